@@ -1,0 +1,49 @@
+// base/keyed_hash.h: keyed BLAKE2b (libsodium), 16-byte digests; the keys of everything that is shared between requests.
+// Source: DESIGN 5. The secret is drawn once per process, so a digest can neither be guessed nor compared across servers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+namespace kvilt {
+
+using Digest = std::array<uint8_t, 16>;
+
+struct DigestHash {  // a digest is uniform already
+  size_t operator()(const Digest& digest) const {
+    size_t h;
+    std::memcpy(&h, digest.data(), sizeof h);
+    return h;
+  }
+};
+
+// A secret of 32 random bytes. Copyable: every index of one engine uses the same.
+class HashSecret {
+ public:
+  static HashSecret random();
+  static HashSecret fixed(uint64_t seed);  // tests and benchmarks that must repeat
+  std::span<const uint8_t, 32> bytes() const { return bytes_; }
+  uint64_t word(int i) const;  // i in 0..3: seed material for the rolling hash
+
+ private:
+  std::array<uint8_t, 32> bytes_{};
+};
+
+// Streams fields into one digest. Each field is length-prefixed, so (“ab”, “c”) and (“a”, “bc”) differ.
+class KeyedHash {
+ public:
+  KeyedHash(const HashSecret& secret, std::string_view domain);
+  KeyedHash& add(std::string_view bytes);
+  KeyedHash& add(std::span<const int32_t> ids);
+  KeyedHash& add(const Digest& digest);
+  Digest finish();
+
+ private:
+  void update(const void* data, size_t size);
+  alignas(64) std::array<uint8_t, 384> state_;  // crypto_generichash_state
+};
+
+}  // namespace kvilt
