@@ -1,0 +1,31 @@
+// model/model_file.h: opens a model. Start here to see how a path becomes config, weights, tokenizer and template.
+// Role:    a GGUF v3 file or a Hugging Face folder in; config, tensor views, tokenizer spec and chat template out.
+// Errors:  kNotFound, kIo, kCorrupt (names file, tensor and reason), kUnsupported (architecture, dtype, RoPE kind).
+// Threads: open on any one thread; the result is immutable and shared.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/keyed_hash.h"
+#include "kvilt/result.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+
+namespace kvilt {
+
+struct ModelFile {
+  ModelConfig config;
+  ModelWeights weights;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::string chat_template;  // Jinja source; empty if the files have none
+  std::string description;    // e.g. "GGUF Q4_K_M, 291 tensors, 468 MiB"
+  std::string fingerprint;    // hex; names config, tensor table and sampled contents: part of every cache key
+  std::shared_ptr<const void> keep_alive;  // the mapped files
+};
+
+// path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json.
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& path);
+
+}  // namespace kvilt

@@ -1,0 +1,49 @@
+// model/weights.h: where the tensors of a model are. Views into mapped files; nothing is copied or converted here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/keyed_hash.h"
+#include "kvilt/result.h"
+#include "model/config.h"
+#include "tensor/dtype.h"
+
+namespace kvilt {
+
+// One tensor as stored: rows x cols, row-major, each row cols/block blocks of its dtype. A vector has rows == 1.
+// Row r of a linear layer gives output r: y[r] = sum over c of w[r][c] x[c].
+struct Tensor {
+  const std::byte* data = nullptr;  // null: the model has no such tensor
+  DType dtype = DType::kF32;
+  int64_t rows = 0, cols = 0;
+  explicit operator bool() const { return data != nullptr; }
+  size_t row_bytes() const { return dtype_bytes(dtype, static_cast<size_t>(cols)); }
+};
+
+struct LinearWeights {
+  Tensor w;
+  Tensor bias;  // optional, 1 x rows
+};
+
+struct LayerWeights {
+  Tensor attn_norm;               // 1 x D
+  LinearWeights q, k, v;          // (H*E) x D, (G*E) x D, (G*E) x D
+  Tensor q_norm, k_norm;          // 1 x E, with config.qk_norm
+  LinearWeights o;                // D x (H*E)
+  Tensor ffn_norm;                // 1 x D
+  LinearWeights gate, up, down;   // F x D, F x D, D x F
+};
+
+struct ModelWeights {
+  Tensor embedding;  // V x D
+  std::vector<LayerWeights> layers;
+  Tensor final_norm;      // 1 x D
+  LinearWeights lm_head;  // V x D; tied: the same view as embedding
+};
+
+// REQUIRES: count elements of dtype at data. Writes fp32.
+void dequantize(DType dtype, const std::byte* data, size_t count, float* out);
+
+}  // namespace kvilt

@@ -1,0 +1,66 @@
+// tensor/dtype.h: element types of weights and KV, their block sizes, and the scalar conversions.
+// Source: GGUF v3's block formats (docs/formats/gguf.md). A quantised row is a whole number of blocks along its input dimension.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace kvilt {
+
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kI8 };
+
+struct DTypeInfo {
+  std::string_view name;
+  int block;        // elements of a block
+  int block_bytes;  // bytes of a block
+};
+
+constexpr DTypeInfo dtype_info(DType type) {
+  switch (type) {
+    case DType::kF32: return {"F32", 1, 4};
+    case DType::kF16: return {"F16", 1, 2};
+    case DType::kBF16: return {"BF16", 1, 2};
+    case DType::kQ4_0: return {"Q4_0", 32, 18};
+    case DType::kQ4_1: return {"Q4_1", 32, 20};
+    case DType::kQ5_0: return {"Q5_0", 32, 22};
+    case DType::kQ5_1: return {"Q5_1", 32, 24};
+    case DType::kQ8_0: return {"Q8_0", 32, 34};
+    case DType::kQ4_K: return {"Q4_K", 256, 144};
+    case DType::kQ5_K: return {"Q5_K", 256, 176};
+    case DType::kQ6_K: return {"Q6_K", 256, 210};
+    case DType::kI8: return {"I8", 1, 1};
+  }
+  return {"?", 1, 1};
+}
+
+// Bytes of `count` elements. REQUIRES: count is a multiple of the block.
+constexpr size_t dtype_bytes(DType type, size_t count) {
+  const DTypeInfo info = dtype_info(type);
+  return count / static_cast<size_t>(info.block) * static_cast<size_t>(info.block_bytes);
+}
+
+inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+inline uint16_t f32_to_bf16(float value) {  // round to nearest even; NaN stays NaN
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 64);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float f16_to_f32(uint16_t bits) {
+  _Float16 half;
+  std::memcpy(&half, &bits, sizeof half);
+  return static_cast<float>(half);
+}
+
+inline uint16_t f32_to_f16(float value) {
+  const _Float16 half = static_cast<_Float16>(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+
+}  // namespace kvilt
