@@ -1,0 +1,135 @@
+// kernels/backend.h: HOW things are computed. Start here to read the kernels.
+// Role:       one coarse virtual interface; a backend per instruction set, chosen at run time (dispatch.h). Kernels see
+//             views, spans and masks; they know no policy, no page and no request.
+// Invariants: row-invariant (DESIGN 6): a row's result depends neither on the rows beside it, nor on chunk, batch or
+//             thread count. Matmul sums over K in an order fixed by the weight alone; attention merges key blocks of
+//             kKeyBlock *logical positions*, so that it does not depend on how the keys are cut into spans either.
+// Threads:    called by the engine thread alone; each call runs on the pool and returns when done.
+// Letters:    T rows, D model width, H query heads, G KV heads, E head size, F FFN width, V vocabulary (docs/notation.md).
+// Not here:   which rows, which keys (plan/), where pages are (kv/).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/thread_pool.h"
+#include "model/config.h"
+#include "tensor/dtype.h"
+#include "tensor/view.h"
+
+namespace kvilt {
+
+// ---- Linear layers ------------------------------------------------------------------------------------------------
+
+// A weight made ready for one backend: still quantised, perhaps re-ordered. N = w.rows outputs, K = w.cols inputs.
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+  int64_t N = 0, K = 0;
+  DType dtype = DType::kF32;
+  size_t bytes = 0;  // read once by a matmul with few rows: the bandwidth bound of decode
+};
+
+// What pack() takes: a tensor as stored in the file (see model/weights.h Tensor).
+struct WeightView {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0, cols = 0;
+};
+
+// y = x . W^T (+ bias) or, with accumulate, y += x . W^T (+ bias). y has N columns and x's rows.
+struct MatmulJob {
+  const PackedWeight* w = nullptr;
+  const float* bias = nullptr;  // N, or null
+  Mat<float> y;
+  bool accumulate = false;
+};
+
+// ---- Attention ----------------------------------------------------------------------------------------------------
+
+inline constexpr int kKeyBlock = 64;  // logical positions merged at once; block b holds positions [64 b, 64 b + 64)
+
+// `count` keys and values of one (layer, KV head), contiguous in memory, at logical positions pos, pos+1, ...
+// k and v: count x E of the KV dtype. Spans of a task are sorted by pos and disjoint: every visible position stands once
+// (kv/ cuts stale twins out), though positions may be missing.
+struct KvSpan {
+  const void* k = nullptr;
+  const void* v = nullptr;
+  // cos[R/2] then sin[R/2] of shift * inv_freq, where shift = pos here - pos when k was rotated (DESIGN 2); the kernel turns
+  // the query back by it. Null: shift 0. Spans with the same shift share the pointer.
+  const float* rotation = nullptr;
+  int32_t pos = 0, count = 0;
+};
+
+// Which keys a query sees, beyond "stands in a span": a set of absolute positions j <= i, as plan/ View says.
+// Visible: j <= i (always), and (window < 0, or i - j <= window, or j < sink). window < 0: causal alone.
+struct KeyMask {
+  int32_t sink = 0, window = -1;
+  int32_t dense_from = INT32_MAX;  // rows at positions >= dense_from see all j <= i
+};
+
+// The queries of one sequence for one KV head: the H/G query heads of its group.
+struct AttendTask {
+  const float* q = nullptr;        // row r, head h of the group: q + r * q_stride + h * E; RoPE applied
+  float* out = nullptr;            // same layout with out_stride
+  int64_t q_stride = 0, out_stride = 0;
+  std::span<const int32_t> pos;    // logical position of each row, increasing; its size is the number of rows
+  std::span<const KvSpan> spans;
+  KeyMask mask;
+  // Optional: log-sum-exp of the scaled scores, row r head h at lse[r * group + h].
+  float* lse = nullptr;
+};
+
+struct AttendShape {
+  int group = 1;  // H / G
+  int E = 0;
+  float scale = 0;  // 1 / sqrt(E) as a rule
+  DType kv = DType::kF32;
+  RopePairs pairs = RopePairs::kHalves;
+  int rotary_dim = 0;
+};
+
+// Column sums of attention: how much the rows of a task look at each position (METHODS 1.3: memory O(T)).
+struct ColumnSumTask {
+  const AttendTask* attend = nullptr;   // q, pos, spans, mask; lse must be filled (by attend())
+  // sums[j] += sum over rows r and heads h of the group of exp(score(r,h,j) - lse(r,h)) [* |v_j| if value_norm].
+  // Indexed by absolute position; positions that stand in no span are left alone.
+  double* sums = nullptr;
+  bool value_norm = false;
+};
+
+// ---- The interface --------------------------------------------------------------------------------------------------
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+
+  // May copy and re-order; the source must outlive the result (a backend may also just point at it).
+  virtual std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const = 0;
+
+  // All jobs share x (T x K): q, k and v; gate and up. Activations are quantised once for all of them.
+  virtual void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const = 0;
+
+  // y = x / sqrt(mean(x^2) + eps) * weight, per row. y may be x.
+  virtual void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const = 0;
+
+  // RMSNorm of every head (E elements) of each row: x is T x (heads * E), weight E. In place.
+  virtual void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const = 0;
+
+  // Rotates the heads (E elements each) of row r by position pos[r]. table: see RopeTable. In place.
+  virtual void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope, ThreadPool& pool) const = 0;
+
+  // gate = silu(gate) * up.
+  virtual void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
+
+  virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
+  virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
+
+  // out = k turned by rotation (cos, sin as in KvSpan), for the copying placement; src and dst are count x E of `kv`.
+  virtual void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) const = 0;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,20 @@
+// kernels/dispatch.h: picks the backend for this machine: avx512 (with VNNI), avx2, reference.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/backend.h"
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+// name: "auto", or one of backend_names(). Environment KVILT_BACKEND overrides "auto".
+// Errors: kInvalidArgument (no such backend; the message lists them), kUnsupported (the machine lacks the instructions).
+Result<const Backend*> find_backend(std::string_view name);
+
+// Names in this build that this machine can run, best first.
+std::span<const std::string_view> backend_names();
+
+}  // namespace kvilt
