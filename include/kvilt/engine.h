@@ -1,0 +1,186 @@
+// kvilt/engine.h: all that an embedder needs. Start here.
+//
+//   auto engine = kvilt::open_engine({.model = "model.gguf"});
+//   auto prompt = engine.value()->chat_prompt(json);              // or tokenize()
+//   engine.value()->submit({.prompt = prompt.value()}, sink);      // tokens arrive at the sink
+//
+// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; the caller's threads only push to a queue.
+// Threads: every method may be called from any thread. Sinks are called on the engine thread: they must not block.
+// Errors:  Result (kvilt/result.h); a request that fails later ends with Completion::error.
+// Units:   tokens, seconds, bytes, floating point operations (a multiply-add is two).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string_view>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+struct EngineOptions {
+  std::string model;             // a .gguf file or a Hugging Face folder
+  std::string backend = "auto";  // auto, avx512, avx2, reference
+  int threads = 0;               // 0: the machine's cores
+  int64_t kv_bytes = 0;          // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
+  int page_slots = 32;           // P
+  int chunk_tokens = 512;        // rows of prefill that one step computes at most
+  int max_sequences = 64;        // requests computed at once; more wait
+  int max_queue = 1024;          // requests that wait; more get kExhausted
+  int context = 0;               // longest prompt + answer; 0: the model's own
+  int min_segment = 32;          // shortest unmarked run that is reused
+  std::string policy = "naive";  // default policy of requests that name none
+  std::string placement = "zero-copy";  // or "copy"
+  bool cache = true;             // false: nothing is published or found (for measurements)
+  uint64_t seed = 0;             // 0: drawn at start; seeds of requests without one
+};
+
+// A part of the prompt that the caller marked as one piece (cache_control, documents): tokens [begin, end).
+struct TokenMark {
+  int32_t begin = 0, end = 0;
+};
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::vector<TokenMark> marks;  // sorted, disjoint
+};
+
+struct SamplingParams {
+  int max_tokens = -1;  // -1: until the context is full; 0: prefill only (warms the cache)
+  float temperature = 1, top_p = 1, min_p = 0;
+  int top_k = 0;  // 0: all
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::map<int32_t, float> logit_bias;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;     // text; not part of the answer
+  std::vector<int32_t> stop_ids;
+  bool ignore_eos = false;
+  int logprobs = -1;  // -1: none; n: the chosen token's and the n most likely ones'
+};
+
+struct PolicyChoice {
+  std::string name;                       // empty: the engine's default
+  std::map<std::string, std::string> params;  // e.g. {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
+};
+
+struct Request {
+  Prompt prompt;
+  SamplingParams sampling;
+  PolicyChoice policy;
+  std::string name_space;  // keys of different name spaces or salts never meet
+  std::string cache_salt;
+  bool publish = true;        // keep this request's KV for later ones
+  bool first_logits = false;  // Completion::first_logits is filled (evaluation)
+  std::vector<int32_t> forced;  // teacher forcing: the answer's tokens are these; with first_logits, all_logits is filled too
+};
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;  // most likely first
+};
+
+// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, nothing of a stop string.
+struct TokenDelta {
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprob> logprobs;  // with SamplingParams::logprobs >= 0
+};
+
+// What happened to the prompt. prompt = prefix + reused + fresh; recomputed is a part of reused.
+struct PromptUsage {
+  int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
+  std::string policy;
+  double flops = 0;       // of the prefill
+  double bytes = 0;       // read and written by the prefill: weights once a step, KV, activations not counted
+  double linear_flops = 0, attention_flops = 0;  // flops = their sum
+  int steps = 0;          // engine steps that the prefill took
+  double queued_s = 0;    // from submit to the first step
+  double ttft_s = 0;      // from submit to the first token
+};
+
+enum class Finish { kStop, kLength, kCancelled, kError };
+
+struct Completion {
+  Finish finish = Finish::kStop;
+  std::optional<Error> error;   // with kError
+  std::string stop_text;        // the stop string that was met
+  PromptUsage usage;
+  int completion_tokens = 0;
+  double total_s = 0;
+  std::vector<float> first_logits;              // V
+  std::vector<std::vector<float>> all_logits;   // forced.size() x V
+};
+
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void on_tokens(TokenDelta delta) = 0;
+  virtual void on_finish(Completion completion) = 0;  // exactly once, last
+};
+
+using RequestId = uint64_t;
+
+struct ModelInfo {
+  std::string name, arch, description, backend, fingerprint;
+  int context = 0, vocab = 0, layers = 0, width = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0;
+  int64_t parameters = 0, weight_bytes = 0, kv_bytes_per_token = 0, kv_pool_bytes = 0;
+  int threads = 0;
+  std::vector<std::string> policies;
+  bool reuse = true;             // false: see reuse_refused
+  std::string reuse_refused;
+};
+
+// Counters since start, gauges now.
+struct EngineStats {
+  int running = 0, waiting = 0;
+  uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
+  uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
+  uint64_t generated_tokens = 0, steps = 0;
+  int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
+  int64_t cached_tokens = 0, cached_runs = 0, evicted_runs = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;  // cancels what still runs
+
+  virtual const ModelInfo& info() const = 0;
+  virtual EngineStats stats() const = 0;
+
+  // special: texts of special tokens in `text` become those tokens. add_special: BOS as the model wants it.
+  virtual Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const = 0;
+  virtual Result<std::string> detokenize(const std::vector<int32_t>& ids) const = 0;
+  virtual std::string token_text(int32_t id) const = 0;  // raw bytes; may be half a UTF-8 sequence
+
+  // The prompt of an OpenAI chat request: reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
+  // (default true). Parts with cache_control, and documents, become marks. A template without documents gets them at the
+  // start of the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
+  virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
+
+  // The prompts that warm documents: one per document, each behind the fixed prefix of `request` (its messages up to where
+  // documents go). Submit them with max_tokens 0.
+  virtual Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const = 0;
+
+  // Checks a policy's name and parameters without running it.
+  virtual Status check_policy(const PolicyChoice& policy) const = 0;
+
+  // Errors at once: kTooLong, kInvalidArgument, kExhausted (queue full), kUnavailable (shutting down).
+  virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
+  virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
+
+  virtual void clear_cache() = 0;         // drops every cached run that nothing uses now
+  virtual void drain(double seconds) = 0; // no new requests; waits for the running ones, then cancels the rest
+};
+
+// Loads the model; progress (0..1) is reported if given. May take seconds.
+Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function<void(double)> progress = nullptr);
+
+}  // namespace kvilt
