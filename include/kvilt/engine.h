@@ -4,10 +4,10 @@
 //   auto prompt = engine.value()->chat_prompt(json);              // or tokenize()
 //   engine.value()->submit({.prompt = prompt.value()}, sink);      // tokens arrive at the sink
 //
-// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; the caller's threads only push to a queue.
-// Threads: every method may be called from any thread. Sinks are called on the engine thread: they must not block.
-// Errors:  Result (kvilt/result.h); a request that fails later ends with Completion::error.
-// Units:   tokens, seconds, bytes, floating point operations (a multiply-add is two).
+// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; the caller's threads only push to
+// a queue. Threads: every method may be called from any thread. Sinks are called on the engine thread: they must not
+// block. Errors:  Result (kvilt/result.h); a request that fails later ends with Completion::error. Units:   tokens,
+// seconds, bytes, floating point operations (a multiply-add is two).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <string_view>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,20 +26,20 @@
 namespace kvilt {
 
 struct EngineOptions {
-  std::string model;             // a .gguf file or a Hugging Face folder
-  std::string backend = "auto";  // auto, avx512, avx2, reference
-  int threads = 0;               // 0: the machine's cores
-  int64_t kv_bytes = 0;          // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
-  int page_slots = 32;           // P
-  int chunk_tokens = 512;        // rows of prefill that one step computes at most
-  int max_sequences = 64;        // requests computed at once; more wait
-  int max_queue = 1024;          // requests that wait; more get kExhausted
-  int context = 0;               // longest prompt + answer; 0: the model's own
-  int min_segment = 32;          // shortest unmarked run that is reused
-  std::string policy = "naive";  // default policy of requests that name none
+  std::string model;                    // a .gguf file or a Hugging Face folder
+  std::string backend = "auto";         // auto, avx512, avx2, reference
+  int threads = 0;                      // 0: the machine's cores
+  int64_t kv_bytes = 0;                 // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
+  int page_slots = 32;                  // P
+  int chunk_tokens = 512;               // rows of prefill that one step computes at most
+  int max_sequences = 64;               // requests computed at once; more wait
+  int max_queue = 1024;                 // requests that wait; more get kExhausted
+  int context = 0;                      // longest prompt + answer; 0: the model's own
+  int min_segment = 32;                 // shortest unmarked run that is reused
+  std::string policy = "naive";         // default policy of requests that name none
   std::string placement = "zero-copy";  // or "copy"
-  bool cache = true;             // false: nothing is published or found (for measurements)
-  uint64_t seed = 0;             // 0: drawn at start; seeds of requests without one
+  bool cache = true;                    // false: nothing is published or found (for measurements)
+  uint64_t seed = 0;                    // 0: drawn at start; seeds of requests without one
 };
 
 // A part of the prompt that the caller marked as one piece (cache_control, documents): tokens [begin, end).
@@ -59,14 +59,14 @@ struct SamplingParams {
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::map<int32_t, float> logit_bias;
   std::optional<uint64_t> seed;
-  std::vector<std::string> stop;     // text; not part of the answer
+  std::vector<std::string> stop;  // text; not part of the answer
   std::vector<int32_t> stop_ids;
   bool ignore_eos = false;
   int logprobs = -1;  // -1: none; n: the chosen token's and the n most likely ones'
 };
 
 struct PolicyChoice {
-  std::string name;                       // empty: the engine's default
+  std::string name;                           // empty: the engine's default
   std::map<std::string, std::string> params;  // e.g. {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
 };
 
@@ -78,7 +78,8 @@ struct Request {
   std::string cache_salt;
   bool publish = true;        // keep this request's KV for later ones
   bool first_logits = false;  // Completion::first_logits is filled (evaluation)
-  std::vector<int32_t> forced;  // teacher forcing: the answer's tokens are these; with first_logits, all_logits is filled too
+  std::vector<int32_t>
+      forced;  // teacher forcing: the answer's tokens are these; with first_logits, all_logits is filled too
 };
 
 struct TokenLogprob {
@@ -87,7 +88,8 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top;  // most likely first
 };
 
-// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, nothing of a stop string.
+// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, nothing of a stop
+// string.
 struct TokenDelta {
   std::string text;
   std::vector<int32_t> ids;
@@ -98,25 +100,25 @@ struct TokenDelta {
 struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
   std::string policy;
-  double flops = 0;       // of the prefill
-  double bytes = 0;       // read and written by the prefill: weights once a step, KV, activations not counted
+  double flops = 0;  // of the prefill
+  double bytes = 0;  // read and written by the prefill: weights once a step, KV, activations not counted
   double linear_flops = 0, attention_flops = 0;  // flops = their sum
-  int steps = 0;          // engine steps that the prefill took
-  double queued_s = 0;    // from submit to the first step
-  double ttft_s = 0;      // from submit to the first token
+  int steps = 0;                                 // engine steps that the prefill took
+  double queued_s = 0;                           // from submit to the first step
+  double ttft_s = 0;                             // from submit to the first token
 };
 
 enum class Finish { kStop, kLength, kCancelled, kError };
 
 struct Completion {
   Finish finish = Finish::kStop;
-  std::optional<Error> error;   // with kError
-  std::string stop_text;        // the stop string that was met
+  std::optional<Error> error;  // with kError
+  std::string stop_text;       // the stop string that was met
   PromptUsage usage;
   int completion_tokens = 0;
   double total_s = 0;
-  std::vector<float> first_logits;              // V
-  std::vector<std::vector<float>> all_logits;   // forced.size() x V
+  std::vector<float> first_logits;             // V
+  std::vector<std::vector<float>> all_logits;  // forced.size() x V
 };
 
 class TokenSink {
@@ -134,7 +136,7 @@ struct ModelInfo {
   int64_t parameters = 0, weight_bytes = 0, kv_bytes_per_token = 0, kv_pool_bytes = 0;
   int threads = 0;
   std::vector<std::string> policies;
-  bool reuse = true;             // false: see reuse_refused
+  bool reuse = true;  // false: see reuse_refused
   std::string reuse_refused;
 };
 
@@ -161,12 +163,12 @@ class Engine {
   virtual std::string token_text(int32_t id) const = 0;  // raw bytes; may be half a UTF-8 sequence
 
   // The prompt of an OpenAI chat request: reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
-  // (default true). Parts with cache_control, and documents, become marks. A template without documents gets them at the
-  // start of the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
+  // (default true). Parts with cache_control, and documents, become marks. A template without documents gets them at
+  // the start of the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
   virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
 
-  // The prompts that warm documents: one per document, each behind the fixed prefix of `request` (its messages up to where
-  // documents go). Submit them with max_tokens 0.
+  // The prompts that warm documents: one per document, each behind the fixed prefix of `request` (its messages up to
+  // where documents go). Submit them with max_tokens 0.
   virtual Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const = 0;
 
   // Checks a policy's name and parameters without running it.
@@ -176,8 +178,8 @@ class Engine {
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
   virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
 
-  virtual void clear_cache() = 0;         // drops every cached run that nothing uses now
-  virtual void drain(double seconds) = 0; // no new requests; waits for the running ones, then cancels the rest
+  virtual void clear_cache() = 0;          // drops every cached run that nothing uses now
+  virtual void drain(double seconds) = 0;  // no new requests; waits for the running ones, then cancels the rest
 };
 
 // Loads the model; progress (0..1) is reported if given. May take seconds.

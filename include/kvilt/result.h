@@ -1,7 +1,7 @@
 // kvilt/result.h: Result<T> and Error, how everything that can fail from the outside says so.
 // Role:       file, JSON, HTTP, flag and memory errors travel as values; no exception crosses a module.
-// Invariants: a Result holds either a value or an Error with a code and a message that names what is wrong and what to do.
-// Not here:   our own bugs; they hit CHECK (src/base/check.h).
+// Invariants: a Result holds either a value or an Error with a code and a message that names what is wrong and what to
+// do. Not here:   our own bugs; they hit CHECK (src/base/check.h).
 #pragma once
 
 #include <cassert>
@@ -73,9 +73,9 @@ using Status = Result<void>;
 }  // namespace kvilt
 
 // KVILT_TRY(expr): returns the error of a Status expression from the enclosing function.
-#define KVILT_TRY(expr)                                        \
-  do {                                                         \
-    auto kvilt_try_result = (expr);                            \
+#define KVILT_TRY(expr)                                          \
+  do {                                                           \
+    auto kvilt_try_result = (expr);                              \
     if (!kvilt_try_result.ok()) return kvilt_try_result.error(); \
   } while (0)
 

@@ -5,8 +5,8 @@
 //             thread count. Matmul sums over K in an order fixed by the weight alone; attention merges key blocks of
 //             kKeyBlock *logical positions*, so that it does not depend on how the keys are cut into spans either.
 // Threads:    called by the engine thread alone; each call runs on the pool and returns when done.
-// Letters:    T rows, D model width, H query heads, G KV heads, E head size, F FFN width, V vocabulary (docs/notation.md).
-// Not here:   which rows, which keys (plan/), where pages are (kv/).
+// Letters:    T rows, D model width, H query heads, G KV heads, E head size, F FFN width, V vocabulary
+// (docs/notation.md). Not here:   which rows, which keys (plan/), where pages are (kv/).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "base/thread_pool.h"
-#include "model/config.h"
 #include "tensor/dtype.h"
+#include "tensor/rope.h"
 #include "tensor/view.h"
 
 namespace kvilt {
@@ -52,13 +52,13 @@ struct MatmulJob {
 inline constexpr int kKeyBlock = 64;  // logical positions merged at once; block b holds positions [64 b, 64 b + 64)
 
 // `count` keys and values of one (layer, KV head), contiguous in memory, at logical positions pos, pos+1, ...
-// k and v: count x E of the KV dtype. Spans of a task are sorted by pos and disjoint: every visible position stands once
-// (kv/ cuts stale twins out), though positions may be missing.
+// k and v: count x E of the KV dtype. Spans of a task are sorted by pos and disjoint: every visible position stands
+// once (kv/ cuts stale twins out), though positions may be missing.
 struct KvSpan {
   const void* k = nullptr;
   const void* v = nullptr;
-  // cos[R/2] then sin[R/2] of shift * inv_freq, where shift = pos here - pos when k was rotated (DESIGN 2); the kernel turns
-  // the query back by it. Null: shift 0. Spans with the same shift share the pointer.
+  // cos[R/2] then sin[R/2] of shift * inv_freq, where shift = pos here - pos when k was rotated (DESIGN 2); the kernel
+  // turns the query back by it. Null: shift 0. Spans with the same shift share the pointer.
   const float* rotation = nullptr;
   int32_t pos = 0, count = 0;
 };
@@ -72,10 +72,10 @@ struct KeyMask {
 
 // The queries of one sequence for one KV head: the H/G query heads of its group.
 struct AttendTask {
-  const float* q = nullptr;        // row r, head h of the group: q + r * q_stride + h * E; RoPE applied
-  float* out = nullptr;            // same layout with out_stride
+  const float* q = nullptr;  // row r, head h of the group: q + r * q_stride + h * E; RoPE applied
+  float* out = nullptr;      // same layout with out_stride
   int64_t q_stride = 0, out_stride = 0;
-  std::span<const int32_t> pos;    // logical position of each row, increasing; its size is the number of rows
+  std::span<const int32_t> pos;  // logical position of each row, increasing; its size is the number of rows
   std::span<const KvSpan> spans;
   KeyMask mask;
   // Optional: log-sum-exp of the scaled scores, row r head h at lse[r * group + h].
@@ -93,7 +93,7 @@ struct AttendShape {
 
 // Column sums of attention: how much the rows of a task look at each position (METHODS 1.3: memory O(T)).
 struct ColumnSumTask {
-  const AttendTask* attend = nullptr;   // q, pos, spans, mask; lse must be filled (by attend())
+  const AttendTask* attend = nullptr;  // q, pos, spans, mask; lse must be filled (by attend())
   // sums[j] += sum over rows r and heads h of the group of exp(score(r,h,j) - lse(r,h)) [* |v_j| if value_norm].
   // Indexed by absolute position; positions that stand in no span are left alone.
   double* sums = nullptr;
@@ -120,7 +120,8 @@ class Backend {
   virtual void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const = 0;
 
   // Rotates the heads (E elements each) of row r by position pos[r]. table: see RopeTable. In place.
-  virtual void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope, ThreadPool& pool) const = 0;
+  virtual void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
+                    ThreadPool& pool) const = 0;
 
   // gate = silu(gate) * up.
   virtual void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
@@ -129,7 +130,8 @@ class Backend {
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
 
   // out = k turned by rotation (cos, sin as in KvSpan), for the copying placement; src and dst are count x E of `kv`.
-  virtual void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) const = 0;
+  virtual void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
+                       void* dst) const = 0;
 };
 
 }  // namespace kvilt

@@ -7,22 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "tensor/rope.h"
+
 namespace kvilt {
-
-// How an angle turns pairs of a head's elements.
-enum class RopePairs : uint8_t {
-  kHalves,       // (i, i + R/2): Hugging Face layout, GGUF "neox"
-  kInterleaved,  // (2i, 2i + 1): GGUF's llama
-};
-
-struct RopeConfig {
-  RopePairs pairs = RopePairs::kHalves;
-  int rotary_dim = 0;  // R <= E; the first R elements of a head turn
-  double theta = 10000;
-  std::vector<double> inv_freq;  // R/2 angles a position, with static scaling (linear, llama3, YaRN) applied
-  double magnitude = 1;          // YaRN's attention factor: multiplies cos and sin when K and Q are first rotated, never when realigning
-  bool length_dependent = false;  // dynamic NTK, LongRoPE: a cached key would be wrong at another length; reuse refuses
-};
 
 struct ModelConfig {
   std::string arch;  // "llama", "qwen2", "qwen3"
@@ -30,7 +17,7 @@ struct ModelConfig {
   int D = 0, H = 0, G = 0, E = 0, F = 0, L = 0, V = 0;
   int context = 0;  // positions the model was trained for
   float rms_eps = 1e-6f;
-  bool qk_norm = false;         // RMSNorm over E of each q and k head before RoPE
+  bool qk_norm = false;  // RMSNorm over E of each q and k head before RoPE
   bool tied_embeddings = false;
   RopeConfig rope;
   std::string bos_token, eos_token;  // texts, for templates

@@ -1,5 +1,6 @@
 // tensor/dtype.h: element types of weights and KV, their block sizes, and the scalar conversions.
-// Source: GGUF v3's block formats (docs/formats/gguf.md). A quantised row is a whole number of blocks along its input dimension.
+// Source: GGUF v3's block formats (docs/formats/gguf.md). A quantised row is a whole number of blocks along its input
+// dimension.
 #pragma once
 
 #include <bit>
@@ -20,18 +21,30 @@ struct DTypeInfo {
 
 constexpr DTypeInfo dtype_info(DType type) {
   switch (type) {
-    case DType::kF32: return {"F32", 1, 4};
-    case DType::kF16: return {"F16", 1, 2};
-    case DType::kBF16: return {"BF16", 1, 2};
-    case DType::kQ4_0: return {"Q4_0", 32, 18};
-    case DType::kQ4_1: return {"Q4_1", 32, 20};
-    case DType::kQ5_0: return {"Q5_0", 32, 22};
-    case DType::kQ5_1: return {"Q5_1", 32, 24};
-    case DType::kQ8_0: return {"Q8_0", 32, 34};
-    case DType::kQ4_K: return {"Q4_K", 256, 144};
-    case DType::kQ5_K: return {"Q5_K", 256, 176};
-    case DType::kQ6_K: return {"Q6_K", 256, 210};
-    case DType::kI8: return {"I8", 1, 1};
+    case DType::kF32:
+      return {"F32", 1, 4};
+    case DType::kF16:
+      return {"F16", 1, 2};
+    case DType::kBF16:
+      return {"BF16", 1, 2};
+    case DType::kQ4_0:
+      return {"Q4_0", 32, 18};
+    case DType::kQ4_1:
+      return {"Q4_1", 32, 20};
+    case DType::kQ5_0:
+      return {"Q5_0", 32, 22};
+    case DType::kQ5_1:
+      return {"Q5_1", 32, 24};
+    case DType::kQ8_0:
+      return {"Q8_0", 32, 34};
+    case DType::kQ4_K:
+      return {"Q4_K", 256, 144};
+    case DType::kQ5_K:
+      return {"Q5_K", 256, 176};
+    case DType::kQ6_K:
+      return {"Q6_K", 256, 210};
+    case DType::kI8:
+      return {"I8", 1, 1};
   }
   return {"?", 1, 1};
 }
