@@ -1,0 +1,146 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+// Probe rows of `stage` at `layer`.
+Runs probe_rows(const Stage& stage, int layer) {
+  Runs rows;
+  for (const ProbeSpec& probe : stage.probes) {
+    if (std::find(probe.layers.begin(), probe.layers.end(), layer) != probe.layers.end())
+      rows = unite(rows, probe.rows);
+  }
+  return rows;
+}
+
+bool is_cut(const Stage& stage, int layer) {
+  return std::find(stage.cuts.begin(), stage.cuts.end(), layer) != stage.cuts.end();
+}
+
+// Rows that layer `layer` itself names: written there, or probing there.
+Runs named_at(const Stage& stage, int layer) {
+  if (layer == stage.layer_end && !is_cut(stage, layer)) return {};
+  return unite(stage.write_at(layer), probe_rows(stage, layer));
+}
+
+}  // namespace
+
+Stage uniform_stage(const Runs& write, int layer_end) {
+  Stage stage;
+  stage.layer_end = layer_end;
+  stage.sets = {write};
+  stage.write.assign(static_cast<size_t>(layer_end) + 1, 0);
+  return stage;
+}
+
+Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& final_rows) {
+  Band band;
+  band.layer_begin = layer_begin;
+  band.layer_end = stage.layer_end;
+  for (const int cut : stage.cuts) {
+    const bool ahead = cut > layer_begin || (cut == 0 && layer_begin == 0 && stage.layer_end == 0);
+    if (ahead) {
+      band.layer_end = cut;
+      band.cut = true;
+      break;
+    }
+  }
+  band.last = band.layer_end == stage.layer_end;
+  // From the end of the stage upwards: what leaves a layer is what any deeper layer names.
+  Runs needed = stage.layer_end == num_layers ? final_rows : Runs{};
+  for (int layer = stage.layer_end; layer > band.layer_end; --layer) needed = unite(needed, named_at(stage, layer));
+  if (band.cut) {
+    band.cut_rows = unite(needed, named_at(stage, band.layer_end));
+    needed = band.cut_rows;
+  } else {
+    needed = unite(needed, named_at(stage, band.layer_end));
+  }
+  const auto layers = static_cast<size_t>(band.layer_end - layer_begin);
+  band.in.resize(layers);
+  band.out.resize(layers);
+  for (size_t i = layers; i-- > 0;) {
+    band.out[i] = needed;
+    needed = unite(needed, named_at(stage, layer_begin + static_cast<int>(i)));
+    band.in[i] = needed;
+  }
+  // A later band starts at a cut: K and V of that layer are written already, only its output rows still run.
+  if (layer_begin > 0 && layers > 0) band.in[0] = band.out[0];
+  return band;
+}
+
+Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) {
+  const Runs whole{{0, plan.prompt_len}};
+  const auto bad = [](size_t stage, int layer, const char* rule) {
+    return error(Code::kInternal, "plan: stage {}, layer {}: {}", stage, layer, rule);
+  };
+  if (plan.prompt_len <= 0 || plan.stages.empty() || plan.views.empty()) return bad(0, 0, "no prompt, stage or view");
+  if (!is_normal(known) || !includes(whole, known)) return bad(0, 0, "known positions are not runs inside the prompt");
+  if (!plan.head_view.empty() && plan.head_view.size() != static_cast<size_t>(config.L * config.G)) {
+    return bad(0, 0, "head_view needs L * G entries");
+  }
+  for (const uint16_t view : plan.head_view) {
+    if (view >= plan.views.size()) return bad(0, 0, "head_view names no view");
+  }
+  for (const View& view : plan.views) {
+    if (view.sink < 0 || view.window < -1 || view.dense_last_rows < 0) return bad(0, 0, "negative view");
+  }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const bool last_stage = s + 1 == plan.stages.size();
+    if (stage.layer_end < 0 || stage.layer_end > config.L)
+      return bad(s, stage.layer_end, "layer_end outside the model");
+    if (last_stage && stage.layer_end != config.L) return bad(s, stage.layer_end, "the last stage must run all layers");
+    if (stage.write.size() != static_cast<size_t>(stage.layer_end) + 1)
+      return bad(s, 0, "write needs layer_end + 1 entries");
+    for (const uint16_t set : stage.write) {
+      if (set >= stage.sets.size()) return bad(s, 0, "write names no set");
+    }
+    for (const Runs& set : stage.sets) {
+      if (!is_normal(set) || !includes(whole, set)) return bad(s, 0, "a write set is not runs inside the prompt");
+    }
+    for (size_t i = 0; i < stage.cuts.size(); ++i) {
+      const int cut = stage.cuts[i];
+      if (cut < 0 || cut > stage.layer_end || cut >= config.L) return bad(s, cut, "cut outside the stage");
+      if (cut == 0 && stage.layer_end != 0) return bad(s, cut, "a cut at layer 0 ends its stage");
+      if (i > 0 && cut <= stage.cuts[i - 1]) return bad(s, cut, "cuts must rise");
+    }
+    for (const ProbeSpec& probe : stage.probes) {
+      if (!is_normal(probe.rows) || !includes(whole, probe.rows))
+        return bad(s, 0, "probe rows are not runs inside the prompt");
+      for (const int layer : probe.layers) {
+        const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
+        if (!reached) return bad(s, layer, "probe at a layer that the stage does not reach");
+      }
+    }
+    if (!last_stage) continue;
+    for (int layer = 0; layer < config.L; ++layer) {
+      const Runs& write = stage.write_at(layer);
+      if (!contains(write, plan.prompt_len - 1)) return bad(s, layer, "T - 1 is not written");
+      if (!includes(unite(known, write), whole)) return bad(s, layer, "a position is neither known nor written");
+    }
+  }
+  return {};
+}
+
+std::string picture(const Plan& plan, int stage_index, int step) {
+  const Stage& stage = plan.stages[static_cast<size_t>(stage_index)];
+  std::string out;
+  const int deepest = is_cut(stage, stage.layer_end) ? stage.layer_end : stage.layer_end - 1;
+  for (int layer = deepest; layer >= 0; --layer) {
+    out += fmt::format("{:3d} {} ", layer, is_cut(stage, layer) ? '|' : ' ');
+    for (int32_t pos = 0; pos < plan.prompt_len; pos += step) {
+      const Runs cell{{pos, std::min(pos + step, plan.prompt_len)}};
+      const int64_t written = count(intersect(stage.write_at(layer), cell));
+      out += written == 0 ? '.' : written == count(cell) ? '#' : '+';
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+}  // namespace kvilt

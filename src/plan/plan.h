@@ -1,0 +1,93 @@
+// plan/plan.h: WHAT to compute, as data. A policy (reuse/) writes a Plan, the driver (forward/) computes it and knows
+// no method; the dense pass is the plan whose sets are full. Source: DESIGN 1, METHODS 1.2.
+//
+// A plan has stages; each starts again from the embeddings. Within a stage, layer l has a write set W(l): positions
+// whose K and V are computed at l and stored before attention at l. Which rows run through l is derived, never chosen:
+//   out(l) = union of W(m) and probe rows at m, for all m > l            (METHODS 1.2: A)
+//   in(l)  = out(l - 1);  out of the last layer = {T - 1}: the row whose logits are wanted.
+// A stage may be cut at layers: at a cut c the driver has run layers < c for all rows, written K and V of W(c),
+// attended none at c, and calls refine() with the probes; refine may shrink W(m) for m > c and the later stages' sets.
+//
+//   stage:  layers 0 .. c-1   | c: K, V of W(c); probe -> refine | c's attention and FFN, layers c+1 .. L-1 for out(c)
+//           `---- band 0 ----'                                     `---- band 1 ----'
+//
+// Between cuts a long prompt runs chunk by chunk (in increasing position), so selection always sees the whole prompt.
+// Not here: which keys are cached (PromptLayout in reuse/policy.h), sampling, decode (its rows are dense: one row a
+// step).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kvilt/result.h"
+#include "model/config.h"
+#include "plan/runs.h"
+
+namespace kvilt {
+
+// Which keys the rows of a KV head see: absolute positions j <= i with i - j <= window or j < sink (a set: a key named
+// twice counts once); window < 0: all. The last dense_last_rows rows of the prompt see all.
+struct View {
+  int32_t sink = 0, window = -1, dense_last_rows = 0;
+  friend bool operator==(const View&, const View&) = default;
+};
+
+enum class Estimator : uint8_t {
+  kColumnSum,           // sum over rows and heads of the attention weight at a position
+  kColumnSumValueNorm,  // the same, times |V| of that position
+};
+
+// What to measure while a stage runs. The sums over layers, KV heads and rows make one score per position.
+struct ProbeSpec {
+  Estimator estimator = Estimator::kColumnSum;
+  std::vector<int> layers;  // a cut layer, or layers below the stage's end
+  Runs rows;                // positions whose queries look
+};
+
+struct Probe {
+  std::vector<double> score;  // by position; 0 where no row looked
+};
+
+struct Stage {
+  int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
+  std::vector<Runs> sets;  // distinct write sets
+  std::vector<uint16_t>
+      write;              // per layer in [0, layer_end], an index into sets; entry layer_end counts only if it is a cut
+  std::vector<int> cuts;  // increasing, <= layer_end; refine() is called at each
+  std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
+  const Runs& write_at(int layer) const { return sets[write[static_cast<size_t>(layer)]]; }
+};
+
+struct Plan {
+  int32_t prompt_len = 0;  // T
+  std::vector<View> views{View{}};
+  std::vector<uint16_t> head_view;  // per layer * G + KV head; empty: all view 0
+  std::vector<Stage> stages;
+};
+
+// A stage whose write set is the same in all layers, up to layer_end.
+Stage uniform_stage(const Runs& write, int layer_end);
+
+// Rows that run through layers [begin, end) between two cuts, as each layer needs them. Derived from the stage.
+struct Band {
+  int layer_begin = 0, layer_end = 0;
+  bool cut = false;           // after it: K, V of W(layer_end) and the probes of layer_end, then refine()
+  bool last = false;          // of its stage
+  std::vector<Runs> in, out;  // per layer - layer_begin; in[0] are the rows that enter
+  Runs cut_rows;              // rows that reach the cut: W(layer_end) and its probe rows
+};
+
+// The band that starts at layer_begin. final_rows: out of the stage's last layer ({T - 1}, or empty).
+Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& final_rows);
+
+// The invariants, stated once; a fuzzer attacks them. Errors: kInternal, naming stage, layer and rule.
+//   sets are normal and inside [0, T); T - 1 is written in every layer of the last stage; cuts rise and lie in the
+//   stage; rows nest with depth by construction, so W(l) must lie inside what enters layer l; probe layers and rows are
+//   reachable; `known` (placed or exact prefix) and what the plan writes cover [0, T) in every layer of the last stage.
+Status validate(const Plan& plan, const ModelConfig& config, const Runs& known);
+
+// A picture for tests and docs: a line a layer (deepest first), a column for every `step` positions; '#': all written,
+// '+': some, '.': none.
+std::string picture(const Plan& plan, int stage, int step);
+
+}  // namespace kvilt

@@ -1,0 +1,161 @@
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace kvilt {
+namespace {
+
+ModelConfig small_config(int L) {
+  ModelConfig config;
+  config.L = L;
+  config.G = 2;
+  return config;
+}
+
+Plan dense(int T, int L) {
+  Plan plan;
+  plan.prompt_len = T;
+  plan.stages = {uniform_stage({{0, T}}, L)};
+  return plan;
+}
+
+// 12 positions: 0-3 exact prefix, 4-9 reused, 10-11 fresh. All rows until the cut at layer 2, then 5 and the fresh
+// ones.
+Plan cut_plan() {
+  Plan plan;
+  plan.prompt_len = 12;
+  Stage stage = uniform_stage({{4, 12}}, 4);
+  stage.sets.push_back({{5, 6}, {10, 12}});
+  stage.write = {0, 0, 0, 1, 1};
+  stage.cuts = {2};
+  stage.probes = {{Estimator::kColumnSum, {2}, {{10, 12}}}};
+  plan.stages = {stage};
+  return plan;
+}
+
+TEST(Plan, PictureOfACut) {
+  EXPECT_EQ(picture(cut_plan(), 0, 1),
+            "  3   .....#....##\n"
+            "  2 | ....########\n"
+            "  1   ....########\n"
+            "  0   ....########\n");
+  EXPECT_EQ(picture(dense(8, 2), 0, 4), "  1   ##\n  0   ##\n");
+}
+
+TEST(Plan, BandsDeriveRows) {
+  const Plan plan = cut_plan();
+  const Runs last{{11, 12}};
+  const Band first = next_band(plan.stages[0], 0, 4, last);
+  EXPECT_EQ(first.layer_end, 2);
+  EXPECT_TRUE(first.cut);
+  EXPECT_FALSE(first.last);
+  for (const Runs& rows : first.in) EXPECT_EQ(rows, (Runs{{4, 12}}));
+  EXPECT_EQ(first.cut_rows, (Runs{{4, 12}}));
+  const Band second = next_band(plan.stages[0], 2, 4, last);
+  EXPECT_EQ(second.layer_end, 4);
+  EXPECT_TRUE(second.last);
+  EXPECT_FALSE(second.cut);
+  EXPECT_EQ(second.in[0], (Runs{{5, 6}, {10, 12}}));  // K and V at the cut are there; only these still run
+  EXPECT_EQ(second.out[0], (Runs{{5, 6}, {10, 12}}));
+  EXPECT_EQ(second.out[1], last);  // only the last row's logits are wanted
+  EXPECT_TRUE(validate(plan, small_config(4), {{0, 10}}).ok());
+}
+
+TEST(Plan, DenseNeedsOnlyTheLastRowAfterTheLastLayer) {
+  const Band band = next_band(dense(6, 3).stages[0], 0, 3, {{5, 6}});
+  EXPECT_EQ(band.in[2], (Runs{{0, 6}}));
+  EXPECT_EQ(band.out[1], (Runs{{0, 6}}));
+  EXPECT_EQ(band.out[2], (Runs{{5, 6}}));
+}
+
+TEST(Plan, AProbeStageMayEndAtItsCut) {
+  Plan plan = dense(10, 3);
+  Stage probe = uniform_stage({{8, 10}}, 1);
+  probe.cuts = {1};
+  probe.probes = {{Estimator::kColumnSum, {1}, {{8, 10}}}};
+  plan.stages.insert(plan.stages.begin(), probe);
+  ASSERT_TRUE(validate(plan, small_config(3), {{0, 8}}).ok());
+  const Band band = next_band(plan.stages[0], 0, 3, {});
+  EXPECT_TRUE(band.cut && band.last);
+  EXPECT_EQ(band.in[0], (Runs{{8, 10}}));
+  EXPECT_EQ(band.cut_rows, (Runs{{8, 10}}));
+  plan.stages[0] = uniform_stage({{8, 10}}, 0);
+  plan.stages[0].cuts = {0};
+  plan.stages[0].probes = {{Estimator::kColumnSum, {0}, {{8, 10}}}};
+  ASSERT_TRUE(validate(plan, small_config(3), {{0, 8}}).ok());
+  EXPECT_EQ(next_band(plan.stages[0], 0, 3, {}).cut_rows, (Runs{{8, 10}}));
+}
+
+TEST(Plan, ValidateNamesEveryBrokenRule) {
+  const ModelConfig config = small_config(4);
+  const Runs known{{0, 10}};
+  const auto broken = [&](auto change) {
+    Plan plan = cut_plan();
+    change(plan);
+    return !validate(plan, config, known).ok();
+  };
+  ASSERT_FALSE(broken([](Plan&) {}));
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].sets[1] = {{5, 6}, {10, 11}}; }));    // T - 1 missing
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].sets[1] = {{11, 12}}; }));            // 10 neither known nor written
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].sets[1] = {{10, 13}}; }));            // outside the prompt
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].sets[1] = {{10, 11}, {11, 12}}; }));  // touching
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].cuts = {5}; }));
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].cuts = {2, 2}; }));
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].probes[0].layers = {4}; }));
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].layer_end = 3; }));
+  EXPECT_TRUE(broken([](Plan& p) { p.stages[0].write[1] = 7; }));
+  EXPECT_TRUE(broken([](Plan& p) { p.head_view = {0}; }));
+  EXPECT_TRUE(broken([](Plan& p) { p.views[0].window = -2; }));
+}
+
+// Random plans: validate never crashes, and what it accepts has nested rows that cover what is written.
+TEST(Plan, FuzzValidate) {
+  std::mt19937 rng(11);
+  const auto some_runs = [&](int T) {
+    Runs runs;
+    for (int n = static_cast<int>(rng() % 4); n > 0; --n) {
+      const int begin = static_cast<int>(rng() % static_cast<unsigned>(T + 2)) - 1;
+      runs.push_back({begin, begin + static_cast<int>(rng() % 8)});
+    }
+    return rng() % 8 ? intersect(normalize(runs), Runs{{0, T}}) : runs;
+  };
+  int accepted = 0;
+  for (int round = 0; round < 20000; ++round) {
+    const int T = 1 + static_cast<int>(rng() % 20), L = 1 + static_cast<int>(rng() % 4);
+    Plan plan;
+    plan.prompt_len = T;
+    for (int s = 1 + static_cast<int>(rng() % 2); s > 0; --s) {
+      Stage stage = uniform_stage(some_runs(T), rng() % 4 ? L : static_cast<int>(rng() % 5));
+      stage.sets.push_back(rng() % 2 ? Runs{{0, T}}
+                                     : unite(intersect(normalize(some_runs(T)), Runs{{0, T}}), Runs{{T - 1, T}}));
+      for (auto& set : stage.write) set = rng() % 16 ? 1 : static_cast<uint16_t>(rng() % 3);
+      if (rng() % 2) stage.cuts.push_back(static_cast<int>(rng() % 5));
+      if (rng() % 2) stage.probes.push_back({Estimator::kColumnSum, {static_cast<int>(rng() % 5)}, some_runs(T)});
+      plan.stages.push_back(stage);
+    }
+    if (!validate(plan, small_config(L), Runs{{0, T - T / 2}}).ok()) continue;
+    ++accepted;
+    for (const Stage& stage : plan.stages) {
+      for (int layer = 0;;) {
+        const Band band = next_band(stage, layer, L, {{T - 1, T}});
+        for (size_t i = 0; i < band.in.size(); ++i) {
+          EXPECT_TRUE(includes(band.in[i], band.out[i]));
+          if (i > 0) {
+            EXPECT_EQ(band.in[i], band.out[i - 1]);
+          }
+          if (i > 0 || layer == 0) {
+            EXPECT_TRUE(includes(band.in[i], stage.write_at(band.layer_begin + static_cast<int>(i))));
+          }
+        }
+        if (band.last) break;
+        layer = band.layer_end;
+      }
+    }
+  }
+  EXPECT_GT(accepted, 200);
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,32 @@
+// plan/runs.h: sets of positions as sorted, disjoint, non-touching half-open runs. Everything a plan says is made of
+// them. Cost: linear in the number of runs unless said otherwise.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvilt {
+
+struct Run {  // logical positions [begin, end)
+  int32_t begin = 0, end = 0;
+  int32_t size() const { return end - begin; }
+  friend bool operator==(const Run&, const Run&) = default;
+};
+using Runs = std::vector<Run>;
+
+bool is_normal(std::span<const Run> runs);  // sorted, disjoint, none empty, none touching
+Runs normalize(Runs runs);                  // any runs, overlapping or empty, in any order; O(n log n)
+Runs runs_of(std::span<const int32_t> sorted_positions);
+
+// REQUIRES of all below: normal inputs. Results are normal.
+int64_t count(std::span<const Run> runs);
+bool contains(std::span<const Run> runs, int32_t pos);  // O(log n)
+bool includes(std::span<const Run> outer, std::span<const Run> inner);
+Runs unite(std::span<const Run> a, std::span<const Run> b);
+Runs intersect(std::span<const Run> a, std::span<const Run> b);
+Runs subtract(std::span<const Run> a, std::span<const Run> b);
+Runs dilate(std::span<const Run> runs, int32_t by, Run within);  // each run grown by `by` on both sides, clipped
+std::vector<int32_t> positions(std::span<const Run> runs);
+
+}  // namespace kvilt
