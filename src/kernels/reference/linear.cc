@@ -1,0 +1,95 @@
+// kernels/reference/linear.cc: matmul, norms and the FFN's activation, written to be read.
+// Invariants: sums run over k in eight interleaved double lanes, then over the lanes: an order that nothing else
+// enters.
+#include "kernels/reference/linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/reference/dequantize.h"
+
+namespace kvilt::reference {
+namespace {
+
+struct Weight : PackedWeight {
+  const std::byte* data = nullptr;
+  size_t row_bytes = 0;
+};
+
+// Eight lanes, so that the compiler may use vectors without changing the order of the sum.
+double dot(const float* a, const float* b, int64_t count) {
+  double lane[8] = {};
+  int64_t k = 0;
+  for (; k + 8 <= count; k += 8) {
+    for (int j = 0; j < 8; ++j) lane[j] += static_cast<double>(a[k + j]) * static_cast<double>(b[k + j]);
+  }
+  for (int j = 0; k + j < count; ++j) lane[j] += static_cast<double>(a[k + j]) * static_cast<double>(b[k + j]);
+  double sum = 0;
+  for (const double value : lane) sum += value;
+  return sum;
+}
+
+void normalize(const float* x, int64_t count, const float* weight, float eps, float* y) {
+  const double mean_square = dot(x, x, count) / static_cast<double>(count);
+  const double inverse = 1 / std::sqrt(mean_square + static_cast<double>(eps));
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(x[i] * inverse) * weight[i];
+}
+
+}  // namespace
+
+std::unique_ptr<PackedWeight> pack(const WeightView& w) {
+  auto packed = std::make_unique<Weight>();
+  packed->N = w.rows;
+  packed->K = w.cols;
+  packed->dtype = w.dtype;
+  packed->data = w.data;
+  packed->row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
+  packed->bytes = packed->row_bytes * static_cast<size_t>(w.rows);
+  return packed;
+}
+
+void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) {
+  constexpr int64_t kRows = 16;  // weight rows of one task
+  for (const MatmulJob& job : jobs) {
+    const auto& w = static_cast<const Weight&>(*job.w);
+    CHECK(w.K == x.cols && w.N == job.y.cols && x.rows == job.y.rows);
+    pool.parallel_for((w.N + kRows - 1) / kRows, [&](int64_t task, int) {
+      std::vector<float> row(static_cast<size_t>(w.K));
+      for (int64_t n = task * kRows; n < std::min(w.N, (task + 1) * kRows); ++n) {
+        dequantize_row(w.dtype, w.data + static_cast<size_t>(n) * w.row_bytes, w.K, row.data());
+        for (int64_t r = 0; r < x.rows; ++r) {
+          double value = dot(row.data(), x.row(r), w.K);
+          if (job.bias != nullptr) value += job.bias[n];
+          if (job.accumulate) value += job.y.row(r)[n];
+          job.y.row(r)[n] = static_cast<float>(value);
+        }
+      }
+    });
+  }
+}
+
+void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) {
+  CHECK(x.rows == y.rows && x.cols == y.cols);
+  pool.parallel_for(x.rows, [&](int64_t r, int) { normalize(x.row(r), x.cols, weight, eps, y.row(r)); });
+}
+
+void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) {
+  CHECK(E > 0 && x.cols % E == 0);
+  pool.parallel_for(x.rows, [&](int64_t r, int) {
+    for (int64_t c = 0; c < x.cols; c += E) normalize(x.row(r) + c, E, weight, eps, x.row(r) + c);
+  });
+}
+
+void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
+  CHECK(gate.rows == up.rows && gate.cols == up.cols);
+  pool.parallel_for(gate.rows, [&](int64_t r, int) {
+    for (int64_t c = 0; c < gate.cols; ++c) {
+      const double g = gate.row(r)[c];
+      gate.row(r)[c] = static_cast<float>(g / (1 + std::exp(-g)) * up.row(r)[c]);
+    }
+  });
+}
+
+}  // namespace kvilt::reference

@@ -1,0 +1,12 @@
+// kernels/x86/backend.h: the backends for x86 with AVX2 (FMA, F16C) and with AVX-512 (F, BW, DQ, VL, VNNI).
+#pragma once
+
+#include "kernels/backend.h"
+
+namespace kvilt::x86 {
+
+// REQUIRES: the machine has the instructions; dispatch.cc asks.
+const Backend& avx2_backend();
+const Backend& avx512_backend();
+
+}  // namespace kvilt::x86
