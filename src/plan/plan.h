@@ -21,7 +21,7 @@
 
 #include "kvilt/result.h"
 #include "model/config.h"
-#include "plan/runs.h"
+#include "base/runs.h"
 
 namespace kvilt {
 

@@ -1,4 +1,4 @@
-#include "plan/runs.h"
+#include "base/runs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// plan/runs.h: sets of positions as sorted, disjoint, non-touching half-open runs. Everything a plan says is made of
+// base/runs.h: sets of positions as sorted, disjoint, non-touching half-open runs. Everything a plan says is made of
 // them. Cost: linear in the number of runs unless said otherwise.
 #pragma once
 

@@ -1,0 +1,289 @@
+#include "kv/page_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+
+void store_row(DType dtype, const float* from, int E, std::byte* to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, from, static_cast<size_t>(E) * sizeof(float));
+    return;
+  }
+  CHECK(dtype == DType::kF16 || dtype == DType::kBF16);
+  auto* out = reinterpret_cast<uint16_t*>(to);
+  for (int e = 0; e < E; ++e) out[e] = dtype == DType::kF16 ? f32_to_f16(from[e]) : f32_to_bf16(from[e]);
+}
+
+// The part of `map` inside `run`, clipped.
+std::vector<SlotRun> clip(const SlotMap& map, Run run) {
+  std::vector<SlotRun> out;
+  auto it = std::upper_bound(map.runs.begin(), map.runs.end(), run.begin,
+                             [](int32_t p, const SlotRun& r) { return p < r.pos + r.count; });
+  for (; it != map.runs.end() && it->pos < run.end; ++it) {
+    const int32_t begin = std::max(it->pos, run.begin), end = std::min(it->pos + it->count, run.end);
+    out.push_back({begin, end - begin, it->slot + begin - it->pos});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<float> rotation(const RopeConfig& rope, int32_t shift) {
+  const size_t half = rope.inv_freq.size();
+  std::vector<float> out(2 * half);
+  for (size_t i = 0; i < half; ++i) {
+    const double angle = shift * rope.inv_freq[i];
+    out[i] = static_cast<float>(std::cos(angle));
+    out[half + i] = static_cast<float>(std::sin(angle));
+  }
+  return out;
+}
+
+int32_t SlotMap::slot_of(int32_t pos) const {
+  const auto after =
+      std::upper_bound(runs.begin(), runs.end(), pos, [](int32_t p, const SlotRun& run) { return p < run.pos; });
+  if (after == runs.begin()) return -1;
+  const SlotRun& run = *std::prev(after);
+  return pos < run.pos + run.count ? run.slot + pos - run.pos : -1;
+}
+
+Runs SlotMap::positions() const {
+  Runs out;
+  for (const SlotRun& run : runs) {
+    if (!out.empty() && out.back().end == run.pos) {
+      out.back().end += run.count;
+    } else {
+      out.push_back({run.pos, run.pos + run.count});
+    }
+  }
+  return out;
+}
+
+void SlotMap::add(const Runs& wanted) {
+  for (const Run& fresh : subtract(wanted, positions())) {
+    if (!runs.empty() && runs.back().pos + runs.back().count == fresh.begin &&
+        runs.back().slot + runs.back().count == slots) {
+      runs.back().count += fresh.size();  // the common case: the next positions in the next slots
+    } else {
+      runs.push_back({fresh.begin, fresh.size(), slots});
+    }
+    slots += fresh.size();
+  }
+  std::sort(runs.begin(), runs.end(), [](const SlotRun& a, const SlotRun& b) { return a.pos < b.pos; });
+}
+
+PageTable::PageTable(PageStore& store, const RopeConfig& rope)
+    : store_(store),
+      rope_(rope),
+      pages_(std::make_shared<PageList>(store)),
+      maps_(1),
+      map_of_(static_cast<size_t>(store.shape().L), 0) {}
+
+void PageTable::place(Placement placement) {
+  CHECK(placement.count > 0 && placement.offset >= 0 &&
+        placement.offset + placement.count <= static_cast<int32_t>(placement.run->tokens.size()));
+  CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
+  std::shared_ptr<const std::vector<float>> turn;
+  if (const int32_t shift = placement.shift(); shift != 0) {
+    for (size_t i = 0; i < placements_.size(); ++i) {  // pieces of one run keep one rotation, and so one rotated query
+      if (placements_[i].shift() == shift) turn = rotations_[i];
+    }
+    if (!turn) turn = std::make_shared<const std::vector<float>>(rotation(rope_, shift));
+  }
+  placements_.push_back(std::move(placement));
+  rotations_.push_back(std::move(turn));
+  atoms_.clear();
+}
+
+int64_t PageTable::pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const {
+  std::map<std::pair<uint16_t, uint16_t>, int32_t> slots;  // (map, set) -> slots after add()
+  int64_t pages = 0;
+  for (size_t layer = 0; layer < map_of_.size() && layer < write.size(); ++layer) {
+    const auto key = std::pair(map_of_[layer], write[layer]);
+    if (!slots.count(key)) {
+      const SlotMap& map = maps_[key.first];
+      slots[key] = map.slots + static_cast<int32_t>(count(subtract(sets[key.second], map.positions())));
+    }
+    pages += pages_->pages_for(static_cast<int>(layer), slots[key]);
+  }
+  return pages;
+}
+
+void PageTable::add(std::span<const Runs> sets, std::span<const uint16_t> write) {
+  std::map<std::pair<uint16_t, int>, uint16_t> next;  // (map, set; -1: none) -> new map
+  std::vector<SlotMap> maps;
+  for (size_t layer = 0; layer < map_of_.size(); ++layer) {
+    const auto key = std::pair(map_of_[layer], layer < write.size() ? int{write[layer]} : -1);
+    const auto [it, fresh] = next.emplace(key, static_cast<uint16_t>(maps.size()));
+    if (fresh) {
+      maps.push_back(maps_[key.first]);
+      if (key.second >= 0) maps.back().add(sets[static_cast<size_t>(key.second)]);
+    }
+    map_of_[layer] = it->second;
+    pages_->grow(static_cast<int>(layer), maps[it->second].slots);
+  }
+  maps_ = std::move(maps);
+  atoms_.clear();
+}
+
+int64_t PageTable::pages_for_next() const {
+  int64_t pages = 0;
+  for (size_t layer = 0; layer < map_of_.size(); ++layer) {
+    pages += pages_->pages_for(static_cast<int>(layer), maps_[map_of_[layer]].slots + 1);
+  }
+  return pages;
+}
+
+void PageTable::add_next(int32_t pos) {
+  for (SlotMap& map : maps_) map.add({{pos, pos + 1}});
+  for (size_t layer = 0; layer < map_of_.size(); ++layer) {
+    pages_->grow(static_cast<int>(layer), maps_[map_of_[layer]].slots);
+  }
+  atoms_.clear();
+}
+
+void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {
+  const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
+  CHECK(slot >= 0);
+  const KvShape& shape = store_.shape();
+  for (int head = 0; head < shape.G; ++head) {
+    store_row(shape.dtype, k + head * shape.E, shape.E, pages_->k(layer, head, slot));
+    store_row(shape.dtype, v + head * shape.E, shape.E, pages_->v(layer, head, slot));
+  }
+}
+
+const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
+  const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
+  return slot < 0 ? nullptr : pages_->k(layer, head, slot);
+}
+
+void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
+  const int32_t P = store_.shape().P;
+  while (atom.count > 0) {
+    const int32_t here = std::min(atom.count, P - atom.slot % P);
+    out.push_back({atom.pos, here, atom.slot, atom.placement});
+    atom = {atom.pos + here, atom.count - here, atom.slot + here, atom.placement};
+  }
+}
+
+const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
+  bool uniform = maps_.size() == 1;
+  for (const Placement& placement : placements_) uniform = uniform && placement.run->maps.size() == 1;
+  const auto [it, fresh] = atoms_.try_emplace(uniform ? 0 : layer);
+  std::vector<Atom>& out = it->second;
+  if (!fresh) return out;
+  const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];
+  std::vector<Atom> whole;
+  for (const SlotRun& run : own.runs) whole.push_back({run.pos, run.count, run.slot, -1});
+  const Runs hidden = own.positions();
+  for (size_t i = 0; i < placements_.size(); ++i) {
+    const Placement& placed = placements_[i];
+    const SlotMap& map = placed.run->maps[placed.run->map_of[static_cast<size_t>(layer)]];
+    const int32_t shift = placed.shift();
+    for (const Run& left : subtract(Runs{{placed.pos, placed.pos + placed.count}}, hidden)) {
+      for (const SlotRun& part : clip(map, {left.begin - shift, left.end - shift})) {
+        whole.push_back({part.pos + shift, part.count, part.slot, static_cast<int32_t>(i)});
+      }
+    }
+  }
+  std::sort(whole.begin(), whole.end(), [](const Atom& a, const Atom& b) { return a.pos < b.pos; });
+  for (const Atom& atom : whole) split_pages(out, atom);
+  return out;
+}
+
+void PageTable::resolve(int layer, int head, int32_t end, std::vector<KvSpan>& spans) const {
+  for (const Atom& atom : atoms(layer)) {
+    if (atom.pos >= end) break;
+    const bool own = atom.placement < 0;
+    const PageList& pages = own ? *pages_ : *placements_[static_cast<size_t>(atom.placement)].run->pages;
+    const auto* turn = own ? nullptr : rotations_[static_cast<size_t>(atom.placement)].get();
+    spans.push_back({pages.k(layer, head, atom.slot), pages.v(layer, head, atom.slot), turn ? turn->data() : nullptr,
+                     atom.pos, std::min(atom.count, end - atom.pos)});
+  }
+}
+
+Runs PageTable::known(int layer) const {
+  Runs placed;
+  for (const Placement& placement : placements_) placed.push_back({placement.pos, placement.pos + placement.count});
+  return unite(normalize(std::move(placed)), maps_[map_of_[static_cast<size_t>(layer)]].positions());
+}
+
+int64_t PageTable::copy_pages() const {
+  Runs shifted;
+  for (const Placement& p : placements_) {
+    if (p.shift() != 0) shifted.push_back({p.pos, p.pos + p.count});
+  }
+  const std::vector<Runs> sets{normalize(std::move(shifted))};
+  return pages_for(sets, std::vector<uint16_t>(map_of_.size(), 0));
+}
+
+void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
+  const KvShape& shape = store_.shape();
+  std::vector<Placement> kept, copied;
+  std::vector<std::shared_ptr<const std::vector<float>>> turns;
+  Runs runs;
+  for (size_t i = 0; i < placements_.size(); ++i) {
+    if (placements_[i].shift() == 0) {
+      kept.push_back(placements_[i]);
+      continue;
+    }
+    copied.push_back(placements_[i]);
+    turns.push_back(rotations_[i]);
+    runs.push_back({placements_[i].pos, placements_[i].pos + placements_[i].count});
+  }
+  const std::vector<Runs> sets{normalize(runs)};
+  add(sets, std::vector<uint16_t>(map_of_.size(), 0));
+  for (int layer = 0; layer < shape.L; ++layer) {
+    const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];
+    for (size_t i = 0; i < copied.size(); ++i) {
+      const Placement& placed = copied[i];
+      const SlotMap& map = placed.run->maps[placed.run->map_of[static_cast<size_t>(layer)]];
+      const int32_t first = placed.run->pos + placed.offset;
+      std::vector<Atom> parts;
+      for (const SlotRun& part : clip(map, {first, first + placed.count}))
+        split_pages(parts, {part.pos, part.count, part.slot, 0});
+      for (const Atom& part : parts) {
+        for (int32_t done = 0; done < part.count;) {
+          const int32_t slot = own.slot_of(part.pos + placed.shift() + done);
+          const int32_t here = std::min(part.count - done, shape.P - slot % shape.P);
+          for (int head = 0; head < shape.G; ++head) {
+            backend.realign(attend, placed.run->pages->k(layer, head, part.slot + done), turns[i]->data(), here,
+                            pages_->k(layer, head, slot));
+            std::memcpy(pages_->v(layer, head, slot), placed.run->pages->v(layer, head, part.slot + done),
+                        static_cast<size_t>(here * shape.row_bytes()));
+          }
+          done += here;
+        }
+      }
+    }
+  }
+  placements_ = std::move(kept);
+  rotations_.assign(placements_.size(), nullptr);
+  atoms_.clear();
+}
+
+std::shared_ptr<KvRun> PageTable::publish(RunId id, Run run, std::vector<int32_t> tokens, bool exact) const {
+  CHECK(static_cast<int32_t>(tokens.size()) == run.size());
+  auto out = std::make_shared<KvRun>();
+  out->id = id;
+  out->tokens = std::move(tokens);
+  out->pos = run.begin;
+  out->exact = exact;
+  out->pages = pages_;
+  for (const SlotMap& map : maps_) {
+    SlotMap part;
+    part.runs = clip(map, run);
+    part.slots = map.slots;
+    CHECK(count(part.positions()) == run.size());
+    out->maps.push_back(std::move(part));
+  }
+  out->map_of = map_of_;
+  return out;
+}
+
+}  // namespace kvilt

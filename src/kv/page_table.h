@@ -1,0 +1,122 @@
+// kv/page_table.h: WHERE the keys and values of one sequence are: placements of shared, immutable runs plus private
+// pages. Idea:       a placed run is never copied; its keys stay as first rotated and the query is turned back by the
+// shift
+//             (DESIGN 2). What the request computes itself lives in private slots, and hides its stale twin in the
+//             placed run: resolve() cuts the twin out of the spans, so that every position stands once, whoever
+//             computed it.
+// Invariants: placements are sorted and disjoint; a position's private slot never moves; runs are never written.
+// Threads:    the engine thread.
+// Cost:       resolve is O(pages + runs) a (layer, head); the geometry is shared by all layers with equal write sets.
+// Not here:   which positions to write (plan/), finding runs (reuse/).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/runs.h"
+#include "kernels/backend.h"
+#include "kv/page_store.h"
+#include "tensor/rope.h"
+
+namespace kvilt {
+
+// Positions pos .. pos + count - 1 stand in slots slot .. slot + count - 1.
+struct SlotRun {
+  int32_t pos = 0, count = 0, slot = 0;
+  friend bool operator==(const SlotRun&, const SlotRun&) = default;
+};
+
+// Which positions have private slots at a layer, and where. Sorted by pos, disjoint.
+struct SlotMap {
+  std::vector<SlotRun> runs;
+  int32_t slots = 0;                   // handed out
+  int32_t slot_of(int32_t pos) const;  // -1: none
+  Runs positions() const;
+  void add(const Runs& positions);  // new slots, in order, for those that have none
+};
+
+using RunId = uint64_t;
+
+// An immutable piece of cached KV: `tokens` stand at positions pos .. of the request that computed them (K is rotated
+// there).
+struct KvRun {
+  RunId id = 0;
+  std::vector<int32_t> tokens;
+  int32_t pos = 0;
+  bool exact = false;  // equal to a full prefill of the chain that it continues
+  std::shared_ptr<const PageList> pages;
+  std::vector<SlotMap> maps;     // distinct ones; positions are those of the computing request
+  std::vector<uint16_t> map_of;  // per layer
+};
+
+struct Placement {
+  std::shared_ptr<const KvRun> run;
+  int32_t offset = 0, count = 0;  // tokens [offset, offset + count) of run
+  int32_t pos = 0;                // stand here at this position and on
+  int32_t shift() const { return pos - (run->pos + offset); }
+};
+
+class PageTable {
+ public:
+  PageTable(PageStore& store, const RopeConfig& rope);
+
+  // REQUIRES: sorted after the last placement, disjoint from it, before any private slot is added.
+  void place(Placement placement);
+  std::span<const Placement> placements() const { return placements_; }
+
+  // Pages that add() would take. write[l] are the positions to be written at layer l, as indices into sets.
+  int64_t pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const;
+  // Gives private slots. REQUIRES: the store has pages_for() free pages.
+  void add(std::span<const Runs> sets, std::span<const uint16_t> write);
+  // One position at all layers: a decode step.
+  int64_t pages_for_next() const;
+  void add_next(int32_t pos);
+
+  // Writes one row's K and V (G x E fp32 each) of `pos` at `layer`, converting to the pool's dtype. REQUIRES: pos has a
+  // slot.
+  void write(int layer, int32_t pos, const float* k, const float* v);
+  // The private copy of (layer, head, pos) as bytes; null if it has no private slot.
+  const std::byte* private_k(int layer, int head, int32_t pos) const;
+
+  // All keys of (layer, head) at positions < end, sorted by position, each position once. Appends to spans.
+  void resolve(int layer, int head, int32_t end, std::vector<KvSpan>& spans) const;
+  // Positions that stand at `layer`.
+  Runs known(int layer) const;
+
+  // The copying placement: copies every placement with a shift into private slots at all layers, turned once, and drops
+  // it. Pages: pages_for(copies...) as copy_pages() says.
+  int64_t copy_pages() const;
+  void copy_in(const Backend& backend, const AttendShape& shape);
+
+  // The private positions `runs` (contiguous at every layer or not) as immutable pieces for the cache; this table may
+  // go on growing.
+  std::shared_ptr<KvRun> publish(RunId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
+
+  int64_t private_pages() const { return pages_->pages(); }
+  const KvShape& shape() const { return store_.shape(); }
+
+ private:
+  struct Atom {  // keys that are contiguous in memory
+    int32_t pos, count, slot;
+    int32_t placement;  // -1: private
+  };
+  const std::vector<Atom>& atoms(int layer) const;
+  void split_pages(std::vector<Atom>& out, Atom atom) const;
+
+  PageStore& store_;
+  const RopeConfig& rope_;
+  std::vector<Placement> placements_;
+  std::vector<std::shared_ptr<const std::vector<float>>> rotations_;  // per placement; null: shift 0
+  std::shared_ptr<PageList> pages_;
+  std::vector<SlotMap> maps_;                                 // distinct ones
+  std::vector<uint16_t> map_of_;                              // per layer
+  mutable std::unordered_map<int, std::vector<Atom>> atoms_;  // by layer class; dropped when a map or placement changes
+};
+
+// cos then sin (R/2 each) of shift * inv_freq.
+std::vector<float> rotation(const RopeConfig& rope, int32_t shift);
+
+}  // namespace kvilt

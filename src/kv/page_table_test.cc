@@ -1,0 +1,188 @@
+// Page tables against a plain map: every position once, the newest value wins, whatever placements and slots lie below.
+#include "kv/page_table.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "kv/run_cache.h"
+
+namespace kvilt {
+namespace {
+
+const KvShape kShape{3, 2, 4, 8, DType::kF32};
+
+RopeConfig small_rope() {
+  RopeConfig rope;
+  rope.rotary_dim = 4;
+  rope.inv_freq = {1.0, 0.1};
+  return rope;
+}
+
+// A row whose first element names (who, layer, head, pos).
+std::vector<float> row(int who, int layer, int32_t pos) {
+  std::vector<float> out;
+  for (int head = 0; head < kShape.G; ++head) {
+    for (int e = 0; e < kShape.E; ++e)
+      out.push_back(static_cast<float>(who * 1000000 + layer * 100000 + head * 10000 + pos * 10 + e));
+  }
+  return out;
+}
+
+void fill(PageTable& table, int who, const Runs& runs, const std::vector<int>& layers) {
+  for (const int layer : layers) {
+    for (const int32_t pos : positions(runs))
+      table.write(layer, pos, row(who, layer, pos).data(), row(who, layer, pos).data());
+  }
+}
+
+class PageTableTest : public testing::Test {
+ protected:
+  PageTableTest() : store(PageStore::create(kShape, 400 * kShape.page_bytes()).value()), rope(small_rope()) {}
+
+  // position -> value of the first element of K at (layer, head); checks order, uniqueness and that V agrees.
+  std::map<int32_t, float> read(const PageTable& table, int layer, int head, int32_t end = 1000) {
+    std::vector<KvSpan> spans;
+    table.resolve(layer, head, end, spans);
+    std::map<int32_t, float> out;
+    int32_t last = -1;
+    for (const KvSpan& span : spans) {
+      EXPECT_GT(span.pos, last);
+      EXPECT_GT(span.count, 0);
+      last = span.pos + span.count - 1;
+      EXPECT_LT(last, end);
+      for (int32_t i = 0; i < span.count; ++i) {
+        const float k = static_cast<const float*>(span.k)[i * kShape.E];
+        EXPECT_EQ(k, static_cast<const float*>(span.v)[i * kShape.E]);
+        out[span.pos + i] = k;
+      }
+    }
+    return out;
+  }
+
+  std::shared_ptr<KvRun> cached(int who, int32_t pos, int32_t count) {
+    PageTable table(store, rope);
+    const Runs runs{{pos, pos + count}};
+    table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
+    fill(table, who, runs, {0, 1, 2});
+    return table.publish(static_cast<RunId>(who), {pos, pos + count},
+                         std::vector<int32_t>(static_cast<size_t>(count), who), false);
+  }
+
+  PageStore store;
+  RopeConfig rope;
+};
+
+TEST_F(PageTableTest, FreshSlotsHideTheirStaleTwins) {
+  const auto one = cached(1, 5, 30), two = cached(2, 0, 20);
+  PageTable table(store, rope);
+  table.place({one, 0, 30, 0});
+  table.place({two, 3, 10, 30});
+  // Layer 2 writes less than layers 0 and 1.
+  const std::vector<Runs> sets{{{7, 9}, {30, 31}, {40, 45}}, {{40, 45}}};
+  table.add(sets, std::vector<uint16_t>{0, 0, 1});
+  fill(table, 9, sets[0], {0, 1});
+  fill(table, 9, sets[1], {2});
+  for (int layer = 0; layer < 3; ++layer) {
+    for (int head = 0; head < 2; ++head) {
+      const auto got = read(table, layer, head);
+      ASSERT_EQ(got.size(), 45u);
+      for (const auto& [pos, value] : got) {
+        const bool fresh = contains(sets[layer == 2 ? 1 : 0], pos);
+        const int who = fresh ? 9 : pos < 30 ? 1 : 2;
+        const int32_t from = fresh ? pos : pos < 30 ? pos + 5 : pos - 27;
+        EXPECT_EQ(value, row(who, layer, from)[static_cast<size_t>(head * kShape.E)]) << layer << " " << pos;
+      }
+    }
+  }
+  EXPECT_EQ(read(table, 0, 0, 33).size(), 33u);
+  EXPECT_EQ(table.known(0), (Runs{{0, 45}}));
+  // The runs were not written.
+  PageTable again(store, rope);
+  again.place({one, 0, 30, 0});
+  EXPECT_EQ(read(again, 1, 1)[7], row(1, 1, 12)[kShape.E]);
+}
+
+TEST_F(PageTableTest, RandomTablesAgreeWithAMap) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 200; ++round) {
+    PageTable table(store, rope);
+    std::vector<std::map<int32_t, float>> want(3);
+    int32_t pos = 0;
+    for (int n = static_cast<int>(rng() % 4); n > 0; --n) {
+      pos += static_cast<int32_t>(rng() % 5);
+      const int32_t size = 1 + static_cast<int32_t>(rng() % 30), offset = static_cast<int32_t>(rng() % 9);
+      const int who = 1 + static_cast<int>(rng() % 5);
+      const auto run = cached(who, static_cast<int32_t>(rng() % 50), size + offset);
+      table.place({run, offset, size, pos});
+      for (int layer = 0; layer < 3; ++layer) {
+        for (int32_t i = 0; i < size; ++i)
+          want[static_cast<size_t>(layer)][pos + i] = row(who, layer, run->pos + offset + i)[0];
+      }
+      pos += size;
+    }
+    for (int n = 1 + static_cast<int>(rng() % 3); n > 0; --n) {  // stages and decode steps
+      std::vector<Runs> sets(2);
+      for (Runs& set : sets) {
+        for (int k = 0; k < 3; ++k) {
+          const auto begin = static_cast<int32_t>(rng() % 120);
+          set.push_back({begin, begin + static_cast<int32_t>(rng() % 12)});
+        }
+        set = normalize(set);
+      }
+      const std::vector<uint16_t> write{0, static_cast<uint16_t>(rng() % 2), static_cast<uint16_t>(rng() % 2)};
+      const int64_t before = table.private_pages(), need = table.pages_for(sets, write);
+      table.add(sets, write);
+      EXPECT_EQ(table.private_pages() - before, need);
+      for (int layer = 0; layer < 3; ++layer) {
+        const Runs& set = sets[write[static_cast<size_t>(layer)]];
+        fill(table, 10 + n, set, {layer});
+        for (const int32_t p : positions(set)) want[static_cast<size_t>(layer)][p] = row(10 + n, layer, p)[0];
+      }
+      const int32_t next = 200 + n;
+      const int64_t next_need = table.pages_for_next(), now = table.private_pages();
+      table.add_next(next);
+      EXPECT_EQ(table.private_pages() - now, next_need);
+      fill(table, 20, {{next, next + 1}}, {0, 1, 2});
+      for (int layer = 0; layer < 3; ++layer) want[static_cast<size_t>(layer)][next] = row(20, layer, next)[0];
+    }
+    for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(table, layer, 0), want[static_cast<size_t>(layer)]);
+  }
+}
+
+TEST_F(PageTableTest, PagesReturnWhenTheLastHolderGoes) {
+  const int64_t before = store.free_pages();
+  RunCache cache;
+  {
+    auto run = cached(4, 0, 40);
+    cache.insert(run);
+  }
+  EXPECT_LT(store.free_pages(), before);
+  auto table = std::make_unique<PageTable>(store, rope);
+  table->place({cache.find(4), 0, 40, 7});
+  EXPECT_EQ(cache.evict(), RunId{4});
+  EXPECT_EQ(read(*table, 0, 0)[7], row(4, 0, 0)[0]);  // still placed
+  EXPECT_LT(store.free_pages(), before);
+  table.reset();
+  EXPECT_EQ(store.free_pages(), before);
+  EXPECT_EQ(cache.evict(), std::nullopt);
+}
+
+TEST_F(PageTableTest, EvictsTheLeastRecentlyUsedThatNobodyPlaces) {
+  RunCache cache;
+  for (int who = 1; who <= 3; ++who) cache.insert(cached(who, 0, 10));
+  cache.touch(1);
+  const auto held = cache.find(2);
+  EXPECT_EQ(cache.evict(), RunId{3});
+  EXPECT_EQ(cache.evict(), RunId{1});
+  EXPECT_EQ(cache.evict(), RunId{2});
+}
+
+TEST(PageStore, RefusesAPoolThatIsTooSmall) {
+  EXPECT_FALSE(PageStore::create(kShape, 5 * kShape.page_bytes()).ok());
+  EXPECT_TRUE(PageStore::create(kShape, 6 * kShape.page_bytes()).ok());
+}
+
+}  // namespace
+}  // namespace kvilt
