@@ -18,14 +18,16 @@ namespace kvilt {
 struct ModelFile {
   ModelConfig config;
   ModelWeights weights;
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::string chat_template;  // Jinja source; empty if the files have none
-  std::string description;    // e.g. "GGUF Q4_K_M, 291 tensors, 468 MiB"
-  std::string fingerprint;    // hex; names config, tensor table and sampled contents: part of every cache key
+  std::unique_ptr<Tokenizer> tokenizer;  // null: a folder without tokenizer.json; token ids in and out still work
+  std::string chat_template;             // Jinja source; empty if the files have none
+  std::string description;               // e.g. "GGUF Q4_K_M, 291 tensors, 468 MiB"
+  std::string fingerprint;  // hex; names config, tensor table and sampled contents: part of every cache key
   std::shared_ptr<const void> keep_alive;  // the mapped files
 };
 
-// path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json.
+// path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json. Cost: 0.05 s for 0.5 GB with warm
+// pages, plus the tokenizer. The files must not be truncated while they are mapped: reading beyond the new end would be
+// fatal.
 Result<std::unique_ptr<ModelFile>> open_model(const std::string& path);
 
 }  // namespace kvilt

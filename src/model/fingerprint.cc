@@ -1,0 +1,60 @@
+#include "model/fingerprint.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "base/error.h"
+#include "base/keyed_hash.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kEdgeBytes = 64 << 10;     // of each end of a tensor
+constexpr size_t kSampleBytes = 4 << 10;    // between them
+constexpr size_t kSampleStride = 16 << 20;  // a sample every so many bytes
+
+std::string_view as_text(const std::byte* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+
+template <class T>
+void add_value(KeyedHash& hash, const T& value) {
+  hash.add(std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
+}
+
+void add_config(KeyedHash& hash, const ModelConfig& config) {
+  hash.add(config.arch);
+  for (const int size : {config.D, config.H, config.G, config.E, config.F, config.L, config.V}) add_value(hash, size);
+  add_value(hash, config.rms_eps);
+  for (const bool flag : {config.qk_norm, config.tied_embeddings, config.rope.length_dependent}) add_value(hash, flag);
+  add_value(hash, config.rope.pairs);
+  add_value(hash, config.rope.rotary_dim);
+  add_value(hash, config.rope.magnitude);
+  for (const double frequency : config.rope.inv_freq) add_value(hash, frequency);
+}
+
+void add_contents(KeyedHash& hash, const std::byte* data, size_t size) {
+  const size_t head = std::min(size, kEdgeBytes);
+  hash.add(as_text(data, head));
+  const size_t tail = std::min(size - head, kEdgeBytes);
+  hash.add(as_text(data + (size - tail), tail));
+  for (size_t at = kSampleStride; at + kSampleBytes <= size - tail; at += kSampleStride) {
+    hash.add(as_text(data + at, kSampleBytes));
+  }
+}
+
+}  // namespace
+
+std::string fingerprint(const ModelConfig& config, const TensorTable& tensors) {
+  KeyedHash hash(HashSecret::fixed(0), "kvilt.model");
+  add_config(hash, config);
+  for (const auto& [name, tensor] : tensors.all()) {
+    hash.add(name).add(tensor.type_name);
+    add_value(hash, tensor.rows);
+    add_value(hash, tensor.cols);
+    if (tensor.readable) add_contents(hash, tensor.data, tensor.bytes);
+  }
+  std::string hex;
+  for (const uint8_t byte : hash.finish()) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,16 @@
+// model/gguf_tokenizer.h: tokenizer.ggml.* to a TokenizerSpec. What the spec means is text/tokenizer_spec.h's matter.
+// Errors: kCorrupt (missing or wrong types, lists of different length, ids outside the vocabulary), kUnsupported (a
+// model kind).
+#pragma once
+
+#include <string>
+
+#include "kvilt/result.h"
+#include "model/gguf.h"
+#include "text/tokenizer_spec.h"
+
+namespace kvilt {
+
+Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::string& where);
+
+}  // namespace kvilt

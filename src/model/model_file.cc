@@ -1,0 +1,275 @@
+#include "model/model_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "model/fields.h"
+#include "model/fingerprint.h"
+#include "model/gguf.h"
+#include "model/gguf_tokenizer.h"
+#include "model/json_text.h"
+#include "model/read_config.h"
+#include "model/safetensors.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kMaxConfigBytes = 4 << 20;      // config.json, generation_config.json, tokenizer_config.json
+constexpr size_t kMaxIndexBytes = 32 << 20;      // model.safetensors.index.json
+constexpr size_t kMaxTokenizerBytes = 64 << 20;  // tokenizer.json
+constexpr size_t kMaxTemplateBytes = 4 << 20;
+constexpr size_t kMaxShards = 4096;
+constexpr size_t kMaxEndIds = 256;
+
+using Files = std::vector<MappedFile>;
+
+std::string mebibytes(size_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 19)) >> 20); }
+
+// The names of general.file_type; a mixture is called after its commonest type.
+std::string file_type_name(const GgufFile& gguf) {
+  static const std::map<int64_t, const char*> kNames = {
+      {0, "F32"},     {1, "F16"},     {2, "Q4_0"},    {3, "Q4_1"},    {7, "Q8_0"},    {8, "Q5_0"},
+      {9, "Q5_1"},    {10, "Q2_K"},   {11, "Q3_K_S"}, {12, "Q3_K_M"}, {13, "Q3_K_L"}, {14, "Q4_K_S"},
+      {15, "Q4_K_M"}, {16, "Q5_K_S"}, {17, "Q5_K_M"}, {18, "Q6_K"},   {32, "BF16"}};
+  const GgufValue* value = gguf.find("general.file_type");
+  const auto id = value ? value->as_int() : std::nullopt;
+  const auto it = id ? kNames.find(*id) : kNames.end();
+  return it == kNames.end() ? "of no named type" : it->second;
+}
+
+void add_end_ids(ModelConfig& config, std::span<const int32_t> ids) {
+  config.eos_ids.insert(config.eos_ids.end(), ids.begin(), ids.end());
+  std::sort(config.eos_ids.begin(), config.eos_ids.end());
+  config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()), config.eos_ids.end());
+}
+
+// Ids beyond the embedding would read past it.
+Status check_vocabulary(const ModelFile& model, const std::string& where) {
+  if (model.tokenizer && model.tokenizer->vocab_size() > model.config.V) {
+    return error(Code::kCorrupt, "{}: the tokenizer has {} tokens, the embedding {} rows", where,
+                 model.tokenizer->vocab_size(), model.config.V);
+  }
+  for (const int32_t id : model.config.eos_ids) {
+    if (id < 0 || id >= model.config.V) {
+      return error(Code::kCorrupt, "{}: end-of-text id {} is outside the vocabulary of {}", where, id, model.config.V);
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path) {
+  auto files = std::make_shared<Files>();
+  KVILT_ASSIGN(MappedFile mapped, MappedFile::open(path));
+  files->push_back(std::move(mapped));
+  KVILT_ASSIGN(const GgufFile gguf, parse_gguf(files->front().bytes(), path));
+  KVILT_ASSIGN(ReadConfig read, read_gguf_config(gguf, path));
+  auto model = std::make_unique<ModelFile>();
+  model->config = std::move(read.config);
+  KVILT_ASSIGN(model->weights, bind_weights({model->config, gguf.tensors, NameStyle::kGguf, read.biases, path}));
+
+  KVILT_ASSIGN(TokenizerSpec spec, read_gguf_tokenizer(gguf, path));
+  const auto text_of = [&](std::optional<int32_t> id) {
+    return id ? spec.tokens[static_cast<size_t>(*id)] : std::string();
+  };
+  model->config.bos_token = text_of(spec.bos);
+  model->config.eos_token = text_of(spec.eos);
+  model->config.add_bos = spec.add_bos;
+  if (spec.eos) add_end_ids(model->config, {{*spec.eos}});
+  KVILT_ASSIGN(model->tokenizer, Tokenizer::create(std::move(spec)));
+  add_end_ids(model->config, model->tokenizer->end_ids());
+  KVILT_TRY(check_vocabulary(*model, path));
+
+  Fields templates(gguf, "tokenizer.", path);
+  model->chat_template = templates.text_or("chat_template", "");
+  KVILT_TRY(templates.status());
+  model->description = fmt::format("GGUF {}, {} tensors, {}", file_type_name(gguf), gguf.tensors.all().size(),
+                                   mebibytes(files->front().bytes().size()));
+  model->fingerprint = fingerprint(model->config, gguf.tensors);
+  model->keep_alive = std::move(files);
+  return model;
+}
+
+class FolderReader {
+ public:
+  explicit FolderReader(std::string folder) : folder_(std::move(folder)), files_(std::make_shared<Files>()) {}
+
+  Result<std::unique_ptr<ModelFile>> open() {
+    KVILT_ASSIGN(const nlohmann::json config, json("config.json", kMaxConfigBytes));
+    KVILT_ASSIGN(ReadConfig read, read_hf_config(config, path("config.json")));
+    KVILT_TRY(map_weights());
+    model_->config = std::move(read.config);
+    if (model_->config.name.empty()) model_->config.name = std::filesystem::path(folder_).filename().string();
+    const BindRequest bind{model_->config, tensors_, NameStyle::kHuggingFace, read.biases, weights_name_};
+    KVILT_ASSIGN(model_->weights, bind_weights(bind));
+    KVILT_TRY(end_ids(config, "config.json"));
+    KVILT_TRY(read_generation_config());
+    KVILT_TRY(read_tokenizer());
+    KVILT_TRY(check_vocabulary(*model_, folder_));
+    model_->description =
+        fmt::format("safetensors {}, {} tensors, {}", main_type(), tensors_.all().size(), mebibytes(tensors_.bytes()));
+    model_->fingerprint = fingerprint(model_->config, tensors_);
+    model_->keep_alive = std::move(files_);
+    return std::move(model_);
+  }
+
+ private:
+  std::string path(const std::string& name) const { return (std::filesystem::path(folder_) / name).string(); }
+  bool has(const std::string& name) const {
+    std::error_code ignored;
+    return std::filesystem::exists(path(name), ignored);
+  }
+  Result<nlohmann::json> json(const std::string& name, size_t max_bytes) const {
+    KVILT_ASSIGN(const std::string text, read_file(path(name), max_bytes));
+    return parse_json(text, path(name));
+  }
+
+  Status map_weights() {
+    if (has("model.safetensors")) {
+      weights_name_ = path("model.safetensors");
+      return map_file("model.safetensors");
+    }
+    weights_name_ = path("model.safetensors.index.json");
+    if (!has("model.safetensors.index.json")) {
+      return error(Code::kNotFound, "{}: neither model.safetensors nor model.safetensors.index.json", folder_);
+    }
+    KVILT_ASSIGN(const nlohmann::json index, json("model.safetensors.index.json", kMaxIndexBytes));
+    const auto map = index.is_object() ? index.find("weight_map") : index.end();
+    if (map == index.end() || !map->is_object()) {
+      return error(Code::kCorrupt, "{}: no object 'weight_map'", weights_name_);
+    }
+    std::set<std::string> shards;
+    for (const auto& [tensor, shard] : map->items()) {
+      // A shard is a file of this folder and nothing else.
+      const bool plain = shard.is_string() && shard.get_ref<const std::string&>().ends_with(".safetensors") &&
+                         shard.get_ref<const std::string&>().find('/') == std::string::npos;
+      if (!plain) {
+        return error(Code::kCorrupt, "{}: tensor '{}': its shard is no file name *.safetensors", weights_name_,
+                     printable(tensor));
+      }
+      shards.insert(shard.get<std::string>());
+      if (shards.size() > kMaxShards)
+        return error(Code::kCorrupt, "{}: more than {} shards", weights_name_, kMaxShards);
+    }
+    for (const std::string& shard : shards) KVILT_TRY(map_file(shard));
+    return {};
+  }
+
+  Status map_file(const std::string& name) {
+    KVILT_ASSIGN(MappedFile mapped, MappedFile::open(path(name)));
+    files_->push_back(std::move(mapped));
+    return parse_safetensors(files_->back().bytes(), path(name), tensors_);
+  }
+
+  // eos_token_id: an id or a list of them.
+  Status end_ids(const nlohmann::json& object, const char* file) {
+    const auto it = object.is_object() ? object.find("eos_token_id") : object.end();
+    if (it == object.end() || it->is_null()) return {};
+    const nlohmann::json list = it->is_array() ? *it : nlohmann::json::array({*it});
+    std::vector<int32_t> ids;
+    for (const auto& id : list) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX || list.size() > kMaxEndIds) {
+        return error(Code::kCorrupt, "{}: 'eos_token_id' must be a token id or a list of up to {} of them", path(file),
+                     kMaxEndIds);
+      }
+      ids.push_back(id.get<int32_t>());
+    }
+    add_end_ids(model_->config, ids);
+    return {};
+  }
+
+  Status read_generation_config() {
+    if (!has("generation_config.json")) return {};
+    KVILT_ASSIGN(const nlohmann::json config, json("generation_config.json", kMaxConfigBytes));
+    return end_ids(config, "generation_config.json");
+  }
+
+  Status read_tokenizer() {
+    std::string config_text;
+    nlohmann::json config = nlohmann::json::object();
+    if (has("tokenizer_config.json")) {
+      KVILT_ASSIGN(config_text, read_file(path("tokenizer_config.json"), kMaxConfigBytes));
+      KVILT_ASSIGN(config, parse_json(config_text, path("tokenizer_config.json")));
+      if (!config.is_object()) return error(Code::kCorrupt, "{}: not a JSON object", path("tokenizer_config.json"));
+    }
+    KVILT_TRY(read_template(config));
+    if (!has("tokenizer.json")) return {};  // token ids in and out still work
+    KVILT_ASSIGN(const std::string text, read_file(path("tokenizer.json"), kMaxTokenizerBytes));
+    auto tokenizer = Tokenizer::from_hf(text, config_text);
+    if (!tokenizer.ok()) {
+      return error(tokenizer.error().code, "{}: {}", path("tokenizer.json"), tokenizer.error().message);
+    }
+    model_->tokenizer = std::move(tokenizer).value();
+    add_end_ids(model_->config, model_->tokenizer->end_ids());
+    model_->config.bos_token = token_text(config, "bos_token", model_->tokenizer->bos());
+    model_->config.eos_token = token_text(config, "eos_token", model_->tokenizer->eos());
+    const auto ids = model_->tokenizer->encode("", {.add_special = true});
+    const auto bos = model_->tokenizer->bos();
+    model_->config.add_bos = ids.ok() && bos && !ids->empty() && ids->front() == *bos;
+    return {};
+  }
+
+  // A text, or an object {"content": text}; else the tokenizer's own.
+  std::string token_text(const nlohmann::json& config, const char* key, std::optional<int32_t> id) const {
+    const auto it = config.find(key);
+    if (it != config.end() && it->is_string()) return it->get<std::string>();
+    if (it != config.end() && it->is_object()) {
+      const auto content = it->find("content");
+      if (content != it->end() && content->is_string()) return content->get<std::string>();
+    }
+    return id ? std::string(model_->tokenizer->token_bytes(*id)) : std::string();
+  }
+
+  // chat_template.jinja goes before tokenizer_config.json, as in Transformers.
+  Status read_template(const nlohmann::json& config) {
+    if (has("chat_template.jinja")) {
+      KVILT_ASSIGN(model_->chat_template, read_file(path("chat_template.jinja"), kMaxTemplateBytes));
+      return {};
+    }
+    const auto it = config.find("chat_template");
+    if (it == config.end() || it->is_null()) return {};
+    if (it->is_string()) {
+      model_->chat_template = it->get<std::string>();
+      return {};
+    }
+    if (!it->is_array()) {
+      return error(Code::kCorrupt, "{}: 'chat_template' must be a text or a list of named ones",
+                   path("tokenizer_config.json"));
+    }
+    for (const auto& named : *it) {
+      if (!named.is_object() || !named.contains("name") || !named.contains("template")) continue;
+      if (named["name"] == "default" && named["template"].is_string())
+        model_->chat_template = named["template"].get<std::string>();
+    }
+    return {};
+  }
+
+  // The type that most bytes have.
+  std::string main_type() const {
+    std::map<std::string, size_t> bytes;
+    for (const auto& [name, tensor] : tensors_.all()) bytes[tensor.type_name] += tensor.bytes;
+    const auto most =
+        std::max_element(bytes.begin(), bytes.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    return most == bytes.end() ? "" : most->first;
+  }
+
+  const std::string folder_;
+  std::string weights_name_;  // for messages
+  std::shared_ptr<Files> files_;
+  TensorTable tensors_;
+  std::unique_ptr<ModelFile> model_ = std::make_unique<ModelFile>();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return FolderReader(path).open();
+  return open_gguf(path);
+}
+
+}  // namespace kvilt

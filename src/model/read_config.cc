@@ -1,0 +1,268 @@
+#include "model/read_config.h"
+
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "model/fields.h"
+#include "model/rope.h"
+
+namespace kvilt {
+namespace {
+
+// Far above any model, and low enough that products of two fit 64 bits and a hostile file cannot ask for much.
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr int64_t kMaxHeads = 1 << 12;
+constexpr int64_t kMaxHeadDim = 1 << 12;
+constexpr int64_t kMaxLayers = 1 << 10;
+constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxContext = 1 << 28;
+constexpr double kMaxFactor = 1e6, kMaxTheta = 1e12;
+
+struct Architecture {
+  std::string_view name;  // general.architecture and model_type
+  RopePairs gguf_pairs;   // Hugging Face's are always halves
+  bool qk_norm;
+  bool qkv_bias;  // always there
+};
+constexpr Architecture kArchitectures[] = {
+    {"llama", RopePairs::kInterleaved, false, false},
+    {"qwen2", RopePairs::kHalves, false, true},
+    {"qwen3", RopePairs::kHalves, true, false},
+};
+
+Result<const Architecture*> find_architecture(const std::string& name, const std::string& where) {
+  for (const Architecture& row : kArchitectures) {
+    if (row.name == name) return &row;
+  }
+  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs llama, qwen2 and qwen3", where,
+               printable(name));
+}
+
+Status check_heads(const ModelConfig& config, const std::string& where) {
+  if (config.G > config.H || config.H % config.G != 0) {
+    return error(Code::kCorrupt, "{}: {} query heads are no multiple of {} KV heads", where, config.H, config.G);
+  }
+  if (config.E % 2 != 0 || config.E < 2)
+    return error(Code::kCorrupt, "{}: a head size of {} is not even", where, config.E);
+  return {};
+}
+
+// E where a file does not say it.
+int head_dim(Fields& fields, const char* key, const ModelConfig& config) {
+  const bool divides = config.H > 0 && config.D % config.H == 0 && config.D >= config.H;
+  if (!fields.has(key) && !divides) {
+    fields.fail(error(Code::kCorrupt, "{}: no head size ('{}'), and width {} is no multiple of {} heads",
+                      fields.where(), key, config.D, config.H));
+    return 2;
+  }
+  return static_cast<int>(fields.integer_or(key, divides ? config.D / config.H : 2, 2, kMaxHeadDim));
+}
+
+// What changes the arithmetic of a Hugging Face model in ways this build does not do.
+void refuse_hf_extras(Fields& fields, const nlohmann::json& config) {
+  const auto refuse = [&](const std::string& what) {
+    fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
+  };
+  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu") {
+    refuse("hidden_act '" + printable(act) + "'");
+  }
+  if (fields.flag_or("use_sliding_window", false)) refuse("sliding-window attention (use_sliding_window)");
+  if (fields.has("quantization_config")) refuse("a quantised checkpoint (quantization_config); use GGUF");
+  if (const auto it = config.find("layer_types"); it != config.end() && it->is_array()) {
+    for (const auto& type : *it) {
+      if (type != "full_attention") return refuse("a layer type other than full_attention (layer_types)");
+    }
+  }
+}
+
+std::optional<double> optional_number(Fields& fields, const char* key) {
+  if (!fields.has(key)) return {};
+  return fields.number_or(key, 0, 0, kMaxFactor);
+}
+
+std::vector<double> number_list(const nlohmann::json& object, const char* key) {
+  std::vector<double> out;
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_array() || it->size() > kMaxHeadDim) return out;
+  for (const auto& x : *it)
+    out.push_back(x.is_number() ? x.get<double>() : std::nan(""));  // NaN is refused by make_rope
+  return out;
+}
+
+// Settings stand in "rope_scaling" beside a top-level rope_theta, or (newer files) all in "rope_parameters".
+RopeSettings hf_rope(Fields& fields, const nlohmann::json& config, ModelConfig& model) {
+  static const nlohmann::json kNothing = nlohmann::json::object();
+  const nlohmann::json* object = &kNothing;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const auto it = config.find(key);
+    if (it == config.end() || it->is_null()) continue;
+    if (!it->is_object()) fields.fail(error(Code::kCorrupt, "{}: '{}' is not an object", fields.where(), key));
+    if (it->is_object()) object = &*it;
+    break;
+  }
+  Fields rope(*object, fields.where() + ": RoPE settings");
+  RopeSettings s;
+  s.head_dim = model.E;
+  s.theta = rope.number_or("rope_theta", fields.number_or("rope_theta", 10000, 1, kMaxTheta), 1, kMaxTheta);
+  const double partial = fields.number_or("partial_rotary_factor", 1, 0, 1);
+  s.rotary_dim = static_cast<int>(model.E * rope.number_or("partial_rotary_factor", partial, 0, 1));
+  const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
+  if (const auto scaling = rope_scaling_by_name(kind)) {
+    s.scaling = *scaling;
+  } else {
+    fields.fail(error(Code::kUnsupported, "{}: RoPE type '{}'", fields.where(), printable(kind)));
+  }
+  if (object->contains("mrope_section")) {
+    fields.fail(error(Code::kUnsupported, "{}: multi-dimensional RoPE (mrope_section)", fields.where()));
+  }
+  s.context = model.context;
+  const double original = fields.number_or("original_max_position_embeddings", model.context, 1, kMaxContext);
+  s.original_context = rope.number_or("original_max_position_embeddings", original, 1, kMaxContext);
+  s.factor = rope.number_or("factor", s.context / s.original_context, 0, kMaxFactor);
+  s.low_freq_factor = rope.number_or("low_freq_factor", s.low_freq_factor, 0, kMaxFactor);
+  s.high_freq_factor = rope.number_or("high_freq_factor", s.high_freq_factor, 0, kMaxFactor);
+  s.beta_fast = rope.number_or("beta_fast", s.beta_fast, 0, kMaxFactor);
+  s.beta_slow = rope.number_or("beta_slow", s.beta_slow, 0, kMaxFactor);
+  s.truncate = rope.flag_or("truncate", true);
+  s.attention_factor = optional_number(rope, "attention_factor");
+  s.mscale = optional_number(rope, "mscale");
+  s.mscale_all_dim = optional_number(rope, "mscale_all_dim");
+  if (s.scaling == RopeScaling::kLongRope) {
+    s.divisors = number_list(*object, "short_factor");
+    if (s.divisors.empty()) fields.fail(error(Code::kCorrupt, "{}: LongRoPE without short_factor", fields.where()));
+    // Beyond it the long factors would hold, at every position: see RopeConfig::length_dependent.
+    model.context = static_cast<int>(std::min(s.context, s.original_context));
+  }
+  if (!rope.status().ok()) fields.fail(rope.status().error());
+  return s;
+}
+
+std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name) {
+  const StoredTensor* stored = gguf.tensors.find(name);
+  if (!stored) return {};
+  if (!stored->readable || stored->dtype != DType::kF32 || stored->rows != 1 || stored->cols > kMaxHeadDim) {
+    fields.fail(error(Code::kCorrupt, "{}: tensor '{}' is not a vector of F32", fields.where(), name));
+    return {};
+  }
+  std::vector<float> values(static_cast<size_t>(stored->cols));
+  dequantize(stored->dtype, stored->data, values.size(), values.data());
+  return {values.begin(), values.end()};
+}
+
+RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture& arch, ModelConfig& model) {
+  RopeSettings s;
+  s.pairs = arch.gguf_pairs;
+  s.head_dim = model.E;
+  s.rotary_dim = static_cast<int>(fields.integer_or("rope.dimension_count", model.E, 2, kMaxHeadDim));
+  s.theta = fields.number_or("rope.freq_base", 10000, 1, kMaxTheta);
+  s.context = model.context;
+  const double old_linear = fields.number_or("rope.scale_linear", 1, 0, kMaxFactor);
+  const std::string kind = fields.text_or("rope.scaling.type", old_linear != 1 ? "linear" : "none");
+  if (const auto scaling = rope_scaling_by_name(kind)) {
+    s.scaling = *scaling;
+  } else {
+    fields.fail(error(Code::kUnsupported, "{}: RoPE scaling '{}'", fields.where(), printable(kind)));
+  }
+  s.factor = fields.number_or("rope.scaling.factor", old_linear, 0, kMaxFactor);
+  if (s.factor == 0) s.factor = 1;  // the format's way to say none
+  s.original_context =
+      static_cast<double>(fields.integer_or("rope.scaling.original_context_length", model.context, 1, kMaxContext));
+  s.beta_fast = fields.number_or("rope.scaling.yarn_beta_fast", s.beta_fast, 0, kMaxFactor);
+  s.beta_slow = fields.number_or("rope.scaling.yarn_beta_slow", s.beta_slow, 0, kMaxFactor);
+  const double attention = fields.number_or("rope.scaling.attn_factor", 1, 0, kMaxFactor);
+  if (s.scaling == RopeScaling::kYarn && attention != 1) {  // a factor on top of YaRN's own
+    s.attention_factor = attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1);
+  }
+  s.divisors = gguf_divisors(fields, gguf, "rope_freqs.weight");
+  if (s.scaling == RopeScaling::kLongRope) {
+    s.divisors = gguf_divisors(fields, gguf, "rope_factors_short.weight");
+    if (s.divisors.empty())
+      fields.fail(error(Code::kCorrupt, "{}: LongRoPE without rope_factors_short.weight", fields.where()));
+    if (attention != 1) s.attention_factor = attention;
+    model.context = static_cast<int>(std::min(s.context, s.original_context));
+  }
+  return s;
+}
+
+}  // namespace
+
+Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where) {
+  if (!config.is_object()) return error(Code::kCorrupt, "{}: not a JSON object", where);
+  Fields fields(config, where);
+  const std::string type = fields.text_or("model_type", "");
+  KVILT_TRY(fields.status());
+  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, where));
+  ReadConfig out;
+  ModelConfig& model = out.config;
+  const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };
+  model.arch = arch->name;
+  model.name = fields.text_or("_name_or_path", "");
+  model.D = size("hidden_size", kMaxWidth);
+  model.H = size("num_attention_heads", kMaxHeads);
+  model.G = static_cast<int>(fields.integer_or("num_key_value_heads", model.H, 1, kMaxHeads));
+  model.E = head_dim(fields, "head_dim", model);
+  model.F = size("intermediate_size", kMaxWidth);
+  model.L = size("num_hidden_layers", kMaxLayers);
+  model.V = size("vocab_size", kMaxVocab);
+  model.context = size("max_position_embeddings", kMaxContext);
+  model.rms_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0, 1));
+  model.qk_norm = arch->qk_norm;
+  model.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+  const bool attention_bias = fields.flag_or("attention_bias", false);
+  out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
+  refuse_hf_extras(fields, config);
+  const RopeSettings rope = hf_rope(fields, config, model);
+  KVILT_TRY(fields.status());
+  KVILT_TRY(check_heads(model, where));
+  KVILT_ASSIGN(model.rope, make_rope(rope, where));
+  return out;
+}
+
+Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& where) {
+  Fields general(gguf, "general.", where);
+  const std::string type = general.text_or("architecture", "");
+  ReadConfig out;
+  ModelConfig& model = out.config;
+  model.name = general.text_or("name", "");
+  KVILT_TRY(general.status());
+  if (Fields split(gguf, "split.", where); split.integer_or("count", 1, 0, INT32_MAX) > 1) {
+    return error(Code::kUnsupported, "{}: one part of a split GGUF; join the parts first", where);
+  }
+  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, where));
+  Fields fields(gguf, type + ".", where);
+  const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };
+  model.arch = arch->name;
+  model.D = size("embedding_length", kMaxWidth);
+  model.H = size("attention.head_count", kMaxHeads);
+  model.G = static_cast<int>(fields.integer_or("attention.head_count_kv", model.H, 1, kMaxHeads));
+  model.E = head_dim(fields, "attention.key_length", model);
+  model.F = size("feed_forward_length", kMaxWidth);
+  model.L = size("block_count", kMaxLayers);
+  model.context = size("context_length", kMaxContext);
+  model.rms_eps = static_cast<float>(fields.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0, 1));
+  model.qk_norm = arch->qk_norm;
+  model.tied_embeddings = !gguf.tensors.find("output.weight");
+  out.biases = {arch->qkv_bias, false, false};
+  if (fields.integer_or("attention.value_length", model.E, 1, kMaxHeadDim) != model.E) {
+    fields.fail(error(Code::kUnsupported, "{}: value heads of another size than key heads", where));
+  }
+  for (const char* key : {"expert_count", "attention.sliding_window"}) {
+    if (fields.integer_or(key, 0, 0, INT32_MAX) == 0) continue;
+    fields.fail(error(Code::kUnsupported, "{}: '{}.{}' is set; this build runs dense models with full attention", where,
+                      type, key));
+  }
+  const StoredTensor* embedding = gguf.tensors.find("token_embd.weight");
+  if (!embedding)
+    return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' is missing (a vocabulary without a model?)", where);
+  if (embedding->rows > kMaxVocab)
+    return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' has {} rows", where, embedding->rows);
+  model.V = static_cast<int>(embedding->rows);
+  const RopeSettings rope = gguf_rope(fields, gguf, *arch, model);
+  KVILT_TRY(fields.status());
+  KVILT_TRY(check_heads(model, where));
+  KVILT_ASSIGN(model.rope, make_rope(rope, where));
+  return out;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,168 @@
+#include "model/tensor_table.h"
+
+#include <array>
+
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+enum class Dim : uint8_t { kOne, kD, kHE, kGE, kE, kF, kV };
+
+int64_t size_of(Dim dim, const ModelConfig& config) {
+  switch (dim) {
+    case Dim::kOne:
+      return 1;
+    case Dim::kD:
+      return config.D;
+    case Dim::kHE:
+      return int64_t{config.H} * config.E;
+    case Dim::kGE:
+      return int64_t{config.G} * config.E;
+    case Dim::kE:
+      return config.E;
+    case Dim::kF:
+      return config.F;
+    case Dim::kV:
+      return config.V;
+  }
+  return 0;
+}
+
+// Names by NameStyle. A layer's tensors stand behind its prefix and number.
+using Names = std::array<std::string_view, 2>;
+constexpr Names kLayerPrefix = {"blk.", "model.layers."};
+constexpr Names kEmbedding = {"token_embd", "model.embed_tokens"};
+constexpr Names kFinalNorm = {"output_norm", "model.norm"};
+constexpr Names kLmHead = {"output", "lm_head"};
+
+struct NormRow {
+  Tensor LayerWeights::*member;
+  Names names;
+  Dim cols;
+  bool qk_norm;  // only with config.qk_norm
+};
+constexpr NormRow kNorms[] = {
+    {&LayerWeights::attn_norm, {"attn_norm", "input_layernorm"}, Dim::kD, false},
+    {&LayerWeights::ffn_norm, {"ffn_norm", "post_attention_layernorm"}, Dim::kD, false},
+    {&LayerWeights::q_norm, {"attn_q_norm", "self_attn.q_norm"}, Dim::kE, true},
+    {&LayerWeights::k_norm, {"attn_k_norm", "self_attn.k_norm"}, Dim::kE, true},
+};
+
+struct LinearRow {
+  LinearWeights LayerWeights::*member;
+  Names names;
+  Dim rows, cols;
+  bool BiasRule::*bias;
+};
+constexpr LinearRow kLinears[] = {
+    {&LayerWeights::q, {"attn_q", "self_attn.q_proj"}, Dim::kHE, Dim::kD, &BiasRule::qkv},
+    {&LayerWeights::k, {"attn_k", "self_attn.k_proj"}, Dim::kGE, Dim::kD, &BiasRule::qkv},
+    {&LayerWeights::v, {"attn_v", "self_attn.v_proj"}, Dim::kGE, Dim::kD, &BiasRule::qkv},
+    {&LayerWeights::o, {"attn_output", "self_attn.o_proj"}, Dim::kD, Dim::kHE, &BiasRule::o},
+    {&LayerWeights::gate, {"ffn_gate", "mlp.gate_proj"}, Dim::kF, Dim::kD, &BiasRule::mlp},
+    {&LayerWeights::up, {"ffn_up", "mlp.up_proj"}, Dim::kF, Dim::kD, &BiasRule::mlp},
+    {&LayerWeights::down, {"ffn_down", "mlp.down_proj"}, Dim::kD, Dim::kF, &BiasRule::mlp},
+};
+
+class Binder {
+ public:
+  explicit Binder(const BindRequest& request) : request_(request), style_(static_cast<size_t>(request.style)) {}
+
+  Result<ModelWeights> bind() {
+    ModelWeights weights;
+    weights.embedding = take(std::string(kEmbedding[style_]) + ".weight", Dim::kV, Dim::kD, true);
+    weights.final_norm = take(std::string(kFinalNorm[style_]) + ".weight", Dim::kOne, Dim::kD, true);
+    const std::string head(kLmHead[style_]);
+    weights.lm_head.w =
+        request_.config.tied_embeddings ? weights.embedding : take(head + ".weight", Dim::kV, Dim::kD, true);
+    weights.lm_head.bias = take(head + ".bias", Dim::kOne, Dim::kV, false);
+    for (int l = 0; l < request_.config.L && status_.ok(); ++l) weights.layers.push_back(layer(l));
+    if (!status_.ok()) return status_.error();
+    return weights;
+  }
+
+ private:
+  LayerWeights layer(int l) {
+    const std::string prefix = fmt::format("{}{}.", kLayerPrefix[style_], l);
+    LayerWeights layer;
+    for (const NormRow& row : kNorms) {
+      if (row.qk_norm && !request_.config.qk_norm) continue;
+      layer.*row.member = take(prefix + std::string(row.names[style_]) + ".weight", Dim::kOne, row.cols, true);
+    }
+    for (const LinearRow& row : kLinears) {
+      const std::string name = prefix + std::string(row.names[style_]);
+      LinearWeights& linear = layer.*row.member;
+      linear.w = take(name + ".weight", row.rows, row.cols, true);
+      linear.bias = take(name + ".bias", Dim::kOne, row.rows, request_.required.*row.bias);
+    }
+    return layer;
+  }
+
+  Tensor take(const std::string& name, Dim rows_dim, Dim cols_dim, bool required) {
+    if (!status_.ok()) return {};
+    const StoredTensor* stored = request_.table.find(name);
+    if (!stored) {
+      if (required) {
+        status_ = error(Code::kCorrupt, "{}: tensor '{}' is missing; a {} model with {} layers needs it", request_.file,
+                        name, request_.config.arch, request_.config.L);
+      }
+      return {};
+    }
+    const int64_t rows = size_of(rows_dim, request_.config), cols = size_of(cols_dim, request_.config);
+    if (stored->rows != rows || stored->cols != cols) {
+      status_ = error(Code::kCorrupt, "{}: tensor '{}' is {} x {}; the configuration says {} x {} (rows x columns)",
+                      request_.file, name, stored->rows, stored->cols, rows, cols);
+      return {};
+    }
+    if (!stored->readable) {
+      status_ =
+          error(Code::kUnsupported,
+                "{}: tensor '{}' has type {}; this build reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, "
+                "Q5_K and Q6_K",
+                request_.file, name, stored->type_name);
+      return {};
+    }
+    return stored->view();
+  }
+
+  const BindRequest& request_;
+  const size_t style_;
+  Status status_;
+};
+
+}  // namespace
+
+bool TensorTable::add(StoredTensor tensor) {
+  std::string name = tensor.name;
+  return tensors_.emplace(std::move(name), std::move(tensor)).second;
+}
+
+const StoredTensor* TensorTable::find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+size_t TensorTable::bytes() const {
+  size_t sum = 0;
+  for (const auto& [name, tensor] : tensors_) sum += tensor.bytes;
+  return sum;
+}
+
+Result<ModelWeights> bind_weights(const BindRequest& request) { return Binder(request).bind(); }
+
+std::string printable(std::string_view name) {
+  constexpr size_t kMaxShown = 120;
+  std::string out;
+  for (const char c : name.substr(0, kMaxShown)) {
+    if (c >= 0x20 && c < 0x7f && c != '\'' && c != '\\') {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  if (name.size() > kMaxShown) out += fmt::format("... ({} bytes)", name.size());
+  return out;
+}
+
+}  // namespace kvilt
