@@ -1,0 +1,45 @@
+// text/detokenizer.cc: the streaming half of tokenizer.h.
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+namespace kvilt {
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, DetokenizeOptions options)
+    : tokenizer_(&tokenizer), options_(options), strip_(options.at_start ? tokenizer.strip_start() : 0) {}
+
+std::string Detokenizer::push(int32_t id) {
+  if (options_.skip_special && tokenizer_->is_special(id)) return {};
+  std::string_view bytes = tokenizer_->token_bytes(id);
+  while (strip_ > 0 && !bytes.empty()) {
+    if (bytes.front() != ' ') {
+      strip_ = 0;
+      break;
+    }
+    bytes.remove_prefix(1);
+    --strip_;
+  }
+  pending_.append(bytes);
+  // Only the last three bytes can be a character that is not whole yet.
+  size_t certain = pending_.size();
+  for (size_t back = 1; back <= 3 && back <= pending_.size(); ++back) {
+    const auto lead = static_cast<uint8_t>(pending_[pending_.size() - back]);
+    if ((lead & 0xC0) == 0x80) continue;
+    const CodePoint c = first_code_point(std::string_view(pending_).substr(pending_.size() - back));
+    if (c.value < 0 && c.cut && static_cast<size_t>(c.size) == back) certain = pending_.size() - back;
+    break;
+  }
+  std::string text;
+  append_repaired(text, std::string_view(pending_).substr(0, certain));
+  pending_.erase(0, certain);
+  return text;
+}
+
+std::string Detokenizer::finish() {
+  std::string text;
+  append_repaired(text, pending_);
+  pending_.clear();
+  strip_ = options_.at_start ? tokenizer_->strip_start() : 0;
+  return text;
+}
+
+}  // namespace kvilt

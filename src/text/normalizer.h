@@ -1,0 +1,28 @@
+// text/normalizer.h: the steps a text goes through before it is split: Unicode forms, replacements, prefixes.
+// Role:       applied to every stretch of text between special tokens.
+// Threads:    immutable after create().
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/regex.h"
+#include "text/tokenizer_spec.h"
+
+namespace kvilt {
+
+class Normalizer {
+ public:
+  static Result<Normalizer> create(std::vector<NormalizeStep> steps);
+  // REQUIRES: text is UTF-8. True and `out` filled if it changes `text`; else `out` is unspecified.
+  Result<bool> run(std::string_view text, std::string& out) const;
+
+ private:
+  Result<bool> apply(size_t step, std::string_view text, std::string& out) const;
+  std::vector<NormalizeStep> steps_;
+  std::vector<std::optional<Regex>> regexes_;  // of kReplace steps that are not literal
+};
+
+}  // namespace kvilt

@@ -1,0 +1,49 @@
+// text/pre_tokenizer.h: cuts a normalised text into the pieces that are segmented each on its own.
+// Role:       between normalizer and segmentation; no token crosses a piece's border.
+// Idea:       a list of split steps, each applied to the pieces of the one before (Hugging Face's Sequence, llama.cpp's
+// list of patterns). Threads:    immutable after create().   Cost: one regular expression search a step over the text.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/regex.h"
+#include "text/tokenizer_spec.h"
+
+namespace kvilt {
+
+// Pieces lie in a text in order, without overlap; a step may leave gaps (removed white space).
+struct PieceList {
+  std::string_view text;  // the caller's, or `own`
+  std::unique_ptr<std::string> own;
+  std::vector<ByteRange> pieces;
+};
+
+class PreTokenizer {
+ public:
+  static Result<PreTokenizer> create(std::vector<SplitStep> steps);
+  // REQUIRES: text is UTF-8 and outlives `out`. `at_start`: it is the begin of what the caller encodes.
+  Status run(std::string_view text, bool at_start, PieceList& out) const;
+  bool spells_bytes() const { return spells_bytes_; }  // the pieces come in GPT-2's printable spelling
+
+ private:
+  std::vector<SplitStep> steps_;
+  std::vector<std::optional<Regex>> regexes_;
+  bool spells_bytes_ = false;
+};
+
+// The steps behind a name of GGUF's tokenizer.ggml.pre.
+struct NamedPre {
+  std::vector<NormalizeStep> normalize;
+  std::vector<SplitStep> split;
+  bool ignore_merges = false;
+};
+Result<NamedPre> named_pre_tokenizer(std::string_view name);
+
+// GPT-2's pattern, which is also what Hugging Face's ByteLevel step uses.
+std::string_view gpt2_pattern();
+
+}  // namespace kvilt

@@ -1,0 +1,162 @@
+// text/regex.cc: see regex.h.
+#include "text/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+// White_Space as Oniguruma and Rust have it. PCRE2's own \s has U+180E as well, which Unicode took out in 6.3.
+constexpr std::string_view kSpaceSet = "\\p{Z}\\t-\\r\\x{85}";
+
+// Oniguruma's \s, \S and \h (a hexadecimal digit) in PCRE2's terms; set operations and nested sets are refused.
+Result<std::string> translate(std::string_view in) {
+  std::string out;
+  int set_start = -1;  // where the set's first member stands, or -1 outside of sets
+  for (size_t i = 0; i < in.size(); ++i) {
+    const bool in_set = set_start >= 0;
+    const char c = in[i], next = i + 1 < in.size() ? in[i + 1] : '\0';
+    if (c == '\\' && next != '\0') {
+      ++i;
+      if (next == 's') {
+        out.append(in_set ? "" : "[").append(kSpaceSet).append(in_set ? "" : "]");
+      } else if (next == 'S' && !in_set) {
+        out.append("[^").append(kSpaceSet).append("]");
+      } else if (next == 'h') {
+        out.append(in_set ? "0-9a-fA-F" : "[0-9a-fA-F]");
+      } else {
+        out.push_back('\\');
+        out.push_back(next);
+      }
+      continue;
+    }
+    if (!in_set && c == '[') {
+      out.push_back(c);
+      if (next == '^') {
+        out.push_back('^');
+        ++i;
+      }
+      set_start = static_cast<int>(i + 1);
+      continue;
+    }
+    if (in_set && c == ']' && static_cast<int>(i) != set_start) {
+      set_start = -1;
+    } else if (in_set && c == '[' && next == ':') {
+      const size_t end = in.find(":]", i + 2);
+      if (end == std::string_view::npos)
+        return error(Code::kInvalidArgument, "regular expression {}: [: without :]", in);
+      out.append(in.substr(i, end + 2 - i));
+      i = end + 1;
+      continue;
+    } else if (in_set && (c == '[' || (c == '&' && next == '&'))) {
+      return error(Code::kUnsupported, "regular expression {}: nested sets and set operations are not supported", in);
+    }
+    out.push_back(c);
+  }
+  return out;
+}
+
+struct MatchScratch {  // one per thread: PCRE2's match data and limits
+  pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
+  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  ~MatchScratch() {
+    pcre2_match_data_free(data);
+    pcre2_match_context_free(context);
+  }
+};
+MatchScratch& scratch() {
+  thread_local MatchScratch s;
+  return s;
+}
+
+constexpr size_t kMaxPattern = 64 << 10;
+
+}  // namespace
+
+void Regex::Free::operator()(void* code) const { pcre2_code_free(static_cast<pcre2_code*>(code)); }
+
+Result<Regex> Regex::compile(std::string_view pattern) {
+  if (pattern.size() > kMaxPattern)
+    return error(Code::kUnsupported, "a regular expression of {} bytes is too long", pattern.size());
+  KVILT_ASSIGN(const std::string translated, translate(pattern));
+  int number = 0;
+  PCRE2_SIZE at = 0;
+  pcre2_code* code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &number, &at, nullptr);
+  if (code == nullptr) {
+    unsigned char message[160] = {};
+    pcre2_get_error_message(number, message, sizeof message);
+    return error(Code::kInvalidArgument, "regular expression {}: {} at {}", pattern, reinterpret_cast<char*>(message),
+                 at);
+  }
+  Regex regex;
+  regex.code_ = std::shared_ptr<void>(code, Free());
+  regex.pattern_ = pattern;
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets
+  return regex;
+}
+
+std::string Regex::quote(std::string_view literal) {
+  std::string out;
+  for (const char c : literal) {
+    if (std::string_view("\\^$.[]|()?*+{}#-&").find(c) != std::string_view::npos) out.push_back('\\');
+    out.push_back(c);
+  }
+  return out;
+}
+
+Regex::Search::Search(const Regex& regex, std::string_view subject) : regex_(&regex), subject_(subject) {}
+
+Result<bool> Regex::Search::find(size_t from, uint32_t options, ByteRange& match) {
+  MatchScratch& s = scratch();
+  if (s.data == nullptr || s.context == nullptr)
+    return error(Code::kExhausted, "no memory for a regular expression match");
+  const auto* code = static_cast<const pcre2_code*>(regex_->code_.get());
+  const auto* text = reinterpret_cast<PCRE2_SPTR>(subject_.data());
+  // A run of n spaces costs GPT-2's patterns n steps back; a few steps a byte is ample, the constant is for short
+  // subjects.
+  pcre2_set_match_limit(s.context,
+                        static_cast<uint32_t>(std::min<size_t>(1'000'000 + 16 * subject_.size(), UINT32_MAX)));
+  options |= PCRE2_NO_UTF_CHECK;
+  int rc = pcre2_match(code, text, subject_.size(), from, options, s.data, s.context);
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
+    rc = pcre2_match(code, text, subject_.size(), from, options | PCRE2_NO_JIT, s.data, s.context);
+  }
+  if (rc == PCRE2_ERROR_NOMATCH) return false;
+  if (rc < 0) {
+    return error(Code::kExhausted,
+                 "the tokenizer's regular expression {} exceeds its limits on this text (PCRE2 error {})",
+                 regex_->pattern_, rc);
+  }
+  const PCRE2_SIZE* v = pcre2_get_ovector_pointer(s.data);
+  match = {v[0], v[1]};
+  if (match.end < match.begin || match.begin < from) match.begin = match.end = from;  // \K in a lookaround
+  return true;
+}
+
+Result<bool> Regex::Search::next(ByteRange& match) {
+  for (;;) {
+    if (from_ > subject_.size()) return false;
+    KVILT_ASSIGN(const bool found, find(from_, 0, match));
+    if (!found) return false;
+    const bool empty = match.begin == match.end;
+    // An empty match right after the previous one is none; the search goes on a character later.
+    if (empty && match.begin == last_end_ && any_) {
+      do ++from_;
+      while (from_ < subject_.size() && (static_cast<uint8_t>(subject_[from_]) & 0xC0) == 0x80);
+      continue;
+    }
+    from_ = match.end;
+    last_end_ = match.end;
+    any_ = true;
+    return true;
+  }
+}
+
+}  // namespace kvilt

@@ -1,0 +1,90 @@
+// text/tokenizer.h: text to token ids and back. Start here for src/text.
+// Role:       one Tokenizer per model, shared by all threads; a Detokenizer per stream of generated tokens.
+// Idea:       byte-level BPE as GPT-2's, SentencePiece's BPE, whole words; docs/papers.md names the sources.
+// Invariants: immutable after construction; the same text, options and vocabulary give the same ids;
+//             text becomes a special token only where EncodeOptions says so.
+// Threads:    any, without locks.   Cost: O(n log n) in the text, whatever the text; about 0.1 us a byte of English.
+// Not here:   chat templates (chat_template.h), file formats but Hugging Face's JSON text (tokenizer_hf.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvilt/result.h"
+#include "text/tokenizer_spec.h"
+
+namespace kvilt {
+
+struct ByteRange {
+  size_t begin = 0, end = 0;
+};
+
+struct EncodeOptions {
+  bool add_special = false;    // BOS and EOS as the model wants them
+  bool parse_special = false;  // recognise special tokens everywhere
+  std::span<const ByteRange> trusted =
+      {};  // if not empty: recognise them wholly inside one of these ranges, nowhere else
+};
+
+class Tokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> create(TokenizerSpec spec);
+  // The texts of a tokenizer.json and, if there is one, of its tokenizer_config.json.
+  static Result<std::unique_ptr<Tokenizer>> from_hf(std::string_view tokenizer_json,
+                                                    std::string_view tokenizer_config_json);
+  ~Tokenizer();
+
+  // Bytes that are not UTF-8 count as U+FFFD. Fails only if the text is too long or a vocabulary's own pattern exceeds
+  // its limits.
+  Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  // Always UTF-8: bytes that are none become U+FFFD. Ids outside the vocabulary give nothing.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+  // The bytes of one token in mid-text: " the", or half a character; empty for an id outside the vocabulary.
+  std::string_view token_bytes(int32_t id) const;
+
+  int vocab_size() const;
+  bool is_special(int32_t id) const;  // a control or unknown token: no text of an answer
+  std::optional<int32_t> bos() const;
+  std::optional<int32_t> eos() const;
+  // Every id that ends a generation: EOS, end of turn, <|im_end|> and the like; ascending.
+  std::span<const int32_t> end_ids() const;
+  // The token of this text: as its bytes, or as the vocabulary spells it.
+  std::optional<int32_t> id_of(std::string_view token) const;
+  // Spaces that decode() takes from the start of a text, because encode() put them there.
+  int strip_start() const;
+
+ private:
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  std::unique_ptr<const Parts> parts_;
+};
+
+struct DetokenizeOptions {
+  bool skip_special = false;
+  bool at_start =
+      false;  // the stream begins a text, so the space that encode() adds goes; false: it goes on after a prompt
+};
+
+// Turns a stream of ids into text that is certain. Never emits half a UTF-8 sequence.
+// REQUIRES: the tokenizer outlives it. One thread at a time.
+class Detokenizer {
+ public:
+  explicit Detokenizer(const Tokenizer& tokenizer, DetokenizeOptions options = {});
+  std::string push(int32_t id);
+  std::string finish();  // what is left, U+FFFD for a cut character; then ready for a new stream
+
+ private:
+  const Tokenizer* tokenizer_;
+  DetokenizeOptions options_;
+  int strip_;            // spaces still to take from the start
+  std::string pending_;  // at most 3 bytes: the begin of a character
+};
+
+}  // namespace kvilt

@@ -1,0 +1,18 @@
+// text/tokenizer_hf.h: Hugging Face's tokenizer.json as a TokenizerSpec.
+// Role:       Tokenizer::from_hf() uses it; model/ may change the spec (EOS ids of a generation config) before
+// create(). Invariants: what is not supported is an error that names it, never a different tokenization; hostile JSON
+// costs memory in
+//             proportion to its size at most.
+#pragma once
+
+#include <string_view>
+
+#include "kvilt/result.h"
+#include "text/tokenizer_spec.h"
+
+namespace kvilt {
+
+// `config_json` is the text of tokenizer_config.json, or empty.
+Result<TokenizerSpec> spec_from_hf(std::string_view tokenizer_json, std::string_view config_json);
+
+}  // namespace kvilt

@@ -1,0 +1,132 @@
+// text/vocabulary.cc: see vocabulary.h.
+#include "text/vocabulary.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "text/unicode.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kMaxTokens = 4 << 20;       // the largest vocabularies have 262,144
+constexpr size_t kMaxTokenBytes = 64 << 10;  // one token
+constexpr size_t kMaxArena = 1u << 30;
+
+bool is_piece(TokenKind kind) {
+  return kind == TokenKind::kNormal || kind == TokenKind::kUserDefined || kind == TokenKind::kUnused;
+}
+
+int hex(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return -1;
+}
+
+std::string replace_all(std::string_view text, const TextReplacement& r) {
+  std::string out;
+  size_t from = 0;
+  for (size_t at; (at = text.find(r.from, from)) != std::string_view::npos; from = at + r.from.size()) {
+    out.append(text.substr(from, at - from)).append(r.to);
+  }
+  return out.append(text.substr(from));
+}
+
+}  // namespace
+
+int byte_of_spelling(std::string_view t) {
+  if (t.size() != 6 || !t.starts_with("<0x") || t[5] != '>' || hex(t[3]) < 0 || hex(t[4]) < 0) return -1;
+  return hex(t[3]) * 16 + hex(t[4]);
+}
+
+Result<Vocabulary> Vocabulary::create(const TokenizerSpec& spec, bool byte_level) {
+  const size_t count = spec.tokens.size();
+  if (count == 0) return error(Code::kCorrupt, "tokenizer: the vocabulary is empty");
+  if (count > kMaxTokens) return error(Code::kUnsupported, "tokenizer: {} tokens are more than {}", count, kMaxTokens);
+  if (!spec.kinds.empty() && spec.kinds.size() != count) {
+    return error(Code::kCorrupt, "tokenizer: {} tokens but {} token types", count, spec.kinds.size());
+  }
+  Vocabulary v;
+  v.kinds_ = spec.kinds.empty() ? std::vector<TokenKind>(count, TokenKind::kNormal) : spec.kinds;
+  v.piece_at_.reserve(count + 1);
+  std::string bytes;
+  for (size_t id = 0; id < count; ++id) {
+    const std::string& token = spec.tokens[id];
+    v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_->size()));
+    if (token.size() > kMaxTokenBytes || v.pieces_->size() + token.size() > kMaxArena) {
+      return error(Code::kUnsupported, "tokenizer: token {} has {} bytes, or the vocabulary too many", id,
+                   token.size());
+    }
+    if (v.kinds_[id] > TokenKind::kByte) return error(Code::kCorrupt, "tokenizer: token {} has no valid type", id);
+    const bool spelt = byte_level && v.kinds_[id] == TokenKind::kNormal && unspell_bytes(token, bytes);
+    v.pieces_->append(spelt ? bytes : token);
+  }
+  v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_->size()));
+  v.find_bytes(spec, byte_level);
+  v.decode_all(spec, byte_level);
+  v.index();
+  if (byte_level) {
+    for (int b = 0; b < 256; ++b) v.of_byte_[b] = v.find_piece(std::string(1, static_cast<char>(b)));
+  }
+  return v;
+}
+
+void Vocabulary::find_bytes(const TokenizerSpec& spec, bool byte_level) {
+  of_byte_.fill(-1);
+  if (byte_level) return;
+  const bool by_spelling = spec.kinds.empty() || spec.byte_fallback;
+  for (int32_t id = 0; id < size(); ++id) {
+    const int byte = byte_of_spelling(spec.tokens[id]);
+    if (kinds_[id] != TokenKind::kByte && !(by_spelling && kinds_[id] == TokenKind::kNormal && byte >= 0)) continue;
+    kinds_[id] = TokenKind::kByte;
+    if (byte >= 0 && of_byte_[byte] < 0) of_byte_[byte] = id;
+  }
+}
+
+void Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
+  if (byte_level || (spec.decode_replace.empty() && !spec.join_with_space && of_byte_[0] < 0)) return;
+  for (int32_t id = 0; id < size(); ++id) {
+    decoded_at_.push_back(static_cast<uint32_t>(decoded_.size()));
+    const int byte = kinds_[id] == TokenKind::kByte ? byte_of_spelling(spec.tokens[id]) : -1;
+    if (byte >= 0) {
+      decoded_.push_back(static_cast<char>(byte));
+      continue;
+    }
+    std::string text(piece(id));
+    for (const TextReplacement& r : spec.decode_replace) {
+      if (!r.from.empty()) text = replace_all(text, r);
+    }
+    if (spec.join_with_space && !text.empty()) decoded_.push_back(' ');
+    decoded_.append(text);
+  }
+  decoded_at_.push_back(static_cast<uint32_t>(decoded_.size()));
+}
+
+void Vocabulary::index() {
+  by_piece_.reserve(kinds_.size());
+  for (int32_t id = 0; id < size(); ++id) {
+    const std::string_view text = piece(id);
+    if (text.empty()) continue;
+    if (is_piece(kinds_[id])) {
+      by_piece_.emplace(text, id);  // of two equal tokens the first counts
+      longest_piece_ = std::max(longest_piece_, text.size());
+    } else {
+      others_.emplace(text, id);
+    }
+  }
+}
+
+int32_t Vocabulary::find_piece(std::string_view text) const {
+  const auto at = by_piece_.find(text);
+  return at == by_piece_.end() ? -1 : at->second;
+}
+
+int32_t Vocabulary::find_any(std::string_view text) const {
+  const int32_t id = find_piece(text);
+  if (id >= 0) return id;
+  const auto at = others_.find(text);
+  return at == others_.end() ? -1 : at->second;
+}
+
+}  // namespace kvilt
