@@ -42,8 +42,8 @@ std::string show(const Scalar& value) {
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(int64_t integer) const { return fmt::format("{}", integer); }
     std::string operator()(double number) const { return fmt::format("{}", number); }
-    std::string operator()(const std::string& text) const { return "'" + printable(text) + "'"; }
-    std::string operator()(const OtherKind& other) const { return "an " + other.kind; }
+    std::string operator()(const std::string& text) const { return fmt::format("'{}'", printable(text)); }
+    std::string operator()(const OtherKind& other) const { return fmt::format("an {}", other.kind); }
   };
   return std::visit(Shower{}, value);
 }

@@ -116,10 +116,9 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& config, ModelConfig& 
   if (object->contains("mrope_section")) {
     fields.fail(error(Code::kUnsupported, "{}: multi-dimensional RoPE (mrope_section)", fields.where()));
   }
-  s.context = model.context;
   const double original = fields.number_or("original_max_position_embeddings", model.context, 1, kMaxContext);
   s.original_context = rope.number_or("original_max_position_embeddings", original, 1, kMaxContext);
-  s.factor = rope.number_or("factor", s.context / s.original_context, 0, kMaxFactor);
+  s.factor = rope.number_or("factor", model.context / s.original_context, 0, kMaxFactor);
   s.low_freq_factor = rope.number_or("low_freq_factor", s.low_freq_factor, 0, kMaxFactor);
   s.high_freq_factor = rope.number_or("high_freq_factor", s.high_freq_factor, 0, kMaxFactor);
   s.beta_fast = rope.number_or("beta_fast", s.beta_fast, 0, kMaxFactor);
@@ -132,7 +131,7 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& config, ModelConfig& 
     s.divisors = number_list(*object, "short_factor");
     if (s.divisors.empty()) fields.fail(error(Code::kCorrupt, "{}: LongRoPE without short_factor", fields.where()));
     // Beyond it the long factors would hold, at every position: see RopeConfig::length_dependent.
-    model.context = static_cast<int>(std::min(s.context, s.original_context));
+    model.context = static_cast<int>(std::min<double>(model.context, s.original_context));
   }
   if (!rope.status().ok()) fields.fail(rope.status().error());
   return s;
@@ -156,7 +155,6 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
   s.head_dim = model.E;
   s.rotary_dim = static_cast<int>(fields.integer_or("rope.dimension_count", model.E, 2, kMaxHeadDim));
   s.theta = fields.number_or("rope.freq_base", 10000, 1, kMaxTheta);
-  s.context = model.context;
   const double old_linear = fields.number_or("rope.scale_linear", 1, 0, kMaxFactor);
   const std::string kind = fields.text_or("rope.scaling.type", old_linear != 1 ? "linear" : "none");
   if (const auto scaling = rope_scaling_by_name(kind)) {
@@ -180,7 +178,8 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
     if (s.divisors.empty())
       fields.fail(error(Code::kCorrupt, "{}: LongRoPE without rope_factors_short.weight", fields.where()));
     if (attention != 1) s.attention_factor = attention;
-    model.context = static_cast<int>(std::min(s.context, s.original_context));
+    s.factor = model.context / s.original_context;
+    model.context = static_cast<int>(std::min<double>(model.context, s.original_context));
   }
   return s;
 }

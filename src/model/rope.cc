@@ -51,8 +51,7 @@ double magnitude(const RopeSettings& s) {
   }
   if (s.scaling == RopeScaling::kLongRope) {
     if (s.attention_factor) return *s.attention_factor;
-    const double factor = s.context / s.original_context;
-    return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(s.original_context));
+    return s.factor <= 1 ? 1 : std::sqrt(1 + std::log(s.factor) / std::log(s.original_context));
   }
   return 1;
 }

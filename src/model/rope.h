@@ -22,7 +22,7 @@ struct RopeSettings {
   int head_dim = 0, rotary_dim = 0;
   double theta = 10000;
   double factor = 1;
-  double context = 0, original_context = 0;                        // trained and, before scaling, original length
+  double original_context = 0;                                     // positions before scaling
   double low_freq_factor = 1, high_freq_factor = 4;                // llama3
   double beta_fast = 32, beta_slow = 1;                            // YaRN
   bool truncate = true;                                            // YaRN: whole dimensions as borders of the ramp
