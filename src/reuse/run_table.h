@@ -1,0 +1,102 @@
+// reuse/run_table.h: the cached runs by slot, with what each index must remember to take a run out again.
+// Invariants: a slot is stable while its run lives; a freed slot is given to a later run (ids are not).
+// Threads:    one owner.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/keyed_hash.h"
+#include "reuse/cached_run.h"
+
+namespace kvilt {
+
+inline constexpr uint32_t kNoRun = UINT32_MAX;
+
+// A run that continues another, ordered by where it leaves the parent and how it goes on: the best continuation of a
+// prompt is a neighbour of the place where the prompt itself would stand.
+struct ChainChild {
+  static constexpr size_t kHead = 15;  // a partial block is at most 15 tokens
+  int32_t attach = 0;                  // tokens of the parent before it
+  int32_t size = 0;
+  std::array<int32_t, kHead> head{};  // its first `size` tokens
+  RunId id = 0;
+  uint32_t run = kNoRun;
+
+  std::span<const int32_t> ids() const { return {head.data(), static_cast<size_t>(size)}; }
+  bool operator<(const ChainChild& other) const;
+};
+
+// Place of an exact run in the tree of prefixes (chain_index.h).
+struct ChainLink {
+  int32_t start = -1;  // position of its first token; -1: not in the tree
+  uint32_t parent = kNoRun;
+  std::vector<Digest> keys;     // of the blocks that end in this run, in order
+  std::vector<uint32_t> nodes;  // their postings
+  std::set<ChainChild> children;
+};
+
+struct MarkEntry {
+  int32_t begin = 0, end = 0;
+  uint64_t key = 0;
+  uint32_t node = 0;
+};
+
+struct RunRecord {
+  RunId id = 0;
+  RunInfo info;
+  bool indexed = false;  // false: its domain was forgotten before it came
+  std::vector<uint32_t> window_nodes;
+  std::vector<MarkEntry> marks;
+  ChainLink chain;
+
+  int32_t size() const { return static_cast<int32_t>(info.tokens.size()); }
+};
+
+class RunTable {
+ public:
+  uint32_t add(RunId id, RunInfo info) {
+    uint32_t slot = static_cast<uint32_t>(records_.size());
+    if (free_.empty()) {
+      records_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    CHECK(id != 0 && by_id_.emplace(id, slot).second);
+    records_[slot].id = id;
+    records_[slot].info = std::move(info);
+    return slot;
+  }
+  void remove(uint32_t slot) {
+    by_id_.erase(records_[slot].id);
+    records_[slot] = {};
+    free_.push_back(slot);
+  }
+  uint32_t find(RunId id) const {
+    const auto it = by_id_.find(id);
+    return it == by_id_.end() ? kNoRun : it->second;
+  }
+  RunRecord& operator[](uint32_t slot) { return records_[slot]; }
+  const RunRecord& operator[](uint32_t slot) const { return records_[slot]; }
+
+  size_t size() const { return by_id_.size(); }
+  size_t bytes() const;
+
+ private:
+  std::deque<RunRecord> records_;
+  std::vector<uint32_t> free_;
+  std::unordered_map<RunId, uint32_t> by_id_;
+};
+
+// Number of leading ids (trailing ids) that a and b share.
+int32_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
+int32_t common_suffix(std::span<const int32_t> a, std::span<const int32_t> b);
+
+}  // namespace kvilt

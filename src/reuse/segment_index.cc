@@ -1,0 +1,254 @@
+// reuse/segment_index.cc: see segment_index.h.
+#include "reuse/segment_index.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace kvilt {
+namespace {
+
+uint64_t first_word(const Digest& digest) {
+  uint64_t word;
+  std::memcpy(&word, digest.data(), sizeof word);
+  return word;
+}
+
+// Exact KV before approximate (errors must not pile up), then the older run.
+uint64_t rank_of(const RunRecord& run) {
+  return (run.info.exact ? 0 : uint64_t{1} << 63) | (run.id & ~(uint64_t{1} << 63));
+}
+
+}  // namespace
+
+template <class Visitor>
+void SegmentIndex::each_window(const RunRecord& run, const Digest& domain, Visitor&& visitor) const {
+  const int32_t w = window();
+  const uint64_t seed = first_word(domain);
+  const int32_t* ids = run.info.tokens.data();
+  for (int32_t at = 0; at + w <= run.size(); at += w) visitor(window_key(hash_.first(ids + at), seed), at);
+  if (run.size() > w && run.size() % w != 0) {
+    const int32_t at = run.size() - w;
+    visitor(window_key(hash_.first(ids + at), seed), at);
+  }
+}
+
+void SegmentIndex::insert(RunTable& runs, uint32_t slot, const Digest& domain) {
+  RunRecord& run = runs[slot];
+  run.window_nodes.reserve(run.size() / window() + 1);
+  each_window(run, domain, [&](uint64_t key, int32_t at) {
+    const Posting posting{slot, at};
+    bool twin = false;
+    windows_.visit(key, kMaxHits, [&](const Posting& other) {
+      twin = same_surroundings(runs, posting, other);
+      return !twin;
+    });
+    // The first kMaxHits are what a search tries: keep them as different from each other as can be.
+    const auto place = twin ? PostingTable::Place::kBack : PostingTable::Place::kFront;
+    run.window_nodes.push_back(windows_.add(key, posting, place));
+  });
+}
+
+void SegmentIndex::erase(RunTable& runs, uint32_t slot, const Digest& domain) {
+  RunRecord& run = runs[slot];
+  size_t next = 0;
+  each_window(run, domain, [&](uint64_t key, int32_t) { windows_.remove(key, run.window_nodes[next++]); });
+  for (const MarkEntry& mark : run.marks) marks_.remove(mark.key, mark.node);
+  run.window_nodes.clear();
+  run.marks.clear();
+}
+
+void SegmentIndex::add_mark(RunTable& runs, uint32_t slot, const Digest& domain, MarkRange mark) {
+  RunRecord& run = runs[slot];
+  CHECK(mark.begin >= 0 && mark.begin <= mark.end && mark.end <= run.size());
+  if (mark.begin == mark.end) return;
+  for (const MarkEntry& m : run.marks) {
+    if (m.begin == mark.begin && m.end == mark.end) return;
+  }
+  const auto ids = std::span<const int32_t>(run.info.tokens).subspan(mark.begin, mark.end - mark.begin);
+  const uint64_t key = mark_key(domain, ids);
+  run.marks.push_back({mark.begin, mark.end, key, marks_.add(key, {slot, mark.begin}, PostingTable::Place::kBack)});
+}
+
+uint64_t SegmentIndex::mark_key(const Digest& domain, std::span<const int32_t> ids) const {
+  return first_word(KeyedHash(secret_, "kvilt.segment").add(domain).add(ids).finish()) & key_mask_;
+}
+
+// Equal in the window and in the window - 1 tokens on each side of it (or at the same end of a run).
+bool SegmentIndex::same_surroundings(const RunTable& runs, Posting a, Posting b) const {
+  const int32_t w = window();
+  const auto around = [&](Posting p) {
+    const std::span<const int32_t> ids(runs[p.run].info.tokens);
+    const int32_t before = std::min(p.offset, w - 1);
+    const int32_t after = std::min(static_cast<int32_t>(ids.size()) - p.offset, 2 * w - 1);
+    return std::pair(before, ids.subspan(p.offset - before, before + after));
+  };
+  const auto [a_before, a_ids] = around(a);
+  const auto [b_before, b_ids] = around(b);
+  return a_before == b_before && a_ids.size() == b_ids.size() &&
+         common_prefix(a_ids, b_ids) == static_cast<int32_t>(a_ids.size());
+}
+
+// One slide over one prompt.
+class SegmentIndex::Search {
+ public:
+  Search(const SegmentIndex& index, const RunTable& runs, const Query& query, SearchCost& cost)
+      : index_(index),
+        runs_(runs),
+        query_(query),
+        cost_(cost),
+        furthest_(query.from),
+        widest_{query.from, query.from} {}
+
+  void marks() {
+    int32_t done = 0;
+    for (const MarkRange& mark : query_.marks) {
+      const bool sound = mark.begin >= done && mark.begin < mark.end && mark.end <= size();
+      if (!sound) continue;
+      done = mark.end;
+      if (mark.end > query_.from) find_mark(mark);
+    }
+  }
+
+  void slide() {
+    const int32_t w = index_.window();
+    const int32_t* ids = query_.prompt.data();
+    const uint64_t seed = first_word(*query_.digest);
+    std::array<uint64_t, kBatch> keys;
+    uint64_t hash = 0;
+    for (int32_t begin = query_.from; begin + w <= size(); begin += kBatch) {
+      const int32_t count = std::min(kBatch, size() - w + 1 - begin);
+      for (int32_t i = 0; i < count; ++i) {  // the keys first, so that their slots are on the way when they are asked
+        const int32_t at = begin + i;
+        hash = at == query_.from ? index_.hash_.first(ids + at) : index_.hash_.next(hash, ids[at - 1], ids[at + w - 1]);
+        keys[i] = index_.window_key(hash, seed);
+        index_.windows_.prefetch(keys[i]);
+      }
+      cost_.probes += count;
+      for (int32_t i = 0; i < count; ++i) {
+        credit_ += kCreditPerToken;
+        index_.windows_.visit(keys[i], kMaxHits, [&](const Posting& hit) {
+          consider(begin + i, hit);
+          return true;
+        });
+      }
+    }
+  }
+
+  std::vector<Stretch> take() { return std::move(found_); }
+
+ private:
+  static constexpr int32_t kBatch = 32;
+  static constexpr size_t kRecent = 16;
+
+  struct Match {  // a compared match by its diagonal: run token i stands at prompt position i - shift
+    uint32_t run = kNoRun;
+    int32_t shift = 0, end = 0;
+  };
+
+  int32_t size() const { return static_cast<int32_t>(query_.prompt.size()); }
+
+  void find_mark(MarkRange mark) {
+    const int32_t count = mark.end - mark.begin;
+    const auto ids = query_.prompt.subspan(mark.begin, count);
+    ++cost_.probes;
+    credit_ += kCreditPerToken * count;
+    index_.marks_.visit(index_.mark_key(*query_.digest, ids), kMaxHits, [&](const Posting& hit) {
+      ++cost_.hits;
+      const RunRecord& run = runs_[hit.run];
+      if (run.info.domain != query_.domain) return true;
+      const auto theirs = std::span(run.info.tokens).subspan(hit.offset);
+      const bool extend = credit_ > 0;  // many marks in a text that repeats itself would each reach over all of it
+      const int32_t right =
+          common_prefix(theirs, query_.prompt.subspan(mark.begin, extend ? size() - mark.begin : count));
+      charge(right + 1, right);
+      if (right < count) return true;
+      const int32_t left = extend ? left_of(run, hit.offset, mark.begin, query_.from) : 0;
+      charge(left + 1, left);
+      Stretch s = stretch(hit, mark.begin, left, right);
+      s.keep_begin = std::max(mark.begin, query_.from);
+      s.keep_end = mark.end;
+      found_.push_back(s);
+      return true;
+    });
+  }
+
+  void consider(int32_t at, const Posting& hit) {
+    ++cost_.hits;
+    const RunRecord& run = runs_[hit.run];
+    const int32_t w = index_.window();
+    if (run.info.domain != query_.domain || is_recent(hit.run, hit.offset - at, at + w)) return;
+    const bool covered = at < furthest_;
+    if (covered && credit_ <= 0) return;
+    // Inside a find of the same run only what reaches beyond it is worth a look: a run that repeats itself hits at
+    // every token.
+    if (at < widest_.end && hit.run == widest_.run && !reaches(run, hit.offset, at, widest_.end)) return;
+
+    const int32_t right = right_of(run, hit.offset, at);
+    const int32_t again = std::min(right, std::max(0, furthest_ - at));  // compared before, with another run
+    charge(right + 1, covered ? again + w : 0);
+    if (right < w) return;
+    const int32_t left = left_of(run, hit.offset, at, credit_ > 0 ? query_.from : std::max(query_.from, furthest_));
+    charge(left + 1, left);
+    recent_[next_recent_++ % kRecent] = {hit.run, hit.offset - at, at + right};
+    furthest_ = std::max(furthest_, at + right);
+    if (left + right < query_.min_tokens) return;
+    const Stretch s = stretch(hit, at, left, right);
+    const bool inside = s.begin >= widest_.begin && s.end <= widest_.end;
+    const bool equal = s.begin == widest_.begin && s.end == widest_.end;  // a twin: ranks decide
+    if (inside && !equal) return;
+    found_.push_back(s);
+    if (s.end > widest_.end) widest_ = s;
+  }
+
+  bool is_recent(uint32_t run, int32_t shift, int32_t end) const {
+    for (const Match& m : recent_) {
+      if (m.run == run && m.shift == shift && m.end >= end) return true;
+    }
+    return false;
+  }
+  bool reaches(const RunRecord& run, int32_t offset, int32_t at, int32_t end) const {
+    const int64_t i = static_cast<int64_t>(offset) + end - at;
+    return end < size() && i < run.size() && run.info.tokens[i] == query_.prompt[end];
+  }
+  int32_t right_of(const RunRecord& run, int32_t offset, int32_t at) const {
+    return common_prefix(std::span(run.info.tokens).subspan(offset), query_.prompt.subspan(at));
+  }
+  int32_t left_of(const RunRecord& run, int32_t offset, int32_t at, int32_t limit) const {
+    if (limit >= at) return 0;
+    return common_suffix(std::span(run.info.tokens).first(offset), query_.prompt.subspan(limit, at - limit));
+  }
+  // The stretch around prompt position `at` and the hit's token; never begins before `from`.
+  Stretch stretch(const Posting& hit, int32_t at, int32_t left, int32_t right) const {
+    const int32_t begin = std::max(at - left, query_.from);
+    return {.begin = begin,
+            .end = at + right,
+            .run = hit.run,
+            .offset = hit.offset + (begin - at),
+            .rank = rank_of(runs_[hit.run])};
+  }
+  void charge(int64_t compared, int64_t repeated) {
+    cost_.compared += compared;
+    credit_ -= repeated;
+  }
+
+  const SegmentIndex& index_;
+  const RunTable& runs_;
+  const Query& query_;
+  SearchCost& cost_;
+  std::vector<Stretch> found_;
+  std::array<Match, kRecent> recent_;
+  size_t next_recent_ = 0;
+  int64_t credit_ = kFirstCredit;  // ids that may still be compared a second time; every token passed adds some
+  int32_t furthest_;               // the furthest end of any match
+  Stretch widest_;                 // the find that ends furthest
+};
+
+std::vector<Stretch> SegmentIndex::find(const RunTable& runs, const Query& query, SearchCost& cost) const {
+  Search search(*this, runs, query, cost);
+  search.marks();
+  search.slide();
+  return search.take();
+}
+
+}  // namespace kvilt

@@ -1,0 +1,77 @@
+// reuse/segment_index.h: finds known pieces anywhere in a prompt, at any offset and in any order.
+// Idea:       DESIGN 5. Windows of W tokens of each run are indexed at multiples of W (and its last W tokens); the
+// prompt is slid
+//             over token by token with a rolling hash. A hit is compared token by token and extended to both sides to
+//             the last equal token. Marked segments have a content key of their own and are found at any length.
+// Invariants: nothing is returned that was not compared; a run of another domain is never returned.
+// Guarantee:  a common run of 2W - 1 tokens or more holds a whole indexed window, so it is met, as long as no window of
+// it stands in
+//             more than kMaxHits different surroundings (then the most recent ones are tried).
+// Threads:    one owner; find() is const and keeps nothing.
+// Cost:       a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens beside
+// those that the
+//             found pieces themselves need: repetition, in prompt or cache, cannot make it quadratic.
+// Not here:   exact prefixes (chain_index.h), the choice among overlapping finds (coverage.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "reuse/coverage.h"
+#include "reuse/domains.h"
+#include "reuse/posting_table.h"
+#include "reuse/rolling_hash.h"
+#include "reuse/run_table.h"
+
+namespace kvilt {
+
+// What a search did; for tests, metrics and benchmarks.
+struct SearchCost {
+  int64_t probes = 0;    // table look-ups
+  int64_t hits = 0;      // postings looked at
+  int64_t compared = 0;  // token ids compared
+};
+
+class SegmentIndex {
+ public:
+  static constexpr int kMaxHits = 8;
+  static constexpr int64_t kCreditPerToken = 64, kFirstCredit = 4096;
+
+  SegmentIndex(const HashSecret& secret, int32_t window, uint64_t key_mask)
+      : secret_(secret), hash_(secret, window), key_mask_(key_mask) {}
+
+  void insert(RunTable& runs, uint32_t slot, const Digest& domain);
+  void erase(RunTable& runs, uint32_t slot, const Digest& domain);
+  void add_mark(RunTable& runs, uint32_t slot, const Digest& domain, MarkRange mark);
+
+  struct Query {
+    std::span<const int32_t> prompt;
+    int32_t from = 0;
+    DomainId domain = 0;
+    const Digest* digest = nullptr;  // of the domain
+    int32_t min_tokens = 0;
+    std::span<const MarkRange> marks;  // sorted, disjoint; others are passed over
+  };
+  // Every known stretch of prompt[from, size) that is marked or has min_tokens; they overlap, and some may lie inside
+  // others.
+  std::vector<Stretch> find(const RunTable& runs, const Query& query, SearchCost& cost) const;
+
+  int32_t window() const { return hash_.window(); }
+  size_t bytes() const { return windows_.bytes() + marks_.bytes(); }
+
+ private:
+  class Search;
+
+  uint64_t window_key(uint64_t hash, uint64_t domain) const { return scramble(hash ^ domain) & key_mask_; }
+  uint64_t mark_key(const Digest& domain, std::span<const int32_t> ids) const;
+  bool same_surroundings(const RunTable& runs, Posting a, Posting b) const;
+  template <class Visitor>
+  void each_window(const RunRecord& run, const Digest& domain, Visitor&& visitor) const;
+
+  HashSecret secret_;
+  RollingHash hash_;
+  uint64_t key_mask_;
+  PostingTable windows_, marks_;
+};
+
+}  // namespace kvilt
