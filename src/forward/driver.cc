@@ -1,0 +1,371 @@
+#include "forward/driver.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvilt {
+
+// Some rows of the batch, chunk by chunk, each chunk's by increasing position.
+struct Driver::Rows {
+  std::vector<int32_t> pos;    // logical position of each row
+  std::vector<int64_t> index;  // row in the rows they were selected from
+  std::vector<int64_t> first;  // chunk c's rows are [first[c], first[c + 1])
+  bool all = false;            // index is 0, 1, 2, ...
+  int64_t size() const { return static_cast<int64_t>(pos.size()); }
+  int64_t size(size_t chunk) const { return first[chunk + 1] - first[chunk]; }
+};
+
+struct Driver::Scratch {
+  Rows rows;  // those in x
+  FloatMat x, x_next, normed, gathered;
+  FloatMat q, k, v, attended, gate, up;
+  FloatMat probe_q;
+  std::vector<KvSpan> spans;
+  std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1])
+  std::vector<AttendTask> tasks;
+  std::vector<float> lse;
+};
+
+namespace {
+
+// x's rows at rows.index; x itself if that is all of them.
+template <class R>
+Mat<const float> gather(const R& rows, Mat<const float> x, FloatMat& scratch) {
+  if (rows.all) return x;
+  const Mat<float> out = scratch.reshape(rows.size(), x.cols);
+  for (int64_t r = 0; r < rows.size(); ++r) {
+    std::copy_n(x.row(rows.index[static_cast<size_t>(r)]), x.cols, out.row(r));
+  }
+  return out;
+}
+
+// The rows of `from` at positions in runs(chunk).
+template <class R, class RunsOf>
+R select(const R& from, size_t chunks, RunsOf runs_of_chunk) {
+  R out;
+  out.first.push_back(0);
+  for (size_t c = 0; c < chunks; ++c) {
+    const Runs& runs = runs_of_chunk(c);
+    size_t i = 0;
+    for (int64_t r = from.first[c]; r < from.first[c + 1]; ++r) {
+      const int32_t pos = from.pos[static_cast<size_t>(r)];
+      while (i < runs.size() && runs[i].end <= pos) ++i;
+      if (i < runs.size() && runs[i].begin <= pos) {
+        out.pos.push_back(pos);
+        out.index.push_back(r);
+      }
+    }
+    out.first.push_back(out.size());
+  }
+  out.all = out.size() == from.size();
+  return out;
+}
+
+KeyMask mask_of(const Plan& plan, int layer, int head, int G) {
+  const size_t view = plan.head_view.empty() ? 0 : plan.head_view[static_cast<size_t>(layer * G + head)];
+  const View& v = plan.views[view];
+  return {v.sink, v.window, v.dense_last_rows > 0 ? plan.prompt_len - v.dense_last_rows : INT32_MAX};
+}
+
+// Keys that the row at pos sees, for the account of FLOPs.
+double visible(const KeyMask& mask, int32_t pos) {
+  if (mask.window < 0 || pos >= mask.dense_from) return pos + 1;
+  return std::min<double>(pos + 1, static_cast<double>(mask.sink) + mask.window + 1);
+}
+
+const Runs kNone;
+
+}  // namespace
+
+void HiddenRows::reset(Runs rows, int D) {
+  rows_ = std::move(rows);
+  first_.clear();
+  int64_t rank = 0;
+  for (const Run& run : rows_) {
+    first_.push_back(rank);
+    rank += run.size();
+  }
+  x_.reshape(rank, D);
+}
+
+float* HiddenRows::row(int32_t pos) {
+  const auto after =
+      std::upper_bound(rows_.begin(), rows_.end(), pos, [](int32_t p, const Run& r) { return p < r.begin; });
+  CHECK(after != rows_.begin() && pos < std::prev(after)->end);
+  const auto i = static_cast<size_t>(std::prev(after) - rows_.begin());
+  return x_.view().row(first_[i] + pos - rows_[i].begin);
+}
+
+Work& Work::operator+=(const Work& other) {
+  linear_flops += other.linear_flops;
+  attention_flops += other.attention_flops;
+  bytes += other.bytes;
+  return *this;
+}
+
+Driver::Driver(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool), scratch_(new Scratch) {}
+Driver::~Driver() = default;
+
+void Driver::run(std::span<Chunk> chunks) {
+  CHECK(!chunks.empty());
+  const Band& band = *chunks[0].band;
+  for (const Chunk& chunk : chunks) {
+    CHECK(chunk.band->layer_begin == band.layer_begin && chunk.band->layer_end == band.layer_end &&
+          chunk.band->cut == band.cut);
+  }
+  start(chunks);
+  for (int l = band.layer_begin; l < band.layer_end; ++l) layer(chunks, l);
+  if (band.cut) {
+    cut(chunks, band.layer_end);
+  } else if (band.layer_end == model_.config().L) {
+    logits(chunks);
+  }
+}
+
+// The rows that enter the band: embeddings, or the hidden states kept at the cut before.
+void Driver::start(std::span<Chunk> chunks) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  s.rows = Rows{};
+  s.rows.all = true;
+  s.rows.first.push_back(0);
+  for (const Chunk& chunk : chunks) {
+    const Runs& in = chunk.band->in.empty() ? chunk.band->cut_rows : chunk.band->in[0];
+    for (const int32_t pos : positions(intersect(in, Runs{chunk.range}))) s.rows.pos.push_back(pos);
+    s.rows.first.push_back(s.rows.size());
+  }
+  const Mat<float> x = s.x.reshape(s.rows.size(), c.D);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) {
+      const int32_t pos = s.rows.pos[static_cast<size_t>(r)];
+      if (chunks[i].band->layer_begin == 0) {
+        model_.embed(chunks[i].tokens[static_cast<size_t>(pos)], x.row(r));
+      } else {
+        std::copy_n(chunks[i].hidden->row(pos), c.D, x.row(r));
+      }
+    }
+  }
+}
+
+void Driver::layer(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const auto depth = static_cast<size_t>(l - chunks[0].band->layer_begin);
+  const bool written = l > 0 && depth == 0;  // this band starts at a cut, which stored K and V already
+  const Rows write = select(s.rows, chunks.size(),
+                            [&](size_t i) -> const Runs& { return written ? kNone : chunks[i].stage->write_at(l); });
+  Rows out = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].band->out[depth]; });
+  model_.backend().rms_norm(s.x.view(), model_.layer(l).attn_norm.data(), c.rms_eps,
+                            s.normed.reshape(s.rows.size(), c.D), pool_);
+  project(chunks, l, write, out);
+  if (out.size() == 0) {
+    s.rows = std::move(out);
+    s.x.reshape(0, c.D);
+    return;
+  }
+  attend(chunks, l, out, false);
+  if (!out.all) {
+    gather(out, s.x.view(), s.x_next);
+    std::swap(s.x, s.x_next);
+  }
+  const MatmulJob job = model_.layer(l).o.job(s.x.view(), true);
+  out.all = true;
+  s.rows = std::move(out);
+  linear(chunks, s.rows, s.attended.view(), {&job, 1});
+  feed_forward(chunks, l);
+}
+
+// q of `query` rows (turned by RoPE) into s.q; k and v of `write` rows into the page tables.
+void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const PreparedLayer& w = model_.layer(l);
+  const Backend& backend = model_.backend();
+  const Mat<float> q = s.q.reshape(query.size(), int64_t{c.H} * c.E);
+  const Mat<float> k = s.k.reshape(write.size(), int64_t{c.G} * c.E), v = s.v.reshape(write.size(), int64_t{c.G} * c.E);
+  if (write.all && query.all) {
+    const MatmulJob jobs[] = {w.q.job(q), w.k.job(k), w.v.job(v)};
+    linear(chunks, query, s.normed.view(), jobs);
+  } else {
+    const MatmulJob kv[] = {w.k.job(k), w.v.job(v)}, qs[] = {w.q.job(q)};
+    if (write.size() > 0) linear(chunks, write, gather(write, s.normed.view(), s.gathered), kv);
+    if (query.size() > 0) linear(chunks, query, gather(query, s.normed.view(), s.gathered), qs);
+  }
+  if (c.qk_norm) {
+    backend.head_norm(q, c.E, w.q_norm.data(), c.rms_eps, pool_);
+    backend.head_norm(k, c.E, w.k_norm.data(), c.rms_eps, pool_);
+  }
+  backend.rope(q, c.E, query.pos, c.rope, pool_);
+  backend.rope(k, c.E, write.pos, c.rope, pool_);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (int64_t r = write.first[i]; r < write.first[i + 1]; ++r) {
+      chunks[i].kv->write(l, write.pos[static_cast<size_t>(r)], k.row(r), v.row(r));
+    }
+    chunks[i].work.bytes += 2.0 * static_cast<double>(write.size(i) * c.G * chunks[i].kv->shape().row_bytes());
+  }
+}
+
+// s.attended = attention of s.q, then the probes of this layer. probe_only: only the probes' normalisers are wanted.
+void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool probe_only) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const int group = c.H / c.G;
+  const Mat<float> out = s.attended.reshape(query.size(), int64_t{c.H} * c.E);
+  s.spans.clear();
+  s.span_first.assign(1, 0);
+  s.tasks.clear();
+  s.lse.resize(static_cast<size_t>(query.size() * c.H));
+  bool probing = probe_only;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (query.size(i) == 0) continue;
+    const int64_t first = query.first[i], rows = query.size(i);
+    const std::span<const int32_t> pos(query.pos.data() + first, static_cast<size_t>(rows));
+    for (const ProbeSpec& spec : chunks[i].stage->probes) {
+      probing = probing || std::find(spec.layers.begin(), spec.layers.end(), l) != spec.layers.end();
+    }
+    for (int g = 0; g < c.G; ++g) {
+      AttendTask task;
+      task.q = s.q.view().row(first) + g * group * c.E;
+      task.out = out.row(first) + g * group * c.E;
+      task.q_stride = task.out_stride = out.stride;
+      task.pos = pos;
+      task.mask = mask_of(*chunks[i].plan, l, g, c.G);
+      task.lse = s.lse.data() + first * c.H + g * rows * group;
+      const size_t before = s.spans.size();
+      chunks[i].kv->resolve(l, g, pos.back() + 1, s.spans);
+      s.span_first.push_back(s.spans.size());
+      s.tasks.push_back(task);
+      double keys = 0, flops = 0;
+      for (size_t j = before; j < s.spans.size(); ++j) keys += s.spans[j].count;
+      for (const int32_t p : pos) flops += 4.0 * c.E * group * visible(task.mask, p);
+      chunks[i].work.attention_flops += flops;
+      chunks[i].work.bytes += 2.0 * keys * static_cast<double>(chunks[i].kv->shape().row_bytes());
+    }
+  }
+  for (size_t t = 0; t < s.tasks.size(); ++t) {
+    s.tasks[t].spans = std::span(s.spans).subspan(s.span_first[t], s.span_first[t + 1] - s.span_first[t]);
+    if (!probing) s.tasks[t].lse = nullptr;
+  }
+  const AttendShape shape = model_.attend_shape(chunks[0].kv->shape().dtype);
+  model_.backend().attend(shape, s.tasks, pool_);
+  if (probing) probe(chunks, l, query);
+}
+
+// Adds this layer's column sums to the chunks' probes. REQUIRES: attend() just ran with lse.
+void Driver::probe(std::span<Chunk> chunks, int l, const Rows& query) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const int group = c.H / c.G;
+  const AttendShape shape = model_.attend_shape(chunks[0].kv->shape().dtype);
+  size_t t = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (query.size(i) == 0) continue;
+    for (size_t p = 0; p < chunks[i].stage->probes.size(); ++p) {
+      const ProbeSpec& spec = chunks[i].stage->probes[p];
+      if (std::find(spec.layers.begin(), spec.layers.end(), l) == spec.layers.end()) continue;
+      for (int g = 0; g < c.G; ++g) {
+        // The probe's rows of this task, as its own task with gathered queries.
+        const AttendTask& whole = s.tasks[t + static_cast<size_t>(g)];
+        std::vector<int32_t> pos;
+        std::vector<float> lse;
+        const Mat<float> q = s.probe_q.reshape(query.size(i), group * c.E);
+        for (int64_t r = 0; r < query.size(i); ++r) {
+          if (!contains(spec.rows, whole.pos[static_cast<size_t>(r)])) continue;
+          std::copy_n(whole.q + r * whole.q_stride, group * c.E, q.row(static_cast<int64_t>(pos.size())));
+          lse.insert(lse.end(), whole.lse + r * group, whole.lse + (r + 1) * group);
+          pos.push_back(whole.pos[static_cast<size_t>(r)]);
+        }
+        if (pos.empty()) continue;
+        AttendTask part = whole;
+        part.q = q.data;
+        part.q_stride = group * c.E;
+        part.pos = pos;
+        part.lse = lse.data();
+        const ColumnSumTask task{&part, chunks[i].probes[p].score.data(),
+                                 spec.estimator == Estimator::kColumnSumValueNorm};
+        model_.backend().column_sums(shape, {&task, 1}, pool_);
+        for (const int32_t at : pos) chunks[i].work.attention_flops += 2.0 * c.E * group * visible(part.mask, at);
+      }
+    }
+    t += static_cast<size_t>(c.G);
+  }
+}
+
+void Driver::feed_forward(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const PreparedLayer& w = model_.layer(l);
+  const int64_t rows = s.rows.size();
+  model_.backend().rms_norm(s.x.view(), w.ffn_norm.data(), c.rms_eps, s.normed.reshape(rows, c.D), pool_);
+  const Mat<float> gate = s.gate.reshape(rows, c.F), up = s.up.reshape(rows, c.F);
+  const MatmulJob jobs[] = {w.gate.job(gate), w.up.job(up)};
+  linear(chunks, s.rows, s.normed.view(), jobs);
+  model_.backend().silu_mul(gate, up, pool_);
+  const MatmulJob down = w.down.job(s.x.view(), true);
+  linear(chunks, s.rows, gate, {&down, 1});
+}
+
+// K and V of W(l) are stored, the probe rows look, and the hidden states wait for the next band.
+void Driver::cut(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].band->last) continue;  // the stage ends here: nobody goes on from these rows
+    for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) {
+      std::copy_n(s.x.view().row(r), c.D, chunks[i].hidden->row(s.rows.pos[static_cast<size_t>(r)]));
+    }
+  }
+  const Rows write =
+      select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].stage->write_at(l); });
+  std::vector<Runs> looking(chunks.size());
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (const ProbeSpec& spec : chunks[i].stage->probes) {
+      if (std::find(spec.layers.begin(), spec.layers.end(), l) != spec.layers.end())
+        looking[i] = unite(looking[i], spec.rows);
+    }
+  }
+  const Rows query = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return looking[i]; });
+  model_.backend().rms_norm(s.x.view(), model_.layer(l).attn_norm.data(), c.rms_eps,
+                            s.normed.reshape(s.rows.size(), c.D), pool_);
+  project(chunks, l, write, query);
+  if (query.size() > 0) attend(chunks, l, query, true);
+}
+
+void Driver::logits(std::span<Chunk> chunks) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  for (size_t i = 0; i < chunks.size(); ++i) CHECK(!chunks[i].logits || s.rows.size(i) == 1);
+  Rows wanted;
+  wanted.first.push_back(0);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].logits) {
+      wanted.index.push_back(s.rows.first[i]);
+      wanted.pos.push_back(s.rows.pos[static_cast<size_t>(s.rows.first[i])]);
+    }
+    wanted.first.push_back(wanted.size());
+  }
+  if (wanted.size() == 0) return;
+  const Mat<const float> x = gather(wanted, s.x.view(), s.x_next);
+  model_.backend().rms_norm(x, model_.final_norm().data(), c.rms_eps, s.normed.reshape(wanted.size(), c.D), pool_);
+  const Mat<float> out = s.gate.reshape(wanted.size(), c.V);
+  const MatmulJob job = model_.lm_head().job(out);
+  linear(chunks, wanted, s.normed.view(), {&job, 1});
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].logits) std::copy_n(out.row(wanted.first[i]), c.V, chunks[i].logits);
+  }
+}
+
+// One matmul call, charged to the chunks by their rows; the weights' bytes are shared in proportion.
+void Driver::linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs) {
+  model_.backend().matmul(x, jobs, pool_);
+  for (const MatmulJob& job : jobs) {
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const double share = static_cast<double>(rows.size(i)) / static_cast<double>(rows.size());
+      chunks[i].work.linear_flops += 2.0 * static_cast<double>(rows.size(i) * job.w->N * job.w->K);
+      chunks[i].work.bytes += share * static_cast<double>(job.w->bytes);
+    }
+  }
+}
+
+}  // namespace kvilt

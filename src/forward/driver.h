@@ -1,0 +1,80 @@
+// forward/driver.h: computes what plans say. It knows no method: the dense pass, a decode step, SparseX and every later
+// policy are rows, write sets, views and probes to it (DESIGN 1).
+//
+// One run() takes chunks (parts of bands of several sequences) that share the layers [layer_begin, layer_end) and does:
+//   for each layer:  norm; q of the rows that leave it, k and v of the rows it writes; q/k norm; rope
+//                    store k, v;  x += Wo attend(q, spans)   per sequence and KV head;   x += FFN(norm(x))
+//   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
+// Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the thread
+// count. Threads:    the engine thread.   Not here: which rows (plan/), who runs when (sched/), sampling (sampler.h).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "forward/prepared_model.h"
+#include "kv/page_table.h"
+#include "plan/plan.h"
+
+namespace kvilt {
+
+// Hidden states of a sequence at a cut, kept between two bands.
+class HiddenRows {
+ public:
+  void reset(Runs rows, int D);
+  float* row(int32_t pos);  // REQUIRES: pos is one of rows
+
+ private:
+  Runs rows_;
+  std::vector<int64_t> first_;  // rank of each run's first position
+  FloatMat x_;
+};
+
+// Work that was done, for one sequence's account.
+struct Work {
+  double linear_flops = 0, attention_flops = 0, bytes = 0;
+  Work& operator+=(const Work& other);
+};
+
+// A part of one band of one sequence: its rows with positions in `range`.
+struct Chunk {
+  PageTable* kv = nullptr;
+  const Plan* plan = nullptr;
+  const Stage* stage = nullptr;
+  const Band* band = nullptr;
+  Run range;
+  std::span<const int32_t> tokens;  // by position
+  HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
+  std::span<Probe> probes;          // one per stage->probes; score has prompt_len entries
+  float* logits = nullptr;          // V values of the row that leaves the last layer; null: not wanted
+  Work work;                        // added to
+};
+
+class Driver {
+ public:
+  Driver(const PreparedModel& model, ThreadPool& pool);
+  ~Driver();
+
+  // REQUIRES: all chunks have the same layers and cut; every written position has its slot.
+  void run(std::span<Chunk> chunks);
+
+ private:
+  struct Rows;
+  struct Scratch;
+  void start(std::span<Chunk> chunks);
+  void layer(std::span<Chunk> chunks, int l);
+  void cut(std::span<Chunk> chunks, int l);
+  void project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query);
+  void attend(std::span<Chunk> chunks, int l, const Rows& query, bool probe_only);
+  void probe(std::span<Chunk> chunks, int l, const Rows& query);
+  void feed_forward(std::span<Chunk> chunks, int l);
+  void logits(std::span<Chunk> chunks);
+  void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
+
+  const PreparedModel& model_;
+  ThreadPool& pool_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace kvilt

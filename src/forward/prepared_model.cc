@@ -1,0 +1,68 @@
+#include "forward/prepared_model.h"
+
+#include <cmath>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+
+std::vector<float> as_floats(const Tensor& tensor) {
+  std::vector<float> out(static_cast<size_t>(tensor.rows * tensor.cols));
+  if (tensor) dequantize(tensor.dtype, tensor.data, out.size(), out.data());
+  return out;
+}
+
+PreparedLinear prepare_linear(const LinearWeights& from, const Backend& backend, ThreadPool& pool) {
+  return {backend.pack({from.w.data, from.w.dtype, from.w.rows, from.w.cols}, pool), as_floats(from.bias)};
+}
+
+}  // namespace
+
+std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
+                                                      ThreadPool& pool, const std::function<void(double)>& progress) {
+  auto model = std::make_unique<PreparedModel>();
+  const ModelWeights& weights = file->weights;
+  model->backend_ = &backend;
+  const auto count = [&](const PreparedLinear& linear) {
+    model->weight_bytes_ += static_cast<int64_t>(linear.w->bytes);
+    model->parameters_ += linear.w->N * linear.w->K + static_cast<int64_t>(linear.bias.size());
+  };
+  for (const LayerWeights& from : weights.layers) {
+    PreparedLayer layer;
+    layer.attn_norm = as_floats(from.attn_norm);
+    layer.ffn_norm = as_floats(from.ffn_norm);
+    layer.q_norm = as_floats(from.q_norm);
+    layer.k_norm = as_floats(from.k_norm);
+    const std::pair<PreparedLinear*, const LinearWeights*> linears[] = {
+        {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
+        {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};
+    for (const auto& [to, source] : linears) {
+      *to = prepare_linear(*source, backend, pool);
+      count(*to);
+    }
+    model->layers_.push_back(std::move(layer));
+    if (progress) progress(static_cast<double>(model->layers_.size()) / static_cast<double>(weights.layers.size() + 1));
+  }
+  model->final_norm_ = as_floats(weights.final_norm);
+  model->lm_head_ = prepare_linear(weights.lm_head, backend, pool);
+  count(model->lm_head_);
+  if (!file->config.tied_embeddings) model->parameters_ += weights.embedding.rows * weights.embedding.cols;
+  model->file_ = std::move(file);
+  if (progress) progress(1);
+  return model;
+}
+
+void PreparedModel::embed(int32_t token, float* x) const {
+  const Tensor& table = file_->weights.embedding;
+  CHECK(token >= 0 && token < table.rows);
+  dequantize(table.dtype, table.data + static_cast<size_t>(token) * table.row_bytes(), static_cast<size_t>(table.cols),
+             x);
+}
+
+AttendShape PreparedModel::attend_shape(DType kv) const {
+  const ModelConfig& c = config();
+  return {c.H / c.G, c.E, 1.0f / std::sqrt(static_cast<float>(c.E)), kv, c.rope.pairs, c.rope.rotary_dim};
+}
+
+}  // namespace kvilt

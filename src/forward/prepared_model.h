@@ -1,0 +1,55 @@
+// forward/prepared_model.h: a model's weights made ready for one backend: linear layers packed, norms as fp32.
+// Threads: prepare on one thread; immutable afterwards.   Not here: files (model/), kernels (kernels/).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/backend.h"
+#include "kvilt/result.h"
+#include "model/model_file.h"
+
+namespace kvilt {
+
+struct PreparedLinear {
+  std::unique_ptr<PackedWeight> w;
+  std::vector<float> bias;  // N, or empty
+  MatmulJob job(Mat<float> y, bool accumulate = false) const {
+    return {w.get(), bias.empty() ? nullptr : bias.data(), y, accumulate};
+  }
+};
+
+struct PreparedLayer {
+  std::vector<float> attn_norm, ffn_norm;  // D
+  std::vector<float> q_norm, k_norm;       // E, or empty
+  PreparedLinear q, k, v, o, gate, up, down;
+};
+
+class PreparedModel {
+ public:
+  // file must outlive the result: packed weights may point into it.
+  static std::unique_ptr<PreparedModel> prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
+                                                ThreadPool& pool, const std::function<void(double)>& progress);
+
+  const ModelConfig& config() const { return file_->config; }
+  const Backend& backend() const { return *backend_; }
+  const PreparedLayer& layer(int l) const { return layers_[static_cast<size_t>(l)]; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const PreparedLinear& lm_head() const { return lm_head_; }
+  void embed(int32_t token, float* x) const;  // D values
+  AttendShape attend_shape(DType kv) const;
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t parameters() const { return parameters_; }
+
+ private:
+  std::shared_ptr<const ModelFile> file_;
+  const Backend* backend_ = nullptr;
+  std::vector<PreparedLayer> layers_;
+  std::vector<float> final_norm_;
+  PreparedLinear lm_head_;
+  int64_t weight_bytes_ = 0, parameters_ = 0;
+};
+
+}  // namespace kvilt

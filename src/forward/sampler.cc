@@ -1,0 +1,141 @@
+#include "forward/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace kvilt {
+namespace {
+
+// SplitMix64 of (seed, n): a counter-based draw, uniform in [0, 1).
+double uniform(uint64_t seed, uint64_t n) {
+  uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) * 0x1.0p-53;
+}
+
+double log_sum_exp(std::span<const float> logits) {
+  float most = -std::numeric_limits<float>::infinity();
+  for (const float x : logits) most = std::max(most, x);
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x - most));
+  return most + std::log(sum);
+}
+
+struct Candidate {
+  int32_t id;
+  float logit;
+};
+bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+}  // namespace
+
+Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt)
+    : params_(params), seed_(seed) {
+  if (params_.repetition_penalty != 1) {
+    for (const int32_t id : prompt) ++in_prompt_[id];
+  }
+}
+
+void Sampler::accept(int32_t id) { ++seen_[id]; }
+
+void Sampler::penalise(std::span<float> logits) const {
+  const auto size = static_cast<int32_t>(logits.size());
+  for (const auto& [id, bias] : params_.logit_bias) {
+    if (id >= 0 && id < size) logits[static_cast<size_t>(id)] += bias;
+  }
+  if (params_.repetition_penalty != 1) {
+    const auto repeat = [&](int32_t id) {
+      float& x = logits[static_cast<size_t>(id)];
+      x = x > 0 ? x / params_.repetition_penalty : x * params_.repetition_penalty;
+    };
+    for (const auto& [id, times] : in_prompt_) repeat(id);
+    for (const auto& [id, times] : seen_) {
+      if (!in_prompt_.count(id)) repeat(id);
+    }
+  }
+  if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) {
+    for (const auto& [id, times] : seen_) {
+      logits[static_cast<size_t>(id)] -=
+          params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
+    }
+  }
+}
+
+int32_t Sampler::sample(std::span<float> logits, std::span<const int32_t> banned) {
+  penalise(logits);
+  for (const int32_t id : banned) {
+    if (id >= 0 && id < static_cast<int32_t>(logits.size()))
+      logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+  }
+  const uint64_t draw = draws_++;
+  if (params_.temperature <= 0) {
+    const int32_t id = argmax(logits);
+    accept(id);
+    return id;
+  }
+  std::vector<Candidate> kept(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) kept[i] = {static_cast<int32_t>(i), logits[i] / params_.temperature};
+  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < kept.size()) {
+    std::partial_sort(kept.begin(), kept.begin() + params_.top_k, kept.end(), better);
+    kept.resize(static_cast<size_t>(params_.top_k));
+  } else if (params_.top_p < 1 || params_.min_p > 0) {
+    std::sort(kept.begin(), kept.end(), better);
+  }
+  float most = -std::numeric_limits<float>::infinity();
+  for (const Candidate& candidate : kept) most = std::max(most, candidate.logit);
+  std::vector<double> weight(kept.size());
+  double total = 0;
+  for (size_t i = 0; i < kept.size(); ++i) total += weight[i] = std::exp(static_cast<double>(kept[i].logit - most));
+  size_t end = kept.size();
+  if (params_.top_p < 1) {  // the shortest head that holds top_p of the mass; at least one
+    double mass = 0;
+    for (size_t i = 0; i < end; ++i) {
+      mass += weight[i];
+      if (mass >= params_.top_p * total) end = i + 1;
+    }
+  }
+  if (params_.min_p > 0) {
+    while (end > 1 && weight[end - 1] < params_.min_p * weight[0]) --end;
+  }
+  total = 0;
+  for (size_t i = 0; i < end; ++i) total += weight[i];
+  double left = uniform(seed_, draw) * total;
+  size_t chosen = 0;
+  while (chosen + 1 < end && left >= weight[chosen]) left -= weight[chosen++];
+  accept(kept[chosen].id);
+  return kept[chosen].id;
+}
+
+TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top) {
+  const double all = log_sum_exp(logits);
+  TokenLogprob out{id, static_cast<float>(logits[static_cast<size_t>(id)] - all), {}};
+  std::vector<Candidate> best(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) best[i] = {static_cast<int32_t>(i), logits[i]};
+  const auto n = std::min(best.size(), static_cast<size_t>(std::max(top, 0)));
+  std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), better);
+  for (size_t i = 0; i < n; ++i) out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
+  return out;
+}
+
+int32_t argmax(std::span<const float> logits) {
+  size_t best = 0;
+  for (size_t i = 1; i < logits.size(); ++i) {
+    if (logits[i] > logits[best]) best = i;
+  }
+  return static_cast<int32_t>(best);
+}
+
+double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits) {
+  const double p_all = log_sum_exp(p_logits), q_all = log_sum_exp(q_logits);
+  double kl = 0;
+  for (size_t i = 0; i < p_logits.size(); ++i) {
+    const double p = p_logits[i] - p_all, q = q_logits[i] - q_all;
+    if (std::isfinite(p)) kl += std::exp(p) * (p - q);
+  }
+  return kl;
+}
+
+}  // namespace kvilt

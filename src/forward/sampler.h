@@ -1,0 +1,43 @@
+// forward/sampler.h: logits to a token. Penalties, bias, temperature, top-k, top-p, min-p, seeded draw,
+// log-probabilities. Invariants: the n-th draw of a request is a function of its seed and n alone, so the text does not
+// depend on the batch. Order of the filters: bias, repetition, presence and frequency penalties; temperature; top-k;
+// top-p; min-p. Threads: one per request.   Cost: O(V), and a partial sort of the kept candidates.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kvilt/engine.h"
+
+namespace kvilt {
+
+class Sampler {
+ public:
+  // prompt: for the repetition penalty, which counts the prompt's tokens as well.
+  Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt);
+
+  // Chooses the next token. logits (V) are changed. banned: ids that may not come now (end tokens with ignore_eos).
+  int32_t sample(std::span<float> logits, std::span<const int32_t> banned);
+  // Takes `id` as chosen (teacher forcing).
+  void accept(int32_t id);
+
+  // Log-probability of id and of the `top` most likely tokens, from the unmodified logits.
+  static TokenLogprob logprob(std::span<const float> logits, int32_t id, int top);
+
+ private:
+  void penalise(std::span<float> logits) const;
+  SamplingParams params_;
+  uint64_t seed_;
+  uint64_t draws_ = 0;
+  std::unordered_map<int32_t, int> seen_;       // generated: id -> times
+  std::unordered_map<int32_t, int> in_prompt_;  // only with a repetition penalty
+};
+
+// The most likely token; the lower id on a tie.
+int32_t argmax(std::span<const float> logits);
+// KL(p || q) in nats of the distributions that two sets of logits stand for.
+double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits);
+
+}  // namespace kvilt

@@ -1,0 +1,112 @@
+#include "forward/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+namespace kvilt {
+namespace {
+
+std::vector<float> ladder(int n) {
+  std::vector<float> out;
+  for (int i = 0; i < n; ++i) out.push_back(static_cast<float>(std::log(1.0 + i)));  // weights 1, 2, ..., n
+  return out;
+}
+
+std::set<int32_t> drawn(const SamplingParams& params, int times) {
+  std::set<int32_t> out;
+  for (int i = 0; i < times; ++i) {
+    auto logits = ladder(10);
+    out.insert(Sampler(params, static_cast<uint64_t>(i), {}).sample(logits, {}));
+  }
+  return out;
+}
+
+TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
+  std::vector<float> logits{1, 3, 3, 2};
+  SamplingParams params;
+  params.temperature = 0;
+  EXPECT_EQ(Sampler(params, 1, {}).sample(logits, {}), 1);
+  const int32_t banned[] = {1, 2};
+  EXPECT_EQ(Sampler(params, 1, {}).sample(logits, banned), 3);
+}
+
+TEST(Sampler, FiltersKeepWhatTheySay) {
+  SamplingParams params;
+  EXPECT_EQ(drawn(params, 4000).size(), 10u);
+  params.top_k = 3;
+  EXPECT_EQ(drawn(params, 2000), (std::set<int32_t>{7, 8, 9}));
+  params = {};
+  params.top_p = 0.5f;  // 10 + 9 + 8 = 27 of 55 is less than half, with 7 it is enough
+  EXPECT_EQ(drawn(params, 2000), (std::set<int32_t>{6, 7, 8, 9}));
+  params = {};
+  params.min_p = 0.75f;
+  EXPECT_EQ(drawn(params, 2000), (std::set<int32_t>{7, 8, 9}));
+}
+
+TEST(Sampler, FrequenciesFollowTheWeights) {
+  SamplingParams params;
+  Sampler sampler(params, 5, {});
+  std::vector<int> times(10, 0);
+  constexpr int kDraws = 55000;
+  for (int i = 0; i < kDraws; ++i) {
+    auto logits = ladder(10);
+    ++times[static_cast<size_t>(sampler.sample(logits, {}))];
+  }
+  for (int i = 0; i < 10; ++i) {
+    const double expected = kDraws * (i + 1) / 55.0;
+    EXPECT_NEAR(times[static_cast<size_t>(i)], expected, 6 * std::sqrt(expected));
+  }
+}
+
+TEST(Sampler, SameSeedSameText) {
+  const auto text = [](uint64_t seed) {
+    Sampler sampler(SamplingParams{}, seed, {});
+    std::vector<int32_t> out;
+    for (int i = 0; i < 50; ++i) {
+      auto logits = ladder(50);
+      out.push_back(sampler.sample(logits, {}));
+    }
+    return out;
+  };
+  EXPECT_EQ(text(3), text(3));
+  EXPECT_NE(text(3), text(4));
+}
+
+TEST(Sampler, PenaltiesAndBias) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.presence_penalty = 10;
+  Sampler sampler(params, 0, {});
+  for (int32_t expected : {9, 8, 7}) {
+    auto logits = ladder(10);
+    EXPECT_EQ(sampler.sample(logits, {}), expected);
+  }
+  params = {};
+  params.temperature = 0;
+  params.repetition_penalty = 100;
+  const int32_t prompt[] = {9, 8};
+  auto logits = ladder(10);
+  EXPECT_EQ(Sampler(params, 0, prompt).sample(logits, {}), 7);
+  params = {};
+  params.temperature = 0;
+  params.logit_bias = {{2, 100.f}, {77, 5.f}};
+  logits = ladder(10);
+  EXPECT_EQ(Sampler(params, 0, {}).sample(logits, {}), 2);
+}
+
+TEST(Sampler, LogprobsAndKl) {
+  const auto logits = ladder(10);
+  const auto lp = Sampler::logprob(logits, 4, 2);
+  EXPECT_NEAR(lp.logprob, std::log(5.0 / 55), 1e-6);
+  ASSERT_EQ(lp.top.size(), 2u);
+  EXPECT_EQ(lp.top[0].first, 9);
+  EXPECT_NEAR(kl_divergence(logits, logits), 0, 1e-12);
+  std::vector<float> other = logits;
+  other[9] -= 1;
+  EXPECT_GT(kl_divergence(logits, other), 0.01);
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,74 @@
+// reuse/policy.h: WHETHER and WHAT to recompute. A policy is one file here, named as in its paper (docs/papers.md); it
+// turns what the index found into a Plan and, at cuts, the probes into smaller sets. Pure: no I/O, no state, any
+// thread. To add one: a file NAME.cc with `std::unique_ptr<ReusePolicy> make_NAME(PolicyParams&)`, its test, its name
+// in src/reuse/CMakeLists.txt and its line in docs/papers.md. Not here: finding (content_index.h), computing
+// (forward/), scheduling (sched/).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvilt/result.h"
+#include "plan/plan.h"
+
+namespace kvilt {
+
+// What is known of a prompt before anything is computed. prefix, reused and fresh partition [0, T).
+struct PromptLayout {
+  int32_t prompt_len = 0;
+  int32_t prefix = 0;       // positions [0, prefix) stand as an exact prefix; at most T - 1
+  std::vector<Run> pieces;  // placed pieces behind the prefix, in order; touching ones stay apart
+  Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
+  Runs fresh() const { return subtract(Runs{{prefix, prompt_len}}, reused()); }
+  Run tail() const { return {prompt_len - 1, prompt_len}; }  // the position whose logits are wanted
+};
+
+class ReusePolicy {
+ public:
+  virtual ~ReusePolicy() = default;
+
+  // What the engine should look for before it asks for a plan.
+  virtual bool wants_prefix() const { return true; }
+  virtual bool wants_segments() const { return true; }
+
+  // A valid plan (plan/validate) in which sets that refine() will choose stand at their largest.
+  virtual Plan plan(const PromptLayout& layout, const ModelConfig& config) const = 0;
+
+  // Called at every cut of stage `stage`, and at the end of a stage that has probes but no cut: may shrink what comes
+  // after.
+  virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
+                      Plan& plan) const {}
+};
+
+// A request's parameters by name. Each take_ removes one; what is left over is an error, so that a typo is never
+// ignored.
+class PolicyParams {
+ public:
+  explicit PolicyParams(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+  // The value of the first of `names` (comma-separated aliases) that is given, else `fallback`; must lie in [low,
+  // high].
+  double number(const std::string& names, double fallback, double low, double high);
+  int integer(const std::string& names, int fallback, int low, int high);
+  std::string choice(const std::string& name, const std::string& fallback, const std::vector<std::string>& allowed);
+  Status finish(const std::string& policy) const;  // the first error, or the first parameter that nobody took
+
+ private:
+  const std::string* take(const std::string& names, std::string& taken);
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::string> used_;
+  std::vector<std::string> known_;
+  std::string error_;
+};
+
+// Errors: kInvalidArgument, naming the policies there are, or the parameter that is wrong and what it may be.
+Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
+                                                 const std::map<std::string, std::string>& params);
+std::vector<std::string> policy_names();
+
+// The n positions of `candidates` with the highest score; lower positions first on a tie. Sorted by position.
+Runs top_positions(std::span<const double> score, const Runs& candidates, int64_t n);
+
+}  // namespace kvilt

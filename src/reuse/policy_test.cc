@@ -1,0 +1,137 @@
+// Policies as plans: golden pictures, parameters, choices from hand-made probes. What the engine makes of them: tests/.
+#include "reuse/policy.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt {
+namespace {
+
+ModelConfig config_of(int L) {
+  ModelConfig config;
+  config.L = L;
+  config.G = 1;
+  return config;
+}
+
+// 0-3 exact prefix, 4-9 and 10-15 two pieces, 16-19 fresh.
+PromptLayout layout() { return {20, 4, {{4, 10}, {10, 16}}}; }
+
+std::unique_ptr<ReusePolicy> policy(const std::string& name, std::map<std::string, std::string> params = {}) {
+  auto made = make_policy(name, params);
+  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+  return std::move(made).value();
+}
+
+Plan checked_plan(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config) {
+  const Plan plan = policy.plan(layout, config);
+  const auto status = validate(plan, config, unite(Runs{{0, std::max(1, layout.prefix)}}, layout.reused()));
+  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+  return plan;
+}
+
+TEST(Policy, Pictures) {
+  const ModelConfig config = config_of(2);
+  EXPECT_EQ(picture(checked_plan(*policy("full"), {20, 0, {}}, config), 0, 1),
+            "  1   ####################\n  0   ####################\n");
+  EXPECT_EQ(picture(checked_plan(*policy("prefix"), {20, 4, {}}, config), 0, 1),
+            "  1   ....################\n  0   ....################\n");
+  EXPECT_EQ(picture(checked_plan(*policy("naive"), layout(), config), 0, 1),
+            "  1   ................####\n  0   ................####\n");
+}
+
+TEST(Policy, NaiveComputesTheLastPositionOnAFullHit) {
+  const PromptLayout hit{20, 4, {{4, 20}}};
+  EXPECT_EQ(checked_plan(*policy("naive"), hit, config_of(2)).stages[0].sets[0], (Runs{{19, 20}}));
+}
+
+std::vector<Probe> scores(std::vector<std::pair<int, double>> high) {
+  Probe probe;
+  probe.score.assign(20, 0);
+  for (const auto& [pos, score] : high) probe.score[static_cast<size_t>(pos)] = score;
+  return {probe};
+}
+
+TEST(SparseX, CatchupRestartsWithTheChosenRows) {
+  const auto sparsex = policy("sparsex", {{"k", "0.25"}, {"l_star", "3"}, {"b", "1"}});
+  const ModelConfig config = config_of(4);
+  Plan plan = checked_plan(*sparsex, layout(), config);
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  2 | ................####\n  1   ................####\n  0   ................####\n");
+  // 17 is fresh and 2 is prefix: neither may take a place of the 3 = 25 % of 12 reused ones. 6 and 12 tie, there is one
+  // place.
+  sparsex->refine(layout(), config, 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}, {6, 3}}), plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{5, 7}, {8, 9}, {15, 20}}));
+  EXPECT_TRUE(validate(plan, config, {{0, 16}}).ok());
+}
+
+TEST(SparseX, Phase1AllCutsOneStage) {
+  const auto sparsex = policy("sparsex", {{"k", "0.1"}, {"l_star", "2"}, {"b", "0"}, {"phase1", "all"}});
+  const ModelConfig config = config_of(3);
+  Plan plan = checked_plan(*sparsex, layout(), config);
+  sparsex->refine(layout(), config, 0, scores({{11, 1}, {9, 0.5}}), plan);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  2   .........#.#....####\n"
+            "  1 | ....################\n"
+            "  0   ....################\n");
+}
+
+TEST(SparseX, WithoutHybridProbesLayerZeroAlone) {
+  const auto sparsex = policy("sparsex", {{"l_star", "0"}, {"phase1", "all"}});
+  const Plan plan = checked_plan(*sparsex, layout(), config_of(3));
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(plan.stages[0].layer_end, 0);
+  EXPECT_EQ(plan.stages[0].cuts, std::vector<int>{0});
+}
+
+TEST(SparseX, AFullHitProbesWithTheTail) {
+  const auto sparsex = policy("sparsex", {{"k", "0"}, {"b", "0"}, {"tail", "3"}});
+  const PromptLayout hit{20, 4, {{4, 10}, {10, 20}}};
+  Plan plan = checked_plan(*sparsex, hit, config_of(8));
+  EXPECT_EQ(plan.stages[0].sets[0], (Runs{{17, 20}}));
+  sparsex->refine(hit, config_of(8), 0, scores({}), plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{17, 20}}));
+}
+
+TEST(SparseX, EverythingChosenIsFullAndNothingReusedIsPrefix) {
+  const auto sparsex = policy("sparsex", {{"k", "1"}});
+  Plan plan = checked_plan(*sparsex, layout(), config_of(8));
+  sparsex->refine(layout(), config_of(8), 0, scores({}), plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{4, 20}}));
+  EXPECT_EQ(checked_plan(*sparsex, {20, 4, {}}, config_of(8)).stages.size(), 1u);
+}
+
+TEST(SparseX, MeanUndoesTheAdvantageOfEarlyKeys) {
+  // Every row gives each key it sees the same weight: with the sum early keys win, with the mean all tie.
+  PromptLayout two{8, 0, {{0, 2}, {4, 6}}};  // fresh: 2-3 and 6-7
+  Probe probe;
+  probe.score = {4, 4, 3, 2, 2, 2, 1, 1};
+  const auto chosen = [&](const std::string& reduce) {
+    const auto sparsex = policy("sparsex", {{"k", "0.5"}, {"b", "0"}, {"l_star", "2"}, {"reduce", reduce}});
+    Plan plan = sparsex->plan(two, config_of(2));
+    probe.score[4] += 0.1;
+    sparsex->refine(two, config_of(2), 0, {&probe, 1}, plan);
+    probe.score[4] -= 0.1;
+    return plan.stages[1].sets[0];
+  };
+  EXPECT_EQ(chosen("sum"), (Runs{{0, 4}, {6, 8}}));
+  EXPECT_EQ(chosen("mean"), (Runs{{0, 1}, {2, 5}, {6, 8}}));
+}
+
+TEST(Policy, ParametersAreChecked) {
+  const auto message = [](const std::string& name, std::map<std::string, std::string> params) {
+    const auto made = make_policy(name, params);
+    return made.ok() ? std::string() : made.error().message;
+  };
+  EXPECT_NE(message("nope", {}).find("full, prefix, naive, sparsex"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"k", "2"}}).find("from 0 to 1"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"k", "abc"}}).find("'abc'"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"l_star", "1.5"}}).find("whole number"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"phase1", "some"}}).find("all, catchup"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"kk", "0.1"}}).find("no parameter 'kk'"), std::string::npos);
+  EXPECT_NE(message("naive", {{"k", "0.1"}}).find("takes none"), std::string::npos);
+  EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,84 @@
+#include "sched/prefill.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvilt {
+
+Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config)
+    : policy_(policy), layout_(layout), config_(config), plan_(policy.plan(layout, config)) {
+  enter_stage(0);
+}
+
+void Prefill::enter_stage(size_t stage) {
+  stage_ = stage;
+  probes_.assign(plan_.stages[stage].probes.size(), {});
+  for (Probe& probe : probes_) probe.score.assign(static_cast<size_t>(plan_.prompt_len), 0);
+  enter_band(0);
+}
+
+void Prefill::enter_band(int layer_begin) {
+  const bool last_stage = stage_ + 1 == plan_.stages.size();
+  band_ = next_band(stage(), layer_begin, config_.L, last_stage ? Runs{layout_.tail()} : Runs{});
+  next_pos_ = 0;
+  CHECK(!entering().empty());
+}
+
+Prefill::Writes Prefill::writes() const {
+  Writes out;
+  out.sets = stage().sets;
+  const auto none = static_cast<uint16_t>(out.sets.size());
+  out.sets.emplace_back();
+  out.write.assign(static_cast<size_t>(config_.L), none);
+  const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);  // a cut's own layer was written before it
+  const int end = band_.layer_end + (band_.cut ? 1 : 0);
+  for (int l = first; l < end; ++l) out.write[static_cast<size_t>(l)] = stage().write[static_cast<size_t>(l)];
+  return out;
+}
+
+Run Prefill::next_chunk(int max_rows) const {
+  CHECK(!done_ && max_rows >= 1);
+  int64_t left = max_rows;
+  Run chunk{-1, -1};
+  for (const Run& run : entering()) {
+    if (run.end <= next_pos_) continue;
+    const int32_t begin = std::max(run.begin, next_pos_);
+    if (chunk.begin < 0) chunk.begin = begin;
+    chunk.end = static_cast<int32_t>(std::min<int64_t>(run.end, begin + left));
+    left -= chunk.end - begin;
+    if (left == 0) break;
+  }
+  CHECK(chunk.begin >= 0);
+  return chunk;
+}
+
+int64_t Prefill::rows_in(Run range) const { return count(intersect(entering(), Runs{range})); }
+
+bool Prefill::is_final(Run chunk) const {
+  return stage_ + 1 == plan_.stages.size() && band_.last && chunk.end >= entering().back().end;
+}
+
+bool Prefill::advance(Run chunk) {
+  CHECK(!done_ && chunk.begin >= next_pos_);
+  next_pos_ = chunk.end;
+  if (next_pos_ < entering().back().end) return false;
+  if (band_.cut || (band_.last && !probes_.empty() && stage().cuts.empty())) {
+    policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
+    DCHECK(validate(plan_, config_, unite(Runs{{0, layout_.prefix + 1}}, layout_.reused())).ok());
+  }
+  if (!band_.last) {
+    enter_band(band_.layer_end);
+  } else if (stage_ + 1 < plan_.stages.size()) {
+    enter_stage(stage_ + 1);
+  } else {
+    done_ = true;
+  }
+  return true;
+}
+
+int64_t Prefill::recomputed() const {
+  return count(intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1)));
+}
+
+}  // namespace kvilt

@@ -1,0 +1,64 @@
+// sched/prefill.h: where a request stands in its plan: stage, band, chunk. The scheduler's unit of work is a chunk of a
+// band. Invariants: rows of a band are taken in increasing position, each once; refine() is called when the last of
+// them is done. Threads:    the engine thread.   Not here: which requests run (scheduler.h), the computing (forward/).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "plan/plan.h"
+#include "reuse/policy.h"
+
+namespace kvilt {
+
+class Prefill {
+ public:
+  // policy and config must outlive it. REQUIRES: the policy's plan is valid for the layout.
+  Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config);
+
+  bool done() const { return done_; }
+  const Plan& plan() const { return plan_; }
+  const PromptLayout& layout() const { return layout_; }
+  const Stage& stage() const { return plan_.stages[stage_]; }
+  const Band& band() const { return band_; }
+  std::span<Probe> probes() { return probes_; }
+
+  // What the current band writes, as PageTable::add takes it: sets, and per layer an index into them.
+  struct Writes {
+    std::vector<Runs> sets;
+    std::vector<uint16_t> write;
+  };
+  Writes writes() const;
+  // Rows that the next band needs the hidden states of: asked for when band().cut && !band().last.
+  const Runs& rows_at_cut() const { return band_.cut_rows; }
+
+  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band.
+  Run next_chunk(int max_rows) const;
+  int64_t rows_in(Run range) const;
+  // True if the chunk is the band's last and the band ends the prefill: its last row gives the logits.
+  bool is_final(Run chunk) const;
+
+  // The chunk was computed. Returns true if a band ended, so that the next one needs its slots (writes()).
+  bool advance(Run chunk);
+
+  // Of the reused positions, those that the last stage wrote again at its last layer.
+  int64_t recomputed() const;
+
+ private:
+  const Runs& entering() const { return band_.in.empty() ? band_.cut_rows : band_.in[0]; }
+  void enter_stage(size_t stage);
+  void enter_band(int layer_begin);
+
+  const ReusePolicy& policy_;
+  const PromptLayout layout_;
+  const ModelConfig& config_;
+  Plan plan_;
+  size_t stage_ = 0;
+  Band band_;
+  int32_t next_pos_ = 0;
+  std::vector<Probe> probes_;
+  bool done_ = false;
+};
+
+}  // namespace kvilt

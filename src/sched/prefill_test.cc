@@ -1,0 +1,86 @@
+// Chunks, bands and stages of a prefill: every row once, in order, whatever the chunk size; refine at the right
+// moments.
+#include "sched/prefill.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace kvilt {
+namespace {
+
+ModelConfig config_of(int L) {
+  ModelConfig config;
+  config.L = L;
+  config.G = 1;
+  return config;
+}
+
+const PromptLayout kLayout{40, 5, {{5, 15}, {20, 30}}};
+
+std::unique_ptr<ReusePolicy> sparsex(const std::string& phase1) {
+  return std::move(make_policy("sparsex", {{"l_star", "3"}, {"b", "1"}, {"k", "0.2"}, {"phase1", phase1}})).value();
+}
+
+// Rows per (stage, band start), as driven with chunks of `rows`.
+std::map<std::pair<const void*, int>, Runs> drive(Prefill& prefill, int rows, std::vector<Run>* finals) {
+  std::map<std::pair<const void*, int>, Runs> seen;
+  while (!prefill.done()) {
+    const Run chunk = prefill.next_chunk(rows);
+    EXPECT_LE(prefill.rows_in(chunk), rows);
+    EXPECT_GE(prefill.rows_in(chunk), 1);
+    const Band& band = prefill.band();
+    const Runs& in = band.in.empty() ? band.cut_rows : band.in[0];
+    Runs& done = seen[{&prefill.stage(), band.layer_begin}];
+    const Runs now = intersect(in, Runs{chunk});
+    EXPECT_TRUE(intersect(done, now).empty());
+    done = unite(done, now);
+    if (prefill.is_final(chunk)) finals->push_back(chunk);
+    if (band.cut) prefill.probes()[0].score[7] = 5, prefill.probes()[0].score[25] = 4;
+    prefill.advance(chunk);
+  }
+  return seen;
+}
+
+TEST(Prefill, EveryRowOnceWhateverTheChunk) {
+  const ModelConfig config = config_of(5);
+  for (const char* phase1 : {"all", "catchup"}) {
+    const auto policy = sparsex(phase1);
+    std::vector<Runs> first;
+    for (const int rows : {1, 3, 7, 1000}) {
+      Prefill prefill(*policy, kLayout, config);
+      std::vector<kvilt::Run> finals;
+      std::vector<Runs> runs;
+      for (const auto& [key, value] : drive(prefill, rows, &finals)) runs.push_back(value);
+      ASSERT_EQ(finals.size(), 1u);
+      EXPECT_EQ(finals[0].end, 40);
+      std::sort(runs.begin(), runs.end(), [](const Runs& a, const Runs& b) { return count(a) < count(b); });
+      if (first.empty()) first = runs;
+      EXPECT_EQ(runs, first);
+      EXPECT_TRUE(contains(prefill.plan().stages.back().write_at(4), 7));
+      EXPECT_EQ(prefill.recomputed(),
+                6);  // 7 and 25, 6 more would be k = 4: 5, 6 by order, and the overflow 14, 20, 29
+    }
+  }
+}
+
+TEST(Prefill, WritesNameTheBandsLayersAlone) {
+  const auto policy = sparsex("all");
+  const ModelConfig config = config_of(5);
+  Prefill prefill(*policy, kLayout, config);
+  const auto at = [](const Prefill::Writes& writes, int layer) {
+    return writes.sets[writes.write[static_cast<size_t>(layer)]];
+  };
+  const auto before = prefill.writes();
+  for (const int layer : {0, 1, 2}) EXPECT_EQ(at(before, layer), (Runs{{5, 40}}));
+  for (const int layer : {3, 4}) EXPECT_TRUE(at(before, layer).empty());
+  EXPECT_EQ(prefill.rows_at_cut(), (Runs{{5, 40}}));
+  EXPECT_TRUE(prefill.advance({5, 40}));
+  const auto after = prefill.writes();
+  for (const int layer : {0, 1, 2}) EXPECT_TRUE(at(after, layer).empty());
+  for (const int layer : {3, 4}) EXPECT_TRUE(includes(at(after, layer), kLayout.fresh()));
+  EXPECT_LT(count(at(after, 4)), 35);
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,132 @@
+#include "sched/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvilt {
+
+void DecodeRow::set(int32_t pos, const ModelConfig& config) {
+  const Runs row{{pos, pos + 1}};
+  plan.prompt_len = pos + 1;
+  if (plan.stages.empty()) {
+    plan.stages = {uniform_stage(row, config.L)};
+    band.layer_end = config.L;
+    band.last = true;
+    band.in.resize(static_cast<size_t>(config.L));
+    band.out.resize(static_cast<size_t>(config.L));
+  }
+  plan.stages[0].sets[0] = row;
+  for (Runs& runs : band.in) runs = row;
+  for (Runs& runs : band.out) runs = row;
+}
+
+void Scheduler::admit(FunctionRef<bool(Sequence&)> prepare) {
+  while (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) {
+    if (!prepare(*waiting_.front())) return;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+// Slots for what the sequence computes next: its band, or its next token.
+bool Scheduler::add_slots(Sequence& sequence, MakeRoom make_room) {
+  if (sequence.decoding()) {
+    if (!make_room(sequence.kv->pages_for_next())) return false;
+    sequence.kv->add_next(static_cast<int32_t>(sequence.tokens.size()) - 1);
+    return true;
+  }
+  if (sequence.slots_ready) return true;
+  const Prefill::Writes writes = sequence.prefill->writes();
+  if (!make_room(sequence.kv->pages_for(writes.sets, writes.write))) return false;
+  sequence.kv->add(writes.sets, writes.write);
+  sequence.slots_ready = true;
+  return true;
+}
+
+// The sequence that came last gives its pages back and starts again later, in front of the queue.
+bool Scheduler::preempt_last(const Sequence* except) {
+  for (size_t i = running_.size(); i-- > 0;) {
+    if (running_[i].get() == except) continue;
+    Sequence& victim = *running_[i];
+    victim.kv.reset();
+    victim.prefill.reset();
+    victim.slots_ready = false;
+    victim.published.clear();
+    waiting_.push_front(std::move(running_[i]));
+    running_.erase(running_.begin() + static_cast<int64_t>(i));
+    ++preemptions_;
+    return true;
+  }
+  return false;
+}
+
+std::vector<StepItem> Scheduler::choose(MakeRoom make_room) {
+  std::vector<StepItem> items;
+  for (size_t i = 0; i < running_.size(); ++i) {  // decodes, oldest first: the youngest are the ones preempted
+    Sequence& sequence = *running_[i];
+    if (!sequence.decoding()) continue;
+    bool ready = add_slots(sequence, make_room);
+    while (!ready && running_.back().get() != &sequence && preempt_last(&sequence))
+      ready = add_slots(sequence, make_room);
+    if (!ready) continue;  // waits for a step in which somebody ends
+    const auto pos = static_cast<int32_t>(sequence.tokens.size()) - 1;
+    sequence.decode.set(pos, config_);
+    items.push_back({&sequence, {pos, pos + 1}, true, true});
+  }
+  int budget = items.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
+  for (const auto& owned : running_) {
+    Sequence& sequence = *owned;
+    if (budget <= 0) break;
+    if (!sequence.prefill || !add_slots(sequence, make_room)) continue;
+    const Run chunk = sequence.prefill->next_chunk(budget);
+    budget -= static_cast<int>(sequence.prefill->rows_in(chunk));
+    items.push_back({&sequence, chunk, false, sequence.prefill->is_final(chunk)});
+  }
+  return items;
+}
+
+std::vector<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed) {
+  std::vector<StepItem> items = choose(make_room);
+  while (items.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
+    if (running_.size() > 1) {
+      preempt_last(nullptr);
+    } else {
+      failed.push_back(std::move(running_.front()));
+      running_.clear();
+      return {};
+    }
+    items = choose(make_room);
+  }
+  std::vector<StepGroup> groups;
+  const auto band_of = [](const StepItem& item) -> const Band& {
+    return item.decode ? item.sequence->decode.band : item.sequence->prefill->band();
+  };
+  for (const StepItem& item : items) {
+    const Band& band = band_of(item);
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const StepGroup& group) {
+      const Band& other = band_of(group.items[0]);
+      return other.layer_begin == band.layer_begin && other.layer_end == band.layer_end && other.cut == band.cut;
+    });
+    if (same == groups.end()) {
+      groups.push_back({{item}});
+    } else {
+      same->items.push_back(item);
+    }
+  }
+  return groups;
+}
+
+std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
+  const auto take = [id](auto& list) -> std::unique_ptr<Sequence> {
+    const auto it = std::find_if(list.begin(), list.end(), [id](const auto& s) { return s->id == id; });
+    if (it == list.end()) return nullptr;
+    auto out = std::move(*it);
+    list.erase(it);
+    return out;
+  };
+  auto out = take(running_);
+  return out ? std::move(out) : take(waiting_);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,75 @@
+// sched/scheduler.h: who runs in the next step. Continuous batching: a step holds one row of every decoding sequence
+// and as many prefill rows as its budget allows, so a decode waits for one chunk at most. Policy:     decodes first,
+// then prefills in order of arrival. When pages run out: cached runs go (make_room), then the
+//             sequence that came last is preempted and waits in front of the queue; a lone sequence that still cannot
+//             go on fails.
+// Invariants: results do not depend on what shares a step (kernels are row-invariant).
+// Threads:    the engine thread.   Not here: computing, sampling, finding (engine/).
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "sched/sequence.h"
+
+namespace kvilt {
+
+struct SchedulerOptions {
+  int chunk_tokens = 512;          // prefill rows of a step
+  int chunk_while_decoding = 128;  // the same while somebody decodes: bounds the time between two tokens
+  int max_sequences = 64;
+  int max_queue = 1024;
+};
+
+struct StepItem {
+  Sequence* sequence = nullptr;
+  Run range;  // positions; one for a decode
+  bool decode = false;
+  bool wants_logits = false;
+};
+
+// Chunks that run through the same layers: one call of the driver.
+struct StepGroup {
+  std::vector<StepItem> items;
+};
+
+class Scheduler {
+ public:
+  // True if `pages` pages are free now, after dropping cached runs if need be.
+  using MakeRoom = FunctionRef<bool(int64_t pages)>;
+
+  Scheduler(const SchedulerOptions& options, const ModelConfig& config) : options_(options), config_(config) {}
+
+  bool queue_full() const { return waiting_.size() >= static_cast<size_t>(options_.max_queue); }
+  void enqueue(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+
+  // Moves waiting sequences to running while there is a place. prepare(sequence) looks up, plans and places; it returns
+  // false to leave the sequence waiting.
+  void admit(FunctionRef<bool(Sequence&)> prepare);
+
+  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on.
+  std::vector<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
+
+  // Takes a sequence out, wherever it is; null if unknown.
+  std::unique_ptr<Sequence> remove(RequestId id);
+
+  const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }
+  const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  uint64_t preemptions() const { return preemptions_; }
+
+ private:
+  bool add_slots(Sequence& sequence, MakeRoom make_room);
+  bool preempt_last(const Sequence* except);
+  std::vector<StepItem> choose(MakeRoom make_room);
+
+  const SchedulerOptions options_;
+  const ModelConfig& config_;
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival
+  uint64_t preemptions_ = 0;
+};
+
+}  // namespace kvilt

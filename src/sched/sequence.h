@@ -1,0 +1,58 @@
+// sched/sequence.h: one request on its way: tokens, policy, prefill, pages. Plain data that scheduler and engine share.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "forward/driver.h"
+#include "forward/sampler.h"
+#include "kv/page_table.h"
+#include "kvilt/engine.h"
+#include "reuse/policy.h"
+#include "sched/prefill.h"
+
+namespace kvilt {
+
+using Clock = std::chrono::steady_clock;
+
+// A decode step as a plan: one row, dense in all layers. Rebuilt in place every step.
+struct DecodeRow {
+  Plan plan;
+  Band band;
+  void set(int32_t pos, const ModelConfig& config);
+};
+
+struct Sequence {
+  RequestId id = 0;
+  Request request;
+  std::shared_ptr<TokenSink> sink;
+  std::unique_ptr<ReusePolicy> policy;
+  int64_t domain = 0;           // of the content index
+  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  int32_t prompt_len = 0;       // of the request
+  int32_t max_len = 0;          // tokens.size() never exceeds it
+
+  // While it runs; dropped on preemption.
+  std::unique_ptr<PageTable> kv;
+  std::unique_ptr<Prefill> prefill;  // null once decoding
+  int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
+  bool slots_ready = false;          // the current band's positions have their slots
+  HiddenRows hidden;
+  DecodeRow decode;
+  std::vector<RunId> published;  // runs of this request's own KV, the last one may be extended when it ends
+  std::vector<float> logits;     // V, of the step just run
+
+  std::optional<Sampler> sampler;
+  bool cancelled = false;
+  bool started = false;  // a step has worked for it
+  Clock::time_point submitted, first_step, first_token;
+  PromptUsage usage;
+  Work work;
+  Completion completion;
+
+  bool decoding() const { return kv && !prefill; }
+};
+
+}  // namespace kvilt
