@@ -1,0 +1,168 @@
+#include "kernels/reference/attend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+
+namespace kvilt::reference {
+namespace {
+
+float element(DType type, const void* data, int64_t i) {
+  if (type == DType::kF32) return static_cast<const float*>(data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
+  return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+void set_element(DType type, void* data, int64_t i, float value) {
+  if (type == DType::kF32) {
+    static_cast<float*>(data)[i] = value;
+  } else {
+    static_cast<uint16_t*>(data)[i] = type == DType::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
+  }
+}
+
+void check_shape(const AttendShape& shape) {
+  CHECK(shape.kv == DType::kF32 || shape.kv == DType::kF16 || shape.kv == DType::kBF16);
+  CHECK(shape.group >= 1 && shape.E >= 1 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.E);
+}
+
+// The two elements that angle i turns.
+struct Pair {
+  int a, b;
+};
+Pair pair_of(RopePairs pairs, int rotary_dim, int i) {
+  return pairs == RopePairs::kHalves ? Pair{i, i + rotary_dim / 2} : Pair{2 * i, 2 * i + 1};
+}
+
+// Turns x by the angles of `rotation` (cos[R/2], sin[R/2]), or back by them if sign is -1.
+void rotate(const AttendShape& shape, const float* rotation, float sign, float* x) {
+  const int half = shape.rotary_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    const auto [a, b] = pair_of(shape.pairs, shape.rotary_dim, i);
+    const float c = rotation[i], s = sign * rotation[half + i];
+    const float xa = x[a], xb = x[b];
+    x[a] = xa * c - xb * s;
+    x[b] = xa * s + xb * c;
+  }
+}
+
+bool sees(const KeyMask& mask, int32_t i, int32_t j) {
+  return j <= i && (mask.window < 0 || i >= mask.dense_from || i - j <= mask.window || j < mask.sink);
+}
+
+struct Seen {
+  const KvSpan* span;
+  int32_t index;  // of the key in its span
+  double score;   // scaled
+};
+
+// Scores of all keys that row r sees with head h of the group, in the order of positions.
+void score_row(const AttendShape& shape, const AttendTask& task, int64_t r, int h, std::vector<Seen>& seen) {
+  const int E = shape.E;
+  const float* q = task.q + r * task.q_stride + h * E;
+  std::vector<float> turned(q, q + E);  // q turned back by the span's shift
+  const float* rotation = nullptr;
+  seen.clear();
+  for (const KvSpan& span : task.spans) {
+    if (span.rotation != rotation) {
+      rotation = span.rotation;
+      std::copy(q, q + E, turned.begin());
+      if (rotation != nullptr) rotate(shape, rotation, -1.0f, turned.data());
+    }
+    for (int32_t n = 0; n < span.count; ++n) {
+      if (!sees(task.mask, task.pos[r], span.pos + n)) continue;
+      double dot = 0;
+      for (int e = 0; e < E; ++e) dot += static_cast<double>(turned[e]) * element(shape.kv, span.k, int64_t{n} * E + e);
+      seen.push_back({&span, n, dot * shape.scale});
+    }
+  }
+}
+
+void attend_row(const AttendShape& shape, const AttendTask& task, int64_t r, int h) {
+  const int E = shape.E;
+  std::vector<Seen> seen;
+  score_row(shape, task, r, h, seen);
+  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (const Seen& key : seen) max = std::max(max, key.score);
+  std::vector<double> out(E, 0.0);
+  for (const Seen& key : seen) {
+    const double p = std::exp(key.score - max);
+    sum += p;
+    for (int e = 0; e < E; ++e) out[e] += p * element(shape.kv, key.span->v, int64_t{key.index} * E + e);
+  }
+  float* y = task.out + r * task.out_stride + h * E;
+  for (int e = 0; e < E; ++e) y[e] = seen.empty() ? 0.0f : static_cast<float>(out[e] / sum);
+  if (task.lse != nullptr) task.lse[r * shape.group + h] = static_cast<float>(max + std::log(sum));
+}
+
+void add_column_sums(const AttendShape& shape, const ColumnSumTask& task) {
+  const AttendTask& attend = *task.attend;
+  CHECK(attend.lse != nullptr);
+  std::vector<Seen> seen;
+  for (int64_t r = 0; r < static_cast<int64_t>(attend.pos.size()); ++r) {
+    for (int h = 0; h < shape.group; ++h) {
+      score_row(shape, attend, r, h, seen);
+      for (const Seen& key : seen) {
+        double norm = 1;
+        if (task.value_norm) {
+          double square = 0;
+          for (int e = 0; e < shape.E; ++e) {
+            const double v = element(shape.kv, key.span->v, int64_t{key.index} * shape.E + e);
+            square += v * v;
+          }
+          norm = std::sqrt(square);
+        }
+        task.sums[key.span->pos + key.index] += std::exp(key.score - attend.lse[r * shape.group + h]) * norm;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
+  check_shape(shape);
+  for (const AttendTask& task : tasks) {
+    const int64_t lines = static_cast<int64_t>(task.pos.size()) * shape.group;
+    pool.parallel_for(lines, [&](int64_t line, int) {
+      attend_row(shape, task, line / shape.group, static_cast<int>(line % shape.group));
+    });
+  }
+}
+
+void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
+  check_shape(shape);
+  for (const ColumnSumTask& task : tasks) add_column_sums(shape, task);
+}
+
+void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
+  check_shape(shape);
+  std::vector<float> x(shape.E);
+  for (int64_t n = 0; n < count; ++n) {
+    for (int e = 0; e < shape.E; ++e) x[e] = element(shape.kv, src, n * shape.E + e);
+    rotate(shape, rotation, 1.0f, x.data());
+    for (int e = 0; e < shape.E; ++e) set_element(shape.kv, dst, n * shape.E + e, x[e]);
+  }
+}
+
+void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
+  const int half = config.rotary_dim / 2;
+  CHECK(config.rotary_dim % 2 == 0 && config.rotary_dim <= E && static_cast<int>(config.inv_freq.size()) == half);
+  CHECK(static_cast<int64_t>(pos.size()) == x.rows && x.cols % E == 0);
+  pool.parallel_for(x.rows, [&](int64_t r, int) {
+    std::vector<float> angles(2 * half);  // cos, then sin: as KvSpan::rotation
+    for (int i = 0; i < half; ++i) {
+      const double angle = pos[r] * config.inv_freq[i];
+      angles[i] = static_cast<float>(std::cos(angle) * config.magnitude);
+      angles[half + i] = static_cast<float>(std::sin(angle) * config.magnitude);
+    }
+    const AttendShape shape{.E = E, .pairs = config.pairs, .rotary_dim = config.rotary_dim};
+    for (int64_t c = 0; c < x.cols; c += E) rotate(shape, angles.data(), 1.0f, x.row(r) + c);
+  });
+}
+
+}  // namespace kvilt::reference

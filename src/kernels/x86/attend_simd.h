@@ -1,0 +1,143 @@
+// kernels/x86/attend_simd.h: the few vector operations of the attention tiles, once for AVX2 and once for AVX-512.
+// Role:       included by per-ISA files alone. Everything is static and forced inline: nothing is shared with other
+// files. Not here:   matmul's integer operations.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define KVILT_INLINE static inline __attribute__((always_inline))
+
+namespace kvilt::KVILT_ISA {
+
+#ifdef __AVX512F__
+
+using Vec = __m512;
+inline constexpr int kVec = 16;      // floats of a Vec
+inline constexpr int kTileVecs = 4;  // the product tile: 6 rows x 4 vectors = 24 of 32 registers
+using LaneMask = __mmask16;
+
+KVILT_INLINE Vec zero() { return _mm512_setzero_ps(); }
+KVILT_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
+KVILT_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+KVILT_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+KVILT_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+KVILT_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+KVILT_INLINE LaneMask lanes(uint64_t mask, int vec) { return static_cast<LaneMask>(mask >> (16 * vec)); }
+KVILT_INLINE Vec select(LaneMask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+KVILT_INLINE void store_lanes(float* p, LaneMask m, Vec x) { _mm512_mask_storeu_ps(p, m, x); }
+KVILT_INLINE float hmax(Vec x) { return _mm512_reduce_max_ps(x); }
+KVILT_INLINE float hsum(Vec x) { return _mm512_reduce_add_ps(x); }
+KVILT_INLINE Vec load_f16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+KVILT_INLINE Vec load_bf16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+// 2^x to 1e-7 for x below 128; 0 below -126. NaN stays NaN. exp2(0) = 1 exactly.
+KVILT_INLINE Vec exp2(Vec x) {
+  const Vec n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec f = _mm512_sub_ps(x, n);
+  Vec p = set1(0.0001535335905f);  // minimax of 2^f on [-1/2, 1/2], relative error 2e-9
+  p = fma(p, f, set1(0.001339887502f));
+  p = fma(p, f, set1(0.009618436918f));
+  p = fma(p, f, set1(0.05550332367f));
+  p = fma(p, f, set1(0.2402264774f));
+  p = fma(p, f, set1(0.6931471825f));
+  p = fma(p, f, set1(1.0f));
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, set1(-126.0f), _CMP_NLT_UQ), p, n);
+}
+
+#else
+
+using Vec = __m256;
+inline constexpr int kVec = 8;
+inline constexpr int kTileVecs = 2;  // 6 rows x 2 vectors = 12 of 16 registers
+using LaneMask = __m256;             // all ones or zeros per lane
+
+KVILT_INLINE Vec zero() { return _mm256_setzero_ps(); }
+KVILT_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }
+KVILT_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
+KVILT_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+KVILT_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+KVILT_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+KVILT_INLINE LaneMask lanes(uint64_t mask, int vec) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(mask >> (8 * vec) & 255));
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, bit), bit));
+}
+KVILT_INLINE Vec select(LaneMask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
+KVILT_INLINE void store_lanes(float* p, LaneMask m, Vec x) { store(p, select(m, x, load(p))); }
+KVILT_INLINE float hmax(Vec x) {
+  __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_max_ss(y, _mm_shuffle_ps(y, y, 1)));
+}
+KVILT_INLINE float hsum(Vec x) {
+  __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
+}
+KVILT_INLINE Vec load_f16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+KVILT_INLINE Vec load_bf16(const uint16_t* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+// As the AVX-512 one; the exponent is built by an integer shift.
+KVILT_INLINE Vec exp2(Vec x) {
+  const Vec n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec f = _mm256_sub_ps(x, n);
+  Vec p = set1(0.0001535335905f);
+  p = fma(p, f, set1(0.001339887502f));
+  p = fma(p, f, set1(0.009618436918f));
+  p = fma(p, f, set1(0.05550332367f));
+  p = fma(p, f, set1(0.2402264774f));
+  p = fma(p, f, set1(0.6931471825f));
+  p = fma(p, f, set1(1.0f));
+  const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, set1(-126.0f), _CMP_LT_OQ), _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
+}
+
+#endif
+
+#ifdef __AVX512F__
+KVILT_INLINE void store_f16(uint16_t* p, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// Round to nearest even; NaN stays NaN (quiet), as f32_to_bf16.
+KVILT_INLINE void store_bf16(uint16_t* p, Vec x) {
+  const __m512i bits = _mm512_castps_si512(x), high = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i nan = _mm512_or_si512(high, _mm512_set1_epi32(64));
+  const __m512i result =
+      _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_srli_epi32(rounded, 16), nan);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
+}
+#else
+KVILT_INLINE void store_f16(uint16_t* p, Vec x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+KVILT_INLINE void store_bf16(uint16_t* p, Vec x) {
+  const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_or_si256(high, _mm256_set1_epi32(64));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i result = _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), nan, is_nan);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(result, result), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+#endif
+
+KVILT_INLINE Vec add(Vec a, Vec b) { return a + b; }
+KVILT_INLINE Vec mul(Vec a, Vec b) { return a * b; }
+KVILT_INLINE Vec sub(Vec a, Vec b) { return a - b; }
+
+}  // namespace kvilt::KVILT_ISA

@@ -1,0 +1,400 @@
+// kernels/x86/attend_tile.cc: the arithmetic of attention, compiled once per ISA (see attend_tile.h for the contracts).
+// Idea:       scores and weighted values are the same small product: up to 6 lines x kTileVecs vectors of sums in
+// registers,
+//             one broadcast and one fused multiply-add per sum and step. Every sum runs over its inner dimension one by
+//             one, so a line's bits do not depend on how many lines share the registers.
+// Cost:       on Zen 4 about 0.8 of the FMA peak over the whole block at E = 64; softmax takes a tenth of the time.
+#include "kernels/x86/attend_tile.h"
+
+#include "kernels/x86/attend_simd.h"
+#include "kernels/x86/rotate_tile.h"
+
+namespace kvilt::KVILT_ISA {
+namespace {
+
+using x86::Element;
+using x86::kBlock;
+using x86::kLanes;
+using x86::kNoScore;
+using x86::TileShape;
+using x86::TileState;
+
+constexpr int kRows = 6;  // lines of the product tile
+constexpr int kBlockVecs = kBlock / kVec;
+constexpr float kLog2E = 1.44269504089f;
+constexpr double kLn2 = 0.69314718055994530942;
+
+// ---- Gathering ------------------------------------------------------------------------------------------------------
+
+// kVec elements from element e on.
+template <Element kType>
+KVILT_INLINE Vec load_elements(const void* row, int64_t e) {
+  if constexpr (kType == Element::kF32) return load(static_cast<const float*>(row) + e);
+  if constexpr (kType == Element::kF16) return load_f16(static_cast<const uint16_t*>(row) + e);
+  if constexpr (kType == Element::kBF16) return load_bf16(static_cast<const uint16_t*>(row) + e);
+}
+
+// The same where only `count` elements are left in the row; zeros follow.
+template <Element kType>
+Vec load_tail(const void* row, int64_t e, int count) {
+  constexpr int kBytes = kType == Element::kF32 ? 4 : 2;
+  alignas(64) char buffer[4 * kVec] = {};
+  __builtin_memcpy(buffer, static_cast<const char*>(row) + e * kBytes, static_cast<size_t>(count * kBytes));
+  return load_elements<kType>(buffer, 0);
+}
+
+#ifdef __AVX512F__
+KVILT_INLINE void transpose(Vec* r) {  // 16 x 16
+  Vec t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {  // 128-bit parts: rows i, i+4, i+8, i+12 hold columns i, i+4, i+8, i+12
+    const Vec a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88), b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+    const Vec c = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88), d = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    t[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+    t[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+    t[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
+    t[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+#else
+KVILT_INLINE void transpose(Vec* r) {  // 8 x 8
+  Vec t[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+    t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) r[i] = t[i];
+}
+#endif
+
+// Where element e of a head goes when interleaved pairs are laid out as halves.
+KVILT_INLINE int place(const TileShape& shape, int e) {
+  if (!shape.interleaved || e >= shape.rotary) return e;
+  return e % 2 == 0 ? e / 2 : shape.rotary / 2 + e / 2;
+}
+
+template <Element kType>
+void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) {
+  for (int e = 0; e < shape.E; e += kVec) {
+    const int count = shape.E - e < kVec ? shape.E - e : kVec;
+    for (int j = 0; j < kBlock; j += kVec) {
+      Vec r[kVec];
+      for (int i = 0; i < kVec; ++i) {
+        r[i] = count == kVec ? load_elements<kType>(keys[j + i], e) : load_tail<kType>(keys[j + i], e, count);
+      }
+      transpose(r);
+      for (int i = 0; i < count; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
+    }
+  }
+}
+
+template <Element kType>
+void gather_values_of(const TileShape& shape, const void* const* values, float* v) {
+  const int whole = shape.E / kVec * kVec;
+  for (int j = 0; j < kBlock; ++j, v += shape.width) {
+    for (int e = 0; e < whole; e += kVec) store(v + e, load_elements<kType>(values[j], e));
+    for (int e = whole; e < shape.width; e += kVec) {
+      store(v + e, e < shape.E ? load_tail<kType>(values[j], e, shape.E - e) : zero());
+    }
+  }
+}
+
+void gather_keys(const TileShape& shape, const void* const* keys, float* kt) {
+  switch (shape.kv) {
+    case Element::kF32:
+      return gather_keys_of<Element::kF32>(shape, keys, kt);
+    case Element::kF16:
+      return gather_keys_of<Element::kF16>(shape, keys, kt);
+    case Element::kBF16:
+      return gather_keys_of<Element::kBF16>(shape, keys, kt);
+  }
+}
+
+void gather_values(const TileShape& shape, const void* const* values, float* v) {
+  switch (shape.kv) {
+    case Element::kF32:
+      return gather_values_of<Element::kF32>(shape, values, v);
+    case Element::kF16:
+      return gather_values_of<Element::kF16>(shape, values, v);
+    case Element::kBF16:
+      return gather_values_of<Element::kBF16>(shape, values, v);
+  }
+}
+
+void load_queries(const TileShape& shape, const float* q, int64_t stride, int rows, const float* rotation, float* out) {
+  const int E = shape.E, half = shape.rotary / 2;
+  for (int r = 0; r < rows; ++r) {
+    for (int h = 0; h < shape.group; ++h, out += E) {
+      const float* from = q + r * stride + h * E;
+      int e = 0;
+      if (shape.interleaved) {
+        for (int i = 0; i < half; ++i) {
+          out[i] = from[2 * i] * shape.scale;
+          out[half + i] = from[2 * i + 1] * shape.scale;
+        }
+        e = shape.rotary;
+      }
+      for (; e < E; ++e) out[e] = from[e] * shape.scale;
+      if (rotation == nullptr) continue;
+      for (int i = 0; i < half; ++i) {
+        const float a = out[i], b = out[half + i], c = rotation[i], s = rotation[half + i];
+        out[i] = a * c + b * s;
+        out[half + i] = b * c - a * s;
+      }
+    }
+  }
+}
+
+// ---- Products -------------------------------------------------------------------------------------------------------
+
+struct Product {  // c (lines x columns) = init + a (lines x k, broadcast) . b (k x columns)
+  const float* a;
+  int64_t a_stride;
+  const float* b;
+  int64_t b_stride;
+  int k;
+  float* c;
+  int64_t c_stride;
+  const float* scale_back;  // init = c * scale_back[line]; null: init = 0, and the store is masked
+  uint64_t mask;            // columns to store, bit 0 at c
+};
+
+template <int kLines, int kVecs>
+KVILT_INLINE void product_tile(const Product& p) {
+  Vec sum[kLines][kVecs];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLines; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kVecs; ++n) {
+      sum[i][n] = p.scale_back == nullptr ? zero() : mul(load(p.c + i * p.c_stride + n * kVec), set1(p.scale_back[i]));
+    }
+  }
+  const float *a = p.a, *b = p.b;
+  for (int k = 0; k < p.k; ++k, ++a, b += p.b_stride) {
+    Vec bk[kVecs];
+#pragma GCC unroll 4
+    for (int n = 0; n < kVecs; ++n) bk[n] = load(b + n * kVec);
+#pragma GCC unroll 8
+    for (int i = 0; i < kLines; ++i) {
+      const Vec ak = set1(a[i * p.a_stride]);
+#pragma GCC unroll 4
+      for (int n = 0; n < kVecs; ++n) sum[i][n] = fma(ak, bk[n], sum[i][n]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kLines; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kVecs; ++n) {
+      float* c = p.c + i * p.c_stride + n * kVec;
+      if (p.scale_back == nullptr) {
+        store_lanes(c, lanes(p.mask, n), sum[i][n]);
+      } else {
+        store(c, sum[i][n]);
+      }
+    }
+  }
+}
+
+template <int kVecs>
+void product_lines(Product p, int lines) {
+  for (; lines >= kRows; lines -= kRows) {
+    product_tile<kRows, kVecs>(p);
+    p.a += kRows * p.a_stride;
+    p.c += kRows * p.c_stride;
+    if (p.scale_back != nullptr) p.scale_back += kRows;
+  }
+  switch (lines) {
+    case 1:
+      return product_tile<1, kVecs>(p);
+    case 2:
+      return product_tile<2, kVecs>(p);
+    case 3:
+      return product_tile<3, kVecs>(p);
+    case 4:
+      return product_tile<4, kVecs>(p);
+    case 5:
+      return product_tile<5, kVecs>(p);
+    default:
+      return;
+  }
+}
+
+// `vecs` vectors of columns for all lines.
+void product(Product p, int lines, int vecs) {
+  while (vecs > 0) {
+    const int n = vecs < kTileVecs ? vecs : kTileVecs;
+    switch (n) {
+      case 1:
+        product_lines<1>(p, lines);
+        break;
+      case 2:
+        product_lines<2>(p, lines);
+        break;
+#ifdef __AVX512F__
+      case 3:
+        product_lines<3>(p, lines);
+        break;
+      default:
+        product_lines<4>(p, lines);
+        break;
+#else
+      default:
+        break;
+#endif
+    }
+    vecs -= n;
+    p.b += n * kVec;
+    p.c += n * kVec;
+    p.mask = n * kVec < 64 ? p.mask >> (n * kVec) : 0;
+  }
+}
+
+void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, float* s) {
+  constexpr uint64_t kVecMask = (uint64_t{1} << kVec) - 1;
+  for (int n = 0; n < kBlockVecs;) {  // runs of vectors that have a wanted column
+    if ((mask >> (n * kVec) & kVecMask) == 0) {
+      ++n;
+      continue;
+    }
+    int end = n + 1;
+    while (end < kBlockVecs && (mask >> (end * kVec) & kVecMask) != 0) ++end;
+    product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec)}, lines,
+            end - n);
+    n = end;
+  }
+}
+
+void add_values(const TileShape& shape, int lines, const float* p, int first, int last, const float* v,
+                int64_t v_stride, const float* scale_back, float* acc) {
+  product({p + first, kBlock, v, v_stride, last - first, acc, shape.width, scale_back, 0}, lines, shape.width / kVec);
+}
+
+// ---- Softmax --------------------------------------------------------------------------------------------------------
+
+KVILT_INLINE void load_scores(const float* s, uint64_t visible, Vec* x) {
+  for (int n = 0; n < kBlockVecs; ++n) x[n] = load(s + n * kVec);
+  if (visible == ~uint64_t{0}) return;
+  for (int n = 0; n < kBlockVecs; ++n) x[n] = select(lanes(visible, n), x[n], set1(-__builtin_inff()));
+}
+
+// Adds kBlockVecs vectors as a balanced tree.
+KVILT_INLINE Vec tree_sum(const Vec* x) {
+  Vec t[kBlockVecs / 2];
+  for (int n = 0; n < kBlockVecs / 2; ++n) t[n] = add(x[2 * n], x[2 * n + 1]);
+  for (int left = kBlockVecs / 4; left > 0; left /= 2) {
+    for (int n = 0; n < left; ++n) t[n] = add(t[2 * n], t[2 * n + 1]);
+  }
+  return t[0];
+}
+
+void softmax(const TileShape& shape, int rows, const uint64_t* visible, float* s, const TileState& state,
+             float* scale_back) {
+  int line = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int h = 0; h < shape.group; ++h, ++line, s += kBlock) {
+      Vec x[kBlockVecs];
+      load_scores(s, visible[r], x);
+      Vec top = x[0];
+      for (int n = 1; n < kBlockVecs; ++n) top = max(top, x[n]);
+      const float old_max = state.max[line], block_max = hmax(top);
+      float* lane = state.lane + line * kLanes;
+      Vec sum = load(lane);
+      scale_back[line] = 1;
+      if (block_max > old_max) {
+        const Vec back = exp2(set1(old_max - block_max));
+        scale_back[line] = back[0];
+        sum = mul(sum, back);
+        state.max[line] = block_max;
+      }
+      const Vec base = set1(state.max[line]);
+      for (int n = 0; n < kBlockVecs; ++n) {
+        x[n] = exp2(sub(x[n], base));
+        store(s + n * kVec, x[n]);
+      }
+      store(lane, add(sum, tree_sum(x)));
+    }
+  }
+}
+
+void merge(const TileShape& shape, int lines, const TileState& from, const TileState& into) {
+  for (int line = 0; line < lines; ++line) {
+    const float top = from.max[line] > into.max[line] ? from.max[line] : into.max[line];
+    const Vec f = exp2(set1(from.max[line] - top)), t = exp2(set1(into.max[line] - top));
+    into.max[line] = top;
+    float* lane = into.lane + line * kLanes;
+    store(lane, fma(load(from.lane + line * kLanes), f, mul(load(lane), t)));
+    const float* a = from.acc + int64_t{line} * shape.width;
+    float* acc = into.acc + int64_t{line} * shape.width;
+    for (int e = 0; e < shape.width; e += kVec) store(acc + e, fma(load(a + e), f, mul(load(acc + e), t)));
+  }
+}
+
+void finish(const TileShape& shape, int rows, const TileState& state, float* out, int64_t stride, float* lse) {
+  int line = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int h = 0; h < shape.group; ++h, ++line) {
+      const float sum = hsum(load(state.lane + line * kLanes));
+      const float over = sum == 0 ? 0 : 1 / sum;
+      const float* acc = state.acc + int64_t{line} * shape.width;
+      float* y = out + r * stride + h * shape.E;
+      for (int e = 0; e < shape.E; ++e)
+        y[e] = acc[e] * over + 0.0f;  // + 0: terms of masked keys may flip a zero's sign
+      if (lse == nullptr) continue;
+      lse[line] = sum == 0 ? -__builtin_inff()
+                           : static_cast<float>((state.max[line] + __builtin_log2(static_cast<double>(sum))) * kLn2);
+    }
+  }
+}
+
+void add_columns(const TileShape& shape, int rows, const uint64_t* visible, const float* s, const float* lse,
+                 float* columns) {
+  Vec total[kBlockVecs];
+  for (int n = 0; n < kBlockVecs; ++n) total[n] = load(columns + n * kVec);
+  int line = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int h = 0; h < shape.group; ++h, ++line, s += kBlock) {
+      if (visible[r] == 0) continue;
+      Vec x[kBlockVecs];
+      load_scores(s, visible[r], x);
+      const Vec base = set1(lse[line] * kLog2E);
+      for (int n = 0; n < kBlockVecs; ++n) total[n] = add(total[n], exp2(sub(x[n], base)));
+    }
+  }
+  for (int n = 0; n < kBlockVecs; ++n) store(columns + n * kVec, total[n]);
+}
+
+void norms(const TileShape& shape, const float* v, float* norms) {
+  for (int j = 0; j < kBlock; ++j, v += shape.width) {
+    Vec sum = zero();
+    for (int e = 0; e < shape.width; e += kVec) sum = fma(load(v + e), load(v + e), sum);
+    norms[j] = __builtin_sqrtf(hsum(sum));
+  }
+}
+
+}  // namespace
+
+extern const x86::TileKernels kAttendTiles = {load_queries, gather_keys, gather_values, scores,      softmax,
+                                              add_values,   merge,       finish,        add_columns, norms,
+                                              realign,      rope_row,    angles};
+
+}  // namespace kvilt::KVILT_ISA

@@ -1,0 +1,80 @@
+// kernels/x86/attend_tile.h: what attention does with registers, as plain functions over PODs; one table per ISA.
+// Role:       the seam between planning (attend.cc, column_sums.cc, rope.cc: no -m flags) and arithmetic
+// (attend_tile.cc and
+//             rotate_tile.cc: compiled once per ISA). This header includes nothing, so that those share no inline code.
+// Words:      a line is one (row, query head) pair; line = row * group + head within a tile of rows. A block is 64
+// logical
+//             positions; its columns are those positions, and a 64-bit mask has a bit per column.
+// Invariants: every function computes a line, and a column of it, in an order that does not depend on its neighbours.
+// Threads:    pure; scratch is the caller's.
+#pragma once
+
+#include <cstdint>
+
+namespace kvilt::x86 {
+
+inline constexpr int kBlock = 64;     // columns of a tile: kKeyBlock
+inline constexpr int kLanes = 16;     // lane sums kept per line (the AVX2 build uses the first 8)
+inline constexpr int kMaxHead = 512;  // E
+inline constexpr float kNoScore =
+    -3e38f;  // running maximum before the first key: finite, so that differences are not NaN
+
+enum class Element : int32_t { kF32, kF16, kBF16 };
+
+struct TileShape {
+  int32_t group = 1, E = 0;
+  int32_t width = 0;   // E rounded up to 16: row length of V tiles and of accumulators; the rest is zero
+  int32_t rotary = 0;  // R
+  bool interleaved = false;
+  float scale = 0;  // of the scores, times log2(e): softmax works in powers of two
+  Element kv = Element::kF32;
+};
+
+// The online softmax of `lines` lines: maximum, lane sums of exp2(score - maximum), and the weighted values.
+struct TileState {
+  float* max;   // lines
+  float* lane;  // lines x kLanes
+  float* acc;   // lines x width
+};
+
+struct TileKernels {
+  // q[line * E ..] = scale * the query, turned back by `rotation` (null: as it is). Interleaved pairs come out as
+  // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both.
+  void (*load_queries)(const TileShape&, const float* q, int64_t stride, int rows, const float* rotation, float* out);
+  // kt (E x 64) = the 64 keys at `keys`, transposed.
+  void (*gather_keys)(const TileShape&, const void* const* keys, float* kt);
+  // v (64 x width) = the 64 values at `values`.
+  void (*gather_values)(const TileShape&, const void* const* values, float* v);
+  // s (lines x 64), in the columns of `mask` alone, = q . kt.
+  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, float* s);
+  // s = exp2(s - new maximum), 0 in columns that are not in visible[row]; scale_back[line] = exp2(old - new maximum).
+  // Updates max and lane. A row that sees nothing keeps its state bit for bit.
+  void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);
+  // acc = acc * scale_back + sum over columns [first, last) of p * v; v points at the value of column `first`.
+  void (*add_values)(const TileShape&, int lines, const float* p, int first, int last, const float* v, int64_t v_stride,
+                     const float* scale_back, float* acc);
+  // into = into (+) from, by log-sum-exp.
+  void (*merge)(const TileShape&, int lines, const TileState& from, const TileState& into);
+  // out = acc / sum of lanes, or zeros for a line that saw no key; lse (lines, or null): log-sum-exp in natural units.
+  void (*finish)(const TileShape&, int rows, const TileState&, float* out, int64_t stride, float* lse);
+  // columns[64] += sum over lines of exp2(s - lse * log2(e)) where visible.
+  void (*add_columns)(const TileShape&, int rows, const uint64_t* visible, const float* s, const float* lse,
+                      float* columns);
+  // norms[64] = |v| of a gathered tile.
+  void (*norms)(const TileShape&, const float* v, float* norms);
+  // dst = src turned by rotation: count heads of the KV dtype.
+  void (*realign)(const TileShape&, const void* src, const float* rotation, int64_t count, void* dst);
+  // x: `heads` heads of E floats, turned by `rotation` in place.
+  void (*rope_row)(const TileShape&, float* x, int64_t heads, const float* rotation);
+  // rotation (cos[n], sin[n]) = magnitude * cos, sin of pos * inv_freq[i], computed in double.
+  void (*angles)(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
+};
+
+}  // namespace kvilt::x86
+
+namespace kvilt::avx2 {
+extern const x86::TileKernels kAttendTiles;
+}
+namespace kvilt::avx512 {
+extern const x86::TileKernels kAttendTiles;
+}

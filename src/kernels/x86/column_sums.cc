@@ -1,0 +1,131 @@
+// kernels/x86/column_sums.cc: how much some rows look at every position: a second pass over the scores with the known
+// lse. Idea:       one item per block of 64 positions, so that every sum is made by one thread, row tiles in order: in
+// float over
+//             at most kTileLines lines, in double beyond. Memory O(T).
+// Cost:       2 E flops a (line, key), half of attention; a block's keys are gathered once.
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/x86/attend.h"
+#include "kernels/x86/attend_tile.h"
+#include "kernels/x86/key_blocks.h"
+#include "tensor/view.h"
+
+namespace kvilt::x86 {
+namespace {
+
+constexpr int kTileLines = 128;
+
+// Tasks that add to the same array, in the order given.
+struct Target {
+  double* sums;
+  std::vector<const ColumnSumTask*> tasks;
+};
+
+class ColumnSums {
+ public:
+  ColumnSums(const TileKernels& isa, const AttendShape& shape) : isa_(isa), shape_(tile_shape(shape)) {
+    tile_rows_ = std::max(1, kTileLines / shape.group);
+    lines_ = tile_rows_ * shape_.group;
+  }
+
+  void run(std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
+    int64_t blocks = 0;
+    for (const ColumnSumTask& task : tasks) {
+      CHECK(task.attend != nullptr && task.attend->lse != nullptr);
+      auto target =
+          std::find_if(targets_.begin(), targets_.end(), [&](const Target& t) { return t.sums == task.sums; });
+      if (target == targets_.end()) target = targets_.insert(target, {task.sums, {}});
+      target->tasks.push_back(&task);
+      const AttendTask& attend = *task.attend;
+      if (!attend.pos.empty()) blocks = std::max(blocks, seen_blocks(attend.spans, attend.pos.back()).last);
+    }
+    pool.parallel_for(blocks * static_cast<int64_t>(targets_.size()), [&](int64_t i, int) {
+      const Target& target = targets_[i / blocks];
+      for (const ColumnSumTask* task : target.tasks) add_block(*task, i % blocks);
+    });
+  }
+
+ private:
+  struct Scratch {
+    float *q, *kt, *v, *s;
+  };
+
+  Scratch scratch() const {
+    thread_local Buffer buffer;
+    const size_t E = static_cast<size_t>(shape_.E), width = static_cast<size_t>(shape_.width);
+    const size_t lines = static_cast<size_t>(lines_);
+    const size_t floats = kBlock * (E + width) + lines * (E + kBlock);
+    if (buffer.bytes() < floats * sizeof(float)) buffer = Buffer(floats * sizeof(float));
+    float* memory = buffer.as<float>();
+    return {memory + kBlock * (E + width), memory, memory + kBlock * E, memory + kBlock * (E + width) + lines * E};
+  }
+
+  void add_block(const ColumnSumTask& task, int64_t b) const;
+
+  const TileKernels& isa_;
+  const TileShape shape_;
+  int tile_rows_ = 1;
+  int lines_ = 1;
+  std::vector<Target> targets_;
+};
+
+void ColumnSums::add_block(const ColumnSumTask& task, int64_t b) const {
+  const AttendTask& attend = *task.attend;
+  const int32_t rows = static_cast<int32_t>(attend.pos.size());
+  if (rows == 0 || attend.pos[rows - 1] < b * kBlock) return;
+  KeyBlock block;
+  KeyBlocks(shape_, attend.spans).locate(b, block);
+  if (block.present == 0) return;
+  const Scratch scratch = this->scratch();
+  double sums[kBlock] = {};
+  bool gathered = false;
+  uint64_t visible[kTileLines];
+  for (int32_t first = 0; first < rows; first += tile_rows_) {
+    const int32_t count = std::min(tile_rows_, rows - first);
+    if (attend.pos[first + count - 1] < b * kBlock) continue;
+    uint64_t wanted = 0;
+    for (int r = 0; r < count; ++r) {
+      wanted |= visible[r] = block.present & visible_columns(attend.mask, attend.pos[first + r], b);
+    }
+    if (wanted == 0) continue;
+    if (!gathered) isa_.gather_keys(shape_, block.k, scratch.kt);
+    gathered = true;
+    for (int t = 0; t < block.turn_count; ++t) {
+      const Turn& turn = block.turns[t];
+      if ((turn.columns & wanted) == 0) continue;
+      isa_.load_queries(shape_, attend.q + first * attend.q_stride, attend.q_stride, count, turn.rotation, scratch.q);
+      isa_.scores(shape_, scratch.q, count * shape_.group, scratch.kt, turn.columns & wanted, scratch.s);
+    }
+    alignas(64) float columns[kBlock] = {};
+    isa_.add_columns(shape_, count, visible, scratch.s, attend.lse + int64_t{first} * shape_.group, columns);
+    for (int j = 0; j < kBlock; ++j) sums[j] += columns[j];
+  }
+  if (!gathered) return;
+  alignas(64) float norms[kBlock];
+  std::fill_n(norms, kBlock, 1.0f);
+  if (task.value_norm) {
+    isa_.gather_values(shape_, block.v, scratch.v);
+    isa_.norms(shape_, scratch.v, norms);
+  }
+  for (uint64_t left = block.present; left != 0; left &= left - 1) {
+    const int j = __builtin_ctzll(left);
+    task.sums[b * kBlock + j] += sums[j] * norms[j];
+  }
+}
+
+}  // namespace
+}  // namespace kvilt::x86
+
+namespace kvilt::avx2 {
+void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
+  x86::ColumnSums(kAttendTiles, shape).run(tasks, pool);
+}
+}  // namespace kvilt::avx2
+
+namespace kvilt::avx512 {
+void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
+  x86::ColumnSums(kAttendTiles, shape).run(tasks, pool);
+}
+}  // namespace kvilt::avx512

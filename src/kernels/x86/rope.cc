@@ -1,0 +1,52 @@
+// kernels/x86/rope.cc: RoPE when K and Q are made, and realignment of stored keys for the copying placement.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/x86/attend.h"
+#include "kernels/x86/attend_tile.h"
+#include "kernels/x86/key_blocks.h"
+
+namespace kvilt::x86 {
+namespace {
+
+constexpr int64_t kRowsPerItem = 16;
+
+void rope_rows(const TileKernels& isa, Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config,
+               ThreadPool& pool) {
+  const int half = config.rotary_dim / 2;
+  CHECK(config.rotary_dim % 2 == 0 && config.rotary_dim <= E && E <= kMaxHead);
+  CHECK(static_cast<int>(config.inv_freq.size()) == half && static_cast<int64_t>(pos.size()) == x.rows &&
+        x.cols % E == 0);
+  TileShape shape;
+  shape.E = E;
+  shape.rotary = config.rotary_dim;
+  shape.interleaved = config.pairs == RopePairs::kInterleaved;
+  pool.parallel_for((x.rows + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    alignas(64) float rotation[kMaxHead];
+    for (int64_t r = item * kRowsPerItem; r < std::min(x.rows, (item + 1) * kRowsPerItem); ++r) {
+      isa.angles(pos[r], config.inv_freq.data(), half, config.magnitude, rotation);
+      isa.rope_row(shape, x.row(r), x.cols / E, rotation);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kvilt::x86
+
+namespace kvilt::avx2 {
+void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
+  kAttendTiles.realign(x86::tile_shape(shape), src, rotation, count, dst);
+}
+void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
+  x86::rope_rows(kAttendTiles, x, E, pos, config, pool);
+}
+}  // namespace kvilt::avx2
+
+namespace kvilt::avx512 {
+void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
+  kAttendTiles.realign(x86::tile_shape(shape), src, rotation, count, dst);
+}
+void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
+  x86::rope_rows(kAttendTiles, x, E, pos, config, pool);
+}
+}  // namespace kvilt::avx512

@@ -1,0 +1,12 @@
+// kernels/x86/rotate_tile.h: rotations as compiled for one ISA; contracts in attend_tile.h. For per-ISA files alone.
+#pragma once
+
+#include "kernels/x86/attend_tile.h"
+
+namespace kvilt::KVILT_ISA {
+
+void realign(const x86::TileShape& shape, const void* src, const float* rotation, int64_t count, void* dst);
+void rope_row(const x86::TileShape& shape, float* x, int64_t heads, const float* rotation);
+void angles(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
+
+}  // namespace kvilt::KVILT_ISA
