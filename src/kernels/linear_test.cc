@@ -1,0 +1,273 @@
+// Linear layers and row operations: every backend against the reference, op x dtype, and against itself bit by bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/dispatch.h"
+#include "kernels/reference/backend.h"
+#include "kernels/reference/dequantize.h"
+#include "kernels/weight_samples.h"
+
+namespace kvilt {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                            DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+bool is_quantised(DType type) { return dtype_info(type).block > 1; }
+
+std::vector<float> random_floats(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// What the int8 kernels make of activations: groups of 32 rounded to 127 steps of their largest magnitude.
+std::vector<float> rounded_activations(const std::vector<float>& x) {
+  std::vector<float> out(x.size());
+  for (size_t g = 0; g < x.size(); g += 32) {
+    float peak = 0;
+    for (size_t i = g; i < g + 32; ++i) peak = std::max(peak, std::fabs(x[i]));
+    const float scale = peak / 127, inverse = peak > 0 ? 127 / peak : 0;
+    for (size_t i = g; i < g + 32; ++i) out[i] = std::nearbyint(x[i] * inverse) * scale;
+  }
+  return out;
+}
+
+double norm(const std::vector<float>& v) {
+  double sum = 0;
+  for (const float value : v) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+// |a - b| / |b|
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> difference(a.size());
+  for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return norm(difference) / norm(b);
+}
+
+struct Case {
+  DType type;
+  int64_t N, K;
+};
+
+// One weight of a case in one backend, and its matmul over rows [begin, end) of x.
+class Linear {
+ public:
+  Linear(const Backend& backend, const Case& shape, ThreadPool& pool) : backend_(backend), shape_(shape), pool_(pool) {
+    bytes_ = random_weight(shape.type, shape.N, shape.K, 7);
+    packed_ = backend.pack({bytes_.data(), shape.type, shape.N, shape.K}, pool);
+  }
+  const PackedWeight& packed() const { return *packed_; }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  std::vector<float> run(const std::vector<float>& x, ThreadPool* pool = nullptr) const {
+    const int64_t T = static_cast<int64_t>(x.size()) / shape_.K;
+    std::vector<float> y(static_cast<size_t>(T * shape_.N), std::numeric_limits<float>::quiet_NaN());
+    const MatmulJob job = {packed_.get(), nullptr, Mat<float>(y.data(), T, shape_.N), false};
+    backend_.matmul(Mat<const float>(x.data(), T, shape_.K), {&job, 1}, pool == nullptr ? pool_ : *pool);
+    return y;
+  }
+
+ private:
+  const Backend& backend_;
+  Case shape_;
+  ThreadPool& pool_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<PackedWeight> packed_;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const DType type : kTypes) {
+    const int block = dtype_info(type).block;
+    for (const int64_t N : {1, 15, 16, 48, 97}) {
+      for (const int64_t K : {1, 2, 3, 5}) list.push_back({type, N, K * (block == 1 ? 1 : block)});
+    }
+    list.push_back({type, 33, block == 256 ? 1024 : 896});
+    if (block == 1) list.push_back({type, 20, 341}), list.push_back({type, 64, 172});
+  }
+  return list;
+}
+
+class BackendTest : public testing::TestWithParam<std::string_view> {
+ protected:
+  const Backend& backend() const { return **find_backend(GetParam()); }
+  bool is_reference() const { return GetParam() == "reference"; }
+  ThreadPool pool_{2};
+};
+
+TEST_P(BackendTest, MatmulEqualsReferenceOnTheSameActivations) {
+  for (const Case& shape : cases()) {
+    const Linear ours(backend(), shape, pool_), reference(reference::backend(), shape, pool_);
+    for (const int64_t T : {1, 2, 5, 13, 31}) {
+      const auto x = random_floats(static_cast<size_t>(T * shape.K), 11);
+      const bool int8 = is_quantised(shape.type) && !is_reference();
+      const auto expected = reference.run(int8 ? rounded_activations(x) : x);
+      // fp32 sums over K; cancelling terms in small shapes leave a few ulps of the largest.
+      EXPECT_LT(distance(ours.run(x), expected), 3e-6)
+          << dtype_info(shape.type).name << " T " << T << " N " << shape.N << " K " << shape.K;
+    }
+  }
+}
+
+TEST_P(BackendTest, RoundingOfActivationsCostsLittle) {
+  for (const DType type : kTypes) {
+    const Case shape = {type, 64, 1024};
+    const auto x = random_floats(static_cast<size_t>(8 * shape.K), 3);
+    const double error =
+        distance(Linear(backend(), shape, pool_).run(x), Linear(reference::backend(), shape, pool_).run(x));
+    EXPECT_LT(error, is_quantised(type) ? 1e-2 : 2e-6) << dtype_info(type).name;
+  }
+}
+
+TEST_P(BackendTest, RowsDependOnThemselvesAlone) {
+  for (const DType type : kTypes) {
+    const Case shape = {type, 83, dtype_info(type).block == 256 ? 768 : 864};
+    const Linear linear(backend(), shape, pool_);
+    const auto x = random_floats(static_cast<size_t>(100 * shape.K), 5);
+    const auto K = static_cast<size_t>(shape.K), N = static_cast<size_t>(shape.N);
+    const auto whole = linear.run(x);
+    for (const int threads : {1, 2, 3}) {
+      ThreadPool pool(threads);
+      for (const size_t T : {1, 2, 3, 5, 7, 8, 12, 13, 17, 24, 64, 100}) {
+        for (const size_t first : {size_t{0}, 100 - T}) {
+          const std::vector<float> part(x.begin() + static_cast<long>(first * K),
+                                        x.begin() + static_cast<long>((first + T) * K));
+          const auto y = linear.run(part, &pool);
+          EXPECT_EQ(std::memcmp(y.data(), whole.data() + first * N, y.size() * sizeof(float)), 0)
+              << dtype_info(type).name << " T " << T << " first " << first << " threads " << threads;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BackendTest, ABitOfAWeightOrAnActivationIsSeen) {  // power: the comparisons above could fail
+  for (const DType type : kTypes) {
+    const Case shape = {type, 17, 512};
+    auto x = random_floats(static_cast<size_t>(3 * shape.K), 5);
+    const Linear linear(backend(), shape, pool_);
+    const auto y = linear.run(x);
+    x[static_cast<size_t>(2 * shape.K + 77)] += 1.5f;
+    const auto changed = linear.run(x);
+    EXPECT_EQ(std::memcmp(y.data(), changed.data(), 2 * 17 * sizeof(float)), 0);
+    int seen = 0;  // by every weight that is not zero
+    for (size_t n = 2 * 17; n < 3 * 17; ++n) seen += y[n] != changed[n];
+    EXPECT_GE(seen, 13) << dtype_info(type).name;
+
+    auto bytes = linear.bytes();
+    bytes[bytes.size() - 1 - (type == DType::kQ6_K ? 30 : 0)] ^= std::byte{0x10};  // last row, last block
+    const auto packed = backend().pack({bytes.data(), type, shape.N, shape.K}, pool_);
+    std::vector<float> other(3 * 17);
+    const MatmulJob job = {packed.get(), nullptr, Mat<float>(other.data(), 3, 17), false};
+    backend().matmul(Mat<const float>(x.data(), 3, shape.K), {&job, 1}, pool_);
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(std::memcmp(&other[r * 17], &changed[r * 17], 16 * sizeof(float)), 0) << dtype_info(type).name;
+      EXPECT_NE(other[r * 17 + 16], changed[r * 17 + 16]) << dtype_info(type).name;
+    }
+  }
+}
+
+TEST_P(BackendTest, JobsShareX) {
+  const int64_t K = 256, T = 21;
+  const Linear a(backend(), {DType::kQ8_0, 40, K}, pool_), b(backend(), {DType::kF32, 16, K}, pool_),
+      c(backend(), {DType::kQ4_K, 7, K}, pool_);
+  const auto x = random_floats(static_cast<size_t>(T * K), 5);
+  const auto bias = random_floats(40, 6);
+  std::vector<float> wide(static_cast<size_t>(T * 64), 2), out_c(static_cast<size_t>(T * 7));
+  const Mat<float> y(wide.data(), T, 64);
+  const MatmulJob jobs[] = {{&a.packed(), bias.data(), y.slice_cols(0, 40), false},
+                            {&b.packed(), nullptr, y.slice_cols(41, 57), true},
+                            {&c.packed(), nullptr, Mat<float>(out_c.data(), T, 7), false}};
+  backend().matmul(Mat<const float>(x.data(), T, K), jobs, pool_);
+  const auto ya = a.run(x), yb = b.run(x);
+  EXPECT_EQ(out_c, c.run(x));
+  for (int64_t r = 0; r < T; ++r) {
+    const float* row = y.row(r);
+    for (int64_t n = 0; n < 40; ++n) {
+      EXPECT_NEAR(row[n], ya[static_cast<size_t>(r * 40 + n)] + bias[static_cast<size_t>(n)], 1e-5);
+    }
+    EXPECT_EQ(row[40], 2);
+    for (int64_t n = 0; n < 16; ++n) EXPECT_NEAR(row[41 + n], 2 + yb[static_cast<size_t>(r * 16 + n)], 1e-5);
+    for (int64_t n = 57; n < 64; ++n) EXPECT_EQ(row[n], 2);
+  }
+}
+
+TEST_P(BackendTest, PackingKeepsTheSize) {
+  for (const DType type : kTypes) {
+    const Linear linear(backend(), {type, 128, 1024}, pool_);
+    EXPECT_LE(static_cast<double>(linear.packed().bytes), 1.1 * static_cast<double>(linear.bytes().size()));
+    EXPECT_GE(linear.packed().bytes, linear.bytes().size());
+  }
+}
+
+TEST_P(BackendTest, NormsEqualReference) {
+  for (const int64_t cols : {1, 7, 64, 341, 896}) {
+    const auto x = random_floats(static_cast<size_t>(5 * cols), 1),
+               weight = random_floats(static_cast<size_t>(cols), 2);
+    std::vector<float> ours(x.size()), expected(x.size());
+    backend().rms_norm(Mat<const float>(x.data(), 5, cols), weight.data(), 1e-6f, Mat<float>(ours.data(), 5, cols),
+                       pool_);
+    reference::backend().rms_norm(Mat<const float>(x.data(), 5, cols), weight.data(), 1e-6f,
+                                  Mat<float>(expected.data(), 5, cols), pool_);
+    EXPECT_LT(distance(ours, expected), 1e-6) << cols;
+    std::vector<float> in_place = x;
+    backend().rms_norm(Mat<const float>(in_place.data(), 5, cols), weight.data(), 1e-6f,
+                       Mat<float>(in_place.data(), 5, cols), pool_);
+    EXPECT_EQ(in_place, ours);
+  }
+  for (const int E : {8, 20, 64, 128}) {
+    const int64_t cols = 3 * E;
+    const auto x = random_floats(static_cast<size_t>(4 * (cols + 5)), 1),
+               weight = random_floats(static_cast<size_t>(E), 2);
+    auto ours = x, expected = x;
+    backend().head_norm(Mat<float>(ours.data(), 4, cols, cols + 5), E, weight.data(), 1e-6f, pool_);
+    reference::backend().head_norm(Mat<float>(expected.data(), 4, cols, cols + 5), E, weight.data(), 1e-6f, pool_);
+    EXPECT_LT(distance(ours, expected), 1e-6) << E;
+    EXPECT_NE(ours, x);
+    EXPECT_EQ(ours[static_cast<size_t>(cols)], x[static_cast<size_t>(cols)]);  // beyond the row's heads
+  }
+}
+
+TEST_P(BackendTest, SiluEqualsReference) {
+  for (const int64_t cols : {1, 9, 64, 333}) {
+    auto gate = random_floats(static_cast<size_t>(3 * cols), 1);
+    const auto up = random_floats(static_cast<size_t>(3 * cols), 2);
+    for (size_t i = 0; i < gate.size(); i += 3) gate[i] *= 20;
+    gate[0] = 200, gate[gate.size() - 1] = -200;
+    auto expected = gate;
+    backend().silu_mul(Mat<float>(gate.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
+    reference::backend().silu_mul(Mat<float>(expected.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      EXPECT_NEAR(gate[i], expected[i], 1e-6 + 1e-6 * std::fabs(expected[i])) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names().begin(), backend_names().end()),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST(Dispatch, NamesAndErrors) {
+  ASSERT_FALSE(backend_names().empty());
+  EXPECT_EQ(backend_names().back(), "reference");
+  for (const std::string_view name : backend_names()) EXPECT_EQ((*find_backend(name))->name(), name);
+  const auto unknown = find_backend("sse");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code, Code::kInvalidArgument);
+  EXPECT_NE(unknown.error().message.find("reference"), std::string::npos);
+  ASSERT_EQ(setenv("KVILT_BACKEND", "reference", 1), 0);
+  EXPECT_EQ((*find_backend("auto"))->name(), "reference");
+  ASSERT_EQ(unsetenv("KVILT_BACKEND"), 0);
+  EXPECT_EQ((*find_backend("auto"))->name(), backend_names().front());
+}
+
+}  // namespace
+}  // namespace kvilt

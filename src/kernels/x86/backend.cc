@@ -1,0 +1,217 @@
+// kernels/x86/backend.cc: plans linear layers for the per-ISA kernels: activations packed once, parts for the pool,
+// scratch. Role:       the x86 Backends; compiled without -m flags. Kernels do the arithmetic (matmul.cc,
+// matmul_float.cc, rows.cc). Invariants: how work is cut never enters a result (kernels.h), so parts may be as large as
+// the machine likes. Cost:       no allocation once the scratch has grown to the largest call; scratch is kept per
+// calling thread.
+#include "kernels/x86/backend.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/x86/attend.h"
+#include "kernels/x86/kernels.h"
+#include "kernels/x86/pack.h"
+
+namespace kvilt::x86 {
+namespace {
+
+struct AttentionOps {
+  decltype(&avx2::attend) attend;
+  decltype(&avx2::column_sums) column_sums;
+  decltype(&avx2::realign) realign;
+  decltype(&avx2::rope) rope;
+};
+
+std::byte* grown(Buffer& buffer, int64_t bytes) {
+  if (static_cast<size_t>(bytes) > buffer.bytes()) buffer = Buffer(static_cast<size_t>(bytes) * 5 / 4);
+  return buffer.as<std::byte>();
+}
+
+// One thread's working memory; it only grows.
+struct Scratch {
+  Buffer quantised, interleaved, panels;
+  std::vector<MatmulPart> parts;
+  std::vector<DType> dtypes;  // of parts
+};
+Scratch& scratch() {
+  thread_local Scratch instance;
+  return instance;
+}
+
+// Rows in blocks of at most `max_rows`, as even as can be: block b starts at row begin(b).
+struct RowBlocks {
+  int64_t rows, count;
+  int64_t begin(int64_t b) const { return b * (rows / count) + std::min(b, rows % count); }
+};
+
+class X86Backend final : public Backend {
+ public:
+  X86Backend(std::string_view name, const Kernels& kernels, const AttentionOps& attention)
+      : name_(name), kernels_(kernels), attention_(attention) {}
+
+  std::string_view name() const override { return name_; }
+
+  std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
+    return x86::pack(w, pool);
+  }
+
+  void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const override;
+  void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const override;
+  void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const override;
+  void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override;
+
+  void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
+            ThreadPool& pool) const override {
+    attention_.rope(x, E, pos, rope, pool);
+  }
+  void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const override {
+    attention_.attend(shape, tasks, pool);
+  }
+  void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const override {
+    attention_.column_sums(shape, tasks, pool);
+  }
+  void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
+               void* dst) const override {
+    attention_.realign(shape, src, rotation, count, dst);
+  }
+
+ private:
+  void pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const;
+  void add_parts(const MatmulJob& job, MatmulPart part, int threads) const;
+
+  const std::string_view name_;
+  const Kernels& kernels_;
+  const AttentionOps attention_;
+};
+
+// Calls body(first row, end row) over slices of rows worth about `row_cost` floats each; few rows stay on this thread.
+template <class Body>
+void for_row_slices(int64_t rows, int64_t row_cost, ThreadPool& pool, Body body) {
+  constexpr int64_t kSlice = 16384;  // floats: a few microseconds
+  const int64_t slice = std::max<int64_t>(1, kSlice / std::max<int64_t>(1, row_cost));
+  pool.parallel_for((rows + slice - 1) / slice,
+                    [&](int64_t i, int) { body(i * slice, std::min(rows, (i + 1) * slice)); });
+}
+
+void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const {
+  const int64_t row_bytes = quantised ? x.cols / kGroup * kRecordBytes : x.cols * 4;
+  std::byte* out = grown(quantised ? scratch().quantised : scratch().interleaved, row_bytes * x.rows);
+  for_row_slices(blocks.count, x.cols * (x.rows / blocks.count), pool, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t row = blocks.begin(b);
+      const RowsIn in = {x.data + row * x.stride, x.stride, blocks.begin(b + 1) - row, x.cols};
+      (quantised ? kernels_.quantize : kernels_.interleave)(in, out + row * row_bytes);
+    }
+  });
+}
+
+// Few rows: slices of weight bytes, since bandwidth is the bound. Many rows: panels of columns; and where a weight has
+// too few of them for the threads, the rows are cut as well.
+void X86Backend::add_parts(const MatmulJob& job, MatmulPart part, int threads) const {
+  const auto& w = static_cast<const BlockedWeight&>(*job.w);
+  const int64_t weight_bytes = static_cast<int64_t>(w.bytes);
+  const int64_t block_count = (w.N + kBlockRows - 1) / kBlockRows;
+  int64_t columns = kPanelColumns;
+  int64_t row_cuts = 1;
+  if (part.rows <= 16) {
+    const int64_t bytes = std::clamp<int64_t>(weight_bytes / (8 * threads), 16 << 10, 256 << 10);
+    columns = std::max<int64_t>(1, bytes * block_count / weight_bytes) * kBlockRows;
+    columns = (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+  } else if (threads > 1) {
+    const int64_t panels = (w.N + kPanelColumns - 1) / kPanelColumns;
+    row_cuts = std::clamp<int64_t>(4 * threads / panels, 1, std::max<int64_t>(1, part.rows / 64));
+  }
+  for (int64_t cut = 0; cut < row_cuts; ++cut) {
+    part.block_begin = part.blocks * cut / row_cuts;
+    part.block_end = part.blocks * (cut + 1) / row_cuts;
+    for (int64_t n = 0; n < w.N; n += columns) {
+      part.n_begin = n;
+      part.n_end = std::min(w.N, n + columns);
+      scratch().parts.push_back(part);
+      scratch().dtypes.push_back(w.dtype);
+    }
+  }
+}
+
+void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
+  if (x.rows == 0 || jobs.empty()) return;
+  const RowBlocks blocks = {x.rows, (x.rows + kernels_.max_rows - 1) / kernels_.max_rows};
+  bool any_quantised = false, any_float = false;
+  for (const MatmulJob& job : jobs) {
+    CHECK(job.w->K == x.cols && job.w->N == job.y.cols && x.rows == job.y.rows);
+    (is_float(job.w->dtype) ? any_float : any_quantised) = true;
+  }
+  if (any_quantised) pack_rows(x, blocks, true, pool);
+  if (any_float) pack_rows(x, blocks, false, pool);
+
+  Scratch& s = scratch();
+  s.parts.clear();
+  s.dtypes.clear();
+  for (const MatmulJob& job : jobs) {
+    const auto& w = static_cast<const BlockedWeight&>(*job.w);
+    MatmulPart part = {};
+    part.w = w.blocks.as<std::byte>();
+    part.layout = &w.layout;
+    part.K = w.K;
+    part.N = w.N;
+    part.x = (is_float(w.dtype) ? s.interleaved : s.quantised).as<std::byte>();
+    part.rows = x.rows;
+    part.blocks = blocks.count;
+    part.y = job.y.data;
+    part.y_stride = job.y.stride;
+    part.bias = job.bias;
+    part.accumulate = job.accumulate;
+    add_parts(job, part, pool.size());
+  }
+  const int64_t panel_bytes =
+      std::max((x.cols / kGroup + 1) * kPanelGroupBytes, any_float ? (x.cols + 1) * kPanelColumns * 4 : 0);
+  const int64_t panel_stride = (panel_bytes + 4095) / 4096 * 4096;
+  std::byte* panels = grown(s.panels, panel_stride * pool.size());
+  pool.parallel_for(static_cast<int64_t>(s.parts.size()), [&](int64_t i, int worker) {
+    MatmulPart part = s.parts[static_cast<size_t>(i)];
+    part.panel = panels + worker * panel_stride;
+    kernels_.matmul[static_cast<int>(s.dtypes[static_cast<size_t>(i)])](part);
+  });
+}
+
+void X86Backend::rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const {
+  CHECK(x.rows == y.rows && x.cols == y.cols);
+  for_row_slices(x.rows, x.cols, pool, [&](int64_t begin, int64_t end) {
+    kernels_.rms_norm({x.data + begin * x.stride, x.stride, end - begin, x.cols}, weight, eps,
+                      y.data + begin * y.stride, y.stride);
+  });
+}
+
+void X86Backend::head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const {
+  CHECK(E > 0 && x.cols % E == 0);
+  for_row_slices(x.rows, x.cols, pool, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = x.data + r * x.stride;
+      kernels_.rms_norm({row, E, x.cols / E, E}, weight, eps, row, E);
+    }
+  });
+}
+
+void X86Backend::silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const {
+  CHECK(gate.rows == up.rows && gate.cols == up.cols);
+  for_row_slices(gate.rows, gate.cols, pool, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) kernels_.silu_mul(gate.row(r), up.row(r), gate.cols);
+  });
+}
+
+}  // namespace
+
+const Backend& avx2_backend() {
+  static const X86Backend instance("avx2", avx2::kKernels,
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope});
+  return instance;
+}
+
+const Backend& avx512_backend() {
+  static const X86Backend instance("avx512", avx512::kKernels,
+                                   {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope});
+  return instance;
+}
+
+}  // namespace kvilt::x86

@@ -1,0 +1,79 @@
+// kernels/x86/kernels.h: what backend.cc and the per-ISA files say to each other: PODs and a table of functions.
+// Invariants: nothing here emits code. Files built with -m flags include this, linear_simd.h and C headers only.
+//
+// Packed weights (pack.cc). 16 weight rows ("lanes") make a block; a block holds planes, each 64-byte aligned:
+//   quants   per group of 32 k, 64-byte words of 16 lanes x 4 k. 4-bit: word z holds k 8z..8z+3 in the low nibbles and
+//            8z+4..8z+7 in the high ones; 8-bit: word j holds k 4j..4j+3. Values are unsigned, offset by 2^(bits-1).
+//   highs    per group: the fifth bit of quad j is bit j of one word; or bits 4-5 of quad j are bit pair j%4 of word
+//   j/4. scales   fp16 x 16 lanes, per group (Qx_0, Qx_1) or per 256 k (Qx_K); mins likewise (Qx_1: m, Qx_K: dmin). sub
+//   8-bit x 16 lanes: sub-block scales of Qx_K (per 32 k; Q6_K: per 16 k, signed); submins likewise.
+// F32: per k 16 floats. F16: per k 16 halves. BF16: per pair of k 16 pairs.
+//
+// Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
+// most); a row block holds per group of 32 k: int32 quads[8][m] (4 int8 each), float scale[m], float scaled_sum[m]
+// (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
+// per k float x[m].
+//
+// One output is, in every kernel and for every shape: acc = 0; for groups in order: t = float(int dot) * weight scale
+// [fma second half]; acc = fma(t, x scale, acc); [acc = fma(weight min, scaled_sum, acc)]; then + bias, then + y.
+// Integer dots are exact, so the kernels agree bit by bit and a row's bits depend on nothing but the row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace kvilt::x86 {
+
+inline constexpr int64_t kBlockRows = 16;     // weight rows of a block
+inline constexpr int64_t kGroup = 32;         // k of a group
+inline constexpr int64_t kRecordBytes = 52;   // packed activations: bytes of one row and group
+inline constexpr int64_t kPanelColumns = 32;  // weight rows decoded at once when there are many x rows
+inline constexpr int64_t kPanelGroupBytes = kPanelColumns * (kGroup + 3 * 4);
+inline constexpr int kDTypes = 12;
+
+// Offsets of the planes in a block; -1: no such plane.
+struct Layout {
+  int64_t quants = 0, highs = -1, scales = -1, mins = -1, sub = -1, submins = -1;
+  int64_t bytes = 0;  // of a block
+};
+
+// A part of one matmul: weight rows [n_begin, n_end) x row blocks [block_begin, block_end).
+struct MatmulPart {
+  const std::byte* w;
+  const Layout* layout;
+  int64_t K, N;
+  int64_t n_begin, n_end;  // n_begin is a multiple of kBlockRows; n_end is one or is N
+  const std::byte* x;      // packed activations of all rows
+  int64_t rows, blocks;    // of the whole x
+  int64_t block_begin, block_end;
+  float* y;
+  int64_t y_stride;
+  const float* bias;  // N, or null
+  bool accumulate;
+  std::byte* panel;  // scratch of this worker, K / kGroup * kPanelGroupBytes or K * kPanelColumns * 4
+};
+
+struct RowsIn {
+  const float* x;
+  int64_t stride, rows, cols;
+};
+
+struct Kernels {
+  int max_rows;                                          // rows of a row block
+  void (*quantize)(const RowsIn& in, std::byte* out);    // one row block
+  void (*interleave)(const RowsIn& in, std::byte* out);  // one row block, for float weights
+  void (*matmul[kDTypes])(const MatmulPart& part);       // by DType; null: no such weight
+  void (*rms_norm)(const RowsIn& in, const float* weight, float eps, float* y, int64_t y_stride);
+  void (*silu_mul)(float* gate, const float* up, int64_t count);
+};
+
+}  // namespace kvilt::x86
+
+namespace kvilt::avx2 {
+extern const x86::Kernels kKernels;
+}
+namespace kvilt::avx512 {
+extern const x86::Kernels kKernels;
+}

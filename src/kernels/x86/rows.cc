@@ -1,0 +1,162 @@
+// kernels/x86/rows.cc: work along rows of activations: packing them for matmul, RMSNorm, SiLU; built once per ISA.
+// Invariants: every row is handled alone, in an order that depends on its length only.
+#include "kernels/x86/kernels.h"
+#include "kernels/x86/linear_simd.h"
+
+namespace kvilt::KVILT_ISA {
+
+using x86::kGroup;
+using x86::kRecordBytes;
+using x86::RowsIn;
+
+namespace {
+
+// 32 floats as 8 quads of int8 = round(x * inverse).
+KVILT_INLINE __m256i quads_of(const float* x, float inverse) {
+  const __m256 scale = _mm256_set1_ps(inverse);
+  const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
+  const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), scale));
+  const __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), scale));
+  const __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), scale));
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+  return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+KVILT_INLINE float max_abs(const float* x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  const __m256 a =
+      _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x)), _mm256_andnot_ps(sign, _mm256_loadu_ps(x + 8)));
+  const __m256 b =
+      _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + 16)), _mm256_andnot_ps(sign, _mm256_loadu_ps(x + 24)));
+  const __m256 c = _mm256_max_ps(a, b);
+  const __m128 d = _mm_max_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
+  const __m128 e = _mm_max_ps(d, _mm_movehl_ps(d, d));
+  return _mm_cvtss_f32(_mm_max_ss(e, _mm_movehdup_ps(e)));
+}
+
+KVILT_INLINE int32_t add4(__m128i v) {
+  const __m128i a = _mm_add_epi32(v, _mm_unpackhi_epi64(v, v));
+  return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 1)));
+}
+
+void quantize(const RowsIn& in, std::byte* out) {
+  const int64_t m = in.rows, groups = in.cols / kGroup;
+  for (int64_t r = 0; r < m; ++r) {
+    const float* x = in.x + r * in.stride;
+    std::byte* record = out + r * 4;
+    for (int64_t g = 0; g < groups; ++g, x += kGroup, record += kRecordBytes * m) {
+      const float peak = max_abs(x);
+      const float scale = peak / 127.0f;
+      const __m256i quads = quads_of(x, peak > 0 ? 127.0f / peak : 0.0f);
+      const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), quads), _mm256_set1_epi16(1));
+      const int32_t low = add4(_mm256_castsi256_si128(sums)), high = add4(_mm256_extracti128_si256(sums, 1));
+      int32_t words[13];
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), quads);
+      const float scaled_sum = scale * static_cast<float>(low + high);
+      std::memcpy(&words[8], &scale, 4);
+      std::memcpy(&words[9], &scaled_sum, 4);
+      words[10] = -(low + high);
+      words[11] = -low;
+      words[12] = -high;
+      for (int i = 0; i < 13; ++i) std::memcpy(record + i * m * 4, &words[i], 4);
+    }
+  }
+}
+
+void interleave(const RowsIn& in, std::byte* out) {
+  auto* to = reinterpret_cast<float*>(out);
+  for (int64_t r = 0; r < in.rows; ++r) {
+    const float* x = in.x + r * in.stride;
+    for (int64_t k = 0; k < in.cols; ++k) to[k * in.rows + r] = x[k];
+  }
+}
+
+void rms_norm(const RowsIn& in, const float* weight, float eps, float* y, int64_t y_stride) {
+  for (int64_t r = 0; r < in.rows; ++r) {
+    const float* x = in.x + r * in.stride;
+    float* out = y + r * y_stride;
+    VF squares = zero_f(), squares2 = zero_f();
+    int64_t c = 0;
+    for (; c + 2 * kLanes <= in.cols; c += 2 * kLanes) {
+      const VF a = load(x + c), b = load(x + c + kLanes);
+      squares = fma(a, a, squares);
+      squares2 = fma(b, b, squares2);
+    }
+    for (; c < in.cols; c += kLanes) {
+      const VF a = load_some(x + c, static_cast<int>(in.cols - c < kLanes ? in.cols - c : kLanes));
+      squares = fma(a, a, squares);
+    }
+    const float mean = sum(add(squares, squares2)) / static_cast<float>(in.cols);
+    const VF inverse = set(1.0f / __builtin_sqrtf(mean + eps));
+    for (c = 0; c + kLanes <= in.cols; c += kLanes) store(out + c, mul(mul(load(x + c), inverse), load(weight + c)));
+    if (c < in.cols) {
+      const int left = static_cast<int>(in.cols - c);
+      store_some(out + c, mul(mul(load_some(x + c, left), inverse), load_some(weight + c, left)), left);
+    }
+  }
+}
+
+// e^x for x in [-87, 88]: 2^n e^r with |r| <= ln 2 / 2 and the Taylor polynomial of degree 7 (error below 1e-7
+// relative).
+KVILT_INLINE VF exp_of(VF x) {
+  x = max_f(set(-87.0f), min_f(set(88.0f), x));  // NaN in x passes both
+  const VI n = to_int(mul(x, set(1.44269504f)));
+  const VF nf = to_float(n);
+  VF r = fma(nf, set(-0.693359375f), x);
+  r = fma(nf, set(2.12194440e-4f), r);
+  VF p = set(1.0f / 5040);
+  p = fma(p, r, set(1.0f / 720));
+  p = fma(p, r, set(1.0f / 120));
+  p = fma(p, r, set(1.0f / 24));
+  p = fma(p, r, set(1.0f / 6));
+  p = fma(p, r, set(0.5f));
+  p = fma(p, r, set(1.0f));
+  p = fma(p, r, set(1.0f));
+  return mul(p, as_float(shift_left<23>(add_i(n, set_i(127)))));
+}
+
+KVILT_INLINE VF gated(VF gate, VF up) {
+  const VF one = set(1.0f);
+  return mul(div(gate, add(one, exp_of(sub(zero_f(), gate)))), up);
+}
+
+void silu_mul(float* gate, const float* up, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(gate + i, gated(load(gate + i), load(up + i)));
+  if (i < count) {
+    const int left = static_cast<int>(count - i);
+    store_some(gate + i, gated(load_some(gate + i, left), load_some(up + i, left)), left);
+  }
+}
+
+}  // namespace
+
+// Defined in matmul.cc and matmul_float.cc of the same ISA.
+namespace quantised {
+void matmul_Q4_0(const x86::MatmulPart&);
+void matmul_Q4_1(const x86::MatmulPart&);
+void matmul_Q5_0(const x86::MatmulPart&);
+void matmul_Q5_1(const x86::MatmulPart&);
+void matmul_Q8_0(const x86::MatmulPart&);
+void matmul_Q4_K(const x86::MatmulPart&);
+void matmul_Q5_K(const x86::MatmulPart&);
+void matmul_Q6_K(const x86::MatmulPart&);
+}  // namespace quantised
+namespace floats {
+void matmul_F32(const x86::MatmulPart&);
+void matmul_F16(const x86::MatmulPart&);
+void matmul_BF16(const x86::MatmulPart&);
+}  // namespace floats
+
+const x86::Kernels kKernels = {
+    kMaxRows,
+    quantize,
+    interleave,
+    {floats::matmul_F32, floats::matmul_F16, floats::matmul_BF16, quantised::matmul_Q4_0, quantised::matmul_Q4_1,
+     quantised::matmul_Q5_0, quantised::matmul_Q5_1, quantised::matmul_Q8_0, quantised::matmul_Q4_K,
+     quantised::matmul_Q5_K, quantised::matmul_Q6_K, nullptr},
+    rms_norm,
+    silu_mul,
+};
+
+}  // namespace kvilt::KVILT_ISA
