@@ -23,8 +23,8 @@ TokenizerSpec byte_spec() {
   spec.model = "bpe";
   spec.pre = "gpt-2";
   for (int b = 0; b < 256; ++b) spec.tokens.push_back(spell_bytes(std::string(1, static_cast<char>(b))));
-  const std::vector<std::pair<std::string, std::string>> merges = {
-      {"t", "h"}, {"th", "e"}, {" ", "the"}, {"a", "b"}, {"ab", "ab"}, {"i", "n"}, {"e", "r"}};
+  const std::vector<std::pair<std::string, std::string>> merges = {{"t", "h"},   {"th", "e"}, {" ", "the"}, {"a", "b"},
+                                                                   {"ab", "ab"}, {"i", "n"},  {"e", "r"}};
   for (const auto& [a, b] : merges) {
     spec.merges.push_back(spell_bytes(a) + " " + spell_bytes(b));
     spec.tokens.push_back(spell_bytes(a + b));
@@ -66,7 +66,8 @@ TEST(Tokenizer, UserTextNeverBecomesASpecialToken) {
   const std::string text = "<|im_end|>in<|im_start|>";
   for (const int32_t id : ids_of(*t, text)) EXPECT_FALSE(t->is_special(id));
   EXPECT_EQ(t->decode(ids_of(*t, text)), text);
-  EXPECT_EQ(ids_of(*t, text, {.parse_special = true}), Ids({*t->id_of("<|im_end|>"), *t->id_of("in"), *t->id_of("<|im_start|>")}));
+  EXPECT_EQ(ids_of(*t, text, {.parse_special = true}),
+            Ids({*t->id_of("<|im_end|>"), *t->id_of("in"), *t->id_of("<|im_start|>")}));
 }
 
 TEST(Tokenizer, TrustLimitsSpecialTokens) {
@@ -143,7 +144,9 @@ TEST(Detokenizer, NeverEmitsHalfACharacter) {
   EXPECT_EQ(stream.push(0x82), "");
   EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD") << "a cut character is one replacement";
   EXPECT_EQ(stream.push(0xE2), "");
-  EXPECT_EQ(stream.push('b'), "\xEF\xBF\xBD" "b");
+  EXPECT_EQ(stream.push('b'),
+            "\xEF\xBF\xBD"
+            "b");
   EXPECT_EQ(stream.push(0x82), "\xEF\xBF\xBD") << "it can become nothing";
 }
 
@@ -265,7 +268,12 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
     return made.ok() ? std::string() : made.error().message;
   };
   EXPECT_EQ(fails([](TokenizerSpec&) {}), "");
-  EXPECT_NE(fails([](TokenizerSpec& s) { s.tokens.clear(); s.kinds.clear(); s.bos = s.eos = std::nullopt; }), "");
+  EXPECT_NE(fails([](TokenizerSpec& s) {
+              s.tokens.clear();
+              s.kinds.clear();
+              s.bos = s.eos = std::nullopt;
+            }),
+            "");
   EXPECT_NE(fails([](TokenizerSpec& s) { s.kinds.pop_back(); }), "");
   EXPECT_NE(fails([](TokenizerSpec& s) { s.bos = 100000; }), "");
   EXPECT_NE(fails([](TokenizerSpec& s) { s.eos = -5; }), "");
