@@ -1,0 +1,370 @@
+#include "server/fake_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace kvilt::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+uint64_t mix(uint64_t h) {  // splitmix64's finaliser
+  h ^= h >> 30;
+  h *= 0xbf58476d1ce4e5b9ull;
+  h ^= h >> 27;
+  h *= 0x94d049bb133111ebull;
+  return h ^ (h >> 31);
+}
+
+// With sequences of two, three and four bytes, so that half a character would be noticed.
+const std::vector<std::string> kWords = {
+    "red ",  "blue ", "seven ", "quilt ", "caf\xc3\xa9 ", "10\xe2\x82\xac ", "river ", "stone ", "\xf0\x9f\x99\x82 ",
+    "north "};
+
+std::string text_of(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  if (content.is_array()) {
+    for (const Json& part : content) {
+      if (part.is_object()) text += part.value("text", "");
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+struct FakeEngine::Running {
+  RequestId id = 0;
+  Request request;
+  std::shared_ptr<TokenSink> sink;
+  Clock::time_point start = Clock::now();
+  Completion completion;
+  std::string answer;  // the whole text, known from the start
+  std::string held;    // generated, not yet certain: half a character, or the start of a stop string
+  size_t at = 0;       // tokens made
+  bool running = false, cancelled = false;
+};
+
+FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
+  info_.name = "fake";
+  info_.arch = "fake";
+  info_.description = "a test double: deterministic text, no model";
+  info_.backend = "reference";
+  info_.fingerprint = "fake";
+  info_.context = options.context;
+  info_.vocab = kVocab;
+  info_.threads = 1;
+  info_.policies = {"full", "prefix", "naive", "sparsex"};
+  stats_.kv_pages = 1000;
+  thread_ = std::thread([this] { loop(); });
+}
+
+FakeEngine::~FakeEngine() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    for (auto& [id, running] : requests_) running->cancelled = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+EngineStats FakeEngine::stats() const {
+  std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  for (const auto& [id, running] : requests_) ++(running->running ? stats.running : stats.waiting);
+  return stats;
+}
+
+Result<std::vector<int32_t>> FakeEngine::tokenize(std::string_view text, bool special, bool add_special) const {
+  std::vector<int32_t> ids;
+  if (add_special) ids.push_back(kBos);
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+Result<std::string> FakeEngine::detokenize(const std::vector<int32_t>& ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= kVocab) return error(Code::kInvalidArgument, "token {} is not from 0 to {}", id, kVocab - 1);
+    text += token_text(id);
+  }
+  return text;
+}
+
+std::string FakeEngine::token_text(int32_t id) const {
+  if (id >= 0 && id < 256) return std::string(1, static_cast<char>(id));
+  return id == kBos ? "<s>" : id == kEos ? "</s>" : "<role>";
+}
+
+Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
+  Prompt prompt;
+  prompt.ids.push_back(kBos);
+  const auto messages = request.find("messages");
+  if (messages == request.end()) return error(Code::kInvalidArgument, "messages: is required");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
+    const auto content = message.find("content");
+    if (content == message.end() || (!content->is_string() && !content->is_array() && !content->is_null())) {
+      return error(Code::kInvalidArgument, "messages[{}].content: must be a string or a list of parts", i);
+    }
+    prompt.ids.push_back(kRole);
+    const auto begin = static_cast<int32_t>(prompt.ids.size());
+    for (const char c : text_of(*content)) prompt.ids.push_back(static_cast<unsigned char>(c));
+    if (message.contains("cache_control")) prompt.marks.push_back({begin, static_cast<int32_t>(prompt.ids.size())});
+  }
+  prompt.ids.push_back(kRole);
+  return prompt;
+}
+
+Result<std::vector<Prompt>> FakeEngine::document_prompts(const Json& request) const {
+  std::vector<Prompt> prompts;
+  for (const Json& document : request.at("documents")) {
+    Prompt prompt;
+    prompt.ids = {kBos, kRole};
+    const std::string text = document.value("text", "");
+    for (const char c : text) prompt.ids.push_back(static_cast<unsigned char>(c));
+    prompt.marks.push_back({2, static_cast<int32_t>(prompt.ids.size())});
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+Status FakeEngine::check_policy(const PolicyChoice& policy) const {
+  if (!policy.name.empty() &&
+      std::find(info_.policies.begin(), info_.policies.end(), policy.name) == info_.policies.end()) {
+    return error(Code::kInvalidArgument, "there is no policy '{}'", policy.name);
+  }
+  for (const auto& [key, value] : policy.params) {
+    if (key != "budget") return error(Code::kInvalidArgument, "the policy has no parameter '{}'", key);
+    char* end = nullptr;
+    const double number = std::strtod(value.c_str(), &end);
+    if (*end || !(number >= 0 && number <= 1))
+      return error(Code::kInvalidArgument, "budget '{}' is not from 0 to 1", value);
+  }
+  return {};
+}
+
+Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink> sink) {
+  const auto length = static_cast<int>(request.prompt.ids.size());
+  if (length == 0) return error(Code::kInvalidArgument, "the prompt has no tokens");
+  if (length >= options_.context) {
+    return error(Code::kTooLong, "the prompt has {} tokens; this model's context is {}", length, options_.context);
+  }
+  std::unique_lock lock(mutex_);
+  if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
+  if (static_cast<int>(requests_.size()) >= options_.max_queue) {
+    return error(Code::kExhausted, "{} requests wait already: try again soon", requests_.size());
+  }
+  auto running = std::make_unique<Running>();
+  running->id = next_id_++;
+  last_request_ = request;
+  running->request = std::move(request);
+  running->sink = std::move(sink);
+  const RequestId id = running->id;
+  requests_[id] = std::move(running);
+  changed_.notify_all();
+  return id;
+}
+
+void FakeEngine::cancel(RequestId id) {
+  std::lock_guard lock(mutex_);
+  const auto it = requests_.find(id);
+  if (it != requests_.end()) it->second->cancelled = true;
+  changed_.notify_all();
+}
+
+void FakeEngine::clear_cache() {
+  std::lock_guard lock(mutex_);
+  cache_.clear();
+}
+
+void FakeEngine::drain(double seconds) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  const auto idle = [&] { return requests_.empty(); };
+  if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), idle)) return;
+  for (auto& [id, running] : requests_) running->cancelled = true;
+  changed_.notify_all();
+  changed_.wait(lock, idle);
+}
+
+int FakeEngine::cancelled() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int>(stats_.requests_cancelled);
+}
+
+Request FakeEngine::last_request() const {
+  std::lock_guard lock(mutex_);
+  return last_request_;
+}
+
+void FakeEngine::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !requests_.empty(); });
+    if (requests_.empty()) return;
+    std::vector<Running*> step_set;
+    for (auto& [id, running] : requests_) {
+      if (static_cast<int>(step_set.size()) < options_.max_running || running->cancelled)
+        step_set.push_back(running.get());
+    }
+    for (Running* running : step_set) {
+      if (!running->running) place(*running);
+    }
+    lock.unlock();
+    std::vector<RequestId> finished;
+    for (Running* running : step_set) {
+      if (step(*running)) finished.push_back(running->id);
+    }
+    lock.lock();
+    for (const RequestId id : finished) {
+      Running& done = *requests_[id];
+      ++(done.completion.finish == Finish::kCancelled ? stats_.requests_cancelled
+         : done.completion.finish == Finish::kError   ? stats_.requests_failed
+                                                      : stats_.requests_ok);
+      stats_.generated_tokens += static_cast<uint64_t>(done.completion.completion_tokens);
+      requests_.erase(id);
+    }
+    ++stats_.steps;
+    changed_.notify_all();
+    if (options_.seconds_per_token > 0 && !stop_) {
+      changed_.wait_for(lock, std::chrono::duration<double>(options_.seconds_per_token), [&] { return stop_; });
+    }
+  }
+}
+
+// Called with the lock: counts what an earlier prompt left, and prepares the answer.
+void FakeEngine::place(Running& running) {
+  running.running = true;
+  const auto& ids = running.request.prompt.ids;
+  auto& earlier = cache_[running.request.cache_salt];
+  size_t prefix = 0;
+  for (const auto& other : earlier) {
+    const size_t common = std::min(ids.size() - 1, other.size());
+    const size_t equal = static_cast<size_t>(
+        std::mismatch(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(common), other.begin()).first - ids.begin());
+    prefix = std::max(prefix, equal);
+  }
+  if (running.request.policy.name == "full") prefix = 0;
+  if (earlier.size() < 64) earlier.push_back(ids);
+  PromptUsage& usage = running.completion.usage;
+  usage.prompt = static_cast<int>(ids.size());
+  usage.prefix = static_cast<int>(prefix);
+  usage.fresh = usage.prompt - usage.prefix;
+  usage.policy = running.request.policy.name.empty() ? "naive" : running.request.policy.name;
+  usage.steps = 1;
+  stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
+  stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
+  stats_.fresh_tokens += static_cast<uint64_t>(usage.fresh);
+  uint64_t h = 1;
+  for (const int32_t id : ids) h = mix(h ^ static_cast<uint64_t>(id));
+  if (running.request.sampling.temperature > 0) h = mix(h ^ running.request.sampling.seed.value_or(running.id << 32));
+  const auto wanted = static_cast<size_t>(std::max(options_.context, options_.answer_tokens));
+  while (running.answer.size() < wanted) {
+    h = mix(h + 0x9e3779b97f4a7c15ull);
+    running.answer += kWords[h % kWords.size()];
+  }
+}
+
+int32_t FakeEngine::next_token(Running& running) const {
+  const auto& sampling = running.request.sampling;
+  if (!sampling.ignore_eos && running.at >= static_cast<size_t>(options_.answer_tokens)) {
+    // At the end of a character, so that nothing half is left over.
+    const auto next = static_cast<unsigned char>(running.answer[running.at]);
+    if ((next & 0xC0) != 0x80) return kEos;
+  }
+  return static_cast<unsigned char>(running.answer[running.at]);
+}
+
+// Gives out what has become certain: whole characters, and nothing that could be the start of a stop string.
+void FakeEngine::emit(Running& running, int32_t id, bool last) {
+  const auto& sampling = running.request.sampling;
+  TokenDelta delta;
+  if (id != kEos) running.held += token_text(id);
+  delta.ids = {id};
+  if (sampling.logprobs >= 0) {
+    TokenLogprob logprob{id, -0.25f, {}};
+    for (int i = 0; i < sampling.logprobs; ++i)
+      logprob.top.push_back({(id + i) % kVocab, -0.25f - static_cast<float>(i)});
+    delta.logprobs.push_back(std::move(logprob));
+  }
+  size_t certain = running.held.size();
+  for (const std::string& stop : sampling.stop) {
+    for (size_t n = std::min(stop.size() - 1, running.held.size()); n > 0 && !last; --n) {
+      if (std::string_view(running.held).ends_with(std::string_view(stop).substr(0, n))) {
+        certain = std::min(certain, running.held.size() - n);
+        break;
+      }
+    }
+  }
+  size_t lead = certain;  // back over continuation bytes to the last lead byte: is its character whole?
+  while (lead > 0 && (static_cast<unsigned char>(running.held[lead - 1]) & 0xC0) == 0x80) --lead;
+  if (lead > 0) {
+    const auto byte = static_cast<unsigned char>(running.held[lead - 1]);
+    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    if (lead - 1 + length > certain) certain = lead - 1;
+  }
+  delta.text = running.held.substr(0, certain);
+  running.held.erase(0, certain);
+  running.sink->on_tokens(std::move(delta));
+}
+
+bool FakeEngine::step(Running& running) {
+  const auto& sampling = running.request.sampling;
+  const auto& ids = running.request.prompt.ids;
+  Completion& completion = running.completion;
+  bool cancelled = false;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled = running.cancelled;
+  }
+  const auto holds = [&](const char* word) {
+    const std::string_view text(word);
+    return std::search(ids.begin(), ids.end(), text.begin(), text.end()) != ids.end();
+  };
+  std::optional<Finish> end;
+  if (cancelled) end = Finish::kCancelled;
+  if (!end && (holds(kFailEarly) || (running.at >= 3 && holds(kFailLate)))) {
+    end = Finish::kError;
+    completion.error = Error{Code::kExhausted, "the KV pool is full (asked for by the test)"};
+  }
+  if (!end && sampling.max_tokens == 0) end = Finish::kLength;
+  if (!end) {
+    const int32_t id = next_token(running);
+    if (running.at++ == 0) completion.usage.ttft_s = seconds_since(running.start);
+    ++completion.completion_tokens;
+    if (id == kEos || std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), id) != sampling.stop_ids.end()) {
+      end = Finish::kStop;
+    } else if (static_cast<int>(running.at) == sampling.max_tokens ||
+               static_cast<int>(ids.size() + running.at) >= options_.context) {
+      end = Finish::kLength;
+    }
+    for (const std::string& stop : sampling.stop) {
+      const std::string now = running.held + (id == kEos ? "" : token_text(id));
+      if (!now.ends_with(stop)) continue;
+      completion.stop_text = stop;
+      running.held = now.substr(0, now.size() - stop.size());
+      end = Finish::kStop;
+      emit(running, kEos, true);
+      break;
+    }
+    if (completion.stop_text.empty()) emit(running, id, end.has_value());
+  }
+  if (!end) return false;
+  completion.finish = *end;
+  completion.total_s = seconds_since(running.start);
+  running.sink->on_finish(completion);
+  return true;
+}
+
+}  // namespace kvilt::server

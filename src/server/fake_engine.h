@@ -1,0 +1,79 @@
+// server/fake_engine.h: an Engine without a model, for tests of the server and for clients' first tries (fake_server).
+// Idea:       bytes are tokens; an answer is a text that follows from the prompt's hash (and from the seed, when the
+//             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
+// Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain are honoured; a
+// prompt
+//             that holds kFailEarly or kFailLate gets an error before or after its first tokens; policies are those of
+//             info(), with `budget` from 0 to 1. Cached: the longest common prefix with earlier prompts of the same
+//             salt.
+// Not here:   anything like a model.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvilt/engine.h"
+
+namespace kvilt::server {
+
+struct FakeOptions {
+  double seconds_per_token = 0;
+  int context = 4096;
+  int max_running = 16;
+  int max_queue = 64;
+  int answer_tokens = 40;  // then eos
+};
+
+class FakeEngine : public Engine {
+ public:
+  static constexpr const char* kFailEarly = "FAKE_FAIL_EARLY";
+  static constexpr const char* kFailLate = "FAKE_FAIL_LATE";
+  static constexpr int32_t kBos = 256, kEos = 257, kRole = 258, kVocab = 259;
+
+  explicit FakeEngine(FakeOptions options = {});
+  ~FakeEngine() override;
+
+  const ModelInfo& info() const override { return info_; }
+  EngineStats stats() const override;
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override;
+  Result<std::string> detokenize(const std::vector<int32_t>& ids) const override;
+  std::string token_text(int32_t id) const override;
+  Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const override;
+  Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const override;
+  Status check_policy(const PolicyChoice& policy) const override;
+  Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
+  void cancel(RequestId id) override;
+  void clear_cache() override;
+  void drain(double seconds) override;
+
+  // For tests: how many requests were ended by cancel(), and the last request as it was submitted.
+  int cancelled() const;
+  Request last_request() const;
+
+ private:
+  struct Running;
+  void loop();
+  bool step(Running& running);  // true: finished
+  void place(Running& running);
+  int32_t next_token(Running& running) const;
+  void emit(Running& running, int32_t id, bool last);
+
+  const FakeOptions options_;
+  ModelInfo info_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // State below is protected by mutex_.
+  std::map<RequestId, std::unique_ptr<Running>> requests_;
+  std::map<std::string, std::vector<std::vector<int32_t>>> cache_;  // prompts by salt
+  EngineStats stats_;
+  Request last_request_;
+  RequestId next_id_ = 1;
+  bool draining_ = false, stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvilt::server

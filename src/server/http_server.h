@@ -1,0 +1,49 @@
+// server/http_server.h: cpp-httplib's server with a bounded set of threads, our Connection, and an orderly end.
+// Role:       accepts, refuses what is beyond max_connections with 503, runs the library's parser and handlers.
+// Invariants: one thread serves one connection at a time; a refused client gets an answer, not a reset.
+// Threads:    run() blocks its caller; stop_accepting() and abort_connections() from any thread.
+// Not here:   what a request means (routes*.cc).
+#pragma once
+
+#include <httplib.h>
+
+#include <atomic>
+#include <string>
+
+#include "server/connection.h"
+
+namespace kvilt::server {
+
+class ConnectionPool;
+
+class HttpServer : public httplib::Server {
+ public:
+  HttpServer(ConnectionLimits limits, int max_connections);
+  ~HttpServer() override;
+
+  // Returns the port, or -1 with errno set. port 0: any free one.
+  int bind(const std::string& host, int port);
+  // Serves until stop_accepting(); returns when every connection has ended.
+  void run();
+  // No new connections; idle ones close; running requests go on. Idempotent.
+  void stop_accepting();
+  // Every read and write fails from now on (after the grace of a shutdown).
+  void abort_connections() { abort_ = true; }
+
+  int open_connections() const { return open_; }
+  uint64_t refused_connections() const { return refused_; }
+
+ private:
+  bool process_and_close_socket(socket_t sock) override;
+  void serve(int sock);
+  void refuse(int sock);
+
+  const ConnectionLimits limits_;
+  const int max_connections_;
+  std::atomic<bool> stop_{false}, abort_{false};
+  std::atomic<int> open_{0};
+  std::atomic<uint64_t> refused_{0};
+  std::atomic<socket_t> closing_{INVALID_SOCKET};  // the listening socket after stop_accepting()
+};
+
+}  // namespace kvilt::server

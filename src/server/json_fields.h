@@ -1,0 +1,65 @@
+// server/json_fields.h: reading JSON from strangers: a bounded parser, and typed fields whose errors name their path.
+// Invariants: parse_json bounds depth, values and members of one object before the library builds anything (an ordered
+//             object finds a key in linear time, so its size is bounded too); no exception leaves this file.
+// Cost:       one pass over the text, then nlohmann's.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api_error.h"
+
+namespace kvilt::server {
+
+using Json = nlohmann::ordered_json;
+
+struct JsonLimits {
+  int depth = 64;
+  size_t values = 2'000'000;  // a prompt of a million token ids fits
+  size_t members = 1024;      // of one object
+};
+
+ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// Text of a Json that is always valid UTF-8.
+std::string dump(const Json& json);
+
+// Reads the fields of one object. A field that is absent or null leaves the target as it is. The first error stays;
+// later calls do nothing then, so a caller reads everything and asks once.
+class Fields {
+ public:
+  // path: what stands before a field's name in messages, e.g. "stream_options."
+  explicit Fields(const Json& object, std::string path = {}) : object_(object), path_(std::move(path)) {}
+
+  // The field's value, or null if it is absent, null, or an error happened.
+  const Json* find(const char* name) const;
+
+  void boolean(const char* name, bool* out);
+  void integer(const char* name, int64_t low, int64_t high, int64_t* out);
+  void integer(const char* name, int64_t low, int64_t high, int* out);
+  void number(const char* name, double low, double high, float* out);
+  void string(const char* name, std::string* out, size_t max_bytes);
+
+  void fail(std::string name, std::string message, std::string code = {});
+  const std::optional<ApiError>& error() const { return error_; }
+  bool ok() const { return !error_; }
+  std::string path(std::string_view name) const { return path_ + std::string(name); }
+
+ private:
+  const Json& object_;
+  const std::string path_;
+  std::optional<ApiError> error_;
+};
+
+// An integer in [low, high], written as one or as a float without fraction (clients of dynamic languages send 5.0).
+std::optional<int64_t> as_integer(const Json& value, int64_t low, int64_t high);
+// A list of integers in [low, high]; nullopt if anything else stands in it. *bad: the first offending index.
+std::optional<std::vector<int32_t>> as_ids(const Json& value, int64_t low, int64_t high, size_t* bad);
+// "a string", "a number" ...: for messages.
+std::string type_of(const Json& value);
+
+}  // namespace kvilt::server

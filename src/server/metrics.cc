@@ -1,0 +1,189 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace kvilt::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::Histogram;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+const std::vector<double> kSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1,
+                                      2.5,   5,     7.5,  10,   20,   40,   80,   160, 320,  640, 1280, 2560};
+const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                                           0.3,   0.4,    0.5,   0.75, 1,     2.5,  5,     10,  20};
+const std::vector<double> kTokens = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                                     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+
+const char* finish_name(const Completion& completion) {
+  switch (completion.finish) {
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kCancelled:
+      return "abort";
+    case Finish::kError:
+      return "error";
+  }
+  return "error";
+}
+
+// Families that are read from EngineStats at the time of asking.
+class Page {
+ public:
+  explicit Page(std::string model) : model_(std::move(model)) {}
+
+  void counter(const char* name, const char* help, double value, Labels extra = {}) {
+    ClientMetric metric = labelled(std::move(extra));
+    metric.counter.value = value;
+    add(name, help, MetricType::Counter, std::move(metric));
+  }
+  void gauge(const char* name, const char* help, double value) {
+    ClientMetric metric = labelled({});
+    metric.gauge.value = value;
+    add(name, help, MetricType::Gauge, std::move(metric));
+  }
+  std::vector<MetricFamily>& families() { return families_; }
+
+ private:
+  ClientMetric labelled(Labels extra) const {
+    ClientMetric metric;
+    metric.label = std::move(extra);
+    metric.label.push_back({"model_name", model_});
+    return metric;
+  }
+  // Metrics of one family follow each other.
+  void add(const char* name, const char* help, MetricType type, ClientMetric metric) {
+    if (families_.empty() || families_.back().name != name) families_.push_back({name, help, type, {}});
+    families_.back().metric.push_back(std::move(metric));
+  }
+  const std::string model_;
+  std::vector<MetricFamily> families_;
+};
+
+void add_engine(Page& page, const EngineStats& s) {
+  const auto share = s.kv_pages > 0 ? static_cast<double>(s.kv_pages_used) / static_cast<double>(s.kv_pages) : 0.0;
+  page.gauge("kvilt:num_requests_running", "Requests computed now.", s.running);
+  page.gauge("kvilt:num_requests_waiting", "Requests that wait to be computed.", s.waiting);
+  page.gauge("kvilt:kv_cache_usage_perc", "Pages of the KV pool in use (requests and cache); 1 is all.", share);
+  page.counter("kvilt:prompt_tokens_total", "Tokens of prompts.", static_cast<double>(s.prompt_tokens));
+  page.counter("kvilt:generation_tokens_total", "Tokens generated.", static_cast<double>(s.generated_tokens));
+  const auto source = [&](const char* name, uint64_t value) {
+    page.counter(
+        "kvilt:prompt_tokens_by_source_total",
+        "Prompt tokens by where their KV came from: prompt = prefix + reused + fresh; recomputed is the part of "
+        "reused that was computed again.",
+        static_cast<double>(value), {{"source", name}});
+  };
+  source("prefix", s.prefix_tokens);
+  source("reused", s.reused_tokens);
+  source("recomputed", s.recomputed_tokens);
+  source("fresh", s.fresh_tokens);
+  page.counter("kvilt:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+               static_cast<double>(s.prompt_tokens));
+  page.counter("kvilt:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+               static_cast<double>(s.prefix_tokens));
+  page.counter("kvilt:num_preemptions_total", "Requests put back because pages ran out.",
+               static_cast<double>(s.preemptions));
+  page.counter("kvilt:engine_steps_total", "Steps of the engine.", static_cast<double>(s.steps));
+  page.gauge("kvilt:kv_cache_pages", "Pages of the KV pool.", static_cast<double>(s.kv_pages));
+  page.gauge("kvilt:kv_cache_pages_used", "Pages in use.", static_cast<double>(s.kv_pages_used));
+  page.gauge("kvilt:cached_tokens", "Tokens whose KV is cached.", static_cast<double>(s.cached_tokens));
+  page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_runs));
+  page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
+               static_cast<double>(s.evicted_runs));
+}
+
+}  // namespace
+
+struct Metrics::Parts {
+  explicit Parts(std::string name) : model(std::move(name)) {}
+
+  Histogram& histogram(const char* name, const char* help, const std::vector<double>& bounds) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({{"model_name", model}}, bounds);
+  }
+
+  const std::string model;
+  prometheus::Registry registry;
+  Histogram& ttft = histogram("kvilt:time_to_first_token_seconds", "From submission to the first token.", kSeconds);
+  Histogram& inter_token =
+      histogram("kvilt:inter_token_latency_seconds", "Between two deliveries of tokens.", kTokenSeconds);
+  Histogram& per_token = histogram("kvilt:time_per_output_token_seconds",
+                                   "Mean time per token of an answer after its first one.", kTokenSeconds);
+  Histogram& e2e = histogram("kvilt:e2e_request_latency_seconds", "From submission to the end.", kSeconds);
+  Histogram& queued = histogram("kvilt:request_queue_time_seconds", "From submission to the first step.", kSeconds);
+  Histogram& prompt = histogram("kvilt:request_prompt_tokens", "Tokens of a request's prompt.", kTokens);
+  Histogram& generated = histogram("kvilt:request_generation_tokens", "Tokens of a request's answer.", kTokens);
+  prometheus::Family<prometheus::Counter>& finished =
+      prometheus::BuildCounter()
+          .Name("kvilt:request_success_total")
+          .Help("Requests that ended, by how: stop, length, abort (the client went away), error.")
+          .Register(registry);
+  prometheus::Family<prometheus::Counter>& responses =
+      prometheus::BuildCounter().Name("kvilt:http_responses_total").Help("HTTP responses.").Register(registry);
+};
+
+Metrics::Metrics(std::string model_name) : parts_(std::make_unique<Parts>(std::move(model_name))) {
+  for (const char* reason : {"stop", "length", "abort", "error"}) {
+    parts_->finished.Add({{"finished_reason", reason}, {"model_name", parts_->model}});
+  }
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::count_response(int status) { parts_->responses.Add({{"status", std::to_string(status)}}).Increment(); }
+
+std::string Metrics::text(const Engine* engine, const HttpCounters& http) const {
+  Page page(parts_->model);
+  if (engine) add_engine(page, engine->stats());
+  page.gauge("kvilt:http_connections", "Open client connections.", http.connections);
+  page.counter("kvilt:http_connections_refused_total", "Connections refused because all threads were taken.",
+               static_cast<double>(http.refused));
+  auto families = std::move(page.families());
+  for (auto& family : parts_->registry.Collect()) families.push_back(std::move(family));
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+RequestTimer::RequestTimer(std::shared_ptr<Metrics> metrics)
+    : metrics_(std::move(metrics)), start_(std::chrono::steady_clock::now()), last_(start_) {}
+
+void RequestTimer::tokens(int count) {
+  if (count <= 0) return;
+  const auto now = std::chrono::steady_clock::now();
+  const double gap = std::chrono::duration<double>(now - last_).count();
+  if (first_) {
+    metrics_->parts_->ttft.Observe(gap);
+  } else {
+    metrics_->parts_->inter_token.Observe(gap);
+  }
+  first_ = false;
+  last_ = now;
+}
+
+void RequestTimer::finish(const Completion& completion) {
+  auto& parts = *metrics_->parts_;
+  const double total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  parts.finished.Add({{"finished_reason", finish_name(completion)}, {"model_name", parts.model}}).Increment();
+  if (completion.finish == Finish::kError || completion.finish == Finish::kCancelled) return;
+  parts.e2e.Observe(total);
+  parts.queued.Observe(completion.usage.queued_s);
+  parts.prompt.Observe(completion.usage.prompt);
+  parts.generated.Observe(completion.completion_tokens);
+  if (completion.completion_tokens > 1) {
+    parts.per_token.Observe(std::max(0.0, total - completion.usage.ttft_s) / (completion.completion_tokens - 1));
+  }
+}
+
+}  // namespace kvilt::server

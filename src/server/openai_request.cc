@@ -1,0 +1,339 @@
+#include "server/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace kvilt::server {
+namespace {
+
+constexpr size_t kMaxName = 1024;        // model, cache_salt, policy: bytes
+constexpr size_t kMaxStops = 64;         // stop strings, stop ids
+constexpr size_t kMaxStopBytes = 1024;   // of one stop string
+constexpr size_t kMaxBiases = 1024;      // logit_bias entries
+constexpr int kMaxTopLogprobs = 20;      // OpenAI's bound
+constexpr int64_t kMaxTokens = 1 << 30;  // the context bounds answers; this bounds arithmetic
+
+int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.vocab - 1 : INT32_MAX; }
+
+// Fields that change what an answer looks like and that we do not do: better a clear error than a wrong answer.
+void refuse_unsupported(Fields& fields) {
+  constexpr const char* kNames[] = {
+      "guided_json",   "guided_regex",    "guided_choice",   "guided_grammar", "functions", "structured_outputs",
+      "function_call", "prompt_logprobs", "use_beam_search", "suffix",         "audio"};
+  for (const char* name : kNames) {
+    const Json* value = fields.find(name);
+    const bool off = value && (*value == false || *value == "" || *value == "none");
+    if (value && !off) fields.fail(name, "is not supported by this server", "unsupported");
+  }
+  if (const Json* format = fields.find("response_format")) {
+    const auto type = format->is_object() ? format->find("type") : format->end();
+    if (!format->is_object() || type == format->end() || *type != "text") {
+      fields.fail("response_format", "only {\"type\": \"text\"} is supported", "unsupported");
+    }
+  }
+  if (const Json* choice = fields.find("tool_choice")) {
+    if (*choice != "none" && *choice != "auto") {
+      fields.fail("tool_choice", "only \"auto\" and \"none\" are supported: answers are not constrained to tool calls",
+                  "unsupported");
+    }
+  }
+  if (const Json* modalities = fields.find("modalities")) {
+    if (*modalities != Json::array({"text"})) fields.fail("modalities", "only [\"text\"] is supported", "unsupported");
+  }
+}
+
+void read_stop(Fields& fields, SamplingParams& sampling) {
+  const Json* value = fields.find("stop");
+  if (!value) return;
+  const auto add = [&](const Json& item, const std::string& name) {
+    if (!item.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(item)));
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.empty()) return fields.fail(name, "must not be empty");
+    if (text.size() > kMaxStopBytes) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxStopBytes));
+    sampling.stop.push_back(text);
+  };
+  if (value->is_string()) {
+    if (!value->get_ref<const std::string&>().empty()) add(*value, "stop");
+  } else if (value->is_array()) {
+    if (value->size() > kMaxStops) return fields.fail("stop", fmt::format("has more than {} entries", kMaxStops));
+    for (size_t i = 0; i < value->size(); ++i) add((*value)[i], fmt::format("stop[{}]", i));
+  } else {
+    fields.fail("stop", fmt::format("must be a string or a list of strings, not {}", type_of(*value)));
+  }
+}
+
+void read_stop_ids(Fields& fields, const RequestLimits& limits, SamplingParams& sampling) {
+  const Json* value = fields.find("stop_token_ids");
+  if (!value) return;
+  size_t bad = 0;
+  auto ids = as_ids(*value, 0, last_id(limits), &bad);
+  if (!ids)
+    return fields.fail("stop_token_ids", fmt::format("must be a list of token ids from 0 to {}", last_id(limits)));
+  if (ids->size() > kMaxStops) return fields.fail("stop_token_ids", fmt::format("has more than {} entries", kMaxStops));
+  sampling.stop_ids = std::move(*ids);
+}
+
+void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams& sampling) {
+  const Json* value = fields.find("logit_bias");
+  if (!value) return;
+  if (!value->is_object()) {
+    return fields.fail("logit_bias", fmt::format("must be an object of token id: bias, not {}", type_of(*value)));
+  }
+  if (value->size() > kMaxBiases) return fields.fail("logit_bias", fmt::format("has more than {} entries", kMaxBiases));
+  for (const auto& [key, bias] : value->items()) {
+    int32_t id = -1;
+    const auto [end, failed] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const bool is_id = failed == std::errc() && end == key.data() + key.size() && id >= 0 && id <= last_id(limits);
+    const std::string name = "logit_bias." + key.substr(0, 32);
+    if (!is_id) return fields.fail(name, fmt::format("the key must be a token id from 0 to {}", last_id(limits)));
+    if (!bias.is_number()) return fields.fail(name, fmt::format("must be a number, not {}", type_of(bias)));
+    const double number = bias.get<double>();
+    if (!(number >= -100 && number <= 100)) return fields.fail(name, "must be from -100 to 100");
+    sampling.logit_bias[id] = static_cast<float>(number);
+  }
+}
+
+void read_policy(Fields& fields, PolicyChoice& policy) {
+  const Json* value = fields.find("kvilt");
+  if (!value) return;
+  if (!value->is_object()) return fields.fail("kvilt", fmt::format("must be an object, not {}", type_of(*value)));
+  for (const auto& [key, setting] : value->items()) {
+    const std::string name = "kvilt." + key.substr(0, 64);
+    if (key == "policy") {
+      if (!setting.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(setting)));
+      policy.name = setting.get<std::string>();
+      if (policy.name.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
+    } else if (setting.is_string()) {
+      const auto& text = setting.get_ref<const std::string&>();
+      if (text.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
+      policy.params[key] = text;
+    } else if (setting.is_number() || setting.is_boolean()) {
+      policy.params[key] = setting.dump();
+    } else {
+      return fields.fail(name, fmt::format("must be a number, a boolean or a string, not {}", type_of(setting)));
+    }
+  }
+}
+
+void read_salt(Fields& fields, std::string* salt) {
+  const Json* value = fields.find("cache_salt");
+  fields.string("cache_salt", salt, kMaxName);
+  // An empty salt would silently share what its sender meant to keep apart.
+  if (value && fields.ok() && salt->empty()) fields.fail("cache_salt", "must not be empty");
+}
+
+void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
+  SamplingParams& sampling = out.sampling;
+  fields.string("model", &out.model, kMaxName);
+  fields.number("temperature", 0, 2, &sampling.temperature);
+  fields.number("top_p", 0, 1, &sampling.top_p);
+  fields.number("min_p", 0, 1, &sampling.min_p);
+  fields.integer("top_k", -1, INT32_MAX, &sampling.top_k);
+  if (sampling.top_k < 0) sampling.top_k = 0;  // vLLM's -1: all
+  fields.number("repetition_penalty", 0.01, 10, &sampling.repetition_penalty);
+  fields.number("presence_penalty", -2, 2, &sampling.presence_penalty);
+  fields.number("frequency_penalty", -2, 2, &sampling.frequency_penalty);
+  fields.integer("max_tokens", 0, kMaxTokens, &sampling.max_tokens);
+  fields.integer("max_completion_tokens", 0, kMaxTokens, &sampling.max_tokens);
+  fields.boolean("ignore_eos", &sampling.ignore_eos);
+  if (fields.find("seed")) {
+    int64_t seed = 0;
+    fields.integer("seed", INT64_MIN, INT64_MAX, &seed);
+    sampling.seed = static_cast<uint64_t>(seed);
+  }
+  read_stop(fields, sampling);
+  read_stop_ids(fields, limits, sampling);
+  read_logit_bias(fields, limits, sampling);
+  fields.integer("n", 1, limits.max_choices, &out.choices);
+  int best_of = out.choices;
+  fields.integer("best_of", 1, limits.max_choices, &best_of);
+  if (best_of != out.choices) fields.fail("best_of", "is not supported beyond n", "unsupported");
+  fields.boolean("stream", &out.stream);
+  if (const Json* options = fields.find("stream_options")) {
+    if (!options->is_object()) {
+      fields.fail("stream_options", fmt::format("must be an object, not {}", type_of(*options)));
+    } else if (!out.stream) {
+      fields.fail("stream_options", "is allowed with \"stream\": true only");
+    } else {
+      Fields inner(*options, "stream_options.");
+      inner.boolean("include_usage", &out.include_usage);
+      if (inner.error()) fields.fail("stream_options.include_usage", "must be true or false");
+    }
+  }
+  read_salt(fields, &out.cache_salt);
+  std::string user;  // accepted and not used
+  fields.string("user", &user, kMaxName);
+  read_policy(fields, out.policy);
+  refuse_unsupported(fields);
+}
+
+void check_messages(Fields& fields) {
+  const Json* messages = fields.find("messages");
+  if (!messages) return fields.fail("messages", "is required");
+  if (!messages->is_array()) return fields.fail("messages", fmt::format("must be a list, not {}", type_of(*messages)));
+  if (messages->empty()) return fields.fail("messages", "must not be empty");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
+    const std::string name = fmt::format("messages[{}]", i);
+    if (!message.is_object()) return fields.fail(name, fmt::format("must be an object, not {}", type_of(message)));
+    const auto role = message.find("role");
+    if (role == message.end()) return fields.fail(name + ".role", "is required");
+    if (!role->is_string()) return fields.fail(name + ".role", fmt::format("must be a string, not {}", type_of(*role)));
+  }
+}
+
+// One prompt of a completion request.
+std::optional<TextPrompt> read_prompt(Fields& fields, const Json& value, const std::string& name,
+                                      const RequestLimits& limits) {
+  if (value.is_string()) return value.get<std::string>();
+  size_t bad = 0;
+  if (auto ids = as_ids(value, 0, last_id(limits), &bad)) {
+    if (!ids->empty()) return std::move(*ids);
+    fields.fail(name, "must not be empty");
+  } else if (value.is_array()) {
+    fields.fail(fmt::format("{}[{}]", name, bad), fmt::format("must be a token id from 0 to {}", last_id(limits)));
+  } else {
+    fields.fail(name, fmt::format("must be a string or a list of token ids, not {}", type_of(value)));
+  }
+  return std::nullopt;
+}
+
+void read_prompts(Fields& fields, const RequestLimits& limits, std::vector<TextPrompt>& out) {
+  const Json* prompt = fields.find("prompt");
+  if (!prompt) return fields.fail("prompt", "is required");
+  // A list of numbers is one prompt; a list of strings or lists is several.
+  const bool several = prompt->is_array() && !prompt->empty() && ((*prompt)[0].is_string() || (*prompt)[0].is_array());
+  if (!several) {
+    if (auto one = read_prompt(fields, *prompt, "prompt", limits)) out.push_back(std::move(*one));
+    return;
+  }
+  if (prompt->size() > static_cast<size_t>(limits.max_prompts)) {
+    return fields.fail("prompt", fmt::format("has more than {} prompts", limits.max_prompts));
+  }
+  for (size_t i = 0; i < prompt->size() && fields.ok(); ++i) {
+    if (auto one = read_prompt(fields, (*prompt)[i], fmt::format("prompt[{}]", i), limits)) {
+      out.push_back(std::move(*one));
+    }
+  }
+}
+
+std::optional<ApiError> not_an_object(const Json& body) {
+  if (body.is_object()) return std::nullopt;
+  return ApiError{400, fmt::format("the body must be a JSON object, not {}", type_of(body)), "", ""};
+}
+
+}  // namespace
+
+ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits) {
+  if (auto error = not_an_object(body)) return *error;
+  Fields fields(body);
+  ChatRequest out;
+  check_messages(fields);
+  read_generation(fields, limits, out.generation);
+  bool logprobs = false;
+  int top = 0;
+  fields.boolean("logprobs", &logprobs);
+  fields.integer("top_logprobs", 0, kMaxTopLogprobs, &top);
+  if (top > 0 && !logprobs) fields.fail("top_logprobs", "needs \"logprobs\": true");
+  if (logprobs) out.generation.sampling.logprobs = top;
+  if (fields.error()) return *fields.error();
+  return out;
+}
+
+ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& limits) {
+  if (auto error = not_an_object(body)) return *error;
+  Fields fields(body);
+  TextRequest out;
+  out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
+  read_prompts(fields, limits, out.prompts);
+  read_generation(fields, limits, out.generation);
+  fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
+  fields.boolean("echo", &out.echo);
+  if (out.echo && out.generation.sampling.logprobs >= 0) {
+    fields.fail("echo", "logprobs of the prompt are not supported: drop echo or logprobs", "unsupported");
+  }
+  if (out.prompts.size() * static_cast<size_t>(out.generation.choices) > static_cast<size_t>(limits.max_prompts)) {
+    fields.fail("n", fmt::format("times the number of prompts must not exceed {}", limits.max_prompts));
+  }
+  if (fields.error()) return *fields.error();
+  return out;
+}
+
+ApiResult<TokenizeRequest> parse_tokenize(const Json& body, const RequestLimits& limits) {
+  if (auto error = not_an_object(body)) return *error;
+  Fields fields(body);
+  TokenizeRequest out;
+  fields.string("model", &out.model, kMaxName);
+  fields.boolean("add_special_tokens", &out.add_special_tokens);
+  fields.boolean("return_token_strs", &out.return_token_strs);
+  out.chat = fields.find("messages") != nullptr;
+  if (out.chat) {
+    check_messages(fields);
+  } else if (fields.ok() && !fields.find("prompt")) {
+    fields.fail("prompt", "is required (or messages)");
+  } else {
+    fields.string("prompt", &out.prompt, SIZE_MAX);
+  }
+  if (fields.error()) return *fields.error();
+  return out;
+}
+
+ApiResult<DetokenizeRequest> parse_detokenize(const Json& body, const RequestLimits& limits) {
+  if (auto error = not_an_object(body)) return *error;
+  Fields fields(body);
+  DetokenizeRequest out;
+  fields.string("model", &out.model, kMaxName);
+  if (const Json* tokens = fields.find("tokens")) {
+    size_t bad = 0;
+    if (auto ids = as_ids(*tokens, 0, last_id(limits), &bad)) {
+      out.tokens = std::move(*ids);
+    } else if (tokens->is_array()) {
+      fields.fail(fmt::format("tokens[{}]", bad), fmt::format("must be a token id from 0 to {}", last_id(limits)));
+    } else {
+      fields.fail("tokens", fmt::format("must be a list of token ids, not {}", type_of(*tokens)));
+    }
+  } else {
+    fields.fail("tokens", "is required");
+  }
+  if (fields.error()) return *fields.error();
+  return out;
+}
+
+ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimits& limits) {
+  if (auto error = not_an_object(body)) return *error;
+  Fields fields(body);
+  DocumentsRequest out;
+  fields.string("model", &out.model, kMaxName);
+  read_salt(fields, &out.cache_salt);
+  read_policy(fields, out.policy);
+  const Json* documents = fields.find("documents");
+  if (fields.ok() && !documents) fields.fail("documents", "is required");
+  if (documents && !documents->is_array()) {
+    fields.fail("documents", fmt::format("must be a list, not {}", type_of(*documents)));
+  } else if (documents && documents->empty()) {
+    fields.fail("documents", "must not be empty");
+  } else if (documents && documents->size() > static_cast<size_t>(limits.max_prompts)) {
+    fields.fail("documents",
+                fmt::format("has more than {} entries: send them in several requests", limits.max_prompts));
+  }
+  for (size_t i = 0; documents && fields.ok() && i < documents->size(); ++i) {
+    const Json& document = (*documents)[i];
+    const std::string name = fmt::format("documents[{}]", i);
+    if (!document.is_object()) {
+      fields.fail(name, fmt::format("must be an object with \"text\", not {}", type_of(document)));
+      break;
+    }
+    const auto text = document.find("text");
+    if (text == document.end() || !text->is_string()) fields.fail(name + ".text", "is required and must be a string");
+    const auto title = document.find("title");
+    if (title != document.end() && !title->is_null() && !title->is_string()) {
+      fields.fail(name + ".title", fmt::format("must be a string, not {}", type_of(*title)));
+    }
+  }
+  if (fields.find("messages")) check_messages(fields);
+  if (fields.error()) return *fields.error();
+  return out;
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,75 @@
+// server/openai_request.h: what a client may ask for, read out of JSON.
+// Role:       OpenAI's fields, vLLM's additions (top_k, min_p, repetition_penalty, ignore_eos, cache_salt ...) and our
+// own
+//             `kvilt` object become SamplingParams and PolicyChoice.
+// Invariants: pure; every field is checked for type and range, and the error names its path. Unknown fields are
+// ignored, as
+//             clients of such servers expect; fields that would change the answer but are not supported get a 400.
+// Not here:   messages and templates (Engine::chat_prompt), policy parameters (Engine::check_policy).
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kvilt/engine.h"
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+struct RequestLimits {
+  int vocab = 0;          // 0: ids are bounded by int32 alone
+  int max_choices = 16;   // n
+  int max_prompts = 256;  // of one completion request, and documents of one warming
+};
+
+// What chat and text completions share.
+struct Generation {
+  std::string model;  // empty: not named
+  SamplingParams sampling;
+  PolicyChoice policy;
+  std::string cache_salt;
+  int choices = 1;
+  bool stream = false;
+  bool include_usage = false;  // a last chunk with the usage
+};
+
+struct ChatRequest {
+  Generation generation;
+};
+
+using TextPrompt = std::variant<std::string, std::vector<int32_t>>;
+
+struct TextRequest {
+  Generation generation;
+  std::vector<TextPrompt> prompts;
+  bool echo = false;
+};
+
+struct TokenizeRequest {
+  std::string model;
+  std::string prompt;  // when messages are absent
+  bool chat = false;   // messages: the whole body goes to Engine::chat_prompt
+  bool add_special_tokens = true;
+  bool return_token_strs = false;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<int32_t> tokens;
+};
+
+struct DocumentsRequest {
+  std::string model;
+  std::string cache_salt;
+  PolicyChoice policy;
+};
+
+// body: an object, or the error says that it is not.
+ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits);
+ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& limits);
+ApiResult<TokenizeRequest> parse_tokenize(const Json& body, const RequestLimits& limits);
+ApiResult<DetokenizeRequest> parse_detokenize(const Json& body, const RequestLimits& limits);
+ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimits& limits);
+
+}  // namespace kvilt::server

@@ -1,0 +1,87 @@
+// server/routes_info.cc: what the server is and how it does: models, tokens, health, metrics, the page.
+#include "server/openai_request.h"
+#include "server/openai_response.h"
+#include "server/page.h"
+#include "server/service.h"
+
+namespace kvilt::server {
+namespace {
+
+RequestLimits limits_of(const Engine& engine) {
+  RequestLimits limits;
+  limits.vocab = engine.info().vocab;
+  return limits;
+}
+
+void list_models(const Call& call, httplib::Response& response) {
+  const Json model = model_json(call.engine().info(), call.attached.model, call.attached.since);
+  reply_json(response, {{"object", "list"}, {"data", Json::array({model})}});
+}
+
+void one_model(const Call& call, httplib::Response& response) {
+  const std::string id = call.http.path.substr(std::string("/v1/models/").size());
+  if (auto error = check_model(call.attached, id.empty() ? "(none)" : id)) return reply_error(response, *error);
+  reply_json(response, model_json(call.engine().info(), call.attached.model, call.attached.since));
+}
+
+void tokenize(const Call& call, httplib::Response& response) {
+  auto parsed = parse_tokenize(call.body, limits_of(call.engine()));
+  if (!parsed.ok()) return reply_error(response, parsed.error());
+  const TokenizeRequest& request = parsed.value();
+  if (auto error = check_model(call.attached, request.model)) return reply_error(response, *error);
+  std::vector<int32_t> ids;
+  if (request.chat) {
+    auto prompt = call.engine().chat_prompt(call.body);
+    if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
+    ids = std::move(prompt.value().ids);
+  } else {
+    auto tokens = call.engine().tokenize(request.prompt, true, request.add_special_tokens);
+    if (!tokens.ok()) return reply_error(response, api_error(tokens.error(), "prompt"));
+    ids = std::move(tokens.value());
+  }
+  Json texts = nullptr;
+  if (request.return_token_strs) {
+    texts = Json::array();
+    for (const int32_t id : ids) texts.push_back(call.engine().token_text(id));
+  }
+  const size_t count = ids.size();
+  reply_json(response, {{"count", count},
+                        {"max_model_len", call.engine().info().context},
+                        {"tokens", std::move(ids)},
+                        {"token_strs", std::move(texts)}});
+}
+
+void detokenize(const Call& call, httplib::Response& response) {
+  auto parsed = parse_detokenize(call.body, limits_of(call.engine()));
+  if (!parsed.ok()) return reply_error(response, parsed.error());
+  if (auto error = check_model(call.attached, parsed.value().model)) return reply_error(response, *error);
+  auto text = call.engine().detokenize(parsed.value().tokens);
+  if (!text.ok()) return reply_error(response, api_error(text.error(), "tokens"));
+  reply_json(response, {{"prompt", text.value()}});
+}
+
+}  // namespace
+
+void add_info_routes(Service& service) {
+  service.get("/v1/models", list_models);
+  service.get("/v1/models/(.*)", one_model);
+  service.post("/tokenize", tokenize);
+  service.post("/detokenize", detokenize);
+  service.get_always("/health", [&service](const Attached& attached, httplib::Response& response) {
+    const bool ready = attached.engine && !service.stopping();
+    response.status = ready ? 200 : 503;
+    reply_json(response, {{"status", ready ? "ok" : service.stopping() ? "shutting down" : "loading"}});
+  });
+  service.get_always("/metrics", [&service](const Attached& attached, httplib::Response& response) {
+    const HttpCounters http{service.http().open_connections(), service.http().refused_connections()};
+    response.set_content(attached.metrics->text(attached.engine.get(), http),
+                         "text/plain; version=0.0.4; charset=utf-8");
+  });
+  service.get_always("/", [](const Attached&, httplib::Response& response) {
+    response.set_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'");
+    response.set_header("X-Content-Type-Options", "nosniff");
+    response.set_content(page_html(), "text/html; charset=utf-8");
+  });
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,52 @@
+// server/server.h: the HTTP server. Start here.
+//
+//   auto server = kvilt::Server::listen({.port = 8000});   // bound; /health answers 503 once run() runs
+//   std::thread web([&] { server.value()->run(); });
+//   server.value()->attach(engine);                        // /health answers 200
+//   ...; server.value()->shutdown(); web.join();           // from a signal's thread, not from its handler
+//
+// Role:    OpenAI's API, tokenising, warming, metrics and a page over kvilt::Engine (docs/server.md).
+// Threads: run() blocks one thread and uses up to max_connections more; the other methods may be called from any
+// thread. Errors:  listen() returns kIo when the address cannot be bound. What clients send is answered, never fatal.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvilt/engine.h"
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;           // 0: any free one; see port()
+  std::string api_key;       // empty: none needed. Guards everything but /, /health and /metrics
+  std::string model_alias;   // the model's id for clients; empty: ModelInfo::name
+  std::string allow_origin;  // pages of other origins that may call: one origin, or "*"; empty: none
+  size_t max_body_bytes = 16 * 1024 * 1024;
+  int max_connections = 128;      // each takes a thread while it is open; more get 503
+  double idle_timeout_s = 30;     // of a connection between requests
+  double request_timeout_s = 60;  // for a request's head and body to arrive
+  double write_timeout_s = 30;    // for a client to take something of what is written
+  double shutdown_s = 10;         // shutdown() lets running requests finish so long, then cancels them
+};
+
+class Server {
+ public:
+  static Result<std::unique_ptr<Server>> listen(ServerOptions options);
+  ~Server();  // shutdown() and no thread left inside
+
+  int port() const;
+  void attach(std::shared_ptr<Engine> engine);
+  void run();  // returns after shutdown(), when every connection has ended
+  // No new connections and requests; what runs may finish within shutdown_s. Returns when the engine is drained.
+  void shutdown();
+
+ private:
+  struct Parts;
+  explicit Server(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,246 @@
+#include "server/service.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <spdlog/spdlog.h>
+
+#include <ctime>
+
+namespace kvilt::server {
+namespace {
+
+constexpr const char* kModelPath = "/v1/models/";  // + an id that may hold slashes
+constexpr size_t kMaxPath = 2048;
+
+ConnectionLimits limits_of(const ServerOptions& options) {
+  ConnectionLimits limits;
+  limits.body_bytes = options.max_body_bytes;
+  limits.idle_s = options.idle_timeout_s;
+  limits.head_s = options.request_timeout_s;
+  limits.body_s = options.request_timeout_s;
+  limits.write_s = options.write_timeout_s;
+  return limits;
+}
+
+// "http://host:port" -> "host:port"
+std::string_view host_of(std::string_view origin) {
+  const size_t at = origin.find("://");
+  return at == std::string_view::npos ? origin : origin.substr(at + 3);
+}
+
+}  // namespace
+
+void reply_json(httplib::Response& response, const Json& json) { response.set_content(dump(json), "application/json"); }
+
+void reply_error(httplib::Response& response, const ApiError& error) {
+  response.status = error.status;
+  response.headers.erase("Content-Type");
+  response.set_content(error_body(error), "application/json");
+  if (error.status == 503 || error.status == 429) response.set_header("Retry-After", "1");
+}
+
+std::optional<ApiError> check_model(const Attached& attached, const std::string& name) {
+  if (name.empty() || name == attached.model || name == attached.engine->info().name) return std::nullopt;
+  return ApiError{404, fmt::format("the model '{}' is not served here; this server has '{}'", name, attached.model),
+                  "model", "model_not_found"};
+}
+
+Service::Service(ServerOptions options)
+    : options_(std::move(options)), http_(limits_of(options_), options_.max_connections) {
+  attached_.metrics = std::make_shared<Metrics>(options_.model_alias);
+  http_.set_payload_max_length(options_.max_body_bytes);
+  install_hooks();
+}
+
+void Service::attach(std::shared_ptr<Engine> engine) {
+  const std::string model = options_.model_alias.empty() ? engine->info().name : options_.model_alias;
+  std::lock_guard lock(mutex_);
+  attached_ = {std::move(engine), std::make_shared<Metrics>(model), model, static_cast<int64_t>(std::time(nullptr))};
+}
+
+Attached Service::attached() const {
+  std::lock_guard lock(mutex_);
+  return attached_;
+}
+
+void Service::install_hooks() {
+  http_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    auto error = check(request, response);
+    if (!error && request.method != "OPTIONS") return httplib::Server::HandlerResponse::Unhandled;
+    if (error) {
+      reply_error(response, *error);
+      if (error->status == 401) response.set_header("WWW-Authenticate", "Bearer");
+      // Its body was not read: what follows on this connection is not a request.
+      if (request.method != "GET" && request.method != "HEAD") {
+        Connection::current()->close_after_response();
+        response.set_header("Connection", "close");
+      }
+    } else {
+      response.status = 204;
+    }
+    return httplib::Server::HandlerResponse::Handled;
+  });
+  http_.set_expect_100_continue_handler([this](const httplib::Request& request, httplib::Response& response) {
+    auto error = check(request, response);
+    if (!error) return 100;
+    reply_error(response, *error);
+    Connection::current()->close_after_response();
+    return error->status;
+  });
+  // What the library itself refuses (a bad request line, a body that breaks off).
+  const httplib::Server::HandlerWithResponse refused = [](const httplib::Request&, httplib::Response& response) {
+    if (!response.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
+    const char* what = response.status == 404   ? "there is no such route"
+                       : response.status == 413 ? "the body is too large"
+                       : response.status == 414 ? "the URL is too long"
+                       : response.status >= 500 ? "internal error"
+                                                : "the request is not valid HTTP/1.1";
+    reply_error(response, {response.status, what, "", ""});
+    Connection::current()->close_after_response();
+    return httplib::Server::HandlerResponse::Handled;
+  };
+  http_.set_error_handler(refused);
+  http_.set_exception_handler(
+      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr caught) {
+        try {
+          std::rethrow_exception(caught);
+        } catch (const std::exception& e) {
+          spdlog::error("{} {}: {}", request.method, request.path, e.what());
+        } catch (...) {
+          spdlog::error("{} {}: unknown exception", request.method, request.path);
+        }
+        reply_error(response, {500, "internal error: see the server's log", "", "internal_error"});
+        Connection::current()->close_after_response();
+      });
+  http_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
+    attached().metrics->count_response(response.status);
+    spdlog::debug("{} {} {}", request.method, request.path, response.status);
+  });
+}
+
+std::optional<ApiError> Service::check_origin(const httplib::Request& request, httplib::Response& response) const {
+  if (!request.has_header("Origin")) return std::nullopt;  // not a browser
+  const std::string origin = request.get_header_value("Origin");
+  if (host_of(origin) == request.get_header_value("Host")) return std::nullopt;
+  if (options_.allow_origin != "*" && options_.allow_origin != origin) {
+    return ApiError{403, "pages of other origins may not call this server (see --allow-origin)", "", "origin_refused"};
+  }
+  if (!response.has_header("Access-Control-Allow-Origin")) {
+    response.set_header("Access-Control-Allow-Origin", options_.allow_origin);
+    response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type, *");
+    response.set_header("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    response.set_header("Vary", "Origin");
+  }
+  return std::nullopt;
+}
+
+bool Service::key_fits(std::string_view authorization) const {
+  if (options_.api_key.empty()) return true;
+  constexpr std::string_view kBearer = "bearer ";
+  if (authorization.size() <= kBearer.size()) return false;
+  for (size_t i = 0; i < kBearer.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kBearer[i]) return false;
+  }
+  const std::string_view key = authorization.substr(kBearer.size());
+  // Constant time for a key of the right length; the length is no secret.
+  return key.size() == options_.api_key.size() && sodium_memcmp(key.data(), options_.api_key.data(), key.size()) == 0;
+}
+
+std::optional<ApiError> Service::check(const httplib::Request& request, httplib::Response& response) {
+  const HeadVerdict& head = Connection::current()->verdict();
+  if (head.status) return ApiError{head.status, head.message, "", ""};
+  if (request.path.size() > kMaxPath) return ApiError{414, "the URL is too long", "", ""};
+  if (auto error = check_origin(request, response)) return error;
+  auto route = routes_.find(request.path);
+  if (route == routes_.end() && request.path.starts_with(kModelPath)) route = routes_.find(kModelPath);
+  if (route == routes_.end()) {
+    return ApiError{404, fmt::format("there is no route '{}' (docs/server.md lists them)", request.path), "",
+                    "not_found"};
+  }
+  if (request.method == "OPTIONS") return std::nullopt;
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  if (!route->second.methods.contains(method)) {
+    const std::string& allowed = *route->second.methods.begin();
+    if (!response.has_header("Allow")) response.set_header("Allow", allowed);
+    return ApiError{405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method), "",
+                    "method_not_allowed"};
+  }
+  if (route->second.guard == Guard::kKey && !key_fits(head.authorization)) {
+    return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY'", "", "invalid_api_key"};
+  }
+  // Also keeps other sites' forms out, which cannot send this type.
+  const std::string type = request.get_header_value("Content-Type");
+  if (method == "POST" && !type.empty() && type.find("application/json") != 0) {
+    return ApiError{415, fmt::format("send the body with Content-Type: application/json, not '{}'", type), "", ""};
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> Service::read_body(const httplib::ContentReader& reader, std::string& body) const {
+  bool too_large = false;
+  const bool complete = reader([&](const char* data, size_t size) {
+    too_large = body.size() + size > options_.max_body_bytes;
+    if (!too_large) body.append(data, size);
+    return !too_large;
+  });
+  if (complete) return std::nullopt;
+  Connection::current()->close_after_response();
+  if (too_large || Connection::current()->body_too_large()) {
+    return ApiError{413, fmt::format("the body has more than {} bytes", options_.max_body_bytes), "", ""};
+  }
+  return ApiError{400, "the body ended early or came too slowly", "", ""};
+}
+
+std::optional<ApiError> Service::need_engine(const Attached& attached) const {
+  if (stopping_) return ApiError{503, "the server is shutting down", "", "unavailable"};
+  if (!attached.engine) return ApiError{503, "the model is still loading", "", "unavailable"};
+  return std::nullopt;
+}
+
+void Service::get(const std::string& pattern, Handler handler) {
+  const bool models = pattern.starts_with(kModelPath);
+  routes_[models ? kModelPath : pattern] = {{"GET"}, Guard::kKey};
+  http_.Get(pattern,
+            [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
+              Call call{request, nullptr, attached()};
+              if (auto error = need_engine(call.attached)) return reply_error(response, *error);
+              handler(call, response);
+            });
+}
+
+void Service::get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler) {
+  routes_[path] = {{"GET"}, Guard::kOpen};
+  http_.Get(path, [this, handler = std::move(handler)](const httplib::Request&, httplib::Response& response) {
+    handler(attached(), response);
+  });
+}
+
+void Service::post(const std::string& path, Handler handler) {
+  routes_[path] = {{"POST"}, Guard::kKey};
+  http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
+                                                        const httplib::ContentReader& reader) {
+    std::string text;
+    if (auto error = read_body(reader, text)) return reply_error(response, *error);
+    Call call{request, nullptr, attached()};
+    if (auto error = need_engine(call.attached)) return reply_error(response, *error);
+    auto body = parse_json(text);
+    if (!body.ok()) return reply_error(response, body.error());
+    call.body = std::move(body.value());
+    std::string().swap(text);
+    handler(call, response);
+  });
+}
+
+void Service::post_empty(const std::string& path, Handler handler) {
+  routes_[path] = {{"POST"}, Guard::kKey};
+  http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
+                                                        const httplib::ContentReader& reader) {
+    std::string text;
+    if (auto error = read_body(reader, text)) return reply_error(response, *error);
+    Call call{request, nullptr, attached()};
+    if (auto error = need_engine(call.attached)) return reply_error(response, *error);
+    handler(call, response);
+  });
+}
+
+}  // namespace kvilt::server

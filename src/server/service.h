@@ -1,0 +1,91 @@
+// server/service.h: what all routes share: options, the engine (once it is there), metrics, and the steps before a
+// handler. Role:       one table of routes; for each request: is the head acceptable, is there such a route and method,
+// does the
+//             origin and the key fit, is the body JSON, is the engine there. Only then a route's own code runs.
+// Invariants: whatever goes wrong, the client gets an ApiError's JSON.
+// Threads:    all methods from any thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "server/api_error.h"
+#include "server/http_server.h"
+#include "server/json_fields.h"
+#include "server/metrics.h"
+#include "server/server.h"
+
+namespace kvilt::server {
+
+// The engine and what belongs to it; engine is null while the model loads.
+struct Attached {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Metrics> metrics;
+  std::string model;  // the id that clients use
+  int64_t since = 0;  // Unix time
+};
+
+// A request whose engine is there.
+struct Call {
+  const httplib::Request& http;
+  Json body;  // of a POST
+  Attached attached;
+  Engine& engine() const { return *attached.engine; }
+};
+
+class Service {
+ public:
+  explicit Service(ServerOptions options);
+
+  using Handler = std::function<void(const Call&, httplib::Response&)>;
+  void get(const std::string& pattern, Handler handler);      // needs the engine
+  void post(const std::string& path, Handler handler);        // needs the engine and a JSON body
+  void post_empty(const std::string& path, Handler handler);  // the body is optional and ignored
+  void get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler);
+
+  void attach(std::shared_ptr<Engine> engine);
+  Attached attached() const;
+
+  const ServerOptions& options() const { return options_; }
+  HttpServer& http() { return http_; }
+  void begin_stop() { stopping_ = true; }
+  bool stopping() const { return stopping_; }
+
+ private:
+  enum class Guard { kOpen, kKey };
+  // Everything that can be said before the body is read.
+  std::optional<ApiError> check(const httplib::Request& request, httplib::Response& response);
+  std::optional<ApiError> check_origin(const httplib::Request& request, httplib::Response& response) const;
+  bool key_fits(std::string_view authorization) const;
+  std::optional<ApiError> read_body(const httplib::ContentReader& reader, std::string& body) const;
+  std::optional<ApiError> need_engine(const Attached& attached) const;
+  void install_hooks();
+
+  const ServerOptions options_;
+  HttpServer http_;
+  std::atomic<bool> stopping_{false};
+  struct Route {
+    std::set<std::string> methods;
+    Guard guard = Guard::kKey;
+  };
+  std::map<std::string, Route> routes_;  // constant after construction of the server
+
+  mutable std::mutex mutex_;
+  Attached attached_;  // protected by mutex_
+};
+
+void reply_json(httplib::Response& response, const Json& json);
+void reply_error(httplib::Response& response, const ApiError& error);
+// A request that names a model names this one.
+std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
+
+void add_generate_routes(Service& service);  // routes_generate.cc
+void add_info_routes(Service& service);      // routes_info.cc
+void add_cache_routes(Service& service);     // routes_cache.cc
+
+}  // namespace kvilt::server

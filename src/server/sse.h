@@ -1,0 +1,16 @@
+// server/sse.h: server-sent events, the framing of streamed answers (WHATWG HTML 9.2): "data: JSON" and a blank line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+
+// JSON text holds no line break, so one data line is always enough.
+inline std::string sse_event(const Json& json) { return "data: " + dump(json) + "\n\n"; }
+
+}  // namespace kvilt::server
