@@ -10,6 +10,7 @@
 #include "text/added_tokens.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/safe_cuts.h"
 #include "text/segmenter.h"
 #include "text/unicode.h"
 #include "text/vocabulary.h"
@@ -202,6 +203,7 @@ struct Tokenizer::Parts {
   PreTokenizer pre_tokenizer;
   AddedTokens added;
   std::unique_ptr<Segmenter> segmenter;
+  std::unique_ptr<SafeCuts> cuts;  // null: pieces are words already
   std::vector<int32_t> ends;
 
   struct Call {  // what one encode() carries through its stretches
@@ -241,6 +243,8 @@ Status Tokenizer::Parts::encode_stretch(std::string_view text, bool at_start, Ca
     if (pre_tokenizer.spells_bytes() && spec.byte_level) {
       unspell_bytes(piece, bytes);
       segmenter->append(bytes, call.scratch, call.ids);
+    } else if (cuts) {
+      cuts->for_each(piece, [&](std::string_view part) { append_piece(part, call); });
     } else {
       append_piece(piece, call);
     }
@@ -261,6 +265,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(TokenizerSpec spec) {
   KVILT_ASSIGN(parts->pre_tokenizer, PreTokenizer::create(std::move(spec.split)));
   KVILT_ASSIGN(parts->added, AddedTokens::create(spec, parts->vocabulary));
   KVILT_ASSIGN(parts->segmenter, Segmenter::create(spec, parts->vocabulary));
+  if (!spec.byte_level && spec.model != "wordlevel") parts->cuts = std::make_unique<SafeCuts>(parts->vocabulary, kMetaspace);
   parts->ends = find_ends(spec, parts->vocabulary);
   if (spec.prefix.empty() && spec.add_bos && spec.bos) spec.prefix = {*spec.bos};
   if (spec.suffix.empty() && spec.add_eos && spec.eos) spec.suffix = {*spec.eos};
