@@ -4,10 +4,13 @@
 #include "kernels/x86/attend.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/x86/attend_tile.h"
+#include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
 #include "tensor/view.h"
 
@@ -44,10 +47,67 @@ float* thread_floats(size_t count) {
 struct Item {
   const AttendTask* task;
   int32_t first, count;
-  int32_t super_first, super_last;
+  int64_t super_first, super_last;
   int64_t cost;
   float* partial = nullptr;  // null: finish here; else the states of the super-blocks go there, one after the other
   bool* filled = nullptr;    // which of them saw a key
+
+  std::span<const int32_t> pos() const { return task->pos.subspan(first, count); }
+};
+
+// The blocks of an item that some of its rows see, in order. The next one is located while the current one is worked
+// on, so that its memory can be fetched ahead: decode would wait for it otherwise.
+class Walk {
+ public:
+  Walk(const TileShape& shape, const Item& item)
+      : item_(item), keys_(shape, item.task->spans), low_(item.pos().front()), high_(item.pos().back()) {
+    end_ = std::min(item.super_last * kSuperBlock, seen_blocks(item.task->spans, high_).last);
+    find(item.super_first * kSuperBlock);
+    step();
+  }
+
+  bool done() const { return current_->index < 0; }
+  int64_t index() const { return current_->index; }
+  const KeyBlock& block() const { return current_->keys; }
+  const KeyBlock* ahead() const { return next_->index < 0 ? nullptr : &next_->keys; }
+  const uint64_t* visible() const { return current_->visible; }  // columns, by row
+  uint64_t wanted() const { return current_->wanted; }           // by any row
+
+  void step() {
+    std::swap(current_, next_);
+    if (current_->index >= 0) find(current_->index + 1);
+  }
+
+ private:
+  struct Place {
+    int64_t index = -1;
+    uint64_t wanted = 0;
+    KeyBlock keys;
+    uint64_t visible[kTileLines];
+  };
+
+  // The first block >= index with a key that is seen becomes the next one.
+  void find(int64_t index) {
+    const KeyMask& mask = item_.task->mask;
+    for (index = next_seen(mask, low_, high_, index); index < end_; index = next_seen(mask, low_, high_, index + 1)) {
+      keys_.locate(index, next_->keys);
+      next_->wanted = 0;
+      for (int r = 0; r < item_.count; ++r) {
+        next_->visible[r] = next_->keys.present & visible_columns(mask, item_.pos()[r], index);
+        next_->wanted |= next_->visible[r];
+      }
+      if (next_->wanted == 0) continue;
+      next_->index = index;
+      return;
+    }
+    next_->index = -1;
+  }
+
+  const Item& item_;
+  KeyBlocks keys_;
+  int64_t low_, high_, end_ = 0;
+  Place places_[2];
+  Place *current_ = &places_[0], *next_ = &places_[1];
 };
 
 class Attention {
@@ -72,24 +132,23 @@ class Attention {
  private:
   // Pieces of a worker's memory.
   struct Scratch {
-    float *q, *kt, *v, *s, *scale_back;
+    float *queries, *v, *s, *scale_back;
     TileState part, whole;  // of the current super-block; of all before it
   };
 
   Scratch scratch() const {
-    const size_t E = static_cast<size_t>(shape_.E), width = static_cast<size_t>(shape_.width);
-    const size_t lines = (static_cast<size_t>(lines_) + kLanes - 1) / kLanes * kLanes;
-    float* next =
-        thread_floats(lines * (E + kBlock + 1) + kBlock * (E + width) + 2 * state_floats(shape_, lines_) + 64);
+    const size_t width = static_cast<size_t>(shape_.width), lines = static_cast<size_t>(lines_);
+    const size_t padded = (lines + kLanes - 1) / kLanes * kLanes, state = padded * (1 + kLanes + width);
+    const size_t queries = (BlockScores::floats(shape_, lines_) + kLanes - 1) / kLanes * kLanes;
+    float* next = thread_floats(queries + kBlock * width + lines * kBlock + padded + 2 * state);
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     Scratch scratch;
-    scratch.kt = take(kBlock * E);
+    scratch.queries = take(queries);
     scratch.v = take(kBlock * width);
     scratch.s = take(lines * kBlock);
-    scratch.q = take(lines * E);
-    scratch.scale_back = take(lines);
-    scratch.part = state_at(shape_, lines_, take(state_floats(shape_, lines_)));
-    scratch.whole = state_at(shape_, lines_, take(state_floats(shape_, lines_)));
+    scratch.scale_back = take(padded);
+    scratch.part = state_at(shape_, lines_, take(state));
+    scratch.whole = state_at(shape_, lines_, take(state));
     return scratch;
   }
 
@@ -102,15 +161,14 @@ class Attention {
       int64_t blocks = std::max<int64_t>(range.last - range.first, 0);
       if (const int64_t from = next_seen(task.mask, low, high, range.first); from > range.first)
         blocks = range.last - from;
-      tiles_.push_back({&task, first, count, static_cast<int32_t>(range.first / kSuperBlock),
-                        static_cast<int32_t>((range.last + kSuperBlock - 1) / kSuperBlock), blocks * count});
+      tiles_.push_back({&task, first, count, range.first / kSuperBlock, (range.last + kSuperBlock - 1) / kSuperBlock,
+                        blocks * count});
     }
   }
 
   void attend_tile(const Item& item) const;
-  void attend_super_block(const Item& item, int64_t super, KeyBlocks& keys, const Scratch& scratch, bool& seen) const;
-  void attend_block(const Item& item, const KeyBlock& block, const uint64_t* visible, const Scratch& scratch,
-                    const float** rotation) const;
+  void attend_block(const Item& item, const Walk& walk, const Scratch& scratch, BlockScores& scores) const;
+  void finish(const Item& item, const TileState& whole) const;
   void run_split(ThreadPool& pool);
 
   const TileKernels& isa_;
@@ -120,133 +178,94 @@ class Attention {
   std::vector<Item> tiles_;
 };
 
-constexpr float kUnloaded = 0;  // its address stands for "no queries in the tile yet"
-
-// One block for all rows of the tile. *rotation: by which the queries in scratch.q are turned back.
-void Attention::attend_block(const Item& item, const KeyBlock& block, const uint64_t* visible, const Scratch& scratch,
-                             const float** rotation) const {
-  const AttendTask& task = *item.task;
+// Adds one block to scratch.part, for all rows of the tile.
+void Attention::attend_block(const Item& item, const Walk& walk, const Scratch& scratch, BlockScores& scores) const {
   const int lines = item.count * shape_.group;
-  uint64_t wanted = 0;
-  for (int r = 0; r < item.count; ++r) wanted |= visible[r];
-  isa_.gather_keys(shape_, block.k, scratch.kt);
-  const auto score = [&](const Turn& turn) {
-    if ((turn.columns & wanted) == 0) return;
-    if (turn.rotation != *rotation) {
-      isa_.load_queries(shape_, task.q + item.first * task.q_stride, task.q_stride, item.count, turn.rotation,
-                        scratch.q);
-      *rotation = turn.rotation;
-    }
-    isa_.scores(shape_, scratch.q, lines, scratch.kt, turn.columns & wanted, scratch.s);
-  };
-  int loaded = -1;  // the turn whose queries are in the tile already goes first
-  for (int t = 0; t < block.turn_count; ++t) {
-    if (block.turns[t].rotation == *rotation) loaded = t;
-  }
-  if (loaded >= 0) score(block.turns[loaded]);
-  for (int t = 0; t < block.turn_count; ++t) {
-    if (t != loaded) score(block.turns[t]);
-  }
-  isa_.softmax(shape_, item.count, visible, scratch.s, scratch.part, scratch.scale_back);
-  const int first = __builtin_ctzll(wanted), last = kBlock - __builtin_clzll(wanted);
-  if (shape_.kv == Element::kF32 && shape_.width == shape_.E && block.run_end[first] >= last) {  // V as it lies
-    isa_.add_values(shape_, lines, scratch.s, first, last, static_cast<const float*>(block.v[first]), shape_.E,
-                    scratch.scale_back, scratch.part.acc);
+  const KeyBlock& block = walk.block();
+  scores.compute(block, walk.wanted(), block.v, scratch.s);
+  isa_.softmax(shape_, item.count, walk.visible(), scratch.s, scratch.part, scratch.scale_back);
+  ValueTile v;
+  v.first = __builtin_ctzll(walk.wanted());
+  v.last = kBlock - __builtin_clzll(walk.wanted());
+  v.ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->k;
+  if (shape_.kv == Element::kF32 && shape_.width == shape_.E &&
+      block.run_end[v.first] >= v.last) {  // as it lies in memory
+    v.data = static_cast<const float*>(block.v[v.first]);
+    v.stride = shape_.E;
   } else {
     isa_.gather_values(shape_, block.v, scratch.v);
-    isa_.add_values(shape_, lines, scratch.s, first, last, scratch.v + first * shape_.width, shape_.width,
-                    scratch.scale_back, scratch.part.acc);
+    v.data = scratch.v + int64_t{v.first} * shape_.width;
+    v.stride = shape_.width;
   }
+  isa_.add_values(shape_, lines, scratch.s, v, scratch.scale_back, scratch.part.acc);
 }
 
-// Fills scratch.part with the state of one super-block; seen: some row saw some key.
-void Attention::attend_super_block(const Item& item, int64_t super, KeyBlocks& keys, const Scratch& scratch,
-                                   bool& seen) const {
+void Attention::finish(const Item& item, const TileState& whole) const {
   const AttendTask& task = *item.task;
-  const int32_t* pos = task.pos.data() + item.first;
-  const int64_t low = pos[0], high = pos[item.count - 1];
-  const int64_t end = std::min((super + 1) * kSuperBlock, seen_blocks(task.spans, high).last);
-  const float* rotation = &kUnloaded;
-  KeyBlock block;
-  uint64_t visible[kTileLines];
-  seen = false;
-  for (int64_t b = next_seen(task.mask, low, high, super * kSuperBlock); b < end;
-       b = next_seen(task.mask, low, high, b + 1)) {
-    keys.locate(b, block);
-    uint64_t any = 0;
-    for (int r = 0; r < item.count; ++r) any |= visible[r] = block.present & visible_columns(task.mask, pos[r], b);
-    if (any == 0) continue;
-    if (!seen) clear(shape_, item.count * shape_.group, scratch.part);
-    seen = true;
-    attend_block(item, block, visible, scratch, &rotation);
-  }
+  isa_.finish(shape_, item.count, whole, task.out + item.first * task.out_stride, task.out_stride,
+              task.lse == nullptr ? nullptr : task.lse + int64_t{item.first} * shape_.group);
 }
 
 void Attention::attend_tile(const Item& item) const {
   const AttendTask& task = *item.task;
   const int lines = item.count * shape_.group;
   Scratch scratch = this->scratch();
-  const TileState whole = scratch.whole;
-  if (item.partial == nullptr) clear(shape_, lines, whole);
-  KeyBlocks keys(shape_, task.spans);
-  for (int32_t super = item.super_first; super < item.super_last; ++super) {
-    bool seen = false;
+  if (item.partial == nullptr) clear(shape_, lines, scratch.whole);
+  BlockScores scores(isa_, shape_, {task.q + item.first * task.q_stride, task.q_stride, item.count}, scratch.queries);
+  for (Walk walk(shape_, item); !walk.done();) {
+    const int64_t super = walk.index() / kSuperBlock;
     if (item.partial != nullptr) {
-      const int32_t n = super - item.super_first;
+      const int64_t n = super - item.super_first;
       scratch.part = state_at(shape_, lines, item.partial + static_cast<size_t>(n) * state_floats(shape_, lines));
-      attend_super_block(item, super, keys, scratch, seen);
-      item.filled[n] = seen;
-    } else {
-      attend_super_block(item, super, keys, scratch, seen);
-      if (seen) isa_.merge(shape_, lines, scratch.part, whole);
+      item.filled[n] = true;
     }
+    clear(shape_, lines, scratch.part);
+    for (; !walk.done() && walk.index() / kSuperBlock == super; walk.step()) attend_block(item, walk, scratch, scores);
+    if (item.partial == nullptr) isa_.merge(shape_, lines, scratch.part, scratch.whole);
   }
-  if (item.partial != nullptr) return;
-  isa_.finish(shape_, item.count, whole, task.out + item.first * task.out_stride, task.out_stride,
-              task.lse == nullptr ? nullptr : task.lse + int64_t{item.first} * shape_.group);
+  if (item.partial == nullptr) finish(item, scratch.whole);
 }
 
-// Few tiles: every super-block is an item. Partial states live in one array; a second loop merges each tile's in order.
+// Few tiles: runs of super-blocks are items. The states of all super-blocks are kept; a second loop merges each tile's.
 void Attention::run_split(ThreadPool& pool) {
   size_t floats = 0, supers = 0;
   for (const Item& tile : tiles_) {
-    const size_t count = static_cast<size_t>(std::max(tile.super_last - tile.super_first, 0));
+    const size_t count = static_cast<size_t>(std::max<int64_t>(tile.super_last - tile.super_first, 0));
     floats += count * state_floats(shape_, tile.count * shape_.group);
     supers += count;
   }
   thread_local Buffer partial;  // the caller's
   if (partial.bytes() < floats * sizeof(float)) partial = Buffer(floats * sizeof(float));
-  std::vector<Item> items;
-  items.reserve(supers);
   const std::unique_ptr<bool[]> filled(new bool[supers]());
+  const int64_t per_item = std::max<int64_t>(1, static_cast<int64_t>(supers) / (2 * pool.size() * kItemsPerThread));
+  std::vector<Item> items;
   float* memory = partial.as<float>();
+  bool* flag = filled.get();
   for (Item& tile : tiles_) {
     tile.partial = memory;
-    tile.filled = filled.get() + items.size();
-    for (int32_t super = tile.super_first; super < tile.super_last; ++super) {
+    tile.filled = flag;
+    for (int64_t super = tile.super_first; super < tile.super_last; super += per_item) {
       Item item = tile;
       item.super_first = super;
-      item.super_last = super + 1;
+      item.super_last = std::min(super + per_item, tile.super_last);
       item.partial = memory;
-      item.filled = filled.get() + items.size();
-      memory += state_floats(shape_, tile.count * shape_.group);
+      item.filled = flag;
+      flag += item.super_last - super;
+      memory += static_cast<size_t>(item.super_last - super) * state_floats(shape_, tile.count * shape_.group);
       items.push_back(item);
     }
   }
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) { attend_tile(items[i]); });
   pool.parallel_for(static_cast<int64_t>(tiles_.size()), [&](int64_t i, int) {
     const Item& tile = tiles_[i];
-    const AttendTask& task = *tile.task;
     const int lines = tile.count * shape_.group;
     const TileState whole = scratch().whole;
     clear(shape_, lines, whole);
-    for (int32_t n = 0; n < tile.super_last - tile.super_first; ++n) {
-      if (!tile.filled[n]) continue;
-      isa_.merge(shape_, lines,
-                 state_at(shape_, lines, tile.partial + static_cast<size_t>(n) * state_floats(shape_, lines)), whole);
+    for (int64_t n = 0; n < tile.super_last - tile.super_first; ++n) {
+      float* part = tile.partial + static_cast<size_t>(n) * state_floats(shape_, lines);
+      if (tile.filled[n]) isa_.merge(shape_, lines, state_at(shape_, lines, part), whole);
     }
-    isa_.finish(shape_, tile.count, whole, task.out + tile.first * task.out_stride, task.out_stride,
-                task.lse == nullptr ? nullptr : task.lse + int64_t{tile.first} * shape_.group);
+    finish(tile, whole);
   });
 }
 

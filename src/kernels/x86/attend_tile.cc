@@ -18,6 +18,7 @@ using x86::kLanes;
 using x86::kNoScore;
 using x86::TileShape;
 using x86::TileState;
+using x86::ValueTile;
 
 constexpr int kRows = 6;  // lines of the product tile
 constexpr int kBlockVecs = kBlock / kVec;
@@ -43,19 +44,24 @@ Vec load_tail(const void* row, int64_t e, int count) {
   return load_elements<kType>(buffer, 0);
 }
 
+#define KVILT_UNROLL _Pragma("GCC unroll 16")  // without it the vectors of a transpose pass through memory
+
 #ifdef __AVX512F__
 KVILT_INLINE void transpose(Vec* r) {  // 16 x 16
   Vec t[16];
+  KVILT_UNROLL
   for (int i = 0; i < 16; i += 2) {
     t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
   }
+  KVILT_UNROLL
   for (int i = 0; i < 16; i += 4) {
     r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
     r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
     r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
     r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
   }
+  KVILT_UNROLL
   for (int i = 0; i < 4; ++i) {  // 128-bit parts: rows i, i+4, i+8, i+12 hold columns i, i+4, i+8, i+12
     const Vec a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88), b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
     const Vec c = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88), d = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
@@ -64,25 +70,30 @@ KVILT_INLINE void transpose(Vec* r) {  // 16 x 16
     t[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
     t[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
   }
+  KVILT_UNROLL
   for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 #else
 KVILT_INLINE void transpose(Vec* r) {  // 8 x 8
   Vec t[8];
+  KVILT_UNROLL
   for (int i = 0; i < 8; i += 2) {
     t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
   }
+  KVILT_UNROLL
   for (int i = 0; i < 8; i += 4) {
     r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
     r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
     r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
     r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
   }
+  KVILT_UNROLL
   for (int i = 0; i < 4; ++i) {
     t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
     t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
   }
+  KVILT_UNROLL
   for (int i = 0; i < 8; ++i) r[i] = t[i];
 }
 #endif
@@ -95,15 +106,23 @@ KVILT_INLINE int place(const TileShape& shape, int e) {
 
 template <Element kType>
 void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) {
-  for (int e = 0; e < shape.E; e += kVec) {
-    const int count = shape.E - e < kVec ? shape.E - e : kVec;
-    for (int j = 0; j < kBlock; j += kVec) {
+  for (int j = 0; j < kBlock; j += kVec) {  // keys outside: memory is read row by row
+    for (int e = 0; e < shape.E; e += kVec) {
+      const int count = shape.E - e < kVec ? shape.E - e : kVec;
       Vec r[kVec];
-      for (int i = 0; i < kVec; ++i) {
-        r[i] = count == kVec ? load_elements<kType>(keys[j + i], e) : load_tail<kType>(keys[j + i], e, count);
+      if (count == kVec) {
+        KVILT_UNROLL
+        for (int i = 0; i < kVec; ++i) r[i] = load_elements<kType>(keys[j + i], e);
+      } else {
+        for (int i = 0; i < kVec; ++i) r[i] = load_tail<kType>(keys[j + i], e, count);
       }
       transpose(r);
-      for (int i = 0; i < count; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
+      if (count == kVec && !shape.interleaved) {
+        KVILT_UNROLL
+        for (int i = 0; i < kVec; ++i) store(kt + (e + i) * kBlock + j, r[i]);
+      } else {
+        for (int i = 0; i < count; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
+      }
     }
   }
 }
@@ -175,11 +194,13 @@ struct Product {  // c (lines x columns) = init + a (lines x k, broadcast) . b (
   int k;
   float* c;
   int64_t c_stride;
-  const float* scale_back;  // init = c * scale_back[line]; null: init = 0, and the store is masked
-  uint64_t mask;            // columns to store, bit 0 at c
+  const float* scale_back;             // init = c * scale_back[line]; null: init = 0, and the store is masked
+  uint64_t mask;                       // columns to store, bit 0 at c
+  const void* const* ahead = nullptr;  // kBlock rows to prefetch, one a step
+  int ahead_bytes = 0;                 // of each
 };
 
-template <int kLines, int kVecs>
+template <int kLines, int kVecs, bool kAhead>
 KVILT_INLINE void product_tile(const Product& p) {
   Vec sum[kLines][kVecs];
 #pragma GCC unroll 8
@@ -191,6 +212,9 @@ KVILT_INLINE void product_tile(const Product& p) {
   }
   const float *a = p.a, *b = p.b;
   for (int k = 0; k < p.k; ++k, ++a, b += p.b_stride) {
+    if (kAhead && k < kBlock) {
+      for (int n = 0; n < p.ahead_bytes; n += 64) _mm_prefetch(static_cast<const char*>(p.ahead[k]) + n, _MM_HINT_T0);
+    }
     Vec bk[kVecs];
 #pragma GCC unroll 4
     for (int n = 0; n < kVecs; ++n) bk[n] = load(b + n * kVec);
@@ -215,27 +239,40 @@ KVILT_INLINE void product_tile(const Product& p) {
   }
 }
 
-template <int kVecs>
-void product_lines(Product p, int lines) {
-  for (; lines >= kRows; lines -= kRows) {
-    product_tile<kRows, kVecs>(p);
-    p.a += kRows * p.a_stride;
-    p.c += kRows * p.c_stride;
-    if (p.scale_back != nullptr) p.scale_back += kRows;
-  }
+template <int kVecs, bool kAhead>
+void product_few(const Product& p, int lines) {
   switch (lines) {
     case 1:
-      return product_tile<1, kVecs>(p);
+      return product_tile<1, kVecs, kAhead>(p);
     case 2:
-      return product_tile<2, kVecs>(p);
+      return product_tile<2, kVecs, kAhead>(p);
     case 3:
-      return product_tile<3, kVecs>(p);
+      return product_tile<3, kVecs, kAhead>(p);
     case 4:
-      return product_tile<4, kVecs>(p);
+      return product_tile<4, kVecs, kAhead>(p);
     case 5:
-      return product_tile<5, kVecs>(p);
+      return product_tile<5, kVecs, kAhead>(p);
+    case 6:
+      return product_tile<6, kVecs, kAhead>(p);
     default:
       return;
+  }
+}
+
+template <int kVecs>
+void product_lines(Product p, int lines) {
+  while (lines > 0) {
+    const int count = lines < kRows ? lines : kRows;
+    if (p.ahead != nullptr) {  // by the first tile of a product: its memory comes while the others compute
+      product_few<kVecs, true>(p, count);
+      p.ahead = nullptr;
+    } else {
+      product_few<kVecs, false>(p, count);
+    }
+    p.a += count * p.a_stride;
+    p.c += count * p.c_stride;
+    if (p.scale_back != nullptr) p.scale_back += count;
+    lines -= count;
   }
 }
 
@@ -263,13 +300,17 @@ void product(Product p, int lines, int vecs) {
 #endif
     }
     vecs -= n;
+    p.ahead = nullptr;
     p.b += n * kVec;
     p.c += n * kVec;
     p.mask = n * kVec < 64 ? p.mask >> (n * kVec) : 0;
   }
 }
 
-void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, float* s) {
+KVILT_INLINE int row_bytes(const TileShape& shape) { return shape.E * (shape.kv == Element::kF32 ? 4 : 2); }
+
+void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
+            float* s) {
   constexpr uint64_t kVecMask = (uint64_t{1} << kVec) - 1;
   for (int n = 0; n < kBlockVecs;) {  // runs of vectors that have a wanted column
     if ((mask >> (n * kVec) & kVecMask) == 0) {
@@ -278,15 +319,45 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
     }
     int end = n + 1;
     while (end < kBlockVecs && (mask >> (end * kVec) & kVecMask) != 0) ++end;
-    product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec)}, lines,
-            end - n);
+    product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec), ahead,
+             row_bytes(shape)},
+            lines, end - n);
+    ahead = nullptr;
     n = end;
   }
 }
 
-void add_values(const TileShape& shape, int lines, const float* p, int first, int last, const float* v,
-                int64_t v_stride, const float* scale_back, float* acc) {
-  product({p + first, kBlock, v, v_stride, last - first, acc, shape.width, scale_back, 0}, lines, shape.width / kVec);
+void permute(int lines, const int32_t* slot, float* s) {
+#ifdef __AVX512F__
+  __m512i index[4];
+  __mmask16 upper[4];
+  for (int n = 0; n < 4; ++n) {
+    index[n] = _mm512_loadu_si512(slot + 16 * n);  // bits 0-4 choose among two vectors, bit 5 between the pairs
+    upper[n] = _mm512_test_epi32_mask(index[n], _mm512_set1_epi32(32));
+  }
+  for (int line = 0; line < lines; ++line, s += kBlock) {
+    const Vec a = load(s), b = load(s + 16), c = load(s + 32), d = load(s + 48);
+    for (int n = 0; n < 4; ++n) {
+      store(s + 16 * n,
+            select(upper[n], _mm512_permutex2var_ps(c, index[n], d), _mm512_permutex2var_ps(a, index[n], b)));
+    }
+  }
+#else
+  for (int line = 0; line < lines; ++line, s += kBlock) {
+    Vec x[kBlockVecs];
+    for (int n = 0; n < kBlockVecs; ++n) {
+      x[n] = _mm256_i32gather_ps(s, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(slot + n * kVec)), 4);
+    }
+    for (int n = 0; n < kBlockVecs; ++n) store(s + n * kVec, x[n]);
+  }
+#endif
+}
+
+void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
+                float* acc) {
+  product({p + v.first, kBlock, v.data, v.stride, v.last - v.first, acc, shape.width, scale_back, 0, v.ahead,
+           row_bytes(shape)},
+          lines, shape.width / kVec);
 }
 
 // ---- Softmax --------------------------------------------------------------------------------------------------------
@@ -393,8 +464,8 @@ void norms(const TileShape& shape, const float* v, float* norms) {
 
 }  // namespace
 
-extern const x86::TileKernels kAttendTiles = {load_queries, gather_keys, gather_values, scores,      softmax,
-                                              add_values,   merge,       finish,        add_columns, norms,
-                                              realign,      rope_row,    angles};
+extern const x86::TileKernels kAttendTiles = {load_queries, gather_keys, gather_values, scores, permute,
+                                              softmax,      add_values,  merge,         finish, add_columns,
+                                              norms,        realign,     rope_row,      angles};
 
 }  // namespace kvilt::KVILT_ISA

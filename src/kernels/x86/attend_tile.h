@@ -37,6 +37,13 @@ struct TileState {
   float* acc;   // lines x width
 };
 
+struct ValueTile {
+  int32_t first, last;
+  const float* data;
+  int64_t stride;
+  const void* const* ahead;  // as in scores
+};
+
 struct TileKernels {
   // q[line * E ..] = scale * the query, turned back by `rotation` (null: as it is). Interleaved pairs come out as
   // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both.
@@ -45,14 +52,18 @@ struct TileKernels {
   void (*gather_keys)(const TileShape&, const void* const* keys, float* kt);
   // v (64 x width) = the 64 values at `values`.
   void (*gather_values)(const TileShape&, const void* const* values, float* v);
-  // s (lines x 64), in the columns of `mask` alone, = q . kt.
-  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, float* s);
+  // s (lines x 64), in the columns of `mask` alone, = q . kt. ahead: 64 rows to fetch into the cache meanwhile, or
+  // null.
+  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
+                 float* s);
+  // Puts what stands in column slot[j] of every line into column j.
+  void (*permute)(int lines, const int32_t* slot, float* s);
   // s = exp2(s - new maximum), 0 in columns that are not in visible[row]; scale_back[line] = exp2(old - new maximum).
   // Updates max and lane. A row that sees nothing keeps its state bit for bit.
   void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);
-  // acc = acc * scale_back + sum over columns [first, last) of p * v; v points at the value of column `first`.
-  void (*add_values)(const TileShape&, int lines, const float* p, int first, int last, const float* v, int64_t v_stride,
-                     const float* scale_back, float* acc);
+  // acc = acc * scale_back + sum over columns [first, last) of p * v; v.data is the value of column `first`.
+  void (*add_values)(const TileShape&, int lines, const float* p, const ValueTile& v, const float* scale_back,
+                     float* acc);
   // into = into (+) from, by log-sum-exp.
   void (*merge)(const TileShape&, int lines, const TileState& from, const TileState& into);
   // out = acc / sum of lanes, or zeros for a line that saw no key; lse (lines, or null): log-sum-exp in natural units.

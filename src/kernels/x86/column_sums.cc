@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/x86/attend.h"
 #include "kernels/x86/attend_tile.h"
+#include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
 #include "tensor/view.h"
 
@@ -16,6 +17,7 @@ namespace kvilt::x86 {
 namespace {
 
 constexpr int kTileLines = 128;
+constexpr int64_t kItemBlocks = 4;  // a row tile loads its queries once for them
 
 // Tasks that add to the same array, in the order given.
 struct Target {
@@ -41,28 +43,30 @@ class ColumnSums {
       const AttendTask& attend = *task.attend;
       if (!attend.pos.empty()) blocks = std::max(blocks, seen_blocks(attend.spans, attend.pos.back()).last);
     }
-    pool.parallel_for(blocks * static_cast<int64_t>(targets_.size()), [&](int64_t i, int) {
-      const Target& target = targets_[i / blocks];
-      for (const ColumnSumTask* task : target.tasks) add_block(*task, i % blocks);
+    const int64_t items = (blocks + kItemBlocks - 1) / kItemBlocks;
+    pool.parallel_for(items * static_cast<int64_t>(targets_.size()), [&](int64_t i, int) {
+      const Target& target = targets_[i / items];
+      for (const ColumnSumTask* task : target.tasks) add_blocks(*task, i % items * kItemBlocks);
     });
   }
 
  private:
   struct Scratch {
-    float *q, *kt, *v, *s;
+    float *queries, *v, *s;
   };
 
   Scratch scratch() const {
     thread_local Buffer buffer;
-    const size_t E = static_cast<size_t>(shape_.E), width = static_cast<size_t>(shape_.width);
-    const size_t lines = static_cast<size_t>(lines_);
-    const size_t floats = kBlock * (E + width) + lines * (E + kBlock);
+    const size_t lines = static_cast<size_t>(lines_), values = kBlock * static_cast<size_t>(shape_.width);
+    const size_t floats = values + lines * kBlock + BlockScores::floats(shape_, lines_);
     if (buffer.bytes() < floats * sizeof(float)) buffer = Buffer(floats * sizeof(float));
     float* memory = buffer.as<float>();
-    return {memory + kBlock * (E + width), memory, memory + kBlock * E, memory + kBlock * (E + width) + lines * E};
+    return {memory + values + lines * kBlock, memory, memory + values};
   }
 
-  void add_block(const ColumnSumTask& task, int64_t b) const;
+  void add_blocks(const ColumnSumTask& task, int64_t first_block) const;
+  void add_rows(const AttendTask& attend, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
+                int64_t first_block, double* sums) const;
 
   const TileKernels& isa_;
   const TileShape shape_;
@@ -71,47 +75,52 @@ class ColumnSums {
   std::vector<Target> targets_;
 };
 
-void ColumnSums::add_block(const ColumnSumTask& task, int64_t b) const {
-  const AttendTask& attend = *task.attend;
-  const int32_t rows = static_cast<int32_t>(attend.pos.size());
-  if (rows == 0 || attend.pos[rows - 1] < b * kBlock) return;
-  KeyBlock block;
-  KeyBlocks(shape_, attend.spans).locate(b, block);
-  if (block.present == 0) return;
+// Adds `count` rows from `first` on to the sums (64 for each of the blocks).
+void ColumnSums::add_rows(const AttendTask& attend, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
+                          int64_t first_block, double* sums) const {
   const Scratch scratch = this->scratch();
-  double sums[kBlock] = {};
-  bool gathered = false;
+  BlockScores scores(isa_, shape_, {attend.q + first * attend.q_stride, attend.q_stride, count}, scratch.queries);
   uint64_t visible[kTileLines];
-  for (int32_t first = 0; first < rows; first += tile_rows_) {
-    const int32_t count = std::min(tile_rows_, rows - first);
-    if (attend.pos[first + count - 1] < b * kBlock) continue;
+  for (size_t n = 0; n < blocks.size(); ++n, sums += kBlock) {
     uint64_t wanted = 0;
     for (int r = 0; r < count; ++r) {
-      wanted |= visible[r] = block.present & visible_columns(attend.mask, attend.pos[first + r], b);
+      visible[r] = blocks[n].present &
+                   visible_columns(attend.mask, attend.pos[first + r], first_block + static_cast<int64_t>(n));
+      wanted |= visible[r];
     }
     if (wanted == 0) continue;
-    if (!gathered) isa_.gather_keys(shape_, block.k, scratch.kt);
-    gathered = true;
-    for (int t = 0; t < block.turn_count; ++t) {
-      const Turn& turn = block.turns[t];
-      if ((turn.columns & wanted) == 0) continue;
-      isa_.load_queries(shape_, attend.q + first * attend.q_stride, attend.q_stride, count, turn.rotation, scratch.q);
-      isa_.scores(shape_, scratch.q, count * shape_.group, scratch.kt, turn.columns & wanted, scratch.s);
-    }
+    scores.compute(blocks[n], wanted, nullptr, scratch.s);
     alignas(64) float columns[kBlock] = {};
     isa_.add_columns(shape_, count, visible, scratch.s, attend.lse + int64_t{first} * shape_.group, columns);
     for (int j = 0; j < kBlock; ++j) sums[j] += columns[j];
   }
-  if (!gathered) return;
-  alignas(64) float norms[kBlock];
-  std::fill_n(norms, kBlock, 1.0f);
-  if (task.value_norm) {
-    isa_.gather_values(shape_, block.v, scratch.v);
-    isa_.norms(shape_, scratch.v, norms);
+}
+
+void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) const {
+  const AttendTask& attend = *task.attend;
+  const int32_t rows = static_cast<int32_t>(attend.pos.size());
+  if (rows == 0 || attend.pos[rows - 1] < first_block * kBlock) return;
+  KeyBlock blocks[kItemBlocks];
+  KeyBlocks keys(shape_, attend.spans);
+  for (int64_t n = 0; n < kItemBlocks; ++n) keys.locate(first_block + n, blocks[n]);
+  double sums[kItemBlocks * kBlock] = {};
+  for (int32_t first = 0; first < rows; first += tile_rows_) {
+    const int32_t count = std::min(tile_rows_, rows - first);
+    if (attend.pos[first + count - 1] >= first_block * kBlock)
+      add_rows(attend, first, count, blocks, first_block, sums);
   }
-  for (uint64_t left = block.present; left != 0; left &= left - 1) {
-    const int j = __builtin_ctzll(left);
-    task.sums[b * kBlock + j] += sums[j] * norms[j];
+  for (int64_t n = 0; n < kItemBlocks; ++n) {
+    alignas(64) float norms[kBlock];
+    std::fill_n(norms, kBlock, 1.0f);
+    if (task.value_norm && blocks[n].present != 0) {
+      const Scratch scratch = this->scratch();
+      isa_.gather_values(shape_, blocks[n].v, scratch.v);
+      isa_.norms(shape_, scratch.v, norms);
+    }
+    for (uint64_t left = blocks[n].present; left != 0; left &= left - 1) {
+      const int j = __builtin_ctzll(left);
+      task.sums[(first_block + n) * kBlock + j] += sums[n * kBlock + j] * norms[j];
+    }
   }
 }
 

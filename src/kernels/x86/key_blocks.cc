@@ -65,13 +65,38 @@ void KeyBlocks::locate(int64_t block, KeyBlock& out) {
     out.present |= columns;
     int t = 0;
     while (t < out.turn_count && out.turns[t].rotation != span.rotation) ++t;
-    if (t == out.turn_count) out.turns[out.turn_count++] = {span.rotation, 0};
+    if (t == out.turn_count) out.turns[out.turn_count++] = {span.rotation, 0, 0};
     out.turns[t].columns |= columns;
   }
   for (uint64_t absent = ~out.present; absent != 0; absent &= absent - 1) {
     const int j = __builtin_ctzll(absent);
     out.k[j] = out.v[j] = kZeros;
   }
+  arrange(out);
+}
+
+// Gives every key its slot.
+void KeyBlocks::arrange(KeyBlock& out) const {
+  out.permuted = false;
+  for (int t = 0; t < out.turn_count; ++t) {  // turns are in the order of their first columns
+    out.turns[t].slots = out.turns[t].columns;
+    if (t > 0) out.permuted |= (out.turns[t - 1].columns >> __builtin_ctzll(out.turns[t].columns)) != 0;
+  }
+  if (!out.permuted) return;
+  const void* k[kBlock];
+  std::copy_n(out.k, kBlock, k);
+  int next = 0;
+  const auto place = [&](uint64_t columns) {
+    const int first = next;
+    for (; columns != 0; columns &= columns - 1) {
+      const int j = __builtin_ctzll(columns);
+      out.slot[j] = next;
+      out.k[next++] = k[j];
+    }
+    return bits(first, next);
+  };
+  for (int t = 0; t < out.turn_count; ++t) out.turns[t].slots = place(out.turns[t].columns);
+  place(~out.present);
 }
 
 uint64_t visible_columns(const KeyMask& mask, int64_t i, int64_t block) {

@@ -19,19 +19,24 @@ static_assert(kBlock == kKeyBlock);
 // What the tiles need to know of a shape. CHECKs the limits named in x86/attend.h.
 TileShape tile_shape(const AttendShape& shape);
 
-// The columns of a block whose keys share a rotation.
+// The keys of a block that share a rotation.
 struct Turn {
   const float* rotation;
   uint64_t columns;
+  uint64_t slots;  // where they stand in the key tile
 };
 
+// Keys of several rotations that alternate (recomputed tokens within a placed piece) are laid out in the key tile one
+// rotation after the other, so that each turned query tile meets whole vectors; their scores are put back in order.
 struct KeyBlock {
-  uint64_t present = 0;   // columns that stand in a span
-  const void* k[kBlock];  // absent: zeros
-  const void* v[kBlock];
+  uint64_t present = 0;    // columns that stand in a span
+  const void* k[kBlock];   // by slot; absent: zeros
+  const void* v[kBlock];   // by column
+  int8_t run_end[kBlock];  // of present columns: [j, run_end[j]) lie one after the other in memory
   Turn turns[kBlock];
   int turn_count = 0;
-  int8_t run_end[kBlock];  // of present columns: the columns [j, run_end[j]) lie one after the other in memory
+  bool permuted = false;  // false: slot = column
+  int32_t slot[kBlock];   // of each column, if permuted
 };
 
 // Walks the blocks of a task in increasing order.
@@ -43,6 +48,7 @@ class KeyBlocks {
   void locate(int64_t block, KeyBlock& out);
 
  private:
+  void arrange(KeyBlock& out) const;
   void seek(int64_t pos);  // next_ = the first span that ends after pos
 
   const TileShape& shape_;

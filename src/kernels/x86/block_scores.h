@@ -1,0 +1,52 @@
+// kernels/x86/block_scores.h: the scores of a tile of rows against one block of keys that may need several rotations.
+// Role:       shared by attend.cc and column_sums.cc.
+// Idea:       the query is turned back, not the key (DESIGN 2). A few turned copies of the query tile are kept, so that
+// blocks
+//             which alternate between rotations turn nothing anew.
+// Cost:       turning a tile costs a row what 1/15 of a block of 64 keys does, once per piece of a prompt.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/x86/attend_tile.h"
+#include "kernels/x86/key_blocks.h"
+
+namespace kvilt::x86 {
+
+// `count` rows of a task's queries.
+struct QueryRows {
+  const float* q;
+  int64_t stride;
+  int count;
+};
+
+class BlockScores {
+ public:
+  static constexpr int kTurns = 4;  // query tiles kept
+
+  // Floats of memory that a tile of `lines` lines needs.
+  static size_t floats(const TileShape& shape, int lines) {
+    return static_cast<size_t>(shape.E) * (kBlock + static_cast<size_t>(lines) * kTurns);
+  }
+
+  BlockScores(const TileKernels& isa, const TileShape& shape, const QueryRows& rows, float* memory)
+      : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + static_cast<size_t>(shape.E) * kBlock) {}
+
+  // s (lines x 64) = scores in the columns of `wanted`; other columns become anything. ahead: see TileKernels::scores.
+  void compute(const KeyBlock& block, uint64_t wanted, const void* const* ahead, float* s);
+
+ private:
+  const float* queries(const float* rotation);
+
+  const TileKernels& isa_;
+  const TileShape& shape_;
+  const QueryRows rows_;
+  float* const kt_;     // E x 64
+  float* const tiles_;  // kTurns x lines x E
+  const float* turned_by_[kTurns];
+  int loaded_ = 0;  // tiles loaded so far; the next one takes the place of the oldest
+};
+
+}  // namespace kvilt::x86
