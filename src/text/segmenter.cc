@@ -86,8 +86,9 @@ class BpeSegmenter : public Segmenter {
     if (count > kMaxMerges)
       return error(Code::kUnsupported, "tokenizer: {} merges are more than {}", count, kMaxMerges);
     auto bpe = std::unique_ptr<BpeSegmenter>(new BpeSegmenter(spec, vocabulary, count));
+    std::string bytes;
     for (size_t rank = 0; rank < count; ++rank) {
-      KVILT_TRY(bpe->add_merge(spec, rank));
+      KVILT_TRY(bpe->add_merge(spec, rank, bytes));
     }
     return std::unique_ptr<Segmenter>(std::move(bpe));
   }
@@ -113,34 +114,36 @@ class BpeSegmenter : public Segmenter {
         ignore_merges_(spec.ignore_merges) {}
 
   // The id of a part of a merge, which is spelled as in the file. -1: none.
-  int32_t part(std::string_view spelling) const {
-    std::string bytes;
+  int32_t part(std::string_view spelling, std::string& bytes) const {
     if (byte_level_ && unspell_bytes(spelling, bytes)) return vocabulary_.find_piece(bytes);
     const int32_t id = vocabulary_.find_piece(spelling);
     const int byte = byte_of_spelling(spelling);
     return id < 0 && byte >= 0 && !byte_level_ ? vocabulary_.of_byte(static_cast<uint8_t>(byte)) : id;
   }
 
-  Status add_merge(const TokenizerSpec& spec, size_t rank) {
+  Status add_merge(const TokenizerSpec& spec, size_t rank, std::string& bytes) {
     int32_t left = -1, right = -1;
     std::string_view text;
     if (!spec.merges.empty()) {
       text = spec.merges[rank];
       const size_t space = text.find(' ', 1);
       if (space != std::string_view::npos) {
-        left = part(text.substr(0, space));
-        right = part(text.substr(space + 1));
+        left = part(text.substr(0, space), bytes);
+        right = part(text.substr(space + 1), bytes);
       }
     } else {
       std::tie(left, right) = spec.merge_ids[rank];
     }
     int32_t merged = -1;
+    bytes.clear();
     if (vocabulary_.contains(left) && vocabulary_.contains(right)) {
-      merged = vocabulary_.find_piece(std::string(vocabulary_.piece(left)).append(vocabulary_.piece(right)));
+      bytes.assign(vocabulary_.piece(left)).append(vocabulary_.piece(right));
+      merged = vocabulary_.find_piece(bytes);
     }
     if (merged >= 0) {
       table_.add(left, right, {static_cast<uint32_t>(rank), merged});
-    } else if (spec.strict_merges) {
+    } else if (spec.strict_merges && (left < 0 || right < 0 || vocabulary_.find_any(bytes) < 0)) {
+      // A merge into a special token is left out quietly: text must not become one.
       return error(Code::kCorrupt, "tokenizer: merge {} ('{}') is not of tokens into a token", rank, text);
     }
     return {};

@@ -3,7 +3,6 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -170,27 +169,13 @@ class PieceCache {
     uint32_t size = 0, count = 0;
     size_t at = 0;  // the ids: result[at, at + count)
   };
-  Slot& slot(std::string_view piece) { return slots_[hash(piece) & (slots_.size() - 1)]; }
+  Slot& slot(std::string_view piece) { return slots_[text_hash(piece) & (slots_.size() - 1)]; }
   static bool holds(const Slot& slot, std::string_view piece) {
     return slot.size == piece.size() && slot.data != nullptr && std::memcmp(slot.data, piece.data(), piece.size()) == 0;
   }
 
  private:
   static constexpr size_t kMaxSlots = 16384;
-  static uint64_t hash(std::string_view piece) {
-    uint64_t h = piece.size();
-    size_t i = 0;
-    for (; i + 8 <= piece.size(); i += 8) {
-      uint64_t word;
-      std::memcpy(&word, piece.data() + i, 8);
-      h = (h ^ word) * 0x9E3779B97F4A7C15ull;
-      h ^= h >> 29;
-    }
-    uint64_t rest = 0;
-    std::memcpy(&rest, piece.data() + i, piece.size() - i);
-    h = (h ^ rest) * 0x9E3779B97F4A7C15ull;
-    return h ^ h >> 32;
-  }
   std::vector<Slot> slots_;
 };
 
@@ -265,7 +250,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(TokenizerSpec spec) {
   KVILT_ASSIGN(parts->pre_tokenizer, PreTokenizer::create(std::move(spec.split)));
   KVILT_ASSIGN(parts->added, AddedTokens::create(spec, parts->vocabulary));
   KVILT_ASSIGN(parts->segmenter, Segmenter::create(spec, parts->vocabulary));
-  if (!spec.byte_level && spec.model != "wordlevel") parts->cuts = std::make_unique<SafeCuts>(parts->vocabulary, kMetaspace);
+  if (!spec.byte_level && spec.model != "wordlevel")
+    parts->cuts = std::make_unique<SafeCuts>(parts->vocabulary, kMetaspace);
   parts->ends = find_ends(spec, parts->vocabulary);
   if (spec.prefix.empty() && spec.add_bos && spec.bos) spec.prefix = {*spec.bos};
   if (spec.suffix.empty() && spec.add_eos && spec.eos) spec.suffix = {*spec.eos};

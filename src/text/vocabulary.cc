@@ -53,16 +53,16 @@ Result<Vocabulary> Vocabulary::create(const TokenizerSpec& spec, bool byte_level
   std::string bytes;
   for (size_t id = 0; id < count; ++id) {
     const std::string& token = spec.tokens[id];
-    v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_->size()));
-    if (token.size() > kMaxTokenBytes || v.pieces_->size() + token.size() > kMaxArena) {
+    v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_.size()));
+    if (token.size() > kMaxTokenBytes || v.pieces_.size() + token.size() > kMaxArena) {
       return error(Code::kUnsupported, "tokenizer: token {} has {} bytes, or the vocabulary too many", id,
                    token.size());
     }
     if (v.kinds_[id] > TokenKind::kByte) return error(Code::kCorrupt, "tokenizer: token {} has no valid type", id);
     const bool spelt = byte_level && v.kinds_[id] == TokenKind::kNormal && unspell_bytes(token, bytes);
-    v.pieces_->append(spelt ? bytes : token);
+    v.pieces_.append(spelt ? bytes : token);
   }
-  v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_->size()));
+  v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_.size()));
   v.find_bytes(spec, byte_level);
   v.decode_all(spec, byte_level);
   v.index();
@@ -104,29 +104,29 @@ void Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
 }
 
 void Vocabulary::index() {
+  const auto text_of = [this](int32_t id) { return piece(id); };
   by_piece_.reserve(kinds_.size());
+  others_.reserve(
+      static_cast<size_t>(std::count_if(kinds_.begin(), kinds_.end(), [](TokenKind k) { return !is_piece(k); })));
   for (int32_t id = 0; id < size(); ++id) {
     const std::string_view text = piece(id);
     if (text.empty()) continue;
     if (is_piece(kinds_[id])) {
-      by_piece_.emplace(text, id);  // of two equal tokens the first counts
+      by_piece_.add(text, id, text_of);  // of two equal tokens the first counts
       longest_piece_ = std::max(longest_piece_, text.size());
     } else {
-      others_.emplace(text, id);
+      others_.add(text, id, text_of);
     }
   }
 }
 
 int32_t Vocabulary::find_piece(std::string_view text) const {
-  const auto at = by_piece_.find(text);
-  return at == by_piece_.end() ? -1 : at->second;
+  return by_piece_.find(text, [this](int32_t id) { return piece(id); });
 }
 
 int32_t Vocabulary::find_any(std::string_view text) const {
   const int32_t id = find_piece(text);
-  if (id >= 0) return id;
-  const auto at = others_.find(text);
-  return at == others_.end() ? -1 : at->second;
+  return id >= 0 ? id : others_.find(text, [this](int32_t other) { return piece(other); });
 }
 
 }  // namespace kvilt

@@ -4,13 +4,12 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kvilt/result.h"
+#include "text/text_index.h"
 #include "text/tokenizer_spec.h"
 
 namespace kvilt {
@@ -24,7 +23,7 @@ class Vocabulary {
   bool contains(int32_t id) const { return id >= 0 && id < size(); }
   TokenKind kind(int32_t id) const { return kinds_[id]; }
   // As segmentation sees it: raw bytes if byte-level, else the vocabulary's spelling ("▁the").
-  std::string_view piece(int32_t id) const { return slice(*pieces_, piece_at_, id); }
+  std::string_view piece(int32_t id) const { return slice(pieces_, piece_at_, id); }
   // As decoding gives it in mid-text.
   std::string_view decoded(int32_t id) const {
     return decoded_at_.empty() ? piece(id) : slice(decoded_, decoded_at_, id);
@@ -42,12 +41,10 @@ class Vocabulary {
   void decode_all(const TokenizerSpec& spec, bool byte_level);
   void index();
 
-  std::unique_ptr<std::string> pieces_ = std::make_unique<std::string>();  // at one address, the indices point into it
-  std::string decoded_;
+  std::string pieces_, decoded_;
   std::vector<uint32_t> piece_at_, decoded_at_;  // size() + 1 each; decoded_at_ is empty if it is the same
   std::vector<TokenKind> kinds_;
-  std::unordered_map<std::string_view, int32_t> by_piece_;
-  std::unordered_map<std::string_view, int32_t> others_;
+  TextIndex by_piece_, others_;  // what segmentation may make, and the rest
   std::array<int32_t, 256> of_byte_{};
   size_t longest_piece_ = 0;
 };
