@@ -78,7 +78,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   }
   TokenizerSpec spec;
   spec.model = kind->spec;
-  spec.pre = fields.text_or("pre", "");
+  spec.pre = fields.text_or("pre", "default");  // files from before the key was
   KVILT_ASSIGN(spec.tokens, texts(gguf, "tokenizer.ggml.tokens", where));
   if (spec.tokens.empty()) return error(Code::kCorrupt, "{}: 'tokenizer.ggml.tokens' is missing or empty", where);
   KVILT_ASSIGN(spec.merges, texts(gguf, "tokenizer.ggml.merges", where));

@@ -17,7 +17,7 @@ Result<nlohmann::json> parse_json(std::string_view text, const std::string& wher
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      throw std::runtime_error("key '" + printable(parsed.get_ref<const std::string&>()) + "' stands there twice");
+      throw std::runtime_error("key '" + parsed.get_ref<const std::string&>() + "' stands there twice");
     }
     return true;
   };

@@ -42,6 +42,12 @@ std::string file_type_name(const GgufFile& gguf) {
   return it == kNames.end() ? "of no named type" : it->second;
 }
 
+// An error of the tokenizer, which knows neither the file nor how long a text in it may be.
+Error in_file(const std::string& file, const Error& inner) {
+  constexpr size_t kMaxMessage = 400;
+  return error(inner.code, "{}: {}", file, printable(inner.message, kMaxMessage));
+}
+
 void add_end_ids(ModelConfig& config, std::span<const int32_t> ids) {
   config.eos_ids.insert(config.eos_ids.end(), ids.begin(), ids.end());
   std::sort(config.eos_ids.begin(), config.eos_ids.end());
@@ -80,7 +86,9 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path) {
   model->config.eos_token = text_of(spec.eos);
   model->config.add_bos = spec.add_bos;
   if (spec.eos) add_end_ids(model->config, {{*spec.eos}});
-  KVILT_ASSIGN(model->tokenizer, Tokenizer::create(std::move(spec)));
+  auto tokenizer = Tokenizer::create(std::move(spec));
+  if (!tokenizer.ok()) return in_file(path, tokenizer.error());
+  model->tokenizer = std::move(tokenizer).value();
   add_end_ids(model->config, model->tokenizer->end_ids());
   KVILT_TRY(check_vocabulary(*model, path));
 
@@ -200,9 +208,7 @@ class FolderReader {
     if (!has("tokenizer.json")) return {};  // token ids in and out still work
     KVILT_ASSIGN(const std::string text, read_file(path("tokenizer.json"), kMaxTokenizerBytes));
     auto tokenizer = Tokenizer::from_hf(text, config_text);
-    if (!tokenizer.ok()) {
-      return error(tokenizer.error().code, "{}: {}", path("tokenizer.json"), tokenizer.error().message);
-    }
+    if (!tokenizer.ok()) return in_file(path("tokenizer.json"), tokenizer.error());
     model_->tokenizer = std::move(tokenizer).value();
     add_end_ids(model_->config, model_->tokenizer->end_ids());
     model_->config.bos_token = token_text(config, "bos_token", model_->tokenizer->bos());

@@ -151,17 +151,16 @@ size_t TensorTable::bytes() const {
 
 Result<ModelWeights> bind_weights(const BindRequest& request) { return Binder(request).bind(); }
 
-std::string printable(std::string_view name) {
-  constexpr size_t kMaxShown = 120;
+std::string printable(std::string_view text, size_t max_bytes) {
   std::string out;
-  for (const char c : name.substr(0, kMaxShown)) {
-    if (c >= 0x20 && c < 0x7f && c != '\'' && c != '\\') {
+  for (const char c : text.substr(0, max_bytes)) {
+    if (c >= 0x20 && c < 0x7f && c != '\\') {
       out += c;
     } else {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     }
   }
-  if (name.size() > kMaxShown) out += fmt::format("... ({} bytes)", name.size());
+  if (text.size() > max_bytes) out += fmt::format("... ({} bytes)", text.size());
   return out;
 }
 

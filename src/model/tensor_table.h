@@ -56,7 +56,7 @@ struct BindRequest {
 // Errors: kCorrupt (missing, or a shape that contradicts the config), kUnsupported (a dtype).
 Result<ModelWeights> bind_weights(const BindRequest& request);
 
-// A name from a file made fit for a message: control characters, quotes and bytes beyond ASCII escaped, long ones cut.
-std::string printable(std::string_view name);
+// A text from a file made fit for a message: control characters and bytes beyond ASCII escaped, cut when long.
+std::string printable(std::string_view text, size_t max_bytes = 120);
 
 }  // namespace kvilt
