@@ -178,16 +178,41 @@ TEST_F(ContentIndexTest, ATwinTakesOverWhenTheFirstIsErased) {
   EXPECT_TRUE(find(text).empty());
 }
 
-TEST_F(ContentIndexTest, PrefersExactThenOlderTwins) {
+TEST_F(ContentIndexTest, PrefersExactTwins) {
   const Ids text = fresh(100);
+  for (const bool exact_first : {false, true}) {
+    for (const int32_t shift : {0, 3}) {  // the exact one at the same and at another place of its run
+      insert(1 + exact_first, text, exact_first);
+      insert(2 - exact_first, text, !exact_first);
+      insert(3, text);
+      const RunId exact = 2;
+      const Ids elsewhere = join({fresh(shift), text});
+      index_.erase(exact);
+      insert(exact, elsewhere, true);
+      EXPECT_EQ(find(text), (std::vector<Piece>{{exact, shift, 100, 0}}));
+      index_.erase(exact);
+      ASSERT_EQ(find(text).size(), 1u);  // power check: an approximate one is found when it is the only one
+      EXPECT_NE(find(text)[0].run, exact);
+      index_.erase(1);
+      index_.erase(3);
+    }
+  }
+}
+
+TEST_F(ContentIndexTest, TheEndOfARunIsFoundByItsLastWindow) {
+  const Ids text = fresh(71);
   insert(1, text);
-  insert(2, join({fresh(3), text}), true);
-  insert(3, text, true);
-  EXPECT_EQ(find(text), (std::vector<Piece>{{2, 3, 100, 0}}));
-  index_.erase(2);
-  EXPECT_EQ(find(text), (std::vector<Piece>{{3, 0, 100, 0}}));
-  index_.erase(3);
-  EXPECT_EQ(find(text), (std::vector<Piece>{{1, 0, 100, 0}}));
+  EXPECT_EQ(find(join({fresh(3), part(text, 55, 71), fresh(3)}), 16), (std::vector<Piece>{{1, 55, 16, 3}}));
+}
+
+TEST_F(ContentIndexTest, CollidingMarksAreNotTakenForEachOther) {
+  ContentIndex index(HashSecret::fixed(1), {.key_bits = 0});
+  const DomainId domain = index.domain("m", "", "");
+  index.insert(1, {.tokens = {1, 2, 3, 4}, .domain = domain});
+  index.add_mark(1, 0, 4);
+  const std::vector<MarkRange> marks{{0, 4}};
+  EXPECT_TRUE(index.find_segments(Ids{1, 2, 3, 5}, 0, domain, 100, marks).empty());
+  EXPECT_EQ(index.find_segments(Ids{1, 2, 3, 4}, 0, domain, 100, marks).size(), 1u);
 }
 
 TEST_F(ContentIndexTest, MarksAreFoundAtAnyLength) {
@@ -432,14 +457,49 @@ TEST_F(ContentIndexTest, RepetitionIsNotQuadratic) {
   cost_of(stairs, walk, {});
 }
 
+TEST_F(ContentIndexTest, NestedMarksCostNothing) {
+  const Ids text = fresh(64);
+  insert(1, text);
+  index_.add_mark(1, 0, 64);
+  SearchCost cost;
+  index_.find_segments(text, 0, domain_, 100, std::vector<MarkRange>(1000, {0, 64}), &cost);
+  EXPECT_LT(cost.probes, 64);
+}
+
 TEST_F(ContentIndexTest, RepetitiveTextDoesNotHideOthers) {
-  const Ids newlines(5000, 7), left = fresh(20), right = fresh(20);
-  insert(1, newlines);
-  const Ids mixed = join({left, Ids(20, 7), right});
-  insert(2, mixed);
-  for (RunId id = 3; id < 20; ++id) insert(id, newlines);
-  const Ids prompt = join({fresh(5), part(mixed, 13, 47), fresh(5)});
-  EXPECT_EQ(find(prompt), (std::vector<Piece>{{2, 13, 34, 5}}));
+  // Of what run 1 shares with the prompt only one indexed window is whole, and that one is all newlines.
+  const Ids newlines(5000, 7), mixed = join({fresh(16), Ids(16, 7), fresh(16)});
+  const Ids prompt = join({fresh(5), part(mixed, 1, 47), fresh(5)});
+  insert(1, mixed);
+  for (RunId id = 2; id < 30; ++id) insert(id, newlines);
+  EXPECT_EQ(find(prompt), (std::vector<Piece>{{1, 1, 46, 5}}));
+  insert(31, mixed);  // a twin steps in when the first goes
+  index_.erase(1);
+  EXPECT_EQ(find(prompt), (std::vector<Piece>{{31, 1, 46, 5}}));
+  for (RunId id = 2; id < 30; ++id) index_.erase(id);
+  EXPECT_EQ(find(prompt), (std::vector<Piece>{{31, 1, 46, 5}}));
+}
+
+TEST_F(ContentIndexTest, TextThatIsCachedOftenCostsNoMore) {
+  std::vector<Ids> documents;
+  for (int i = 0; i < 20; ++i) documents.push_back(fresh(200));
+  std::mt19937 random(1);
+  const auto shuffled = [&] {
+    std::shuffle(documents.begin(), documents.end(), random);
+    Ids text;
+    for (const Ids& d : documents) text = join({text, d, fresh(1 + static_cast<int32_t>(random() % 5))});
+    return text;
+  };
+  for (RunId id = 1; id <= 300; ++id) insert(id, shuffled());
+  const Ids prompt = shuffled();
+  SearchCost cost;
+  const std::vector<Piece> pieces = index_.find_segments(prompt, 0, domain_, 32, {}, &cost);
+  int32_t covered = 0;
+  for (const Piece& p : pieces) covered += p.count;
+  EXPECT_EQ(pieces.size(), 20u);
+  EXPECT_EQ(covered, 20 * 200);
+  EXPECT_LT(cost.hits, 2 * static_cast<int64_t>(prompt.size()));
+  EXPECT_LT(cost.compared, 10 * static_cast<int64_t>(prompt.size()));
 }
 
 }  // namespace

@@ -17,15 +17,13 @@ uint32_t PostingTable::add(uint64_t key, Posting posting, Place place) {
     resize(slots_.size() * 2);
     return add(key, posting, place);
   }
-  const uint32_t node = new_node(posting);
+  const uint32_t node = new_node(posting, place == Place::kTwin);
   Slot& s = slots_[slot];
   if (s.head == kNil) {
     s = {key, node, node};
     ++used_;
   } else if (place == Place::kFront) {
-    nodes_[node].next = s.head;
-    nodes_[s.head].previous = node;
-    s.head = node;
+    link_front(s, node);
   } else {
     nodes_[node].previous = s.tail;
     nodes_[s.tail].next = node;
@@ -37,20 +35,8 @@ uint32_t PostingTable::add(uint64_t key, Posting posting, Place place) {
 void PostingTable::remove(uint64_t key, uint32_t node) {
   const size_t slot = find(key);
   CHECK(slot != kNone && node < nodes_.size());
-  const Node n = nodes_[node];
-  if (n.previous == kNil) {
-    CHECK(slots_[slot].head == node);
-    slots_[slot].head = n.next;
-  } else {
-    nodes_[n.previous].next = n.next;
-  }
-  if (n.next == kNil) {
-    CHECK(slots_[slot].tail == node);
-    slots_[slot].tail = n.previous;
-  } else {
-    nodes_[n.next].previous = n.previous;
-  }
-  nodes_[node] = {{}, free_, kNil};
+  unlink(slots_[slot], node);
+  nodes_[node].next = free_;
   free_ = node;
   --postings_;
   if (slots_[slot].head != kNil) return;
@@ -62,16 +48,54 @@ void PostingTable::remove(uint64_t key, uint32_t node) {
   if (--used_ * 8 < slots_.size() && slots_.size() > kSmallestTable) resize(slots_.size() / 2);
 }
 
-uint32_t PostingTable::new_node(Posting posting) {
-  ++postings_;
-  if (free_ == kNil) {
-    CHECK(nodes_.size() < kNil);
-    nodes_.push_back({posting, kNil, kNil});
-    return static_cast<uint32_t>(nodes_.size() - 1);
+void PostingTable::promote(uint64_t key, uint32_t node) {
+  const size_t slot = find(key);
+  CHECK(slot != kNone && node < nodes_.size());
+  nodes_[node].is_twin = 0;
+  if (slots_[slot].head == node) return;
+  unlink(slots_[slot], node);
+  link_front(slots_[slot], node);
+}
+
+void PostingTable::link_front(Slot& slot, uint32_t node) {
+  nodes_[node].previous = kNil;
+  nodes_[node].next = slot.head;
+  nodes_[slot.head].previous = node;
+  slot.head = node;
+}
+
+void PostingTable::unlink(Slot& slot, uint32_t node) {
+  const Node n = nodes_[node];
+  if (n.previous == kNil) {
+    CHECK(slot.head == node);
+    slot.head = n.next;
+  } else {
+    nodes_[n.previous].next = n.next;
   }
-  const uint32_t node = free_;
-  free_ = nodes_[node].next;
-  nodes_[node] = {posting, kNil, kNil};
+  if (n.next == kNil) {
+    CHECK(slot.tail == node);
+    slot.tail = n.previous;
+  } else {
+    nodes_[n.next].previous = n.previous;
+  }
+}
+
+uint32_t PostingTable::new_node(Posting posting, bool twin) {
+  CHECK(posting.run < uint32_t{1} << 31);
+  ++postings_;
+  uint32_t node = free_;
+  if (node == kNil) {
+    node = static_cast<uint32_t>(nodes_.size());
+    CHECK(node != kNil);
+    nodes_.emplace_back();
+  } else {
+    free_ = nodes_[node].next;
+  }
+  Node& n = nodes_[node];
+  n = {};
+  n.run = posting.run;
+  n.is_twin = twin;
+  n.offset = posting.offset;
   return node;
 }
 

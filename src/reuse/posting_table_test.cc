@@ -48,7 +48,7 @@ void against_model(uint64_t key_count, uint64_t spread, uint64_t seed) {
     auto& list = model[key];
     const bool growing = step % 8000 < 5000;
     if (random() % 10 < (growing ? 7 : 2)) {
-      const Posting posting{static_cast<uint32_t>(random()), step};
+      const Posting posting{static_cast<uint32_t>(random() >> 33), step};
       const bool front = random() % 2 != 0;
       const uint32_t node = table.add(key, posting, front ? PostingTable::Place::kFront : PostingTable::Place::kBack);
       front ? list.emplace_front(node, posting) : list.emplace_back(node, posting);
@@ -67,6 +67,31 @@ void against_model(uint64_t key_count, uint64_t spread, uint64_t seed) {
       ASSERT_EQ(all_of(table, k), expected) << "key " << k << " at step " << step;
     }
   }
+}
+
+TEST(PostingTable, TwinsStandBehindUntilPromoted) {
+  PostingTable table;
+  table.add(7, {1, 0}, PostingTable::Place::kFront);
+  const uint32_t first = table.add(7, {2, 0}, PostingTable::Place::kTwin);
+  const uint32_t second = table.add(7, {3, 0}, PostingTable::Place::kTwin);
+  table.add(7, {4, 0}, PostingTable::Place::kFront);
+  EXPECT_EQ(all_of(table, 7), (std::vector<Posting>{{4, 0}, {1, 0}}));
+  std::vector<uint32_t> twins;
+  table.visit_twins(7, 9, [&](const Posting&, uint32_t node) {
+    twins.push_back(node);
+    return true;
+  });
+  EXPECT_EQ(twins, (std::vector<uint32_t>{second, first}));
+  EXPECT_TRUE(table.is_twin(second));
+  table.promote(7, second);
+  EXPECT_FALSE(table.is_twin(second));
+  EXPECT_EQ(all_of(table, 7), (std::vector<Posting>{{3, 0}, {4, 0}, {1, 0}}));
+  table.remove(7, first);
+  EXPECT_EQ(all_of(table, 7), (std::vector<Posting>{{3, 0}, {4, 0}, {1, 0}}));
+  EXPECT_EQ(table.size(), 3u);
+  const uint32_t alone = table.add(8, {5, 0}, PostingTable::Place::kTwin);
+  table.promote(8, alone);
+  EXPECT_EQ(all_of(table, 8), (std::vector<Posting>{{5, 0}}));
 }
 
 TEST(PostingTable, EqualsAModel) {

@@ -19,7 +19,7 @@ bool ChainChild::operator<(const ChainChild& other) const {
 }
 
 size_t RunTable::bytes() const {
-  size_t bytes = records_.size() * sizeof(RunRecord) + free_.capacity() * sizeof(uint32_t) +
+  size_t bytes = records_.size() * (sizeof(RunRecord) + sizeof(RunText)) + free_.capacity() * sizeof(uint32_t) +
                  by_id_.bucket_count() * sizeof(void*) + by_id_.size() * 32;
   for (const RunRecord& r : records_) {
     bytes += r.info.tokens.capacity() * sizeof(int32_t) + r.window_nodes.capacity() * sizeof(uint32_t) +

@@ -59,24 +59,39 @@ struct RunRecord {
   int32_t size() const { return static_cast<int32_t>(info.tokens.size()); }
 };
 
+// What a search reads of a run, on half a cache line.
+struct RunText {
+  const int32_t* ids = nullptr;
+  int32_t size = 0;
+  bool exact = false;
+  DomainId domain = 0;
+  RunId id = 0;
+
+  std::span<const int32_t> from(int32_t offset) const { return {ids + offset, static_cast<size_t>(size - offset)}; }
+  std::span<const int32_t> before(int32_t offset) const { return {ids, static_cast<size_t>(offset)}; }
+};
+
 class RunTable {
  public:
   uint32_t add(RunId id, RunInfo info) {
     uint32_t slot = static_cast<uint32_t>(records_.size());
     if (free_.empty()) {
       records_.emplace_back();
+      texts_.emplace_back();
     } else {
       slot = free_.back();
       free_.pop_back();
     }
     CHECK(id != 0 && by_id_.emplace(id, slot).second);
     records_[slot].id = id;
-    records_[slot].info = std::move(info);
+    const RunInfo& kept = records_[slot].info = std::move(info);
+    texts_[slot] = {kept.tokens.data(), records_[slot].size(), kept.exact, kept.domain, id};
     return slot;
   }
   void remove(uint32_t slot) {
     by_id_.erase(records_[slot].id);
     records_[slot] = {};
+    texts_[slot] = {};
     free_.push_back(slot);
   }
   uint32_t find(RunId id) const {
@@ -85,12 +100,14 @@ class RunTable {
   }
   RunRecord& operator[](uint32_t slot) { return records_[slot]; }
   const RunRecord& operator[](uint32_t slot) const { return records_[slot]; }
+  const RunText& text(uint32_t slot) const { return texts_[slot]; }
 
   size_t size() const { return by_id_.size(); }
   size_t bytes() const;
 
  private:
   std::deque<RunRecord> records_;
+  std::vector<RunText> texts_;
   std::vector<uint32_t> free_;
   std::unordered_map<RunId, uint32_t> by_id_;
 };

@@ -15,9 +15,7 @@ uint64_t first_word(const Digest& digest) {
 }
 
 // Exact KV before approximate (errors must not pile up), then the older run.
-uint64_t rank_of(const RunRecord& run) {
-  return (run.info.exact ? 0 : uint64_t{1} << 63) | (run.id & ~(uint64_t{1} << 63));
-}
+uint64_t rank_of(const RunText& run) { return (run.exact ? 0 : uint64_t{1} << 63) | (run.id & ~(uint64_t{1} << 63)); }
 
 }  // namespace
 
@@ -40,11 +38,10 @@ void SegmentIndex::insert(RunTable& runs, uint32_t slot, const Digest& domain) {
     const Posting posting{slot, at};
     bool twin = false;
     windows_.visit(key, kMaxHits, [&](const Posting& other) {
-      twin = same_surroundings(runs, posting, other);
+      twin = are_twins(runs, posting, other);
       return !twin;
     });
-    // The first kMaxHits are what a search tries: keep them as different from each other as can be.
-    const auto place = twin ? PostingTable::Place::kBack : PostingTable::Place::kFront;
+    const auto place = twin ? PostingTable::Place::kTwin : PostingTable::Place::kFront;
     run.window_nodes.push_back(windows_.add(key, posting, place));
   });
 }
@@ -52,7 +49,11 @@ void SegmentIndex::insert(RunTable& runs, uint32_t slot, const Digest& domain) {
 void SegmentIndex::erase(RunTable& runs, uint32_t slot, const Digest& domain) {
   RunRecord& run = runs[slot];
   size_t next = 0;
-  each_window(run, domain, [&](uint64_t key, int32_t) { windows_.remove(key, run.window_nodes[next++]); });
+  each_window(run, domain, [&](uint64_t key, int32_t at) {
+    const uint32_t node = run.window_nodes[next++];
+    if (!windows_.is_twin(node)) replace_by_twin(runs, key, {slot, at});
+    windows_.remove(key, node);
+  });
   for (const MarkEntry& mark : run.marks) marks_.remove(mark.key, mark.node);
   run.window_nodes.clear();
   run.marks.clear();
@@ -74,19 +75,32 @@ uint64_t SegmentIndex::mark_key(const Digest& domain, std::span<const int32_t> i
   return first_word(KeyedHash(secret_, "kvilt.segment").add(domain).add(ids).finish()) & key_mask_;
 }
 
-// Equal in the window and in the window - 1 tokens on each side of it (or at the same end of a run).
-bool SegmentIndex::same_surroundings(const RunTable& runs, Posting a, Posting b) const {
+// Equal in the window and in the window - 1 tokens on each side of it (or at the same end of a run), and equally exact.
+bool SegmentIndex::are_twins(const RunTable& runs, Posting a, Posting b) const {
   const int32_t w = window();
   const auto around = [&](Posting p) {
-    const std::span<const int32_t> ids(runs[p.run].info.tokens);
-    const int32_t before = std::min(p.offset, w - 1);
-    const int32_t after = std::min(static_cast<int32_t>(ids.size()) - p.offset, 2 * w - 1);
-    return std::pair(before, ids.subspan(p.offset - before, before + after));
+    const RunText& run = runs.text(p.run);
+    const int32_t before = std::min(p.offset, w - 1), after = std::min(run.size - p.offset, 2 * w - 1);
+    return std::pair(before, run.from(p.offset - before).first(before + after));
   };
   const auto [a_before, a_ids] = around(a);
   const auto [b_before, b_ids] = around(b);
-  return a_before == b_before && a_ids.size() == b_ids.size() &&
+  return a_before == b_before && a_ids.size() == b_ids.size() && runs.text(a.run).exact == runs.text(b.run).exact &&
          common_prefix(a_ids, b_ids) == static_cast<int32_t>(a_ids.size());
+}
+
+// `leaving` is no twin and about to be removed: a twin of it steps forward, or, if none is near, any (the list must not
+// be all twins).
+void SegmentIndex::replace_by_twin(const RunTable& runs, uint64_t key, Posting leaving) {
+  uint32_t chosen = 0;
+  bool any = false;
+  windows_.visit_twins(key, kMaxTwinsTried, [&](const Posting& other, uint32_t node) {
+    const bool twin = are_twins(runs, leaving, other);
+    if (twin || !any) chosen = node;
+    any = true;
+    return !twin;
+  });
+  if (any) windows_.promote(key, chosen);
 }
 
 // One slide over one prompt.
@@ -155,12 +169,11 @@ class SegmentIndex::Search {
     credit_ += kCreditPerToken * count;
     index_.marks_.visit(index_.mark_key(*query_.digest, ids), kMaxHits, [&](const Posting& hit) {
       ++cost_.hits;
-      const RunRecord& run = runs_[hit.run];
-      if (run.info.domain != query_.domain) return true;
-      const auto theirs = std::span(run.info.tokens).subspan(hit.offset);
+      const RunText& run = runs_.text(hit.run);
+      if (run.domain != query_.domain) return true;
       const bool extend = credit_ > 0;  // many marks in a text that repeats itself would each reach over all of it
       const int32_t right =
-          common_prefix(theirs, query_.prompt.subspan(mark.begin, extend ? size() - mark.begin : count));
+          common_prefix(run.from(hit.offset), query_.prompt.subspan(mark.begin, extend ? size() - mark.begin : count));
       charge(right + 1, right);
       if (right < count) return true;
       const int32_t left = extend ? left_of(run, hit.offset, mark.begin, query_.from) : 0;
@@ -175,14 +188,12 @@ class SegmentIndex::Search {
 
   void consider(int32_t at, const Posting& hit) {
     ++cost_.hits;
-    const RunRecord& run = runs_[hit.run];
+    const RunText& run = runs_.text(hit.run);
     const int32_t w = index_.window();
-    if (run.info.domain != query_.domain || is_recent(hit.run, hit.offset - at, at + w)) return;
+    if (run.domain != query_.domain || is_recent(hit.run, hit.offset - at, at + w)) return;
     const bool covered = at < furthest_;
     if (covered && credit_ <= 0) return;
-    // Inside a find of the same run only what reaches beyond it is worth a look: a run that repeats itself hits at
-    // every token.
-    if (at < widest_.end && hit.run == widest_.run && !reaches(run, hit.offset, at, widest_.end)) return;
+    if (adds_nothing(run, hit.offset, at)) return;
 
     const int32_t right = right_of(run, hit.offset, at);
     const int32_t again = std::min(right, std::max(0, furthest_ - at));  // compared before, with another run
@@ -195,10 +206,12 @@ class SegmentIndex::Search {
     if (left + right < query_.min_tokens) return;
     const Stretch s = stretch(hit, at, left, right);
     const bool inside = s.begin >= widest_.begin && s.end <= widest_.end;
-    const bool equal = s.begin == widest_.begin && s.end == widest_.end;  // a twin: ranks decide
+    const bool equal = s.begin == widest_.begin && s.end == widest_.end;  // ranks decide
     if (inside && !equal) return;
     found_.push_back(s);
-    if (s.end > widest_.end) widest_ = s;
+    if (s.end < widest_.end) return;
+    widest_exact_ = run.exact || (equal && widest_exact_);
+    widest_ = s;
   }
 
   bool is_recent(uint32_t run, int32_t shift, int32_t end) const {
@@ -207,16 +220,24 @@ class SegmentIndex::Search {
     }
     return false;
   }
-  bool reaches(const RunRecord& run, int32_t offset, int32_t at, int32_t end) const {
-    const int64_t i = static_cast<int64_t>(offset) + end - at;
-    return end < size() && i < run.size() && run.info.tokens[i] == query_.prompt[end];
+  // Two tokens tell that a hit inside the widest find does not reach beyond it on either side; then only a find of
+  // approximate KV may give way to exact KV. Of a text that repeats itself, or is cached many times, nearly every hit
+  // ends here.
+  bool adds_nothing(const RunText& run, int32_t offset, int32_t at) const {
+    if (at < widest_.begin || at >= widest_.end || (run.exact && !widest_exact_)) return false;
+    return !equal_at(run, offset, at, widest_.end) && !equal_at(run, offset, at, widest_.begin - 1);
   }
-  int32_t right_of(const RunRecord& run, int32_t offset, int32_t at) const {
-    return common_prefix(std::span(run.info.tokens).subspan(offset), query_.prompt.subspan(at));
+  // Whether the run's token that would stand at prompt position `pos`, if its token `offset` stands at `at`, is the
+  // prompt's.
+  bool equal_at(const RunText& run, int32_t offset, int32_t at, int32_t pos) const {
+    const int64_t i = int64_t{offset} + pos - at;
+    return pos >= query_.from && pos < size() && i >= 0 && i < run.size && run.ids[i] == query_.prompt[pos];
   }
-  int32_t left_of(const RunRecord& run, int32_t offset, int32_t at, int32_t limit) const {
-    if (limit >= at) return 0;
-    return common_suffix(std::span(run.info.tokens).first(offset), query_.prompt.subspan(limit, at - limit));
+  int32_t right_of(const RunText& run, int32_t offset, int32_t at) const {
+    return common_prefix(run.from(offset), query_.prompt.subspan(at));
+  }
+  int32_t left_of(const RunText& run, int32_t offset, int32_t at, int32_t limit) const {
+    return limit >= at ? 0 : common_suffix(run.before(offset), query_.prompt.subspan(limit, at - limit));
   }
   // The stretch around prompt position `at` and the hit's token; never begins before `from`.
   Stretch stretch(const Posting& hit, int32_t at, int32_t left, int32_t right) const {
@@ -225,7 +246,7 @@ class SegmentIndex::Search {
             .end = at + right,
             .run = hit.run,
             .offset = hit.offset + (begin - at),
-            .rank = rank_of(runs_[hit.run])};
+            .rank = rank_of(runs_.text(hit.run))};
   }
   void charge(int64_t compared, int64_t repeated) {
     cost_.compared += compared;
@@ -241,7 +262,8 @@ class SegmentIndex::Search {
   size_t next_recent_ = 0;
   int64_t credit_ = kFirstCredit;  // ids that may still be compared a second time; every token passed adds some
   int32_t furthest_;               // the furthest end of any match
-  Stretch widest_;                 // the find that ends furthest
+  Stretch widest_;                 // the find that ends furthest, of those the longest
+  bool widest_exact_ = false;      // one of exact KV covers the same
 };
 
 std::vector<Stretch> SegmentIndex::find(const RunTable& runs, const Query& query, SearchCost& cost) const {

@@ -3,6 +3,8 @@
 // prompt is slid
 //             over token by token with a rolling hash. A hit is compared token by token and extended to both sides to
 //             the last equal token. Marked segments have a content key of their own and are found at any length.
+//             Text that is cached often costs no more to find: of windows with equal surroundings (twins) one is looked
+//             at.
 // Invariants: nothing is returned that was not compared; a run of another domain is never returned.
 // Guarantee:  a common run of 2W - 1 tokens or more holds a whole indexed window, so it is met, as long as no window of
 // it stands in
@@ -35,6 +37,7 @@ struct SearchCost {
 class SegmentIndex {
  public:
   static constexpr int kMaxHits = 8;
+  static constexpr int kMaxTwinsTried = 32;
   static constexpr int64_t kCreditPerToken = 64, kFirstCredit = 4096;
 
   SegmentIndex(const HashSecret& secret, int32_t window, uint64_t key_mask)
@@ -64,7 +67,8 @@ class SegmentIndex {
 
   uint64_t window_key(uint64_t hash, uint64_t domain) const { return scramble(hash ^ domain) & key_mask_; }
   uint64_t mark_key(const Digest& domain, std::span<const int32_t> ids) const;
-  bool same_surroundings(const RunTable& runs, Posting a, Posting b) const;
+  bool are_twins(const RunTable& runs, Posting a, Posting b) const;
+  void replace_by_twin(const RunTable& runs, uint64_t key, Posting leaving);
   template <class Visitor>
   void each_window(const RunRecord& run, const Digest& domain, Visitor&& visitor) const;
 
