@@ -1,7 +1,7 @@
 // kvilt/result.h: Result<T> and Error, how everything that can fail from the outside says so.
 // Role:       file, JSON, HTTP, flag and memory errors travel as values; no exception crosses a module.
-// Invariants: a Result holds either a value or an Error with a code and a message that names what is wrong and what to
-// do. Not here:   our own bugs; they hit CHECK (src/base/check.h).
+// Invariants: a Result holds a value or an Error: a code and a message that names what is wrong and what to do.
+// Not here:   our own bugs; they hit CHECK (src/base/check.h).
 #pragma once
 
 #include <cassert>

@@ -1,5 +1,4 @@
-// base/function_ref.h: a non-owning reference to a callable; two words, no allocation. The callable must outlive the
-// call.
+// base/function_ref.h: a non-owning reference to a callable; two words, no allocation. The callable outlives the call.
 #pragma once
 
 #include <memory>

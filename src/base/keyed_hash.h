@@ -1,6 +1,5 @@
-// base/keyed_hash.h: keyed BLAKE2b (libsodium), 16-byte digests; the keys of everything that is shared between
-// requests. Source: DESIGN 5. The secret is drawn once per process, so a digest can neither be guessed nor compared
-// across servers.
+// base/keyed_hash.h: keyed BLAKE2b (libsodium), 16-byte digests; the keys of everything that requests share.
+// Source: DESIGN 5. The secret is drawn once per process, so a digest can be neither guessed nor compared across servers.
 #pragma once
 
 #include <array>

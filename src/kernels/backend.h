@@ -5,8 +5,8 @@
 //             thread count. Matmul sums over K in an order fixed by the weight alone; attention merges key blocks of
 //             kKeyBlock *logical positions*, so that it does not depend on how the keys are cut into spans either.
 // Threads:    called by the engine thread alone; each call runs on the pool and returns when done.
-// Letters:    T rows, D model width, H query heads, G KV heads, E head size, F FFN width, V vocabulary
-// (docs/notation.md). Not here:   which rows, which keys (plan/), where pages are (kv/).
+// Letters:    T rows, D model, H query heads, G KV heads, E head size, F FFN width, V vocabulary (docs/notation.md).
+// Not here:   which rows, which keys (plan/), where pages are (kv/).
 #pragma once
 
 #include <cstdint>

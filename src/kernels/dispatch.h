@@ -11,8 +11,7 @@
 namespace kvilt {
 
 // name: "auto", or one of backend_names(). Environment KVILT_BACKEND overrides "auto".
-// Errors: kInvalidArgument (no such backend; the message lists them), kUnsupported (the machine lacks the
-// instructions).
+// Errors: kInvalidArgument (no such backend; the message lists them), kUnsupported (this machine cannot run it).
 Result<const Backend*> find_backend(std::string_view name);
 
 // Names in this build that this machine can run, best first.

@@ -1,0 +1,105 @@
+// kvilt/request.h: a request, what becomes of it, and the sink that hears of it; plain data of the public interface.
+// Role:  the words that server, engine, scheduler and sampler share (kvilt/engine.h has the engine itself).
+// Units: tokens, seconds, bytes, floating point operations (a multiply-add is two).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+// A part of the prompt that the caller marked as one piece (cache_control, documents): tokens [begin, end).
+struct TokenMark {
+  int32_t begin = 0, end = 0;
+};
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::vector<TokenMark> marks;  // sorted, disjoint
+};
+
+struct SamplingParams {
+  int max_tokens = -1;  // -1: until the context is full; 0: prefill only (warms the cache)
+  float temperature = 1, top_p = 1, min_p = 0;
+  int top_k = 0;  // 0: all
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::map<int32_t, float> logit_bias;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;  // text; not part of the answer
+  std::vector<int32_t> stop_ids;
+  bool ignore_eos = false;
+  int logprobs = -1;  // -1: none; n: the chosen token's and the n most likely ones'
+};
+
+struct PolicyChoice {
+  std::string name;                           // empty: the engine's default
+  std::map<std::string, std::string> params;  // e.g. {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
+};
+
+struct Request {
+  Prompt prompt;
+  SamplingParams sampling;
+  PolicyChoice policy;
+  std::string name_space;  // keys of different name spaces or salts never meet
+  std::string cache_salt;
+  bool publish = true;        // keep this request's KV for later ones
+  bool first_logits = false;  // Completion::first_logits is filled (evaluation)
+  // Teacher forcing: the answer's tokens are these; with first_logits, all_logits is filled too.
+  std::vector<int32_t> forced;
+};
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;  // most likely first
+};
+
+// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, nothing of a
+// stop string.
+struct TokenDelta {
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprob> logprobs;  // with SamplingParams::logprobs >= 0
+};
+
+// What happened to the prompt. prompt = prefix + reused + fresh; recomputed is a part of reused.
+struct PromptUsage {
+  int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
+  std::string policy;
+  double flops = 0;  // of the prefill
+  double bytes = 0;  // read and written by the prefill: weights once a step, KV, activations not counted
+  double linear_flops = 0, attention_flops = 0;  // flops = their sum
+  int steps = 0;                                 // engine steps that the prefill took
+  double queued_s = 0;                           // from submit to the first step
+  double ttft_s = 0;                             // from submit to the first token
+};
+
+enum class Finish { kStop, kLength, kCancelled, kError };
+
+struct Completion {
+  Finish finish = Finish::kStop;
+  std::optional<Error> error;  // with kError
+  std::string stop_text;       // the stop string that was met
+  PromptUsage usage;
+  int completion_tokens = 0;
+  double total_s = 0;
+  std::vector<float> first_logits;             // V
+  std::vector<std::vector<float>> all_logits;  // forced.size() x V
+};
+
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void on_tokens(TokenDelta delta) = 0;
+  virtual void on_finish(Completion completion) = 0;  // exactly once, last
+};
+
+using RequestId = uint64_t;
+
+}  // namespace kvilt
