@@ -12,7 +12,7 @@
 
 #include "base/mapped_file.h"
 #include "model/model_file.h"
-#include "nlohmann/json.hpp"
+#include <nlohmann/json.hpp>
 
 namespace kvilt {
 namespace {
