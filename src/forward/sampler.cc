@@ -64,12 +64,8 @@ void Sampler::penalise(std::span<float> logits) const {
   }
 }
 
-int32_t Sampler::sample(std::span<float> logits, std::span<const int32_t> banned) {
+int32_t Sampler::sample(std::span<float> logits) {
   penalise(logits);
-  for (const int32_t id : banned) {
-    if (id >= 0 && id < static_cast<int32_t>(logits.size()))
-      logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
-  }
   const uint64_t draw = draws_++;
   if (params_.temperature <= 0) {
     const int32_t id = argmax(logits);

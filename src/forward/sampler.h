@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kvilt/engine.h"
+#include "kvilt/request.h"
 
 namespace kvilt {
 
@@ -18,8 +18,8 @@ class Sampler {
   // prompt: for the repetition penalty, which counts the prompt's tokens as well.
   Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt);
 
-  // Chooses the next token. logits (V) are changed. banned: ids that may not come now (end tokens with ignore_eos).
-  int32_t sample(std::span<float> logits, std::span<const int32_t> banned);
+  // Chooses the next token. logits (V) are changed.
+  int32_t sample(std::span<float> logits);
   // Takes `id` as chosen (teacher forcing).
   void accept(int32_t id);
 

@@ -31,10 +31,16 @@ std::optional<RunId> RunCache::evict() {
     }
   }
   const RunId id = (*victim)->id;
-  tokens_ -= static_cast<int64_t>((*victim)->tokens.size());
-  by_id_.erase(id);
-  order_.erase(victim);
+  erase(id);
   return id;
+}
+
+void RunCache::erase(RunId id) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return;
+  tokens_ -= static_cast<int64_t>((*it->second)->tokens.size());
+  order_.erase(it->second);
+  by_id_.erase(it);
 }
 
 }  // namespace kvilt

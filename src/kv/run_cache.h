@@ -22,6 +22,7 @@ class RunCache {
   void touch(RunId id);
   // Drops the least recently used run whose pages nobody else holds; when all are held, the least recently used one.
   std::optional<RunId> evict();
+  void erase(RunId id);  // an unknown id is ignored
   bool empty() const { return order_.empty(); }
 
   int64_t runs() const { return static_cast<int64_t>(by_id_.size()); }

@@ -58,8 +58,7 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
       if (first.empty()) first = runs;
       EXPECT_EQ(runs, first);
       EXPECT_TRUE(contains(prefill.plan().stages.back().write_at(4), 7));
-      EXPECT_EQ(prefill.recomputed(),
-                6);  // 7 and 25, 6 more would be k = 4: 5, 6 by order, and the overflow 14, 20, 29
+      EXPECT_EQ(prefill.recomputed(), 7);  // 7 and 25 by score, 5 and 6 by order, 14, 20 and 29 by overflow
     }
   }
 }

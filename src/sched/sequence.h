@@ -9,7 +9,7 @@
 #include "forward/driver.h"
 #include "forward/sampler.h"
 #include "kv/page_table.h"
-#include "kvilt/engine.h"
+#include "kvilt/request.h"
 #include "reuse/policy.h"
 #include "sched/prefill.h"
 
@@ -37,6 +37,7 @@ struct Sequence {
   // While it runs; dropped on preemption.
   std::unique_ptr<PageTable> kv;
   std::unique_ptr<Prefill> prefill;  // null once decoding
+  PromptLayout layout;               // of the prefill, kept for publishing the answer
   int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
   bool slots_ready = false;          // the current band's positions have their slots
   HiddenRows hidden;

@@ -1,0 +1,230 @@
+#include "engine/chat.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Error wrong(const std::string& path, const char* what) { return error(Code::kInvalidArgument, "{}: {}", path, what); }
+
+// A document's text as it stands in a prompt: title, text, and a line end, so that the next one begins on a line of its
+// own.
+Result<std::string> document_text(const Json& document, size_t i) {
+  const std::string path = fmt::format("documents[{}]", i);
+  if (document.is_string()) return document.get<std::string>() + "\n";
+  if (!document.is_object()) return wrong(path, "must be a string or an object with 'text'");
+  const char* key = document.contains("text") ? "text" : "content";
+  if (!document.contains(key) || !document[key].is_string()) return wrong(path, "needs a string 'text'");
+  std::string out;
+  if (document.contains("title")) {
+    if (!document["title"].is_string()) return wrong(path + ".title", "must be a string");
+    if (!document["title"].get_ref<const std::string&>().empty()) out = document["title"].get<std::string>() + "\n";
+  }
+  return out + document[key].get<std::string>() + "\n";
+}
+
+// Marks of the content parts that carry cache_control.
+Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
+  for (size_t m = 0; m < messages.size(); ++m) {
+    const std::string path = fmt::format("messages[{}]", m);
+    if (!messages[m].is_object()) return wrong(path, "must be an object");
+    if (!messages[m].contains("role") || !messages[m]["role"].is_string())
+      return wrong(path + ".role", "must be a string");
+    if (!messages[m].contains("content")) continue;
+    const Json& content = messages[m]["content"];
+    if (content.is_string() || content.is_null()) continue;
+    if (!content.is_array()) return wrong(path + ".content", "must be a string or an array of parts");
+    for (size_t p = 0; p < content.size(); ++p) {
+      const std::string part_path = fmt::format("{}.content[{}]", path, p);
+      const Json& part = content[p];
+      if (!part.is_object() || !part.contains("type") || part["type"] != "text") {
+        return wrong(part_path, "only parts of type 'text' are supported");
+      }
+      if (!part.contains("text") || !part["text"].is_string()) return wrong(part_path + ".text", "must be a string");
+      if (!part.contains("cache_control") || part["cache_control"].is_null()) continue;
+      const size_t size = part["text"].get_ref<const std::string&>().size();
+      if (size == 0) continue;
+      marks.push_back(
+          {Json::json_pointer("/messages") / m / "content" / p / "text", 0, size, static_cast<int32_t>(marks.size())});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
+                                        std::string eos) {
+  KVILT_ASSIGN(ChatTemplate parsed,
+               ChatTemplate::parse(source.empty() ? kFallbackChatTemplate : std::string_view(source)));
+  ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
+  out.takes_documents_ = out.takes_documents();
+  return out;
+}
+
+// Renders once with a document of unusual text and looks whether it stands in the prompt.
+bool ChatPrompts::takes_documents() const {
+  ChatInputs probe;
+  probe.messages = Json::array({{{"role", "user"}, {"content", "q"}}});
+  probe.documents = Json::array({{{"title", "kvilt"}, {"text", "kvilt-document-probe"}}});
+  probe.bos_token = bos_;
+  probe.eos_token = eos_;
+  const auto rendered = template_.render(probe);
+  return rendered.ok() && rendered->text.find("kvilt-document-probe") != std::string::npos;
+}
+
+Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
+  if (!request.is_object()) return wrong("request", "must be an object");
+  if (!request.contains("messages") || !request["messages"].is_array()) return wrong("messages", "must be an array");
+  ChatInputs in;
+  in.messages = request["messages"];
+  if (in.messages.empty()) return wrong("messages", "must not be empty");
+  KVILT_TRY(mark_parts(in.messages, in.marks));
+  for (const char* key : {"tools", "documents"}) {
+    if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
+      return wrong(key, "must be an array");
+  }
+  if (request.contains("tools") && !request["tools"].empty()) in.tools = request["tools"];
+  if (request.contains("chat_template_kwargs") && !request["chat_template_kwargs"].is_null()) {
+    if (!request["chat_template_kwargs"].is_object()) return wrong("chat_template_kwargs", "must be an object");
+    in.extra = request["chat_template_kwargs"];
+  }
+  if (request.contains("add_generation_prompt")) {
+    if (!request["add_generation_prompt"].is_boolean()) return wrong("add_generation_prompt", "must be true or false");
+    in.add_generation_prompt = request["add_generation_prompt"].get<bool>();
+  }
+  in.bos_token = bos_;
+  in.eos_token = eos_;
+  if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in));
+  KVILT_TRY(add_documents(request, in));
+  return in;
+}
+
+// Documents go where the template puts them, or else to the start of the last user message; each is a mark.
+Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
+  if (!request.contains("documents") || request["documents"].empty()) return {};
+  const Json& documents = request["documents"];
+  int32_t id = 0;
+  for (const Mark& mark : in.marks) id = std::max(id, mark.id + 1);
+  std::string joined;
+  std::vector<std::pair<size_t, size_t>> ranges;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    KVILT_ASSIGN(const std::string text, document_text(documents[i], i));
+    ranges.emplace_back(joined.size(), joined.size() + text.size());
+    joined += text;
+  }
+  if (takes_documents_) {
+    in.documents = Json::array();
+    for (size_t i = 0; i < documents.size(); ++i) {
+      Json document = documents[i].is_object() ? documents[i] : Json{{"title", ""}, {"text", documents[i]}};
+      if (!document.contains("text")) document["text"] = document["content"];
+      const size_t size = document["text"].get_ref<const std::string&>().size();
+      in.documents.push_back(std::move(document));
+      if (size > 0) in.marks.push_back({Json::json_pointer("/documents") / i / "text", 0, size, id++});
+    }
+    return {};
+  }
+  size_t last = in.messages.size();
+  for (size_t m = 0; m < in.messages.size(); ++m) {
+    if (in.messages[m]["role"] == "user") last = m;
+  }
+  if (last == in.messages.size()) return wrong("documents", "need a user message to stand in");
+  // As one string, also for templates that take parts: they all take strings.
+  ChatInputs flat = in;
+  KVILT_TRY(flatten_parts(flat));
+  in = std::move(flat);
+  Json& content = in.messages[last]["content"];
+  if (!content.is_string()) content = "";
+  const auto where = Json::json_pointer("/messages") / last / "content";
+  for (Mark& mark : in.marks) {
+    if (mark.where == where) {
+      mark.begin += joined.size();
+      mark.end += joined.size();
+    }
+  }
+  for (const auto& [begin, end] : ranges) in.marks.push_back({where, begin, end, id++});
+  content = joined + content.get<std::string>();
+  return {};
+}
+
+Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
+  // Pieces between the borders of marks; neighbouring spans of one mark are one piece.
+  struct Border {
+    size_t begin, end;
+    int32_t mark;
+  };
+  std::vector<Border> pieces;
+  size_t at = 0;
+  for (const RenderedSpan& span : rendered.untrusted) {
+    if (span.mark < 0) continue;
+    if (!pieces.empty() && pieces.back().mark == span.mark && pieces.back().end == span.begin) {
+      pieces.back().end = at = span.end;
+      continue;
+    }
+    if (span.begin > at) pieces.push_back({at, span.begin, -1});
+    pieces.push_back({span.begin, span.end, span.mark});
+    at = span.end;
+  }
+  if (at < rendered.text.size()) pieces.push_back({at, rendered.text.size(), -1});
+  Prompt prompt;
+  for (const Border& piece : pieces) {
+    const std::string_view text = std::string_view(rendered.text).substr(piece.begin, piece.end - piece.begin);
+    std::vector<ByteRange> trusted;
+    size_t from = piece.begin;
+    for (const RenderedSpan& span : rendered.untrusted) {
+      if (span.end <= piece.begin || span.begin >= piece.end) continue;
+      if (span.begin > from) trusted.push_back({from - piece.begin, span.begin - piece.begin});
+      from = std::max(from, span.end);
+    }
+    if (from < piece.end) trusted.push_back({from - piece.begin, piece.end - piece.begin});
+    EncodeOptions options;
+    options.trusted = trusted;  // empty: nothing is trusted, and parse_special is off
+    KVILT_ASSIGN(const std::vector<int32_t> ids, tokenizer_->encode(text, options));
+    const auto begin = static_cast<int32_t>(prompt.ids.size());
+    prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
+    const auto end = static_cast<int32_t>(prompt.ids.size());
+    if (piece.mark >= 0 && end > begin) prompt.marks.push_back({begin, end});
+  }
+  if (prompt.ids.empty()) return wrong("messages", "give an empty prompt");
+  return prompt;
+}
+
+Result<Prompt> ChatPrompts::prompt(const Json& request) const {
+  KVILT_ASSIGN(const ChatInputs in, inputs(request));
+  KVILT_ASSIGN(const RenderedPrompt rendered, template_.render(in));
+  return tokenize(rendered);
+}
+
+Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) const {
+  if (!request.is_object() || !request.contains("documents") || !request["documents"].is_array()) {
+    return wrong("documents", "must be an array");
+  }
+  Json one = request;
+  if (!one.contains("messages") || one["messages"].empty())
+    one["messages"] = Json::array({{{"role", "user"}, {"content", ""}}});
+  std::vector<Prompt> out;
+  for (size_t i = 0; i < request["documents"].size(); ++i) {
+    one["documents"] = Json::array({request["documents"][i]});
+    KVILT_ASSIGN(const ChatInputs in, inputs(one));
+    int32_t last = -1;
+    for (const Mark& mark : in.marks) last = std::max(last, mark.id);
+    KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in));
+    size_t end = 0;  // the document's mark has the highest id; what follows it is cut off
+    for (const RenderedSpan& span : rendered.untrusted) {
+      if (span.mark == last) end = std::max(end, span.end);
+    }
+    if (last < 0 || end == 0) return wrong(fmt::format("documents[{}]", i), "is empty");
+    rendered.text.resize(end);
+    std::erase_if(rendered.untrusted, [&](const RenderedSpan& span) { return span.begin >= end; });
+    KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+    prompt.marks = {prompt.marks.back()};
+    out.push_back(std::move(prompt));
+  }
+  return out;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,42 @@
+// engine/chat.h: an OpenAI chat request to token ids with marks. The template is rendered once; the text is cut at the
+// marks' borders before it is tokenised and the ids are joined (DESIGN 5), so that a marked part has the same ids
+// wherever it stands. Invariants: special tokens are recognised in the template's own text alone. Threads: immutable;
+// any thread.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvilt/engine.h"
+#include "kvilt/result.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace kvilt {
+
+class ChatPrompts {
+ public:
+  // tokenizer must outlive it. An empty template source means ChatML.
+  static Result<ChatPrompts> create(const Tokenizer& tokenizer, const std::string& template_source, std::string bos,
+                                    std::string eos);
+
+  Result<Prompt> prompt(const nlohmann::ordered_json& request) const;
+  // One prompt per document of the request: everything before the documents, then that one.
+  Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const;
+
+ private:
+  ChatPrompts(const Tokenizer& tokenizer, ChatTemplate chat_template, std::string bos, std::string eos)
+      : tokenizer_(&tokenizer), template_(std::move(chat_template)), bos_(std::move(bos)), eos_(std::move(eos)) {}
+  Result<ChatInputs> inputs(const nlohmann::ordered_json& request) const;
+  Status add_documents(const nlohmann::ordered_json& request, ChatInputs& inputs) const;
+  Result<Prompt> tokenize(const RenderedPrompt& rendered) const;
+  bool takes_documents() const;
+
+  const Tokenizer* tokenizer_;
+  ChatTemplate template_;
+  std::string bos_, eos_;
+  bool takes_documents_ = false;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,115 @@
+#include "engine/content_cache.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvilt {
+
+ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::string fingerprint, int min_segment)
+    : store_(std::move(store)),
+      index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
+      fingerprint_(std::move(fingerprint)),
+      min_segment_(min_segment) {}
+
+std::shared_ptr<const KvRun> ContentCache::use(RunId id) {
+  runs_.touch(id);
+  auto run = runs_.find(id);
+  CHECK(run);  // the index forgets what is evicted
+  return run;
+}
+
+ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                       DomainId domain, Wanted wanted) {
+  Found found;
+  found.layout.prompt_len = static_cast<int32_t>(prompt.size());
+  std::vector<Piece> prefix, segments;
+  if (wanted.prefix) prefix = index_.find_prefix(prompt, domain, found.layout.prompt_len - 1);
+  if (!prefix.empty()) found.layout.prefix = prefix.back().pos + prefix.back().count;
+  if (wanted.segments) {
+    std::vector<MarkRange> behind;
+    for (const TokenMark& mark : marks) {
+      if (mark.begin >= found.layout.prefix) behind.push_back({mark.begin, mark.end});
+    }
+    segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, behind);
+  }
+  for (const auto& list : {prefix, segments}) {
+    for (const Piece& piece : list)
+      found.placements.push_back({runs_.find(piece.run), piece.run_offset, piece.count, piece.pos});
+  }
+  for (const Piece& piece : segments) found.layout.pieces.push_back({piece.pos, piece.pos + piece.count});
+  // Children before parents, so that a parent is never older than what continues it.
+  for (auto it = found.placements.rbegin(); it != found.placements.rend(); ++it) use(it->run->id);
+  return found;
+}
+
+bool ContentCache::make_room(int64_t pages) {
+  while (store_.free_pages() < pages) {
+    const auto id = runs_.evict();
+    if (!id) return false;
+    index_.erase(*id);
+    ++evicted_;
+  }
+  return true;
+}
+
+RunId ContentCache::insert(const Own& own, Run positions, bool exact, Parent parent) {
+  const auto first = own.tokens.begin() + positions.begin;
+  std::vector<int32_t> tokens(first, first + positions.size());
+  const RunId id = runs_.next_id();
+  index_.insert(id, {tokens, own.domain, exact, parent.run, parent.tokens});
+  runs_.insert(own.kv.publish(id, positions, std::move(tokens), exact));
+  for (const TokenMark& mark : own.marks) {
+    if (mark.begin >= positions.begin && mark.end <= positions.end && mark.begin < mark.end) {
+      index_.add_mark(id, mark.begin - positions.begin, mark.end - positions.begin);
+    }
+  }
+  return id;
+}
+
+std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
+  const PromptLayout& layout = own.layout;
+  std::vector<RunId> out;
+  // The exact part: [prefix, first piece), and all of it if there is no piece.
+  const int32_t exact_end = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
+  if (exact_end > layout.prefix) {
+    Parent parent;
+    for (const Placement& placement : own.kv.placements()) {
+      if (placement.pos + placement.count == layout.prefix)
+        parent = {placement.run->id, placement.offset + placement.count};
+    }
+    out.push_back(insert(own, {layout.prefix, exact_end}, true, parent));
+  }
+  for (const Run& run : layout.fresh()) {
+    const bool marked = std::any_of(own.marks.begin(), own.marks.end(),
+                                    [&](const TokenMark& m) { return m.begin >= run.begin && m.end <= run.end; });
+    if (run.begin >= exact_end && (run.size() >= min_segment_ || marked)) out.push_back(insert(own, run, false, {}));
+  }
+  return out;
+}
+
+void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prompt) {
+  const PromptLayout& layout = own.layout;
+  if (own.computed <= layout.prompt_len) return;
+  const auto last = of_prompt.empty() ? nullptr : runs_.find(of_prompt.back());
+  if (layout.pieces.empty()) {
+    if (!last) return;  // evicted meanwhile: the chain is broken
+    insert(own, {layout.prompt_len, own.computed}, true, {last->id, static_cast<int32_t>(last->tokens.size())});
+    return;
+  }
+  const Runs fresh = layout.fresh();
+  Run whole{layout.prompt_len, own.computed};
+  if (!fresh.empty() && fresh.back().end == layout.prompt_len) whole.begin = fresh.back().begin;
+  if (whole.size() < min_segment_) return;
+  if (last && !last->exact && last->pos == whole.begin) {
+    index_.erase(last->id);
+    runs_.erase(last->id);
+  }
+  insert(own, whole, false, {});
+}
+
+void ContentCache::clear() {
+  while (const auto id = runs_.evict()) index_.erase(*id);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,81 @@
+// engine/content_cache.h: the cache as the engine sees it: pool, cached runs and index in one place.
+// Role:       finds what a prompt can reuse, publishes what a request computed, makes room when the pool is full.
+// Invariants: only KV that equals a full prefill of its chain is published as exact prefix: what stands before the
+// first
+//             approximate piece of a prompt (METHODS 1.4, publication rule). Approximate KV is found as segments alone.
+// Threads:    the engine thread.   Not here: policies (reuse/), pages (kv/), the search itself (reuse/content_index.h).
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/keyed_hash.h"
+#include "kv/page_table.h"
+#include "kv/run_cache.h"
+#include "kvilt/engine.h"
+#include "reuse/content_index.h"
+#include "reuse/policy.h"
+
+namespace kvilt {
+
+class ContentCache {
+ public:
+  ContentCache(PageStore store, const HashSecret& secret, std::string fingerprint, int min_segment);
+
+  PageStore& store() { return store_; }
+  DomainId domain(const std::string& name_space, const std::string& salt) {
+    return index_.domain(fingerprint_, name_space, salt);
+  }
+
+  struct Found {
+    PromptLayout layout;
+    std::vector<Placement> placements;
+  };
+  struct Wanted {
+    bool prefix = true, segments = true;
+  };
+  // What stands of `prompt` (T tokens): at most T - 1 of them as exact prefix; segments may cover the last one too.
+  Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId domain, Wanted wanted);
+
+  // True if `pages` pages are free, after dropping the least recently used runs if need be.
+  bool make_room(int64_t pages);
+
+  // What a request computed itself: positions [0, computed) have their KV; from layout.prompt_len on they were
+  // generated.
+  struct Own {
+    const PageTable& kv;
+    const PromptLayout& layout;
+    std::span<const int32_t> tokens;
+    std::span<const TokenMark> marks;
+    DomainId domain;
+    int32_t computed;
+  };
+  // At the end of the prefill: the exact part behind the prefix, and every fresh run behind a piece. Returns the runs'
+  // ids.
+  std::vector<RunId> publish_prompt(const Own& own);
+  // At the end of the request: the answer, as an exact continuation, or as one approximate piece with the prompt's last
+  // fresh run (so that a question and its answer are found together). of_prompt: what publish_prompt returned.
+  void publish_answer(const Own& own, std::span<const RunId> of_prompt);
+
+  void clear();
+  const RunCache& runs() const { return runs_; }
+  int64_t evicted() const { return evicted_; }
+
+ private:
+  struct Parent {
+    RunId run = 0;
+    int32_t tokens = 0;
+  };
+  RunId insert(const Own& own, Run positions, bool exact, Parent parent);
+  std::shared_ptr<const KvRun> use(RunId id);
+
+  PageStore store_;  // before runs_: pages return to it
+  RunCache runs_;
+  ContentIndex index_;
+  const std::string fingerprint_;
+  const int min_segment_;
+  int64_t evicted_ = 0;
+};
+
+}  // namespace kvilt

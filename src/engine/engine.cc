@@ -1,0 +1,287 @@
+// engine/engine.cc: the public Engine over the engine thread: checks requests, posts them, answers what needs no
+// thread.
+#include "kvilt/engine.h"
+
+#include <sys/sysinfo.h>
+
+#include <atomic>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/error.h"
+#include "engine/chat.h"
+#include "engine/engine_loop.h"
+#include "kernels/dispatch.h"
+#include "model/model_file.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int64_t kDefaultKvBytes = int64_t{4} << 30;
+
+int64_t default_kv_bytes() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return kDefaultKvBytes;
+  return std::min(kDefaultKvBytes, static_cast<int64_t>(info.freeram) * static_cast<int64_t>(info.mem_unit) / 2);
+}
+
+class EngineImpl : public Engine {
+ public:
+  EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info)
+      : info_(std::move(info)), chat_(std::move(chat)), loop_(std::move(parts)) {}
+
+  const ModelInfo& info() const override { return info_; }
+  EngineStats stats() const override { return loop_.stats(); }
+
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
+    if (!tokenizer()) return no_tokenizer();
+    EncodeOptions options;
+    options.parse_special = special;
+    options.add_special = add_special;
+    return tokenizer()->encode(text, options);
+  }
+
+  Result<std::string> detokenize(const std::vector<int32_t>& ids) const override {
+    if (!tokenizer()) return no_tokenizer();
+    KVILT_TRY(check_ids(ids, "tokens"));
+    return tokenizer()->decode(ids);
+  }
+
+  std::string token_text(int32_t id) const override {
+    return tokenizer() ? std::string(tokenizer()->token_bytes(id)) : std::string();
+  }
+
+  Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const override {
+    if (!chat_) return no_tokenizer();
+    return chat_->prompt(request);
+  }
+
+  Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const override {
+    if (!chat_) return no_tokenizer();
+    return chat_->document_prompts(request);
+  }
+
+  Status check_policy(const PolicyChoice& choice) const override {
+    KVILT_ASSIGN(const auto policy, policy_of(choice));
+    return {};
+  }
+
+  Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
+  void cancel(RequestId id) override {
+    loop_.post([this, id] { loop_.cancel(id); });
+  }
+  void clear_cache() override {
+    on_loop([this] { loop_.clear_cache(); });
+  }
+  void drain(double seconds) override;
+
+ private:
+  const EngineOptions& options() const { return loop_.parts().options; }
+  const Tokenizer* tokenizer() const { return loop_.parts().file->tokenizer.get(); }
+  static Error no_tokenizer() {
+    return error(Code::kUnsupported, "this model came without a tokenizer; send token ids");
+  }
+
+  Status check_ids(const std::vector<int32_t>& ids, const char* what) const {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || ids[i] >= info_.vocab) {
+        return error(Code::kInvalidArgument, "{}[{}] is {}; this model has tokens 0 to {}", what, i, ids[i],
+                     info_.vocab - 1);
+      }
+    }
+    return {};
+  }
+
+  // The request's policy or the default one; where the model forbids reuse, the default falls back to the exact prefix.
+  Result<std::unique_ptr<ReusePolicy>> policy_of(PolicyChoice choice) const {
+    const bool by_default = choice.name.empty();
+    if (by_default) choice.name = default_policy();
+    KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params));
+    if (!info_.reuse && policy->wants_segments()) {
+      return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
+                   info_.reuse_refused);
+    }
+    return policy;
+  }
+  std::string default_policy() const {
+    if (info_.reuse) return options().policy;
+    return options().policy == "full" ? "full" : "prefix";
+  }
+
+  Status check(const Request& request) const;
+
+  void on_loop(std::function<void()> task) {
+    std::promise<void> done;
+    loop_.post([&] {
+      task();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+
+  const ModelInfo info_;
+  const std::optional<ChatPrompts> chat_;
+  std::atomic<RequestId> last_id_{0};
+  std::atomic<uint64_t> seeds_{0};
+  std::atomic<int> open_{0};  // submitted and not finished
+  std::atomic<bool> draining_{false};
+  EngineLoop loop_;  // last: it stops first
+};
+
+// Counts open requests down when one ends, whoever ends it.
+class CountingSink : public TokenSink {
+ public:
+  CountingSink(std::shared_ptr<TokenSink> sink, std::atomic<int>& open) : sink_(std::move(sink)), open_(open) {}
+  void on_tokens(TokenDelta delta) override { sink_->on_tokens(std::move(delta)); }
+  void on_finish(Completion completion) override {
+    open_.fetch_sub(1);
+    sink_->on_finish(std::move(completion));
+  }
+
+ private:
+  std::shared_ptr<TokenSink> sink_;
+  std::atomic<int>& open_;
+};
+
+Status EngineImpl::check(const Request& request) const {
+  const SamplingParams& s = request.sampling;
+  const auto size = static_cast<int64_t>(request.prompt.ids.size());
+  if (size == 0) return error(Code::kInvalidArgument, "the prompt is empty");
+  KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
+  KVILT_TRY(check_ids(request.forced, "forced"));
+  const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
+  if (size + static_cast<int64_t>(request.forced.size()) > longest) {
+    return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,
+                 longest);
+  }
+  const PageStore& store = loop_.parts().cache->store();
+  const KvShape& shape = store.shape();
+  const int64_t pages = (size + shape.P) / shape.P * shape.L * shape.G;
+  if (pages > store.pages()) {
+    return error(Code::kTooLong, "the prompt needs {} KV pages of {}; start with a larger --kv-bytes", pages,
+                 store.pages());
+  }
+  int32_t last = 0;
+  for (const TokenMark& mark : request.prompt.marks) {
+    if (mark.begin < last || mark.end <= mark.begin || mark.end > size) {
+      return error(Code::kInvalidArgument, "marks must be sorted, disjoint ranges inside the prompt");
+    }
+    last = mark.end;
+  }
+  if (!(s.temperature >= 0) || !(s.top_p > 0 && s.top_p <= 1) || !(s.min_p >= 0 && s.min_p <= 1) || s.top_k < 0 ||
+      !(s.repetition_penalty > 0) || s.max_tokens < -1) {
+    return error(Code::kInvalidArgument,
+                 "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
+                 "max_tokens >= 0");
+  }
+  return {};
+}
+
+Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink> sink) {
+  if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
+  KVILT_TRY(check(request));
+  KVILT_ASSIGN(auto policy, policy_of(request.policy));
+  if (open_.fetch_add(1) >= options().max_queue + options().max_sequences) {
+    open_.fetch_sub(1);
+    return error(Code::kExhausted, "the queue is full ({} requests); try again later", options().max_queue);
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->submitted = Clock::now();
+  const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
+  if (request.policy.name.empty()) request.policy.name = default_policy();
+  sequence->policy = std::move(policy);
+  sequence->tokens = request.prompt.ids;
+  sequence->prompt_len = static_cast<int32_t>(request.prompt.ids.size());
+  const int asked = request.sampling.max_tokens;
+  sequence->max_len =
+      asked < 0 ? info_.context
+                : static_cast<int32_t>(std::min<int64_t>(info_.context, int64_t{sequence->prompt_len} + asked));
+  const uint64_t seed = request.sampling.seed.value_or(options().seed + 0x9e3779b97f4a7c15ull * seeds_.fetch_add(1));
+  sequence->sampler.emplace(request.sampling, seed, sequence->tokens);
+  sequence->sink = std::make_shared<CountingSink>(std::move(sink), open_);
+  sequence->request = std::move(request);
+  // std::function wants a copyable callable.
+  auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
+  loop_.post([this, shared] {
+    (*shared)->domain = loop_.parts().cache->domain((*shared)->request.name_space, (*shared)->request.cache_salt);
+    loop_.add(std::move(*shared));
+  });
+  return id;
+}
+
+void EngineImpl::drain(double seconds) {
+  draining_ = true;
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  while (open_ > 0 && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  on_loop([this] { loop_.cancel_all(); });
+}
+
+ModelInfo describe(const EngineParts& parts) {
+  const ModelConfig& c = parts.model->config();
+  const PageStore& store = parts.cache->store();
+  ModelInfo info;
+  info.name = c.name;
+  info.arch = c.arch;
+  info.description = parts.file->description;
+  info.backend = std::string(parts.model->backend().name());
+  info.fingerprint = parts.file->fingerprint;
+  info.context = parts.options.context > 0 ? std::min(parts.options.context, c.context) : c.context;
+  info.vocab = c.V;
+  info.layers = c.L;
+  info.width = c.D;
+  info.heads = c.H;
+  info.kv_heads = c.G;
+  info.head_size = c.E;
+  info.ffn = c.F;
+  info.parameters = parts.model->parameters();
+  info.weight_bytes = parts.model->weight_bytes();
+  info.kv_bytes_per_token = store.shape().token_bytes();
+  info.kv_pool_bytes = store.pages() * store.shape().page_bytes();
+  info.threads = parts.pool->size();
+  info.policies = policy_names();
+  if (c.rope.length_dependent) {
+    info.reuse = false;
+    info.reuse_refused =
+        "its RoPE angles depend on the length of the prompt, so a cached key would be wrong in another one; full and "
+        "prefix work";
+  }
+  return info;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function<void(double)> progress) {
+  if (options.threads < 0 || options.page_slots < 1 || options.chunk_tokens < 1 || options.max_sequences < 1 ||
+      options.min_segment < 1) {
+    return error(Code::kInvalidArgument, "threads >= 0; page_slots, chunk_tokens, max_sequences and min_segment >= 1");
+  }
+  if (options.placement != "zero-copy" && options.placement != "copy") {
+    return error(Code::kInvalidArgument, "placement is '{}', not zero-copy or copy", options.placement);
+  }
+  KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}));
+  KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
+  KVILT_ASSIGN(auto file, open_model(options.model));
+  EngineParts parts;
+  parts.file = std::move(file);
+  const ModelConfig& c = parts.file->config;
+  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
+  if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+  parts.pool = std::make_unique<ThreadPool>(options.threads);
+  KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, DType::kF32}, options.kv_bytes));
+  parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(), parts.file->fingerprint,
+                                               options.min_segment);
+  parts.model = PreparedModel::prepare(parts.file, *backend, *parts.pool, progress);
+  parts.options = options;
+  std::optional<ChatPrompts> chat;
+  if (parts.file->tokenizer) {
+    auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token);
+    if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
+    chat.emplace(std::move(made).value());
+  }
+  const ModelInfo info = describe(parts);
+  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), std::move(chat), info));
+}
+
+}  // namespace kvilt

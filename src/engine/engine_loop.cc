@@ -1,0 +1,313 @@
+#include "engine/engine_loop.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+SchedulerOptions scheduler_options(const EngineOptions& o) {
+  SchedulerOptions out;
+  out.chunk_tokens = o.chunk_tokens;
+  out.chunk_while_decoding = std::max(1, o.chunk_tokens / 4);
+  out.max_sequences = o.max_sequences;
+  out.max_queue = o.max_queue;
+  return out;
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(EngineParts parts)
+    : parts_(std::move(parts)),
+      scheduler_(scheduler_options(parts_.options), parts_.model->config()),
+      driver_(*parts_.model, *parts_.pool),
+      thread_([this] { run(); }) {}
+
+EngineLoop::~EngineLoop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void EngineLoop::post(std::function<void()> task) {
+  {
+    std::lock_guard lock(mutex_);
+    inbox_.push_back(std::move(task));
+  }
+  wake_.notify_one();
+}
+
+EngineStats EngineLoop::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void EngineLoop::run() {
+  update_stats();
+  for (;;) {
+    std::deque<std::function<void()>> tasks;
+    {
+      std::unique_lock lock(mutex_);
+      if (scheduler_.idle()) wake_.wait(lock, [this] { return stop_ || !inbox_.empty(); });
+      if (stop_) break;
+      tasks.swap(inbox_);
+    }
+    for (auto& task : tasks) task();
+    step();
+    update_stats();
+  }
+  cancel_all();
+}
+
+void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
+  answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sequence->request.sampling.stop);
+  scheduler_.enqueue(std::move(sequence));
+}
+
+void EngineLoop::cancel(RequestId id) {
+  if (auto sequence = scheduler_.remove(id)) {
+    end(*sequence, Finish::kCancelled);
+    close(std::move(sequence));
+  }
+}
+
+void EngineLoop::cancel_all() {
+  std::vector<RequestId> ids;
+  for (const auto& sequence : scheduler_.running()) ids.push_back(sequence->id);
+  for (const auto& sequence : scheduler_.waiting()) ids.push_back(sequence->id);
+  for (const RequestId id : ids) cancel(id);
+}
+
+void EngineLoop::step() {
+  scheduler_.admit([this](Sequence& sequence) { return prepare(sequence); });
+  std::vector<std::unique_ptr<Sequence>> failed;
+  auto groups = scheduler_.next_step([this](int64_t pages) { return parts_.cache->make_room(pages); }, failed);
+  for (auto& sequence : failed) {
+    end(*sequence, Finish::kError,
+        error(Code::kExhausted, "the KV pool of {} pages is too small for this request; start with a larger --kv-bytes",
+              parts_.cache->store().pages()));
+    close(std::move(sequence));
+  }
+  for (StepGroup& group : groups) run_group(group);
+  for (const RequestId id : ended_) close(scheduler_.remove(id));
+  ended_.clear();
+}
+
+// Finds, places and plans. False: it waits (for pages, or for the same prompt that another request is computing now).
+bool EngineLoop::prepare(Sequence& s) {
+  const ModelConfig& config = parts_.model->config();
+  const bool use_cache = parts_.options.cache;
+  if (use_cache && s.policy->wants_prefix()) {
+    for (const auto& other : scheduler_.running()) {
+      if (other->prefill && other->domain == s.domain && other->tokens == s.tokens && other->request.publish)
+        return false;
+    }
+  }
+  s.prefill_len = static_cast<int32_t>(s.tokens.size());
+  ContentCache::Found found;
+  found.layout.prompt_len = s.prefill_len;
+  if (use_cache) {
+    found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
+                               {s.policy->wants_prefix(), s.policy->wants_segments()});
+  }
+  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.rope);
+  for (Placement& placement : found.placements) s.kv->place(std::move(placement));
+  found.placements.clear();
+  s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);
+  const auto room = [&](int64_t pages) { return parts_.cache->make_room(pages); };
+  const auto writes = s.prefill->writes();
+  const bool copy = parts_.options.placement == "copy";
+  const int64_t pages = s.kv->pages_for(writes.sets, writes.write) + (copy ? s.kv->copy_pages() : 0);
+  if (!room(pages) && !scheduler_.running().empty()) {
+    s.kv.reset();
+    s.prefill.reset();
+    return false;
+  }
+  if (copy && room(s.kv->copy_pages())) {
+    const double bytes = static_cast<double>(count(s.kv->known(0))) * static_cast<double>(s.kv->shape().token_bytes());
+    s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
+    s.work.bytes += 2 * bytes;
+  }
+  s.slots_ready = false;
+  if (!s.started) {
+    s.started = true;
+    s.first_step = Clock::now();
+    s.usage.prompt = s.prompt_len;
+    s.usage.prefix = found.layout.prefix;
+    s.usage.reused = static_cast<int>(count(found.layout.reused()));
+    s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
+    s.usage.queued_s = seconds(s.submitted, s.first_step);
+  }
+  return true;
+}
+
+void EngineLoop::run_group(StepGroup& group) {
+  std::vector<Chunk> chunks;
+  for (StepItem& item : group.items) {
+    Sequence& s = *item.sequence;
+    Chunk chunk;
+    chunk.kv = s.kv.get();
+    chunk.plan = item.decode ? &s.decode.plan : &s.prefill->plan();
+    chunk.stage = item.decode ? &s.decode.plan.stages[0] : &s.prefill->stage();
+    chunk.band = item.decode ? &s.decode.band : &s.prefill->band();
+    chunk.range = item.range;
+    chunk.tokens = s.tokens;
+    chunk.hidden = &s.hidden;
+    if (!item.decode) chunk.probes = s.prefill->probes();
+    const Band& band = *chunk.band;
+    // Rows at a later cut of a stage are some of those at the first: they go back to the places that they came from.
+    if (band.cut && !band.last && band.layer_begin == 0 &&
+        s.prefill->next_chunk(1).begin == (band.in.empty() ? band.cut_rows : band.in[0]).front().begin) {
+      s.hidden.reset(band.cut_rows, parts_.model->config().D);
+    }
+    const bool skip_logits = !item.decode && s.request.sampling.max_tokens == 0 && !s.request.first_logits;
+    if (item.wants_logits && !skip_logits) {
+      s.logits.resize(static_cast<size_t>(parts_.model->config().V));
+      chunk.logits = s.logits.data();
+    }
+    chunks.push_back(chunk);
+  }
+  driver_.run(chunks);
+  for (size_t i = 0; i < chunks.size(); ++i) after(group.items[i], chunks[i].work);
+}
+
+void EngineLoop::after(StepItem& item, const Work& work) {
+  Sequence& s = *item.sequence;
+  if (item.decode) {
+    sample(s);
+    return;
+  }
+  s.work += work;
+  ++s.usage.steps;
+  if (s.prefill->advance(item.range)) s.slots_ready = false;
+  if (s.prefill->done()) finish_prefill(s);
+}
+
+void EngineLoop::finish_prefill(Sequence& s) {
+  const bool first = s.completion.completion_tokens == 0;
+  if (first) {
+    s.usage.recomputed = static_cast<int>(s.prefill->recomputed());
+    s.usage.linear_flops = s.work.linear_flops;
+    s.usage.attention_flops = s.work.attention_flops;
+    s.usage.flops = s.work.linear_flops + s.work.attention_flops;
+    s.usage.bytes = s.work.bytes;
+  }
+  if (parts_.options.cache && s.request.publish) {
+    s.published = parts_.cache->publish_prompt(
+        {*s.kv, s.prefill->layout(), s.tokens, s.request.prompt.marks, s.domain, s.prefill_len});
+  }
+  s.layout = s.prefill->layout();
+  s.prefill.reset();
+  if (first) {
+    s.first_token = Clock::now();
+    s.usage.ttft_s = seconds(s.submitted, s.first_token);
+    if (s.request.first_logits) s.completion.first_logits = s.logits;
+  }
+  if (s.request.sampling.max_tokens == 0) {
+    end(s, Finish::kLength);
+  } else {
+    sample(s);
+  }
+}
+
+// The step's logits to a token, and what follows from it.
+void EngineLoop::sample(Sequence& s) {
+  const SamplingParams& params = s.request.sampling;
+  TokenDelta delta;
+  const std::vector<float> raw = params.logprobs >= 0 ? s.logits : std::vector<float>();
+  const auto& ends = parts_.model->config().eos_ids;
+  int32_t id;
+  if (!s.request.forced.empty()) {
+    if (s.request.first_logits) s.completion.all_logits.push_back(s.logits);
+    id = s.request.forced[static_cast<size_t>(s.completion.completion_tokens)];
+  } else {
+    id = s.sampler->sample(s.logits);
+  }
+  const auto in = [id](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+  if (s.request.forced.empty() && ((!params.ignore_eos && in(ends)) || in(params.stop_ids))) {
+    end(s, Finish::kStop);
+    return;
+  }
+  s.tokens.push_back(id);
+  ++s.completion.completion_tokens;
+  Answer& answer = answers_.at(s.id);
+  delta.text = answer.push(id);
+  delta.ids.push_back(id);
+  if (params.logprobs >= 0) delta.logprobs.push_back(Sampler::logprob(raw, id, params.logprobs));
+  s.sink->on_tokens(std::move(delta));
+  const bool forced_out =
+      !s.request.forced.empty() && s.completion.completion_tokens == static_cast<int>(s.request.forced.size());
+  if (answer.stopped()) {
+    end(s, Finish::kStop);
+  } else if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) {
+    end(s, Finish::kLength);
+  }
+}
+
+// The sequence is over: publish what it generated, then tell its sink. It is taken out of the scheduler by the caller.
+void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
+  if (s.kv && !s.prefill && parts_.options.cache && s.request.publish && finish != Finish::kError) {
+    // The last token's own KV was never computed; an end token was never fed.
+    const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
+    parts_.cache->publish_answer({*s.kv, s.layout, s.tokens, {}, s.domain, computed}, s.published);
+  }
+  Answer& answer = answers_.at(s.id);
+  if (finish == Finish::kStop && answer.stopped()) s.completion.stop_text = answer.stop_text();
+  if (std::string rest = answer.finish(); !rest.empty()) s.sink->on_tokens({std::move(rest), {}, {}});
+  s.completion.finish = finish;
+  s.completion.error = std::move(why);
+  s.usage.policy = s.request.policy.name;
+  s.completion.usage = s.usage;
+  s.completion.total_s = seconds(s.submitted, Clock::now());
+  ended_.push_back(s.id);
+}
+
+void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
+  CHECK(sequence);
+  std::erase(ended_, sequence->id);
+  answers_.erase(sequence->id);
+  {
+    std::lock_guard lock(mutex_);
+    const PromptUsage& usage = sequence->usage;
+    const Finish finish = sequence->completion.finish;
+    ++(finish == Finish::kCancelled ? stats_.requests_cancelled
+       : finish == Finish::kError   ? stats_.requests_failed
+                                    : stats_.requests_ok);
+    stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
+    stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
+    stats_.reused_tokens += static_cast<uint64_t>(usage.reused);
+    stats_.recomputed_tokens += static_cast<uint64_t>(usage.recomputed);
+    stats_.fresh_tokens += static_cast<uint64_t>(usage.fresh);
+    stats_.generated_tokens += static_cast<uint64_t>(sequence->completion.completion_tokens);
+  }
+  const auto sink = sequence->sink;
+  Completion completion = std::move(sequence->completion);
+  sequence.reset();  // its pages are free before anybody hears of the end
+  sink->on_finish(std::move(completion));
+}
+
+void EngineLoop::update_stats() {
+  const ContentCache& cache = *parts_.cache;
+  PageStore& store = parts_.cache->store();
+  std::lock_guard lock(mutex_);
+  stats_.running = static_cast<int>(scheduler_.running().size());
+  stats_.waiting = static_cast<int>(scheduler_.waiting().size());
+  stats_.preemptions = scheduler_.preemptions();
+  ++stats_.steps;
+  stats_.kv_pages = store.pages();
+  stats_.kv_pages_used = store.pages() - store.free_pages();
+  stats_.cached_tokens = cache.runs().tokens();
+  stats_.cached_runs = cache.runs().runs();
+  stats_.evicted_runs = cache.evicted();
+}
+
+}  // namespace kvilt

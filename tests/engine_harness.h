@@ -1,0 +1,90 @@
+// tests/engine_harness.h: an engine on a small model, driven synchronously.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "kvilt/engine.h"
+
+namespace kvilt {
+
+class CollectingSink : public TokenSink {
+ public:
+  void on_tokens(TokenDelta delta) override {
+    std::lock_guard lock(mutex_);
+    text += delta.text;
+    ids.insert(ids.end(), delta.ids.begin(), delta.ids.end());
+    logprobs.insert(logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+    moved_.notify_all();
+  }
+  void on_finish(Completion completion) override {
+    std::lock_guard lock(mutex_);
+    done_ = std::move(completion);
+    moved_.notify_all();
+  }
+  Completion wait() {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [this] { return done_.has_value(); });
+    return *done_;
+  }
+  void wait_for_tokens(size_t n) {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [&] { return ids.size() >= n || done_.has_value(); });
+  }
+
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprob> logprobs;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  std::optional<Completion> done_;
+};
+
+struct Outcome {
+  std::vector<int32_t> ids;
+  std::string text;
+  Completion completion;
+  const PromptUsage& usage() const { return completion.usage; }
+};
+
+inline Request request_of(std::vector<int32_t> ids, const std::string& policy = "full", int max_tokens = 1) {
+  Request request;
+  request.prompt.ids = std::move(ids);
+  request.policy.name = policy;
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  request.first_logits = true;
+  return request;
+}
+
+inline Outcome ask(Engine& engine, Request request) {
+  auto sink = std::make_shared<CollectingSink>();
+  const auto id = engine.submit(std::move(request), sink);
+  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
+  if (!id.ok()) return {};
+  Completion completion = sink->wait();
+  return {sink->ids, sink->text, std::move(completion)};
+}
+
+inline std::unique_ptr<Engine> open_for_test(EngineOptions options) {
+  if (options.kv_bytes == 0) options.kv_bytes = int64_t{64} << 20;
+  if (options.threads == 0) options.threads = 2;
+  auto engine = open_engine(std::move(options));
+  EXPECT_TRUE(engine.ok()) << (engine.ok() ? "" : engine.error().message);
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+inline double max_abs_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
+  return most;
+}
+
+}  // namespace kvilt

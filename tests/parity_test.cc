@@ -1,0 +1,67 @@
+// The driver with a dense plan against what Transformers (or a double-precision reference) computed: DESIGN 6, rung 3.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine_harness.h"
+
+namespace kvilt {
+namespace {
+
+struct ParityCase {
+  std::string model, parity;
+};
+
+std::vector<ParityCase> cases() {
+  const std::string models = "tests/data/models/";
+  std::vector<ParityCase> out{{models + "probe-1M", models + "probe-1M/parity.json"},
+                              {models + "stories260K/derived-hf", models + "stories260K/parity.json"},
+                              {models + "stories260K/derived-stories260K-F32.gguf", models + "stories260K/parity.json"},
+                              {models + "llama3-atto-1M/derived-hf", models + "llama3-atto-1M/parity.json"}};
+  for (const auto& entry : std::filesystem::directory_iterator("tests/data/fixtures")) {
+    if (entry.is_directory() && std::filesystem::exists(entry.path() / "parity.json")) {
+      out.push_back({entry.path().string(), (entry.path() / "parity.json").string()});
+    }
+  }
+  return out;
+}
+
+class Parity : public testing::TestWithParam<std::tuple<ParityCase, std::string>> {};
+
+TEST_P(Parity, LogitsAndGreedyTokens) {
+  const auto& [model, backend] = GetParam();
+  EngineOptions options;
+  options.model = model.model;
+  options.backend = backend;
+  auto engine = open_for_test(options);
+  ASSERT_TRUE(engine);
+  std::ifstream file(model.parity);
+  ASSERT_TRUE(file) << model.parity;
+  const auto parity = nlohmann::json::parse(file);
+  for (const auto& entry : parity["cases"]) {
+    const auto greedy = entry["greedy"].get<std::vector<int32_t>>();
+    const auto out =
+        ask(*engine, request_of(entry["tokens"].get<std::vector<int32_t>>(), "full", static_cast<int>(greedy.size())));
+    double most = 0;
+    for (const auto& pair : entry["top_logits"]) {
+      most = std::max(most, std::abs(pair[1].get<double>() - out.completion.first_logits[pair[0].get<size_t>()]));
+    }
+    EXPECT_LT(most, 1e-3) << entry["name"];
+    EXPECT_EQ(out.ids, greedy) << entry["name"];
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<std::tuple<ParityCase, std::string>>& info) {
+  std::string name = std::get<0>(info.param).model + "_" + std::get<1>(info.param);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Parity,
+                         testing::Combine(testing::ValuesIn(cases()), testing::Values("reference", "auto")), name_of);
+
+}  // namespace
+}  // namespace kvilt
