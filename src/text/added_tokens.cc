@@ -32,7 +32,7 @@ Result<AddedTokens> AddedTokens::create(const TokenizerSpec& spec, const Vocabul
   AddedTokens added;
   const auto take = [&](const AddedToken& token) {
     const std::string_view text = vocabulary.piece(token.id);
-    if (text.empty()) return;
+    if (text.empty() || !is_utf8(text)) return;  // parts of characters would cut texts inside of characters
     const bool user_defined = vocabulary.kind(token.id) == TokenKind::kUserDefined;
     const bool is_text = user_defined && (spec.user_defined_is_text || !looks_like_marker(text));
     added.entries_.push_back({token, is_text});

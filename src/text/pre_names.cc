@@ -41,6 +41,10 @@ NamedPre one(const char* pattern, bool nfc = false, bool ignore_merges = false) 
   return pre;
 }
 NamedPre digits_then_gpt2() { return {{}, {split(R"(\p{N})"), split(kGpt2)}}; }
+// What llama.cpp does with a file that names none.
+NamedPre unnamed() {
+  return {{}, {split(R"([\p{P}$+<=>^~|]+)"), split(kGpt2), split(R"(\p{N}+)"), split("[0-9][0-9][0-9]")}};
+}
 NamedPre falcon() {
   // Digits are looked for in the bytes' printable spelling, in which the bytes of "²" and its like count as digits too.
   return {{},
@@ -73,6 +77,7 @@ const std::map<std::string, NamedPre, std::less<>>& table() {
       {"codeshell", digits_then_gpt2()},
       {"command-r", digits_then_gpt2()},
       {"falcon", falcon()},
+      {"default", unnamed()},
   };
   return *names;
 }
