@@ -14,8 +14,9 @@ namespace kvilt::KVILT_ISA {
 #ifdef __AVX512F__
 
 using Vec = __m512;
-inline constexpr int kVec = 16;      // floats of a Vec
-inline constexpr int kTileVecs = 4;  // the product tile: 6 rows x 4 vectors = 24 of 32 registers
+inline constexpr int kVec = 16;         // floats of a Vec
+inline constexpr int kProductRows = 7;  // the product tile: 7 lines x 4 vectors of sums = 28 of 32 registers
+inline constexpr int kTileVecs = 4;
 using LaneMask = __mmask16;
 
 KVILT_INLINE Vec zero() { return _mm512_setzero_ps(); }
@@ -55,8 +56,9 @@ KVILT_INLINE Vec exp2(Vec x) {
 
 using Vec = __m256;
 inline constexpr int kVec = 8;
-inline constexpr int kTileVecs = 2;  // 6 rows x 2 vectors = 12 of 16 registers
-using LaneMask = __m256;             // all ones or zeros per lane
+inline constexpr int kProductRows = 6;  // 6 lines x 2 vectors = 12 of 16 registers
+inline constexpr int kTileVecs = 2;
+using LaneMask = __m256;  // all ones or zeros per lane
 
 KVILT_INLINE Vec zero() { return _mm256_setzero_ps(); }
 KVILT_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }

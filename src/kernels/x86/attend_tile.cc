@@ -1,5 +1,5 @@
 // kernels/x86/attend_tile.cc: the arithmetic of attention, compiled once per ISA (see attend_tile.h for the contracts).
-// Idea:       scores and weighted values are the same small product: up to 6 lines x kTileVecs vectors of sums in
+// Idea:       scores and weighted values are the same small product: up to kProductRows lines x kTileVecs vectors of sums in
 // registers,
 //             one broadcast and one fused multiply-add per sum and step. Every sum runs over its inner dimension one by
 //             one, so a line's bits do not depend on how many lines share the registers.
@@ -20,7 +20,6 @@ using x86::TileShape;
 using x86::TileState;
 using x86::ValueTile;
 
-constexpr int kRows = 6;  // lines of the product tile
 constexpr int kBlockVecs = kBlock / kVec;
 constexpr float kLog2E = 1.44269504089f;
 constexpr double kLn2 = 0.69314718055994530942;
@@ -106,24 +105,31 @@ KVILT_INLINE int place(const TileShape& shape, int e) {
 
 template <Element kType>
 void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) {
+  const int whole = shape.E / kVec * kVec;
   for (int j = 0; j < kBlock; j += kVec) {  // keys outside: memory is read row by row
-    for (int e = 0; e < shape.E; e += kVec) {
-      const int count = shape.E - e < kVec ? shape.E - e : kVec;
+    for (int e = 0; e < whole; e += kVec) {
       Vec r[kVec];
-      if (count == kVec) {
-        KVILT_UNROLL
-        for (int i = 0; i < kVec; ++i) r[i] = load_elements<kType>(keys[j + i], e);
-      } else {
-        for (int i = 0; i < kVec; ++i) r[i] = load_tail<kType>(keys[j + i], e, count);
-      }
+      KVILT_UNROLL
+      for (int i = 0; i < kVec; ++i) r[i] = load_elements<kType>(keys[j + i], e);
       transpose(r);
-      if (count == kVec && !shape.interleaved) {
+      if (!shape.interleaved) {
+        float* to = kt + e * kBlock + j;
         KVILT_UNROLL
-        for (int i = 0; i < kVec; ++i) store(kt + (e + i) * kBlock + j, r[i]);
+        for (int i = 0; i < kVec; ++i) store(to + i * kBlock, r[i]);
       } else {
-        for (int i = 0; i < count; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
+        KVILT_UNROLL
+        for (int i = 0; i < kVec; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
       }
     }
+    if (whole == shape.E) continue;
+    Vec r[kVec];
+    KVILT_UNROLL
+    for (int i = 0; i < kVec; ++i) r[i] = load_tail<kType>(keys[j + i], whole, shape.E - whole);
+    transpose(r);
+    alignas(64) float tail[kVec][kVec];
+    KVILT_UNROLL
+    for (int i = 0; i < kVec; ++i) store(tail[i], r[i]);
+    for (int e = whole; e < shape.E; ++e) store(kt + place(shape, e) * kBlock + j, load(tail[e - whole]));
   }
 }
 
@@ -254,6 +260,10 @@ void product_few(const Product& p, int lines) {
       return product_tile<5, kVecs, kAhead>(p);
     case 6:
       return product_tile<6, kVecs, kAhead>(p);
+#ifdef __AVX512F__
+    case 7:
+      return product_tile<7, kVecs, kAhead>(p);
+#endif
     default:
       return;
   }
@@ -262,7 +272,7 @@ void product_few(const Product& p, int lines) {
 template <int kVecs>
 void product_lines(Product p, int lines) {
   while (lines > 0) {
-    const int count = lines < kRows ? lines : kRows;
+    const int count = lines < kProductRows ? lines : kProductRows;
     if (p.ahead != nullptr) {  // by the first tile of a product: its memory comes while the others compute
       product_few<kVecs, true>(p, count);
       p.ahead = nullptr;
