@@ -111,6 +111,11 @@ HttpServer::HttpServer(ConnectionLimits limits, int max_connections)
   new_task_queue = [this] { return new ConnectionPool(max_connections_); };  // httplib takes ownership
   set_keep_alive_timeout(static_cast<time_t>(limits_.idle_s));               // what the Keep-Alive header says
   set_keep_alive_max_count(1000);
+  // httplib's default, SO_REUSEPORT, would let a second server take the same port and half of the requests.
+  set_socket_options([](socket_t sock) {
+    const int on = 1;
+    ::setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  });
 }
 
 HttpServer::~HttpServer() {
@@ -165,9 +170,9 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
 void HttpServer::serve(int sock) {
   Connection connection(sock, limits_, stop_, abort_);
   // Every thread taken: a client that only keeps its connection for later gives way to one that waits.
-  const auto crowded = [this] { return open_ >= max_connections_; };
-  for (;;) {
-    switch (connection.read_head(crowded)) {
+  const std::function<bool()> crowded = [this] { return open_ >= max_connections_; };
+  for (bool first = true;; first = false) {
+    switch (connection.read_head(first ? nullptr : crowded)) {
       case Connection::Head::kClosed:
         return;
       case Connection::Head::kTooLarge:

@@ -38,13 +38,14 @@ enum class Wait { kEvent, kTimeout, kGone };
 
 // Waits for an event until the deadline; looks after the client meanwhile.
 Wait wait_event(Answer& answer, Clock::time_point deadline, Event& out) {
-  Connection& client = *Connection::current();
+  const Connection& client = *Connection::current();
   for (;;) {
-    if (auto event = answer.next(kLook)) {
+    auto event = answer.next(kLook);
+    if (client.peer_gone()) return Wait::kGone;  // with every event too: a busy answer never times out
+    if (event) {
       out = std::move(*event);
       return Wait::kEvent;
     }
-    if (client.peer_gone()) return Wait::kGone;
     if (Clock::now() >= deadline) return Wait::kTimeout;
   }
 }
@@ -118,7 +119,6 @@ class StreamWriter {
     while (alive_ && !answer.finished()) {
       Event event;
       if (wait_event(answer, Clock::time_point::max(), event) == Wait::kGone) return false;
-      if (Connection::current()->peer_gone()) return false;
       if (!take(event)) return true;
       if (answer.overflowed()) return false;
     }

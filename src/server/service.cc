@@ -4,6 +4,7 @@
 #include <sodium.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <ctime>
 
 namespace kvilt::server {
@@ -16,7 +17,7 @@ ConnectionLimits limits_of(const ServerOptions& options) {
   ConnectionLimits limits;
   limits.body_bytes = options.max_body_bytes;
   limits.idle_s = options.idle_timeout_s;
-  limits.head_s = options.request_timeout_s;
+  limits.head_s = std::min(limits.head_s, options.request_timeout_s);
   limits.body_s = options.request_timeout_s;
   limits.write_s = options.write_timeout_s;
   return limits;

@@ -1,0 +1,355 @@
+#include "server/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace kvilt::server {
+namespace {
+
+Json json(const char* text) { return Json::parse(text); }
+
+constexpr const char* kMessages = R"("messages": [{"role": "user", "content": "hi"}])";
+
+Json chat_with(const std::string& fields) {
+  return Json::parse(std::string("{") + kMessages + (fields.empty() ? "" : ", ") + fields + "}");
+}
+
+Generation good(const std::string& fields) {
+  RequestLimits limits;
+  limits.vocab = 1000;
+  auto parsed = parse_chat(chat_with(fields), limits);
+  EXPECT_TRUE(parsed.ok()) << fields << ": " << (parsed.ok() ? "" : parsed.error().message);
+  return parsed.ok() ? parsed.value().generation : Generation{};
+}
+
+ApiError bad(const std::string& fields) {
+  RequestLimits limits;
+  limits.vocab = 1000;
+  auto parsed = parse_chat(chat_with(fields), limits);
+  EXPECT_FALSE(parsed.ok()) << fields;
+  if (parsed.ok()) return {};
+  EXPECT_EQ(parsed.error().status, 400) << fields;
+  return parsed.error();
+}
+
+TEST(ParseChat, Defaults) {
+  const Generation g = good("");
+  EXPECT_EQ(g.model, "");
+  EXPECT_EQ(g.sampling.max_tokens, -1);
+  EXPECT_EQ(g.sampling.temperature, 1);
+  EXPECT_EQ(g.sampling.top_p, 1);
+  EXPECT_EQ(g.sampling.top_k, 0);
+  EXPECT_EQ(g.sampling.logprobs, -1);
+  EXPECT_FALSE(g.sampling.seed.has_value());
+  EXPECT_EQ(g.choices, 1);
+  EXPECT_FALSE(g.stream);
+}
+
+TEST(ParseChat, ReadsEveryField) {
+  const Generation g = good(
+      R"("model": "m", "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,
+         "presence_penalty": -1, "frequency_penalty": 2, "logit_bias": {"5": -100, "999": 1.5}, "max_tokens": 9, "seed": 42,
+         "stop": ["a", "bc"], "stop_token_ids": [3, 4], "ignore_eos": true, "logprobs": true, "top_logprobs": 3, "n": 4,
+         "stream": true, "stream_options": {"include_usage": true}, "cache_salt": "s", "user": "u",
+         "kvilt": {"policy": "sparsex", "budget": 0.15, "hybrid": false, "l_star": 4, "phase1": "all"})");
+  const SamplingParams& s = g.sampling;
+  EXPECT_EQ(g.model, "m");
+  EXPECT_EQ(s.temperature, 0.5f);
+  EXPECT_EQ(s.top_p, 0.25f);
+  EXPECT_EQ(s.top_k, 7);
+  EXPECT_EQ(s.min_p, 0.125f);
+  EXPECT_EQ(s.repetition_penalty, 1.5f);
+  EXPECT_EQ(s.presence_penalty, -1);
+  EXPECT_EQ(s.frequency_penalty, 2);
+  EXPECT_EQ(s.logit_bias, (std::map<int32_t, float>{{5, -100.f}, {999, 1.5f}}));
+  EXPECT_EQ(s.max_tokens, 9);
+  EXPECT_EQ(s.seed, 42u);
+  EXPECT_EQ(s.stop, (std::vector<std::string>{"a", "bc"}));
+  EXPECT_EQ(s.stop_ids, (std::vector<int32_t>{3, 4}));
+  EXPECT_TRUE(s.ignore_eos);
+  EXPECT_EQ(s.logprobs, 3);
+  EXPECT_EQ(g.choices, 4);
+  EXPECT_TRUE(g.stream);
+  EXPECT_TRUE(g.include_usage);
+  EXPECT_EQ(g.cache_salt, "s");
+  EXPECT_EQ(g.policy.name, "sparsex");
+  EXPECT_EQ(g.policy.params, (std::map<std::string, std::string>{
+                                 {"budget", "0.15"}, {"hybrid", "false"}, {"l_star", "4"}, {"phase1", "all"}}));
+}
+
+TEST(ParseChat, AcceptsWhatClientsSend) {
+  EXPECT_EQ(good(R"("max_completion_tokens": 5)").sampling.max_tokens, 5);
+  EXPECT_EQ(good(R"("max_tokens": 5.0)").sampling.max_tokens, 5);
+  EXPECT_EQ(good(R"("top_k": -1)").sampling.top_k, 0);
+  EXPECT_EQ(good(R"("stop": "x")").sampling.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(good(R"("seed": -3)").sampling.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(good(R"("logprobs": true)").sampling.logprobs, 0);
+  EXPECT_EQ(good(R"("logprobs": false, "top_logprobs": 0)").sampling.logprobs, -1);
+  good(R"("temperature": null, "stop": null, "n": null, "stream_options": null, "kvilt": null, "logit_bias": null)");
+  good(R"("unknown_field": {"deep": [1, 2]}, "store": false, "metadata": {}, "parallel_tool_calls": true)");
+  good(R"("response_format": {"type": "text"}, "tool_choice": "auto", "modalities": ["text"])");
+  good(R"("tools": [{"type": "function", "function": {"name": "f"}}])");
+  good(R"("function_call": "none", "use_beam_search": false, "prompt_logprobs": null)");
+}
+
+// Each field, with a value that is wrong, and the path that the error must name.
+TEST(ParseChat, WrongValuesNameTheirPath) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("model": 3)", "model"},
+      {R"("temperature": "hot")", "temperature"},
+      {R"("temperature": true)", "temperature"},
+      {R"("temperature": -0.1)", "temperature"},
+      {R"("temperature": 1e308)", "temperature"},
+      {R"("top_p": 1.01)", "top_p"},
+      {R"("top_p": [])", "top_p"},
+      {R"("min_p": -1)", "min_p"},
+      {R"("top_k": 1.5)", "top_k"},
+      {R"("top_k": -2)", "top_k"},
+      {R"("top_k": 99999999999)", "top_k"},
+      {R"("repetition_penalty": 0)", "repetition_penalty"},
+      {R"("presence_penalty": 2.1)", "presence_penalty"},
+      {R"("frequency_penalty": {})", "frequency_penalty"},
+      {R"("logit_bias": [1])", "logit_bias"},
+      {R"("logit_bias": {"x": 1})", "logit_bias.x"},
+      {R"("logit_bias": {"1000": 1})", "logit_bias.1000"},
+      {R"("logit_bias": {"-1": 1})", "logit_bias.-1"},
+      {R"("logit_bias": {"5": 101})", "logit_bias.5"},
+      {R"("logit_bias": {"5": "1"})", "logit_bias.5"},
+      {R"("max_tokens": -1)", "max_tokens"},
+      {R"("max_tokens": "5")", "max_tokens"},
+      {R"("max_tokens": 1e300)", "max_tokens"},
+      {R"("max_completion_tokens": 18446744073709551615)", "max_completion_tokens"},
+      {R"("seed": "x")", "seed"},
+      {R"("seed": 18446744073709551615)", "seed"},
+      {R"("stop": 5)", "stop"},
+      {R"("stop": ["a", 5])", "stop[1]"},
+      {R"("stop": [""])", "stop[0]"},
+      {R"("stop_token_ids": [1000])", "stop_token_ids"},
+      {R"("stop_token_ids": "a")", "stop_token_ids"},
+      {R"("ignore_eos": 1)", "ignore_eos"},
+      {R"("logprobs": 3)", "logprobs"},
+      {R"("top_logprobs": 2)", "top_logprobs"},
+      {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs"},
+      {R"("logprobs": true, "top_logprobs": -1)", "top_logprobs"},
+      {R"("n": 0)", "n"},
+      {R"("n": -1)", "n"},
+      {R"("n": 17)", "n"},
+      {R"("n": 2, "best_of": 3)", "best_of"},
+      {R"("stream": "yes")", "stream"},
+      {R"("stream_options": {"include_usage": true})", "stream_options"},
+      {R"("stream": true, "stream_options": 1)", "stream_options"},
+      {R"("stream": true, "stream_options": {"include_usage": 1})", "stream_options.include_usage"},
+      {R"("cache_salt": "")", "cache_salt"},
+      {R"("cache_salt": 1)", "cache_salt"},
+      {R"("user": {})", "user"},
+      {R"("kvilt": "sparsex")", "kvilt"},
+      {R"("kvilt": {"policy": 1})", "kvilt.policy"},
+      {R"("kvilt": {"budget": [1]})", "kvilt.budget"},
+      {R"("kvilt": {"budget": null})", "kvilt.budget"},
+      {R"("response_format": {"type": "json_object"})", "response_format"},
+      {R"("response_format": "text")", "response_format"},
+      {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tool_choice": {"type": "function"})", "tool_choice"},
+      {R"("functions": [])", "functions"},
+      {R"("guided_json": {})", "guided_json"},
+      {R"("modalities": ["audio"])", "modalities"},
+      {R"("prompt_logprobs": 1)", "prompt_logprobs"},
+  };
+  for (const auto& [fields, path] : cases) {
+    const ApiError error = bad(fields);
+    EXPECT_EQ(error.param, path) << fields;
+    EXPECT_EQ(error.message.rfind(path, 0), 0u) << error.message;
+  }
+}
+
+TEST(ParseChat, MessagesMustBeMessages) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{}", "messages"},
+      {R"({"messages": null})", "messages"},
+      {R"({"messages": "hi"})", "messages"},
+      {R"({"messages": []})", "messages"},
+      {R"({"messages": ["hi"]})", "messages[0]"},
+      {R"({"messages": [{"role": "user", "content": "a"}, {"content": "b"}]})", "messages[1].role"},
+      {R"({"messages": [{"role": 5, "content": "a"}]})", "messages[0].role"},
+  };
+  for (const auto& [text, path] : cases) {
+    auto parsed = parse_chat(json(text), {});
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.error().param, path) << text;
+  }
+  for (const char* text : {"[]", "null", "3", "\"x\""}) EXPECT_FALSE(parse_chat(json(text), {}).ok()) << text;
+}
+
+TEST(ParseCompletion, Prompts) {
+  RequestLimits limits;
+  limits.vocab = 1000;
+  auto one = parse_completion(json(R"({"prompt": "hi"})"), limits);
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one.value().prompts, std::vector<TextPrompt>{std::string("hi")});
+  EXPECT_EQ(one.value().generation.sampling.max_tokens, 16);
+
+  auto list = parse_completion(json(R"({"prompt": ["a", "b"], "logprobs": 2, "max_tokens": 0})"), limits);
+  ASSERT_TRUE(list.ok());
+  EXPECT_EQ(list.value().prompts, (std::vector<TextPrompt>{std::string("a"), std::string("b")}));
+  EXPECT_EQ(list.value().generation.sampling.logprobs, 2);
+  EXPECT_EQ(list.value().generation.sampling.max_tokens, 0);
+
+  auto ids = parse_completion(json(R"({"prompt": [1, 2, 999], "echo": true})"), limits);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids.value().prompts, std::vector<TextPrompt>{(std::vector<int32_t>{1, 2, 999})});
+  EXPECT_TRUE(ids.value().echo);
+
+  auto lists = parse_completion(json(R"({"prompt": [[1], [2, 3]]})"), limits);
+  ASSERT_TRUE(lists.ok());
+  EXPECT_EQ(lists.value().prompts.size(), 2u);
+
+  const std::pair<const char*, const char*> cases[] = {
+      {"{}", "prompt"},
+      {R"({"prompt": 5})", "prompt"},
+      {R"({"prompt": {}})", "prompt"},
+      {R"({"prompt": []})", "prompt"},
+      {R"({"prompt": [1, 1000]})", "prompt[1]"},
+      {R"({"prompt": [1, "a"]})", "prompt[1]"},
+      {R"({"prompt": ["a", 1]})", "prompt[1]"},
+      {R"({"prompt": [[1], [-1]]})", "prompt[1][0]"},
+      {R"({"prompt": [[1], []]})", "prompt[1]"},
+      {R"({"prompt": "a", "logprobs": true})", "logprobs"},
+      {R"({"prompt": "a", "logprobs": 1, "echo": true})", "echo"},
+      {R"({"prompt": "a", "suffix": "b"})", "suffix"},
+  };
+  for (const auto& [text, path] : cases) {
+    auto parsed = parse_completion(json(text), limits);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.error().param, path) << text;
+  }
+  Json many = {{"prompt", Json::array()}};
+  for (int i = 0; i < 257; ++i) many["prompt"].push_back("a");
+  EXPECT_FALSE(parse_completion(many, limits).ok());
+  many["prompt"].erase(0);
+  EXPECT_TRUE(parse_completion(many, limits).ok());  // power: one less is fine
+  many["n"] = 2;
+  EXPECT_EQ(parse_completion(many, limits).error().param, "n");
+}
+
+TEST(ParseTokenize, BothForms) {
+  auto text = parse_tokenize(json(R"({"prompt": "a", "add_special_tokens": false, "return_token_strs": true})"), {});
+  ASSERT_TRUE(text.ok());
+  EXPECT_FALSE(text.value().chat);
+  EXPECT_FALSE(text.value().add_special_tokens);
+  EXPECT_TRUE(text.value().return_token_strs);
+  EXPECT_TRUE(parse_tokenize(chat_with(""), {}).value().chat);
+  EXPECT_EQ(parse_tokenize(json("{}"), {}).error().param, "prompt");
+  EXPECT_EQ(parse_tokenize(json(R"({"prompt": [1]})"), {}).error().param, "prompt");
+  RequestLimits limits;
+  limits.vocab = 10;
+  EXPECT_EQ(parse_detokenize(json(R"({"tokens": [1, 9]})"), limits).value().tokens, (std::vector<int32_t>{1, 9}));
+  EXPECT_EQ(parse_detokenize(json(R"({"tokens": [1, 10]})"), limits).error().param, "tokens[1]");
+  EXPECT_EQ(parse_detokenize(json(R"({"tokens": "x"})"), limits).error().param, "tokens");
+  EXPECT_EQ(parse_detokenize(json("{}"), limits).error().param, "tokens");
+}
+
+TEST(ParseDocuments, Checks) {
+  EXPECT_TRUE(parse_documents(json(R"({"documents": [{"title": "t", "text": "x"}, {"text": "y"}]})"), {}).ok());
+  const std::pair<const char*, const char*> cases[] = {
+      {"{}", "documents"},
+      {R"({"documents": []})", "documents"},
+      {R"({"documents": "x"})", "documents"},
+      {R"({"documents": ["x"]})", "documents[0]"},
+      {R"({"documents": [{"text": "x"}, {"title": "t"}]})", "documents[1].text"},
+      {R"({"documents": [{"text": 1}]})", "documents[0].text"},
+      {R"({"documents": [{"text": "x", "title": 1}]})", "documents[0].title"},
+      {R"({"documents": [{"text": "x"}], "messages": [1]})", "messages[0]"},
+      {R"({"documents": [{"text": "x"}], "cache_salt": ""})", "cache_salt"},
+  };
+  for (const auto& [text, path] : cases) {
+    auto parsed = parse_documents(json(text), {});
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_EQ(parsed.error().param, path) << text;
+  }
+}
+
+// A value of any type in any field: an answer, never a crash; and both outcomes do happen.
+TEST(ParseFuzz, AnyValueInAnyField) {
+  const char* names[] = {"messages",
+                         "model",
+                         "temperature",
+                         "top_p",
+                         "top_k",
+                         "min_p",
+                         "repetition_penalty",
+                         "presence_penalty",
+                         "frequency_penalty",
+                         "logit_bias",
+                         "max_tokens",
+                         "seed",
+                         "stop",
+                         "stop_token_ids",
+                         "ignore_eos",
+                         "logprobs",
+                         "top_logprobs",
+                         "n",
+                         "best_of",
+                         "stream",
+                         "stream_options",
+                         "cache_salt",
+                         "user",
+                         "kvilt",
+                         "response_format",
+                         "tool_choice",
+                         "tools",
+                         "prompt",
+                         "documents",
+                         "tokens",
+                         "echo",
+                         "suffix"};
+  const char* values[] = {"null",
+                          "true",
+                          "false",
+                          "0",
+                          "-1",
+                          "1",
+                          "1.5",
+                          "-0.0",
+                          "1e308",
+                          "-1e308",
+                          "9223372036854775807",
+                          "18446744073709551615",
+                          "-9223372036854775808",
+                          "\"\"",
+                          "\"x\"",
+                          "\"\\u0000\"",
+                          "[]",
+                          "[[]]",
+                          "{}",
+                          "[1]",
+                          "[-1]",
+                          "[1e300]",
+                          "[\"\"]",
+                          "[null]",
+                          "{\"a\": null}",
+                          "{\"\": []}",
+                          "{\"1\": 1}",
+                          "[{\"role\": \"user\", \"content\": \"x\"}]",
+                          "[{\"text\": \"x\"}]",
+                          "{\"type\": \"text\"}"};
+  std::mt19937 random(7);
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    Json body = round % 2 ? chat_with("") : json(R"({"prompt": "x", "tokens": [1], "documents": [{"text": "x"}]})");
+    const int changes = 1 + static_cast<int>(random() % 3);
+    for (int i = 0; i < changes; ++i)
+      body[names[random() % std::size(names)]] = json(values[random() % std::size(values)]);
+    RequestLimits limits;
+    limits.vocab = static_cast<int>(random() % 2) * 100;
+    const bool ok[] = {parse_chat(body, limits).ok(), parse_completion(body, limits).ok(),
+                       parse_tokenize(body, limits).ok(), parse_detokenize(body, limits).ok(),
+                       parse_documents(body, limits).ok()};
+    for (const bool one : ok) ++(one ? accepted : refused);
+  }
+  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace kvilt::server

@@ -1,0 +1,157 @@
+#include "server/openai_response.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "server/fake_engine.h"
+#include "server/metrics.h"
+#include "server/page.h"
+#include "server/sse.h"
+
+namespace kvilt::server {
+namespace {
+
+Completion completion(int tokens, PromptUsage usage, Finish finish = Finish::kStop) {
+  Completion end;
+  end.finish = finish;
+  end.completion_tokens = tokens;
+  end.usage = std::move(usage);
+  return end;
+}
+
+PromptUsage usage_of(int prefix, int reused, int recomputed, int fresh) {
+  PromptUsage usage;
+  usage.prompt = prefix + reused + fresh;
+  usage.prefix = prefix;
+  usage.reused = reused;
+  usage.recomputed = recomputed;
+  usage.fresh = fresh;
+  usage.policy = "sparsex";
+  usage.ttft_s = 0.5;
+  return usage;
+}
+
+TEST(Usage, CountsWhatWasNotComputed) {
+  UsageSum sum;
+  sum.add_prompt(usage_of(100, 50, 10, 7));
+  sum.add_choice(completion(5, {}));
+  sum.add_choice(completion(6, {}));
+  const Json json = sum.json();
+  EXPECT_EQ(json["prompt_tokens"], 157);
+  EXPECT_EQ(json["completion_tokens"], 11);
+  EXPECT_EQ(json["total_tokens"], 168);
+  EXPECT_EQ(json["prompt_tokens_details"]["cached_tokens"], 140);
+  EXPECT_EQ(json["kvilt"],
+            Json::parse(R"({"prefix": 100, "reused": 50, "recomputed": 10, "fresh": 7, "policy": "sparsex",
+                                           "ttft_s": 0.5})"));
+}
+
+TEST(Answers, WholeChat) {
+  FakeEngine engine;
+  Choice choice;
+  choice.text = "hi";
+  choice.with_logprobs = true;
+  choice.logprobs = {{104, -0.5f, {{104, -0.5f}, {105, -std::numeric_limits<float>::infinity()}}}};
+  choice.end = completion(1, usage_of(0, 0, 0, 3), Finish::kLength);
+  UsageSum sum;
+  sum.add_prompt(choice.end->usage);
+  const Json json = whole_answer(make_envelope(true, "m"), engine, {choice}, sum);
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_EQ(json["model"], "m");
+  EXPECT_TRUE(json["id"].get<std::string>().starts_with("chatcmpl-"));
+  const Json& item = json["choices"][0];
+  EXPECT_EQ(item["message"]["role"], "assistant");
+  EXPECT_EQ(item["message"]["content"], "hi");
+  EXPECT_EQ(item["finish_reason"], "length");
+  const Json& token = item["logprobs"]["content"][0];
+  EXPECT_EQ(token["token"], "h");
+  EXPECT_EQ(token["bytes"], Json::array({104}));
+  EXPECT_EQ(token["logprob"], -0.5);
+  EXPECT_EQ(token["top_logprobs"].size(), 2u);
+  EXPECT_EQ(token["top_logprobs"][1]["logprob"], -9999.0);  // JSON has no infinity
+}
+
+TEST(Answers, TextLogprobsHaveOffsetsInCharacters) {
+  FakeEngine engine;
+  size_t offset = 2;
+  const Json json =
+      text_logprobs(engine, {{'a', -1, {}}, {0xC3, -1, {}}, {0xA9, -1, {{'b', -3}}}, {'z', -1, {}}}, offset);
+  EXPECT_EQ(json["text_offset"], Json::array({2, 3, 4, 4}));  // é is one character in two tokens
+  EXPECT_EQ(offset, 5u);
+  EXPECT_EQ(json["tokens"].size(), 4u);
+  EXPECT_EQ(json["token_logprobs"], Json::array({-1.0, -1.0, -1.0, -1.0}));
+  EXPECT_EQ(json["top_logprobs"][2]["b"], -3.0);
+}
+
+TEST(Answers, Chunks) {
+  FakeEngine engine;
+  const Envelope chat = make_envelope(true, "m");
+  EXPECT_EQ(role_chunk(chat, 1, true)["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_TRUE(role_chunk(chat, 1, true)["usage"].is_null());
+  EXPECT_FALSE(role_chunk(chat, 1, false).contains("usage"));
+  Choice grown;
+  grown.index = 1;
+  grown.text = "x";
+  EXPECT_EQ(delta_chunk(chat, engine, grown, false)["choices"][0]["delta"]["content"], "x");
+  EXPECT_EQ(delta_chunk(make_envelope(false, "m"), engine, grown, false)["choices"][0]["text"], "x");
+  Completion end = completion(3, {});
+  end.stop_text = "END";
+  EXPECT_EQ(end_chunk(chat, 1, end, false)["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(end_chunk(chat, 1, end, false)["choices"][0]["stop_reason"], "END");
+  EXPECT_EQ(usage_chunk(chat, {})["choices"], Json::array());
+  EXPECT_EQ(sse_event(Json{{"a", "b\nc"}}), "data: {\"a\":\"b\\nc\"}\n\n");
+}
+
+TEST(Errors, HaveOpenAisShape) {
+  const Json json = Json::parse(error_body({400, "wrong", "n", ""}));
+  EXPECT_EQ(
+      json,
+      Json::parse(R"({"error": {"message": "wrong", "type": "invalid_request_error", "param": "n", "code": null}})"));
+  EXPECT_EQ(api_error(Error{Code::kTooLong, "x"}).code, "context_length_exceeded");
+  EXPECT_EQ(api_error(Error{Code::kTooLong, "x"}).status, 400);
+  EXPECT_EQ(api_error(Error{Code::kExhausted, "x"}).status, 503);
+  EXPECT_EQ(api_error(Error{Code::kUnavailable, "x"}).status, 503);
+  EXPECT_EQ(api_error(Error{Code::kInternal, "x"}).status, 500);
+  EXPECT_EQ(api_error(Error{Code::kUnsupported, "x"}, "p").param, "p");
+}
+
+TEST(MetricsPage, HasTheNamesAndCounts) {
+  auto metrics = std::make_shared<Metrics>("m\"odel");
+  RequestTimer timer(metrics);
+  timer.tokens(1);
+  timer.tokens(1);
+  timer.finish(completion(2, usage_of(1, 2, 1, 3)));
+  metrics->count_response(200);
+  FakeEngine engine;
+  const std::string text = metrics->text(&engine, {3, 1});
+  for (const char* line : {
+           "# TYPE kvilt:num_requests_running gauge",
+           "# TYPE kvilt:prompt_tokens_total counter",
+           "# TYPE kvilt:time_to_first_token_seconds histogram",
+           "kvilt:time_to_first_token_seconds_count{model_name=\"m\\\"odel\"} 1",
+           "kvilt:inter_token_latency_seconds_count{model_name=\"m\\\"odel\"} 1",
+           "kvilt:e2e_request_latency_seconds_bucket{model_name=\"m\\\"odel\",le=\"+Inf\"} 1",
+           "kvilt:request_prompt_tokens_sum{model_name=\"m\\\"odel\"} 6",
+           "kvilt:request_success_total{finished_reason=\"stop\",model_name=\"m\\\"odel\"} 1",
+           "kvilt:request_success_total{finished_reason=\"abort\",model_name=\"m\\\"odel\"} 0",
+           "kvilt:prompt_tokens_by_source_total{source=\"recomputed\",model_name=\"m\\\"odel\"} 0",
+           "kvilt:http_connections{model_name=\"m\\\"odel\"} 3",
+           "kvilt:http_responses_total{status=\"200\"} 1",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+  EXPECT_EQ(metrics->text(nullptr, {}).find("num_requests_running"), std::string::npos);
+  // One family appears once.
+  const std::string type = "# TYPE kvilt:prompt_tokens_by_source_total";
+  EXPECT_EQ(text.find(type), text.rfind(type));
+}
+
+TEST(PageTest, IsSelfContained) {
+  EXPECT_EQ(page_html().find("http://"), std::string::npos);
+  EXPECT_EQ(page_html().find("https://"), std::string::npos);
+  EXPECT_NE(page_html().find("/v1/chat/completions"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvilt::server
