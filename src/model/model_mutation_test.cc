@@ -10,9 +10,9 @@
 #include <fstream>
 #include <random>
 
+#include <nlohmann/json.hpp>
 #include "base/mapped_file.h"
 #include "model/model_file.h"
-#include <nlohmann/json.hpp>
 
 namespace kvilt {
 namespace {

@@ -1,0 +1,346 @@
+// Configs and weights of whole tiny models: every type and architecture opens, and each contradiction is named.
+#include "model/read_config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/mapped_file.h"
+#include "model/json_text.h"
+#include "model/model_file.h"
+#include "model/tiny_gguf_for_test.h"
+
+namespace kvilt {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TempFolder {
+ public:
+  TempFolder() : path_(fs::temp_directory_path() / ("kvilt_config_" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~TempFolder() { fs::remove_all(path_); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return (path_ / name).string();
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+Result<std::unique_ptr<ModelFile>> open_tiny(const TinyGguf& tiny) {
+  const TempFolder folder;
+  return open_model(folder.write("tiny.gguf", tiny.build()));  // a mapping outlives its file's name
+}
+
+void expect_refused(const TinyGguf& tiny, Code code, const std::string& part) {
+  const auto model = open_tiny(tiny);
+  ASSERT_FALSE(model.ok()) << part;
+  EXPECT_EQ(model.error().code, code) << model.error().message;
+  EXPECT_NE(model.error().message.find(part), std::string::npos) << model.error().message << " wanted " << part;
+  EXPECT_NE(model.error().message.find("tiny.gguf"), std::string::npos) << model.error().message;
+}
+
+TEST(GgufModel, EveryTensorTypeOpens) {
+  for (const auto& type : kTinyTypes) {
+    TinyGguf tiny;
+    tiny.type = type.id;
+    tiny.dtype = type.dtype;
+    const auto model = open_tiny(tiny);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    const Tensor& down = (*model)->weights.layers[1].down.w;
+    EXPECT_EQ(down.dtype, type.dtype);
+    std::vector<float> values(static_cast<size_t>(down.rows * down.cols));
+    dequantize(down.dtype, down.data, values.size(), values.data());
+    double sum = 0;
+    for (const float v : values) sum += std::fabs(v);
+    EXPECT_TRUE(sum > 0 && sum < static_cast<double>(values.size())) << dtype_info(type.dtype).name << " " << sum;
+  }
+}
+
+TEST(GgufModel, ArchitecturesDifferByTheirRow) {
+  TinyGguf tiny;
+  auto model = open_tiny(tiny);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ((*model)->config.rope.pairs, RopePairs::kInterleaved);
+  EXPECT_TRUE((*model)->config.add_bos);
+  EXPECT_EQ((*model)->config.bos_token, "<s>");
+  EXPECT_EQ((*model)->config.V, 40);  // rows, though the vocabulary has 29 tokens
+  tiny.arch = "qwen2";
+  tiny.qkv_bias = true;
+  model = open_tiny(tiny);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ((*model)->config.rope.pairs, RopePairs::kHalves);
+  EXPECT_TRUE((*model)->weights.layers[0].v.bias);
+  tiny.arch = "qwen3";
+  tiny.qkv_bias = false;
+  tiny.qk_norm = true;
+  tiny.head = true;
+  model = open_tiny(tiny);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_TRUE((*model)->weights.layers[1].k_norm);
+  EXPECT_FALSE((*model)->config.tied_embeddings);
+  EXPECT_NE((*model)->weights.lm_head.w.data, (*model)->weights.embedding.data);
+}
+
+TEST(GgufModel, NamesTheTensorThatIsMissingOrMisshapen) {
+  const auto without = [](const std::string& missing) {
+    TinyGguf tiny;
+    tiny.keep = [missing](const std::string& name, auto&, auto&) { return name != missing; };
+    return tiny;
+  };
+  for (const char* name : {"token_embd.weight", "output_norm.weight", "blk.0.attn_q.weight", "blk.1.ffn_norm.weight",
+                           "blk.1.ffn_down.weight"}) {
+    expect_refused(without(name), Code::kCorrupt, std::string("tensor '") + name + "' is missing");
+  }
+  TinyGguf tiny = without("");
+  tiny.keep = [](const std::string& name, std::vector<uint64_t>& dims, uint32_t&) {
+    if (name == "blk.1.attn_k.weight") std::swap(dims[0], dims[1]);
+    return true;
+  };
+  expect_refused(tiny, Code::kCorrupt, "tensor 'blk.1.attn_k.weight' is 256 x 128; the configuration says 128 x 256");
+  tiny.keep = [](const std::string& name, std::vector<uint64_t>&, uint32_t& type) {
+    if (name == "blk.0.ffn_up.weight") type = 21;
+    return true;
+  };
+  expect_refused(tiny, Code::kUnsupported, "tensor 'blk.0.ffn_up.weight' has type IQ3_S");
+  TinyGguf qwen = without("");
+  qwen.arch = "qwen2";
+  expect_refused(qwen, Code::kCorrupt, "tensor 'blk.0.attn_q.bias' is missing");
+  qwen.arch = "qwen3";
+  expect_refused(qwen, Code::kCorrupt, "tensor 'blk.0.attn_q_norm.weight' is missing");
+  TinyGguf spare = without("");  // a type that nobody needs
+  spare.tensors = [](GgufBytes& out) { out.tensor("spare.weight", {256}, 16, std::string(66, 'x')); };
+  EXPECT_TRUE(open_tiny(spare).ok());
+}
+
+TEST(GgufModel, NamesTheSettingThatIsWrong) {
+  const struct {
+    const char* part;
+    Code code;
+    std::function<void(GgufBytes&)> add;
+  } cases[] = {
+      {"expert_count", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.expert_count", 8); }},
+      {"sliding_window", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.attention.sliding_window", 8); }},
+      {"split", Code::kUnsupported, [](GgufBytes& b) { b.u32("split.count", 3); }},
+      {"value heads", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.attention.value_length", 32); }},
+      {"rope.freq_base", Code::kCorrupt, [](GgufBytes& b) { b.string("llama.rope.freq_base", "x"); }},
+      {"rope.freq_base", Code::kCorrupt, [](GgufBytes& b) { b.f32("llama.rope.freq_base", NAN); }},
+      {"even number", Code::kCorrupt, [](GgufBytes& b) { b.u32("llama.rope.dimension_count", 65); }},
+      {"even number", Code::kCorrupt, [](GgufBytes& b) { b.u32("llama.rope.dimension_count", 128); }},
+      {"'spiral'", Code::kUnsupported, [](GgufBytes& b) { b.string("llama.rope.scaling.type", "spiral"); }},
+      {"layer_norm_rms_epsilon", Code::kCorrupt,
+       [](GgufBytes& b) { b.f32("llama.attention.layer_norm_rms_epsilon", -1); }},
+      {"chat_template", Code::kCorrupt, [](GgufBytes& b) { b.u32("tokenizer.chat_template", 3); }},
+      {"eot_token_id", Code::kCorrupt, [](GgufBytes& b) { b.u32("tokenizer.ggml.eot_token_id", 29); }},
+      {"add_bos_token", Code::kCorrupt, [](GgufBytes& b) { b.u32("tokenizer.ggml.add_bos_token", 1); }},
+  };
+  for (const auto& c : cases) {
+    TinyGguf tiny;
+    tiny.metadata = c.add;
+    expect_refused(tiny, c.code, c.part);
+  }
+  for (const char* key :
+       {"embedding_length", "attention.head_count", "feed_forward_length", "block_count", "context_length"}) {
+    TinyGguf tiny;
+    tiny.keep_key = [key](const std::string& name) { return name != key; };
+    expect_refused(tiny, Code::kCorrupt, std::string("'llama.") + key + "' is missing");
+  }
+  TinyGguf tiny;
+  tiny.arch = "mamba";
+  expect_refused(tiny, Code::kUnsupported, "architecture 'mamba'");
+  tiny.arch = "llama";
+  tiny.V = 20;
+  expect_refused(tiny, Code::kCorrupt, "the tokenizer has 29 tokens, the embedding 20 rows");
+  tiny = {};
+  tiny.G = 3;
+  expect_refused(tiny, Code::kCorrupt, "no multiple of 3 KV heads");
+}
+
+TEST(GgufModel, HonoursRopeFactorsAndSettingsPerLayer) {
+  TinyGguf tiny;
+  const auto plain = open_tiny(tiny);
+  std::string factors;
+  for (int i = 0; i < 32; ++i) factors += GgufBytes::raw(1.0f + static_cast<float>(i));
+  tiny.tensors = [&](GgufBytes& out) { out.tensor("rope_freqs.weight", {32}, 0, factors); };
+  tiny.keep_key = [](const std::string& key) { return key != "attention.head_count_kv"; };
+  tiny.metadata = [](GgufBytes& b) { b.numbers<int32_t>("llama.attention.head_count_kv", GgufType::kI32, {2, 2}); };
+  const auto model = open_tiny(tiny);
+  ASSERT_TRUE(plain.ok());
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  for (size_t i = 0; i < 32; ++i) {
+    EXPECT_DOUBLE_EQ((*model)->config.rope.inv_freq[i] * (1 + static_cast<double>(i)),
+                     (*plain)->config.rope.inv_freq[i]);
+  }
+  EXPECT_EQ((*model)->config.G, 2);
+  EXPECT_NE((*model)->fingerprint, (*plain)->fingerprint);
+  tiny.metadata = [](GgufBytes& b) { b.numbers<int32_t>("llama.attention.head_count_kv", GgufType::kI32, {2, 1}); };
+  expect_refused(tiny, Code::kCorrupt, "array of different values");
+  tiny.metadata = [](GgufBytes& b) { b.u32("llama.attention.head_count_kv", 2); };
+  factors.resize(16);
+  tiny.tensors = [&](GgufBytes& out) { out.tensor("rope_freqs.weight", {4}, 0, factors); };
+  expect_refused(tiny, Code::kCorrupt, "frequency factor");
+}
+
+TEST(GgufModel, YarnEqualsHuggingFaces) {
+  TinyGguf tiny;
+  tiny.metadata = [](GgufBytes& b) {
+    b.string("llama.rope.scaling.type", "yarn")
+        .f32("llama.rope.scaling.factor", 4)
+        .u32("llama.rope.scaling.original_context_length", 16);
+  };
+  const auto gguf = open_tiny(tiny);
+  ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+  const auto hf =
+      read_hf_config({{"model_type", "llama"},
+                      {"hidden_size", 256},
+                      {"num_attention_heads", 4},
+                      {"intermediate_size", 1},
+                      {"num_hidden_layers", 1},
+                      {"vocab_size", 1},
+                      {"max_position_embeddings", 64},
+                      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 16}}}},
+                     "c");
+  ASSERT_TRUE(hf.ok()) << hf.error().message;
+  EXPECT_EQ((*gguf)->config.rope.inv_freq, hf->config.rope.inv_freq);
+  EXPECT_EQ((*gguf)->config.rope.magnitude, hf->config.rope.magnitude);
+  EXPECT_GT(hf->config.rope.magnitude, 1.1);
+}
+
+TEST(Fingerprint, NamesContentsAndConfig) {
+  TinyGguf tiny;
+  const std::string base = (*open_tiny(tiny))->fingerprint;
+  EXPECT_EQ(base.size(), 32u);
+  EXPECT_EQ(base, (*open_tiny(tiny))->fingerprint);
+  const TempFolder folder;
+  std::string bytes = tiny.build();
+  bytes[bytes.size() - 5] ^= 1;  // the last tensor's last kilobyte
+  EXPECT_NE(base, (*open_model(folder.write("changed.gguf", bytes)))->fingerprint);
+  tiny.metadata = [](GgufBytes& b) { b.f32("llama.rope.freq_base", 20000); };
+  EXPECT_NE(base, (*open_tiny(tiny))->fingerprint);
+}
+
+TEST(HfConfig, NamesTheSettingThatIsWrong) {
+  const nlohmann::json good = {
+      {"model_type", "llama"},  {"hidden_size", 64}, {"num_attention_heads", 8}, {"intermediate_size", 64},
+      {"num_hidden_layers", 1}, {"vocab_size", 32},  {"num_key_value_heads", 4}, {"max_position_embeddings", 128}};
+  ASSERT_TRUE(read_hf_config(good, "c").ok());
+  const struct {
+    const char* key;
+    nlohmann::json value;
+    Code code;
+    const char* part;
+  } cases[] = {
+      {"model_type", "gpt_neox", Code::kUnsupported, "'gpt_neox'"},
+      {"model_type", 3, Code::kCorrupt, "'model_type' must be a text, not 3"},
+      {"hidden_size", -64, Code::kCorrupt, "'hidden_size' must be a whole number from 1"},
+      {"hidden_size", 64.5, Code::kCorrupt, "not 64.5"},
+      {"hidden_size", 18446744073709551615ull, Code::kCorrupt, "number out of range"},
+      {"hidden_size", nullptr, Code::kCorrupt, "'hidden_size' is missing"},
+      {"hidden_size", 63, Code::kCorrupt, "no multiple"},
+      {"num_hidden_layers", 1000000, Code::kCorrupt, "from 1 to"},
+      {"num_key_value_heads", 3, Code::kCorrupt, "no multiple of 3"},
+      {"head_dim", 7, Code::kCorrupt, "not even"},
+      {"hidden_act", "gelu", Code::kUnsupported, "'gelu'"},
+      {"use_sliding_window", true, Code::kUnsupported, "sliding"},
+      {"layer_types", {"full_attention", "sliding_attention"}, Code::kUnsupported, "layer_types"},
+      {"quantization_config", {{"bits", 4}}, Code::kUnsupported, "quantization_config"},
+      {"rms_norm_eps", -1, Code::kCorrupt, "rms_norm_eps"},
+      {"tie_word_embeddings", "yes", Code::kCorrupt, "true or false"},
+  };
+  for (const auto& c : cases) {
+    nlohmann::json config = good;
+    config[c.key] = c.value;
+    const auto read = read_hf_config(config, "the-config.json");
+    ASSERT_FALSE(read.ok()) << c.key << " " << c.value;
+    EXPECT_EQ(read.error().code, c.code) << read.error().message;
+    EXPECT_NE(read.error().message.find(c.part), std::string::npos) << read.error().message << " wanted " << c.part;
+    EXPECT_EQ(read.error().message.rfind("the-config.json", 0), 0u) << read.error().message;
+  }
+}
+
+class HfFolder : public ::testing::Test {
+ protected:
+  void copy(const std::string& source) {
+    for (const auto& entry : fs::directory_iterator(source)) {
+      fs::copy_file(entry.path(), folder_.path() / entry.path().filename(), fs::copy_options::overwrite_existing);
+    }
+  }
+  nlohmann::json json(const std::string& name) {
+    return *parse_json(*read_file((folder_.path() / name).string(), 1 << 24), name);
+  }
+  void change(const std::string& name, const std::function<void(nlohmann::json&)>& edit) {
+    nlohmann::json document = json(name);
+    edit(document);
+    folder_.write(name, document.dump());
+  }
+  Result<std::unique_ptr<ModelFile>> open() { return open_model(folder_.path().string()); }
+  TempFolder folder_;
+};
+
+TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
+  copy("tests/data/fixtures/llama");
+  change("tokenizer_config.json", [](auto& c) {
+    c["chat_template"] = {{{"name", "tool_use"}, {"template", "T"}}, {{"name", "default"}, {"template", "D"}}};
+    c["eos_token"] = {{"content", "<|im_start|>"}};
+  });
+  folder_.write("generation_config.json", R"({"eos_token_id": [7, 9, 7]})");
+  auto model = open();
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ((*model)->chat_template, "D");
+  EXPECT_EQ((*model)->config.eos_token, "<|im_start|>");
+  for (const int id : {7, 9, 257}) {
+    const auto& ids = (*model)->config.eos_ids;
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 1) << id;
+  }
+  folder_.write("chat_template.jinja", "J");
+  model = open();
+  ASSERT_TRUE(model.ok());
+  EXPECT_EQ((*model)->chat_template, "J");
+  folder_.write("generation_config.json", R"({"eos_token_id": 288})");
+  model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("end-of-text id 288"), std::string::npos) << model.error().message;
+  folder_.write("generation_config.json", R"({"eos_token_id": [-1]})");
+  EXPECT_FALSE(open().ok());
+}
+
+TEST_F(HfFolder, ShardsComeFromTheFolderOnly) {
+  copy("tests/data/fixtures/qwen3");
+  ASSERT_TRUE(open().ok());
+  const nlohmann::json good = json("model.safetensors.index.json");
+  for (const char* shard :
+       {"../model-00001-of-00002.safetensors", "/etc/passwd", "config.json", "absent.safetensors"}) {
+    nlohmann::json bad = good;
+    bad["weight_map"].begin().value() = shard;
+    folder_.write("model.safetensors.index.json", bad.dump());
+    EXPECT_FALSE(open().ok()) << shard;
+  }
+  nlohmann::json one_left = good;  // the other shard's tensors are missing
+  for (auto& [name, shard] : one_left["weight_map"].items()) shard = "model-00001-of-00002.safetensors";
+  folder_.write("model.safetensors.index.json", one_left.dump());
+  const auto model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("is missing"), std::string::npos) << model.error().message;
+}
+
+TEST_F(HfFolder, BiasesThatTheConfigPromisesMustBeThere) {
+  copy("tests/data/fixtures/llama");
+  ASSERT_TRUE(open().ok());
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    copy("tests/data/fixtures/llama");
+    change("config.json", [&](auto& c) { c[key] = true; });
+    const auto model = open();
+    ASSERT_FALSE(model.ok());
+    EXPECT_NE(model.error().message.find(".bias' is missing"), std::string::npos) << model.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace kvilt
