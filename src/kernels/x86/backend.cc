@@ -53,7 +53,7 @@ class X86Backend final : public Backend {
   std::string_view name() const override { return name_; }
 
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
-    return x86::pack(w, pool);
+    return x86::pack(w, memory_, pool);
   }
 
   void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const override;
@@ -80,6 +80,7 @@ class X86Backend final : public Backend {
   void pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const;
   void add_parts(const MatmulJob& job, MatmulPart part, int threads) const;
 
+  mutable WeightMemory memory_;
   const std::string_view name_;
   const Kernels& kernels_;
   const AttentionOps attention_;
@@ -151,8 +152,8 @@ void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, Thr
   for (const MatmulJob& job : jobs) {
     const auto& w = static_cast<const BlockedWeight&>(*job.w);
     MatmulPart part = {};
-    part.w = w.blocks.as<std::byte>();
-    part.layout = &w.layout;
+    part.w = w.blocks;
+    part.block_bytes = w.block_bytes;
     part.K = w.K;
     part.N = w.N;
     part.x = (is_float(w.dtype) ? s.interleaved : s.quantised).as<std::byte>();

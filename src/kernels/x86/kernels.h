@@ -1,12 +1,15 @@
 // kernels/x86/kernels.h: what backend.cc and the per-ISA files say to each other: PODs and a table of functions.
 // Invariants: nothing here emits code. Files built with -m flags include this, linear_simd.h and C headers only.
 //
-// Packed weights (pack.cc). 16 weight rows ("lanes") make a block; a block holds planes, each 64-byte aligned:
-//   quants   per group of 32 k, 64-byte words of 16 lanes x 4 k. 4-bit: word z holds k 8z..8z+3 in the low nibbles and
-//            8z+4..8z+7 in the high ones; 8-bit: word j holds k 4j..4j+3. Values are unsigned, offset by 2^(bits-1).
-//   highs    per group: the fifth bit of quad j is bit j of one word; or bits 4-5 of quad j are bit pair j%4 of word
-//   j/4. scales   fp16 x 16 lanes, per group (Qx_0, Qx_1) or per 256 k (Qx_K); mins likewise (Qx_1: m, Qx_K: dmin). sub
-//   8-bit x 16 lanes: sub-block scales of Qx_K (per 32 k; Q6_K: per 16 k, signed); submins likewise.
+// Packed weights (pack.cc). 16 weight rows ("lanes") make a block, a block is a row of chunks of 2 groups (Qx_0, Qx_1) or 8
+// (Qx_K) of 32 k. A pass over a block reads memory in one line (planes further apart made prefetchers give up: 10 instead of
+// 30 GB/s a core). A chunk begins with planes (Chunk), each with its groups one after the other:
+//   scales   fp16 x 16 lanes, per group (Qx_0, Qx_1) or per chunk (Qx_K); mins likewise (Qx_1: m, Qx_K: dmin).
+//   sub      8-bit x 16 lanes: sub-block scales of Qx_K, per group (Q6_K: two per group, signed); submins likewise.
+// Then each group's quants and highs, in words of 64 bytes, 16 lanes x 4 bytes:
+//   quants   4-bit: word z holds k 8z..8z+3 in the low nibbles and 8z+4..8z+7 in the high ones; 8-bit: word j holds
+//            k 4j..4j+3. Values are unsigned, offset by 2^(bits-1).
+//   highs    the fifth bit of quad j (k 4j..4j+3) is bit j of one word; or its bits 4-5 are bit pair j%4 of word j/4.
 // F32: per k 16 floats. F16: per k 16 halves. BF16: per pair of k 16 pairs.
 //
 // Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
@@ -33,16 +36,68 @@ inline constexpr int64_t kPanelColumns = 32;  // weight rows decoded at once whe
 inline constexpr int64_t kPanelGroupBytes = kPanelColumns * (kGroup + 3 * 4);
 inline constexpr int kDTypes = 12;
 
-// Offsets of the planes in a block; -1: no such plane.
-struct Layout {
-  int64_t quants = 0, highs = -1, scales = -1, mins = -1, sub = -1, submins = -1;
-  int64_t bytes = 0;  // of a block
+// Bytes of a chunk, and where its planes start. Constant expressions only, so that no code comes of it.
+struct Chunk {
+  int64_t groups = 0, bytes = 0;
+  int64_t scales = 0, mins = 0, sub = 0, submins = 0;
+  int64_t quants = 0, group_bytes = 0, highs = 0;  // highs: behind a group's quants
 };
+
+// A Q format as the kernels see it.
+struct Format {
+  int bits = 0;        // of an unsigned quant
+  int scales = 1;      // per group of 32
+  bool mins = false;   // a min per group; without, quants are offset by 2^(bits-1)
+  bool super = false;  // 8-bit sub-scales under one scale per 256 k
+};
+
+constexpr Format format_of(DType type) {
+  switch (type) {
+    case DType::kQ4_0:
+      return {4, 1, false, false};
+    case DType::kQ4_1:
+      return {4, 1, true, false};
+    case DType::kQ5_0:
+      return {5, 1, false, false};
+    case DType::kQ5_1:
+      return {5, 1, true, false};
+    case DType::kQ8_0:
+      return {8, 1, false, false};
+    case DType::kQ4_K:
+      return {4, 1, true, true};
+    case DType::kQ5_K:
+      return {5, 1, true, true};
+    case DType::kQ6_K:
+      return {6, 2, false, true};
+    default:
+      return {};
+  }
+}
+
+constexpr Chunk chunk_of(DType type) {
+  const Format f = format_of(type);
+  Chunk c;
+  c.groups = f.super ? 8 : 2;
+  auto plane = [&c](bool there, int64_t size) {
+    const int64_t at = c.quants;
+    if (there) c.quants += size;
+    return at;
+  };
+  c.scales = plane(true, f.super ? 32 : c.groups * 32);
+  c.mins = plane(f.mins, f.super ? 32 : c.groups * 32);
+  c.sub = plane(f.super, c.groups * 16 * f.scales);
+  c.submins = plane(f.super && f.mins, c.groups * 16);
+  c.quants = (c.quants + 63) / 64 * 64;  // Q6_K alone needs it
+  c.highs = f.bits == 8 ? 512 : 256;
+  c.group_bytes = c.highs + (f.bits == 5 ? 64 : f.bits == 6 ? 128 : 0);
+  c.bytes = c.quants + c.groups * c.group_bytes;
+  return c;
+}
 
 // A part of one matmul: weight rows [n_begin, n_end) x row blocks [block_begin, block_end).
 struct MatmulPart {
   const std::byte* w;
-  const Layout* layout;
+  int64_t block_bytes;
   int64_t K, N;
   int64_t n_begin, n_end;  // n_begin is a multiple of kBlockRows; n_end is one or is N
   const std::byte* x;      // packed activations of all rows

@@ -10,42 +10,13 @@
 
 namespace kvilt::KVILT_ISA {
 
+using x86::Chunk;
+using x86::Format;
 using x86::kGroup;
 using x86::kRecordBytes;
-using x86::Layout;
 using x86::MatmulPart;
 
 namespace {
-
-// ---- Formats -------------------------------------------------------------------------------------------------------
-
-struct Format {
-  int bits;    // of an unsigned quant
-  int scales;  // per group
-  bool mins;   // a min per group instead of an offset
-  bool super;  // 8-bit sub-scales under a scale per 256
-};
-
-constexpr Format format_of(DType type) {
-  switch (type) {
-    case DType::kQ4_0:
-      return {4, 1, false, false};
-    case DType::kQ4_1:
-      return {4, 1, true, false};
-    case DType::kQ5_0:
-      return {5, 1, false, false};
-    case DType::kQ5_1:
-      return {5, 1, true, false};
-    case DType::kQ4_K:
-      return {4, 1, true, true};
-    case DType::kQ5_K:
-      return {5, 1, true, true};
-    case DType::kQ6_K:
-      return {6, 2, false, true};
-    default:
-      return {8, 1, false, false};  // Q8_0
-  }
-}
 
 // ---- Integer dots --------------------------------------------------------------------------------------------------
 
@@ -93,56 +64,60 @@ KVILT_INLINE VI shifted(VI v) {  // left; right if negative
 // kLanes lanes of a packed block.
 template <DType type>
 struct Packed {
-  static constexpr Format kFormat = format_of(type);
+  static constexpr Format kFormat = x86::format_of(type);
+  static constexpr Chunk kChunk = x86::chunk_of(type);
   const std::byte* block;
-  const Layout* layout;
   int lane;  // first lane
+
+  KVILT_INLINE const std::byte* chunk(const Packed& p, int64_t g) { return p.block + g / kChunk.groups * kChunk.bytes; }
 
   template <int j>
   KVILT_INLINE VI quad(const Packed& p, int64_t g) {
+    const std::byte* group = chunk(p, g) + kChunk.quants + g % kChunk.groups * kChunk.group_bytes + p.lane * 4;
     if constexpr (kFormat.bits == 8) {
-      const VI w = load_bytes(p.block + p.layout->quants + g * 512 + j * 64 + p.lane * 4);
+      const VI w = load_bytes(group + j * 64);
       if constexpr (kWeightsSigned<8>) return xor_i(w, set_i(static_cast<int>(0x80808080u)));
       return w;
     } else {
-      VI w = load_bytes(p.block + p.layout->quants + g * 256 + j / 2 * 64 + p.lane * 4);
+      VI w = load_bytes(group + j / 2 * 64);
       if constexpr (j % 2 == 1) w = shift_right<4>(w);
       w = and_i(w, set_i(0x0f0f0f0f));
       if constexpr (kFormat.bits == 5) {
-        const VI high = load_bytes(p.block + p.layout->highs + g * 64 + p.lane * 4);
-        w = or_i(w, and_i(shifted<4 - j>(high), set_i(0x10101010)));
+        w = or_i(w, and_i(shifted<4 - j>(load_bytes(group + kChunk.highs)), set_i(0x10101010)));
       } else if constexpr (kFormat.bits == 6) {
-        const VI high = load_bytes(p.block + p.layout->highs + g * 128 + j / 4 * 64 + p.lane * 4);
+        const VI high = load_bytes(group + kChunk.highs + j / 4 * 64);
         w = or_i(w, and_i(shifted<4 - 2 * (j % 4)>(high), set_i(0x30303030)));
       }
       return w;
     }
   }
   KVILT_INLINE VF scale(const Packed& p, int64_t g, int s) {
+    const std::byte* c = chunk(p, g);
+    const int64_t i = g % kChunk.groups;
     if constexpr (!kFormat.super) {
-      return load_half(p.block + p.layout->scales + g * 32 + p.lane * 2);
+      return load_half(c + kChunk.scales + i * 32 + p.lane * 2);
     } else {
-      const VF d = load_half(p.block + p.layout->scales + g / 8 * 32 + p.lane * 2);
-      const std::byte* sub = p.block + p.layout->sub + (g * kFormat.scales + s) * 16 + p.lane;
-      return mul(d, kFormat.scales == 2 ? load_i8(sub) : load_u8(sub));
+      const std::byte* sub = c + kChunk.sub + (i * kFormat.scales + s) * 16 + p.lane;
+      return mul(load_half(c + kChunk.scales + p.lane * 2), kFormat.scales == 2 ? load_i8(sub) : load_u8(sub));
     }
   }
   KVILT_INLINE VF min(const Packed& p, int64_t g) {
+    const std::byte* c = chunk(p, g);
+    const int64_t i = g % kChunk.groups;
     if constexpr (!kFormat.super) {
-      return load_half(p.block + p.layout->mins + g * 32 + p.lane * 2);
+      return load_half(c + kChunk.mins + i * 32 + p.lane * 2);
     } else {
-      const VF dmin = load_half(p.block + p.layout->mins + g / 8 * 32 + p.lane * 2);
-      return sub(zero_f(), mul(dmin, load_u8(p.block + p.layout->submins + g * 16 + p.lane)));
+      const VF m = mul(load_half(c + kChunk.mins + p.lane * 2), load_u8(c + kChunk.submins + i * 16 + p.lane));
+      return sub(zero_f(), m);
     }
   }
 };
 
-// A group of a panel: quads[vectors][8], then scales[vectors][scales], then mins[vectors].
 constexpr int kDirectRows = 2 * kMaxRows;  // up to so many x rows, decoding in registers beats a panel
 
 template <DType type>
 struct Panel {
-  static constexpr Format kFormat = format_of(type);
+  static constexpr Format kFormat = x86::format_of(type);
   static constexpr int64_t kScales = kPanelVectors * 8 * kVector;
   static constexpr int64_t kMins = kScales + kPanelVectors * kFormat.scales * kVector;
   static constexpr int64_t kBytes = kMins + (kFormat.mins ? kPanelVectors * kVector : 0);
@@ -311,7 +286,7 @@ KVILT_INLINE void run_blocks(const MatmulPart& part, const Source (&w)[nv], int6
 template <DType type>
 void matmul(const MatmulPart& part) {
   auto packed_at = [&part](int64_t n) {
-    return Packed<type>{part.w + n / 16 * part.layout->bytes, part.layout, static_cast<int>(n % 16)};
+    return Packed<type>{part.w + n / 16 * part.block_bytes, static_cast<int>(n % 16)};
   };
   const int64_t n_end = (part.n_end + 15) / 16 * 16;  // blocks are whole; lanes beyond N are zero
   const bool direct = part.rows <= kDirectRows;

@@ -119,7 +119,7 @@ template <DType type>
 void matmul(const MatmulPart& part) {
   constexpr int kColumns = kPanelVectors * kLanes;
   auto packed_at = [&part](int64_t n) {
-    return Packed<type>{part.w + n / 16 * part.layout->bytes, static_cast<int>(n % 16)};
+    return Packed<type>{part.w + n / 16 * part.block_bytes, static_cast<int>(n % 16)};
   };
   const int64_t n_end = (part.n_end + 15) / 16 * 16;
   int64_t n = part.n_begin;

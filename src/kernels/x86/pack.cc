@@ -2,6 +2,7 @@
 // Cost: about 0.2 s a thread for 500 M weights; done once at start.
 #include "kernels/x86/pack.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -19,12 +20,16 @@ void put(std::byte* to, const void* from, size_t bytes) { std::memcpy(to, from, 
 // Where lane `lane` of a block lies.
 struct Lane {
   std::byte* block;
-  const Layout& layout;
+  const Format& format;
+  const Chunk& chunk;
   int64_t lane;
 
+  std::byte* at(int64_t g) const { return block + g / chunk.groups * chunk.bytes; }
+
   // 32 unsigned quants of group g.
-  void quants(int64_t g, const uint8_t* q, int bits) const {
-    std::byte* to = block + layout.quants + g * (bits == 8 ? 512 : 256) + lane * 4;
+  void quants(int64_t g, const uint8_t* q) const {
+    const int bits = format.bits;
+    std::byte* to = at(g) + chunk.quants + g % chunk.groups * chunk.group_bytes + lane * 4;
     if (bits == 8) {
       for (int j = 0; j < 8; ++j) put(to + j * 64, q + 4 * j, 4);
       return;
@@ -39,16 +44,22 @@ struct Lane {
       const uint32_t both = (word(q + 8 * z) & 0x0f0f0f0fu) | (word(q + 8 * z + 4) & 0x0f0f0f0fu) << 4;
       put(to + z * 64, &both, 4);
     }
-    if (bits == 5) put(block + layout.highs + g * 64 + lane * 4, &high[0], 4);
-    if (bits == 6) {
-      put(block + layout.highs + g * 128 + lane * 4, &high[0], 4);
-      put(block + layout.highs + g * 128 + 64 + lane * 4, &high[1], 4);
-    }
+    for (int z = 0; z < bits - 4; ++z) put(to + chunk.highs + z * 64, &high[z], 4);
   }
-  void scale(int64_t i, const uint8_t* half) const { put(block + layout.scales + i * 32 + lane * 2, half, 2); }
-  void min(int64_t i, const uint8_t* half) const { put(block + layout.mins + i * 32 + lane * 2, half, 2); }
-  void sub(int64_t i, uint8_t value) const { block[layout.sub + i * 16 + lane] = std::byte{value}; }
-  void submin(int64_t i, uint8_t value) const { block[layout.submins + i * 16 + lane] = std::byte{value}; }
+  // Group g's (Qx_K: g's chunk's) scale and min.
+  void scale(int64_t g, const uint8_t* half) const { put_half(g, chunk.scales, half); }
+  void min(int64_t g, const uint8_t* half) const { put_half(g, chunk.mins, half); }
+  void sub(int64_t g, int s, uint8_t value) const {
+    at(g)[chunk.sub + (g % chunk.groups * format.scales + s) * 16 + lane] = std::byte{value};
+  }
+  void submin(int64_t g, uint8_t value) const {
+    at(g)[chunk.submins + g % chunk.groups * 16 + lane] = std::byte{value};
+  }
+
+ private:
+  void put_half(int64_t g, int64_t plane, const uint8_t* half) const {
+    put(at(g) + plane + (format.super ? 0 : g % chunk.groups * 32) + lane * 2, half, 2);
+  }
 };
 
 void nibbles32(const uint8_t* q, uint8_t* out) {
@@ -74,7 +85,7 @@ void legacy_row(const uint8_t* b, int64_t groups, bool has_min, bool has_high, c
     nibbles32(b, q);
     b += 16;
     if (has_high) fifth_bits(high, q);
-    lane.quants(g, q, has_high ? 5 : 4);
+    lane.quants(g, q);
   }
 }
 
@@ -83,28 +94,28 @@ void q8_0_row(const uint8_t* b, int64_t groups, const Lane& lane) {
     uint8_t q[32];
     for (int i = 0; i < 32; ++i) q[i] = b[2 + i] ^ 0x80;
     lane.scale(g, b);
-    lane.quants(g, q, 8);
+    lane.quants(g, q);
   }
 }
 
 void k_row(const uint8_t* b, int64_t supers, bool has_high, const Lane& lane) {
   for (int64_t s = 0; s < supers; ++s) {
-    lane.scale(s, b);
-    lane.min(s, b + 2);
+    lane.scale(8 * s, b);
+    lane.min(8 * s, b + 2);
     const uint8_t* packed = b + 4;
     const uint8_t* high = b + 16;
     const uint8_t* q4 = has_high ? b + 48 : b + 16;
     for (int g = 0; g < 8; ++g) {
       const int scale = g < 4 ? packed[g] & 63 : (packed[g + 4] & 15) | (packed[g - 4] >> 6 << 4);
       const int min = g < 4 ? packed[g + 4] & 63 : (packed[g + 4] >> 4) | (packed[g] >> 6 << 4);
-      lane.sub(8 * s + g, static_cast<uint8_t>(scale));
+      lane.sub(8 * s + g, 0, static_cast<uint8_t>(scale));
       lane.submin(8 * s + g, static_cast<uint8_t>(min));
       uint8_t q[32];
       for (int i = 0; i < 32; ++i) {
         q[i] = static_cast<uint8_t>(q4[g / 2 * 32 + i] >> (g % 2 * 4) & 15);
         if (has_high) q[i] = static_cast<uint8_t>(q[i] | (high[i] >> g & 1) << 4);
       }
-      lane.quants(8 * s + g, q, has_high ? 5 : 4);
+      lane.quants(8 * s + g, q);
     }
     b += has_high ? 176 : 144;
   }
@@ -112,8 +123,8 @@ void k_row(const uint8_t* b, int64_t supers, bool has_high, const Lane& lane) {
 
 void q6_k_row(const uint8_t* b, int64_t supers, const Lane& lane) {
   for (int64_t s = 0; s < supers; ++s, b += 210) {
-    lane.scale(s, b + 208);
-    for (int i = 0; i < 16; ++i) lane.sub(16 * s + i, b[192 + i]);
+    lane.scale(8 * s, b + 208);
+    for (int i = 0; i < 16; ++i) lane.sub(8 * s + i / 2, i % 2, b[192 + i]);
     for (int g = 0; g < 8; ++g) {
       const int half = g / 4, quarter = g % 4;
       const uint8_t* low = b + half * 64 + quarter % 2 * 32;
@@ -122,7 +133,7 @@ void q6_k_row(const uint8_t* b, int64_t supers, const Lane& lane) {
       for (int i = 0; i < 32; ++i) {
         q[i] = static_cast<uint8_t>((low[i] >> (quarter / 2 * 4) & 15) | (high[i] >> (2 * quarter) & 3) << 4);
       }
-      lane.quants(8 * s + g, q, 6);
+      lane.quants(8 * s + g, q);
     }
   }
 }
@@ -166,51 +177,47 @@ void pack_row(const WeightView& w, const std::byte* row, const Lane& lane) {
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 
-Layout layout_of(DType dtype, int64_t K) {
-  Layout layout;
-  auto plane = [&layout](int64_t bytes) {
-    const int64_t at = layout.bytes;
-    layout.bytes += (bytes + 63) / 64 * 64;
-    return at;
-  };
-  const int64_t groups = K / 32, supers = K / 256;
-  if (is_float(dtype)) {
-    plane(dtype == DType::kF32 ? K * 64 : (K + 1) / 2 * 64);
-    return layout;
+WeightMemory::Piece WeightMemory::take(size_t bytes) {
+  constexpr size_t kSlab = size_t{32} << 20;
+  bytes = (bytes + 63) / 64 * 64;
+  const std::lock_guard lock(mutex_);
+  if (slab_ == nullptr || used_ + bytes > slab_->bytes()) {
+    slab_ = std::make_shared<const Buffer>(std::max(bytes, kSlab));
+    used_ = 0;
   }
-  plane(groups * (dtype == DType::kQ8_0 ? 512 : 256));
-  if (dtype == DType::kQ5_0 || dtype == DType::kQ5_1 || dtype == DType::kQ5_K) layout.highs = plane(groups * 64);
-  if (dtype == DType::kQ6_K) layout.highs = plane(groups * 128);
-  const bool super = dtype == DType::kQ4_K || dtype == DType::kQ5_K || dtype == DType::kQ6_K;
-  layout.scales = plane((super ? supers : groups) * 32);
-  const bool mins = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
-  if (mins) layout.mins = plane((super ? supers : groups) * 32);
-  if (super) layout.sub = plane(groups * (dtype == DType::kQ6_K ? 32 : 16));
-  if (super && mins) layout.submins = plane(groups * 16);
-  return layout;
+  std::byte* data = slab_->as<std::byte>() + used_;
+  used_ += bytes;
+  return {slab_, data};
 }
 
-std::unique_ptr<BlockedWeight> pack(const WeightView& w, ThreadPool& pool) {
-  const DTypeInfo info = dtype_info(w.dtype);
-  CHECK(w.dtype != DType::kI8 && w.cols % info.block == 0 && w.cols > 0 && w.rows > 0);
+std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, ThreadPool& pool) {
+  CHECK(w.dtype != DType::kI8 && w.cols % dtype_info(w.dtype).block == 0 && w.cols > 0 && w.rows > 0);
+  const Format format = format_of(w.dtype);
+  const Chunk chunk = chunk_of(w.dtype);
+  const int64_t groups = w.cols / kGroup;
   auto packed = std::make_unique<BlockedWeight>();
   packed->N = w.rows;
   packed->K = w.cols;
   packed->dtype = w.dtype;
-  packed->layout = layout_of(w.dtype, w.cols);
+  if (is_float(w.dtype)) {
+    packed->block_bytes = w.dtype == DType::kF32 ? w.cols * 64 : (w.cols + 1) / 2 * 64;
+  } else {
+    packed->block_bytes = (groups + chunk.groups - 1) / chunk.groups * chunk.bytes;
+  }
   const int64_t count = (w.rows + kBlockRows - 1) / kBlockRows;
-  packed->bytes = static_cast<size_t>(count * packed->layout.bytes);
-  packed->blocks = Buffer(packed->bytes);
-  auto* blocks = packed->blocks.as<std::byte>();
+  packed->bytes = static_cast<size_t>(count * packed->block_bytes);
+  auto [slab, blocks] = memory.take(packed->bytes);
+  packed->slab = slab;
+  packed->blocks = blocks;
   const size_t row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
   constexpr int64_t kBlocks = 4;  // of one task
-  pool.parallel_for((count + kBlocks - 1) / kBlocks, [&](int64_t task, int) {
+  pool.parallel_for((count + kBlocks - 1) / kBlocks, [&, to = blocks](int64_t task, int) {
     for (int64_t b = task * kBlocks; b < count && b < (task + 1) * kBlocks; ++b) {
-      std::byte* block = blocks + b * packed->layout.bytes;
-      std::memset(block, 0, static_cast<size_t>(packed->layout.bytes));  // lanes beyond N, padding
+      std::byte* block = to + b * packed->block_bytes;
+      std::memset(block, 0, static_cast<size_t>(packed->block_bytes));  // lanes beyond N, padding
       for (int64_t lane = 0; lane < kBlockRows && b * kBlockRows + lane < w.rows; ++lane) {
         const std::byte* row = w.data + static_cast<size_t>(b * kBlockRows + lane) * row_bytes;
-        pack_row(w, row, {block, packed->layout, lane});
+        pack_row(w, row, {block, format, chunk, lane});
       }
     }
   });

@@ -1,0 +1,90 @@
+// kernels/peak.cc: runs the register-only loops of x86/peak.cc on every thread at once and takes the best rate.
+#include "kernels/peak.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace kvilt {
+
+#ifdef KVILT_X86
+namespace avx2::peak {
+double int8_dots(int64_t rounds, int* sink);
+double fmas(int64_t rounds, int* sink);
+double read(const std::byte* data, int64_t bytes, int* sink);
+}  // namespace avx2::peak
+namespace avx512::peak {
+double int8_dots(int64_t rounds, int* sink);
+double fmas(int64_t rounds, int* sink);
+double read(const std::byte* data, int64_t bytes, int* sink);
+}  // namespace avx512::peak
+#endif
+
+namespace {
+
+// Work units a nanosecond, best of `rounds`: body(thread) returns what it did.
+template <class Body>
+double best_rate(ThreadPool& pool, int rounds, Body body) {
+  using Clock = std::chrono::steady_clock;
+  double best = 0;
+  std::vector<double> done(static_cast<size_t>(pool.size()));
+  for (int i = 0; i < rounds; ++i) {
+    const auto start = Clock::now();
+    pool.parallel_for(pool.size(), [&](int64_t index, int) { done[static_cast<size_t>(index)] = body(index); });
+    const double ns = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+    double sum = 0;
+    for (const double value : done) sum += value;
+    best = std::max(best, sum / ns);
+  }
+  return best;
+}
+
+double read_rate(ThreadPool& pool, double (*read)(const std::byte*, int64_t, int*)) {
+  constexpr int64_t kBytes = 128 << 20;  // of each thread
+  const Buffer buffer(static_cast<size_t>(kBytes * pool.size()));
+  auto* data = buffer.as<std::byte>();
+  pool.parallel_for(pool.size(), [&](int64_t i, int) { std::memset(data + i * kBytes, 1, kBytes); });
+  return best_rate(pool, 8, [&](int64_t i) {
+    int sink = 0;
+    return read(data + i * kBytes, kBytes, &sink);
+  });
+}
+
+#ifndef KVILT_X86
+double plain_read(const std::byte* data, int64_t bytes, int* sink) {
+  const auto* words = reinterpret_cast<const int64_t*>(data);
+  int64_t sum = 0;
+  for (int64_t i = 0; i < bytes / 8; ++i) sum ^= words[i];
+  *sink += static_cast<int>(sum);
+  return static_cast<double>(bytes);
+}
+#endif
+
+}  // namespace
+
+MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
+  MachinePeak peak;
+#ifdef KVILT_X86
+  const bool wide = backend.name() == "avx512";
+  if (backend.name() != "reference") {
+    constexpr int64_t kRounds = 400000;
+    peak.int8_gops = best_rate(pool, 15, [&](int64_t) {
+      int sink = 1;
+      return (wide ? avx512::peak::int8_dots : avx2::peak::int8_dots)(kRounds, &sink);
+    });
+    peak.fp32_gflops = best_rate(pool, 15, [&](int64_t) {
+      int sink = 1;
+      return (wide ? avx512::peak::fmas : avx2::peak::fmas)(kRounds, &sink);
+    });
+  }
+  peak.read_gbs = read_rate(pool, wide ? avx512::peak::read : avx2::peak::read);
+#else
+  peak.read_gbs = read_rate(pool, plain_read);
+#endif
+  return peak;
+}
+
+}  // namespace kvilt
