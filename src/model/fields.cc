@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/tensor_table.h"
+#include "text/unicode.h"
 
 namespace kvilt {
 namespace {
@@ -14,11 +15,11 @@ Scalar from_json(const nlohmann::json& object, const std::string& key) {
   if (it == object.end() || it->is_null()) return std::monostate{};
   if (it->is_boolean()) return it->get<bool>();
   if (it->is_number_unsigned() && it->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-    return OtherKind{"number out of range"};
+    return OtherKind{"a number out of range"};
   if (it->is_number_integer()) return it->get<int64_t>();
   if (it->is_number_float()) return it->get<double>();
   if (it->is_string()) return it->get<std::string>();
-  return OtherKind{it->type_name()};
+  return OtherKind{it->is_array() ? "an array" : "an object"};
 }
 
 Scalar from_gguf(const GgufFile& gguf, const std::string& key) {
@@ -27,13 +28,16 @@ Scalar from_gguf(const GgufFile& gguf, const std::string& key) {
   if (const auto flag = value->as_bool()) return *flag;
   if (const auto integer = value->as_int()) return *integer;
   if (const auto number = value->as_number()) return *number;
-  if (const auto text = value->as_string()) return std::string(*text);
+  if (const auto text = value->as_string()) {
+    if (!is_utf8(*text)) return OtherKind{"a text that is not UTF-8"};  // it would go into JSON answers
+    return std::string(*text);
+  }
   if (const auto list = value->as_ints(); list && !list->empty()) {
     const bool equal = std::all_of(list->begin(), list->end(), [&](int64_t x) { return x == list->front(); });
     if (equal) return list->front();
-    return OtherKind{"array of different values"};
+    return OtherKind{"an array of different values"};
   }
-  return OtherKind{value->type == GgufType::kArray ? "array" : "number out of range"};
+  return OtherKind{value->type == GgufType::kArray ? "an array" : "a number out of range"};
 }
 
 std::string show(const Scalar& value) {
@@ -43,7 +47,7 @@ std::string show(const Scalar& value) {
     std::string operator()(int64_t integer) const { return fmt::format("{}", integer); }
     std::string operator()(double number) const { return fmt::format("{}", number); }
     std::string operator()(const std::string& text) const { return fmt::format("'{}'", printable(text)); }
-    std::string operator()(const OtherKind& other) const { return fmt::format("an {}", other.kind); }
+    std::string operator()(const OtherKind& other) const { return other.kind; }
   };
   return std::visit(Shower{}, value);
 }

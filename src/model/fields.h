@@ -17,7 +17,7 @@
 namespace kvilt {
 
 struct OtherKind {
-  std::string kind;  // "array", "object", "number out of range"
+  std::string kind;  // "an array", "an object", "a number out of range": for messages
 };
 using Scalar =
     std::variant<std::monostate, bool, int64_t, double, std::string, OtherKind>;  // monostate: absent or null

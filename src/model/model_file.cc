@@ -15,12 +15,13 @@
 #include "model/json_text.h"
 #include "model/read_config.h"
 #include "model/safetensors.h"
+#include "text/unicode.h"
 
 namespace kvilt {
 namespace {
 
 constexpr size_t kMaxConfigBytes = 4 << 20;      // config.json, generation_config.json, tokenizer_config.json
-constexpr size_t kMaxIndexBytes = 32 << 20;      // model.safetensors.index.json
+constexpr size_t kMaxIndexBytes = 16 << 20;      // model.safetensors.index.json
 constexpr size_t kMaxTokenizerBytes = 64 << 20;  // tokenizer.json
 constexpr size_t kMaxTemplateBytes = 4 << 20;
 constexpr size_t kMaxShards = 4096;
@@ -234,6 +235,7 @@ class FolderReader {
   Status read_template(const nlohmann::json& config) {
     if (has("chat_template.jinja")) {
       KVILT_ASSIGN(model_->chat_template, read_file(path("chat_template.jinja"), kMaxTemplateBytes));
+      if (!is_utf8(model_->chat_template)) return error(Code::kCorrupt, "{}: not UTF-8", path("chat_template.jinja"));
       return {};
     }
     const auto it = config.find("chat_template");

@@ -139,6 +139,8 @@ TEST(GgufModel, NamesTheSettingThatIsWrong) {
        [](GgufBytes& b) { b.f32("llama.attention.layer_norm_rms_epsilon", -1); }},
       {"chat_template", Code::kCorrupt, [](GgufBytes& b) { b.u32("tokenizer.chat_template", 3); }},
       {"eot_token_id", Code::kCorrupt, [](GgufBytes& b) { b.u32("tokenizer.ggml.eot_token_id", 29); }},
+      {"'general.name' must be a text, not a text that is not UTF-8", Code::kCorrupt,
+       [](GgufBytes& b) { b.string("general.name", "\xc3"); }},
       {"add_bos_token", Code::kCorrupt, [](GgufBytes& b) { b.u32("tokenizer.ggml.add_bos_token", 1); }},
   };
   for (const auto& c : cases) {
