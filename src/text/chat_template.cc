@@ -25,6 +25,9 @@ const std::string_view kFallbackChatTemplate =
 
 namespace {
 
+// A template spends some 50 to 300 steps on a message, which is a handful of values.
+constexpr uint64_t kStepsPerValue = 300;
+
 using LeafMarks = std::unordered_map<const Json*, std::vector<const Mark*>>;
 
 Error to_error(const Fault& fault) {
@@ -131,6 +134,7 @@ class Converter {
   Converter(Meter& meter, const LeafMarks& marks) : meter_(meter), marks_(marks) {}
 
   Value convert(const Json& json, int depth = 0) {
+    meter_.grant(kStepsPerValue);
     if (depth > jinja::kMaxValueDepth)
       jinja::fail("the request's JSON is nested more than {} deep", jinja::kMaxValueDepth);
     meter_.step();

@@ -149,7 +149,8 @@ Text map_chars(Meter& meter, const Text& text, char32_t (*map)(char32_t)) {
   return out.take();
 }
 
-Text title_text(Meter& meter, const Text& text) {
+Text title_text(Meter& meter, const Text& text, bool by_letters) {
+  static constexpr std::string_view kOpening = "-({[<";
   meter.step(text.bytes.size() / 8);
   TextBuilder out;
   bool in_word = false;
@@ -157,7 +158,8 @@ Text title_text(Meter& meter, const Text& text) {
     for (size_t at = 0; at < piece.size(); at = next_char(piece, at)) {
       const char32_t c = char_at(piece, at);
       append_utf8(in_word ? to_lower(c) : to_upper(c), to);
-      in_word = is_alpha(c);
+      in_word =
+          by_letters ? is_alpha(c) : !(is_space(c) || (c < 0x80 && kOpening.find(char(c)) != std::string_view::npos));
     }
   });
   return out.take();

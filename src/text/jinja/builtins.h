@@ -43,7 +43,8 @@ Text strip_text(Meter& meter, const Text& text, const Value* chars, bool left, b
 Text replace_text(Meter& meter, const Text& text, const Text& from, const Text& to, int64_t count);
 Text join_texts(Meter& meter, const std::vector<Value>& items, const Text& separator);
 Text map_chars(Meter& meter, const Text& text, char32_t (*map)(char32_t));
-Text title_text(Meter& meter, const Text& text);
+Text title_text(Meter& meter, const Text& text,
+                bool by_letters);  // words: runs of letters (str.title) or as |title cuts
 Text capitalize_text(Meter& meter, const Text& text);
 Text escape_text(Meter& meter, const Text& text);
 Text percent_format(Meter& meter, const Text& format, const Value& arguments);

@@ -271,19 +271,21 @@ Value Interpreter::item(const Value& object, const Value& key) {
   return Value::undefined(fmt::format("'{} object' has no element {}", type_name(object), shown.take().bytes));
 }
 
-Value Interpreter::attribute_path(const Value& object, const Value& path) {
-  if (path.is_integral()) return item(object, path);
-  if (!path.is_text()) return item(object, path);
+Value Interpreter::attribute_path(const Value& object, const Value& path, const Value* otherwise) {
+  const auto step = [&](const Value& from, const Value& key) {
+    Value value = item(from, key);
+    return value.is_undefined() && otherwise && !otherwise->is_none() ? *otherwise : value;
+  };
+  if (!path.is_text()) return step(object, path);
   Value value = object;
   const std::string& all = path.text().bytes;
   for (size_t begin = 0; begin <= all.size();) {
     const size_t end = std::min(all.find('.', begin), all.size());
-    const std::string part = all.substr(begin, end - begin);
+    const std::string_view part = std::string_view(all).substr(begin, end - begin);
     int64_t index = 0;
-    const auto parsed = std::from_chars(part.data(), part.data() + part.size(), index);
-    const bool digits =
-        !part.empty() && parsed.ec == std::errc() && parsed.ptr == part.data() + part.size() && part[0] != '-';
-    value = digits ? item(value, Value(index)) : item(value, make_trusted(meter_, part));
+    const bool digits = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos &&
+                        std::from_chars(part.data(), part.data() + part.size(), index).ec == std::errc();
+    value = step(value, digits ? Value(index) : make_trusted(meter_, part));
     begin = end + 1;
   }
   return value;

@@ -36,7 +36,7 @@ Value lower(In in, Self s, Args) {
 
 Value title(In in, Self s, Args) {
   Value keep;
-  return make_text(in.meter(), title_text(in.meter(), as_text(in, s, keep)));
+  return make_text(in.meter(), title_text(in.meter(), as_text(in, s, keep), false));
 }
 
 Value capitalize(In in, Self s, Args) {

@@ -32,9 +32,10 @@ class Interpreter {
   Value call(const Value& callee, CallArgs args);
   Value filter(std::string_view name, const Value& self, const CallArgs& args);
   bool test(std::string_view name, const Value& self, const CallArgs& args);
-  Value attribute(const Value& object, std::string_view name);   // object.name
-  Value item(const Value& object, const Value& key);             // object[key]
-  Value attribute_path(const Value& object, const Value& path);  // "a.b.0" as filters take it
+  Value attribute(const Value& object, std::string_view name);  // object.name
+  Value item(const Value& object, const Value& key);            // object[key]
+  // "a.b.0" as filters take it; `otherwise`, where given, stands for what is undefined on the way.
+  Value attribute_path(const Value& object, const Value& path, const Value* otherwise = nullptr);
   std::shared_ptr<Namespace> make_namespace();
   void keep(std::shared_ptr<Object> object) { objects_.push_back(std::move(object)); }  // taken apart at the end
 

@@ -20,7 +20,7 @@ Value rstrip(In in, Self s, Args a) {
 }
 Value upper(In in, Self s, Args) { return make_text(in.meter(), map_chars(in.meter(), s.text(), to_upper)); }
 Value lower(In in, Self s, Args) { return make_text(in.meter(), map_chars(in.meter(), s.text(), to_lower)); }
-Value title(In in, Self s, Args) { return make_text(in.meter(), title_text(in.meter(), s.text())); }
+Value title(In in, Self s, Args) { return make_text(in.meter(), title_text(in.meter(), s.text(), true)); }
 Value capitalize(In in, Self s, Args) { return make_text(in.meter(), capitalize_text(in.meter(), s.text())); }
 
 Value replace(In in, Self s, Args a) {
@@ -54,9 +54,7 @@ Value split_at_spaces(In in, const Text& text, int64_t most, bool from_right) {
     in.meter().step();
     from_right ? trim_back() : trim_front();
     if (begin >= end) break;
-    if (most-- == 0) {  // the rest, with the other side's space stripped too in Python
-      if (from_right) trim_front();
-      if (!from_right) trim_back();
+    if (most-- == 0) {  // the rest, as it is
       words.emplace_back(begin, end);
       break;
     }
@@ -355,15 +353,15 @@ Value dict_get(In in, Self s, Args a) {
 Value dict_items(In in, Self s, Args) {
   std::vector<Value> pairs;
   for (const auto& [key, value] : s.dict().items) pairs.push_back(make_pair(in.meter(), key, value));
-  return make_list(in.meter(), std::move(pairs), Flavor::kView);
+  return make_list(in.meter(), std::move(pairs), Flavor::kItems);
 }
 
-Value dict_keys(In in, Self s, Args) { return make_list(in.meter(), iterate(in.meter(), s), Flavor::kView); }
+Value dict_keys(In in, Self s, Args) { return make_list(in.meter(), iterate(in.meter(), s), Flavor::kKeys); }
 
 Value dict_values(In in, Self s, Args) {
   std::vector<Value> values;
   for (const auto& item : s.dict().items) values.push_back(item.second);
-  return make_list(in.meter(), std::move(values), Flavor::kView);
+  return make_list(in.meter(), std::move(values), Flavor::kValues);
 }
 
 Value copy(In, Self s, Args) { return s; }
@@ -434,7 +432,7 @@ const Builtin* find_method(const Value& self, std::string_view name) {
     case Kind::kDict:
       return find_in(kDictMethods, name);
     case Kind::kList:
-      if (self.list().flavor == Flavor::kGenerator || self.list().flavor == Flavor::kView) return nullptr;
+      if (self.list().flavor == Flavor::kGenerator || is_view(self.list().flavor)) return nullptr;
       return find_in(kListMethods, name);
     case Kind::kObject:
       if (dynamic_cast<const Loop*>(self.object().get())) return find_in(kLoopMethods, name);

@@ -3,6 +3,7 @@
 #include "text/jinja/parser.h"
 
 #include <charconv>
+#include <limits>
 
 namespace kvilt::jinja {
 
@@ -205,7 +206,8 @@ ExprPtr Parser::parse_number(const Token& token) {
   const char* const end = text.data() + text.size();
   if (token.kind == TokenKind::kFloat) {
     double value = 0;
-    if (std::from_chars(text.data(), end, value).ec != std::errc()) fail_at(token, "a number is too large");
+    const bool outside = std::from_chars(text.data(), end, value).ec == std::errc::result_out_of_range;
+    if (outside) value = text.find("e-") == std::string::npos ? std::numeric_limits<double>::infinity() : 0.0;
     expr->value = Value(value);
     return expr;
   }

@@ -59,17 +59,17 @@ void append_quoted(const Text& text, TextBuilder& out) {
   out.trusted(border);
 }
 
-void append_list(Meter& meter, const List& list, TextBuilder& out) {
+void append_list(Meter& meter, const Value& value, TextBuilder& out) {
+  const List& list = value.list();
   if (list.flavor == Flavor::kGenerator) return out.trusted("<generator object>");
-  const bool tuple = list.flavor == Flavor::kTuple;
-  if (list.flavor == Flavor::kView) out.trusted("dict_items(");
-  out.trusted(tuple ? "(" : "[");
+  const bool tuple = list.flavor == Flavor::kTuple, view = is_view(list.flavor);
+  if (view) out.trusted(type_name(value));
+  out.trusted(view ? "([" : tuple ? "(" : "[");
   for (size_t i = 0; i < list.items.size(); ++i) {
     if (i) out.trusted(", ");
     append_repr(meter, list.items[i], out);
   }
-  out.trusted(tuple ? (list.items.size() == 1 ? ",)" : ")") : "]");
-  if (list.flavor == Flavor::kView) out.trusted(")");
+  out.trusted(view ? "])" : tuple ? (list.items.size() == 1 ? ",)" : ")") : "]");
 }
 
 }  // namespace
@@ -121,7 +121,7 @@ void append_str(Meter& meter, const Value& value, TextBuilder& out) {
       meter.can_hold(out.size() + value.text().bytes.size());
       return out.append(value.text());
     case Kind::kList:
-      return append_list(meter, value.list(), out);
+      return append_list(meter, value, out);
     case Kind::kDict: {
       out.trusted("{");
       bool first = true;

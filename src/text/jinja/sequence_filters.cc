@@ -16,11 +16,23 @@ Value generator(In in, std::vector<Value> items) { return make_list(in.meter(), 
 
 bool flag(const Value* value) { return value && truthy(*value); }
 
-// What sort, unique, min and max compare: the attribute, and texts in lower case unless asked.
+// What sort, unique, min and max compare: the attributes ("a" or "a,b"), and texts in lower case unless asked.
 Value sort_key(In in, Self item, const Value* attribute, bool case_sensitive) {
-  Value key = attribute && !attribute->is_none() ? in.attribute_path(item, *attribute) : item;
-  if (key.is_text() && !case_sensitive) key = make_text(in.meter(), map_chars(in.meter(), key.text(), to_lower));
-  return key;
+  const auto folded = [&](Value key) {
+    if (!key.is_text() || case_sensitive) return key;
+    return make_text(in.meter(), map_chars(in.meter(), key.text(), to_lower));
+  };
+  if (!attribute || attribute->is_none()) return folded(item);
+  if (!attribute->is_text() || attribute->text().bytes.find(',') == std::string::npos)
+    return folded(in.attribute_path(item, *attribute));
+  std::vector<Value> keys;
+  const std::string& all = attribute->text().bytes;
+  for (size_t begin = 0; begin <= all.size();) {
+    const size_t end = std::min(all.find(',', begin), all.size());
+    keys.push_back(folded(in.attribute_path(item, make_trusted(in.meter(), all.substr(begin, end - begin)))));
+    begin = end + 1;
+  }
+  return make_list(in.meter(), std::move(keys), Flavor::kTuple);
 }
 
 Value list(In in, Self s, Args) { return make_list(in.meter(), iterate(in.meter(), s)); }
@@ -159,22 +171,25 @@ Value slices(In in, Self s, Args a) {
 }
 
 Value groupby(In in, Self s, Args a) {
-  std::vector<Value> groups, members;
-  Value current;
-  const auto close = [&] {
-    if (!members.empty())
-      groups.push_back(make_pair(in.meter(), current, make_list(in.meter(), std::exchange(members, {}))));
-  };
-  for (Value& item : sorted(in, iterate(in.meter(), s), a[0], flag(a[2]), false)) {
-    Value key = in.attribute_path(item, *a[0]);
-    if (key.is_undefined() && a[1]) key = *a[1];
-    if (members.empty() || !equals(in.meter(), key, current)) {
-      close();
-      current = std::move(key);
-    }
-    members.push_back(std::move(item));
+  const bool case_sensitive = flag(a[2]);
+  std::vector<std::pair<Value, Value>> keyed;
+  for (Value& item : iterate(in.meter(), s)) {
+    Value key = in.attribute_path(item, *a[0], a[1]);
+    keyed.emplace_back(std::move(key), std::move(item));
   }
-  close();
+  const auto fold = [&](Self key) { return sort_key(in, key, nullptr, case_sensitive); };
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& x, const auto& y) {
+    return compare(in.meter(), fold(x.first), fold(y.first), "<") == -1;
+  });
+  std::vector<Value> groups, members;
+  for (size_t i = 0; i < keyed.size();) {
+    Value name = keyed[i].first;
+    const Value first = fold(name);
+    do {  // at least one: NaN equals nothing, itself included
+      members.push_back(keyed[i++].second);
+    } while (i < keyed.size() && equals(in.meter(), fold(keyed[i].first), first));
+    groups.push_back(make_pair(in.meter(), std::move(name), make_list(in.meter(), std::exchange(members, {}))));
+  }
   return make_list(in.meter(), std::move(groups));
 }
 
@@ -200,9 +215,7 @@ Value map(In in, Self s, Args a) {
   if (args.positional.empty() && !attribute) fail("map requires a filter argument");
   for (const Value& item : iterate(in.meter(), s)) {
     if (args.positional.empty()) {
-      const Value* otherwise = named(args, "default");
-      Value value = in.attribute_path(item, *attribute);
-      mapped.push_back(value.is_undefined() && otherwise ? *otherwise : std::move(value));
+      mapped.push_back(in.attribute_path(item, *attribute, named(args, "default")));
     } else {
       mapped.push_back(in.filter(text_argument(args.positional[0], "filter name").bytes, item, rest_of(args, 1)));
     }

@@ -21,7 +21,7 @@ Value is_string(In, Self s, Args) { return Value(s.is_text()); }
 Value is_mapping(In, Self s, Args) { return Value(s.is_dict()); }
 Value is_iterable(In, Self s, Args) { return Value(s.is_undefined() || s.is_text() || s.is_list() || s.is_dict()); }
 Value is_sequence(In, Self s, Args) {  // has a length and takes []; Jinja's Undefined does
-  if (s.is_list()) return Value(s.list().flavor != Flavor::kGenerator && s.list().flavor != Flavor::kView);
+  if (s.is_list()) return Value(s.list().flavor != Flavor::kGenerator && !is_view(s.list().flavor));
   return Value(s.is_undefined() || s.is_text() || s.is_dict());
 }
 Value is_callable(In, Self s, Args) { return Value(s.is(Kind::kObject) && s.object()->callable()); }

@@ -128,8 +128,12 @@ std::string_view type_name(const Value& value) {
       return "tuple";
     case Flavor::kGenerator:
       return "generator";
-    case Flavor::kView:
+    case Flavor::kItems:
       return "dict_items";
+    case Flavor::kKeys:
+      return "dict_keys";
+    case Flavor::kValues:
+      return "dict_values";
     case Flavor::kRange:
       return "range";
   }
