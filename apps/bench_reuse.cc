@@ -1,0 +1,176 @@
+// apps/bench_reuse.cc: kvilt bench reuse: known documents in a new order, under each policy, beside what a full prefill takes.
+// Method: the cache is warmed with the documents in one order; then every policy asks with another, in turns (A B C A B C ...),
+//         without publishing, so that each finds just the warmed documents. Median and half the quartile distance are reported.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "command.h"
+#include "forward/sampler.h"
+#include "rag_prompt.h"
+#include "rates.h"
+
+namespace kvilt {
+namespace {
+
+struct ReuseOptions {
+  EngineOptions engine;
+  std::string cases, synthetic = "8x256", order = "shuffle", policies = "full,prefix,naive,sparsex", json;
+  int rounds = 5, limit = 0;
+  uint64_t seed = 7;
+  bool unmarked = false;
+};
+
+// "sparsex:l_star=0:k=0.1" is policy sparsex with two parameters.
+PolicyChoice parse_policy(const std::string& text) {
+  PolicyChoice out;
+  size_t begin = 0;
+  for (bool first = true; begin <= text.size(); first = false) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    if (first) {
+      out.name = part;
+    } else {
+      const size_t eq = part.find('=');
+      if (eq == std::string::npos) fail(fmt::format("policy '{}': '{}' is not name=value", text, part));
+      out.params[part.substr(0, eq)] = part.substr(eq + 1);
+    }
+    begin = end + 1;
+  }
+  return out;
+}
+
+struct Measured {
+  std::string label;
+  PolicyChoice policy;
+  std::vector<double> ttft;
+  PromptUsage usage;
+  std::vector<float> logits;
+};
+
+std::vector<RagPrompt> prompts(const Engine& engine, const ReuseOptions& o) {
+  std::vector<RagPrompt> out;
+  if (!o.cases.empty()) {
+    for (const RagCase& from : value_or_fail(read_cases(o.cases))) {
+      if (o.limit > 0 && static_cast<int>(out.size()) >= o.limit) break;
+      out.push_back(value_or_fail(rag_prompt(engine, from)));
+    }
+    return out;
+  }
+  int count = 0, size = 0;
+  if (std::sscanf(o.synthetic.c_str(), "%dx%d", &count, &size) != 2 || count < 1 || size < 1 || count > 100000 ||
+      size > 1000000) {
+    fail(fmt::format("--synthetic: '{}' is not DOCUMENTSxTOKENS, as 8x256", o.synthetic));
+  }
+  out.push_back(value_or_fail(synthetic_prompt(engine, count, size, o.seed)));
+  return out;
+}
+
+void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std::vector<Measured>& all) {
+  const int count = static_cast<int>(prompt.pieces.size());
+  Request warm;  // the documents behind the prompt's head; the question is new when it is asked
+  RagPrompt documents = prompt;
+  documents.tail.clear();
+  warm.prompt = documents.in_order(value_or_fail(piece_order("same", count, o.seed)), !o.unmarked);
+  warm.policy.name = "full";
+  warm.sampling.max_tokens = 0;
+  engine.clear_cache();
+  run_request(engine, std::move(warm));
+  const Prompt asked = prompt.in_order(value_or_fail(piece_order(o.order, count, o.seed)), !o.unmarked);
+  for (int round = 0; round < o.rounds; ++round) {
+    for (Measured& m : all) {
+      Request request;
+      request.prompt = asked;
+      request.policy = m.policy;
+      request.sampling.max_tokens = 1;
+      request.sampling.temperature = 0;
+      request.publish = false;
+      request.first_logits = true;
+      Answered out = run_request(engine, std::move(request));
+      m.ttft.push_back(out.completion.usage.ttft_s);
+      m.usage = out.completion.usage;
+      m.logits = std::move(out.completion.first_logits);
+    }
+  }
+}
+
+void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
+  if (o.rounds < 1) fail("--rounds must be at least 1");
+  Report report(argc, argv);
+  const Rates rates = measure_rates(o.engine);
+  auto engine = open_or_exit(o.engine);
+  report.set_model(engine->info());
+  std::vector<std::string> labels = split_commas(o.policies);
+  if (std::find(labels.begin(), labels.end(), "full") == labels.end()) labels.insert(labels.begin(), "full");
+  for (const std::string& label : labels) {
+    if (const auto good = engine->check_policy(parse_policy(label)); !good.ok()) fail(good.error());
+  }
+  const auto cases = prompts(*engine, o);
+  std::printf(
+      "linear layers %.0f GFLOP/s, attention %.0f GFLOP/s, memory %.1f GB/s (measured now; what bound_s stands on)\n",
+      rates.matmul_flops / 1e9, rates.attention_flops / 1e9, rates.read_bytes / 1e9);
+  std::printf("%-28s %-12s %7s %7s %7s %7s %7s %9s %8s %7s %7s %9s %5s\n", "policy", "case", "prompt", "prefix",
+              "reused", "recomp.", "fresh", "TTFT s", "+-", "/full", "/bound", "KL first", "top1");
+  Progress progress("measuring");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    progress.at(static_cast<double>(i) / static_cast<double>(cases.size()));
+    std::vector<Measured> all;
+    for (const std::string& label : labels) all.push_back({label, parse_policy(label), {}, {}, {}});
+    measure(*engine, cases[i], o, all);
+    const auto full = std::find_if(all.begin(), all.end(), [](const Measured& m) { return m.label == "full"; });
+    const double full_ttft = median(full->ttft);
+    for (const Measured& m : all) {
+      const PromptUsage& u = m.usage;
+      const double ttft = median(m.ttft), bound = rates.bound_s(u), kl = kl_divergence(full->logits, m.logits);
+      const bool top1 = argmax(full->logits) == argmax(m.logits);
+      report.add({{"policy", m.label},
+                  {"order", o.order},
+                  {"case", cases[i].id},
+                  {"prompt_tokens", u.prompt},
+                  {"prefix_tokens", u.prefix},
+                  {"reused_tokens", u.reused},
+                  {"recomputed_tokens", u.recomputed},
+                  {"fresh_tokens", u.fresh},
+                  {"ttft_s", ttft},
+                  {"ttft_spread_s", spread(m.ttft)},
+                  {"flops", u.flops},
+                  {"bytes", u.bytes},
+                  {"bound_s", bound},
+                  {"kl_first", kl},
+                  {"top1_same", top1},
+                  {"linear_flops", u.linear_flops},
+                  {"attention_flops", u.attention_flops},
+                  {"steps", u.steps},
+                  {"rounds", o.rounds},
+                  {"placement", o.engine.placement}});
+      std::printf("%-28s %-12s %7d %7d %7d %7d %7d %9.4f %8.4f %7.3f %7.2f %9.5f %5s\n", m.label.c_str(),
+                  cases[i].id.substr(0, 12).c_str(), u.prompt, u.prefix, u.reused, u.recomputed, u.fresh, ttft,
+                  spread(m.ttft), ttft / full_ttft, ttft / bound, kl, top1 ? "same" : "other");
+      std::fflush(stdout);
+    }
+  }
+  report.write(o.json);
+}
+
+}  // namespace
+
+void add_bench_reuse(Program& program, CLI::App& bench) {
+  auto* app = bench.add_subcommand(
+      "reuse", "known documents in a new order: time to first token and tokens by source, per policy");
+  auto o = std::make_shared<ReuseOptions>();
+  add_engine_options(*app, o->engine, true);
+  app->add_option("--cases", o->cases, "RAG cases, JSON lines (docs/formats/json.md)");
+  app->add_option("--synthetic", o->synthetic, "or made-up documents: DOCUMENTSxTOKENS")->capture_default_str();
+  app->add_option("--order", o->order, "of the documents when asked: same, reverse, shuffle, insert, drop")
+      ->capture_default_str();
+  app->add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1")
+      ->capture_default_str();
+  app->add_option("--rounds", o->rounds, "measurements per policy, in turns")->capture_default_str();
+  app->add_option("--limit", o->limit, "cases at most (0: all)");
+  app->add_option("--seed", o->seed, "of shuffles and synthetic documents")->capture_default_str();
+  app->add_flag("--unmarked", o->unmarked, "send no marks: the pieces must be discovered");
+  app->add_option("--json", o->json, "write the rows to this file");
+  app->callback([o, &program] { bench_reuse(*o, program.argc, program.argv); });
+}
+
+}  // namespace kvilt

@@ -1,0 +1,102 @@
+// apps/command.h: what the sub-commands share: options of an engine, reports as JSON, progress bars, a blocking sink.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvilt/engine.h"
+
+namespace kvilt {
+
+// Adds MODEL and the engine's options to a sub-command. model_flag: --model M instead of the positional MODEL.
+void add_engine_options(CLI::App& app, EngineOptions& options, bool model_flag);
+
+// Opens with a progress bar; prints the error and exits with 1 if that fails.
+std::unique_ptr<Engine> open_or_exit(const EngineOptions& options);
+
+// Prints "error: ..." and exits with 1.
+[[noreturn]] void fail(const Error& error);
+[[noreturn]] void fail(const std::string& message);
+template <class T>
+T value_or_fail(Result<T> result) {
+  if (!result.ok()) fail(result.error());
+  return std::move(result).value();
+}
+
+// A bar on standard error while it is a terminal; silent otherwise.
+class Progress {
+ public:
+  explicit Progress(std::string what);
+  ~Progress();
+  void at(double share, const std::string& note = "");
+
+ private:
+  const std::string what_;
+  const bool shown_;
+  bool drawn_ = false;
+};
+
+// {"version", "command", "machine", "model", "rows"} as DESIGN 8 has it.
+class Report {
+ public:
+  Report(int argc, char** argv);
+  void set_model(const ModelInfo& info);
+  void add(nlohmann::ordered_json row) { rows_.push_back(std::move(row)); }
+  const nlohmann::ordered_json& rows() const { return rows_; }
+  void write(const std::string& path) const;  // exits with 1 if that fails; does nothing for an empty path
+
+ private:
+  nlohmann::ordered_json head_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+};
+
+// Collects one answer; wait() blocks until it is complete. on_text, if given, is called on the engine thread.
+class BlockingSink : public TokenSink {
+ public:
+  explicit BlockingSink(std::function<void(const std::string&)> on_text = nullptr) : on_text_(std::move(on_text)) {}
+  void on_tokens(TokenDelta delta) override;
+  void on_finish(Completion completion) override;
+  Completion wait();
+  std::string text;
+  std::vector<int32_t> ids;
+
+ private:
+  std::function<void(const std::string&)> on_text_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::optional<Completion> done_;
+};
+
+struct Answered {
+  std::string text;
+  std::vector<int32_t> ids;
+  Completion completion;
+};
+// Submits and waits; exits with 1 on an error.
+Answered run_request(Engine& engine, Request request, std::function<void(const std::string&)> on_text = nullptr);
+
+double median(std::vector<double> values);
+double spread(const std::vector<double>& values);  // half the distance between the quartiles
+std::vector<std::string> split_commas(const std::string& text);
+std::vector<int> split_numbers(const std::string& text, const char* what);
+
+// The sub-commands: each registers itself with the program.
+struct Program {
+  CLI::App app;
+  int argc = 0;
+  char** argv = nullptr;
+};
+void add_serve(Program& program);
+void add_generate(Program& program);
+void add_info(Program& program);
+void add_tokenize(Program& program);
+void add_bench(Program& program);
+void add_eval(Program& program);
+void add_bench_reuse(Program& program, CLI::App& bench);
+void add_bench_dense(Program& program, CLI::App& bench);
+
+}  // namespace kvilt

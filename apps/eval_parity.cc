@@ -1,0 +1,86 @@
+// apps/eval_parity.cc: kvilt eval --parity: this build against logits and greedy tokens that somebody else computed (DESIGN 8).
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "command.h"
+#include "forward/sampler.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kMaxParityBytes = size_t{256} << 20;
+
+struct EvalOptions {
+  EngineOptions engine;
+  std::string parity, json;
+};
+
+void parity(const EvalOptions& o, int argc, char** argv) {
+  const auto file = nlohmann::json::parse(value_or_fail(read_file(o.parity, kMaxParityBytes)), nullptr, false);
+  if (!file.is_object() || !file.contains("cases") || !file["cases"].is_array())
+    fail(o.parity + ": needs an array 'cases' (docs/formats/json.md)");
+  Report report(argc, argv);
+  auto engine = open_or_exit(o.engine);
+  report.set_model(engine->info());
+  std::printf("%-28s %10s %14s %6s %14s\n", "case", "tokens", "max |dlogit|", "top-1", "greedy equal");
+  for (const auto& entry : file["cases"]) {
+    std::string name;
+    std::vector<int32_t> tokens, greedy;
+    std::vector<std::pair<int32_t, float>> top;
+    try {
+      name = entry.at("name").get<std::string>();
+      tokens = entry.at("tokens").get<std::vector<int32_t>>();
+      greedy = entry.at("greedy").get<std::vector<int32_t>>();
+      top = entry.at("top_logits").get<std::vector<std::pair<int32_t, float>>>();
+    } catch (const nlohmann::json::exception& problem) {
+      fail(fmt::format("{}: a case is wrong: {}", o.parity, problem.what()));
+    }
+    if (top.empty() || greedy.empty())
+      fail(fmt::format("{}: case '{}' has no logits or no greedy tokens", o.parity, name));
+    Request request;
+    request.prompt.ids = tokens;
+    request.policy.name = "full";
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.sampling.max_tokens = static_cast<int>(greedy.size());
+    request.first_logits = true;
+    const Answered out = run_request(*engine, std::move(request));
+    const std::vector<float>& logits = out.completion.first_logits;
+    double most = 0;
+    for (const auto& [id, value] : top) {
+      if (id < 0 || id >= static_cast<int32_t>(logits.size()))
+        fail(fmt::format("{}: case '{}': no token {}", o.parity, name, id));
+      most = std::max(most, std::abs(double{value} - double{logits[static_cast<size_t>(id)]}));
+    }
+    const auto best =
+        std::max_element(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto equal = static_cast<int>(
+        std::mismatch(greedy.begin(), greedy.end(), out.ids.begin(), out.ids.end()).first - greedy.begin());
+    const bool top1 = argmax(logits) == best->first;
+    report.add({{"name", name},
+                {"max_abs_logit_diff", most},
+                {"top1_same", top1},
+                {"greedy_same", equal},
+                {"greedy_tokens", greedy.size()}});
+    std::printf("%-28s %10zu %14.6f %6s %7d of %3zu\n", name.c_str(), tokens.size(), most, top1 ? "same" : "OTHER",
+                equal, greedy.size());
+    std::fflush(stdout);
+  }
+  report.write(o.json);
+}
+
+}  // namespace
+
+void add_eval(Program& program) {
+  auto* app = program.app.add_subcommand("eval", "is it right? logits and greedy text against a reference");
+  auto o = std::make_shared<EvalOptions>();
+  add_engine_options(*app, o->engine, true);
+  app->add_option("--parity", o->parity, "a parity file (docs/formats/json.md)")->required();
+  app->add_option("--json", o->json, "write the rows to this file");
+  app->callback([o, &program] { parity(*o, program.argc, program.argv); });
+}
+
+}  // namespace kvilt

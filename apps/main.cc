@@ -1,0 +1,28 @@
+// apps/main.cc: the program kvilt. Each sub-command has a file of its own here; what they share is command.h.
+#include "command.h"
+#include "kvilt/version.h"
+
+int main(int argc, char** argv) {
+  kvilt::Program program;
+  program.argc = argc;
+  program.argv = argv;
+  CLI::App& app = program.app;
+  app.name("kvilt");
+  app.description(
+      "An LLM engine whose KV cache is keyed by content, not by position.\n\n"
+      "  kvilt serve MODEL                      an OpenAI-compatible server on http://127.0.0.1:8000\n"
+      "  kvilt generate MODEL \"a question\"      one answer, with what was reused and computed\n"
+      "  kvilt bench reuse --model M --synthetic 8x256 --order shuffle\n"
+      "                                         what each policy saves on known documents in a new order\n");
+  app.set_version_flag("--version", kvilt::kVersion);
+  app.require_subcommand(1);
+  app.fallthrough();
+  kvilt::add_serve(program);
+  kvilt::add_generate(program);
+  kvilt::add_info(program);
+  kvilt::add_tokenize(program);
+  kvilt::add_bench(program);
+  kvilt::add_eval(program);
+  CLI11_PARSE(app, argc, argv);
+  return 0;
+}

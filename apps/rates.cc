@@ -1,0 +1,119 @@
+#include "rates.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "command.h"
+#include "forward/prepared_model.h"
+#include "kernels/dispatch.h"
+#include "model/model_file.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int kRuns = 4;
+
+template <class F>
+double best_seconds(F work) {
+  double best = 1e30;
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
+}
+
+Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
+  const Mat<float> out = owner.reshape(rows, cols);
+  std::minstd_rand rng(1);
+  for (int64_t i = 0; i < rows * cols; ++i) out.data[i] = static_cast<float>(rng() % 2001) / 1000.f - 1.f;
+  return out;
+}
+
+double matmul_rate(const PreparedModel& model, ThreadPool& pool) {
+  constexpr int64_t kRows = 512;
+  const PreparedLayer& l = model.layer(0);
+  const std::pair<const PreparedLinear*, int> linears[] = {{&l.q, 0},    {&l.k, 0},  {&l.v, 0},   {&l.o, 1},
+                                                           {&l.gate, 2}, {&l.up, 2}, {&l.down, 3}};
+  FloatMat in;
+  std::vector<FloatMat> outs(std::size(linears));
+  double flops = 0;
+  for (const auto& [linear, group] : linears) flops += 2.0 * kRows * static_cast<double>(linear->w->N * linear->w->K);
+  const double seconds = best_seconds([&] {
+    for (int group = 0; group < 4; ++group) {
+      std::vector<MatmulJob> jobs;
+      for (size_t i = 0; i < std::size(linears); ++i) {
+        if (linears[i].second == group)
+          jobs.push_back(linears[i].first->job(outs[i].reshape(kRows, linears[i].first->w->N)));
+      }
+      const int64_t K = jobs[0].w->K;
+      const Mat<float> x = in.view().cols == K ? in.view() : random_rows(in, kRows, K);
+      model.backend().matmul(x, jobs, pool);
+    }
+  });
+  return flops / seconds;
+}
+
+double attention_rate(const PreparedModel& model, ThreadPool& pool) {
+  constexpr int32_t kRows = 2048;
+  const ModelConfig& c = model.config();
+  const AttendShape shape = model.attend_shape(DType::kF32);
+  FloatMat q, out, k, v;
+  random_rows(q, kRows, int64_t{c.H} * c.E);
+  out.reshape(kRows, int64_t{c.H} * c.E);
+  random_rows(k, kRows, c.E);
+  random_rows(v, kRows, c.E);
+  std::vector<int32_t> pos(kRows);
+  std::iota(pos.begin(), pos.end(), 0);
+  const KvSpan span{k.view().data, v.view().data, nullptr, 0, kRows};
+  std::vector<AttendTask> tasks;
+  for (int g = 0; g < c.G; ++g) {
+    AttendTask task;
+    task.q = q.view().data + g * shape.group * c.E;
+    task.out = out.view().data + g * shape.group * c.E;
+    task.q_stride = task.out_stride = int64_t{c.H} * c.E;
+    task.pos = pos;
+    task.spans = {&span, 1};
+    tasks.push_back(task);
+  }
+  const double seconds = best_seconds([&] { model.backend().attend(shape, tasks, pool); });
+  return 4.0 * c.E * c.H * (kRows * (kRows + 1.0) / 2) / seconds;
+}
+
+double read_rate(ThreadPool& pool) {
+  constexpr size_t kBytes = size_t{512} << 20, kPart = size_t{1} << 20;
+  Buffer buffer(kBytes);
+  std::fill_n(buffer.as<uint64_t>(), kBytes / 8, 1);
+  std::vector<uint64_t> sums(kBytes / kPart);
+  const double seconds = best_seconds([&] {
+    pool.parallel_for(kBytes / kPart, [&](int64_t part, int) {
+      const uint64_t* p = buffer.as<uint64_t>() + static_cast<size_t>(part) * (kPart / 8);
+      uint64_t a = 0, b = 0, c = 0, d = 0;
+      for (size_t i = 0; i < kPart / 8; i += 4) a += p[i], b += p[i + 1], c += p[i + 2], d += p[i + 3];
+      sums[static_cast<size_t>(part)] = a + b + c + d;
+    });
+  });
+  return std::accumulate(sums.begin(), sums.end(), uint64_t{0}) == kBytes / 8 ? kBytes / seconds : 0;
+}
+
+}  // namespace
+
+double Rates::bound_s(const PromptUsage& usage) const {
+  return std::max(usage.linear_flops / matmul_flops + usage.attention_flops / attention_flops,
+                  usage.bytes / read_bytes);
+}
+
+Rates measure_rates(const EngineOptions& options) {
+  const Backend* backend = value_or_fail(find_backend(options.backend));
+  ThreadPool pool(options.threads > 0 ? options.threads
+                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  std::shared_ptr<const ModelFile> file = value_or_fail(open_model(options.model));
+  const auto model = PreparedModel::prepare(file, *backend, pool, nullptr);
+  return {matmul_rate(*model, pool), attention_rate(*model, pool), read_rate(pool)};
+}
+
+}  // namespace kvilt

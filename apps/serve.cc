@@ -1,0 +1,79 @@
+// apps/serve.cc: kvilt serve: binds at once (so /health answers 503 while the model loads), then serves until a signal.
+#include <pthread.h>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "command.h"
+#include "server/server.h"
+
+namespace kvilt {
+namespace {
+
+struct ServeOptions {
+  EngineOptions engine;
+  ServerOptions server;
+};
+
+void serve(ServeOptions options) {
+  if (options.server.api_key.empty()) {
+    if (const char* key = std::getenv("KVILT_API_KEY")) options.server.api_key = key;
+  }
+  // Signals are taken by one thread that waits for them; every other thread inherits the block.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  auto server = value_or_fail(Server::listen(options.server));
+  std::thread web([&] { server->run(); });
+  std::shared_ptr<Engine> engine;
+  std::thread loader([&] {
+    engine = open_or_exit(options.engine);
+    server->attach(engine);
+    const ModelInfo& info = engine->info();
+    std::printf("%s (%s), %s kernels, %d threads, KV pool %.1f GiB (%.0f k tokens)\n", info.name.c_str(),
+                info.description.c_str(), info.backend.c_str(), info.threads,
+                static_cast<double>(info.kv_pool_bytes) / (1 << 30),
+                static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000);
+    if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
+    std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
+                server->port(), options.server.host.c_str(), server->port());
+    std::fflush(stdout);
+  });
+  int signal = 0;
+  sigwait(&signals, &signal);
+  std::printf("shutting down: running requests may finish within %.0f s\n", options.server.shutdown_s);
+  std::fflush(stdout);
+  loader.join();
+  server->shutdown();
+  web.join();
+  server.reset();
+  engine.reset();
+}
+
+}  // namespace
+
+void add_serve(Program& program) {
+  auto* app = program.app.add_subcommand("serve", "an OpenAI-compatible server");
+  auto options = std::make_shared<ServeOptions>();
+  add_engine_options(*app, options->engine, false);
+  app->add_option("--host", options->server.host, "address to listen on")->capture_default_str();
+  app->add_option("--port,-p", options->server.port, "port; 0: any free one, printed")->capture_default_str();
+  app->add_option("--api-key", options->server.api_key,
+                  "clients must send it as a bearer token (or environment KVILT_API_KEY)");
+  app->add_option("--alias", options->server.model_alias, "the model's name for clients");
+  app->add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
+  app->add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB")
+      ->transform(CLI::AsSizeValue(false));
+  app->add_option("--max-connections", options->server.max_connections, "open connections; more get 503")
+      ->capture_default_str();
+  app->add_option("--shutdown-seconds", options->server.shutdown_s,
+                  "how long running requests may go on after a signal")
+      ->capture_default_str();
+  app->callback([options] { serve(*options); });
+}
+
+}  // namespace kvilt
