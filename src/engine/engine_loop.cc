@@ -98,6 +98,7 @@ void EngineLoop::step() {
     close(std::move(sequence));
   }
   for (StepGroup& group : groups) run_group(group);
+  if (!groups.empty()) ++steps_;
   for (const RequestId id : ended_) close(scheduler_.remove(id));
   ended_.clear();
 }
@@ -291,7 +292,8 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   }
   const auto sink = sequence->sink;
   Completion completion = std::move(sequence->completion);
-  sequence.reset();  // its pages are free before anybody hears of the end
+  sequence.reset();  // its pages are free, and the figures right, before anybody hears of the end
+  update_stats();
   sink->on_finish(std::move(completion));
 }
 
@@ -302,7 +304,7 @@ void EngineLoop::update_stats() {
   stats_.running = static_cast<int>(scheduler_.running().size());
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
-  ++stats_.steps;
+  stats_.steps = steps_;
   stats_.kv_pages = store.pages();
   stats_.kv_pages_used = store.pages() - store.free_pages();
   stats_.cached_tokens = cache.runs().tokens();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 
 #include "engine/answer.h"
 #include "engine/content_cache.h"
@@ -62,6 +63,7 @@ class EngineLoop {
   Driver driver_;
   std::vector<RequestId> ended_;  // by this step; taken out after it
   std::unordered_map<RequestId, Answer> answers_;
+  uint64_t steps_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

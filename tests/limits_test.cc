@@ -1,0 +1,385 @@
+// Limit cases with power checks (DESIGN 6, rung 5; METHODS 1.5 and the 'Tests' of each method): settings at which a method must
+// equal the dense pass, bit for bit where kernels are row-invariant, each beside a setting at which it must differ.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine_harness.h"
+
+namespace kvilt {
+namespace {
+
+const char* const kModel = "tests/data/models/probe-1M";
+
+std::vector<int32_t> tokens(int n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  for (int32_t& id : out) id = static_cast<int32_t>(3 + rng() % 900);
+  return out;
+}
+
+std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
+  std::vector<int32_t> out;
+  for (const auto& part : parts) out.insert(out.end(), part.begin(), part.end());
+  return out;
+}
+
+// head | A | B | C | question, known in the order A B C, asked as C A B.
+struct Quilt {
+  std::vector<int32_t> head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), c = tokens(64, 4),
+                       question = tokens(21, 5);
+  std::vector<int32_t> known() const { return join({head, a, b, c}); }
+  std::vector<int32_t> asked() const { return join({head, c, a, b, question}); }
+};
+
+struct Setting {
+  std::string backend = "auto", placement = "zero-copy";
+  int chunk = 512, threads = 2;
+};
+
+std::unique_ptr<Engine> engine_with(const Setting& setting, int64_t kv_bytes = 0) {
+  EngineOptions options;
+  options.model = kModel;
+  options.backend = setting.backend;
+  options.placement = setting.placement;
+  options.chunk_tokens = setting.chunk;
+  options.threads = setting.threads;
+  options.kv_bytes = kv_bytes;
+  return open_for_test(options);
+}
+
+Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string& policy = "full") {
+  return ask(engine, request_of(std::move(ids), policy, 0));
+}
+
+Outcome ask_with(Engine& engine, const std::vector<int32_t>& ids, const std::string& policy,
+                 std::map<std::string, std::string> params = {}, int max_tokens = 6) {
+  Request request = request_of(ids, policy, max_tokens);
+  request.policy.params = std::move(params);
+  request.publish = false;
+  return ask(engine, std::move(request));
+}
+
+void expect_equal(const Outcome& a, const Outcome& b) {
+  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
+  EXPECT_EQ(a.ids, b.ids);
+}
+
+class Limits : public testing::TestWithParam<std::string> {
+ protected:
+  Setting setting(int chunk = 512, int threads = 2) const { return {GetParam(), "zero-copy", chunk, threads}; }
+  const Quilt quilt;
+};
+
+TEST_P(Limits, ChunksAndThreadsDoNotChangeABit) {
+  auto whole = engine_with(setting());
+  const Outcome reference = ask_with(*whole, quilt.asked(), "full");
+  for (const int chunk : {1, 7, 64}) {
+    for (const int threads : {1, 3}) {
+      auto engine = engine_with(setting(chunk, threads));
+      expect_equal(ask_with(*engine, quilt.asked(), "full"), reference);
+    }
+  }
+  auto other = quilt.asked();
+  other[3] ^= 1;  // power: one changed token must show
+  EXPECT_NE(ask_with(*whole, other, "full").completion.first_logits, reference.completion.first_logits);
+}
+
+TEST_P(Limits, BatchedEqualsAlone) {
+  auto engine = engine_with(setting(16));
+  warm(*engine, quilt.known());
+  std::vector<Request> requests;
+  for (const char* policy : {"full", "naive", "sparsex", "prefix", "full"}) {
+    requests.push_back(request_of(requests.size() == 4 ? tokens(33, 9) : quilt.asked(), policy, 12));
+    requests.back().publish = false;
+  }
+  std::vector<Outcome> alone;
+  for (const Request& request : requests) alone.push_back(ask(*engine, request));
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine->submit(request, sinks.back()).ok());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const Completion done = sinks[i]->wait();
+    EXPECT_EQ(done.first_logits, alone[i].completion.first_logits) << i;
+    EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
+  }
+}
+
+TEST_P(Limits, AnExactPrefixHitIsExact) {
+  auto engine = engine_with(setting());
+  const auto prompt = join({quilt.head, quilt.a, quilt.question});
+  const Outcome full = ask_with(*engine, prompt, "full");
+  warm(*engine, join({quilt.head, quilt.a, quilt.b}));
+  const Outcome hit = ask_with(*engine, prompt, "prefix");
+  EXPECT_EQ(hit.usage().prefix, 79);
+  EXPECT_EQ(hit.usage().fresh, 21);
+  expect_equal(hit, full);
+  // A hit of the whole prompt still gives logits: the last position is computed.
+  warm(*engine, prompt);
+  const Outcome all = ask_with(*engine, prompt, "prefix");
+  EXPECT_EQ(all.usage().prefix, 99);
+  EXPECT_EQ(all.usage().fresh, 1);
+  expect_equal(all, full);
+  // A prefix of a prefix, through two requests' runs, in mid-block.
+  const Outcome deeper =
+      ask_with(*engine, join({quilt.head, quilt.a, {quilt.question.begin(), quilt.question.begin() + 5}, tokens(3, 8)}),
+               "prefix");
+  EXPECT_EQ(deeper.usage().prefix, 84);
+}
+
+TEST_P(Limits, APieceBehindItsOwnPrefixIsAnExactHit) {
+  auto engine = engine_with(setting());
+  warm(*engine, join({quilt.head, quilt.a}));
+  const auto prompt = join({quilt.head, quilt.a, quilt.question});
+  const Outcome naive = ask_with(*engine, prompt, "naive");
+  EXPECT_EQ(naive.usage().prefix, 79);
+  EXPECT_EQ(naive.usage().reused, 0);
+  expect_equal(naive, ask_with(*engine, prompt, "full"));
+}
+
+TEST_P(Limits, NaiveReusesAndDiffers) {
+  auto engine = engine_with(setting());
+  warm(*engine, quilt.known());
+  const Outcome full = ask_with(*engine, quilt.asked(), "full"), naive = ask_with(*engine, quilt.asked(), "naive");
+  EXPECT_EQ(full.usage().prefix + full.usage().reused, 0);
+  EXPECT_EQ(naive.usage().prefix, 9);
+  EXPECT_EQ(naive.usage().reused, 187);
+  EXPECT_EQ(naive.usage().fresh, 21);
+  EXPECT_EQ(naive.usage().recomputed, 0);
+  EXPECT_NE(naive.completion.first_logits, full.completion.first_logits);
+  EXPECT_LT(naive.usage().flops, 0.2 * full.usage().flops);
+}
+
+TEST_P(Limits, NothingReusedMeansPlainPrefill) {
+  auto engine = engine_with(setting());
+  const Outcome full = ask_with(*engine, quilt.asked(), "full");
+  for (const char* policy : {"prefix", "naive", "sparsex"})
+    expect_equal(ask_with(*engine, quilt.asked(), policy), full);
+}
+
+TEST_P(Limits, SparseXWithEverythingIsFull) {
+  for (const int chunk : {512, 13}) {
+    auto engine = engine_with(setting(chunk));
+    warm(*engine, quilt.known());
+    const Outcome full = ask_with(*engine, quilt.asked(), "full");
+    for (const char* phase1 : {"all", "catchup"}) {
+      for (const char* l_star : {"0", "3"}) {
+        const Outcome all =
+            ask_with(*engine, quilt.asked(), "sparsex", {{"k", "1"}, {"phase1", phase1}, {"l_star", l_star}});
+        EXPECT_EQ(all.usage().recomputed, all.usage().reused);
+        expect_equal(all, full);
+        const Outcome few =
+            ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0.1"}, {"phase1", phase1}, {"l_star", l_star}});
+        EXPECT_LT(few.usage().recomputed, 60);
+        EXPECT_GT(few.usage().recomputed, 18);
+        EXPECT_NE(few.completion.first_logits, full.completion.first_logits) << "power: a small budget must differ";
+      }
+    }
+    // l* = L: every layer of the phase-1 pass is full, only the rows that leave the last layer are fewer.
+    expect_equal(
+        ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"phase1", "all"}, {"l_star", "6"}}, 1),
+        ask_with(*engine, quilt.asked(), "full", {}, 1));
+  }
+}
+
+TEST_P(Limits, SparseXWithNothingIsNaive) {
+  auto engine = engine_with(setting());
+  warm(*engine, quilt.known());
+  const Outcome naive = ask_with(*engine, quilt.asked(), "naive");
+  expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}}), naive);
+  expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "3"}}), naive);
+  EXPECT_NE(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "2"}}).completion.first_logits,
+            naive.completion.first_logits);
+}
+
+TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
+  std::vector<Outcome> outcomes;
+  for (const int chunk : {512, 50, 5}) {
+    auto engine = engine_with(setting(chunk));
+    warm(*engine, quilt.known());
+    for (const char* phase1 : {"all", "catchup"}) {
+      outcomes.push_back(
+          ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0.2"}, {"l_star", "3"}, {"phase1", phase1}}));
+    }
+  }
+  for (size_t i = 2; i < outcomes.size(); ++i) expect_equal(outcomes[i], outcomes[i % 2]);
+  EXPECT_NE(outcomes[0].completion.first_logits, outcomes[1].completion.first_logits);
+}
+
+TEST_P(Limits, CopiedEqualsZeroCopyToRounding) {
+  auto zero = engine_with({GetParam(), "zero-copy"}), copy = engine_with({GetParam(), "copy"});
+  for (Engine* engine : {zero.get(), copy.get()}) warm(*engine, quilt.known());
+  const Outcome full = ask_with(*zero, quilt.asked(), "full");
+  for (const char* policy : {"naive", "sparsex"}) {
+    const Outcome a = ask_with(*zero, quilt.asked(), policy), b = ask_with(*copy, quilt.asked(), policy);
+    EXPECT_EQ(a.usage().reused, b.usage().reused);
+    EXPECT_EQ(a.usage().recomputed, b.usage().recomputed);
+    EXPECT_LT(max_abs_difference(a.completion.first_logits, b.completion.first_logits), 2e-3);
+    EXPECT_EQ(a.ids, b.ids);
+    EXPECT_GT(max_abs_difference(a.completion.first_logits, full.completion.first_logits), 1e-2) << "power";
+  }
+}
+
+TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
+  auto engine = engine_with(setting());
+  warm(*engine, quilt.known());
+  const Outcome full = ask_with(*engine, quilt.asked(), "full");
+  // Published by an approximate request: question and answer, computed over placed pieces.
+  const Outcome naive = ask(*engine, request_of(quilt.asked(), "naive", 40));
+  EXPECT_EQ(naive.usage().reused, 187);
+  const Outcome again = ask_with(*engine, quilt.asked(), "prefix");
+  EXPECT_EQ(again.usage().prefix, 9);
+  expect_equal(again, full);
+}
+
+TEST_P(Limits, AnAnswerIsFoundInAnotherPrompt) {
+  auto engine = engine_with(setting());
+  const Outcome first = ask(*engine, request_of(quilt.asked(), "full", 60));
+  ASSERT_EQ(first.ids.size(), 60u);
+  const auto quoted = join({tokens(40, 77), first.ids, tokens(10, 78)});
+  const Outcome second = ask_with(*engine, quoted, "naive");
+  EXPECT_GE(second.usage().reused, 59);  // the last token's own KV was never computed
+  // Multi-turn: prompt and answer are one exact chain.
+  const auto turn = join({quilt.asked(), {first.ids.begin(), first.ids.end()}, tokens(12, 79)});
+  const Outcome next = ask_with(*engine, turn, "prefix");
+  EXPECT_EQ(next.usage().prefix, static_cast<int>(quilt.asked().size()) + 59);
+  expect_equal(next, ask_with(*engine, turn, "full"));
+}
+
+TEST_P(Limits, SaltsAndNameSpacesNeverMeet) {
+  auto engine = engine_with(setting());
+  Request mine = request_of(quilt.known(), "full", 0);
+  mine.cache_salt = "mine";
+  ask(*engine, mine);
+  for (const auto& [salt, name_space, found] :
+       {std::tuple("mine", "", true), {"yours", "", false}, {"", "", false}, {"mine", "other", false}}) {
+    Request request = request_of(quilt.asked(), "naive");
+    request.cache_salt = salt;
+    request.name_space = name_space;
+    request.publish = false;
+    const Outcome out = ask(*engine, request);
+    EXPECT_EQ(out.usage().reused + out.usage().prefix > 0, found) << salt << "/" << name_space;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Limits, testing::Values("reference", "auto"));
+
+// ---- Pool, queue, cancelling: what happens when things run out ----
+
+constexpr int64_t kTokenBytes = 2 * 6 * 2 * 32 * 4;  // of probe-1M, fp32
+
+TEST(Pool, OldRunsGoFirstAndResultsStay) {
+  const Quilt quilt;
+  auto large = engine_with({}), small = engine_with({}, 600 * kTokenBytes);
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t seed = 20; seed < 30; ++seed) {
+      const auto prompt = join({tokens(200, seed), quilt.question});
+      Request request = request_of(prompt, "prefix", 8);
+      expect_equal(ask(*small, request), ask_with(*large, prompt, "full", {}, 8));
+    }
+  }
+  EXPECT_GT(small->stats().evicted_runs, 0);
+  EXPECT_LE(small->stats().kv_pages_used, small->stats().kv_pages);
+}
+
+TEST(Pool, APromptThatCanNeverFitIsRefused) {
+  auto small = engine_with({}, 300 * kTokenBytes);
+  const auto refused = small->submit(request_of(tokens(400, 1)), std::make_shared<CollectingSink>());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kTooLong);
+  EXPECT_NE(refused.error().message.find("--kv-bytes"), std::string::npos);
+  ask(*small, request_of(tokens(200, 1)));  // and the engine goes on
+}
+
+TEST(Pool, PreemptedRequestsEndWithTheSameText) {
+  auto large = engine_with({}), small = engine_with({}, 700 * kTokenBytes);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  std::vector<Request> requests;
+  for (uint32_t seed = 40; seed < 44; ++seed) {
+    requests.push_back(request_of(tokens(120, seed), "full", 150));
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(small->submit(requests.back(), sinks.back()).ok());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const Completion done = sinks[i]->wait();
+    EXPECT_FALSE(done.error) << done.error->message;
+    EXPECT_EQ(sinks[i]->ids, ask(*large, requests[i]).ids) << i;
+  }
+  EXPECT_GT(small->stats().preemptions, 0u);
+}
+
+TEST(Pool, ALoneAnswerThatOutgrowsThePoolEndsWithAnError) {
+  auto small = engine_with({}, 300 * kTokenBytes);
+  const Outcome out = ask(*small, request_of(tokens(250, 1), "full", 400));
+  ASSERT_TRUE(out.completion.error);
+  EXPECT_EQ(out.completion.error->code, Code::kExhausted);
+  EXPECT_GT(out.ids.size(), 10u);
+  EXPECT_EQ(small->stats().running, 0);
+  ask(*small, request_of(tokens(100, 2)));
+}
+
+TEST(Queue, FullIsAnErrorAtOnce) {
+  EngineOptions options;
+  options.model = kModel;
+  options.max_queue = 2;
+  options.max_sequences = 1;
+  auto engine = open_for_test(options);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  int refused = 0;
+  for (int i = 0; i < 6; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    const auto id = engine->submit(request_of(tokens(100, 3), "full", 200), sinks.back());
+    if (!id.ok()) {
+      EXPECT_EQ(id.error().code, Code::kExhausted);
+      sinks.pop_back();
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 3);
+  for (auto& sink : sinks) EXPECT_FALSE(sink->wait().error);
+}
+
+TEST(Cancel, EndsPromptlyAndFreesEverything) {
+  auto engine = engine_with({"auto", "zero-copy", 16});
+  auto sink = std::make_shared<CollectingSink>();
+  const auto id = engine->submit(request_of(tokens(300, 3), "full", 3000), sink);
+  ASSERT_TRUE(id.ok());
+  sink->wait_for_tokens(3);
+  engine->cancel(*id);
+  EXPECT_EQ(sink->wait().finish, Finish::kCancelled);
+  engine->cancel(*id);  // again: ignored
+  engine->clear_cache();
+  EXPECT_EQ(engine->stats().running, 0);
+  ask(*engine, request_of(tokens(10, 3)));
+  engine->clear_cache();
+  ask(*engine, [] {
+    Request request = request_of(tokens(10, 4));
+    request.publish = false;
+    return request;
+  }());
+  EXPECT_EQ(engine->stats().kv_pages_used, 0);
+}
+
+TEST(Seeds, SameSeedSameTextWhateverElseRuns) {
+  auto engine = engine_with({"auto", "zero-copy", 32});
+  Request request = request_of(tokens(60, 6), "full", 40);
+  request.sampling.temperature = 1.2f;
+  request.sampling.seed = 99;
+  request.publish = false;
+  const auto alone = ask(*engine, request).ids;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    Request other = request;
+    other.sampling.seed = i == 2 ? 99 : 100 + static_cast<uint64_t>(i);
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine->submit(other, sinks.back()).ok());
+  }
+  for (auto& sink : sinks) sink->wait();
+  EXPECT_EQ(sinks[2]->ids, alone);
+  EXPECT_NE(sinks[0]->ids, alone);
+}
+
+}  // namespace
+}  // namespace kvilt
