@@ -9,10 +9,6 @@
 namespace kvilt {
 namespace {
 
-bool looks_like_marker(std::string_view t) {
-  return t.size() > 2 && ((t.front() == '<' && t.back() == '>') || (t.front() == '[' && t.back() == ']'));
-}
-
 size_t previous_character(std::string_view text, size_t at) {
   do --at;
   while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80);
@@ -33,8 +29,7 @@ Result<AddedTokens> AddedTokens::create(const TokenizerSpec& spec, const Vocabul
   const auto take = [&](const AddedToken& token) {
     const std::string_view text = vocabulary.piece(token.id);
     if (text.empty() || !is_utf8(text)) return;  // parts of characters would cut texts inside of characters
-    const bool user_defined = vocabulary.kind(token.id) == TokenKind::kUserDefined;
-    const bool is_text = user_defined && (spec.user_defined_is_text || !looks_like_marker(text));
+    const bool is_text = vocabulary.kind(token.id) == TokenKind::kUserDefined && vocabulary.is_text(token.id);
     added.entries_.push_back({token, is_text});
     added.add(token.normalized ? added.second_ : added.first_, text, static_cast<int32_t>(added.entries_.size() - 1));
   };

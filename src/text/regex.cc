@@ -64,6 +64,9 @@ Result<std::string> translate(std::string_view in) {
 struct MatchScratch {  // one per thread: PCRE2's match data and limits
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  MatchScratch() {
+    if (context != nullptr) pcre2_set_heap_limit(context, 64 << 10);  // KiB; only backtracking patterns need any
+  }
   ~MatchScratch() {
     pcre2_match_data_free(data);
     pcre2_match_context_free(context);

@@ -260,6 +260,42 @@ TEST(Tokenizer, UserDefinedMarkersNeedTrustAndRunsOfSpacesDoNot) {
   EXPECT_EQ(count(*make(spec), {}, "<tool_call>"), 1);
 }
 
+TEST(Tokenizer, WholePiecesAndMergesMakeNoMarker) {
+  // ignore_merges looks whole pieces up, here without a split before: the marker is a piece and must not be found.
+  TokenizerSpec spec = byte_spec();
+  spec.pre.clear();
+  spec.ignore_merges = true;
+  spec.merges.push_back("< >");  // into a marker that the vocabulary has
+  for (const auto& [text, kind] : {std::pair{"<tool_call>", TokenKind::kUserDefined}, {"<>", TokenKind::kControl}}) {
+    spec.tokens.push_back(text);
+    spec.kinds.push_back(kind);
+  }
+  const auto t = make(spec);
+  EXPECT_EQ(ids_of(*t, "<tool_call>").size(), 11u);
+  EXPECT_EQ(ids_of(*t, "<|im_end|>").size(), 10u);
+  EXPECT_EQ(ids_of(*t, "<>"), Ids({'<', '>'}));
+  EXPECT_EQ(ids_of(*t, "the"), Ids({*t->id_of("the")}));
+}
+
+TEST(Tokenizer, TokensThatAreHalfCharactersDoNotCutTexts) {
+  TokenizerSpec spec = byte_spec();
+  spec.tokens.push_back("\xA4");
+  spec.kinds.push_back(TokenKind::kUserDefined);
+  const auto t = make(spec);
+  EXPECT_EQ(ids_of(*t, "\xC3\xA4", {.parse_special = true}), Ids({0xC3, 0xA4}));
+}
+
+TEST(Tokenizer, StripsAndCollapsesSpacesWhereTheVocabularySaysSo) {
+  TokenizerSpec spec = spm_spec();
+  spec.remove_extra_spaces = true;
+  const auto t = make(spec);
+  EXPECT_EQ(t->decode(ids_of(*t, "  he   lo  ")), "he lo");
+  TokenizerSpec bytes = byte_spec();
+  bytes.pre.clear();
+  bytes.normalize.push_back({.kind = NormalizeStep::Kind::kStrip, .right = false});
+  EXPECT_EQ(ids_of(*make(bytes), " \n a "), Ids({'a', ' '}));
+}
+
 TEST(Tokenizer, RefusesBrokenSpecs) {
   const auto fails = [](auto&& change) {
     TokenizerSpec spec = byte_spec();

@@ -13,8 +13,9 @@ constexpr size_t kMaxTokens = 4 << 20;       // the largest vocabularies have 26
 constexpr size_t kMaxTokenBytes = 64 << 10;  // one token
 constexpr size_t kMaxArena = 1u << 30;
 
-bool is_piece(TokenKind kind) {
-  return kind == TokenKind::kNormal || kind == TokenKind::kUserDefined || kind == TokenKind::kUnused;
+// <...> or [...]: what a template puts between texts.
+bool looks_like_marker(std::string_view t) {
+  return t.size() > 2 && ((t.front() == '<' && t.back() == '>') || (t.front() == '[' && t.back() == ']'));
 }
 
 int hex(char c) {
@@ -65,7 +66,7 @@ Result<Vocabulary> Vocabulary::create(const TokenizerSpec& spec, bool byte_level
   v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_.size()));
   v.find_bytes(spec, byte_level);
   v.decode_all(spec, byte_level);
-  v.index();
+  v.index(spec.user_defined_is_text);
   if (byte_level) {
     for (int b = 0; b < 256; ++b) v.of_byte_[b] = v.find_piece(std::string(1, static_cast<char>(b)));
   }
@@ -103,20 +104,20 @@ void Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
   decoded_at_.push_back(static_cast<uint32_t>(decoded_.size()));
 }
 
-void Vocabulary::index() {
+void Vocabulary::index(bool user_defined_is_text) {
   const auto text_of = [this](int32_t id) { return piece(id); };
+  for (int32_t id = 0; id < size(); ++id) {
+    const TokenKind kind = kinds_[id];
+    is_text_.push_back(kind == TokenKind::kNormal || kind == TokenKind::kUnused ||
+                       (kind == TokenKind::kUserDefined && (user_defined_is_text || !looks_like_marker(piece(id)))));
+  }
   by_piece_.reserve(kinds_.size());
-  others_.reserve(
-      static_cast<size_t>(std::count_if(kinds_.begin(), kinds_.end(), [](TokenKind k) { return !is_piece(k); })));
+  others_.reserve(static_cast<size_t>(std::count(is_text_.begin(), is_text_.end(), false)));
   for (int32_t id = 0; id < size(); ++id) {
     const std::string_view text = piece(id);
     if (text.empty()) continue;
-    if (is_piece(kinds_[id])) {
-      by_piece_.add(text, id, text_of);  // of two equal tokens the first counts
-      longest_piece_ = std::max(longest_piece_, text.size());
-    } else {
-      others_.add(text, id, text_of);
-    }
+    (is_text(id) ? by_piece_ : others_).add(text, id, text_of);  // of two equal tokens the first counts
+    if (is_text(id)) longest_piece_ = std::max(longest_piece_, text.size());
   }
 }
 

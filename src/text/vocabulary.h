@@ -22,6 +22,8 @@ class Vocabulary {
   int size() const { return static_cast<int>(kinds_.size()); }
   bool contains(int32_t id) const { return id >= 0 && id < size(); }
   TokenKind kind(int32_t id) const { return kinds_[id]; }
+  // What any text may contain: no control, unknown or byte token, and no user-defined token that looks like a marker.
+  bool is_text(int32_t id) const { return is_text_[id]; }
   // As segmentation sees it: raw bytes if byte-level, else the vocabulary's spelling ("▁the").
   std::string_view piece(int32_t id) const { return slice(pieces_, piece_at_, id); }
   // As decoding gives it in mid-text.
@@ -39,11 +41,12 @@ class Vocabulary {
   }
   void find_bytes(const TokenizerSpec& spec, bool byte_level);
   void decode_all(const TokenizerSpec& spec, bool byte_level);
-  void index();
+  void index(bool user_defined_is_text);
 
   std::string pieces_, decoded_;
   std::vector<uint32_t> piece_at_, decoded_at_;  // size() + 1 each; decoded_at_ is empty if it is the same
   std::vector<TokenKind> kinds_;
+  std::vector<bool> is_text_;
   TextIndex by_piece_, others_;  // what segmentation may make, and the rest
   std::array<int32_t, 256> of_byte_{};
   size_t longest_piece_ = 0;
