@@ -125,6 +125,32 @@ TEST_F(ContentIndexTest, DomainsNeverMeet) {
   EXPECT_EQ(index_.find_prefix(text, same, 100).size(), 1u);
 }
 
+TEST_F(ContentIndexTest, OtherDomainsDoNotCrowdOut) {
+  const Ids text = fresh(64);
+  for (RunId id = 1; id <= 50; ++id) {
+    index_.insert(id, {.tokens = text, .domain = index_.domain("model", "space", std::to_string(id)), .exact = true});
+    index_.add_mark(id, 3, 7);
+    if (id != 20) continue;
+    insert(100, text, true);
+    index_.add_mark(100, 3, 7);
+  }
+  EXPECT_EQ(find(text).size(), 1u);
+  EXPECT_EQ(index_.find_prefix(text, domain_, 64).size(), 1u);
+  EXPECT_EQ(find(part(text, 3, 7), 32, 0, {{0, 4}}).size(), 1u);
+}
+
+TEST_F(ContentIndexTest, AFindThatBeginsEarlierIsNotTakenForATwin) {
+  const Ids head = fresh(10), text = fresh(60);
+  for (const int32_t shift : {0, 3, 7, 13}) {
+    ContentIndex index(HashSecret::fixed(1));
+    const DomainId domain = index.domain("m", "", "");
+    index.insert(1, {.tokens = join({fresh(16), text}), .domain = domain});
+    index.insert(2, {.tokens = join({fresh(shift), head, text}), .domain = domain});
+    const std::vector<Piece> expected{{2, shift, 70, 0}};
+    EXPECT_EQ(index.find_segments(join({head, text}), 0, domain, 32, {}), expected) << shift;
+  }
+}
+
 TEST_F(ContentIndexTest, DomainsStayApartWhenEveryKeyCollides) {
   ContentIndex index(HashSecret::fixed(1), {.key_bits = 0});
   const DomainId mine = index.domain("m", "", "mine"), theirs = index.domain("m", "", "theirs");
@@ -457,6 +483,31 @@ TEST_F(ContentIndexTest, RepetitionIsNotQuadratic) {
   cost_of(stairs, walk, {});
 }
 
+TEST_F(ContentIndexTest, LongWaysBackAreNotGoneAgainAndAgain) {
+  // Each window is known first from a text that ends right after it and begins far to the left.
+  std::mt19937 random(1);
+  Ids walk(15'000);
+  for (int32_t& id : walk) id = static_cast<int32_t>(random() % 50'000);
+  ContentIndex index(HashSecret::fixed(1), {.window = 4});
+  const DomainId domain = index.domain("m", "", "");
+  for (int32_t end = 6000; end <= 15'000; end += 8) {
+    index.insert(static_cast<RunId>(end), {.tokens = part(walk, end - 6000, end), .domain = domain});
+  }
+  SearchCost cost;
+  EXPECT_FALSE(index.find_segments(walk, 0, domain, 32, {}, &cost).empty());
+  EXPECT_LE(steps(cost) / 15'000, kMostSteps);
+}
+
+TEST_F(ContentIndexTest, AGrowingConversationIsOnePiece) {
+  // Each turn's prompt was cached as a whole: many nested runs; the longest is the one to take.
+  Ids conversation;
+  for (RunId turn = 1; turn <= 150; ++turn) {
+    conversation = join({conversation, fresh(100)});
+    insert(turn, conversation);
+  }
+  EXPECT_EQ(find(join({fresh(9), conversation, fresh(9)})), (std::vector<Piece>{{150, 0, 15'000, 9}}));
+}
+
 TEST_F(ContentIndexTest, NestedMarksCostNothing) {
   const Ids text = fresh(64);
   insert(1, text);
@@ -474,6 +525,7 @@ TEST_F(ContentIndexTest, RepetitiveTextDoesNotHideOthers) {
   for (RunId id = 2; id < 30; ++id) insert(id, newlines);
   EXPECT_EQ(find(prompt), (std::vector<Piece>{{1, 1, 46, 5}}));
   insert(31, mixed);  // a twin steps in when the first goes
+  insert(32, Ids(100, 7));
   index_.erase(1);
   EXPECT_EQ(find(prompt), (std::vector<Piece>{{31, 1, 46, 5}}));
   for (RunId id = 2; id < 30; ++id) index_.erase(id);

@@ -51,6 +51,7 @@ TEST(Coverage, ASeamMustPay) {
 TEST(Coverage, OverlapGoesToTheLongerButLeavesTheLeast) {
   EXPECT_EQ(chosen({range(0, 100, 1), range(90, 150, 2)}, 32), (Ranges{{0, 100, 1}, {100, 150, 2}}));
   EXPECT_EQ(chosen({range(0, 60, 1), range(50, 150, 2)}, 32), (Ranges{{0, 50, 1}, {50, 150, 2}}));
+  EXPECT_EQ(chosen({range(0, 40, 1), range(20, 150, 2)}, 32), (Ranges{{0, 32, 1}, {32, 150, 2}}));
   EXPECT_EQ(chosen({range(0, 33, 1), range(32, 64, 2)}, 32), (Ranges{{0, 32, 1}, {32, 64, 2}}));
 }
 

@@ -89,18 +89,20 @@ bool SegmentIndex::are_twins(const RunTable& runs, Posting a, Posting b) const {
          common_prefix(a_ids, b_ids) == static_cast<int32_t>(a_ids.size());
 }
 
-// `leaving` is no twin and about to be removed: a twin of it steps forward, or, if none is near, any (the list must not
-// be all twins).
+// `leaving` is no twin and about to be removed. A twin of it steps forward; if none is near and it was the last of the list that
+// is no twin, any does, so that a search still sees the list.
 void SegmentIndex::replace_by_twin(const RunTable& runs, uint64_t key, Posting leaving) {
+  int ordinary = 0;
+  windows_.visit(key, 2, [&](const Posting&) { return ++ordinary < 2; });
   uint32_t chosen = 0;
-  bool any = false;
+  bool twin = false, any = false;
   windows_.visit_twins(key, kMaxTwinsTried, [&](const Posting& other, uint32_t node) {
-    const bool twin = are_twins(runs, leaving, other);
+    twin = are_twins(runs, leaving, other);
     if (twin || !any) chosen = node;
     any = true;
     return !twin;
   });
-  if (any) windows_.promote(key, chosen);
+  if (twin || (any && ordinary == 1)) windows_.promote(key, chosen);
 }
 
 // One slide over one prompt.

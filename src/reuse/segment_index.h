@@ -38,7 +38,7 @@ class SegmentIndex {
  public:
   static constexpr int kMaxHits = 8;
   static constexpr int kMaxTwinsTried = 32;
-  static constexpr int64_t kCreditPerToken = 64, kFirstCredit = 4096;
+  static constexpr int64_t kCreditPerToken = 256, kFirstCredit = 4096;
 
   SegmentIndex(const HashSecret& secret, int32_t window, uint64_t key_mask)
       : secret_(secret), hash_(secret, window), key_mask_(key_mask) {}
