@@ -4,105 +4,40 @@
 // Figures are of the best iteration: the machines are shared. Shapes are those of Qwen2.5-0.5B: H 14, G 2, E 64.
 // Run:        attend_bench --benchmark_filter=prefill
 #include <benchmark/benchmark.h>
-#include <immintrin.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <ctime>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "kernels/reference/attend.h"
-#include "kernels/x86/attend.h"
+#include "kernels/dispatch.h"
+#include "kernels/peak.h"
 #include "tensor/view.h"
 
 namespace kvilt {
 namespace {
 
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-template <class F>
-double best_of(int count, const F& f) {
-  double best = 1e30;
-  for (int i = 0; i < count; ++i) {
-    const double start = seconds();
-    f();
-    best = std::min(best, seconds() - start);
-  }
-  return best;
-}
-
-// ---- What the machine can do ----------------------------------------------------------------------------------------
-
-__attribute__((target("avx512f"))) float fma_loop_avx512(int64_t rounds) {
-  __m512 x[12];
-  for (auto& y : x) y = _mm512_set1_ps(1);
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-  for (int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (auto& y : x) y = _mm512_fmadd_ps(y, a, b);
-  }
-  for (auto& y : x) x[0] = _mm512_add_ps(x[0], y);
-  return _mm512_cvtss_f32(x[0]);
-}
-
-__attribute__((target("avx2,fma"))) float fma_loop_avx2(int64_t rounds) {
-  __m256 x[12];
-  for (auto& y : x) y = _mm256_set1_ps(1);
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-  for (int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (auto& y : x) y = _mm256_fmadd_ps(y, a, b);
-  }
-  for (auto& y : x) x[0] = _mm256_add_ps(x[0], y);
-  return _mm256_cvtss_f32(x[0]);
-}
-
-bool has_avx512() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"); }
-
-// Flops a second of all threads of the pool together.
-double fma_peak(ThreadPool& pool) {
-  constexpr int64_t kRounds = 2'000'000;
-  const double lanes = has_avx512() ? 16 : 8;
-  const double time = best_of(5, [&] {
-    pool.parallel_for(pool.size(), [&](int64_t, int) {
-      benchmark::DoNotOptimize(has_avx512() ? fma_loop_avx512(kRounds) : fma_loop_avx2(kRounds));
-    });
-  });
-  return pool.size() * kRounds * 12 * 2 * lanes / time;
-}
-
-// Bytes a second that all threads read of one array of `bytes`.
-double read_bandwidth(ThreadPool& pool, size_t bytes) {
-  const Buffer buffer(bytes);
-  std::fill_n(buffer.as<int64_t>(), bytes / 8, 1);
-  const int64_t parts = 16 * pool.size(), words = static_cast<int64_t>(bytes / 8) / parts;
-  const double time = best_of(5, [&] {
-    pool.parallel_for(parts, [&](int64_t part, int) {
-      const int64_t* p = buffer.as<int64_t>() + part * words;
-      int64_t sum[8] = {};
-      for (int64_t i = 0; i + 8 <= words; i += 8) {
-        for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
-      }
-      for (const int64_t s : sum) benchmark::DoNotOptimize(s);
-    });
-  });
-  return static_cast<double>(bytes) / time;
+// One thread: its own CPU time, since others use the machine too. Several: the wall clock.
+double seconds(int threads) {
+  timespec now;
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 // ---- Problems -------------------------------------------------------------------------------------------------------
 
-using AttendFunction = decltype(&reference::attend);
-
 struct Case {
-  AttendFunction attend;
+  const Backend* backend = nullptr;
   int threads = 1;
   int rows = 1, keys = 1;  // the rows are the last of the keys
   int E = 64;
   DType kv = DType::kF32;
-  int pieces = 1;      // spans, each with its own shift if more than one
-  int recomputed = 0;  // per cent of the keys, scattered, that need no rotation
+  int pieces = 1;        // spans, each with its own shift if more than one
+  int page = INT32_MAX;  // longest span
+  int recomputed = 0;    // per cent of the keys, scattered, that need no rotation
 };
 
 constexpr int kHeads = 14, kGroups = 2;
@@ -152,7 +87,7 @@ void make(const Case& c, Problem& p) {
       const int piece = static_cast<int>(int64_t{j} * c.pieces / c.keys);
       const bool fresh = static_cast<int>(random() % 100) < c.recomputed;
       int end = j + 1;
-      while (c.recomputed == 0 && end < c.keys && int64_t{end} * c.pieces / c.keys == piece) ++end;
+      while (c.recomputed == 0 && end < c.keys && end % c.page != 0 && int64_t{end} * c.pieces / c.keys == piece) ++end;
       const size_t skip = dtype_bytes(c.kv, static_cast<size_t>(j) * E);
       p.spans[g].push_back(
           {k + skip, v + skip, c.pieces == 1 || fresh ? nullptr : p.rotations[piece].data(), j, end - j});
@@ -168,20 +103,32 @@ void make(const Case& c, Problem& p) {
   }
 }
 
+const MachinePeak& peak_of(const Backend& backend, ThreadPool& pool) {
+  static std::map<std::pair<std::string, int>, MachinePeak> known;
+  const auto [entry, missing] = known.try_emplace({std::string(backend.name()), pool.size()});
+  if (missing) entry->second = measure_peak(backend, pool);
+  return entry->second;
+}
+
 void run_case(benchmark::State& state, const Case& c) {
   ThreadPool pool(c.threads);
   Problem p;
   make(c, p);
   double best = 1e30;
-  for (auto _ : state) best = std::min(best, best_of(1, [&] { c.attend(p.shape, p.tasks, pool); }));
+  for (auto _ : state) {
+    const double start = seconds(c.threads);
+    c.backend->attend(p.shape, p.tasks, pool);
+    best = std::min(best, seconds(c.threads) - start);
+  }
+  const MachinePeak& peak = peak_of(*c.backend, pool);
   const double pairs = kHeads * (static_cast<double>(c.rows) * (c.keys - c.rows) + 0.5 * c.rows * (c.rows + 1.0));
   const double flops = 4 * c.E * pairs, bytes = 2.0 * kGroups * static_cast<double>(dtype_bytes(c.kv, c.keys)) * c.E;
   state.counters["best_us"] = best * 1e6;
   state.counters["GFLOPs"] = flops / best * 1e-9;
-  state.counters["of_peak"] = flops / best / fma_peak(pool);
+  state.counters["of_peak"] = flops / best * 1e-9 / peak.fp32_gflops;
   if (c.rows == 1) {
     state.counters["GBs"] = bytes / best * 1e-9;
-    state.counters["of_read"] = bytes / best / read_bandwidth(pool, static_cast<size_t>(bytes));
+    state.counters["of_read"] = bytes / best * 1e-9 / peak.read_gbs;
   }
 }
 
@@ -191,29 +138,33 @@ void add(const std::string& name, const Case& c) {
       ->UseRealTime();
 }
 
-void add_all(const std::string& isa, AttendFunction attend) {
+void add_all(const Backend* backend) {
+  const std::string isa(backend->name());
   for (const int T : {512, 2048, 8192}) {
-    add("prefill/" + isa + "/T:" + std::to_string(T), {.attend = attend, .rows = T, .keys = T});
+    add("prefill/" + isa + "/T:" + std::to_string(T), {.backend = backend, .rows = T, .keys = T});
   }
-  add("prefill/" + isa + "/T:4096/bf16", {.attend = attend, .rows = 4096, .keys = 4096, .kv = DType::kBF16});
-  add("prefill/" + isa + "/T:4096/threads:2", {.attend = attend, .threads = 2, .rows = 4096, .keys = 4096});
+  add("prefill/" + isa + "/T:4096/bf16", {.backend = backend, .rows = 4096, .keys = 4096, .kv = DType::kBF16});
+  add("prefill/" + isa + "/T:4096/threads:2", {.backend = backend, .threads = 2, .rows = 4096, .keys = 4096});
   for (const int E : {32, 80, 128}) {
-    add("prefill/" + isa + "/T:2048/E:" + std::to_string(E), {.attend = attend, .rows = 2048, .keys = 2048, .E = E});
+    add("prefill/" + isa + "/T:2048/E:" + std::to_string(E), {.backend = backend, .rows = 2048, .keys = 2048, .E = E});
   }
   for (const int pieces : {1, 16, 64}) {
-    const Case placed{.attend = attend, .rows = 512, .keys = 8192, .pieces = pieces};
+    const Case placed{.backend = backend, .rows = 512, .keys = 8192, .pieces = pieces};
     add("pieces/" + isa + "/rows:512/keys:8192/pieces:" + std::to_string(pieces), placed);
-    const Case decode{.attend = attend, .keys = 8192, .pieces = pieces};
+    const Case decode{.backend = backend, .keys = 8192, .pieces = pieces};
     add("pieces/" + isa + "/decode/keys:8192/pieces:" + std::to_string(pieces), decode);
   }
   add("pieces/" + isa + "/rows:512/keys:8192/pieces:64/recomputed:15",
-      {.attend = attend, .rows = 512, .keys = 8192, .pieces = 64, .recomputed = 15});
+      {.backend = backend, .rows = 512, .keys = 8192, .pieces = 64, .recomputed = 15});
+  add("prefill/" + isa + "/T:2048/page:32", {.backend = backend, .rows = 2048, .keys = 2048, .page = 32});
+  add("decode/" + isa + "/F32/keys:2048/page:32", {.backend = backend, .keys = 2048, .page = 32});
+  add("decode/" + isa + "/F32/keys:32768/page:32", {.backend = backend, .keys = 32768, .page = 32});
   for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const int keys : {2048, 32768}) {
       for (const int threads : {1, 2}) {
         const std::string name = "/keys:" + std::to_string(keys) + "/threads:" + std::to_string(threads);
         add("decode/" + isa + "/" + std::string(dtype_info(kv).name) + name,
-            {.attend = attend, .threads = threads, .keys = keys, .kv = kv});
+            {.backend = backend, .threads = threads, .keys = keys, .kv = kv});
       }
     }
   }
@@ -225,8 +176,9 @@ void add_all(const std::string& isa, AttendFunction attend) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  kvilt::add_all("avx2", kvilt::avx2::attend);
-  if (kvilt::has_avx512()) kvilt::add_all("avx512", kvilt::avx512::attend);
+  for (const std::string_view name : kvilt::backend_names()) {
+    if (name != "reference") kvilt::add_all(*kvilt::find_backend(name));
+  }
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

@@ -266,8 +266,9 @@ std::vector<int32_t> scattered(int32_t keys, int every, uint32_t seed) {
 TEST_P(Attend, EveryHeadSizeGroupAndDtype) {
   ThreadPool pool(2);
   uint32_t seed = 0;
-  for (const int E : {8, 20, 32, 64, 80, 128}) {
-    for (const int group : {1, 3, 7, 8}) {
+  for (const int E : {8, 20, 32, 64, 80, 96, 128, 256}) {
+    for (const int group : {1, 3, 7, 8, 16}) {
+      if (E > 128 && group > 3) continue;
       for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16}) {
         SCOPED_TRACE(testing::Message() << "E " << E << " group " << group << " " << dtype_info(kv).name);
         ++seed;
@@ -381,18 +382,24 @@ Problem quilt(std::vector<std::vector<float>>& rotations, DType kv, RopePairs pa
 TEST_P(Attend, SpansDoNotMatter) {
   ThreadPool pool(2);
   for (const DType kv : {DType::kF32, DType::kBF16}) {
-    std::vector<std::vector<float>> rotations;
-    Problem p = quilt(rotations, kv, RopePairs::kHalves, scattered(1300, 9, 3), 50);
-    p.mask = {.sink = 70, .window = 600, .dense_from = 1290};
-    const Output whole = p.run(GetParam(), pool);
-    std::mt19937 random(5);
-    EXPECT_TRUE(whole == p.run(GetParam(), pool, p.spans(1)));
-    for (const int longest : {2, 37, 64, 100, 300})
-      EXPECT_TRUE(whole == p.run(GetParam(), pool, p.spans(longest, &random)));
-    // Power: one key moved by one position changes the bits.
-    std::vector<KvSpan> wrong = p.spans(1);
-    std::swap(wrong[3].k, wrong[4].k);
-    EXPECT_FALSE(whole == p.run(GetParam(), pool, wrong));
+    for (const auto& rows : {scattered(1300, 9, 3), std::vector<int32_t>{1299}}) {  // prefill, decode
+      std::vector<std::vector<float>> rotations;
+      Problem p = quilt(rotations, kv, RopePairs::kHalves, rows, 50);
+      for (int64_t j = 640; j < 900; ++j) {  // and a stretch without holes
+        p.absent[j] = false;
+        p.rotation[j] = nullptr;
+      }
+      p.mask = {.sink = 70, .window = 600, .dense_from = 1290};
+      const Output whole = p.run(GetParam(), pool);
+      std::mt19937 random(5);
+      EXPECT_TRUE(whole == p.run(GetParam(), pool, p.spans(1)));
+      for (const int longest : {2, 37, 64, 100, 300}) {
+        EXPECT_TRUE(whole == p.run(GetParam(), pool, p.spans(longest, &random))) << "spans of up to " << longest;
+      }
+      std::vector<KvSpan> wrong = p.spans(1);  // power: two keys change places
+      std::swap(wrong[3].k, wrong[4].k);
+      EXPECT_FALSE(whole == p.run(GetParam(), pool, wrong));
+    }
   }
 }
 

@@ -20,6 +20,7 @@ namespace {
 constexpr int kTileLines = 128;  // gathering 64 keys costs as much as 4 lines of them: 3 % at 128
 constexpr int kSuperBlock = 8;   // blocks, 512 positions: an item of decode worth 10 us; merging is 1 % of it
 constexpr int kItemsPerThread = 4;
+constexpr int kFewLines = 16, kMaxRuns = 4;  // see add_values
 
 // Floats of a TileState of `lines` lines.
 size_t state_floats(const TileShape& shape, int lines) {
@@ -41,6 +42,16 @@ float* thread_floats(size_t count) {
   thread_local Buffer buffer;
   if (buffer.bytes() < count * sizeof(float)) buffer = Buffer(count * sizeof(float));
   return buffer.as<float>();
+}
+
+// Runs of columns in [first, last) whose values lie one after the other in memory.
+int count_runs(const KeyBlock& block, int first, int last) {
+  int runs = 0;
+  for (int j = first; j < last; ++runs) {
+    while (j < last && (block.present >> j & 1) == 0) ++j;
+    if (j < last) j = block.run_end[j];
+  }
+  return runs;
 }
 
 // Rows [first, first + count) of a task, and the super-blocks [super_first, super_last) of their keys.
@@ -168,6 +179,7 @@ class Attention {
 
   void attend_tile(const Item& item) const;
   void attend_block(const Item& item, const Walk& walk, const Scratch& scratch, BlockScores& scores) const;
+  void add_values(const Walk& walk, int lines, const Scratch& scratch) const;
   void finish(const Item& item, const TileState& whole) const;
   void run_split(ThreadPool& pool);
 
@@ -184,20 +196,32 @@ void Attention::attend_block(const Item& item, const Walk& walk, const Scratch& 
   const KeyBlock& block = walk.block();
   scores.compute(block, walk.wanted(), block.v, scratch.s);
   isa_.softmax(shape_, item.count, walk.visible(), scratch.s, scratch.part, scratch.scale_back);
-  ValueTile v;
-  v.first = __builtin_ctzll(walk.wanted());
-  v.last = kBlock - __builtin_clzll(walk.wanted());
-  v.ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->k;
-  if (shape_.kv == Element::kF32 && shape_.width == shape_.E &&
-      block.run_end[v.first] >= v.last) {  // as it lies in memory
-    v.data = static_cast<const float*>(block.v[v.first]);
-    v.stride = shape_.E;
-  } else {
+  add_values(walk, lines, scratch);
+}
+
+// Values that lie together in memory are used from there. For a few lines that holds for each of a few runs of them (pages):
+// loading and storing the sums once more per run is cheaper than copying 64 values. It changes no bit: the order is the same.
+void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) const {
+  const KeyBlock& block = walk.block();
+  const int first = __builtin_ctzll(walk.wanted()), last = kBlock - __builtin_clzll(walk.wanted());
+  const void* const* ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->k;
+  int runs = kMaxRuns + 1;
+  if (shape_.kv == Element::kF32 && shape_.width == shape_.E) runs = count_runs(block, first, last);
+  if (runs > (lines <= kFewLines ? kMaxRuns : 1)) {
     isa_.gather_values(shape_, block.v, scratch.v);
-    v.data = scratch.v + int64_t{v.first} * shape_.width;
-    v.stride = shape_.width;
+    const ValueTile all{first, last, scratch.v + int64_t{first} * shape_.width, shape_.width, ahead};
+    isa_.add_values(shape_, lines, scratch.s, all, scratch.scale_back, scratch.part.acc);
+    return;
   }
-  isa_.add_values(shape_, lines, scratch.s, v, scratch.scale_back, scratch.part.acc);
+  for (int j = first; j < last; ++j) {
+    if ((block.present >> j & 1) == 0) continue;
+    const int end = std::min<int>(block.run_end[j], last);
+    const ValueTile run{j, end, static_cast<const float*>(block.v[j]), shape_.E,
+                        ahead == nullptr ? nullptr : ahead + j};
+    isa_.add_values(shape_, lines, scratch.s, run, scratch.scale_back, scratch.part.acc);
+    if (end < last) std::fill_n(scratch.scale_back, lines, 1.0f);
+    j = end - 1;
+  }
 }
 
 void Attention::finish(const Item& item, const TileState& whole) const {
