@@ -194,6 +194,36 @@ TEST(TokenizerVectors, RealModel) {
   EXPECT_EQ(t->decode(*ids, true), "user\n<|im_end|>hi\n");
 }
 
+// Qwen3 has Qwen2.5's vocabulary and 26 added tokens.
+TEST(TokenizerVectors, Qwen3) {
+  SKIP_WITHOUT_SHARED();
+  const std::string folder = kShared + "/qwen2.5/";
+  TokenizerSpec spec =
+      from_pair(folder + "vocab.json", folder + "merges.txt", kShared + "/qwen3/tokenizer_config.json");
+  spec.pre = "qwen2";
+  const auto t = finish(std::move(spec));
+  check_vectors(t.get(), "qwen2");
+  EXPECT_EQ(*t->encode("<think>", {.parse_special = true}), Ids({151667}));
+  EXPECT_GT(t->encode("<think>")->size(), 1u) << "a marker, though Qwen3 does not call it special";
+}
+
+TEST(TokenizerVectors, LargeVocabulariesAgainstHuggingFace) {
+  SKIP_WITHOUT_SHARED();
+  const Json all = Json::parse(file_text("tests/data/tokenizers/large.vectors.json").value_or("{}"));
+  EXPECT_EQ(all.size(), 4u);
+  for (const auto& [name, rows] : all.items()) {
+    const auto t = from_hf(kShared + "/" + name);
+    ASSERT_NE(t, nullptr) << name;
+    EXPECT_GE(rows.size(), 40u);
+    for (const Json& row : rows) {
+      EXPECT_EQ(*t->encode(row[0].get<std::string>(), {.parse_special = true}), row[1].get<Ids>())
+          << name << ": " << row[0];
+      EXPECT_EQ(t->decode(row[1].get<Ids>()), row[2].get<std::string>()) << name << ": " << row[0];
+      EXPECT_EQ(t->decode(row[1].get<Ids>(), true), row[3].get<std::string>()) << name << ": " << row[0];
+    }
+  }
+}
+
 TEST(TokenizerVectors, Gpt2) {
   SKIP_WITHOUT_SHARED();
   TokenizerSpec spec = from_pair(kShared + "/gpt2/vocab.json", kShared + "/gpt2/merges.txt", "");

@@ -1,6 +1,7 @@
 """Makes small vocabularies and what Hugging Face's tokenizers makes of texts with them (see README.md).
 
-usage: python make_vectors.py TEXT_FILE [more ...]     trains on the files' first megabyte, writes beside itself
+usage: python make_vectors.py TEXT_FILE [more ...]       trains on the files' first megabyte, writes beside itself
+       python make_vectors.py --large NAME=FOLDER ...    vectors of vocabularies that are too large to be here
 needs: tokenizers 0.23 from PyPI
 """
 
@@ -156,7 +157,23 @@ def run(name, base, cases, decoder, seed):
     (HERE / f"{name}.vectors.json").write_text(f'{{"decoder":{json.dumps(decoder)},"cases":[\n{lines}\n]}}\n')
 
 
+def large(folders):
+    out = {}
+    for number, (name, folder) in enumerate(f.split("=", 1) for f in folders):
+        tk = Tokenizer.from_file(str(pathlib.Path(folder) / "tokenizer.json"))
+        tk.no_truncation()
+        rows = []
+        for text in texts(40, 3000 + number):
+            ids = tk.encode(text, add_special_tokens=False).ids
+            rows.append([text, ids, tk.decode(ids, skip_special_tokens=False), tk.decode(ids, skip_special_tokens=True)])
+        out[name] = rows
+    lines = ",\n".join(f"{json.dumps(name)}:{json.dumps(rows, separators=(',', ':'))}" for name, rows in out.items())
+    (HERE / "large.vectors.json").write_text("{" + lines + "}\n")
+
+
 def main():
+    if sys.argv[1] == "--large":
+        return large(sys.argv[2:])
     corpus = [pathlib.Path(f).read_text(errors="replace")[:1_000_000] for f in sys.argv[1:]]
     corpus = [line for text in corpus for line in text.splitlines(keepends=True)] + texts(300, 99) * 3
     run("byte-level", byte_level_base(corpus), BYTE_CASES, BYTES, 1000)
