@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "base/runs.h"
 #include "kvilt/result.h"
 #include "model/config.h"
-#include "base/runs.h"
 
 namespace kvilt {
 
