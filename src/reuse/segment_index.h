@@ -6,9 +6,9 @@
 //             Text that is cached often costs no more to find: of windows with equal surroundings (twins) one is looked
 //             at.
 // Invariants: nothing is returned that was not compared; a run of another domain is never returned.
-// Guarantee:  a common run of 2W - 1 tokens or more holds a whole indexed window, so it is met, as long as no window of
-// it stands in
-//             more than kMaxHits different surroundings (then the most recent ones are tried).
+// Guarantee:  a common run of 2W - 1 tokens or more holds a whole indexed window, so it is met. Two limits keep the work bounded: of a
+//             window that stands in more than kMaxHits different surroundings the most recent ones are tried, and where a text
+//             repeats itself so much that the credit is spent, what is covered already is not looked at for something longer.
 // Threads:    one owner; find() is const and keeps nothing.
 // Cost:       a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens beside
 // those that the
