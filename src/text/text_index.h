@@ -1,7 +1,6 @@
 // text/text_index.h: a hash of short texts, and a set of ids found by their texts.
-// Idea:       open addressing over 8-byte slots; a slot's tag saves most comparisons. A Qwen vocabulary of 151,665
-// tokens is
-//             indexed in a fifth of the time of std::unordered_map, which is what a server's start waits for.
+// Idea:       open addressing over 8-byte slots; a slot's tag saves most comparisons, and no node is allocated. Indexing a
+//             Qwen vocabulary is what a server's start waits for: 0.12 s of CPU with its merges (151,665 tokens).
 // Threads:    read by any thread once filled.
 #pragma once
 
