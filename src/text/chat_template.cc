@@ -201,6 +201,7 @@ RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs
   const auto define = [&](std::string_view name, const Json& json) {
     if (!json.is_discarded()) interpreter.define(name, converter.convert(json));
   };
+  for (const auto& [name, token] : inputs.special_tokens) interpreter.define(name, jinja::make_trusted(meter, token));
   define("messages", inputs.messages);
   define("tools", inputs.tools);
   define("documents", inputs.documents);

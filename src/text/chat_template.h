@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvilt/result.h"
@@ -60,7 +61,8 @@ struct ChatInputs {
   nlohmann::ordered_json extra = nlohmann::ordered_json::object();  // template kwargs such as enable_thinking
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;
-  std::vector<Mark> marks;     // those of one string must not overlap
+  std::vector<std::pair<std::string, std::string>> special_tokens;  // more trusted names, e.g. unk_token
+  std::vector<Mark> marks;                                          // those of one string must not overlap
   std::optional<int64_t> now;  // seconds since 1970, for strftime_now; none: the clock
 };
 

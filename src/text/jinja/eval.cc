@@ -206,7 +206,8 @@ Value Interpreter::bind_method(const Value& self, const Builtin& method) {
 
 Value Interpreter::loop_attribute(const Loop& loop, std::string_view name) {
   const auto number = [](size_t n) { return Value(static_cast<int64_t>(n)); };
-  const size_t size = loop.items.size(), i = loop.index;
+  const std::vector<Value>& items = loop.items->items;
+  const size_t size = items.size(), i = loop.index;
   if (name == "index") return number(i + 1);
   if (name == "index0") return number(i);
   if (name == "revindex") return number(size - i);
@@ -216,18 +217,19 @@ Value Interpreter::loop_attribute(const Loop& loop, std::string_view name) {
   if (name == "length") return number(size);
   if (name == "depth") return number(static_cast<size_t>(loop.depth));
   if (name == "depth0") return number(static_cast<size_t>(loop.depth - 1));
-  if (name == "previtem") return i > 0 ? loop.items[i - 1] : Value::undefined("there is no previous item");
-  if (name == "nextitem") return i + 1 < size ? loop.items[i + 1] : Value::undefined("there is no next item");
+  if (name == "previtem") return i > 0 ? items[i - 1] : Value::undefined("there is no previous item");
+  if (name == "nextitem") return i + 1 < size ? items[i + 1] : Value::undefined("there is no next item");
   return Value::undefined("");
 }
 
 Value Interpreter::attribute(const Value& object, std::string_view name) {
+  meter_.step(4);  // may make a bound method or a message
   if (object.is_undefined()) fail("{}", why_undefined(object));
   if (object.is(Kind::kObject)) {
     const Object* target = object.object().get();
     if (const auto* space = dynamic_cast<const Namespace*>(target)) {
       const Value* field = space->find(name);
-      return field ? *field : Value::undefined(fmt::format("'Namespace object' has no attribute '{}'", name));
+      return field ? *field : Value::undefined(fmt::format("'Namespace object' has no attribute '{}'", shorten(name)));
     }
     if (const auto* loop = dynamic_cast<const Loop*>(target)) {
       Value value = loop_attribute(*loop, name);
@@ -241,10 +243,11 @@ Value Interpreter::attribute(const Value& object, std::string_view name) {
   if (const Builtin* method = find_method(object, name)) return bind_method(object, *method);
   if (object.is_dict())
     if (const Value* value = find_key(meter_, object.dict(), name)) return *value;
-  return Value::undefined(fmt::format("'{} object' has no attribute '{}'", type_name(object), name));
+  return Value::undefined(fmt::format("'{} object' has no attribute '{}'", type_name(object), shorten(name)));
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
+  meter_.step(4);
   if (object.is_undefined()) fail("{}", why_undefined(object));
   if (object.is_dict()) {
     if (const Value* value = find_key(meter_, object.dict(), key)) return *value;
@@ -264,11 +267,12 @@ Value Interpreter::item(const Value& object, const Value& key) {
   }
   if (key.is_text()) {  // a dict without that key: Jinja tries the attribute next
     if (const Builtin* method = find_method(object, key.text().bytes)) return bind_method(object, *method);
-    return Value::undefined(fmt::format("'{} object' has no attribute '{}'", type_name(object), key.text().bytes));
+    return Value::undefined(
+        fmt::format("'{} object' has no attribute '{}'", type_name(object), shorten(key.text().bytes)));
   }
   TextBuilder shown;
   append_repr(meter_, key, shown);
-  return Value::undefined(fmt::format("'{} object' has no element {}", type_name(object), shown.take().bytes));
+  return Value::undefined(fmt::format("'{} object' has no element {}", type_name(object), shorten(shown.take().bytes)));
 }
 
 Value Interpreter::attribute_path(const Value& object, const Value& path, const Value* otherwise) {

@@ -35,7 +35,7 @@ Interpreter::~Interpreter() {
   for (auto& scope : captured_) scope->variables.clear();
   for (auto& object : objects_) {
     if (auto* loop = dynamic_cast<Loop*>(object.get())) {
-      loop->items.clear();
+      loop->items.reset();
       loop->last_changed = Value();
     } else if (auto* cycler = dynamic_cast<Cycler*>(object.get())) {
       cycler->items.clear();
@@ -54,24 +54,40 @@ Text Interpreter::run(const Template& tmpl) {
   return capture(tmpl.body, top);
 }
 
-Text Interpreter::capture(const Body& body, const ScopePtr& scope) {
-  TextBuilder inner;
-  TextBuilder* const outer = std::exchange(out_, &inner);
-  try {
-    exec(body, scope);
-  } catch (...) {
-    out_ = outer;
-    throw;
+// Redirects the output while it lives; what it holds is charged.
+class Interpreter::Capture {
+ public:
+  explicit Capture(Interpreter& in) : in_(in), outer_(std::exchange(in.out_, this)) {}
+  ~Capture() {
+    in_.meter_.release(held_);
+    in_.out_ = outer_;
   }
-  out_ = outer;
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  void write(const Value& value) {
+    append_str(in_.meter_, value, builder_);
+    const size_t most = in_.meter_.limits().output_bytes;
+    if (builder_.size() > most) fail("the chat template writes more than {} bytes", most);
+    in_.meter_.hold(builder_.size() - held_);
+    held_ = builder_.size();
+  }
+  Text take() { return builder_.take(); }
+
+ private:
+  Interpreter& in_;
+  Capture* const outer_;
+  TextBuilder builder_;
+  size_t held_ = 0;
+};
+
+Text Interpreter::capture(const Body& body, const ScopePtr& scope) {
+  Capture inner(*this);
+  exec(body, scope);
   return inner.take();
 }
 
-void Interpreter::output(const Value& value) {
-  append_str(meter_, value, *out_);
-  if (out_->size() > meter_.limits().output_bytes)
-    fail("the chat template writes more than {} bytes", meter_.limits().output_bytes);
-}
+void Interpreter::output(const Value& value) { out_->write(value); }
 
 Interpreter::Flow Interpreter::exec(const Body& body, const ScopePtr& scope) {
   for (const StmtPtr& statement : body) {
@@ -149,27 +165,28 @@ void Interpreter::exec_for(const Stmt& statement, const ScopePtr& scope, const V
   loop->statement = &statement;
   loop->scope = scope;
   loop->depth = depth;
-  loop->items = iterate(meter_, iterable);
+  loop->items = iterate_shared(meter_, iterable);
   if (statement.condition) {
     std::vector<Value> kept;
-    for (Value& item : loop->items) {
+    for (const Value& item : loop->items->items) {
       const ScopePtr inner = std::make_shared<Scope>();
       inner->parent = scope;
       assign(*statement.target, item, inner);
-      if (truthy(eval(*statement.condition, inner))) kept.push_back(std::move(item));
+      if (truthy(eval(*statement.condition, inner))) kept.push_back(item);
     }
-    loop->items = std::move(kept);
+    loop->items = std::get<ListPtr>(make_list(meter_, std::move(kept)).data);
   }
-  for (size_t i = 0; i < loop->items.size(); ++i) {
+  const std::vector<Value>& items = loop->items->items;
+  for (size_t i = 0; i < items.size(); ++i) {
     meter_.step();
     loop->index = i;
     const ScopePtr inner = std::make_shared<Scope>();
     inner->parent = scope;
     inner->set("loop", Value(ObjectPtr(loop)));
-    assign(*statement.target, loop->items[i], inner);
+    assign(*statement.target, items[i], inner);
     if (exec(statement.body, inner) == Flow::kBreak) break;
   }
-  if (loop->items.empty()) exec(statement.otherwise, scope);
+  if (items.empty()) exec(statement.otherwise, scope);
 }
 
 void Interpreter::assign(const Expr& target, Value value, const ScopePtr& scope) {
@@ -264,15 +281,8 @@ Value Interpreter::call_macro(const Macro& macro, CallArgs args) {
 Value Interpreter::call_loop(Loop& loop, const CallArgs& args) {
   if (!loop.statement->recursive) fail("The loop must have the 'recursive' marker to be called recursively.");
   if (args.positional.size() != 1 || !args.named.empty()) fail("loop() takes the items of the next level");
-  TextBuilder inner;
-  TextBuilder* const outer = std::exchange(out_, &inner);
-  try {
-    exec_for(*loop.statement, loop.scope, args.positional[0], loop.depth + 1);
-  } catch (...) {
-    out_ = outer;
-    throw;
-  }
-  out_ = outer;
+  Capture inner(*this);
+  exec_for(*loop.statement, loop.scope, args.positional[0], loop.depth + 1);
   return make_text(meter_, inner.take());
 }
 

@@ -279,7 +279,7 @@ Value attr(In in, Self s, Args a) {
   const Text& name = text_argument(*a[0], "attribute name");
   if (s.is_dict()) {  // Python's getattr finds methods only, not keys
     if (find_method(s, name.bytes)) return in.attribute(s, name.bytes);
-    return Value::undefined(fmt::format("'dict object' has no attribute '{}'", name.bytes));
+    return Value::undefined(fmt::format("'dict object' has no attribute '{}'", shorten(name.bytes)));
   }
   return in.attribute(s, name.bytes);
 }

@@ -41,6 +41,7 @@ class Interpreter {
 
  private:
   using ScopePtr = std::shared_ptr<Scope>;
+  class Capture;  // where output goes
   enum class Flow { kNext, kBreak, kContinue };
 
   Flow exec(const Body& body, const ScopePtr& scope);
@@ -73,7 +74,7 @@ class Interpreter {
   Meter& meter_;
   const int64_t now_;
   ScopePtr globals_ = std::make_shared<Scope>();
-  TextBuilder* out_ = nullptr;
+  Capture* out_ = nullptr;
   std::vector<std::shared_ptr<Namespace>> namespaces_;  // may form cycles: taken apart at the end
   std::vector<ScopePtr> captured_;                      // scopes that macros and loops hold
   std::vector<std::shared_ptr<Object>> objects_;        // loops, macros, cyclers: likewise

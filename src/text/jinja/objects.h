@@ -34,7 +34,7 @@ struct Namespace : Object {
 struct Loop : Object {
   const Stmt* statement = nullptr;
   std::shared_ptr<Scope> scope;  // where the for stands, for recursive loops
-  std::vector<Value> items;
+  ListPtr items;
   size_t index = 0;
   int depth = 1;
   Value last_changed;  // of loop.changed(...)

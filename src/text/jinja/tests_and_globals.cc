@@ -164,7 +164,7 @@ Value make_namespace(In in, Self, Args a) {
 
 Value raise_exception(In in, Self, Args a) {
   const Value message = to_text(in.meter(), *a[0]);
-  fail("{}", message.text().bytes);
+  fail("{}", shorten(message.text().bytes, 4096));
 }
 
 Value strftime_now(In in, Self, Args a) {

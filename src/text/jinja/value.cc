@@ -259,7 +259,7 @@ std::optional<size_t> length_of(const Value& value) {
     case Kind::kDict:
       return value.dict().items.size();
     case Kind::kObject:
-      if (const auto* loop = dynamic_cast<const Loop*>(value.object().get())) return loop->items.size();
+      if (const auto* loop = dynamic_cast<const Loop*>(value.object().get())) return loop->items->items.size();
       return std::nullopt;
     default:
       return std::nullopt;
@@ -278,6 +278,20 @@ const Value* find_key(Meter& meter, const Dict& dict, std::string_view key) {
   for (const auto& [known, value] : dict.items)
     if (known.is_text() && known.text().bytes == key) return &value;
   return nullptr;
+}
+
+std::string shorten(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return std::string(text.substr(0, bytes)) + "...";
+}
+
+ListPtr iterate_shared(Meter& meter, const Value& value) {
+  if (!value.is_list()) return std::get<ListPtr>(make_list(meter, iterate(meter, value)).data);
+  const List& list = value.list();
+  if (list.flavor == Flavor::kGenerator && std::exchange(list.consumed, true))
+    return std::get<ListPtr>(make_list(meter, {}).data);
+  return std::get<ListPtr>(value.data);
 }
 
 std::vector<Value> iterate(Meter& meter, const Value& value) {

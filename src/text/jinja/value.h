@@ -128,7 +128,9 @@ std::optional<size_t> length_of(const Value& value);  // none when Python's len(
 const Value* find_key(Meter& meter, const Dict& dict, const Value& key);
 const Value* find_key(Meter& meter, const Dict& dict, std::string_view key);
 std::vector<Value> iterate(Meter& meter, const Value& value);  // fails for what cannot be iterated
+ListPtr iterate_shared(Meter& meter, const Value& value);      // likewise; no copy of a list
 const std::string& why_undefined(const Value& value);
+std::string shorten(std::string_view text, size_t bytes = 200);  // for messages: names and keys may be of any length
 
 // str(): texts as they are, None as "None", lists as Python prints them. repr(): texts in quotes.
 void append_str(Meter& meter, const Value& value, TextBuilder& out);
