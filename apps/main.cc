@@ -1,4 +1,6 @@
 // apps/main.cc: the program kvilt. Each sub-command has a file of its own here; what they share is command.h.
+#include <iostream>
+
 #include "command.h"
 #include "kvilt/version.h"
 
@@ -23,6 +25,10 @@ int main(int argc, char** argv) {
   kvilt::add_tokenize(program);
   kvilt::add_bench(program);
   kvilt::add_eval(program);
+  if (argc > 1 && argv[1][0] != '-' && !app.get_subcommand_no_throw(argv[1])) {
+    std::cerr << "error: there is no command '" << argv[1] << "'; kvilt --help lists them\n";
+    return 2;
+  }
   CLI11_PARSE(app, argc, argv);
   return 0;
 }

@@ -1,0 +1,110 @@
+"""The program as a person uses it: helps, small commands, what it says when something is wrong, and what is reused.
+
+No times are asserted here; `kvilt bench` measures them.
+"""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
+MODELS = ROOT / "tests/data/models"
+GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
+PROBE = MODELS / "probe-1M"
+COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["eval"]]
+
+
+def kvilt(*args, text=None, seconds=300):
+    return subprocess.run([KVILT, *map(str, args)], input=text or "", capture_output=True, text=True, timeout=seconds, cwd=ROOT)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: "-".join(words) or "kvilt")
+def test_help_teaches(command):
+    done = kvilt(*command, "--help")
+    assert done.returncode == 0 and "--help" in done.stdout
+    assert len(done.stdout.splitlines()) >= 8 and done.stderr == ""
+
+
+def test_info_knows_the_file():
+    done = kvilt("info", GGUF)
+    assert done.returncode == 0
+    for word in ("llama", "F32", "47 tensors", "512"):
+        assert word in done.stdout
+    assert json.loads(kvilt("info", PROBE, "--json").stdout)
+
+
+def test_tokenize_gives_ids():
+    text = "Once upon a time, a dog named Ben."
+    ids = list(map(int, kvilt("tokenize", GGUF, text, "--ids").stdout.split()))
+    assert len(ids) > 8 and ids != list(map(int, kvilt("tokenize", GGUF, text + " x", "--ids").stdout.split()))
+    assert list(map(int, kvilt("tokenize", GGUF, "--ids", text=text).stdout.split())) == ids
+
+
+def test_generate_continues_a_story_and_repeats_itself():
+    story = ["generate", GGUF, "Once upon a time", "--raw", "-n", "24"]
+    first, again = kvilt(*story), kvilt(*story)
+    assert first.returncode == 0, first.stderr
+    assert "a little girl" in first.stdout and again.stdout == first.stdout
+    assert kvilt(*story, "--temperature", "1", "--seed", "1").stdout != kvilt(*story, "--temperature", "1", "--seed", "2").stdout
+
+
+@pytest.mark.parametrize("args,word", [
+    (["generate", "no/such/model", "hi"], "no/such/model"),
+    (["info", "README.md"], "README.md"),
+    (["info", "tests/data"], "config.json"),
+    (["generate", GGUF, "hi", "--backend", "abacus"], "abacus"),
+    (["generate", GGUF, "hi", "--policy", "magic"], "magic"),
+    (["eval", "--model", GGUF, "--parity", "no/such/file.json"], "no/such/file.json"),
+    (["bench", "reuse", "--model", GGUF, "--synthetic", "many"], "many"),
+    (["bench", "reuse", "--model", GGUF, "--synthetic", "2x64", "--order", "sideways"], "sideways"),
+    (["frobnicate"], "frobnicate"),
+], ids=lambda value: "-".join(map(str, value)).replace(str(ROOT), "") if isinstance(value, list) else "")
+def test_mistakes_are_named(args, word):
+    done = kvilt(*args, seconds=60)
+    assert done.returncode not in (0, -6, -11), done
+    assert word in done.stderr and len(done.stderr.splitlines()) < 12
+
+
+def reuse(model, tmp_path, *flags):
+    out = tmp_path / "reuse.json"
+    done = kvilt("bench", "reuse", "--model", model, "--rounds", "1", "--json", out, *flags, seconds=900)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert result["version"] and result["command"] and result["machine"]
+    for row in result["rows"]:
+        assert row["prompt_tokens"] == row["prefix_tokens"] + row["reused_tokens"] + row["fresh_tokens"]
+        assert 0 <= row["recomputed_tokens"] <= row["reused_tokens"]
+        assert row["flops"] > 0 and row["ttft_s"] > 0 and row["bound_s"] > 0
+    return {row["policy"].split(":")[0]: row for row in result["rows"]}
+
+
+def check_reuse(rows, known):
+    """What is known is reused by the methods that reuse pieces, and by these alone; recomputing all is exact."""
+    assert rows["full"]["reused_tokens"] == rows["full"]["prefix_tokens"] == 0 and rows["full"]["kl_first"] < 1e-3
+    assert rows["prefix"]["reused_tokens"] == 0 and rows["prefix"]["prefix_tokens"] < 0.3 * known
+    for policy in ("naive", "sparsex"):
+        assert rows[policy]["reused_tokens"] + rows[policy]["prefix_tokens"] >= 0.95 * known, rows[policy]
+    assert rows["naive"]["recomputed_tokens"] == 0 < rows["sparsex"]["recomputed_tokens"]
+    assert rows["naive"]["flops"] < rows["sparsex"]["flops"] < rows["full"]["flops"]
+
+
+@pytest.mark.parametrize("order", ["reverse", "shuffle", "insert", "drop"])
+def test_known_documents_are_reused(order, tmp_path):
+    rows = reuse(PROBE, tmp_path, "--synthetic", "4x128", "--order", order)
+    check_reuse(rows, 128 * (3 if order == "drop" else 4))
+
+
+def test_unmarked_documents_are_found(tmp_path):
+    rows = reuse(PROBE, tmp_path, "--synthetic", "4x128", "--order", "reverse", "--unmarked")
+    check_reuse(rows, 4 * 128)
+
+
+@pytest.mark.parametrize("order", ["shuffle", "insert"])
+def test_real_model_reuses_known_documents(order, tmp_path):
+    model = os.environ.get("KVILT_MODEL")
+    if not model:
+        pytest.skip("KVILT_MODEL is not set: the real model is not here (scripts/get_model)")
+    check_reuse(reuse(model, tmp_path, "--synthetic", "4x256", "--order", order), 4 * 256)
