@@ -1,0 +1,50 @@
+"""usage: reorder.py URL CASES.jsonl
+
+For each case: ask over the documents cold, ask again in the same order, then in a new order under each policy. Requests in the
+new order are not published, so that every policy finds what the cold request left and nothing else.
+"""
+import json
+import sys
+
+from client import call, stream_chat
+
+HEADER = f"{'documents':<12} {'policy':<8} {'TTFT s':>7} {'sooner':>7} {'prompt':>7} {'prefix':>7} {'reused':>7} {'again':>6} {'fresh':>6}  answer"
+
+
+def ask(url, case, order, policy, publish):
+    documents = [{"title": case["segments"][i].get("title", ""), "text": case["segments"][i]["text"]} for i in order]
+    body = {
+        "messages": [{"role": "system", "content": case["system"]}, {"role": "user", "content": case["question"]}],
+        "documents": documents,
+        "temperature": 0,
+        "max_tokens": 24,
+        "kvilt": {"policy": policy, "publish": publish},
+    }
+    return stream_chat(url, body)
+
+
+def main(url, path):
+    with open(path) as file:
+        cases = [json.loads(line) for line in file if line.strip()]
+    ratios = {}
+    for case in cases:
+        call(url, "/v1/cache/clear", {})
+        print(f"\n{case['question']}   (right: {' or '.join(case['answers'])})\n{HEADER}")
+        count = len(case["segments"])
+        same = list(range(count))
+        other = same[1::2] + same[0::2][::-1]
+        cold = None
+        for name, order, policy in [("cold", same, "full"), ("same order", same, "prefix"), ("new order", other, "prefix"),
+                                    ("new order", other, "naive"), ("new order", other, "sparsex")]:
+            text, seconds, usage = ask(url, case, order, policy, publish=cold is None)
+            cold = cold or seconds
+            by = usage["kvilt"]
+            ratios.setdefault((name, policy), []).append(cold / seconds)
+            print(f"{name:<12} {policy:<8} {seconds:7.2f} {cold / seconds:6.1f}x {usage['prompt_tokens']:7d} {by['prefix']:7d} {by['reused']:7d} "
+                  f"{by['recomputed']:6d} {by['fresh']:6d}  {' '.join(text.split())}", flush=True)
+    print("\nSooner than cold, median of the cases: " + ", ".join(
+        f"{name} with {policy} {sorted(values)[len(values) // 2]:.1f}x" for (name, policy), values in ratios.items() if name != "cold"))
+    print("prefix: exact, as engines of today; naive: pieces as they were; sparsex: pieces with their key tokens computed again.")
+
+
+main(*sys.argv[1:])
