@@ -30,7 +30,7 @@ std::byte* grown(Buffer& buffer, int64_t bytes) {
 
 // One thread's working memory; it only grows.
 struct Scratch {
-  Buffer quantised, interleaved, panels;
+  Buffer quantised, interleaved;
   std::vector<MatmulPart> parts;
   std::vector<DType> dtypes;  // of parts
 };
@@ -107,25 +107,23 @@ void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, bool qua
   });
 }
 
-// Few rows: slices of weight bytes, since bandwidth is the bound. Many rows: panels of columns; and where a weight has
-// too few of them for the threads, the rows are cut as well.
+// A part's rows must stay in L2 while it passes over its columns; columns are slices of weight bytes, small enough to share
+// the work evenly and large enough to be worth handing out.
 void X86Backend::add_parts(const MatmulJob& job, MatmulPart part, int threads) const {
+  constexpr int64_t kRowsBytes = 384 << 10;
   const auto& w = static_cast<const BlockedWeight&>(*job.w);
+  const int64_t row_bytes = is_float(w.dtype) ? w.K * 4 : w.K / kGroup * kRecordBytes;
+  const int64_t row_cuts = (part.rows * row_bytes + kRowsBytes - 1) / kRowsBytes;
+  const int64_t cuts = std::clamp<int64_t>(row_cuts, 1, part.blocks);
+  // Bytes that a part reads or work that equals them: many rows make each byte of weight worth more time.
+  const int64_t rows = part.rows / cuts;
   const int64_t weight_bytes = static_cast<int64_t>(w.bytes);
-  const int64_t block_count = (w.N + kBlockRows - 1) / kBlockRows;
-  int64_t columns = kPanelColumns;
-  int64_t row_cuts = 1;
-  if (part.rows <= 16) {
-    const int64_t bytes = std::clamp<int64_t>(weight_bytes / (8 * threads), 16 << 10, 256 << 10);
-    columns = std::max<int64_t>(1, bytes * block_count / weight_bytes) * kBlockRows;
-    columns = (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
-  } else if (threads > 1) {
-    const int64_t panels = (w.N + kPanelColumns - 1) / kPanelColumns;
-    row_cuts = std::clamp<int64_t>(4 * threads / panels, 1, std::max<int64_t>(1, part.rows / 64));
-  }
-  for (int64_t cut = 0; cut < row_cuts; ++cut) {
-    part.block_begin = part.blocks * cut / row_cuts;
-    part.block_end = part.blocks * (cut + 1) / row_cuts;
+  const int64_t most = (256 << 10) / (1 + rows / 8);
+  const int64_t bytes = std::clamp<int64_t>(weight_bytes / (8 * threads), std::min<int64_t>(16 << 10, most), most);
+  const int64_t columns = std::max<int64_t>(2, bytes / w.block_bytes) / 2 * 2 * kBlockRows;
+  for (int64_t cut = 0; cut < cuts; ++cut) {
+    part.block_begin = part.blocks * cut / cuts;
+    part.block_end = part.blocks * (cut + 1) / cuts;
     for (int64_t n = 0; n < w.N; n += columns) {
       part.n_begin = n;
       part.n_end = std::min(w.N, n + columns);
@@ -165,14 +163,9 @@ void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, Thr
     part.accumulate = job.accumulate;
     add_parts(job, part, pool.size());
   }
-  const int64_t panel_bytes =
-      std::max((x.cols / kGroup + 1) * kPanelGroupBytes, any_float ? (x.cols + 1) * kPanelColumns * 4 : 0);
-  const int64_t panel_stride = (panel_bytes + 4095) / 4096 * 4096;
-  std::byte* panels = grown(s.panels, panel_stride * pool.size());
-  pool.parallel_for(static_cast<int64_t>(s.parts.size()), [&](int64_t i, int worker) {
-    MatmulPart part = s.parts[static_cast<size_t>(i)];
-    part.panel = panels + worker * panel_stride;
-    kernels_.matmul[static_cast<int>(s.dtypes[static_cast<size_t>(i)])](part);
+  pool.parallel_for(static_cast<int64_t>(s.parts.size()), [&](int64_t i, int) {
+    const auto part = static_cast<size_t>(i);
+    kernels_.matmul[static_cast<int>(s.dtypes[part])](s.parts[part]);
   });
 }
 

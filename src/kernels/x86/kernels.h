@@ -19,7 +19,7 @@
 //
 // One output is, in every kernel and for every shape: acc = 0; for groups in order: t = float(int dot) * weight scale
 // [fma second half]; acc = fma(t, x scale, acc); [acc = fma(weight min, scaled_sum, acc)]; then + bias, then + y.
-// Integer dots are exact, so the kernels agree bit by bit and a row's bits depend on nothing but the row.
+// Integer dots are exact, so AVX2 and AVX-512 agree bit by bit and a row's bits depend on nothing but the row.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,9 @@
 
 namespace kvilt::x86 {
 
-inline constexpr int64_t kBlockRows = 16;     // weight rows of a block
-inline constexpr int64_t kGroup = 32;         // k of a group
-inline constexpr int64_t kRecordBytes = 52;   // packed activations: bytes of one row and group
-inline constexpr int64_t kPanelColumns = 32;  // weight rows decoded at once when there are many x rows
-inline constexpr int64_t kPanelGroupBytes = kPanelColumns * (kGroup + 3 * 4);
+inline constexpr int64_t kBlockRows = 16;    // weight rows of a block
+inline constexpr int64_t kGroup = 32;        // k of a group
+inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
 inline constexpr int kDTypes = 12;
 
 // Bytes of a chunk, and where its planes start. Constant expressions only, so that no code comes of it.
@@ -107,7 +105,6 @@ struct MatmulPart {
   int64_t y_stride;
   const float* bias;  // N, or null
   bool accumulate;
-  std::byte* panel;  // scratch of this worker, K / kGroup * kPanelGroupBytes or K * kPanelColumns * 4
 };
 
 struct RowsIn {

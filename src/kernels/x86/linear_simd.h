@@ -123,13 +123,12 @@ KVILT_INLINE float sum(VF v) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-// Tile sizes that fill the registers: rows of a row block, and vectors of columns of a panel.
+// Rows of a row block: the most whose sums fit the registers beside one decoded vector of weights.
 #ifdef KVILT_ISA_avx512
-constexpr int kMaxRows = 6, kPanelVectors = 2;
+constexpr int kMaxRows = 8;
 #else
-constexpr int kMaxRows = 4, kPanelVectors = 1;
+constexpr int kMaxRows = 6;
 #endif
-constexpr int64_t kVector = kLanes * 4;
 
 KVILT_INLINE int32_t load_word(const std::byte* p) {
   int32_t word;

@@ -1,10 +1,11 @@
 // kernels/x86/matmul.cc: quantised weights x int8 activations; built once per ISA.
 // Role:       Kernels::matmul for Q formats; layouts and the arithmetic's order: kernels.h.
 // Idea:       weights stay unsigned (their offset is paid once per row and group, as the start value of the integer
-//             sum), activations are signed and broadcast: what vpdpbusd wants. Few rows: decode in registers, so each
-//             packed byte is read once. Many rows: decode a panel of columns into L2, then run all row blocks over it.
-// Invariants: int dots are exact, floats follow kernels.h: direct and panel kernels give the same bits.
-// Not here:   splitting into parts and scratch (backend.cc), packing (pack.cc).
+//             sum), activations are signed and broadcast: what vpdpbusd wants. Weights are decoded in registers for kMaxRows
+//             rows at a time; decoding them into panels first was no faster for any number of rows (8 rows on Zen 4: 77 % of
+//             the VNNI peak in registers, 75 % from panels), so there is one kernel.
+// Invariants: int dots are exact, floats follow kernels.h.
+// Not here:   splitting into parts (backend.cc), packing (pack.cc).
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/linear_simd.h"
 
@@ -19,38 +20,50 @@ using x86::MatmulPart;
 namespace {
 
 // ---- Integer dots --------------------------------------------------------------------------------------------------
+//
+// dots<bits>(acc, w, x, stride): acc + for each lane the dot of kStep<bits> quads of weights with the row's quads at x,
+// x + stride, ...
 
 #ifdef KVILT_ISA_avx512
 
-// acc += for each lane: 4 unsigned weights . 4 signed activations.
-template <int bits>
-KVILT_INLINE VI dot(VI acc, VI w, VI x) {
-  return _mm512_dpbusd_epi32(acc, w, x);
-}
 template <int bits>
 constexpr bool kWeightsSigned = false;
+template <int bits>
+constexpr int kStep = 1;
+
+template <int bits>
+KVILT_INLINE VI dots(VI acc, const VI (&w)[1], const std::byte* x, int64_t) {
+  return _mm512_dpbusd_epi32(acc, w[0], set_i(load_word(x)));
+}
 
 #else
 
-// vpmaddubsw saturates at 16 bits: 2 x 63 x 127 fits; with 8-bit weights only |w| <= 128 does, and x takes w's sign.
+// vpmaddubsw adds two products in 16 bits, which hold 32767: 16 products of 4-bit weights with 127, 8 of 5 bits, 4 of 6 bits.
+// Of 8-bit weights only 2 fit, and only as |w| <= 128, with w's sign given to x.
 template <int bits>
 constexpr bool kWeightsSigned = bits == 8;
+template <int bits>
+constexpr int kStep = bits == 4   ? 8
+                      : bits == 5 ? 4
+                      : bits == 6 ? 2
+                                  : 1;
 
 template <int bits>
-KVILT_INLINE VI dot(VI acc, VI w, VI x) {
-  const VI ones = _mm256_set1_epi16(1);
-  if constexpr (kWeightsSigned<bits>) {
-    const VI pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones));
-  } else {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
+KVILT_INLINE VI dots(VI acc, const VI (&w)[kStep<bits>], const std::byte* x, int64_t stride) {
+  VI pairs = zero_i();
+  KVILT_UNROLL
+  for (int j = 0; j < kStep<bits>; ++j) {
+    const VI xj = set_i(load_word(x + j * stride));
+    const VI products = kWeightsSigned<bits> ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(xj, w[j]))
+                                             : _mm256_maddubs_epi16(w[j], xj);
+    pairs = j == 0 ? products : _mm256_add_epi16(pairs, products);
   }
+  return add_i(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
 #endif
 
-// ---- Sources of weights: packed blocks and decoded panels
-// -------------------------------------------------------------
+// ---- Packed weights --------------------------------------------------------------------------------------------------
 
 template <int n>
 KVILT_INLINE VI shifted(VI v) {  // left; right if negative
@@ -61,184 +74,127 @@ KVILT_INLINE VI shifted(VI v) {  // left; right if negative
   }
 }
 
-// kLanes lanes of a packed block.
+// kLanes lanes of a packed block, at one group of it.
 template <DType type>
 struct Packed {
   static constexpr Format kFormat = x86::format_of(type);
   static constexpr Chunk kChunk = x86::chunk_of(type);
-  const std::byte* block;
-  int lane;  // first lane
+  const std::byte* chunk;
+  const std::byte* group;  // its quants in the chunk, from the first lane on
+  int64_t i;               // which group of the chunk
+  int lane;                // the first lane
 
-  KVILT_INLINE const std::byte* chunk(const Packed& p, int64_t g) { return p.block + g / kChunk.groups * kChunk.bytes; }
-
+  KVILT_INLINE Packed at_row(const MatmulPart& part, int64_t n) {
+    const std::byte* block = part.w + n / 16 * part.block_bytes;
+    const int lane = static_cast<int>(n % 16);
+    return {block, block + kChunk.quants + lane * 4, 0, lane};
+  }
+  KVILT_INLINE void next(Packed& p) {
+    p.group += kChunk.group_bytes;
+    if (++p.i == kChunk.groups) {
+      p.i = 0;
+      p.chunk += kChunk.bytes;
+      p.group += kChunk.quants;
+    }
+  }
   template <int j>
-  KVILT_INLINE VI quad(const Packed& p, int64_t g) {
-    const std::byte* group = chunk(p, g) + kChunk.quants + g % kChunk.groups * kChunk.group_bytes + p.lane * 4;
+  KVILT_INLINE VI quad(const Packed& p) {
     if constexpr (kFormat.bits == 8) {
-      const VI w = load_bytes(group + j * 64);
+      const VI w = load_bytes(p.group + j * 64);
       if constexpr (kWeightsSigned<8>) return xor_i(w, set_i(static_cast<int>(0x80808080u)));
       return w;
     } else {
-      VI w = load_bytes(group + j / 2 * 64);
+      VI w = load_bytes(p.group + j / 2 * 64);
       if constexpr (j % 2 == 1) w = shift_right<4>(w);
       w = and_i(w, set_i(0x0f0f0f0f));
       if constexpr (kFormat.bits == 5) {
-        w = or_i(w, and_i(shifted<4 - j>(load_bytes(group + kChunk.highs)), set_i(0x10101010)));
+        w = or_i(w, and_i(shifted<4 - j>(load_bytes(p.group + kChunk.highs)), set_i(0x10101010)));
       } else if constexpr (kFormat.bits == 6) {
-        const VI high = load_bytes(group + kChunk.highs + j / 4 * 64);
+        const VI high = load_bytes(p.group + kChunk.highs + j / 4 * 64);
         w = or_i(w, and_i(shifted<4 - 2 * (j % 4)>(high), set_i(0x30303030)));
       }
       return w;
     }
   }
-  KVILT_INLINE VF scale(const Packed& p, int64_t g, int s) {
-    const std::byte* c = chunk(p, g);
-    const int64_t i = g % kChunk.groups;
+  KVILT_INLINE VF scale(const Packed& p, int s) {
     if constexpr (!kFormat.super) {
-      return load_half(c + kChunk.scales + i * 32 + p.lane * 2);
+      return load_half(p.chunk + kChunk.scales + p.i * 32 + p.lane * 2);
     } else {
-      const std::byte* sub = c + kChunk.sub + (i * kFormat.scales + s) * 16 + p.lane;
-      return mul(load_half(c + kChunk.scales + p.lane * 2), kFormat.scales == 2 ? load_i8(sub) : load_u8(sub));
+      const std::byte* sub = p.chunk + kChunk.sub + (p.i * kFormat.scales + s) * 16 + p.lane;
+      return mul(load_half(p.chunk + kChunk.scales + p.lane * 2), kFormat.scales == 2 ? load_i8(sub) : load_u8(sub));
     }
   }
-  KVILT_INLINE VF min(const Packed& p, int64_t g) {
-    const std::byte* c = chunk(p, g);
-    const int64_t i = g % kChunk.groups;
+  KVILT_INLINE VF min(const Packed& p) {
     if constexpr (!kFormat.super) {
-      return load_half(c + kChunk.mins + i * 32 + p.lane * 2);
+      return load_half(p.chunk + kChunk.mins + p.i * 32 + p.lane * 2);
     } else {
-      const VF m = mul(load_half(c + kChunk.mins + p.lane * 2), load_u8(c + kChunk.submins + i * 16 + p.lane));
-      return sub(zero_f(), m);
+      const VF m = load_u8(p.chunk + kChunk.submins + p.i * 16 + p.lane);
+      return sub(zero_f(), mul(load_half(p.chunk + kChunk.mins + p.lane * 2), m));
     }
   }
 };
-
-constexpr int kDirectRows = 2 * kMaxRows;  // up to so many x rows, decoding in registers beats a panel
-
-template <DType type>
-struct Panel {
-  static constexpr Format kFormat = x86::format_of(type);
-  static constexpr int64_t kScales = kPanelVectors * 8 * kVector;
-  static constexpr int64_t kMins = kScales + kPanelVectors * kFormat.scales * kVector;
-  static constexpr int64_t kBytes = kMins + (kFormat.mins ? kPanelVectors * kVector : 0);
-  const std::byte* data;
-  int vector;
-
-  template <int j>
-  KVILT_INLINE VI quad(const Panel& p, int64_t g) {
-    return load_bytes(p.data + g * kBytes + (p.vector * 8 + j) * kVector);
-  }
-  KVILT_INLINE VF scale(const Panel& p, int64_t g, int s) {
-    return as_float(load_bytes(p.data + g * kBytes + kScales + (p.vector * kFormat.scales + s) * kVector));
-  }
-  KVILT_INLINE VF min(const Panel& p, int64_t g) {
-    return as_float(load_bytes(p.data + g * kBytes + kMins + p.vector * kVector));
-  }
-};
-
-template <DType type, int j = 0>
-KVILT_INLINE void decode_quads(const Packed<type>& from, int64_t g, std::byte* to) {
-  if constexpr (j < 8) {
-    store_bytes(to + j * kVector, Packed<type>::template quad<j>(from, g));
-    decode_quads<type, j + 1>(from, g, to);
-  }
-}
-
-template <DType type>
-void decode_panel(const Packed<type> (&from)[kPanelVectors], int64_t groups, std::byte* panel) {
-  using P = Panel<type>;
-  for (int v = 0; v < kPanelVectors; ++v) {
-    std::byte* to = panel;
-    for (int64_t g = 0; g < groups; ++g, to += P::kBytes) {
-      decode_quads<type>(from[v], g, to + v * 8 * kVector);
-      for (int s = 0; s < P::kFormat.scales; ++s) {
-        store(reinterpret_cast<float*>(to + P::kScales + (v * P::kFormat.scales + s) * kVector),
-              Packed<type>::scale(from[v], g, s));
-      }
-      if constexpr (P::kFormat.mins) {
-        store(reinterpret_cast<float*>(to + P::kMins + v * kVector), Packed<type>::min(from[v], g));
-      }
-    }
-  }
-}
 
 // ---- The tile ------------------------------------------------------------------------------------------------------
 
-template <int bits, class Source, int m, int nv, int j, int j_end>
-KVILT_INLINE void dot_quads(const Source (&w)[nv], int64_t g, const std::byte* x, VI (&acc)[m][nv]) {
-  if constexpr (j < j_end) {
-    VI quads[nv];
-    KVILT_UNROLL
-    for (int v = 0; v < nv; ++v) quads[v] = Source::template quad<j>(w[v], g);
-    KVILT_UNROLL
-    for (int r = 0; r < m; ++r) {
-      const VI xr = set_i(load_word(x + (j * m + r) * 4));
-      KVILT_UNROLL
-      for (int v = 0; v < nv; ++v) acc[r][v] = dot<bits>(acc[r][v], quads[v], xr);
-    }
-    dot_quads<bits, Source, m, nv, j + 1, j_end>(w, g, x, acc);
+template <DType type, int first, int count, int j = 0>
+KVILT_INLINE void decode(const Packed<type>& w, VI (&quads)[count]) {
+  if constexpr (j < count) {
+    quads[j] = Packed<type>::template quad<first + j>(w);
+    decode<type, first, count, j + 1>(w, quads);
   }
 }
 
-// m rows x nv vectors of columns over all of K.
-template <class Source, int m, int nv>
-KVILT_INLINE void tile(const Source (&w)[nv], const std::byte* x, int64_t groups, VF (&sum)[m][nv]) {
-  constexpr Format f = Source::kFormat;
+// Quads [j, j_end) of a group, m rows.
+template <DType type, int m, int j, int j_end>
+KVILT_INLINE void dot_quads(const Packed<type>& w, const std::byte* x, VI (&acc)[m]) {
+  if constexpr (j < j_end) {
+    constexpr int bits = Packed<type>::kFormat.bits;
+    VI quads[kStep<bits>];
+    decode<type, j>(w, quads);
+    KVILT_UNROLL
+    for (int r = 0; r < m; ++r) acc[r] = dots<bits>(acc[r], quads, x + (j * m + r) * 4, m * 4);
+    dot_quads<type, m, j + kStep<bits>, j_end>(w, x, acc);
+  }
+}
+
+// sum = m rows x kLanes columns over all of K.
+template <DType type, int m>
+KVILT_INLINE void tile(Packed<type> w, const std::byte* x, int64_t groups, VF (&sum)[m]) {
+  using W = Packed<type>;
+  constexpr Format f = W::kFormat;
   constexpr bool offset = !f.mins && !kWeightsSigned<f.bits>;
   KVILT_UNROLL
-  for (int r = 0; r < m; ++r) {
-    KVILT_UNROLL
-    for (int v = 0; v < nv; ++v) sum[r][v] = zero_f();
-  }
-  for (int64_t g = 0; g < groups; ++g, x += kRecordBytes * m) {
-    const std::byte* scales = x + 32 * m;
-    const std::byte* scaled_sums = x + 36 * m;
-    VF part[m][nv];
+  for (int r = 0; r < m; ++r) sum[r] = zero_f();
+  for (int64_t g = 0; g < groups; ++g, x += kRecordBytes * m, W::next(w)) {
+    VF part[m];
     KVILT_UNROLL
     for (int s = 0; s < f.scales; ++s) {
       const std::byte* minus_sums = x + (f.scales == 1 ? 40 : 44 + 4 * s) * m;
-      VI acc[m][nv];
+      VI acc[m];
       KVILT_UNROLL
       for (int r = 0; r < m; ++r) {
-        const VI start = offset ? shift_left<f.bits - 1>(set_i(load_word(minus_sums + r * 4))) : zero_i();
-        KVILT_UNROLL
-        for (int v = 0; v < nv; ++v) acc[r][v] = start;
+        acc[r] = offset ? shift_left<f.bits - 1>(set_i(load_word(minus_sums + r * 4))) : zero_i();
       }
       if (f.scales == 1) {
-        dot_quads<f.bits, Source, m, nv, 0, 8>(w, g, x, acc);
+        dot_quads<type, m, 0, 8>(w, x, acc);
       } else if (s == 0) {
-        dot_quads<f.bits, Source, m, nv, 0, 4>(w, g, x, acc);
+        dot_quads<type, m, 0, 4>(w, x, acc);
       } else {
-        dot_quads<f.bits, Source, m, nv, 4, 8>(w, g, x, acc);
+        dot_quads<type, m, 4, 8>(w, x, acc);
       }
-      VF weight_scale[nv];
-      KVILT_UNROLL
-      for (int v = 0; v < nv; ++v) weight_scale[v] = Source::scale(w[v], g, s);
+      const VF scale = W::scale(w, s);
       KVILT_UNROLL
       for (int r = 0; r < m; ++r) {
-        KVILT_UNROLL
-        for (int v = 0; v < nv; ++v) {
-          const VF exact = to_float(acc[r][v]);
-          part[r][v] = s == 0 ? mul(exact, weight_scale[v]) : fma(exact, weight_scale[v], part[r][v]);
-        }
+        const VF exact = to_float(acc[r]);
+        part[r] = s == 0 ? mul(exact, scale) : fma(exact, scale, part[r]);
       }
     }
     KVILT_UNROLL
-    for (int r = 0; r < m; ++r) {
-      const VF x_scale = set(load_float(scales + r * 4));
-      KVILT_UNROLL
-      for (int v = 0; v < nv; ++v) sum[r][v] = fma(part[r][v], x_scale, sum[r][v]);
-    }
+    for (int r = 0; r < m; ++r) sum[r] = fma(part[r], set(load_float(x + (32 * m + r * 4))), sum[r]);
     if constexpr (f.mins) {
-      VF mins[nv];
+      const VF min = W::min(w);
       KVILT_UNROLL
-      for (int v = 0; v < nv; ++v) mins[v] = Source::min(w[v], g);
-      KVILT_UNROLL
-      for (int r = 0; r < m; ++r) {
-        const VF scaled_sum = set(load_float(scaled_sums + r * 4));
-        KVILT_UNROLL
-        for (int v = 0; v < nv; ++v) sum[r][v] = fma(mins[v], scaled_sum, sum[r][v]);
-      }
+      for (int r = 0; r < m; ++r) sum[r] = fma(min, set(load_float(x + (36 * m + r * 4))), sum[r]);
     }
   }
 }
@@ -249,63 +205,37 @@ struct TileAt {
   int64_t row, n;      // first row and column
 };
 
-template <class Source, int m, int nv>
-void run_tile(const Source (&w)[nv], const TileAt& at) {
-  VF sum[m][nv];
-  tile<Source, m, nv>(w, at.x, at.part->K / kGroup, sum);
+template <DType type, int m>
+void run_tile(const Packed<type>& w, const TileAt& at) {
+  VF sum[m];
+  tile<type, m>(w, at.x, at.part->K / kGroup, sum);
+  const int64_t left = at.part->N - at.n;
+  KVILT_UNROLL
   for (int r = 0; r < m; ++r) {
-    for (int v = 0; v < nv; ++v) {
-      const int64_t n = at.n + v * kLanes;
-      const int64_t left = at.part->N - n;
-      finish(sum[r][v],
-             {at.part->y + (at.row + r) * at.part->y_stride + n, at.part->bias == nullptr ? nullptr : at.part->bias + n,
-              static_cast<int>(left < kLanes ? left : kLanes), at.part->accumulate});
-    }
+    finish(sum[r], {at.part->y + (at.row + r) * at.part->y_stride + at.n,
+                    at.part->bias == nullptr ? nullptr : at.part->bias + at.n,
+                    static_cast<int>(left < kLanes ? left : kLanes), at.part->accumulate});
   }
 }
 
-template <class Source, int nv, int m = kMaxRows>
-KVILT_INLINE void run_rows(int rows, const Source (&w)[nv], const TileAt& at) {
+template <DType type, int m = kMaxRows>
+KVILT_INLINE void run_rows(int64_t rows, const Packed<type>& w, const TileAt& at) {
   if constexpr (m > 0) {
-    if (rows == m) return run_tile<Source, m, nv>(w, at);
-    run_rows<Source, nv, m - 1>(rows, w, at);
-  }
-}
-
-// All row blocks of the part over the same columns.
-template <class Source, int nv>
-KVILT_INLINE void run_blocks(const MatmulPart& part, const Source (&w)[nv], int64_t n) {
-  const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks;
-  const int64_t groups = part.K / kGroup;
-  for (int64_t b = part.block_begin; b < part.block_end; ++b) {
-    const int64_t row = b * base + (b < more ? b : more);
-    run_rows<Source, nv>(static_cast<int>(base + (b < more)), w, {&part, part.x + row * groups * kRecordBytes, row, n});
+    if (rows == m) return run_tile<type, m>(w, at);
+    run_rows<type, m - 1>(rows, w, at);
   }
 }
 
 template <DType type>
 void matmul(const MatmulPart& part) {
-  auto packed_at = [&part](int64_t n) {
-    return Packed<type>{part.w + n / 16 * part.block_bytes, static_cast<int>(n % 16)};
-  };
-  const int64_t n_end = (part.n_end + 15) / 16 * 16;  // blocks are whole; lanes beyond N are zero
-  const bool direct = part.rows <= kDirectRows;
-  int64_t n = part.n_begin;
-  if (!direct) {
-    for (; n + kPanelVectors * kLanes <= n_end; n += kPanelVectors * kLanes) {
-      Packed<type> from[kPanelVectors];
-      Panel<type> panel[kPanelVectors];
-      for (int v = 0; v < kPanelVectors; ++v) {
-        from[v] = packed_at(n + v * kLanes);
-        panel[v] = {part.panel, v};
-      }
-      decode_panel<type>(from, part.K / kGroup, part.panel);
-      run_blocks<Panel<type>, kPanelVectors>(part, panel, n);
+  const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks;
+  const int64_t row_bytes = part.K / kGroup * kRecordBytes;
+  for (int64_t n = part.n_begin; n < part.n_end; n += kLanes) {
+    const auto w = Packed<type>::at_row(part, n);
+    for (int64_t b = part.block_begin; b < part.block_end; ++b) {
+      const int64_t row = b * base + (b < more ? b : more);
+      run_rows<type>(base + (b < more), w, {&part, part.x + row * row_bytes, row, n});
     }
-  }
-  for (; n < n_end; n += kLanes) {
-    const Packed<type> w[1] = {packed_at(n)};
-    run_blocks<Packed<type>, 1>(part, w, n);
   }
 }
 

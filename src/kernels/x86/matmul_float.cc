@@ -1,6 +1,6 @@
 // kernels/x86/matmul_float.cc: F32, F16 and BF16 weights x fp32 activations; built once per ISA.
 // Invariants: acc = fma(w[k], x[k], acc) over k in order, one accumulator an output: the same bits for any shape.
-// Cost:       F16 and BF16 are widened in registers for few rows, into a panel of fp32 for many.
+// Cost:       F16 and BF16 are widened in registers, once for all rows of a row block.
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/linear_simd.h"
 
@@ -9,8 +9,6 @@ namespace kvilt::KVILT_ISA {
 using x86::MatmulPart;
 
 namespace {
-
-constexpr int kDirectRows = 2 * kMaxRows;
 
 // Weights of kLanes rows at k and k + 1 (one step reads a pair, since BF16 is packed in pairs).
 template <DType type>
@@ -32,24 +30,14 @@ struct Packed {
   }
 };
 
-struct Panel {
-  const float* data;
-  int vector;
-
-  template <int odd>
-  KVILT_INLINE VF at(const Panel& p, int64_t pair) {
-    return load(p.data + ((2 * pair + odd) * kPanelVectors + p.vector) * kLanes);
-  }
-};
-
-template <class Source, int m, int nv, int odd>
-KVILT_INLINE void step(const Source (&w)[nv], int64_t pair, const float* x, VF (&sum)[m][nv]) {
+template <DType type, int m, int nv, int odd>
+KVILT_INLINE void step(const Packed<type> (&w)[nv], int64_t pair, const float* x, VF (&sum)[m][nv]) {
   VF weights[nv];
   KVILT_UNROLL
-  for (int v = 0; v < nv; ++v) weights[v] = Source::template at<odd>(w[v], pair);
+  for (int v = 0; v < nv; ++v) weights[v] = Packed<type>::template at<odd>(w[v], pair);
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) {
-    const VF xr = set(x[(2 * pair + odd) * m + r]);
+    const VF xr = set(x[odd * m + r]);
     KVILT_UNROLL
     for (int v = 0; v < nv; ++v) sum[r][v] = fma(weights[v], xr, sum[r][v]);
   }
@@ -61,88 +49,60 @@ struct TileAt {
   int64_t row, n;
 };
 
-template <class Source, int m, int nv>
-void run_tile(const Source (&w)[nv], const TileAt& at) {
+// m rows x nv vectors of columns.
+template <DType type, int m, int nv>
+void run_tile(const TileAt& at) {
+  const MatmulPart& part = *at.part;
+  Packed<type> w[nv];
   VF sum[m][nv];
+  KVILT_UNROLL
+  for (int v = 0; v < nv; ++v) {
+    const int64_t n = at.n + v * kLanes;
+    w[v] = {part.w + n / 16 * part.block_bytes, static_cast<int>(n % 16)};
+    KVILT_UNROLL
+    for (int r = 0; r < m; ++r) sum[r][v] = zero_f();
+  }
+  const float* x = at.x;
+  for (int64_t pair = 0; pair < part.K / 2; ++pair, x += 2 * m) {
+    step<type, m, nv, 0>(w, pair, x, sum);
+    step<type, m, nv, 1>(w, pair, x, sum);
+  }
+  if (part.K % 2 != 0) step<type, m, nv, 0>(w, part.K / 2, x, sum);
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) {
     KVILT_UNROLL
-    for (int v = 0; v < nv; ++v) sum[r][v] = zero_f();
-  }
-  const int64_t K = at.part->K;
-  for (int64_t pair = 0; pair < K / 2; ++pair) {
-    step<Source, m, nv, 0>(w, pair, at.x, sum);
-    step<Source, m, nv, 1>(w, pair, at.x, sum);
-  }
-  if (K % 2 != 0) step<Source, m, nv, 0>(w, K / 2, at.x, sum);
-  for (int r = 0; r < m; ++r) {
     for (int v = 0; v < nv; ++v) {
       const int64_t n = at.n + v * kLanes;
-      const int64_t left = at.part->N - n;
-      finish(sum[r][v],
-             {at.part->y + (at.row + r) * at.part->y_stride + n, at.part->bias == nullptr ? nullptr : at.part->bias + n,
-              static_cast<int>(left < kLanes ? left : kLanes), at.part->accumulate});
+      const int64_t left = part.N - n;
+      finish(sum[r][v], {part.y + (at.row + r) * part.y_stride + n, part.bias == nullptr ? nullptr : part.bias + n,
+                         static_cast<int>(left < kLanes ? left : kLanes), part.accumulate});
     }
   }
 }
 
-template <class Source, int nv, int m = kMaxRows>
-KVILT_INLINE void run_rows(int rows, const Source (&w)[nv], const TileAt& at) {
+template <DType type, int nv, int m = kMaxRows>
+KVILT_INLINE void run_rows(int64_t rows, const TileAt& at) {
   if constexpr (m > 0) {
-    if (rows == m) return run_tile<Source, m, nv>(w, at);
-    run_rows<Source, nv, m - 1>(rows, w, at);
+    if (rows == m) return run_tile<type, m, nv>(at);
+    run_rows<type, nv, m - 1>(rows, at);
   }
 }
 
-template <class Source, int nv>
-KVILT_INLINE void run_blocks(const MatmulPart& part, const Source (&w)[nv], int64_t n) {
+template <DType type, int nv>
+KVILT_INLINE void run_blocks(const MatmulPart& part, int64_t n) {
   const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks;
   for (int64_t b = part.block_begin; b < part.block_end; ++b) {
     const int64_t row = b * base + (b < more ? b : more);
-    run_rows<Source, nv>(static_cast<int>(base + (b < more)), w,
-                         {&part, reinterpret_cast<const float*>(part.x) + row * part.K, row, n});
-  }
-}
-
-template <DType type>
-void widen(const Packed<type> (&from)[kPanelVectors], int64_t K, float* to) {
-  for (int64_t pair = 0; pair < (K + 1) / 2; ++pair) {
-    for (int v = 0; v < kPanelVectors; ++v) {
-      store(to + (2 * pair * kPanelVectors + v) * kLanes, Packed<type>::template at<0>(from[v], pair));
-      if (2 * pair + 1 == K) continue;
-      store(to + ((2 * pair + 1) * kPanelVectors + v) * kLanes, Packed<type>::template at<1>(from[v], pair));
-    }
+    run_rows<type, nv>(base + (b < more), {&part, reinterpret_cast<const float*>(part.x) + row * part.K, row, n});
   }
 }
 
 template <DType type>
 void matmul(const MatmulPart& part) {
-  constexpr int kColumns = kPanelVectors * kLanes;
-  auto packed_at = [&part](int64_t n) {
-    return Packed<type>{part.w + n / 16 * part.block_bytes, static_cast<int>(n % 16)};
-  };
-  const int64_t n_end = (part.n_end + 15) / 16 * 16;
+  const int64_t n_end = (part.n_end + 15) / 16 * 16;  // blocks are whole; lanes beyond N are zero
   int64_t n = part.n_begin;
-  if (part.rows > kDirectRows || type == DType::kF32) {
-    for (; n + kColumns <= n_end; n += kColumns) {
-      Packed<type> from[kPanelVectors];
-      Panel panel[kPanelVectors];
-      for (int v = 0; v < kPanelVectors; ++v) {
-        from[v] = packed_at(n + v * kLanes);
-        panel[v] = {reinterpret_cast<const float*>(part.panel), v};
-      }
-      if (type == DType::kF32) {
-        run_blocks<Packed<type>, kPanelVectors>(part, from, n);
-      } else {
-        widen<type>(from, part.K, reinterpret_cast<float*>(part.panel));
-        run_blocks<Panel, kPanelVectors>(part, panel, n);
-      }
-    }
-  }
-  for (; n < n_end; n += kLanes) {
-    const Packed<type> w[1] = {packed_at(n)};
-    run_blocks<Packed<type>, 1>(part, w, n);
-  }
+  for (; n + 2 * kLanes <= n_end; n += 2 * kLanes) run_blocks<type, 2>(part, n);
+  if (n < n_end) run_blocks<type, 1>(part, n);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ namespace kvilt::KVILT_ISA {
 namespace {
 
 constexpr int kChains = 12;  // independent sums: enough to hide the latency of any of these instructions
+constexpr int64_t kLine = 4 * kLanes * 4;  // bytes read at once
 
 KVILT_INLINE VI dot(VI acc, VI w, VI x) {
 #ifdef KVILT_ISA_avx512
@@ -50,9 +51,9 @@ double fmas(int64_t rounds, int* sink) {
 // Reads [data, data + bytes), a multiple of 256, in one line, as weights are; returns the bytes read.
 double read(const std::byte* data, int64_t bytes, int* sink) {
   VI acc[4] = {zero_i(), zero_i(), zero_i(), zero_i()};
-  for (int64_t at = 0; at < bytes; at += 4 * kVector) {
+  for (int64_t at = 0; at < bytes; at += kLine) {
     KVILT_UNROLL
-    for (int i = 0; i < 4; ++i) acc[i] = xor_i(acc[i], load_bytes(data + at + i * kVector));
+    for (int i = 0; i < 4; ++i) acc[i] = xor_i(acc[i], load_bytes(data + at + i * kLanes * 4));
   }
   for (int i = 0; i < 4; ++i) *sink += static_cast<int>(sum(to_float(acc[i])));
   return static_cast<double>(bytes);
