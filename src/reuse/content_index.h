@@ -1,12 +1,14 @@
 // reuse/content_index.h: finds what is known in a prompt: its longest exact prefix, and known pieces anywhere in the
-// rest. Role:       the engine inserts each run whose KV it caches, erases what it evicts, and asks once per request.
-// Idea:       DESIGN 5; docs/reuse/finding.md walks through an example and gives the bytes of every key. Exact prefixes
-// go by
-//             chained block keys (chain_index.h), pieces by a rolling hash over windows (segment_index.h).
-// Invariants: every answer was compared token by token and is of the asked domain; approximate runs are never a prefix.
-// Threads:    owned by one thread; const methods have no hidden state.
-// Cost:       docs/reuse/finding.md; well below a microsecond a prompt token at a million cached tokens.
-// Not here:   the KV of a run, eviction, what is done with a piece.
+// rest.
+// Role:        the engine inserts each run whose KV it caches, erases what it evicts, and asks once per request.
+// Idea:        DESIGN 5; docs/reuse/finding.md walks through an example and gives the bytes of every key. Exact
+//              prefixes go by chained block keys (chain_index.h), pieces by a rolling hash over windows
+//              (segment_index.h).
+// Invariants:  every answer was compared token by token and is of the asked domain; approximate runs are never a
+//              prefix.
+// Threads:     owned by one thread; const methods have no hidden state.
+// Cost:        docs/reuse/finding.md; well below a microsecond a prompt token at a million cached tokens.
+// Not here:    the KV of a run, eviction, what is done with a piece.
 #pragma once
 
 #include <span>

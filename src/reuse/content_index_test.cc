@@ -334,6 +334,20 @@ TEST_F(ContentIndexTest, AnswersDoNotDependOnTheOrderOfInsertion) {
   EXPECT_GE(first.size(), 3u);
 }
 
+// The example of docs/reuse/finding.md.
+TEST_F(ContentIndexTest, TheExampleOfTheDocs) {
+  const Ids s = fresh(20), a = fresh(40), b = fresh(40), c = fresh(40);
+  insert(1, join({s, a, fresh(10)}), true);
+  index_.insert(2,
+                {.tokens = join({b, fresh(10)}), .domain = domain_, .exact = true, .parent = 1, .parent_tokens = 70});
+  insert(3, join({c, fresh(10), part(a, 0, 30)}));
+  const Ids prompt = join({s, b, fresh(10), part(c, 0, 30), a, fresh(10)});
+  EXPECT_EQ(index_.find_prefix(prompt, domain_, 149), (std::vector<Piece>{{1, 0, 20, 0}}));
+  EXPECT_EQ(find(prompt, 32, 20), (std::vector<Piece>{{2, 0, 40, 20}, {1, 20, 40, 100}}));
+  index_.add_mark(3, 0, 30);
+  EXPECT_EQ(find(prompt, 32, 20, {{70, 100}}), (std::vector<Piece>{{2, 0, 40, 20}, {3, 0, 30, 70}, {1, 20, 40, 100}}));
+}
+
 // --- against a brute-force finder
 // ---------------------------------------------------------------------------------------
 

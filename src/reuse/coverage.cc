@@ -38,8 +38,7 @@ std::vector<Stretch> best_chain(const std::vector<Stretch>& s, int32_t seam) {
   std::deque<int> overlapping;                       // value - end falls from front to back
   int first = 0;                                     // the first that ends beyond j's begin
   for (int j = 0; j < n; ++j) {
-    for (; first < j && s[first].end <= s[j].begin; ++first) {
-    }
+    while (first < j && s[first].end <= s[j].begin) ++first;
     while (!overlapping.empty() && overlapping.front() < first) overlapping.pop_front();
     const int apart = first > 0 ? best_upto[first - 1] : -1;
     value[j] = (apart >= 0 ? value[apart] : 0) + s[j].end - s[j].begin;

@@ -89,8 +89,8 @@ bool SegmentIndex::are_twins(const RunTable& runs, Posting a, Posting b) const {
          common_prefix(a_ids, b_ids) == static_cast<int32_t>(a_ids.size());
 }
 
-// `leaving` is no twin and about to be removed. A twin of it steps forward; if none is near and it was the last of the list that
-// is no twin, any does, so that a search still sees the list.
+// `leaving` is no twin and about to be removed. A twin of it steps forward; if none is near and it was the last of the
+// list that is no twin, any does, so that a search still sees the list.
 void SegmentIndex::replace_by_twin(const RunTable& runs, uint64_t key, Posting leaving) {
   int ordinary = 0;
   windows_.visit(key, 2, [&](const Posting&) { return ++ordinary < 2; });

@@ -1,19 +1,18 @@
 // reuse/segment_index.h: finds known pieces anywhere in a prompt, at any offset and in any order.
-// Idea:       DESIGN 5. Windows of W tokens of each run are indexed at multiples of W (and its last W tokens); the
-// prompt is slid
-//             over token by token with a rolling hash. A hit is compared token by token and extended to both sides to
-//             the last equal token. Marked segments have a content key of their own and are found at any length.
-//             Text that is cached often costs no more to find: of windows with equal surroundings (twins) one is looked
-//             at.
-// Invariants: nothing is returned that was not compared; a run of another domain is never returned.
-// Guarantee:  a common run of 2W - 1 tokens or more holds a whole indexed window, so it is met. Two limits keep the work bounded: of a
-//             window that stands in more than kMaxHits different surroundings the most recent ones are tried, and where a text
-//             repeats itself so much that the credit is spent, what is covered already is not looked at for something longer.
-// Threads:    one owner; find() is const and keeps nothing.
-// Cost:       a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens beside
-// those that the
-//             found pieces themselves need: repetition, in prompt or cache, cannot make it quadratic.
-// Not here:   exact prefixes (chain_index.h), the choice among overlapping finds (coverage.h).
+// Idea:        DESIGN 5. Windows of W tokens of each run are indexed at multiples of W (and its last W tokens); the
+//              prompt is slid over token by token with a rolling hash. A hit is compared token by token and extended to
+//              both sides to the last equal token. Marked segments have a content key of their own and are found at any
+//              length. Text that is cached often costs no more to find: of windows with equal surroundings (twins) one
+//              is looked at.
+// Invariants:  nothing is returned that was not compared; a run of another domain is never returned.
+// Guarantee:   a common run of 2W - 1 tokens or more holds a whole indexed window, so it is met. Two limits keep the
+//              work bounded: of a window that stands in more than kMaxHits different surroundings the most recent ones
+//              are tried, and where a text repeats itself so much that the credit is spent, what is covered already is
+//              not looked at for something longer.
+// Threads:     one owner; find() is const and keeps nothing.
+// Cost:        a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens beside
+//              those that the found pieces themselves need: repetition, in prompt or cache, cannot make it quadratic.
+// Not here:    exact prefixes (chain_index.h), the choice among overlapping finds (coverage.h).
 #pragma once
 
 #include <span>
