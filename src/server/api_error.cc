@@ -1,8 +1,27 @@
 #include "server/api_error.h"
 
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 namespace kvilt::server {
+namespace {
+
+// "messages[2].content" of "messages[2].content: must be a string"; empty if the message starts otherwise.
+std::string leading_path(const std::string& message) {
+  const size_t end = message.find(": ");
+  if (end == std::string::npos || end == 0) return {};
+  const bool path = std::all_of(message.begin(), message.begin() + static_cast<ptrdiff_t>(end), [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '.' || c == '[' || c == ']';
+  });
+  const size_t root = message.find_first_of(".[:");
+  const std::string first = message.substr(0, root);
+  const bool known = first == "messages" || first == "documents" || first == "tools" ||
+                     first == "chat_template_kwargs" || first == "add_generation_prompt" || first == "prompt";
+  return path && known ? message.substr(0, end) : std::string();
+}
+
+}  // namespace
 
 const char* ApiError::type() const {
   switch (status) {
@@ -32,6 +51,7 @@ std::string error_body(const ApiError& error) {
 }
 
 ApiError api_error(const Error& error, std::string param) {
+  if (std::string path = leading_path(error.message); !path.empty()) param = std::move(path);
   switch (error.code) {
     case Code::kInvalidArgument:
       return {400, error.message, std::move(param), ""};

@@ -25,7 +25,8 @@ struct ApiError {
 // The JSON text of the body.
 std::string error_body(const ApiError& error);
 
-// param: the field that the engine judged, where it is one.
+// param: the field that the engine judged; a message that starts with a path of its own ("messages[2].content: ...")
+// knows better.
 ApiError api_error(const Error& error, std::string param = {});
 
 // Either a value or an ApiError.

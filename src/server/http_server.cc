@@ -1,6 +1,7 @@
 #include "server/http_server.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <deque>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -49,11 +51,8 @@ class ConnectionPool : public httplib::TaskQueue {
   void enqueue(std::function<void()> task) override {
     {
       std::unique_lock lock(mutex_);
-      if (outstanding_ < limit_) {
+      if (outstanding_ < limit_ && has_thread_for(outstanding_ + 1)) {
         ++outstanding_;
-        if (outstanding_ > static_cast<int>(threads_.size())) {
-          threads_.emplace_back([this] { work(tasks_, Mode::kServe); });
-        }
         tasks_.push_back(std::move(task));
         changed_.notify_all();
         return;
@@ -80,6 +79,18 @@ class ConnectionPool : public httplib::TaskQueue {
   }
 
  private:
+  // False: the system starts no more threads.
+  bool has_thread_for(int tasks) {
+    if (tasks <= static_cast<int>(threads_.size())) return true;
+    try {
+      threads_.emplace_back([this] { work(tasks_, Mode::kServe); });
+    } catch (const std::system_error& e) {
+      spdlog::warn("no thread for another connection: {}", e.what());
+      return false;
+    }
+    return true;
+  }
+
   void work(std::deque<std::function<void()>>& queue, Mode thread_mode) {
     mode = thread_mode;
     std::unique_lock lock(mutex_);
@@ -152,7 +163,11 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
   switch (mode) {
     case Mode::kServe:
       ++open_;
-      serve(sock);
+      try {
+        serve(sock);
+      } catch (const std::exception& e) {  // while a stream was written: the library catches those of handlers only
+        spdlog::error("a connection ended: {}", e.what());
+      }
       --open_;
       break;
     case Mode::kRefuse:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <limits>
 
 namespace kvilt::server {
 namespace {
@@ -94,7 +95,8 @@ void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams
   }
 }
 
-void read_policy(Fields& fields, PolicyChoice& policy) {
+// publish: null where a request that keeps nothing makes no sense.
+void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
   const Json* value = fields.find("kvilt");
   if (!value) return;
   if (!value->is_object()) return fields.fail("kvilt", fmt::format("must be an object, not {}", type_of(*value)));
@@ -104,6 +106,9 @@ void read_policy(Fields& fields, PolicyChoice& policy) {
       if (!setting.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(setting)));
       policy.name = setting.get<std::string>();
       if (policy.name.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
+    } else if (key == "publish" && publish) {
+      if (!setting.is_boolean()) return fields.fail(name, fmt::format("must be true or false, not {}", type_of(setting)));
+      *publish = setting.get<bool>();
     } else if (setting.is_string()) {
       const auto& text = setting.get_ref<const std::string&>();
       if (text.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
@@ -128,6 +133,8 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.string("model", &out.model, kMaxName);
   fields.number("temperature", 0, 2, &sampling.temperature);
   fields.number("top_p", 0, 1, &sampling.top_p);
+  if (sampling.top_p == 0)
+    sampling.top_p = std::numeric_limits<float>::min();  // OpenAI takes 0: the likeliest token alone
   fields.number("min_p", 0, 1, &sampling.min_p);
   fields.integer("top_k", -1, INT32_MAX, &sampling.top_k);
   if (sampling.top_k < 0) sampling.top_k = 0;  // vLLM's -1: all
@@ -164,7 +171,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   read_salt(fields, &out.cache_salt);
   std::string user;  // accepted and not used
   fields.string("user", &user, kMaxName);
-  read_policy(fields, out.policy);
+  read_policy(fields, out.policy, &out.publish);
   refuse_unsupported(fields);
 }
 
@@ -306,7 +313,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
   DocumentsRequest out;
   fields.string("model", &out.model, kMaxName);
   read_salt(fields, &out.cache_salt);
-  read_policy(fields, out.policy);
+  read_policy(fields, out.policy, nullptr);
   const Json* documents = fields.find("documents");
   if (fields.ok() && !documents) fields.fail("documents", "is required");
   if (documents && !documents->is_array()) {

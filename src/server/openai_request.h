@@ -28,6 +28,7 @@ struct Generation {
   std::string model;  // empty: not named
   SamplingParams sampling;
   PolicyChoice policy;
+  bool publish = true;  // kvilt.publish: keep this request's KV for later ones
   std::string cache_salt;
   int choices = 1;
   bool stream = false;

@@ -82,6 +82,7 @@ TEST(ParseChat, AcceptsWhatClientsSend) {
   EXPECT_EQ(good(R"("max_completion_tokens": 5)").sampling.max_tokens, 5);
   EXPECT_EQ(good(R"("max_tokens": 5.0)").sampling.max_tokens, 5);
   EXPECT_EQ(good(R"("top_k": -1)").sampling.top_k, 0);
+  EXPECT_GT(good(R"("top_p": 0)").sampling.top_p, 0);  // the engine wants more than 0
   EXPECT_EQ(good(R"("stop": "x")").sampling.stop, std::vector<std::string>{"x"});
   EXPECT_EQ(good(R"("seed": -3)").sampling.seed, static_cast<uint64_t>(-3));
   EXPECT_EQ(good(R"("logprobs": true)").sampling.logprobs, 0);

@@ -114,6 +114,9 @@ TEST(Errors, HaveOpenAisShape) {
   EXPECT_EQ(api_error(Error{Code::kUnavailable, "x"}).status, 503);
   EXPECT_EQ(api_error(Error{Code::kInternal, "x"}).status, 500);
   EXPECT_EQ(api_error(Error{Code::kUnsupported, "x"}, "p").param, "p");
+  EXPECT_EQ(api_error(Error{Code::kInvalidArgument, "messages[2].content: wrong"}, "p").param, "messages[2].content");
+  EXPECT_EQ(api_error(Error{Code::kInvalidArgument, "chat template: wrong"}, "p").param, "p");
+  EXPECT_EQ(api_error(Error{Code::kInvalidArgument, ": wrong"}, "p").param, "p");
 }
 
 TEST(MetricsPage, HasTheNamesAndCounts) {

@@ -217,6 +217,7 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
       // Choices of one prompt with one seed would all be the same text.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
+      request.publish = generation.publish;
       request.cache_salt = generation.cache_salt;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
         return reply_error(response, api_error(status.error(), prompt_field));

@@ -29,6 +29,18 @@ std::string_view host_of(std::string_view origin) {
   return at == std::string_view::npos ? origin : origin.substr(at + 3);
 }
 
+std::string_view without_port(std::string_view host) {
+  const size_t colon = host.find_last_of(':');
+  const size_t bracket = host.find_last_of(']');  // [::1]:8000
+  if (colon == std::string_view::npos || (bracket != std::string_view::npos && colon < bracket)) return host;
+  return host.substr(0, colon);
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" ||
+         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos);
+}
+
 }  // namespace
 
 void reply_json(httplib::Response& response, const Json& json) { response.set_content(dump(json), "application/json"); }
@@ -122,7 +134,11 @@ void Service::install_hooks() {
 std::optional<ApiError> Service::check_origin(const httplib::Request& request, httplib::Response& response) const {
   if (!request.has_header("Origin")) return std::nullopt;  // not a browser
   const std::string origin = request.get_header_value("Origin");
-  if (host_of(origin) == request.get_header_value("Host")) return std::nullopt;
+  const std::string host = request.get_header_value("Host");
+  // A foreign name can be made to point at this machine, and then origin and host agree: a server for this machine alone
+  // knows which names are its own.
+  const bool own_name = !is_loopback(options_.host) || is_loopback(without_port(host));
+  if (host_of(origin) == host && own_name) return std::nullopt;
   if (options_.allow_origin != "*" && options_.allow_origin != origin) {
     return ApiError{403, "pages of other origins may not call this server (see --allow-origin)", "", "origin_refused"};
   }

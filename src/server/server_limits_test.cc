@@ -1,0 +1,293 @@
+// Clients that vanish, stall, crowd or lie, and the end of the server.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "server/live_server_for_test.h"
+
+namespace kvilt::server {
+namespace {
+
+TEST(ServerLimits, VanishedClientsAreCancelled) {
+  FakeOptions fake;
+  fake.seconds_per_token = 0.005;  // 4,000 tokens would take 20 s
+  LiveServer running(fake);
+  RawClient streaming(running.server->port()), whole(running.server->port());
+  streaming.send(request("/v1/chat/completions", kLongStream));
+  whole.send(request("/v1/chat/completions", kLong));
+  EXPECT_NE(streaming.receive("content\":\"").find("200 OK"), std::string::npos);
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().running == 2; }));
+  streaming.close();
+  EXPECT_TRUE(eventually([&] { return running.engine->cancelled() == 1; }));
+  whole.close();
+  EXPECT_TRUE(eventually([&] { return running.engine->cancelled() == 2; }));
+  EXPECT_EQ(running.engine->stats().running, 0);
+  EXPECT_EQ(running.engine->stats().requests_ok, 0u);
+}
+
+TEST(ServerLimits, WarmingIsCancelledToo) {
+  FakeOptions fake;
+  fake.seconds_per_token = 0.05;
+  fake.max_running = 1;
+  LiveServer running(fake);
+  Json body = {{"documents", Json::array()}};
+  for (int i = 0; i < 200; ++i) body["documents"].push_back({{"text", "document " + std::to_string(i)}});
+  RawClient client(running.server->port());
+  client.send(request("/v1/documents", body.dump()));
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().waiting > 0; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return running.engine->cancelled() > 0; }));
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().running + running.engine->stats().waiting == 0; }));
+}
+
+TEST(ServerLimits, ClientThatNeverReads) {
+  FakeOptions fake;
+  fake.context = 1 << 20;
+  LiveServer running(fake);  // as fast as it can
+  RawClient client(running.server->port());
+  client.send(request("/v1/chat/completions",
+                      R"({"messages": [{"role": "user", "content": "hi"}], "ignore_eos": true, "stream": true})"));
+  EXPECT_TRUE(eventually([&] { return running.engine->cancelled() == 1; }));
+  EXPECT_EQ(running.post("/v1/chat/completions", kChat)->status, 200);
+}
+
+TEST(ServerLimits, SlowHeadsAndBodies) {
+  ServerOptions options;
+  options.request_timeout_s = 0.3;
+  options.idle_timeout_s = 0.3;
+  LiveServer running({}, options);
+  RawClient idle(running.server->port()), head(running.server->port()), body(running.server->port());
+  head.send("POST /v1/chat");
+  body.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"mess");
+  EXPECT_EQ(idle.receive(), "");
+  EXPECT_TRUE(idle.ended());
+  EXPECT_NE(head.receive().find("408"), std::string::npos);
+  EXPECT_NE(body.receive().find("400"), std::string::npos);
+  EXPECT_TRUE(body.ended());
+}
+
+TEST(ServerLimits, OversizedBodies) {
+  ServerOptions options;
+  options.max_body_bytes = 10000;
+  LiveServer running({}, options);
+  auto declared = running.post("/v1/chat/completions", std::string(20000, ' ') + kChat);
+  EXPECT_EQ(declared->status, 413);
+  EXPECT_EQ(error_of(declared)["type"], "invalid_request_error");
+  EXPECT_EQ(running.post("/v1/chat/completions", std::string(5000, ' ') + kChat)->status, 200);
+
+  const std::string head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string block = "400\r\n" + std::string(1024, ' ') + "\r\n";
+  RawClient chunked(running.server->port());
+  chunked.send(head);
+  for (int i = 0; i < 100; ++i) chunked.send(block);
+  EXPECT_NE(chunked.receive().find("413"), std::string::npos);
+  RawClient tiny(running.server->port());  // one byte a chunk
+  tiny.send(head);
+  for (int i = 0; i < 20000; ++i) tiny.send("1\r\n \r\n");
+  EXPECT_NE(tiny.receive().find("413"), std::string::npos);
+  RawClient fits(running.server->port());
+  fits.send(head + block + "0\r\n\r\n");
+  EXPECT_NE(fits.receive("}}", 2000).find("not valid JSON"), std::string::npos);
+  RawClient huge(running.server->port());
+  huge.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551615\r\n\r\n");
+  EXPECT_NE(huge.receive().find("413"), std::string::npos);
+}
+
+TEST(ServerLimits, BadHeads) {
+  LiveServer running;
+  const std::pair<std::string, const char*> cases[] = {
+      {"\x16\x03\x01garbage\r\n\r\n", "400"},
+      {"GET / HTTP/9.9\r\n\r\n", "400"},
+      {"GET /\r\n\r\n", "400"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "400"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", "400"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n", "400"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", "400"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", "400"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde", "415"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", "411"},
+      {"GET /health HTTP/1.1\r\nbad line\r\n\r\n", "400"},
+      {"GET /health HTTP/1.1\r\nContent-Length : 5\r\n\r\n", "400"},
+      {"GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n\r\n", "414"},
+      {"GET /" + std::string(3000, 'a') + " HTTP/1.1\r\n\r\n", "414"},
+      {"GET / HTTP/1.1\r\nX: " + std::string(40000, 'a') + "\r\n\r\n", "431"},
+      {"GET / HTTP/1.1\r\n" + std::string(100000, 'a'), "431"},
+      {"BREW /coffee HTTP/1.1\r\n\r\n", "400"},
+      {"TRACE / HTTP/1.1\r\n\r\n", "405"},
+  };
+  for (const auto& [bytes, status] : cases) {
+    RawClient client(running.server->port());
+    client.send(bytes);
+    const std::string reply = client.receive("}}");
+    EXPECT_EQ(reply.rfind(std::string("HTTP/1.1 ") + status, 0), 0u)
+        << bytes.substr(0, 80) << "\n-> " << reply.substr(0, 300);
+    EXPECT_NE(reply.find("\"error\""), std::string::npos) << reply.substr(0, 300);
+  }
+  // A Range that httplib's regex would recurse over, and one that would multiply the answer.
+  for (const std::string& range : {std::string(8000, '1'), [] {
+                                     std::string many = "0-";
+                                     for (int i = 0; i < 2000; ++i) many += ",0-";
+                                     return many;
+                                   }()}) {
+    RawClient client(running.server->port());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\nRange: bytes=" + range + "\r\nConnection: close\r\n\r\n");
+    const std::string reply = client.receive();
+    EXPECT_EQ(reply.rfind("HTTP/1.1 200", 0), 0u);
+    EXPECT_LT(reply.size(), 20000u);
+  }
+}
+
+TEST(ServerLimits, OneConnectionManyRequests) {
+  LiveServer running;
+  RawClient client(running.server->port());
+  client.send(request("/v1/completions", R"({"prompt": "a", "max_tokens": 3})") +
+              request("/v1/completions", R"({"prompt": "b", "max_tokens": 3})") +
+              "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const std::string replies = client.receive();
+  size_t answers = 0, at = 0;
+  while ((at = replies.find("HTTP/1.1 200 OK", at)) != std::string::npos) ++answers, ++at;
+  EXPECT_EQ(answers, 3u) << replies;
+  EXPECT_TRUE(client.ended());
+}
+
+TEST(ServerLimits, MoreConnectionsThanThreads) {
+  FakeOptions fake;
+  fake.seconds_per_token = 0.005;
+  ServerOptions options;
+  options.max_connections = 4;
+  LiveServer running(fake, options);
+  std::vector<std::unique_ptr<RawClient>> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(std::make_unique<RawClient>(running.server->port()));
+    streams.back()->send(request("/v1/chat/completions", kLongStream));
+    EXPECT_NE(streams.back()->receive("content\":\"").find("200 OK"), std::string::npos);
+  }
+  auto refused = running.client().Get("/health");
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(error_of(refused)["type"], "server_error");
+  streams.pop_back();
+  EXPECT_TRUE(eventually([&] {
+    auto reply = running.client().Get("/health");
+    return reply && reply->status == 200;
+  }));
+}
+
+TEST(ServerLimits, IdleConnectionsGiveWay) {
+  ServerOptions options;
+  options.max_connections = 2;
+  LiveServer running({}, options);
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 2; ++i) {
+    idle.push_back(std::make_unique<RawClient>(running.server->port()));
+    idle.back()->send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_NE(idle.back()->receive("ok").find("200"), std::string::npos);
+  }
+  EXPECT_TRUE(eventually([&] {
+    auto reply = running.client().Get("/health");
+    return reply && reply->status == 200;
+  }));
+}
+
+TEST(ServerLimits, ManyClientsAtOnce) {
+  LiveServer running;
+  std::atomic<int> good = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&, i] {
+      for (int j = 0; j < 5; ++j) {
+        Json body = Json::parse(kChat);
+        body["messages"][0]["content"] = "client " + std::to_string(i);
+        body["stream"] = j % 2 == 0;
+        auto reply = running.post("/v1/chat/completions", body.dump());
+        good += reply && reply->status == 200;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(good, 80);
+}
+
+TEST(ServerLimits, ShutdownLetsRequestsFinish) {
+  FakeOptions fake;
+  fake.seconds_per_token = 0.005;
+  LiveServer running(fake);
+  RawClient client(running.server->port()), idle(running.server->port());
+  client.send(request(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "hi"}], "ignore_eos": true, "max_tokens": 60, "stream": true})"));
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().running == 1; }));
+  std::thread stopper([&] { running.server->shutdown(); });
+  const std::string reply = client.receive();
+  stopper.join();
+  EXPECT_NE(reply.find("\"finish_reason\":\"length\""), std::string::npos);
+  EXPECT_NE(reply.find("[DONE]"), std::string::npos);
+  EXPECT_EQ(idle.receive(), "");
+  EXPECT_TRUE(idle.ended());
+  RawClient late(running.server->port());
+  EXPECT_FALSE(late.connected());
+}
+
+TEST(ServerLimits, ShutdownEndsWhatTakesTooLong) {
+  FakeOptions fake;
+  fake.seconds_per_token = 0.01;
+  ServerOptions options;
+  options.shutdown_s = 0.2;
+  LiveServer running(fake, options);
+  RawClient streaming(running.server->port()), whole(running.server->port());
+  streaming.send(request("/v1/chat/completions", kLongStream));
+  whole.send(request("/v1/chat/completions", kLong));
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().running == 2; }));
+  running.server->shutdown();
+  EXPECT_NE(streaming.receive().find("\"code\":\"cancelled\""), std::string::npos);
+  EXPECT_NE(whole.receive().find("HTTP/1.1 503"), std::string::npos);
+}
+
+TEST(ServerLimits, EndsBeforeItRan) {
+  ServerOptions options;
+  options.port = 0;
+  auto server = kvilt::Server::listen(options);
+  ASSERT_TRUE(server.ok());
+  server.value()->shutdown();
+  server.value()->run();  // returns at once
+}
+
+// Random bytes and broken requests: each ends, and the server still answers.
+TEST(ServerLimits, Fuzz) {
+  ServerOptions options;
+  options.request_timeout_s = 0.05;
+  LiveServer running({}, options);
+  std::mt19937 random(11);
+  const std::string whole = request("/v1/chat/completions", kChat);
+  for (int round = 0; round < 100; ++round) {
+    std::string bytes = whole;
+    const int edits = static_cast<int>(random() % 6);
+    for (int i = 0; i < edits; ++i) {
+      const size_t at = random() % bytes.size();
+      switch (random() % 4) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes.erase(at, random() % 20);
+          break;
+        case 2:
+          bytes.insert(at, std::string(random() % 50, static_cast<char>(random())));
+          break;
+        case 3:
+          bytes.resize(at + 1);
+          break;
+      }
+      if (bytes.empty()) bytes = "x";
+    }
+    RawClient client(running.server->port());
+    client.send(bytes);
+    if (round % 3) client.receive("}", 250);
+  }
+  auto after = running.post("/v1/chat/completions", kChat);
+  ASSERT_TRUE(after);
+  EXPECT_EQ(after->status, 200);
+}
+
+}  // namespace
+}  // namespace kvilt::server
