@@ -16,7 +16,7 @@ namespace {
 struct ReuseOptions {
   EngineOptions engine;
   std::string cases, synthetic = "8x256", order = "shuffle", policies = "full,prefix,naive,sparsex", json;
-  int rounds = 5, limit = 0;
+  int rounds = 5, limit = 0, decode = 0;
   uint64_t seed = 7;
   bool unmarked = false;
 };
@@ -43,7 +43,7 @@ PolicyChoice parse_policy(const std::string& text) {
 struct Measured {
   std::string label;
   PolicyChoice policy;
-  std::vector<double> ttft;
+  std::vector<double> ttft, decode;  // seconds; tokens a second
   PromptUsage usage;
   std::vector<float> logits;
 };
@@ -82,13 +82,15 @@ void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std
       Request request;
       request.prompt = asked;
       request.policy = m.policy;
-      request.sampling.max_tokens = 1;
+      request.sampling.max_tokens = 1 + o.decode;
+      request.sampling.ignore_eos = true;
       request.sampling.temperature = 0;
       request.publish = false;
       request.first_logits = true;
       Answered out = run_request(engine, std::move(request));
       m.ttft.push_back(out.completion.usage.ttft_s);
       m.usage = out.completion.usage;
+      if (o.decode > 0) m.decode.push_back(o.decode / (out.completion.total_s - m.usage.ttft_s));
       m.logits = std::move(out.completion.first_logits);
     }
   }
@@ -115,7 +117,7 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   for (size_t i = 0; i < cases.size(); ++i) {
     progress.at(static_cast<double>(i) / static_cast<double>(cases.size()));
     std::vector<Measured> all;
-    for (const std::string& label : labels) all.push_back({label, parse_policy(label), {}, {}, {}});
+    for (const std::string& label : labels) all.push_back({label, parse_policy(label), {}, {}, {}, {}});
     measure(*engine, cases[i], o, all);
     const auto full = std::find_if(all.begin(), all.end(), [](const Measured& m) { return m.label == "full"; });
     const double full_ttft = median(full->ttft);
@@ -142,10 +144,12 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
                   {"attention_flops", u.attention_flops},
                   {"steps", u.steps},
                   {"rounds", o.rounds},
-                  {"placement", o.engine.placement}});
+                  {"placement", o.engine.placement},
+                  {"decode_tok_s", median(m.decode)}});
       std::printf("%-28s %-12s %7d %7d %7d %7d %7d %9.4f %8.4f %7.3f %7.2f %9.5f %5s\n", m.label.c_str(),
                   cases[i].id.substr(0, 12).c_str(), u.prompt, u.prefix, u.reused, u.recomputed, u.fresh, ttft,
                   spread(m.ttft), ttft / full_ttft, ttft / bound, kl, top1 ? "same" : "other");
+      if (o.decode > 0) std::printf("%28s decode %.1f tokens/s\n", "", median(m.decode));
       std::fflush(stdout);
     }
   }
@@ -166,6 +170,8 @@ void add_bench_reuse(Program& program, CLI::App& bench) {
   app->add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1")
       ->capture_default_str();
   app->add_option("--rounds", o->rounds, "measurements per policy, in turns")->capture_default_str();
+  app->add_option("--decode", o->decode, "also decode so many tokens after the first, over the same mix of pieces")
+      ->capture_default_str();
   app->add_option("--limit", o->limit, "cases at most (0: all)");
   app->add_option("--seed", o->seed, "of shuffles and synthetic documents")->capture_default_str();
   app->add_flag("--unmarked", o->unmarked, "send no marks: the pieces must be discovered");

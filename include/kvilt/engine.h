@@ -37,7 +37,7 @@ struct EngineOptions {
   int max_queue = 1024;                 // requests that wait; more get kExhausted
   int context = 0;                      // longest prompt + answer; 0: the model's own
   int min_segment = 32;                 // shortest unmarked run that is reused
-  std::string policy = "naive";         // default policy of requests that name none
+  std::string policy = "sparsex";       // default policy of requests that name none
   std::string placement = "zero-copy";  // or "copy"
   bool cache = true;                    // false: nothing is published or found (for measurements)
   uint64_t seed = 0;                    // 0: drawn at start; seeds of requests without one

@@ -182,6 +182,7 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
     }
     if (from < piece.end) trusted.push_back({from - piece.begin, piece.end - piece.begin});
     EncodeOptions options;
+    options.continues = piece.begin > 0;
     options.trusted = trusted;  // empty: nothing is trusted, and parse_special is off
     KVILT_ASSIGN(const std::vector<int32_t> ids, tokenizer_->encode(text, options));
     const auto begin = static_cast<int32_t>(prompt.ids.size());

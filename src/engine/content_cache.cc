@@ -27,11 +27,9 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   if (wanted.prefix) prefix = index_.find_prefix(prompt, domain, found.layout.prompt_len - 1);
   if (!prefix.empty()) found.layout.prefix = prefix.back().pos + prefix.back().count;
   if (wanted.segments) {
-    std::vector<MarkRange> behind;
-    for (const TokenMark& mark : marks) {
-      if (mark.begin >= found.layout.prefix) behind.push_back({mark.begin, mark.end});
-    }
-    segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, behind);
+    std::vector<MarkRange> ranges;
+    for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
+    segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, ranges);
   }
   for (const auto& list : {prefix, segments}) {
     for (const Piece& piece : list)

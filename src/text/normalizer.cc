@@ -106,10 +106,11 @@ Result<bool> Normalizer::apply(size_t i, std::string_view text, std::string& out
   return false;
 }
 
-Result<bool> Normalizer::run(std::string_view text, std::string& out) const {
+Result<bool> Normalizer::run(std::string_view text, bool prepend, std::string& out) const {
   std::string now;
   bool changed = false;
   for (size_t i = 0; i < steps_.size(); ++i) {
+    if (!prepend && steps_[i].kind == NormalizeStep::Kind::kPrepend) continue;
     KVILT_ASSIGN(const bool stepped, apply(i, changed ? std::string_view(now) : text, out));
     if (!stepped) continue;
     changed = true;

@@ -17,7 +17,8 @@ class Normalizer {
  public:
   static Result<Normalizer> create(std::vector<NormalizeStep> steps);
   // REQUIRES: text is UTF-8. True and `out` filled if it changes `text`; else `out` is unspecified.
-  Result<bool> run(std::string_view text, std::string& out) const;
+  // prepend: false skips the steps that put text in front.
+  Result<bool> run(std::string_view text, bool prepend, std::string& out) const;
 
  private:
   Result<bool> apply(size_t step, std::string_view text, std::string& out) const;

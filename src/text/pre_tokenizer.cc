@@ -97,10 +97,11 @@ void rewrite_pieces(PieceList& list, Rewrite&& rewrite) {
   list.text = *list.own;
 }
 
-void metaspace(const SplitStep& step, bool at_start, PieceList& list) {
+void metaspace(const SplitStep& step, Lead lead, PieceList& list) {
   rewrite_pieces(list, [&](std::string_view piece, bool first, std::string& out) {
-    const bool wanted = step.prepend == SplitStep::Prepend::kAlways ||
-                        (step.prepend == SplitStep::Prepend::kFirst && first && at_start);
+    const bool continues = first && lead == Lead::kContinues;
+    const bool wanted = (step.prepend == SplitStep::Prepend::kAlways && !continues) ||
+                        (step.prepend == SplitStep::Prepend::kFirst && first && lead == Lead::kStart);
     if (wanted && !piece.starts_with(' ') && !piece.starts_with(step.replacement)) out.append(step.replacement);
     for (const char c : piece) {
       if (c == ' ') {
@@ -147,7 +148,7 @@ Result<PreTokenizer> PreTokenizer::create(std::vector<SplitStep> steps) {
   return p;
 }
 
-Status PreTokenizer::run(std::string_view text, bool at_start, PieceList& list) const {
+Status PreTokenizer::run(std::string_view text, Lead lead, PieceList& list) const {
   list.text = text;
   list.own.reset();
   list.pieces.clear();
@@ -166,11 +167,11 @@ Status PreTokenizer::run(std::string_view text, bool at_start, PieceList& list) 
         break;
       }
       case SplitStep::Kind::kMetaspace:
-        metaspace(step, at_start, list);
+        metaspace(step, lead, list);
         break;
       case SplitStep::Kind::kPrefixSpace:
-        rewrite_pieces(list, [](std::string_view piece, bool, std::string& out) {
-          if (!piece.starts_with(' ')) out.push_back(' ');
+        rewrite_pieces(list, [lead](std::string_view piece, bool first, std::string& out) {
+          if (!piece.starts_with(' ') && !(first && lead == Lead::kContinues)) out.push_back(' ');
           out.append(piece);
         });
         break;

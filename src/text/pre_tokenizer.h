@@ -22,11 +22,18 @@ struct PieceList {
   std::vector<ByteRange> pieces;
 };
 
+// What stands before a stretch of text: decides whether a space is put in front of it.
+enum class Lead : uint8_t {
+  kStart,      // nothing: the caller's text begins here
+  kSpecial,    // a special token
+  kContinues,  // other text, which the caller encoded before (EncodeOptions::continues)
+};
+
 class PreTokenizer {
  public:
   static Result<PreTokenizer> create(std::vector<SplitStep> steps);
-  // REQUIRES: text is UTF-8 and outlives `out`. `at_start`: it is the begin of what the caller encodes.
-  Status run(std::string_view text, bool at_start, PieceList& out) const;
+  // REQUIRES: text is UTF-8 and outlives `out`.
+  Status run(std::string_view text, Lead lead, PieceList& out) const;
   bool spells_bytes() const { return spells_bytes_; }  // the pieces come in GPT-2's printable spelling
 
  private:

@@ -197,7 +197,7 @@ struct Tokenizer::Parts {
     PieceCache cache;
     std::vector<std::unique_ptr<std::string>> texts;  // that the cache points into
   };
-  Status encode_stretch(std::string_view text, bool at_start, Call& call) const;
+  Status encode_stretch(std::string_view text, Lead lead, Call& call) const;
   void append_piece(std::string_view piece, Call& call) const;
 };
 
@@ -213,15 +213,15 @@ void Tokenizer::Parts::append_piece(std::string_view piece, Call& call) const {
   slot = {piece.data(), static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(call.ids.size() - at), at};
 }
 
-Status Tokenizer::Parts::encode_stretch(std::string_view text, bool at_start, Call& call) const {
+Status Tokenizer::Parts::encode_stretch(std::string_view text, Lead lead, Call& call) const {
   auto normalized = std::make_unique<std::string>();
-  KVILT_ASSIGN(const bool changed, normalizer.run(text, *normalized));
+  KVILT_ASSIGN(const bool changed, normalizer.run(text, lead != Lead::kContinues, *normalized));
   if (changed) {
     call.texts.push_back(std::move(normalized));
     text = *call.texts.back();
   }
   PieceList list;
-  KVILT_TRY(pre_tokenizer.run(text, at_start, list));
+  KVILT_TRY(pre_tokenizer.run(text, lead, list));
   std::string bytes;
   for (const ByteRange& range : list.pieces) {
     const std::string_view piece = list.text.substr(range.begin, range.end - range.begin);
@@ -281,7 +281,12 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
       call.ids.push_back(stretch.id);
     } else {
       const std::string_view part = text.substr(stretch.range.begin, stretch.range.end - stretch.range.begin);
-      KVILT_TRY(parts_->encode_stretch(part, stretch.range.begin == 0, call));
+      const bool first = stretch.range.begin == 0;
+      KVILT_TRY(parts_->encode_stretch(part,
+                                       !first              ? Lead::kSpecial
+                                       : options.continues ? Lead::kContinues
+                                                           : Lead::kStart,
+                                       call));
     }
   }
   if (options.add_special) call.ids.insert(call.ids.end(), parts_->spec.suffix.begin(), parts_->spec.suffix.end());

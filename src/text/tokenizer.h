@@ -28,6 +28,8 @@ struct ByteRange {
 struct EncodeOptions {
   bool add_special = false;    // BOS and EOS as the model wants them
   bool parse_special = false;  // recognise special tokens everywhere
+  // The text goes on behind text that was encoded before (a marked part of a prompt): no space is put in front of it.
+  bool continues = false;
   std::span<const ByteRange> trusted =
       {};  // if not empty: recognise them wholly inside one of these ranges, nowhere else
 };

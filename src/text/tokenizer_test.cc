@@ -214,6 +214,20 @@ TokenizerSpec spm_spec() {
   return spec;
 }
 
+// A text cut into marked parts has the same ids as each part by itself, and no space comes in between.
+TEST(Tokenizer, ContinuedTextGetsNoLeadingSpace) {
+  auto made = Tokenizer::create(spm_spec());
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const Tokenizer& t = **made;
+  EncodeOptions continues;
+  continues.continues = true;
+  const auto start = t.encode("hello").value(), after = t.encode("hello", continues).value();
+  ASSERT_EQ(start.size(), 1u);
+  ASSERT_EQ(after.size(), 1u);
+  EXPECT_EQ(t.token_bytes(start[0]), " hello");
+  EXPECT_EQ(t.token_bytes(after[0]), "hello");
+}
+
 TEST(Tokenizer, SpmMergesTheHighestScoreAndFallsBackToBytes) {
   const auto t = make(spm_spec());
   EXPECT_EQ(ids_of(*t, "hello"), Ids({*t->id_of("▁hello")}));
