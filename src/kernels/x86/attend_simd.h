@@ -17,6 +17,7 @@ using Vec = __m512;
 inline constexpr int kVec = 16;         // floats of a Vec
 inline constexpr int kProductRows = 7;  // the product tile: 7 lines x 4 vectors of sums = 28 of 32 registers
 inline constexpr int kTileVecs = 4;
+inline constexpr bool kEvenTiles = false;  // 8 lines are 7 + 1
 using LaneMask = __mmask16;
 
 KVILT_INLINE Vec zero() { return _mm512_setzero_ps(); }
@@ -58,7 +59,8 @@ using Vec = __m256;
 inline constexpr int kVec = 8;
 inline constexpr int kProductRows = 6;  // 6 lines x 2 vectors = 12 of 16 registers
 inline constexpr int kTileVecs = 2;
-using LaneMask = __m256;  // all ones or zeros per lane
+inline constexpr bool kEvenTiles = true;  // 7 lines are 4 + 3: two sums alone would wait for each other
+using LaneMask = __m256;                  // all ones or zeros per lane
 
 KVILT_INLINE Vec zero() { return _mm256_setzero_ps(); }
 KVILT_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }

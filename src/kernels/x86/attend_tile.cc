@@ -200,10 +200,10 @@ struct Product {  // c (lines x columns) = init + a (lines x k, broadcast) . b (
   int k;
   float* c;
   int64_t c_stride;
-  const float* scale_back;             // init = c * scale_back[line]; null: init = 0, and the store is masked
-  uint64_t mask;                       // columns to store, bit 0 at c
-  const void* const* ahead = nullptr;  // kBlock rows to prefetch, one a step
-  int ahead_bytes = 0;                 // of each
+  const float* scale_back;              // init = c * scale_back[line]; null: init = 0, and the store is masked
+  uint64_t mask;                        // columns to store, bit 0 at c
+  const void* const* ahead = nullptr;   // kBlock rows to prefetch, one a step
+  int ahead_first = 0, ahead_last = 0;  // the bytes of each row to fetch
 };
 
 template <int kLines, int kVecs, bool kAhead>
@@ -219,7 +219,8 @@ KVILT_INLINE void product_tile(const Product& p) {
   const float *a = p.a, *b = p.b;
   for (int k = 0; k < p.k; ++k, ++a, b += p.b_stride) {
     if (kAhead && k < kBlock) {
-      for (int n = 0; n < p.ahead_bytes; n += 64) _mm_prefetch(static_cast<const char*>(p.ahead[k]) + n, _MM_HINT_T0);
+      const char* row = static_cast<const char*>(p.ahead[k]);
+      for (int n = p.ahead_first; n < p.ahead_last; n += 64) _mm_prefetch(row + n, _MM_HINT_T1);
     }
     Vec bk[kVecs];
 #pragma GCC unroll 4
@@ -271,8 +272,8 @@ void product_few(const Product& p, int lines) {
 
 template <int kVecs>
 void product_lines(Product p, int lines) {
-  while (lines > 0) {
-    const int count = lines < kProductRows ? lines : kProductRows;
+  for (int tiles = (lines + kProductRows - 1) / kProductRows; tiles > 0; --tiles) {
+    const int count = kEvenTiles ? (lines + tiles - 1) / tiles : lines < kProductRows ? lines : kProductRows;
     if (p.ahead != nullptr) {  // by the first tile of a product: its memory comes while the others compute
       product_few<kVecs, true>(p, count);
       p.ahead = nullptr;
@@ -286,10 +287,13 @@ void product_lines(Product p, int lines) {
   }
 }
 
-// `vecs` vectors of columns for all lines.
+// `vecs` vectors of columns for all lines. What is to be fetched ahead is spread over them: too many requests at once wait.
 void product(Product p, int lines, int vecs) {
-  while (vecs > 0) {
-    const int n = vecs < kTileVecs ? vecs : kTileVecs;
+  const int row_lines = (p.ahead_last + 63) / 64;
+  for (int done = 0; done < vecs;) {
+    const int n = vecs - done < kTileVecs ? vecs - done : kTileVecs;
+    p.ahead_first = row_lines * done / vecs * 64;
+    p.ahead_last = row_lines * (done + n) / vecs * 64;
     switch (n) {
       case 1:
         product_lines<1>(p, lines);
@@ -309,8 +313,7 @@ void product(Product p, int lines, int vecs) {
         break;
 #endif
     }
-    vecs -= n;
-    p.ahead = nullptr;
+    done += n;
     p.b += n * kVec;
     p.c += n * kVec;
     p.mask = n * kVec < 64 ? p.mask >> (n * kVec) : 0;
@@ -329,7 +332,7 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
     }
     int end = n + 1;
     while (end < kBlockVecs && (mask >> (end * kVec) & kVecMask) != 0) ++end;
-    product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec), ahead,
+    product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec), ahead, 0,
              row_bytes(shape)},
             lines, end - n);
     ahead = nullptr;
@@ -365,7 +368,7 @@ void permute(int lines, const int32_t* slot, float* s) {
 
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
                 float* acc) {
-  product({p + v.first, kBlock, v.data, v.stride, v.last - v.first, acc, shape.width, scale_back, 0, v.ahead,
+  product({p + v.first, kBlock, v.data, v.stride, v.last - v.first, acc, shape.width, scale_back, 0, v.ahead, 0,
            row_bytes(shape)},
           lines, shape.width / kVec);
 }
