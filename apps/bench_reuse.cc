@@ -165,7 +165,8 @@ void add_bench_reuse(Program& program, CLI::App& bench) {
   add_engine_options(*app, o->engine, true);
   app->add_option("--cases", o->cases, "RAG cases, JSON lines (docs/formats/json.md)");
   app->add_option("--synthetic", o->synthetic, "or made-up documents: DOCUMENTSxTOKENS")->capture_default_str();
-  app->add_option("--order", o->order, "of the documents when asked: same, reverse, shuffle, insert, drop")
+  app->add_option("--order", o->order,
+                  "of the documents when asked: same, reverse, shuffle, insert, drop, or one like 3-1-2")
       ->capture_default_str();
   app->add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1")
       ->capture_default_str();

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 
@@ -167,7 +168,22 @@ Result<std::vector<int>> piece_order(const std::string& name, int count, uint64_
     order.erase(order.begin());
     return order;
   }
-  return error(Code::kInvalidArgument, "no order '{}'; there are same, reverse, shuffle, insert, drop", name);
+  if (name.find('-') != std::string::npos) {  // "3-1-2"
+    order.clear();
+    int number = 0;
+    for (const char c : name + "-") {
+      if (c >= '0' && c <= '9' && number <= count) {
+        number = number * 10 + (c - '0');
+      } else if (c == '-' && number >= 1 && number <= count) {
+        order.push_back(std::exchange(number, 0) - 1);
+      } else {
+        return error(Code::kInvalidArgument, "order '{}' is not numbers from 1 to {} joined by '-'", name, count);
+      }
+    }
+    return order;
+  }
+  return error(Code::kInvalidArgument,
+               "no order '{}'; there are same, reverse, shuffle, insert, drop, or one like 3-1-2", name);
 }
 
 }  // namespace kvilt

@@ -31,7 +31,8 @@ Result<RagPrompt> rag_prompt(const Engine& engine, const RagCase& from);
 // `count` pieces of `size` tokens each, from a small grammar of facts (or random ids where the tokenizer knows no English).
 Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed);
 
-// same, reverse, shuffle, insert (extra in front), drop (without the first). Errors: kInvalidArgument.
+// same, reverse, shuffle, insert (extra in front), drop (without the first), or pieces by number from 1 as 3-1-2.
+// Errors: kInvalidArgument.
 Result<std::vector<int>> piece_order(const std::string& name, int count, uint64_t seed);
 
 }  // namespace kvilt

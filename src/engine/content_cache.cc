@@ -19,6 +19,14 @@ std::shared_ptr<const KvRun> ContentCache::use(RunId id) {
   return run;
 }
 
+namespace {
+// Leaves what stands before `end`.
+void cut_pieces(std::vector<Piece>& pieces, int32_t end) {
+  while (!pieces.empty() && pieces.back().pos >= end) pieces.pop_back();
+  if (!pieces.empty()) pieces.back().count = std::min(pieces.back().count, end - pieces.back().pos);
+}
+}  // namespace
+
 ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                        DomainId domain, Wanted wanted) {
   Found found;
@@ -26,6 +34,12 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   std::vector<Piece> prefix, segments;
   if (wanted.prefix) prefix = index_.find_prefix(prompt, domain, found.layout.prompt_len - 1);
   if (!prefix.empty()) found.layout.prefix = prefix.back().pos + prefix.back().count;
+  // Two documents that begin alike: a few tokens of a marked part are worth less than a whole piece for later requests.
+  for (const TokenMark& mark : marks) {
+    const int32_t inside = found.layout.prefix - mark.begin;
+    if (inside > 0 && found.layout.prefix < mark.end && inside < min_segment_)
+      cut_pieces(prefix, found.layout.prefix = mark.begin);
+  }
   if (wanted.segments) {
     std::vector<MarkRange> ranges;
     for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
