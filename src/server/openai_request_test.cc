@@ -79,6 +79,9 @@ TEST(ParseChat, ReadsEveryField) {
 }
 
 TEST(ParseChat, AcceptsWhatClientsSend) {
+  EXPECT_TRUE(good("").publish);
+  EXPECT_FALSE(good(R"("kvilt": {"publish": false})").publish);
+  EXPECT_TRUE(good(R"("kvilt": {"publish": false})").policy.params.empty());
   EXPECT_EQ(good(R"("max_completion_tokens": 5)").sampling.max_tokens, 5);
   EXPECT_EQ(good(R"("max_tokens": 5.0)").sampling.max_tokens, 5);
   EXPECT_EQ(good(R"("top_k": -1)").sampling.top_k, 0);
@@ -148,6 +151,7 @@ TEST(ParseChat, WrongValuesNameTheirPath) {
       {R"("kvilt": {"policy": 1})", "kvilt.policy"},
       {R"("kvilt": {"budget": [1]})", "kvilt.budget"},
       {R"("kvilt": {"budget": null})", "kvilt.budget"},
+      {R"("kvilt": {"publish": 0})", "kvilt.publish"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("response_format": "text")", "response_format"},
       {R"("tool_choice": "required")", "tool_choice"},
