@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {

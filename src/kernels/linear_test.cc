@@ -9,8 +9,8 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/reference/backend.h"
-#include "kernels/reference/dequantize.h"
 #include "kernels/weight_samples.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {
@@ -34,7 +34,7 @@ std::vector<float> rounded_activations(const std::vector<float>& x) {
   for (size_t g = 0; g < x.size(); g += 32) {
     float peak = 0;
     for (size_t i = g; i < g + 32; ++i) peak = std::max(peak, std::fabs(x[i]));
-    const float scale = peak / 127, inverse = peak > 0 ? 127 / peak : 0;
+    const float scale = peak * (1.0f / 127), inverse = peak > 0 ? 127 / peak : 0;
     for (size_t i = g; i < g + 32; ++i) out[i] = std::nearbyint(x[i] * inverse) * scale;
   }
   return out;

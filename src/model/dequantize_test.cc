@@ -6,6 +6,7 @@
 
 #include "base/mapped_file.h"
 #include "model/gguf.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {

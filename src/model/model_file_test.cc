@@ -1,5 +1,6 @@
 // Opening models: the shipped ones, their facts, and GGUF = safetensors on the same weights.
 #include "model/model_file.h"
+#include "tensor/dequantize.h"
 
 #include <gtest/gtest.h>
 

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include "base/mapped_file.h"
 #include "model/model_file.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {

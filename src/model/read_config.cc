@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "model/fields.h"
 #include "model/rope.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {

@@ -12,6 +12,7 @@
 #include "model/json_text.h"
 #include "model/model_file.h"
 #include "model/tiny_gguf_for_test.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {

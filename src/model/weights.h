@@ -43,7 +43,4 @@ struct ModelWeights {
   LinearWeights lm_head;  // V x D; tied: the same view as embedding
 };
 
-// REQUIRES: count elements of dtype at data. Writes fp32.
-void dequantize(DType dtype, const std::byte* data, size_t count, float* out);
-
 }  // namespace kvilt

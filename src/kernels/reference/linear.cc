@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/reference/dequantize.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt::reference {
 namespace {
@@ -58,7 +58,7 @@ void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& poo
     pool.parallel_for((w.N + kRows - 1) / kRows, [&](int64_t task, int) {
       std::vector<float> row(static_cast<size_t>(w.K));
       for (int64_t n = task * kRows; n < std::min(w.N, (task + 1) * kRows); ++n) {
-        dequantize_row(w.dtype, w.data + static_cast<size_t>(n) * w.row_bytes, w.K, row.data());
+        dequantize(w.dtype, w.data + static_cast<size_t>(n) * w.row_bytes, static_cast<size_t>(w.K), row.data());
         for (int64_t r = 0; r < x.rows; ++r) {
           double value = dot(row.data(), x.row(r), w.K);
           if (job.bias != nullptr) value += job.bias[n];

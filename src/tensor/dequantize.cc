@@ -1,13 +1,14 @@
-// model/dequantize.cc: block formats of GGUF v3 to fp32, one scalar function a format.
+// tensor/dequantize.cc: block formats of GGUF v3 to fp32, one scalar function a format.
 // Source:  the GGUF v3 block layouts (docs/formats/gguf.md); scales are fp16, numbers little-endian.
 // Exact:   every product is rounded in the order of the definition (scale of the block times scale of the sub-block
 // first), so
 //          values equal the `gguf` Python package bit for bit; kernels are tested against this file.
 // Not here: speed. Kernels unpack for themselves.
+#include "tensor/dequantize.h"
+
 #include <array>
 
 #include "base/check.h"
-#include "model/weights.h"
 
 namespace kvilt {
 namespace {
