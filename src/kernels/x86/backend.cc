@@ -23,8 +23,12 @@ struct AttentionOps {
   decltype(&avx2::rope) rope;
 };
 
+// At least 8 MB: so much is mapped and backed by huge pages as it is touched, where small pages cost the kernels a twentieth.
 std::byte* grown(Buffer& buffer, int64_t bytes) {
-  if (static_cast<size_t>(bytes) > buffer.bytes()) buffer = Buffer(static_cast<size_t>(bytes) * 5 / 4);
+  constexpr size_t kLeast = size_t{8} << 20;
+  if (static_cast<size_t>(bytes) > buffer.bytes()) {
+    buffer = Buffer(std::max(kLeast, static_cast<size_t>(bytes) * 5 / 4));
+  }
   return buffer.as<std::byte>();
 }
 

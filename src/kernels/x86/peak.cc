@@ -6,7 +6,7 @@
 namespace kvilt::KVILT_ISA {
 namespace {
 
-constexpr int kChains = 12;  // independent sums: enough to hide the latency of any of these instructions
+constexpr int kChains = 12;                // independent sums: enough to hide the latency of any of these instructions
 constexpr int64_t kLine = 4 * kLanes * 4;  // bytes read at once
 
 KVILT_INLINE VI dot(VI acc, VI w, VI x) {

@@ -39,27 +39,142 @@ KVILT_INLINE int32_t add4(__m128i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 1)));
 }
 
-void quantize(const RowsIn& in, std::byte* out) {
-  const int64_t m = in.rows, groups = in.cols / kGroup;
-  for (int64_t r = 0; r < m; ++r) {
-    const float* x = in.x + r * in.stride;
-    std::byte* record = out + r * 4;
-    for (int64_t g = 0; g < groups; ++g, x += kGroup, record += kRecordBytes * m) {
-      const float peak = max_abs(x);
-      const float scale = peak / 127.0f;
-      const __m256i quads = quads_of(x, peak > 0 ? 127.0f / peak : 0.0f);
-      const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), quads), _mm256_set1_epi16(1));
-      const int32_t low = add4(_mm256_castsi256_si128(sums)), high = add4(_mm256_extracti128_si256(sums, 1));
-      int32_t words[13];
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), quads);
-      const float scaled_sum = scale * static_cast<float>(low + high);
-      std::memcpy(&words[8], &scale, 4);
-      std::memcpy(&words[9], &scaled_sum, 4);
-      words[10] = -(low + high);
-      words[11] = -low;
-      words[12] = -high;
-      for (int i = 0; i < 13; ++i) std::memcpy(record + i * m * 4, &words[i], 4);
+// One row on its own.
+KVILT_INLINE void quantize_row(const float* x, int64_t groups, int64_t m, std::byte* record) {
+  for (int64_t g = 0; g < groups; ++g, x += kGroup, record += kRecordBytes * m) {
+    const float peak = max_abs(x);
+    const float scale = peak * (1.0f / 127);
+    const __m256i quads = quads_of(x, peak > 0 ? 127.0f / peak : 0.0f);
+    const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), quads), _mm256_set1_epi16(1));
+    const int32_t low = add4(_mm256_castsi256_si128(sums)), high = add4(_mm256_extracti128_si256(sums, 1));
+    int32_t words[13];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), quads);
+    const float scaled_sum = scale * static_cast<float>(low + high);
+    std::memcpy(&words[8], &scale, 4);
+    std::memcpy(&words[9], &scaled_sum, 4);
+    words[10] = -(low + high);
+    words[11] = -low;
+    words[12] = -high;
+    for (int i = 0; i < 13; ++i) std::memcpy(record + i * m * 4, &words[i], 4);
+  }
+}
+
+#ifdef KVILT_ISA_avx512
+
+KVILT_INLINE __m256 pairs(__m256 a, __m256 b, bool high) {
+  return high ? _mm256_unpackhi_ps(a, b) : _mm256_unpacklo_ps(a, b);
+}
+KVILT_INLINE __m256 twos(__m256 a, __m256 b, bool high) {
+  return high ? _mm256_shuffle_ps(a, b, 0xee) : _mm256_shuffle_ps(a, b, 0x44);
+}
+
+// Lane r of the result: the largest of v[r]'s lanes.
+KVILT_INLINE __m256 max_of_rows(const __m256 (&v)[8]) {
+  __m256 half[4], quarter[2];
+  KVILT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    half[i] = _mm256_max_ps(pairs(v[2 * i], v[2 * i + 1], false), pairs(v[2 * i], v[2 * i + 1], true));
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    quarter[i] = _mm256_max_ps(twos(half[2 * i], half[2 * i + 1], false), twos(half[2 * i], half[2 * i + 1], true));
+  }
+  return _mm256_max_ps(_mm256_permute2f128_ps(quarter[0], quarter[1], 0x20),
+                       _mm256_permute2f128_ps(quarter[0], quarter[1], 0x31));
+}
+
+// Lane r of *low: the sum of v[r]'s lower four lanes; *high: of its upper four.
+KVILT_INLINE void add_rows(const __m256i (&v)[8], __m256i* low, __m256i* high) {
+  __m256i half[4], quarter[2];
+  KVILT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    half[i] =
+        _mm256_add_epi32(_mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]), _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    quarter[i] = _mm256_add_epi32(_mm256_unpacklo_epi64(half[2 * i], half[2 * i + 1]),
+                                  _mm256_unpackhi_epi64(half[2 * i], half[2 * i + 1]));
+  }
+  *low = _mm256_permute2x128_si256(quarter[0], quarter[1], 0x20);
+  *high = _mm256_permute2x128_si256(quarter[0], quarter[1], 0x31);
+}
+
+// Lane r of word j becomes lane j of word r.
+KVILT_INLINE void transpose(__m256i (&v)[8]) {
+  __m256 a[8], b[8];
+  KVILT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const __m256 even = _mm256_castsi256_ps(v[2 * i]), odd = _mm256_castsi256_ps(v[2 * i + 1]);
+    a[2 * i] = pairs(even, odd, false);
+    a[2 * i + 1] = pairs(even, odd, true);
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    KVILT_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      b[4 * i + 2 * h] = twos(a[4 * i + h], a[4 * i + h + 2], false);
+      b[4 * i + 2 * h + 1] = twos(a[4 * i + h], a[4 * i + h + 2], true);
     }
+  }
+  KVILT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_castps_si256(_mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
+    v[i + 4] = _mm256_castps_si256(_mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+  }
+}
+
+// Up to eight rows together, a lane each: the same numbers as quantize_row's, six times sooner.
+void quantize_rows(const RowsIn& in, std::byte* record) {
+  const int64_t m = in.rows;
+  const auto rows = static_cast<__mmask8>((1u << m) - 1);
+  const float* x[8];
+  for (int r = 0; r < 8; ++r) x[r] = in.x + (r < m ? r : 0) * in.stride;
+  for (int64_t k = 0; k < in.cols; k += kGroup, record += kRecordBytes * m) {
+    __m256 peaks[8];
+    KVILT_UNROLL
+    for (int r = 0; r < 8; ++r) {
+      const VF v = max_f(_mm512_abs_ps(load(x[r] + k)), _mm512_abs_ps(load(x[r] + k + 16)));
+      peaks[r] = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    }
+    const __m256 peak = max_of_rows(peaks);
+    const __m256 scale = _mm256_mul_ps(peak, _mm256_set1_ps(1.0f / 127));
+    const __mmask8 some = _mm256_cmp_ps_mask(peak, _mm256_setzero_ps(), _CMP_GT_OQ);
+    alignas(32) float inverse[8];
+    _mm256_store_ps(inverse, _mm256_maskz_div_ps(some, _mm256_set1_ps(127.0f), peak));
+    __m256i words[8], sums[8];
+    KVILT_UNROLL
+    for (int r = 0; r < 8; ++r) {
+      const VF by = set(inverse[r]);
+      const __m128i low = _mm512_cvtsepi32_epi8(to_int(mul(load(x[r] + k), by)));
+      const __m128i high = _mm512_cvtsepi32_epi8(to_int(mul(load(x[r] + k + 16), by)));
+      words[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+      sums[r] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), words[r]);
+    }
+    __m256i low, high;
+    add_rows(sums, &low, &high);
+    transpose(words);
+    const __m256i sum = _mm256_add_epi32(low, high), zero = _mm256_setzero_si256();
+    auto put = [&](int64_t i, __m256i v) { _mm256_mask_storeu_epi32(record + i * m * 4, rows, v); };
+    KVILT_UNROLL
+    for (int j = 0; j < 8; ++j) put(j, words[j]);
+    put(8, _mm256_castps_si256(scale));
+    put(9, _mm256_castps_si256(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(sum))));
+    put(10, _mm256_sub_epi32(zero, sum));
+    put(11, _mm256_sub_epi32(zero, low));
+    put(12, _mm256_sub_epi32(zero, high));
+  }
+}
+
+#endif
+
+void quantize(const RowsIn& in, std::byte* out) {
+#ifdef KVILT_ISA_avx512
+  static_assert(kMaxRows == 8);
+  if (in.rows > 2) return quantize_rows(in, out);
+#endif
+  for (int64_t r = 0; r < in.rows; ++r) {
+    quantize_row(in.x + r * in.stride, in.cols / kGroup, in.rows, out + r * 4);
   }
 }
 
