@@ -18,6 +18,7 @@
 namespace kvilt {
 namespace {
 
+constexpr int kMaxHeadSize = 512;  // of kernels/x86/attend.cc
 constexpr int64_t kDefaultKvBytes = int64_t{4} << 30;
 
 int64_t default_kv_bytes() {
@@ -265,6 +266,10 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   EngineParts parts;
   parts.file = std::move(file);
   const ModelConfig& c = parts.file->config;
+  if (c.E > kMaxHeadSize) {
+    return error(Code::kUnsupported, "{}: heads of {} elements; the attention kernels take {} at most", options.model,
+                 c.E, kMaxHeadSize);
+  }
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
   if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
