@@ -47,18 +47,19 @@ def base_url():
         port = free_port()
         url = f"http://127.0.0.1:{port}"
         process = subprocess.Popen(shlex.split(command.format(port=port)))
+    wait_healthy(url, process, 120)
+    yield url
+    if not process:
+        return
+    died = process.poll()
+    process.terminate()
     try:
-        wait_healthy(url, process, 120)
-        yield url
-    finally:
-        if process:
-            process.terminate()
-            try:
-                status = process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-            assert status == 0, f"the server ended with {status} on SIGTERM"
+        status = process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert died is None, f"the server died during the tests: {died}"
+    assert status == 0, f"the server ended with {status} on SIGTERM"
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,15 @@ MESSAGES = [{"role": "user", "content": "hi there, what is the key?"}]
 GREEDY = {"temperature": 0, "seed": 1}
 
 
-def ask(client, model, **more):
+# A small model may end its answer at once: answers are as long as max_tokens says, unless a test wants otherwise.
+def ask(client, model, extra_body=None, **more):
     fields = {"model": model, "messages": MESSAGES, "max_tokens": 12, **GREEDY, **more}
-    return client.chat.completions.create(**fields)
+    return client.chat.completions.create(**fields, extra_body={"ignore_eos": True, **(extra_body or {})})
 
 
-def complete(client, model, **more):
+def complete(client, model, extra_body=None, **more):
     fields = {"model": model, "prompt": "the red key", "max_tokens": 12, **GREEDY, **more}
-    return client.completions.create(**fields)
+    return client.completions.create(**fields, extra_body={"ignore_eos": True, **(extra_body or {})})
 
 
 def metrics(base_url):
@@ -71,9 +72,13 @@ class TestChat:
         choice = reply.choices[0]
         assert reply.object == "chat.completion" and reply.model == model and reply.id.startswith("chatcmpl-")
         assert choice.message.role == "assistant" and isinstance(choice.message.content, str)
-        assert choice.finish_reason in ("stop", "length") and choice.logprobs is None
-        assert 0 < reply.usage.completion_tokens <= 12
+        assert choice.logprobs is None
+        assert reply.usage.completion_tokens == 12 and choice.finish_reason == "length"
         assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+
+    def test_ends_by_itself(self, client, model):
+        reply = ask(client, model, max_tokens=None, extra_body={"ignore_eos": False})
+        assert reply.choices[0].finish_reason in ("stop", "length")
 
     def test_usage_says_where_tokens_came_from(self, client, model):
         ask(client, model)
@@ -119,7 +124,8 @@ class TestChat:
         assert chunks[-1].usage.model_extra["kvilt"]["policy"]
 
     def test_stream_helper(self, client, model):
-        with client.chat.completions.stream(model=model, messages=MESSAGES, max_tokens=8, **GREEDY) as stream:
+        fields = {"max_tokens": 8, "extra_body": {"ignore_eos": True}, **GREEDY}
+        with client.chat.completions.stream(model=model, messages=MESSAGES, **fields) as stream:
             for _ in stream:
                 pass
             try:
@@ -177,24 +183,24 @@ class TestCompletions:
         assert complete(client, model, echo=True).choices[0].text == "the red key" + complete(client, model).choices[0].text
 
     def test_stop(self, client, model):
-        text = complete(client, model, max_tokens=24, extra_body={"ignore_eos": True}).choices[0].text
+        text = complete(client, model, max_tokens=24).choices[0].text
         assert len(text) > 4
         stop = text[len(text) // 2 : len(text) // 2 + 2]
-        cut = complete(client, model, max_tokens=24, stop=[stop, "never said"], extra_body={"ignore_eos": True})
+        cut = complete(client, model, max_tokens=24, stop=[stop, "never said"])
         assert cut.choices[0].text == text[: text.index(stop)]
         assert cut.choices[0].finish_reason == "stop"
         streamed = "".join(
             chunk.choices[0].text
-            for chunk in complete(client, model, max_tokens=24, stop=stop, stream=True, extra_body={"ignore_eos": True})
+            for chunk in complete(client, model, max_tokens=24, stop=stop, stream=True)
         )
         assert streamed == cut.choices[0].text
 
     def test_max_tokens(self, client, model):
-        reply = complete(client, model, max_tokens=5, extra_body={"ignore_eos": True})
+        reply = complete(client, model, max_tokens=5)
         assert reply.usage.completion_tokens == 5 and reply.choices[0].finish_reason == "length"
 
     def test_logprobs(self, client, model):
-        reply = complete(client, model, logprobs=2, max_tokens=6, extra_body={"ignore_eos": True})
+        reply = complete(client, model, logprobs=2, max_tokens=6)
         logprobs = reply.choices[0].logprobs
         assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.text_offset) == 6
         assert all(len(top) >= 2 for top in logprobs.top_logprobs)
@@ -295,7 +301,7 @@ class TestMany:
         before = total(metrics(base_url), "kvilt:request_success_total", label)
         # One may end by itself before it is closed on a fast model with a short context: several, and any counts.
         for _ in range(3):
-            stream = complete(client, model, max_tokens=100000, stream=True, extra_body={"ignore_eos": True})
+            stream = complete(client, model, max_tokens=100000, stream=True)
             next(iter(stream))
             stream.close()
         assert eventually(lambda: total(metrics(base_url), "kvilt:num_requests_running") == 0)
@@ -308,7 +314,7 @@ class TestMany:
         timeouts = 0
         for _ in range(3):
             try:
-                complete(client.with_options(timeout=0.1), model, max_tokens=100000, extra_body={"ignore_eos": True})
+                complete(client.with_options(timeout=0.1), model, max_tokens=100000)
             except openai.APITimeoutError:
                 timeouts += 1
         if not timeouts:
@@ -320,7 +326,10 @@ class TestOwnRoutes:
     def test_tokens(self, base_url, model):
         reply = post(base_url, "/tokenize", {"model": model, "prompt": "the red key", "add_special_tokens": False})
         assert reply["count"] == len(reply["tokens"]) and reply["max_model_len"] > 0
-        assert post(base_url, "/detokenize", {"model": model, "tokens": reply["tokens"]})["prompt"].strip() == "the red key"
+        # A vocabulary of whole words may not know these: what comes back then tokenises to the same ids.
+        text = post(base_url, "/detokenize", {"model": model, "tokens": reply["tokens"]})["prompt"]
+        again = post(base_url, "/tokenize", {"model": model, "prompt": text.strip(), "add_special_tokens": False})
+        assert text.strip() == "the red key" or again["tokens"] == reply["tokens"]
 
     def test_documents(self, base_url, model, chats):
         documents = [{"title": "one", "text": "the red key is here " * 10}, {"title": "two", "text": "the blue key " * 10}]
