@@ -107,7 +107,8 @@ void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
       policy.name = setting.get<std::string>();
       if (policy.name.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
     } else if (key == "publish" && publish) {
-      if (!setting.is_boolean()) return fields.fail(name, fmt::format("must be true or false, not {}", type_of(setting)));
+      if (!setting.is_boolean())
+        return fields.fail(name, fmt::format("must be true or false, not {}", type_of(setting)));
       *publish = setting.get<bool>();
     } else if (setting.is_string()) {
       const auto& text = setting.get_ref<const std::string&>();
