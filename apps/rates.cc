@@ -1,6 +1,7 @@
 #include "rates.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -14,7 +15,8 @@
 namespace kvilt {
 namespace {
 
-constexpr int kRuns = 4;
+constexpr int kRuns = 5;
+constexpr int64_t kMatmulRows = 512;
 
 template <class F>
 double best_seconds(F work) {
@@ -34,27 +36,35 @@ Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
   return out;
 }
 
-double matmul_rate(const PreparedModel& model, ThreadPool& pool) {
-  constexpr int64_t kRows = 512;
-  const PreparedLayer& l = model.layer(0);
-  const std::pair<const PreparedLinear*, int> linears[] = {{&l.q, 0},    {&l.k, 0},  {&l.v, 0},   {&l.o, 1},
-                                                           {&l.gate, 2}, {&l.up, 2}, {&l.down, 3}};
-  FloatMat in;
-  std::vector<FloatMat> outs(std::size(linears));
-  double flops = 0;
-  for (const auto& [linear, group] : linears) flops += 2.0 * kRows * static_cast<double>(linear->w->N * linear->w->K);
-  const double seconds = best_seconds([&] {
-    for (int group = 0; group < 4; ++group) {
+// One layer's linear layers as the driver calls them: q k v | o | gate up | down.
+double layer_seconds(const PreparedModel& model, const PreparedLayer& l, std::array<FloatMat, 4>& in,
+                     ThreadPool& pool) {
+  const std::vector<const PreparedLinear*> calls[] = {{&l.q, &l.k, &l.v}, {&l.o}, {&l.gate, &l.up}, {&l.down}};
+  std::vector<FloatMat> outs(3);
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (in[i].view().cols == 0) random_rows(in[i], kMatmulRows, calls[i][0]->w->K);
+  }
+  return best_seconds([&] {
+    for (size_t i = 0; i < in.size(); ++i) {
       std::vector<MatmulJob> jobs;
-      for (size_t i = 0; i < std::size(linears); ++i) {
-        if (linears[i].second == group)
-          jobs.push_back(linears[i].first->job(outs[i].reshape(kRows, linears[i].first->w->N)));
-      }
-      const int64_t K = jobs[0].w->K;
-      const Mat<float> x = in.view().cols == K ? in.view() : random_rows(in, kRows, K);
-      model.backend().matmul(x, jobs, pool);
+      for (const PreparedLinear* linear : calls[i])
+        jobs.push_back(linear->job(outs[jobs.size()].reshape(kMatmulRows, linear->w->N)));
+      model.backend().matmul(in[i].view(), jobs, pool);
     }
   });
+}
+
+// Over four layers spread through the model: mixed files (Q4_K_M) store some layers in larger types than others.
+double matmul_rate(const PreparedModel& model, ThreadPool& pool) {
+  std::array<FloatMat, 4> in;
+  double flops = 0, seconds = 0;
+  for (int i = 0; i < 4; ++i) {
+    const PreparedLayer& l = model.layer(i * (model.config().L - 1) / 3);
+    for (const PreparedLinear* linear : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) {
+      flops += 2.0 * kMatmulRows * static_cast<double>(linear->w->N * linear->w->K);
+    }
+    seconds += layer_seconds(model, l, in, pool);
+  }
   return flops / seconds;
 }
 

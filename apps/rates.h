@@ -9,7 +9,7 @@
 namespace kvilt {
 
 struct Rates {
-  double matmul_flops = 0;     // a second: one layer's linear layers, M = 512
+  double matmul_flops = 0;     // a second: the linear layers of four layers, M = 512
   double attention_flops = 0;  // a second: causal prefill of 2,048 rows
   double read_bytes = 0;       // a second: all threads reading 512 MiB
   double bound_s(const PromptUsage& usage) const;
