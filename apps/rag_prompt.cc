@@ -1,18 +1,21 @@
 #include "rag_prompt.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxCasesBytes = size_t{1} << 30;
 
 Result<RagCase> parse_case(const Json& line) {
   const auto text = [&](const Json& from, const char* key) -> std::string {
@@ -85,8 +88,8 @@ Result<std::vector<int32_t>> synthetic_piece(const Engine& engine, int size, std
 }  // namespace
 
 Result<std::vector<RagCase>> read_cases(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return error(Code::kNotFound, "{}: cannot read", path);
+  KVILT_ASSIGN(std::string text, read_file(path, kMaxCasesBytes));
+  std::istringstream file(std::move(text));
   std::vector<RagCase> out;
   int number = 0;
   for (std::string line; std::getline(file, line);) {

@@ -83,6 +83,48 @@ TEST_P(Realign, LayerZeroKeysOfAPlacedPieceEqualFreshOnes) {
   EXPECT_GT(deeper, 100 * aligned) << "power: from layer 1 on the context matters";
 }
 
+// A stage may end in a probe at its last layer, and a probe's rows need not leave theirs; asking twice does not count twice.
+TEST(Probes, AtTheLastLayerOfAStageAndForRowsThatStay) {
+  auto opened = open_model("tests/data/models/probe-1M");
+  ASSERT_TRUE(opened.ok());
+  std::shared_ptr<const ModelFile> file = std::move(opened).value();
+  ThreadPool pool(2);
+  const auto model = PreparedModel::prepare(file, *find_backend("auto").value(), pool, nullptr);
+  const ModelConfig& c = model->config();
+  auto store = PageStore::create({c.L, c.G, c.E, 16, DType::kF32}, int64_t{8} << 20);
+  Driver driver(*model, pool);
+  const auto ids = tokens(40, 3, c.V);
+  const Runs whole{{0, 40}}, looking{{30, 40}};
+  const auto score = [&](int layer_end) {
+    Plan plan;
+    plan.prompt_len = 40;
+    plan.stages = {uniform_stage(whole, layer_end)};
+    plan.stages[0].probes = {{Estimator::kColumnSum, {2}, looking}};
+    const Band band = next_band(plan.stages[0], 0, c.L, {});
+    PageTable table(*store, c.rope);
+    std::vector<uint16_t> write(static_cast<size_t>(c.L), 0);
+    table.add(plan.stages[0].sets, write);
+    std::vector<Probe> probes(1);
+    probes[0].score.assign(40, 0);
+    Chunk chunk;
+    chunk.kv = &table;
+    chunk.plan = &plan;
+    chunk.stage = &plan.stages[0];
+    chunk.band = &band;
+    chunk.range = {0, 40};
+    chunk.tokens = ids;
+    chunk.probes = probes;
+    driver.run({&chunk, 1});
+    return probes[0].score;
+  };
+  const auto at_the_end = score(3),
+             inside = score(5);  // layer 2 is the last of the first, and rows leave it in the second
+  double sum = 0;
+  for (const double s : at_the_end) sum += s;
+  EXPECT_NEAR(sum, 10.0 * c.H, 1e-3);  // each row and head spreads a weight of one
+  EXPECT_EQ(at_the_end, inside);
+}
+
 std::string name_of(const testing::TestParamInfo<std::tuple<std::string, std::string>>& info) {
   std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
   for (char& ch : name) ch = std::isalnum(static_cast<unsigned char>(ch)) ? ch : '_';

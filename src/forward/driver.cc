@@ -155,16 +155,29 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
   const bool written = l > 0 && depth == 0;  // this band starts at a cut, which stored K and V already
   const Rows write = select(s.rows, chunks.size(),
                             [&](size_t i) -> const Runs& { return written ? kNone : chunks[i].stage->write_at(l); });
+  // Rows that look: those that leave the layer, and those that a probe of this layer names.
+  std::vector<Runs> looking(chunks.size());
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    looking[i] =
+        written ? chunks[i].band->out[depth] : unite(chunks[i].band->out[depth], probe_rows(*chunks[i].stage, l));
+  }
+  const Rows query = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return looking[i]; });
   Rows out = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].band->out[depth]; });
   model_.backend().rms_norm(s.x.view(), model_.layer(l).attn_norm.data(), c.rms_eps,
                             s.normed.reshape(s.rows.size(), c.D), pool_);
-  project(chunks, l, write, out);
+  project(chunks, l, write, query);
+  if (query.size() > 0) attend(chunks, l, query, !written);
   if (out.size() == 0) {
     s.rows = std::move(out);
     s.x.reshape(0, c.D);
     return;
   }
-  attend(chunks, l, out, false);
+  if (out.size() < query.size()) {
+    const Rows leaving =
+        select(query, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].band->out[depth]; });
+    gather(leaving, s.attended.view(), s.gathered);
+    std::swap(s.attended, s.gathered);
+  }
   if (!out.all) {
     gather(out, s.x.view(), s.x_next);
     std::swap(s.x, s.x_next);
@@ -206,8 +219,8 @@ void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Ro
   }
 }
 
-// s.attended = attention of s.q, then the probes of this layer. probe_only: only the probes' normalisers are wanted.
-void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool probe_only) {
+// s.attended = attention of s.q; then, if asked for, the probes of this layer, which need its normalisers.
+void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool with_probes) {
   Scratch& s = *scratch_;
   const ModelConfig& c = model_.config();
   const int group = c.H / c.G;
@@ -216,14 +229,12 @@ void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool prob
   s.span_first.assign(1, 0);
   s.tasks.clear();
   s.lse.resize(static_cast<size_t>(query.size() * c.H));
-  bool probing = probe_only;
+  bool probing = false;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (query.size(i) == 0) continue;
     const int64_t first = query.first[i], rows = query.size(i);
     const std::span<const int32_t> pos(query.pos.data() + first, static_cast<size_t>(rows));
-    for (const ProbeSpec& spec : chunks[i].stage->probes) {
-      probing = probing || std::find(spec.layers.begin(), spec.layers.end(), l) != spec.layers.end();
-    }
+    probing = probing || (with_probes && !probe_rows(*chunks[i].stage, l).empty());
     for (int g = 0; g < c.G; ++g) {
       AttendTask task;
       task.q = s.q.view().row(first) + g * group * c.E;
@@ -319,12 +330,7 @@ void Driver::cut(std::span<Chunk> chunks, int l) {
   const Rows write =
       select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].stage->write_at(l); });
   std::vector<Runs> looking(chunks.size());
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    for (const ProbeSpec& spec : chunks[i].stage->probes) {
-      if (std::find(spec.layers.begin(), spec.layers.end(), l) != spec.layers.end())
-        looking[i] = unite(looking[i], spec.rows);
-    }
-  }
+  for (size_t i = 0; i < chunks.size(); ++i) looking[i] = probe_rows(*chunks[i].stage, l);
   const Rows query = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return looking[i]; });
   model_.backend().rms_norm(s.x.view(), model_.layer(l).attn_norm.data(), c.rms_eps,
                             s.normed.reshape(s.rows.size(), c.D), pool_);

@@ -66,7 +66,7 @@ class Driver {
   void layer(std::span<Chunk> chunks, int l);
   void cut(std::span<Chunk> chunks, int l);
   void project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query);
-  void attend(std::span<Chunk> chunks, int l, const Rows& query, bool probe_only);
+  void attend(std::span<Chunk> chunks, int l, const Rows& query, bool with_probes);
   void probe(std::span<Chunk> chunks, int l, const Rows& query);
   void feed_forward(std::span<Chunk> chunks, int l);
   void logits(std::span<Chunk> chunks);

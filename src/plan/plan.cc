@@ -6,9 +6,7 @@
 #include "base/error.h"
 
 namespace kvilt {
-namespace {
 
-// Probe rows of `stage` at `layer`.
 Runs probe_rows(const Stage& stage, int layer) {
   Runs rows;
   for (const ProbeSpec& probe : stage.probes) {
@@ -17,6 +15,7 @@ Runs probe_rows(const Stage& stage, int layer) {
   }
   return rows;
 }
+namespace {
 
 bool is_cut(const Stage& stage, int layer) {
   return std::find(stage.cuts.begin(), stage.cuts.end(), layer) != stage.cuts.end();

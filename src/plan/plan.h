@@ -65,6 +65,9 @@ struct Plan {
   std::vector<Stage> stages;
 };
 
+// The rows that the stage's probes name at `layer`.
+Runs probe_rows(const Stage& stage, int layer);
+
 // A stage whose write set is the same in all layers, up to layer_end.
 Stage uniform_stage(const Runs& write, int layer_end);
 
