@@ -51,7 +51,7 @@ void matmul(benchmark::State& state, const Backend* backend, DType type, Shape s
   constexpr size_t kTotal = 192 << 20;
   const auto bytes = random_weight(type, shape.N, shape.K, 1);
   std::vector<std::unique_ptr<PackedWeight>> weights;
-  const size_t copies = std::getenv("ONE") ? 1 : rows <= 16 ? std::max<size_t>(1, kTotal / bytes.size()) : 4;
+  const size_t copies = rows <= 16 ? std::max<size_t>(1, kTotal / bytes.size()) : 4;
   for (size_t i = 0; i < copies; ++i) weights.push_back(backend->pack({bytes.data(), type, shape.N, shape.K}, pool()));
   std::vector<float> x(static_cast<size_t>(rows * shape.K)), y(static_cast<size_t>(rows * shape.N));
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(static_cast<int>(i * 7919 % 201) - 100) / 50.0f;
@@ -77,6 +77,79 @@ void matmul(benchmark::State& state, const Backend* backend, DType type, Shape s
   state.counters["of_read"] = gbs / peak.read_gbs;
 }
 
+// Re-ordering a weight for a backend, at start: MBs is the file's bytes a second.
+void pack(benchmark::State& state, const Backend* backend, DType type) {
+  const auto bytes = random_weight(type, 16384, 1024, 1);
+  double best = 1e30;
+  for (auto _ : state) {
+    const double start = seconds_now();
+    benchmark::DoNotOptimize(backend->pack({bytes.data(), type, 16384, 1024}, pool()));
+    const double seconds = seconds_now() - start;
+    best = std::min(best, seconds);
+    state.SetIterationTime(seconds);
+  }
+  state.counters["MBs"] = 1e-6 * static_cast<double>(bytes.size()) / best;
+}
+
+// All linear layers of one step of Qwen2.5-0.5B in its Q4_K_M file: what a decode step (rows = 1) or a prefill chunk costs
+// at least. Layers: q, k, v together; o; gate and up together; down; then the vocabulary for the last row.
+void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
+  constexpr int64_t kLayers = 24, D = 896, KV = 128, F = 4864, V = 151936;
+  struct Layer {
+    std::unique_ptr<PackedWeight> q, k, v, o, gate, up, down;
+  };
+  auto make = [&](DType type, int64_t N, int64_t K) {
+    const auto bytes = random_weight(type, N, K, 1);
+    return backend->pack({bytes.data(), type, N, K}, pool());
+  };
+  std::vector<Layer> layers;
+  for (int64_t l = 0; l < kLayers; ++l) {
+    const bool fine = l < 3 || l >= 21 || l % 3 == 2;  // llama.cpp's rule for the layers that get more bits
+    layers.push_back({make(DType::kQ5_0, D, D), make(DType::kQ5_0, KV, D),
+                      make(fine ? DType::kQ8_0 : DType::kQ5_0, KV, D), make(DType::kQ5_0, D, D),
+                      make(DType::kQ5_0, F, D), make(DType::kQ5_0, F, D),
+                      make(fine ? DType::kQ6_K : DType::kQ4_K, D, F)});
+  }
+  const auto head = make(DType::kQ8_0, V, D);
+  auto buffer = [&](int64_t cols) { return std::vector<float>(static_cast<size_t>(rows * cols), 0.25f); };
+  auto x = buffer(D), q = buffer(D), k = buffer(KV), v = buffer(KV), gate = buffer(F), up = buffer(F);
+  std::vector<float> logits(static_cast<size_t>(V));
+  auto mat = [&](std::vector<float>& data, int64_t cols) { return Mat<float>(data.data(), rows, cols); };
+  double best = 1e30, bytes = static_cast<double>(head->bytes), ops = 2.0 * static_cast<double>(V * D);
+  for (const Layer& l : layers) {
+    for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) {
+      bytes += static_cast<double>((*w)->bytes);
+      ops += 2.0 * static_cast<double>(rows * (*w)->N * (*w)->K);
+    }
+  }
+  for (auto _ : state) {
+    const double start = seconds_now();
+    for (const Layer& l : layers) {
+      const MatmulJob qkv[] = {
+          {l.q.get(), nullptr, mat(q, D)}, {l.k.get(), nullptr, mat(k, KV)}, {l.v.get(), nullptr, mat(v, KV)}};
+      backend->matmul(mat(x, D), qkv, pool());
+      const MatmulJob o[] = {{l.o.get(), nullptr, mat(x, D)}};
+      backend->matmul(mat(q, D), o, pool());
+      const MatmulJob ffn[] = {{l.gate.get(), nullptr, mat(gate, F)}, {l.up.get(), nullptr, mat(up, F)}};
+      backend->matmul(mat(x, D), ffn, pool());
+      const MatmulJob down[] = {{l.down.get(), nullptr, mat(x, D)}};
+      backend->matmul(mat(gate, F), down, pool());
+      for (float& value : x) value = 0.25f;  // keeps the numbers finite
+    }
+    const MatmulJob last[] = {{head.get(), nullptr, Mat<float>(logits.data(), 1, V)}};
+    backend->matmul(Mat<const float>(x.data(), 1, D), last, pool());
+    const double seconds = seconds_now() - start;
+    best = std::min(best, seconds);
+    state.SetIterationTime(seconds);
+  }
+  const MachinePeak& peak = peak_of(*backend);
+  state.counters["tokens_s"] = static_cast<double>(rows) / best;
+  state.counters["GOPs"] = 1e-9 * ops / best;
+  state.counters["of_peak"] = 1e-9 * ops / best / peak.int8_gops;
+  state.counters["GBs"] = 1e-9 * bytes / best;
+  state.counters["of_read"] = 1e-9 * bytes / best / peak.read_gbs;
+}
+
 void register_all() {
   constexpr DType kTypes[] = {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kQ4_1,
                               DType::kQ5_1, DType::kQ5_K, DType::kBF16, DType::kF16,  DType::kF32};
@@ -84,7 +157,15 @@ void register_all() {
   for (const std::string_view name : backend_names()) {
     if (name == "reference") continue;
     const Backend* backend = *find_backend(name);
+    for (const int64_t rows : {1, 4, 16, 64, 512}) {
+      const std::string label = std::string(name) + "/model/M" + std::to_string(rows);
+      benchmark::RegisterBenchmark(label.c_str(), model_step, backend, rows)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond);
+    }
     for (const DType type : kTypes) {
+      const std::string label = std::string(name) + "/" + std::string(dtype_info(type).name) + "/pack";
+      benchmark::RegisterBenchmark(label.c_str(), pack, backend, type)->UseManualTime()->Unit(benchmark::kMicrosecond);
       for (Shape shape : kShapes) {
         const bool super = dtype_info(type).block == 256;
         if (super && shape.K == 896) shape.K = 1024;

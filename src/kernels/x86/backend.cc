@@ -167,6 +167,11 @@ void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, Thr
     part.accumulate = job.accumulate;
     add_parts(job, part, pool.size());
   }
+  const auto workers = static_cast<size_t>(pool.size());  // parts are handed out in order: the one so many on is next
+  for (size_t i = 0; i + workers < s.parts.size(); ++i) {
+    const MatmulPart& next = s.parts[i + workers];
+    s.parts[i].next = next.w + next.n_begin / kBlockRows * next.block_bytes;
+  }
   pool.parallel_for(static_cast<int64_t>(s.parts.size()), [&](int64_t i, int) {
     const auto part = static_cast<size_t>(i);
     kernels_.matmul[static_cast<int>(s.dtypes[part])](s.parts[part]);

@@ -105,6 +105,7 @@ struct MatmulPart {
   int64_t y_stride;
   const float* bias;  // N, or null
   bool accumulate;
+  const std::byte* next;  // the block that this worker will likely need after this part, or null
 };
 
 struct RowsIn {

@@ -157,15 +157,24 @@ KVILT_INLINE void dot_quads(const Packed<type>& w, const std::byte* x, VI (&acc)
   }
 }
 
-// sum = m rows x kLanes columns over all of K.
+// Asks for the bytes that stand for one group, somewhere ahead, to come into L2.
+template <DType type>
+KVILT_INLINE void fetch(const std::byte* at) {
+  constexpr int64_t kBytes = Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;
+  KVILT_UNROLL
+  for (int64_t i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
+}
+
+// sum = m rows x kLanes columns over all of K. ahead: the next block, to be fetched meanwhile, or null.
 template <DType type, int m>
-KVILT_INLINE void tile(Packed<type> w, const std::byte* x, int64_t groups, VF (&sum)[m]) {
+KVILT_INLINE void tile(Packed<type> w, const std::byte* x, int64_t groups, const std::byte* ahead, VF (&sum)[m]) {
   using W = Packed<type>;
   constexpr Format f = W::kFormat;
   constexpr bool offset = !f.mins && !kWeightsSigned<f.bits>;
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) sum[r] = zero_f();
   for (int64_t g = 0; g < groups; ++g, x += kRecordBytes * m, W::next(w)) {
+    if (ahead != nullptr) fetch<type>(ahead + g * W::kChunk.bytes / W::kChunk.groups);
     VF part[m];
     KVILT_UNROLL
     for (int s = 0; s < f.scales; ++s) {
@@ -203,12 +212,13 @@ struct TileAt {
   const MatmulPart* part;
   const std::byte* x;  // of the row block
   int64_t row, n;      // first row and column
+  const std::byte* ahead;
 };
 
 template <DType type, int m>
 void run_tile(const Packed<type>& w, const TileAt& at) {
   VF sum[m];
-  tile<type, m>(w, at.x, at.part->K / kGroup, sum);
+  tile<type, m>(w, at.x, at.part->K / kGroup, at.ahead, sum);
   const int64_t left = at.part->N - at.n;
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) {
@@ -232,9 +242,14 @@ void matmul(const MatmulPart& part) {
   const int64_t row_bytes = part.K / kGroup * kRecordBytes;
   for (int64_t n = part.n_begin; n < part.n_end; n += kLanes) {
     const auto w = Packed<type>::at_row(part, n);
+    // The last of several row blocks fetches the next block: by then no reading from memory is under way, and nothing would be
+    // until the row block after it. A single row block reads in one line, which the hardware foresees.
+    const std::byte* next = n + kLanes < part.n_end ? w.chunk + part.block_bytes : part.next;
+    const bool fetches = part.block_end - part.block_begin > 1 && w.lane + kLanes == 16;
     for (int64_t b = part.block_begin; b < part.block_end; ++b) {
       const int64_t row = b * base + (b < more ? b : more);
-      run_rows<type>(base + (b < more), w, {&part, part.x + row * row_bytes, row, n});
+      const std::byte* ahead = fetches && b + 1 == part.block_end ? next : nullptr;
+      run_rows<type>(base + (b < more), w, {&part, part.x + row * row_bytes, row, n, ahead});
     }
   }
 }
