@@ -7,6 +7,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -111,10 +112,15 @@ void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
                       make(fine ? DType::kQ6_K : DType::kQ4_K, D, F)});
   }
   const auto head = make(DType::kQ8_0, V, D);
-  auto buffer = [&](int64_t cols) { return std::vector<float>(static_cast<size_t>(rows * cols), 0.25f); };
-  auto x = buffer(D), q = buffer(D), k = buffer(KV), v = buffer(KV), gate = buffer(F), up = buffer(F);
+  FloatMat memory[6];  // as an engine holds them
+  auto buffer = [&](int i, int64_t cols) {
+    const Mat<float> y = memory[i].reshape(rows, cols);
+    std::fill(y.data, y.data + rows * cols, 0.25f);
+    return y;
+  };
+  const Mat<float> x = buffer(0, D), q = buffer(1, D), k = buffer(2, KV), v = buffer(3, KV), gate = buffer(4, F),
+                   up = buffer(5, F);
   std::vector<float> logits(static_cast<size_t>(V));
-  auto mat = [&](std::vector<float>& data, int64_t cols) { return Mat<float>(data.data(), rows, cols); };
   double best = 1e30, bytes = static_cast<double>(head->bytes), ops = 2.0 * static_cast<double>(V * D);
   for (const Layer& l : layers) {
     for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) {
@@ -125,19 +131,18 @@ void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
   for (auto _ : state) {
     const double start = seconds_now();
     for (const Layer& l : layers) {
-      const MatmulJob qkv[] = {
-          {l.q.get(), nullptr, mat(q, D)}, {l.k.get(), nullptr, mat(k, KV)}, {l.v.get(), nullptr, mat(v, KV)}};
-      backend->matmul(mat(x, D), qkv, pool());
-      const MatmulJob o[] = {{l.o.get(), nullptr, mat(x, D)}};
-      backend->matmul(mat(q, D), o, pool());
-      const MatmulJob ffn[] = {{l.gate.get(), nullptr, mat(gate, F)}, {l.up.get(), nullptr, mat(up, F)}};
-      backend->matmul(mat(x, D), ffn, pool());
-      const MatmulJob down[] = {{l.down.get(), nullptr, mat(x, D)}};
-      backend->matmul(mat(gate, F), down, pool());
-      for (float& value : x) value = 0.25f;  // keeps the numbers finite
+      const MatmulJob qkv[] = {{l.q.get(), nullptr, q}, {l.k.get(), nullptr, k}, {l.v.get(), nullptr, v}};
+      backend->matmul(x, qkv, pool());
+      const MatmulJob o[] = {{l.o.get(), nullptr, x}};
+      backend->matmul(q, o, pool());
+      const MatmulJob ffn[] = {{l.gate.get(), nullptr, gate}, {l.up.get(), nullptr, up}};
+      backend->matmul(x, ffn, pool());
+      const MatmulJob down[] = {{l.down.get(), nullptr, x}};
+      backend->matmul(gate, down, pool());
+      std::fill(x.data, x.data + rows * D, 0.25f);  // keeps the numbers finite
     }
     const MatmulJob last[] = {{head.get(), nullptr, Mat<float>(logits.data(), 1, V)}};
-    backend->matmul(Mat<const float>(x.data(), 1, D), last, pool());
+    backend->matmul(x.slice_rows(0, 1), last, pool());
     const double seconds = seconds_now() - start;
     best = std::min(best, seconds);
     state.SetIterationTime(seconds);
