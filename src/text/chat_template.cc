@@ -27,6 +27,8 @@ namespace {
 
 // A template spends some 50 to 300 steps on a message, which is a handful of values.
 constexpr uint64_t kStepsPerValue = 300;
+// Searching a text costs a step for 16 bytes, copying it one for 256; a template does a few dozen such things to a content.
+constexpr uint64_t kStepsPerByte = 2;
 
 using LeafMarks = std::unordered_map<const Json*, std::vector<const Mark*>>;
 
@@ -172,6 +174,7 @@ class Converter {
  private:
   Value text(const Json& json) {
     const std::string& bytes = json.get_ref<const std::string&>();
+    meter_.grant(bytes.size() * kStepsPerByte);
     const auto found = marks_.find(&json);
     if (found == marks_.end()) return jinja::make_text(meter_, Text::untrusted(bytes));
     Text text = Text::trusted(bytes);

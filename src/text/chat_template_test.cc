@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -369,6 +370,36 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
   }
 }
 
+// The three searches behind `in`, find, split and replace, around the lengths where one takes over from the other.
+TEST(ChatTemplate, FindsNeedlesOfEveryLength) {
+  std::mt19937 random(7);
+  for (size_t length = 0; length < 300; length += length < 40 ? 1 : 7) {
+    ChatInputs inputs;
+    std::string needle, hay;
+    for (size_t i = 0; i < length; ++i) needle += random() % 4 ? 'a' : 'b';
+    for (size_t i = 0; i < 3000; ++i) hay += random() % 4 ? 'a' : 'b';
+    if (random() % 2) hay.insert(random() % hay.size(), needle);
+    if (random() % 2) hay.insert(0, needle.substr(needle.size() / 2));
+    inputs.messages = Json::array({hay, needle});
+    const int64_t wanted = hay.find(needle) == std::string::npos ? -1 : static_cast<int64_t>(hay.find(needle));
+    EXPECT_EQ(show(render("{{ messages[0].find(messages[1]) }}", inputs)), std::to_string(wanted)) << length;
+  }
+}
+
+TEST(ChatTemplate, LongConversationsStayWithinTheLimits) {
+  ChatInputs inputs = one_message("");
+  inputs.messages = Json::array();
+  const std::string content = "<think>\n" + std::string(40'000, 'a') + "</think>\n" + std::string(40'000, 'b');
+  for (int i = 0; i < 300; ++i)
+    inputs.messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", content}});
+  inputs.messages.push_back({{"role", "user"}, {"content", "and?"}});
+  for (const auto& path : committed_templates()) {
+    const Result<ChatTemplate> tmpl = ChatTemplate::parse(slurp(path));
+    const Result<RenderedPrompt> prompt = tmpl->render(inputs);
+    EXPECT_TRUE(prompt.ok()) << path << ": " << prompt.error().message;
+  }
+}
+
 TEST(ChatTemplate, DeepJsonIsAnError) {
   ChatInputs inputs = one_message("x");
   for (int i = 0; i < 500; ++i) inputs.tools = Json::array({inputs.tools});
@@ -428,7 +459,9 @@ TEST(ChatTemplate, MutatedTemplatesNeverCrash) {
   inputs.now = 0;
   std::mt19937 random(20240726);
   int parsed = 0, rendered = 0;
-  for (int round = 0; round < 2000; ++round) {
+  const char* more = std::getenv("KVILT_MUTATIONS");  // for a longer hunt by hand
+  const int rounds = more ? std::atoi(more) : 2000;
+  for (int round = 0; round < rounds; ++round) {
     const std::string source = mutate(sources[random() % sources.size()], sources[random() % sources.size()], random);
     const Result<ChatTemplate> tmpl = ChatTemplate::parse(source);
     if (!tmpl.ok()) continue;

@@ -254,12 +254,11 @@ Value Interpreter::item(const Value& object, const Value& key) {
   } else if (key.is_integral() && (object.is_list() || object.is_text())) {
     const bool indexed = object.is_text() || object.list().flavor == Flavor::kList ||
                          object.list().flavor == Flavor::kTuple || object.list().flavor == Flavor::kRange;
-    const int64_t size = indexed ? static_cast<int64_t>(*length_of(object)) : 0;
+    const int64_t size = indexed ? static_cast<int64_t>(*length_of(meter_, object)) : 0;
     int64_t i = key.integer();
     if (i < 0) i += size;
     if (i >= 0 && i < size) {
       if (object.is_list()) return object.list().items[static_cast<size_t>(i)];
-      meter_.bytes_touched(object.text().bytes.size());
       return slice(meter_, object, Value(i), Value(i + 1), Value());
     }
   } else if (key.is_text()) {

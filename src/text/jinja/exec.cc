@@ -6,6 +6,7 @@ namespace kvilt::jinja {
 void Scope::set(std::string_view name, Value value) {
   for (auto& [known, old] : variables)
     if (known == name) return void(old = std::move(value));
+  if (variables.size() >= kMaxVariables) fail("more than {} variables", kMaxVariables);
   variables.emplace_back(name, std::move(value));
 }
 
@@ -19,6 +20,7 @@ const Value* Scope::find(std::string_view name) const {
 void Namespace::set(std::string_view name, Value value) {
   for (auto& [known, old] : fields)
     if (known == name) return void(old = std::move(value));
+  if (fields.size() >= kMaxVariables) fail("more than {} fields in a namespace", kMaxVariables);
   fields.emplace_back(std::string(name), std::move(value));
 }
 
@@ -247,6 +249,7 @@ Value Interpreter::call_macro(const Macro& macro, CallArgs args) {
   for (size_t i = 0; i < given; ++i) inner->set(statement.parameters[i].first, std::move(args.positional[i]));
   DictBuilder extra(meter_);
   for (auto& [name, value] : args.named) {
+    meter_.step(statement.parameters.size() / 8 + 1);
     size_t i = 0;
     while (i < statement.parameters.size() && statement.parameters[i].first != name) ++i;
     if (i < given) fail("macro '{}' got multiple values for argument '{}'", statement.name, name);

@@ -75,8 +75,8 @@ Value default_value(In in, Self s, Args a) {
   return s;
 }
 
-Value length(In, Self s, Args) {
-  const std::optional<size_t> size = length_of(s);
+Value length(In in, Self s, Args) {
+  const std::optional<size_t> size = length_of(in.meter(), s);
   if (!size) fail("object of type '{}' has no len()", type_name(s));
   return Value(static_cast<int64_t>(*size));
 }
@@ -138,7 +138,7 @@ Value indent(In in, Self s, Args a) {
   return make_text(in.meter(), out.take());
 }
 
-Value to_int(In, Self s, Args a) {
+Value to_int(In in, Self s, Args a) {
   const Value otherwise = a[0] ? *a[0] : Value(int64_t{0});
   const int64_t base = a[1] ? int_argument(*a[1], "base") : 10;
   if (s.is_integral()) return Value(s.integer());
@@ -147,6 +147,7 @@ Value to_int(In, Self s, Args a) {
     number = s.number();
   } else if (s.is_text()) {
     std::string_view digits = s.text().bytes;
+    in.meter().step(digits.size() / 64);
     while (!digits.empty() && is_space(static_cast<unsigned char>(digits.front()))) digits.remove_prefix(1);
     while (!digits.empty() && is_space(static_cast<unsigned char>(digits.back()))) digits.remove_suffix(1);
     if (digits.size() > 1 && digits.front() == '+' && digits[1] != '-') digits.remove_prefix(1);
@@ -166,11 +167,12 @@ Value to_int(In, Self s, Args a) {
   return Value(static_cast<int64_t>(number));
 }
 
-Value to_float(In, Self s, Args a) {
+Value to_float(In in, Self s, Args a) {
   const Value otherwise = a[0] ? *a[0] : Value(0.0);
   if (s.is_number()) return Value(s.number());
   if (!s.is_text()) return otherwise;
   std::string_view digits = s.text().bytes;
+  in.meter().step(digits.size() / 64);
   while (!digits.empty() && is_space(static_cast<unsigned char>(digits.front()))) digits.remove_prefix(1);
   while (!digits.empty() && is_space(static_cast<unsigned char>(digits.back()))) digits.remove_suffix(1);
   if (digits.size() > 1 && digits.front() == '+' && digits[1] != '-') digits.remove_prefix(1);
@@ -226,6 +228,7 @@ Value truncate(In in, Self s, Args a) {
   const Text& text = as_text(in, s, keep);
   const int64_t limit = a[0] ? int_argument(*a[0], "length") : 255;
   const bool cut_words = a[1] && truthy(*a[1]);
+  in.meter().step(text.bytes.size() / 64);
   const Text tail = a[2] ? text_argument(*a[2], "end") : Text::trusted("...");
   const int64_t leeway = a[3] && !a[3]->is_none() ? int_argument(*a[3], "leeway") : 5;
   const int64_t tail_size = static_cast<int64_t>(count_chars(tail.bytes));

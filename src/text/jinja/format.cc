@@ -255,6 +255,7 @@ const Value& pick_field(const CallArgs& args, std::string_view name, size_t& aut
 
 Text percent_format(Meter& meter, const Text& format, const Value& arguments) {
   const std::string_view text = format.bytes;
+  meter.bytes_touched(text.size());
   const bool tuple = arguments.is_list() && arguments.list().flavor == Flavor::kTuple;
   size_t used = 0;
   const auto next_argument = [&]() -> const Value& {
@@ -293,6 +294,7 @@ Text percent_format(Meter& meter, const Text& format, const Value& arguments) {
 
 Text brace_format(Meter& meter, const Text& format, const CallArgs& args) {
   const std::string_view text = format.bytes;
+  meter.bytes_touched(text.size());
   TextBuilder out;
   size_t automatic = 0;
   for (size_t at = 0; at < text.size();) {
@@ -319,6 +321,7 @@ Text brace_format(Meter& meter, const Text& format, const CallArgs& args) {
       conversion = field.back();
       field.remove_suffix(2);
     }
+    meter.step(args.named.size() / 8);
     append_field(meter, pick_field(args, field, automatic), spec, conversion, out);
     at = close + 1;
   }

@@ -39,8 +39,9 @@ struct Limits {
   size_t output_bytes = size_t{1} << 26;
   int depth = 400;  // nested evaluations, macro calls included: bounds the C++ stack
 };
-inline constexpr int kMaxParseDepth = 150;  // levels of a template's syntax tree
-inline constexpr int kMaxValueDepth = 100;  // lists in dicts in lists ...
+inline constexpr int kMaxParseDepth = 150;     // levels of a template's syntax tree
+inline constexpr int kMaxValueDepth = 100;     // lists in dicts in lists ...
+inline constexpr size_t kMaxVariables = 2000;  // of one scope or namespace: they are searched one by one
 inline constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
 
 class Meter {

@@ -261,6 +261,7 @@ Value removesuffix(In in, Self s, Args a) {
 
 Value pad(In in, Self s, Args a, bool left, bool right) {
   const int64_t width = int_argument(*a[0], "width");
+  in.meter().step(s.text().bytes.size() / 64);
   const Text fill = a[1] ? text_argument(*a[1], "fillchar") : Text::trusted(" ");
   if (count_chars(fill.bytes) != 1) fail("The fill character must be exactly one character long");
   const int64_t missing = width - static_cast<int64_t>(count_chars(s.text().bytes));

@@ -156,7 +156,7 @@ Value slice(Meter& meter, const Value& value, const Value& begin, const Value& e
   const bool text = value.is_text();
   if (!text && !is_sequence(value) && !(value.is_list() && value.list().flavor == Flavor::kRange))
     return Value::undefined(fmt::format("'{} object' cannot be sliced", type_name(value)));
-  const int64_t size = static_cast<int64_t>(*length_of(value));
+  const int64_t size = static_cast<int64_t>(*length_of(meter, value));
   const int64_t stride = slice_part(step).value_or(1);
   if (stride == 0) fail("slice step cannot be zero");
   const auto clamp = [&](std::optional<int64_t> part, int64_t otherwise) {

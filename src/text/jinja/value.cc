@@ -247,11 +247,12 @@ bool contains(Meter& meter, const Value& container, const Value& item) {
   }
 }
 
-std::optional<size_t> length_of(const Value& value) {
+std::optional<size_t> length_of(Meter& meter, const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
       return 0;
     case Kind::kText:
+      meter.step(value.text().bytes.size() / 64);
       return count_chars(value.text().bytes);
     case Kind::kList:
       if (value.list().flavor == Flavor::kGenerator) return std::nullopt;
@@ -274,7 +275,7 @@ const Value* find_key(Meter& meter, const Dict& dict, const Value& key) {
 }
 
 const Value* find_key(Meter& meter, const Dict& dict, std::string_view key) {
-  meter.step(dict.items.size() / 8);
+  meter.step(dict.items.size() / 8 + key.size() / 64);
   for (const auto& [known, value] : dict.items)
     if (known.is_text() && known.text().bytes == key) return &value;
   return nullptr;

@@ -124,7 +124,7 @@ bool truthy(const Value& value);
 bool equals(Meter& meter, const Value& a, const Value& b);
 int compare(Meter& meter, const Value& a, const Value& b, std::string_view op);  // <0, 0, >0; 2: unordered (NaN)
 bool contains(Meter& meter, const Value& container, const Value& item);
-std::optional<size_t> length_of(const Value& value);  // none when Python's len() would fail
+std::optional<size_t> length_of(Meter& meter, const Value& value);  // none when Python's len() would fail
 const Value* find_key(Meter& meter, const Dict& dict, const Value& key);
 const Value* find_key(Meter& meter, const Dict& dict, std::string_view key);
 std::vector<Value> iterate(Meter& meter, const Value& value);  // fails for what cannot be iterated
