@@ -56,6 +56,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
 }
 
 bool ContentCache::make_room(int64_t pages) {
+  const int64_t missing = pages - store_.free_pages();
+  if (missing > 0 && runs_.reclaimable(missing) < missing) return false;  // nothing is dropped in vain
   while (store_.free_pages() < pages) {
     const auto id = runs_.evict();
     if (!id) return false;

@@ -7,6 +7,7 @@ namespace kvilt {
 void RunCache::insert(std::shared_ptr<const KvRun> run) {
   CHECK(!by_id_.count(run->id));
   tokens_ += static_cast<int64_t>(run->tokens.size());
+  ++sharing_[run->pages.get()];
   const RunId id = run->id;
   by_id_[id] = order_.insert(order_.end(), std::move(run));
 }
@@ -21,11 +22,22 @@ void RunCache::touch(RunId id) {
   if (it != by_id_.end()) order_.splice(order_.end(), order_, it->second);
 }
 
+int64_t RunCache::reclaimable(int64_t enough) const {
+  std::unordered_map<const PageList*, int64_t> unused;  // runs met of each list that nobody placed
+  int64_t pages = 0;
+  for (auto it = order_.begin(); it != order_.end() && pages < enough; ++it) {
+    const auto& list = (*it)->pages;
+    if (it->use_count() == 1 && ++unused[list.get()] == list.use_count()) pages += list->pages();
+  }
+  return pages;
+}
+
 std::optional<RunId> RunCache::evict() {
   if (order_.empty()) return std::nullopt;
   auto victim = order_.begin();
   for (auto it = order_.begin(); it != order_.end(); ++it) {
-    if (it->use_count() == 1) {  // not placed by a running sequence: dropping it may free pages now
+    const auto& list = (*it)->pages;  // neither placed by a running sequence, nor is its own still running
+    if (it->use_count() == 1 && sharing_.at(list.get()) == list.use_count()) {
       victim = it;
       break;
     }
@@ -39,6 +51,8 @@ void RunCache::erase(RunId id) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return;
   tokens_ -= static_cast<int64_t>((*it->second)->tokens.size());
+  const auto sharing = sharing_.find((*it->second)->pages.get());
+  if (--sharing->second == 0) sharing_.erase(sharing);
   order_.erase(it->second);
   by_id_.erase(it);
 }

@@ -20,6 +20,9 @@ class RunCache {
   void insert(std::shared_ptr<const KvRun> run);      // most recently used
   std::shared_ptr<const KvRun> find(RunId id) const;  // null if evicted
   void touch(RunId id);
+  // Pages that evicting frees now, counted until there are `enough`: those of lists whose runs are all here and none
+  // placed. Cost: O(runs), less where the oldest ones suffice.
+  int64_t reclaimable(int64_t enough) const;
   // Drops the least recently used run whose pages nobody else holds; when all are held, the least recently used one.
   std::optional<RunId> evict();
   void erase(RunId id);  // an unknown id is ignored
@@ -32,6 +35,7 @@ class RunCache {
   using Order = std::list<std::shared_ptr<const KvRun>>;
   Order order_;  // least recently used first
   std::unordered_map<RunId, Order::iterator> by_id_;
+  std::unordered_map<const PageList*, int64_t> sharing_;  // cached runs of each list
   RunId last_id_ = 0;
   int64_t tokens_ = 0;
 };
