@@ -31,6 +31,7 @@ class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info)
       : info_(std::move(info)), chat_(std::move(chat)), loop_(std::move(parts)) {}
+  ~EngineImpl() override { draining_ = true; }  // a sink that asks again while it hears of its end is refused
 
   const ModelInfo& info() const override { return info_; }
   EngineStats stats() const override { return loop_.stats(); }

@@ -1,6 +1,7 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -53,15 +54,16 @@ EngineStats EngineLoop::stats() const {
 
 void EngineLoop::run() {
   update_stats();
-  for (;;) {
+  for (bool stop = false;;) {
     std::deque<std::function<void()>> tasks;
     {
       std::unique_lock lock(mutex_);
       if (scheduler_.idle()) wake_.wait(lock, [this] { return stop_ || !inbox_.empty(); });
-      if (stop_) break;
+      stop = stop_;
       tasks.swap(inbox_);
     }
     for (auto& task : tasks) task();
+    if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     step();
     update_stats();
   }
@@ -99,14 +101,13 @@ void EngineLoop::step() {
   }
   for (StepGroup& group : groups) run_group(group);
   if (!groups.empty()) ++steps_;
-  for (const RequestId id : ended_) close(scheduler_.remove(id));
-  ended_.clear();
+  for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
 }
 
 // Finds, places and plans. False: it waits (for pages, or for the same prompt that another request is computing now).
 bool EngineLoop::prepare(Sequence& s) {
   const ModelConfig& config = parts_.model->config();
-  const bool use_cache = parts_.options.cache;
+  const bool use_cache = parts_.options.cache && !s.without_cache;
   if (use_cache && s.policy->wants_prefix()) {
     for (const auto& other : scheduler_.running()) {
       if (other->prefill && other->domain == s.domain && other->tokens == s.tokens && other->request.publish)
@@ -128,7 +129,8 @@ bool EngineLoop::prepare(Sequence& s) {
   const auto writes = s.prefill->writes();
   const bool copy = parts_.options.placement == "copy";
   const int64_t pages = s.kv->pages_for(writes.sets, writes.write) + (copy ? s.kv->copy_pages() : 0);
-  if (!room(pages) && !scheduler_.running().empty()) {
+  const bool fits = room(pages);
+  if (!fits && !scheduler_.running().empty()) {
     s.kv.reset();
     s.prefill.reset();
     return false;
@@ -138,15 +140,18 @@ bool EngineLoop::prepare(Sequence& s) {
     s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
     s.work.bytes += 2 * bytes;
   }
-  s.slots_ready = false;
+  s.slots_ready = fits;  // taken at once: the next one that is let in must not count on the same pages
+  if (fits) s.kv->add(writes.sets, writes.write);
   if (!s.started) {
     s.started = true;
     s.first_step = Clock::now();
+    s.usage.queued_s = seconds(s.submitted, s.first_step);
+  }
+  if (s.completion.completion_tokens == 0) {  // also when it starts again: the account is of what was done then
     s.usage.prompt = s.prompt_len;
     s.usage.prefix = found.layout.prefix;
     s.usage.reused = static_cast<int>(count(found.layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
-    s.usage.queued_s = seconds(s.submitted, s.first_step);
   }
   return true;
 }
@@ -259,7 +264,7 @@ void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
   if (s.kv && !s.prefill && parts_.options.cache && s.request.publish && finish != Finish::kError) {
     // The last token's own KV was never computed; an end token was never fed.
     const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
-    parts_.cache->publish_answer({*s.kv, s.layout, s.tokens, {}, s.domain, computed}, s.published);
+    parts_.cache->publish_answer({*s.kv, s.layout, s.tokens, s.request.prompt.marks, s.domain, computed}, s.published);
   }
   Answer& answer = answers_.at(s.id);
   if (finish == Finish::kStop && answer.stopped()) s.completion.stop_text = answer.stop_text();

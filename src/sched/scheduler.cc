@@ -91,6 +91,10 @@ std::vector<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std:
   while (items.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
     if (running_.size() > 1) {
       preempt_last(nullptr);
+    } else if (Sequence& last = *running_.front(); !last.without_cache && !last.kv->placements().empty()) {
+      last.without_cache = true;  // a placed token pins its whole run: without them there is more room
+      preempt_last(nullptr);
+      return {};
     } else {
       failed.push_back(std::move(running_.front()));
       running_.clear();

@@ -1,0 +1,206 @@
+// Regressions of the engine core: each test failed once. What ends together, what is submitted while the engine goes,
+// what the cache pins, what preemption does to the account.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "engine_harness.h"
+
+namespace kvilt {
+namespace {
+
+const char* const kModel = "tests/data/models/probe-1M";
+
+std::vector<int32_t> tokens(int n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  for (int32_t& id : out) id = static_cast<int32_t>(3 + rng() % 900);
+  return out;
+}
+
+std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
+  std::vector<int32_t> out;
+  for (const auto& part : parts) out.insert(out.end(), part.begin(), part.end());
+  return out;
+}
+
+std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
+  EngineOptions options;
+  options.model = kModel;
+  options.kv_bytes = kv_bytes;
+  options.chunk_tokens = chunk;
+  options.threads = 1;  // nothing here depends on them
+  return open_for_test(options);
+}
+
+// Holds the engine thread at its first token until open(): what is submitted meanwhile arrives in one step.
+class Gate : public TokenSink {
+ public:
+  void on_tokens(TokenDelta) override {
+    std::unique_lock lock(mutex_);
+    reached_ = true;
+    moved_.notify_all();
+    moved_.wait(lock, [this] { return open_; });
+  }
+  void on_finish(Completion) override { ++finished; }
+  void wait_until_reached() {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [this] { return reached_; });
+  }
+  void open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    moved_.notify_all();
+  }
+  std::atomic<int> finished{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  bool reached_ = false, open_ = false;
+};
+
+std::shared_ptr<Gate> hold(Engine& engine) {
+  auto gate = std::make_shared<Gate>();
+  EXPECT_TRUE(engine.submit(request_of(tokens(5, 99), "full", 1), gate).ok());
+  gate->wait_until_reached();
+  return gate;
+}
+
+TEST(Step, ManyRequestsMayEndInOne) {
+  auto engine = engine_with();
+  const auto gate = hold(*engine);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (uint32_t i = 0; i < 7; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine->submit(request_of(tokens(6, i), "full", 3), sinks.back()).ok());
+  }
+  gate->open();
+  for (const auto& sink : sinks) EXPECT_EQ(sink->wait().finish, Finish::kLength);
+  EXPECT_EQ(engine->stats().requests_ok, 8u);
+}
+
+class Counting : public TokenSink {
+ public:
+  void on_tokens(TokenDelta) override {}
+  void on_finish(Completion) override { ++finished; }
+  std::atomic<int> finished{0};
+};
+
+TEST(Shutdown, WhatWasSubmittedBeforeTheEndIsFinishedOnce) {
+  auto engine = engine_with();
+  const auto gate = hold(*engine);
+  std::vector<std::shared_ptr<Counting>> sinks;
+  for (uint32_t i = 0; i < 3; ++i) {
+    sinks.push_back(std::make_shared<Counting>());
+    ASSERT_TRUE(engine->submit(request_of(tokens(6, i), "full", 3), sinks.back()).ok());
+  }
+  std::thread destroyer([&] { engine.reset(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the engine thread is told to stop before it goes on
+  gate->open();
+  destroyer.join();
+  EXPECT_EQ(gate->finished, 1);
+  for (const auto& sink : sinks) EXPECT_EQ(sink->finished, 1);
+}
+
+// A sink that asks again when it is done.
+class Again : public TokenSink {
+ public:
+  Again(Engine& engine, std::atomic<int>& ends) : engine_(engine), ends_(ends) {}
+  void on_tokens(TokenDelta) override {}
+  void on_finish(Completion) override {
+    ++ends_;
+    const auto next = std::make_shared<Again>(engine_, ends_);
+    refused = refused || !engine_.submit(request_of(tokens(6, 1), "full", 50), next).ok();
+  }
+  static inline std::atomic<bool> refused{false};
+
+ private:
+  Engine& engine_;
+  std::atomic<int>& ends_;
+};
+
+TEST(Shutdown, ASinkThatAsksAgainIsRefused) {
+  std::atomic<int> ends{0};
+  auto engine = engine_with();
+  ASSERT_TRUE(engine->submit(request_of(tokens(6, 1), "full", 50), std::make_shared<Again>(*engine, ends)).ok());
+  Engine* raw = engine.release();  // a unique_ptr is null while it deletes
+  delete raw;
+  EXPECT_GE(ends, 1);
+  EXPECT_TRUE(Again::refused);
+}
+
+constexpr int64_t kTokenBytes = 2 * 6 * 2 * 32 * 4;  // of probe-1M, fp32
+
+// A few tokens of a long run keep the whole run's pages. Alone, a request that would fit without them must not fail.
+TEST(Pool, WhatARequestReusesCannotMakeItFail) {
+  for (const char* policy : {"prefix", "naive", "sparsex"}) {
+    for (const int answer : {1, 200}) {  // does not fit at once; or outgrows the pool only while it answers
+      auto large = engine_with(), small = engine_with(600 * kTokenBytes);
+      const auto known = tokens(400, 1);
+      ask(*small, request_of(known, "full", 0));
+      const auto prompt = join({{known.begin(), known.begin() + 40}, tokens(answer == 1 ? 300 : 130, 2)});
+      const Outcome out = ask(*small, request_of(prompt, policy, answer));
+      ASSERT_FALSE(out.completion.error) << policy << " " << answer << ": " << out.completion.error->message;
+      const Outcome expected = ask(*large, request_of(prompt, "full", answer));
+      EXPECT_EQ(out.ids, expected.ids) << policy;
+      EXPECT_EQ(out.completion.first_logits, expected.completion.first_logits) << policy;
+      const PromptUsage& usage = out.usage();
+      EXPECT_EQ(usage.prefix + usage.reused + usage.fresh, usage.prompt);
+    }
+  }
+}
+
+// A request that must wait for pages drops nothing from the cache while dropping would not let it in.
+class Watching : public CollectingSink {
+ public:
+  explicit Watching(const Engine& engine) : engine_(engine) {}
+  void on_tokens(TokenDelta delta) override {
+    evicted = engine_.stats().evicted_runs;
+    waiting = std::max(waiting, engine_.stats().waiting);
+    CollectingSink::on_tokens(std::move(delta));
+  }
+  int64_t evicted = 0;
+  int waiting = 0;
+
+ private:
+  const Engine& engine_;
+};
+
+TEST(Pool, ARequestThatWaitsDropsNothing) {
+  auto engine = engine_with(576 * kTokenBytes);
+  ask(*engine, request_of(tokens(100, 1), "full", 0));
+  const auto gate = hold(*engine);
+  const auto first = std::make_shared<Watching>(*engine), second = std::make_shared<Watching>(*engine);
+  ASSERT_TRUE(engine->submit(request_of(tokens(103, 2), "full", 60), first).ok());
+  ASSERT_TRUE(engine->submit(request_of(tokens(500, 3), "full", 2), second).ok());
+  gate->open();
+  first->wait();
+  EXPECT_EQ(first->waiting, 1);
+  EXPECT_EQ(first->evicted, 0);
+  EXPECT_FALSE(second->wait().error);
+  EXPECT_GT(second->evicted, 0);
+}
+
+// Preempted before its first token, it finds other pieces when it starts again: the account is of what was done then.
+TEST(Usage, AddsUpWhenAPreemptedPrefillFindsMore) {
+  auto engine = engine_with(576 * kTokenBytes, 16);
+  const auto gate = hold(*engine);
+  const auto piece = tokens(100, 1);
+  auto first = std::make_shared<CollectingSink>(), second = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(engine->submit(request_of(join({tokens(3, 2), piece}), "full", 70), first).ok());
+  ASSERT_TRUE(engine->submit(request_of(join({tokens(200, 3), piece, tokens(100, 4)}), "sparsex", 2), second).ok());
+  gate->open();
+  first->wait();
+  const PromptUsage usage = second->wait().usage;
+  ASSERT_GT(engine->stats().preemptions, 0u);
+  ASSERT_GT(usage.recomputed, 0) << "what the first one published was dropped in vain";
+  EXPECT_LE(usage.recomputed, usage.reused);
+  EXPECT_EQ(usage.prefix + usage.reused + usage.fresh, usage.prompt);
+}
+
+}  // namespace
+}  // namespace kvilt
