@@ -105,13 +105,14 @@ def main():
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--skip-speed", action="store_true")
     parser.add_argument("--skip-reuse", action="store_true")
+    parser.add_argument("--settings", default=";".join(SETTINGS), help="of the reuse measurement (default: all), joined by ;")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     programs = build(args.work.resolve())
     result = {"peer": f"llama.cpp of llama-cpp-python {VERSION}", "model": pathlib.Path(args.model).name}
     if not args.skip_reuse:
         result["reuse"] = []
-        for name, flags in SETTINGS.items():
+        for name, flags in ((name, flags) for name, flags in SETTINGS.items() if name in args.settings.split(";")):
             result["reuse"].append({"setting": name, "flags": " ".join(flags), **reuse(programs, args, flags)})
             print(result["reuse"][-1], flush=True)
     if not args.skip_speed:
