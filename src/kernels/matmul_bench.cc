@@ -155,6 +155,29 @@ void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
   state.counters["of_read"] = 1e-9 * bytes / best / peak.read_gbs;
 }
 
+// RMSNorm and the FFN's activation: GBs counts what is read and written.
+void row_work(benchmark::State& state, const Backend* backend, bool norm, int64_t rows) {
+  const int64_t cols = norm ? 896 : 4864;
+  FloatMat a, b;
+  const Mat<float> x = a.reshape(rows, cols), y = b.reshape(rows, cols);
+  std::fill(y.data, y.data + rows * cols, 0.5f);
+  const std::vector<float> weight(static_cast<size_t>(cols), 1.0f);
+  double best = 1e30;
+  for (auto _ : state) {
+    std::fill(x.data, x.data + rows * cols, 0.25f);
+    const double start = seconds_now();
+    if (norm) {
+      backend->rms_norm(x, weight.data(), 1e-6f, y, pool());
+    } else {
+      backend->silu_mul(x, y, pool());
+    }
+    const double seconds = seconds_now() - start;
+    best = std::min(best, seconds);
+    state.SetIterationTime(seconds);
+  }
+  state.counters["GBs"] = 1e-9 * static_cast<double>(rows * cols * (norm ? 8 : 12)) / best;
+}
+
 void register_all() {
   constexpr DType kTypes[] = {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kQ4_1,
                               DType::kQ5_1, DType::kQ5_K, DType::kBF16, DType::kF16,  DType::kF32};
@@ -162,6 +185,15 @@ void register_all() {
   for (const std::string_view name : backend_names()) {
     if (name == "reference") continue;
     const Backend* backend = *find_backend(name);
+    for (const int64_t rows : {1, 512}) {
+      for (const bool norm : {true, false}) {
+        const std::string label = std::string(name) + (norm ? "/rms_norm/M" : "/silu_mul/M") + std::to_string(rows);
+        benchmark::RegisterBenchmark(label.c_str(), row_work, backend, norm, rows)
+            ->UseManualTime()
+            ->MinTime(0.05)
+            ->Unit(benchmark::kMicrosecond);
+      }
+    }
     for (const int64_t rows : {1, 4, 16, 64, 512}) {
       const std::string label = std::string(name) + "/model/M" + std::to_string(rows);
       benchmark::RegisterBenchmark(label.c_str(), model_step, backend, rows)
