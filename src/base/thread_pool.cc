@@ -51,12 +51,15 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t, int)> bod
   body_ = &body;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(size_ - 1, std::memory_order_relaxed);
+  left_.store(0, std::memory_order_relaxed);
+  gate_.store(0, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   drain(0);
-  for (int left = busy_.load(std::memory_order_acquire); left != 0; left = busy_.load(std::memory_order_acquire)) {
-    wait_while_equal(busy_, left);
+  const uint32_t joined = gate_.fetch_or(kClosed, std::memory_order_acq_rel);
+  for (uint32_t left = left_.load(std::memory_order_acquire); left != joined;
+       left = left_.load(std::memory_order_acquire)) {
+    wait_while_equal(left_, left);
   }
   body_ = nullptr;
 }
@@ -72,10 +75,16 @@ void ThreadPool::drain(int worker) {
 void ThreadPool::work(int worker) {
   for (uint32_t seen = 0;;) {
     wait_while_equal(epoch_, seen);
-    ++seen;  // every worker finishes every loop before the next starts, so epochs are met one by one
+    seen = epoch_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
+    uint32_t gate = gate_.load(std::memory_order_acquire);
+    while (!(gate & kClosed) &&
+           !gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    }
+    if (gate & kClosed) continue;  // too late; while the loop runs, its body lives: who joined is waited for
     drain(worker);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    left_.fetch_add(1, std::memory_order_acq_rel);
+    left_.notify_one();
   }
 }
 

@@ -3,7 +3,8 @@
 // Invariants: which worker runs an index never changes a result: kernels write disjoint outputs per index.
 // Threads:    parallel_for is called by one thread at a time (the engine thread, or a test).
 // Cost:       no allocation and no lock per loop; workers spin a little (about 20 us) before they sleep, since the gaps
-//             between the kernels of one step are shorter than that.
+//             between the kernels of one step are shorter than that. A worker that the system has not woken yet when the
+//             last index is taken is not waited for: on a busy machine that would cost milliseconds a loop.
 #pragma once
 
 #include <atomic>
@@ -33,13 +34,15 @@ class ThreadPool {
   void work(int worker);
   void drain(int worker);
 
+  static constexpr uint32_t kClosed = uint32_t{1} << 31;
   const int size_;
   std::vector<std::thread> threads_;
   const FunctionRef<void(int64_t, int)>* body_ = nullptr;  // valid while a loop runs
   int64_t count_ = 0;
   alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<uint32_t> epoch_{0};  // bumped to start a loop
-  alignas(64) std::atomic<int> busy_{0};        // workers that have not finished the current loop
+  alignas(64) std::atomic<uint32_t> epoch_{0};       // bumped to start a loop
+  alignas(64) std::atomic<uint32_t> gate_{kClosed};  // workers that joined the current loop; kClosed: no more may
+  alignas(64) std::atomic<uint32_t> left_{0};        // workers that joined and are through
   std::atomic<bool> stop_{false};
 };
 
