@@ -65,6 +65,12 @@ Runs SlotMap::positions() const {
 }
 
 void SlotMap::add(const Runs& wanted) {
+  const int32_t end = runs.empty() ? 0 : runs.back().pos + runs.back().count;
+  if (wanted.size() == 1 && wanted[0].begin == end && !runs.empty() && runs.back().slot + runs.back().count == slots) {
+    runs.back().count += wanted[0].size();  // the common case: the next positions in the next slots
+    slots += wanted[0].size();
+    return;
+  }
   for (const Run& fresh : subtract(wanted, positions())) {
     if (!runs.empty() && runs.back().pos + runs.back().count == fresh.begin &&
         runs.back().slot + runs.back().count == slots) {
@@ -140,11 +146,29 @@ int64_t PageTable::pages_for_next() const {
 }
 
 void PageTable::add_next(int32_t pos) {
-  for (SlotMap& map : maps_) map.add({{pos, pos + 1}});
+  bool behind = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
+  for (SlotMap& map : maps_) {
+    behind = behind && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
+    map.add({{pos, pos + 1}});
+  }
   for (size_t layer = 0; layer < map_of_.size(); ++layer) {
     pages_->grow(static_cast<int>(layer), maps_[map_of_[layer]].slots);
   }
-  atoms_.clear();
+  if (!behind) {
+    atoms_.clear();
+    return;
+  }
+  for (auto& [layer, atoms] : atoms_) {  // one key more at the end: a decode step costs nothing for what stands
+    const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
+    const bool same_page = slot % store_.shape().P != 0 && !atoms.empty() && atoms.back().placement < 0 &&
+                           atoms.back().pos + atoms.back().count == pos &&
+                           atoms.back().slot + atoms.back().count == slot;
+    if (same_page) {
+      ++atoms.back().count;
+    } else {
+      atoms.push_back({pos, 1, slot, -1});
+    }
+  }
 }
 
 void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {

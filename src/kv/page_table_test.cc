@@ -151,6 +151,37 @@ TEST_F(PageTableTest, RandomTablesAgreeWithAMap) {
   }
 }
 
+// Decode steps extend the geometry that an earlier resolve() built; a table that first resolves at the end agrees.
+TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
+  const auto piece = cached(7, 100, 10);
+  for (const bool scattered : {false, true}) {
+    PageTable often(store, rope), once(store, rope);
+    for (PageTable* table : {&often, &once}) {
+      table->place({piece, 2, 8, 5});
+      const std::vector<Runs> sets{{{0, 5}, {7, 8}, {13, 20}}, {{0, 5}, {9, 10}, {13, 20}}};
+      const std::vector<uint16_t> write = scattered ? std::vector<uint16_t>{0, 1, 1} : std::vector<uint16_t>{0, 0, 0};
+      table->add(sets, write);
+      for (int layer = 0; layer < 3; ++layer) fill(*table, 1, sets[write[static_cast<size_t>(layer)]], {layer});
+    }
+    for (int32_t pos = 20; pos < 45; ++pos) {
+      for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(often, layer, 1).size(), static_cast<size_t>(pos));
+      for (PageTable* table : {&often, &once}) {
+        table->add_next(pos);
+        fill(*table, 2, {{pos, pos + 1}}, {0, 1, 2});
+      }
+    }
+    for (int layer = 0; layer < 3; ++layer) {
+      for (int head = 0; head < kShape.G; ++head) {
+        std::vector<KvSpan> a, b;
+        often.resolve(layer, head, 1000, a);
+        once.resolve(layer, head, 1000, b);
+        EXPECT_EQ(a.size(), b.size());
+        EXPECT_EQ(read(often, layer, head), read(once, layer, head));
+      }
+    }
+  }
+}
+
 TEST_F(PageTableTest, PagesReturnWhenTheLastHolderGoes) {
   const int64_t before = store.free_pages();
   RunCache cache;
