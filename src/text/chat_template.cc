@@ -27,7 +27,7 @@ namespace {
 
 // A template spends some 50 to 300 steps on a message, which is a handful of values.
 constexpr uint64_t kStepsPerValue = 300;
-// Searching a text costs a step for 16 bytes, copying it one for 256; a template does a few dozen such things to a content.
+// Searching a text costs a step for 16 bytes, copying it one for 256; a template does a few dozen such things to one.
 constexpr uint64_t kStepsPerByte = 2;
 
 using LeafMarks = std::unordered_map<const Json*, std::vector<const Mark*>>;

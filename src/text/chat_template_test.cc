@@ -169,8 +169,8 @@ TEST(ChatTemplateSpans, WrongMarksAreErrors) {
   EXPECT_NE(with({Json::json_pointer(""), 0, 1, 1}).find("there is no string"), std::string::npos);
 }
 
-// Each message's text is written in letters of its own, far from any template's: then the letters of the prompt tell, byte
-// by byte, which mark must cover them.
+// Each message's text is written in letters of its own, far from any template's: then the letters of the prompt tell,
+// byte by byte, which mark must cover them.
 char32_t letter(size_t message, char c) { return 0xAC00 + static_cast<char32_t>(message * 128 + (c & 0x7F)); }
 
 std::string encode(char32_t c) {

@@ -185,8 +185,8 @@ char32_t to_lower(char32_t c) {
 size_t find_bytes(std::string_view bytes, std::string_view what, size_t from) {
   if (from > bytes.size()) return std::string_view::npos;
   if (what.empty()) return from;
-  // std::string_view::find is quadratic on texts made for it. glibc's memmem is linear for long needles (two-way) and cheap
-  // enough for short ones, but not in between: 25 ms for 250 bytes in 100 KB of the same letter.
+  // std::string_view::find is quadratic on texts made for it. glibc's memmem is linear for long needles (two-way) and
+  // cheap enough for short ones, but not in between: 25 ms for 250 bytes in 100 KB of the same letter.
   if (what.size() >= kKmpFrom && what.size() <= kKmpTo) return find_kmp(bytes, what, from);
   const void* hit = memmem(bytes.data() + from, bytes.size() - from, what.data(), what.size());
   return hit ? static_cast<size_t>(static_cast<const char*>(hit) - bytes.data()) : std::string_view::npos;

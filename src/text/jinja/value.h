@@ -73,7 +73,8 @@ class Value {
   std::variant<Undefined, None, bool, int64_t, double, TextPtr, ListPtr, DictPtr, ObjectPtr> data;
 };
 
-// kGenerator: what map, select and the like give: iterable once, without a length. kItems, kKeys, kValues: views of a dict.
+// kGenerator: what map, select and the like give: iterable once, without a length.
+// kItems, kKeys, kValues: views of a dict.
 enum class Flavor : uint8_t { kList, kTuple, kGenerator, kItems, kKeys, kValues, kRange };
 inline bool is_view(Flavor f) { return f == Flavor::kItems || f == Flavor::kKeys || f == Flavor::kValues; }
 
