@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -185,6 +186,20 @@ TEST(Pool, ARequestThatWaitsDropsNothing) {
   EXPECT_GT(second->evicted, 0);
 }
 
+// Of a conversation's turns the last goes first: what is left is still a chain from the first token on.
+TEST(Pool, AChainIsEvictedFromItsEnd) {
+  auto engine = engine_with(576 * kTokenBytes);  // 18 blocks of 32 tokens
+  const auto first = tokens(150, 1);             // 5 blocks
+  const auto second = join({first, tokens(150, 2)});
+  ask(*engine, request_of(first, "prefix", 0));
+  ask(*engine, request_of(second, "prefix", 0));        // 5 more
+  ask(*engine, request_of(tokens(380, 3), "full", 0));  // 12: one of the two must go
+  EXPECT_EQ(engine->stats().evicted_runs, 1);
+  Request again = request_of(second, "prefix", 0);
+  again.publish = false;
+  EXPECT_EQ(ask(*engine, again).usage().prefix, 150);
+}
+
 // Preempted before its first token, it finds other pieces when it starts again: the account is of what was done then.
 TEST(Usage, AddsUpWhenAPreemptedPrefillFindsMore) {
   auto engine = engine_with(576 * kTokenBytes, 16);
@@ -200,6 +215,21 @@ TEST(Usage, AddsUpWhenAPreemptedPrefillFindsMore) {
   ASSERT_GT(usage.recomputed, 0) << "what the first one published was dropped in vain";
   EXPECT_LE(usage.recomputed, usage.reused);
   EXPECT_EQ(usage.prefix + usage.reused + usage.fresh, usage.prompt);
+}
+
+TEST(Submit, RefusesSamplingThatIsNoNumber) {
+  auto engine = engine_with();
+  const auto refused = [&](auto change) {
+    Request request = request_of(tokens(5, 1));
+    request.sampling.temperature = 1;
+    change(request.sampling);
+    return !engine->submit(std::move(request), std::make_shared<Counting>()).ok();
+  };
+  EXPECT_TRUE(refused([](SamplingParams& s) { s.presence_penalty = std::nanf(""); }));
+  EXPECT_TRUE(refused([](SamplingParams& s) { s.frequency_penalty = HUGE_VALF; }));
+  EXPECT_TRUE(refused([](SamplingParams& s) { s.logit_bias[3] = std::nanf(""); }));
+  EXPECT_TRUE(refused([](SamplingParams& s) { s.logit_bias[3] = HUGE_VALF; }));
+  EXPECT_FALSE(refused([](SamplingParams& s) { s.logit_bias[3] = -HUGE_VALF; }));  // never this token
 }
 
 }  // namespace

@@ -81,6 +81,14 @@ RunId ContentCache::insert(const Own& own, Run positions, bool exact, Parent par
   return id;
 }
 
+// What was just inserted continues the prefix: its runs, the last one first, stay the more recently used.
+void ContentCache::touch_prefix(const Own& own) {
+  const auto placed = own.kv.placements();
+  for (auto it = placed.rbegin(); it != placed.rend(); ++it) {
+    if (it->pos < own.layout.prefix) runs_.touch(it->run->id);
+  }
+}
+
 std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
   const PromptLayout& layout = own.layout;
   std::vector<RunId> out;
@@ -93,6 +101,7 @@ std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
         parent = {placement.run->id, placement.offset + placement.count};
     }
     out.push_back(insert(own, {layout.prefix, exact_end}, true, parent));
+    touch_prefix(own);
   }
   for (const Run& run : layout.fresh()) {
     const bool marked = std::any_of(own.marks.begin(), own.marks.end(),
@@ -109,6 +118,8 @@ void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prom
   if (layout.pieces.empty()) {
     if (!last) return;  // evicted meanwhile: the chain is broken
     insert(own, {layout.prompt_len, own.computed}, true, {last->id, static_cast<int32_t>(last->tokens.size())});
+    runs_.touch(last->id);
+    touch_prefix(own);
     return;
   }
   const Runs fresh = layout.fresh();

@@ -69,6 +69,7 @@ class ContentCache {
   };
   RunId insert(const Own& own, Run positions, bool exact, Parent parent);
   std::shared_ptr<const KvRun> use(RunId id);
+  void touch_prefix(const Own& own);
 
   PageStore store_;  // before runs_: pages return to it
   RunCache runs_;

@@ -5,6 +5,7 @@
 #include <sys/sysinfo.h>
 
 #include <atomic>
+#include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -177,6 +178,10 @@ Status EngineImpl::check(const Request& request) const {
                  "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
                  "max_tokens >= 0");
   }
+  bool finite = std::isfinite(s.temperature) && std::isfinite(s.repetition_penalty) &&
+                std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty);
+  for (const auto& [id, bias] : s.logit_bias) finite = finite && !std::isnan(bias) && bias < HUGE_VALF;
+  if (!finite) return error(Code::kInvalidArgument, "sampling: penalties, biases and temperature must be finite");
   return {};
 }
 

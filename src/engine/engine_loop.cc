@@ -213,6 +213,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   }
   s.layout = s.prefill->layout();
   s.prefill.reset();
+  s.hidden = {};  // T x D floats that no decode step needs
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);

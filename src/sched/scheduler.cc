@@ -52,6 +52,7 @@ bool Scheduler::preempt_last(const Sequence* except) {
     victim.kv.reset();
     victim.prefill.reset();
     victim.slots_ready = false;
+    victim.hidden = {};
     victim.published.clear();
     waiting_.push_front(std::move(running_[i]));
     running_.erase(running_.begin() + static_cast<int64_t>(i));
