@@ -72,32 +72,42 @@ int32_t Sampler::sample(std::span<float> logits) {
     accept(id);
     return id;
   }
+  // Behind the largest logit, so that no temperature overflows: the largest weight is 1.
+  const float most = logits[static_cast<size_t>(argmax(logits))];
   std::vector<Candidate> kept(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) kept[i] = {static_cast<int32_t>(i), logits[i] / params_.temperature};
+  for (size_t i = 0; i < logits.size(); ++i)
+    kept[i] = {static_cast<int32_t>(i), (logits[i] - most) / params_.temperature};
+  size_t sorted = 0;  // kept[0, sorted) are in order, and better than the rest
+  const auto sort_to = [&](size_t n) {
+    n = std::min(n, kept.size());
+    std::partial_sort(kept.begin() + static_cast<int64_t>(sorted), kept.begin() + static_cast<int64_t>(n), kept.end(),
+                      better);
+    sorted = n;
+  };
   if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < kept.size()) {
-    std::partial_sort(kept.begin(), kept.begin() + params_.top_k, kept.end(), better);
-    kept.resize(static_cast<size_t>(params_.top_k));
-  } else if (params_.top_p < 1 || params_.min_p > 0) {
-    std::sort(kept.begin(), kept.end(), better);
+    sort_to(static_cast<size_t>(params_.top_k));
+    kept.resize(sorted);
   }
-  float most = -std::numeric_limits<float>::infinity();
-  for (const Candidate& candidate : kept) most = std::max(most, candidate.logit);
-  std::vector<double> weight(kept.size());
+  std::vector<double> weight;
   double total = 0;
-  for (size_t i = 0; i < kept.size(); ++i) total += weight[i] = std::exp(static_cast<double>(kept[i].logit - most));
-  size_t end = kept.size();
-  if (params_.top_p < 1) {  // the shortest head that holds top_p of the mass; at least one
-    double mass = 0;
-    for (size_t i = 0; i < end; ++i) {
-      mass += weight[i];
-      if (mass >= params_.top_p * total) end = i + 1;
+  if (params_.top_p < 1 || params_.min_p > 0) {
+    double all = 0, mass = 0;
+    for (const Candidate& candidate : kept) all += std::exp(static_cast<double>(candidate.logit));
+    while (weight.size() < kept.size()) {  // only as much of the vocabulary is sorted as the head needs
+      if (weight.size() == sorted) sort_to(std::max<size_t>(64, 4 * sorted));
+      const double w = std::exp(static_cast<double>(kept[weight.size()].logit));
+      if (!weight.empty() && w < params_.min_p) break;
+      weight.push_back(w);
+      mass += w;
+      if (params_.top_p < 1 && mass >= params_.top_p * all) break;  // the shortest head that holds top_p; at least one
     }
+    total = mass;
+  } else {
+    weight.reserve(kept.size());
+    for (const Candidate& candidate : kept)
+      total += weight.emplace_back(std::exp(static_cast<double>(candidate.logit)));
   }
-  if (params_.min_p > 0) {
-    while (end > 1 && weight[end - 1] < params_.min_p * weight[0]) --end;
-  }
-  total = 0;
-  for (size_t i = 0; i < end; ++i) total += weight[i];
+  const size_t end = weight.size();
   double left = uniform(seed_, draw) * total;
   size_t chosen = 0;
   while (chosen + 1 < end && left >= weight[chosen]) left -= weight[chosen++];

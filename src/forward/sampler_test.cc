@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 #include <set>
 
 namespace kvilt {
@@ -104,6 +106,42 @@ TEST(Sampler, LogprobsAndKl) {
   std::vector<float> other = logits;
   other[9] -= 1;
   EXPECT_GT(kl_divergence(logits, other), 0.01);
+}
+
+// Only the head of a large vocabulary is sorted: the same tokens as filters written out in full.
+TEST(Sampler, LargeVocabulariesAreFilteredAsIfSorted) {
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> logits(5000);
+  for (float& x : logits) x = normal(rng);
+  std::vector<float> sorted = logits;
+  std::sort(sorted.rbegin(), sorted.rend());
+  double all = 0, mass = 0;
+  for (const float x : logits) all += std::exp(double{x});
+  size_t nucleus = 0;
+  while (mass < 0.5 * all) mass += std::exp(double{sorted[nucleus++]});
+  ASSERT_GT(nucleus, 500u);  // beyond the first heads that are tried
+  for (const bool by_mass : {true, false}) {
+    SamplingParams params;
+    (by_mass ? params.top_p : params.min_p) = by_mass ? 0.5f : 0.1f;
+    const float least = by_mass ? sorted[nucleus - 1] : sorted[0] + std::log(0.1f);
+    Sampler sampler(params, 11, {});
+    float lowest = sorted[0];
+    for (int i = 0; i < 1000; ++i) {
+      std::vector<float> copy = logits;
+      lowest = std::min(lowest, logits[static_cast<size_t>(sampler.sample(copy))]);
+    }
+    EXPECT_GE(lowest, least - 1e-5f);
+    EXPECT_LT(lowest, least + 0.1f);  // power: the tail of the head is drawn
+  }
+}
+
+TEST(Sampler, ATinyTemperatureIsGreedy) {
+  SamplingParams params;
+  params.temperature = 1e-40f;
+  Sampler sampler(params, 1, {});
+  std::vector<float> logits{1, -3, 9, 8.999f, -20};
+  EXPECT_EQ(sampler.sample(logits), 2);
 }
 
 }  // namespace
