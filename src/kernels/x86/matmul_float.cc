@@ -80,7 +80,7 @@ void run_tile(const TileAt& at) {
   }
 }
 
-template <DType type, int nv, int m = kMaxRows>
+template <DType type, int nv, int m>
 KVILT_INLINE void run_rows(int64_t rows, const TileAt& at) {
   if constexpr (m > 0) {
     if (rows == m) return run_tile<type, m, nv>(at);
@@ -88,12 +88,13 @@ KVILT_INLINE void run_rows(int64_t rows, const TileAt& at) {
   }
 }
 
-template <DType type, int nv>
+template <DType type, int nv, int max_rows>
 KVILT_INLINE void run_blocks(const MatmulPart& part, int64_t n) {
   const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks;
   for (int64_t b = part.block_begin; b < part.block_end; ++b) {
     const int64_t row = b * base + (b < more ? b : more);
-    run_rows<type, nv>(base + (b < more), {&part, reinterpret_cast<const float*>(part.x) + row * part.K, row, n});
+    run_rows<type, nv, max_rows>(base + (b < more),
+                                 {&part, reinterpret_cast<const float*>(part.x) + row * part.K, row, n});
   }
 }
 
@@ -101,8 +102,11 @@ template <DType type>
 void matmul(const MatmulPart& part) {
   const int64_t n_end = (part.n_end + 15) / 16 * 16;  // blocks are whole; lanes beyond N are zero
   int64_t n = part.n_begin;
-  for (; n + 2 * kLanes <= n_end; n += 2 * kLanes) run_blocks<type, 2>(part, n);
-  if (n < n_end) run_blocks<type, 1>(part, n);
+  if (part.rows <= 2) {  // few sums a column: more columns at once hide the latency of adding to them
+    for (; n + 4 * kLanes <= n_end; n += 4 * kLanes) run_blocks<type, 4, 2>(part, n);
+  }
+  for (; n + 2 * kLanes <= n_end; n += 2 * kLanes) run_blocks<type, 2, kMaxRows>(part, n);
+  if (n < n_end) run_blocks<type, 1, kMaxRows>(part, n);
 }
 
 }  // namespace
