@@ -1,5 +1,6 @@
 // base/runs.h: sets of positions as sorted, disjoint, non-touching half-open runs. Everything a plan says is made of
-// them. Cost: linear in the number of runs unless said otherwise.
+// them.
+// Cost: linear in the number of runs unless said otherwise.
 #pragma once
 
 #include <cstdint>

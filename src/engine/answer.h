@@ -1,5 +1,7 @@
 // engine/answer.h: tokens to text that may be sent: whole UTF-8 sequences, and nothing that might still become a stop
-// string. Threads: one per request.   Cost: O(length of the stop strings) a token.
+// string.
+// Threads: one per request.
+// Cost:    O(length of the stop strings) a token.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,8 @@
 // engine/chat.h: an OpenAI chat request to token ids with marks. The template is rendered once; the text is cut at the
 // marks' borders before it is tokenised and the ids are joined (DESIGN 5), so that a marked part has the same ids
-// wherever it stands. Invariants: special tokens are recognised in the template's own text alone. Threads: immutable;
-// any thread.
+// wherever it stands.
+// Invariants: special tokens are recognised in the template's own text alone.
+// Threads:    immutable; any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>

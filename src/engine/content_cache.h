@@ -1,9 +1,10 @@
 // engine/content_cache.h: the cache as the engine sees it: pool, cached runs and index in one place.
 // Role:       finds what a prompt can reuse, publishes what a request computed, makes room when the pool is full.
 // Invariants: only KV that equals a full prefill of its chain is published as exact prefix: what stands before the
-// first
-//             approximate piece of a prompt (METHODS 1.4, publication rule). Approximate KV is found as segments alone.
-// Threads:    the engine thread.   Not here: policies (reuse/), pages (kv/), the search itself (reuse/content_index.h).
+//             first approximate piece of a prompt (METHODS 1.4, publication rule). Approximate KV is found as segments
+//             alone.
+// Threads:    the engine thread.
+// Not here:   policies (reuse/), pages (kv/), the search itself (reuse/content_index.h).
 #pragma once
 
 #include <span>

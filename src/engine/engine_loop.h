@@ -1,7 +1,8 @@
 // engine/engine_loop.h: the engine thread: takes requests from the inbox, steps the scheduler, runs the driver,
-// samples, publishes. Role:       the one owner of scheduler, KV and driver (DESIGN 3, 4).   Start at step(). Threads:
-// post() and stats() from any thread; everything else on the engine thread. Not here:   the public interface
-// (engine.cc), chat templates (chat.h), who runs next (sched/).
+// samples, publishes.
+// Role:     the one owner of scheduler, KV and driver (DESIGN 3, 4).   Start at step().
+// Threads:  post() and stats() from any thread; everything else on the engine thread.
+// Not here: the public interface (engine.cc), chat templates (chat.h), who runs next (sched/).
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,6 @@
 // forward/prepared_model.h: a model's weights made ready for one backend: linear layers packed, norms as fp32.
-// Threads: prepare on one thread; immutable afterwards.   Not here: files (model/), kernels (kernels/).
+// Threads:  prepare on one thread; immutable afterwards.
+// Not here: files (model/), kernels (kernels/).
 #pragma once
 
 #include <functional>

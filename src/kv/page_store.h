@@ -1,7 +1,10 @@
 // kv/page_store.h: the bounded pool of pages. A page holds P slots of K and V of ONE (layer, KV head): first P x E
 // keys, then P x E values. That granularity lets a head keep less than another (RedKnot's SegPagedAttention) in real
-// bytes. Invariants: a page has one owner (a PageList); sharing is by sharing the owner. Memory is committed when first
-// touched. Threads:    the engine thread.   Cost: alloc and free are O(1).
+// bytes.
+// Invariants: a page has one owner (a PageList); sharing is by sharing the owner. Memory is committed when first
+//             touched.
+// Threads:    the engine thread.
+// Cost:       alloc and free are O(1).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // kv/page_table.h: WHERE the keys and values of one sequence are: placements of shared, immutable runs plus private
-// pages. Idea:       a placed run is never copied; its keys stay as first rotated and the query is turned back by the
-// shift
+// pages.
+// Idea:       a placed run is never copied; its keys stay as first rotated and the query is turned back by the shift
 //             (DESIGN 2). What the request computes itself lives in private slots, and hides its stale twin in the
 //             placed run: resolve() cuts the twin out of the spans, so that every position stands once, whoever
 //             computed it.

@@ -1,8 +1,8 @@
 // model/tensor_table.h: the tensors of a weight file by name, whichever kind of file it is, and their binding to roles.
 // Role:       gguf.cc and safetensors.cc fill a table; bind_weights turns names into ModelWeights, checking every
-// shape. Invariants: a stored tensor's bytes lie inside its mapped file; names are unique; a dtype this build cannot
-// read stays in the
-//             table and is an error only when a role asks for it.
+//             shape.
+// Invariants: a stored tensor's bytes lie inside its mapped file; names are unique; a dtype this build cannot read
+//             stays in the table and is an error only when a role asks for it.
 // Threads:    filled by one, then immutable.
 #pragma once
 

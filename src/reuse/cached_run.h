@@ -1,5 +1,6 @@
-// reuse/cached_run.h: what the content index knows of a cached run, and what it answers. Plain data.
-// A run is an immutable sequence of token ids whose KV lies somewhere; here it is an id. Source: DESIGN 5.
+// reuse/cached_run.h: what the content index knows of a cached run, and what it answers. Plain data. A run is an
+// immutable sequence of token ids whose KV lies somewhere; here it is an id.
+// Source:   DESIGN 5.
 // Not here: the KV itself (kv/), what is done with a found piece (the policies of this folder).
 #pragma once
 

@@ -1,13 +1,13 @@
 // reuse/chain_index.h: longest exact prefix. Runs whose KV equals a full prefill form a tree; blocks of 16 tokens at
 // absolute positions are found by chained keys, the rest of a block token by token.
-// Idea:        key_i = H(domain, key_{i-1}, the 16 ids of block i), as in the prefix caches of vLLM
-//              (docs/reuse/finding.md has the bytes). A block belongs to the run in which it ends; it may begin in that
-//              run's ancestors.
-// Invariants:  a run is in the tree only while its whole chain of parents is. Taking a parent out takes its descendants
-//              out of the tree (they are runs still, and found as segments). The first writer of a block is met first.
-// Threads:     one owner.    Cost: one keyed hash (two BLAKE2b compressions) per 16 tokens; the tail visits at most
-//              kMaxVisits runs.
-// Not here:    approximate runs; they never enter.
+// Idea:       key_i = H(domain, key_{i-1}, the 16 ids of block i), as in the prefix caches of vLLM
+//             (docs/reuse/finding.md has the bytes). A block belongs to the run in which it ends; it may begin in that
+//             run's ancestors.
+// Invariants: a run is in the tree only while its whole chain of parents is. Taking a parent out takes its descendants
+//             out of the tree (they are runs still, and found as segments). The first writer of a block is met first.
+// Threads:    one owner.
+// Cost:       one keyed hash (two BLAKE2b compressions) per 16 tokens; the tail visits at most kMaxVisits runs.
+// Not here:   approximate runs; they never enter.
 #pragma once
 
 #include <span>

@@ -1,9 +1,10 @@
 // reuse/coverage.h: which of the known, overlapping stretches of a prompt to place.
-// Idea:        every seam between pieces costs quality, so a piece must pay for its seam: it is taken if it brings more
-//              than half of `least` tokens that its neighbours do not. The best choice, covered tokens minus seams, is
-//              found exactly by a dynamic program over the stretches in order; overlaps are then cut between the two
-//              that share them.
-// Threads:     pure.    Cost: O(n log n) of the stretches.
+// Idea:    every seam between pieces costs quality, so a piece must pay for its seam: it is taken if it brings more
+//          than half of `least` tokens that its neighbours do not. The best choice, covered tokens minus seams, is
+//          found exactly by a dynamic program over the stretches in order; overlaps are then cut between the two that
+//          share them.
+// Threads: pure.
+// Cost:    O(n log n) of the stretches.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,11 @@
 // reuse/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest that every key of a domain
 // carries.
-// Idea:        the salt comes with each request, so anyone can name new domains without end. A domain that holds runs
-//              stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named
-//              again; ids are never reused, so a late insert under an old id is kept out of the index instead of
-//              landing with another tenant.
-// Threads:     one owner.    Cost: one keyed hash a naming; about 150 bytes a domain.
+// Idea:    the salt comes with each request, so anyone can name new domains without end. A domain that holds runs
+//          stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named again;
+//          ids are never reused, so a late insert under an old id is kept out of the index instead of landing with
+//          another tenant.
+// Threads: one owner.
+// Cost:    one keyed hash a naming; about 150 bytes a domain.
 #pragma once
 
 #include <list>

@@ -1,6 +1,6 @@
 // reuse/naive.cc: position-independent reuse without repair: known pieces are placed, realigned, and trusted as they
-// are. Source: METHODS 3, 'Naive reuse (PIC)'. Fast and wrong where pieces depend on each other: the lower bound of
-// quality.
+// are.
+// Source: METHODS 3, 'Naive reuse (PIC)'. Fast and wrong where pieces depend on each other: the lower bound of quality.
 #include "reuse/policy.h"
 
 namespace kvilt {

@@ -1,8 +1,8 @@
 // reuse/policy.h: WHETHER and WHAT to recompute. A policy is one file here, named as in its paper (docs/papers.md); it
 // turns what the index found into a Plan and, at cuts, the probes into smaller sets. Pure: no I/O, no state, any
 // thread. To add one: a file NAME.cc with `std::unique_ptr<ReusePolicy> make_NAME(PolicyParams&)`, its test, its name
-// in src/reuse/CMakeLists.txt and its line in docs/papers.md. Not here: finding (content_index.h), computing
-// (forward/), scheduling (sched/).
+// in src/reuse/CMakeLists.txt and its line in docs/papers.md.
+// Not here: finding (content_index.h), computing (forward/), scheduling (sched/).
 #pragma once
 
 #include <map>

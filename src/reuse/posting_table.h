@@ -1,12 +1,13 @@
 // reuse/posting_table.h: 64-bit key -> an ordered list of postings (run, offset).
-// Role:        the one table under windows, chain blocks and marks.
-// Idea:        open addressing with linear probing over 16-byte slots; each slot heads a doubly linked list, so a key
-//              that a million windows share costs one slot and inserts and erases in O(1). Deletion shifts back: no
-//              tombstones. A list has its ordinary postings first, then the twins: those that need not be looked at
-//              while the others are there.
-// Invariants:  a power of two of slots, at most 5/8 full; every chain of slots is unbroken from a key's home.
-// Threads:     one owner.    Cost: 16 bytes a posting and 26..64 bytes a distinct key.
-// Not here:    what a key means; whether a posting really matches (who asks compares the ids).
+// Role:       the one table under windows, chain blocks and marks.
+// Idea:       open addressing with linear probing over 16-byte slots; each slot heads a doubly linked list, so a key
+//             that a million windows share costs one slot and inserts and erases in O(1). Deletion shifts back: no
+//             tombstones. A list has its ordinary postings first, then the twins: those that need not be looked at
+//             while the others are there.
+// Invariants: a power of two of slots, at most 5/8 full; every chain of slots is unbroken from a key's home.
+// Threads:    one owner.
+// Cost:       16 bytes a posting and 26..64 bytes a distinct key.
+// Not here:   what a key means; whether a posting really matches (who asks compares the ids).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // reuse/prefix.cc: the prefix cache, as engines of today have it: the longest exact prefix stands, the rest is
-// computed. Exact. Source: METHODS 3 (vLLM's automatic prefix caching), though token-granular.
+// computed. Exact.
+// Source: METHODS 3 (vLLM's automatic prefix caching), though token-granular.
 #include "reuse/policy.h"
 
 namespace kvilt {

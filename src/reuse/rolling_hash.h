@@ -1,8 +1,9 @@
 // reuse/rolling_hash.h: polynomial hash of a window of token ids, moved on by one token in O(1).
-// Idea:        Karp and Rabin 1987, modulo the prime 2^61 - 1. Base and token mixing are secret (drawn from the
-//              HashSecret), so nobody outside can craft windows that collide. It only proposes: who uses a hit compares
-//              the token ids.
-// Threads:     immutable after construction.    Cost: 2 modular products and 2 mixes a token.
+// Idea:    Karp and Rabin 1987, modulo the prime 2^61 - 1. Base and token mixing are secret (drawn from the
+//          HashSecret), so nobody outside can craft windows that collide. It only proposes: who uses a hit compares the
+//          token ids.
+// Threads: immutable after construction.
+// Cost:    2 modular products and 2 mixes a token.
 #pragma once
 
 #include <cstdint>

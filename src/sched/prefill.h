@@ -1,6 +1,9 @@
 // sched/prefill.h: where a request stands in its plan: stage, band, chunk. The scheduler's unit of work is a chunk of a
-// band. Invariants: rows of a band are taken in increasing position, each once; refine() is called when the last of
-// them is done. Threads:    the engine thread.   Not here: which requests run (scheduler.h), the computing (forward/).
+// band.
+// Invariants: rows of a band are taken in increasing position, each once; refine() is called when the last of them is
+//             done.
+// Threads:    the engine thread.
+// Not here:   which requests run (scheduler.h), the computing (forward/).
 #pragma once
 
 #include <memory>

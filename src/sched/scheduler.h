@@ -1,10 +1,10 @@
 // sched/scheduler.h: who runs in the next step. Continuous batching: a step holds one row of every decoding sequence
 // and as many prefill rows as its budget allows, so a decode waits for one chunk at most. Policy:     decodes first,
-// then prefills in order of arrival. When pages run out: cached runs go (make_room), then the
-//             sequence that came last is preempted and waits in front of the queue; a lone sequence that still cannot
-//             go on fails.
+// then prefills in order of arrival. When pages run out: cached runs go (make_room), then the sequence that came last
+// is preempted and waits in front of the queue; a lone sequence that still cannot go on fails.
 // Invariants: results do not depend on what shares a step (kernels are row-invariant).
-// Threads:    the engine thread.   Not here: computing, sampling, finding (engine/).
+// Threads:    the engine thread.
+// Not here:   computing, sampling, finding (engine/).
 #pragma once
 
 #include <deque>

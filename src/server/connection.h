@@ -1,10 +1,10 @@
 // server/connection.h: one client socket as cpp-httplib sees it, with the limits that the library lacks.
 // Role:       an httplib::Stream over a socket: bounded head, bounded body, deadlines, and "is the client still
-// there?". Idea:       httplib 0.11.4 parses heads and bodies well enough, but bounds neither the number of headers nor
-// a chunked
-//             body, decodes compressed bodies without a limit, matches Range with a recursive regex, uses select(), and
-//             cannot tell a handler that its client went away (docs/server.md, "Why our own connection loop").
-//             So the head is read and checked here first, and the library reads it from our buffer.
+//             there?".
+// Idea:       httplib 0.11.4 parses heads and bodies well enough, but bounds neither the number of headers nor a
+//             chunked body, decodes compressed bodies without a limit, matches Range with a recursive regex, uses
+//             select(), and cannot tell a handler that its client went away (docs/server.md, "Why our own connection
+//             loop"). So the head is read and checked here first, and the library reads it from our buffer.
 // Invariants: no read or write waits beyond its deadline; no more than limits.head + limits.body bytes are kept.
 // Threads:    one connection belongs to one thread; Connection::current() is that thread's.
 // Not here:   routing and JSON (routes*.cc), the thread pool (http_server.h).

@@ -1,6 +1,6 @@
 // server/service.h: what all routes share: options, the engine (once it is there), metrics, and the steps before a
-// handler. Role:       one table of routes; for each request: is the head acceptable, is there such a route and method,
-// does the
+// handler.
+// Role:       one table of routes; for each request: is the head acceptable, is there such a route and method, does the
 //             origin and the key fit, is the body JSON, is the engine there. Only then a route's own code runs.
 // Invariants: whatever goes wrong, the client gets an ApiError's JSON.
 // Threads:    all methods from any thread.

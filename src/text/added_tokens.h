@@ -1,10 +1,10 @@
 // text/added_tokens.h: finds special and user-defined tokens in a text, which cut it before it is normalised and split.
-// Idea:       a trie over the tokens' texts; leftmost, of those the longest that the caller's trust allows.
-// Source:     the flags lstrip, rstrip, single_word and normalized are those of Hugging Face's added tokens. Unlike
-// there, tokens
-//             with `normalized` are looked for in the text as it is given, after the others, and not in the normalised
-//             text.
-// Threads:    immutable after create().   Cost: linear in the text times the longest token.
+// Idea:    a trie over the tokens' texts; leftmost, of those the longest that the caller's trust allows.
+// Source:  the flags lstrip, rstrip, single_word and normalized are those of Hugging Face's added tokens. Unlike there,
+//          tokens with `normalized` are looked for in the text as it is given, after the others, and not in the
+//          normalised text.
+// Threads: immutable after create().
+// Cost:    linear in the text times the longest token.
 #pragma once
 
 #include <bitset>

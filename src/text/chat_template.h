@@ -1,14 +1,13 @@
 // text/chat_template.h: renders a model's chat template (the Jinja subset of Hugging Face templates) once, and says
-// which bytes of the prompt came from the caller. Role:       engine: messages in, prompt text with spans out; the
-// tokenizer then cuts at marks and reads special tokens in
-//             trusted text only.
+// which bytes of the prompt came from the caller.
+// Role:       engine: messages in, prompt text with spans out; the tokenizer then cuts at marks and reads special
+//             tokens in trusted text only.
 // Idea:       DESIGN 5. Strings carry their origin through every operation of the interpreter (text/jinja/text.h), so a
 //             caller's text can forge neither the border of a marked part nor a special token, and nothing is searched
 //             for afterwards.
 // Invariants: `untrusted` is sorted and disjoint and holds every byte that came from messages, tools, documents or
-// extra;
-//             the template's literals, bos and eos are trusted. Numbers and booleans of the caller count as trusted:
-//             they print as digits and words.
+//             extra; the template's literals, bos and eos are trusted. Numbers and booleans of the caller count as
+//             trusted: they print as digits and words.
 // Threads:    a ChatTemplate is immutable; render() may run on many threads.
 // Cost:       a few microseconds a message; bounded by jinja::Limits for templates that misbehave.
 // Source:     Jinja 3.1's documented behaviour as transformers sets it up (trim_blocks, lstrip_blocks, loop controls,

@@ -1,7 +1,8 @@
 // text/merge.h: the merge loop that every kind of BPE shares: again and again the best pair of neighbours, the leftmost
-// of equals. Idea:       a linked list of symbols; short words are scanned, long ones use a heap of candidates that may
-// be stale. Source:     Sennrich et al., arXiv:1508.07909; the queue is that of SentencePiece, arXiv:1808.06226. Cost:
-// O(n log n) for n symbols, so a megabyte without a space is harmless.
+// of equals.
+// Idea:   a linked list of symbols; short words are scanned, long ones use a heap of candidates that may be stale.
+// Source: Sennrich et al., arXiv:1508.07909; the queue is that of SentencePiece, arXiv:1808.06226.
+// Cost:   O(n log n) for n symbols, so a megabyte without a space is harmless.
 #pragma once
 
 #include <cstdint>

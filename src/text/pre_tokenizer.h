@@ -1,7 +1,9 @@
 // text/pre_tokenizer.h: cuts a normalised text into the pieces that are segmented each on its own.
-// Role:       between normalizer and segmentation; no token crosses a piece's border.
-// Idea:       a list of split steps, each applied to the pieces of the one before (Hugging Face's Sequence, llama.cpp's
-// list of patterns). Threads:    immutable after create().   Cost: one regular expression search a step over the text.
+// Role:    between normalizer and segmentation; no token crosses a piece's border.
+// Idea:    a list of split steps, each applied to the pieces of the one before (Hugging Face's Sequence, llama.cpp's
+//          list of patterns).
+// Threads: immutable after create().
+// Cost:    one regular expression search a step over the text.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,8 @@
 // text/safe_cuts.h: places where a text may be cut before segmentation without changing a single token.
-// Idea:       SentencePiece vocabularies segment whole texts. If no token has a character c followed by the space
-//             mark, no merge can ever cross from c to a mark; so the text falls into words, which can be remembered.
-// Threads:    immutable after create().   Cost: one search for the mark over the text.
+// Idea:    SentencePiece vocabularies segment whole texts. If no token has a character c followed by the space mark, no
+//          merge can ever cross from c to a mark; so the text falls into words, which can be remembered.
+// Threads: immutable after create().
+// Cost:    one search for the mark over the text.
 #pragma once
 
 #include <string>

@@ -1,9 +1,10 @@
 // text/tokenizer.h: text to token ids and back. Start here for src/text.
 // Role:       one Tokenizer per model, shared by all threads; a Detokenizer per stream of generated tokens.
 // Idea:       byte-level BPE as GPT-2's, SentencePiece's BPE, whole words; merge.h names the sources.
-// Invariants: immutable after construction; the same text, options and vocabulary give the same ids;
-//             text becomes a special token only where EncodeOptions says so.
-// Threads:    any, without locks.   Cost: O(n log n) in the text, whatever the text; about 0.04 us a byte of English (Qwen2.5).
+// Invariants: immutable after construction; the same text, options and vocabulary give the same ids; text becomes a
+//             special token only where EncodeOptions says so.
+// Threads:    any, without locks.
+// Cost:       O(n log n) in the text, whatever the text; about 0.04 us a byte of English (Qwen2.5).
 // Not here:   chat templates (chat_template.h), file formats but Hugging Face's JSON text (tokenizer_hf.h).
 #pragma once
 

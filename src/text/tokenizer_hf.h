@@ -1,8 +1,8 @@
 // text/tokenizer_hf.h: Hugging Face's tokenizer.json as a TokenizerSpec.
 // Role:       Tokenizer::from_hf() uses it; model/ may change the spec (EOS ids of a generation config) before
-// create(). Invariants: what is not supported is an error that names it, never a different tokenization; hostile JSON
-// costs memory in
-//             proportion to its size at most.
+//             create().
+// Invariants: what is not supported is an error that names it, never a different tokenization; hostile JSON costs
+//             memory in proportion to its size at most.
 #pragma once
 
 #include <string_view>

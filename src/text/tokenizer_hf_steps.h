@@ -1,5 +1,6 @@
 // text/tokenizer_hf_steps.h: the step lists of a tokenizer.json (normalizer, pre_tokenizer, decoder, post_processor)
-// into a spec. Not here:   vocabulary and added tokens (tokenizer_hf.cc).
+// into a spec.
+// Not here: vocabulary and added tokens (tokenizer_hf.cc).
 #pragma once
 
 #include "text/json_reader.h"

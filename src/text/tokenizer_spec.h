@@ -1,9 +1,9 @@
 // text/tokenizer_spec.h: a tokenizer as plain data.
-// Role:       what model/ fills from GGUF metadata and tokenizer_hf.h from a tokenizer.json; Tokenizer::create() checks
-// all of it. Idea:       a tokenizer is normalise, pre-split, segment into vocabulary pieces, and the way back; each a
-// short list of steps,
-//             so that a new vocabulary is a new list and not a new class.
-// Not here:   file formats (model/, tokenizer_hf.cc), named pre-tokenizers (pre_names.cc).
+// Role:     what model/ fills from GGUF metadata and tokenizer_hf.h from a tokenizer.json; Tokenizer::create() checks
+//           all of it.
+// Idea:     a tokenizer is normalise, pre-split, segment into vocabulary pieces, and the way back; each a short list of
+//           steps, so that a new vocabulary is a new list and not a new class.
+// Not here: file formats (model/, tokenizer_hf.cc), named pre-tokenizers (pre_names.cc).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // text/unicode.h: UTF-8 and Unicode as the tokenizers need them.
-// Role:       checks and repairs UTF-8, normalises (ICU), and spells bytes as GPT-2's byte-level vocabularies do.
-// Source:     Unicode 15, table 3-7 (well-formed UTF-8) and the "maximal subpart" rule for replacement.
-// Threads:    pure; any thread.   Cost: linear.
+// Role:    checks and repairs UTF-8, normalises (ICU), and spells bytes as GPT-2's byte-level vocabularies do.
+// Source:  Unicode 15, table 3-7 (well-formed UTF-8) and the "maximal subpart" rule for replacement.
+// Threads: pure; any thread.
+// Cost:    linear.
 #pragma once
 
 #include <cstdint>

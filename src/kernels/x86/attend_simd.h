@@ -1,6 +1,7 @@
 // kernels/x86/attend_simd.h: the few vector operations of the attention tiles, once for AVX2 and once for AVX-512.
-// Role:       included by per-ISA files alone. Everything is static and forced inline: nothing is shared with other
-// files. Not here:   matmul's integer operations.
+// Role:     included by per-ISA files alone. Everything is static and forced inline: nothing is shared with other
+//           files.
+// Not here: matmul's integer operations.
 #pragma once
 
 #include <immintrin.h>

@@ -1,8 +1,9 @@
 // kernels/x86/backend.cc: plans linear layers for the per-ISA kernels: activations packed once, parts for the pool,
-// scratch. Role:       the x86 Backends; compiled without -m flags. Kernels do the arithmetic (matmul.cc,
-// matmul_float.cc, rows.cc). Invariants: how work is cut never enters a result (kernels.h), so parts may be as large as
-// the machine likes. Cost:       no allocation once the scratch has grown to the largest call; scratch is kept per
-// calling thread.
+// scratch.
+// Role:       the x86 Backends; compiled without -m flags. Kernels do the arithmetic (matmul.cc, matmul_float.cc,
+//             rows.cc).
+// Invariants: how work is cut never enters a result (kernels.h), so parts may be as large as the machine likes.
+// Cost:       no allocation once the scratch has grown to the largest call; scratch is kept per calling thread.
 #include "kernels/x86/backend.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // kernels/x86/column_sums.cc: how much some rows look at every position: a second pass over the scores with the known
-// lse. Idea:       one item per block of 64 positions, so that every sum is made by one thread, row tiles in order: in
-// float over
-//             at most kTileLines lines, in double beyond. Memory O(T).
-// Cost:       2 E flops a (line, key), half of attention; a block's keys are gathered once.
+// lse.
+// Idea: one item per block of 64 positions, so that every sum is made by one thread, row tiles in order: in float over
+//       at most kTileLines lines, in double beyond. Memory O(T).
+// Cost: 2 E flops a (line, key), half of attention; a block's keys are gathered once.
 #include <algorithm>
 #include <vector>
 

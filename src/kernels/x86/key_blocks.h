@@ -1,9 +1,9 @@
 // kernels/x86/key_blocks.h: finds the keys of one block of 64 logical positions among a task's spans, and who sees
-// them. Role:       the scalar half of attend.cc and column_sums.cc; what it hands out no longer knows about spans, so
-// that nothing
-//             computed from it can depend on how keys were cut into spans.
-// Threads:    a KeyBlocks belongs to one worker.
-// Cost:       about 100 cycles a block when it lies in one span; a block of arithmetic takes thousands.
+// them.
+// Role:    the scalar half of attend.cc and column_sums.cc; what it hands out no longer knows about spans, so that
+//          nothing computed from it can depend on how keys were cut into spans.
+// Threads: a KeyBlocks belongs to one worker.
+// Cost:    about 100 cycles a block when it lies in one span; a block of arithmetic takes thousands.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // kernels/x86/linear_simd.h: vectors of the ISA that a file is built for: VF (floats) and VI, kLanes lanes.
-// Role:       matmul.cc, matmul_float.cc, rows.cc. Invariants: included by per-ISA files only; everything is always
-// inlined
-//             and has internal linkage, so that nothing is shared with other files.
+// Role:       matmul.cc, matmul_float.cc, rows.cc.
+// Invariants: included by per-ISA files only; everything is always inlined and has internal linkage, so that nothing is
+//             shared with other files.
 #pragma once
 
 #include <immintrin.h>
