@@ -5,8 +5,10 @@
 //   for each layer:  norm; q of the rows that leave it, k and v of the rows it writes; q/k norm; rope
 //                    store k, v;  x += Wo attend(q, spans)   per sequence and KV head;   x += FFN(norm(x))
 //   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
-// Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the thread
-// count. Threads:    the engine thread.   Not here: which rows (plan/), who runs when (sched/), sampling (sampler.h).
+// Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
+//             thread count.
+// Threads:    the engine thread.
+// Not here:   which rows (plan/), who runs when (sched/), sampling (sampler.h).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // plan/plan.h: WHAT to compute, as data. A policy (reuse/) writes a Plan, the driver (forward/) computes it and knows
-// no method; the dense pass is the plan whose sets are full. Source: DESIGN 1, METHODS 1.2.
+// no method; the dense pass is the plan whose sets are full.
+// Source: DESIGN 1, METHODS 1.2.
 //
 // A plan has stages; each starts again from the embeddings. Within a stage, layer l has a write set W(l): positions
 // whose K and V are computed at l and stored before attention at l. Which rows run through l is derived, never chosen:
