@@ -25,9 +25,6 @@ struct DenseTimes {
 // `batch` equal-length prompts at once; their answers overlap, so the decode steps hold all of them.
 void measure(Engine& engine, const DenseOptions& o, int tokens, int batch, uint64_t seed, DenseTimes& out) {
   std::vector<std::shared_ptr<BlockingSink>> sinks;
-  std::vector<double> first(static_cast<size_t>(batch), 0), last(static_cast<size_t>(batch), 0);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   for (int b = 0; b < batch; ++b) {
     Request request;
     request.prompt.ids = value_or_fail(synthetic_prompt(engine, 1, tokens, seed + static_cast<uint64_t>(b))).pieces[0];

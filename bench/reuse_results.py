@@ -63,7 +63,7 @@ def main():
     parts.append(section("The same without marks: the pieces are discovered", command, table(with_ratios(other["rows"]), COLUMNS)))
     command, other = run(args, "bench", "reuse", "--synthetic", "3x500", "--order", "3-1-2", "--policies", "full,prefix,naive,sparsex", "--rounds", args.rounds)
     parts.append(section("Three documents of 500 tokens, order 3-1-2", command, table(with_ratios(other["rows"]), COLUMNS),
-                         "The prompt that llama.cpp's `--cache-reuse` was tried on (docs/results/peers.md)."))
+                         "A prompt of this shape is the one that llama.cpp's `--cache-reuse` was tried on: 554 of 1,596 tokens in its best setting, none by default."))
     rows, commands = [], []
     for pieces in ["8x256", "64x32"]:
         for placement in ["zero-copy", "copy"]:

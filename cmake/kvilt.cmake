@@ -17,6 +17,10 @@ target_include_directories(kvilt_options INTERFACE ${PROJECT_SOURCE_DIR}/include
 # No global -m flags: kernels get theirs per file, so that run-time dispatch stays honest.
 target_compile_options(kvilt_options INTERFACE -Wall -Wextra -Wno-unused-parameter -fno-math-errno -ffp-contract=off)
 target_link_libraries(kvilt_options INTERFACE Threads::Threads)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # g++ 12 sees overlaps and uninitialised values in libstdc++'s own strings and variants.
+  target_compile_options(kvilt_options INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+endif()
 if(KVILT_SANITIZE)
   target_compile_options(kvilt_options INTERFACE -fsanitize=${KVILT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(kvilt_options INTERFACE -fsanitize=${KVILT_SANITIZE})

@@ -139,6 +139,19 @@ TEST_P(Limits, APieceBehindItsOwnPrefixIsAnExactHit) {
   expect_equal(naive, ask_with(*engine, prompt, "full"));
 }
 
+TEST_P(Limits, AWholeMarkedPromptHitStaysExact) {
+  auto engine = engine_with(setting());
+  Request request = request_of(join({quilt.head, quilt.a}), "full", 0);
+  request.prompt.marks = {{9, 79}};
+  ask(*engine, request);
+  request.policy.name = "naive";
+  request.sampling.max_tokens = 4;
+  const Outcome again = ask(*engine, request);
+  EXPECT_EQ(again.usage().prefix, 78);
+  EXPECT_EQ(again.usage().reused, 0);  // not the last token alone, as a piece of the mark
+  expect_equal(again, ask_with(*engine, join({quilt.head, quilt.a}), "full", {}, 4));
+}
+
 TEST_P(Limits, NaiveReusesAndDiffers) {
   auto engine = engine_with(setting());
   warm(*engine, quilt.known());

@@ -44,6 +44,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     std::vector<MarkRange> ranges;
     for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
     segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, ranges);
+    // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
+    std::erase_if(segments, [&](const Piece& piece) { return piece.pos + 1 == found.layout.prompt_len; });
   }
   for (const auto& list : {prefix, segments}) {
     for (const Piece& piece : list)
