@@ -102,6 +102,7 @@ TEST(ChatTemplateSpans, EveryOperationKeepsThemExact) {
       {"{{ '%s|%5s' % (c[3:5], c[6:]) }}", "{1:cd}|   {2:ef}"},
       {"{{ '%s|%5s' | format(c[3:5], c[6:]) }}", "{1:cd}|   {2:ef}"},
       {"{{ '{}|{:>4}'.format(c[3:5], c[6:]) }}", "{1:cd}|  {2:ef}"},
+      {"{{ ('{:' ~ c[3:4] ~ '>4}').format('x') }}", "{ccc}x"},  // a caller's format: its fill is the caller's
       {"{{ c[3:5] * 2 }}", "{1:cd}{1:cd}"},
       {"{{ c | list | join }}", "{ab }{1:cd}{ }{2:ef}"},
       {"{% for x in c %}{{ x }}.{% endfor %}", "{a}.{b}.{ }.{1:c}.{1:d}.{ }.{2:e}.{2:f}."},

@@ -8,8 +8,9 @@
 namespace kvilt::jinja {
 namespace {
 
-struct Spec {  // [[fill]align][sign][#][0][width][,][.precision][type], or %'s flags
-  std::string fill = " ";
+struct Spec {                   // [[fill]align][sign][#][0][width][,][.precision][type], or %'s flags
+  std::string_view fill = " ";  // a literal or a part of the format
+  bool foreign = false;         // the format is the caller's, so its fill is
   char align = '\0', sign = '-', type = '\0';
   bool comma = false, alternate = false;
   int width = 0, precision = -1;
@@ -77,7 +78,8 @@ void append_padded(Meter& meter, const Text& sign, const Text& body, const Spec&
   meter.bytes_touched(body.bytes.size() + static_cast<size_t>(missing) * 4);
   meter.can_hold(out.size() + body.bytes.size() + static_cast<size_t>(missing) * 4);
   const auto spread = [&](int count) {
-    for (int i = 0; i < count; ++i) out.trusted(spec.fill);
+    const Text fill = spec.foreign ? Text::untrusted(spec.fill) : Text::trusted(spec.fill);
+    for (int i = 0; i < count; ++i) out.append(fill);
   };
   if (align == '=') out.append(sign);
   spread(front);
@@ -207,9 +209,18 @@ Spec read_brace_spec(std::string_view text) {
   return spec;
 }
 
+struct Field {
+  std::string_view spec;
+  char conversion = '\0';
+  bool foreign = false;
+};
+
 // One replacement field of str.format.
-void append_field(Meter& meter, const Value& value, std::string_view spec_text, char conversion, TextBuilder& out) {
-  const Spec spec = read_brace_spec(spec_text);
+void append_field(Meter& meter, const Value& value, const Field& field, TextBuilder& out) {
+  const std::string_view spec_text = field.spec;
+  const char conversion = field.conversion;
+  Spec spec = read_brace_spec(spec_text);
+  spec.foreign = field.foreign;
   if (conversion == 'r') {
     TextBuilder shown;
     append_repr(meter, value, shown);
@@ -322,7 +333,7 @@ Text brace_format(Meter& meter, const Text& format, const CallArgs& args) {
       field.remove_suffix(2);
     }
     meter.step(args.named.size() / 8);
-    append_field(meter, pick_field(args, field, automatic), spec, conversion, out);
+    append_field(meter, pick_field(args, field, automatic), {spec, conversion, !format.spans.empty()}, out);
     at = close + 1;
   }
   return out.take();

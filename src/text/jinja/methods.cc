@@ -115,8 +115,7 @@ Value rsplit(In in, Self s, Args a) {
     end = hit;
   }
   parts.push_back(piece(in, text, 0, end));
-  std::reverse(parts.begin(), parts.end());
-  return make_list(in.meter(), std::move(parts));
+  return make_list(in.meter(), {parts.rbegin(), parts.rend()});
 }
 
 Value cut_in_three(In in, const Text& text, size_t hit, size_t size, bool rest_first) {

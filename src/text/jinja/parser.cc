@@ -390,7 +390,7 @@ void Parser::parse_arguments(Expr& call) {
 ExprPtr Parser::parse_filter(ExprPtr expr) {  // behind the '|'
   ExprPtr filter = make(ExprKind::kFilter, peek().at);
   filter->name = expect_name();
-  while (skip_op(".")) filter->name += "." + expect_name();
+  while (skip_op(".")) filter->name.append(".").append(expect_name());
   add(*filter, std::move(expr));
   if (is_op("(")) parse_arguments(*filter);
   return filter;
@@ -418,7 +418,7 @@ ExprPtr Parser::parse_test(ExprPtr expr) {
   const bool negated = skip_name("not");
   ExprPtr test = make(ExprKind::kTest, at);
   test->name = expect_name();
-  while (skip_op(".")) test->name += "." + expect_name();
+  while (skip_op(".")) test->name.append(".").append(expect_name());
   add(*test, std::move(expr));
   if (is_op("(")) {
     parse_arguments(*test);
