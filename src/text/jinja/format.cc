@@ -30,7 +30,7 @@ int read_number(std::string_view text, size_t& at) {
 std::string group_thousands(std::string digits) {
   size_t end = digits.find_first_not_of("0123456789");
   if (end == std::string::npos) end = digits.size();
-  for (size_t at = end; at > 3; at -= 3) digits.insert(at - 3, ",");
+  for (size_t at = end; at > 3; at -= 3) digits.insert(at - 3, 1, ',');
   return digits;
 }
 
