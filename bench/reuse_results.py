@@ -74,7 +74,8 @@ def main():
     columns = [("case", "documents", "{}"), ("placement", "placement", "{}"), *COLUMNS[:1], *COLUMNS[6:9], ("decode_tok_s", "decode tokens/s", "{:.1f}")]
     parts.append(section("Zero-copy against copying, prefill and decode", "\n".join(commands), table(rows, columns),
                          "Zero-copy costs a turned query per piece and spans cut where tokens were recomputed; copying costs memory per request "
-                         "(24 KiB a token of this model) and a pass over the pieces before the first step."))
+                         "(24 KiB a token of this model) and a pass over the pieces before the first step. The default is zero-copy: a concurrent request "
+                         "then costs its own text and what it recomputed, for a tenth of the speed at most."))
     cases = os.path.join(ROOT, "demo/hotpotqa.jsonl")
     command, other = run(args, "bench", "reuse", "--cases", os.path.relpath(cases, os.getcwd()), "--order", "shuffle", "--policies", POLICIES, "--rounds", "3")
     parts.append(section("HotpotQA passages (the demo's cases)", command, table(with_ratios(other["rows"]), [("case", "case", "{}"), *COLUMNS])))
