@@ -8,25 +8,10 @@
 #include <random>
 #include <thread>
 
-#include "engine_harness.h"
+#include "probe_prompts.h"
 
 namespace kvilt {
 namespace {
-
-const char* const kModel = "tests/data/models/probe-1M";
-
-std::vector<int32_t> tokens(int n, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out(static_cast<size_t>(n));
-  for (int32_t& id : out) id = static_cast<int32_t>(3 + rng() % 900);
-  return out;
-}
-
-std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
-  std::vector<int32_t> out;
-  for (const auto& part : parts) out.insert(out.end(), part.begin(), part.end());
-  return out;
-}
 
 std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
   EngineOptions options;

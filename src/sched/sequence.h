@@ -46,7 +46,6 @@ struct Sequence {
   std::vector<float> logits;     // V, of the step just run
 
   std::optional<Sampler> sampler;
-  bool cancelled = false;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing
   bool started = false;        // a step has worked for it
   Clock::time_point submitted, first_step, first_token;
