@@ -5,19 +5,10 @@
 #include <map>
 
 #include "base/check.h"
+#include "tensor/kv_row.h"
 
 namespace kvilt {
 namespace {
-
-void store_row(DType dtype, const float* from, int E, std::byte* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, from, static_cast<size_t>(E) * sizeof(float));
-    return;
-  }
-  CHECK(dtype == DType::kF16 || dtype == DType::kBF16);
-  auto* out = reinterpret_cast<uint16_t*>(to);
-  for (int e = 0; e < E; ++e) out[e] = dtype == DType::kF16 ? f32_to_f16(from[e]) : f32_to_bf16(from[e]);
-}
 
 // The part of `map` inside `run`, clipped.
 std::vector<SlotRun> clip(const SlotMap& map, Run run) {
@@ -176,8 +167,8 @@ void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {
   CHECK(slot >= 0);
   const KvShape& shape = store_.shape();
   for (int head = 0; head < shape.G; ++head) {
-    store_row(shape.dtype, k + head * shape.E, shape.E, pages_->k(layer, head, slot));
-    store_row(shape.dtype, v + head * shape.E, shape.E, pages_->v(layer, head, slot));
+    encode_kv_row(shape.dtype, shape.E, k + head * shape.E, pages_->k(layer, head, slot));
+    encode_kv_row(shape.dtype, shape.E, v + head * shape.E, pages_->v(layer, head, slot));
   }
 }
 
