@@ -55,11 +55,11 @@ TEST_P(Realign, LayerZeroKeysOfAPlacedPieceEqualFreshOnes) {
   std::vector<int32_t> prompt = before;
   prompt.insert(prompt.end(), piece.begin(), piece.end());
 
-  PageTable alone(*store, c.rope), fresh(*store, c.rope);
+  PageTable alone(*store, c.ropes()), fresh(*store, c.rope);
   prefill(driver, alone, c, piece);
   prefill(driver, fresh, c, prompt);
   const auto run = alone.publish(1, {0, 70}, piece, true);
-  PageTable placed(*store, c.rope);
+  PageTable placed(*store, c.ropes());
   placed.place({run, 5, 60, 95});  // its tokens 5 .. 64, 90 positions further on
   placed.copy_in(*backend, model->attend_shape(DType::kF32));
 
@@ -101,7 +101,7 @@ TEST(Probes, AtTheLastLayerOfAStageAndForRowsThatStay) {
     plan.stages = {uniform_stage(whole, layer_end)};
     plan.stages[0].probes = {{Estimator::kColumnSum, {2}, looking}};
     const Band band = next_band(plan.stages[0], 0, c.L, {});
-    PageTable table(*store, c.rope);
+    PageTable table(*store, c.ropes());
     std::vector<uint16_t> write(static_cast<size_t>(c.L), 0);
     table.add(plan.stages[0].sets, write);
     std::vector<Probe> probes(1);

@@ -121,7 +121,7 @@ bool EngineLoop::prepare(Sequence& s) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
                                {s.policy->wants_prefix(), s.policy->wants_segments()});
   }
-  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.rope);
+  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes());
   for (Placement& placement : found.placements) s.kv->place(std::move(placement));
   found.placements.clear();
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);

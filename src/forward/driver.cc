@@ -209,8 +209,9 @@ void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Ro
     backend.head_norm(q, c.E, w.q_norm.data(), c.rms_eps, pool_);
     backend.head_norm(k, c.E, w.k_norm.data(), c.rms_eps, pool_);
   }
-  backend.rope(q, c.E, query.pos, c.rope, pool_);
-  backend.rope(k, c.E, write.pos, c.rope, pool_);
+  const RopeConfig& rope = c.ropes().at(l);
+  backend.rope(q, c.E, query.pos, rope, pool_);
+  backend.rope(k, c.E, write.pos, rope, pool_);
   for (size_t i = 0; i < chunks.size(); ++i) {
     for (int64_t r = write.first[i]; r < write.first[i + 1]; ++r) {
       chunks[i].kv->write(l, write.pos[static_cast<size_t>(r)], k.row(r), v.row(r));

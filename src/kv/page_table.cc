@@ -74,9 +74,9 @@ void SlotMap::add(const Runs& wanted) {
   std::sort(runs.begin(), runs.end(), [](const SlotRun& a, const SlotRun& b) { return a.pos < b.pos; });
 }
 
-PageTable::PageTable(PageStore& store, const RopeConfig& rope)
+PageTable::PageTable(PageStore& store, LayerRopes ropes)
     : store_(store),
-      rope_(rope),
+      ropes_(ropes),
       pages_(std::make_shared<PageList>(store)),
       maps_(1),
       map_of_(static_cast<size_t>(store.shape().L), 0) {}
@@ -85,15 +85,17 @@ void PageTable::place(Placement placement) {
   CHECK(placement.count > 0 && placement.offset >= 0 &&
         placement.offset + placement.count <= static_cast<int32_t>(placement.run->tokens.size()));
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
-  std::shared_ptr<const std::vector<float>> turn;
+  Turns turns;
   if (const int32_t shift = placement.shift(); shift != 0) {
     for (size_t i = 0; i < placements_.size(); ++i) {  // pieces of one run keep one rotation, and so one rotated query
-      if (placements_[i].shift() == shift) turn = rotations_[i];
+      if (placements_[i].shift() == shift) turns = rotations_[i];
     }
-    if (!turn) turn = std::make_shared<const std::vector<float>>(rotation(rope_, shift));
+    for (int kind = 0; kind < ropes_.kinds() && !turns.kind[kind]; ++kind) {
+      turns.kind[kind] = std::make_shared<const std::vector<float>>(rotation(ropes_.of_kind(kind), shift));
+    }
   }
   placements_.push_back(std::move(placement));
-  rotations_.push_back(std::move(turn));
+  rotations_.push_back(std::move(turns));
   atoms_.clear();
 }
 
@@ -216,7 +218,7 @@ void PageTable::resolve(int layer, int head, int32_t end, std::vector<KvSpan>& s
     if (atom.pos >= end) break;
     const bool own = atom.placement < 0;
     const PageList& pages = own ? *pages_ : *placements_[static_cast<size_t>(atom.placement)].run->pages;
-    const auto* turn = own ? nullptr : rotations_[static_cast<size_t>(atom.placement)].get();
+    const auto* turn = own ? nullptr : rotations_[static_cast<size_t>(atom.placement)].kind[ropes_.kind(layer)].get();
     spans.push_back({pages.k(layer, head, atom.slot), pages.v(layer, head, atom.slot), turn ? turn->data() : nullptr,
                      atom.pos, std::min(atom.count, end - atom.pos)});
   }
@@ -240,7 +242,7 @@ int64_t PageTable::copy_pages() const {
 void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   const KvShape& shape = store_.shape();
   std::vector<Placement> kept, copied;
-  std::vector<std::shared_ptr<const std::vector<float>>> turns;
+  std::vector<Turns> turns;
   Runs runs;
   for (size_t i = 0; i < placements_.size(); ++i) {
     if (placements_[i].shift() == 0) {
@@ -267,8 +269,8 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
           const int32_t slot = own.slot_of(part.pos + placed.shift() + done);
           const int32_t here = std::min(part.count - done, shape.P - slot % shape.P);
           for (int head = 0; head < shape.G; ++head) {
-            backend.realign(attend, placed.run->pages->k(layer, head, part.slot + done), turns[i]->data(), here,
-                            pages_->k(layer, head, slot));
+            backend.realign(attend, placed.run->pages->k(layer, head, part.slot + done),
+                            turns[i].kind[ropes_.kind(layer)]->data(), here, pages_->k(layer, head, slot));
             std::memcpy(pages_->v(layer, head, slot), placed.run->pages->v(layer, head, part.slot + done),
                         static_cast<size_t>(here * shape.row_bytes()));
           }
@@ -278,7 +280,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
     }
   }
   placements_ = std::move(kept);
-  rotations_.assign(placements_.size(), nullptr);
+  rotations_.assign(placements_.size(), {});
   atoms_.clear();
 }
 

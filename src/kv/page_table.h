@@ -61,7 +61,8 @@ struct Placement {
 
 class PageTable {
  public:
-  PageTable(PageStore& store, const RopeConfig& rope);
+  // What ropes looks at must outlive the table.
+  PageTable(PageStore& store, LayerRopes ropes);
 
   // REQUIRES: sorted after the last placement, disjoint from it, before any private slot is added.
   void place(Placement placement);
@@ -107,9 +108,14 @@ class PageTable {
   void split_pages(std::vector<Atom>& out, Atom atom) const;
 
   PageStore& store_;
-  const RopeConfig& rope_;
+  using Turn = std::shared_ptr<const std::vector<float>>;
+  struct Turns {  // of one placement, by kind of RoPE; null: shift 0
+    Turn kind[2];
+  };
+
+  const LayerRopes ropes_;
   std::vector<Placement> placements_;
-  std::vector<std::shared_ptr<const std::vector<float>>> rotations_;  // per placement; null: shift 0
+  std::vector<Turns> rotations_;  // per placement
   std::shared_ptr<PageList> pages_;
   std::vector<SlotMap> maps_;                                 // distinct ones
   std::vector<uint16_t> map_of_;                              // per layer

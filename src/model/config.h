@@ -20,9 +20,15 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm over E of each q and k head before RoPE
   bool tied_embeddings = false;
   RopeConfig rope;
-  std::string bos_token, eos_token;  // texts, for templates
-  std::vector<int32_t> eos_ids;      // ids that end a generation, as the files say
+  RopeConfig local_rope;              // gemma3: of the layers that local_layers names
+  std::vector<uint8_t> local_layers;  // per layer, 1: local_rope; empty: rope everywhere
+  std::string bos_token, eos_token;   // texts, for templates
+  std::vector<int32_t> eos_ids;       // ids that end a generation, as the files say
   bool add_bos = false;
+
+  LayerRopes ropes() const {  // a view of this config
+    return local_layers.empty() ? LayerRopes(rope) : LayerRopes(rope, local_rope, local_layers.data());
+  }
 };
 
 }  // namespace kvilt

@@ -20,15 +20,21 @@ void add_value(KeyedHash& hash, const T& value) {
   hash.add(std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
+void add_rope(KeyedHash& hash, const RopeConfig& rope) {
+  add_value(hash, rope.pairs);
+  add_value(hash, rope.rotary_dim);
+  add_value(hash, rope.magnitude);
+  for (const double frequency : rope.inv_freq) add_value(hash, frequency);
+}
+
 void add_config(KeyedHash& hash, const ModelConfig& config) {
   hash.add(config.arch);
   for (const int size : {config.D, config.H, config.G, config.E, config.F, config.L, config.V}) add_value(hash, size);
   add_value(hash, config.rms_eps);
   for (const bool flag : {config.qk_norm, config.tied_embeddings, config.rope.length_dependent}) add_value(hash, flag);
-  add_value(hash, config.rope.pairs);
-  add_value(hash, config.rope.rotary_dim);
-  add_value(hash, config.rope.magnitude);
-  for (const double frequency : config.rope.inv_freq) add_value(hash, frequency);
+  add_rope(hash, config.rope);
+  for (const uint8_t local : config.local_layers) add_value(hash, local);
+  if (!config.local_layers.empty()) add_rope(hash, config.local_rope);
 }
 
 void add_contents(KeyedHash& hash, const std::byte* data, size_t size) {

@@ -22,4 +22,18 @@ struct RopeConfig {
   bool length_dependent = false;  // dynamic NTK, LongRoPE: a cached key would be wrong at another length; reuse refuses
 };
 
+// The RoPE of each layer: one for all, or (gemma3) a second one for the local layers. A view: it owns nothing.
+struct LayerRopes {
+  const RopeConfig* global;
+  const RopeConfig* local = nullptr;
+  const uint8_t* is_local = nullptr;                   // by layer; null: no layer is
+  LayerRopes(const RopeConfig& all) : global(&all) {}  // NOLINT: one RoPE stands for all layers
+  LayerRopes(const RopeConfig& global_layers, const RopeConfig& local_layers, const uint8_t* local_ones)
+      : global(&global_layers), local(&local_layers), is_local(local_ones) {}
+  int kind(int layer) const { return is_local != nullptr && is_local[layer] != 0 ? 1 : 0; }
+  int kinds() const { return is_local != nullptr ? 2 : 1; }
+  const RopeConfig& of_kind(int kind) const { return kind == 1 ? *local : *global; }
+  const RopeConfig& at(int layer) const { return of_kind(kind(layer)); }
+};
+
 }  // namespace kvilt
