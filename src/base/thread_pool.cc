@@ -1,13 +1,15 @@
 #include "base/thread_pool.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/check.h"
 
 namespace kvilt {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(20);
+constexpr auto kSpin = std::chrono::microseconds(100);
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -30,7 +32,7 @@ void wait_while_equal(const std::atomic<T>& word, T old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : size_(threads) {
+ThreadPool::ThreadPool(int threads) : size_(threads), shares_(static_cast<size_t>(std::max(threads, 1))) {
   CHECK(threads >= 1);
   for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
 }
@@ -48,9 +50,25 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t, int)> bod
     for (int64_t i = 0; i < count; ++i) body(i, 0);
     return;
   }
-  body_ = &body;
+  split_ = false;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
+  run(body);
+}
+
+void ThreadPool::parallel_split(int64_t count, FunctionRef<void(int64_t, int)> body) {
+  CHECK(count <= INT32_MAX);
+  if (size_ == 1 || count <= 1) return parallel_for(count, body);
+  split_ = true;
+  for (int w = 0; w < size_; ++w) {
+    const auto begin = static_cast<uint64_t>(share(count, w)), end = static_cast<uint64_t>(share(count, w + 1));
+    shares_[static_cast<size_t>(w)].left.store(begin | end << 32, std::memory_order_relaxed);
+  }
+  run(body);
+}
+
+void ThreadPool::run(FunctionRef<void(int64_t, int)> body) {
+  body_ = &body;
   left_.store(0, std::memory_order_relaxed);
   gate_.store(0, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
@@ -64,11 +82,36 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t, int)> bod
   body_ = nullptr;
 }
 
-void ThreadPool::drain(int worker) {
+bool ThreadPool::take(Share& share, bool from_end, int64_t* index) {
+  uint64_t left = share.left.load(std::memory_order_relaxed);
   for (;;) {
-    const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= count_) return;
-    (*body_)(index, worker);
+    const uint64_t begin = left & UINT32_MAX, end = left >> 32;
+    if (begin == end) return false;
+    *index = static_cast<int64_t>(from_end ? end - 1 : begin);
+    const uint64_t rest = from_end ? begin | (end - 1) << 32 : (begin + 1) | end << 32;
+    if (share.left.compare_exchange_weak(left, rest, std::memory_order_relaxed)) return true;
+  }
+}
+
+void ThreadPool::drain(int worker) {
+  int64_t index;
+  if (!split_) {
+    while ((index = next_.fetch_add(1, std::memory_order_relaxed)) < count_) (*body_)(index, worker);
+    return;
+  }
+  for (int i = 0; i < size_; ++i) {
+    Share& share = shares_[static_cast<size_t>((worker + i) % size_)];
+    while (take(share, i > 0, &index)) (*body_)(index, worker);
+  }
+}
+
+// Ends when the next loop begins: what was asked for by then arrives meanwhile.
+void ThreadPool::fetch(const Ahead& ahead, uint32_t epoch) const {
+  constexpr int64_t kStep = 512;
+  const auto* data = static_cast<const char*>(ahead.data);
+  for (int64_t at = 0; at < ahead.bytes; at += kStep) {
+    if (epoch_.load(std::memory_order_relaxed) != epoch) return;
+    for (int64_t line = at; line < at + kStep; line += 64) __builtin_prefetch(data + line, 0, 2);
   }
 }
 
@@ -83,8 +126,10 @@ void ThreadPool::work(int worker) {
     }
     if (gate & kClosed) continue;  // too late; while the loop runs, its body lives: who joined is waited for
     drain(worker);
+    const Ahead ahead = std::exchange(shares_[static_cast<size_t>(worker)].ahead, {});  // ours only until the loop ends
     left_.fetch_add(1, std::memory_order_acq_rel);
     left_.notify_one();
+    fetch(ahead, seen);
   }
 }
 

@@ -24,6 +24,53 @@ TEST(ThreadPool, RunsEveryIndexOnceOnValidWorkers) {
   }
 }
 
+TEST(ThreadPool, SplitRunsEveryIndexOnceAndSharesInOrder) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    const std::vector<char> memory(100000);
+    for (int round = 0; round < 2000; ++round) {
+      const int64_t count = round % 17;
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      std::vector<std::vector<int64_t>> order(static_cast<size_t>(threads));
+      if (round % 3 == 0) pool.read_ahead(threads - 1, memory.data(), static_cast<int64_t>(memory.size()));
+      pool.parallel_split(count, [&](int64_t i, int worker) {
+        ++hits[static_cast<size_t>(i)];
+        order[static_cast<size_t>(worker)].push_back(i);
+      });
+      for (const auto& hit : hits) EXPECT_EQ(hit, 1);
+      for (int w = 0; w < threads;
+           ++w) {  // a worker's own share comes first and rises; what it took from others is not in it
+        int64_t next = pool.share(count, w);
+        const int64_t end = pool.share(count, w + 1);
+        for (const int64_t i : order[static_cast<size_t>(w)]) {
+          if (i < pool.share(count, w) || i >= end) continue;
+          EXPECT_EQ(i, next++);
+        }
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, SplitTakesFromOneWhoIsSlow) {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  std::atomic<bool> stuck{false};
+  // Whoever comes to index 0 waits for all others: that ends only if its share is taken from it.
+  pool.parallel_split(64, [&](int64_t i, int) {
+    if (i != 0) {
+      ++done;
+      return;
+    }
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (done < 63 && !stuck) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() > until) stuck = true;
+    }
+  });
+  EXPECT_FALSE(stuck);
+  EXPECT_EQ(done, 63);
+}
+
 TEST(ThreadPool, WakesAfterSleeping) {
   ThreadPool pool(3);
   for (int round = 0; round < 5; ++round) {

@@ -7,6 +7,7 @@
 #include "kernels/x86/backend.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <vector>
 
 #include "base/check.h"
@@ -33,11 +34,37 @@ std::byte* grown(Buffer& buffer, int64_t bytes) {
   return buffer.as<std::byte>();
 }
 
+// The parts of one job, by index: slices of columns, for one cut of the rows after the other. Not a list of them: its lines
+// would travel from the caller's core to the others'.
+struct JobParts {
+  MatmulPart whole;
+  DType dtype;
+  int64_t columns, count;  // of a slice; slices
+  int64_t cuts;            // of the rows
+
+  const std::byte* weights(int64_t index) const {
+    return whole.w + index % count * (columns / kBlockRows) * whole.block_bytes;
+  }
+  MatmulPart part(int64_t index) const {
+    MatmulPart part = whole;
+    const int64_t cut = index / count;
+    part.block_begin = part.blocks * cut / cuts;
+    part.block_end = part.blocks * (cut + 1) / cuts;
+    part.n_begin = index % count * columns;
+    part.n_end = std::min(part.N, part.n_begin + columns);
+    return part;
+  }
+};
+
 // One thread's working memory; it only grows.
 struct Scratch {
   Buffer quantised, interleaved;
-  std::vector<MatmulPart> parts;
-  std::vector<DType> dtypes;  // of parts
+  std::vector<JobParts> jobs;
+  const std::byte* previous = nullptr;  // weights of the call before
+  std::unordered_map<const std::byte*, std::vector<const std::byte*>>
+      followers;  // weights -> of the next call, by worker
+
+  void read_ahead(std::span<const JobParts> jobs, int64_t count, ThreadPool& pool);
 };
 Scratch& scratch() {
   thread_local Scratch instance;
@@ -83,7 +110,7 @@ class X86Backend final : public Backend {
 
  private:
   void pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const;
-  void add_parts(const MatmulJob& job, MatmulPart part, int threads) const;
+  void run_part(std::span<const JobParts> jobs, int64_t index, int64_t next) const;
 
   mutable WeightMemory memory_;
   const std::string_view name_;
@@ -114,28 +141,71 @@ void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, bool qua
 
 // A part's rows must stay in L2 while it passes over its columns; columns are slices of weight bytes, small enough to share
 // the work evenly and large enough to be worth handing out.
-void X86Backend::add_parts(const MatmulJob& job, MatmulPart part, int threads) const {
+JobParts parts_of(const MatmulJob& job, MatmulPart whole, int threads) {
   constexpr int64_t kRowsBytes = 384 << 10;
   const auto& w = static_cast<const BlockedWeight&>(*job.w);
   const int64_t row_bytes = is_float(w.dtype) ? w.K * 4 : w.K / kGroup * kRecordBytes;
-  const int64_t row_cuts = (part.rows * row_bytes + kRowsBytes - 1) / kRowsBytes;
-  const int64_t cuts = std::clamp<int64_t>(row_cuts, 1, part.blocks);
+  const int64_t row_cuts = (whole.rows * row_bytes + kRowsBytes - 1) / kRowsBytes;
+  JobParts parts;
+  parts.cuts = std::clamp<int64_t>(row_cuts, 1, whole.blocks);
   // Bytes that a part reads or work that equals them: many rows make each byte of weight worth more time.
-  const int64_t rows = part.rows / cuts;
-  const int64_t weight_bytes = static_cast<int64_t>(w.bytes);
+  const int64_t rows = whole.rows / parts.cuts;
   const int64_t most = (256 << 10) / (1 + rows / 8);
-  const int64_t bytes = std::clamp<int64_t>(weight_bytes / (8 * threads), std::min<int64_t>(16 << 10, most), most);
-  const int64_t columns = std::max<int64_t>(2, bytes / w.block_bytes) / 2 * 2 * kBlockRows;
-  for (int64_t cut = 0; cut < cuts; ++cut) {
-    part.block_begin = part.blocks * cut / cuts;
-    part.block_end = part.blocks * (cut + 1) / cuts;
-    for (int64_t n = 0; n < w.N; n += columns) {
-      part.n_begin = n;
-      part.n_end = std::min(w.N, n + columns);
-      scratch().parts.push_back(part);
-      scratch().dtypes.push_back(w.dtype);
+  const int64_t bytes =
+      std::clamp<int64_t>(static_cast<int64_t>(w.bytes) / (16 * threads), std::min<int64_t>(16 << 10, most), most);
+  const int64_t step = is_float(w.dtype) ? (rows <= 2 ? 4 : 2) : 1;  // blocks that a kernel takes at once
+  parts.columns = std::max<int64_t>(step, bytes / w.block_bytes / step * step) * kBlockRows;
+  parts.count = (w.N + parts.columns - 1) / parts.columns;
+  parts.dtype = w.dtype;
+  whole.w = w.blocks;
+  whole.block_bytes = w.block_bytes;
+  whole.K = w.K;
+  whole.N = w.N;
+  whole.y = job.y.data;
+  whole.y_stride = job.y.stride;
+  whole.bias = job.bias;
+  whole.accumulate = job.accumulate;
+  parts.whole = whole;
+  return parts;
+}
+
+const std::byte* weights_of(std::span<const JobParts> jobs, int64_t index) {
+  for (const JobParts& job : jobs) {
+    if (index < job.cuts * job.count) return job.weights(index);
+    index -= job.cuts * job.count;
+  }
+  return nullptr;
+}
+
+void X86Backend::run_part(std::span<const JobParts> jobs, int64_t index, int64_t next) const {
+  const std::byte* ahead = weights_of(jobs, next);
+  for (const JobParts& job : jobs) {
+    if (index < job.cuts * job.count) {
+      MatmulPart part = job.part(index);
+      part.next = ahead;
+      return kernels_.matmul[static_cast<int>(job.dtype)](part);
+    }
+    index -= job.cuts * job.count;
+  }
+}
+
+// Steps call the same layers in the same order, so what came after these weights last time is what the workers, who wait
+// while one thread works on rows, may fetch meanwhile.
+void Scratch::read_ahead(std::span<const JobParts> jobs, int64_t count, ThreadPool& pool) {
+  constexpr int64_t kBytes = 384 << 10;  // stays in L2 beside the activations
+  const auto workers = static_cast<size_t>(pool.size());
+  if (followers.size() > 8192) followers.clear();
+  if (previous != nullptr) {
+    auto& starts = followers[previous];
+    starts.resize(workers);
+    for (int w = 1; w < pool.size(); ++w) {
+      starts[static_cast<size_t>(w)] = weights_of(jobs, pool.share(count, w));
     }
   }
+  previous = jobs[0].whole.w;
+  const auto found = followers.find(previous);
+  if (found == followers.end() || found->second.size() != workers) return;
+  for (int w = 1; w < pool.size(); ++w) pool.read_ahead(w, found->second[static_cast<size_t>(w)], kBytes);
 }
 
 void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
@@ -150,33 +220,25 @@ void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, Thr
   if (any_float) pack_rows(x, blocks, false, pool);
 
   Scratch& s = scratch();
-  s.parts.clear();
-  s.dtypes.clear();
+  s.jobs.clear();
+  int64_t count = 0;
+  bool one_line = true;  // every part of the weights is read once
   for (const MatmulJob& job : jobs) {
-    const auto& w = static_cast<const BlockedWeight&>(*job.w);
-    MatmulPart part = {};
-    part.w = w.blocks;
-    part.block_bytes = w.block_bytes;
-    part.K = w.K;
-    part.N = w.N;
-    part.x = (is_float(w.dtype) ? s.interleaved : s.quantised).as<std::byte>();
-    part.rows = x.rows;
-    part.blocks = blocks.count;
-    part.y = job.y.data;
-    part.y_stride = job.y.stride;
-    part.bias = job.bias;
-    part.accumulate = job.accumulate;
-    add_parts(job, part, pool.size());
+    MatmulPart whole = {};
+    whole.x = (is_float(job.w->dtype) ? s.interleaved : s.quantised).as<std::byte>();
+    whole.rows = x.rows;
+    whole.blocks = blocks.count;
+    s.jobs.push_back(parts_of(job, whole, pool.size()));
+    count += s.jobs.back().cuts * s.jobs.back().count;
+    one_line = one_line && s.jobs.back().cuts == 1;
   }
-  const auto workers = static_cast<size_t>(pool.size());  // parts are handed out in order: the one so many on is next
-  for (size_t i = 0; i + workers < s.parts.size(); ++i) {
-    const MatmulPart& next = s.parts[i + workers];
-    s.parts[i].next = next.w + next.n_begin / kBlockRows * next.block_bytes;
+  const std::span<const JobParts> all(s.jobs);
+  if (one_line) {
+    s.read_ahead(all, count, pool);
+    pool.parallel_split(count, [&](int64_t i, int) { run_part(all, i, i + 1); });
+  } else {
+    pool.parallel_for(count, [&](int64_t i, int) { run_part(all, i, i + pool.size()); });
   }
-  pool.parallel_for(static_cast<int64_t>(s.parts.size()), [&](int64_t i, int) {
-    const auto part = static_cast<size_t>(i);
-    kernels_.matmul[static_cast<int>(s.dtypes[part])](s.parts[part]);
-  });
 }
 
 void X86Backend::rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const {
