@@ -31,6 +31,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
                                        DomainId domain, Wanted wanted) {
   Found found;
   found.layout.prompt_len = static_cast<int32_t>(prompt.size());
+  if (!marks.empty()) found.layout.question = marks.back().end;
   std::vector<Piece> prefix, segments;
   if (wanted.prefix) prefix = index_.find_prefix(prompt, domain, found.layout.prompt_len - 1);
   if (!prefix.empty()) found.layout.prefix = prefix.back().pos + prefix.back().count;

@@ -122,7 +122,7 @@ bool EngineLoop::prepare(Sequence& s) {
                                {s.policy->wants_prefix(), s.policy->wants_segments()});
   }
   s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes());
-  for (Placement& placement : found.placements) s.kv->place(std::move(placement));
+  for (Placement& placement : found.placements) s.kv->place(std::move(placement), s.policy->wants_realigned());
   found.placements.clear();
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);
   const auto room = [&](int64_t pages) { return parts_.cache->make_room(pages); };
@@ -195,6 +195,13 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   s.work += work;
   ++s.usage.steps;
   if (s.prefill->advance(item.range)) s.slots_ready = false;
+  if (s.prefill->take_restart()) {  // back to what was placed; its private pages are free for the next stage
+    const std::vector<Placement> first(s.kv->first_placements().begin(), s.kv->first_placements().end());
+    s.kv = std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes());
+    for (const Placement& placement : first) s.kv->place(placement, s.policy->wants_realigned());
+    if (parts_.options.placement == "copy" && parts_.cache->make_room(s.kv->copy_pages()))
+      s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
+  }
   if (s.prefill->done()) finish_prefill(s);
 }
 

@@ -20,7 +20,8 @@ struct Driver::Scratch {
   Rows rows;  // those in x
   FloatMat x, x_next, normed, gathered;
   FloatMat q, k, v, attended, gate, up;
-  FloatMat probe_q;
+  FloatMat probe_q, probe_out;
+  Changes changes;
   std::vector<KvSpan> spans;
   std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1])
   std::vector<AttendTask> tasks;
@@ -104,7 +105,8 @@ Work& Work::operator+=(const Work& other) {
   return *this;
 }
 
-Driver::Driver(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool), scratch_(new Scratch) {}
+Driver::Driver(const PreparedModel& model, ThreadPool& pool)
+    : model_(model), pool_(pool), carry_(model, pool), scratch_(new Scratch) {}
 Driver::~Driver() = default;
 
 void Driver::run(std::span<Chunk> chunks) {
@@ -213,10 +215,42 @@ void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Ro
   backend.rope(q, c.E, query.pos, rope, pool_);
   backend.rope(k, c.E, write.pos, rope, pool_);
   for (size_t i = 0; i < chunks.size(); ++i) {
-    for (int64_t r = write.first[i]; r < write.first[i + 1]; ++r) {
-      chunks[i].kv->write(l, write.pos[static_cast<size_t>(r)], k.row(r), v.row(r));
+    const std::span<const int32_t> pos(write.pos.data() + write.first[i], static_cast<size_t>(write.size(i)));
+    store(chunks[i], {chunks[i].kv, l, pos, k.slice_rows(write.first[i], write.first[i + 1]),
+                      v.slice_rows(write.first[i], write.first[i + 1])});
+  }
+}
+
+// K and V of a chunk's written rows into its page table; before that they are compared with their placed twins, where a probe
+// or a carry asks for it, and after it the twins' neighbours take the change over.
+void Driver::store(Chunk& chunk, const FreshRows& rows) {
+  if (rows.pos.empty()) return;
+  const Stage& stage = *chunk.stage;
+  Changes& changes = scratch_->changes;
+  const auto measured = [&](const ProbeSpec& spec) {
+    return !looks(spec.estimator) && std::find(spec.layers.begin(), spec.layers.end(), rows.layer) != spec.layers.end();
+  };
+  if (stage.carry || std::any_of(stage.probes.begin(), stage.probes.end(), measured)) carry_.compare(rows, changes);
+  for (size_t p = 0; p < stage.probes.size(); ++p) {
+    const ProbeSpec& spec = stage.probes[p];
+    if (!measured(spec)) continue;
+    const Mat<float>& change = spec.estimator == Estimator::kKeyChange ? changes.k.view() : changes.v.view();
+    for (int64_t r = 0; r < change.rows; ++r) {
+      const int32_t pos = rows.pos[static_cast<size_t>(r)];
+      if (!changes.placed[static_cast<size_t>(r)] || !contains(spec.rows, pos)) continue;
+      double sum = 0;
+      for (int64_t i = 0; i < change.cols; ++i) sum += double{change.row(r)[i]} * change.row(r)[i];
+      chunk.probes[p].score[static_cast<size_t>(pos)] += sum;
     }
-    chunks[i].work.bytes += 2.0 * static_cast<double>(write.size(i) * c.G * chunks[i].kv->shape().row_bytes());
+  }
+  for (size_t r = 0; r < rows.pos.size(); ++r) {
+    chunk.kv->write(rows.layer, rows.pos[r], rows.k.row(static_cast<int64_t>(r)), rows.v.row(static_cast<int64_t>(r)));
+  }
+  const KvShape& shape = chunk.kv->shape();
+  chunk.work.bytes += 2.0 * static_cast<double>(rows.k.rows * shape.G * shape.row_bytes());
+  if (stage.carry) {
+    chunk.work.attention_flops +=
+        carry_.carry(*stage.carry, stage.write_at(rows.layer), rows, changes, chunk.work.bytes);
   }
 }
 
@@ -267,41 +301,75 @@ void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool with
 // Adds this layer's column sums to the chunks' probes. REQUIRES: attend() just ran with lse.
 void Driver::probe(std::span<Chunk> chunks, int l, const Rows& query) {
   Scratch& s = *scratch_;
-  const ModelConfig& c = model_.config();
-  const int group = c.H / c.G;
-  const AttendShape shape = model_.attend_shape(chunks[0].kv->shape().dtype);
+  const auto G = static_cast<size_t>(model_.config().G);
   size_t t = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (query.size(i) == 0) continue;
+    const auto heads = std::span<const AttendTask>(s.tasks).subspan(t, G);
     for (size_t p = 0; p < chunks[i].stage->probes.size(); ++p) {
       const ProbeSpec& spec = chunks[i].stage->probes[p];
-      if (std::find(spec.layers.begin(), spec.layers.end(), l) == spec.layers.end()) continue;
-      for (int g = 0; g < c.G; ++g) {
-        // The probe's rows of this task, as its own task with gathered queries.
-        const AttendTask& whole = s.tasks[t + static_cast<size_t>(g)];
-        std::vector<int32_t> pos;
-        std::vector<float> lse;
-        const Mat<float> q = s.probe_q.reshape(query.size(i), group * c.E);
-        for (int64_t r = 0; r < query.size(i); ++r) {
-          if (!contains(spec.rows, whole.pos[static_cast<size_t>(r)])) continue;
-          std::copy_n(whole.q + r * whole.q_stride, group * c.E, q.row(static_cast<int64_t>(pos.size())));
-          lse.insert(lse.end(), whole.lse + r * group, whole.lse + (r + 1) * group);
-          pos.push_back(whole.pos[static_cast<size_t>(r)]);
-        }
-        if (pos.empty()) continue;
-        AttendTask part = whole;
-        part.q = q.data;
-        part.q_stride = group * c.E;
-        part.pos = pos;
-        part.lse = lse.data();
-        const ColumnSumTask task{&part, chunks[i].probes[p].score.data(),
-                                 spec.estimator == Estimator::kColumnSumValueNorm};
-        model_.backend().column_sums(shape, {&task, 1}, pool_);
-        for (const int32_t at : pos) chunks[i].work.attention_flops += 2.0 * c.E * group * visible(part.mask, at);
-      }
+      const bool here = std::find(spec.layers.begin(), spec.layers.end(), l) != spec.layers.end();
+      if (here && looks(spec.estimator)) look(chunks[i], spec, heads, chunks[i].probes[p].score);
     }
-    t += static_cast<size_t>(c.G);
+    t += G;
   }
+}
+
+// The probe's rows of a chunk's tasks (one per KV head), as tasks of their own with gathered queries.
+void Driver::look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTask> heads, std::vector<double>& score) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const int64_t group = c.H / c.G, width = group * c.E;
+  std::vector<int32_t> pos;
+  std::vector<int64_t> rows;
+  for (size_t r = 0; r < heads[0].pos.size(); ++r) {
+    if (!contains(spec.rows, heads[0].pos[r])) continue;
+    pos.push_back(heads[0].pos[r]);
+    rows.push_back(static_cast<int64_t>(r));
+  }
+  if (pos.empty()) return;
+  const auto n = static_cast<int64_t>(rows.size());
+  const Mat<float> q = s.probe_q.reshape(n * c.G, width);
+  std::vector<AttendTask> tasks(heads.begin(), heads.end());
+  std::vector<float> lse(static_cast<size_t>(n * c.H));
+  std::vector<KvSpan> spans;
+  for (int g = 0; g < c.G; ++g) {
+    AttendTask& task = tasks[static_cast<size_t>(g)];
+    float* norms = lse.data() + g * n * group;
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t from = rows[static_cast<size_t>(r)];
+      std::copy_n(task.q + from * task.q_stride, width, q.row(g * n + r));
+      std::copy_n(task.lse + from * group, group, norms + r * group);
+    }
+    task.q = q.row(g * n);
+    task.q_stride = task.out_stride = width;
+    task.pos = pos;
+    task.lse = norms;
+    for (const KvSpan& span : task.spans) {
+      if (spec.key_end < 0 || span.pos < spec.key_end) spans.push_back(span);
+    }
+  }
+  const AttendShape shape = model_.attend_shape(chunk.kv->shape().dtype);
+  double passes = 1;
+  if (spec.key_end >= 0) {  // weights among the keys before key_end: their own normalisers
+    if (spans.empty()) return;
+    const size_t each = spans.size() / tasks.size();  // all KV heads of a layer have the same geometry
+    const Mat<float> out = s.probe_out.reshape(n * c.G, width);
+    for (size_t g = 0; g < tasks.size(); ++g) {
+      KvSpan& last = spans[(g + 1) * each - 1];
+      last.count = std::min(last.count, spec.key_end - last.pos);
+      tasks[g].spans = std::span(spans).subspan(g * each, each);
+      tasks[g].out = out.row(static_cast<int64_t>(g) * n);
+    }
+    model_.backend().attend(shape, tasks, pool_);
+    passes = 3;  // q k, p v, and q k again
+  }
+  std::vector<ColumnSumTask> sums;
+  for (const AttendTask& task : tasks) {
+    sums.push_back({&task, score.data(), spec.estimator == Estimator::kColumnSumValueNorm});
+  }
+  model_.backend().column_sums(shape, sums, pool_);
+  for (const int32_t at : pos) chunk.work.attention_flops += passes * 2.0 * c.E * c.H * visible(tasks[0].mask, at);
 }
 
 void Driver::feed_forward(std::span<Chunk> chunks, int l) {

@@ -3,7 +3,7 @@
 //
 // One run() takes chunks (parts of bands of several sequences) that share the layers [layer_begin, layer_end) and does:
 //   for each layer:  norm; q of the rows that leave it, k and v of the rows it writes; q/k norm; rope
-//                    store k, v;  x += Wo attend(q, spans)   per sequence and KV head;   x += FFN(norm(x))
+//                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per sequence and KV head;   x += FFN(norm(x))
 //   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
 // Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
 //             thread count.
@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "forward/carry.h"
 #include "forward/prepared_model.h"
 #include "kv/page_table.h"
 #include "plan/plan.h"
@@ -70,12 +71,15 @@ class Driver {
   void project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query);
   void attend(std::span<Chunk> chunks, int l, const Rows& query, bool with_probes);
   void probe(std::span<Chunk> chunks, int l, const Rows& query);
+  void look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTask> heads, std::vector<double>& score);
+  void store(Chunk& chunk, const FreshRows& rows);
   void feed_forward(std::span<Chunk> chunks, int l);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
 
   const PreparedModel& model_;
   ThreadPool& pool_;
+  CarryPass carry_;
   std::unique_ptr<Scratch> scratch_;
 };
 

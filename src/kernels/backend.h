@@ -126,6 +126,9 @@ class Backend {
   // gate = silu(gate) * up.
   virtual void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
 
+  // y = w . x, plain fp32, summed over w's columns in order: few rows mixed into others (forward/carry.h). On the caller.
+  virtual void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const = 0;
+
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
 

@@ -81,12 +81,12 @@ PageTable::PageTable(PageStore& store, LayerRopes ropes)
       maps_(1),
       map_of_(static_cast<size_t>(store.shape().L), 0) {}
 
-void PageTable::place(Placement placement) {
+void PageTable::place(Placement placement, bool realign) {
   CHECK(placement.count > 0 && placement.offset >= 0 &&
         placement.offset + placement.count <= static_cast<int32_t>(placement.run->tokens.size()));
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
   Turns turns;
-  if (const int32_t shift = placement.shift(); shift != 0) {
+  if (const int32_t shift = placement.shift(); shift != 0 && realign) {
     for (size_t i = 0; i < placements_.size(); ++i) {  // pieces of one run keep one rotation, and so one rotated query
       if (placements_[i].shift() == shift) turns = rotations_[i];
     }
@@ -94,6 +94,7 @@ void PageTable::place(Placement placement) {
       turns.kind[kind] = std::make_shared<const std::vector<float>>(rotation(ropes_.of_kind(kind), shift));
     }
   }
+  first_placements_.push_back(placement);
   placements_.push_back(std::move(placement));
   rotations_.push_back(std::move(turns));
   atoms_.clear();
@@ -179,6 +180,21 @@ const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
   return slot < 0 ? nullptr : pages_->k(layer, head, slot);
 }
 
+PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
+  const auto after = std::upper_bound(placements_.begin(), placements_.end(), pos,
+                                      [](int32_t p, const Placement& placement) { return p < placement.pos; });
+  if (after != placements_.begin() && pos < std::prev(after)->pos + std::prev(after)->count) {
+    const Placement& placement = *std::prev(after);
+    const KvRun& run = *placement.run;
+    const auto* turn =
+        rotations_[static_cast<size_t>(std::prev(after) - placements_.begin())].kind[ropes_.kind(layer)].get();
+    const int32_t slot = run.maps[run.map_of[static_cast<size_t>(layer)]].slot_of(pos - placement.shift());
+    return {run.pages.get(), slot, turn ? turn->data() : nullptr};
+  }
+  if (!contains(copied_, pos)) return {};
+  return {pages_.get(), maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos), nullptr};
+}
+
 void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
   const int32_t P = store_.shape().P;
   while (atom.count > 0) {
@@ -233,7 +249,7 @@ Runs PageTable::known(int layer) const {
 int64_t PageTable::copy_pages() const {
   Runs shifted;
   for (const Placement& p : placements_) {
-    if (p.shift() != 0) shifted.push_back({p.pos, p.pos + p.count});
+    if (rotations_[static_cast<size_t>(&p - placements_.data())]) shifted.push_back({p.pos, p.pos + p.count});
   }
   const std::vector<Runs> sets{normalize(std::move(shifted))};
   return pages_for(sets, std::vector<uint16_t>(map_of_.size(), 0));
@@ -245,7 +261,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   std::vector<Turns> turns;
   Runs runs;
   for (size_t i = 0; i < placements_.size(); ++i) {
-    if (placements_[i].shift() == 0) {
+    if (!rotations_[i]) {
       kept.push_back(placements_[i]);
       continue;
     }
@@ -254,6 +270,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
     runs.push_back({placements_[i].pos, placements_[i].pos + placements_[i].count});
   }
   const std::vector<Runs> sets{normalize(runs)};
+  copied_ = sets[0];
   add(sets, std::vector<uint16_t>(map_of_.size(), 0));
   for (int layer = 0; layer < shape.L; ++layer) {
     const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];

@@ -65,8 +65,11 @@ class PageTable {
   PageTable(PageStore& store, LayerRopes ropes);
 
   // REQUIRES: sorted after the last placement, disjoint from it, before any private slot is added.
-  void place(Placement placement);
+  // realign: queries are turned by the shift; without it keys are read as if they stood where they were computed.
+  void place(Placement placement, bool realign = true);
   std::span<const Placement> placements() const { return placements_; }
+  // All that place() was given, also what copy_in() took over since.
+  std::span<const Placement> first_placements() const { return first_placements_; }
 
   // Pages that add() would take. write[l] are the positions to be written at layer l, as indices into sets.
   int64_t pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const;
@@ -79,6 +82,14 @@ class PageTable {
   // Writes one row's K and V (G x E fp32 each) of `pos` at `layer`, converting to the pool's dtype. REQUIRES: pos has a
   // slot.
   void write(int layer, int32_t pos, const float* k, const float* v);
+  // What was placed at (layer, pos): in a shared run, or copied in. rotation turns its K to where it stands now (null: it
+  // stands as stored). pages is null if nothing was placed there. After copy_in, it is what the slot holds now.
+  struct Placed {
+    const PageList* pages = nullptr;
+    int32_t slot = 0;
+    const float* rotation = nullptr;
+  };
+  Placed placed(int layer, int32_t pos) const;
   // The private copy of (layer, head, pos) as bytes; null if it has no private slot.
   const std::byte* private_k(int layer, int head, int32_t pos) const;
 
@@ -111,10 +122,12 @@ class PageTable {
   using Turn = std::shared_ptr<const std::vector<float>>;
   struct Turns {  // of one placement, by kind of RoPE; null: shift 0
     Turn kind[2];
+    explicit operator bool() const { return kind[0] != nullptr; }
   };
 
   const LayerRopes ropes_;
-  std::vector<Placement> placements_;
+  std::vector<Placement> placements_, first_placements_;
+  Runs copied_;                   // placed once, private since copy_in()
   std::vector<Turns> rotations_;  // per placement
   std::shared_ptr<PageList> pages_;
   std::vector<SlotMap> maps_;                                 // distinct ones

@@ -10,7 +10,7 @@ namespace kvilt {
 Runs probe_rows(const Stage& stage, int layer) {
   Runs rows;
   for (const ProbeSpec& probe : stage.probes) {
-    if (std::find(probe.layers.begin(), probe.layers.end(), layer) != probe.layers.end())
+    if (looks(probe.estimator) && std::find(probe.layers.begin(), probe.layers.end(), layer) != probe.layers.end())
       rows = unite(rows, probe.rows);
   }
   return rows;
@@ -72,6 +72,18 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
   return band;
 }
 
+static Status validate_carry(const Carry& carry, const Runs& known, size_t stage) {
+  const auto bad = [stage](const char* rule) { return error(Code::kInternal, "plan: stage {}: {}", stage, rule); };
+  int32_t end = 0;
+  for (const Run& part : carry.parts) {
+    if (part.begin < end || part.end <= part.begin) return bad("carry groups must rise and be disjoint");
+    end = part.end;
+  }
+  if (!includes(known, carry.groups())) return bad("a carry group holds a position that is not placed");
+  if (!(carry.width > 0) || carry.layer_begin < 0) return bad("carry needs a width and a layer");
+  return {};
+}
+
 Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) {
   const Runs whole{{0, plan.prompt_len}};
   const auto bad = [](size_t stage, int layer, const char* rule) {
@@ -114,8 +126,14 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
       for (const int layer : probe.layers) {
         const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
         if (!reached) return bad(s, layer, "probe at a layer that the stage does not reach");
+        if (!looks(probe.estimator) && !includes(stage.write_at(layer), probe.rows))
+          return bad(s, layer, "a probe compares what is not written");
       }
     }
+    if (stage.carry) {
+      KVILT_TRY(validate_carry(*stage.carry, known, s));
+    }
+    if (last_stage && stage.discard) return bad(s, 0, "the last stage cannot be discarded");
     if (!last_stage) continue;
     for (int layer = 0; layer < config.L; ++layer) {
       const Runs& write = stage.write_at(layer);

@@ -17,6 +17,7 @@
 // step).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,17 +37,34 @@ struct View {
 enum class Estimator : uint8_t {
   kColumnSum,           // sum over rows and heads of the attention weight at a position
   kColumnSumValueNorm,  // the same, times |V| of that position
+  kKeyChange,           // squared distance of the K just computed for a position from its placed twin, realigned
+  kValueChange,         // the same of V
 };
+constexpr bool looks(Estimator e) { return e == Estimator::kColumnSum || e == Estimator::kColumnSumValueNorm; }
 
 // What to measure while a stage runs. The sums over layers, KV heads and rows make one score per position.
 struct ProbeSpec {
   Estimator estimator = Estimator::kColumnSum;
   std::vector<int> layers;  // a cut layer, or layers below the stage's end
-  Runs rows;                // positions whose queries look
+  Runs rows;                // positions whose queries look; for the changes: positions that are compared
+  int32_t key_end = -1;     // attention weights are normalised over keys < key_end alone; -1: over all that a row sees
 };
 
 struct Probe {
   std::vector<double> score;  // by position; 0 where no row looked
+};
+
+// What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
+// how much K and V changed, and every other position u of the group gets sum_s w(u, s) change(s), in a private copy.
+// K's change is taken and added before its rotation, so that it does not depend on the distance from s to u.
+struct Carry {
+  enum class Kernel : uint8_t { kMean, kGaussian, kNearest };
+  Kernel kernel = Kernel::kGaussian;
+  float width = 8;                 // kGaussian: sigma, in tokens
+  float scale_k = 1, scale_v = 1;  // of what is added
+  int layer_begin = 1;             // layer 0 needs no context: nothing changes there
+  Runs groups() const { return normalize(Runs(parts.begin(), parts.end())); }
+  std::vector<Run> parts;  // the groups: sorted, disjoint, may touch; placed positions
 };
 
 struct Stage {
@@ -56,6 +74,8 @@ struct Stage {
       write;              // per layer in [0, layer_end], an index into sets; entry layer_end counts only if it is a cut
   std::vector<int> cuts;  // increasing, <= layer_end; refine() is called at each
   std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
+  std::optional<Carry> carry;
+  bool discard = false;  // what the stage wrote is forgotten at its end: the next one starts from what was placed
   const Runs& write_at(int layer) const { return sets[write[static_cast<size_t>(layer)]]; }
 };
 
@@ -87,7 +107,7 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
 // The invariants, stated once; a fuzzer attacks them. Errors: kInternal, naming stage, layer and rule.
 //   sets are normal and inside [0, T); T - 1 is written in every layer of the last stage; cuts rise and lie in the
 //   stage; rows nest with depth by construction, so W(l) must lie inside what enters layer l; probe layers and rows are
-//   reachable; `known` (placed or exact prefix) and what the plan writes cover [0, T) in every layer of the last stage.
+//   reachable; carry groups are sorted and known; `known` (placed or exact prefix) and what the plan writes cover [0, T) in every layer of the last stage.
 Status validate(const Plan& plan, const ModelConfig& config, const Runs& known);
 
 // A picture for tests and docs: a line a layer (deepest first), a column for every `step` positions; '#': all written,

@@ -9,6 +9,15 @@
 
 namespace kvilt {
 
+Run PromptLayout::suffix(int32_t tail) const {
+  constexpr int32_t kLongest = 256;  // rows of a probe: more add cost, not sight
+  const Runs runs = fresh();
+  int32_t begin = prompt_len - std::max(1, tail);
+  if (!runs.empty() && runs.back().end == prompt_len) begin = std::max(runs.back().begin, prompt_len - kLongest);
+  if (question >= 0 && question < prompt_len) begin = std::max(question, prompt_len - kLongest);
+  return {std::clamp(begin, prefix, prompt_len - 1), prompt_len};
+}
+
 const std::string* PolicyParams::take(const std::string& names, std::string& taken) {
   for (size_t begin = 0; begin <= names.size();) {
     const size_t end = std::min(names.find(',', begin), names.size());

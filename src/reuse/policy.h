@@ -21,9 +21,13 @@ struct PromptLayout {
   int32_t prompt_len = 0;
   int32_t prefix = 0;       // positions [0, prefix) stand as an exact prefix; at most T - 1
   std::vector<Run> pieces;  // placed pieces behind the prefix, in order; touching ones stay apart
+  int32_t question = -1;    // where the free text behind the caller's last mark begins; -1: no marks
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{{prefix, prompt_len}}, reused()); }
   Run tail() const { return {prompt_len - 1, prompt_len}; }  // the position whose logits are wanted
+  // The free-form end of the prompt, whose tokens look for what matters: from `question` on; without marks, the last
+  // fresh run (its last 256 positions); where the prompt ends in a piece, its last `tail` positions behind the prefix.
+  Run suffix(int32_t tail) const;
 };
 
 class ReusePolicy {
@@ -33,6 +37,7 @@ class ReusePolicy {
   // What the engine should look for before it asks for a plan.
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_segments() const { return true; }
+  virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
 
   // A valid plan (plan/validate) in which sets that refine() will choose stand at their largest.
   virtual Plan plan(const PromptLayout& layout, const ModelConfig& config) const = 0;

@@ -34,6 +34,15 @@ Prefill::Writes Prefill::writes() const {
   const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);  // a cut's own layer was written before it
   const int end = band_.layer_end + (band_.cut ? 1 : 0);
   for (int l = first; l < end; ++l) out.write[static_cast<size_t>(l)] = stage().write[static_cast<size_t>(l)];
+  if (stage().carry) {  // the mended neighbours get private copies
+    for (Runs& set : out.sets) {
+      Runs mended;
+      for (const Run& part : stage().carry->parts) {
+        if (!intersect(set, Runs{part}).empty()) mended = unite(mended, Runs{part});
+      }
+      set = unite(set, mended);
+    }
+  }
   return out;
 }
 
@@ -50,7 +59,18 @@ Run Prefill::next_chunk(int max_rows) const {
     if (left == 0) break;
   }
   CHECK(chunk.begin >= 0);
-  return chunk;
+  return stage().carry ? whole_groups(chunk) : chunk;
+}
+
+// A carry needs all recomputed rows of a group at once: a chunk that ends inside one ends before it, or takes all of it.
+Run Prefill::whole_groups(Run chunk) const {
+  const auto& groups = stage().carry->parts;
+  const auto group = std::upper_bound(groups.begin(), groups.end(), chunk.end - 1,
+                                      [](int32_t pos, const Run& part) { return pos < part.end; });
+  if (group == groups.end() || group->begin >= chunk.end || chunk.end >= group->end) return chunk;
+  if (intersect(entering(), Runs{{chunk.end, group->end}}).empty()) return chunk;
+  const bool rows_before = group->begin > chunk.begin;  // chunk.begin is a row
+  return {chunk.begin, rows_before ? group->begin : group->end};
 }
 
 int64_t Prefill::rows_in(Run range) const { return count(intersect(entering(), Runs{range})); }
@@ -70,6 +90,7 @@ bool Prefill::advance(Run chunk) {
   if (!band_.last) {
     enter_band(band_.layer_end);
   } else if (stage_ + 1 < plan_.stages.size()) {
+    restart_ = stage().discard;
     enter_stage(stage_ + 1);
   } else {
     done_ = true;

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -42,6 +43,9 @@ class Prefill {
   // True if the chunk is the band's last and the band ends the prefill: its last row gives the logits.
   bool is_final(Run chunk) const;
 
+  // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
+  bool take_restart() { return std::exchange(restart_, false); }
+
   // The chunk was computed. Returns true if a band ended, so that the next one needs its slots (writes()).
   bool advance(Run chunk);
 
@@ -49,6 +53,7 @@ class Prefill {
   int64_t recomputed() const;
 
  private:
+  Run whole_groups(Run chunk) const;
   const Runs& entering() const { return band_.in.empty() ? band_.cut_rows : band_.in[0]; }
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
@@ -62,6 +67,7 @@ class Prefill {
   int32_t next_pos_ = 0;
   std::vector<Probe> probes_;
   bool done_ = false;
+  bool restart_ = false;
 };
 
 }  // namespace kvilt

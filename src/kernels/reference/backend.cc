@@ -26,6 +26,7 @@ class ReferenceBackend final : public Backend {
   void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
     reference::silu_mul(gate, up, pool);
   }
+  void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const override { reference::mix(w, x, y); }
   void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const override {
     reference::attend(shape, tasks, pool);
   }

@@ -82,6 +82,17 @@ void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& 
   });
 }
 
+void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) {
+  CHECK(w.rows == y.rows && w.cols == x.rows && x.cols == y.cols);
+  for (int64_t m = 0; m < y.rows; ++m) {
+    for (int64_t n = 0; n < y.cols; ++n) {
+      double sum = 0;
+      for (int64_t k = 0; k < x.rows; ++k) sum += double{w.row(m)[k]} * x.row(k)[n];
+      y.row(m)[n] = static_cast<float>(sum);
+    }
+  }
+}
+
 void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
   CHECK(gate.rows == up.rows && gate.cols == up.cols);
   pool.parallel_for(gate.rows, [&](int64_t r, int) {

@@ -16,6 +16,7 @@ std::unique_ptr<PackedWeight> pack(const WeightView& w);
 void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool);
 void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool);
 void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool);
+void mix(Mat<const float> w, Mat<const float> x, Mat<float> y);
 void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool);
 
 }  // namespace kvilt::reference

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "kernels/x86/attend.h"
 #include "kernels/x86/kernels.h"
+#include "kernels/x86/mix.h"
 #include "kernels/x86/pack.h"
 
 namespace kvilt::x86 {
@@ -23,6 +24,7 @@ struct AttentionOps {
   decltype(&avx2::column_sums) column_sums;
   decltype(&avx2::realign) realign;
   decltype(&avx2::rope) rope;
+  decltype(&avx2::mix) mix;
 };
 
 // At least 8 MB: so much is mapped and backed by huge pages as it is touched, where small pages cost the kernels a twentieth.
@@ -102,6 +104,10 @@ class X86Backend final : public Backend {
   }
   void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const override {
     attention_.column_sums(shape, tasks, pool);
+  }
+  void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const override {
+    CHECK(w.rows == y.rows && w.cols == x.rows && x.cols == y.cols);
+    attention_.mix(w.data, w.stride, x.data, x.stride, {y.data, y.stride, w.rows, w.cols, x.cols});
   }
   void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
                void* dst) const override {
@@ -270,13 +276,13 @@ void X86Backend::silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool
 
 const Backend& avx2_backend() {
   static const X86Backend instance("avx2", avx2::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope});
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix});
   return instance;
 }
 
 const Backend& avx512_backend() {
   static const X86Backend instance("avx512", avx512::kKernels,
-                                   {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope});
+                                   {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix});
   return instance;
 }
 

@@ -1,0 +1,53 @@
+// forward/carry.h: what a stage that repairs does beside attention: it compares K and V just computed with their placed
+// twins, and carries the change over to the placed neighbours (plan/carry.h; METHODS 2.6, docs/math/carry.md).
+// Role:       two steps of the driver's layer: compare() before K and V are stored, carry() after.
+// Invariants: placed runs are only read; a group without recomputed positions is not touched. A chunk holds all of a group's
+//             recomputed rows (sched/prefill.h), so the result does not depend on the chunk.
+// Threads:    the engine thread; groups run on the pool.
+// Cost:       a pass over the K and V of the mended groups, and 2 m n 2 G E operations a group and layer.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "forward/prepared_model.h"
+#include "kv/page_table.h"
+#include "plan/carry.h"
+
+namespace kvilt {
+
+// The rows of one chunk whose K and V are being stored at one layer. k, v: a row each, G x E, RoPE applied.
+struct FreshRows {
+  PageTable* kv = nullptr;
+  int layer = 0;
+  std::span<const int32_t> pos;
+  Mat<const float> k, v;
+};
+
+// K and V changes of rows: fresh - placed, K's before rotation; rows of zeros where nothing was placed.
+struct Changes {
+  FloatMat k, v;
+  std::vector<uint8_t> placed;  // by row: 1 if there was a twin
+};
+
+class CarryPass {
+ public:
+  CarryPass(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool) {}
+
+  void compare(const FreshRows& rows, Changes& out);
+  // Mends the groups whose recomputed positions are among rows.pos; `written` is the layer's write set. Returns the
+  // floating point operations and adds the bytes moved.
+  double carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes, double& bytes);
+
+ private:
+  struct Group;
+  void mend(const Group& group, const Carry& carry, const FreshRows& rows, const Changes& changes) const;
+  void load(const FreshRows& rows, int32_t pos, float* k, float* v) const;
+  void need_angles(int layer, std::span<const int32_t> positions);
+
+  const PreparedModel& model_;
+  ThreadPool& pool_;
+  std::vector<std::vector<float>> angles_[2];  // by kind of RoPE and position: cos[R/2], sin[R/2]; empty until needed
+};
+
+}  // namespace kvilt

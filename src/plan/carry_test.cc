@@ -1,0 +1,68 @@
+// The carry's weights against their definitions (METHODS 2.6).
+#include "plan/carry.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace kvilt {
+namespace {
+
+Carry carry_of(Carry::Kernel kernel, float width = 8) {
+  Carry carry;
+  carry.kernel = kernel;
+  carry.width = width;
+  return carry;
+}
+
+TEST(Carry, MeanIsShrunk) {
+  const CarryWeights w = carry_weights(carry_of(Carry::Kernel::kMean), {10, 15}, {{11, 12}, {13, 14}, {40, 41}});
+  EXPECT_EQ(w.sources, (std::vector<int32_t>{11, 13}));
+  EXPECT_EQ(w.targets, (std::vector<int32_t>{10, 12, 14}));
+  for (const float x : w.w) EXPECT_FLOAT_EQ(x, 1.0f / 3);
+}
+
+TEST(Carry, AWideGaussianIsTwiceTheConstantKernel) {
+  // k = 2 everywhere: w = 2 / (1 + 2 n) each.
+  const CarryWeights w = carry_weights(carry_of(Carry::Kernel::kGaussian, 1e5f), {0, 6}, {{1, 2}, {3, 5}});
+  for (const float x : w.w) EXPECT_NEAR(x, 2.0 / 7, 1e-6);
+}
+
+TEST(Carry, OneSourceByHand) {
+  // k(s, s) + 1 = 3; k(u, s) = 1 + exp(-d^2 / 2).
+  const CarryWeights w = carry_weights(carry_of(Carry::Kernel::kGaussian, 1), {0, 4}, {{1, 2}});
+  EXPECT_EQ(w.targets, (std::vector<int32_t>{0, 2, 3}));
+  EXPECT_NEAR(w.w[0], (1 + std::exp(-0.5)) / 3, 1e-6);
+  EXPECT_NEAR(w.w[1], (1 + std::exp(-0.5)) / 3, 1e-6);
+  EXPECT_NEAR(w.w[2], (1 + std::exp(-2.0)) / 3, 1e-6);
+}
+
+TEST(Carry, GaussianSolvesItsSystem) {
+  const Runs written{{3, 5}, {9, 10}, {20, 23}};
+  const CarryWeights w = carry_weights(carry_of(Carry::Kernel::kGaussian, 4), {0, 30}, written);
+  const auto k = [](int a, int b) { return 1 + std::exp(-(a - b) * (a - b) / 32.0); };
+  const size_t n = w.sources.size();
+  ASSERT_EQ(n, 6u);
+  for (size_t u = 0; u < w.targets.size(); ++u) {
+    for (size_t j = 0; j < n; ++j) {  // w (k(S, S) + I) = k(u, S)
+      double sum = w.w[u * n + j];
+      for (size_t i = 0; i < n; ++i) sum += w.w[u * n + i] * k(w.sources[i], w.sources[j]);
+      EXPECT_NEAR(sum, k(w.targets[u], w.sources[j]), 1e-5);
+    }
+  }
+}
+
+TEST(Carry, NearestTakesFour) {
+  const CarryWeights w =
+      carry_weights(carry_of(Carry::Kernel::kNearest), {0, 20}, {{1, 2}, {3, 4}, {5, 6}, {7, 8}, {19, 20}});
+  const float each = 5.0f / 6 / 4;
+  EXPECT_EQ((std::vector<float>(w.w.begin(), w.w.begin() + 5)), (std::vector<float>{each, each, each, each, 0}));
+}
+
+TEST(Carry, NothingWithoutSourcesOrTargets) {
+  EXPECT_TRUE(carry_weights(carry_of(Carry::Kernel::kMean), {5, 9}, {{0, 5}, {9, 12}}).sources.empty());
+  EXPECT_TRUE(carry_weights(carry_of(Carry::Kernel::kMean), {5, 9}, {{0, 12}}).sources.empty());
+}
+
+}  // namespace
+}  // namespace kvilt
