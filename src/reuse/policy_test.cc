@@ -118,6 +118,53 @@ TEST(SparseX, MeanUndoesTheAdvantageOfEarlyKeys) {
   EXPECT_EQ(chosen("mean"), (Runs{{0, 1}, {2, 5}, {6, 8}}));
 }
 
+TEST(Layout, TheSuffixIsTheQuestion) {
+  PromptLayout unmarked = layout();
+  EXPECT_EQ(unmarked.suffix(64), (Run{16, 20}));  // the last fresh run
+  const PromptLayout hit{20, 4, {{4, 10}, {10, 20}}};
+  EXPECT_EQ(hit.suffix(3), (Run{17, 20}));
+  EXPECT_EQ(hit.suffix(64), (Run{4, 20}));  // never into the exact prefix
+  PromptLayout marked = hit;
+  marked.question = 12;  // asked before in the same words: a piece, but still the question
+  EXPECT_EQ(marked.suffix(3), (Run{12, 20}));
+  marked.question = 20;
+  EXPECT_EQ(marked.suffix(3), (Run{17, 20}));
+  EXPECT_EQ((PromptLayout{1000, 0, {{0, 100}}}.suffix(64)), (Run{744, 1000}));  // a long fresh end
+}
+
+TEST(Epic, TheFirstTokensOfEveryPiece) {
+  EXPECT_EQ(checked_plan(*policy("epic", {{"k", "2"}}), layout(), config_of(2)).stages[0].sets[0],
+            (Runs{{4, 6}, {10, 12}, {16, 20}}));
+}
+
+TEST(CacheBlend, TheMostChangedGoOnAfterTheCheckLayer) {
+  const auto blend = policy("cacheblend", {{"r", "0.25"}});
+  Plan plan = checked_plan(*blend, layout(), config_of(4));
+  blend->refine(layout(), config_of(4), 0, scores({{17, 9}, {8, 5}, {5, 4}, {12, 3}}), plan);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  3   .....#..#...#...####\n"
+            "  2   .....#..#...#...####\n"
+            "  1 | ....################\n"
+            "  0   ....################\n");
+}
+
+TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
+  const auto anchored = policy("mend", {{"r", "0"}, {"anchors", "2"}});
+  const Plan plan = checked_plan(*anchored, layout(), config_of(2));
+  ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
+  EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 20}}));
+  EXPECT_EQ(plan.stages[0].carry->parts, (std::vector<Run>{{4, 10}, {10, 16}}));
+  const auto mend = policy("mend", {{"r", "0.25"}});
+  Plan two = checked_plan(*mend, layout(), config_of(2));
+  ASSERT_EQ(two.stages.size(), 2u);
+  EXPECT_EQ(two.stages[0].probes[0].key_end, 16);
+  mend->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), two);
+  EXPECT_EQ(two.stages[1].sets[0], (Runs{{5, 6}, {8, 9}, {12, 13}, {16, 20}}));
+  // Long pieces are cut into even groups.
+  const Plan cut = policy("mend")->plan({2000, 0, {{0, 1100}}}, config_of(2));
+  EXPECT_EQ(cut.stages[1].carry->parts.size(), 3u);
+}
+
 TEST(Policy, ParametersAreChecked) {
   const auto message = [](const std::string& name, std::map<std::string, std::string> params) {
     const auto made = make_policy(name, params);
@@ -129,7 +176,7 @@ TEST(Policy, ParametersAreChecked) {
   EXPECT_NE(message("sparsex", {{"l_star", "1.5"}}).find("whole number"), std::string::npos);
   EXPECT_NE(message("sparsex", {{"phase1", "some"}}).find("all, catchup"), std::string::npos);
   EXPECT_NE(message("sparsex", {{"kk", "0.1"}}).find("no parameter 'kk'"), std::string::npos);
-  EXPECT_NE(message("naive", {{"k", "0.1"}}).find("takes none"), std::string::npos);
+  EXPECT_NE(message("full", {{"k", "0.1"}}).find("takes none"), std::string::npos);
   EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
 }
 

@@ -25,31 +25,26 @@ KVILT_INLINE void tile(const float* w, int64_t w_stride, const float* x, int64_t
   }
 }
 
+// Columns of y from n on, C vectors at a time; returns the first one left over.
+template <int C>
+KVILT_INLINE int64_t columns(const float* w, int64_t w_stride, const float* x, int64_t x_stride, const x86::MixOut& out,
+                             int64_t n) {
+  constexpr int kRows = 2;
+  for (; n + C * kVec <= out.N; n += C * kVec) {
+    int64_t m = 0;
+    for (; m + kRows <= out.M; m += kRows) {
+      tile<kRows, C>(w + m * w_stride, w_stride, x + n, x_stride, out, out.y + m * out.y_stride + n);
+    }
+    if (m < out.M) tile<1, C>(w + m * w_stride, w_stride, x + n, x_stride, out, out.y + m * out.y_stride + n);
+  }
+  return n;
+}
+
 }  // namespace
 
 void mix(const float* w, int64_t w_stride, const float* x, int64_t x_stride, x86::MixOut out) {
-  constexpr int kRows = 2, kVecs = 4;
-  int64_t n = 0;
-  const auto columns = [&](auto block, int64_t width) {
-    for (; n + width <= out.N; n += width) {
-      int64_t m = 0;
-      for (; m + kRows <= out.M; m += kRows) {
-        tile<kRows, decltype(block)::value>(w + m * w_stride, w_stride, x + n, x_stride, out,
-                                            out.y + m * out.y_stride + n);
-      }
-      for (; m < out.M; ++m) {
-        tile<1, decltype(block)::value>(w + m * w_stride, w_stride, x + n, x_stride, out, out.y + m * out.y_stride + n);
-      }
-    }
-  };
-  struct Wide {
-    static constexpr int value = kVecs;
-  };
-  struct One {
-    static constexpr int value = 1;
-  };
-  columns(Wide{}, kVecs * kVec);
-  columns(One{}, kVec);
+  int64_t n = columns<4>(w, w_stride, x, x_stride, out, 0);
+  n = columns<1>(w, w_stride, x, x_stride, out, n);
   for (; n < out.N; ++n) {
     for (int64_t m = 0; m < out.M; ++m) {
       float sum = 0;

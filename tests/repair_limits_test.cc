@@ -1,0 +1,199 @@
+// Limit cases with power checks of the methods that repair reused pieces (METHODS 2.6, 3, 'Tests'): settings at which each must
+// equal the dense pass or another method, bit for bit, beside a setting at which it must differ.
+#include <gtest/gtest.h>
+
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+using Params = std::map<std::string, std::string>;
+
+class Repair : public testing::TestWithParam<std::string> {
+ protected:
+  // head | A | B | C are known in this order; asked is head | C A B | question.
+  const std::vector<int32_t> head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), c = tokens(64, 4),
+                             question = tokens(21, 5);
+  const std::vector<int32_t> asked = join({head, c, a, b, question});
+
+  std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy") const {
+    EngineOptions options;
+    options.model = kModel;
+    options.backend = GetParam();
+    options.chunk_tokens = chunk;
+    options.placement = placement;
+    auto out = open_for_test(options);
+    ask(*out, request_of(join({head, a, b, c}), "full", 0));
+    return out;
+  }
+  Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
+    Request request = request_of(asked, policy, 6);
+    request.policy.params = std::move(params);
+    request.publish = false;
+    return ask(engine, std::move(request));
+  }
+};
+
+void expect_equal(const Outcome& a, const Outcome& b) {
+  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
+  EXPECT_EQ(a.ids, b.ids);
+}
+void expect_differ(const Outcome& a, const Outcome& b) {
+  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
+}
+
+// The setting of each method that computes everything, and a small budget.
+struct Method {
+  const char* name;
+  Params all, few, none;
+};
+const std::vector<Method>& methods() {
+  static const std::vector<Method> list = {
+      {"epic", {{"k", "1000"}}, {{"k", "16"}}, {{"k", "0"}}},
+      {"prophetkv", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
+      {"mend", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
+      {"mend", {{"r", "1"}, {"carry", "mean"}}, {{"r", "0.2"}, {"carry", "nearest"}}, {{"r", "0"}, {"carry", "mean"}}},
+      {"random", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
+      {"oracle", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
+  };
+  return list;
+}
+
+TEST_P(Repair, EverythingIsFullNothingIsNaive) {
+  for (const int chunk : {512, 37}) {
+    const auto e = engine(chunk);
+    const Outcome full = run(*e, "full"), naive = run(*e, "naive");
+    for (const Method& method : methods()) {
+      SCOPED_TRACE(method.name);
+      const Outcome all = run(*e, method.name, method.all);
+      EXPECT_EQ(all.usage().recomputed, all.usage().reused);
+      expect_equal(all, full);
+      expect_equal(run(*e, method.name, method.none), naive);
+      const Outcome few = run(*e, method.name, method.few);
+      EXPECT_GT(few.usage().recomputed, 20);
+      EXPECT_LT(few.usage().recomputed, 45);
+      expect_differ(few, full);
+      expect_differ(few, naive);
+    }
+  }
+}
+
+TEST_P(Repair, CacheBlendWithEverythingIsFull) {
+  const auto e = engine();
+  const Outcome full = run(*e, "full");
+  expect_equal(run(*e, "cacheblend", {{"r", "1"}}), full);
+  expect_differ(run(*e, "cacheblend"), full);
+  // The layers up to the check run in full: more than naive.
+  EXPECT_GT(run(*e, "cacheblend", {{"r", "0"}}).usage().flops, 1.2 * run(*e, "naive").usage().flops);
+}
+
+TEST_P(Repair, TheChunkChangesNothing) {
+  std::vector<std::vector<Outcome>> by_chunk;
+  const std::vector<std::pair<const char*, Params>> settings = {{"cacheblend", {}},
+                                                                {"cacheblend", {{"measure", "k"}}},
+                                                                {"epic", {}},
+                                                                {"prophetkv", {}},
+                                                                {"mend", {}},
+                                                                {"mend", {{"carry", "mean"}}},
+                                                                {"mend", {{"r", "0"}, {"anchors", "5"}}},
+                                                                {"oracle", {{"by", "both"}}}};
+  for (const int chunk : {512, 50, 7}) {
+    const auto e = engine(chunk);
+    by_chunk.emplace_back();
+    for (const auto& [policy, params] : settings) by_chunk.back().push_back(run(*e, policy, params));
+  }
+  for (size_t i = 0; i < settings.size(); ++i) {
+    SCOPED_TRACE(settings[i].first);
+    expect_equal(by_chunk[0][i], by_chunk[1][i]);
+    expect_equal(by_chunk[0][i], by_chunk[2][i]);
+  }
+  expect_differ(by_chunk[0][4], by_chunk[0][5]);
+}
+
+TEST_P(Repair, BatchedEqualsAlone) {
+  const auto e = engine(16);
+  std::vector<Request> requests;
+  for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "epic"}) {
+    requests.push_back(request_of(asked, policy, 9));
+    requests.back().publish = false;
+  }
+  requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
+  std::vector<Outcome> alone;
+  for (const Request& request : requests) alone.push_back(ask(*e, request));
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(e->submit(request, sinks.back()).ok());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const Completion done = sinks[i]->wait();
+    EXPECT_EQ(done.first_logits, alone[i].completion.first_logits) << i;
+    EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
+  }
+}
+
+TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
+  const auto e = engine();
+  const Params share{{"r", "0.2"}};
+  expect_equal(run(*e, "mend", {{"r", "0.2"}, {"carry", "none"}}),
+               run(*e, "prophetkv", {{"r", "0.2"}, {"value_norm", "yes"}}));
+  // A carry of nothing goes another way round (private copies), to the same values.
+  const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"scale_k", "0"}, {"scale_v", "0"}});
+  const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"carry", "none"}});
+  EXPECT_LT(max_abs_difference(zero.completion.first_logits, none.completion.first_logits), 2e-3);
+  EXPECT_GT(max_abs_difference(run(*e, "mend", share).completion.first_logits, none.completion.first_logits), 2e-2)
+      << "power";
+}
+
+TEST_P(Repair, TheStoreIsNeverChanged) {
+  const auto e = engine();
+  const Outcome naive = run(*e, "naive");
+  for (const char* policy : {"mend", "oracle", "cacheblend", "prophetkv"}) run(*e, policy);
+  expect_equal(run(*e, "naive"), naive);
+}
+
+// Known behind its own prefix there is nothing to repair: every method leaves the pieces' true KV as it is.
+TEST_P(Repair, TrueKvStaysTrue) {
+  EngineOptions options;
+  options.model = kModel;
+  options.backend = GetParam();
+  const auto e = open_for_test(options);
+  ask(*e, request_of(asked, "full", 0));
+  const auto longer = join({asked, tokens(12, 31)});
+  const auto with = [&](const char* policy) {
+    Request request = request_of(longer, policy, 6);
+    request.publish = false;
+    return ask(*e, std::move(request));
+  };
+  const Outcome full = with("full");
+  for (const char* policy : {"mend", "epic", "cacheblend", "prophetkv"}) {
+    const Outcome out = with(policy);
+    EXPECT_EQ(out.usage().prefix, static_cast<int>(asked.size()));
+    expect_equal(out, full);
+  }
+}
+
+TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
+  const auto zero = engine(), copy = engine(512, "copy");
+  const Outcome full = run(*zero, "full");
+  for (const char* policy : {"mend", "oracle", "cacheblend", "prophetkv", "epic", "random"}) {
+    SCOPED_TRACE(policy);
+    const Outcome x = run(*zero, policy), y = run(*copy, policy);
+    EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);
+    EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 4e-3);
+    EXPECT_GT(max_abs_difference(x.completion.first_logits, full.completion.first_logits), 1e-2) << "power";
+  }
+}
+
+TEST_P(Repair, UnalignedIsAnotherAndWorseNaive) {
+  const auto zero = engine(), copy = engine(512, "copy");
+  const Outcome aligned = run(*zero, "naive"), unaligned = run(*zero, "naive", {{"align", "no"}});
+  EXPECT_EQ(unaligned.usage().reused, aligned.usage().reused);
+  expect_differ(aligned, unaligned);
+  expect_equal(run(*copy, "naive", {{"align", "no"}}), unaligned);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Repair, testing::Values("reference", "auto"));
+
+}  // namespace
+}  // namespace kvilt
