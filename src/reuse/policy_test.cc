@@ -120,16 +120,16 @@ TEST(SparseX, MeanUndoesTheAdvantageOfEarlyKeys) {
 
 TEST(Layout, TheSuffixIsTheQuestion) {
   PromptLayout unmarked = layout();
-  EXPECT_EQ(unmarked.suffix(64), (Run{16, 20}));  // the last fresh run
+  EXPECT_EQ(unmarked.suffix(64), (kvilt::Run{16, 20}));  // the last fresh run
   const PromptLayout hit{20, 4, {{4, 10}, {10, 20}}};
-  EXPECT_EQ(hit.suffix(3), (Run{17, 20}));
-  EXPECT_EQ(hit.suffix(64), (Run{4, 20}));  // never into the exact prefix
+  EXPECT_EQ(hit.suffix(3), (kvilt::Run{17, 20}));
+  EXPECT_EQ(hit.suffix(64), (kvilt::Run{4, 20}));  // never into the exact prefix
   PromptLayout marked = hit;
   marked.question = 12;  // asked before in the same words: a piece, but still the question
-  EXPECT_EQ(marked.suffix(3), (Run{12, 20}));
+  EXPECT_EQ(marked.suffix(3), (kvilt::Run{12, 20}));
   marked.question = 20;
-  EXPECT_EQ(marked.suffix(3), (Run{17, 20}));
-  EXPECT_EQ((PromptLayout{1000, 0, {{0, 100}}}.suffix(64)), (Run{744, 1000}));  // a long fresh end
+  EXPECT_EQ(marked.suffix(3), (kvilt::Run{17, 20}));
+  EXPECT_EQ((PromptLayout{1000, 0, {{0, 100}}}.suffix(64)), (kvilt::Run{744, 1000}));  // a long fresh end
 }
 
 TEST(Epic, TheFirstTokensOfEveryPiece) {
@@ -153,7 +153,7 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   const Plan plan = checked_plan(*anchored, layout(), config_of(2));
   ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
   EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 20}}));
-  EXPECT_EQ(plan.stages[0].carry->parts, (std::vector<Run>{{4, 10}, {10, 16}}));
+  EXPECT_EQ(plan.stages[0].carry->parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
   const auto mend = policy("mend", {{"r", "0.25"}});
   Plan two = checked_plan(*mend, layout(), config_of(2));
   ASSERT_EQ(two.stages.size(), 2u);
