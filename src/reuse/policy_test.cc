@@ -152,7 +152,7 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   const auto anchored = policy("mend", {{"r", "0"}, {"anchors", "2"}});
   const Plan plan = checked_plan(*anchored, layout(), config_of(2));
   ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
-  EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 20}}));
+  EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 15}, {16, 20}}));
   EXPECT_EQ(plan.stages[0].carry->parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
   const auto mend = policy("mend", {{"r", "0.25"}});
   Plan two = checked_plan(*mend, layout(), config_of(2));
