@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine_harness.h"
+#include "kernels/dispatch.h"
 
 namespace kvilt {
 namespace {
@@ -28,6 +29,9 @@ std::vector<ParityCase> cases() {
   }
   return out;
 }
+
+// Every backend that this machine runs.
+std::vector<std::string> backends() { return {backend_names().begin(), backend_names().end()}; }
 
 class Parity : public testing::TestWithParam<std::tuple<ParityCase, std::string>> {};
 
@@ -60,8 +64,8 @@ std::string name_of(const testing::TestParamInfo<std::tuple<ParityCase, std::str
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Parity,
-                         testing::Combine(testing::ValuesIn(cases()), testing::Values("reference", "auto")), name_of);
+INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(backends())),
+                         name_of);
 
 }  // namespace
 }  // namespace kvilt

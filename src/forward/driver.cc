@@ -63,16 +63,22 @@ R select(const R& from, size_t chunks, RunsOf runs_of_chunk) {
   return out;
 }
 
-KeyMask mask_of(const Plan& plan, int layer, int head, int G) {
-  const size_t view = plan.head_view.empty() ? 0 : plan.head_view[static_cast<size_t>(layer * G + head)];
+// What the plan lets a KV head see of what the model's layer lets it see.
+KeyMask mask_of(const Plan& plan, const ModelConfig& config, int layer, int head) {
+  const size_t view = plan.head_view.empty() ? 0 : plan.head_view[static_cast<size_t>(layer * config.G + head)];
   const View& v = plan.views[view];
-  return {v.sink, v.window, v.dense_last_rows > 0 ? plan.prompt_len - v.dense_last_rows : INT32_MAX};
+  const int window = config.window_at(layer);
+  return {.sink = v.sink,
+          .window = v.window,
+          .dense_from = v.dense_last_rows > 0 ? plan.prompt_len - v.dense_last_rows : INT32_MAX,
+          .reach = window < 0 ? -1 : window - 1};
 }
 
 // Keys that the row at pos sees, for the account of FLOPs.
 double visible(const KeyMask& mask, int32_t pos) {
-  if (mask.window < 0 || pos >= mask.dense_from) return pos + 1;
-  return std::min<double>(pos + 1, static_cast<double>(mask.sink) + mask.window + 1);
+  const double reached = mask.reach < 0 ? pos + 1 : std::min(pos, mask.reach) + 1;
+  if (mask.window < 0 || pos >= mask.dense_from) return reached;
+  return std::min(reached, static_cast<double>(mask.sink) + mask.window + 1);
 }
 
 const Runs kNone;
@@ -276,7 +282,7 @@ void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool with
       task.out = out.row(first) + g * group * c.E;
       task.q_stride = task.out_stride = out.stride;
       task.pos = pos;
-      task.mask = mask_of(*chunks[i].plan, l, g, c.G);
+      task.mask = mask_of(*chunks[i].plan, c, l, g);
       task.lse = s.lse.data() + first * c.H + g * rows * group;
       const size_t before = s.spans.size();
       chunks[i].kv->resolve(l, g, pos.back() + 1, s.spans);
@@ -284,6 +290,7 @@ void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool with
       s.tasks.push_back(task);
       double keys = 0, flops = 0;
       for (size_t j = before; j < s.spans.size(); ++j) keys += s.spans[j].count;
+      if (task.mask.reach >= 0) keys = std::min<double>(keys, pos.back() - pos.front() + 1.0 + task.mask.reach);
       for (const int32_t p : pos) flops += 4.0 * c.E * group * visible(task.mask, p);
       chunks[i].work.attention_flops += flops;
       chunks[i].work.bytes += 2.0 * keys * static_cast<double>(chunks[i].kv->shape().row_bytes());

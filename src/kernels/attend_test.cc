@@ -197,7 +197,8 @@ Oracle oracle(const Problem& p) {
     double max = -INFINITY, sum = 0;
     for (int64_t j = 0; j < std::min<int64_t>(p.keys, i + 1); ++j) {
       const bool in_window = p.mask.window < 0 || i >= p.mask.dense_from || i - j <= p.mask.window || j < p.mask.sink;
-      if (p.absent[j] || !in_window) continue;
+      const bool in_reach = p.mask.reach < 0 || i - j <= p.mask.reach;
+      if (p.absent[j] || !in_window || !in_reach) continue;
       std::vector<double> key(k.begin() + j * E, k.begin() + (j + 1) * E);  // here the key is turned, not the query
       if (p.rotation[j] != nullptr) rotate(p.shape, p.rotation[j], 1, key);
       double dot = 0;
@@ -292,13 +293,20 @@ TEST_P(Attend, PrefillAndDecodeOverSeveralSuperBlocks) {
 TEST_P(Attend, Masks) {
   ThreadPool pool(2);
   uint32_t seed = 10;
-  const KeyMask masks[] = {{.sink = 0, .window = 0},     {.sink = 4, .window = 10},
-                           {.sink = 100, .window = 150}, {.sink = 0, .window = 63},
-                           {.sink = 64, .window = 64},   {.sink = 500, .window = 3},
-                           {.sink = 1000, .window = -1}, {.sink = 3, .window = 20, .dense_from = 640}};
+  const KeyMask masks[] = {{.sink = 0, .window = 0},
+                           {.sink = 4, .window = 10},
+                           {.sink = 100, .window = 150},
+                           {.sink = 0, .window = 63},
+                           {.sink = 64, .window = 64},
+                           {.sink = 500, .window = 3},
+                           {.sink = 1000, .window = -1},
+                           {.sink = 3, .window = 20, .dense_from = 640},
+                           {.reach = 0},
+                           {.reach = 130},
+                           {.sink = 90, .window = 20, .dense_from = 640, .reach = 200}};
   for (const KeyMask& mask : masks) {
-    SCOPED_TRACE(testing::Message() << "sink " << mask.sink << " window " << mask.window << " dense "
-                                    << mask.dense_from);
+    SCOPED_TRACE(testing::Message() << "sink " << mask.sink << " window " << mask.window << " dense " << mask.dense_from
+                                    << " reach " << mask.reach);
     for (const auto& rows : {range(0, 1400), scattered(1400, 50, seed)}) {
       Problem p(shape_of(16, 2), 1400, rows, ++seed);
       p.mask = mask;
@@ -307,7 +315,7 @@ TEST_P(Attend, Masks) {
       Problem causal = p;
       causal.mask = {};
       const bool same = got == causal.run(GetParam(), pool);
-      EXPECT_EQ(same, mask.window < 0) << "the mask did nothing";
+      EXPECT_EQ(same, mask.window < 0 && mask.reach < 0) << "the mask did nothing";
     }
   }
 }

@@ -68,6 +68,7 @@ struct KvSpan {
 struct KeyMask {
   int32_t sink = 0, window = -1;
   int32_t dense_from = INT32_MAX;  // rows at positions >= dense_from see all j <= i
+  int32_t reach = -1;  // a sliding-window layer of the model: i - j <= reach for every row and key; < 0: no such limit
 };
 
 // The queries of one sequence for one KV head: the H/G query heads of its group.

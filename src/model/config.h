@@ -12,13 +12,14 @@
 namespace kvilt {
 
 struct ModelConfig {
-  std::string arch;  // "llama", "qwen2", "qwen3"
+  std::string arch;  // "llama", "mistral", "qwen2", ...: docs/architectures.md
   std::string name;  // for people
   int D = 0, H = 0, G = 0, E = 0, F = 0, L = 0, V = 0;
   int context = 0;  // positions the model was trained for
   float rms_eps = 1e-6f;
   bool qk_norm = false;  // RMSNorm over E of each q and k head before RoPE
   bool tied_embeddings = false;
+  std::vector<int> window;  // per layer: a row sees its own position and window - 1 before it; -1: all. Empty: all -1
   RopeConfig rope;
   RopeConfig local_rope;              // gemma3: of the layers that local_layers names
   std::vector<uint8_t> local_layers;  // per layer, 1: local_rope; empty: rope everywhere
@@ -29,6 +30,7 @@ struct ModelConfig {
   LayerRopes ropes() const {  // a view of this config
     return local_layers.empty() ? LayerRopes(rope) : LayerRopes(rope, local_rope, local_layers.data());
   }
+  int window_at(int layer) const { return window.empty() ? -1 : window[static_cast<size_t>(layer)]; }
 };
 
 }  // namespace kvilt

@@ -32,6 +32,7 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
   for (const int size : {config.D, config.H, config.G, config.E, config.F, config.L, config.V}) add_value(hash, size);
   add_value(hash, config.rms_eps);
   for (const bool flag : {config.qk_norm, config.tied_embeddings, config.rope.length_dependent}) add_value(hash, flag);
+  for (const int window : config.window) add_value(hash, window);
   add_rope(hash, config.rope);
   for (const uint8_t local : config.local_layers) add_value(hash, local);
   if (!config.local_layers.empty()) add_rope(hash, config.local_rope);

@@ -1,5 +1,6 @@
 #include "model/read_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -20,23 +21,34 @@ constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 28;
 constexpr double kMaxFactor = 1e6, kMaxTheta = 1e12;
 
+constexpr int kDefaultWindow = 4096, kDefaultDenseLayers = 28;  // Transformers' where a file names none
+
+// Who slides in a Hugging Face model.
+enum class WindowRule : uint8_t {
+  kNone,
+  kAll,      // all layers, if sliding_window is no null
+  kByLayer,  // if use_sliding_window: the layers from max_window_layers on, or those that layer_types names
+};
+
 struct Architecture {
   std::string_view name;  // general.architecture and model_type
   RopePairs gguf_pairs;   // Hugging Face's are always halves
   bool qk_norm;
   bool qkv_bias;  // always there
+  WindowRule windows;
 };
 constexpr Architecture kArchitectures[] = {
-    {"llama", RopePairs::kInterleaved, false, false},
-    {"qwen2", RopePairs::kHalves, false, true},
-    {"qwen3", RopePairs::kHalves, true, false},
+    {"llama", RopePairs::kInterleaved, false, false, WindowRule::kNone},
+    {"mistral", RopePairs::kInterleaved, false, false, WindowRule::kAll},  // GGUF calls it llama
+    {"qwen2", RopePairs::kHalves, false, true, WindowRule::kByLayer},
+    {"qwen3", RopePairs::kHalves, true, false, WindowRule::kByLayer},
 };
 
 Result<const Architecture*> find_architecture(const std::string& name, const std::string& where) {
   for (const Architecture& row : kArchitectures) {
     if (row.name == name) return &row;
   }
-  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs llama, qwen2 and qwen3", where,
+  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs llama, mistral, qwen2 and qwen3", where,
                printable(name));
 }
 
@@ -68,13 +80,38 @@ void refuse_hf_extras(Fields& fields, const nlohmann::json& config) {
   if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu") {
     refuse("hidden_act '" + printable(act) + "'");
   }
-  if (fields.flag_or("use_sliding_window", false)) refuse("sliding-window attention (use_sliding_window)");
   if (fields.has("quantization_config")) refuse("a quantised checkpoint (quantization_config); use GGUF");
-  if (const auto it = config.find("layer_types"); it != config.end() && it->is_array()) {
-    for (const auto& type : *it) {
-      if (type != "full_attention") return refuse("a layer type other than full_attention (layer_types)");
-    }
+}
+
+// Which layers look through a window, as Transformers decides it for the family; empty: none does.
+std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const Architecture& arch, int L) {
+  const auto fail = [&](Code code, const std::string& what) {
+    fields.fail(error(code, "{}: {}", fields.where(), what));
+    return std::vector<int>{};
+  };
+  const bool by_flag = arch.windows != WindowRule::kAll;
+  const bool named = !config.contains("sliding_window") || fields.has("sliding_window");  // null: none
+  const bool on = named && (!by_flag || fields.flag_or("use_sliding_window", false));
+  if (on && arch.windows == WindowRule::kNone) return fail(Code::kUnsupported, "use_sliding_window is not supported");
+  const int window = on ? static_cast<int>(fields.integer_or("sliding_window", kDefaultWindow, 1, kMaxContext)) : -1;
+  std::vector<int> out(static_cast<size_t>(L), window);
+  if (arch.windows == WindowRule::kByLayer) {
+    const int64_t without = fields.integer_or("max_window_layers", kDefaultDenseLayers, 0, kMaxLayers);
+    std::fill_n(out.begin(), std::min<int64_t>(without, L), -1);
   }
+  const auto types = config.find("layer_types");
+  if (types == config.end() || types->is_null()) return on ? out : std::vector<int>{};
+  if (!types->is_array() || types->size() != out.size())
+    return fail(Code::kCorrupt, fmt::format("'layer_types' must be a list of {} texts", L));
+  for (size_t l = 0; l < out.size(); ++l) {
+    const bool slides = (*types)[l] == "sliding_attention";
+    if (!slides && (*types)[l] != "full_attention")
+      return fail(Code::kUnsupported, "a layer type other than full_attention and sliding_attention (layer_types)");
+    if (slides && window < 0) return fail(Code::kCorrupt, "'layer_types' names sliding layers, but there is no window");
+    if (arch.windows == WindowRule::kByLayer) out[l] = slides ? window : -1;
+    if (slides != (out[l] >= 0)) return fail(Code::kUnsupported, "'layer_types' contradicts sliding_window");
+  }
+  return on ? out : std::vector<int>{};
 }
 
 std::optional<double> optional_number(Fields& fields, const char* key) {
@@ -185,6 +222,18 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
   return s;
 }
 
+// llama files (mistral is one of them) may name one window for all layers; whatever else names one is not known here.
+std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
+  const int64_t window = fields.integer_or("attention.sliding_window", 0, 0, kMaxContext);
+  if (window == 0) return {};
+  if (arch != "llama" || fields.has("attention.sliding_window_pattern")) {
+    fields.fail(error(Code::kUnsupported,
+                      "{}: '{}.attention.sliding_window' is set; known are windows of all layers of llama",
+                      fields.where(), arch));
+  }
+  return std::vector<int>(static_cast<size_t>(L), static_cast<int>(window));
+}
+
 }  // namespace
 
 Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where) {
@@ -212,6 +261,7 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   const bool attention_bias = fields.flag_or("attention_bias", false);
   out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
   refuse_hf_extras(fields, config);
+  model.window = hf_windows(fields, config, *arch, model.L);
   const RopeSettings rope = hf_rope(fields, config, model);
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));
@@ -247,11 +297,11 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   if (fields.integer_or("attention.value_length", model.E, 1, kMaxHeadDim) != model.E) {
     fields.fail(error(Code::kUnsupported, "{}: value heads of another size than key heads", where));
   }
-  for (const char* key : {"expert_count", "attention.sliding_window"}) {
-    if (fields.integer_or(key, 0, 0, INT32_MAX) == 0) continue;
-    fields.fail(error(Code::kUnsupported, "{}: '{}.{}' is set; this build runs dense models with full attention", where,
-                      type, key));
+  if (fields.integer_or("expert_count", 0, 0, INT32_MAX) != 0) {
+    fields.fail(
+        error(Code::kUnsupported, "{}: '{}.expert_count' is set; this build runs dense models only", where, type));
   }
+  model.window = gguf_windows(fields, type, model.L);
   const StoredTensor* embedding = gguf.tensors.find("token_embd.weight");
   if (!embedding)
     return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' is missing (a vocabulary without a model?)", where);

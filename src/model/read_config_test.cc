@@ -128,7 +128,11 @@ TEST(GgufModel, NamesTheSettingThatIsWrong) {
     std::function<void(GgufBytes&)> add;
   } cases[] = {
       {"expert_count", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.expert_count", 8); }},
-      {"sliding_window", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.attention.sliding_window", 8); }},
+      {"sliding_window", Code::kCorrupt, [](GgufBytes& b) { b.f32("llama.attention.sliding_window", 8); }},
+      {"sliding_window", Code::kUnsupported,
+       [](GgufBytes& b) {
+         b.u32("llama.attention.sliding_window", 8).u32("llama.attention.sliding_window_pattern", 2);
+       }},
       {"split", Code::kUnsupported, [](GgufBytes& b) { b.u32("split.count", 3); }},
       {"value heads", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.attention.value_length", 32); }},
       {"rope.freq_base", Code::kCorrupt, [](GgufBytes& b) { b.string("llama.rope.freq_base", "x"); }},
@@ -189,6 +193,21 @@ TEST(GgufModel, HonoursRopeFactorsAndSettingsPerLayer) {
   factors.resize(16);
   tiny.tensors = [&](GgufBytes& out) { out.tensor("rope_freqs.weight", {4}, 0, factors); };
   expect_refused(tiny, Code::kCorrupt, "frequency factor");
+}
+
+TEST(GgufModel, OneWindowForAllLayers) {
+  TinyGguf tiny;
+  const auto plain = open_tiny(tiny);
+  tiny.metadata = [](GgufBytes& b) { b.u32("llama.attention.sliding_window", 8); };
+  const auto model = open_tiny(tiny);
+  ASSERT_TRUE(plain.ok() && model.ok());
+  EXPECT_EQ((*plain)->config.window_at(1), -1);
+  EXPECT_EQ((*model)->config.window, std::vector<int>({8, 8}));
+  EXPECT_NE((*model)->fingerprint, (*plain)->fingerprint);
+  tiny.arch = "qwen2";
+  tiny.qkv_bias = true;
+  tiny.metadata = [](GgufBytes& b) { b.u32("qwen2.attention.sliding_window", 8); };
+  expect_refused(tiny, Code::kUnsupported, "sliding_window");
 }
 
 TEST(GgufModel, YarnEqualsHuggingFaces) {
@@ -252,7 +271,7 @@ TEST(HfConfig, NamesTheSettingThatIsWrong) {
       {"head_dim", 7, Code::kCorrupt, "not even"},
       {"hidden_act", "gelu", Code::kUnsupported, "'gelu'"},
       {"use_sliding_window", true, Code::kUnsupported, "sliding"},
-      {"layer_types", {"full_attention", "sliding_attention"}, Code::kUnsupported, "layer_types"},
+      {"layer_types", {"sliding_attention"}, Code::kCorrupt, "layer_types"},
       {"quantization_config", {{"bits", 4}}, Code::kUnsupported, "quantization_config"},
       {"rms_norm_eps", -1, Code::kCorrupt, "rms_norm_eps"},
       {"tie_word_embeddings", "yes", Code::kCorrupt, "true or false"},
@@ -266,6 +285,40 @@ TEST(HfConfig, NamesTheSettingThatIsWrong) {
     EXPECT_NE(read.error().message.find(c.part), std::string::npos) << read.error().message << " wanted " << c.part;
     EXPECT_EQ(read.error().message.rfind("the-config.json", 0), 0u) << read.error().message;
   }
+}
+
+// What each family makes of the keys about windows, and of those that are missing (Transformers 5).
+TEST(HfConfig, WindowsPerLayer) {
+  const nlohmann::json base = {{"hidden_size", 64},      {"num_attention_heads", 8}, {"intermediate_size", 64},
+                               {"num_hidden_layers", 3}, {"vocab_size", 32},         {"max_position_embeddings", 128}};
+  using Windows = std::vector<int>;
+  const auto read = [&](const char* type, const nlohmann::json& more) {
+    nlohmann::json config = base;
+    config["model_type"] = type;
+    config.update(more);
+    const auto out = read_hf_config(config, "c");
+    return out.ok() ? out->config.window : Windows{out.error().code == Code::kUnsupported ? -2 : -3};
+  };
+  const nlohmann::json mixed = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_EQ(read("mistral", {{"sliding_window", 16}}), Windows({16, 16, 16}));
+  EXPECT_EQ(read("mistral", {{"sliding_window", nullptr}}), Windows());
+  EXPECT_EQ(read("mistral", nlohmann::json::object()), Windows({4096, 4096, 4096}));
+  EXPECT_EQ(read("mistral", {{"sliding_window", 16}, {"layer_types", mixed}}), Windows({-2}));
+  EXPECT_EQ(read("mistral", {{"sliding_window", 0}}), Windows({-3}));
+  EXPECT_EQ(read("llama", {{"sliding_window", 16}}), Windows());
+  EXPECT_EQ(read("llama", {{"sliding_window", 16}, {"use_sliding_window", true}}), Windows({-2}));
+  EXPECT_EQ(read("qwen2", {{"sliding_window", 16}}), Windows());
+  const nlohmann::json on = {{"sliding_window", 16}, {"use_sliding_window", true}};
+  EXPECT_EQ(read("qwen2", on), Windows({-1, -1, -1}));  // the default: from layer 28 on
+  nlohmann::json more = on;
+  more["max_window_layers"] = 1;
+  EXPECT_EQ(read("qwen3", more), Windows({-1, 16, 16}));
+  more["layer_types"] = mixed;
+  EXPECT_EQ(read("qwen2", more), Windows({-1, 16, -1}));
+  more["layer_types"] = {"full_attention"};
+  EXPECT_EQ(read("qwen2", more), Windows({-3}));
+  more["layer_types"] = {"full_attention", "full_attention", "linear_attention"};
+  EXPECT_EQ(read("qwen2", more), Windows({-2}));
 }
 
 class HfFolder : public ::testing::Test {

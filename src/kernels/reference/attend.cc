@@ -51,6 +51,7 @@ void rotate(const AttendShape& shape, const float* rotation, float sign, float* 
 }
 
 bool sees(const KeyMask& mask, int32_t i, int32_t j) {
+  if (mask.reach >= 0 && i - j > mask.reach) return false;
   return j <= i && (mask.window < 0 || i >= mask.dense_from || i - j <= mask.window || j < mask.sink);
 }
 

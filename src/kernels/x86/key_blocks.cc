@@ -102,7 +102,7 @@ void KeyBlocks::arrange(KeyBlock& out) const {
 uint64_t visible_columns(const KeyMask& mask, int64_t i, int64_t block) {
   const int64_t base = block * kBlock;
   const auto column = [base](int64_t pos) { return std::clamp<int64_t>(pos - base, 0, kBlock); };
-  const uint64_t causal = bits(0, column(i + 1));
+  const uint64_t causal = bits(mask.reach < 0 ? 0 : column(i - mask.reach), column(i + 1));
   if (mask.window < 0 || i >= mask.dense_from) return causal;
   return causal & (bits(column(i - mask.window), kBlock) | bits(0, column(mask.sink)));
 }
@@ -114,6 +114,7 @@ BlockRange seen_blocks(std::span<const KvSpan> spans, int64_t high) {
 }
 
 int64_t next_seen(const KeyMask& mask, int64_t low, int64_t high, int64_t block) {
+  if (mask.reach >= 0) block = std::max(block, std::max<int64_t>(low - mask.reach, 0) / kBlock);
   if (mask.window < 0 || high >= mask.dense_from || block * kBlock < mask.sink) return block;
   return std::max(block, std::max<int64_t>(low - mask.window, 0) / kBlock);
 }
