@@ -37,6 +37,10 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
   app.add_option("--chunk", o.chunk_tokens, "prefill rows of one step")->capture_default_str();
   app.add_option("--max-sequences", o.max_sequences, "requests computed at once; more wait")->capture_default_str();
   app.add_option("--page-slots", o.page_slots, "tokens of a KV page")->capture_default_str();
+  app.add_option("--audit", o.audit, "share of the requests that are computed again in full when idle, e.g. 0.01")
+      ->capture_default_str();
+  app.add_option("--audit-limit", o.audit_limit, "switch a policy off at this mean KL of its last 20 audits (0: never)")
+      ->capture_default_str();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 

@@ -40,6 +40,8 @@ struct EngineOptions {
   std::string policy = "sparsex";       // default policy of requests that name none
   std::string placement = "zero-copy";  // or "copy"
   bool cache = true;                    // false: nothing is published or found (for measurements)
+  double audit = 0;        // share of the requests that are computed again in full when the engine is idle (EngineStats)
+  double audit_limit = 0;  // a policy whose last 20 audits have a higher mean KL (nats) is switched off; 0: never
   uint64_t seed = 0;                    // 0: drawn at start; seeds of requests without one
 };
 
@@ -53,6 +55,15 @@ struct ModelInfo {
   std::string reuse_refused;
 };
 
+// What audits found of one policy: distances to the full pass over the same tokens.
+struct AuditStats {
+  std::string policy;
+  uint64_t requests = 0;
+  double kl_first = 0, kl_answer = 0;  // mean KL(full || policy) in nats: at the first token; over the first (at most 8)
+  double top1 = 0;                     // share whose most likely first token is full's
+  bool off = false;                    // audit_limit was crossed: its requests run with `prefix`
+};
+
 // Counters since start, gauges now.
 struct EngineStats {
   int running = 0, waiting = 0;
@@ -60,6 +71,7 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;
   int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
+  std::vector<AuditStats> audits;
   int64_t cached_tokens = 0, cached_runs = 0, evicted_runs = 0;
 };
 

@@ -197,6 +197,10 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->submitted = Clock::now();
   const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
   if (request.policy.name.empty()) request.policy.name = default_policy();
+  if (loop_.policy_off(request.policy.name)) {
+    request.policy = {"prefix", {}};
+    policy = make_policy("prefix", {}).value();
+  }
   sequence->policy = std::move(policy);
   sequence->tokens = request.prompt.ids;
   sequence->prompt_len = static_cast<int32_t>(request.prompt.ids.size());
@@ -262,6 +266,9 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (options.threads < 0 || options.page_slots < 1 || options.chunk_tokens < 1 || options.max_sequences < 1 ||
       options.min_segment < 1) {
     return error(Code::kInvalidArgument, "threads >= 0; page_slots, chunk_tokens, max_sequences and min_segment >= 1");
+  }
+  if (!(options.audit >= 0 && options.audit <= 1) || !(options.audit_limit >= 0)) {
+    return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
   }
   if (options.placement != "zero-copy" && options.placement != "copy") {
     return error(Code::kInvalidArgument, "placement is '{}', not zero-copy or copy", options.placement);

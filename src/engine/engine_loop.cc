@@ -13,6 +13,8 @@ double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+constexpr RequestId kAuditId = ~RequestId{0};
+
 SchedulerOptions scheduler_options(const EngineOptions& o) {
   SchedulerOptions out;
   out.chunk_tokens = o.chunk_tokens;
@@ -28,6 +30,7 @@ EngineLoop::EngineLoop(EngineParts parts)
     : parts_(std::move(parts)),
       scheduler_(scheduler_options(parts_.options), parts_.model->config()),
       driver_(*parts_.model, *parts_.pool),
+      audit_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
       thread_([this] { run(); }) {}
 
 EngineLoop::~EngineLoop() {
@@ -58,11 +61,12 @@ void EngineLoop::run() {
     std::deque<std::function<void()>> tasks;
     {
       std::unique_lock lock(mutex_);
-      if (scheduler_.idle()) wake_.wait(lock, [this] { return stop_ || !inbox_.empty(); });
+      if (scheduler_.idle() && !audit_.waiting()) wake_.wait(lock, [this] { return stop_ || !inbox_.empty(); });
       stop = stop_;
       tasks.swap(inbox_);
     }
     for (auto& task : tasks) task();
+    if (!stop && scheduler_.idle() && audit_.waiting()) start_audit();
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     step();
     update_stats();
@@ -71,6 +75,7 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
+  if (sequence->id != kAuditId) drop_audit();
   answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sequence->request.sampling.stop);
   scheduler_.enqueue(std::move(sequence));
 }
@@ -225,6 +230,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
     if (s.request.first_logits) s.completion.first_logits = s.logits;
+    if (s.request.forced.empty() && s.request.sampling.max_tokens != 0) {
+      if (auto record = audit_.sample(s.request.policy.name, s.usage.reused)) sampled_[s.id] = std::move(record);
+    }
   }
   if (s.request.sampling.max_tokens == 0) {
     end(s, Finish::kLength);
@@ -237,6 +245,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
 void EngineLoop::sample(Sequence& s) {
   const SamplingParams& params = s.request.sampling;
   TokenDelta delta;
+  if (const auto it = sampled_.find(s.id); it != sampled_.end() && it->second->logits.size() < Audit::kTokens)
+    it->second->logits.push_back(s.logits);
   const std::vector<float> raw = params.logprobs >= 0 ? s.logits : std::vector<float>();
   const auto& ends = parts_.model->config().eos_ids;
   int32_t id;
@@ -289,6 +299,18 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   CHECK(sequence);
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
+  if (sequence->id == kAuditId) {
+    end_audit(std::move(sequence->completion));
+    return;
+  }
+  if (const auto it = sampled_.find(sequence->id); it != sampled_.end()) {
+    const Finish finish = sequence->completion.finish;
+    const auto answer = sequence->tokens.begin() + sequence->prompt_len;
+    it->second->prompt.assign(sequence->tokens.begin(), answer);
+    it->second->answer.assign(answer, sequence->tokens.end());
+    if (finish == Finish::kStop || finish == Finish::kLength) audit_.add(std::move(it->second));
+    sampled_.erase(it);
+  }
   {
     std::lock_guard lock(mutex_);
     const PromptUsage& usage = sequence->usage;
@@ -310,11 +332,52 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   sink->on_finish(std::move(completion));
 }
 
+namespace {
+// What the audit's own sequence tells goes nowhere: close() takes its completion.
+class Silence : public TokenSink {
+  void on_tokens(TokenDelta) override {}
+  void on_finish(Completion) override {}
+};
+}  // namespace
+
+// The sampled request again, in full, with its own answer forced. Nothing is found and nothing published.
+void EngineLoop::start_audit() {
+  auditing_ = audit_.take();
+  auto s = std::make_unique<Sequence>();
+  s->id = kAuditId;
+  s->submitted = Clock::now();
+  s->policy = make_policy("full", {}).value();
+  s->request.policy.name = "full";
+  s->request.publish = false;
+  s->request.first_logits = true;
+  s->request.forced = auditing_->answer;
+  s->tokens = s->request.prompt.ids = auditing_->prompt;
+  s->prompt_len = static_cast<int32_t>(s->tokens.size());
+  s->max_len = s->prompt_len + static_cast<int32_t>(auditing_->answer.size());
+  s->sink = std::make_shared<Silence>();
+  add(std::move(s));
+}
+
+// A real request came: the audit makes way.
+void EngineLoop::drop_audit() {
+  if (!auditing_) return;
+  scheduler_.remove(kAuditId);
+  answers_.erase(kAuditId);
+  audit_.finish(std::move(auditing_), {});
+}
+
+void EngineLoop::end_audit(Completion completion) {
+  if (!auditing_) return;
+  const bool whole = !completion.error && completion.all_logits.size() == auditing_->answer.size();
+  audit_.finish(std::move(auditing_), whole ? std::move(completion.all_logits) : std::vector<std::vector<float>>());
+}
+
 void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
   std::lock_guard lock(mutex_);
-  stats_.running = static_cast<int>(scheduler_.running().size());
+  const bool auditing = auditing_ != nullptr;
+  stats_.running = static_cast<int>(scheduler_.running().size()) - (auditing && !scheduler_.running().empty() ? 1 : 0);
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
   stats_.steps = steps_;
@@ -323,6 +386,7 @@ void EngineLoop::update_stats() {
   stats_.cached_tokens = cache.runs().tokens();
   stats_.cached_runs = cache.runs().runs();
   stats_.evicted_runs = cache.evicted();
+  stats_.audits = audit_.stats();
 }
 
 }  // namespace kvilt

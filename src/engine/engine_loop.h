@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "engine/answer.h"
+#include "engine/audit.h"
 #include "engine/content_cache.h"
 #include "forward/driver.h"
 #include "sched/scheduler.h"
@@ -45,6 +46,9 @@ class EngineLoop {
   void clear_cache() { parts_.cache->clear(); }
   bool idle() const { return scheduler_.idle(); }
 
+  // Any thread: the policy was switched off by its audits.
+  bool policy_off(const std::string& policy) const { return audit_.off(policy); }
+
   const EngineParts& parts() const { return parts_; }
 
  private:
@@ -58,6 +62,9 @@ class EngineLoop {
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
   void update_stats();
+  void start_audit();
+  void drop_audit();
+  void end_audit(Completion completion);
 
   EngineParts parts_;
   Scheduler scheduler_;
@@ -65,6 +72,9 @@ class EngineLoop {
   std::vector<RequestId> ended_;  // by this step; taken out after it
   std::unordered_map<RequestId, Answer> answers_;
   uint64_t steps_ = 0;
+  Audit audit_;
+  std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run
+  std::unique_ptr<AuditRecord> auditing_;                                // being computed in full, as kAuditId
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

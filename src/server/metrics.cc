@@ -50,8 +50,8 @@ class Page {
     metric.counter.value = value;
     add(name, help, MetricType::Counter, std::move(metric));
   }
-  void gauge(const char* name, const char* help, double value) {
-    ClientMetric metric = labelled({});
+  void gauge(const char* name, const char* help, double value, Labels extra = {}) {
+    ClientMetric metric = labelled(std::move(extra));
     metric.gauge.value = value;
     add(name, help, MetricType::Gauge, std::move(metric));
   }
@@ -104,6 +104,19 @@ void add_engine(Page& page, const EngineStats& s) {
   page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_runs));
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
                static_cast<double>(s.evicted_runs));
+  const auto audit = [&](const char* name, const char* help, auto value) {
+    for (const AuditStats& a : s.audits) page.gauge(name, help, static_cast<double>(value(a)), {{"policy", a.policy}});
+  };
+  audit("kvilt:audited_requests", "Requests computed again in full (--audit).",
+        [](const AuditStats& a) { return a.requests; });
+  audit("kvilt:audit_kl_first", "Mean KL(full || policy) at the first token, in nats.",
+        [](const AuditStats& a) { return a.kl_first; });
+  audit("kvilt:audit_kl_answer", "Mean KL over the first tokens of the answer (8 at most), in nats.",
+        [](const AuditStats& a) { return a.kl_answer; });
+  audit("kvilt:audit_top1", "Share of audited requests whose most likely first token is the full pass'.",
+        [](const AuditStats& a) { return a.top1; });
+  audit("kvilt:audit_policy_off", "1: the policy crossed --audit-limit and is switched off.",
+        [](const AuditStats& a) { return a.off; });
 }
 
 }  // namespace

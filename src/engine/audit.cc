@@ -1,0 +1,95 @@
+#include "engine/audit.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/divergence.h"
+
+namespace kvilt {
+
+bool Audit::off(const std::string& policy) const {
+  std::lock_guard lock(mutex_);
+  return off_.count(policy) > 0;
+}
+
+std::unique_ptr<AuditRecord> Audit::sample(const std::string& policy, int reused) {
+  if (share_ <= 0 || reused == 0 || policy == "full" || policy == "prefix") return nullptr;
+  if (std::uniform_real_distribution<double>(0, 1)(rng_) >= share_) return nullptr;
+  auto record = std::make_unique<AuditRecord>();
+  record->policy = policy;
+  return record;
+}
+
+void Audit::add(std::unique_ptr<AuditRecord> record) {
+  if (record->logits.empty()) return;
+  if (waiting_.size() >= kWaiting) {
+    ++dropped_;
+    return;
+  }
+  // As many tokens as logits: a request that ended at once is compared at its most likely token.
+  if (record->answer.empty()) record->answer.push_back(most_likely(record->logits[0]));
+  const size_t n = std::min(record->answer.size(), record->logits.size());
+  record->answer.resize(n);
+  record->logits.resize(n);
+  waiting_.push_back(std::move(record));
+}
+
+std::unique_ptr<AuditRecord> Audit::take() {
+  CHECK(waiting());
+  auto record = std::move(waiting_.front());
+  waiting_.pop_front();
+  return record;
+}
+
+void Audit::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full) {
+  if (full.empty()) {
+    if (++record->attempts < kAttempts && waiting_.size() < kWaiting) {
+      waiting_.push_back(std::move(record));
+    } else {
+      ++dropped_;
+    }
+    return;
+  }
+  CHECK(full.size() == record->logits.size());
+  Sums& sums = sums_[record->policy];
+  double answer = 0, first = 0;
+  for (size_t i = 0; i < full.size(); ++i) {
+    const Reference reference(std::move(full[i]));
+    const double kl = reference.kl(record->logits[i]);
+    answer += kl;
+    if (i > 0) continue;
+    first = kl;
+    sums.top1 += reference.top() == most_likely(record->logits[0]) ? 1 : 0;
+  }
+  ++sums.requests;
+  sums.tokens += record->logits.size();
+  sums.kl_first += first;
+  sums.kl_answer += answer / static_cast<double>(record->logits.size());
+  sums.recent.push_back(first);
+  if (sums.recent.size() > kRecent) sums.recent.pop_front();
+  const double recent =
+      std::accumulate(sums.recent.begin(), sums.recent.end(), 0.0) / static_cast<double>(sums.recent.size());
+  spdlog::info("audit: {}: KL {:.4f} at the first token of {} prompt tokens; mean of the last {}: {:.4f}",
+               record->policy, first, record->prompt.size(), sums.recent.size(), recent);
+  if (limit_ <= 0 || sums.recent.size() < kRecent || recent <= limit_) return;
+  std::lock_guard lock(mutex_);
+  if (off_.insert(record->policy).second) {
+    spdlog::warn("audit: policy {} is switched off: mean KL {:.4f} over its last {} audits is above {:.4f}",
+                 record->policy, recent, kRecent, limit_);
+  }
+}
+
+std::vector<AuditStats> Audit::stats() const {
+  std::vector<AuditStats> out;
+  for (const auto& [policy, sums] : sums_) {
+    const auto n = static_cast<double>(std::max<uint64_t>(1, sums.requests));
+    out.push_back({policy, sums.requests, sums.kl_first / n, sums.kl_answer / n, static_cast<double>(sums.top1) / n,
+                   off(policy)});
+  }
+  return out;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,70 @@
+// engine/audit.h: what approximate reuse costs, measured on a sample of the real requests.
+// Role:       keeps a sampled request's distributions at its first tokens; when the engine is idle the loop computes the same
+//             tokens in full, and the KL between both is known, per policy. A policy whose recent mean crosses a limit is
+//             switched off.
+// Invariants: nothing is computed while a request runs or waits: an audit that is under way when one comes is dropped and
+//             tried again later. Requests that reused nothing, that are exact, or that are evaluations are never sampled.
+// Threads:    the engine thread, but for off(), which any thread may ask.
+// Cost:       V floats kept for each of the first kTokens tokens of a sampled request (0.6 MB each at V = 151,936), for at
+//             most kWaiting requests; a full prefill each, when idle.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvilt/engine.h"
+
+namespace kvilt {
+
+// A sampled request: its prompt, what it answered, and the logits that it chose from.
+struct AuditRecord {
+  std::string policy;
+  std::vector<int32_t> prompt, answer;
+  std::vector<std::vector<float>> logits;
+  int attempts = 0;
+};
+
+class Audit {
+ public:
+  static constexpr size_t kTokens = 8, kWaiting = 4, kRecent = 20;
+  static constexpr int kAttempts = 3;
+
+  // share: of the requests, 0 to 1. limit: mean KL in nats at the first token over kRecent audits; 0: none.
+  Audit(double share, double limit, uint64_t seed) : share_(share), limit_(limit), rng_(seed) {}
+
+  bool off(const std::string& policy) const;
+
+  // Whether the request whose prefill just ended is sampled: null if not.
+  std::unique_ptr<AuditRecord> sample(const std::string& policy, int reused);
+  void add(std::unique_ptr<AuditRecord> record);  // its request ended; dropped when kWaiting wait already
+
+  bool waiting() const { return !waiting_.empty(); }
+  std::unique_ptr<AuditRecord> take();  // REQUIRES: waiting()
+  // full: the full pass' logits for the same tokens; empty: it was interrupted, and is tried again.
+  void finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full);
+
+  std::vector<AuditStats> stats() const;
+
+ private:
+  struct Sums {
+    uint64_t requests = 0, tokens = 0, top1 = 0;
+    double kl_first = 0, kl_answer = 0;
+    std::deque<double> recent;  // KL at the first token
+  };
+  const double share_, limit_;
+  std::mt19937_64 rng_;
+  std::deque<std::unique_ptr<AuditRecord>> waiting_;
+  std::map<std::string, Sums> sums_;
+  uint64_t dropped_ = 0;
+  mutable std::mutex mutex_;
+  std::set<std::string> off_;  // guarded by mutex_
+};
+
+}  // namespace kvilt
