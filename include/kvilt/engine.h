@@ -40,9 +40,9 @@ struct EngineOptions {
   std::string policy = "sparsex";       // default policy of requests that name none
   std::string placement = "zero-copy";  // or "copy"
   bool cache = true;                    // false: nothing is published or found (for measurements)
-  double audit = 0;        // share of the requests that are computed again in full when the engine is idle (EngineStats)
+  double audit = 0;  // share of the requests that are computed again in full when the engine is idle (EngineStats)
   double audit_limit = 0;  // a policy whose last 20 audits have a higher mean KL (nats) is switched off; 0: never
-  uint64_t seed = 0;                    // 0: drawn at start; seeds of requests without one
+  uint64_t seed = 0;       // 0: drawn at start; seeds of requests without one
 };
 
 struct ModelInfo {
@@ -59,9 +59,10 @@ struct ModelInfo {
 struct AuditStats {
   std::string policy;
   uint64_t requests = 0;
-  double kl_first = 0, kl_answer = 0;  // mean KL(full || policy) in nats: at the first token; over the first (at most 8)
-  double top1 = 0;                     // share whose most likely first token is full's
-  bool off = false;                    // audit_limit was crossed: its requests run with `prefix`
+  double kl_first = 0,
+         kl_answer = 0;  // mean KL(full || policy) in nats: at the first token; over the first (at most 8)
+  double top1 = 0;       // share whose most likely first token is full's
+  bool off = false;      // audit_limit was crossed: its requests run with `prefix`
 };
 
 // Counters since start, gauges now.
