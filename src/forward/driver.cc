@@ -1,6 +1,7 @@
 #include "forward/driver.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -190,11 +191,33 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
     gather(out, s.x.view(), s.x_next);
     std::swap(s.x, s.x_next);
   }
-  const MatmulJob job = model_.layer(l).o.job(s.x.view(), true);
   out.all = true;
   s.rows = std::move(out);
-  linear(chunks, s.rows, s.attended.view(), {&job, 1});
+  add_to_residual(chunks, model_.layer(l).o, model_.layer(l).post_attn_norm, s.attended.view());
   feed_forward(chunks, l);
+}
+
+// x += input . W^T, or where there is a norm x += norm(input . W^T).
+void Driver::add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last, const std::vector<float>& norm,
+                             Mat<const float> input) {
+  Scratch& s = *scratch_;
+  const Mat<float> x = s.x.view();
+  if (norm.empty()) {
+    const MatmulJob job = last.job(x, true);
+    return linear(chunks, s.rows, input, {&job, 1});
+  }
+  const Mat<float> y = s.normed.reshape(x.rows, x.cols);
+  const MatmulJob job = last.job(y);
+  linear(chunks, s.rows, input, {&job, 1});
+  model_.backend().rms_norm(y, norm.data(), model_.config().rms_eps, y, pool_);
+  constexpr int64_t kRows = 16;
+  pool_.parallel_for((x.rows + kRows - 1) / kRows, [&](int64_t part, int) {
+    for (int64_t r = part * kRows; r < std::min(x.rows, (part + 1) * kRows); ++r) {
+      float* to = x.row(r);
+      const float* from = y.row(r);
+      for (int64_t i = 0; i < x.cols; ++i) to[i] += from[i];
+    }
+  });
 }
 
 // q of `query` rows (turned by RoPE) into s.q; k and v of `write` rows into the page tables.
@@ -388,9 +411,12 @@ void Driver::feed_forward(std::span<Chunk> chunks, int l) {
   const Mat<float> gate = s.gate.reshape(rows, c.F), up = s.up.reshape(rows, c.F);
   const MatmulJob jobs[] = {w.gate.job(gate), w.up.job(up)};
   linear(chunks, s.rows, s.normed.view(), jobs);
-  model_.backend().silu_mul(gate, up, pool_);
-  const MatmulJob down = w.down.job(s.x.view(), true);
-  linear(chunks, s.rows, gate, {&down, 1});
+  if (c.gate == Gate::kGeluTanh) {
+    model_.backend().gelu_mul(gate, up, pool_);
+  } else {
+    model_.backend().silu_mul(gate, up, pool_);
+  }
+  add_to_residual(chunks, w.down, w.post_ffn_norm, gate);
 }
 
 // K and V of W(l) are stored, the probe rows look, and the hidden states wait for the next band.
@@ -434,7 +460,11 @@ void Driver::logits(std::span<Chunk> chunks) {
   const MatmulJob job = model_.lm_head().job(out);
   linear(chunks, wanted, s.normed.view(), {&job, 1});
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i].logits) std::copy_n(out.row(wanted.first[i]), c.V, chunks[i].logits);
+    if (!chunks[i].logits) continue;
+    std::copy_n(out.row(wanted.first[i]), c.V, chunks[i].logits);
+    if (const float cap = c.final_softcap; cap > 0) {
+      for (int v = 0; v < c.V; ++v) chunks[i].logits[v] = cap * std::tanh(chunks[i].logits[v] / cap);
+    }
   }
 }
 

@@ -3,7 +3,9 @@
 //
 // One run() takes chunks (parts of bands of several sequences) that share the layers [layer_begin, layer_end) and does:
 //   for each layer:  norm; q of the rows that leave it, k and v of the rows it writes; q/k norm; rope
-//                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per sequence and KV head;   x += FFN(norm(x))
+//                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per
+//                    sequence and KV head;   x += FFN(norm(x))
+//                    (a model with post_norms: x += norm(Wo attend(q, spans));   x += norm(FFN(norm(x))))
 //   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
 // Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
 //             thread count.
@@ -74,6 +76,8 @@ class Driver {
   void look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTask> heads, std::vector<double>& score);
   void store(Chunk& chunk, const FreshRows& rows);
   void feed_forward(std::span<Chunk> chunks, int l);
+  void add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last, const std::vector<float>& norm,
+                       Mat<const float> input);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
 

@@ -14,6 +14,14 @@ std::vector<float> as_floats(const Tensor& tensor) {
   return out;
 }
 
+std::vector<float> norm_weights(const Tensor& tensor, const ModelConfig& config) {
+  std::vector<float> out = as_floats(tensor);
+  if (config.norms_plus_one) {
+    for (float& w : out) w += 1;
+  }
+  return out;
+}
+
 PreparedLinear prepare_linear(const LinearWeights& from, const Backend& backend, ThreadPool& pool) {
   return {backend.pack({from.w.data, from.w.dtype, from.w.rows, from.w.cols}, pool), as_floats(from.bias)};
 }
@@ -31,10 +39,13 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
   };
   for (const LayerWeights& from : weights.layers) {
     PreparedLayer layer;
-    layer.attn_norm = as_floats(from.attn_norm);
-    layer.ffn_norm = as_floats(from.ffn_norm);
-    layer.q_norm = as_floats(from.q_norm);
-    layer.k_norm = as_floats(from.k_norm);
+    const std::pair<std::vector<float>*, const Tensor*> norms[] = {{&layer.attn_norm, &from.attn_norm},
+                                                                   {&layer.ffn_norm, &from.ffn_norm},
+                                                                   {&layer.post_attn_norm, &from.post_attn_norm},
+                                                                   {&layer.post_ffn_norm, &from.post_ffn_norm},
+                                                                   {&layer.q_norm, &from.q_norm},
+                                                                   {&layer.k_norm, &from.k_norm}};
+    for (const auto& [to, source] : norms) *to = norm_weights(*source, file->config);
     const std::pair<PreparedLinear*, const LinearWeights*> linears[] = {
         {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
         {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};
@@ -45,7 +56,7 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
     model->layers_.push_back(std::move(layer));
     if (progress) progress(static_cast<double>(model->layers_.size()) / static_cast<double>(weights.layers.size() + 1));
   }
-  model->final_norm_ = as_floats(weights.final_norm);
+  model->final_norm_ = norm_weights(weights.final_norm, file->config);
   model->lm_head_ = prepare_linear(weights.lm_head, backend, pool);
   count(model->lm_head_);
   if (!file->config.tied_embeddings) model->parameters_ += weights.embedding.rows * weights.embedding.cols;
@@ -59,11 +70,15 @@ void PreparedModel::embed(int32_t token, float* x) const {
   CHECK(token >= 0 && token < table.rows);
   dequantize(table.dtype, table.data + static_cast<size_t>(token) * table.row_bytes(), static_cast<size_t>(table.cols),
              x);
+  if (const float scale = file_->config.embedding_scale; scale != 1) {
+    for (int64_t i = 0; i < table.cols; ++i) x[i] *= scale;
+  }
 }
 
 AttendShape PreparedModel::attend_shape(DType kv) const {
   const ModelConfig& c = config();
-  return {c.H / c.G, c.E, 1.0f / std::sqrt(static_cast<float>(c.E)), kv, c.rope.pairs, c.rope.rotary_dim};
+  const float scale = c.attention_scale > 0 ? c.attention_scale : 1.0f / std::sqrt(static_cast<float>(c.E));
+  return {c.H / c.G, c.E, scale, kv, c.rope.pairs, c.rope.rotary_dim};
 }
 
 }  // namespace kvilt

@@ -23,8 +23,9 @@ struct PreparedLinear {
 };
 
 struct PreparedLayer {
-  std::vector<float> attn_norm, ffn_norm;  // D
-  std::vector<float> q_norm, k_norm;       // E, or empty
+  std::vector<float> attn_norm, ffn_norm;            // D
+  std::vector<float> post_attn_norm, post_ffn_norm;  // D, or empty
+  std::vector<float> q_norm, k_norm;                 // E, or empty
   PreparedLinear q, k, v, o, gate, up, down;
 };
 

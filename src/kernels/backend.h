@@ -130,6 +130,9 @@ class Backend {
   // y = w . x, plain fp32, summed over w's columns in order: few rows mixed into others (forward/carry.h). On the caller.
   virtual void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const = 0;
 
+  // gate = gelu(gate) * up, with gelu's tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+  virtual void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
+
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
 

@@ -237,17 +237,23 @@ TEST_P(BackendTest, NormsEqualReference) {
   }
 }
 
-TEST_P(BackendTest, SiluEqualsReference) {
+// What the activations are, in double and from their definitions.
+double silu_of(double x) { return x / (1 + std::exp(-x)); }
+double gelu_of(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
   for (const int64_t cols : {1, 9, 64, 333}) {
     auto gate = random_floats(static_cast<size_t>(3 * cols), 1);
     const auto up = random_floats(static_cast<size_t>(3 * cols), 2);
     for (size_t i = 0; i < gate.size(); i += 3) gate[i] *= 20;
     gate[0] = 200, gate[gate.size() - 1] = -200;
-    auto expected = gate;
-    backend().silu_mul(Mat<float>(gate.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
-    reference::backend().silu_mul(Mat<float>(expected.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
+    auto silu = gate, gelu = gate;
+    backend().silu_mul(Mat<float>(silu.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
+    backend().gelu_mul(Mat<float>(gelu.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
     for (size_t i = 0; i < gate.size(); ++i) {
-      EXPECT_NEAR(gate[i], expected[i], 1e-6 + 1e-6 * std::fabs(expected[i])) << i;
+      const double want_silu = silu_of(gate[i]) * up[i], want_gelu = gelu_of(gate[i]) * up[i];
+      EXPECT_NEAR(silu[i], want_silu, 1e-6 + 1e-6 * std::fabs(want_silu)) << gate[i];
+      EXPECT_NEAR(gelu[i], want_gelu, 1e-6 + 1e-6 * std::fabs(want_gelu)) << gate[i];
     }
   }
 }

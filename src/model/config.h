@@ -11,6 +11,8 @@
 
 namespace kvilt {
 
+enum class Gate : uint8_t { kSilu, kGeluTanh };  // what the FFN's gate goes through
+
 struct ModelConfig {
   std::string arch;  // "llama", "mistral", "qwen2", ...: docs/architectures.md
   std::string name;  // for people
@@ -20,6 +22,12 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm over E of each q and k head before RoPE
   bool tied_embeddings = false;
   std::vector<int> window;  // per layer: a row sees its own position and window - 1 before it; -1: all. Empty: all -1
+  Gate gate = Gate::kSilu;
+  bool post_norms = false;      // gemma: a norm behind attention and one behind the FFN, before they join the residual
+  bool norms_plus_one = false;  // a norm's stored weight w stands for 1 + w
+  float embedding_scale = 1;    // multiplies the token's embedding
+  float attention_scale = 0;    // of scores; 0: 1 / sqrt(E)
+  float final_softcap = 0;      // c: logits become c tanh(logits / c); 0: none
   RopeConfig rope;
   RopeConfig local_rope;              // gemma3: of the layers that local_layers names
   std::vector<uint8_t> local_layers;  // per layer, 1: local_rope; empty: rope everywhere

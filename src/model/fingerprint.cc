@@ -31,7 +31,11 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
   hash.add(config.arch);
   for (const int size : {config.D, config.H, config.G, config.E, config.F, config.L, config.V}) add_value(hash, size);
   add_value(hash, config.rms_eps);
-  for (const bool flag : {config.qk_norm, config.tied_embeddings, config.rope.length_dependent}) add_value(hash, flag);
+  for (const bool flag : {config.qk_norm, config.tied_embeddings, config.rope.length_dependent, config.post_norms,
+                          config.norms_plus_one, config.gate == Gate::kGeluTanh})
+    add_value(hash, flag);
+  for (const float scale : {config.embedding_scale, config.attention_scale, config.final_softcap})
+    add_value(hash, scale);
   for (const int window : config.window) add_value(hash, window);
   add_rope(hash, config.rope);
   for (const uint8_t local : config.local_layers) add_value(hash, local);

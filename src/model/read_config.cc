@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
+#include <tuple>
 
 #include "base/error.h"
 #include "model/fields.h"
@@ -42,6 +44,7 @@ constexpr Architecture kArchitectures[] = {
     {"mistral", RopePairs::kInterleaved, false, false, WindowRule::kAll},  // GGUF calls it llama
     {"qwen2", RopePairs::kHalves, false, true, WindowRule::kByLayer},
     {"qwen3", RopePairs::kHalves, true, false, WindowRule::kByLayer},
+    {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
 };
 
 Result<const Architecture*> find_architecture(const std::string& name, const std::string& where) {
@@ -73,11 +76,11 @@ int head_dim(Fields& fields, const char* key, const ModelConfig& config) {
 }
 
 // What changes the arithmetic of a Hugging Face model in ways this build does not do.
-void refuse_hf_extras(Fields& fields, const nlohmann::json& config) {
+void refuse_hf_extras(Fields& fields, const Architecture& arch) {
   const auto refuse = [&](const std::string& what) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
   };
-  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu") {
+  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu" && arch.name != "gemma3") {
     refuse("hidden_act '" + printable(act) + "'");
   }
   if (fields.has("quantization_config")) refuse("a quantised checkpoint (quantization_config); use GGUF");
@@ -128,21 +131,31 @@ std::vector<double> number_list(const nlohmann::json& object, const char* key) {
   return out;
 }
 
-// Settings stand in "rope_scaling" beside a top-level rope_theta, or (newer files) all in "rope_parameters".
-RopeSettings hf_rope(Fields& fields, const nlohmann::json& config, ModelConfig& model) {
+// The first of `keys` that is there and no null, which must be an object; else an empty one.
+const nlohmann::json& object_of(Fields& fields, const nlohmann::json& config, std::span<const char* const> keys) {
   static const nlohmann::json kNothing = nlohmann::json::object();
-  const nlohmann::json* object = &kNothing;
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+  for (const char* key : keys) {
     const auto it = config.find(key);
     if (it == config.end() || it->is_null()) continue;
-    if (!it->is_object()) fields.fail(error(Code::kCorrupt, "{}: '{}' is not an object", fields.where(), key));
-    if (it->is_object()) object = &*it;
+    if (it->is_object()) return *it;
+    fields.fail(error(Code::kCorrupt, "{}: '{}' is not an object", fields.where(), key));
     break;
   }
-  Fields rope(*object, fields.where() + ": RoPE settings");
+  return kNothing;
+}
+
+// Settings stand in "rope_scaling" beside a top-level rope_theta, or (newer files) all in "rope_parameters".
+const nlohmann::json& hf_rope_object(Fields& fields, const nlohmann::json& config) {
+  static constexpr const char* kKeys[] = {"rope_parameters", "rope_scaling"};
+  return object_of(fields, config, kKeys);
+}
+
+// theta: where the object names none.
+RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta, ModelConfig& model) {
+  Fields rope(object, fields.where() + ": RoPE settings");
   RopeSettings s;
   s.head_dim = model.E;
-  s.theta = rope.number_or("rope_theta", fields.number_or("rope_theta", 10000, 1, kMaxTheta), 1, kMaxTheta);
+  s.theta = rope.number_or("rope_theta", theta, 1, kMaxTheta);
   const double partial = fields.number_or("partial_rotary_factor", 1, 0, 1);
   s.rotary_dim = static_cast<int>(model.E * rope.number_or("partial_rotary_factor", partial, 0, 1));
   const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
@@ -151,7 +164,7 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& config, ModelConfig& 
   } else {
     fields.fail(error(Code::kUnsupported, "{}: RoPE type '{}'", fields.where(), printable(kind)));
   }
-  if (object->contains("mrope_section")) {
+  if (object.contains("mrope_section")) {
     fields.fail(error(Code::kUnsupported, "{}: multi-dimensional RoPE (mrope_section)", fields.where()));
   }
   const double original = fields.number_or("original_max_position_embeddings", model.context, 1, kMaxContext);
@@ -166,7 +179,7 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& config, ModelConfig& 
   s.mscale = optional_number(rope, "mscale");
   s.mscale_all_dim = optional_number(rope, "mscale_all_dim");
   if (s.scaling == RopeScaling::kLongRope) {
-    s.divisors = number_list(*object, "short_factor");
+    s.divisors = number_list(object, "short_factor");
     if (s.divisors.empty()) fields.fail(error(Code::kCorrupt, "{}: LongRoPE without short_factor", fields.where()));
     // Beyond it the long factors would hold, at every position: see RopeConfig::length_dependent.
     model.context = static_cast<int>(std::min<double>(model.context, s.original_context));
@@ -222,6 +235,102 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
   return s;
 }
 
+// ---- gemma3 -------------------------------------------------------------------------------------------------------
+
+constexpr int kGemmaHeadDim = 256, kGemmaScalar = 256, kGemmaWindow = 4096;  // Transformers' where a file names none
+constexpr int kGemmaPeriod = 6;                                              // every sixth layer is global
+constexpr double kGemmaTheta = 1e6, kGemmaLocalTheta = 1e4;
+constexpr int kGemma27BLayers =
+    62;  // the one size whose scores are not scaled by the head size; a GGUF does not say it
+
+// What no file says.
+void gemma3_arithmetic(ModelConfig& model) {
+  model.gate = Gate::kGeluTanh;
+  model.post_norms = true;
+  model.embedding_scale = std::sqrt(static_cast<float>(model.D));
+}
+
+float attention_scale_of(double scalar) { return static_cast<float>(1 / std::sqrt(scalar)); }
+
+// Local layers look through a window and have a RoPE of their own.
+void set_local_layers(ModelConfig& model, std::vector<uint8_t> local, int window) {
+  for (const uint8_t is_local : local) model.window.push_back(is_local ? window : -1);
+  model.local_layers = std::move(local);
+}
+
+std::vector<uint8_t> every_nth_is_global(int L, int64_t n) {
+  std::vector<uint8_t> local;
+  for (int64_t l = 1; l <= L; ++l) local.push_back(l % n != 0);
+  return local;
+}
+
+// The default RoPE beside a scaled one.
+RopeSettings unscaled(const RopeSettings& from) {
+  RopeSettings s;
+  s.pairs = from.pairs;
+  s.head_dim = from.head_dim;
+  s.rotary_dim = from.rotary_dim;
+  return s;
+}
+
+void read_hf_gemma3(Fields& fields, const nlohmann::json& config, ModelConfig& model) {
+  const auto refuse = [&](const std::string& what) {
+    fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
+  };
+  gemma3_arithmetic(model);
+  model.norms_plus_one = true;
+  const std::string act = fields.text_or("hidden_activation", "gelu_pytorch_tanh");
+  if (act != "gelu_pytorch_tanh") refuse("hidden_activation '" + printable(act) + "'");
+  if (fields.has("attn_logit_softcapping")) refuse("attn_logit_softcapping");
+  if (fields.flag_or("use_bidirectional_attention", false)) refuse("use_bidirectional_attention");
+  model.attention_scale = attention_scale_of(fields.number_or("query_pre_attn_scalar", kGemmaScalar, 1, kMaxWidth));
+  model.final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, kMaxFactor));
+  const auto period = fields.integer_or("sliding_window_pattern", kGemmaPeriod, 1, kMaxLayers);
+  const auto window = static_cast<int>(fields.integer_or("sliding_window", kGemmaWindow, 1, kMaxContext));
+  std::vector<uint8_t> local = every_nth_is_global(model.L, period);
+  if (const auto types = config.find("layer_types"); types != config.end() && !types->is_null()) {
+    if (!types->is_array() || types->size() != local.size()) {
+      return fields.fail(
+          error(Code::kCorrupt, "{}: 'layer_types' must be a list of {} texts", fields.where(), model.L));
+    }
+    for (size_t l = 0; l < local.size(); ++l) {
+      local[l] = (*types)[l] == "sliding_attention";
+      if (!local[l] && (*types)[l] != "full_attention")
+        return refuse("a layer type other than full_attention and sliding_attention (layer_types)");
+    }
+  }
+  set_local_layers(model, std::move(local), window);
+}
+
+// Global and local. Newer files have an object for each in rope_parameters; older ones rope_theta, rope_scaling and
+// rope_local_base_freq.
+std::pair<RopeSettings, RopeSettings> hf_gemma3_ropes(Fields& fields, const nlohmann::json& config,
+                                                      ModelConfig& model) {
+  static constexpr const char* kFull[] = {"full_attention"};
+  static constexpr const char* kSliding[] = {"sliding_attention"};
+  const double theta = fields.number_or("rope_theta", kGemmaTheta, 1, kMaxTheta);
+  const double local_theta = fields.number_or("rope_local_base_freq", kGemmaLocalTheta, 1, kMaxTheta);
+  const nlohmann::json& object = hf_rope_object(fields, config);
+  const bool nested = object.contains(kFull[0]) || object.contains(kSliding[0]);
+  const RopeSettings global = hf_rope(fields, nested ? object_of(fields, object, kFull) : object, theta, model);
+  if (!nested) {
+    RopeSettings local = unscaled(global);
+    local.theta = local_theta;
+    return {global, local};
+  }
+  return {global, hf_rope(fields, object_of(fields, object, kSliding), local_theta, model)};
+}
+
+void read_gguf_gemma3(Fields& fields, ModelConfig& model) {
+  gemma3_arithmetic(model);
+  const int scalar = model.L == kGemma27BLayers ? model.D / model.H : model.E;
+  model.attention_scale = attention_scale_of(scalar);
+  model.final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, kMaxFactor));
+  const auto window = static_cast<int>(fields.integer_or("attention.sliding_window", 0, 0, kMaxContext));
+  const int64_t period = fields.integer_or("attention.sliding_window_pattern", kGemmaPeriod, 1, kMaxLayers);
+  if (window > 0) set_local_layers(model, every_nth_is_global(model.L, period), window);
+}
+
 // llama files (mistral is one of them) may name one window for all layers; whatever else names one is not known here.
 std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
   const int64_t window = fields.integer_or("attention.sliding_window", 0, 0, kMaxContext);
@@ -241,7 +350,12 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   Fields fields(config, where);
   const std::string type = fields.text_or("model_type", "");
   KVILT_TRY(fields.status());
-  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, where));
+  if (type == "gemma3") {
+    return error(Code::kUnsupported, "{}: a multimodal gemma3; this build runs its text part as GGUF, or gemma3_text",
+                 where);
+  }
+  KVILT_ASSIGN(const Architecture* arch, find_architecture(type == "gemma3_text" ? "gemma3" : type, where));
+  const bool gemma3 = arch->name == "gemma3";
   ReadConfig out;
   ModelConfig& model = out.config;
   const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };
@@ -250,22 +364,32 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   model.D = size("hidden_size", kMaxWidth);
   model.H = size("num_attention_heads", kMaxHeads);
   model.G = static_cast<int>(fields.integer_or("num_key_value_heads", model.H, 1, kMaxHeads));
-  model.E = head_dim(fields, "head_dim", model);
+  model.E = gemma3 ? static_cast<int>(fields.integer_or("head_dim", kGemmaHeadDim, 2, kMaxHeadDim))
+                   : head_dim(fields, "head_dim", model);
   model.F = size("intermediate_size", kMaxWidth);
   model.L = size("num_hidden_layers", kMaxLayers);
   model.V = size("vocab_size", kMaxVocab);
   model.context = size("max_position_embeddings", kMaxContext);
   model.rms_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0, 1));
   model.qk_norm = arch->qk_norm;
-  model.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+  model.tied_embeddings = fields.flag_or("tie_word_embeddings", gemma3);
   const bool attention_bias = fields.flag_or("attention_bias", false);
   out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
-  refuse_hf_extras(fields, config);
-  model.window = hf_windows(fields, config, *arch, model.L);
-  const RopeSettings rope = hf_rope(fields, config, model);
+  refuse_hf_extras(fields, *arch);
+  RopeSettings rope, local;
+  if (gemma3) {
+    read_hf_gemma3(fields, config, model);
+    std::tie(rope, local) = hf_gemma3_ropes(fields, config, model);
+  } else {
+    model.window = hf_windows(fields, config, *arch, model.L);
+    rope = hf_rope(fields, hf_rope_object(fields, config), fields.number_or("rope_theta", 10000, 1, kMaxTheta), model);
+  }
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));
   KVILT_ASSIGN(model.rope, make_rope(rope, where));
+  if (gemma3) {
+    KVILT_ASSIGN(model.local_rope, make_rope(local, where));
+  }
   return out;
 }
 
@@ -301,7 +425,12 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
     fields.fail(
         error(Code::kUnsupported, "{}: '{}.expert_count' is set; this build runs dense models only", where, type));
   }
-  model.window = gguf_windows(fields, type, model.L);
+  const bool gemma3 = arch->name == "gemma3";
+  if (gemma3) {
+    read_gguf_gemma3(fields, model);
+  } else {
+    model.window = gguf_windows(fields, type, model.L);
+  }
   const StoredTensor* embedding = gguf.tensors.find("token_embd.weight");
   if (!embedding)
     return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' is missing (a vocabulary without a model?)", where);
@@ -309,9 +438,14 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
     return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' has {} rows", where, embedding->rows);
   model.V = static_cast<int>(embedding->rows);
   const RopeSettings rope = gguf_rope(fields, gguf, *arch, model);
+  RopeSettings local = unscaled(rope);
+  if (gemma3) local.theta = fields.number_or("rope.freq_base_swa", kGemmaLocalTheta, 1, kMaxTheta);
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));
   KVILT_ASSIGN(model.rope, make_rope(rope, where));
+  if (gemma3) {
+    KVILT_ASSIGN(model.local_rope, make_rope(local, where));
+  }
   return out;
 }
 

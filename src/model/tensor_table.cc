@@ -36,17 +36,28 @@ constexpr Names kEmbedding = {"token_embd", "model.embed_tokens"};
 constexpr Names kFinalNorm = {"output_norm", "model.norm"};
 constexpr Names kLmHead = {"output", "lm_head"};
 
+enum class When : uint8_t { kAlways, kQkNorm, kPostNorms, kNoPostNorms };
+
+bool holds(When when, const ModelConfig& config) {
+  if (when == When::kQkNorm) return config.qk_norm;
+  return when == When::kAlways || config.post_norms == (when == When::kPostNorms);
+}
+
 struct NormRow {
   Tensor LayerWeights::*member;
   Names names;
   Dim cols;
-  bool qk_norm;  // only with config.qk_norm
+  When when;
 };
 constexpr NormRow kNorms[] = {
-    {&LayerWeights::attn_norm, {"attn_norm", "input_layernorm"}, Dim::kD, false},
-    {&LayerWeights::ffn_norm, {"ffn_norm", "post_attention_layernorm"}, Dim::kD, false},
-    {&LayerWeights::q_norm, {"attn_q_norm", "self_attn.q_norm"}, Dim::kE, true},
-    {&LayerWeights::k_norm, {"attn_k_norm", "self_attn.k_norm"}, Dim::kE, true},
+    {&LayerWeights::attn_norm, {"attn_norm", "input_layernorm"}, Dim::kD, When::kAlways},
+    {&LayerWeights::q_norm, {"attn_q_norm", "self_attn.q_norm"}, Dim::kE, When::kQkNorm},
+    {&LayerWeights::k_norm, {"attn_k_norm", "self_attn.k_norm"}, Dim::kE, When::kQkNorm},
+    // Hugging Face's name of the FFN's own norm says where it stands: behind attention, or before the FFN.
+    {&LayerWeights::ffn_norm, {"ffn_norm", "post_attention_layernorm"}, Dim::kD, When::kNoPostNorms},
+    {&LayerWeights::ffn_norm, {"ffn_norm", "pre_feedforward_layernorm"}, Dim::kD, When::kPostNorms},
+    {&LayerWeights::post_attn_norm, {"post_attention_norm", "post_attention_layernorm"}, Dim::kD, When::kPostNorms},
+    {&LayerWeights::post_ffn_norm, {"post_ffw_norm", "post_feedforward_layernorm"}, Dim::kD, When::kPostNorms},
 };
 
 struct LinearRow {
@@ -87,7 +98,7 @@ class Binder {
     const std::string prefix = fmt::format("{}{}.", kLayerPrefix[style_], l);
     LayerWeights layer;
     for (const NormRow& row : kNorms) {
-      if (row.qk_norm && !request_.config.qk_norm) continue;
+      if (!holds(row.when, request_.config)) continue;
       layer.*row.member = take(prefix + std::string(row.names[style_]) + ".weight", Dim::kOne, row.cols, true);
     }
     for (const LinearRow& row : kLinears) {

@@ -28,12 +28,13 @@ struct LinearWeights {
 };
 
 struct LayerWeights {
-  Tensor attn_norm;              // 1 x D
-  LinearWeights q, k, v;         // (H*E) x D, (G*E) x D, (G*E) x D
-  Tensor q_norm, k_norm;         // 1 x E, with config.qk_norm
-  LinearWeights o;               // D x (H*E)
-  Tensor ffn_norm;               // 1 x D
-  LinearWeights gate, up, down;  // F x D, F x D, D x F
+  Tensor attn_norm;                      // 1 x D
+  LinearWeights q, k, v;                 // (H*E) x D, (G*E) x D, (G*E) x D
+  Tensor q_norm, k_norm;                 // 1 x E, with config.qk_norm
+  LinearWeights o;                       // D x (H*E)
+  Tensor ffn_norm;                       // 1 x D
+  Tensor post_attn_norm, post_ffn_norm;  // 1 x D, with config.post_norms
+  LinearWeights gate, up, down;          // F x D, F x D, D x F
 };
 
 struct ModelWeights {

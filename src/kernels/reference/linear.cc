@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "base/check.h"
@@ -35,6 +36,17 @@ void normalize(const float* x, int64_t count, const float* weight, float eps, fl
   const double mean_square = dot(x, x, count) / static_cast<double>(count);
   const double inverse = 1 / std::sqrt(mean_square + static_cast<double>(eps));
   for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(x[i] * inverse) * weight[i];
+}
+
+// gate = act(gate) * up.
+template <class Activation>
+void gate_rows(Mat<float> gate, Mat<const float> up, ThreadPool& pool, Activation act) {
+  CHECK(gate.rows == up.rows && gate.cols == up.cols);
+  pool.parallel_for(gate.rows, [&](int64_t r, int) {
+    for (int64_t c = 0; c < gate.cols; ++c) {
+      gate.row(r)[c] = static_cast<float>(act(static_cast<double>(gate.row(r)[c])) * up.row(r)[c]);
+    }
+  });
 }
 
 }  // namespace
@@ -94,13 +106,12 @@ void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) {
 }
 
 void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
-  CHECK(gate.rows == up.rows && gate.cols == up.cols);
-  pool.parallel_for(gate.rows, [&](int64_t r, int) {
-    for (int64_t c = 0; c < gate.cols; ++c) {
-      const double g = gate.row(r)[c];
-      gate.row(r)[c] = static_cast<float>(g / (1 + std::exp(-g)) * up.row(r)[c]);
-    }
-  });
+  gate_rows(gate, up, pool, [](double g) { return g / (1 + std::exp(-g)); });
+}
+
+void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
+  const double slope = std::sqrt(2 / std::numbers::pi);
+  gate_rows(gate, up, pool, [&](double g) { return g / 2 * (1 + std::tanh(slope * (g + 0.044715 * g * g * g))); });
 }
 
 }  // namespace kvilt::reference

@@ -93,7 +93,12 @@ class X86Backend final : public Backend {
   void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const override;
   void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const override;
   void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const override;
-  void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override;
+  void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
+    gate_rows(kernels_.silu_mul, gate, up, pool);
+  }
+  void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
+    gate_rows(kernels_.gelu_mul, gate, up, pool);
+  }
 
   void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
             ThreadPool& pool) const override {
@@ -115,6 +120,8 @@ class X86Backend final : public Backend {
   }
 
  private:
+  void gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<float> gate, Mat<const float> up,
+                 ThreadPool& pool) const;
   void pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const;
   void run_part(std::span<const JobParts> jobs, int64_t index, int64_t next) const;
 
@@ -265,10 +272,11 @@ void X86Backend::head_norm(Mat<float> x, int E, const float* weight, float eps, 
   });
 }
 
-void X86Backend::silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const {
+void X86Backend::gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<float> gate, Mat<const float> up,
+                           ThreadPool& pool) const {
   CHECK(gate.rows == up.rows && gate.cols == up.cols);
   for_row_slices(gate.rows, gate.cols, pool, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) kernels_.silu_mul(gate.row(r), up.row(r), gate.cols);
+    for (int64_t r = begin; r < end; ++r) gate_row(gate.row(r), up.row(r), gate.cols);
   });
 }
 

@@ -120,6 +120,7 @@ struct Kernels {
   void (*matmul[kDTypes])(const MatmulPart& part);       // by DType; null: no such weight
   void (*rms_norm)(const RowsIn& in, const float* weight, float eps, float* y, int64_t y_stride);
   void (*silu_mul)(float* gate, const float* up, int64_t count);
+  void (*gelu_mul)(float* gate, const float* up, int64_t count);
 };
 
 }  // namespace kvilt::x86

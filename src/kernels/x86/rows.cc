@@ -1,4 +1,4 @@
-// kernels/x86/rows.cc: work along rows of activations: packing them for matmul, RMSNorm, SiLU; built once per ISA.
+// kernels/x86/rows.cc: work along rows of activations: packing them for matmul, RMSNorm, SiLU, GELU; built once per ISA.
 // Invariants: every row is handled alone, in an order that depends on its length only.
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/linear_simd.h"
@@ -230,17 +230,30 @@ KVILT_INLINE VF exp_of(VF x) {
   return mul(p, as_float(shift_left<23>(add_i(n, set_i(127)))));
 }
 
-KVILT_INLINE VF gated(VF gate, VF up) {
-  const VF one = set(1.0f);
-  return mul(div(gate, add(one, exp_of(sub(zero_f(), gate)))), up);
+// gate / (1 + e^minus) * up: SiLU with minus = -gate, GELU with -2 u, since (1 + tanh u) / 2 = 1 / (1 + e^-2u).
+KVILT_INLINE VF gated(VF gate, VF minus, VF up) { return mul(div(gate, add(set(1.0f), exp_of(minus))), up); }
+KVILT_INLINE VF silu(VF gate, VF up) { return gated(gate, sub(zero_f(), gate), up); }
+KVILT_INLINE VF gelu(VF gate, VF up) {
+  constexpr float kSlope = -1.5957691216f;  // -2 sqrt(2 / pi)
+  const VF minus = mul(gate, fma(mul(gate, gate), set(0.044715f * kSlope), set(kSlope)));
+  return gated(gate, minus, up);
 }
 
 void silu_mul(float* gate, const float* up, int64_t count) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(gate + i, gated(load(gate + i), load(up + i)));
+  for (; i + kLanes <= count; i += kLanes) store(gate + i, silu(load(gate + i), load(up + i)));
   if (i < count) {
     const int left = static_cast<int>(count - i);
-    store_some(gate + i, gated(load_some(gate + i, left), load_some(up + i, left)), left);
+    store_some(gate + i, silu(load_some(gate + i, left), load_some(up + i, left)), left);
+  }
+}
+
+void gelu_mul(float* gate, const float* up, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(gate + i, gelu(load(gate + i), load(up + i)));
+  if (i < count) {
+    const int left = static_cast<int>(count - i);
+    store_some(gate + i, gelu(load_some(gate + i, left), load_some(up + i, left)), left);
   }
 }
 
@@ -272,6 +285,7 @@ const x86::Kernels kKernels = {
      quantised::matmul_Q5_K, quantised::matmul_Q6_K, nullptr},
     rms_norm,
     silu_mul,
+    gelu_mul,
 };
 
 }  // namespace kvilt::KVILT_ISA
