@@ -325,6 +325,9 @@ void read_gguf_gemma3(Fields& fields, ModelConfig& model) {
   gemma3_arithmetic(model);
   const int scalar = model.L == kGemma27BLayers ? model.D / model.H : model.E;
   model.attention_scale = attention_scale_of(scalar);
+  if (fields.has("attn_logit_softcapping")) {
+    fields.fail(error(Code::kUnsupported, "{}: gemma3.attn_logit_softcapping is not supported", fields.where()));
+  }
   model.final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, kMaxFactor));
   const auto window = static_cast<int>(fields.integer_or("attention.sliding_window", 0, 0, kMaxContext));
   const int64_t period = fields.integer_or("attention.sliding_window_pattern", kGemmaPeriod, 1, kMaxLayers);

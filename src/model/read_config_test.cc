@@ -210,6 +210,54 @@ TEST(GgufModel, OneWindowForAllLayers) {
   expect_refused(tiny, Code::kUnsupported, "sliding_window");
 }
 
+TinyGguf tiny_gemma3(std::function<void(GgufBytes&)> metadata) {
+  TinyGguf tiny;
+  tiny.arch = "gemma3";
+  tiny.L = 7;
+  tiny.qk_norm = tiny.post_norms = true;
+  tiny.metadata = std::move(metadata);
+  return tiny;
+}
+
+TEST(GgufModel, Gemma3HasLocalLayersWithARopeOfTheirOwn) {
+  const auto model = open_tiny(tiny_gemma3([](GgufBytes& b) {
+    b.u32("gemma3.attention.sliding_window", 8).f32("gemma3.rope.freq_base", 1e6);
+    b.string("gemma3.rope.scaling.type", "linear").f32("gemma3.rope.scaling.factor", 8);
+  }));
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  const ModelConfig& c = (*model)->config;
+  EXPECT_EQ(c.window, std::vector<int>({8, 8, 8, 8, 8, -1, 8}));
+  EXPECT_EQ(c.local_layers, std::vector<uint8_t>({1, 1, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(&c.ropes().at(5), &c.rope);
+  EXPECT_EQ(&c.ropes().at(6), &c.local_rope);
+  EXPECT_NEAR(c.rope.inv_freq[1], std::pow(1e6, -1.0 / 32) / 8, 1e-12);
+  EXPECT_NEAR(c.local_rope.inv_freq[1], std::pow(1e4, -1.0 / 32), 1e-12);
+  EXPECT_EQ(c.gate, Gate::kGeluTanh);
+  EXPECT_FALSE(c.norms_plus_one);  // the file's weights have it
+  EXPECT_EQ(c.embedding_scale, 16);
+  EXPECT_EQ(c.attention_scale, 0.125f);
+  EXPECT_TRUE((*model)->weights.layers[6].post_ffn_norm);
+
+  const auto other = open_tiny(tiny_gemma3([](GgufBytes& b) {
+    b.u32("gemma3.attention.sliding_window", 8).u32("gemma3.attention.sliding_window_pattern", 2);
+    b.f32("gemma3.rope.freq_base_swa", 500).f32("gemma3.final_logit_softcapping", 30);
+  }));
+  ASSERT_TRUE(other.ok()) << other.error().message;
+  EXPECT_EQ((*other)->config.local_layers, std::vector<uint8_t>({1, 0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ((*other)->config.local_rope.theta, 500);
+  EXPECT_EQ((*other)->config.final_softcap, 30);
+  EXPECT_NE((*other)->fingerprint, (*model)->fingerprint);
+
+  const auto global = open_tiny(tiny_gemma3([](GgufBytes&) {}));  // no window: no layer is local
+  ASSERT_TRUE(global.ok()) << global.error().message;
+  EXPECT_TRUE((*global)->config.window.empty() && (*global)->config.local_layers.empty());
+  expect_refused(tiny_gemma3([](GgufBytes& b) { b.f32("gemma3.attn_logit_softcapping", 50); }), Code::kUnsupported,
+                 "attn_logit_softcapping");
+  TinyGguf without = tiny_gemma3([](GgufBytes&) {});
+  without.post_norms = false;
+  expect_refused(without, Code::kCorrupt, "post_attention_norm");
+}
+
 TEST(GgufModel, YarnEqualsHuggingFaces) {
   TinyGguf tiny;
   tiny.metadata = [](GgufBytes& b) {
@@ -319,6 +367,56 @@ TEST(HfConfig, WindowsPerLayer) {
   EXPECT_EQ(read("qwen2", more), Windows({-3}));
   more["layer_types"] = {"full_attention", "full_attention", "linear_attention"};
   EXPECT_EQ(read("qwen2", more), Windows({-2}));
+}
+
+// Both spellings, and what Transformers takes where a file says nothing.
+TEST(HfConfig, Gemma3) {
+  const nlohmann::json base = {
+      {"model_type", "gemma3_text"},  {"hidden_size", 64},      {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+      {"intermediate_size", 8},       {"num_hidden_layers", 3}, {"vocab_size", 32},         {"head_dim", 32},
+      {"max_position_embeddings", 64}};
+  const auto read = [&](const nlohmann::json& more) {
+    nlohmann::json config = base;
+    config.update(more);
+    return read_hf_config(config, "c");
+  };
+  const auto plain = read({});
+  ASSERT_TRUE(plain.ok()) << plain.error().message;
+  const ModelConfig& c = plain->config;
+  EXPECT_EQ(c.arch, "gemma3");
+  EXPECT_EQ(c.window, std::vector<int>({4096, 4096, 4096}));
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.local_rope.theta, 1e4);
+  EXPECT_EQ(c.attention_scale, 1.0f / 16);
+  EXPECT_TRUE(c.norms_plus_one && c.tied_embeddings && c.qk_norm && c.post_norms);
+  EXPECT_EQ(c.final_softcap, 0);
+
+  const auto older = read({{"sliding_window", 9},
+                           {"sliding_window_pattern", 2},
+                           {"rope_theta", 3e5},
+                           {"rope_local_base_freq", 700},
+                           {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}}});
+  const auto newer = read({{"sliding_window", 9},
+                           {"layer_types", {"sliding_attention", "full_attention", "sliding_attention"}},
+                           {"rope_parameters",
+                            {{"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 3e5}}},
+                             {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 700}}}}}});
+  ASSERT_TRUE(older.ok() && newer.ok());
+  for (const auto* one : {&older->config, &newer->config}) {
+    EXPECT_EQ(one->window, std::vector<int>({9, -1, 9}));
+    EXPECT_NEAR(one->rope.inv_freq[1], std::pow(3e5, -1.0 / 16) / 8, 1e-12);
+    EXPECT_NEAR(one->local_rope.inv_freq[1], std::pow(700, -1.0 / 16), 1e-12);
+  }
+  for (const auto& [more, part] : std::vector<std::pair<nlohmann::json, const char*>>{
+           {{{"model_type", "gemma3"}}, "multimodal"},
+           {{{"hidden_activation", "gelu"}}, "hidden_activation 'gelu'"},
+           {{{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping"},
+           {{{"use_bidirectional_attention", true}}, "use_bidirectional_attention"}}) {
+    const auto refused = read(more);
+    ASSERT_FALSE(refused.ok()) << part;
+    EXPECT_EQ(refused.error().code, Code::kUnsupported);
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
 }
 
 class HfFolder : public ::testing::Test {

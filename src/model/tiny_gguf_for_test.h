@@ -16,7 +16,7 @@ struct TinyGguf {
   uint32_t type = 0;  // GGML's number, of the matrices
   DType dtype = DType::kF32;
   uint32_t D = 256, H = 4, G = 2, E = 64, F = 256, L = 2, V = 40;
-  bool qkv_bias = false, qk_norm = false, head = false;
+  bool qkv_bias = false, qk_norm = false, head = false, post_norms = false;
   std::function<void(GgufBytes&)> metadata = [](GgufBytes&) {};  // more of it
   std::function<bool(const std::string& name)> keep_key = [](const std::string&) { return true; };
   std::function<bool(const std::string& name, std::vector<uint64_t>& dims, uint32_t& type)> keep =
@@ -63,6 +63,10 @@ struct TinyGguf {
     for (const char* norm : {"attn_norm", "ffn_norm"}) add(out, p + norm + ".weight", {D}, 0, DType::kF32);
     if (qk_norm) {
       for (const char* norm : {"attn_q_norm", "attn_k_norm"}) add(out, p + norm + ".weight", {E}, 0, DType::kF32);
+    }
+    if (post_norms) {
+      for (const char* norm : {"post_attention_norm", "post_ffw_norm"})
+        add(out, p + norm + ".weight", {D}, 0, DType::kF32);
     }
     if (qkv_bias) {
       add(out, p + "attn_q.bias", {H * E}, 0, DType::kF32);
