@@ -51,8 +51,8 @@ Result<const Architecture*> find_architecture(const std::string& name, const std
   for (const Architecture& row : kArchitectures) {
     if (row.name == name) return &row;
   }
-  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs llama, mistral, qwen2 and qwen3", where,
-               printable(name));
+  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs llama, mistral, qwen2, qwen3 and gemma3",
+               where, printable(name));
 }
 
 Status check_heads(const ModelConfig& config, const std::string& where) {

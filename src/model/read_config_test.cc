@@ -380,7 +380,7 @@ TEST(HfConfig, Gemma3) {
     config.update(more);
     return read_hf_config(config, "c");
   };
-  const auto plain = read({});
+  const auto plain = read(nlohmann::json::object());
   ASSERT_TRUE(plain.ok()) << plain.error().message;
   const ModelConfig& c = plain->config;
   EXPECT_EQ(c.arch, "gemma3");
