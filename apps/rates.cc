@@ -16,12 +16,15 @@ namespace kvilt {
 namespace {
 
 constexpr int kRuns = 5;
+constexpr double kEnoughS = 2;  // long work is not repeated for longer
 constexpr int64_t kMatmulRows = 512;
 
 template <class F>
 double best_seconds(F work) {
   double best = 1e30;
+  const auto first = std::chrono::steady_clock::now();
   for (int i = 0; i < kRuns; ++i) {
+    if (i > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - first).count() > kEnoughS) break;
     const auto begin = std::chrono::steady_clock::now();
     work();
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
@@ -68,18 +71,17 @@ double matmul_rate(const PreparedModel& model, ThreadPool& pool) {
   return flops / seconds;
 }
 
-double attention_rate(const PreparedModel& model, ThreadPool& pool) {
-  constexpr int32_t kRows = 2048;
+double attention_rate(const PreparedModel& model, int64_t rows, ThreadPool& pool) {
   const ModelConfig& c = model.config();
   const AttendShape shape = model.attend_shape(DType::kF32);
   FloatMat q, out, k, v;
-  random_rows(q, kRows, int64_t{c.H} * c.E);
-  out.reshape(kRows, int64_t{c.H} * c.E);
-  random_rows(k, kRows, c.E);
-  random_rows(v, kRows, c.E);
-  std::vector<int32_t> pos(kRows);
+  random_rows(q, rows, int64_t{c.H} * c.E);
+  out.reshape(rows, int64_t{c.H} * c.E);
+  random_rows(k, rows, c.E);
+  random_rows(v, rows, c.E);
+  std::vector<int32_t> pos(static_cast<size_t>(rows));
   std::iota(pos.begin(), pos.end(), 0);
-  const KvSpan span{k.view().data, v.view().data, nullptr, 0, kRows};
+  const KvSpan span{k.view().data, v.view().data, nullptr, 0, static_cast<int32_t>(rows)};
   std::vector<AttendTask> tasks;
   for (int g = 0; g < c.G; ++g) {
     AttendTask task;
@@ -91,23 +93,29 @@ double attention_rate(const PreparedModel& model, ThreadPool& pool) {
     tasks.push_back(task);
   }
   const double seconds = best_seconds([&] { model.backend().attend(shape, tasks, pool); });
-  return 4.0 * c.E * c.H * (kRows * (kRows + 1.0) / 2) / seconds;
+  const auto n = static_cast<double>(rows);
+  return 4.0 * c.E * c.H * (n * (n + 1) / 2) / seconds;
 }
 
-double read_rate(ThreadPool& pool) {
-  constexpr size_t kBytes = size_t{512} << 20, kPart = size_t{1} << 20;
-  Buffer buffer(kBytes);
-  std::fill_n(buffer.as<uint64_t>(), kBytes / 8, 1);
-  std::vector<uint64_t> sums(kBytes / kPart);
-  const double seconds = best_seconds([&] {
-    pool.parallel_for(kBytes / kPart, [&](int64_t part, int) {
-      const uint64_t* p = buffer.as<uint64_t>() + static_cast<size_t>(part) * (kPart / 8);
-      uint64_t a = 0, b = 0, c = 0, d = 0;
-      for (size_t i = 0; i < kPart / 8; i += 4) a += p[i], b += p[i + 1], c += p[i + 2], d += p[i + 3];
-      sums[static_cast<size_t>(part)] = a + b + c + d;
-    });
-  });
-  return std::accumulate(sums.begin(), sums.end(), uint64_t{0}) == kBytes / 8 ? kBytes / seconds : 0;
+// What the machine could do on all linear layers of a row, each at the peak of its kernel's instruction.
+void fill_peak(const PreparedModel& model, Rates& rates) {
+  double flops = 0, seconds = 0;
+  auto add = [&](const PackedWeight& w) {
+    const double work = 2.0 * static_cast<double>(w.N * w.K);
+    const bool int8 = dtype_info(w.dtype).block > 1 && rates.peak.int8_gops > 0;
+    const double peak = 1e9 * (int8 ? rates.peak.int8_gops : rates.peak.fp32_gflops);
+    flops += work;
+    seconds += work / (peak > 0 ? peak : rates.matmul_flops);  // the reference backend has no measured instruction
+    rates.weight_bytes += static_cast<double>(dtype_bytes(w.dtype, static_cast<size_t>(w.N * w.K)));
+  };
+  for (int l = 0; l < model.config().L; ++l) {
+    const PreparedLayer& layer = model.layer(l);
+    for (const PreparedLinear* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      add(*linear->w);
+  }
+  rates.linear_peak_flops = flops / seconds;  // the head is left out: one row of a prompt runs through it
+  rates.weight_bytes += static_cast<double>(
+      dtype_bytes(model.lm_head().w->dtype, static_cast<size_t>(model.lm_head().w->N * model.lm_head().w->K)));
 }
 
 }  // namespace
@@ -117,13 +125,41 @@ double Rates::bound_s(const PromptUsage& usage) const {
                   usage.bytes / read_bytes);
 }
 
-Rates measure_rates(const EngineOptions& options) {
-  const Backend* backend = value_or_fail(find_backend(options.backend));
-  ThreadPool pool(options.threads > 0 ? options.threads
-                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  std::shared_ptr<const ModelFile> file = value_or_fail(open_model(options.model));
-  const auto model = PreparedModel::prepare(file, *backend, pool, nullptr);
-  return {matmul_rate(*model, pool), attention_rate(*model, pool), read_rate(pool)};
+double Rates::gemm_bound_s(const PromptUsage& usage) const {
+  const double fma = peak.fp32_gflops > 0 ? 1e9 * peak.fp32_gflops : attention_flops;
+  return usage.linear_flops / linear_peak_flops + usage.attention_flops / fma;
 }
+
+struct RateProbe::Parts {
+  ThreadPool pool;
+  std::shared_ptr<const ModelFile> file;
+  std::unique_ptr<PreparedModel> model;
+};
+
+RateProbe::RateProbe(const EngineOptions& options)
+    : parts_(new Parts{
+          ThreadPool(options.threads > 0 ? options.threads
+                                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+          nullptr, nullptr}) {
+  const Backend* backend = value_or_fail(find_backend(options.backend));
+  parts_->file = value_or_fail(open_model(options.model));
+  parts_->model = PreparedModel::prepare(parts_->file, *backend, parts_->pool, nullptr);
+}
+
+RateProbe::~RateProbe() = default;
+
+double RateProbe::attention_flops(int64_t rows) const { return attention_rate(*parts_->model, rows, parts_->pool); }
+
+Rates RateProbe::measure() {
+  Rates rates;
+  rates.matmul_flops = matmul_rate(*parts_->model, parts_->pool);
+  rates.attention_flops = attention_flops(2048);
+  rates.peak = measure_peak(parts_->model->backend(), parts_->pool);
+  rates.read_bytes = 1e9 * rates.peak.read_gbs;
+  fill_peak(*parts_->model, rates);
+  return rates;
+}
+
+Rates measure_rates(const EngineOptions& options) { return RateProbe(options).measure(); }
 
 }  // namespace kvilt

@@ -1,21 +1,41 @@
-// apps/rates.h: what this build reaches on this machine on large dense shapes: the rates behind every bound (DESIGN 8).
-//   bound_s = max(linear FLOPs / matmul rate + attention FLOPs / attention rate, bytes / read bandwidth)
+// apps/rates.h: what this build reaches on this machine on large dense shapes, and what the machine's instructions could:
+// the rates behind every bound (DESIGN 7, 8).
+//   reached:   bound_s = max(linear FLOPs / matmul rate + attention FLOPs / attention rate, bytes / read bandwidth)
+//   possible:  gemm_bound = the same FLOPs at the measured peak of the instruction that each kernel uses
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "kernels/peak.h"
 #include "kvilt/engine.h"
 
 namespace kvilt {
 
 struct Rates {
-  double matmul_flops = 0;     // a second: the linear layers of four layers, M = 512
-  double attention_flops = 0;  // a second: causal prefill of 2,048 rows
-  double read_bytes = 0;       // a second: all threads reading 512 MiB
+  double matmul_flops = 0;       // a second: the linear layers of four layers, M = 512
+  double attention_flops = 0;    // a second: causal prefill of 2,048 rows
+  double read_bytes = 0;         // a second: all threads reading what no cache holds
+  MachinePeak peak;              // of the backend's instructions
+  double linear_peak_flops = 0;  // a second: every weight at its instruction's peak (integer dots for quantised ones)
+  double weight_bytes = 0;       // of the linear layers and the head, as the file stores them
   double bound_s(const PromptUsage& usage) const;
+  double gemm_bound_s(const PromptUsage& usage) const;
 };
 
-// Best of a few runs. Loads the model once more, for its shapes and types; about three seconds for 0.5 B.
+// Holds the model once more, for its shapes and types, and a pool of its own.
+class RateProbe {
+ public:
+  explicit RateProbe(const EngineOptions& options);  // exits with 1 if the model cannot be opened
+  ~RateProbe();
+  Rates measure();                             // the best of a few runs; about three seconds for 0.5 B
+  double attention_flops(int64_t rows) const;  // a second: causal prefill of `rows` rows in one layer
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
 Rates measure_rates(const EngineOptions& options);
 
 }  // namespace kvilt

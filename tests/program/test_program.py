@@ -108,3 +108,20 @@ def test_real_model_reuses_known_documents(order, tmp_path):
     if not model:
         pytest.skip("KVILT_MODEL is not set: the real model is not here (scripts/get_model)")
     check_reuse(reuse(model, tmp_path, "--synthetic", "4x256", "--order", order), 4 * 256)
+
+
+def test_bench_dense_reports_bounds_and_batches(tmp_path):
+    out = tmp_path / "dense.json"
+    done = kvilt("bench", "dense", "--model", GGUF, "--threads", "1,2", "--prompt", "24,64", "--batch", "1,3", "--decode", "4", "--rounds", "2", "--json", out)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [(r["threads"], r["prompt_tokens"], r["batch"]) for r in rows] == [(t, p, b) for t in (1, 2) for p in (24, 64) for b in (1, 3)]
+    for row in rows:
+        assert all(row[name] > 0 for name in ("prefill_tok_s", "decode_tok_s", "gemm_bound_tok_s", "bandwidth_bound_tok_s")), row
+        assert len(row["decode_samples_tok_s"]) == 2
+        assert row["prefill_of_bound"] == pytest.approx(row["prefill_tok_s"] / row["gemm_bound_tok_s"])
+    # More sequences read the weights once together: the bound grows with them, but less than in proportion (their KV).
+    one, three = (r["bandwidth_bound_tok_s"] for r in rows[:2])
+    assert one < three < 3 * one
+    done = kvilt("bench", "dense", "--speed-only", "--model", GGUF, "--threads", "1", "--prompt", "24", "--decode", "4", "--rounds", "1", "--json", out)
+    assert done.returncode == 0 and "gemm_bound_tok_s" not in json.loads(out.read_text())["rows"][0]
