@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "eval/runner.h"
 #include "forward/sampler.h"
 #include "rag_prompt.h"
 #include "rates.h"
@@ -20,25 +21,6 @@ struct ReuseOptions {
   uint64_t seed = 7;
   bool unmarked = false;
 };
-
-// "sparsex:l_star=0:k=0.1" is policy sparsex with two parameters.
-PolicyChoice parse_policy(const std::string& text) {
-  PolicyChoice out;
-  size_t begin = 0;
-  for (bool first = true; begin <= text.size(); first = false) {
-    const size_t end = std::min(text.find(':', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    if (first) {
-      out.name = part;
-    } else {
-      const size_t eq = part.find('=');
-      if (eq == std::string::npos) fail(fmt::format("policy '{}': '{}' is not name=value", text, part));
-      out.params[part.substr(0, eq)] = part.substr(eq + 1);
-    }
-    begin = end + 1;
-  }
-  return out;
-}
 
 struct Measured {
   std::string label;
@@ -105,7 +87,8 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   std::vector<std::string> labels = split_commas(o.policies);
   if (std::find(labels.begin(), labels.end(), "full") == labels.end()) labels.insert(labels.begin(), "full");
   for (const std::string& label : labels) {
-    if (const auto good = engine->check_policy(parse_policy(label)); !good.ok()) fail(good.error());
+    if (const auto good = engine->check_policy(value_or_fail(parse_policy(label)).choice); !good.ok())
+      fail(good.error());
   }
   const auto cases = prompts(*engine, o);
   std::printf(
@@ -117,7 +100,8 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   for (size_t i = 0; i < cases.size(); ++i) {
     progress.at(static_cast<double>(i) / static_cast<double>(cases.size()));
     std::vector<Measured> all;
-    for (const std::string& label : labels) all.push_back({label, parse_policy(label), {}, {}, {}, {}});
+    for (const std::string& label : labels)
+      all.push_back({label, value_or_fail(parse_policy(label)).choice, {}, {}, {}, {}});
     measure(*engine, cases[i], o, all);
     const auto full = std::find_if(all.begin(), all.end(), [](const Measured& m) { return m.label == "full"; });
     const double full_ttft = median(full->ttft);

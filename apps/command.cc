@@ -91,40 +91,24 @@ void Report::set_model(const ModelInfo& info) {
       {"name", info.name}, {"arch", info.arch}, {"description", info.description}, {"fingerprint", info.fingerprint}};
 }
 
-void Report::write(const std::string& path) const {
-  if (path.empty()) return;
+nlohmann::ordered_json Report::whole() const {
   nlohmann::ordered_json out = head_;
   out["rows"] = rows_;
+  return out;
+}
+
+void Report::write(const std::string& path) const { write_text(path, whole().dump(1) + "\n"); }
+
+void write_text(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
   std::ofstream file(path);
-  file << out.dump(1) << "\n";
+  file << text;
   file.flush();
   if (!file) fail(path + ": cannot write");
 }
 
-void BlockingSink::on_tokens(TokenDelta delta) {
-  if (on_text_ && !delta.text.empty()) on_text_(delta.text);
-  text += delta.text;
-  ids.insert(ids.end(), delta.ids.begin(), delta.ids.end());
-}
-
-void BlockingSink::on_finish(Completion completion) {
-  std::lock_guard lock(mutex_);
-  done_ = std::move(completion);
-  ended_.notify_all();
-}
-
-Completion BlockingSink::wait() {
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return done_.has_value(); });
-  return std::move(*done_);
-}
-
 Answered run_request(Engine& engine, Request request, std::function<void(const std::string&)> on_text) {
-  auto sink = std::make_shared<BlockingSink>(std::move(on_text));
-  value_or_fail(engine.submit(std::move(request), sink));
-  Completion completion = sink->wait();
-  if (completion.error) fail(*completion.error);
-  return {sink->text, sink->ids, std::move(completion)};
+  return value_or_fail(ask(engine, std::move(request), std::move(on_text)));
 }
 
 namespace {

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <condition_variable>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "eval/ask.h"
 #include "kvilt/engine.h"
 
 namespace kvilt {
@@ -46,7 +45,9 @@ class Report {
   Report(int argc, char** argv);
   void set_model(const ModelInfo& info);
   void add(nlohmann::ordered_json row) { rows_.push_back(std::move(row)); }
+  void set(const std::string& name, nlohmann::ordered_json value) { head_[name] = std::move(value); }
   const nlohmann::ordered_json& rows() const { return rows_; }
+  nlohmann::ordered_json whole() const;
   void write(const std::string& path) const;  // exits with 1 if that fails; does nothing for an empty path
 
  private:
@@ -54,28 +55,9 @@ class Report {
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 
-// Collects one answer; wait() blocks until it is complete. on_text, if given, is called on the engine thread.
-class BlockingSink : public TokenSink {
- public:
-  explicit BlockingSink(std::function<void(const std::string&)> on_text = nullptr) : on_text_(std::move(on_text)) {}
-  void on_tokens(TokenDelta delta) override;
-  void on_finish(Completion completion) override;
-  Completion wait();
-  std::string text;
-  std::vector<int32_t> ids;
+// Exits with 1 if that fails; does nothing for an empty path.
+void write_text(const std::string& path, const std::string& text);
 
- private:
-  std::function<void(const std::string&)> on_text_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::optional<Completion> done_;
-};
-
-struct Answered {
-  std::string text;
-  std::vector<int32_t> ids;
-  Completion completion;
-};
 // Submits and waits; exits with 1 on an error.
 Answered run_request(Engine& engine, Request request, std::function<void(const std::string&)> on_text = nullptr);
 
@@ -96,6 +78,7 @@ void add_info(Program& program);
 void add_tokenize(Program& program);
 void add_bench(Program& program);
 void add_eval(Program& program);
+void eval_parity(const EngineOptions& engine, const std::string& path, const std::string& json, Program& program);
 void add_bench_reuse(Program& program, CLI::App& bench);
 void add_bench_dense(Program& program, CLI::App& bench);
 

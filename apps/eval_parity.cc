@@ -9,21 +9,14 @@
 #include "forward/sampler.h"
 
 namespace kvilt {
-namespace {
 
-constexpr size_t kMaxParityBytes = size_t{256} << 20;
-
-struct EvalOptions {
-  EngineOptions engine;
-  std::string parity, json;
-};
-
-void parity(const EvalOptions& o, int argc, char** argv) {
-  const auto file = nlohmann::json::parse(value_or_fail(read_file(o.parity, kMaxParityBytes)), nullptr, false);
+void eval_parity(const EngineOptions& options, const std::string& path, const std::string& json, Program& program) {
+  constexpr size_t kMaxParityBytes = size_t{256} << 20;
+  const auto file = nlohmann::json::parse(value_or_fail(read_file(path, kMaxParityBytes)), nullptr, false);
   if (!file.is_object() || !file.contains("cases") || !file["cases"].is_array())
-    fail(o.parity + ": needs an array 'cases' (docs/formats/json.md)");
-  Report report(argc, argv);
-  auto engine = open_or_exit(o.engine);
+    fail(path + ": needs an array 'cases' (docs/formats/json.md)");
+  Report report(program.argc, program.argv);
+  auto engine = open_or_exit(options);
   report.set_model(engine->info());
   std::printf("%-28s %10s %14s %6s %14s\n", "case", "tokens", "max |dlogit|", "top-1", "greedy equal");
   for (const auto& entry : file["cases"]) {
@@ -36,10 +29,9 @@ void parity(const EvalOptions& o, int argc, char** argv) {
       greedy = entry.at("greedy").get<std::vector<int32_t>>();
       top = entry.at("top_logits").get<std::vector<std::pair<int32_t, float>>>();
     } catch (const nlohmann::json::exception& problem) {
-      fail(fmt::format("{}: a case is wrong: {}", o.parity, problem.what()));
+      fail(fmt::format("{}: a case is wrong: {}", path, problem.what()));
     }
-    if (top.empty() || greedy.empty())
-      fail(fmt::format("{}: case '{}' has no logits or no greedy tokens", o.parity, name));
+    if (top.empty() || greedy.empty()) fail(fmt::format("{}: case '{}' has no logits or no greedy tokens", path, name));
     Request request;
     request.prompt.ids = tokens;
     request.policy.name = "full";
@@ -52,7 +44,7 @@ void parity(const EvalOptions& o, int argc, char** argv) {
     double most = 0;
     for (const auto& [id, value] : top) {
       if (id < 0 || id >= static_cast<int32_t>(logits.size()))
-        fail(fmt::format("{}: case '{}': no token {}", o.parity, name, id));
+        fail(fmt::format("{}: case '{}': no token {}", path, name, id));
       most = std::max(most, std::abs(double{value} - double{logits[static_cast<size_t>(id)]}));
     }
     const auto best =
@@ -69,18 +61,7 @@ void parity(const EvalOptions& o, int argc, char** argv) {
                 equal, greedy.size());
     std::fflush(stdout);
   }
-  report.write(o.json);
-}
-
-}  // namespace
-
-void add_eval(Program& program) {
-  auto* app = program.app.add_subcommand("eval", "is it right? logits and greedy text against a reference");
-  auto o = std::make_shared<EvalOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->add_option("--parity", o->parity, "a parity file (docs/formats/json.md)")->required();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { parity(*o, program.argc, program.argv); });
+  report.write(json);
 }
 
 }  // namespace kvilt

@@ -213,7 +213,12 @@ void EngineLoop::after(StepItem& item, const Work& work) {
 void EngineLoop::finish_prefill(Sequence& s) {
   const bool first = s.completion.completion_tokens == 0;
   if (first) {
-    s.usage.recomputed = static_cast<int>(s.prefill->recomputed());
+    const Runs recomputed = s.prefill->recomputed();
+    s.usage.recomputed = static_cast<int>(count(recomputed));
+    if (s.request.first_logits) {
+      for (const Run& run : s.prefill->layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
+      for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});
+    }
     s.usage.linear_flops = s.work.linear_flops;
     s.usage.attention_flops = s.work.attention_flops;
     s.usage.flops = s.work.linear_flops + s.work.attention_flops;
@@ -250,8 +255,10 @@ void EngineLoop::sample(Sequence& s) {
   const std::vector<float> raw = params.logprobs >= 0 ? s.logits : std::vector<float>();
   const auto& ends = parts_.model->config().eos_ids;
   int32_t id;
+  if (s.request.all_logits || (s.request.first_logits && !s.request.forced.empty())) {
+    s.completion.all_logits.push_back(s.logits);
+  }
   if (!s.request.forced.empty()) {
-    if (s.request.first_logits) s.completion.all_logits.push_back(s.logits);
     id = s.request.forced[static_cast<size_t>(s.completion.completion_tokens)];
   } else {
     id = s.sampler->sample(s.logits);

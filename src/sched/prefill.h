@@ -50,7 +50,7 @@ class Prefill {
   bool advance(Run chunk);
 
   // Of the reused positions, those that the last stage wrote again at its last layer.
-  int64_t recomputed() const;
+  Runs recomputed() const;
 
  private:
   Run whole_groups(Run chunk) const;

@@ -60,6 +60,13 @@ def test_generate_continues_a_story_and_repeats_itself():
     (["eval", "--model", GGUF, "--parity", "no/such/file.json"], "no/such/file.json"),
     (["bench", "reuse", "--model", GGUF, "--synthetic", "many"], "many"),
     (["bench", "reuse", "--model", GGUF, "--synthetic", "2x64", "--order", "sideways"], "sideways"),
+    (["eval", "--model", PROBE], "--cases"),
+    (["eval", "--model", PROBE, "--cases", "no/such/cases.jsonl"], "no/such/cases.jsonl"),
+    (["eval", "--model", PROBE, "--cases", "demo/README.md"], "demo/README.md:1"),
+    (["eval", "--model", PROBE, "--suite", "magic"], "magic"),
+    (["eval", "--model", PROBE, "--suite", "niah:size=3"], "size"),
+    (["eval", "--model", PROBE, "--suite", "niah", "--policies", "full,magic"], "magic"),
+    (["eval", "--model", PROBE, "--suite", "niah", "--pair", "naive/nobody"], "naive/nobody"),
     (["frobnicate"], "frobnicate"),
 ], ids=lambda value: "-".join(map(str, value)).replace(str(ROOT), "") if isinstance(value, list) else "")
 def test_mistakes_are_named(args, word):
@@ -125,3 +132,46 @@ def test_bench_dense_reports_bounds_and_batches(tmp_path):
     assert one < three < 3 * one
     done = kvilt("bench", "dense", "--speed-only", "--model", GGUF, "--threads", "1", "--prompt", "24", "--decode", "4", "--rounds", "1", "--json", out)
     assert done.returncode == 0 and "gemm_bound_tok_s" not in json.loads(out.read_text())["rows"][0]
+
+
+def evaluate(tmp_path, *flags, code=0):
+    out = tmp_path / "eval.json"
+    cases = PROBE / "cases-vt-value.jsonl"
+    done = kvilt("eval", "--model", PROBE, "--cases", cases, "--prompt", "plain", "--limit", "4", "--policies", "naive,sparsex:k=0.3:l_star=5",
+                 "--json", out, "--html", tmp_path / "eval.html", "--markdown", tmp_path / "eval.md", *flags, seconds=900)
+    assert done.returncode == code, done.stderr
+    return json.loads(out.read_text()) if code == 0 else done
+
+
+def test_eval_reports_policies_beside_full(tmp_path):
+    result = evaluate(tmp_path)
+    assert result["version"] and result["command"] and result["machine"] and result["model"]["fingerprint"]
+    rows = {row["label"]: row for row in result["rows"]}
+    assert list(rows) == ["full", "naive", "sparsex:k=0.3:l_star=5"]
+    for row in rows.values():
+        assert row["suite"] == "cases-vt-value" and row["n"] == 4
+        for name in ("score", "kl_first", "kl_answer", "same_answer"):
+            low, high = row[name + "_ci"]
+            assert low <= row[name] <= high
+        for name in ("top1", "ttft_s", "ttft_ratio", "flops_ratio", "recomputed_ratio", "kept_ratio"):
+            assert isinstance(row[name], (int, float)), name
+    assert rows["full"]["kl_answer"] == 0 and rows["full"]["ttft_ratio"] == 1 and rows["full"]["score"] == 1
+    assert rows["naive"]["kl_answer"] > 0.1 and rows["naive"]["score"] < 0.5 and rows["naive"]["flops_ratio"] < 0.5
+    assert rows["sparsex:k=0.3:l_star=5"]["params"] == {"k": "0.3", "l_star": "5"}
+    assert result["pairs"][0]["b"] == "naive" and result["pairs"][0]["n"] == 4
+    page = (tmp_path / "eval.html").read_text()
+    assert page.count("<svg") == 2 and page.count("<details>") == 3 and 'class="recomputed"' in page
+    assert "http://" not in page and "https://" not in page  # self-contained
+    assert "| naive | 4 |" in (tmp_path / "eval.md").read_text()
+
+
+def test_eval_goes_on_where_it_stopped(tmp_path):
+    whole = evaluate(tmp_path)
+    journal = tmp_path / "eval.json.journal"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:-4]) + lines[-4][:30])
+    again = evaluate(tmp_path)
+    assert len(journal.read_text().splitlines()) == len(lines)
+    for before, after in zip(whole["rows"], again["rows"]):
+        assert before["kl_answer"] == after["kl_answer"] and before["score"] == after["score"]
+    assert "warm" in evaluate(tmp_path, "--warm", "alone", code=1).stderr

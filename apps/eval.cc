@@ -1,0 +1,223 @@
+// apps/eval.cc: kvilt eval: is it right, and how near is approximate reuse to the full pass? --parity compares with logits from
+// elsewhere (eval_parity.cc); --cases and --suite compare policies with `full` on questions (src/eval/, docs/eval.md).
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <set>
+
+#include "base/error.h"
+#include "command.h"
+#include "eval/aggregate.h"
+#include "eval/case_file.h"
+#include "eval/journal.h"
+#include "eval/report.h"
+#include "eval/runner.h"
+#include "eval/suite.h"
+
+namespace kvilt {
+namespace {
+
+struct EvalOptions {
+  EngineOptions engine;
+  std::string parity, json, markdown, html, journal, warm = "system", form = "chat",
+                                                     lead = "Answer:", policies = "full,naive,sparsex";
+  std::vector<std::string> cases, suites, pairs;
+  int limit = 0, answer_tokens = 24;
+  double max_minutes = 0;
+  uint64_t seed = 1;
+  bool fresh = false;
+};
+
+std::vector<PolicySpec> policies_of(const std::string& text) {
+  std::vector<PolicySpec> out{value_or_fail(parse_policy("full"))};
+  for (const std::string& label : split_commas(text)) {
+    if (label != "full") out.push_back(value_or_fail(parse_policy(label)));
+  }
+  return out;
+}
+
+// "a/b"; without --pair every policy is compared with naive where that runs.
+std::vector<std::pair<std::string, std::string>> pairs_of(const EvalOptions& o,
+                                                          const std::vector<PolicySpec>& policies) {
+  const auto known = [&](const std::string& label) {
+    return std::any_of(policies.begin(), policies.end(), [&](const PolicySpec& p) { return p.label == label; });
+  };
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const std::string& pair : o.pairs) {
+    const size_t slash = pair.find('/');
+    const std::string a = pair.substr(0, slash), b = slash == std::string::npos ? "" : pair.substr(slash + 1);
+    if (!known(a) || !known(b)) fail(fmt::format("--pair: '{}' is not A/B with A and B from --policies", pair));
+    out.emplace_back(a, b);
+  }
+  if (!out.empty() || !known("naive")) return out;
+  for (const PolicySpec& policy : policies) {
+    if (policy.label != "full" && policy.label != "naive") out.emplace_back(policy.label, "naive");
+  }
+  return out;
+}
+
+std::vector<CaseSource> sources_of(Engine& engine, const EvalOptions& o) {
+  if (o.form != "chat" && o.form != "plain") fail("--prompt: '" + o.form + "' is not chat or plain");
+  std::vector<CaseSource> out;
+  for (const std::string& path : o.cases) {
+    for (EvalCase& one : value_or_fail(read_case_file(path, {o.form == "chat", o.lead, o.limit}))) {
+      out.push_back({one.suite, one.id, [one] { return Result<EvalCase>(one); }});
+    }
+  }
+  for (const std::string& suite : o.suites) {
+    for (CaseSource& one : value_or_fail(make_suite(engine, suite))) out.push_back(std::move(one));
+  }
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const CaseSource& source : out) {
+    if (!seen.insert({source.suite, source.id}).second)
+      fail(fmt::format("suite '{}' has two cases called '{}' (as=NAME renames a suite)", source.suite, source.id));
+  }
+  return out;
+}
+
+void print_rows(const nlohmann::ordered_json& rows) {
+  std::printf("%-14s %-28s %4s %18s %18s %18s %6s %6s %9s %6s %6s %7s\n", "suite", "policy", "n", "score", "KL first",
+              "KL answer", "top1", "same", "TTFT s", "/full", "FLOPs", "recomp.");
+  const auto number = [](const nlohmann::ordered_json& value) {
+    return value.is_null() ? std::string("-") : fmt::format("{:.3f}", value.get<double>());
+  };
+  for (const auto& row : rows) {
+    std::printf("%-14s %-28s %4d %18s %18s %18s %6s %6s %9.3f %6.3f %6.3f %7.3f\n",
+                row["suite"].get<std::string>().c_str(), row["label"].get<std::string>().c_str(), row["n"].get<int>(),
+                with_interval(row, "score").c_str(), with_interval(row, "kl_first").c_str(),
+                with_interval(row, "kl_answer").c_str(), number(row["top1"]).c_str(),
+                number(row["same_answer"]).c_str(), row["ttft_s"].get<double>(), row["ttft_ratio"].get<double>(),
+                row["flops_ratio"].get<double>(), row["recomputed_ratio"].get<double>());
+  }
+}
+
+void print_pairs(const nlohmann::ordered_json& pairs) {
+  if (pairs.empty()) return;
+  std::printf("\npaired geometric mean of (KL + 0.001) / (KL of base + 0.001)\n");
+  for (const auto& row : pairs) {
+    std::printf("%-14s %-28s / %-20s n %4d  %.3f [%.3f,%.3f]\n", row["suite"].get<std::string>().c_str(),
+                row["a"].get<std::string>().c_str(), row["b"].get<std::string>().c_str(), row["n"].get<int>(),
+                row["kl_ratio"].get<double>(), row["kl_ratio_ci"][0].get<double>(),
+                row["kl_ratio_ci"][1].get<double>());
+  }
+}
+
+// "1:02:03"
+std::string clock_text(double seconds) {
+  const auto s = static_cast<long>(seconds);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+void eval_cases(EvalOptions o, int argc, char** argv) {
+  const auto policies = policies_of(o.policies);
+  const auto pairs = pairs_of(o, policies);
+  RunOptions run{value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, 60 * o.max_minutes};
+  if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
+  Report report(argc, argv);
+  auto engine = open_or_exit(o.engine);
+  const auto sources = sources_of(*engine, o);
+  report.set_model(engine->info());
+  for (const PolicySpec& policy : policies) {
+    if (const auto good = engine->check_policy(policy.choice); !good.ok()) fail(good.error());
+  }
+  if (o.journal.empty() && !o.json.empty()) o.journal = o.json + ".journal";
+  if (o.fresh && !o.journal.empty()) ::unlink(o.journal.c_str());
+  Journal journal = value_or_fail(Journal::open(o.journal, {{"model", engine->info().fingerprint},
+                                                            {"warm", o.warm},
+                                                            {"prompt", o.form},
+                                                            {"lead", o.lead},
+                                                            {"answer_tokens", o.answer_tokens},
+                                                            {"seed", o.seed}}));
+  RunEvents events;
+  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
+    return journal.has(suite, id, policy);
+  };
+  events.on_result = [&](const CaseResult& result) { return journal.add(result); };
+  events.on_quilt = [&](const Quilt& quilt) { return journal.add(quilt); };
+  int left = 0;
+  {
+    Progress progress("eval");
+    const bool lines = ::isatty(STDERR_FILENO) != 1;
+    auto said = std::chrono::steady_clock::now();
+    events.on_progress = [&](double share, double seconds_left, const std::string& note) {
+      const std::string text = (seconds_left < 0 ? "" : clock_text(seconds_left) + " left  ") + note;
+      progress.at(share, text);
+      if (!lines || std::chrono::steady_clock::now() - said < std::chrono::seconds(30)) return;
+      said = std::chrono::steady_clock::now();
+      std::fprintf(stderr, "%3.0f %%  %s\n", 100 * share, text.c_str());
+    };
+    left = value_or_fail(run_cases(*engine, sources, policies, run, events));
+  }
+  // Only what this run asked for: a journal may hold more policies and cases.
+  std::set<std::pair<std::string, std::string>> asked;
+  for (const CaseSource& source : sources) asked.insert({source.suite, source.id});
+  std::vector<CaseResult> results;
+  for (const CaseResult& result : journal.results()) {
+    if (asked.count({result.suite, result.id})) results.push_back(result);
+  }
+  for (auto& row : aggregate_rows(results, policies)) report.add(std::move(row));
+  const auto ratios = pair_rows(results, pairs);
+  report.set("pairs", ratios);
+  print_rows(report.rows());
+  print_pairs(ratios);
+  if (left > 0)
+    std::fprintf(stderr, "%d cases were left out: --max-minutes %g are over; run it again to go on\n", left,
+                 o.max_minutes);
+  report.write(o.json);
+  write_text(o.markdown, markdown_report(report.whole()));
+  std::vector<Quilt> quilts;
+  for (const Quilt& quilt : journal.quilts()) {
+    if (asked.count({quilt.suite, quilt.id})) quilts.push_back(quilt);
+  }
+  write_text(o.html, html_report(report.whole(), quilts));
+}
+
+}  // namespace
+
+void add_eval(Program& program) {
+  auto* app = program.app.add_subcommand(
+      "eval", "how near is reuse to the full pass? questions under several policies, or logits from elsewhere");
+  auto o = std::make_shared<EvalOptions>();
+  add_engine_options(*app, o->engine, true);
+  auto* parity = app->add_option("--parity", o->parity,
+                                 "a parity file: this build against reference logits (docs/formats/json.md)");
+  auto* cases = app->add_option("--cases", o->cases,
+                                "RAG cases or dialogues, JSON lines; may be given more than once (docs/eval.md)");
+  std::string names = "generated questions, NAME[:n=20,length=2048,seed=1,...], may be given more than once:";
+  for (const SuiteEntry& entry : suite_table()) names += fmt::format("\n  {}: {}", entry.name, entry.what);
+  auto* suites = app->add_option("--suite", o->suites, names);
+  parity->excludes(cases)->excludes(suites);
+  app->add_option("--policies", o->policies,
+                  "comma-separated; parameters as sparsex:l_star=0:k=0.1; full is always measured")
+      ->capture_default_str();
+  app->add_option("--pair", o->pairs,
+                  "A/B: paired ratio of distances between two of the policies; may be given more than once");
+  app->add_option("--warm", o->warm,
+                  "what stands before a piece when it is computed first: alone, system (the fixed prefix), context "
+                  "(the other pieces)")
+      ->capture_default_str();
+  app->add_option("--prompt", o->form, "chat (the model's template) or plain")->capture_default_str();
+  app->add_option("--lead", o->lead, "the answer's first words in chat prompts")->capture_default_str();
+  app->add_option("--limit", o->limit, "lines of each file at most (0: all)");
+  app->add_option("--answer-tokens", o->answer_tokens, "longest answer")->capture_default_str();
+  app->add_option("--seed", o->seed, "of the order in which policies run, and of --warm context")
+      ->capture_default_str();
+  app->add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
+  app->add_option("--journal", o->journal,
+                  "results of single cases, written at once; by default FILE.journal of --json FILE");
+  app->add_flag("--fresh", o->fresh, "begin the journal anew");
+  app->add_option("--json", o->json, "write the rows to this file");
+  app->add_option("--markdown", o->markdown, "write tables to this file");
+  app->add_option("--html", o->html, "write a page with plots, tables and the quilt of the first case to this file");
+  app->callback([o, &program] {
+    if (!o->parity.empty()) return eval_parity(o->engine, o->parity, o->json, program);
+    if (o->cases.empty() && o->suites.empty())
+      fail("give --cases FILE, --suite NAME or --parity FILE; see kvilt eval --help");
+    eval_cases(*o, program.argc, program.argv);
+  });
+}
+
+}  // namespace kvilt

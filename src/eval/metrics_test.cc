@@ -1,0 +1,112 @@
+// Scores, distances and intervals against values computed by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "eval/divergence.h"
+#include "eval/score.h"
+#include "eval/statistics.h"
+
+namespace kvilt {
+namespace {
+
+TEST(Score, SquadNormalisation) {
+  EXPECT_EQ(normalise_answer("  The Rhine, a River! "), "rhine river");
+  EXPECT_EQ(normalise_answer("an"), "");
+}
+
+TEST(Score, F1TakesTheBestAnswerAndTheFirstLine) {
+  // "rhine river" against "the river Rhine in Basel": 2 common, precision 2/4, recall 2/2: F1 = 2/3.
+  EXPECT_NEAR(score_answer(Metric::kF1, {"Rhine River"}, "the river Rhine in Basel"), 2.0 / 3, 1e-12);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kF1, {"Elbe", "Rhine"}, "\n Rhine.\nBecause it is long."), 1);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kF1, {"Rhine"}, "Elbe"), 0);
+  // A repeated word counts once: precision 1/3, recall 1.
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kF1, {"no"}, "no no no"), 0.5);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kF1, {"x"}, ""), 0);
+}
+
+TEST(Score, ExactRecallContains) {
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kExact, {"The Rhine"}, "rhine.\nmore"), 1);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kExact, {"The Rhine"}, "rhine river"), 0);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kRecall, {"12", "34", "56", "78"}, "12 and\n 56"), 0.5);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kContains, {"AB", "cd"}, "ab, CD"), 1);
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kContains, {"AB", "cd"}, "ab"), 0);
+}
+
+TEST(Score, MetricsHaveNames) {
+  EXPECT_EQ(*parse_metric("em"), Metric::kExact);
+  EXPECT_FALSE(parse_metric("bleu").ok());
+}
+
+TEST(Divergence, KnownDistributions) {
+  // p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2): KL = 1/2 ln 2 - 1/4 ln 2 = 1/4 ln 2.
+  const Reference p({std::log(2.f), 0.f, 0.f});
+  EXPECT_NEAR(p.kl(std::vector<float>{0, 0, std::log(2.f)}), 0.25 * std::log(2.0), 1e-6);
+  EXPECT_NEAR(p.log_probability(0), std::log(0.5), 1e-6);
+  EXPECT_EQ(p.top(), 0);
+  EXPECT_NEAR(p.kl(std::vector<float>{std::log(2.f) + 30, 30, 30}), 0, 1e-5);  // a shift changes nothing
+}
+
+double plain_kl(const std::vector<float>& p, const std::vector<float>& q) {
+  const auto total = [](const std::vector<float>& x) {
+    double sum = 0;
+    for (const float v : x) sum += std::exp(double{v});
+    return std::log(sum);
+  };
+  double kl = 0;
+  const double lp = total(p), lq = total(q);
+  for (size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
+  return kl;
+}
+
+TEST(Divergence, EqualsDoubleArithmeticOnAWholeVocabulary) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal(0, 4);
+  for (const size_t size : {5u, 1000u, 151936u}) {
+    std::vector<float> p(size), q(size);
+    for (size_t i = 0; i < size; ++i) {
+      p[i] = normal(rng);
+      q[i] = p[i] + 0.3f * normal(rng);
+    }
+    const double wanted = plain_kl(p, q);
+    EXPECT_NEAR(Reference(p).kl(q), wanted, 1e-5 + 1e-5 * wanted) << size;
+    EXPECT_LT(Reference(p).kl(p), 1e-6);
+  }
+}
+
+TEST(Divergence, MaskedAndHugeLogitsGiveNumbers) {
+  const float none = -std::numeric_limits<float>::infinity();
+  const Reference p({1.f, none, 0.f});
+  EXPECT_NEAR(p.kl(std::vector<float>{1.f, none, 0.f}), 0, 1e-6);
+  EXPECT_NEAR(log_sum_exp(std::vector<float>{1e4f, 1e4f}), 1e4 + std::log(2.0), 1e-3);
+  EXPECT_EQ(most_likely(std::vector<float>{1, 3, 3}), 1);
+}
+
+TEST(Statistics, MeansAndIntervals) {
+  EXPECT_FALSE(mean_with_interval({}).has_value());
+  const auto one = mean_with_interval({2});
+  EXPECT_EQ(one->low, 2);
+  EXPECT_EQ(one->high, 2);
+  std::vector<double> values;  // mean 0.5, sd 0.5, n 100: the interval is about 0.5 +- 1.96 * 0.05
+  for (int i = 0; i < 100; ++i) values.push_back(i % 2);
+  const auto many = mean_with_interval(values);
+  EXPECT_DOUBLE_EQ(many->mean, 0.5);
+  EXPECT_NEAR(many->low, 0.402, 0.02);
+  EXPECT_NEAR(many->high, 0.598, 0.02);
+  EXPECT_EQ(mean_with_interval(values)->low, many->low);
+  EXPECT_DOUBLE_EQ(median_of({3, 1, 2}), 2);
+  EXPECT_DOUBLE_EQ(median_of({4, 1, 2, 3}), 2.5);
+}
+
+TEST(Statistics, PairedRatioIsGeometric) {
+  // (0.001 + 0.001) / (0.003 + 0.001) = 1/2 and (0.007 + 0.001) / (0.003 + 0.001) = 2: geometric mean 1.
+  const auto ratio = paired_ratio({0.001, 0.007}, {0.003, 0.003});
+  EXPECT_NEAR(ratio->mean, 1, 1e-12);
+  EXPECT_NEAR(ratio->low, 0.5, 1e-12);
+  EXPECT_NEAR(ratio->high, 2, 1e-12);
+  EXPECT_NEAR(paired_ratio({0.009}, {0.001})->mean, 5, 1e-9);
+}
+
+}  // namespace
+}  // namespace kvilt

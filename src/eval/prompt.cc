@@ -1,0 +1,134 @@
+#include "eval/prompt.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void append(std::vector<int32_t>& to, const std::vector<int32_t>& ids) { to.insert(to.end(), ids.begin(), ids.end()); }
+
+void add_marked(Prompt& to, const std::vector<int32_t>& ids) {
+  const auto begin = static_cast<int32_t>(to.ids.size());
+  append(to.ids, ids);
+  to.marks.push_back({begin, static_cast<int32_t>(to.ids.size())});
+}
+
+std::vector<const CasePart*> known_parts(const EvalCase& from) {
+  std::vector<const CasePart*> out;
+  for (const CaseTurn& turn : from.turns) {
+    for (const CasePart& part : turn.parts) {
+      if (part.known) out.push_back(&part);
+    }
+  }
+  return out;
+}
+
+// Parts follow each other; special tokens stand in the text by their names.
+Result<Prompt> plain_prompt(const Engine& engine, const EvalCase& from) {
+  Prompt out;
+  for (const CaseTurn& turn : from.turns) {
+    for (const CasePart& part : turn.parts) {
+      std::vector<int32_t> ids = part.ids;
+      if (ids.empty()) {
+        KVILT_ASSIGN(ids, engine.tokenize(part.text, true, out.ids.empty()));
+      }
+      if (part.known) {
+        if (ids.empty()) return error(Code::kInvalidArgument, "a piece has no tokens: '{}'", part.text);
+        add_marked(out, ids);
+      } else {
+        append(out.ids, ids);
+      }
+    }
+  }
+  return out;
+}
+
+// The chat template around the parts; where a part is given as ids, they replace what its text became.
+Result<Prompt> chat_prompt(const Engine& engine, const EvalCase& from) {
+  Json messages = Json::array();
+  for (const CaseTurn& turn : from.turns) {
+    Json parts = Json::array();
+    for (const CasePart& part : turn.parts) {
+      Json entry{{"type", "text"}, {"text", part.ids.empty() ? part.text : "x"}};
+      if (part.known) entry["cache_control"] = {{"type", "ephemeral"}};
+      parts.push_back(std::move(entry));
+    }
+    messages.push_back({{"role", turn.role}, {"content", std::move(parts)}});
+  }
+  KVILT_ASSIGN(const Prompt drawn, engine.chat_prompt({{"messages", std::move(messages)}}));
+  const auto known = known_parts(from);
+  if (drawn.marks.size() != known.size()) {
+    return error(Code::kUnsupported, "the chat template prints {} of {} pieces; try --prompt plain", drawn.marks.size(),
+                 known.size());
+  }
+  Prompt out;
+  auto at = drawn.ids.begin();
+  for (size_t i = 0; i < known.size(); ++i) {
+    const auto begin = drawn.ids.begin() + drawn.marks[i].begin, end = drawn.ids.begin() + drawn.marks[i].end;
+    out.ids.insert(out.ids.end(), at, begin);
+    add_marked(out, known[i]->ids.empty() ? std::vector<int32_t>(begin, end) : known[i]->ids);
+    at = end;
+  }
+  out.ids.insert(out.ids.end(), at, drawn.ids.end());
+  return out;
+}
+
+}  // namespace
+
+Result<Warm> parse_warm(const std::string& name) {
+  if (name == "alone") return Warm::kAlone;
+  if (name == "system") return Warm::kSystem;
+  if (name == "context") return Warm::kContext;
+  return error(Code::kInvalidArgument, "--warm: '{}' is not alone, system or context", name);
+}
+
+Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from) {
+  auto out = from.chat ? chat_prompt(engine, from) : plain_prompt(engine, from);
+  if (!out.ok()) return error(out.error().code, "case '{}' of {}: {}", from.id, from.suite, out.error().message);
+  if (!from.lead.empty()) {
+    KVILT_ASSIGN(const auto lead, engine.tokenize(from.lead, false, false));
+    append(out->ids, lead);
+  }
+  return out;
+}
+
+Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
+                                               Warm warm, uint64_t seed) {
+  if (warm == Warm::kContext && !from.history.empty()) return from.history;
+  const auto known = known_parts(from);
+  CHECK(known.size() == prompt.marks.size());
+  std::vector<std::vector<int32_t>> pieces;
+  for (size_t i = 0; i < known.size(); ++i) {
+    const auto [begin, end] = prompt.marks[i];
+    if (known[i]->warmed) pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
+  }
+  Prompt head;
+  if (warm != Warm::kAlone && !prompt.marks.empty())
+    head.ids.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
+  std::vector<PastRequest> out;
+  if (warm != Warm::kContext || pieces.size() < 2) {
+    for (const auto& piece : pieces) add_marked(out.emplace_back(PastRequest{head, {}}).prompt, piece);
+    return out;
+  }
+  const size_t asked = pieces.size();
+  for (const CasePart& part : from.warm_only) {
+    KVILT_ASSIGN(auto ids, engine.tokenize(part.text, false, false));
+    pieces.push_back(std::move(ids));
+  }
+  std::vector<size_t> order(pieces.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::mt19937_64 rng(seed);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+  if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // else the first piece would be an exact prefix
+  for (const size_t i : order) add_marked(head, pieces[i]);
+  return std::vector<PastRequest>{{head, {}}};
+}
+
+}  // namespace kvilt

@@ -1,0 +1,20 @@
+// eval/report.h: rows of aggregate.h for people: Markdown tables, and one HTML page with Pareto plots and the quilt of a case.
+// Role: text only; the caller writes files. The page needs nothing from elsewhere: style and SVG are inline.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "eval/runner.h"
+
+namespace kvilt {
+
+// report: {"version", "command", "machine", "model", "pairs", "rows"} (DESIGN 8).
+std::string markdown_report(const nlohmann::ordered_json& report);
+std::string html_report(const nlohmann::ordered_json& report, const std::vector<Quilt>& quilts);
+
+// "0.123 [0.100,0.150]"; "-" for null.
+std::string with_interval(const nlohmann::ordered_json& row, const std::string& name);
+
+}  // namespace kvilt

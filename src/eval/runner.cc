@@ -1,0 +1,275 @@
+#include "eval/runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "base/error.h"
+#include "eval/ask.h"
+#include "eval/divergence.h"
+#include "eval/score.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kKlPositions = 24;
+constexpr const char* kFull = "full";
+
+using Time = std::chrono::steady_clock;
+
+double seconds_since(Time::time_point begin) { return std::chrono::duration<double>(Time::now() - begin).count(); }
+
+// One case on its way: the prompt, what full said, and the tokens along which policies are compared.
+class CaseRun {
+ public:
+  CaseRun(Engine& engine, const RunOptions& options, EvalCase made)
+      : engine_(engine), options_(options), case_(std::move(made)) {}
+
+  Status start() {
+    KVILT_ASSIGN(prompt_, case_prompt(engine_, case_));
+    engine_.clear_cache();
+    KVILT_ASSIGN(auto past, warm_requests(engine_, case_, prompt_, options_.warm, options_.seed));
+    for (PastRequest& before : past) {
+      Request request;
+      request.prompt = std::move(before.prompt);
+      request.policy.name = "prefix";
+      request.sampling.max_tokens = static_cast<int>(before.answer.size());
+      request.forced = std::move(before.answer);
+      KVILT_TRY(checked(ask(engine_, std::move(request))));
+    }
+    before_ = engine_.stats();
+    return full_pass();
+  }
+
+  const CaseResult& full() const { return full_; }
+  const Completion& last() const { return last_; }  // without its logits
+
+  Result<CaseResult> measure(const PolicySpec& policy) {
+    Request request = question(policy.choice);
+    request.forced = path_;
+    request.sampling.max_tokens = static_cast<int>(path_.size());
+    KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
+    CaseResult result = account(policy.label, out.completion.usage);
+    compare(out.completion.all_logits, result);
+    result.answer = full_.answer;
+    result.score = full_.score;
+    if (!case_.answers.empty() && !*result.same_answer) KVILT_TRY(own_answer(policy, result));
+    keep(std::move(out.completion));
+    return result;
+  }
+
+  // Of the pass that was measured last.
+  Quilt quilt(const std::string& policy) const {
+    std::vector<const char*> kinds(prompt_.ids.size(), "fresh");
+    const auto paint = [&](const std::vector<TokenMark>& runs, const char* kind) {
+      for (const TokenMark& run : runs) std::fill(kinds.begin() + run.begin, kinds.begin() + run.end, kind);
+    };
+    paint({{0, last_.usage.prefix}}, "prefix");
+    paint(last_.reused_runs, "reused");
+    paint(last_.recomputed_runs, "recomputed");
+    Quilt out{case_.suite, case_.id, policy, {}};
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (out.patches.empty() || out.patches.back().kind != kinds[i]) out.patches.push_back({kinds[i], 0, ""});
+      ++out.patches.back().tokens;
+      out.patches.back().text += engine_.token_text(prompt_.ids[i]);
+    }
+    return out;
+  }
+
+ private:
+  Request question(const PolicyChoice& policy) const {
+    Request request;
+    request.prompt = prompt_;
+    request.policy = policy;
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = options_.answer_tokens;
+    request.publish = false;
+    request.first_logits = true;
+    return request;
+  }
+
+  // Adds the case's name to errors, and refuses results for which the cache had to drop what was warmed.
+  Result<Answered> checked(Result<Answered> out) const {
+    if (!out.ok()) return error(out.error().code, "case '{}' of {}: {}", case_.id, case_.suite, out.error().message);
+    const EngineStats now = engine_.stats();
+    if (prompt_.ids.empty() || before_.kv_pages == 0) return out;
+    if (now.cached_tokens != before_.cached_tokens || now.cached_runs != before_.cached_runs) {
+      return error(
+          Code::kExhausted,
+          "case '{}' of {}: the cache changed while policies ran ({} tokens, then {}): give a larger --kv-bytes",
+          case_.id, case_.suite, before_.cached_tokens, now.cached_tokens);
+    }
+    return out;
+  }
+
+  Status full_pass() {
+    Request request = question({kFull, {}});
+    request.all_logits = true;
+    request.forced = case_.truth;
+    if (!case_.truth.empty()) request.sampling.max_tokens = static_cast<int>(case_.truth.size());
+    KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
+    path_ = out.ids;
+    auto& logits = out.completion.all_logits;
+    if (path_.size() < logits.size()) path_.push_back(most_likely(logits.back()));  // the end token
+    if (path_.empty() || path_.size() != logits.size())
+      return error(Code::kInternal, "case '{}' of {}: full gave no answer", case_.id, case_.suite);
+    for (auto& position : logits) reference_.emplace_back(std::move(position));
+    logits.clear();
+    full_ = account(kFull, out.completion.usage);
+    full_.answer = case_.truth.empty() ? out.text : "";
+    if (case_.truth.empty()) full_.same_answer = true;
+    if (!case_.answers.empty()) full_.score = score_answer(case_.metric, case_.answers, full_.answer);
+    keep(std::move(out.completion));
+    return {};
+  }
+
+  CaseResult account(const std::string& label, const PromptUsage& usage) const {
+    CaseResult out;
+    out.suite = case_.suite;
+    out.id = case_.id;
+    out.policy = label;
+    out.ttft_s = usage.ttft_s;
+    out.flops = usage.flops;
+    out.bytes = usage.bytes;
+    if (full_.ttft_s > 0) {
+      out.ttft_ratio = usage.ttft_s / full_.ttft_s;
+      out.flops_ratio = usage.flops / full_.flops;
+    }
+    out.prompt = usage.prompt;
+    out.prefix = usage.prefix;
+    out.reused = usage.reused;
+    out.recomputed = usage.recomputed;
+    out.fresh = usage.fresh;
+    return out;
+  }
+
+  void compare(const std::vector<std::vector<float>>& logits, CaseResult& result) const {
+    const size_t count = std::min(logits.size(), reference_.size());
+    size_t agreed = 0;
+    bool same = count == reference_.size();
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t top = most_likely(logits[i]);
+      const bool equal = top == reference_[i].top();
+      agreed += equal;
+      same = same && equal;
+      if (i == 0) result.top1 = equal;
+      if (i >= kKlPositions) continue;
+      const double kl = reference_[i].kl(logits[i]);
+      const double gap = reference_[i].log_probability(path_[i]) -
+                         (double{logits[i][static_cast<size_t>(path_[i])]} - log_sum_exp(logits[i]));
+      const auto of = static_cast<double>(std::min(count, kKlPositions));
+      if (i == 0) result.kl_first = kl;
+      result.kl_answer += kl / of;
+      result.nll_gap += gap / of;
+    }
+    result.agree = static_cast<double>(agreed) / static_cast<double>(count);
+    if (case_.truth.empty()) result.same_answer = same;
+  }
+
+  Status own_answer(const PolicySpec& policy, CaseResult& result) {
+    Request request = question(policy.choice);
+    request.first_logits = false;
+    KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
+    result.answer = out.text;
+    result.score = score_answer(case_.metric, case_.answers, out.text);
+    return {};
+  }
+
+  void keep(Completion completion) {
+    completion.all_logits.clear();
+    completion.first_logits.clear();
+    last_ = std::move(completion);
+  }
+
+  Engine& engine_;
+  const RunOptions& options_;
+  const EvalCase case_;
+  Prompt prompt_;
+  EngineStats before_;
+  std::vector<int32_t> path_;
+  std::vector<Reference> reference_;
+  CaseResult full_;
+  Completion last_;
+};
+
+// The policies of a case that are still to be measured, shuffled; without full.
+std::vector<const PolicySpec*> in_random_order(std::vector<const PolicySpec*> policies, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  for (size_t i = policies.size(); i > 1; --i) std::swap(policies[i - 1], policies[rng() % i]);
+  return policies;
+}
+
+}  // namespace
+
+Result<PolicySpec> parse_policy(const std::string& label) {
+  PolicySpec out{label, {}};
+  size_t begin = 0;
+  for (bool first = true; begin <= label.size(); first = false) {
+    const size_t end = std::min(label.find(':', begin), label.size());
+    const std::string part = label.substr(begin, end - begin);
+    const size_t eq = part.find('=');
+    if (first) {
+      out.choice.name = part;
+    } else if (eq == std::string::npos) {
+      return error(Code::kInvalidArgument, "policy '{}': '{}' is not name=value", label, part);
+    } else {
+      out.choice.params[part.substr(0, eq)] = part.substr(eq + 1);
+    }
+    begin = end + 1;
+  }
+  return out;
+}
+
+Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& policies,
+                      const RunOptions& options, const RunEvents& events) {
+  const auto begin = Time::now();
+  size_t units = 0, done = 0;  // a unit: one policy on one case, full as well
+  struct Todo {
+    const CaseSource* source;
+    bool full;
+    std::vector<const PolicySpec*> policies;
+  };
+  std::vector<Todo> todo;
+  for (const CaseSource& source : cases) {
+    const auto missing = [&](const std::string& label) {
+      return !events.done_before || !events.done_before(source.suite, source.id, label);
+    };
+    Todo next{&source, missing(kFull), {}};
+    for (const PolicySpec& policy : policies) {
+      if (policy.label != kFull && missing(policy.label)) next.policies.push_back(&policy);
+    }
+    if (next.full || !next.policies.empty()) units += 3 + next.policies.size();  // warming and full are dense passes
+    if (next.full || !next.policies.empty()) todo.push_back(std::move(next));
+  }
+  const auto progress = [&](const CaseSource& source, const std::string& policy) {
+    if (!events.on_progress) return;
+    const double share = static_cast<double>(done) / static_cast<double>(units), spent = seconds_since(begin);
+    events.on_progress(share, done ? spent / share - spent : -1, source.suite + " " + source.id + " " + policy);
+  };
+  int left = 0;
+  for (const Todo& next : todo) {
+    if (options.max_seconds > 0 && seconds_since(begin) > options.max_seconds) {
+      ++left;
+      continue;
+    }
+    progress(*next.source, "warming, full");
+    KVILT_ASSIGN(EvalCase made, next.source->make());
+    CaseRun run(engine, options, std::move(made));
+    KVILT_TRY(run.start());
+    done += 3;
+    const bool quilted = events.on_quilt && next.source == &cases.front();
+    if (next.full) KVILT_TRY(events.on_result(run.full()));
+    if (next.full && quilted) KVILT_TRY(events.on_quilt(run.quilt(kFull)));
+    const uint64_t order = options.seed * 1000003 + static_cast<uint64_t>(next.source - cases.data());
+    for (const PolicySpec* policy : in_random_order(next.policies, order)) {
+      progress(*next.source, policy->label);
+      KVILT_ASSIGN(const CaseResult result, run.measure(*policy));
+      KVILT_TRY(events.on_result(result));
+      if (quilted) KVILT_TRY(events.on_quilt(run.quilt(policy->label)));
+      ++done;
+    }
+  }
+  return left;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,77 @@
+// eval/runner.h: runs cases under policies and measures each against the full pass of the same run.
+// Method: per case the cache is emptied and warmed; `full` answers first and gives the reference; then every other policy is
+//         fed full's own answer (teacher forcing), in a seeded random order. Nothing is published meanwhile, and the runner
+//         makes sure that the cache did not change, so no policy profits from another's run. Only where full's answer is not
+//         the most likely token everywhere does a policy answer by itself as well, for its score.
+// Cost:   forward passes; everything else takes less than 1 % of a case.
+// Not here: means and intervals (aggregate.h), files (journal.h).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "eval/case.h"
+#include "eval/prompt.h"
+#include "kvilt/engine.h"
+
+namespace kvilt {
+
+struct PolicySpec {
+  std::string label;  // as written: sparsex:l_star=0
+  PolicyChoice choice;
+};
+// "sparsex:l_star=0:k=0.1" is policy sparsex with two parameters. Errors: kInvalidArgument.
+Result<PolicySpec> parse_policy(const std::string& label);
+
+// One case under one policy. Ratios are to full's pass of the same case in the same run.
+struct CaseResult {
+  std::string suite, id, policy;       // policy: the label
+  std::optional<double> score;         // none: the case has no answers
+  double kl_first = 0, kl_answer = 0;  // nats
+  double nll_gap = 0;                  // mean of log p_full - log p_policy of the tokens along which kl_answer goes
+  bool top1 = true;                    // the first answer token is the same
+  double agree = 1;                    // share of positions with the same most likely token
+  std::optional<bool> same_answer;     // none: distances along a true text
+  double ttft_s = 0, ttft_ratio = 1, flops = 0, flops_ratio = 1, bytes = 0;
+  int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
+  double kept_ratio = 1;  // of the context's keys, those that decoding reads: no policy drops any yet
+  std::string answer;
+
+  double recomputed_ratio() const { return reused > 0 ? static_cast<double>(recomputed) / reused : 0; }
+};
+
+// A prompt as its patches: one case, one policy.
+struct Patch {
+  std::string kind;  // prefix, reused (and not computed again), recomputed, fresh
+  int tokens = 0;
+  std::string text;
+};
+struct Quilt {
+  std::string suite, id, policy;
+  std::vector<Patch> patches;  // in the prompt's order
+};
+
+struct RunOptions {
+  Warm warm = Warm::kSystem;
+  uint64_t seed = 1;
+  int answer_tokens = 24;  // longest greedy answer
+  double max_seconds = 0;  // 0: no limit; looked at between cases
+};
+
+struct RunEvents {
+  std::function<bool(const std::string& suite, const std::string& id, const std::string& policy)> done_before;
+  std::function<Status(const CaseResult&)> on_result;
+  // Share of the work that is done, seconds left as far as one can tell (< 0: unknown), and what is running.
+  std::function<void(double share, double seconds_left, const std::string& note)> on_progress;
+  std::function<Status(const Quilt&)> on_quilt;  // for every policy of the first case
+};
+
+// Runs what is not done before. `full` is always measured; it is reported even where `policies` lack it.
+// Errors: the first that a case or the engine gives. Returns how many cases the time limit left out.
+Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& policies,
+                      const RunOptions& options, const RunEvents& events);
+
+}  // namespace kvilt

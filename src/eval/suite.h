@@ -1,0 +1,73 @@
+// eval/suite.h: generated questions: NAME[:n=20,length=2048,seed=1,...]. Any tokenizer; the same text for a seed everywhere.
+// Role:  one line of suite_table() per suite; a generator is a function in suite_*.cc. What a suite is and which answers
+//        are right stands beside it; the ideas come from RULER (Hsieh et al. 2024) and FINDINGS' tasks.
+// Errors: kInvalidArgument naming suite and parameter; files' errors.
+#pragma once
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "eval/case.h"
+#include "kvilt/engine.h"
+
+namespace kvilt {
+
+// The parameters of one suite, taken by name; one that nobody took is an error.
+class SuiteParams {
+ public:
+  // "niah:n=20,length=2048"
+  static Result<SuiteParams> parse(const std::string& text);
+  const std::string& name() const { return name_; }
+  // Remembers the first wrong one for finish().
+  int number(const std::string& key, int fallback, int low, int high);
+  std::string text(const std::string& key, const std::string& fallback);
+  std::string needed_text(const std::string& key);
+  Status finish() const;  // an error for what was wrong, missing or not taken
+
+ private:
+  void complain(const std::string& why);
+  std::string name_, wrong_;
+  std::map<std::string, std::string> given_;
+  std::map<std::string, bool> taken_;
+};
+
+Result<std::vector<CaseSource>> make_suite(Engine& engine, const std::string& text);
+
+struct SuiteEntry {
+  const char *name, *what;
+  Result<std::vector<CaseSource>> (*make)(Engine& engine, SuiteParams& params);
+};
+const std::vector<SuiteEntry>& suite_table();
+
+// For generators. A random number generator for case `index` of a suite, the same on every machine.
+std::mt19937_64 case_rng(const std::string& suite, int seed, int index);
+// `make` once per case 0..n-1; ids are "seed-index".
+std::vector<CaseSource> numbered(const std::string& suite, int n, int seed,
+                                 std::function<Result<EvalCase>(int index, std::mt19937_64& rng)> make);
+// Plain sentences of about `tokens` tokens.
+Result<std::vector<std::string>> filler_sentences(const Engine& engine, int tokens, std::mt19937_64& rng);
+Result<int> token_count(const Engine& engine, const std::string& text);
+// A RAG case: system | pieces | question, led by "Answer:".
+EvalCase rag_case(const std::string& system, const std::vector<std::string>& pieces, const std::string& question);
+template <class T>
+void shuffle(std::vector<T>& items, std::mt19937_64& rng) {  // std::shuffle's result differs between libraries
+  for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[rng() % i]);
+}
+
+// suite_synthetic.cc
+Result<std::vector<CaseSource>> make_niah(Engine& engine, SuiteParams& params);
+Result<std::vector<CaseSource>> make_tracking(Engine& engine, SuiteParams& params);
+Result<std::vector<CaseSource>> make_words(Engine& engine, SuiteParams& params);
+// suite_text.cc
+Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& params);
+Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params);
+// suite_agent.cc
+Result<std::vector<CaseSource>> make_agent(Engine& engine, SuiteParams& params);
+Result<std::vector<CaseSource>> make_rounds(Engine& engine, SuiteParams& params);
+// suite_debate.cc
+Result<std::vector<CaseSource>> make_debate(Engine& engine, SuiteParams& params);
+Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& params);
+
+}  // namespace kvilt

@@ -1,0 +1,307 @@
+// kvilt eval's module on the probe model: prompts, suites, what the runner measures, and going on after a stop.
+#include "eval/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "engine_harness.h"
+#include "eval/aggregate.h"
+#include "eval/case_file.h"
+#include "eval/journal.h"
+#include "eval/prompt.h"
+#include "eval/suite.h"
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+std::unique_ptr<Engine> open_probe() {
+  EngineOptions options;
+  options.model = kModel;
+  return open_for_test(options);
+}
+
+std::vector<CaseSource> probe_cases(const std::string& file, int limit) {
+  CaseFileOptions options;
+  options.chat = false;
+  options.limit = limit;
+  auto cases = read_case_file("tests/data/models/probe-1M/" + file, options);
+  EXPECT_TRUE(cases.ok()) << (cases.ok() ? "" : cases.error().message);
+  std::vector<CaseSource> out;
+  for (const EvalCase& one : *cases) out.push_back({one.suite, one.id, [one] { return Result<EvalCase>(one); }});
+  return out;
+}
+
+std::vector<PolicySpec> policies(const std::vector<std::string>& labels) {
+  std::vector<PolicySpec> out;
+  for (const std::string& label : labels) out.push_back(*parse_policy(label));
+  return out;
+}
+
+struct Outcomes {
+  Journal journal;
+  std::vector<Quilt> quilts;
+  int left = 0;
+};
+
+Outcomes run(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& of,
+             RunOptions options = {}) {
+  Outcomes out{*Journal::open("", {}), {}, 0};
+  RunEvents events;
+  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
+    return out.journal.has(suite, id, policy);
+  };
+  events.on_result = [&](const CaseResult& result) { return out.journal.add(result); };
+  events.on_quilt = [&](const Quilt& quilt) -> Status {
+    out.quilts.push_back(quilt);
+    return {};
+  };
+  const auto left = run_cases(engine, cases, of, options, events);
+  EXPECT_TRUE(left.ok()) << (left.ok() ? "" : left.error().message);
+  if (left.ok()) out.left = *left;
+  return out;
+}
+
+double mean_score(const std::vector<CaseResult>& results, const std::string& policy) {
+  double sum = 0;
+  int n = 0;
+  for (const CaseResult& result : results) {
+    if (result.policy == policy) sum += *result.score, ++n;
+  }
+  EXPECT_GT(n, 0);
+  return sum / n;
+}
+
+// Quality, as CI watches it: full attention answers, naive reuse does not.
+TEST(EvalQuality, VariableTracking) {
+  auto engine = open_probe();
+  RunOptions options;
+  options.warm = Warm::kAlone;
+  const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 40), policies({"full", "naive"}), options);
+  EXPECT_GE(mean_score(out.journal.results(), "full"), 0.95);
+  EXPECT_LT(mean_score(out.journal.results(), "naive"), 0.1);
+}
+
+TEST(Eval, FullIsItsOwnReferenceAndPrefixEqualsItToTheBit) {
+  auto engine = open_probe();
+  const auto out =
+      run(*engine, probe_cases("cases-vt-value.jsonl", 2), policies({"full", "prefix", "sparsex:k=1", "naive"}));
+  bool naive_differs = false;
+  for (const CaseResult& r : out.journal.results()) {
+    EXPECT_EQ(r.prompt, r.prefix + r.reused + r.fresh);
+    if (r.policy == "naive") {
+      naive_differs = naive_differs || r.kl_answer > 1e-4;  // power: the same measure sees a method that differs
+      EXPECT_GT(r.reused, r.prompt / 2);
+      EXPECT_LT(r.flops_ratio, 0.3);
+      continue;
+    }
+    EXPECT_LT(r.kl_answer, 1e-6) << r.policy;
+    EXPECT_TRUE(r.top1 && *r.same_answer) << r.policy;
+    EXPECT_EQ(r.agree, 1);
+  }
+  EXPECT_TRUE(naive_differs);
+}
+
+TEST(Eval, TheOrderOfPoliciesDoesNotMatter) {
+  auto engine = open_probe();
+  const auto cases = probe_cases("cases-vt-value.jsonl", 3);
+  const auto together = run(*engine, cases, policies({"full", "sparsex", "naive", "prefix"}));
+  RunOptions other;
+  other.seed = 99;
+  const auto alone = run(*engine, cases, policies({"full", "naive"}), other);
+  for (const CaseResult& a : alone.journal.results()) {
+    for (const CaseResult& b : together.journal.results()) {
+      if (a.id == b.id && a.policy == b.policy) {
+        EXPECT_EQ(a.kl_answer, b.kl_answer) << a.id << a.policy;
+        EXPECT_EQ(a.reused, b.reused);
+        EXPECT_EQ(a.answer, b.answer);
+      }
+    }
+  }
+}
+
+TEST(Eval, QuiltNamesEveryToken) {
+  auto engine = open_probe();
+  const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 1), policies({"full", "sparsex"}));
+  ASSERT_EQ(out.quilts.size(), 2u);
+  const Quilt& quilt = out.quilts[1];
+  EXPECT_EQ(quilt.policy, "sparsex");
+  std::map<std::string, int> tokens;
+  for (const Patch& patch : quilt.patches) tokens[patch.kind] += patch.tokens;
+  const CaseResult& result = out.journal.results().back();
+  EXPECT_EQ(tokens["prefix"], result.prefix);
+  EXPECT_EQ(tokens["reused"] + tokens["recomputed"], result.reused);
+  EXPECT_EQ(tokens["recomputed"], result.recomputed);
+  EXPECT_GT(tokens["recomputed"], 0);
+  EXPECT_EQ(tokens["fresh"], result.fresh);
+  ASSERT_EQ(out.quilts[0].patches.size(), 1u);  // full: one fresh patch
+  EXPECT_EQ(out.quilts[0].patches[0].kind, "fresh");
+}
+
+TEST(Eval, WarmingPutsPiecesWhereItSays) {
+  auto engine = open_probe();
+  const EvalCase made = *probe_cases("cases-vt-value.jsonl", 1)[0].make();
+  const Prompt prompt = *case_prompt(*engine, made);
+  ASSERT_EQ(prompt.marks.size(), 4u);
+  EXPECT_GT(prompt.marks[0].begin, 0);
+  const auto alone = *warm_requests(*engine, made, prompt, Warm::kAlone, 1);
+  const auto system = *warm_requests(*engine, made, prompt, Warm::kSystem, 1);
+  const auto context = *warm_requests(*engine, made, prompt, Warm::kContext, 1);
+  ASSERT_EQ(alone.size(), 4u);
+  ASSERT_EQ(system.size(), 4u);
+  ASSERT_EQ(context.size(), 1u);
+  EXPECT_EQ(alone[1].prompt.marks[0].begin, 0);
+  EXPECT_EQ(system[1].prompt.marks[0].begin, prompt.marks[0].begin);
+  EXPECT_EQ(context[0].prompt.marks.size(), 4u);
+  EXPECT_FALSE(std::equal(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].end, context[0].prompt.ids.begin()));
+  RunOptions options;
+  const auto of = [&](Warm warm) {
+    options.warm = warm;
+    const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 1), policies({"naive"}), options);
+    return out.journal.results().back();
+  };
+  EXPECT_EQ(of(Warm::kAlone).prefix, 0);
+  EXPECT_EQ(of(Warm::kSystem).prefix, prompt.marks[0].end);  // the first piece behind its own head
+  EXPECT_EQ(of(Warm::kContext).prefix, prompt.marks[0].begin);
+}
+
+TEST(Suites, AreTheSameForASeedAndHoldTheirAnswers) {
+  auto engine = open_probe();
+  for (const char* text :
+       {"niah:n=2,length=256,segments=4,keys=4,queries=2", "niah:n=2,length=256,keys=2,values=2",
+        "vt:n=2,length=256,segments=4,hops=2", "vt:n=2,length=256,segments=4,form=listing", "words:n=2,length=256",
+        "words:n=2,length=256,form=frequent", "agent:n=2,tools=5", "agent:n=2,tools=5,change=add",
+        "agent:n=2,tools=5,change=remove", "rounds:n=2,turns=4,facts=2"}) {
+    const auto sources = make_suite(*engine, text);
+    ASSERT_TRUE(sources.ok()) << text << ": " << sources.error().message;
+    ASSERT_EQ(sources->size(), 2u) << text;
+    const EvalCase a = *(*sources)[0].make(), again = *(*sources)[0].make(), other = *(*sources)[1].make();
+    const auto known_text = [](const EvalCase& of) {
+      std::string out;
+      for (const CaseTurn& turn : of.turns) {
+        for (const CasePart& part : turn.parts) out += part.known ? part.text : "";
+      }
+      return out;
+    };
+    EXPECT_EQ(known_text(a), known_text(again)) << text;
+    EXPECT_NE(known_text(a), known_text(other)) << text;
+    ASSERT_FALSE(a.answers.empty());
+    for (const std::string& answer : a.answers)
+      EXPECT_NE(known_text(a).find(answer), std::string::npos) << text << " " << answer;
+    for (const std::string& answer : a.answers)
+      EXPECT_EQ(a.turns.back().parts.back().text.find(answer), std::string::npos) << text;
+    EXPECT_TRUE(case_prompt(*engine, a).ok());
+  }
+  EXPECT_NE(make_suite(*engine, "magic").error().message.find("there are niah"), std::string::npos);
+}
+
+TEST(Suites, StoriesAndDebatesAreTokensAsGiven) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/novel.txt";
+  std::ofstream novel(path);
+  for (int i = 0; i < 4000; ++i) novel << "stup vig stir clak plem kob . ";
+  novel.close();
+  const auto story = make_suite(*engine, "story:path=" + path + ",n=1,length=250,truth=8");
+  ASSERT_TRUE(story.ok()) << story.error().message;
+  const EvalCase made = *(*story)[0].make();
+  EXPECT_EQ(made.truth.size(), 8u);
+  const Prompt prompt = *case_prompt(*engine, made);
+  ASSERT_EQ(prompt.marks.size(), 3u);
+  EXPECT_EQ(prompt.marks[0].end - prompt.marks[0].begin, 100);
+  EXPECT_EQ(prompt.marks[2].end - prompt.marks[2].begin, 50);
+  const auto out = run(*engine, *story, policies({"naive"}));
+  EXPECT_FALSE(out.journal.results()[0].same_answer.has_value());
+  EXPECT_FALSE(out.journal.results()[0].score.has_value());
+  const std::string problems = ::testing::TempDir() + "/problems.jsonl";
+  std::ofstream(problems) << "{\"question\": \"stup vig 12 + 30 ?\", \"answer\": \"it is\\n#### 42\"}\n";
+  const auto debate = make_suite(*engine, "debate:path=" + problems + ",n=1,tokens=40");
+  ASSERT_TRUE(debate.ok()) << debate.error().message;
+  ASSERT_EQ(debate->size(), 3u);
+  const EvalCase second = *(*debate)[2].make();
+  EXPECT_EQ(second.answers, std::vector<std::string>{"42"});
+  EXPECT_EQ(second.history.size(), 3u);
+  EXPECT_EQ(case_prompt(*engine, second)->marks.size(), 3u);
+  std::remove(path.c_str());
+  std::remove(problems.c_str());
+}
+
+TEST(Journal, GoesOnWhereItStoppedAndRefusesAnotherSetup) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/eval.journal";
+  std::remove(path.c_str());
+  const nlohmann::ordered_json setup{{"warm", "system"}};
+  const auto cases = probe_cases("cases-niah.jsonl", 3);
+  const auto of = policies({"full", "naive"});
+  int measured = 0;
+  const auto go = [&](int stop_after) {
+    auto journal = Journal::open(path, setup);
+    EXPECT_TRUE(journal.ok()) << (journal.ok() ? "" : journal.error().message);
+    RunEvents events;
+    events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
+      return journal->has(suite, id, policy);
+    };
+    events.on_result = [&](const CaseResult& result) -> Status {
+      if (measured == stop_after) return Error{Code::kCancelled, "stopped"};
+      ++measured;
+      return journal->add(result);
+    };
+    const auto left = run_cases(*engine, cases, of, {}, events);
+    return std::make_pair(left.ok(), journal->results());
+  };
+  EXPECT_FALSE(go(3).first);
+  std::ofstream(path, std::ios::app) << "{\"suite\": \"cut off";  // a crash while a line was written
+  const auto [ended, results] = go(-1);
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(measured, 6);
+  EXPECT_EQ(results.size(), 6u);
+  measured = 0;
+  EXPECT_EQ(go(-1).second.size(), 6u);
+  EXPECT_EQ(measured, 0);
+  const auto other = Journal::open(path, {{"warm", "alone"}});
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().message.find("warm"), std::string::npos);
+  std::remove(path.c_str());
+}
+
+CaseResult result_of(const std::string& suite, const std::string& id, const std::string& policy, double kl) {
+  CaseResult out;
+  out.suite = suite, out.id = id, out.policy = policy, out.kl_answer = kl, out.score = kl < 0.5 ? 1 : 0,
+  out.same_answer = kl < 0.1;
+  return out;
+}
+
+TEST(Aggregate, RowsAndPairs) {
+  const std::vector<CaseResult> results{result_of("a", "1", "naive", 0.199), result_of("a", "2", "naive", 0.599),
+                                        result_of("b", "1", "naive", 0.199), result_of("a", "1", "x", 0.099),
+                                        result_of("b", "1", "x", 0.049)};
+  const auto of = policies({"naive", "x"});
+  const auto rows = aggregate_rows(results, of);
+  ASSERT_EQ(rows.size(), 6u);  // a, b, all
+  EXPECT_EQ(rows[0]["suite"], "a");
+  EXPECT_NEAR(rows[0]["kl_answer"].get<double>(), 0.399, 1e-9);
+  EXPECT_NEAR(rows[0]["score"].get<double>(), 0.5, 1e-9);
+  EXPECT_EQ(rows[4]["suite"], "all");
+  EXPECT_EQ(rows[4]["n"], 3);
+  const auto pairs = pair_rows(results, {{"x", "naive"}});
+  ASSERT_EQ(pairs.size(), 3u);
+  EXPECT_EQ(pairs[0]["n"], 1);  // only the cases that both have
+  EXPECT_NEAR(pairs[0]["kl_ratio"].get<double>(), 0.5, 1e-9);
+  EXPECT_NEAR(pairs[2]["kl_ratio"].get<double>(), std::sqrt(0.5 * 0.25), 1e-9);
+}
+
+TEST(Journal, ResultsSurviveTheFile) {
+  CaseResult r = result_of("s", "i", "p", 0.25);
+  r.answer = "a \"quoted\"\nline";
+  r.same_answer.reset();
+  r.reused = 7;
+  const auto back = result_from_json(nlohmann::ordered_json::parse(to_json(r).dump()));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(to_json(*back), to_json(r));
+  EXPECT_FALSE(result_from_json({{"suite", "s"}}).ok());
+}
+
+}  // namespace
+}  // namespace kvilt
