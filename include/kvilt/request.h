@@ -90,7 +90,7 @@ struct Completion {
   PromptUsage usage;
   int completion_tokens = 0;
   double total_s = 0;
-  std::vector<float> first_logits;             // V
+  std::vector<float> first_logits;  // V
   // Per sampled token, V each; where an end token ended the answer, its logits come last.
   std::vector<std::vector<float>> all_logits;
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were

@@ -98,8 +98,6 @@ bool Prefill::advance(Run chunk) {
   return true;
 }
 
-Runs Prefill::recomputed() const {
-  return intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1));
-}
+Runs Prefill::recomputed() const { return intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1)); }
 
 }  // namespace kvilt
