@@ -134,7 +134,26 @@ TEST_F(Chat, WrongRequestsNameThePath) {
   EXPECT_NE(message(R"({"messages": [{"role": "user", "content": "q"}], "add_generation_prompt": 1})")
                 .find("add_generation_prompt"),
             std::string::npos);
+  EXPECT_NE(message(R"({"messages": [{"role": "user", "content": "q"}], "part_separator": 1})").find("part_separator"),
+            std::string::npos);
   EXPECT_EQ(message(R"({"messages": [{"role": "user", "content": "q"}]})"), "");
+}
+
+TEST(ChatParts, NothingStandsBetweenThemIfAsked) {
+  EngineOptions options;
+  options.model =
+      "tests/data/models/stories260K/derived-stories260K-F32.gguf";  // its tokenizer has a token for a line end
+  const auto engine = open_for_test(options);
+  Json chat = Json::parse(R"({"messages": [{"role": "user", "content": [
+      {"type": "text", "text": "Once upon a ti", "cache_control": {"type": "ephemeral"}},
+      {"type": "text", "text": "me there was", "cache_control": {"type": "ephemeral"}}]}]})");
+  const auto apart = engine->chat_prompt(chat).value();
+  chat["part_separator"] = "";
+  const auto joined = engine->chat_prompt(chat).value();
+  ASSERT_EQ(apart.marks.size(), 2u);
+  ASSERT_EQ(joined.marks.size(), 2u);
+  EXPECT_LT(apart.marks[0].end, apart.marks[1].begin);
+  EXPECT_EQ(joined.marks[0].end, joined.marks[1].begin);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ class Engine {
   virtual std::string token_text(int32_t id) const = 0;  // raw bytes; may be half a UTF-8 sequence
 
   // The prompt of an OpenAI chat request: reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
-  // (default true). Parts with cache_control, and documents, become marks. A template without documents gets them at
+  // (default true), part_separator (what joins a message's parts where the template takes strings; a line end). Parts with cache_control, and documents, become marks. A template without documents gets them at
   // the start of the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
   virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
 

@@ -99,7 +99,9 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
   }
   in.bos_token = bos_;
   in.eos_token = eos_;
-  if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in));
+  if (request.contains("part_separator") && !request["part_separator"].is_string())
+    return wrong("part_separator", "must be a string");
+  if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in, request.value("part_separator", "\n")));
   KVILT_TRY(add_documents(request, in));
   return in;
 }
@@ -135,7 +137,7 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
   if (last == in.messages.size()) return wrong("documents", "need a user message to stand in");
   // As one string, also for templates that take parts: they all take strings.
   ChatInputs flat = in;
-  KVILT_TRY(flatten_parts(flat));
+  KVILT_TRY(flatten_parts(flat, request.value("part_separator", "\n")));
   in = std::move(flat);
   Json& content = in.messages[last]["content"];
   if (!content.is_string()) content = "";

@@ -62,7 +62,7 @@ Result<Prompt> chat_prompt(const Engine& engine, const EvalCase& from) {
     }
     messages.push_back({{"role", turn.role}, {"content", std::move(parts)}});
   }
-  KVILT_ASSIGN(const Prompt drawn, engine.chat_prompt({{"messages", std::move(messages)}}));
+  KVILT_ASSIGN(const Prompt drawn, engine.chat_prompt({{"messages", std::move(messages)}, {"part_separator", ""}}));
   const auto known = known_parts(from);
   if (drawn.marks.size() != known.size()) {
     return error(Code::kUnsupported, "the chat template prints {} of {} pieces; try --prompt plain", drawn.marks.size(),
