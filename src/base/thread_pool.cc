@@ -105,13 +105,15 @@ void ThreadPool::drain(int worker) {
   }
 }
 
-// Ends when the next loop begins: what was asked for by then arrives meanwhile.
+// Ends when the next loop begins: what was asked for by then arrives meanwhile. Prefetches are dropped when a core has too many
+// under way, so they are paced: a pause lasts about as long as 512 bytes need (17 ns on Zen 4, 45 on Intel).
 void ThreadPool::fetch(const Ahead& ahead, uint32_t epoch) const {
   constexpr int64_t kStep = 512;
   const auto* data = static_cast<const char*>(ahead.data);
   for (int64_t at = 0; at < ahead.bytes; at += kStep) {
     if (epoch_.load(std::memory_order_relaxed) != epoch) return;
     for (int64_t line = at; line < at + kStep; line += 64) __builtin_prefetch(data + line, 0, 2);
+    pause_cpu();
   }
 }
 

@@ -245,7 +245,7 @@ void matmul(const MatmulPart& part) {
     // The last of several row blocks fetches the next block: by then no reading from memory is under way, and nothing would be
     // until the row block after it. A single row block reads in one line, which the hardware foresees.
     const std::byte* next = n + kLanes < part.n_end ? w.chunk + part.block_bytes : part.next;
-    const bool fetches = part.block_end - part.block_begin > 1 && w.lane + kLanes == 16;
+    const bool fetches = part.rows > 1 && w.lane + kLanes == 16;
     for (int64_t b = part.block_begin; b < part.block_end; ++b) {
       const int64_t row = b * base + (b < more ? b : more);
       const std::byte* ahead = fetches && b + 1 == part.block_end ? next : nullptr;
