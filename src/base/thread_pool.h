@@ -36,15 +36,15 @@ class ThreadPool {
   void parallel_split(int64_t count, FunctionRef<void(int64_t index, int worker)> body);
   int64_t share(int64_t count, int worker) const { return count * worker / size_; }
 
-  // What `worker` will read in a loop to come: once through with the next loop, and until another begins, it fetches these
-  // bytes into its cache. Worker 0, the caller, has other things to do.
+  // What `worker` will read in the split loop after the next: once through with the next one it fetches these bytes into its
+  // cache whenever no loop runs. Worker 0, the caller, has other things to do.
   void read_ahead(int worker, const void* data, int64_t bytes) {
-    shares_[static_cast<size_t>(worker)].ahead = {data, bytes};
+    shares_[static_cast<size_t>(worker)].ahead = {static_cast<const char*>(data), bytes};
   }
 
  private:
   struct Ahead {
-    const void* data = nullptr;
+    const char* data = nullptr;
     int64_t bytes = 0;
   };
   struct alignas(64) Share {
@@ -56,7 +56,7 @@ class ThreadPool {
   void work(int worker);
   void drain(int worker);
   bool take(Share& share, bool from_end, int64_t* index);
-  void fetch(const Ahead& ahead, uint32_t epoch) const;
+  void fetch(Ahead& ahead, uint32_t epoch) const;
 
   static constexpr uint32_t kClosed = uint32_t{1} << 31;
   const int size_;

@@ -456,16 +456,26 @@ void Driver::logits(std::span<Chunk> chunks) {
   if (wanted.size() == 0) return;
   const Mat<const float> x = gather(wanted, s.x.view(), s.x_next);
   model_.backend().rms_norm(x, model_.final_norm().data(), c.rms_eps, s.normed.reshape(wanted.size(), c.D), pool_);
+  const auto cap = [&](float* logits) {
+    if (const float most = c.final_softcap; most > 0) {
+      for (int v = 0; v < c.V; ++v) logits[v] = most * std::tanh(logits[v] / most);
+    }
+  };
+  if (wanted.size() == 1) {  // straight to where they are wanted
+    const auto one = std::find_if(chunks.begin(), chunks.end(), [](const Chunk& chunk) { return chunk.logits; });
+    const MatmulJob job = model_.lm_head().job(Mat<float>(one->logits, 1, c.V));
+    linear(chunks, wanted, s.normed.view(), {&job, 1});
+    return cap(one->logits);
+  }
   const Mat<float> out = s.gate.reshape(wanted.size(), c.V);
   const MatmulJob job = model_.lm_head().job(out);
   linear(chunks, wanted, s.normed.view(), {&job, 1});
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (!chunks[i].logits) continue;
+  pool_.parallel_for(static_cast<int64_t>(chunks.size()), [&](int64_t index, int) {
+    const auto i = static_cast<size_t>(index);
+    if (!chunks[i].logits) return;
     std::copy_n(out.row(wanted.first[i]), c.V, chunks[i].logits);
-    if (const float cap = c.final_softcap; cap > 0) {
-      for (int v = 0; v < c.V; ++v) chunks[i].logits[v] = cap * std::tanh(chunks[i].logits[v] / cap);
-    }
-  }
+    cap(chunks[i].logits);
+  });
 }
 
 // One matmul call, charged to the chunks by their rows; the weights' bytes are shared in proportion.

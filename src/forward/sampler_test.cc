@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -30,6 +31,21 @@ TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
   SamplingParams params;
   params.temperature = 0;
   EXPECT_EQ(Sampler(params, 1, {}).sample(logits), 1);
+}
+
+TEST(Sampler, ArgmaxAgreesWithTheSimplestLoop) {
+  std::mt19937 rng(7);
+  for (const size_t n : {1u, 15u, 16u, 17u, 1023u, 1024u, 1025u, 5000u}) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<float> logits(n);
+      for (float& x : logits) x = static_cast<float>(static_cast<int>(rng() % 200) - 300);  // negative, with ties
+      if (round % 5 == 0) logits[rng() % n] = std::numeric_limits<float>::quiet_NaN();
+      if (round % 7 == 0) logits[n - 1] = 5;
+      size_t best = 0;
+      for (size_t i = 1; i < n; ++i) best = logits[i] > logits[best] ? i : best;
+      EXPECT_EQ(argmax(logits), static_cast<int32_t>(best)) << n << " " << round;
+    }
+  }
 }
 
 TEST(Sampler, FiltersKeepWhatTheySay) {

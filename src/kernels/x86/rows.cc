@@ -39,9 +39,14 @@ KVILT_INLINE int32_t add4(__m128i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 1)));
 }
 
+// Records are written where other cores have just read: their lines are asked for early, many at once, since stores would ask
+// for one after the other.
+constexpr int64_t kRecordsAhead = 24;
+
 // One row on its own.
 KVILT_INLINE void quantize_row(const float* x, int64_t groups, int64_t m, std::byte* record) {
   for (int64_t g = 0; g < groups; ++g, x += kGroup, record += kRecordBytes * m) {
+    __builtin_prefetch(record + kRecordsAhead * kRecordBytes * m, 1);
     const float peak = max_abs(x);
     const float scale = peak * (1.0f / 127);
     const __m256i quads = quads_of(x, peak > 0 ? 127.0f / peak : 0.0f);
