@@ -24,6 +24,12 @@ struct Entry {
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
+bool has_avxvnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
+// The same kernels in AVX-512's encoding: where AVX-VNNI is not, they show that its source is right.
+bool has_vnni256() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -37,6 +43,8 @@ const std::vector<Entry>& entries() {
 #ifdef KVILT_X86
     __builtin_cpu_init();
     if (has_avx512()) found.push_back({"avx512", x86::avx512_backend});
+    if (has_avxvnni()) found.push_back({"avxvnni", x86::avxvnni_backend});
+    if (has_vnni256()) found.push_back({"vnni256", x86::vnni256_backend});
     if (has_avx2()) found.push_back({"avx2", x86::avx2_backend});
 #endif
     found.push_back({"reference", reference::backend});
@@ -45,7 +53,7 @@ const std::vector<Entry>& entries() {
   return list;
 }
 
-constexpr std::string_view kKnown[] = {"avx512", "avx2", "reference"};
+constexpr std::string_view kKnown[] = {"avx512", "avxvnni", "vnni256", "avx2", "reference"};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// kernels/dispatch.h: picks the backend for this machine: avx512 (with VNNI), avx2, reference.
+// kernels/dispatch.h: picks the backend for this machine: avx512 (with VNNI), avxvnni, vnni256, avx2, reference.
 #pragma once
 
 #include <span>

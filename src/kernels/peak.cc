@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "tensor/view.h"
@@ -11,16 +12,17 @@
 namespace kvilt {
 
 #ifdef KVILT_X86
-namespace avx2::peak {
-double int8_dots(int64_t rounds, int* sink);
-double fmas(int64_t rounds, int* sink);
-double read(const std::byte* data, int64_t bytes, int* sink);
-}  // namespace avx2::peak
-namespace avx512::peak {
-double int8_dots(int64_t rounds, int* sink);
-double fmas(int64_t rounds, int* sink);
-double read(const std::byte* data, int64_t bytes, int* sink);
-}  // namespace avx512::peak
+#define KVILT_PEAK(isa)                                         \
+  namespace isa::peak {                                         \
+  double int8_dots(int64_t rounds, int* sink);                  \
+  double fmas(int64_t rounds, int* sink);                       \
+  double read(const std::byte* data, int64_t bytes, int* sink); \
+  }
+KVILT_PEAK(avx2)
+KVILT_PEAK(avxvnni)
+KVILT_PEAK(vnni256)
+KVILT_PEAK(avx512)
+#undef KVILT_PEAK
 #endif
 
 namespace {
@@ -53,7 +55,18 @@ double read_rate(ThreadPool& pool, double (*read)(const std::byte*, int64_t, int
   });
 }
 
-#ifndef KVILT_X86
+#ifdef KVILT_X86
+struct Loops {
+  std::string_view backend;
+  double (*int8_dots)(int64_t, int*);
+  double (*fmas)(int64_t, int*);
+  double (*read)(const std::byte*, int64_t, int*);
+};
+constexpr Loops kLoops[] = {{"avx2", avx2::peak::int8_dots, avx2::peak::fmas, avx2::peak::read},
+                            {"avxvnni", avxvnni::peak::int8_dots, avxvnni::peak::fmas, avxvnni::peak::read},
+                            {"vnni256", vnni256::peak::int8_dots, vnni256::peak::fmas, vnni256::peak::read},
+                            {"avx512", avx512::peak::int8_dots, avx512::peak::fmas, avx512::peak::read}};
+#else
 double plain_read(const std::byte* data, int64_t bytes, int* sink) {
   const auto* words = reinterpret_cast<const int64_t*>(data);
   int64_t sum = 0;
@@ -68,19 +81,21 @@ double plain_read(const std::byte* data, int64_t bytes, int* sink) {
 MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
   MachinePeak peak;
 #ifdef KVILT_X86
-  const bool wide = backend.name() == "avx512";
-  if (backend.name() != "reference") {
-    constexpr int64_t kRounds = 400000;
+  constexpr int64_t kRounds = 400000;
+  for (const Loops& loops : kLoops) {
+    if (loops.backend != backend.name()) continue;
     peak.int8_gops = best_rate(pool, 15, [&](int64_t) {
       int sink = 1;
-      return (wide ? avx512::peak::int8_dots : avx2::peak::int8_dots)(kRounds, &sink);
+      return loops.int8_dots(kRounds, &sink);
     });
     peak.fp32_gflops = best_rate(pool, 15, [&](int64_t) {
       int sink = 1;
-      return (wide ? avx512::peak::fmas : avx2::peak::fmas)(kRounds, &sink);
+      return loops.fmas(kRounds, &sink);
     });
+    peak.read_gbs = read_rate(pool, loops.read);
+    return peak;
   }
-  peak.read_gbs = read_rate(pool, wide ? avx512::peak::read : avx2::peak::read);
+  peak.read_gbs = read_rate(pool, avx2::peak::read);
 #else
   peak.read_gbs = read_rate(pool, plain_read);
 #endif

@@ -288,6 +288,19 @@ const Backend& avx2_backend() {
   return instance;
 }
 
+// With VNNI linear layers are all that differs: attention has no integer dots.
+const Backend& avxvnni_backend() {
+  static const X86Backend instance("avxvnni", avxvnni::kKernels,
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix});
+  return instance;
+}
+
+const Backend& vnni256_backend() {
+  static const X86Backend instance("vnni256", vnni256::kKernels,
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix});
+  return instance;
+}
+
 const Backend& avx512_backend() {
   static const X86Backend instance("avx512", avx512::kKernels,
                                    {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix});

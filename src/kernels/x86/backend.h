@@ -1,4 +1,5 @@
-// kernels/x86/backend.h: the backends for x86 with AVX2 (FMA, F16C) and with AVX-512 (F, BW, DQ, VL, VNNI).
+// kernels/x86/backend.h: the backends for x86 with AVX2 (FMA, F16C), AVX2 and 256-bit VNNI (as AVX-VNNI or as AVX-512 VL), and
+// with AVX-512 (F, BW, DQ, VL, VNNI).
 #pragma once
 
 #include "kernels/backend.h"
@@ -7,6 +8,8 @@ namespace kvilt::x86 {
 
 // REQUIRES: the machine has the instructions; dispatch.cc asks.
 const Backend& avx2_backend();
+const Backend& avxvnni_backend();
+const Backend& vnni256_backend();
 const Backend& avx512_backend();
 
 }  // namespace kvilt::x86

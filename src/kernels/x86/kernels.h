@@ -128,6 +128,12 @@ struct Kernels {
 namespace kvilt::avx2 {
 extern const x86::Kernels kKernels;
 }
+namespace kvilt::avxvnni {
+extern const x86::Kernels kKernels;
+}
+namespace kvilt::vnni256 {
+extern const x86::Kernels kKernels;
+}
 namespace kvilt::avx512 {
 extern const x86::Kernels kKernels;
 }

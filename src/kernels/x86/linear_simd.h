@@ -10,6 +10,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(KVILT_ISA_avx512) || defined(KVILT_ISA_avxvnni) || defined(KVILT_ISA_vnni256)
+#define KVILT_VNNI  // has vpdpbusd
+#endif
+
 #define KVILT_INLINE static inline __attribute__((always_inline))
 #define KVILT_UNROLL _Pragma("GCC unroll 32")
 
@@ -62,9 +66,10 @@ KVILT_INLINE VF load_i8(const void* p) {
 KVILT_INLINE VF load_u8(const void* p) {
   return to_float(_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
 }
+KVILT_INLINE VI dot_vnni(VI acc, VI w, VI x) { return _mm512_dpbusd_epi32(acc, w, x); }
 KVILT_INLINE __m256 halves(VF v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
 
-#else  // AVX2
+#else  // AVX2; with 256-bit VNNI as VEX (avxvnni) or as EVEX (vnni256)
 
 using VF = __m256;
 using VI = __m256i;
@@ -112,6 +117,11 @@ KVILT_INLINE VF load_i8(const void* p) {
 KVILT_INLINE VF load_u8(const void* p) {
   return to_float(_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
 }
+#if defined(KVILT_ISA_avxvnni)
+KVILT_INLINE VI dot_vnni(VI acc, VI w, VI x) { return _mm256_dpbusd_avx_epi32(acc, w, x); }
+#elif defined(KVILT_ISA_vnni256)
+KVILT_INLINE VI dot_vnni(VI acc, VI w, VI x) { return _mm256_dpbusd_epi32(acc, w, x); }
+#endif
 KVILT_INLINE __m256 halves(VF v) { return v; }
 
 #endif

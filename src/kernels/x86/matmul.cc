@@ -24,7 +24,7 @@ namespace {
 // dots<bits>(acc, w, x, stride): acc + for each lane the dot of kStep<bits> quads of weights with the row's quads at x,
 // x + stride, ...
 
-#ifdef KVILT_ISA_avx512
+#ifdef KVILT_VNNI
 
 template <int bits>
 constexpr bool kWeightsSigned = false;
@@ -33,7 +33,7 @@ constexpr int kStep = 1;
 
 template <int bits>
 KVILT_INLINE VI dots(VI acc, const VI (&w)[1], const std::byte* x, int64_t) {
-  return _mm512_dpbusd_epi32(acc, w[0], set_i(load_word(x)));
+  return dot_vnni(acc, w[0], set_i(load_word(x)));
 }
 
 #else

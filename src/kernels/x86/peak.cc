@@ -11,8 +11,8 @@ constexpr int kChains = 12;                // independent sums: enough to hide t
 constexpr int64_t kLine = 4 * kLanes * 4;  // bytes read at once
 
 KVILT_INLINE VI dot(VI acc, VI w, VI x) {
-#ifdef KVILT_ISA_avx512
-  return _mm512_dpbusd_epi32(acc, w, x);
+#ifdef KVILT_VNNI
+  return dot_vnni(acc, w, x);
 #else
   return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
 #endif
