@@ -261,6 +261,22 @@ TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
 INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names().begin(), backend_names().end()),
                          [](const auto& param) { return std::string(param.param); });
 
+TEST(InstructionSets, GiveTheSameBits) {
+  ThreadPool pool(2);
+  for (const DType type : kTypes) {
+    const Case shape = {type, 67, 512};
+    const auto x = random_floats(static_cast<size_t>(13 * shape.K), 5);
+    std::vector<float> first;
+    for (const std::string_view name : backend_names()) {
+      if (name == "reference") continue;  // rounds elsewhere
+      const auto y = Linear(**find_backend(name), shape, pool).run(x);
+      if (first.empty()) first = y;
+      EXPECT_EQ(std::memcmp(first.data(), y.data(), y.size() * sizeof(float)), 0)
+          << name << " " << dtype_info(type).name;
+    }
+  }
+}
+
 TEST(Dispatch, NamesAndErrors) {
   ASSERT_FALSE(backend_names().empty());
   EXPECT_EQ(backend_names().back(), "reference");
