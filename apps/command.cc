@@ -24,7 +24,8 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
   const char* what = "a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)";
   (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what))->required();
   app.add_option("--threads,-t", o.threads, "threads (0: all cores)")->capture_default_str();
-  app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference")->capture_default_str();
+  app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference")
+      ->capture_default_str();
   app.add_option("--policy", o.policy, "what is reused unless a request says otherwise: full, prefix, naive, sparsex")
       ->capture_default_str();
   app.add_option("--placement", o.placement, "zero-copy (pieces stay where they are, queries turn) or copy")
