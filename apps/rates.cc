@@ -1,9 +1,9 @@
 #include "rates.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -39,32 +39,49 @@ Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
   return out;
 }
 
-// One layer's linear layers as the driver calls them: q k v | o | gate up | down.
-double layer_seconds(const PreparedModel& model, const PreparedLayer& l, std::array<FloatMat, 4>& in,
-                     ThreadPool& pool) {
-  const std::vector<const PreparedLinear*> calls[] = {{&l.q, &l.k, &l.v}, {&l.o}, {&l.gate, &l.up}, {&l.down}};
+// A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router and
+// as many experts as a row chooses.
+std::vector<std::vector<const PreparedLinear*>> calls_of(const PreparedModel& model, const PreparedLayer& l) {
+  std::vector<std::vector<const PreparedLinear*>> calls = {{&l.q, &l.k, &l.v}, {&l.o}};
+  if (l.experts.empty()) {
+    calls.insert(calls.end(), {{&l.gate, &l.up}, {&l.down}});
+    return calls;
+  }
+  calls.push_back({&l.router});
+  for (size_t e = 0; e < static_cast<size_t>(model.config().experts.top_k); ++e) {
+    calls.insert(calls.end(), {{&l.experts[e].gate, &l.experts[e].up}, {&l.experts[e].down}});
+  }
+  return calls;
+}
+
+using Inputs = std::map<int64_t, FloatMat>;  // by K
+
+double layer_seconds(const PreparedModel& model, const PreparedLayer& l, Inputs& in, ThreadPool& pool) {
+  const auto calls = calls_of(model, l);
   std::vector<FloatMat> outs(3);
-  for (size_t i = 0; i < in.size(); ++i) {
-    if (in[i].view().cols == 0) random_rows(in[i], kMatmulRows, calls[i][0]->w->K);
+  for (const auto& call : calls) {
+    FloatMat& x = in[call[0]->w->K];
+    if (x.view().cols == 0) random_rows(x, kMatmulRows, call[0]->w->K);
   }
   return best_seconds([&] {
-    for (size_t i = 0; i < in.size(); ++i) {
+    for (const auto& call : calls) {
       std::vector<MatmulJob> jobs;
-      for (const PreparedLinear* linear : calls[i])
+      for (const PreparedLinear* linear : call)
         jobs.push_back(linear->job(outs[jobs.size()].reshape(kMatmulRows, linear->w->N)));
-      model.backend().matmul(in[i].view(), jobs, pool);
+      model.backend().matmul(in[call[0]->w->K].view(), jobs, pool);
     }
   });
 }
 
 // Over four layers spread through the model: mixed files (Q4_K_M) store some layers in larger types than others.
 double matmul_rate(const PreparedModel& model, ThreadPool& pool) {
-  std::array<FloatMat, 4> in;
+  Inputs in;
   double flops = 0, seconds = 0;
   for (int i = 0; i < 4; ++i) {
     const PreparedLayer& l = model.layer(i * (model.config().L - 1) / 3);
-    for (const PreparedLinear* linear : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) {
-      flops += 2.0 * kMatmulRows * static_cast<double>(linear->w->N * linear->w->K);
+    for (const auto& call : calls_of(model, l)) {
+      for (const PreparedLinear* linear : call)
+        flops += 2.0 * kMatmulRows * static_cast<double>(linear->w->N * linear->w->K);
     }
     seconds += layer_seconds(model, l, in, pool);
   }
@@ -109,9 +126,9 @@ void fill_peak(const PreparedModel& model, Rates& rates) {
     rates.weight_bytes += static_cast<double>(dtype_bytes(w.dtype, static_cast<size_t>(w.N * w.K)));
   };
   for (int l = 0; l < model.config().L; ++l) {
-    const PreparedLayer& layer = model.layer(l);
-    for (const PreparedLinear* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      add(*linear->w);
+    for (const auto& call : calls_of(model, model.layer(l))) {
+      for (const PreparedLinear* linear : call) add(*linear->w);
+    }
   }
   rates.linear_peak_flops = flops / seconds;  // the head is left out: one row of a prompt runs through it
   rates.weight_bytes += static_cast<double>(

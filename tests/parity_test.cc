@@ -27,6 +27,10 @@ std::vector<ParityCase> cases() {
       out.push_back({entry.path().string(), (entry.path() / "parity.json").string()});
     }
   }
+  // The same weights in GGUF.
+  for (const auto& entry : std::filesystem::directory_iterator("tests/data/fixtures-gguf")) {
+    out.push_back({entry.path().string(), "tests/data/fixtures/" + entry.path().stem().string() + "/parity.json"});
+  }
   return out;
 }
 

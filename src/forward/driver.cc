@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "forward/expert_routing.h"
 
 namespace kvilt {
 
@@ -22,6 +23,9 @@ struct Driver::Scratch {
   FloatMat x, x_next, normed, gathered;
   FloatMat q, k, v, attended, gate, up;
   FloatMat probe_q, probe_out;
+  ExpertRouting routing;
+  Rows chosen;  // an expert's
+  FloatMat expert_out;
   Changes changes;
   std::vector<KvSpan> spans;
   std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1])
@@ -408,6 +412,7 @@ void Driver::feed_forward(std::span<Chunk> chunks, int l) {
   const PreparedLayer& w = model_.layer(l);
   const int64_t rows = s.rows.size();
   model_.backend().rms_norm(s.x.view(), w.ffn_norm.data(), c.rms_eps, s.normed.reshape(rows, c.D), pool_);
+  if (c.sparse(l)) return experts(chunks, l);
   const Mat<float> gate = s.gate.reshape(rows, c.F), up = s.up.reshape(rows, c.F);
   const MatmulJob jobs[] = {w.gate.job(gate), w.up.job(up)};
   linear(chunks, s.rows, s.normed.view(), jobs);
@@ -417,6 +422,48 @@ void Driver::feed_forward(std::span<Chunk> chunks, int l) {
     model_.backend().silu_mul(gate, up, pool_);
   }
   add_to_residual(chunks, w.down, w.post_ffn_norm, gate);
+}
+
+// The sparse layer's FFN: x += sum of weight * FFN of each chosen expert, in the order of the experts' numbers. Each expert
+// takes the rows that chose it as a matmul of their own, so a row's sum depends on nothing but its own choice.
+void Driver::experts(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const PreparedLayer& w = model_.layer(l);
+  const Mat<float> logits = s.gate.reshape(s.rows.size(), c.experts.count);
+  const MatmulJob router = w.router.job(logits);
+  linear(chunks, s.rows, s.normed.view(), {&router, 1});
+  s.routing.route(logits, c.experts.top_k, c.experts.renormalise);
+  for (int e = 0; e < c.experts.count; ++e) {
+    const std::span<const RoutedRow> routed = s.routing.rows_of(e);
+    if (routed.empty()) continue;
+    s.chosen.pos.clear();
+    s.chosen.index.clear();
+    s.chosen.first.assign(1, 0);
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      while (s.chosen.index.size() < routed.size() && routed[s.chosen.index.size()].row < s.rows.first[i + 1]) {
+        const int64_t row = routed[s.chosen.index.size()].row;
+        s.chosen.index.push_back(row);
+        s.chosen.pos.push_back(s.rows.pos[static_cast<size_t>(row)]);
+      }
+      s.chosen.first.push_back(s.chosen.size());
+    }
+    s.chosen.all = s.chosen.size() == s.rows.size();
+    const PreparedExpert& expert = w.experts[static_cast<size_t>(e)];
+    const Mat<float> gate = s.gate.reshape(s.chosen.size(), c.experts.F),
+                     up = s.up.reshape(s.chosen.size(), c.experts.F);
+    const MatmulJob jobs[] = {expert.gate.job(gate), expert.up.job(up)};
+    linear(chunks, s.chosen, gather(s.chosen, s.normed.view(), s.gathered), jobs);
+    model_.backend().silu_mul(gate, up, pool_);
+    const Mat<float> out = s.expert_out.reshape(s.chosen.size(), c.D);
+    const MatmulJob down = expert.down.job(out);
+    linear(chunks, s.chosen, gate, {&down, 1});
+    for (size_t r = 0; r < routed.size(); ++r) {
+      float* x = s.x.view().row(routed[r].row);
+      const float* y = out.row(static_cast<int64_t>(r));
+      for (int d = 0; d < c.D; ++d) x[d] += routed[r].weight * y[d];
+    }
+  }
 }
 
 // K and V of W(l) are stored, the probe rows look, and the hidden states wait for the next band.

@@ -78,6 +78,7 @@ class Driver {
   void feed_forward(std::span<Chunk> chunks, int l);
   void add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last, const std::vector<float>& norm,
                        Mat<const float> input);
+  void experts(std::span<Chunk> chunks, int l);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
 

@@ -49,9 +49,19 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
     const std::pair<PreparedLinear*, const LinearWeights*> linears[] = {
         {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
         {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};
+    const auto prepare_one = [&](PreparedLinear& to, const LinearWeights& source) {
+      to = prepare_linear(source, backend, pool);
+      count(to);
+    };
     for (const auto& [to, source] : linears) {
-      *to = prepare_linear(*source, backend, pool);
-      count(*to);
+      if (source->w) prepare_one(*to, *source);
+    }
+    if (!from.experts.empty()) prepare_one(layer.router, from.router);
+    for (const ExpertWeights& expert : from.experts) {
+      PreparedExpert& to = layer.experts.emplace_back();
+      prepare_one(to.gate, expert.gate);
+      prepare_one(to.up, expert.up);
+      prepare_one(to.down, expert.down);
     }
     model->layers_.push_back(std::move(layer));
     if (progress) progress(static_cast<double>(model->layers_.size()) / static_cast<double>(weights.layers.size() + 1));

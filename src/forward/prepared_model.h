@@ -22,11 +22,17 @@ struct PreparedLinear {
   }
 };
 
+struct PreparedExpert {
+  PreparedLinear gate, up, down;
+};
+
 struct PreparedLayer {
   std::vector<float> attn_norm, ffn_norm;            // D
   std::vector<float> post_attn_norm, post_ffn_norm;  // D, or empty
   std::vector<float> q_norm, k_norm;                 // E, or empty
   PreparedLinear q, k, v, o, gate, up, down;
+  PreparedLinear router;  // of a sparse layer, which has no gate, up and down of its own
+  std::vector<PreparedExpert> experts;
 };
 
 class PreparedModel {

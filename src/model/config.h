@@ -13,6 +13,14 @@ namespace kvilt {
 
 enum class Gate : uint8_t { kSilu, kGeluTanh };  // what the FFN's gate goes through
 
+// Mixture of experts: in sparse layers a router gives each row to top_k of `count` FFNs of width F.
+struct ExpertConfig {
+  int count = 0;  // 0: a dense model
+  int top_k = 0, F = 0;
+  bool renormalise = false;     // the chosen experts' probabilities are made to sum to one
+  std::vector<uint8_t> sparse;  // per layer; others have a dense FFN
+};
+
 struct ModelConfig {
   std::string arch;  // "llama", "mistral", "qwen2", ...: docs/architectures.md
   std::string name;  // for people
@@ -28,6 +36,7 @@ struct ModelConfig {
   float embedding_scale = 1;    // multiplies the token's embedding
   float attention_scale = 0;    // of scores; 0: 1 / sqrt(E)
   float final_softcap = 0;      // c: logits become c tanh(logits / c); 0: none
+  ExpertConfig experts;
   RopeConfig rope;
   RopeConfig local_rope;              // gemma3: of the layers that local_layers names
   std::vector<uint8_t> local_layers;  // per layer, 1: local_rope; empty: rope everywhere
@@ -38,6 +47,7 @@ struct ModelConfig {
   LayerRopes ropes() const {  // a view of this config
     return local_layers.empty() ? LayerRopes(rope) : LayerRopes(rope, local_rope, local_layers.data());
   }
+  bool sparse(int layer) const { return experts.count > 0 && experts.sparse[static_cast<size_t>(layer)] != 0; }
   int window_at(int layer) const { return window.empty() ? -1 : window[static_cast<size_t>(layer)]; }
 };
 

@@ -36,6 +36,12 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
     add_value(hash, flag);
   for (const float scale : {config.embedding_scale, config.attention_scale, config.final_softcap})
     add_value(hash, scale);
+  const ExpertConfig& experts = config.experts;
+  if (experts.count > 0) {  // dense models keep the names they had
+    for (const int size : {experts.count, experts.top_k, experts.F}) add_value(hash, size);
+    add_value(hash, experts.renormalise);
+    for (const uint8_t sparse : experts.sparse) add_value(hash, sparse);
+  }
   for (const int window : config.window) add_value(hash, window);
   add_rope(hash, config.rope);
   for (const uint8_t local : config.local_layers) add_value(hash, local);

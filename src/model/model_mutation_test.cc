@@ -78,7 +78,8 @@ class MutationTest : public ::testing::Test {
       touch(layer.q.w, int64_t{c.H} * c.E, c.D);
       touch(layer.k.w, int64_t{c.G} * c.E, c.D);
       touch(layer.o.w, c.D, int64_t{c.H} * c.E);
-      touch(layer.down.w, c.D, c.F);
+      if (layer.experts.empty()) touch(layer.down.w, c.D, c.F);
+      for (const ExpertWeights& expert : layer.experts) touch(expert.down.w, c.D, c.experts.F);
       if (layer.k.bias) touch(layer.k.bias, 1, int64_t{c.G} * c.E);
     }
     if (!model.tokenizer) return;
@@ -216,7 +217,8 @@ TEST_F(MutationTest, GgufTruncated) {
 
 TEST_F(MutationTest, HuggingFaceFolder) {
   const std::vector<std::string> sources = {kModels + "probe-1M", "tests/data/fixtures/qwen3",
-                                            "tests/data/fixtures/llama-yarn", kModels + "stories260K/derived-hf"};
+                                            "tests/data/fixtures/llama-yarn", "tests/data/fixtures/qwen3-moe-mixed",
+                                            kModels + "stories260K/derived-hf"};
   for (const std::string& source : sources) {
     SCOPED_TRACE(source);
     fs::remove_all(folder_);

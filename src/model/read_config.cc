@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/fields.h"
+#include "model/read_experts.h"
 #include "model/rope.h"
 #include "tensor/dequantize.h"
 
@@ -28,31 +29,39 @@ constexpr int kDefaultWindow = 4096, kDefaultDenseLayers = 28;  // Transformers'
 // Who slides in a Hugging Face model.
 enum class WindowRule : uint8_t {
   kNone,
-  kAll,      // all layers, if sliding_window is no null
-  kByLayer,  // if use_sliding_window: the layers from max_window_layers on, or those that layer_types names
+  kAll,         // all layers, if sliding_window is no null
+  kAllIfNamed,  // the same, but none if it is missing
+  kAllByFlag,   // all layers, if use_sliding_window
+  kByLayer,     // if use_sliding_window: the layers from max_window_layers on, or those that layer_types names
 };
 
 struct Architecture {
-  std::string_view name;  // general.architecture and model_type
+  std::string_view name;  // model_type, and general.architecture unless gguf_name is given
   RopePairs gguf_pairs;   // Hugging Face's are always halves
   bool qk_norm;
   bool qkv_bias;  // always there
   WindowRule windows;
+  ExpertRule experts = ExpertRule::kNone;
+  std::string_view gguf_name = {};
 };
 constexpr Architecture kArchitectures[] = {
     {"llama", RopePairs::kInterleaved, false, false, WindowRule::kNone},
-    {"mistral", RopePairs::kInterleaved, false, false, WindowRule::kAll},  // GGUF calls it llama
+    {"mistral", RopePairs::kInterleaved, false, false, WindowRule::kAll, ExpertRule::kNone, "llama"},
+    {"mixtral", RopePairs::kInterleaved, false, false, WindowRule::kAllIfNamed, ExpertRule::kMixtral, "llama"},
     {"qwen2", RopePairs::kHalves, false, true, WindowRule::kByLayer},
     {"qwen3", RopePairs::kHalves, true, false, WindowRule::kByLayer},
+    {"qwen3_moe", RopePairs::kHalves, true, false, WindowRule::kAllByFlag, ExpertRule::kQwen3Moe, "qwen3moe"},
     {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
 };
 
-Result<const Architecture*> find_architecture(const std::string& name, const std::string& where) {
+Result<const Architecture*> find_architecture(const std::string& name, NameStyle style, const std::string& where) {
+  std::string known;
   for (const Architecture& row : kArchitectures) {
-    if (row.name == name) return &row;
+    const bool other = style == NameStyle::kGguf && !row.gguf_name.empty();
+    if ((other ? row.gguf_name : row.name) == name) return &row;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
   }
-  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs llama, mistral, qwen2, qwen3 and gemma3",
-               where, printable(name));
+  return error(Code::kUnsupported, "{}: architecture '{}'; this build runs {}", where, printable(name), known);
 }
 
 Status check_heads(const ModelConfig& config, const std::string& where) {
@@ -92,8 +101,9 @@ std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const 
     fields.fail(error(code, "{}: {}", fields.where(), what));
     return std::vector<int>{};
   };
-  const bool by_flag = arch.windows != WindowRule::kAll;
-  const bool named = !config.contains("sliding_window") || fields.has("sliding_window");  // null: none
+  const bool by_flag = arch.windows != WindowRule::kAll && arch.windows != WindowRule::kAllIfNamed;
+  const bool by_default = !config.contains("sliding_window") && arch.windows != WindowRule::kAllIfNamed;
+  const bool named = by_default || fields.has("sliding_window");  // null: none
   const bool on = named && (!by_flag || fields.flag_or("use_sliding_window", false));
   if (on && arch.windows == WindowRule::kNone) return fail(Code::kUnsupported, "use_sliding_window is not supported");
   const int window = on ? static_cast<int>(fields.integer_or("sliding_window", kDefaultWindow, 1, kMaxContext)) : -1;
@@ -357,7 +367,8 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
     return error(Code::kUnsupported, "{}: a multimodal gemma3; this build runs its text part as GGUF, or gemma3_text",
                  where);
   }
-  KVILT_ASSIGN(const Architecture* arch, find_architecture(type == "gemma3_text" ? "gemma3" : type, where));
+  KVILT_ASSIGN(const Architecture* arch,
+               find_architecture(type == "gemma3_text" ? "gemma3" : type, NameStyle::kHuggingFace, where));
   const bool gemma3 = arch->name == "gemma3";
   ReadConfig out;
   ModelConfig& model = out.config;
@@ -379,6 +390,7 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   const bool attention_bias = fields.flag_or("attention_bias", false);
   out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
   refuse_hf_extras(fields, *arch);
+  model.experts = read_hf_experts(fields, config, arch->experts, model.L);
   RopeSettings rope, local;
   if (gemma3) {
     read_hf_gemma3(fields, config, model);
@@ -406,7 +418,7 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   if (Fields split(gguf, "split.", where); split.integer_or("count", 1, 0, INT32_MAX) > 1) {
     return error(Code::kUnsupported, "{}: one part of a split GGUF; join the parts first", where);
   }
-  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, where));
+  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, NameStyle::kGguf, where));
   Fields fields(gguf, type + ".", where);
   const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };
   model.arch = arch->name;
@@ -424,10 +436,10 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   if (fields.integer_or("attention.value_length", model.E, 1, kMaxHeadDim) != model.E) {
     fields.fail(error(Code::kUnsupported, "{}: value heads of another size than key heads", where));
   }
-  if (fields.integer_or("expert_count", 0, 0, INT32_MAX) != 0) {
-    fields.fail(
-        error(Code::kUnsupported, "{}: '{}.expert_count' is set; this build runs dense models only", where, type));
-  }
+  // mixtral is llama with experts.
+  const ExpertRule experts = arch->name == "llama" ? ExpertRule::kMixtral : arch->experts;
+  model.experts = read_gguf_experts(fields, experts, model.F, model.L);
+  if (arch->name == "llama" && model.experts.count > 0) model.arch = "mixtral";
   const bool gemma3 = arch->name == "gemma3";
   if (gemma3) {
     read_gguf_gemma3(fields, model);

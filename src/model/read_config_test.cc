@@ -127,7 +127,19 @@ TEST(GgufModel, NamesTheSettingThatIsWrong) {
     Code code;
     std::function<void(GgufBytes&)> add;
   } cases[] = {
-      {"expert_count", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.expert_count", 8); }},
+      {"expert_used_count' is missing", Code::kCorrupt, [](GgufBytes& b) { b.u32("llama.expert_count", 8); }},
+      {"2 experts for each token, but there are 1", Code::kCorrupt,
+       [](GgufBytes& b) { b.u32("llama.expert_count", 1).u32("llama.expert_used_count", 2); }},
+      {"expert_shared_count", Code::kUnsupported,
+       [](GgufBytes& b) {
+         b.u32("llama.expert_count", 2).u32("llama.expert_used_count", 1).u32("llama.expert_shared_count", 1);
+       }},
+      {"expert_gating_func", Code::kUnsupported,
+       [](GgufBytes& b) {
+         b.u32("llama.expert_count", 2).u32("llama.expert_used_count", 1).u32("llama.expert_gating_func", 2);
+       }},
+      {"tensor 'blk.0.ffn_gate_inp.weight' is missing", Code::kCorrupt,
+       [](GgufBytes& b) { b.u32("llama.expert_count", 2).u32("llama.expert_used_count", 1); }},
       {"sliding_window", Code::kCorrupt, [](GgufBytes& b) { b.f32("llama.attention.sliding_window", 8); }},
       {"sliding_window", Code::kUnsupported,
        [](GgufBytes& b) {
@@ -419,6 +431,35 @@ TEST(HfConfig, Gemma3) {
   }
 }
 
+TEST(HfConfig, ExpertsPerLayer) {
+  nlohmann::json config = {{"model_type", "qwen3_moe"},      {"hidden_size", 64},      {"num_attention_heads", 8},
+                           {"intermediate_size", 96},        {"num_hidden_layers", 4}, {"vocab_size", 32},
+                           {"max_position_embeddings", 128}, {"num_experts", 8},       {"num_experts_per_tok", 2},
+                           {"moe_intermediate_size", 32}};
+  const auto sparse = [&] { return read_hf_config(config, "c")->config.experts.sparse; };
+  using Sparse = std::vector<uint8_t>;
+  EXPECT_EQ(sparse(), Sparse({1, 1, 1, 1}));
+  EXPECT_FALSE(read_hf_config(config, "c")->config.experts.renormalise);
+  EXPECT_EQ(read_hf_config(config, "c")->config.experts.F, 32);
+  config["decoder_sparse_step"] = 2;
+  EXPECT_EQ(sparse(), Sparse({0, 1, 0, 1}));
+  config["mlp_only_layers"] = {3, 9};
+  EXPECT_EQ(sparse(), Sparse({0, 1, 0, 0}));
+  config["mlp_only_layers"] = {-1};
+  EXPECT_EQ(read_hf_config(config, "c").error().code, Code::kCorrupt);
+  config["mlp_only_layers"] = nullptr;
+  config["num_experts_per_tok"] = 9;
+  EXPECT_EQ(read_hf_config(config, "c").error().code, Code::kCorrupt);
+  config["model_type"] = "mixtral";
+  config["num_experts_per_tok"] = 2;
+  const auto mixtral = read_hf_config(config, "c");
+  ASSERT_TRUE(mixtral.ok());
+  EXPECT_EQ(mixtral->config.experts.F, 96);
+  EXPECT_TRUE(mixtral->config.experts.renormalise);
+  EXPECT_EQ(mixtral->config.experts.sparse, Sparse({1, 1, 1, 1}));
+  EXPECT_TRUE(mixtral->config.window.empty());  // mistral's default would be 4096
+}
+
 class HfFolder : public ::testing::Test {
  protected:
   void copy(const std::string& source) {
@@ -482,6 +523,22 @@ TEST_F(HfFolder, ShardsComeFromTheFolderOnly) {
   const auto model = open();
   ASSERT_FALSE(model.ok());
   EXPECT_NE(model.error().message.find("is missing"), std::string::npos) << model.error().message;
+}
+
+TEST_F(HfFolder, EveryExpertMustBeThere) {
+  copy("tests/data/fixtures/mixtral");
+  ASSERT_TRUE(open().ok());
+  change("config.json", [](auto& c) { c["num_local_experts"] = 3; });
+  auto model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("block_sparse_moe.gate.weight' is 4 x 32; the configuration says 3 x 32"),
+            std::string::npos)
+      << model.error().message;
+  change("config.json", [](auto& c) { c["num_local_experts"] = 4; });
+  change("config.json", [](auto& c) { c["model_type"] = "llama"; });
+  model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("mlp.gate_proj.weight' is missing"), std::string::npos) << model.error().message;
 }
 
 TEST_F(HfFolder, BiasesThatTheConfigPromisesMustBeThere) {

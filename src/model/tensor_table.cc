@@ -7,7 +7,7 @@
 namespace kvilt {
 namespace {
 
-enum class Dim : uint8_t { kOne, kD, kHE, kGE, kE, kF, kV };
+enum class Dim : uint8_t { kOne, kD, kHE, kGE, kE, kF, kV, kExperts, kExpertF };
 
 int64_t size_of(Dim dim, const ModelConfig& config) {
   switch (dim) {
@@ -25,6 +25,10 @@ int64_t size_of(Dim dim, const ModelConfig& config) {
       return config.F;
     case Dim::kV:
       return config.V;
+    case Dim::kExperts:
+      return config.experts.count;
+    case Dim::kExpertF:
+      return config.experts.F;
   }
   return 0;
 }
@@ -76,6 +80,28 @@ constexpr LinearRow kLinears[] = {
     {&LayerWeights::down, {"ffn_down", "mlp.down_proj"}, Dim::kD, Dim::kF, &BiasRule::mlp},
 };
 
+// How a file names the tensors of a sparse layer; {} is an expert's number. Without it, all experts stand in one tensor, one
+// after the other.
+struct ExpertNames {
+  NameStyle style;
+  std::string_view router, gate, up, down;
+};
+constexpr ExpertNames kExpertNames[] = {
+    {NameStyle::kGguf, "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"},
+    {NameStyle::kGguf, "ffn_gate_inp", "ffn_gate.{}", "ffn_up.{}", "ffn_down.{}"},  // files of 2023
+    {NameStyle::kHuggingFace, "mlp.gate", "mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj",
+     "mlp.experts.{}.down_proj"},
+    {NameStyle::kHuggingFace, "block_sparse_moe.gate", "block_sparse_moe.experts.{}.w1",
+     "block_sparse_moe.experts.{}.w3", "block_sparse_moe.experts.{}.w2"},
+};
+// Parts of other families' sparse layers.
+constexpr std::string_view kUnknownParts[] = {"ffn_gate_inp.bias",
+                                              "exp_probs_b.bias",
+                                              "ffn_gate_exps.bias",
+                                              "ffn_gate_shexp.weight",
+                                              "mlp.shared_expert.gate_proj.weight",
+                                              "mlp.gate.e_score_correction_bias"};
+
 class Binder {
  public:
   explicit Binder(const BindRequest& request) : request_(request), style_(static_cast<size_t>(request.style)) {}
@@ -101,7 +127,10 @@ class Binder {
       if (!holds(row.when, request_.config)) continue;
       layer.*row.member = take(prefix + std::string(row.names[style_]) + ".weight", Dim::kOne, row.cols, true);
     }
+    const bool sparse = request_.config.sparse(l);
+    if (sparse) experts(prefix, layer);
     for (const LinearRow& row : kLinears) {
+      if (sparse && row.bias == &BiasRule::mlp) continue;
       const std::string name = prefix + std::string(row.names[style_]);
       LinearWeights& linear = layer.*row.member;
       linear.w = take(name + ".weight", row.rows, row.cols, true);
@@ -110,7 +139,47 @@ class Binder {
     return layer;
   }
 
-  Tensor take(const std::string& name, Dim rows_dim, Dim cols_dim, bool required) {
+  void experts(const std::string& prefix, LayerWeights& layer) {
+    const ExpertNames* names = nullptr;
+    const auto named = [](std::string_view pattern, int e) { return fmt::format(fmt::runtime(pattern), e); };
+    for (const ExpertNames& row : kExpertNames) {
+      if (row.style != request_.style) continue;
+      if (!names || request_.table.find(prefix + named(row.gate, 0) + ".weight")) names = &row;
+    }
+    layer.router.w = take(prefix + std::string(names->router) + ".weight", Dim::kExperts, Dim::kD, true);
+    for (const std::string_view part : kUnknownParts) {
+      if (status_.ok() && request_.table.find(prefix + std::string(part))) {
+        status_ = error(Code::kUnsupported, "{}: tensor '{}{}' is not supported", request_.file, prefix, part);
+      }
+    }
+    if (!status_.ok()) return;
+    layer.experts.resize(static_cast<size_t>(request_.config.experts.count));
+    const struct {
+      LinearWeights ExpertWeights::*member;
+      std::string_view name;
+      Dim rows, cols;
+    } parts[] = {{&ExpertWeights::gate, names->gate, Dim::kExpertF, Dim::kD},
+                 {&ExpertWeights::up, names->up, Dim::kExpertF, Dim::kD},
+                 {&ExpertWeights::down, names->down, Dim::kD, Dim::kExpertF}};
+    for (const auto& part : parts) {
+      const bool stacked = part.name.find("{}") == std::string_view::npos;
+      Tensor all;
+      if (stacked) all = take(prefix + std::string(part.name) + ".weight", part.rows, part.cols, true, true);
+      for (int e = 0; e < request_.config.experts.count && status_.ok(); ++e) {
+        Tensor& w = (layer.experts[static_cast<size_t>(e)].*part.member).w;
+        if (stacked) {
+          w = all;
+          w.rows = size_of(part.rows, request_.config);
+          w.data += static_cast<size_t>(e * w.rows) * w.row_bytes();
+        } else {
+          w = take(prefix + named(part.name, e) + ".weight", part.rows, part.cols, true);
+        }
+      }
+    }
+  }
+
+  // of_experts: as many of them in one tensor as there are experts.
+  Tensor take(const std::string& name, Dim rows_dim, Dim cols_dim, bool required, bool of_experts = false) {
     if (!status_.ok()) return {};
     const StoredTensor* stored = request_.table.find(name);
     if (!stored) {
@@ -120,7 +189,8 @@ class Binder {
       }
       return {};
     }
-    const int64_t rows = size_of(rows_dim, request_.config), cols = size_of(cols_dim, request_.config);
+    const int64_t rows = size_of(rows_dim, request_.config) * (of_experts ? request_.config.experts.count : 1),
+                  cols = size_of(cols_dim, request_.config);
     if (stored->rows != rows || stored->cols != cols) {
       status_ = error(Code::kCorrupt, "{}: tensor '{}' is {} x {}; the configuration says {} x {} (rows x columns)",
                       request_.file, name, stored->rows, stored->cols, rows, cols);

@@ -27,6 +27,10 @@ struct LinearWeights {
   Tensor bias;  // optional, 1 x rows
 };
 
+struct ExpertWeights {
+  LinearWeights gate, up, down;  // F x D, F x D, D x F with F of config.experts
+};
+
 struct LayerWeights {
   Tensor attn_norm;                      // 1 x D
   LinearWeights q, k, v;                 // (H*E) x D, (G*E) x D, (G*E) x D
@@ -34,7 +38,9 @@ struct LayerWeights {
   LinearWeights o;                       // D x (H*E)
   Tensor ffn_norm;                       // 1 x D
   Tensor post_attn_norm, post_ffn_norm;  // 1 x D, with config.post_norms
-  LinearWeights gate, up, down;          // F x D, F x D, D x F
+  LinearWeights gate, up, down;          // F x D, F x D, D x F; none in a sparse layer, which has
+  LinearWeights router;                  // experts x D
+  std::vector<ExpertWeights> experts;
 };
 
 struct ModelWeights {

@@ -1,0 +1,22 @@
+// model/read_experts.h: the settings of mixture-of-experts layers, from config.json or GGUF metadata.
+// Source:   Transformers' MixtralConfig and Qwen3MoeConfig; llama.cpp's keys expert_*.
+// Not here: the tensors (tensor_table.cc), the arithmetic (forward/expert_routing.h).
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "model/config.h"
+#include "model/fields.h"
+
+namespace kvilt {
+
+enum class ExpertRule : uint8_t { kNone, kMixtral, kQwen3Moe };
+
+// Mistakes and what is not supported go into fields.
+ExpertConfig read_hf_experts(Fields& fields, const nlohmann::json& config, ExpertRule rule, int L);
+
+// fields: those of the architecture. F: feed_forward_length, which holds for experts where they name no width of their
+// own. No experts if expert_count is missing or 0.
+ExpertConfig read_gguf_experts(Fields& fields, ExpertRule rule, int F, int L);
+
+}  // namespace kvilt

@@ -1,0 +1,138 @@
+// Limit cases on every architecture (DESIGN 6, rung 5), bit for bit, each beside a setting that must differ: windows, experts,
+// local layers and norms must not break what tests/limits_test.cc shows in full on one model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+
+#include "engine_harness.h"
+#include "kernels/dispatch.h"
+
+namespace kvilt {
+namespace {
+
+constexpr uint32_t kVocab = 288;  // of every fixture
+
+std::vector<int32_t> text(int n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  for (int32_t& id : out) id = static_cast<int32_t>(rng() % kVocab);
+  return out;
+}
+
+std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
+  std::vector<int32_t> out;
+  for (const auto& part : parts) out.insert(out.end(), part.begin(), part.end());
+  return out;
+}
+
+// Longer than any fixture's window. a is shorter, and stands before the question: behind a longer one, a window of 40 would
+// hide from three layers' last rows all that a's new neighbours change.
+const std::vector<int32_t> head = text(9, 1), a = text(38, 2), b = text(90, 3), question = text(9, 4);
+const std::vector<int32_t> known = join({head, a, b}), asked = join({head, b, a, question});
+
+class Architectures : public testing::TestWithParam<std::tuple<std::string, std::string_view>> {
+ protected:
+  static std::unique_ptr<Engine> engine(int chunk = 512, const char* placement = "zero-copy", int threads = 2) {
+    EngineOptions options;
+    options.model = std::get<0>(GetParam());
+    options.backend = std::get<1>(GetParam());
+    options.chunk_tokens = chunk;
+    options.placement = placement;
+    options.threads = threads;
+    options.kv_bytes = int64_t{16} << 20;
+    return open_for_test(options);
+  }
+  static Request request(const std::vector<int32_t>& ids, const char* policy = "full",
+                         std::map<std::string, std::string> params = {}) {
+    Request out = request_of(ids, policy, 5);
+    out.policy.params = std::move(params);
+    out.publish = false;
+    return out;
+  }
+  static void expect_equal(const Outcome& x, const Outcome& y) {
+    EXPECT_EQ(x.completion.first_logits, y.completion.first_logits);
+    EXPECT_EQ(x.ids, y.ids);
+  }
+};
+
+TEST_P(Architectures, ChunkedIsWholeAndBatchedIsAlone) {
+  auto whole = engine(), chunked = engine(13, "zero-copy", 1);
+  const Outcome full = ask(*whole, request(asked)), other = ask(*whole, request(known));
+  expect_equal(ask(*chunked, request(asked)), full);
+  EXPECT_NE(full.completion.first_logits, other.completion.first_logits);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(chunked->submit(request(i % 2 == 0 ? asked : known), sinks.back()).ok());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const Outcome& want = i % 2 == 0 ? full : other;
+    EXPECT_EQ(sinks[i]->wait().first_logits, want.completion.first_logits);
+    EXPECT_EQ(sinks[i]->ids, want.ids);
+  }
+}
+
+TEST_P(Architectures, AnExactPrefixIsExact) {
+  auto one = engine();
+  const Outcome full = ask(*one, request(join({known, question})));
+  ask(*one, request_of(known, "full", 0));
+  const Outcome hit = ask(*one, request(join({known, question}), "prefix"));
+  EXPECT_EQ(hit.usage().prefix, static_cast<int>(known.size()));
+  expect_equal(hit, full);
+}
+
+TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
+  auto one = engine(50);
+  ask(*one, request_of(known, "full", 0));
+  const Outcome full = ask(*one, request(asked)), naive = ask(*one, request(asked, "naive"));
+  EXPECT_EQ(naive.usage().reused, static_cast<int>(a.size() + b.size()));
+  EXPECT_GT(max_abs_difference(naive.completion.first_logits, full.completion.first_logits), 1e-3) << "power";
+  for (const char* phase1 : {"all", "catchup"}) {
+    for (const char* l_star : {"0", "2"}) {
+      if (l_star[0] == '2' && one->info().layers < 3)
+        continue;  // layer 1, the last one, would have been computed in full
+      const Outcome all = ask(*one, request(asked, "sparsex", {{"k", "1"}, {"phase1", phase1}, {"l_star", l_star}}));
+      EXPECT_EQ(all.usage().recomputed, all.usage().reused);
+      expect_equal(all, full);
+      const Outcome few =
+          ask(*one, request(asked, "sparsex", {{"k", "0.05"}, {"b", "1"}, {"phase1", phase1}, {"l_star", l_star}}));
+      EXPECT_LT(few.usage().recomputed, few.usage().reused / 2);
+      EXPECT_NE(few.completion.first_logits, full.completion.first_logits) << "power";
+    }
+  }
+  expect_equal(ask(*one, request(asked, "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}})), naive);
+}
+
+TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
+  auto zero = engine(), copy = engine(512, "copy");
+  for (Engine* each : {zero.get(), copy.get()}) ask(*each, request_of(known, "full", 0));
+  const Outcome x = ask(*zero, request(asked, "naive")), y = ask(*copy, request(asked, "naive"));
+  EXPECT_EQ(x.usage().reused, y.usage().reused);
+  EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 1e-3);
+}
+
+std::vector<std::string> fixtures() {
+  std::vector<std::string> out;
+  for (const char* folder : {"tests/data/fixtures", "tests/data/fixtures-gguf"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) out.push_back(entry.path().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::string name_of(const testing::TestParamInfo<Architectures::ParamType>& info) {
+  std::string name = std::get<0>(info.param) + "_" + std::string(std::get<1>(info.param));
+  name.erase(0, std::string("tests/data/").size());
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Architectures,
+                         testing::Combine(testing::ValuesIn(fixtures()),
+                                          testing::ValuesIn(backend_names().begin(), backend_names().end())),
+                         name_of);
+
+}  // namespace
+}  // namespace kvilt
