@@ -219,6 +219,7 @@ void add_bench(Program& program) {
   bench->require_subcommand(1);
   add_bench_reuse(program, *bench);
   add_bench_dense(program, *bench);
+  add_bench_workloads(program, *bench);
 }
 
 }  // namespace kvilt

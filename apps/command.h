@@ -81,5 +81,6 @@ void add_eval(Program& program);
 void eval_parity(const EngineOptions& engine, const std::string& path, const std::string& json, Program& program);
 void add_bench_reuse(Program& program, CLI::App& bench);
 void add_bench_dense(Program& program, CLI::App& bench);
+void add_bench_workloads(Program& program, CLI::App& bench);
 
 }  // namespace kvilt
