@@ -4,7 +4,6 @@
 #include <cmath>
 #include <random>
 
-#include "eval/divergence.h"
 #include "eval/score.h"
 #include "eval/statistics.h"
 
@@ -37,50 +36,6 @@ TEST(Score, ExactRecallContains) {
 TEST(Score, MetricsHaveNames) {
   EXPECT_EQ(*parse_metric("em"), Metric::kExact);
   EXPECT_FALSE(parse_metric("bleu").ok());
-}
-
-TEST(Divergence, KnownDistributions) {
-  // p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2): KL = 1/2 ln 2 - 1/4 ln 2 = 1/4 ln 2.
-  const Reference p({std::log(2.f), 0.f, 0.f});
-  EXPECT_NEAR(p.kl(std::vector<float>{0, 0, std::log(2.f)}), 0.25 * std::log(2.0), 1e-6);
-  EXPECT_NEAR(p.log_probability(0), std::log(0.5), 1e-6);
-  EXPECT_EQ(p.top(), 0);
-  EXPECT_NEAR(p.kl(std::vector<float>{std::log(2.f) + 30, 30, 30}), 0, 1e-5);  // a shift changes nothing
-}
-
-double plain_kl(const std::vector<float>& p, const std::vector<float>& q) {
-  const auto total = [](const std::vector<float>& x) {
-    double sum = 0;
-    for (const float v : x) sum += std::exp(double{v});
-    return std::log(sum);
-  };
-  double kl = 0;
-  const double lp = total(p), lq = total(q);
-  for (size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
-  return kl;
-}
-
-TEST(Divergence, EqualsDoubleArithmeticOnAWholeVocabulary) {
-  std::mt19937 rng(1);
-  std::normal_distribution<float> normal(0, 4);
-  for (const size_t size : {5u, 1000u, 151936u}) {
-    std::vector<float> p(size), q(size);
-    for (size_t i = 0; i < size; ++i) {
-      p[i] = normal(rng);
-      q[i] = p[i] + 0.3f * normal(rng);
-    }
-    const double wanted = plain_kl(p, q);
-    EXPECT_NEAR(Reference(p).kl(q), wanted, 1e-5 + 1e-5 * wanted) << size;
-    EXPECT_LT(Reference(p).kl(p), 1e-6);
-  }
-}
-
-TEST(Divergence, MaskedAndHugeLogitsGiveNumbers) {
-  const float none = -std::numeric_limits<float>::infinity();
-  const Reference p({1.f, none, 0.f});
-  EXPECT_NEAR(p.kl(std::vector<float>{1.f, none, 0.f}), 0, 1e-6);
-  EXPECT_NEAR(log_sum_exp(std::vector<float>{1e4f, 1e4f}), 1e4 + std::log(2.0), 1e-3);
-  EXPECT_EQ(most_likely(std::vector<float>{1, 3, 3}), 1);
 }
 
 TEST(Statistics, MeansAndIntervals) {

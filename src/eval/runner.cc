@@ -4,9 +4,9 @@
 #include <chrono>
 #include <random>
 
+#include "base/divergence.h"
 #include "base/error.h"
 #include "eval/ask.h"
-#include "eval/divergence.h"
 #include "eval/score.h"
 
 namespace kvilt {
