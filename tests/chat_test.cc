@@ -154,6 +154,47 @@ TEST(ChatParts, NothingStandsBetweenThemIfAsked) {
   ASSERT_EQ(joined.marks.size(), 2u);
   EXPECT_LT(apart.marks[0].end, apart.marks[1].begin);
   EXPECT_EQ(joined.marks[0].end, joined.marks[1].begin);
+  chat["part_separator"] = std::string(65, ' ');
+  EXPECT_FALSE(engine->chat_prompt(chat).ok());
+}
+
+// The parts are cut in one pass, not by looking at all spans for each of them.
+TEST_F(Chat, ManyMarkedPartsAreCutInOnePass) {
+  constexpr int kParts = 20'000;
+  Json many{{"messages", Json::array({{{"role", "user"}, {"content", Json::array()}}})}};
+  for (int i = 0; i < kParts; ++i) {
+    many["messages"][0]["content"].push_back(
+        {{"type", "text"}, {"text", i % 2 ? "dul" : "vig"}, {"cache_control", {{"type", "ephemeral"}}}});
+  }
+  const Prompt prompt = prompt_of(many);
+  ASSERT_EQ(prompt.marks.size(), static_cast<size_t>(kParts));
+  EXPECT_EQ(ids_of(prompt, 0), ids_of(prompt, kParts - 2));
+  EXPECT_EQ(ids_of(prompt, 1), ids_of(prompt, kParts - 1));
+  EXPECT_NE(ids_of(prompt, 0), ids_of(prompt, 1));
+}
+
+// This vocabulary has no token for white space; the mark of such a document was taken from an empty list.
+TEST_F(Chat, ADocumentWithoutTokensIsRefused) {
+  for (const char* text : {"", " ", "\n\t "}) {
+    const auto prompts = engine->document_prompts({{"documents", Json::array({{{"text", text}}})}});
+    ASSERT_FALSE(prompts.ok()) << "power check: a vocabulary that keeps white space would not do";
+    EXPECT_EQ(prompts.error().code, Code::kInvalidArgument);
+    EXPECT_NE(prompts.error().message.find("documents[0]"), std::string::npos) << prompts.error().message;
+  }
+  EXPECT_TRUE(engine->document_prompts({{"documents", Json::array({{{"text", "dul"}}})}}).ok());
+}
+
+// Each document is rendered behind the same messages, so a body could be multiplied by its number of documents.
+TEST_F(Chat, WarmingIsBoundedInAll) {
+  Json warm{{"messages", Json::array({{{"role", "system"}, {"content", std::string(8 << 20, ' ')}},
+                                      {{"role", "user"}, {"content", "q"}}})},
+            {"documents", Json::array()}};
+  for (int i = 0; i < 5; ++i) warm["documents"].push_back({{"text", "dul"}});
+  const auto prompts = engine->document_prompts(warm);
+  ASSERT_FALSE(prompts.ok());
+  EXPECT_EQ(prompts.error().code, Code::kTooLong);
+  warm["documents"] = Json::array({{{"text", "dul"}}});
+  EXPECT_TRUE(engine->document_prompts(warm).ok());
 }
 
 }  // namespace

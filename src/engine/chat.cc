@@ -9,6 +9,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kMaxSeparator = 64;
+
+// Of one warming: each document is rendered behind the same messages, so a body could be multiplied by 256.
+constexpr size_t kMaxWarmBytes = size_t{32} << 20;
+
 Error wrong(const std::string& path, const char* what) { return error(Code::kInvalidArgument, "{}: {}", path, what); }
 
 // A document's text as it stands in a prompt: title, text, and a line end, so that the next one begins on a line of its
@@ -99,8 +104,11 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
   }
   in.bos_token = bos_;
   in.eos_token = eos_;
-  if (request.contains("part_separator") && !request["part_separator"].is_string())
-    return wrong("part_separator", "must be a string");
+  if (request.contains("part_separator")) {  // it stands between any number of parts
+    const Json& separator = request["part_separator"];
+    if (!separator.is_string() || separator.get_ref<const std::string&>().size() > kMaxSeparator)
+      return wrong("part_separator", "must be a string of at most 64 bytes");
+  }
   if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in, request.value("part_separator", "\n")));
   KVILT_TRY(add_documents(request, in));
   return in;
@@ -173,14 +181,16 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
   }
   if (at < rendered.text.size()) pieces.push_back({at, rendered.text.size(), -1});
   Prompt prompt;
+  auto first =
+      rendered.untrusted.begin();  // the first span that reaches into the piece: spans are in order, like pieces
   for (const Border& piece : pieces) {
     const std::string_view text = std::string_view(rendered.text).substr(piece.begin, piece.end - piece.begin);
     std::vector<ByteRange> trusted;
     size_t from = piece.begin;
-    for (const RenderedSpan& span : rendered.untrusted) {
-      if (span.end <= piece.begin || span.begin >= piece.end) continue;
-      if (span.begin > from) trusted.push_back({from - piece.begin, span.begin - piece.begin});
-      from = std::max(from, span.end);
+    while (first != rendered.untrusted.end() && first->end <= piece.begin) ++first;
+    for (auto span = first; span != rendered.untrusted.end() && span->begin < piece.end; ++span) {
+      if (span->begin > from) trusted.push_back({from - piece.begin, span->begin - piece.begin});
+      from = std::max(from, span->end);
     }
     if (from < piece.end) trusted.push_back({from - piece.begin, piece.end - piece.begin});
     EncodeOptions options;
@@ -210,6 +220,7 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
   if (!one.contains("messages") || one["messages"].empty())
     one["messages"] = Json::array({{{"role", "user"}, {"content", ""}}});
   std::vector<Prompt> out;
+  size_t bytes = 0;
   for (size_t i = 0; i < request["documents"].size(); ++i) {
     one["documents"] = Json::array({request["documents"][i]});
     KVILT_ASSIGN(const ChatInputs in, inputs(one));
@@ -223,7 +234,14 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
     if (last < 0 || end == 0) return wrong(fmt::format("documents[{}]", i), "is empty");
     rendered.text.resize(end);
     std::erase_if(rendered.untrusted, [&](const RenderedSpan& span) { return span.begin >= end; });
+    bytes += rendered.text.size();
+    if (bytes > kMaxWarmBytes) {
+      return error(Code::kTooLong, "documents: with the messages before them they make more than {} MiB; send fewer",
+                   kMaxWarmBytes >> 20);
+    }
     KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+    // A vocabulary may have no token for anything in it.
+    if (prompt.marks.empty()) return wrong(fmt::format("documents[{}]", i), "has no tokens");
     prompt.marks = {prompt.marks.back()};
     out.push_back(std::move(prompt));
   }

@@ -32,6 +32,8 @@ Scalar from_gguf(const GgufFile& gguf, const std::string& key) {
     if (!is_utf8(*text)) return OtherKind{"a text that is not UTF-8"};  // it would go into JSON answers
     return std::string(*text);
   }
+  constexpr uint64_t kMaxList = 1 << 16;  // one number a layer; a list takes eight times its bytes
+  if (value->type == GgufType::kArray && value->count > kMaxList) return OtherKind{"a long array"};
   if (const auto list = value->as_ints(); list && !list->empty()) {
     const bool equal = std::all_of(list->begin(), list->end(), [&](int64_t x) { return x == list->front(); });
     if (equal) return list->front();

@@ -9,6 +9,9 @@
 namespace kvilt {
 namespace {
 
+constexpr size_t kMaxBytes =
+    256;  // of one: a text may cost as many steps at each of its bytes; real ones have under 60
+
 size_t previous_character(std::string_view text, size_t at) {
   do --at;
   while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80);
@@ -26,22 +29,28 @@ bool word_after(std::string_view text, size_t at) {
 
 Result<AddedTokens> AddedTokens::create(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
   AddedTokens added;
-  const auto take = [&](const AddedToken& token) {
+  const auto take = [&](const AddedToken& token) -> Status {
     const std::string_view text = vocabulary.piece(token.id);
-    if (text.empty() || !is_utf8(text)) return;  // parts of characters would cut texts inside of characters
+    if (text.empty() || !is_utf8(text)) return {};  // parts of characters would cut texts inside of characters
+    if (text.size() > kMaxBytes) {
+      return error(Code::kUnsupported, "tokenizer: added token {} has {} bytes; {} are allowed", token.id, text.size(),
+                   kMaxBytes);
+    }
     const bool is_text = vocabulary.kind(token.id) == TokenKind::kUserDefined && vocabulary.is_text(token.id);
     added.entries_.push_back({token, is_text});
     added.add(token.normalized ? added.second_ : added.first_, text, static_cast<int32_t>(added.entries_.size() - 1));
+    return {};
   };
   for (const AddedToken& token : spec.added) {
     if (!vocabulary.contains(token.id)) {
       return error(Code::kCorrupt, "tokenizer: added token {} is not one of {} tokens", token.id, vocabulary.size());
     }
-    take(token);
+    KVILT_TRY(take(token));
   }
   for (int32_t id = 0; spec.added.empty() && id < vocabulary.size(); ++id) {
     const TokenKind kind = vocabulary.kind(id);
-    if (kind == TokenKind::kControl || kind == TokenKind::kUnknown || kind == TokenKind::kUserDefined) take({.id = id});
+    if (kind == TokenKind::kControl || kind == TokenKind::kUnknown || kind == TokenKind::kUserDefined)
+      KVILT_TRY(take({.id = id}));
   }
   return added;
 }

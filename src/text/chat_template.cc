@@ -196,8 +196,9 @@ int64_t clock_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs, const LeafMarks& marks) {
-  Meter meter{jinja::Limits{}};
+RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs, const LeafMarks& marks,
+                           const jinja::Limits& limits) {
+  Meter meter{limits};
   jinja::Interpreter interpreter(meter, inputs.now ? *inputs.now : clock_seconds());
   Converter converter(meter, marks);
   for (const auto& [name, value] : inputs.extra.items()) interpreter.define(name, converter.convert(value));
@@ -221,9 +222,10 @@ RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs
 
 }  // namespace
 
-Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::optional<uint64_t> max_steps) {
   return guarded<ChatTemplate>([&]() -> Result<ChatTemplate> {
     ChatTemplate made(std::make_shared<const jinja::Template>(jinja::parse_template(source)));
+    made.max_steps_ = max_steps;
     made.takes_parts_ = made.probe_parts();
     return made;
   });
@@ -234,7 +236,9 @@ Result<RenderedPrompt> ChatTemplate::render(const ChatInputs& inputs) const {
     if (!inputs.extra.is_object() && !inputs.extra.is_null())
       return error(Code::kInvalidArgument, "the template's arguments must be a JSON object");
     KVILT_ASSIGN(const LeafMarks marks, resolve(inputs));
-    return render_with(*template_, inputs, marks);
+    jinja::Limits limits;
+    if (max_steps_) limits.steps = std::min(limits.steps, *max_steps_);
+    return render_with(*template_, inputs, marks, limits);
   });
 }
 
@@ -252,12 +256,13 @@ bool ChatTemplate::probe_parts() const {
 
 Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator) {
   if (!inputs.messages.is_array()) return {};
+  std::unordered_multimap<std::string, Mark*> marks;  // by where they stand: there may be one for each of many parts
+  for (Mark& mark : inputs.marks) marks.emplace(mark.where.to_string(), &mark);
   for (size_t m = 0; m < inputs.messages.size(); ++m) {
     Json& message = inputs.messages[m];
     if (!message.is_object() || !message.contains("content") || !message["content"].is_array()) continue;
     Json& content = message["content"];
     std::string joined;
-    std::unordered_map<std::string, size_t> offsets;  // path of a part's text: where it begins in `joined`
     for (size_t p = 0; p < content.size(); ++p) {
       const Json& part = content[p];
       const bool object = part.is_object() && part.contains("text") && part["text"].is_string();
@@ -268,15 +273,14 @@ Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator) {
       }
       if (p > 0) joined += separator;
       const std::string path = fmt::format("/messages/{}/content/{}", m, p);
-      offsets[object ? path + "/text" : path] = joined.size();
+      const auto [first, last] = marks.equal_range(object ? path + "/text" : path);
+      for (auto found = first; found != last; ++found) {
+        Mark& mark = *found->second;
+        mark.where = Json::json_pointer(fmt::format("/messages/{}/content", m));
+        mark.begin += joined.size();
+        mark.end += joined.size();
+      }
       joined += (object ? part["text"] : part).get_ref<const std::string&>();
-    }
-    for (Mark& mark : inputs.marks) {
-      const auto found = offsets.find(mark.where.to_string());
-      if (found == offsets.end()) continue;
-      mark.where = Json::json_pointer(fmt::format("/messages/{}/content", m));
-      mark.begin += found->second;
-      mark.end += found->second;
     }
     content = std::move(joined);
   }

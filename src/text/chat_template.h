@@ -68,7 +68,8 @@ struct ChatInputs {
 class ChatTemplate {
  public:
   // Errors: kInvalidArgument with line and column; kUnsupported for tags that need other files.
-  static Result<ChatTemplate> parse(std::string_view source);
+  // max_steps: less than jinja::Limits' own, for tests that want to see the bound soon.
+  static Result<ChatTemplate> parse(std::string_view source, std::optional<uint64_t> max_steps = {});
 
   // Errors: kInvalidArgument: what the template raised or a type error in it, with line and column; a limit; a mark
   // that names no string, leaves it, cuts a character or overlaps another.
@@ -82,6 +83,7 @@ class ChatTemplate {
   bool probe_parts() const;
 
   std::shared_ptr<const jinja::Template> template_;
+  std::optional<uint64_t> max_steps_;
   bool takes_parts_ = false;
 };
 

@@ -532,5 +532,36 @@ TEST(ChatTemplate, TheClockIsUtcAndDefaultsToNow) {
   EXPECT_GE(year, "2024");
 }
 
+// Each of many affixes is compared with the text, so each is charged.
+TEST(ChatTemplate, AffixesAreCharged) {
+  const char* source = "{% set s = ('x' * 1000) * 1000 %}{{ s.startswith((s + 'y',) * 1000) }}";
+  const auto cheap = ChatTemplate::parse(source, 1'000'000);
+  ASSERT_TRUE(cheap.ok());
+  const auto refused = cheap->render({});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("too long"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(ChatTemplate::parse(source)->render({})->text, "False") << "power check: with all steps it ends";
+}
+
+// Took the square of the number of parts: hours for a request of 16 MiB.
+TEST(ChatTemplate, FlattensManyMarkedParts) {
+  constexpr int kParts = 30'000;
+  ChatInputs in;
+  in.messages = nlohmann::ordered_json::array();
+  for (int m = 0; m < kParts; ++m) {
+    in.messages.push_back({{"role", "user"}, {"content", {"ab", {{"type", "text"}, {"text", "cd"}}}}});
+    const auto content = nlohmann::ordered_json::json_pointer("/messages") / m / "content";
+    in.marks.push_back({content / 1 / "text", 0, 2, 2 * m});
+    in.marks.push_back({content / 0, 0, 1, 2 * m + 1});
+  }
+  ASSERT_TRUE(flatten_parts(in).ok());
+  EXPECT_EQ(in.messages[kParts - 1]["content"], "ab\ncd");
+  for (const Mark& mark : {in.marks[2 * kParts - 2], in.marks[2 * kParts - 1]}) {
+    EXPECT_EQ(mark.where.to_string(), "/messages/29999/content");
+    EXPECT_EQ(mark.begin, mark.id % 2 == 0 ? 3u : 0u);
+    EXPECT_EQ(mark.end, mark.id % 2 == 0 ? 5u : 1u);
+  }
+}
+
 }  // namespace
 }  // namespace kvilt

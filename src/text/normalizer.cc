@@ -10,26 +10,29 @@ namespace {
 // A text may grow by replacements; a hostile file (each letter to a megabyte) must not fill the memory.
 constexpr size_t kMaxGrowth = 64;
 constexpr size_t kSlack = 1 << 20;
+constexpr size_t kMaxSteps = 64;  // each walks the whole text
 
-Status check_growth(size_t from, size_t to) {
-  if (to <= kSlack + kMaxGrowth * from) return {};
-  return error(Code::kExhausted, "the tokenizer's normalizer makes {} bytes of {}", to, from);
+Status check_growth(size_t limit, size_t size) {
+  if (size <= limit) return {};
+  return error(Code::kExhausted, "the tokenizer's normalizer makes a text of {} bytes, more than {} of them", size,
+               limit);
 }
 
-Result<bool> replace_literal(const NormalizeStep& step, std::string_view text, std::string& out) {
+Result<bool> replace_literal(const NormalizeStep& step, std::string_view text, size_t limit, std::string& out) {
   size_t at = text.find(step.pattern);
   if (at == std::string_view::npos) return false;
   size_t from = 0;
   for (; at != std::string_view::npos; at = text.find(step.pattern, from)) {
     out.append(text.substr(from, at - from)).append(step.content);
     from = at + step.pattern.size();
-    KVILT_TRY(check_growth(text.size(), out.size()));
+    KVILT_TRY(check_growth(limit, out.size()));
   }
   out.append(text.substr(from));
   return true;
 }
 
-Result<bool> replace_matches(const Regex& regex, std::string_view content, std::string_view text, std::string& out) {
+Result<bool> replace_matches(const Regex& regex, std::string_view content, std::string_view text, size_t limit,
+                             std::string& out) {
   Regex::Search search(regex, text);
   size_t from = 0;
   bool changed = false;
@@ -39,7 +42,7 @@ Result<bool> replace_matches(const Regex& regex, std::string_view content, std::
     out.append(text.substr(from, match.begin - from)).append(content);
     from = match.end;
     changed = true;
-    KVILT_TRY(check_growth(text.size(), out.size()));
+    KVILT_TRY(check_growth(limit, out.size()));
   }
   out.append(text.substr(from));
   return changed;
@@ -63,6 +66,9 @@ std::string_view strip(std::string_view text, bool left, bool right) {
 }  // namespace
 
 Result<Normalizer> Normalizer::create(std::vector<NormalizeStep> steps) {
+  if (steps.size() > kMaxSteps) {
+    return error(Code::kUnsupported, "tokenizer: a normalizer of {} steps; {} are allowed", steps.size(), kMaxSteps);
+  }
   Normalizer n;
   for (const NormalizeStep& step : steps) {
     n.regexes_.emplace_back();
@@ -77,7 +83,7 @@ Result<Normalizer> Normalizer::create(std::vector<NormalizeStep> steps) {
   return n;
 }
 
-Result<bool> Normalizer::apply(size_t i, std::string_view text, std::string& out) const {
+Result<bool> Normalizer::apply(size_t i, std::string_view text, size_t limit, std::string& out) const {
   using Kind = NormalizeStep::Kind;
   const NormalizeStep& step = steps_[i];
   out.clear();
@@ -94,7 +100,8 @@ Result<bool> Normalizer::apply(size_t i, std::string_view text, std::string& out
       out = to_lower(text);
       return true;
     case Kind::kReplace:
-      return step.literal ? replace_literal(step, text, out) : replace_matches(*regexes_[i], step.content, text, out);
+      return step.literal ? replace_literal(step, text, limit, out)
+                          : replace_matches(*regexes_[i], step.content, text, limit, out);
     case Kind::kPrepend:
       if (text.empty()) return false;
       out.append(step.content).append(text);
@@ -109,10 +116,12 @@ Result<bool> Normalizer::apply(size_t i, std::string_view text, std::string& out
 Result<bool> Normalizer::run(std::string_view text, bool prepend, std::string& out) const {
   std::string now;
   bool changed = false;
+  const size_t limit = kSlack + kMaxGrowth * text.size();  // of all steps together: each alone would be a power of it
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (!prepend && steps_[i].kind == NormalizeStep::Kind::kPrepend) continue;
-    KVILT_ASSIGN(const bool stepped, apply(i, changed ? std::string_view(now) : text, out));
+    KVILT_ASSIGN(const bool stepped, apply(i, changed ? std::string_view(now) : text, limit, out));
     if (!stepped) continue;
+    KVILT_TRY(check_growth(limit, out.size()));
     changed = true;
     std::swap(now, out);
   }

@@ -21,7 +21,7 @@ class Normalizer {
   Result<bool> run(std::string_view text, bool prepend, std::string& out) const;
 
  private:
-  Result<bool> apply(size_t step, std::string_view text, std::string& out) const;
+  Result<bool> apply(size_t step, std::string_view text, size_t limit, std::string& out) const;
   std::vector<NormalizeStep> steps_;
   std::vector<std::optional<Regex>> regexes_;  // of kReplace steps that are not literal
 };

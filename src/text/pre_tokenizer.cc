@@ -11,6 +11,11 @@ namespace {
 
 using Behavior = SplitStep::Behavior;
 
+constexpr size_t kMaxSteps = 64;        // each walks the whole text
+constexpr size_t kMaxReplacement = 16;  // bytes of a Metaspace's mark
+constexpr size_t kMaxGrowth = 8;  // of all steps together; a space becomes three bytes, two with the byte spelling
+constexpr size_t kSlack = 1 << 16;
+
 struct Part {
   ByteRange range;
   bool match;
@@ -129,6 +134,9 @@ void metaspace(const SplitStep& step, Lead lead, PieceList& list) {
 }  // namespace
 
 Result<PreTokenizer> PreTokenizer::create(std::vector<SplitStep> steps) {
+  if (steps.size() > kMaxSteps) {
+    return error(Code::kUnsupported, "tokenizer: a pre-tokenizer of {} steps; {} are allowed", steps.size(), kMaxSteps);
+  }
   PreTokenizer p;
   // The bytes need no spelling if no step looks at them any more.
   while (!steps.empty() && steps.back().kind == SplitStep::Kind::kByteSpell) steps.pop_back();
@@ -140,6 +148,10 @@ Result<PreTokenizer> PreTokenizer::create(std::vector<SplitStep> steps) {
     } else if (step.kind == SplitStep::Kind::kMetaspace) {
       if (step.replacement.empty())
         return error(Code::kInvalidArgument, "pre-tokenizer Metaspace: the replacement is empty");
+      if (step.replacement.size() > kMaxReplacement) {
+        return error(Code::kUnsupported, "pre-tokenizer Metaspace: a replacement of {} bytes; {} are allowed",
+                     step.replacement.size(), kMaxReplacement);
+      }
     } else if (step.kind == SplitStep::Kind::kSplit) {
       KVILT_ASSIGN(p.regexes_.back(), Regex::compile(step.pattern));
     }
@@ -178,6 +190,10 @@ Status PreTokenizer::run(std::string_view text, Lead lead, PieceList& list) cons
       case SplitStep::Kind::kByteSpell:
         rewrite_pieces(list, [](std::string_view piece, bool, std::string& out) { out.append(spell_bytes(piece)); });
         break;
+    }
+    if (list.text.size() > kSlack + kMaxGrowth * text.size()) {
+      return error(Code::kExhausted, "the tokenizer's pre-tokenizer makes {} bytes of {}", list.text.size(),
+                   text.size());
     }
   }
   return {};

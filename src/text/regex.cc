@@ -3,6 +3,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -64,6 +65,7 @@ Result<std::string> translate(std::string_view in) {
 struct MatchScratch {  // one per thread: PCRE2's match data and limits
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  int64_t deadline = INT64_MAX;  // of the TimeLimit
   MatchScratch() {
     if (context != nullptr) pcre2_set_heap_limit(context, 64 << 10);  // KiB; only backtracking patterns need any
   }
@@ -77,7 +79,15 @@ MatchScratch& scratch() {
   return s;
 }
 
+// 5 ns, and exact to some milliseconds: it is asked once a match.
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
 constexpr size_t kMaxPattern = 64 << 10;
+constexpr size_t kStepsACall = 1'000'000'000;  // some seconds: how late a TimeLimit may notice
 
 }  // namespace
 
@@ -91,7 +101,8 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   PCRE2_SIZE at = 0;
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &number, &at, nullptr);
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &number,
+                    &at, nullptr);
   if (code == nullptr) {
     unsigned char message[160] = {};
     pcre2_get_error_message(number, message, sizeof message);
@@ -101,6 +112,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   Regex regex;
   regex.code_ = std::shared_ptr<void>(code, Free());
   regex.pattern_ = pattern;
+  regex.at_start_ = pattern.find("\\G") != std::string_view::npos;
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets
   return regex;
 }
@@ -116,26 +128,42 @@ std::string Regex::quote(std::string_view literal) {
 
 Regex::Search::Search(const Regex& regex, std::string_view subject) : regex_(&regex), subject_(subject) {}
 
-Result<bool> Regex::Search::find(size_t from, uint32_t options, ByteRange& match) {
+Regex::TimeLimit::TimeLimit(double seconds) : outermost_(scratch().deadline == INT64_MAX) {
+  if (outermost_) scratch().deadline = now_ns() + static_cast<int64_t>(seconds * 1e9);
+}
+
+Regex::TimeLimit::~TimeLimit() {
+  if (outermost_) scratch().deadline = INT64_MAX;
+}
+
+Error Regex::Search::too_much(int code) const {
+  const std::string why = code == 0 ? "takes too long" : fmt::format("exceeds its limits (PCRE2 error {})", code);
+  return error(Code::kExhausted, "the tokenizer's regular expression {} {} on this text", regex_->pattern_, why);
+}
+
+Result<bool> Regex::Search::find(size_t from, ByteRange& match) {
   MatchScratch& s = scratch();
   if (s.data == nullptr || s.context == nullptr)
     return error(Code::kExhausted, "no memory for a regular expression match");
   const auto* code = static_cast<const pcre2_code*>(regex_->code_.get());
   const auto* text = reinterpret_cast<PCRE2_SPTR>(subject_.data());
   // A run of n spaces costs GPT-2's patterns n steps back; a few steps a byte is ample, the constant is for short
-  // subjects.
-  pcre2_set_match_limit(s.context,
-                        static_cast<uint32_t>(std::min<size_t>(1'000'000 + 16 * subject_.size(), UINT32_MAX)));
-  options |= PCRE2_NO_UTF_CHECK;
-  int rc = pcre2_match(code, text, subject_.size(), from, options, s.data, s.context);
-  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-    rc = pcre2_match(code, text, subject_.size(), from, options | PCRE2_NO_JIT, s.data, s.context);
-  }
-  if (rc == PCRE2_ERROR_NOMATCH) return false;
-  if (rc < 0) {
-    return error(Code::kExhausted,
-                 "the tokenizer's regular expression {} exceeds its limits on this text (PCRE2 error {})",
-                 regex_->pattern_, rc);
+  // subjects. So many for each place where a match may begin: a call looks at a window of them.
+  const size_t steps = std::min<size_t>(1'000'000 + 16 * subject_.size(), UINT32_MAX);
+  const size_t window = regex_->at_start_ ? subject_.size() + 1 : std::max<size_t>(1, kStepsACall / steps);
+  pcre2_set_match_limit(s.context, static_cast<uint32_t>(steps));
+  for (size_t begin = from;;) {
+    pcre2_set_offset_limit(s.context, begin + window - 1);
+    int rc = pcre2_match(code, text, subject_.size(), begin, PCRE2_NO_UTF_CHECK, s.data, s.context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
+      rc = pcre2_match(code, text, subject_.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s.data, s.context);
+    }
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return too_much(rc);
+    if (s.deadline != INT64_MAX && now_ns() > s.deadline) return too_much(0);
+    if (rc >= 0) break;
+    begin += window;
+    while (begin < subject_.size() && (static_cast<uint8_t>(subject_[begin]) & 0xC0) == 0x80) ++begin;
+    if (begin > subject_.size()) return false;
   }
   const PCRE2_SIZE* v = pcre2_get_ovector_pointer(s.data);
   match = {v[0], v[1]};
@@ -146,7 +174,7 @@ Result<bool> Regex::Search::find(size_t from, uint32_t options, ByteRange& match
 Result<bool> Regex::Search::next(ByteRange& match) {
   for (;;) {
     if (from_ > subject_.size()) return false;
-    KVILT_ASSIGN(const bool found, find(from_, 0, match));
+    KVILT_ASSIGN(const bool found, find(from_, match));
     if (!found) return false;
     const bool empty = match.begin == match.end;
     // An empty match right after the previous one is none; the search goes on a character later.

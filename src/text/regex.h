@@ -3,7 +3,8 @@
 // Idea:       tokenizer files are written for Oniguruma; translate() turns the few differences over and refuses the
 // rest,
 //             rather than matching something else quietly.
-// Invariants: a search ends: PCRE2's match limit grows with the subject and its excess is an error.
+// Invariants: a search ends: PCRE2's match limit grows with the subject and its excess is an error. That limit is one
+//             for each place where a match might begin, so a TimeLimit bounds what they take together.
 // Threads:    a Regex is immutable; a Search belongs to one thread.
 #pragma once
 
@@ -21,6 +22,19 @@ class Regex {
   static Result<Regex> compile(std::string_view pattern);
   static std::string quote(std::string_view literal);  // a pattern that matches just this text
 
+  // While it lives, the searches of this thread end with an error once their time is over: for patterns that come with a
+  // model and step back almost as far as the match limit allows, again and again. An outer one counts.
+  class TimeLimit {
+   public:
+    explicit TimeLimit(double seconds);
+    ~TimeLimit();
+    TimeLimit(const TimeLimit&) = delete;
+    TimeLimit& operator=(const TimeLimit&) = delete;
+
+   private:
+    bool outermost_;
+  };
+
   // The matches of one subject, left to right, as Rust's and Python's find_iter give them.
   class Search {
    public:
@@ -30,7 +44,8 @@ class Regex {
     Result<bool> next(ByteRange& match);
 
    private:
-    Result<bool> find(size_t from, uint32_t options, ByteRange& match);
+    Result<bool> find(size_t from, ByteRange& match);
+    Error too_much(int code) const;
     const Regex* regex_;
     std::string_view subject_;
     size_t from_ = 0;
@@ -43,6 +58,7 @@ class Regex {
     void operator()(void* code) const;
   };
   std::shared_ptr<void> code_;  // pcre2_code
+  bool at_start_ = false;       // it names the place where a search starts (\G), so that must not move
   std::string pattern_;
 };
 

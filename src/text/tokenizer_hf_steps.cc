@@ -200,12 +200,19 @@ Status read_hf_decoder(const Json& step, TokenizerSpec& spec) {
 
 namespace {
 
+constexpr size_t kMaxAround = 256;  // tokens put before or behind every text
+
+std::optional<int32_t> as_id(const Json& id) {
+  if (!id.is_number_integer() || id < 0 || id > INT32_MAX) return std::nullopt;  // a cast would wrap
+  return id.get<int32_t>();
+}
+
 Status read_pair(const Json& step, const char* key, std::vector<int32_t>& out) {
   const Json* pair = json_member(step, key);
-  if (pair == nullptr || !pair->is_array() || pair->size() != 2 || !(*pair)[1].is_number_integer()) {
-    return error(Code::kCorrupt, "tokenizer.json: post_processor's '{}' is not a token and its id", key);
-  }
-  out = {(*pair)[1].get<int32_t>()};
+  const bool is_pair = pair != nullptr && pair->is_array() && pair->size() == 2;
+  const std::optional<int32_t> id = is_pair ? as_id((*pair)[1]) : std::nullopt;
+  if (!id) return error(Code::kCorrupt, "tokenizer.json: post_processor's '{}' is not a token and its id", key);
+  out = {*id};
   return {};
 }
 
@@ -230,9 +237,11 @@ Status read_template(const Json& step, TokenizerSpec& spec) {
     if (ids == nullptr || !ids->is_array())
       return error(Code::kCorrupt, "tokenizer.json: TemplateProcessing does not say what '{}' is", name);
     for (const Json& id : *ids) {
-      if (!id.is_number_integer())
-        return error(Code::kCorrupt, "tokenizer.json: an id of '{}' is not an integer", name);
-      (after_text ? spec.suffix : spec.prefix).push_back(id.get<int32_t>());
+      const std::optional<int32_t> token_id = as_id(id);
+      if (!token_id) return error(Code::kCorrupt, "tokenizer.json: an id of '{}' is not a token's", name);
+      std::vector<int32_t>& around = after_text ? spec.suffix : spec.prefix;
+      if (around.size() == kMaxAround) return unsupported("post_processor", "a template of very many tokens");
+      around.push_back(*token_id);
     }
   }
   return {};

@@ -201,5 +201,64 @@ TEST(TokenizerHf, MutatedFilesDoNoHarm) {
   EXPECT_GT(loaded, 5) << "no mutation got past the parser: the test tests nothing";
 }
 
+// What a hostile file could multiply: each step alone is bounded by its own input, so their product was not.
+TEST(TokenizerHf, StepsCannotMultiplyATextWithoutBound) {
+  Json file = Json::parse(R"({"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+  const auto encode = [&](const std::string& text) {
+    const auto made = Tokenizer::from_hf(file.dump(), "");
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    return (*made)->encode(text);
+  };
+  const Json grow = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(60, 'a')}};
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", {grow, grow, grow}}};
+  EXPECT_TRUE(encode("a").ok());
+  file["normalizer"]["normalizers"] = {grow, grow, grow, grow, grow, grow};  // 60^6 = 46 GB
+  EXPECT_EQ(encode("a").error().code, Code::kExhausted);
+  const Json prepend = {{"type", "Prepend"}, {"prepend", std::string(1 << 20, 'a')}};
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array({prepend, prepend})}};
+  EXPECT_EQ(encode("a").error().code, Code::kExhausted);
+  file["normalizer"]["normalizers"] = Json(65, {{"type", "NFC"}});
+  EXPECT_FALSE(Tokenizer::from_hf(file.dump(), "").ok()) << "each step walks the whole text";
+  file.erase("normalizer");
+
+  Json meta = {{"type", "Metaspace"}, {"replacement", std::string(15, ' ')}, {"split", false}};
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json(6, meta)}};  // 15^6
+  EXPECT_EQ(encode(std::string(100, ' ')).error().code, Code::kExhausted);
+  meta["replacement"] = std::string(17, ' ');
+  file["pre_tokenizer"] = meta;
+  EXPECT_FALSE(Tokenizer::from_hf(file.dump(), "").ok());
+  file.erase("pre_tokenizer");
+
+  const Json spell = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(10'000, 'a')}};
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", {spell}}};
+  EXPECT_TRUE(Tokenizer::from_hf(file.dump(), "").ok());
+  file["decoder"]["decoders"] = {spell, spell, spell};  // 10^12 bytes
+  EXPECT_EQ(Tokenizer::from_hf(file.dump(), "").error().code, Code::kUnsupported);
+}
+
+// 2^32 was taken for token 0.
+TEST(TokenizerHf, IdsAroundATextDoNotWrap) {
+  Json file = Json::parse(R"({"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+    "post_processor": {"type": "BertProcessing", "cls": ["a", 0], "sep": ["a", 0]}})");
+  EXPECT_TRUE(Tokenizer::from_hf(file.dump(), "").ok());
+  for (const Json& id : {Json(4294967296), Json(-4294967296), Json(18446744073709551615u)}) {
+    file["post_processor"]["sep"][1] = id;
+    EXPECT_FALSE(Tokenizer::from_hf(file.dump(), "").ok()) << id;
+  }
+  file["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "a"}}],
+    "special_tokens": {"a": {"ids": [4294967296]}}})");
+  EXPECT_FALSE(Tokenizer::from_hf(file.dump(), "").ok());
+}
+
+// "aaa..." that goes on for kilobytes would be followed from each place of a text of that letter.
+TEST(TokenizerHf, AddedTokensAreShort) {
+  Json file = Json::parse(R"({"added_tokens": [{"id": 1, "special": true}],
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+  file["added_tokens"][0]["content"] = std::string(256, 'a');
+  EXPECT_TRUE(Tokenizer::from_hf(file.dump(), "").ok());
+  file["added_tokens"][0]["content"] = std::string(257, 'a');
+  EXPECT_EQ(Tokenizer::from_hf(file.dump(), "").error().code, Code::kUnsupported);
+}
+
 }  // namespace
 }  // namespace kvilt

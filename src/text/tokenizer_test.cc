@@ -10,6 +10,7 @@
 #include <random>
 
 #include "text/merge.h"
+#include "text/regex.h"
 #include "text/unicode.h"
 
 namespace kvilt {
@@ -331,6 +332,33 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
   EXPECT_NE(fails([](TokenizerSpec& s) { s.model = "spm"; }), "") << "no scores";
   EXPECT_NE(fails([](TokenizerSpec& s) { s.model = "unigram"; }).find("unigram"), std::string::npos);
   EXPECT_NE(fails([](TokenizerSpec& s) { s.pre = "no-such-pre"; }).find("no-such-pre"), std::string::npos);
+}
+
+// A window of places to begin at a time: matches beyond it, and borders of windows inside of characters.
+TEST(Regex, SearchesLongTextsInWindows) {
+  const auto regex = Regex::compile("n+");
+  ASSERT_TRUE(regex.ok());
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "\xC3\xA9x";
+  text += "nn";
+  Regex::Search search(*regex, text);
+  ByteRange match;
+  ASSERT_TRUE(*search.next(match));
+  EXPECT_EQ(match.begin, 9000u);
+  EXPECT_EQ(match.end, 9002u);
+  EXPECT_FALSE(*search.next(match));
+}
+
+TEST(Regex, ATimeLimitEndsSearches) {
+  const auto regex = Regex::compile("a");
+  ASSERT_TRUE(regex.ok());
+  ByteRange match;
+  {
+    const Regex::TimeLimit over(-1);
+    const Regex::TimeLimit inner(100);
+    EXPECT_EQ(Regex::Search(*regex, "a").next(match).error().code, Code::kExhausted);
+  }
+  EXPECT_TRUE(*Regex::Search(*regex, "a").next(match));
 }
 
 }  // namespace

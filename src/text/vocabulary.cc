@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kMaxTokens = 4 << 20;       // the largest vocabularies have 262,144
 constexpr size_t kMaxTokenBytes = 64 << 10;  // one token
 constexpr size_t kMaxArena = 1u << 30;
+constexpr size_t kMaxReplacements = 64;                   // steps of a decoder, each over all tokens
+constexpr size_t kMaxGrowth = 4, kGrowthSlack = 1 << 20;  // decoded texts against tokens
 
 // <...> or [...]: what a template puts between texts.
 bool looks_like_marker(std::string_view t) {
@@ -25,11 +27,13 @@ int hex(char c) {
   return -1;
 }
 
-std::string replace_all(std::string_view text, const TextReplacement& r) {
+// Stops early when the result is longer than `limit`.
+std::string replace_all(std::string_view text, const TextReplacement& r, size_t limit) {
   std::string out;
   size_t from = 0;
   for (size_t at; (at = text.find(r.from, from)) != std::string_view::npos; from = at + r.from.size()) {
     out.append(text.substr(from, at - from)).append(r.to);
+    if (out.size() > limit) return out;
   }
   return out.append(text.substr(from));
 }
@@ -65,7 +69,7 @@ Result<Vocabulary> Vocabulary::create(const TokenizerSpec& spec, bool byte_level
   }
   v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_.size()));
   v.find_bytes(spec, byte_level);
-  v.decode_all(spec, byte_level);
+  KVILT_TRY(v.decode_all(spec, byte_level));
   v.index(spec.user_defined_is_text);
   if (byte_level) {
     for (int b = 0; b < 256; ++b) v.of_byte_[b] = v.find_piece(std::string(1, static_cast<char>(b)));
@@ -85,8 +89,16 @@ void Vocabulary::find_bytes(const TokenizerSpec& spec, bool byte_level) {
   }
 }
 
-void Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
-  if (byte_level || (spec.decode_replace.empty() && !spec.join_with_space && of_byte_[0] < 0)) return;
+Status Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
+  if (byte_level || (spec.decode_replace.empty() && !spec.join_with_space && of_byte_[0] < 0)) return {};
+  const size_t limit = kGrowthSlack + kMaxGrowth * pieces_.size() + kinds_.size();
+  const auto too_much = [&] {
+    return error(Code::kUnsupported, "tokenizer: the decoder makes more than {} bytes of the vocabulary", limit);
+  };
+  if (spec.decode_replace.size() > kMaxReplacements) {
+    return error(Code::kUnsupported, "tokenizer: a decoder of {} steps; {} are allowed", spec.decode_replace.size(),
+                 kMaxReplacements);
+  }
   for (int32_t id = 0; id < size(); ++id) {
     decoded_at_.push_back(static_cast<uint32_t>(decoded_.size()));
     const int byte = kinds_[id] == TokenKind::kByte ? byte_of_spelling(spec.tokens[id]) : -1;
@@ -96,12 +108,14 @@ void Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
     }
     std::string text(piece(id));
     for (const TextReplacement& r : spec.decode_replace) {
-      if (!r.from.empty()) text = replace_all(text, r);
+      if (!r.from.empty()) text = replace_all(text, r, limit);
+      if (decoded_.size() + text.size() > limit) return too_much();
     }
     if (spec.join_with_space && !text.empty()) decoded_.push_back(' ');
     decoded_.append(text);
   }
   decoded_at_.push_back(static_cast<uint32_t>(decoded_.size()));
+  return {};
 }
 
 void Vocabulary::index(bool user_defined_is_text) {

@@ -42,7 +42,7 @@ class Vocabulary {
     return std::string_view(arena).substr(at[id], at[id + 1] - at[id]);
   }
   void find_bytes(const TokenizerSpec& spec, bool byte_level);
-  void decode_all(const TokenizerSpec& spec, bool byte_level);
+  Status decode_all(const TokenizerSpec& spec, bool byte_level);
   void index(bool user_defined_is_text);
 
   std::string pieces_, decoded_;

@@ -174,8 +174,9 @@ Value any_affix(In in, Self s, Args a, std::string_view name, bool (*matches)(st
   }
   if (a[0]->is_list() && a[0]->list().flavor == Flavor::kTuple) {
     for (const Value& affix : a[0]->list().items) {
-      in.meter().step();
-      if (matches(bytes, text_argument(affix, name).bytes)) return Value(true);
+      const std::string& one = text_argument(affix, name).bytes;
+      in.meter().bytes_touched(std::min(one.size(), bytes.size()));
+      if (matches(bytes, one)) return Value(true);
     }
     return Value(false);
   }

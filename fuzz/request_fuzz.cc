@@ -1,0 +1,42 @@
+// The body of a request: bounded JSON, then every route's fields. Answers to bad ones must themselves be valid JSON.
+#include "base/check.h"
+#include "server/openai_request.h"
+
+using namespace kvilt;
+using namespace kvilt::server;
+
+namespace {
+
+void check_error(const ApiError& error) {
+  CHECK(error.status >= 400 && error.status < 500 && !error.message.empty());
+  CHECK(!nlohmann::json::parse(dump(Json{{"message", error.message}, {"param", error.param}}), nullptr, false)
+             .is_discarded());
+}
+
+template <class Parsed>
+void check(const Parsed& parsed) {
+  if (!parsed.ok()) check_error(parsed.error());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto body = parse_json({reinterpret_cast<const char*>(data), size});
+  if (!body.ok()) {
+    check_error(body.error());
+    return 0;
+  }
+  const RequestLimits limits{.vocab = 1000};
+  const auto chat = parse_chat(body.value(), limits);
+  check(chat);
+  if (chat.ok()) CHECK(chat.value().generation.choices >= 1 && chat.value().generation.choices <= limits.max_choices);
+  const auto text = parse_completion(body.value(), limits);
+  check(text);
+  if (text.ok())
+    CHECK(!text.value().prompts.empty() && text.value().prompts.size() <= static_cast<size_t>(limits.max_prompts));
+  check(parse_tokenize(body.value(), limits));
+  check(parse_detokenize(body.value(), limits));
+  check(parse_documents(body.value(), limits));
+  dump(body.value());
+  return 0;
+}
