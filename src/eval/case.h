@@ -46,6 +46,7 @@ struct EvalCase {
   bool chat = true;  // false: the parts follow each other without a chat template, special tokens by their texts
   std::vector<CaseTurn> turns;
   std::string lead;                  // the first words of the answer, behind the template's tail: "Answer:"
+  std::vector<int32_t> begun;        // the answer's first tokens, behind `lead`
   std::vector<std::string> answers;  // none: the case has no score, only distances
   Metric metric = Metric::kF1;
   std::vector<CasePart> warm_only;   // pieces that stood among the known ones when --warm context computed them

@@ -96,6 +96,7 @@ Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from) {
     KVILT_ASSIGN(const auto lead, engine.tokenize(from.lead, false, false));
     append(out->ids, lead);
   }
+  append(out->ids, from.begun);
   return out;
 }
 

@@ -95,17 +95,17 @@ Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& param
   return out;
 }
 
-// Segments of `piece` tokens, cut wherever that is, and the true text behind them. The question only leads to the answer;
-// distances are taken along the next `truth` true tokens.
+// Segments of `piece` tokens, cut wherever that is, and the true text behind them. The answer has `begun` with the next true
+// tokens, new to the cache; distances are taken along the `truth` tokens that follow.
 Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params) {
   const std::string path = params.needed_text("path");
   const int n = params.number("n", 10, 1, 100000), length = params.number("length", 1100, 8, 1 << 20);
   const int piece = params.number("piece", 100, 1, 1 << 20), truth = params.number("truth", 24, 1, 256);
-  const int seed = params.number("seed", 1, 0, 1 << 30);
+  const int begun = params.number("begun", 16, 0, 4096), seed = params.number("seed", 1, 0, 1 << 30);
   const std::string as = params.text("as", "story");
   KVILT_TRY(params.finish());
   KVILT_ASSIGN(const std::string novel, read_file(path, kMaxTextBytes));
-  const auto wanted = static_cast<size_t>(length + truth);
+  const auto wanted = static_cast<size_t>(length + begun + truth);
   const size_t bytes = wanted * 8;  // no tokenizer needs more on prose
   if (novel.size() < 2 * bytes)
     return error(Code::kInvalidArgument, "{}: needs at least {} bytes of text for {} tokens", path, 2 * bytes, length);
@@ -126,7 +126,8 @@ Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params) 
       next.ids.assign(ids.begin() + i, ids.begin() + std::min(i + piece, length));
       parts.insert(parts.end() - 1, std::move(next));
     }
-    out.truth.assign(ids.begin() + length, ids.begin() + static_cast<long>(wanted));
+    out.begun.assign(ids.begin() + length, ids.begin() + length + begun);
+    out.truth.assign(ids.begin() + length + begun, ids.begin() + static_cast<long>(wanted));
     return out;
   });
 }
