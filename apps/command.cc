@@ -32,6 +32,7 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
       ->capture_default_str();
   app.add_option("--kv-bytes", o.kv_bytes, "size of the KV pool, e.g. 2GiB (0: half of the free memory, at most 4 GiB)")
       ->transform(CLI::AsSizeValue(false));
+  app.add_option("--kv-type", o.kv_type, "how keys and values are kept: f32, f16, bf16, int8")->capture_default_str();
   app.add_option("--context", o.context, "longest prompt and answer together (0: the model's own)");
   app.add_option("--min-segment", o.min_segment, "shortest unmarked piece that is reused, in tokens")
       ->capture_default_str();
@@ -88,6 +89,7 @@ Report::Report(int argc, char** argv) {
 void Report::set_model(const ModelInfo& info) {
   head_["machine"]["backend"] = info.backend;
   head_["machine"]["threads"] = info.threads;
+  head_["machine"]["kv_type"] = info.kv_type;
   head_["model"] = {
       {"name", info.name}, {"arch", info.arch}, {"description", info.description}, {"fingerprint", info.fingerprint}};
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "model/model_file.h"
+#include "tensor/kv_row.h"
 
 namespace kvilt {
 namespace {
@@ -37,7 +38,8 @@ void info(const std::string& path, bool json) {
                  {"rope_theta", c.rope.theta},
                  {"qk_norm", c.qk_norm},
                  {"tied_embeddings", c.tied_embeddings},
-                 {"kv_bytes_per_token_f32", int64_t{8} * c.L * c.G * c.E},
+                 {"kv_bytes_per_token_f32", 2 * kv_row_bytes(DType::kF32, c.E) * c.L * c.G},
+                 {"kv_bytes_per_token_int8", 2 * kv_row_bytes(DType::kI8, c.E) * c.L * c.G},
                  {"tokenizer", file->tokenizer ? "yes" : "none"},
                  {"chat_template", file->chat_template.empty() ? "none (ChatML)" : "yes"},
                  {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},

@@ -34,10 +34,10 @@ void serve(ServeOptions options) {
     engine = open_or_exit(options.engine);
     server->attach(engine);
     const ModelInfo& info = engine->info();
-    std::printf("%s (%s), %s kernels, %d threads, KV pool %.1f GiB (%.0f k tokens)\n", info.name.c_str(),
+    std::printf("%s (%s), %s kernels, %d threads, KV pool %.1f GiB (%.0f k tokens of %s)\n", info.name.c_str(),
                 info.description.c_str(), info.backend.c_str(), info.threads,
                 static_cast<double>(info.kv_pool_bytes) / (1 << 30),
-                static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000);
+                static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000, info.kv_type.c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());

@@ -31,6 +31,7 @@ struct EngineOptions {
   std::string backend = "auto";         // auto, avx512, avx2, reference
   int threads = 0;                      // 0: the machine's cores
   int64_t kv_bytes = 0;                 // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
+  std::string kv_type = "f32";          // keys and values as kept: f32, f16, bf16, int8
   int page_slots = 32;                  // P
   int chunk_tokens = 512;               // rows of prefill that one step computes at most
   int max_sequences = 64;               // requests computed at once; more wait
@@ -46,7 +47,7 @@ struct EngineOptions {
 };
 
 struct ModelInfo {
-  std::string name, arch, description, backend, fingerprint;
+  std::string name, arch, description, backend, fingerprint, kv_type;
   int context = 0, vocab = 0, layers = 0, width = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0;
   int64_t parameters = 0, weight_bytes = 0, kv_bytes_per_token = 0, kv_pool_bytes = 0;
   int threads = 0;

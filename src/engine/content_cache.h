@@ -22,6 +22,7 @@ namespace kvilt {
 
 class ContentCache {
  public:
+  // fingerprint: of the weights and of what else decides the bytes of KV (its type).
   ContentCache(PageStore store, const HashSecret& secret, std::string fingerprint, int min_segment);
 
   PageStore& store() { return store_; }

@@ -247,6 +247,7 @@ ModelInfo describe(const EngineParts& parts) {
   info.ffn = c.F;
   info.parameters = parts.model->parameters();
   info.weight_bytes = parts.model->weight_bytes();
+  info.kv_type = std::string(kv_type_name(store.shape().dtype));
   info.kv_bytes_per_token = store.shape().token_bytes();
   info.kv_pool_bytes = store.pages() * store.shape().page_bytes();
   info.threads = parts.pool->size();
@@ -273,6 +274,8 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (options.placement != "zero-copy" && options.placement != "copy") {
     return error(Code::kInvalidArgument, "placement is '{}', not zero-copy or copy", options.placement);
   }
+  const std::optional<DType> kv_type = kv_type_of(options.kv_type);
+  if (!kv_type) return error(Code::kInvalidArgument, "kv_type is '{}', not f32, f16, bf16 or int8", options.kv_type);
   KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
   KVILT_ASSIGN(auto file, open_model(options.model));
@@ -287,9 +290,9 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
   if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   parts.pool = std::make_unique<ThreadPool>(options.threads);
-  KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, DType::kF32}, options.kv_bytes));
-  parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(), parts.file->fingerprint,
-                                               options.min_segment);
+  KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, *kv_type}, options.kv_bytes));
+  parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
+                                               parts.file->fingerprint + "/" + options.kv_type, options.min_segment);
   parts.model = PreparedModel::prepare(parts.file, *backend, *parts.pool, progress);
   parts.options = options;
   std::optional<ChatPrompts> chat;

@@ -15,6 +15,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/peak.h"
+#include "tensor/kv_row.h"
 #include "tensor/view.h"
 
 namespace kvilt {
@@ -51,24 +52,24 @@ struct Problem {
   std::vector<AttendTask> tasks;
 };
 
-void fill(DType type, size_t count, uint32_t seed, Buffer& buffer) {
-  buffer = Buffer(dtype_bytes(type, count));
+void fill(DType type, int E, size_t rows, uint32_t seed, Buffer& buffer) {
+  const auto row_bytes = static_cast<size_t>(kv_row_bytes(type, E));
+  buffer = Buffer(rows * row_bytes);
   std::minstd_rand random(seed);
-  for (size_t i = 0; i < count; ++i) {
-    const float x = static_cast<float>(random() % 4096) / 2048 - 1;
-    if (type == DType::kF32) buffer.as<float>()[i] = x;
-    if (type == DType::kF16) buffer.as<uint16_t>()[i] = f32_to_f16(x);
-    if (type == DType::kBF16) buffer.as<uint16_t>()[i] = f32_to_bf16(x);
+  std::vector<float> row(static_cast<size_t>(E));
+  for (size_t n = 0; n < rows; ++n) {
+    for (float& x : row) x = static_cast<float>(random() % 4096) / 2048 - 1;
+    encode_kv_row(type, E, row.data(), buffer.as<std::byte>() + n * row_bytes);
   }
 }
 
 void make(const Case& c, Problem& p) {
   const int group = kHeads / kGroups, E = c.E;
   p.shape = {.group = group, .E = E, .scale = 1 / std::sqrt(static_cast<float>(E)), .kv = c.kv, .rotary_dim = E};
-  fill(DType::kF32, static_cast<size_t>(c.rows) * kHeads * E, 1, p.q);
-  fill(DType::kF32, static_cast<size_t>(c.rows) * kHeads * E, 1, p.out);
-  fill(c.kv, static_cast<size_t>(kGroups) * c.keys * E, 2, p.k);
-  fill(c.kv, static_cast<size_t>(kGroups) * c.keys * E, 3, p.v);
+  fill(DType::kF32, E, static_cast<size_t>(c.rows) * kHeads, 1, p.q);
+  fill(DType::kF32, E, static_cast<size_t>(c.rows) * kHeads, 1, p.out);
+  fill(c.kv, E, static_cast<size_t>(kGroups) * c.keys, 2, p.k);
+  fill(c.kv, E, static_cast<size_t>(kGroups) * c.keys, 3, p.v);
   for (int r = 0; r < c.rows; ++r) p.pos.push_back(c.keys - c.rows + r);
   for (int piece = 0; piece < c.pieces; ++piece) {
     std::vector<float> rotation(E);
@@ -81,14 +82,14 @@ void make(const Case& c, Problem& p) {
   p.spans.resize(kGroups);
   std::minstd_rand random(7);
   for (int g = 0; g < kGroups; ++g) {
-    const char* k = p.k.as<char>() + dtype_bytes(c.kv, static_cast<size_t>(g) * c.keys * E);
-    const char* v = p.v.as<char>() + dtype_bytes(c.kv, static_cast<size_t>(g) * c.keys * E);
+    const char* k = p.k.as<char>() + kv_row_bytes(c.kv, E) * g * c.keys;
+    const char* v = p.v.as<char>() + kv_row_bytes(c.kv, E) * g * c.keys;
     for (int j = 0; j < c.keys;) {
       const int piece = static_cast<int>(int64_t{j} * c.pieces / c.keys);
       const bool fresh = static_cast<int>(random() % 100) < c.recomputed;
       int end = j + 1;
       while (c.recomputed == 0 && end < c.keys && end % c.page != 0 && int64_t{end} * c.pieces / c.keys == piece) ++end;
-      const size_t skip = dtype_bytes(c.kv, static_cast<size_t>(j) * E);
+      const int64_t skip = kv_row_bytes(c.kv, E) * j;
       p.spans[g].push_back(
           {k + skip, v + skip, c.pieces == 1 || fresh ? nullptr : p.rotations[piece].data(), j, end - j});
       j = end;
@@ -122,7 +123,7 @@ void run_case(benchmark::State& state, const Case& c) {
   }
   const MachinePeak& peak = peak_of(*c.backend, pool);
   const double pairs = kHeads * (static_cast<double>(c.rows) * (c.keys - c.rows) + 0.5 * c.rows * (c.rows + 1.0));
-  const double flops = 4 * c.E * pairs, bytes = 2.0 * kGroups * static_cast<double>(dtype_bytes(c.kv, c.keys)) * c.E;
+  const double flops = 4 * c.E * pairs, bytes = 2.0 * kGroups * static_cast<double>(kv_row_bytes(c.kv, c.E)) * c.keys;
   state.counters["best_us"] = best * 1e6;
   state.counters["GFLOPs"] = flops / best * 1e-9;
   state.counters["of_peak"] = flops / best * 1e-9 / peak.fp32_gflops;
@@ -140,30 +141,35 @@ void add(const std::string& name, const Case& c) {
 
 void add_all(const Backend* backend) {
   const std::string isa(backend->name());
-  for (const int T : {512, 2048, 8192}) {
-    add("prefill/" + isa + "/T:" + std::to_string(T), {.backend = backend, .rows = T, .keys = T});
+  for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    for (const int T : {512, 2048, 8192}) {
+      add("prefill/" + isa + "/" + std::string(kv_type_name(kv)) + "/T:" + std::to_string(T),
+          {.backend = backend, .rows = T, .keys = T, .kv = kv});
+    }
   }
-  add("prefill/" + isa + "/T:4096/bf16", {.backend = backend, .rows = 4096, .keys = 4096, .kv = DType::kBF16});
   add("prefill/" + isa + "/T:4096/threads:2", {.backend = backend, .threads = 2, .rows = 4096, .keys = 4096});
   for (const int E : {32, 80, 128}) {
     add("prefill/" + isa + "/T:2048/E:" + std::to_string(E), {.backend = backend, .rows = 2048, .keys = 2048, .E = E});
   }
-  for (const int pieces : {1, 16, 64}) {
-    const Case placed{.backend = backend, .rows = 512, .keys = 8192, .pieces = pieces};
-    add("pieces/" + isa + "/rows:512/keys:8192/pieces:" + std::to_string(pieces), placed);
-    const Case decode{.backend = backend, .keys = 8192, .pieces = pieces};
-    add("pieces/" + isa + "/decode/keys:8192/pieces:" + std::to_string(pieces), decode);
+  for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    const std::string start = "pieces/" + isa + "/" + std::string(kv_type_name(kv));
+    for (const int pieces : {1, 16, 64}) {
+      const Case placed{.backend = backend, .rows = 512, .keys = 8192, .kv = kv, .pieces = pieces, .page = 32};
+      add(start + "/rows:512/keys:8192/pieces:" + std::to_string(pieces), placed);
+      const Case decode{.backend = backend, .keys = 8192, .kv = kv, .pieces = pieces, .page = 32};
+      add(start + "/decode/keys:8192/pieces:" + std::to_string(pieces), decode);
+    }
+    add(start + "/rows:512/keys:8192/pieces:64/recomputed:15",
+        {.backend = backend, .rows = 512, .keys = 8192, .kv = kv, .pieces = 64, .recomputed = 15});
   }
-  add("pieces/" + isa + "/rows:512/keys:8192/pieces:64/recomputed:15",
-      {.backend = backend, .rows = 512, .keys = 8192, .pieces = 64, .recomputed = 15});
   add("prefill/" + isa + "/T:2048/page:32", {.backend = backend, .rows = 2048, .keys = 2048, .page = 32});
-  add("decode/" + isa + "/F32/keys:2048/page:32", {.backend = backend, .keys = 2048, .page = 32});
-  add("decode/" + isa + "/F32/keys:32768/page:32", {.backend = backend, .keys = 32768, .page = 32});
-  for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16}) {
+  add("decode/" + isa + "/f32/keys:2048/page:32", {.backend = backend, .keys = 2048, .page = 32});
+  add("decode/" + isa + "/f32/keys:32768/page:32", {.backend = backend, .keys = 32768, .page = 32});
+  for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     for (const int keys : {2048, 32768}) {
       for (const int threads : {1, 2}) {
         const std::string name = "/keys:" + std::to_string(keys) + "/threads:" + std::to_string(threads);
-        add("decode/" + isa + "/" + std::string(dtype_info(kv).name) + name,
+        add("decode/" + isa + "/" + std::string(kv_type_name(kv)) + name,
             {.backend = backend, .threads = threads, .keys = keys, .kv = kv});
       }
     }

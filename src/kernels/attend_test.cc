@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/reference/attend.h"
+#include "tensor/kv_row.h"
 #ifdef KVILT_X86
 #include "kernels/x86/attend.h"
 #endif
@@ -52,30 +53,19 @@ INSTANTIATE_TEST_SUITE_P(Backends, Attend, testing::ValuesIn(all_kernels()),
 
 // ---- A small attention problem --------------------------------------------------------------------------------------
 
-std::vector<std::byte> to_dtype(DType type, const std::vector<float>& values) {
-  std::vector<std::byte> bytes(dtype_bytes(type, values.size()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type == DType::kF32) {
-      std::memcpy(&bytes[4 * i], &values[i], 4);
-    } else {
-      const uint16_t bits = type == DType::kF16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
-      std::memcpy(&bytes[2 * i], &bits, 2);
-    }
-  }
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+
+std::vector<std::byte> to_dtype(DType type, int E, const std::vector<float>& values) {
+  const auto row = static_cast<size_t>(kv_row_bytes(type, E));
+  std::vector<std::byte> bytes(values.size() / E * row);
+  for (size_t n = 0; n < values.size() / E; ++n) encode_kv_row(type, E, &values[n * E], &bytes[n * row]);
   return bytes;
 }
 
-std::vector<float> from_dtype(DType type, const std::vector<std::byte>& bytes) {
-  std::vector<float> values(bytes.size() / dtype_bytes(type, 1));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type == DType::kF32) {
-      std::memcpy(&values[i], &bytes[4 * i], 4);
-    } else {
-      uint16_t bits;
-      std::memcpy(&bits, &bytes[2 * i], 2);
-      values[i] = type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-    }
-  }
+std::vector<float> from_dtype(DType type, int E, const std::vector<std::byte>& bytes) {
+  const auto row = static_cast<size_t>(kv_row_bytes(type, E));
+  std::vector<float> values(bytes.size() / row * E);
+  for (size_t n = 0; n < bytes.size() / row; ++n) decode_kv_row(type, E, &bytes[n * row], &values[n * E]);
   return values;
 }
 
@@ -119,12 +109,12 @@ struct Problem {
     for (float& x : q) x = size * normal(random);
     std::vector<float> values(keys * shape.E);
     for (float& x : values) x = normal(random);
-    k = to_dtype(shape.kv, values);
+    k = to_dtype(shape.kv, shape.E, values);
     for (float& x : values) x = normal(random);
-    v = to_dtype(shape.kv, values);
+    v = to_dtype(shape.kv, shape.E, values);
   }
 
-  size_t row_bytes() const { return dtype_bytes(shape.kv, shape.E); }
+  size_t row_bytes() const { return static_cast<size_t>(kv_row_bytes(shape.kv, shape.E)); }
 
   // Spans as long as rotation and presence allow, but at most `longest` keys, cut at random places if `random`.
   std::vector<KvSpan> spans(int64_t longest = INT32_MAX, std::mt19937* random = nullptr) const {
@@ -187,7 +177,7 @@ struct Oracle {
 
 Oracle oracle(const Problem& p) {
   const int E = p.shape.E, group = p.shape.group;
-  const std::vector<float> k = from_dtype(p.shape.kv, p.k), v = from_dtype(p.shape.kv, p.v);
+  const std::vector<float> k = from_dtype(p.shape.kv, E, p.k), v = from_dtype(p.shape.kv, E, p.v);
   Oracle result;
   result.columns.assign(p.keys, 0);
   result.columns_by_norm.assign(p.keys, 0);
@@ -270,7 +260,7 @@ TEST_P(Attend, EveryHeadSizeGroupAndDtype) {
   for (const int E : {8, 20, 32, 64, 80, 96, 128, 256}) {
     for (const int group : {1, 3, 7, 8, 16}) {
       if (E > 128 && group > 3) continue;
-      for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const DType kv : kTypes) {
         SCOPED_TRACE(testing::Message() << "E " << E << " group " << group << " " << dtype_info(kv).name);
         ++seed;
         const Problem p(shape_of(E, group, kv), 150, scattered(150, 4, seed), seed);
@@ -341,9 +331,9 @@ TEST_P(Attend, HugeScores) {
   Problem same(shape_of(64, 2), 300, range(0, 300), 31);
   for (float& x : same.q) x = 1e15f;
   std::vector<float> ones(300 * 64, 1e15f);
-  same.k = to_dtype(DType::kF32, ones);  // every score 8e30: a plain mean
+  same.k = to_dtype(DType::kF32, 64, ones);  // every score 8e30: a plain mean
   const Output got = same.run(GetParam(), pool);
-  same.k = to_dtype(DType::kF32, std::vector<float>(300 * 64, 0.0f));
+  same.k = to_dtype(DType::kF32, 64, std::vector<float>(300 * 64, 0.0f));
   const Oracle want = oracle(same);
   for (size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], want.out[i], 3e-6);
   EXPECT_NEAR(got.lse.back(), 8e30, 1e25);
@@ -389,7 +379,7 @@ Problem quilt(std::vector<std::vector<float>>& rotations, DType kv, RopePairs pa
 
 TEST_P(Attend, SpansDoNotMatter) {
   ThreadPool pool(2);
-  for (const DType kv : {DType::kF32, DType::kBF16}) {
+  for (const DType kv : kTypes) {
     for (const auto& rows : {scattered(1300, 9, 3), std::vector<int32_t>{1299}}) {  // prefill, decode
       std::vector<std::vector<float>> rotations;
       Problem p = quilt(rotations, kv, RopePairs::kHalves, rows, 50);
@@ -493,7 +483,7 @@ TEST_P(Attend, TurningTheQueryEqualsRealigningTheKeys) {
 TEST_P(Attend, RealignOfEveryDtype) {
   for (const int E : {8, 20, 64, 80, 128}) {
     for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kInterleaved}) {
-      for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const DType kv : kTypes) {
         AttendShape shape = shape_of(E, 1, kv, pairs);
         shape.rotary_dim = E / 4 * 2;
         const Problem p(shape, 30, {0}, 90);
@@ -503,13 +493,16 @@ TEST_P(Attend, RealignOfEveryDtype) {
         GetParam().realign(shape, p.k.data(), rotation.data(), 30, dst.data());
         EXPECT_EQ(dst.back(), std::byte{0x5a});
         dst.pop_back();
-        const std::vector<float> from = from_dtype(kv, p.k), to = from_dtype(kv, dst);
-        const double ulp = kv == DType::kF32 ? 3e-7 : kv == DType::kF16 ? 1.0 / 2048 : 1.0 / 256;
+        const std::vector<float> from = from_dtype(kv, E, p.k), to = from_dtype(kv, E, dst);
+        const double ulp = kv == DType::kF32    ? 3e-7
+                           : kv == DType::kF16  ? 1.0 / 2048
+                           : kv == DType::kBF16 ? 1.0 / 256
+                                                : 5.0 / 254;
         for (int n = 0; n < 30; ++n) {
           std::vector<double> x(from.begin() + n * E, from.begin() + (n + 1) * E);
           rotate(shape, rotation.data(), 1, x);
           for (int e = 0; e < E; ++e) ASSERT_NEAR(to[n * E + e], x[e], ulp * std::max(1.0, 2 * std::abs(x[e])));
-          for (int e = shape.rotary_dim; e < E; ++e) ASSERT_EQ(to[n * E + e], from[n * E + e]);
+          for (int e = shape.rotary_dim; e < E && kv != DType::kI8; ++e) ASSERT_EQ(to[n * E + e], from[n * E + e]);
         }
       }
     }

@@ -52,7 +52,7 @@ struct MatmulJob {
 inline constexpr int kKeyBlock = 64;  // logical positions merged at once; block b holds positions [64 b, 64 b + 64)
 
 // `count` keys and values of one (layer, KV head), contiguous in memory, at logical positions pos, pos+1, ...
-// k and v: count x E of the KV dtype. Spans of a task are sorted by pos and disjoint: every visible position stands
+// k and v: count rows of the KV type (tensor/kv_row.h). Spans of a task are sorted by pos and disjoint: every visible position stands
 // once (kv/ cuts stale twins out), though positions may be missing.
 struct KvSpan {
   const void* k = nullptr;
@@ -136,7 +136,7 @@ class Backend {
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
 
-  // out = k turned by rotation (cos, sin as in KvSpan), for the copying placement; src and dst are count x E of `kv`.
+  // out = k turned by rotation (cos, sin as in KvSpan), for the copying placement; src and dst are count rows of `kv`.
   virtual void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
                        void* dst) const = 0;
 };

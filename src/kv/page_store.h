@@ -1,5 +1,5 @@
-// kv/page_store.h: the bounded pool of pages. A page holds P slots of K and V of ONE (layer, KV head): first P x E
-// keys, then P x E values. That granularity lets a head keep less than another (RedKnot's SegPagedAttention) in real
+// kv/page_store.h: the bounded pool of pages. A page holds P slots of K and V of ONE (layer, KV head): first P
+// keys, then P values, as rows of a KV type (tensor/kv_row.h). That granularity lets a head keep less than another (RedKnot's SegPagedAttention) in real
 // bytes.
 // Invariants: a page has one owner (a PageList); sharing is by sharing the owner. Memory is committed when first
 //             touched.
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kvilt/result.h"
-#include "tensor/dtype.h"
+#include "tensor/kv_row.h"
 #include "tensor/view.h"
 
 namespace kvilt {
@@ -22,7 +22,7 @@ struct KvShape {
   int L = 0, G = 0, E = 0;
   int P = 32;  // slots of a page
   DType dtype = DType::kF32;
-  int64_t row_bytes() const { return static_cast<int64_t>(dtype_bytes(dtype, static_cast<size_t>(E))); }  // one key
+  int64_t row_bytes() const { return kv_row_bytes(dtype, E); }  // one key
   int64_t page_bytes() const { return 2 * P * row_bytes(); }
   int64_t token_bytes() const { return 2 * row_bytes() * L * G; }
 };

@@ -197,6 +197,7 @@ Json model_json(const ModelInfo& info, const std::string& id, int64_t created) {
             {"threads", info.threads},
             {"parameters", info.parameters},
             {"vocab", info.vocab},
+            {"kv_type", info.kv_type},
             {"kv_bytes_per_token", info.kv_bytes_per_token},
             {"kv_pool_bytes", info.kv_pool_bytes},
             {"policies", info.policies},

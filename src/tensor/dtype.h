@@ -7,9 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#if defined(__clang__) && __clang_major__ < 15 && defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #include <string_view>
 
 namespace kvilt {
@@ -66,23 +63,23 @@ inline uint16_t f32_to_bf16(float value) {  // round to nearest even; NaN stays 
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
-#if defined(__clang__) && __clang_major__ < 15 && defined(__x86_64__)
-// The fuzzers' clang 14 has no _Float16 for x86; both round to nearest even.
-__attribute__((target("f16c"))) inline float f16_to_f32(uint16_t bits) { return _cvtsh_ss(bits); }
-__attribute__((target("f16c"))) inline uint16_t f32_to_f16(float value) { return _cvtss_sh(value, 0); }
-#else
+// By bits, without branches: a cast of _Float16 is a call where the machine's own instruction may not be used.
 inline float f16_to_f32(uint16_t bits) {
-  _Float16 half;
-  std::memcpy(&half, &bits, sizeof half);
-  return static_cast<float>(half);
+  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13, sign = static_cast<uint32_t>(bits & 0x8000)
+                                                                                << 16;
+  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;      // the exponent's bias; denormals come out right
+  const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0;  // infinity and NaN
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
 }
 
-inline uint16_t f32_to_f16(float value) {
-  const _Float16 half = static_cast<_Float16>(value);
-  uint16_t bits;
-  std::memcpy(&bits, &half, sizeof bits);
-  return bits;
+inline uint16_t f32_to_f16(float value) {  // round to nearest even; NaN stays NaN
+  const uint32_t all = std::bit_cast<uint32_t>(value), magnitude = all & 0x7fffffffu, sign = all >> 16 & 0x8000u;
+  const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
+  // Below 2^-14: adding 1/2 makes the hardware round at the right bit.
+  const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const uint32_t finite = magnitude < (113u << 23) ? tiny : normal;
+  return static_cast<uint16_t>((magnitude >= (143u << 23) ? special : finite) | sign);
 }
-#endif
 
 }  // namespace kvilt

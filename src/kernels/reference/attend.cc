@@ -2,31 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
 #include "base/check.h"
+#include "tensor/kv_row.h"
 
 namespace kvilt::reference {
 namespace {
 
-float element(DType type, const void* data, int64_t i) {
-  if (type == DType::kF32) return static_cast<const float*>(data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
-  return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
-
-void set_element(DType type, void* data, int64_t i, float value) {
-  if (type == DType::kF32) {
-    static_cast<float*>(data)[i] = value;
-  } else {
-    static_cast<uint16_t*>(data)[i] = type == DType::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
-  }
+// Row n of keys or values, as floats.
+void load_row(const AttendShape& shape, const void* rows, int64_t n, float* row) {
+  const auto* from = static_cast<const std::byte*>(rows) + n * kv_row_bytes(shape.kv, shape.E);
+  decode_kv_row(shape.kv, shape.E, from, row);
 }
 
 void check_shape(const AttendShape& shape) {
-  CHECK(shape.kv == DType::kF32 || shape.kv == DType::kF16 || shape.kv == DType::kBF16);
+  CHECK(is_kv_type(shape.kv));
   CHECK(shape.group >= 1 && shape.E >= 1 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.E);
 }
 
@@ -65,7 +58,7 @@ struct Seen {
 void score_row(const AttendShape& shape, const AttendTask& task, int64_t r, int h, std::vector<Seen>& seen) {
   const int E = shape.E;
   const float* q = task.q + r * task.q_stride + h * E;
-  std::vector<float> turned(q, q + E);  // q turned back by the span's shift
+  std::vector<float> turned(q, q + E), key(E);  // q turned back by the span's shift
   const float* rotation = nullptr;
   seen.clear();
   for (const KvSpan& span : task.spans) {
@@ -76,8 +69,9 @@ void score_row(const AttendShape& shape, const AttendTask& task, int64_t r, int 
     }
     for (int32_t n = 0; n < span.count; ++n) {
       if (!sees(task.mask, task.pos[r], span.pos + n)) continue;
+      load_row(shape, span.k, n, key.data());
       double dot = 0;
-      for (int e = 0; e < E; ++e) dot += static_cast<double>(turned[e]) * element(shape.kv, span.k, int64_t{n} * E + e);
+      for (int e = 0; e < E; ++e) dot += static_cast<double>(turned[e]) * key[e];
       seen.push_back({&span, n, dot * shape.scale});
     }
   }
@@ -90,10 +84,12 @@ void attend_row(const AttendShape& shape, const AttendTask& task, int64_t r, int
   double max = -std::numeric_limits<double>::infinity(), sum = 0;
   for (const Seen& key : seen) max = std::max(max, key.score);
   std::vector<double> out(E, 0.0);
+  std::vector<float> value(E);
   for (const Seen& key : seen) {
     const double p = std::exp(key.score - max);
     sum += p;
-    for (int e = 0; e < E; ++e) out[e] += p * element(shape.kv, key.span->v, int64_t{key.index} * E + e);
+    load_row(shape, key.span->v, key.index, value.data());
+    for (int e = 0; e < E; ++e) out[e] += p * value[e];
   }
   float* y = task.out + r * task.out_stride + h * E;
   for (int e = 0; e < E; ++e) y[e] = seen.empty() ? 0.0f : static_cast<float>(out[e] / sum);
@@ -104,6 +100,7 @@ void add_column_sums(const AttendShape& shape, const ColumnSumTask& task) {
   const AttendTask& attend = *task.attend;
   CHECK(attend.lse != nullptr);
   std::vector<Seen> seen;
+  std::vector<float> value(shape.E);
   for (int64_t r = 0; r < static_cast<int64_t>(attend.pos.size()); ++r) {
     for (int h = 0; h < shape.group; ++h) {
       score_row(shape, attend, r, h, seen);
@@ -111,10 +108,8 @@ void add_column_sums(const AttendShape& shape, const ColumnSumTask& task) {
         double norm = 1;
         if (task.value_norm) {
           double square = 0;
-          for (int e = 0; e < shape.E; ++e) {
-            const double v = element(shape.kv, key.span->v, int64_t{key.index} * shape.E + e);
-            square += v * v;
-          }
+          load_row(shape, key.span->v, key.index, value.data());
+          for (const double v : value) square += v * v;
           norm = std::sqrt(square);
         }
         task.sums[key.span->pos + key.index] += std::exp(key.score - attend.lse[r * shape.group + h]) * norm;
@@ -144,9 +139,9 @@ void realign(const AttendShape& shape, const void* src, const float* rotation, i
   check_shape(shape);
   std::vector<float> x(shape.E);
   for (int64_t n = 0; n < count; ++n) {
-    for (int e = 0; e < shape.E; ++e) x[e] = element(shape.kv, src, n * shape.E + e);
+    load_row(shape, src, n, x.data());
     rotate(shape, rotation, 1.0f, x.data());
-    for (int e = 0; e < shape.E; ++e) set_element(shape.kv, dst, n * shape.E + e, x[e]);
+    encode_kv_row(shape.kv, shape.E, x.data(), static_cast<std::byte*>(dst) + n * kv_row_bytes(shape.kv, shape.E));
   }
 }
 

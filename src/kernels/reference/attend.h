@@ -14,7 +14,7 @@
 
 namespace kvilt::reference {
 
-// REQUIRES of all: shape.kv is kF32, kF16 or kBF16; rotary_dim is even and <= E.
+// REQUIRES of all: shape.kv is a KV type (tensor/kv_row.h); rotary_dim is even and <= E.
 void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool);
 
 // Tasks with the same `sums` are added in the order of the list.

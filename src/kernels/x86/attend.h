@@ -8,7 +8,7 @@
 // Invariants: a row's bits depend on its q, its position and the (position -> k, v, rotation) map that it sees, on
 //             nothing else.
 // Threads:    attend, column_sums and rope run on the pool; realign on the caller. Scratch is kept per thread.
-// Requires:   the machine has the instructions (dispatch.h checks); shape.kv is kF32, kF16 or kBF16; E <=
+// Requires:   the machine has the instructions (dispatch.h checks); shape.kv is a KV type (tensor/kv_row.h); E <=
 //             512; rotary_dim is even and <= E.
 #pragma once
 

@@ -39,6 +39,9 @@ KVILT_INLINE Vec load_bf16(const uint16_t* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+KVILT_INLINE Vec load_i8(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 
 // 2^x to 1e-7 for x below 128; 0 below -126. NaN stays NaN. exp2(0) = 1 exactly.
 KVILT_INLINE Vec exp2(Vec x) {
@@ -93,6 +96,9 @@ KVILT_INLINE Vec load_bf16(const uint16_t* p) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
+KVILT_INLINE Vec load_i8(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
 
 // As the AVX-512 one; the exponent is built by an integer shift.
 KVILT_INLINE Vec exp2(Vec x) {
@@ -109,36 +115,6 @@ KVILT_INLINE Vec exp2(Vec x) {
   return _mm256_andnot_ps(_mm256_cmp_ps(x, set1(-126.0f), _CMP_LT_OQ), _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
 }
 
-#endif
-
-#ifdef __AVX512F__
-KVILT_INLINE void store_f16(uint16_t* p, Vec x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-// Round to nearest even; NaN stays NaN (quiet), as f32_to_bf16.
-KVILT_INLINE void store_bf16(uint16_t* p, Vec x) {
-  const __m512i bits = _mm512_castps_si512(x), high = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __m512i nan = _mm512_or_si512(high, _mm512_set1_epi32(64));
-  const __m512i result =
-      _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_srli_epi32(rounded, 16), nan);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
-}
-#else
-KVILT_INLINE void store_f16(uint16_t* p, Vec x) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-KVILT_INLINE void store_bf16(uint16_t* p, Vec x) {
-  const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  const __m256i nan = _mm256_or_si256(high, _mm256_set1_epi32(64));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  const __m256i result = _mm256_blendv_epi8(_mm256_srli_epi32(rounded, 16), nan, is_nan);
-  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(result, result), 0x08);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
-}
 #endif
 
 KVILT_INLINE Vec add(Vec a, Vec b) { return a + b; }

@@ -32,15 +32,24 @@ KVILT_INLINE Vec load_elements(const void* row, int64_t e) {
   if constexpr (kType == Element::kF32) return load(static_cast<const float*>(row) + e);
   if constexpr (kType == Element::kF16) return load_f16(static_cast<const uint16_t*>(row) + e);
   if constexpr (kType == Element::kBF16) return load_bf16(static_cast<const uint16_t*>(row) + e);
+  if constexpr (kType == Element::kI8) return load_i8(static_cast<const int8_t*>(row) + e);
 }
 
 // The same where only `count` elements are left in the row; zeros follow.
 template <Element kType>
 Vec load_tail(const void* row, int64_t e, int count) {
-  constexpr int kBytes = kType == Element::kF32 ? 4 : 2;
+  constexpr int kBytes = kType == Element::kF32 ? 4 : kType == Element::kI8 ? 1 : 2;
   alignas(64) char buffer[4 * kVec] = {};
   __builtin_memcpy(buffer, static_cast<const char*>(row) + e * kBytes, static_cast<size_t>(count * kBytes));
   return load_elements<kType>(buffer, 0);
+}
+
+// What a row's elements are multiplied by.
+template <Element kType>
+KVILT_INLINE float scale_of(const TileShape& shape, const void* row) {
+  float scale = 1;
+  if (kType == Element::kI8) __builtin_memcpy(&scale, static_cast<const char*>(row) + shape.E, sizeof scale);
+  return scale;
 }
 
 #define KVILT_UNROLL _Pragma("GCC unroll 16")  // without it the vectors of a transpose pass through memory
@@ -107,11 +116,18 @@ template <Element kType>
 void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) {
   const int whole = shape.E / kVec * kVec;
   for (int j = 0; j < kBlock; j += kVec) {  // keys outside: memory is read row by row
+    alignas(64) float scales[kVec];
+    for (int i = 0; i < kVec; ++i) scales[i] = scale_of<kType>(shape, keys[j + i]);
+    const Vec scale = load(scales);
     for (int e = 0; e < whole; e += kVec) {
       Vec r[kVec];
       KVILT_UNROLL
       for (int i = 0; i < kVec; ++i) r[i] = load_elements<kType>(keys[j + i], e);
       transpose(r);
+      if constexpr (kType == Element::kI8) {
+        KVILT_UNROLL
+        for (int i = 0; i < kVec; ++i) r[i] = mul(r[i], scale);
+      }
       if (!shape.interleaved) {
         float* to = kt + e * kBlock + j;
         KVILT_UNROLL
@@ -128,7 +144,7 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) 
     transpose(r);
     alignas(64) float tail[kVec][kVec];
     KVILT_UNROLL
-    for (int i = 0; i < kVec; ++i) store(tail[i], r[i]);
+    for (int i = 0; i < kVec; ++i) store(tail[i], kType == Element::kI8 ? mul(r[i], scale) : r[i]);
     for (int e = whole; e < shape.E; ++e) store(kt + place(shape, e) * kBlock + j, load(tail[e - whole]));
   }
 }
@@ -137,9 +153,13 @@ template <Element kType>
 void gather_values_of(const TileShape& shape, const void* const* values, float* v) {
   const int whole = shape.E / kVec * kVec;
   for (int j = 0; j < kBlock; ++j, v += shape.width) {
-    for (int e = 0; e < whole; e += kVec) store(v + e, load_elements<kType>(values[j], e));
+    const Vec scale = set1(scale_of<kType>(shape, values[j]));
+    const auto scaled = [&scale](Vec x) __attribute__((always_inline)) {
+      return kType == Element::kI8 ? mul(x, scale) : x;
+    };
+    for (int e = 0; e < whole; e += kVec) store(v + e, scaled(load_elements<kType>(values[j], e)));
     for (int e = whole; e < shape.width; e += kVec) {
-      store(v + e, e < shape.E ? load_tail<kType>(values[j], e, shape.E - e) : zero());
+      store(v + e, e < shape.E ? scaled(load_tail<kType>(values[j], e, shape.E - e)) : zero());
     }
   }
 }
@@ -152,6 +172,8 @@ void gather_keys(const TileShape& shape, const void* const* keys, float* kt) {
       return gather_keys_of<Element::kF16>(shape, keys, kt);
     case Element::kBF16:
       return gather_keys_of<Element::kBF16>(shape, keys, kt);
+    case Element::kI8:
+      return gather_keys_of<Element::kI8>(shape, keys, kt);
   }
 }
 
@@ -163,6 +185,8 @@ void gather_values(const TileShape& shape, const void* const* values, float* v) 
       return gather_values_of<Element::kF16>(shape, values, v);
     case Element::kBF16:
       return gather_values_of<Element::kBF16>(shape, values, v);
+    case Element::kI8:
+      return gather_values_of<Element::kI8>(shape, values, v);
   }
 }
 
@@ -320,8 +344,6 @@ void product(Product p, int lines, int vecs) {
   }
 }
 
-KVILT_INLINE int row_bytes(const TileShape& shape) { return shape.E * (shape.kv == Element::kF32 ? 4 : 2); }
-
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
             float* s) {
   constexpr uint64_t kVecMask = (uint64_t{1} << kVec) - 1;
@@ -333,7 +355,7 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
     int end = n + 1;
     while (end < kBlockVecs && (mask >> (end * kVec) & kVecMask) != 0) ++end;
     product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec), ahead, 0,
-             row_bytes(shape)},
+             shape.row_bytes},
             lines, end - n);
     ahead = nullptr;
     n = end;
@@ -369,7 +391,7 @@ void permute(int lines, const int32_t* slot, float* s) {
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
                 float* acc) {
   product({p + v.first, kBlock, v.data, v.stride, v.last - v.first, acc, shape.width, scale_back, 0, v.ahead, 0,
-           row_bytes(shape)},
+           shape.row_bytes},
           lines, shape.width / kVec);
 }
 
@@ -479,6 +501,6 @@ void norms(const TileShape& shape, const float* v, float* norms) {
 
 extern const x86::TileKernels kAttendTiles = {load_queries, gather_keys, gather_values, scores, permute,
                                               softmax,      add_values,  merge,         finish, add_columns,
-                                              norms,        realign,     rope_row,      angles};
+                                              norms,        rope_row,    angles};
 
 }  // namespace kvilt::KVILT_ISA

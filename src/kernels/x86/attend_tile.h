@@ -19,7 +19,7 @@ inline constexpr int kMaxHead = 512;  // E
 inline constexpr float kNoScore =
     -3e38f;  // running maximum before the first key: finite, so that differences are not NaN
 
-enum class Element : int32_t { kF32, kF16, kBF16 };
+enum class Element : int32_t { kF32, kF16, kBF16, kI8 };  // rows as tensor/kv_row.h lays them out
 
 struct TileShape {
   int32_t group = 1, E = 0;
@@ -28,6 +28,7 @@ struct TileShape {
   bool interleaved = false;
   float scale = 0;  // of the scores, times log2(e): softmax works in powers of two
   Element kv = Element::kF32;
+  int32_t row_bytes = 0;  // of a stored key or value
 };
 
 // The online softmax of `lines` lines: maximum, lane sums of exp2(score - maximum), and the weighted values.
@@ -73,8 +74,6 @@ struct TileKernels {
                       float* columns);
   // norms[64] = |v| of a gathered tile.
   void (*norms)(const TileShape&, const float* v, float* norms);
-  // dst = src turned by rotation: count heads of the KV dtype.
-  void (*realign)(const TileShape&, const void* src, const float* rotation, int64_t count, void* dst);
   // x: `heads` heads of E floats, turned by `rotation` in place.
   void (*rope_row)(const TileShape&, float* x, int64_t heads, const float* rotation);
   // rotation (cos[n], sin[n]) = magnitude * cos, sin of pos * inv_freq[i], computed in double.

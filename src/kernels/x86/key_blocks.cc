@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "tensor/kv_row.h"
 
 namespace kvilt::x86 {
 namespace {
@@ -15,10 +16,16 @@ uint64_t bits(int64_t first, int64_t last) {
   return first >= 64 ? 0 : below & (~uint64_t{0} << first);
 }
 
+Element element_of(DType kv) {
+  if (kv == DType::kF32) return Element::kF32;
+  if (kv == DType::kF16) return Element::kF16;
+  return kv == DType::kBF16 ? Element::kBF16 : Element::kI8;
+}
+
 }  // namespace
 
 TileShape tile_shape(const AttendShape& shape) {
-  CHECK(shape.kv == DType::kF32 || shape.kv == DType::kF16 || shape.kv == DType::kBF16);
+  CHECK(is_kv_type(shape.kv));
   CHECK(shape.group >= 1 && shape.E >= 1 && shape.E <= kMaxHead);
   CHECK(shape.rotary_dim % 2 == 0 && shape.rotary_dim >= 0 && shape.rotary_dim <= shape.E);
   TileShape tile;
@@ -28,7 +35,8 @@ TileShape tile_shape(const AttendShape& shape) {
   tile.rotary = shape.rotary_dim;
   tile.interleaved = shape.pairs == RopePairs::kInterleaved;
   tile.scale = static_cast<float>(shape.scale * 1.44269504088896340736);
-  tile.kv = shape.kv == DType::kF32 ? Element::kF32 : shape.kv == DType::kF16 ? Element::kF16 : Element::kBF16;
+  tile.kv = element_of(shape.kv);
+  tile.row_bytes = static_cast<int32_t>(kv_row_bytes(shape.kv, shape.E));
   return tile;
 }
 
@@ -43,7 +51,7 @@ void KeyBlocks::seek(int64_t pos) {
 
 void KeyBlocks::locate(int64_t block, KeyBlock& out) {
   const int64_t base = block * kBlock, end = base + kBlock;
-  const int64_t row_bytes = int64_t{shape_.E} * (shape_.kv == Element::kF32 ? 4 : 2);
+  const int64_t row_bytes = shape_.row_bytes;
   seek(base);
   out.present = 0;
   out.turn_count = 0;

@@ -5,6 +5,7 @@
 #include "kernels/x86/attend.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/key_blocks.h"
+#include "tensor/kv_row.h"
 
 namespace kvilt::x86 {
 namespace {
@@ -30,12 +31,25 @@ void rope_rows(const TileKernels& isa, Mat<float> x, int E, std::span<const int3
   });
 }
 
+void realign_rows(const TileKernels& isa, const AttendShape& shape, const void* src, const float* rotation,
+                  int64_t count, void* dst) {
+  const TileShape tile = tile_shape(shape);
+  alignas(64) float row[kMaxHead];
+  const auto* from = static_cast<const std::byte*>(src);
+  auto* to = static_cast<std::byte*>(dst);
+  for (int64_t n = 0; n < count; ++n, from += tile.row_bytes, to += tile.row_bytes) {
+    decode_kv_row(shape.kv, shape.E, from, row);
+    isa.rope_row(tile, row, 1, rotation);
+    encode_kv_row(shape.kv, shape.E, row, to);
+  }
+}
+
 }  // namespace
 }  // namespace kvilt::x86
 
 namespace kvilt::avx2 {
 void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
-  kAttendTiles.realign(x86::tile_shape(shape), src, rotation, count, dst);
+  x86::realign_rows(kAttendTiles, shape, src, rotation, count, dst);
 }
 void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
   x86::rope_rows(kAttendTiles, x, E, pos, config, pool);
@@ -44,7 +58,7 @@ void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& c
 
 namespace kvilt::avx512 {
 void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
-  kAttendTiles.realign(x86::tile_shape(shape), src, rotation, count, dst);
+  x86::realign_rows(kAttendTiles, shape, src, rotation, count, dst);
 }
 void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
   x86::rope_rows(kAttendTiles, x, E, pos, config, pool);

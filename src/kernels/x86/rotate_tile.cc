@@ -1,4 +1,4 @@
-// kernels/x86/rotate_tile.cc: RoPE and realignment, compiled once per ISA. Plain loops that the compiler vectorises,
+// kernels/x86/rotate_tile.cc: RoPE, compiled once per ISA. Plain loops that the compiler vectorises,
 // and a sine and cosine of our own: libm's would take longer than the rotation itself (32 angles a row and layer at E =
 // 64).
 #include "kernels/x86/rotate_tile.h"
@@ -8,7 +8,6 @@
 namespace kvilt::KVILT_ISA {
 namespace {
 
-using x86::Element;
 using x86::TileShape;
 
 // Turns one head in place: halves, or interleaved pairs.
@@ -27,24 +26,6 @@ KVILT_INLINE void rotate(const TileShape& shape, const float* rotation, float* x
     const float a = x[i], b = x[half + i];
     x[i] = a * cosines[i] - b * sines[i];
     x[half + i] = a * sines[i] + b * cosines[i];
-  }
-}
-
-template <Element kType>
-void realign_as(const TileShape& shape, const uint16_t* src, const float* rotation, int64_t count, uint16_t* dst) {
-  alignas(64) float x[x86::kMaxHead + kVec];
-  alignas(64) uint16_t bits[x86::kMaxHead + kVec] = {};  // a row whose tail is safe to read and write
-  const size_t bytes = static_cast<size_t>(shape.E) * 2;
-  for (int64_t n = 0; n < count; ++n, src += shape.E, dst += shape.E) {
-    __builtin_memcpy(bits, src, bytes);
-    for (int e = 0; e < shape.E; e += kVec)
-      store(x + e, kType == Element::kF16 ? load_f16(bits + e) : load_bf16(bits + e));
-    rotate(shape, rotation, x);
-    for (int e = 0; e < shape.E; e += kVec) {
-      if constexpr (kType == Element::kF16) store_f16(bits + e, load(x + e));
-      if constexpr (kType == Element::kBF16) store_bf16(bits + e, load(x + e));
-    }
-    __builtin_memcpy(dst, bits, bytes);
   }
 }
 
@@ -77,26 +58,6 @@ KVILT_INLINE void sin_cos(double x, double* sine, double* cosine) {
 }
 
 }  // namespace
-
-void realign(const TileShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
-  switch (shape.kv) {
-    case Element::kF32: {
-      const float* from = static_cast<const float*>(src);
-      float* to = static_cast<float*>(dst);
-      for (int64_t n = 0; n < count; ++n, from += shape.E, to += shape.E) {
-        __builtin_memmove(to, from, static_cast<size_t>(shape.E) * 4);
-        rotate(shape, rotation, to);
-      }
-      return;
-    }
-    case Element::kF16:
-      return realign_as<Element::kF16>(shape, static_cast<const uint16_t*>(src), rotation, count,
-                                       static_cast<uint16_t*>(dst));
-    case Element::kBF16:
-      return realign_as<Element::kBF16>(shape, static_cast<const uint16_t*>(src), rotation, count,
-                                        static_cast<uint16_t*>(dst));
-  }
-}
 
 void rope_row(const TileShape& shape, float* x, int64_t heads, const float* rotation) {
   for (int64_t h = 0; h < heads; ++h) rotate(shape, rotation, x + h * shape.E);

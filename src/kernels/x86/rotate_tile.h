@@ -5,7 +5,6 @@
 
 namespace kvilt::KVILT_ISA {
 
-void realign(const x86::TileShape& shape, const void* src, const float* rotation, int64_t count, void* dst);
 void rope_row(const x86::TileShape& shape, float* x, int64_t heads, const float* rotation);
 void angles(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
 
