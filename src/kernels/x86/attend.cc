@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
@@ -304,6 +305,6 @@ void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadP
 
 namespace kvilt::avx512 {
 void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
-  x86::Attention(kAttendTiles, shape).run(tasks, pool);
+  x86::Attention(x86::avx512_tiles(x86::tile_shape(shape)), shape).run(tasks, pool);
 }
 }  // namespace kvilt::avx512

@@ -52,60 +52,6 @@ KVILT_INLINE float scale_of(const TileShape& shape, const void* row) {
   return scale;
 }
 
-#define KVILT_UNROLL _Pragma("GCC unroll 16")  // without it the vectors of a transpose pass through memory
-
-#ifdef __AVX512F__
-KVILT_INLINE void transpose(Vec* r) {  // 16 x 16
-  Vec t[16];
-  KVILT_UNROLL
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 4; ++i) {  // 128-bit parts: rows i, i+4, i+8, i+12 hold columns i, i+4, i+8, i+12
-    const Vec a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88), b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-    const Vec c = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88), d = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-    t[i] = _mm512_shuffle_f32x4(a, c, 0x88);
-    t[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
-    t[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
-    t[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 16; ++i) r[i] = t[i];
-}
-#else
-KVILT_INLINE void transpose(Vec* r) {  // 8 x 8
-  Vec t[8];
-  KVILT_UNROLL
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
-    t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
-  }
-  KVILT_UNROLL
-  for (int i = 0; i < 8; ++i) r[i] = t[i];
-}
-#endif
-
 // Where element e of a head goes when interleaved pairs are laid out as halves.
 KVILT_INLINE int place(const TileShape& shape, int e) {
   if (!shape.interleaved || e >= shape.rotary) return e;

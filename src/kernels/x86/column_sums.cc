@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/x86/attend.h"
+#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
@@ -27,7 +28,9 @@ struct Target {
 
 class ColumnSums {
  public:
-  ColumnSums(const TileKernels& isa, const AttendShape& shape) : isa_(isa), shape_(tile_shape(shape)) {
+  // plain: fp32's, for the norms of values.
+  ColumnSums(const TileKernels& isa, const TileKernels& plain, const AttendShape& shape)
+      : isa_(isa), plain_(plain), shape_(tile_shape(shape)) {
     tile_rows_ = std::max(1, kTileLines / shape.group);
     lines_ = tile_rows_ * shape_.group;
   }
@@ -68,7 +71,7 @@ class ColumnSums {
   void add_rows(const AttendTask& attend, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
                 int64_t first_block, double* sums) const;
 
-  const TileKernels& isa_;
+  const TileKernels &isa_, &plain_;
   const TileShape shape_;
   int tile_rows_ = 1;
   int lines_ = 1;
@@ -114,8 +117,8 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
     std::fill_n(norms, kBlock, 1.0f);
     if (task.value_norm && blocks[n].present != 0) {
       const Scratch scratch = this->scratch();
-      isa_.gather_values(shape_, blocks[n].v, scratch.v);
-      isa_.norms(shape_, scratch.v, norms);
+      plain_.gather_values(shape_, blocks[n].v, scratch.v);
+      plain_.norms(shape_, scratch.v, norms);
     }
     for (uint64_t left = blocks[n].present; left != 0; left &= left - 1) {
       const int j = __builtin_ctzll(left);
@@ -129,12 +132,12 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
 
 namespace kvilt::avx2 {
 void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
-  x86::ColumnSums(kAttendTiles, shape).run(tasks, pool);
+  x86::ColumnSums(kAttendTiles, kAttendTiles, shape).run(tasks, pool);
 }
 }  // namespace kvilt::avx2
 
 namespace kvilt::avx512 {
 void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
-  x86::ColumnSums(kAttendTiles, shape).run(tasks, pool);
+  x86::ColumnSums(x86::avx512_tiles(x86::tile_shape(shape)), kAttendTiles, shape).run(tasks, pool);
 }
 }  // namespace kvilt::avx512
