@@ -82,5 +82,6 @@ void eval_parity(const EngineOptions& engine, const std::string& path, const std
 void add_bench_reuse(Program& program, CLI::App& bench);
 void add_bench_dense(Program& program, CLI::App& bench);
 void add_bench_workloads(Program& program, CLI::App& bench);
+void add_bench_kv(Program& program, CLI::App& bench);
 
 }  // namespace kvilt

@@ -136,6 +136,21 @@ void gather_values(const TileShape& shape, const void* const* values, float* v) 
   }
 }
 
+// Turns a head laid out as halves back by `rotation`.
+KVILT_INLINE void turn_back(const float* rotation, int half, float* x) {
+  int i = 0;
+  for (; i + kVec <= half; i += kVec) {
+    const Vec a = load(x + i), b = load(x + half + i), c = load(rotation + i), s = load(rotation + half + i);
+    store(x + i, add(mul(a, c), mul(b, s)));
+    store(x + half + i, sub(mul(b, c), mul(a, s)));
+  }
+  for (; i < half; ++i) {
+    const float a = x[i], b = x[half + i], c = rotation[i], s = rotation[half + i];
+    x[i] = a * c + b * s;
+    x[half + i] = b * c - a * s;
+  }
+}
+
 void load_queries(const TileShape& shape, const float* q, int64_t stride, int rows, const float* rotation, float* out) {
   const int E = shape.E, half = shape.rotary / 2;
   for (int r = 0; r < rows; ++r) {
@@ -149,13 +164,9 @@ void load_queries(const TileShape& shape, const float* q, int64_t stride, int ro
         }
         e = shape.rotary;
       }
+      for (; e + kVec <= E; e += kVec) store(out + e, mul(load(from + e), set1(shape.scale)));
       for (; e < E; ++e) out[e] = from[e] * shape.scale;
-      if (rotation == nullptr) continue;
-      for (int i = 0; i < half; ++i) {
-        const float a = out[i], b = out[half + i], c = rotation[i], s = rotation[half + i];
-        out[i] = a * c + b * s;
-        out[half + i] = b * c - a * s;
-      }
+      if (rotation != nullptr) turn_back(rotation, half, out);
     }
   }
 }
