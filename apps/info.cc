@@ -20,7 +20,10 @@ void info(const std::string& path, bool json) {
   const auto add = [&](const Tensor& t) { parameters += t ? t.rows * t.cols : 0; };
   add(file->weights.embedding);
   for (const LayerWeights& l : file->weights.layers) {
-    for (const LinearWeights* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) add(w->w);
+    for (const LinearWeights* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.router}) add(w->w);
+    for (const ExpertWeights& e : l.experts) {
+      for (const LinearWeights* w : {&e.gate, &e.up, &e.down}) add(w->w);
+    }
   }
   if (!c.tied_embeddings) add(file->weights.lm_head.w);
   const Json out{{"name", c.name},
