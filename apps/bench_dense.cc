@@ -37,7 +37,7 @@ class TimedSink : public TokenSink {
  public:
   explicit TimedSink(size_t wanted) : wanted_(wanted) {}
 
-  void on_tokens(TokenDelta delta) override {
+  void on_tokens(const TokenDelta& delta) override {
     std::lock_guard lock(mutex_);
     times_.insert(times_.end(), delta.ids.size(), Clock::now());
     changed_.notify_all();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -20,10 +21,23 @@ void fail(const std::string& message) {
   std::exit(1);
 }
 
+namespace {
+
+// $XDG_CACHE_HOME/kvilt/packed, or ~/.cache/...; nothing where there is no home.
+std::string default_pack_cache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache && *cache == '/') return std::string(cache) + "/kvilt/packed";
+  return home && *home ? std::string(home) + "/.cache/kvilt/packed" : std::string("off");
+}
+
+}  // namespace
+
 void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
   const char* what = "a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)";
   (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what))->required();
   app.add_option("--threads,-t", o.threads, "threads (0: all cores)")->capture_default_str();
+  app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
   app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference")
       ->capture_default_str();
   app.add_option("--policy", o.policy, "what is reused unless a request says otherwise: full, prefix, naive, sparsex")
@@ -43,12 +57,17 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
       ->capture_default_str();
   app.add_option("--audit-limit", o.audit_limit, "switch a policy off at this mean KL of its last 20 audits (0: never)")
       ->capture_default_str();
+  o.pack_cache = default_pack_cache();
+  app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
+      ->capture_default_str();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 
 std::unique_ptr<Engine> open_or_exit(const EngineOptions& options) {
   Progress progress("loading " + options.model);
-  auto engine = open_engine(options, [&](double share) { progress.at(share); });
+  EngineOptions opened = options;
+  if (opened.pack_cache == "off") opened.pack_cache.clear();
+  auto engine = open_engine(std::move(opened), [&](double share) { progress.at(share); });
   if (!engine.ok()) fail(engine.error());
   return std::move(engine).value();
 }

@@ -1,10 +1,14 @@
 // apps/main.cc: the program kvilt. Each sub-command has a file of its own here; what they share is command.h.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include <iostream>
 
 #include "command.h"
 #include "kvilt/version.h"
 
 int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("kvilt"));  // answers and figures have standard output
   kvilt::Program program;
   program.argc = argc;
   program.argv = argv;

@@ -12,7 +12,7 @@ namespace kvilt {
 
 class CollectingSink : public TokenSink {
  public:
-  void on_tokens(TokenDelta delta) override {
+  void on_tokens(const TokenDelta& delta) override {
     std::lock_guard lock(mutex_);
     text += delta.text;
     ids.insert(ids.end(), delta.ids.begin(), delta.ids.end());

@@ -25,7 +25,7 @@ std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
 // Holds the engine thread at its first token until open(): what is submitted meanwhile arrives in one step.
 class Gate : public TokenSink {
  public:
-  void on_tokens(TokenDelta) override {
+  void on_tokens(const TokenDelta&) override {
     std::unique_lock lock(mutex_);
     reached_ = true;
     moved_.notify_all();
@@ -71,7 +71,7 @@ TEST(Step, ManyRequestsMayEndInOne) {
 
 class Counting : public TokenSink {
  public:
-  void on_tokens(TokenDelta) override {}
+  void on_tokens(const TokenDelta&) override {}
   void on_finish(Completion) override { ++finished; }
   std::atomic<int> finished{0};
 };
@@ -96,7 +96,7 @@ TEST(Shutdown, WhatWasSubmittedBeforeTheEndIsFinishedOnce) {
 class Again : public TokenSink {
  public:
   Again(Engine& engine, std::atomic<int>& ends) : engine_(engine), ends_(ends) {}
-  void on_tokens(TokenDelta) override {}
+  void on_tokens(const TokenDelta&) override {}
   void on_finish(Completion) override {
     ++ends_;
     const auto next = std::make_shared<Again>(engine_, ends_);
@@ -144,10 +144,10 @@ TEST(Pool, WhatARequestReusesCannotMakeItFail) {
 class Watching : public CollectingSink {
  public:
   explicit Watching(const Engine& engine) : engine_(engine) {}
-  void on_tokens(TokenDelta delta) override {
+  void on_tokens(const TokenDelta& delta) override {
     evicted = engine_.stats().evicted_runs;
     waiting = std::max(waiting, engine_.stats().waiting);
-    CollectingSink::on_tokens(std::move(delta));
+    CollectingSink::on_tokens(delta);
   }
   int64_t evicted = 0;
   int waiting = 0;
@@ -169,6 +169,39 @@ TEST(Pool, ARequestThatWaitsDropsNothing) {
   EXPECT_EQ(first->evicted, 0);
   EXPECT_FALSE(second->wait().error);
   EXPECT_GT(second->evicted, 0);
+}
+
+// The same prompt and answer, computed again without looking, take no second place in the cache.
+TEST(Pool, WhatIsKnownExactlyIsNotKeptTwice) {
+  auto engine = engine_with();
+  const auto prompt = tokens(100, 1);
+  ask(*engine, request_of(prompt, "full", 40));
+  const EngineStats once = engine->stats();
+  EXPECT_EQ(once.cached_tokens, 139);  // the last token's KV was never computed
+  ask(*engine, request_of(prompt, "full", 40));
+  EXPECT_EQ(engine->stats().cached_tokens, once.cached_tokens);
+  EXPECT_EQ(engine->stats().cached_runs, once.cached_runs);
+  ask(*engine, request_of(prompt, "full", 60));  // a longer answer is new
+  EXPECT_GT(engine->stats().cached_tokens, once.cached_tokens);
+  const auto longer = join({prompt, tokens(30, 2)});
+  ask(*engine, request_of(longer, "full", 1));  // and so is a longer prompt
+  EXPECT_EQ(ask(*engine, request_of(longer, "prefix", 1)).usage().prefix, 129);
+}
+
+// A request that waits for the same prompt's KV does not keep those behind it waiting.
+TEST(Queue, OthersPassARequestThatWaitsForTheSamePrompt) {
+  auto engine = engine_with(0, 8);
+  const auto gate = hold(*engine);
+  const auto first = std::make_shared<Watching>(*engine);
+  const auto twin = std::make_shared<CollectingSink>(), other = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(engine->submit(request_of(tokens(64, 1), "prefix", 1), first).ok());
+  ASSERT_TRUE(engine->submit(request_of(tokens(64, 1), "prefix", 3), twin).ok());
+  ASSERT_TRUE(engine->submit(request_of(tokens(4, 2), "prefix", 1), other).ok());
+  gate->open();
+  first->wait();
+  EXPECT_EQ(first->waiting, 1);  // at its first token: the twin alone
+  EXPECT_EQ(twin->wait().usage.prefix, 63);
+  EXPECT_FALSE(other->wait().error);
 }
 
 // Of a conversation's turns the last goes first: what is left is still a chain from the first token on.

@@ -30,6 +30,7 @@ struct EngineOptions {
   std::string model;                    // a .gguf file or a Hugging Face folder
   std::string backend = "auto";         // auto, avx512, avx2, reference
   int threads = 0;                      // 0: the machine's cores
+  bool pin = false;                     // each thread on a core of its own; ignored with more threads than cores
   int64_t kv_bytes = 0;                 // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
   std::string kv_type = "f32";          // keys and values as kept: f32, f16, bf16, int8
   int page_slots = 32;                  // P
@@ -40,6 +41,7 @@ struct EngineOptions {
   int min_segment = 32;                 // shortest unmarked run that is reused
   std::string policy = "sparsex";       // default policy of requests that name none
   std::string placement = "zero-copy";  // or "copy"
+  std::string pack_cache;               // folder for packed weights, so that later starts map them; empty: none
   bool cache = true;                    // false: nothing is published or found (for measurements)
   double audit = 0;  // share of the requests that are computed again in full when the engine is idle (EngineStats)
   double audit_limit = 0;  // a policy whose last 20 audits have a higher mean KL (nats) is switched off; 0: never
@@ -67,14 +69,17 @@ struct AuditStats {
 };
 
 // Counters since start, gauges now.
-struct EngineStats {
+struct EngineCounters {
   int running = 0, waiting = 0;
   uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;
   int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
-  std::vector<AuditStats> audits;
   int64_t cached_tokens = 0, cached_runs = 0, evicted_runs = 0;
+};
+
+struct EngineStats : EngineCounters {
+  std::vector<AuditStats> audits;
 };
 
 class Engine {

@@ -101,8 +101,8 @@ struct Completion {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  virtual void on_tokens(TokenDelta delta) = 0;
-  virtual void on_finish(Completion completion) = 0;  // exactly once, last
+  virtual void on_tokens(const TokenDelta& delta) = 0;  // delta is the engine's, and valid during the call only
+  virtual void on_finish(Completion completion) = 0;    // exactly once, last
 };
 
 using RequestId = uint64_t;

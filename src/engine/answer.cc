@@ -9,17 +9,22 @@ Answer::Answer(const Tokenizer* tokenizer, std::vector<std::string> stop) : stop
   std::erase_if(stop_, [](const std::string& s) { return s.empty(); });
 }
 
-std::string Answer::push(int32_t id) { return detokenizer_ ? release(detokenizer_->push(id)) : std::string(); }
+void Answer::push(int32_t id, std::string& text) {
+  if (!detokenizer_) return;
+  detokenizer_->push(id, held_);
+  release(text);
+}
 
 std::string Answer::finish() {
-  if (stopped() || !detokenizer_) return {};
-  std::string out = release(detokenizer_->finish());
+  std::string out;
+  if (stopped() || !detokenizer_) return out;
+  held_ += detokenizer_->finish();
+  release(out);
   return stopped() ? out : out + std::move(held_);
 }
 
-// Appends to what is held; cuts at the first stop string; keeps the longest tail that could begin one.
-std::string Answer::release(std::string text) {
-  held_ += text;
+// Of what is held: cuts at the first stop string; keeps the longest tail that could begin one; appends the rest.
+void Answer::release(std::string& text) {
   size_t first = std::string::npos;
   for (const std::string& stop : stop_) {
     const size_t at = held_.find(stop);
@@ -28,7 +33,10 @@ std::string Answer::release(std::string text) {
       stop_text_ = stop;
     }
   }
-  if (first != std::string::npos) return held_.substr(0, first);
+  if (first != std::string::npos) {
+    text.append(held_, 0, first);
+    return;
+  }
   size_t keep = 0;
   for (const std::string& stop : stop_) {
     for (size_t n = std::min(stop.size() - 1, held_.size()); n > keep; --n) {
@@ -37,9 +45,9 @@ std::string Answer::release(std::string text) {
   }
   while (keep < held_.size() && keep > 0 && (held_[held_.size() - keep] & 0xc0) == 0x80)
     ++keep;  // not inside a character
-  std::string out = held_.substr(0, held_.size() - keep);
-  held_.erase(0, out.size());
-  return out;
+  const size_t certain = held_.size() - keep;
+  text.append(held_, 0, certain);
+  held_.erase(0, certain);
 }
 
 }  // namespace kvilt

@@ -17,15 +17,16 @@ class Answer {
   // tokenizer may be null (a model without one): no text ever comes.
   Answer(const Tokenizer* tokenizer, std::vector<std::string> stop);
 
-  // The text that became certain with `id`. stopped() is true once a stop string stands; nothing of it is returned.
-  std::string push(int32_t id);
+  // Appends the text that became certain with `id`. stopped() is true once a stop string stands; nothing of it is
+  // appended.
+  void push(int32_t id, std::string& text);
   // What was held back, when the answer ended for another reason.
   std::string finish();
   bool stopped() const { return stop_text_.has_value(); }
   const std::string& stop_text() const { return *stop_text_; }
 
  private:
-  std::string release(std::string text);
+  void release(std::string& text);
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::string> stop_;
   std::string held_;  // the begin of a stop string, perhaps

@@ -34,7 +34,7 @@ Said say(const std::string& text, std::vector<std::string> stop) {
   Answer answer(tokenizer.get(), std::move(stop));
   Said said;
   for (const char c : text) {
-    said.parts.push_back(answer.push(1 + static_cast<unsigned char>(c)));
+    answer.push(1 + static_cast<unsigned char>(c), said.parts.emplace_back());
     said.all += said.parts.back();
     if (answer.stopped()) {
       said.stop = answer.stop_text();

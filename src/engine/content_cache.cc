@@ -92,12 +92,26 @@ void ContentCache::touch_prefix(const Own& own) {
   }
 }
 
+// The run that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile, or this
+// one was told not to look. Keeping it twice would only take room. (Marks are of the run: with some, it is kept anew.)
+std::optional<RunId> ContentCache::known_exactly(const Own& own, int32_t end) {
+  if (!own.marks.empty()) return {};
+  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(static_cast<size_t>(end)), own.domain, end);
+  if (pieces.empty() || pieces.back().pos + pieces.back().count != end) return {};
+  const Piece& last = pieces.back();
+  if (runs_.find(last.run)->tokens.size() != static_cast<size_t>(last.run_offset + last.count)) return {};
+  for (auto it = pieces.rbegin(); it != pieces.rend(); ++it) runs_.touch(it->run);
+  return last.run;
+}
+
 std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
   const PromptLayout& layout = own.layout;
   std::vector<RunId> out;
   // The exact part: [prefix, first piece), and all of it if there is no piece.
   const int32_t exact_end = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
-  if (exact_end > layout.prefix) {
+  if (const auto known = exact_end > layout.prefix ? known_exactly(own, exact_end) : std::nullopt) {
+    out.push_back(*known);
+  } else if (exact_end > layout.prefix) {
     Parent parent;
     for (const Placement& placement : own.kv.placements()) {
       if (placement.pos + placement.count == layout.prefix)
@@ -119,7 +133,7 @@ void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prom
   if (own.computed <= layout.prompt_len) return;
   const auto last = of_prompt.empty() ? nullptr : runs_.find(of_prompt.back());
   if (layout.pieces.empty()) {
-    if (!last) return;  // evicted meanwhile: the chain is broken
+    if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken; or said before
     insert(own, {layout.prompt_len, own.computed}, true, {last->id, static_cast<int32_t>(last->tokens.size())});
     runs_.touch(last->id);
     touch_prefix(own);

@@ -7,6 +7,7 @@
 // Not here:   policies (reuse/), pages (kv/), the search itself (reuse/content_index.h).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ class ContentCache {
   RunId insert(const Own& own, Run positions, bool exact, Parent parent);
   std::shared_ptr<const KvRun> use(RunId id);
   void touch_prefix(const Own& own);
+  std::optional<RunId> known_exactly(const Own& own, int32_t end);
 
   PageStore store_;  // before runs_: pages return to it
   RunCache runs_;

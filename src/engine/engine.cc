@@ -136,7 +136,7 @@ class EngineImpl : public Engine {
 class CountingSink : public TokenSink {
  public:
   CountingSink(std::shared_ptr<TokenSink> sink, std::atomic<int>& open) : sink_(std::move(sink)), open_(open) {}
-  void on_tokens(TokenDelta delta) override { sink_->on_tokens(std::move(delta)); }
+  void on_tokens(const TokenDelta& delta) override { sink_->on_tokens(delta); }
   void on_finish(Completion completion) override {
     open_.fetch_sub(1);
     sink_->on_finish(std::move(completion));
@@ -278,22 +278,27 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (!kv_type) return error(Code::kInvalidArgument, "kv_type is '{}', not f32, f16, bf16 or int8", options.kv_type);
   KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
-  KVILT_ASSIGN(auto file, open_model(options.model));
+  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   EngineParts parts;
+  parts.pool = std::make_unique<ThreadPool>(options.threads);
+  // Weights are packed, or mapped and checked, while the tokenizer is built on a thread of its own.
+  const auto prepare = [&](const ModelFile& file) {
+    if (file.config.E > kMaxHeadSize) return;
+    const std::shared_ptr<const ModelFile> seen(std::shared_ptr<const ModelFile>(), &file);  // parts.file owns it later
+    parts.model = PreparedModel::prepare(seen, *backend, *parts.pool, progress, options.pack_cache);
+  };
+  KVILT_ASSIGN(auto file, open_model(options.model, prepare));
   parts.file = std::move(file);
   const ModelConfig& c = parts.file->config;
   if (c.E > kMaxHeadSize) {
     return error(Code::kUnsupported, "{}: heads of {} elements; the attention kernels take {} at most", options.model,
                  c.E, kMaxHeadSize);
   }
-  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
   if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
-  parts.pool = std::make_unique<ThreadPool>(options.threads);
   KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, *kv_type}, options.kv_bytes));
   parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
                                                parts.file->fingerprint + "/" + options.kv_type, options.min_segment);
-  parts.model = PreparedModel::prepare(parts.file, *backend, *parts.pool, progress);
   parts.options = options;
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/pin.h"
 
 namespace kvilt {
 namespace {
@@ -37,6 +38,7 @@ EngineLoop::~EngineLoop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
+    posted_.store(true, std::memory_order_release);
   }
   wake_.notify_one();
   thread_.join();
@@ -46,26 +48,32 @@ void EngineLoop::post(std::function<void()> task) {
   {
     std::lock_guard lock(mutex_);
     inbox_.push_back(std::move(task));
+    posted_.store(true, std::memory_order_release);
   }
   wake_.notify_one();
 }
 
 EngineStats EngineLoop::stats() const {
+  EngineStats out{latest_.get(), {}};
   std::lock_guard lock(mutex_);
-  return stats_;
+  out.audits = audits_;
+  return out;
 }
 
 void EngineLoop::run() {
+  if (parts_.options.pin) pin_to_cores(*parts_.pool);
   update_stats();
+  std::vector<std::function<void()>> tasks;
   for (bool stop = false;;) {
-    std::deque<std::function<void()>> tasks;
-    {
+    if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
       std::unique_lock lock(mutex_);
       if (scheduler_.idle() && !audit_.waiting()) wake_.wait(lock, [this] { return stop_ || !inbox_.empty(); });
       stop = stop_;
       tasks.swap(inbox_);
+      posted_.store(false, std::memory_order_relaxed);
     }
     for (auto& task : tasks) task();
+    tasks.clear();
     if (!stop && scheduler_.idle() && audit_.waiting()) start_audit();
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     step();
@@ -97,11 +105,17 @@ void EngineLoop::cancel_all() {
 void EngineLoop::step() {
   scheduler_.admit([this](Sequence& sequence) { return prepare(sequence); });
   std::vector<std::unique_ptr<Sequence>> failed;
-  auto groups = scheduler_.next_step([this](int64_t pages) { return parts_.cache->make_room(pages); }, failed);
+  const std::span<StepGroup> groups =
+      scheduler_.next_step([this](int64_t pages) { return parts_.cache->make_room(pages); }, failed);
   for (auto& sequence : failed) {
-    end(*sequence, Finish::kError,
-        error(Code::kExhausted, "the KV pool of {} pages is too small for this request; start with a larger --kv-bytes",
-              parts_.cache->store().pages()));
+    if (sequence->completion.completion_tokens > 0) {  // as far as the pool goes, that is the answer
+      end(*sequence, Finish::kLength);
+    } else {
+      end(*sequence, Finish::kError,
+          error(Code::kExhausted,
+                "the KV pool of {} pages is too small for this request; start with a larger --kv-bytes",
+                parts_.cache->store().pages()));
+    }
     close(std::move(sequence));
   }
   for (StepGroup& group : groups) run_group(group);
@@ -109,16 +123,21 @@ void EngineLoop::step() {
   for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
 }
 
-// Finds, places and plans. False: it waits (for pages, or for the same prompt that another request is computing now).
-bool EngineLoop::prepare(Sequence& s) {
+// Another request computes and will publish the very prompt.
+bool EngineLoop::same_prompt_running(const Sequence& s) const {
+  return std::any_of(scheduler_.running().begin(), scheduler_.running().end(), [&](const auto& other) {
+    return other->prefill && other->domain == s.domain && other->tokens == s.tokens && other->request.publish;
+  });
+}
+
+// Finds, places and plans.
+Admission EngineLoop::prepare(Sequence& s) {
   const ModelConfig& config = parts_.model->config();
   const bool use_cache = parts_.options.cache && !s.without_cache;
-  if (use_cache && s.policy->wants_prefix()) {
-    for (const auto& other : scheduler_.running()) {
-      if (other->prefill && other->domain == s.domain && other->tokens == s.tokens && other->request.publish)
-        return false;
-    }
-  }
+  if (use_cache && s.policy->wants_prefix() && same_prompt_running(s)) return Admission::kLater;
+  // Pages come free, and content appears, when a prefill or a request ends: until then another look finds the same.
+  const uint64_t moment = changes_ + scheduler_.preemptions();
+  if (s.no_room_at == moment && !scheduler_.running().empty()) return Admission::kNoRoom;
   s.prefill_len = static_cast<int32_t>(s.tokens.size());
   ContentCache::Found found;
   found.layout.prompt_len = s.prefill_len;
@@ -138,7 +157,8 @@ bool EngineLoop::prepare(Sequence& s) {
   if (!fits && !scheduler_.running().empty()) {
     s.kv.reset();
     s.prefill.reset();
-    return false;
+    s.no_room_at = moment;
+    return Admission::kNoRoom;
   }
   if (copy && room(s.kv->copy_pages())) {
     const double bytes = static_cast<double>(count(s.kv->known(0))) * static_cast<double>(s.kv->shape().token_bytes());
@@ -158,11 +178,12 @@ bool EngineLoop::prepare(Sequence& s) {
     s.usage.reused = static_cast<int>(count(found.layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
-  return true;
+  s.tokens.reserve(static_cast<size_t>(s.max_len));
+  return Admission::kReady;
 }
 
 void EngineLoop::run_group(StepGroup& group) {
-  std::vector<Chunk> chunks;
+  chunks_.clear();
   for (StepItem& item : group.items) {
     Sequence& s = *item.sequence;
     Chunk chunk;
@@ -185,10 +206,10 @@ void EngineLoop::run_group(StepGroup& group) {
       s.logits.resize(static_cast<size_t>(parts_.model->config().V));
       chunk.logits = s.logits.data();
     }
-    chunks.push_back(chunk);
+    chunks_.push_back(chunk);
   }
-  driver_.run(chunks);
-  for (size_t i = 0; i < chunks.size(); ++i) after(group.items[i], chunks[i].work);
+  driver_.run(chunks_);
+  for (size_t i = 0; i < chunks_.size(); ++i) after(group.items[i], chunks_[i].work);
 }
 
 void EngineLoop::after(StepItem& item, const Work& work) {
@@ -211,6 +232,7 @@ void EngineLoop::after(StepItem& item, const Work& work) {
 }
 
 void EngineLoop::finish_prefill(Sequence& s) {
+  ++changes_;
   const bool first = s.completion.completion_tokens == 0;
   if (first) {
     const Runs recomputed = s.prefill->recomputed();
@@ -249,7 +271,6 @@ void EngineLoop::finish_prefill(Sequence& s) {
 // The step's logits to a token, and what follows from it.
 void EngineLoop::sample(Sequence& s) {
   const SamplingParams& params = s.request.sampling;
-  TokenDelta delta;
   if (const auto it = sampled_.find(s.id); it != sampled_.end() && it->second->logits.size() < Audit::kTokens)
     it->second->logits.push_back(s.logits);
   const std::vector<float> raw = params.logprobs >= 0 ? s.logits : std::vector<float>();
@@ -271,10 +292,12 @@ void EngineLoop::sample(Sequence& s) {
   s.tokens.push_back(id);
   ++s.completion.completion_tokens;
   Answer& answer = answers_.at(s.id);
-  delta.text = answer.push(id);
-  delta.ids.push_back(id);
-  if (params.logprobs >= 0) delta.logprobs.push_back(Sampler::logprob(raw, id, params.logprobs));
-  s.sink->on_tokens(std::move(delta));
+  delta_.text.clear();
+  answer.push(id, delta_.text);
+  delta_.ids.assign(1, id);
+  delta_.logprobs.clear();
+  if (params.logprobs >= 0) delta_.logprobs.push_back(Sampler::logprob(raw, id, params.logprobs));
+  s.sink->on_tokens(delta_);
   const bool forced_out =
       !s.request.forced.empty() && s.completion.completion_tokens == static_cast<int>(s.request.forced.size());
   if (answer.stopped()) {
@@ -304,6 +327,7 @@ void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
 
 void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   CHECK(sequence);
+  ++changes_;
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
   if (sequence->id == kAuditId) {
@@ -318,20 +342,17 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
     if (finish == Finish::kStop || finish == Finish::kLength) audit_.add(std::move(it->second));
     sampled_.erase(it);
   }
-  {
-    std::lock_guard lock(mutex_);
-    const PromptUsage& usage = sequence->usage;
-    const Finish finish = sequence->completion.finish;
-    ++(finish == Finish::kCancelled ? stats_.requests_cancelled
-       : finish == Finish::kError   ? stats_.requests_failed
-                                    : stats_.requests_ok);
-    stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
-    stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
-    stats_.reused_tokens += static_cast<uint64_t>(usage.reused);
-    stats_.recomputed_tokens += static_cast<uint64_t>(usage.recomputed);
-    stats_.fresh_tokens += static_cast<uint64_t>(usage.fresh);
-    stats_.generated_tokens += static_cast<uint64_t>(sequence->completion.completion_tokens);
-  }
+  const PromptUsage& usage = sequence->usage;
+  const Finish finish = sequence->completion.finish;
+  ++(finish == Finish::kCancelled ? stats_.requests_cancelled
+     : finish == Finish::kError   ? stats_.requests_failed
+                                  : stats_.requests_ok);
+  stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
+  stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
+  stats_.reused_tokens += static_cast<uint64_t>(usage.reused);
+  stats_.recomputed_tokens += static_cast<uint64_t>(usage.recomputed);
+  stats_.fresh_tokens += static_cast<uint64_t>(usage.fresh);
+  stats_.generated_tokens += static_cast<uint64_t>(sequence->completion.completion_tokens);
   const auto sink = sequence->sink;
   Completion completion = std::move(sequence->completion);
   sequence.reset();  // its pages are free, and the figures right, before anybody hears of the end
@@ -342,7 +363,7 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
 namespace {
 // What the audit's own sequence tells goes nowhere: close() takes its completion.
 class Silence : public TokenSink {
-  void on_tokens(TokenDelta) override {}
+  void on_tokens(const TokenDelta&) override {}
   void on_finish(Completion) override {}
 };
 }  // namespace
@@ -369,6 +390,7 @@ void EngineLoop::start_audit() {
 void EngineLoop::drop_audit() {
   if (!auditing_) return;
   scheduler_.remove(kAuditId);
+  ++changes_;
   answers_.erase(kAuditId);
   audit_.finish(std::move(auditing_), {});
 }
@@ -377,12 +399,14 @@ void EngineLoop::end_audit(Completion completion) {
   if (!auditing_) return;
   const bool whole = !completion.error && completion.all_logits.size() == auditing_->answer.size();
   audit_.finish(std::move(auditing_), whole ? std::move(completion.all_logits) : std::vector<std::vector<float>>());
+  std::vector<AuditStats> found = audit_.stats();
+  std::lock_guard lock(mutex_);
+  audits_ = std::move(found);
 }
 
 void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
-  std::lock_guard lock(mutex_);
   const bool auditing = auditing_ != nullptr;
   stats_.running = static_cast<int>(scheduler_.running().size()) - (auditing && !scheduler_.running().empty() ? 1 : 0);
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
@@ -393,7 +417,7 @@ void EngineLoop::update_stats() {
   stats_.cached_tokens = cache.runs().tokens();
   stats_.cached_runs = cache.runs().runs();
   stats_.evicted_runs = cache.evicted();
-  stats_.audits = audit_.stats();
+  latest_.set(stats_);
 }
 
 }  // namespace kvilt

@@ -5,14 +5,16 @@
 // Not here: the public interface (engine.cc), chat templates (chat.h), who runs next (sched/).
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
+#include "base/latest.h"
 #include "engine/answer.h"
 #include "engine/audit.h"
 #include "engine/content_cache.h"
@@ -43,7 +45,10 @@ class EngineLoop {
   void add(std::unique_ptr<Sequence> sequence);
   void cancel(RequestId id);
   void cancel_all();
-  void clear_cache() { parts_.cache->clear(); }
+  void clear_cache() {
+    parts_.cache->clear();
+    ++changes_;
+  }
   bool idle() const { return scheduler_.idle(); }
 
   // Any thread: the policy was switched off by its audits.
@@ -54,7 +59,8 @@ class EngineLoop {
  private:
   void run();
   void step();
-  bool prepare(Sequence& sequence);
+  Admission prepare(Sequence& sequence);
+  bool same_prompt_running(const Sequence& sequence) const;
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   void finish_prefill(Sequence& sequence);
@@ -70,18 +76,25 @@ class EngineLoop {
   Scheduler scheduler_;
   Driver driver_;
   std::vector<RequestId> ended_;  // by this step; taken out after it
+  std::vector<Chunk> chunks_;     // of the group that runs; here, as delta_, to keep their memory
+  TokenDelta delta_;
   std::unordered_map<RequestId, Answer> answers_;
   uint64_t steps_ = 0;
+  uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Audit audit_;
   std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run
   std::unique_ptr<AuditRecord> auditing_;                                // being computed in full, as kAuditId
 
+  EngineCounters stats_;           // the engine thread's
+  Latest<EngineCounters> latest_;  // for others
+
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> inbox_;  // guarded by mutex_
-  bool stop_ = false;                        // guarded by mutex_
-  EngineStats stats_;                        // guarded by mutex_
-  std::thread thread_;                       // last: everything it uses is there
+  std::vector<std::function<void()>> inbox_;  // guarded by mutex_
+  bool stop_ = false;                         // guarded by mutex_
+  std::vector<AuditStats> audits_;            // guarded by mutex_
+  std::atomic<bool> posted_{false};           // inbox_ or stop_ changed: steps look here, and take the mutex only then
+  std::thread thread_;                        // last: everything it uses is there
 };
 
 }  // namespace kvilt

@@ -2,7 +2,7 @@
 
 namespace kvilt {
 
-void BlockingSink::on_tokens(TokenDelta delta) {
+void BlockingSink::on_tokens(const TokenDelta& delta) {
   if (on_text_ && !delta.text.empty()) on_text_(delta.text);
   text += delta.text;
   ids.insert(ids.end(), delta.ids.begin(), delta.ids.end());

@@ -15,7 +15,7 @@ namespace kvilt {
 class BlockingSink : public TokenSink {
  public:
   explicit BlockingSink(std::function<void(const std::string&)> on_text = nullptr) : on_text_(std::move(on_text)) {}
-  void on_tokens(TokenDelta delta) override;
+  void on_tokens(const TokenDelta& delta) override;
   void on_finish(Completion completion) override;
   Completion wait();
   std::string text;

@@ -16,10 +16,20 @@ struct Driver::Rows {
   bool all = false;            // index is 0, 1, 2, ...
   int64_t size() const { return static_cast<int64_t>(pos.size()); }
   int64_t size(size_t chunk) const { return first[chunk + 1] - first[chunk]; }
+  void clear() {
+    pos.clear();
+    index.clear();
+    first.assign(1, 0);
+    all = false;
+  }
 };
 
+// Kept from step to step: a decode step allocates nothing (tests/hot_path_test.cc).
 struct Driver::Scratch {
   Rows rows;  // those in x
+  Rows write, query, out, leaving, wanted;
+  std::vector<Runs> united;          // per chunk; only where probes add rows
+  std::vector<const Runs*> looking;  // per chunk
   FloatMat x, x_next, normed, gathered;
   FloatMat q, k, v, attended, gate, up;
   FloatMat probe_q, probe_out;
@@ -46,11 +56,10 @@ Mat<const float> gather(const R& rows, Mat<const float> x, FloatMat& scratch) {
   return out;
 }
 
-// The rows of `from` at positions in runs(chunk).
+// The rows of `from` at positions in runs(chunk), into out.
 template <class R, class RunsOf>
-R select(const R& from, size_t chunks, RunsOf runs_of_chunk) {
-  R out;
-  out.first.push_back(0);
+const R& select(const R& from, size_t chunks, RunsOf runs_of_chunk, R& out) {
+  out.clear();
   for (size_t c = 0; c < chunks; ++c) {
     const Runs& runs = runs_of_chunk(c);
     size_t i = 0;
@@ -66,6 +75,13 @@ R select(const R& from, size_t chunks, RunsOf runs_of_chunk) {
   }
   out.all = out.size() == from.size();
   return out;
+}
+
+// a, or its union with b, for which `memory` is used.
+const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
+  if (b.empty()) return &a;
+  memory = unite(a, b);
+  return &memory;
 }
 
 // What the plan lets a KV head see of what the model's layer lets it see.
@@ -140,12 +156,14 @@ void Driver::run(std::span<Chunk> chunks) {
 void Driver::start(std::span<Chunk> chunks) {
   Scratch& s = *scratch_;
   const ModelConfig& c = model_.config();
-  s.rows = Rows{};
+  s.rows.clear();
   s.rows.all = true;
-  s.rows.first.push_back(0);
   for (const Chunk& chunk : chunks) {
     const Runs& in = chunk.band->in.empty() ? chunk.band->cut_rows : chunk.band->in[0];
-    for (const int32_t pos : positions(intersect(in, Runs{chunk.range}))) s.rows.pos.push_back(pos);
+    for (const Run& run : in) {
+      const int32_t end = std::min(run.end, chunk.range.end);
+      for (int32_t pos = std::max(run.begin, chunk.range.begin); pos < end; ++pos) s.rows.pos.push_back(pos);
+    }
     s.rows.first.push_back(s.rows.size());
   }
   const Mat<float> x = s.x.reshape(s.rows.size(), c.D);
@@ -166,29 +184,30 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
   const ModelConfig& c = model_.config();
   const auto depth = static_cast<size_t>(l - chunks[0].band->layer_begin);
   const bool written = l > 0 && depth == 0;  // this band starts at a cut, which stored K and V already
-  const Rows write = select(s.rows, chunks.size(),
-                            [&](size_t i) -> const Runs& { return written ? kNone : chunks[i].stage->write_at(l); });
+  const auto written_at = [&](size_t i) -> const Runs& { return written ? kNone : chunks[i].stage->write_at(l); };
+  const Rows& write = select(s.rows, chunks.size(), written_at, s.write);
   // Rows that look: those that leave the layer, and those that a probe of this layer names.
-  std::vector<Runs> looking(chunks.size());
+  s.united.resize(std::max(s.united.size(), chunks.size()));
+  s.looking.resize(chunks.size());
   for (size_t i = 0; i < chunks.size(); ++i) {
-    looking[i] =
-        written ? chunks[i].band->out[depth] : unite(chunks[i].band->out[depth], probe_rows(*chunks[i].stage, l));
+    s.looking[i] = united(chunks[i].band->out[depth], written ? kNone : probe_rows(*chunks[i].stage, l), s.united[i]);
   }
-  const Rows query = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return looking[i]; });
-  Rows out = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].band->out[depth]; });
+  const Rows& query = select(
+      s.rows, chunks.size(), [&](size_t i) -> const Runs& { return *s.looking[i]; }, s.query);
+  const auto left = [&](size_t i) -> const Runs& { return chunks[i].band->out[depth]; };
+  Rows& out = s.out;
+  select(s.rows, chunks.size(), left, out);
   model_.backend().rms_norm(s.x.view(), model_.layer(l).attn_norm.data(), c.rms_eps,
                             s.normed.reshape(s.rows.size(), c.D), pool_);
   project(chunks, l, write, query);
   if (query.size() > 0) attend(chunks, l, query, !written);
   if (out.size() == 0) {
-    s.rows = std::move(out);
+    std::swap(s.rows, out);
     s.x.reshape(0, c.D);
     return;
   }
   if (out.size() < query.size()) {
-    const Rows leaving =
-        select(query, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].band->out[depth]; });
-    gather(leaving, s.attended.view(), s.gathered);
+    gather(select(query, chunks.size(), left, s.leaving), s.attended.view(), s.gathered);
     std::swap(s.attended, s.gathered);
   }
   if (!out.all) {
@@ -196,7 +215,7 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
     std::swap(s.x, s.x_next);
   }
   out.all = true;
-  s.rows = std::move(out);
+  std::swap(s.rows, out);
   add_to_residual(chunks, model_.layer(l).o, model_.layer(l).post_attn_norm, s.attended.view());
   feed_forward(chunks, l);
 }
@@ -476,11 +495,12 @@ void Driver::cut(std::span<Chunk> chunks, int l) {
       std::copy_n(s.x.view().row(r), c.D, chunks[i].hidden->row(s.rows.pos[static_cast<size_t>(r)]));
     }
   }
-  const Rows write =
-      select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return chunks[i].stage->write_at(l); });
-  std::vector<Runs> looking(chunks.size());
-  for (size_t i = 0; i < chunks.size(); ++i) looking[i] = probe_rows(*chunks[i].stage, l);
-  const Rows query = select(s.rows, chunks.size(), [&](size_t i) -> const Runs& { return looking[i]; });
+  const auto written = [&](size_t i) -> const Runs& { return chunks[i].stage->write_at(l); };
+  const Rows& write = select(s.rows, chunks.size(), written, s.write);
+  s.united.resize(std::max(s.united.size(), chunks.size()));
+  for (size_t i = 0; i < chunks.size(); ++i) s.united[i] = probe_rows(*chunks[i].stage, l);
+  const Rows& query = select(
+      s.rows, chunks.size(), [&](size_t i) -> const Runs& { return s.united[i]; }, s.query);
   model_.backend().rms_norm(s.x.view(), model_.layer(l).attn_norm.data(), c.rms_eps,
                             s.normed.reshape(s.rows.size(), c.D), pool_);
   project(chunks, l, write, query);
@@ -491,8 +511,8 @@ void Driver::logits(std::span<Chunk> chunks) {
   Scratch& s = *scratch_;
   const ModelConfig& c = model_.config();
   for (size_t i = 0; i < chunks.size(); ++i) CHECK(!chunks[i].logits || s.rows.size(i) == 1);
-  Rows wanted;
-  wanted.first.push_back(0);
+  Rows& wanted = s.wanted;
+  wanted.clear();
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].logits) {
       wanted.index.push_back(s.rows.first[i]);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "forward/pack_cache.h"
 #include "tensor/dequantize.h"
 
 namespace kvilt {
@@ -22,17 +23,19 @@ std::vector<float> norm_weights(const Tensor& tensor, const ModelConfig& config)
   return out;
 }
 
-PreparedLinear prepare_linear(const LinearWeights& from, const Backend& backend, ThreadPool& pool) {
-  return {backend.pack({from.w.data, from.w.dtype, from.w.rows, from.w.cols}, pool), as_floats(from.bias)};
+PreparedLinear prepare_linear(const LinearWeights& from, PackCache& weights) {
+  return {weights.get({from.w.data, from.w.dtype, from.w.rows, from.w.cols}), as_floats(from.bias)};
 }
 
 }  // namespace
 
 std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
-                                                      ThreadPool& pool, const std::function<void(double)>& progress) {
+                                                      ThreadPool& pool, const std::function<void(double)>& progress,
+                                                      const std::string& pack_cache) {
   auto model = std::make_unique<PreparedModel>();
   const ModelWeights& weights = file->weights;
   model->backend_ = &backend;
+  PackCache packed(pack_cache, *file, backend, pool);
   const auto count = [&](const PreparedLinear& linear) {
     model->weight_bytes_ += static_cast<int64_t>(linear.w->bytes);
     model->parameters_ += linear.w->N * linear.w->K + static_cast<int64_t>(linear.bias.size());
@@ -50,7 +53,7 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
         {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
         {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};
     const auto prepare_one = [&](PreparedLinear& to, const LinearWeights& source) {
-      to = prepare_linear(source, backend, pool);
+      to = prepare_linear(source, packed);
       count(to);
     };
     for (const auto& [to, source] : linears) {
@@ -67,8 +70,9 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
     if (progress) progress(static_cast<double>(model->layers_.size()) / static_cast<double>(weights.layers.size() + 1));
   }
   model->final_norm_ = norm_weights(weights.final_norm, file->config);
-  model->lm_head_ = prepare_linear(weights.lm_head, backend, pool);
+  model->lm_head_ = prepare_linear(weights.lm_head, packed);
   count(model->lm_head_);
+  packed.keep();
   if (!file->config.tied_embeddings) model->parameters_ += weights.embedding.rows * weights.embedding.cols;
   model->file_ = std::move(file);
   if (progress) progress(1);

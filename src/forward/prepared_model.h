@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -37,9 +38,10 @@ struct PreparedLayer {
 
 class PreparedModel {
  public:
-  // file must outlive the result: packed weights may point into it.
+  // pack_cache: a folder that keeps packed weights for later starts, or nothing. See pack_cache.h.
   static std::unique_ptr<PreparedModel> prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
-                                                ThreadPool& pool, const std::function<void(double)>& progress);
+                                                ThreadPool& pool, const std::function<void(double)>& progress,
+                                                const std::string& pack_cache = "");
 
   const ModelConfig& config() const { return file_->config; }
   const Backend& backend() const { return *backend_; }

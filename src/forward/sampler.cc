@@ -39,7 +39,11 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const in
   }
 }
 
-void Sampler::accept(int32_t id) { ++seen_[id]; }
+void Sampler::accept(int32_t id) {
+  const bool counts =
+      params_.repetition_penalty != 1 || params_.presence_penalty != 0 || params_.frequency_penalty != 0;
+  if (counts) ++seen_[id];
+}
 
 void Sampler::penalise(std::span<float> logits) const {
   const auto size = static_cast<int32_t>(logits.size());
@@ -74,7 +78,11 @@ int32_t Sampler::sample(std::span<float> logits) {
   }
   // Behind the largest logit, so that no temperature overflows: the largest weight is 1.
   const float most = logits[static_cast<size_t>(argmax(logits))];
-  std::vector<Candidate> kept(logits.size());
+  // Kept from call to call: V of each, for one thread however many requests it has.
+  thread_local std::vector<Candidate> kept;
+  thread_local std::vector<double> weight;
+  kept.resize(logits.size());
+  weight.clear();
   for (size_t i = 0; i < logits.size(); ++i)
     kept[i] = {static_cast<int32_t>(i), (logits[i] - most) / params_.temperature};
   size_t sorted = 0;  // kept[0, sorted) are in order, and better than the rest
@@ -88,7 +96,6 @@ int32_t Sampler::sample(std::span<float> logits) {
     sort_to(static_cast<size_t>(params_.top_k));
     kept.resize(sorted);
   }
-  std::vector<double> weight;
   double total = 0;
   if (params_.top_p < 1 || params_.min_p > 0) {
     double all = 0, mass = 0;

@@ -30,6 +30,15 @@ class PackedWeight {
   int64_t N = 0, K = 0;
   DType dtype = DType::kF32;
   size_t bytes = 0;  // read once by a matmul with few rows: the bandwidth bound of decode
+  // All that adopt() needs to make it again; empty: it cannot be made from bytes (it points into the source, say).
+  std::span<const std::byte> image;
+};
+
+// Names how pack() lays weights out: images may be kept and given to adopt() by a later process that has the same
+// layout. The version counts every change of the bytes that pack() makes.
+struct PackLayout {
+  std::string_view name;  // empty: images are not to be kept
+  uint32_t version = 0;
 };
 
 // What pack() takes: a tensor as stored in the file (see model/weights.h Tensor).
@@ -110,6 +119,14 @@ class Backend {
 
   // May copy and re-order; the source must outlive the result (a backend may also just point at it).
   virtual std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const = 0;
+
+  virtual PackLayout layout() const { return {}; }
+  // A weight around an image that pack() made under this layout from a weight of w's dtype and shape (w.data is not
+  // read). image: at a multiple of 64; owner keeps it alive. Null if no such weight has an image of this size.
+  virtual std::unique_ptr<PackedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
+                                              std::shared_ptr<const void> owner) const {
+    return nullptr;
+  }
 
   // All jobs share x (T x K): q, k and v; gate and up. Activations are quantised once for all of them.
   virtual void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const = 0;

@@ -1,12 +1,15 @@
 // Linear layers and row operations: every backend against the reference, op x dtype, and against itself bit by bit.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "base/checksum.h"
 #include "kernels/dispatch.h"
 #include "kernels/reference/backend.h"
 #include "kernels/weight_samples.h"
@@ -51,6 +54,21 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   std::vector<float> difference(a.size());
   for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
   return norm(difference) / norm(b);
+}
+
+// Packed weights are kept on disk under the layout's version, so what pack() writes may not change under one number.
+TEST(Pack, ALayoutIsOneVersion) {
+  const Backend& backend = *find_backend("auto").value();
+  if (backend.layout().name != "x86") GTEST_SKIP() << "no x86 kernels";
+  ASSERT_EQ(backend.layout().version, 1u);
+  ThreadPool pool(1);
+  std::string sums;
+  for (const DType type : kTypes) {
+    const auto source = random_weight(type, 37, 512, 5);
+    const auto weight = backend.pack({source.data(), type, 37, 512}, pool);
+    sums += fmt::format("{:04x} ", checksum(weight->image) & 0xffff);
+  }
+  EXPECT_EQ(sums, "") << "changed on purpose? Then count kLayoutVersion up (x86/pack.h)";
 }
 
 struct Case {

@@ -55,13 +55,17 @@ Runs SlotMap::positions() const {
   return out;
 }
 
+bool SlotMap::append(Run wanted) {
+  if (runs.empty()) return false;
+  SlotRun& last = runs.back();
+  if (wanted.begin != last.pos + last.count || last.slot + last.count != slots) return false;
+  last.count += wanted.size();
+  slots += wanted.size();
+  return true;
+}
+
 void SlotMap::add(const Runs& wanted) {
-  const int32_t end = runs.empty() ? 0 : runs.back().pos + runs.back().count;
-  if (wanted.size() == 1 && wanted[0].begin == end && !runs.empty() && runs.back().slot + runs.back().count == slots) {
-    runs.back().count += wanted[0].size();  // the common case: the next positions in the next slots
-    slots += wanted[0].size();
-    return;
-  }
+  if (wanted.size() == 1 && append(wanted[0])) return;
   for (const Run& fresh : subtract(wanted, positions())) {
     if (!runs.empty() && runs.back().pos + runs.back().count == fresh.begin &&
         runs.back().slot + runs.back().count == slots) {
@@ -143,7 +147,7 @@ void PageTable::add_next(int32_t pos) {
   bool behind = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
   for (SlotMap& map : maps_) {
     behind = behind && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
-    map.add({{pos, pos + 1}});
+    if (!map.append({pos, pos + 1})) map.add({{pos, pos + 1}});
   }
   for (size_t layer = 0; layer < map_of_.size(); ++layer) {
     pages_->grow(static_cast<int>(layer), maps_[map_of_[layer]].slots);

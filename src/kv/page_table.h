@@ -36,6 +36,7 @@ struct SlotMap {
   int32_t slot_of(int32_t pos) const;  // -1: none
   Runs positions() const;
   void add(const Runs& positions);  // new slots, in order, for those that have none
+  bool append(Run positions);  // the same for what stands right behind the last position, in the last slot; else false
 };
 
 using RunId = uint64_t;

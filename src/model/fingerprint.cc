@@ -9,7 +9,7 @@
 namespace kvilt {
 namespace {
 
-constexpr size_t kEdgeBytes = 64 << 10;     // of each end of a tensor
+constexpr size_t kEdgeBytes = 16 << 10;     // of each end of a tensor
 constexpr size_t kSampleBytes = 4 << 10;    // between them
 constexpr size_t kSampleStride = 16 << 20;  // a sample every so many bytes
 

@@ -2,7 +2,7 @@
 // Idea:  config, names, dtypes and shapes in full; contents by samples, since a start must not read half a gigabyte.
 // Two models
 //        that differ only between samples would collide: fine-tunes change every tensor, so their samples differ.
-// Cost:  about 130 KiB a tensor; 40 MB and 50 ms for 291 tensors.
+// Cost:  about 32 KiB a tensor; 10 MB and 12 ms for 291 tensors.
 #pragma once
 
 #include <string>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <set>
 #include <vector>
@@ -49,6 +50,15 @@ Error in_file(const std::string& file, const Error& inner) {
   return error(inner.code, "{}: {}", file, printable(inner.message, kMaxMessage));
 }
 
+std::vector<SourceFile> sources_of(const Files& files) {
+  std::vector<SourceFile> out;
+  std::error_code ignored;
+  for (const MappedFile& file : files) {
+    out.push_back({std::filesystem::absolute(file.path(), ignored).string(), file.bytes(), file.modified_ns()});
+  }
+  return out;
+}
+
 void add_end_ids(ModelConfig& config, std::span<const int32_t> ids) {
   config.eos_ids.insert(config.eos_ids.end(), ids.begin(), ids.end());
   std::sort(config.eos_ids.begin(), config.eos_ids.end());
@@ -69,7 +79,32 @@ Status check_vocabulary(const ModelFile& model, const std::string& where) {
   return {};
 }
 
-Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path) {
+using WeightsStand = std::function<void(const ModelFile&)>;
+
+// What building a tokenizer adds to a model.
+struct GgufText {
+  TokenizerSpec spec;  // without its lists, which the tokenizer has
+  std::string bos, eos;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+Result<GgufText> build_tokenizer(const GgufFile& gguf, const std::string& path) {
+  GgufText out;
+  KVILT_ASSIGN(TokenizerSpec spec, read_gguf_tokenizer(gguf, path));
+  const auto text_of = [&](std::optional<int32_t> id) {
+    return id ? spec.tokens[static_cast<size_t>(*id)] : std::string();
+  };
+  out.bos = text_of(spec.bos);
+  out.eos = text_of(spec.eos);
+  out.spec.eos = spec.eos;
+  out.spec.add_bos = spec.add_bos;
+  auto tokenizer = Tokenizer::create(std::move(spec));
+  if (!tokenizer.ok()) return in_file(path, tokenizer.error());
+  out.tokenizer = std::move(tokenizer).value();
+  return out;
+}
+
+Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const WeightsStand& weights_stand) {
   auto files = std::make_shared<Files>();
   KVILT_ASSIGN(MappedFile mapped, MappedFile::open(path));
   files->push_back(std::move(mapped));
@@ -79,17 +114,18 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path) {
   model->config = std::move(read.config);
   KVILT_ASSIGN(model->weights, bind_weights({model->config, gguf.tensors, NameStyle::kGguf, read.biases, path}));
 
-  KVILT_ASSIGN(TokenizerSpec spec, read_gguf_tokenizer(gguf, path));
-  const auto text_of = [&](std::optional<int32_t> id) {
-    return id ? spec.tokens[static_cast<size_t>(*id)] : std::string();
-  };
-  model->config.bos_token = text_of(spec.bos);
-  model->config.eos_token = text_of(spec.eos);
-  model->config.add_bos = spec.add_bos;
-  if (spec.eos) add_end_ids(model->config, {{*spec.eos}});
-  auto tokenizer = Tokenizer::create(std::move(spec));
-  if (!tokenizer.ok()) return in_file(path, tokenizer.error());
-  model->tokenizer = std::move(tokenizer).value();
+  // 0.1 s for 152,000 tokens, and nothing of the weights depends on it.
+  auto text_later = std::async(std::launch::async, [&] { return build_tokenizer(gguf, path); });
+  model->fingerprint = fingerprint(model->config, gguf.tensors);
+  model->sources = sources_of(*files);
+  model->keep_alive = files;
+  if (weights_stand) weights_stand(*model);
+  KVILT_ASSIGN(GgufText text, text_later.get());
+  model->config.bos_token = std::move(text.bos);
+  model->config.eos_token = std::move(text.eos);
+  model->config.add_bos = text.spec.add_bos;
+  if (text.spec.eos) add_end_ids(model->config, {{*text.spec.eos}});
+  model->tokenizer = std::move(text.tokenizer);
   add_end_ids(model->config, model->tokenizer->end_ids());
   KVILT_TRY(check_vocabulary(*model, path));
 
@@ -98,8 +134,6 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path) {
   KVILT_TRY(templates.status());
   model->description = fmt::format("GGUF {}, {} tensors, {}", file_type_name(gguf), gguf.tensors.all().size(),
                                    mebibytes(files->front().bytes().size()));
-  model->fingerprint = fingerprint(model->config, gguf.tensors);
-  model->keep_alive = std::move(files);
   return model;
 }
 
@@ -122,6 +156,7 @@ class FolderReader {
     model_->description =
         fmt::format("safetensors {}, {} tensors, {}", main_type(), tensors_.all().size(), mebibytes(tensors_.bytes()));
     model_->fingerprint = fingerprint(model_->config, tensors_);
+    model_->sources = sources_of(*files_);
     model_->keep_alive = std::move(files_);
     return std::move(model_);
   }
@@ -274,10 +309,12 @@ class FolderReader {
 
 }  // namespace
 
-Result<std::unique_ptr<ModelFile>> open_model(const std::string& path) {
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& path, const WeightsStand& weights_stand) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return FolderReader(path).open();
-  return open_gguf(path);
+  if (!std::filesystem::is_directory(path, ignored)) return open_gguf(path, weights_stand);
+  auto model = FolderReader(path).open();
+  if (model.ok() && weights_stand) weights_stand(**model);
+  return model;
 }
 
 }  // namespace kvilt

@@ -4,8 +4,11 @@
 // Threads: open on any one thread; the result is immutable and shared.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/keyed_hash.h"
 #include "kvilt/result.h"
@@ -15,6 +18,13 @@
 
 namespace kvilt {
 
+// A file that weights were mapped from.
+struct SourceFile {
+  std::string path;  // absolute
+  std::span<const std::byte> bytes;
+  int64_t modified_ns = 0;
+};
+
 struct ModelFile {
   ModelConfig config;
   ModelWeights weights;
@@ -23,11 +33,16 @@ struct ModelFile {
   std::string description;               // e.g. "GGUF Q4_K_M, 291 tensors, 468 MiB"
   std::string fingerprint;  // hex; names config, tensor table and sampled contents: part of every cache key
   std::shared_ptr<const void> keep_alive;  // the mapped files
+  std::vector<SourceFile> sources;         // the same, by name
 };
 
 // path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json. Cost: 0.05 s for 0.5 GB with warm
 // pages, plus the tokenizer. The files must not be truncated while they are mapped: reading beyond the new end would be
 // fatal.
-Result<std::unique_ptr<ModelFile>> open_model(const std::string& path);
+// weights_stand, if given, is called once config (but for what the tokenizer adds), weights, sources and fingerprint stand; of
+// a GGUF file while another thread still builds the tokenizer, so that a start need not wait for one before the other.
+// The ModelFile is the one that is returned; after an error of the tokenizer it is gone.
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& path,
+                                              const std::function<void(const ModelFile&)>& weights_stand = nullptr);
 
 }  // namespace kvilt

@@ -7,25 +7,30 @@
 namespace kvilt {
 
 void DecodeRow::set(int32_t pos, const ModelConfig& config) {
-  const Runs row{{pos, pos + 1}};
+  const Run row{pos, pos + 1};
   plan.prompt_len = pos + 1;
   if (plan.stages.empty()) {
-    plan.stages = {uniform_stage(row, config.L)};
+    plan.stages = {uniform_stage(Runs{row}, config.L)};
     band.layer_end = config.L;
     band.last = true;
     band.in.resize(static_cast<size_t>(config.L));
     band.out.resize(static_cast<size_t>(config.L));
   }
-  plan.stages[0].sets[0] = row;
-  for (Runs& runs : band.in) runs = row;
-  for (Runs& runs : band.out) runs = row;
+  plan.stages[0].sets[0].assign(1, row);
+  for (Runs& runs : band.in) runs.assign(1, row);
+  for (Runs& runs : band.out) runs.assign(1, row);
 }
 
-void Scheduler::admit(FunctionRef<bool(Sequence&)> prepare) {
-  while (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) {
-    if (!prepare(*waiting_.front())) return;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+void Scheduler::admit(FunctionRef<Admission(Sequence&)> prepare) {
+  for (size_t i = 0; i < waiting_.size() && running_.size() < static_cast<size_t>(options_.max_sequences);) {
+    const Admission admission = prepare(*waiting_[i]);
+    if (admission == Admission::kNoRoom) return;
+    if (admission == Admission::kLater) {
+      ++i;
+      continue;
+    }
+    running_.push_back(std::move(waiting_[i]));
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
   }
 }
 
@@ -62,8 +67,8 @@ bool Scheduler::preempt_last(const Sequence* except) {
   return false;
 }
 
-std::vector<StepItem> Scheduler::choose(MakeRoom make_room) {
-  std::vector<StepItem> items;
+void Scheduler::choose(MakeRoom make_room) {
+  items_.clear();
   for (size_t i = 0; i < running_.size(); ++i) {  // decodes, oldest first: the youngest are the ones preempted
     Sequence& sequence = *running_[i];
     if (!sequence.decoding()) continue;
@@ -73,23 +78,22 @@ std::vector<StepItem> Scheduler::choose(MakeRoom make_room) {
     if (!ready) continue;  // waits for a step in which somebody ends
     const auto pos = static_cast<int32_t>(sequence.tokens.size()) - 1;
     sequence.decode.set(pos, config_);
-    items.push_back({&sequence, {pos, pos + 1}, true, true});
+    items_.push_back({&sequence, {pos, pos + 1}, true, true});
   }
-  int budget = items.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
+  int budget = items_.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
   for (const auto& owned : running_) {
     Sequence& sequence = *owned;
     if (budget <= 0) break;
     if (!sequence.prefill || !add_slots(sequence, make_room)) continue;
     const Run chunk = sequence.prefill->next_chunk(budget);
     budget -= static_cast<int>(sequence.prefill->rows_in(chunk));
-    items.push_back({&sequence, chunk, false, sequence.prefill->is_final(chunk)});
+    items_.push_back({&sequence, chunk, false, sequence.prefill->is_final(chunk)});
   }
-  return items;
 }
 
-std::vector<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed) {
-  std::vector<StepItem> items = choose(make_room);
-  while (items.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
+std::span<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed) {
+  choose(make_room);
+  while (items_.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
     if (running_.size() > 1) {
       preempt_last(nullptr);
     } else if (Sequence& last = *running_.front(); !last.without_cache && !last.kv->placements().empty()) {
@@ -101,25 +105,33 @@ std::vector<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std:
       running_.clear();
       return {};
     }
-    items = choose(make_room);
+    choose(make_room);
   }
-  std::vector<StepGroup> groups;
+  return group();
+}
+
+// Items that run through the same layers, together. The groups' memory is that of earlier steps.
+std::span<StepGroup> Scheduler::group() {
+  size_t used = 0;
   const auto band_of = [](const StepItem& item) -> const Band& {
     return item.decode ? item.sequence->decode.band : item.sequence->prefill->band();
   };
-  for (const StepItem& item : items) {
+  for (const StepItem& item : items_) {
     const Band& band = band_of(item);
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const StepGroup& group) {
+    const auto end = groups_.begin() + static_cast<ptrdiff_t>(used);
+    const auto same = std::find_if(groups_.begin(), end, [&](const StepGroup& group) {
       const Band& other = band_of(group.items[0]);
       return other.layer_begin == band.layer_begin && other.layer_end == band.layer_end && other.cut == band.cut;
     });
-    if (same == groups.end()) {
-      groups.push_back({{item}});
-    } else {
+    if (same != end) {
       same->items.push_back(item);
+      continue;
     }
+    if (used == groups_.size()) groups_.emplace_back();
+    groups_[used].items.assign(1, item);
+    ++used;
   }
-  return groups;
+  return {groups_.data(), used};
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {

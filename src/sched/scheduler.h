@@ -9,6 +9,7 @@
 
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/function_ref.h"
@@ -35,6 +36,12 @@ struct StepGroup {
   std::vector<StepItem> items;
 };
 
+enum class Admission : uint8_t {
+  kReady,
+  kNoRoom,  // it stays in front: nobody behind it may take the pages that it waits for
+  kLater,   // it waits for something else than pages; those behind it may pass
+};
+
 class Scheduler {
  public:
   // True if `pages` pages are free now, after dropping cached runs if need be.
@@ -45,12 +52,12 @@ class Scheduler {
   bool queue_full() const { return waiting_.size() >= static_cast<size_t>(options_.max_queue); }
   void enqueue(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
 
-  // Moves waiting sequences to running while there is a place. prepare(sequence) looks up, plans and places; it returns
-  // false to leave the sequence waiting.
-  void admit(FunctionRef<bool(Sequence&)> prepare);
+  // Moves waiting sequences to running while there is a place. prepare(sequence) looks up, plans and places.
+  void admit(FunctionRef<Admission(Sequence&)> prepare);
 
-  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on.
-  std::vector<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
+  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups are
+  // valid until the next call; a step of decodes allocates nothing.
+  std::span<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
 
   // Takes a sequence out, wherever it is; null if unknown.
   std::unique_ptr<Sequence> remove(RequestId id);
@@ -63,12 +70,15 @@ class Scheduler {
  private:
   bool add_slots(Sequence& sequence, MakeRoom make_room);
   bool preempt_last(const Sequence* except);
-  std::vector<StepItem> choose(MakeRoom make_room);
+  void choose(MakeRoom make_room);
+  std::span<StepGroup> group();
 
   const SchedulerOptions options_;
   const ModelConfig& config_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival
+  std::vector<StepItem> items_;                     // of the step being chosen
+  std::vector<StepGroup> groups_;                   // of the last step, and spare ones behind them
   uint64_t preemptions_ = 0;
 };
 

@@ -47,6 +47,7 @@ struct Sequence {
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing
+  uint64_t no_room_at = 0;     // the engine's count of changes when pages were last missing; 0: never
   bool started = false;        // a step has worked for it
   Clock::time_point submitted, first_step, first_token;
   PromptUsage usage;

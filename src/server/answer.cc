@@ -32,9 +32,9 @@ class Answer::Sink : public TokenSink {
   Sink(std::shared_ptr<Queue> queue, int choice, RequestTimer timer)
       : queue_(std::move(queue)), choice_(choice), timer_(std::move(timer)) {}
 
-  void on_tokens(TokenDelta delta) override {
+  void on_tokens(const TokenDelta& delta) override {
     timer_.tokens(static_cast<int>(delta.ids.size()));
-    push({choice_, std::move(delta), std::nullopt});
+    push({choice_, delta, std::nullopt});
   }
 
   void on_finish(Completion completion) override {

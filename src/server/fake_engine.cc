@@ -316,7 +316,7 @@ void FakeEngine::emit(Running& running, int32_t id, bool last) {
   }
   delta.text = running.held.substr(0, certain);
   running.held.erase(0, certain);
-  running.sink->on_tokens(std::move(delta));
+  running.sink->on_tokens(delta);
 }
 
 bool FakeEngine::step(Running& running) {

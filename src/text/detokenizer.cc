@@ -8,7 +8,13 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, DetokenizeOptions options)
     : tokenizer_(&tokenizer), options_(options), strip_(options.at_start ? tokenizer.strip_start() : 0) {}
 
 std::string Detokenizer::push(int32_t id) {
-  if (options_.skip_special && tokenizer_->is_special(id)) return {};
+  std::string text;
+  push(id, text);
+  return text;
+}
+
+void Detokenizer::push(int32_t id, std::string& text) {
+  if (options_.skip_special && tokenizer_->is_special(id)) return;
   std::string_view bytes = tokenizer_->token_bytes(id);
   while (strip_ > 0 && !bytes.empty()) {
     if (bytes.front() != ' ') {
@@ -28,10 +34,8 @@ std::string Detokenizer::push(int32_t id) {
     if (c.value < 0 && c.cut && static_cast<size_t>(c.size) == back) certain = pending_.size() - back;
     break;
   }
-  std::string text;
   append_repaired(text, std::string_view(pending_).substr(0, certain));
   pending_.erase(0, certain);
-  return text;
 }
 
 std::string Detokenizer::finish() {

@@ -81,7 +81,8 @@ class Detokenizer {
  public:
   explicit Detokenizer(const Tokenizer& tokenizer, DetokenizeOptions options = {});
   std::string push(int32_t id);
-  std::string finish();  // what is left, U+FFFD for a cut character; then ready for a new stream
+  void push(int32_t id, std::string& text);  // appends
+  std::string finish();                      // what is left, U+FFFD for a cut character; then ready for a new stream
 
  private:
   const Tokenizer* tokenizer_;

@@ -4,7 +4,6 @@
 #include "kernels/x86/attend.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -61,11 +60,21 @@ struct Item {
   int32_t first, count;
   int64_t super_first, super_last;
   int64_t cost;
-  float* partial = nullptr;  // null: finish here; else the states of the super-blocks go there, one after the other
-  bool* filled = nullptr;    // which of them saw a key
+  float* partial = nullptr;   // null: finish here; else the states of the super-blocks go there, one after the other
+  uint8_t* filled = nullptr;  // which of them saw a key
 
   std::span<const int32_t> pos() const { return task->pos.subspan(first, count); }
 };
+
+// The caller's lists, kept between calls like thread_floats: a decode step allocates nothing.
+struct Lists {
+  std::vector<Item> tiles, items;
+  std::vector<uint8_t> filled;
+};
+Lists& thread_lists() {
+  thread_local Lists lists;
+  return lists;
+}
 
 // The blocks of an item that some of its rows see, in order. The next one is located while the current one is worked
 // on, so that its memory can be fetched ahead: decode would wait for it otherwise.
@@ -124,7 +133,9 @@ class Walk {
 
 class Attention {
  public:
-  Attention(const TileKernels& isa, const AttendShape& shape) : isa_(isa), shape_(tile_shape(shape)) {
+  Attention(const TileKernels& isa, const AttendShape& shape)
+      : isa_(isa), shape_(tile_shape(shape)), lists_(thread_lists()), tiles_(lists_.tiles) {
+    tiles_.clear();
     tile_rows_ = std::max(1, std::max(32, std::min(kTileLines, kTileLines * 64 / shape.E)) / shape.group);
     lines_ = tile_rows_ * shape_.group;
   }
@@ -137,7 +148,7 @@ class Attention {
       return;
     }
     // Long items first, so that no thread is left with one at the end.
-    std::stable_sort(tiles_.begin(), tiles_.end(), [](const Item& a, const Item& b) { return a.cost > b.cost; });
+    std::sort(tiles_.begin(), tiles_.end(), [](const Item& a, const Item& b) { return a.cost > b.cost; });
     pool.parallel_for(static_cast<int64_t>(tiles_.size()), [&](int64_t i, int) { attend_tile(tiles_[i]); });
   }
 
@@ -188,7 +199,8 @@ class Attention {
   const TileShape shape_;
   int tile_rows_ = 1;
   int lines_ = 1;
-  std::vector<Item> tiles_;
+  Lists& lists_;
+  std::vector<Item>& tiles_;
 };
 
 // Adds one block to scratch.part, for all rows of the tile.
@@ -242,7 +254,7 @@ void Attention::attend_tile(const Item& item) const {
     if (item.partial != nullptr) {
       const int64_t n = super - item.super_first;
       scratch.part = state_at(shape_, lines, item.partial + static_cast<size_t>(n) * state_floats(shape_, lines));
-      item.filled[n] = true;
+      item.filled[n] = 1;
     }
     clear(shape_, lines, scratch.part);
     for (; !walk.done() && walk.index() / kSuperBlock == super; walk.step()) attend_block(item, walk, scratch, scores);
@@ -261,11 +273,13 @@ void Attention::run_split(ThreadPool& pool) {
   }
   thread_local Buffer partial;  // the caller's
   if (partial.bytes() < floats * sizeof(float)) partial = Buffer(floats * sizeof(float));
-  const std::unique_ptr<bool[]> filled(new bool[supers]());
+  std::vector<uint8_t>& filled = lists_.filled;
+  filled.assign(supers, 0);
   const int64_t per_item = std::max<int64_t>(1, static_cast<int64_t>(supers) / (2 * pool.size() * kItemsPerThread));
-  std::vector<Item> items;
+  std::vector<Item>& items = lists_.items;
+  items.clear();
   float* memory = partial.as<float>();
-  bool* flag = filled.get();
+  uint8_t* flag = filled.data();
   for (Item& tile : tiles_) {
     tile.partial = memory;
     tile.filled = flag;

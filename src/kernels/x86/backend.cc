@@ -89,6 +89,11 @@ class X86Backend final : public Backend {
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
     return x86::pack(w, memory_, pool);
   }
+  PackLayout layout() const override { return {"x86", kLayoutVersion}; }  // one for both instruction sets
+  std::unique_ptr<PackedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
+                                      std::shared_ptr<const void> owner) const override {
+    return x86::adopt(w, image, std::move(owner));
+  }
 
   void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const override;
   void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const override;

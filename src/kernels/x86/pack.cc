@@ -190,11 +190,10 @@ WeightMemory::Piece WeightMemory::take(size_t bytes) {
   return {slab_, data};
 }
 
-std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, ThreadPool& pool) {
-  CHECK(w.dtype != DType::kI8 && w.cols % dtype_info(w.dtype).block == 0 && w.cols > 0 && w.rows > 0);
-  const Format format = format_of(w.dtype);
-  const Chunk chunk = chunk_of(w.dtype);
-  const int64_t groups = w.cols / kGroup;
+namespace {
+
+// Everything but the bytes.
+std::unique_ptr<BlockedWeight> blocked(const WeightView& w) {
   auto packed = std::make_unique<BlockedWeight>();
   packed->N = w.rows;
   packed->K = w.cols;
@@ -202,13 +201,38 @@ std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, T
   if (is_float(w.dtype)) {
     packed->block_bytes = w.dtype == DType::kF32 ? w.cols * 64 : (w.cols + 1) / 2 * 64;
   } else {
-    packed->block_bytes = (groups + chunk.groups - 1) / chunk.groups * chunk.bytes;
+    const Chunk chunk = chunk_of(w.dtype);
+    packed->block_bytes = (w.cols / kGroup + chunk.groups - 1) / chunk.groups * chunk.bytes;
   }
+  packed->bytes = static_cast<size_t>((w.rows + kBlockRows - 1) / kBlockRows * packed->block_bytes);
+  return packed;
+}
+
+void place(BlockedWeight& weight, const std::byte* blocks, std::shared_ptr<const void> owner) {
+  weight.blocks = blocks;
+  weight.image = {blocks, weight.bytes};
+  weight.owner = std::move(owner);
+}
+
+}  // namespace
+
+std::unique_ptr<BlockedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
+                                     std::shared_ptr<const void> owner) {
+  auto packed = blocked(w);
+  if (image.size() != packed->bytes) return nullptr;
+  CHECK(reinterpret_cast<uintptr_t>(image.data()) % 64 == 0);
+  place(*packed, image.data(), std::move(owner));
+  return packed;
+}
+
+std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, ThreadPool& pool) {
+  CHECK(w.dtype != DType::kI8 && w.cols % dtype_info(w.dtype).block == 0 && w.cols > 0 && w.rows > 0);
+  const Format format = format_of(w.dtype);
+  const Chunk chunk = chunk_of(w.dtype);
+  auto packed = blocked(w);
   const int64_t count = (w.rows + kBlockRows - 1) / kBlockRows;
-  packed->bytes = static_cast<size_t>(count * packed->block_bytes);
   auto [slab, blocks] = memory.take(packed->bytes);
-  packed->slab = slab;
-  packed->blocks = blocks;
+  place(*packed, blocks, slab);
   const size_t row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
   constexpr int64_t kBlocks = 4;  // of one task
   pool.parallel_for((count + kBlocks - 1) / kBlocks, [&, to = blocks](int64_t task, int) {

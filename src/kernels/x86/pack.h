@@ -14,8 +14,11 @@ namespace kvilt::x86 {
 struct BlockedWeight : PackedWeight {
   int64_t block_bytes = 0;
   const std::byte* blocks = nullptr;
-  std::shared_ptr<const Buffer> slab;  // owns blocks, with those of other weights
+  std::shared_ptr<const void> owner;  // of blocks, with those of other weights
 };
+
+// Counts every change of what pack() writes; linear_test.cc holds a checksum of its output beside the number.
+inline constexpr uint32_t kLayoutVersion = 1;
 
 bool is_float(DType dtype);
 
@@ -37,5 +40,8 @@ class WeightMemory {
 
 // REQUIRES: K is a multiple of the dtype's block.
 std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, ThreadPool& pool);
+// See Backend::adopt.
+std::unique_ptr<BlockedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
+                                     std::shared_ptr<const void> owner);
 
 }  // namespace kvilt::x86

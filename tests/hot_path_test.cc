@@ -1,0 +1,200 @@
+// A steady decode step allocates nothing and takes no lock: this program counts both, in whatever thread.
+// How: operator new and pthread_mutex_lock are replaced by ones that count. A sink of one of 16 sequences that decode
+//      together reads the counters whenever its token comes; the difference is what one whole step did: engine loop,
+//      scheduler, page tables, driver, kernels, sampler. Steps that take new pages or end an answer are events, and apart.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <new>
+#include <thread>
+
+#include "engine_harness.h"
+#include "model/tiny_gguf_for_test.h"
+
+namespace {
+std::atomic<uint64_t> allocations{0}, locks{0};
+
+void* counted(size_t size, size_t align) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  void* memory = align > alignof(std::max_align_t) ? std::aligned_alloc(align, (size + align - 1) / align * align)
+                                                   : std::malloc(size ? size : 1);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+void* operator new(size_t size) { return counted(size, 0); }
+void* operator new[](size_t size) { return counted(size, 0); }
+void* operator new(size_t size, std::align_val_t align) { return counted(size, static_cast<size_t>(align)); }
+void* operator new[](size_t size, std::align_val_t align) { return counted(size, static_cast<size_t>(align)); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(size ? size : 1);
+}
+void* operator new[](size_t size, const std::nothrow_t& tag) noexcept { return operator new(size, tag); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+
+extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) {
+  static const auto real = reinterpret_cast<int (*)(pthread_mutex_t*)>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  locks.fetch_add(1, std::memory_order_relaxed);
+  return real(mutex);
+}
+
+namespace kvilt {
+namespace {
+
+constexpr int kTokens = 50, kPrompt = 5, kPage = 64;  // the whole context: pages are taken by prefills only
+
+struct Counts {
+  uint64_t allocations = 0, locks = 0;
+};
+Counts now() { return {allocations.load(), locks.load()}; }
+
+class Sink : public TokenSink {
+ public:
+  explicit Sink(std::function<void()> at_token) : at_token_(std::move(at_token)) {}
+  void on_tokens(const TokenDelta& delta) override {
+    ++seen;
+    at_token_();
+  }
+  void on_finish(Completion) override { done = true; }
+  std::atomic<int> seen{0};
+  std::atomic<bool> done{false};
+
+ private:
+  const std::function<void()> at_token_;
+};
+
+Request question(int number, const SamplingParams& sampling) {
+  Request request = request_of({}, "full", kTokens);
+  for (int t = 0; t < kPrompt; ++t) request.prompt.ids.push_back(3 + (number + t * 7) % 26);
+  request.first_logits = false;
+  request.sampling = sampling;
+  request.sampling.max_tokens = kTokens;
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+struct Setting {
+  int sequences = 16, threads = 2;
+  SamplingParams sampling{.temperature = 0};
+  std::function<void()> disturb = [] {};  // called once in every step
+};
+
+// What the steps did in which all sequences decoded.
+struct Steady {
+  int steps = 0;
+  Counts sum;
+};
+
+Steady run(const std::string& path, const Setting& setting) {
+  EngineOptions options;
+  options.model = path;
+  options.page_slots = kPage;
+  options.threads = setting.threads;
+  const auto engine = open_for_test(options);
+  std::vector<std::shared_ptr<Sink>> sinks;
+  Steady out;
+  Counts last;
+  bool steady_before = false;
+  const auto at_token = [&] {  // of the first sequence, on the engine thread
+    const auto decodes = [](const auto& sink) { return sink->seen >= 2 && !sink->done; };
+    const bool steady = std::all_of(sinks.begin() + 1, sinks.end(), decodes);
+    const Counts counts = now();
+    if (steady && steady_before) {
+      ++out.steps;
+      out.sum.allocations += counts.allocations - last.allocations;
+      out.sum.locks += counts.locks - last.locks;
+    }
+    last = counts;
+    setting.disturb();
+    steady_before = steady;
+  };
+  // The engine thread waits inside a first answer until all are in the queue, so that they decode together.
+  std::atomic<bool> reached = false, go = false;
+  const auto gate = std::make_shared<Sink>([&] {
+    reached = true;
+    while (!go) std::this_thread::yield();
+  });
+  EXPECT_TRUE(engine->submit(question(99, {.temperature = 0}), gate).ok());
+  while (!reached) std::this_thread::yield();
+  for (int i = 0; i < setting.sequences; ++i) {
+    sinks.push_back(std::make_shared<Sink>(i == 0 ? std::function<void()>(at_token) : [] {}));
+  }
+  for (int i = 0; i < setting.sequences; ++i) {
+    EXPECT_TRUE(engine->submit(question(i, setting.sampling), sinks[static_cast<size_t>(i)]).ok());
+  }
+  go = true;
+  for (const auto& sink : sinks) {
+    while (!sink->done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return out;
+}
+
+class HotPath : public testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    std::string name = "/tmp/kvilt_hot_XXXXXX";
+    const int fd = ::mkstemp(name.data());
+    ASSERT_GE(fd, 0);
+    ::close(fd);
+    path_ = name + ".gguf";
+    std::filesystem::rename(name, path_);
+    TinyGguf tiny;
+    tiny.type = kTinyTypes[GetParam()].id;
+    tiny.dtype = kTinyTypes[GetParam()].dtype;
+    std::ofstream(path_, std::ios::binary) << tiny.build();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+  std::string path_;
+};
+
+void expect_nothing(const Steady& steady, const char* what) {
+  EXPECT_GT(steady.steps, kTokens / 2) << what;
+  EXPECT_EQ(steady.sum.allocations, 0u) << what << ", " << steady.steps << " steps";
+  EXPECT_EQ(steady.sum.locks, 0u) << what << ", " << steady.steps << " steps";
+}
+
+TEST_P(HotPath, ADecodeStepAllocatesNothingAndTakesNoLock) {
+  expect_nothing(run(path_, {}), "16 sequences");
+  expect_nothing(run(path_, {.threads = 1}), "one thread");
+  expect_nothing(run(path_, {.sequences = 2}), "few tiles of attention: super-blocks are shared out");
+  expect_nothing(run(path_, {.sampling = {.temperature = 0.8f, .top_p = 0.9f, .top_k = 20, .min_p = 0.01f}}),
+                 "sampled");
+}
+
+// The counters count: one allocation or one lock a step shows.
+TEST_P(HotPath, OneOfThemAStepWouldShow) {
+  const Steady allocating = run(path_, {.disturb = [] {
+                                  static std::atomic<int*> kept;
+                                  kept = new int;
+                                  delete kept.load();
+                                }});
+  EXPECT_EQ(allocating.sum.allocations, static_cast<uint64_t>(allocating.steps));
+  std::mutex mutex;
+  const Steady locking = run(path_, {.disturb = [&] { std::lock_guard lock(mutex); }});
+  EXPECT_EQ(locking.sum.locks, static_cast<uint64_t>(locking.steps));
+  EXPECT_GT(locking.steps, 0);
+}
+
+// Q4_K, Q8_0 (int8 kernels) and F32 (fp32 kernels)
+INSTANTIATE_TEST_SUITE_P(Types, HotPath, testing::Values(0, 7, 8));
+
+}  // namespace
+}  // namespace kvilt
