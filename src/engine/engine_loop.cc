@@ -103,6 +103,11 @@ void EngineLoop::cancel_all() {
 }
 
 void EngineLoop::step() {
+  // LongRoPE: an answer that grows beyond the original context has all its keys turned by other angles from then on.
+  const ModelConfig& config = parts_.model->config();
+  scheduler_.restart([&](const Sequence& s) {
+    return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) && !config.is_long(s.prefill_len);
+  });
   scheduler_.admit([this](Sequence& sequence) { return prepare(sequence); });
   std::vector<std::unique_ptr<Sequence>> failed;
   const std::span<StepGroup> groups =
@@ -133,6 +138,10 @@ bool EngineLoop::same_prompt_running(const Sequence& s) const {
 // Finds, places and plans.
 Admission EngineLoop::prepare(Sequence& s) {
   const ModelConfig& config = parts_.model->config();
+  if (config.is_long(static_cast<int64_t>(s.tokens.size()))) {  // what is cached is of the short ones
+    s.without_cache = true;
+    s.request.publish = false;
+  }
   const bool use_cache = parts_.options.cache && !s.without_cache;
   if (use_cache && s.policy->wants_prefix() && same_prompt_running(s)) return Admission::kLater;
   // Pages come free, and content appears, when a prefill or a request ends: until then another look finds the same.
@@ -145,7 +154,7 @@ Admission EngineLoop::prepare(Sequence& s) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
                                {s.policy->wants_prefix(), s.policy->wants_segments()});
   }
-  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes());
+  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes(s.prefill_len));
   for (Placement& placement : found.placements) s.kv->place(std::move(placement), s.policy->wants_realigned());
   found.placements.clear();
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);

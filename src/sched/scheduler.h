@@ -59,6 +59,9 @@ class Scheduler {
   // valid until the next call; a step of decodes allocates nothing.
   std::span<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
 
+  // Running sequences that `which` names give their pages back and start again, in front of the queue.
+  void restart(FunctionRef<bool(const Sequence&)> which);
+
   // Takes a sequence out, wherever it is; null if unknown.
   std::unique_ptr<Sequence> remove(RequestId id);
 
@@ -72,6 +75,7 @@ class Scheduler {
   bool preempt_last(const Sequence* except);
   void choose(MakeRoom make_room);
   std::span<StepGroup> group();
+  void start_again(size_t i);
 
   const SchedulerOptions options_;
   const ModelConfig& config_;
