@@ -63,5 +63,49 @@ TEST(Answer, NeverHalfACharacter) {
   EXPECT_EQ(said.all, "a€b");
 }
 
+// Every split of a text into tokens of one to four bytes says the same.
+TEST(Answer, StopsStraddleTokens) {
+  TokenizerSpec spec;
+  spec.model = "wordlevel";
+  spec.tokens = {"x", "xE", "E", "EN", "END", "N", "ND", "D", "Dy", "y", "Ny", "xEN"};
+  const auto tokenizer = Tokenizer::create(spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  int splits = 0, stopped = 0;
+  const auto walk = [&](auto&& self, const std::string& left, std::vector<int32_t> ids, const char* stop) -> void {
+    if (left.empty()) {
+      Answer answer(tokenizer->get(), {stop});
+      std::string said;
+      for (const int32_t id : ids) {
+        said += answer.push(id);
+        EXPECT_EQ(said.find("E"), std::string::npos) << "a part of the stop was sent";
+        if (answer.stopped()) break;
+      }
+      if (!answer.stopped()) said += answer.finish();
+      ++splits;
+      stopped += answer.stopped();
+      EXPECT_EQ(said, answer.stopped() ? "x" : "xENDy");
+    }
+    for (size_t id = 0; id < spec.tokens.size(); ++id) {
+      if (!left.starts_with(spec.tokens[id])) continue;
+      auto longer = ids;
+      longer.push_back(static_cast<int32_t>(id));
+      self(self, left.substr(spec.tokens[id].size()), longer, stop);
+    }
+  };
+  walk(walk, "xENDy", {}, "END");
+  EXPECT_GE(splits, 10);
+  EXPECT_EQ(stopped, splits);
+  stopped = splits = 0;
+  walk(walk, "xENDy", {}, "ENDyz");  // held to the end, and then said
+  EXPECT_EQ(stopped, 0);
+  EXPECT_GE(splits, 10) << "power check";
+}
+
+TEST(Answer, AStopMayHoldHalfOfWhatFollowsAnother) {
+  EXPECT_EQ(say("a<b><c>", {"<c>", "<b>!"}).all, "a<b>");
+  EXPECT_EQ(say("a<b>!<c>", {"<c>", "<b>!"}).all, "a");
+  EXPECT_EQ(say("1\u20ac2", {"\u20ac"}).all, "1");
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -160,5 +160,84 @@ TEST(Sampler, ATinyTemperatureIsGreedy) {
   EXPECT_EQ(sampler.sample(logits), 2);
 }
 
+// Presence counts a token once, frequency each time; neither counts the prompt.
+TEST(Sampler, FrequencyGrowsWithEveryTime) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.frequency_penalty = 0.06f;  // 9 leads 8 by log(10 / 9) = 0.105: twice is too often
+  const int32_t prompt[] = {9, 9, 9};
+  Sampler sampler(params, 0, prompt);
+  for (const int32_t expected : {9, 9, 8}) {
+    auto logits = ladder(10);
+    EXPECT_EQ(sampler.sample(logits), expected);
+  }
+  params.frequency_penalty = 0;
+  params.presence_penalty = 0.06f;
+  Sampler present(params, 0, prompt);
+  for (const int32_t expected : {9, 9, 9}) {
+    auto logits = ladder(10);
+    EXPECT_EQ(present.sample(logits), expected);
+  }
+}
+
+// Divides what is above zero and multiplies what is below, so that both become less likely.
+TEST(Sampler, RepetitionLowersLogitsOfEitherSign) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.repetition_penalty = 2;
+  const int32_t prompt[] = {0};
+  std::vector<float> above{3, 2, -9}, below{-1, -1.5f, -9};
+  EXPECT_EQ(Sampler(params, 0, prompt).sample(above), 1);
+  EXPECT_EQ(Sampler(params, 0, prompt).sample(below), 1);
+  EXPECT_EQ(above[0], 1.5f);
+  EXPECT_EQ(below[0], -2.f);
+}
+
+TEST(Sampler, ABiasForbidsAndForces) {
+  SamplingParams params;
+  params.logit_bias = {{9, -100.f}, {8, -100.f}};
+  const std::set<int32_t> left = drawn(params, 3000);
+  EXPECT_EQ(left.size(), 8u);
+  EXPECT_FALSE(left.count(9) || left.count(8));
+  params.logit_bias = {{0, 100.f}};  // also past a top-k that would not have kept it
+  params.top_k = 1;
+  EXPECT_EQ(drawn(params, 100), std::set<int32_t>{0});
+}
+
+// Top-p is a share of what top-k kept, and min-p is measured at the temperature.
+TEST(Sampler, FiltersActInOrder) {
+  SamplingParams params;
+  params.top_k = 3;
+  params.top_p = 0.5f;  // 10 + 9 of 27
+  EXPECT_EQ(drawn(params, 2000), (std::set<int32_t>{8, 9}));
+  params = {};
+  params.min_p = 0.75f;
+  params.temperature = 2;  // weights become their square roots: 0.75 of the best is 0.5625 of it before
+  EXPECT_EQ(drawn(params, 4000), (std::set<int32_t>{5, 6, 7, 8, 9}));
+}
+
+// The n-th draw depends on seed and n alone: filters and penalties of other steps do not shift it.
+TEST(Sampler, AForcedTokenTakesNoDraw) {
+  Sampler plain(SamplingParams{}, 3, {}), forced(SamplingParams{}, 3, {});
+  forced.accept(1);
+  for (int i = 0; i < 20; ++i) {
+    auto a = ladder(50), b = ladder(50);
+    EXPECT_EQ(plain.sample(a), forced.sample(b));
+  }
+}
+
+TEST(Sampler, TheBestLogprobsAreInOrderAndTheChosenOneNeedNotBeAmongThem) {
+  std::vector<float> logits{0, 5, 5, -2, 7};
+  const auto lp = Sampler::logprob(logits, 3, 3);
+  EXPECT_EQ(lp.id, 3);
+  ASSERT_EQ(lp.top.size(), 3u);
+  EXPECT_EQ(lp.top[0].first, 4);
+  EXPECT_EQ(lp.top[1].first, 1);  // the lower id of a tie
+  EXPECT_EQ(lp.top[2].first, 2);
+  EXPECT_NEAR(lp.top[0].second - lp.logprob, 9, 1e-5);
+  EXPECT_EQ(Sampler::logprob(logits, 0, 20).top.size(), 5u);  // no more than there are
+  EXPECT_TRUE(Sampler::logprob(logits, 0, 0).top.empty());
+}
+
 }  // namespace
 }  // namespace kvilt

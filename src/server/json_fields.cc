@@ -10,7 +10,7 @@ namespace {
 // Counts what the text would become without building it. Strings are skipped; grammar is the parser's matter.
 std::optional<ApiError> check_size(std::string_view text, const JsonLimits& limits) {
   std::vector<size_t> members;  // commas seen at each open level
-  size_t values = 1;
+  size_t values = 1, look_ups = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
       case '"':
@@ -34,6 +34,11 @@ std::optional<ApiError> check_size(std::string_view text, const JsonLimits& limi
         if (!members.empty() && ++members.back() > limits.members && members.back() < SIZE_MAX / 2) {
           return ApiError{400, fmt::format("an object of the JSON body has more than {} members", limits.members), "",
                           ""};
+        }
+        // Each member of an ordered object is compared with those before it.
+        if (!members.empty() && members.back() < SIZE_MAX / 2) look_ups += members.back();
+        if (look_ups > limits.look_ups) {
+          return ApiError{400, "the JSON body has too many objects with many members", "", ""};
         }
         break;
       default:

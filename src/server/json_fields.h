@@ -19,8 +19,9 @@ using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
   int depth = 64;
-  size_t values = 2'000'000;  // a prompt of a million token ids fits
-  size_t members = 1024;      // of one object
+  size_t values = 2'000'000;     // a prompt of a million token ids fits
+  size_t members = 1024;         // of one object
+  size_t look_ups = 50'000'000;  // comparisons of keys: 0.2 s; bounds the number of large objects
 };
 
 ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits = {});

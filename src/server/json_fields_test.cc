@@ -84,5 +84,19 @@ TEST(FieldsTest, FirstErrorStays) {
   EXPECT_EQ(number, 3);
 }
 
+// A key of an ordered object is compared with all before it: 2.5 s of CPU for a body of 16 MiB.
+TEST(ParseJson, BoundsTheWorkOfManyLargeObjects) {
+  std::string object = "{\"0\":0";
+  for (int i = 1; i < 1000; ++i) object += ",\"" + std::to_string(i) + "\":0";
+  object += "}";
+  std::string some = "[" + object, many = "[" + object;
+  for (int i = 1; i < 50; ++i) some += "," + object;
+  for (int i = 1; i < 150; ++i) many += "," + object;
+  EXPECT_TRUE(parse_json(some + "]").ok());
+  const auto refused = parse_json(many + "]");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("many members"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvilt::server
