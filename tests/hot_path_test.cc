@@ -175,7 +175,7 @@ TEST_P(HotPath, ADecodeStepAllocatesNothingAndTakesNoLock) {
   expect_nothing(run(path_, {}), "16 sequences");
   expect_nothing(run(path_, {.threads = 1}), "one thread");
   expect_nothing(run(path_, {.sequences = 2}), "few tiles of attention: super-blocks are shared out");
-  expect_nothing(run(path_, {.sampling = {.temperature = 0.8f, .top_p = 0.9f, .top_k = 20, .min_p = 0.01f}}),
+  expect_nothing(run(path_, {.sampling = {.temperature = 0.8f, .top_p = 0.9f, .min_p = 0.01f, .top_k = 20}}),
                  "sampled");
 }
 

@@ -76,7 +76,7 @@ TEST(Answer, StopsStraddleTokens) {
       Answer answer(tokenizer->get(), {stop});
       std::string said;
       for (const int32_t id : ids) {
-        said += answer.push(id);
+        answer.push(id, said);
         EXPECT_EQ(said.find("E"), std::string::npos) << "a part of the stop was sent";
         if (answer.stopped()) break;
       }
