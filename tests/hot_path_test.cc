@@ -70,6 +70,7 @@ class Sink : public TokenSink {
  public:
   explicit Sink(std::function<void()> at_token) : at_token_(std::move(at_token)) {}
   void on_tokens(const TokenDelta& delta) override {
+    if (delta.ids.empty()) return;  // the rest of the text, at the end
     ++seen;
     at_token_();
   }
@@ -112,19 +113,19 @@ Steady run(const std::string& path, const Setting& setting) {
   std::vector<std::shared_ptr<Sink>> sinks;
   Steady out;
   Counts last;
-  bool steady_before = false;
+  int steady_steps = 0;        // the first may grow what later ones reuse
   const auto at_token = [&] {  // of the first sequence, on the engine thread
-    const auto decodes = [](const auto& sink) { return sink->seen >= 2 && !sink->done; };
+    const auto decodes = [](const auto& sink) { return sink->seen >= 2 && sink->seen < kTokens; };
     const bool steady = std::all_of(sinks.begin() + 1, sinks.end(), decodes);
     const Counts counts = now();
-    if (steady && steady_before) {
+    if (steady && steady_steps > 1 && sinks[0]->seen < kTokens - 2) {  // before the ends, which publish
       ++out.steps;
       out.sum.allocations += counts.allocations - last.allocations;
       out.sum.locks += counts.locks - last.locks;
     }
     last = counts;
     setting.disturb();
-    steady_before = steady;
+    steady_steps = steady ? steady_steps + 1 : 0;
   };
   // The engine thread waits inside a first answer until all are in the queue, so that they decode together.
   std::atomic<bool> reached = false, go = false;

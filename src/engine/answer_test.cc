@@ -67,6 +67,7 @@ TEST(Answer, NeverHalfACharacter) {
 TEST(Answer, StopsStraddleTokens) {
   TokenizerSpec spec;
   spec.model = "wordlevel";
+  spec.unknown = 0;
   spec.tokens = {"x", "xE", "E", "EN", "END", "N", "ND", "D", "Dy", "y", "Ny", "xEN"};
   const auto tokenizer = Tokenizer::create(spec);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;

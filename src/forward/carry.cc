@@ -39,18 +39,18 @@ void CarryPass::load(const FreshRows& rows, int32_t pos, float* k, float* v) con
   for (int g = 0; g < shape.G; ++g, k += shape.E, v += shape.E) {
     decode_kv_row(shape.dtype, shape.E, placed.pages->k(rows.layer, g, placed.slot), k);
     decode_kv_row(shape.dtype, shape.E, placed.pages->v(rows.layer, g, placed.slot), v);
-    if (placed.rotation) turn(model_.config().ropes().at(rows.layer), placed.rotation, false, k);
+    if (placed.rotation) turn(rows.kv->ropes().at(rows.layer), placed.rotation, false, k);
   }
 }
 
 // cos and sin of positions, computed once each.
-void CarryPass::need_angles(int layer, std::span<const int32_t> positions) {
-  const LayerRopes ropes = model_.config().ropes();
-  auto& table = angles_[ropes.kind(layer)];
+void CarryPass::need_angles(const FreshRows& rows, std::span<const int32_t> positions) {
+  const LayerRopes ropes = rows.kv->ropes();
+  auto& table = angles_[ropes.kind(rows.layer)];
   for (const int32_t pos : positions) {
     if (static_cast<size_t>(pos) >= table.size()) table.resize(static_cast<size_t>(pos) + 1);
     std::vector<float>& out = table[static_cast<size_t>(pos)];
-    if (out.empty()) out = rotation(ropes.at(layer), pos);
+    if (out.empty()) out = rotation(ropes.at(rows.layer), pos);
   }
 }
 
@@ -59,8 +59,8 @@ void CarryPass::compare(const FreshRows& rows, Changes& out) {
   const int64_t n = static_cast<int64_t>(rows.pos.size()), width = int64_t{shape.G} * shape.E;
   const Mat<float> k = out.k.reshape(n, width), v = out.v.reshape(n, width);
   out.placed.assign(static_cast<size_t>(n), 0);
-  need_angles(rows.layer, rows.pos);
-  const LayerRopes ropes = model_.config().ropes();
+  need_angles(rows, rows.pos);
+  const LayerRopes ropes = rows.kv->ropes();
   const RopeConfig& rope = ropes.at(rows.layer);
   const auto& table = angles_[ropes.kind(rows.layer)];
   pool_.parallel_for(n, [&](int64_t r, int) {
@@ -105,7 +105,7 @@ double CarryPass::carry(const Carry& carry, const Runs& written, const FreshRows
     const auto m = static_cast<double>(group.weights.targets.size());
     flops += 4.0 * m * static_cast<double>(sources.size()) * shape.G * shape.E;
     bytes += 4.0 * m * static_cast<double>(shape.G * shape.row_bytes());
-    need_angles(rows.layer, group.weights.targets);
+    need_angles(rows, group.weights.targets);
     groups.push_back(std::move(group));
   }
   pool_.parallel_for(static_cast<int64_t>(groups.size()),
@@ -118,7 +118,7 @@ void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& ro
   const auto n = static_cast<int64_t>(group.rows.size()), m = static_cast<int64_t>(group.weights.targets.size());
   const int64_t width = int64_t{shape.G} * shape.E;
   std::vector<float> change(static_cast<size_t>(n * 2 * width)), sum(static_cast<size_t>(m * 2 * width));
-  const LayerRopes ropes = model_.config().ropes();
+  const LayerRopes ropes = rows.kv->ropes();
   const RopeConfig& rope = ropes.at(rows.layer);
   const auto& table = angles_[ropes.kind(rows.layer)];
   const bool changes_here = rows.layer >= carry.layer_begin;

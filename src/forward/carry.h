@@ -43,7 +43,7 @@ class CarryPass {
   struct Group;
   void mend(const Group& group, const Carry& carry, const FreshRows& rows, const Changes& changes) const;
   void load(const FreshRows& rows, int32_t pos, float* k, float* v) const;
-  void need_angles(int layer, std::span<const int32_t> positions);
+  void need_angles(const FreshRows& rows, std::span<const int32_t> positions);
 
   const PreparedModel& model_;
   ThreadPool& pool_;
