@@ -131,15 +131,18 @@ std::string name_of(const testing::TestParamInfo<std::tuple<std::string, std::st
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Realign,
-    testing::Combine(testing::Values("tests/data/fixtures/llama", "tests/data/fixtures/llama-linear",
-                                     "tests/data/fixtures/llama-llama3", "tests/data/fixtures/llama-yarn",
-                                     "tests/data/fixtures/qwen2", "tests/data/fixtures/qwen3",
-                                     "tests/data/models/stories260K/derived-stories260K-F32.gguf",
-                                     "tests/data/models/probe-1M"),
-                     testing::Values("reference", "auto")),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(All, Realign,
+                         testing::Combine(testing::Values("tests/data/fixtures/llama",
+                                                          "tests/data/fixtures/llama-linear",
+                                                          "tests/data/fixtures/llama-llama3",
+                                                          "tests/data/fixtures/llama-yarn", "tests/data/fixtures/qwen2",
+                                                          "tests/data/fixtures/qwen3", "tests/data/fixtures/phi3",
+                                                          "tests/data/fixtures/gemma3",         // layer 0 is local
+                                                          "tests/data/fixtures/gemma3-nested",  // layer 0 is global
+                                                          "tests/data/models/stories260K/derived-stories260K-F32.gguf",
+                                                          "tests/data/models/probe-1M"),
+                                          testing::Values("reference", "auto")),
+                         name_of);
 
 }  // namespace
 }  // namespace kvilt

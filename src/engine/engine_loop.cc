@@ -95,6 +95,11 @@ void EngineLoop::cancel_all() {
 }
 
 void EngineLoop::step() {
+  // LongRoPE: an answer that grows beyond the original context has all its keys turned by other angles from then on.
+  const ModelConfig& config = parts_.model->config();
+  scheduler_.restart([&](const Sequence& s) {
+    return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) && !config.is_long(s.prefill_len);
+  });
   scheduler_.admit([this](Sequence& sequence) { return prepare(sequence); });
   std::vector<std::unique_ptr<Sequence>> failed;
   auto groups = scheduler_.next_step([this](int64_t pages) { return parts_.cache->make_room(pages); }, failed);
@@ -112,6 +117,10 @@ void EngineLoop::step() {
 // Finds, places and plans. False: it waits (for pages, or for the same prompt that another request is computing now).
 bool EngineLoop::prepare(Sequence& s) {
   const ModelConfig& config = parts_.model->config();
+  if (config.is_long(static_cast<int64_t>(s.tokens.size()))) {  // what is cached is of the short ones
+    s.without_cache = true;
+    s.request.publish = false;
+  }
   const bool use_cache = parts_.options.cache && !s.without_cache;
   if (use_cache && s.policy->wants_prefix()) {
     for (const auto& other : scheduler_.running()) {
@@ -126,7 +135,7 @@ bool EngineLoop::prepare(Sequence& s) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
                                {s.policy->wants_prefix(), s.policy->wants_segments()});
   }
-  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes());
+  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes(s.prefill_len));
   for (Placement& placement : found.placements) s.kv->place(std::move(placement), s.policy->wants_realigned());
   found.placements.clear();
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);

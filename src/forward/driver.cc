@@ -224,6 +224,19 @@ void Driver::add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last
   });
 }
 
+// Turns x by the RoPE of each row's sequence: one for all, but LongRoPE has another for long sequences.
+void Driver::turn(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x) {
+  for (size_t first = 0, last = 0; first < chunks.size(); first = last) {
+    const RopeConfig& rope = chunks[first].kv->ropes().at(l);
+    while (last < chunks.size() && &chunks[last].kv->ropes().at(l) == &rope) ++last;
+    const int64_t begin = rows.first[first], count = rows.first[last] - begin;
+    if (count == 0) continue;
+    const Mat<float> part(x.row(begin), count, x.cols, x.stride);
+    const std::span<const int32_t> pos(rows.pos.data() + begin, static_cast<size_t>(count));
+    model_.backend().rope(part, model_.config().E, pos, rope, pool_);
+  }
+}
+
 // q of `query` rows (turned by RoPE) into s.q; k and v of `write` rows into the page tables.
 void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query) {
   Scratch& s = *scratch_;
@@ -244,9 +257,8 @@ void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Ro
     backend.head_norm(q, c.E, w.q_norm.data(), c.rms_eps, pool_);
     backend.head_norm(k, c.E, w.k_norm.data(), c.rms_eps, pool_);
   }
-  const RopeConfig& rope = c.ropes().at(l);
-  backend.rope(q, c.E, query.pos, rope, pool_);
-  backend.rope(k, c.E, write.pos, rope, pool_);
+  turn(chunks, l, query, q);
+  turn(chunks, l, write, k);
   for (size_t i = 0; i < chunks.size(); ++i) {
     const std::span<const int32_t> pos(write.pos.data() + write.first[i], static_cast<size_t>(write.size(i)));
     store(chunks[i], {chunks[i].kv, l, pos, k.slice_rows(write.first[i], write.first[i + 1]),

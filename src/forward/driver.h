@@ -71,6 +71,7 @@ class Driver {
   void layer(std::span<Chunk> chunks, int l);
   void cut(std::span<Chunk> chunks, int l);
   void project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query);
+  void turn(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
   void attend(std::span<Chunk> chunks, int l, const Rows& query, bool with_probes);
   void probe(std::span<Chunk> chunks, int l, const Rows& query);
   void look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTask> heads, std::vector<double>& score);

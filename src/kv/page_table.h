@@ -107,6 +107,7 @@ class PageTable {
   // go on growing.
   std::shared_ptr<KvRun> publish(RunId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
 
+  const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
   const KvShape& shape() const { return store_.shape(); }
 

@@ -38,13 +38,18 @@ struct ModelConfig {
   float final_softcap = 0;      // c: logits become c tanh(logits / c); 0: none
   ExpertConfig experts;
   RopeConfig rope;
+  RopeConfig long_rope;               // LongRoPE: of sequences of more than long_above positions
+  int long_above = 0;                 // 0: no other RoPE for long ones
   RopeConfig local_rope;              // gemma3: of the layers that local_layers names
   std::vector<uint8_t> local_layers;  // per layer, 1: local_rope; empty: rope everywhere
   std::string bos_token, eos_token;   // texts, for templates
   std::vector<int32_t> eos_ids;       // ids that end a generation, as the files say
   bool add_bos = false;
 
-  LayerRopes ropes() const {  // a view of this config
+  bool is_long(int64_t positions) const { return long_above > 0 && positions > long_above; }
+  // For a sequence of so many positions. A view of this config.
+  LayerRopes ropes(int64_t positions = 0) const {
+    if (is_long(positions)) return long_rope;
     return local_layers.empty() ? LayerRopes(rope) : LayerRopes(rope, local_rope, local_layers.data());
   }
   bool sparse(int layer) const { return experts.count > 0 && experts.sparse[static_cast<size_t>(layer)] != 0; }

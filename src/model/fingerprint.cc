@@ -46,6 +46,7 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
   add_rope(hash, config.rope);
   for (const uint8_t local : config.local_layers) add_value(hash, local);
   if (!config.local_layers.empty()) add_rope(hash, config.local_rope);
+  if (config.long_above > 0) add_rope(hash, config.long_rope);
 }
 
 void add_contents(KeyedHash& hash, const std::byte* data, size_t size) {

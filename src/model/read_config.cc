@@ -51,6 +51,7 @@ constexpr Architecture kArchitectures[] = {
     {"qwen2", RopePairs::kHalves, false, true, WindowRule::kByLayer},
     {"qwen3", RopePairs::kHalves, true, false, WindowRule::kByLayer},
     {"qwen3_moe", RopePairs::kHalves, true, false, WindowRule::kAllByFlag, ExpertRule::kQwen3Moe, "qwen3moe"},
+    {"phi3", RopePairs::kHalves, false, false, WindowRule::kAllIfNamed},
     {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
 };
 
@@ -160,6 +161,21 @@ const nlohmann::json& hf_rope_object(Fields& fields, const nlohmann::json& confi
   return object_of(fields, config, kKeys);
 }
 
+// Sequences beyond the original context turn by the long factors, at every position; without them there are none.
+void set_long(const RopeSettings& s, ModelConfig& model) {
+  const double longest = std::min<double>(model.context, s.original_context);
+  if (s.long_divisors.empty()) {
+    model.context = static_cast<int>(longest);
+  } else if (longest < model.context) {
+    model.long_above = static_cast<int>(longest);
+  }
+}
+
+RopeSettings for_long(RopeSettings s) {
+  s.divisors = s.long_divisors;
+  return s;
+}
+
 // theta: where the object names none.
 RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta, ModelConfig& model) {
   Fields rope(object, fields.where() + ": RoPE settings");
@@ -174,6 +190,7 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta,
   } else {
     fields.fail(error(Code::kUnsupported, "{}: RoPE type '{}'", fields.where(), printable(kind)));
   }
+  if (model.arch == "phi3" && s.scaling == RopeScaling::kYarn) s.scaling = RopeScaling::kLongRope;  // an older name
   if (object.contains("mrope_section")) {
     fields.fail(error(Code::kUnsupported, "{}: multi-dimensional RoPE (mrope_section)", fields.where()));
   }
@@ -191,8 +208,8 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta,
   if (s.scaling == RopeScaling::kLongRope) {
     s.divisors = number_list(object, "short_factor");
     if (s.divisors.empty()) fields.fail(error(Code::kCorrupt, "{}: LongRoPE without short_factor", fields.where()));
-    // Beyond it the long factors would hold, at every position: see RopeConfig::length_dependent.
-    model.context = static_cast<int>(std::min<double>(model.context, s.original_context));
+    s.long_divisors = number_list(object, "long_factor");
+    set_long(s, model);
   }
   if (!rope.status().ok()) fields.fail(rope.status().error());
   return s;
@@ -234,13 +251,16 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
     s.attention_factor = attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1);
   }
   s.divisors = gguf_divisors(fields, gguf, "rope_freqs.weight");
+  // Files of phi3 name no kind of scaling: the factors' tensors say it.
+  if (gguf.tensors.find("rope_factors_short.weight")) s.scaling = RopeScaling::kLongRope;
   if (s.scaling == RopeScaling::kLongRope) {
     s.divisors = gguf_divisors(fields, gguf, "rope_factors_short.weight");
     if (s.divisors.empty())
       fields.fail(error(Code::kCorrupt, "{}: LongRoPE without rope_factors_short.weight", fields.where()));
+    s.long_divisors = gguf_divisors(fields, gguf, "rope_factors_long.weight");
     if (attention != 1) s.attention_factor = attention;
     s.factor = model.context / s.original_context;
-    model.context = static_cast<int>(std::min<double>(model.context, s.original_context));
+    set_long(s, model);
   }
   return s;
 }
@@ -344,13 +364,13 @@ void read_gguf_gemma3(Fields& fields, ModelConfig& model) {
   if (window > 0) set_local_layers(model, every_nth_is_global(model.L, period), window);
 }
 
-// llama files (mistral is one of them) may name one window for all layers; whatever else names one is not known here.
+// Files of llama (mistral is one of them) and phi3 may name one window for all layers; whatever else names one is not known here.
 std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
   const int64_t window = fields.integer_or("attention.sliding_window", 0, 0, kMaxContext);
   if (window == 0) return {};
-  if (arch != "llama" || fields.has("attention.sliding_window_pattern")) {
+  if ((arch != "llama" && arch != "phi3") || fields.has("attention.sliding_window_pattern")) {
     fields.fail(error(Code::kUnsupported,
-                      "{}: '{}.attention.sliding_window' is set; known are windows of all layers of llama",
+                      "{}: '{}.attention.sliding_window' is set; known are windows of all layers of llama and phi3",
                       fields.where(), arch));
   }
   return std::vector<int>(static_cast<size_t>(L), static_cast<int>(window));
@@ -402,6 +422,9 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));
   KVILT_ASSIGN(model.rope, make_rope(rope, where));
+  if (model.long_above > 0) {
+    KVILT_ASSIGN(model.long_rope, make_rope(for_long(rope), where));
+  }
   if (gemma3) {
     KVILT_ASSIGN(model.local_rope, make_rope(local, where));
   }
@@ -458,6 +481,9 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));
   KVILT_ASSIGN(model.rope, make_rope(rope, where));
+  if (model.long_above > 0) {
+    KVILT_ASSIGN(model.long_rope, make_rope(for_long(rope), where));
+  }
   if (gemma3) {
     KVILT_ASSIGN(model.local_rope, make_rope(local, where));
   }

@@ -270,6 +270,45 @@ TEST(GgufModel, Gemma3HasLocalLayersWithARopeOfTheirOwn) {
   expect_refused(without, Code::kCorrupt, "post_attention_norm");
 }
 
+TEST(GgufModel, Phi3IsFusedAndItsFactorsAreTensors) {
+  for (const auto& type : {kTinyTypes[0], kTinyTypes[8]}) {  // F32 and Q4_K: parts begin at whole rows
+    TinyGguf tiny;
+    tiny.arch = "phi3";
+    tiny.type = type.id;
+    tiny.dtype = type.dtype;
+    tiny.fused = tiny.head = true;
+    std::string factors(32 * 4, '\0');
+    for (int i = 0; i < 32; ++i) {
+      const float x = 2;
+      std::memcpy(factors.data() + 4 * i, &x, 4);
+    }
+    tiny.metadata = [](GgufBytes& b) {
+      b.u32("phi3.attention.sliding_window", 9).u32("phi3.rope.scaling.original_context_length", 16);
+      b.f32("phi3.rope.scaling.attn_factor", 1.25f);
+    };
+    tiny.tensors = [&](GgufBytes& out) {
+      out.tensor("rope_factors_short.weight", {32}, 0, factors).tensor("rope_factors_long.weight", {32}, 0, factors);
+    };
+    const auto model = open_tiny(tiny);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    const ModelConfig& c = (*model)->config;
+    EXPECT_EQ(c.window, std::vector<int>({9, 9}));
+    EXPECT_TRUE(c.rope.length_dependent);
+    EXPECT_EQ(c.long_above, 16);
+    EXPECT_EQ(c.context, 64);
+    EXPECT_EQ(c.rope.magnitude, 1.25);
+    const LayerWeights& layer = (*model)->weights.layers[1];
+    EXPECT_EQ(layer.q.w.rows, 256);
+    EXPECT_EQ(layer.v.w.rows, 128);
+    EXPECT_EQ(layer.k.w.data, layer.q.w.data + 256 * layer.q.w.row_bytes());
+    EXPECT_EQ(layer.v.w.data, layer.k.w.data + 128 * layer.q.w.row_bytes());
+    EXPECT_EQ(layer.up.w.data, layer.gate.w.data + 256 * layer.gate.w.row_bytes());
+  }
+  TinyGguf tiny;  // one part without the other: the message names what is missing
+  tiny.keep = [](const std::string& name, auto&, auto&) { return name != "blk.1.ffn_gate.weight"; };
+  expect_refused(tiny, Code::kCorrupt, "tensor 'blk.1.ffn_gate.weight' is missing");
+}
+
 TEST(GgufModel, YarnEqualsHuggingFaces) {
   TinyGguf tiny;
   tiny.metadata = [](GgufBytes& b) {
@@ -365,6 +404,9 @@ TEST(HfConfig, WindowsPerLayer) {
   EXPECT_EQ(read("mistral", nlohmann::json::object()), Windows({4096, 4096, 4096}));
   EXPECT_EQ(read("mistral", {{"sliding_window", 16}, {"layer_types", mixed}}), Windows({-2}));
   EXPECT_EQ(read("mistral", {{"sliding_window", 0}}), Windows({-3}));
+  EXPECT_EQ(read("phi3", {{"sliding_window", 16}}), Windows({16, 16, 16}));
+  EXPECT_EQ(read("phi3", {{"sliding_window", nullptr}}), Windows());
+  EXPECT_EQ(read("phi3", nlohmann::json::object()), Windows());
   EXPECT_EQ(read("llama", {{"sliding_window", 16}}), Windows());
   EXPECT_EQ(read("llama", {{"sliding_window", 16}, {"use_sliding_window", true}}), Windows({-2}));
   EXPECT_EQ(read("qwen2", {{"sliding_window", 16}}), Windows());

@@ -27,7 +27,8 @@ struct RopeSettings {
   double beta_fast = 32, beta_slow = 1;                            // YaRN
   bool truncate = true;                                            // YaRN: whole dimensions as borders of the ramp
   std::optional<double> attention_factor, mscale, mscale_all_dim;  // YaRN, LongRoPE
-  std::vector<double> divisors;  // per pair: llama3's as stored in a GGUF, LongRoPE's short factors; empty: none
+  std::vector<double> divisors;       // per pair: llama3's as stored in a GGUF, LongRoPE's short factors; empty: none
+  std::vector<double> long_divisors;  // LongRoPE's, for sequences beyond the original context; empty: none
 };
 
 // The names that config.json and GGUF use; nothing for one that this build does not know.

@@ -56,17 +56,35 @@ TEST(Rope, PartialRotaryTurnsTheFirstElementsOnly) {
   }
 }
 
-TEST(Rope, LengthDependentKindsKeepTheContextWhereTheAnglesHold) {
-  std::vector<double> factors(32, 1.5);
-  const auto read = read_hf_config(whole_config({{"rope_scaling",
-                                                  {{"rope_type", "longrope"},
-                                                   {"short_factor", factors},
-                                                   {"long_factor", factors},
-                                                   {"original_max_position_embeddings", 1024}}}}),
-                                   "config.json");
+// LongRoPE: a sequence beyond the original context turns by the long factors; without them there is no such sequence.
+TEST(Rope, LongSequencesHaveAnglesOfTheirOwn) {
+  nlohmann::json scaling = {{"rope_type", "longrope"},
+                            {"short_factor", std::vector<double>(32, 1.5)},
+                            {"long_factor", std::vector<double>(32, 4)},
+                            {"original_max_position_embeddings", 1024}};
+  const auto read = read_hf_config(whole_config({{"rope_scaling", scaling}}), "config.json");
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_TRUE(read->config.rope.length_dependent);
-  EXPECT_EQ(read->config.context, 1024);
+  const ModelConfig& c = read->config;
+  EXPECT_TRUE(c.rope.length_dependent && c.long_rope.length_dependent);
+  EXPECT_EQ(c.context, 8192);
+  EXPECT_EQ(&c.ropes(1024).at(0), &c.rope);
+  EXPECT_EQ(&c.ropes(1025).at(0), &c.long_rope);
+  EXPECT_NEAR(c.rope.inv_freq[1], std::pow(10000, -1.0 / 32) / 1.5, 1e-12);
+  EXPECT_NEAR(c.long_rope.inv_freq[1], std::pow(10000, -1.0 / 32) / 4, 1e-12);
+  EXPECT_EQ(c.long_rope.magnitude, c.rope.magnitude);
+  EXPECT_NEAR(c.rope.magnitude, std::sqrt(1 + std::log(8.0) / std::log(1024.0)), 1e-12);
+  scaling.erase("long_factor");
+  const auto without = read_hf_config(whole_config({{"rope_scaling", scaling}}), "config.json");
+  ASSERT_TRUE(without.ok()) << without.error().message;
+  EXPECT_EQ(without->config.context, 1024);
+  EXPECT_EQ(without->config.long_above, 0);
+  // phi3's older names of it.
+  for (const char* name : {"su", "yarn"}) {
+    scaling["rope_type"] = name;
+    const auto phi = read_hf_config(whole_config({{"rope_scaling", scaling}, {"model_type", "phi3"}}), "config.json");
+    ASSERT_TRUE(phi.ok()) << phi.error().message;
+    EXPECT_EQ(phi->config.rope.inv_freq, c.rope.inv_freq);
+  }
 }
 
 TEST(Rope, RefusesSettingsThatContradictThemselves) {
@@ -87,6 +105,12 @@ TEST(Rope, RefusesSettingsThatContradictThemselves) {
       {{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 1}}, Code::kCorrupt, "original"},
       {{{"rope_type", "longrope"}}, Code::kCorrupt, "short_factor"},
       {{{"rope_type", "longrope"}, {"short_factor", {1, 2}}}, Code::kCorrupt, "factor"},
+      {{{"rope_type", "longrope"},
+        {"short_factor", std::vector<double>(32, 1)},
+        {"long_factor", {1, 2}},
+        {"original_max_position_embeddings", 99}},
+       Code::kCorrupt,
+       "factor"},
       {{{"rope_type", "longrope"},
         {"short_factor", std::vector<double>(32, 0)},
         {"original_max_position_embeddings", 99}},

@@ -1,5 +1,6 @@
 #include "model/tensor_table.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -101,6 +102,21 @@ constexpr std::string_view kUnknownParts[] = {"ffn_gate_inp.bias",
                                               "ffn_gate_shexp.weight",
                                               "mlp.shared_expert.gate_proj.weight",
                                               "mlp.gate.e_score_correction_bias"};
+// Several linear layers in one tensor, their rows one after the other (phi3).
+struct FusedRow {
+  Names names;
+  std::array<LinearWeights LayerWeights::*, 3> parts;  // null: no more
+  bool or_alone = false;                               // GGUF: a layer that is not fused has the name as well
+};
+constexpr FusedRow kFused[] = {
+    {{"attn_qkv", "self_attn.qkv_proj"}, {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v}},
+    {{"ffn_up", "mlp.gate_up_proj"}, {&LayerWeights::gate, &LayerWeights::up, nullptr}, true},
+};
+
+const LinearRow& row_of(LinearWeights LayerWeights::*member) {
+  return *std::find_if(std::begin(kLinears), std::end(kLinears),
+                       [&](const LinearRow& row) { return row.member == member; });
+}
 
 class Binder {
  public:
@@ -129,8 +145,11 @@ class Binder {
     }
     const bool sparse = request_.config.sparse(l);
     if (sparse) experts(prefix, layer);
+    for (const FusedRow& row : kFused) {
+      if (!sparse || row_of(row.parts[0]).bias != &BiasRule::mlp) take_fused(row, prefix, layer);
+    }
     for (const LinearRow& row : kLinears) {
-      if (sparse && row.bias == &BiasRule::mlp) continue;
+      if ((sparse && row.bias == &BiasRule::mlp) || (layer.*row.member).w) continue;
       const std::string name = prefix + std::string(row.names[style_]);
       LinearWeights& linear = layer.*row.member;
       linear.w = take(name + ".weight", row.rows, row.cols, true);
@@ -178,8 +197,39 @@ class Binder {
     }
   }
 
+  // Fused is what stands in the fused tensor's place while the first part has no tensor of its own.
+  void take_fused(const FusedRow& fused, const std::string& prefix, LayerWeights& layer) {
+    const std::string name = prefix + std::string(fused.names[style_]);
+    const LinearRow& first = row_of(fused.parts[0]);
+    if (request_.table.find(prefix + std::string(first.names[style_]) + ".weight") != nullptr) return;
+    int64_t rows = 0;
+    for (const auto part : fused.parts) rows += part ? size_of(row_of(part).rows, request_.config) : 0;
+    const StoredTensor* stored = request_.table.find(name + ".weight");
+    if (stored == nullptr || (fused.or_alone && stored->rows != rows)) return;
+    const Tensor whole = take(name + ".weight", rows, size_of(first.cols, request_.config), true);
+    const Tensor bias = take(name + ".bias", 1, rows, false);
+    if (bias && bias.dtype != DType::kF32) {
+      status_ = error(Code::kUnsupported, "{}: tensor '{}.bias' is not F32", request_.file, name);
+    }
+    if (!status_.ok()) return;
+    int64_t from = 0;
+    for (const auto part : fused.parts) {
+      if (!part) continue;
+      const int64_t count = size_of(row_of(part).rows, request_.config);
+      LinearWeights& linear = layer.*part;
+      linear.w = {whole.data + static_cast<size_t>(from) * whole.row_bytes(), whole.dtype, count, whole.cols};
+      if (bias) linear.bias = {bias.data + static_cast<size_t>(from) * sizeof(float), bias.dtype, 1, count};
+      from += count;
+    }
+  }
+
   // of_experts: as many of them in one tensor as there are experts.
   Tensor take(const std::string& name, Dim rows_dim, Dim cols_dim, bool required, bool of_experts = false) {
+    const int64_t rows = size_of(rows_dim, request_.config) * (of_experts ? request_.config.experts.count : 1);
+    return take(name, rows, size_of(cols_dim, request_.config), required);
+  }
+
+  Tensor take(const std::string& name, int64_t rows, int64_t cols, bool required) {
     if (!status_.ok()) return {};
     const StoredTensor* stored = request_.table.find(name);
     if (!stored) {
@@ -189,8 +239,6 @@ class Binder {
       }
       return {};
     }
-    const int64_t rows = size_of(rows_dim, request_.config) * (of_experts ? request_.config.experts.count : 1),
-                  cols = size_of(cols_dim, request_.config);
     if (stored->rows != rows || stored->cols != cols) {
       status_ = error(Code::kCorrupt, "{}: tensor '{}' is {} x {}; the configuration says {} x {} (rows x columns)",
                       request_.file, name, stored->rows, stored->cols, rows, cols);

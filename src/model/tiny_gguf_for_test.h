@@ -16,7 +16,7 @@ struct TinyGguf {
   uint32_t type = 0;  // GGML's number, of the matrices
   DType dtype = DType::kF32;
   uint32_t D = 256, H = 4, G = 2, E = 64, F = 256, L = 2, V = 40;
-  bool qkv_bias = false, qk_norm = false, head = false, post_norms = false;
+  bool qkv_bias = false, qk_norm = false, head = false, post_norms = false, fused = false;
   std::function<void(GgufBytes&)> metadata = [](GgufBytes&) {};  // more of it
   std::function<bool(const std::string& name)> keep_key = [](const std::string&) { return true; };
   std::function<bool(const std::string& name, std::vector<uint64_t>& dims, uint32_t& type)> keep =
@@ -59,7 +59,12 @@ struct TinyGguf {
       std::vector<uint64_t> dims;
     } matrices[] = {{"attn_q", {D, H * E}}, {"attn_k", {D, G * E}}, {"attn_v", {D, G * E}}, {"attn_output", {H * E, D}},
                     {"ffn_gate", {D, F}},   {"ffn_up", {D, F}},     {"ffn_down", {F, D}}};
-    for (const auto& m : matrices) add(out, p + m.name + ".weight", m.dims, type, dtype);
+    for (const auto& m : matrices) {
+      const std::string name = m.name;
+      if (fused && (name == "attn_q" || name == "attn_k" || name == "attn_v" || name.starts_with("ffn_gate"))) continue;
+      add(out, p + name + ".weight", fused && name == "ffn_up" ? std::vector<uint64_t>{D, 2 * F} : m.dims, type, dtype);
+    }
+    if (fused) add(out, p + "attn_qkv.weight", {D, (H + 2 * G) * E}, type, dtype);
     for (const char* norm : {"attn_norm", "ffn_norm"}) add(out, p + norm + ".weight", {D}, 0, DType::kF32);
     if (qk_norm) {
       for (const char* norm : {"attn_q_norm", "attn_k_norm"}) add(out, p + norm + ".weight", {E}, 0, DType::kF32);

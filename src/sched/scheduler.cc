@@ -44,18 +44,28 @@ bool Scheduler::add_slots(Sequence& sequence, MakeRoom make_room) {
   return true;
 }
 
+void Scheduler::start_again(size_t i) {
+  Sequence& sequence = *running_[i];
+  sequence.kv.reset();
+  sequence.prefill.reset();
+  sequence.slots_ready = false;
+  sequence.hidden = {};
+  sequence.published.clear();
+  waiting_.push_front(std::move(running_[i]));
+  running_.erase(running_.begin() + static_cast<int64_t>(i));
+}
+
+void Scheduler::restart(FunctionRef<bool(const Sequence&)> which) {
+  for (size_t i = running_.size(); i-- > 0;) {
+    if (which(*running_[i])) start_again(i);
+  }
+}
+
 // The sequence that came last gives its pages back and starts again later, in front of the queue.
 bool Scheduler::preempt_last(const Sequence* except) {
   for (size_t i = running_.size(); i-- > 0;) {
     if (running_[i].get() == except) continue;
-    Sequence& victim = *running_[i];
-    victim.kv.reset();
-    victim.prefill.reset();
-    victim.slots_ready = false;
-    victim.hidden = {};
-    victim.published.clear();
-    waiting_.push_front(std::move(running_[i]));
-    running_.erase(running_.begin() + static_cast<int64_t>(i));
+    start_again(i);
     ++preemptions_;
     return true;
   }

@@ -52,6 +52,9 @@ class Scheduler {
   // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on.
   std::vector<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
 
+  // Running sequences that `which` names give their pages back and start again, in front of the queue.
+  void restart(FunctionRef<bool(const Sequence&)> which);
+
   // Takes a sequence out, wherever it is; null if unknown.
   std::unique_ptr<Sequence> remove(RequestId id);
 
@@ -63,6 +66,7 @@ class Scheduler {
  private:
   bool add_slots(Sequence& sequence, MakeRoom make_room);
   bool preempt_last(const Sequence* except);
+  void start_again(size_t i);
   std::vector<StepItem> choose(MakeRoom make_room);
 
   const SchedulerOptions options_;
