@@ -76,6 +76,7 @@ TEST_P(Architectures, ChunkedIsWholeAndBatchedIsAlone) {
 
 TEST_P(Architectures, AnExactPrefixIsExact) {
   auto one = engine();
+  if (!one->info().reuse) GTEST_SKIP() << "LongRope shows it below";
   const Outcome full = ask(*one, request(join({known, question})));
   ask(*one, request_of(known, "full", 0));
   const Outcome hit = ask(*one, request(join({known, question}), "prefix"));
@@ -85,6 +86,7 @@ TEST_P(Architectures, AnExactPrefixIsExact) {
 
 TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
   auto one = engine(50);
+  if (!one->info().reuse) GTEST_SKIP() << one->info().reuse_refused;
   ask(*one, request_of(known, "full", 0));
   const Outcome full = ask(*one, request(asked)), naive = ask(*one, request(asked, "naive"));
   EXPECT_EQ(naive.usage().reused, static_cast<int>(a.size() + b.size()));
@@ -107,10 +109,49 @@ TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
 
 TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
   auto zero = engine(), copy = engine(512, "copy");
+  if (!zero->info().reuse) GTEST_SKIP() << zero->info().reuse_refused;
   for (Engine* each : {zero.get(), copy.get()}) ask(*each, request_of(known, "full", 0));
   const Outcome x = ask(*zero, request(asked, "naive")), y = ask(*copy, request(asked, "naive"));
   EXPECT_EQ(x.usage().reused, y.usage().reused);
   EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 1e-3);
+}
+
+// Angles that depend on the length: segments are refused with the reason, and a prefix is found on its own side of the
+// original context alone (128 here).
+TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
+  const auto open = [] {
+    EngineOptions options;
+    options.model = "tests/data/fixtures/phi3-longrope";
+    options.kv_bytes = int64_t{16} << 20;
+    return open_for_test(options);
+  };
+  const auto ask_for = [](Engine& engine, const std::vector<int32_t>& ids, int answer) {
+    return ask(engine, request_of(ids, "prefix", answer));
+  };
+  auto one = open(), fresh = open();
+  EXPECT_FALSE(one->info().reuse);
+  const auto refused = one->submit(request_of(known, "naive", 1), std::make_shared<CollectingSink>());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("length of the prompt"), std::string::npos) << refused.error().message;
+
+  const auto start = text(60, 7), within = join({start, text(20, 8)}), beyond = join({within, text(80, 9)});
+  ask_for(*one, start, 0);
+  const Outcome hit = ask_for(*one, within, 4), alone = ask_for(*fresh, within, 4);
+  EXPECT_EQ(hit.usage().prefix, 60);
+  EXPECT_EQ(hit.completion.first_logits, alone.completion.first_logits);
+  const Outcome longer = ask_for(*one, beyond, 4), again = ask_for(*one, beyond, 4), plain = ask_for(*fresh, beyond, 4);
+  for (const Outcome* out : {&longer, &again}) {
+    EXPECT_EQ(out->usage().prefix, 0);
+    EXPECT_EQ(out->completion.first_logits, plain.completion.first_logits);
+    EXPECT_EQ(out->ids, plain.ids);
+  }
+  // An answer that crosses the border starts again there: from then on it is what the whole text gives.
+  const auto prompt = text(120, 10);
+  const Outcome crossing = ask_for(*one, prompt, 30);
+  std::vector<int32_t> so_far = prompt;
+  so_far.insert(so_far.end(), crossing.ids.begin(), crossing.ids.begin() + 20);
+  const Outcome rest = ask_for(*fresh, so_far, 10);
+  EXPECT_EQ(rest.ids, std::vector<int32_t>(crossing.ids.begin() + 20, crossing.ids.end()));
 }
 
 std::vector<std::string> fixtures() {
