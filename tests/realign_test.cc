@@ -55,7 +55,7 @@ TEST_P(Realign, LayerZeroKeysOfAPlacedPieceEqualFreshOnes) {
   std::vector<int32_t> prompt = before;
   prompt.insert(prompt.end(), piece.begin(), piece.end());
 
-  PageTable alone(*store, c.ropes()), fresh(*store, c.rope);
+  PageTable alone(*store, c.ropes()), fresh(*store, c.ropes());
   prefill(driver, alone, c, piece);
   prefill(driver, fresh, c, prompt);
   const auto run = alone.publish(1, {0, 70}, piece, true);

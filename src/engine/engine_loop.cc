@@ -211,7 +211,7 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   if (s.prefill->advance(item.range)) s.slots_ready = false;
   if (s.prefill->take_restart()) {  // back to what was placed; its private pages are free for the next stage
     const std::vector<Placement> first(s.kv->first_placements().begin(), s.kv->first_placements().end());
-    s.kv = std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes());
+    s.kv = std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes(s.prefill_len));
     for (const Placement& placement : first) s.kv->place(placement, s.policy->wants_realigned());
     if (parts_.options.placement == "copy" && parts_.cache->make_room(s.kv->copy_pages()))
       s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
