@@ -221,6 +221,7 @@ void add_bench(Program& program) {
   add_bench_dense(program, *bench);
   add_bench_workloads(program, *bench);
   add_bench_kv(program, *bench);
+  add_bench_kernels(program, *bench);
 }
 
 }  // namespace kvilt

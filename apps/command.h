@@ -83,5 +83,6 @@ void add_bench_reuse(Program& program, CLI::App& bench);
 void add_bench_dense(Program& program, CLI::App& bench);
 void add_bench_workloads(Program& program, CLI::App& bench);
 void add_bench_kv(Program& program, CLI::App& bench);
+void add_bench_kernels(Program& program, CLI::App& bench);
 
 }  // namespace kvilt

@@ -14,7 +14,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
-COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["eval"]]
+COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["eval"]]
 
 
 def kvilt(*args, text=None, seconds=300):
@@ -175,3 +175,18 @@ def test_eval_goes_on_where_it_stopped(tmp_path):
     for before, after in zip(whole["rows"], again["rows"]):
         assert before["kl_answer"] == after["kl_answer"] and before["score"] == after["score"]
     assert "warm" in evaluate(tmp_path, "--warm", "alone", code=1).stderr
+
+
+@pytest.mark.parametrize("model", [[], ["--model", GGUF]], ids=["default-shapes", "model"])
+def test_bench_kernels_reports_every_operation(model, tmp_path):
+    out = tmp_path / "kernels.json"
+    rows = "1" if not model else "1,3"
+    done = kvilt("bench", "kernels", *model, "--rows", rows, "--lengths", "96", "--seconds", "0.001", "--threads", "2", "--json", out)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert {r["operation"] for r in result["rows"]} == {"matmul", "attend", "attend-one", "rms_norm", "head_norm", "rope", "silu_mul"}
+    for row in result["rows"]:
+        assert row["seconds"] > 0 and row["gb_s"] > 0 and row["threads"] == 2
+        assert row["of_bound"] == pytest.approx(max(row["of_peak"], row["of_read"]))
+    types = {r["dtype"] for r in result["rows"] if r["operation"] == "matmul"}
+    assert types == ({"F32"} if model else {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16", "F32"})
