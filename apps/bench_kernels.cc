@@ -176,7 +176,8 @@ void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) 
   FloatMat q, out, row;
   fill(q.reshape(rows, int64_t{s.H} * s.E), 1);
   out.reshape(rows, int64_t{s.H} * s.E);
-  const size_t row_bytes = dtype_bytes(kv, static_cast<size_t>(s.E)), side = static_cast<size_t>(keys) * row_bytes;
+  const auto row_bytes = static_cast<size_t>(kv_row_bytes(kv, s.E));
+  const size_t side = static_cast<size_t>(keys) * row_bytes;
   const size_t copies =
       rows == 1 ? 1 + (size_t{64} << 20) / (2 * side * static_cast<size_t>(s.G)) : 1;  // layers of a model
   const Buffer pool(2 * side * static_cast<size_t>(s.G) * copies);
@@ -258,7 +259,7 @@ void bench_kernels(const KernelOptions& o, int argc, char** argv) {
       if (bench.wanted("matmul") && (!head || m <= 64)) bench.matmul(shape, m);
     }
   }
-  for (const DType kv : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType kv : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
     for (const int keys : split_numbers(o.lengths, "--lengths")) {
       if (bench.wanted("attend")) bench.attend(shapes, kv, keys, keys);
       if (bench.wanted("attend-one")) bench.attend(shapes, kv, 1, keys);

@@ -36,6 +36,7 @@ PACKAGES = ["numpy", "gguf==0.19.0", f"openvino-genai=={OPENVINO}", "scipy-openb
 ENGINES = ["kvilt", "llamacpp", "llamacpp-openblas", "openvino"]
 FORMATS = ["q4_k_m", "q8_0", "q4_0"]
 BATCH_PROMPT = 128  # of each sequence when several are decoded at once
+LONG = 4000  # prompts beyond are measured once and without a first run: they warm themselves
 
 # The library's names carry a prefix, so that it can live beside another BLAS; llama.cpp does not know it.
 SHIM = """#pragma once
@@ -96,10 +97,11 @@ def model_path(args, kind):
 
 def run_kvilt(args, path, prompt, batch):
     out = args.work / "kvilt.json"
+    warm = int(prompt <= LONG)
     done = sh(args.kvilt, "bench", "dense", "--speed-only", "--model", path, "--threads", args.threads, "--prompt", prompt, "--batch", batch,
-              "--decode", args.decode, "--rounds", args.repeat + 1, "--json", out, *args.kvilt_flags, capture_output=True, text=True)
+              "--decode", args.decode, "--rounds", args.repeat + warm, "--json", out, *args.kvilt_flags, capture_output=True, text=True)
     row = json.loads(out.read_text())["rows"][0]
-    return row["prefill_samples_tok_s"][1:], row["decode_samples_tok_s"][1:], done.args
+    return row["prefill_samples_tok_s"][warm:], row["decode_samples_tok_s"][warm:], done.args
 
 
 def run_llamacpp(args, path, prompt, batch, variant="llamacpp"):
@@ -130,13 +132,14 @@ def openvino_inner(path, prompt, batch, threads, decode, repeat, work):
         if not (folder / path.name).exists():
             (folder / path.name).symlink_to(path.resolve())
         genai.LLMPipeline(str(folder / path.name), "CPU", enable_save_ov_model=True)
+    warm = int(prompt <= LONG)
     config = genai.GenerationConfig(max_new_tokens=decode + 1, ignore_eos=True, do_sample=False)
     draw = random.Random(1)
     ids = lambda: openvino.Tensor(numpy.array([[draw.randrange(1000, 100000) for _ in range(prompt)]], dtype=numpy.int64))
     prefill, decoded = [], []
     if batch == 1:
         pipe = genai.LLMPipeline(str(folder), "CPU", INFERENCE_NUM_THREADS=threads)
-        for _ in range(repeat + 1):
+        for _ in range(repeat + warm):
             metrics = pipe.generate(ids(), config).perf_metrics
             prefill.append(prompt / metrics.get_ttft().mean * 1000)
             decoded.append(1000 / metrics.get_tpot().mean)
@@ -144,10 +147,10 @@ def openvino_inner(path, prompt, batch, threads, decode, repeat, work):
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size, scheduler.max_num_seqs, scheduler.enable_prefix_caching = 2, batch, False
         pipe = genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads})
-        for round in range(repeat + 1):
+        for round in range(repeat + warm):
             p, d = openvino_batch(pipe, config, ids, batch, prompt, decode, round)
             prefill.append(p), decoded.append(d)
-    print(json.dumps({"prefill": prefill[1:], "decode": decoded[1:]}))
+    print(json.dumps({"prefill": prefill[warm:], "decode": decoded[warm:]}))
 
 
 def openvino_batch(pipe, config, ids, batch, prompt, decode, round):
@@ -204,7 +207,7 @@ def run(args):
                     if engine == "openvino" and kind == "q4_k_m":
                         continue  # its reader knows no Q5_0, which this file has
                     common = ["--work", args.work, "--model", args.model, "--kvilt", args.kvilt, "--threads", args.threads, "--decode", args.decode,
-                              "--repeat", 1 if prompt > 4000 else args.repeat, f"--kvilt-flags={shlex.join(args.kvilt_flags)}"]
+                              "--repeat", 1 if prompt > LONG else args.repeat, f"--kvilt-flags={shlex.join(args.kvilt_flags)}"]
                     done = subprocess.run([*shlex.split(args.wrap), sys.executable, __file__, *map(str, common), "cell", engine, kind, str(prompt), str(batch)])
                     if done.returncode:
                         print(f"{engine} {kind} {prompt} x{batch}: failed", file=sys.stderr)
