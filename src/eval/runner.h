@@ -3,7 +3,7 @@
 //         fed full's own answer (teacher forcing), in a seeded random order. Nothing is published meanwhile, and the runner
 //         makes sure that the cache did not change, so no policy profits from another's run. Only where full's answer is not
 //         the most likely token everywhere does a policy answer by itself as well, for its score.
-// Cost:   forward passes; everything else takes less than 1 % of a case.
+// Cost:   forward passes; everything else is a few per cent of a case (base/divergence.h).
 // Not here: means and intervals (aggregate.h), files (journal.h).
 #pragma once
 
