@@ -59,8 +59,13 @@ Shapes model_shapes(const ModelFile& file) {
   const ModelConfig& c = file.config;
   Shapes s{c.D, c.F, c.H, c.G, c.E, c.rope, {}};
   std::set<MatmulShape> seen;
-  auto add = [&](const LinearWeights& l) { seen.insert({l.w.dtype, l.w.rows, l.w.cols}); };
-  for (const LayerWeights& l : file.weights.layers) add(l.q), add(l.k), add(l.o), add(l.gate), add(l.down);
+  auto add = [&](const LinearWeights& l) {
+    if (l.w) seen.insert({l.w.dtype, l.w.rows, l.w.cols});  // a sparse layer has experts in its FFN's place
+  };
+  for (const LayerWeights& l : file.weights.layers) {
+    for (const LinearWeights* linear : {&l.q, &l.k, &l.o, &l.gate, &l.down, &l.router}) add(*linear);
+    if (!l.experts.empty()) add(l.experts[0].gate), add(l.experts[0].down);
+  }
   add(file.weights.lm_head);
   s.matmuls.assign(seen.begin(), seen.end());
   return s;
