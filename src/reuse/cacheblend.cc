@@ -37,9 +37,7 @@ class CacheBlend : public ReusePolicy {
 
   void refine(const PromptLayout& layout, const ModelConfig&, int, std::span<const Probe> probes,
               Plan& plan) const override {
-    const Runs always = always_computed(layout, tail_);
-    plan.stages[0].sets[1] =
-        unite(always, top_positions(probes[0].score, subtract(layout.reused(), always), budget_of(layout, r_)));
+    plan.stages[0].sets[1] = always_and_highest(layout, tail_, probes[0].score, r_);
   }
 
  private:

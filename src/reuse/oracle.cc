@@ -46,9 +46,7 @@ class Oracle : public ReusePolicy {
       const double change = std::sqrt(probes[1].score[i] / k + probes[2].score[i] / v);
       score[i] = (change_ ? change : 1.0) * (attention_ ? probes[0].score[i] : 1.0);
     }
-    const Runs always = always_computed(layout, tail_);
-    plan.stages[1].sets[0] =
-        unite(always, top_positions(score, subtract(layout.reused(), always), budget_of(layout, r_)));
+    plan.stages[1].sets[0] = always_and_highest(layout, tail_, score, r_);
   }
 
  private:

@@ -24,9 +24,7 @@ class ProphetKV : public ReusePolicy {
 
   void refine(const PromptLayout& layout, const ModelConfig&, int, std::span<const Probe> probes,
               Plan& plan) const override {
-    const Runs always = always_computed(layout, tail_);
-    plan.stages[1].sets[0] =
-        unite(always, top_positions(probes[0].score, subtract(layout.reused(), always), budget_of(layout, r_)));
+    plan.stages[1].sets[0] = always_and_highest(layout, tail_, probes[0].score, r_);
   }
 
  private:

@@ -25,4 +25,9 @@ int64_t budget_of(const PromptLayout& layout, double share) {
   return static_cast<int64_t>(std::floor(share * static_cast<double>(count(layout.reused())) + 1e-9));
 }
 
+Runs always_and_highest(const PromptLayout& layout, int32_t tail, std::span<const double> score, double r) {
+  const Runs always = always_computed(layout, tail);
+  return unite(always, top_positions(score, subtract(layout.reused(), always), budget_of(layout, r)));
+}
+
 }  // namespace kvilt

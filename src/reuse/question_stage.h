@@ -18,4 +18,7 @@ Runs always_computed(const PromptLayout& layout, int32_t tail);
 // floor(share * |reused|), the number that the papers' r stands for.
 int64_t budget_of(const PromptLayout& layout, double share);
 
+// Those that are always computed, and the budget_of(r) others of the reused tokens with the highest score.
+Runs always_and_highest(const PromptLayout& layout, int32_t tail, std::span<const double> score, double r);
+
 }  // namespace kvilt

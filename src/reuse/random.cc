@@ -11,14 +11,12 @@ class Random : public ReusePolicy {
   Random(double r, int seed, int tail) : r_(r), seed_(seed), tail_(tail) {}
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    const Runs always = always_computed(layout, tail_);
     std::mt19937 rng(static_cast<uint32_t>(seed_));  // its sequence is fixed by the standard
     std::vector<double> score(static_cast<size_t>(layout.prompt_len));
     for (double& s : score) s = rng();
     Plan plan;
     plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage(
-        unite(always, top_positions(score, subtract(layout.reused(), always), budget_of(layout, r_))), config.L)};
+    plan.stages = {uniform_stage(always_and_highest(layout, tail_, score, r_), config.L)};
     return plan;
   }
 
