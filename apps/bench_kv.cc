@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "command.h"
-#include "forward/sampler.h"
 
 namespace kvilt {
 namespace {
@@ -55,9 +55,9 @@ void bench_kv(const KvOptions& o, int argc, char** argv) {
     int same = 0;
     double sum = 0;
     for (size_t i = 0; i < exact.size(); ++i) {
-      kl.push_back(kl_divergence(exact[i], logits[i]));
+      kl.push_back(Reference(exact[i]).kl(logits[i]));
       sum += kl.back();
-      same += argmax(exact[i]) == argmax(logits[i]) ? 1 : 0;
+      same += most_likely(exact[i]) == most_likely(logits[i]) ? 1 : 0;
     }
     const double mean = sum / static_cast<double>(kl.size()), worst = *std::max_element(kl.begin(), kl.end());
     report.add({{"type", type},

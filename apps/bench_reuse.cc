@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/divergence.h"
 #include "base/error.h"
 #include "command.h"
 #include "eval/runner.h"
-#include "forward/sampler.h"
 #include "rag_prompt.h"
 #include "rates.h"
 
@@ -105,10 +105,11 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
     measure(*engine, cases[i], o, all);
     const auto full = std::find_if(all.begin(), all.end(), [](const Measured& m) { return m.label == "full"; });
     const double full_ttft = median(full->ttft);
+    const Reference reference(full->logits);
     for (const Measured& m : all) {
       const PromptUsage& u = m.usage;
-      const double ttft = median(m.ttft), bound = rates.bound_s(u), kl = kl_divergence(full->logits, m.logits);
-      const bool top1 = argmax(full->logits) == argmax(m.logits);
+      const double ttft = median(m.ttft), bound = rates.bound_s(u), kl = reference.kl(m.logits);
+      const bool top1 = reference.top() == most_likely(m.logits);
       report.add({{"policy", m.label},
                   {"order", o.order},
                   {"case", cases[i].id},

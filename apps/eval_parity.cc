@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "command.h"
-#include "forward/sampler.h"
 
 namespace kvilt {
 
@@ -51,7 +51,7 @@ void eval_parity(const EngineOptions& options, const std::string& path, const st
         std::max_element(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     const auto equal = static_cast<int>(
         std::mismatch(greedy.begin(), greedy.end(), out.ids.begin(), out.ids.end()).first - greedy.begin());
-    const bool top1 = argmax(logits) == best->first;
+    const bool top1 = most_likely(logits) == best->first;
     report.add({{"name", name},
                 {"max_abs_logit_diff", most},
                 {"top1_same", top1},

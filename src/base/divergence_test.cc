@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 namespace kvilt {
@@ -37,6 +38,21 @@ TEST(Divergence, AgreesWithDouble) {
   }
   EXPECT_GT(kl, 0.005);
   EXPECT_NEAR(Reference(full).kl(method), kl, 1e-5);
+}
+
+TEST(Divergence, MostLikelyAgreesWithTheSimplestLoop) {
+  std::mt19937 rng(7);
+  for (const size_t n : {1u, 15u, 16u, 17u, 1023u, 1024u, 1025u, 5000u}) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<float> logits(n);
+      for (float& x : logits) x = static_cast<float>(static_cast<int>(rng() % 200) - 300);  // negative, with ties
+      if (round % 5 == 0) logits[rng() % n] = std::numeric_limits<float>::quiet_NaN();
+      if (round % 7 == 0) logits[n - 1] = 5;
+      size_t best = 0;
+      for (size_t i = 1; i < n; ++i) best = logits[i] > logits[best] ? i : best;
+      EXPECT_EQ(most_likely(logits), static_cast<int32_t>(best)) << n << " " << round;
+    }
+  }
 }
 
 TEST(Divergence, MaskedTokensCount) {

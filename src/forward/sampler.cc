@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "base/divergence.h"
 
 namespace kvilt {
 namespace {
@@ -14,14 +15,6 @@ double uniform(uint64_t seed, uint64_t n) {
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   z ^= z >> 31;
   return static_cast<double>(z >> 11) * 0x1.0p-53;
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  float most = -std::numeric_limits<float>::infinity();
-  for (const float x : logits) most = std::max(most, x);
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x - most));
-  return most + std::log(sum);
 }
 
 struct Candidate {
@@ -72,12 +65,12 @@ int32_t Sampler::sample(std::span<float> logits) {
   penalise(logits);
   const uint64_t draw = draws_++;
   if (params_.temperature <= 0) {
-    const int32_t id = argmax(logits);
+    const int32_t id = most_likely(logits);
     accept(id);
     return id;
   }
   // Behind the largest logit, so that no temperature overflows: the largest weight is 1.
-  const float most = logits[static_cast<size_t>(argmax(logits))];
+  const float most = logits[static_cast<size_t>(most_likely(logits))];
   // Kept from call to call: V of each, for one thread however many requests it has.
   thread_local std::vector<Candidate> kept;
   thread_local std::vector<double> weight;
@@ -131,40 +124,6 @@ TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top
   std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), better);
   for (size_t i = 0; i < n; ++i) out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
   return out;
-}
-
-int32_t argmax(std::span<const float> logits) {
-  // The largest of each block, in lanes that the compiler makes a vector of (84 to 15 us for 151,936); then the place in the
-  // first block that has the largest of all.
-  constexpr size_t kLanes = 16, kBlock = 1024;
-  float most = logits[0];
-  size_t begin = 0;
-  for (size_t at = 0; at < logits.size(); at += kBlock) {
-    float lanes[kLanes];
-    std::fill_n(lanes, kLanes, most);
-    size_t i = at;
-    for (; i + kLanes <= std::min(at + kBlock, logits.size()); i += kLanes) {
-      for (size_t j = 0; j < kLanes; ++j) lanes[j] = logits[i + j] > lanes[j] ? logits[i + j] : lanes[j];
-    }
-    for (; i < std::min(at + kBlock, logits.size()); ++i) lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
-    const float here = *std::max_element(lanes, lanes + kLanes);
-    if (here > most) {
-      most = here;
-      begin = at;
-    }
-  }
-  while (begin < logits.size() && logits[begin] != most) ++begin;
-  return begin < logits.size() ? static_cast<int32_t>(begin) : 0;  // only NaN in front equals nothing
-}
-
-double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits) {
-  const double p_all = log_sum_exp(p_logits), q_all = log_sum_exp(q_logits);
-  double kl = 0;
-  for (size_t i = 0; i < p_logits.size(); ++i) {
-    const double p = p_logits[i] - p_all, q = q_logits[i] - q_all;
-    if (std::isfinite(p)) kl += std::exp(p) * (p - q);
-  }
-  return kl;
 }
 
 }  // namespace kvilt

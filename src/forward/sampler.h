@@ -38,9 +38,4 @@ class Sampler {
   std::unordered_map<int32_t, int> in_prompt_;  // only with a repetition penalty
 };
 
-// The most likely token; the lower id on a tie.
-int32_t argmax(std::span<const float> logits);
-// KL(p || q) in nats of the distributions that two sets of logits stand for.
-double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits);
-
 }  // namespace kvilt

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <set>
 
@@ -31,21 +30,6 @@ TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
   SamplingParams params;
   params.temperature = 0;
   EXPECT_EQ(Sampler(params, 1, {}).sample(logits), 1);
-}
-
-TEST(Sampler, ArgmaxAgreesWithTheSimplestLoop) {
-  std::mt19937 rng(7);
-  for (const size_t n : {1u, 15u, 16u, 17u, 1023u, 1024u, 1025u, 5000u}) {
-    for (int round = 0; round < 50; ++round) {
-      std::vector<float> logits(n);
-      for (float& x : logits) x = static_cast<float>(static_cast<int>(rng() % 200) - 300);  // negative, with ties
-      if (round % 5 == 0) logits[rng() % n] = std::numeric_limits<float>::quiet_NaN();
-      if (round % 7 == 0) logits[n - 1] = 5;
-      size_t best = 0;
-      for (size_t i = 1; i < n; ++i) best = logits[i] > logits[best] ? i : best;
-      EXPECT_EQ(argmax(logits), static_cast<int32_t>(best)) << n << " " << round;
-    }
-  }
 }
 
 TEST(Sampler, FiltersKeepWhatTheySay) {
@@ -112,16 +96,12 @@ TEST(Sampler, PenaltiesAndBias) {
   EXPECT_EQ(Sampler(params, 0, {}).sample(logits), 2);
 }
 
-TEST(Sampler, LogprobsAndKl) {
+TEST(Sampler, Logprobs) {
   const auto logits = ladder(10);
   const auto lp = Sampler::logprob(logits, 4, 2);
   EXPECT_NEAR(lp.logprob, std::log(5.0 / 55), 1e-6);
   ASSERT_EQ(lp.top.size(), 2u);
   EXPECT_EQ(lp.top[0].first, 9);
-  EXPECT_NEAR(kl_divergence(logits, logits), 0, 1e-12);
-  std::vector<float> other = logits;
-  other[9] -= 1;
-  EXPECT_GT(kl_divergence(logits, other), 0.01);
 }
 
 // Only the head of a large vocabulary is sorted: the same tokens as filters written out in full.
