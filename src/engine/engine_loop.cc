@@ -154,26 +154,19 @@ Admission EngineLoop::prepare(Sequence& s) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
                                {s.policy->wants_prefix(), s.policy->wants_segments()});
   }
-  s.kv = std::make_unique<PageTable>(parts_.cache->store(), config.ropes(s.prefill_len));
-  for (Placement& placement : found.placements) s.kv->place(std::move(placement), s.policy->wants_realigned());
-  found.placements.clear();
+  place(s, std::move(found.placements));
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);
-  const auto room = [&](int64_t pages) { return parts_.cache->make_room(pages); };
   const auto writes = s.prefill->writes();
   const bool copy = parts_.options.placement == "copy";
   const int64_t pages = s.kv->pages_for(writes.sets, writes.write) + (copy ? s.kv->copy_pages() : 0);
-  const bool fits = room(pages);
+  const bool fits = parts_.cache->make_room(pages);
   if (!fits && !scheduler_.running().empty()) {
     s.kv.reset();
     s.prefill.reset();
     s.no_room_at = moment;
     return Admission::kNoRoom;
   }
-  if (copy && room(s.kv->copy_pages())) {
-    const double bytes = static_cast<double>(count(s.kv->known(0))) * static_cast<double>(s.kv->shape().token_bytes());
-    s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
-    s.work.bytes += 2 * bytes;
-  }
+  copy_placed(s);
   s.slots_ready = fits;  // taken at once: the next one that is let in must not count on the same pages
   if (fits) s.kv->add(writes.sets, writes.write);
   if (!s.started) {
@@ -189,6 +182,20 @@ Admission EngineLoop::prepare(Sequence& s) {
   }
   s.tokens.reserve(static_cast<size_t>(s.max_len));
   return Admission::kReady;
+}
+
+// A new page table that holds what was found and nothing else.
+void EngineLoop::place(Sequence& s, std::vector<Placement> placements) {
+  s.kv = std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes(s.prefill_len));
+  for (Placement& placement : placements) s.kv->place(std::move(placement), s.policy->wants_realigned());
+}
+
+// With --placement copy, if there is room: else what was placed stays where it is.
+void EngineLoop::copy_placed(Sequence& s) {
+  if (parts_.options.placement != "copy" || !parts_.cache->make_room(s.kv->copy_pages())) return;
+  const double bytes = static_cast<double>(count(s.kv->known(0))) * static_cast<double>(s.kv->shape().token_bytes());
+  s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
+  s.work.bytes += 2 * bytes;
 }
 
 void EngineLoop::run_group(StepGroup& group) {
@@ -231,11 +238,8 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   ++s.usage.steps;
   if (s.prefill->advance(item.range)) s.slots_ready = false;
   if (s.prefill->take_restart()) {  // back to what was placed; its private pages are free for the next stage
-    const std::vector<Placement> first(s.kv->first_placements().begin(), s.kv->first_placements().end());
-    s.kv = std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes(s.prefill_len));
-    for (const Placement& placement : first) s.kv->place(placement, s.policy->wants_realigned());
-    if (parts_.options.placement == "copy" && parts_.cache->make_room(s.kv->copy_pages()))
-      s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
+    place(s, {s.kv->first_placements().begin(), s.kv->first_placements().end()});
+    copy_placed(s);
   }
   if (s.prefill->done()) finish_prefill(s);
 }

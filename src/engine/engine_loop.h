@@ -61,6 +61,8 @@ class EngineLoop {
   void step();
   Admission prepare(Sequence& sequence);
   bool same_prompt_running(const Sequence& sequence) const;
+  void place(Sequence& sequence, std::vector<Placement> placements);
+  void copy_placed(Sequence& sequence);
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   void finish_prefill(Sequence& sequence);
