@@ -7,6 +7,7 @@
 #include "base/divergence.h"
 #include "base/error.h"
 #include "command.h"
+#include "eval/case_file.h"
 #include "eval/runner.h"
 #include "rag_prompt.h"
 #include "rates.h"
@@ -33,8 +34,9 @@ struct Measured {
 std::vector<RagPrompt> prompts(const Engine& engine, const ReuseOptions& o) {
   std::vector<RagPrompt> out;
   if (!o.cases.empty()) {
-    for (const RagCase& from : value_or_fail(read_cases(o.cases))) {
-      if (o.limit > 0 && static_cast<int>(out.size()) >= o.limit) break;
+    CaseFileOptions options;
+    options.limit = std::max(0, o.limit);
+    for (const EvalCase& from : value_or_fail(read_case_file(o.cases, options))) {
       out.push_back(value_or_fail(rag_prompt(engine, from)));
     }
     return out;

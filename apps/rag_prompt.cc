@@ -4,42 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr size_t kMaxCasesBytes = size_t{1} << 30;
-
-Result<RagCase> parse_case(const Json& line) {
-  const auto text = [&](const Json& from, const char* key) -> std::string {
-    return from.contains(key) && from[key].is_string() ? from[key].get<std::string>() : std::string();
-  };
-  if (!line.is_object()) return error(Code::kInvalidArgument, "must be an object");
-  if (!line.contains("question") || !line["question"].is_string())
-    return error(Code::kInvalidArgument, "needs a string 'question'");
-  if (!line.contains("segments") || !line["segments"].is_array())
-    return error(Code::kInvalidArgument, "needs an array 'segments'");
-  RagCase out{text(line, "id"), text(line, "system"), text(line, "question"), text(line, "metric"), {}, {}};
-  for (const Json& segment : line["segments"]) {
-    if (!segment.is_object() || !segment.contains("text") || !segment["text"].is_string()) {
-      return error(Code::kInvalidArgument, "every segment needs a string 'text'");
-    }
-    out.segments.emplace_back(text(segment, "title"), text(segment, "text"));
-  }
-  if (line.contains("answers") && line["answers"].is_array()) {
-    for (const Json& answer : line["answers"]) {
-      if (answer.is_string()) out.answers.push_back(answer.get<std::string>());
-    }
-  }
-  return out;
-}
 
 // What stands before and behind the pieces: the chat prompt around a marked place holder.
 Status frame(const Engine& engine, const std::string& system, const std::string& question, RagPrompt& out) {
@@ -87,24 +59,6 @@ Result<std::vector<int32_t>> synthetic_piece(const Engine& engine, int size, std
 
 }  // namespace
 
-Result<std::vector<RagCase>> read_cases(const std::string& path) {
-  KVILT_ASSIGN(std::string text, read_file(path, kMaxCasesBytes));
-  std::istringstream file(std::move(text));
-  std::vector<RagCase> out;
-  int number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json json = Json::parse(line, nullptr, false);
-    auto parsed =
-        json.is_discarded() ? Result<RagCase>(error(Code::kInvalidArgument, "is not JSON")) : parse_case(json);
-    if (!parsed.ok()) return error(Code::kInvalidArgument, "{}:{}: {}", path, number, parsed.error().message);
-    out.push_back(std::move(parsed).value());
-  }
-  if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no case", path);
-  return out;
-}
-
 Prompt RagPrompt::in_order(const std::vector<int>& order, bool marked) const {
   Prompt out;
   out.ids = head;
@@ -118,15 +72,23 @@ Prompt RagPrompt::in_order(const std::vector<int>& order, bool marked) const {
   return out;
 }
 
-Result<RagPrompt> rag_prompt(const Engine& engine, const RagCase& from) {
+// A system turn or none, and a user's turn of pieces with the question behind them: as case_file.h makes of 'segments'.
+Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from) {
+  const bool has_system = !from.turns.empty() && from.turns[0].role == "system";
+  const std::string system = has_system ? from.turns[0].parts[0].text : "";
+  const size_t asked = has_system ? 1 : 0;
+  if (from.turns.size() != asked + 1)
+    return error(Code::kInvalidArgument, "case '{}' is a dialogue: give cases with 'segments'", from.id);
+  const std::vector<CasePart>& parts = from.turns[asked].parts;
+  const std::string& question = parts.back().text;
   RagPrompt out;
   out.id = from.id;
-  KVILT_TRY(frame(engine, from.system, from.question, out));
-  for (const auto& [title, text] : from.segments) {
-    KVILT_ASSIGN(auto ids, engine.tokenize((title.empty() ? text : title + "\n" + text) + "\n", false, false));
+  KVILT_TRY(frame(engine, system, question, out));
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    KVILT_ASSIGN(auto ids, engine.tokenize(parts[i].text, false, false));
     out.pieces.push_back(std::move(ids));
   }
-  std::mt19937_64 rng(from.question.size() + 1);
+  std::mt19937_64 rng(question.size() + 1);
   KVILT_ASSIGN(out.extra, synthetic_piece(engine, 200, rng));
   return out;
 }

@@ -6,17 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "eval/case.h"
 #include "kvilt/engine.h"
 
 namespace kvilt {
-
-struct RagCase {
-  std::string id, system, question, metric;
-  std::vector<std::pair<std::string, std::string>> segments;  // title, text
-  std::vector<std::string> answers;
-};
-// One JSON object a line. Errors name file and line.
-Result<std::vector<RagCase>> read_cases(const std::string& path);
 
 struct RagPrompt {
   std::string id;
@@ -27,7 +20,8 @@ struct RagPrompt {
   // head, the pieces in this order (-1: extra), tail; the pieces are marked.
   Prompt in_order(const std::vector<int>& order, bool marked) const;
 };
-Result<RagPrompt> rag_prompt(const Engine& engine, const RagCase& from);
+// Errors: kInvalidArgument for a dialogue.
+Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from);
 // `count` pieces of `size` tokens each, from a small grammar of facts (or random ids where the tokenizer knows no English).
 Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed);
 
