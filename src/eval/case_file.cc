@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "eval/json_lines.h"
 
 namespace kvilt {
 namespace {
@@ -142,7 +142,6 @@ Result<std::vector<EvalCase>> dialogue_cases(const Json& line, const EvalCase& c
 
 Result<std::vector<EvalCase>> parse_line(const Json& line, const std::string& suite, int number,
                                          const CaseFileOptions& options) {
-  if (line.is_discarded()) return error(Code::kInvalidArgument, "is not JSON");
   if (!line.is_object()) return error(Code::kInvalidArgument, "must be an object");
   KVILT_ASSIGN(EvalCase common, read_common(line, suite, number, options));
   if (line.contains("turns")) return dialogue_cases(line, common);
@@ -158,17 +157,13 @@ Result<std::vector<EvalCase>> parse_cases(const std::string& text, const std::st
                                           const CaseFileOptions& options) {
   std::string suite = name.substr(name.find_last_of('/') + 1);
   suite = suite.substr(0, suite.find_last_of('.'));
-  std::istringstream lines(text);
   std::vector<EvalCase> out;
-  int number = 0, used = 0;
-  for (std::string line; std::getline(lines, line) && (options.limit == 0 || used < options.limit);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    ++used;
-    auto parsed = parse_line(Json::parse(line, nullptr, false), suite, number, options);
-    if (!parsed.ok()) return error(parsed.error().code, "{}:{}: {}", name, number, parsed.error().message);
-    for (EvalCase& one : *parsed) out.push_back(std::move(one));
-  }
+  int used = 0;
+  KVILT_TRY(each_json_line(text, name, [&](const Json& line, int number) -> Result<bool> {
+    KVILT_ASSIGN(auto made, parse_line(line, suite, number, options));
+    for (EvalCase& one : made) out.push_back(std::move(one));
+    return options.limit == 0 || ++used < options.limit;
+  }));
   if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no case", name);
   return out;
 }

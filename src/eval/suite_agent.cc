@@ -1,19 +1,18 @@
 // eval/suite_agent.cc: prompts of agents: tool schemas that come again in another order, one more or one fewer; and a chat whose
 // earlier turns are retrieved, so that they stand in another order and under another head than when they were said.
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "eval/json_lines.h"
 #include "eval/suite.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr size_t kMaxToolBytes = size_t{256} << 20;
 
 struct Tool {
   std::string name, schema;
@@ -28,36 +27,29 @@ struct ToolQuestion {
 // BFCL: a line {"id", "question": [[{"role", "content"}]], "function": [{"name", ...}]}; the answers' file has
 // {"id", "ground_truth": [{NAME: ...}]} in the same lines.
 Result<std::vector<ToolQuestion>> read_bfcl(const std::string& path, const std::string& answers) {
-  KVILT_ASSIGN(std::string asked_text, read_file(path, kMaxToolBytes));
-  KVILT_ASSIGN(std::string truth_text, read_file(answers, kMaxToolBytes));
-  std::istringstream asked(std::move(asked_text)), truth(std::move(truth_text));
+  const auto read = [](const std::string& file, const std::function<void(const Json&)>& take) {
+    return each_json_line_of_file(file, [&](const Json& line, int) -> Result<bool> {
+      try {
+        take(line);
+      } catch (const std::exception& problem) {
+        return error(Code::kInvalidArgument, "is not a line of BFCL: {}", problem.what());
+      }
+      return true;
+    });
+  };
   std::map<std::string, std::string> right;
-  const std::string* file = &answers;
-  int number = 0;
+  KVILT_TRY(read(answers, [&](const Json& line) {
+    right[line.at("id").get<std::string>()] = line.at("ground_truth").at(0).begin().key();
+  }));
   std::vector<ToolQuestion> out;
-  try {
-    for (std::string line; std::getline(truth, line);) {
-      ++number;
-      if (line.empty()) continue;
-      const Json entry = Json::parse(line);
-      right[entry.at("id").get<std::string>()] = entry.at("ground_truth").at(0).begin().key();
-    }
-    file = &path;
-    number = 0;
-    for (std::string line; std::getline(asked, line);) {
-      ++number;
-      if (line.empty()) continue;
-      const Json entry = Json::parse(line);
-      ToolQuestion next;
-      next.question = entry.at("question").at(0).back().at("content").get<std::string>();
-      for (const Json& function : entry.at("function"))
-        next.tools.push_back({function.at("name").get<std::string>(), function.dump() + "\n"});
-      next.right = right.at(entry.at("id").get<std::string>());
-      out.push_back(std::move(next));
-    }
-  } catch (const std::exception& problem) {
-    return error(Code::kInvalidArgument, "{}:{}: is not a line of BFCL: {}", *file, number, problem.what());
-  }
+  KVILT_TRY(read(path, [&](const Json& line) {
+    ToolQuestion next;
+    next.question = line.at("question").at(0).back().at("content").get<std::string>();
+    for (const Json& function : line.at("function"))
+      next.tools.push_back({function.at("name").get<std::string>(), function.dump() + "\n"});
+    next.right = right.at(line.at("id").get<std::string>());
+    out.push_back(std::move(next));
+  }));
   if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question", path);
   return out;
 }

@@ -1,11 +1,10 @@
 // eval/suite_debate.cc: prompts that hold other agents' generated answers. The model writes them, under policy full, when the case is
 // made; --warm context computes each as it was written (behind its author's own prompt), --warm system as a document.
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "eval/ask.h"
+#include "eval/json_lines.h"
 #include "eval/prompt.h"
 #include "eval/suite.h"
 
@@ -14,7 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxBytes = size_t{256} << 20;
 constexpr int kAgents = 3;
 
 // What the model writes to `from`, at most `tokens` tokens, and the request as it was.
@@ -45,24 +43,19 @@ struct Problem {
 
 // GSM8K: {"question", "answer": "... #### 18"}.
 Result<std::vector<Problem>> read_problems(const std::string& path, int n) {
-  KVILT_ASSIGN(std::string text, read_file(path, kMaxBytes));
-  std::istringstream lines(std::move(text));
   std::vector<Problem> out;
-  int number = 0;
-  for (std::string line; static_cast<int>(out.size()) < n && std::getline(lines, line);) {
-    ++number;
-    if (line.empty()) continue;
-    const Json entry = Json::parse(line, nullptr, false);
-    const auto is_text = [&](const char* key) {
-      return entry.is_object() && entry.contains(key) && entry[key].is_string();
+  KVILT_TRY(each_json_line_of_file(path, [&](const Json& entry, int) -> Result<bool> {
+    const auto text = [&](const char* key) -> std::string {
+      const bool given = entry.is_object() && entry.contains(key) && entry[key].is_string();
+      return given ? entry[key].get<std::string>() : "";
     };
-    const std::string answer = is_text("answer") ? entry["answer"].get<std::string>() : "";
+    const std::string question = text("question"), answer = text("answer");
     const size_t mark = answer.rfind("#### ");
-    if (!is_text("question") || mark == std::string::npos)
-      return error(Code::kInvalidArgument, "{}:{}: needs 'question' and an 'answer' that ends with #### NUMBER", path,
-                   number);
-    out.push_back({entry["question"].get<std::string>(), answer.substr(mark + 5)});
-  }
+    if (question.empty() || mark == std::string::npos)
+      return error(Code::kInvalidArgument, "needs 'question' and an 'answer' that ends with #### NUMBER");
+    out.push_back({question, answer.substr(mark + 5)});
+    return static_cast<int>(out.size()) < n;
+  }));
   if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question", path);
   return out;
 }
