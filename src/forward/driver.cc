@@ -343,7 +343,7 @@ void Driver::attend(std::span<Chunk> chunks, int l, const Rows& query, bool with
       task.mask = mask_of(*chunks[i].plan, c, l, g);
       task.lse = s.lse.data() + first * c.H + g * rows * group;
       const size_t before = s.spans.size();
-      chunks[i].kv->resolve(l, g, pos.back() + 1, s.spans);
+      chunks[i].kv->resolve(l, g, {pos.front(), pos.back() + 1}, task.mask, s.spans);
       s.span_first.push_back(s.spans.size());
       s.tasks.push_back(task);
       double keys = 0, flops = 0;
@@ -398,6 +398,7 @@ void Driver::look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTas
   std::vector<AttendTask> tasks(heads.begin(), heads.end());
   std::vector<float> lse(static_cast<size_t>(n * c.H));
   std::vector<KvSpan> spans;
+  std::vector<size_t> span_first{0};
   for (int g = 0; g < c.G; ++g) {
     AttendTask& task = tasks[static_cast<size_t>(g)];
     float* norms = lse.data() + g * n * group;
@@ -411,19 +412,19 @@ void Driver::look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTas
     task.pos = pos;
     task.lse = norms;
     for (const KvSpan& span : task.spans) {
-      if (spec.key_end < 0 || span.pos < spec.key_end) spans.push_back(span);
+      if (span.pos >= spec.key_end) break;
+      spans.push_back(span);
+      spans.back().count = std::min(span.count, spec.key_end - span.pos);
     }
+    span_first.push_back(spans.size());
   }
   const AttendShape shape = model_.attend_shape(chunk.kv->shape().dtype);
   double passes = 1;
   if (spec.key_end >= 0) {  // weights among the keys before key_end: their own normalisers
     if (spans.empty()) return;
-    const size_t each = spans.size() / tasks.size();  // all KV heads of a layer have the same geometry
     const Mat<float> out = s.probe_out.reshape(n * c.G, width);
     for (size_t g = 0; g < tasks.size(); ++g) {
-      KvSpan& last = spans[(g + 1) * each - 1];
-      last.count = std::min(last.count, spec.key_end - last.pos);
-      tasks[g].spans = std::span(spans).subspan(g * each, each);
+      tasks[g].spans = std::span(spans).subspan(span_first[g], span_first[g + 1] - span_first[g]);
       tasks[g].out = out.row(static_cast<int64_t>(g) * n);
     }
     model_.backend().attend(shape, tasks, pool_);

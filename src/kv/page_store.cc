@@ -1,6 +1,7 @@
 #include "kv/page_store.h"
 
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -39,27 +40,64 @@ void PageStore::free(PageId page) {
 PageList::PageList(PageStore& store) : store_(store), lists_(static_cast<size_t>(store.shape().L * store.shape().G)) {}
 
 PageList::~PageList() {
-  for (const auto& list : lists_) {
-    for (const PageId page : list) store_.free(page);
+  for (const List& list : lists_) {
+    for (const PageId page : list.pages) {
+      if (page != kNoPage) store_.free(page);
+    }
+  }
+  for (const PageId page : spare_) store_.free(page);
+}
+
+PageId PageList::take() {
+  if (spare_.empty()) {
+    ++total_;
+    return store_.alloc();
+  }
+  const PageId page = spare_.back();
+  spare_.pop_back();
+  return page;
+}
+
+void PageList::hold(int layer, int head, int32_t page) {
+  DCHECK(!held(layer, head, page));
+  List& list = this->list(layer, head);
+  if (page >= static_cast<int32_t>(list.pages.size())) list.pages.resize(static_cast<size_t>(page) + 1, kNoPage);
+  list.pages[static_cast<size_t>(page)] = take();
+  ++list.held;
+}
+
+void PageList::drop(int layer, int head, int32_t page) {
+  CHECK(held(layer, head, page));
+  List& list = this->list(layer, head);
+  const PageId id = std::exchange(list.pages[static_cast<size_t>(page)], kNoPage);
+  --list.held;
+  if (spare() < reserved_) {
+    spare_.push_back(id);
+  } else {
+    store_.free(id);
+    --total_;
   }
 }
 
-int64_t PageList::pages_for(int layer, int32_t slots) const {
-  const KvShape& shape = store_.shape();
-  const int64_t have = static_cast<int64_t>(lists_[static_cast<size_t>(layer * shape.G)].size());
-  const int64_t want = (slots + shape.P - 1) / shape.P;
-  return want > have ? (want - have) * shape.G : 0;
+void PageList::grow(int layer, int head, int32_t slots) {
+  List& list = this->list(layer, head);
+  const auto want = static_cast<size_t>(pages_of(slots));
+  while (list.pages.size() < want) {
+    list.pages.push_back(take());
+    ++list.held;
+  }
 }
 
-void PageList::grow(int layer, int32_t slots) {
-  const KvShape& shape = store_.shape();
-  const auto want = static_cast<size_t>((slots + shape.P - 1) / shape.P);
-  for (int head = 0; head < shape.G; ++head) {
-    auto& list = lists_[static_cast<size_t>(layer * shape.G + head)];
-    while (list.size() < want) {
-      list.push_back(store_.alloc());
-      ++total_;
-    }
+void PageList::reserve(int64_t pages) {
+  reserved_ = pages;
+  while (spare() > pages) {
+    store_.free(spare_.back());
+    spare_.pop_back();
+    --total_;
+  }
+  while (spare() < pages) {
+    spare_.push_back(store_.alloc());
+    ++total_;
   }
 }
 

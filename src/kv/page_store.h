@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "kvilt/result.h"
 #include "tensor/kv_row.h"
 #include "tensor/view.h"
@@ -53,8 +54,9 @@ class PageStore {
   Buffer arena_;
 };
 
-// The pages of one request's own K and V: per (layer, KV head) a list that grows with the layer's slots. Move-only
-// owner.
+// The pages of one request's own K and V: per (layer, KV head) a list by slot / P, in which pages may be missing: a head
+// that keeps less than another holds fewer (kv/page_table.h says which). Move-only owner; also of spare pages, which were
+// reserved and wait to be held.
 class PageList {
  public:
   explicit PageList(PageStore& store);
@@ -62,26 +64,51 @@ class PageList {
   PageList(const PageList&) = delete;
   PageList& operator=(const PageList&) = delete;
 
-  // Pages that grow(layer, slots) would take.
-  int64_t pages_for(int layer, int32_t slots) const;
-  // Makes room for `slots` slots at `layer`, all heads. REQUIRES: the store has pages_for(layer, slots) free pages.
-  void grow(int layer, int32_t slots);
+  bool held(int layer, int head, int32_t page) const {
+    const auto& pages = list(layer, head).pages;
+    return page < static_cast<int32_t>(pages.size()) && pages[static_cast<size_t>(page)] != kNoPage;
+  }
+  int64_t held(int layer, int head) const { return list(layer, head).held; }
+  int32_t pages_of(int32_t slots) const { return (slots + store_.shape().P - 1) / store_.shape().P; }
+
+  // Page number `page` of the list; from the spare ones if there are any. REQUIRES: it is missing; a spare or free page.
+  void hold(int layer, int head, int32_t page);
+  // Gives it back: to the spare ones while they are fewer than reserved, else to the store. REQUIRES: it is held.
+  void drop(int layer, int head, int32_t page);
+  // Every page up to slot `slots` that is behind all held ones. REQUIRES: nothing is missing; spare or free pages.
+  void grow(int layer, int head, int32_t slots);
+
+  // Makes `pages` spare ones, or gives back those beyond. REQUIRES: the store has pages - spare() free ones.
+  void reserve(int64_t pages);
+  int64_t spare() const { return static_cast<int64_t>(spare_.size()); }
 
   std::byte* k(int layer, int head, int32_t slot) const { return at(store_.k(page(layer, head, slot)), slot); }
   std::byte* v(int layer, int head, int32_t slot) const { return at(store_.v(page(layer, head, slot)), slot); }
-  int64_t pages() const { return total_; }
+  int64_t pages() const { return total_; }  // held and spare
   PageStore& store() const { return store_; }
 
  private:
+  static constexpr PageId kNoPage = -1;
+  struct List {
+    std::vector<PageId> pages;
+    int64_t held = 0;
+  };
+  const List& list(int layer, int head) const { return lists_[static_cast<size_t>(layer * store_.shape().G + head)]; }
+  List& list(int layer, int head) { return lists_[static_cast<size_t>(layer * store_.shape().G + head)]; }
+  PageId take();
   PageId page(int layer, int head, int32_t slot) const {
-    return lists_[static_cast<size_t>(layer * store_.shape().G + head)][static_cast<size_t>(slot / store_.shape().P)];
+    const int32_t page = slot / store_.shape().P;
+    CHECK(held(layer, head, page));  // else a key that its head keeps no longer: never read a stranger's page
+    return list(layer, head).pages[static_cast<size_t>(page)];
   }
   std::byte* at(std::byte* base, int32_t slot) const {
     return base + slot % store_.shape().P * store_.shape().row_bytes();
   }
 
   PageStore& store_;
-  std::vector<std::vector<PageId>> lists_;  // L * G
+  std::vector<List> lists_;  // L * G
+  std::vector<PageId> spare_;
+  int64_t reserved_ = 0;
   int64_t total_ = 0;
 };
 

@@ -8,21 +8,6 @@
 #include "tensor/kv_row.h"
 
 namespace kvilt {
-namespace {
-
-// The part of `map` inside `run`, clipped.
-std::vector<SlotRun> clip(const SlotMap& map, Run run) {
-  std::vector<SlotRun> out;
-  auto it = std::upper_bound(map.runs.begin(), map.runs.end(), run.begin,
-                             [](int32_t p, const SlotRun& r) { return p < r.pos + r.count; });
-  for (; it != map.runs.end() && it->pos < run.end; ++it) {
-    const int32_t begin = std::max(it->pos, run.begin), end = std::min(it->pos + it->count, run.end);
-    out.push_back({begin, end - begin, it->slot + begin - it->pos});
-  }
-  return out;
-}
-
-}  // namespace
 
 std::vector<float> rotation(const RopeConfig& rope, int32_t shift) {
   const size_t half = rope.inv_freq.size();
@@ -55,6 +40,17 @@ Runs SlotMap::positions() const {
   return out;
 }
 
+std::vector<SlotRun> SlotMap::within(Run run) const {
+  std::vector<SlotRun> out;
+  auto it = std::upper_bound(runs.begin(), runs.end(), run.begin,
+                             [](int32_t p, const SlotRun& r) { return p < r.pos + r.count; });
+  for (; it != runs.end() && it->pos < run.end; ++it) {
+    const int32_t begin = std::max(it->pos, run.begin), end = std::min(it->pos + it->count, run.end);
+    out.push_back({begin, end - begin, it->slot + begin - it->pos});
+  }
+  return out;
+}
+
 bool SlotMap::append(Run wanted) {
   if (runs.empty()) return false;
   SlotRun& last = runs.back();
@@ -83,7 +79,8 @@ PageTable::PageTable(PageStore& store, LayerRopes ropes)
       ropes_(ropes),
       pages_(std::make_shared<PageList>(store)),
       maps_(1),
-      map_of_(static_cast<size_t>(store.shape().L), 0) {}
+      map_of_(static_cast<size_t>(store.shape().L), 0),
+      passed_(static_cast<size_t>(store.shape().L), 0) {}
 
 void PageTable::place(Placement placement, bool realign) {
   CHECK(placement.count > 0 && placement.offset >= 0 &&
@@ -104,21 +101,36 @@ void PageTable::place(Placement placement, bool realign) {
   atoms_.clear();
 }
 
-int64_t PageTable::pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const {
+PageTable::SlotCounts PageTable::slots_after(std::span<const Runs> sets, std::span<const uint16_t> write) const {
   std::map<std::pair<uint16_t, uint16_t>, int32_t> slots;  // (map, set) -> slots after add()
-  int64_t pages = 0;
-  for (size_t layer = 0; layer < map_of_.size() && layer < write.size(); ++layer) {
-    const auto key = std::pair(map_of_[layer], write[layer]);
-    if (!slots.count(key)) {
-      const SlotMap& map = maps_[key.first];
-      slots[key] = map.slots + static_cast<int32_t>(count(subtract(sets[key.second], map.positions())));
+  SlotCounts out;
+  for (size_t layer = 0; layer < map_of_.size(); ++layer) {
+    const SlotMap& map = maps_[map_of_[layer]];
+    if (layer >= write.size()) {
+      out.push_back(map.slots);
+      continue;
     }
-    pages += pages_->pages_for(static_cast<int>(layer), slots[key]);
+    const auto [it, fresh] = slots.try_emplace(std::pair(map_of_[layer], write[layer]));
+    if (fresh) it->second = map.slots + static_cast<int32_t>(count(subtract(sets[write[layer]], map.positions())));
+    out.push_back(it->second);
   }
-  return pages;
+  return out;
+}
+
+int64_t PageTable::pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const {
+  const SlotCounts slots = slots_after(sets, write);
+  return std::max<int64_t>(0, pages_of_whole(slots) + peak_of_local(slots) - pages_->spare());
 }
 
 void PageTable::add(std::span<const Runs> sets, std::span<const uint16_t> write) {
+  const int64_t local = local_.empty() ? 0 : peak_of_local(slots_after(sets, write));
+  hand_out(sets, write);
+  grow_whole();
+  if (!local_.empty()) pages_->reserve(local);
+}
+
+// The slots alone.
+void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> write) {
   std::map<std::pair<uint16_t, int>, uint16_t> next;  // (map, set; -1: none) -> new map
   std::vector<SlotMap> maps;
   for (size_t layer = 0; layer < map_of_.size(); ++layer) {
@@ -129,18 +141,20 @@ void PageTable::add(std::span<const Runs> sets, std::span<const uint16_t> write)
       if (key.second >= 0) maps.back().add(sets[static_cast<size_t>(key.second)]);
     }
     map_of_[layer] = it->second;
-    pages_->grow(static_cast<int>(layer), maps[it->second].slots);
   }
   maps_ = std::move(maps);
   atoms_.clear();
+  find_extents();
 }
 
 int64_t PageTable::pages_for_next() const {
+  const KvShape& shape = store_.shape();
   int64_t pages = 0;
-  for (size_t layer = 0; layer < map_of_.size(); ++layer) {
-    pages += pages_->pages_for(static_cast<int>(layer), maps_[map_of_[layer]].slots + 1);
+  for (int layer = 0; layer < shape.L; ++layer) {
+    const int32_t slot = slot_map(layer).slots;
+    for (int head = 0; head < shape.G; ++head) pages += pages_->held(layer, head, slot / shape.P) ? 0 : 1;
   }
-  return pages;
+  return std::max<int64_t>(0, pages - pages_->spare());
 }
 
 void PageTable::add_next(int32_t pos) {
@@ -149,9 +163,8 @@ void PageTable::add_next(int32_t pos) {
     behind = behind && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
     if (!map.append({pos, pos + 1})) map.add({{pos, pos + 1}});
   }
-  for (size_t layer = 0; layer < map_of_.size(); ++layer) {
-    pages_->grow(static_cast<int>(layer), maps_[map_of_[layer]].slots);
-  }
+  grow_whole();
+  if (!local_.empty()) slide(pos);
   if (!behind) {
     atoms_.clear();
     return;
@@ -181,7 +194,7 @@ void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {
 
 const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
   const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
-  return slot < 0 ? nullptr : pages_->k(layer, head, slot);
+  return slot < 0 || !pages_->held(layer, head, slot / store_.shape().P) ? nullptr : pages_->k(layer, head, slot);
 }
 
 PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
@@ -223,7 +236,7 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
     const SlotMap& map = placed.run->maps[placed.run->map_of[static_cast<size_t>(layer)]];
     const int32_t shift = placed.shift();
     for (const Run& left : subtract(Runs{{placed.pos, placed.pos + placed.count}}, hidden)) {
-      for (const SlotRun& part : clip(map, {left.begin - shift, left.end - shift})) {
+      for (const SlotRun& part : map.within({left.begin - shift, left.end - shift})) {
         whole.push_back({part.pos + shift, part.count, part.slot, static_cast<int32_t>(i)});
       }
     }
@@ -233,15 +246,27 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   return out;
 }
 
-void PageTable::resolve(int layer, int head, int32_t end, std::vector<KvSpan>& spans) const {
-  for (const Atom& atom : atoms(layer)) {
-    if (atom.pos >= end) break;
-    const bool own = atom.placement < 0;
-    const PageList& pages = own ? *pages_ : *placements_[static_cast<size_t>(atom.placement)].run->pages;
-    const auto* turn = own ? nullptr : rotations_[static_cast<size_t>(atom.placement)].kind[ropes_.kind(layer)].get();
-    spans.push_back({pages.k(layer, head, atom.slot), pages.v(layer, head, atom.slot), turn ? turn->data() : nullptr,
-                     atom.pos, std::min(atom.count, end - atom.pos)});
-  }
+void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const {
+  const std::vector<Atom>& all = atoms(layer);
+  const auto append = [&](Run keys) {
+    const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= keys.begin; };
+    for (auto atom = std::partition_point(all.begin(), all.end(), ends_by); atom != all.end(); ++atom) {
+      const int32_t begin = std::max(atom->pos, keys.begin), end = std::min(atom->pos + atom->count, keys.end);
+      if (begin >= end) return;
+      const bool own = atom->placement < 0;
+      const auto placement = static_cast<size_t>(atom->placement);
+      const PageList& pages = own ? *pages_ : *placements_[placement].run->pages;
+      const auto* turn = own ? nullptr : rotations_[placement].kind[ropes_.kind(layer)].get();
+      const int32_t slot = atom->slot + begin - atom->pos;
+      spans.push_back(
+          {pages.k(layer, head, slot), pages.v(layer, head, slot), turn ? turn->data() : nullptr, begin, end - begin});
+    }
+  };
+  const int32_t low = mask.reach < 0 ? 0 : std::max(0, rows.begin - mask.reach);
+  if (mask.window < 0 || rows.end - 1 >= mask.dense_from) return append({low, rows.end});
+  const int32_t near = std::max(low, rows.begin - mask.window);
+  append({low, std::min(mask.sink, near)});
+  append({near, rows.end});
 }
 
 Runs PageTable::known(int layer) const {
@@ -256,7 +281,10 @@ int64_t PageTable::copy_pages() const {
     if (rotations_[static_cast<size_t>(&p - placements_.data())]) shifted.push_back({p.pos, p.pos + p.count});
   }
   const std::vector<Runs> sets{normalize(std::move(shifted))};
-  return pages_for(sets, std::vector<uint16_t>(map_of_.size(), 0));
+  const SlotCounts slots = slots_after(sets, std::vector<uint16_t>(map_of_.size(), 0));
+  int64_t pages = pages_of_whole(slots);
+  for (const LocalHead& head : local_) pages += pages_->pages_of(slots[static_cast<size_t>(head.layer)]);
+  return pages;
 }
 
 void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
@@ -275,7 +303,9 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   }
   const std::vector<Runs> sets{normalize(runs)};
   copied_ = sets[0];
-  add(sets, std::vector<uint16_t>(map_of_.size(), 0));
+  hand_out(sets, std::vector<uint16_t>(map_of_.size(), 0));
+  grow_whole();
+  for (const Run& run : runs) hold({0, shape.L}, run);
   for (int layer = 0; layer < shape.L; ++layer) {
     const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];
     for (size_t i = 0; i < copied.size(); ++i) {
@@ -283,7 +313,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
       const SlotMap& map = placed.run->maps[placed.run->map_of[static_cast<size_t>(layer)]];
       const int32_t first = placed.run->pos + placed.offset;
       std::vector<Atom> parts;
-      for (const SlotRun& part : clip(map, {first, first + placed.count}))
+      for (const SlotRun& part : map.within({first, first + placed.count}))
         split_pages(parts, {part.pos, part.count, part.slot, 0});
       for (const Atom& part : parts) {
         for (int32_t done = 0; done < part.count;) {
@@ -306,7 +336,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
 }
 
 std::shared_ptr<KvRun> PageTable::publish(RunId id, Run run, std::vector<int32_t> tokens, bool exact) const {
-  CHECK(static_cast<int32_t>(tokens.size()) == run.size());
+  CHECK(static_cast<int32_t>(tokens.size()) == run.size() && whole());
   auto out = std::make_shared<KvRun>();
   out->id = id;
   out->tokens = std::move(tokens);
@@ -315,7 +345,7 @@ std::shared_ptr<KvRun> PageTable::publish(RunId id, Run run, std::vector<int32_t
   out->pages = pages_;
   for (const SlotMap& map : maps_) {
     SlotMap part;
-    part.runs = clip(map, run);
+    part.runs = map.within(run);
     part.slots = map.slots;
     CHECK(count(part.positions()) == run.size());
     out->maps.push_back(std::move(part));

@@ -4,7 +4,10 @@
 //             (DESIGN 2). What the request computes itself lives in private slots, and hides its stale twin in the
 //             placed run: resolve() cuts the twin out of the spans, so that every position stands once, whoever
 //             computed it.
-// Invariants: placements are sorted and disjoint; a position's private slot never moves; runs are never written.
+//             Heads are ragged: one that keeps less than all (keep()) holds pages only for positions that some row still
+//             to come may see, or that the current chunk writes. Slots are the layer's, pages the head's.
+// Invariants: placements are sorted and disjoint; a position's private slot never moves; runs are never written. No key
+//             that a mask shows is ever missing; reading one that was dropped is a CHECK.
 // Threads:    the engine thread.
 // Cost:       resolve is O(pages + runs) a (layer, head); the geometry is shared by all layers with equal write sets.
 // Not here:   which positions to write (plan/), finding runs (reuse/).
@@ -35,7 +38,8 @@ struct SlotMap {
   int32_t slots = 0;                   // handed out
   int32_t slot_of(int32_t pos) const;  // -1: none
   Runs positions() const;
-  void add(const Runs& positions);  // new slots, in order, for those that have none
+  std::vector<SlotRun> within(Run positions) const;  // clipped
+  void add(const Runs& positions);                   // new slots, in order, for those that have none
   bool append(Run positions);  // the same for what stands right behind the last position, in the last slot; else false
 };
 
@@ -60,6 +64,18 @@ struct Placement {
   int32_t shift() const { return pos - (run->pos + offset); }
 };
 
+// What a KV head keeps: positions < sink, and those at most `window` before a row still to come; window < 0: all.
+struct HeadKeep {
+  int32_t sink = 0, window = -1;
+  bool all() const { return window < 0; }
+  friend bool operator==(const HeadKeep&, const HeadKeep&) = default;
+};
+
+// Layers [begin, end).
+struct LayerRange {
+  int begin = 0, end = 0;
+};
+
 class PageTable {
  public:
   // What ropes looks at must outlive the table.
@@ -72,11 +88,24 @@ class PageTable {
   // All that place() was given, also what copy_in() took over since.
   std::span<const Placement> first_placements() const { return first_placements_; }
 
-  // Pages that add() would take. write[l] are the positions to be written at layer l, as indices into sets.
+  // What each (layer * G + head) keeps from now on; empty: all keep all. chunk: rows computed at once at most, for which
+  // add() reserves room; 0 when one row at a time follows (what was reserved goes back).
+  // REQUIRES: no head that dropped pages keeps more than before.
+  void keep(std::vector<HeadKeep> heads, int32_t chunk);
+  // Rows below `next` look at these layers no more: pages that heads need no longer are given back.
+  void passed(LayerRange layers, int32_t next);
+  // Pages that hold() would take, and room for what the private slots of `rows` need at the heads that keep less than
+  // all. REQUIRES of hold(): the store has pages_for_rows() free pages. Called before rows are written.
+  int64_t pages_for_rows(LayerRange layers, Run rows) const;
+  void hold(LayerRange layers, Run rows);
+  bool whole() const { return local_.empty() && dropped_ == 0; }  // every head has every position
+  int64_t dropped_pages() const { return dropped_; }              // since the start
+
+  // Pages that add() would take, for heads that keep less what they need at once at most. write[l] are the positions to be written at layer l, as indices into sets.
   int64_t pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const;
   // Gives private slots. REQUIRES: the store has pages_for() free pages.
   void add(std::span<const Runs> sets, std::span<const uint16_t> write);
-  // One position at all layers: a decode step.
+  // One position at all layers: a decode step. Rows before pos have passed.
   int64_t pages_for_next() const;
   void add_next(int32_t pos);
 
@@ -91,11 +120,12 @@ class PageTable {
     const float* rotation = nullptr;
   };
   Placed placed(int layer, int32_t pos) const;
-  // The private copy of (layer, head, pos) as bytes; null if it has no private slot.
+  // The private copy of (layer, head, pos) as bytes; null if it has no private slot, or its head keeps it no longer.
   const std::byte* private_k(int layer, int head, int32_t pos) const;
 
-  // All keys of (layer, head) at positions < end, sorted by position, each position once. Appends to spans.
-  void resolve(int layer, int head, int32_t end, std::vector<KvSpan>& spans) const;
+  // The keys of (layer, head) that some row at a position in `rows` may see under `mask`, sorted by position, each
+  // position once. Appends to spans.
+  void resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const;
   // Positions that stand at `layer`.
   Runs known(int layer) const;
 
@@ -105,11 +135,17 @@ class PageTable {
   void copy_in(const Backend& backend, const AttendShape& shape);
 
   // The private positions `runs` (contiguous at every layer or not) as immutable pieces for the cache; this table may
-  // go on growing.
+  // go on growing. REQUIRES: whole(): a table whose heads keep less publishes nothing, since its runs lack pages, and
+  // what is there was computed by rows that saw less than a dense pass.
   std::shared_ptr<KvRun> publish(RunId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
 
   const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
+  // Pages of heads that keep all, of those that keep less, and reserved ones.
+  struct PagesByClass {
+    int64_t global = 0, local = 0, spare = 0;
+  };
+  PagesByClass pages_by_class() const;
   const KvShape& shape() const { return store_.shape(); }
 
  private:
@@ -117,8 +153,32 @@ class PageTable {
     int32_t pos, count, slot;
     int32_t placement;  // -1: private
   };
+  // A head that keeps less than all.
+  struct LocalHead {
+    int layer, head;
+    HeadKeep keep;
+    int32_t first = 0;      // pages before it were dropped or stay for ever
+    int64_t next_drop = 0;  // no page can be dropped while the layer's passed_ is below
+  };
+  struct Extent {  // of a page's positions
+    int32_t low = INT32_MAX, high = -1;
+  };
+  using SlotCounts = std::vector<int32_t>;  // by layer, after an add()
   const std::vector<Atom>& atoms(int layer) const;
   void split_pages(std::vector<Atom>& out, Atom atom) const;
+  SlotCounts slots_after(std::span<const Runs> sets, std::span<const uint16_t> write) const;
+  void hand_out(std::span<const Runs> sets, std::span<const uint16_t> write);
+  int64_t pages_of_whole(const SlotCounts& slots) const;
+  int64_t peak_of_local(const SlotCounts& slots) const;
+  void grow_whole();
+  void drop_passed(LocalHead& head);
+  std::vector<int32_t> page_numbers(int layer, Run rows) const;
+  void find_extents();
+  void slide(int32_t pos);
+  bool is_local(int layer, int head) const {
+    return !keeps_.empty() && !keeps_[static_cast<size_t>(layer * store_.shape().G + head)].all();
+  }
+  const SlotMap& slot_map(int layer) const { return maps_[map_of_[static_cast<size_t>(layer)]]; }
 
   PageStore& store_;
   using Turn = std::shared_ptr<const std::vector<float>>;
@@ -132,8 +192,14 @@ class PageTable {
   Runs copied_;                   // placed once, private since copy_in()
   std::vector<Turns> rotations_;  // per placement
   std::shared_ptr<PageList> pages_;
-  std::vector<SlotMap> maps_;                                 // distinct ones
-  std::vector<uint16_t> map_of_;                              // per layer
+  std::vector<SlotMap> maps_;                 // distinct ones
+  std::vector<uint16_t> map_of_;              // per layer
+  std::vector<HeadKeep> keeps_;               // L * G, or empty: all keep all
+  std::vector<LocalHead> local_;              // by layer and head
+  std::vector<std::vector<Extent>> extents_;  // by map and page number, if there are local heads
+  std::vector<int32_t> passed_;               // per layer
+  int32_t chunk_ = 0;
+  int64_t dropped_ = 0;
   mutable std::unordered_map<int, std::vector<Atom>> atoms_;  // by layer class; dropped when a map or placement changes
 };
 

@@ -44,7 +44,7 @@ class PageTableTest : public testing::Test {
   // position -> value of the first element of K at (layer, head); checks order, uniqueness and that V agrees.
   std::map<int32_t, float> read(const PageTable& table, int layer, int head, int32_t end = 1000) {
     std::vector<KvSpan> spans;
-    table.resolve(layer, head, end, spans);
+    table.resolve(layer, head, {0, end}, {}, spans);
     std::map<int32_t, float> out;
     int32_t last = -1;
     for (const KvSpan& span : spans) {
@@ -173,8 +173,8 @@ TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
     for (int layer = 0; layer < 3; ++layer) {
       for (int head = 0; head < kShape.G; ++head) {
         std::vector<KvSpan> a, b;
-        often.resolve(layer, head, 1000, a);
-        once.resolve(layer, head, 1000, b);
+        often.resolve(layer, head, {0, 1000}, {}, a);
+        once.resolve(layer, head, {0, 1000}, {}, b);
         EXPECT_EQ(a.size(), b.size());
         EXPECT_EQ(read(often, layer, head), read(once, layer, head));
       }

@@ -1,0 +1,196 @@
+// kv/ragged_pages.cc: the part of PageTable that knows what each head keeps: SegPagedAttention's memory (METHODS 2.3).
+// Idea:       a layer hands out slots, a head holds pages of them. A head that keeps all holds every page from add() on; a
+//             local head holds the pages that the chunk writes and those that rows still to come may see, so it needs
+//             sink + window + chunk while the prompt runs and sink + window afterwards, whatever the prompt's length.
+// Invariants: a page is dropped when all its slots are handed out and every position in it is past the sink and further
+//             than the window behind the next row; so what is dropped was visible to nobody.
+// Cost:       a decode step compares one number a local head; every P steps it looks through the window's pages.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kv/page_table.h"
+
+namespace kvilt {
+
+void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
+  const KvShape& shape = store_.shape();
+  CHECK(heads.empty() || heads.size() == static_cast<size_t>(shape.L * shape.G));
+  if (std::all_of(heads.begin(), heads.end(), [](const HeadKeep& keep) { return keep.all(); })) heads.clear();
+  chunk_ = chunk;
+  if (heads != keeps_) {
+    for (const LocalHead& head : local_) {
+      const HeadKeep now = heads.empty() ? HeadKeep{} : heads[static_cast<size_t>(head.layer * shape.G + head.head)];
+      const bool less = !now.all() && now.sink <= head.keep.sink && now.window <= head.keep.window;
+      const bool has_all = pages_->held(head.layer, head.head) == pages_->pages_of(slot_map(head.layer).slots);
+      CHECK(less || has_all);
+    }
+    keeps_ = std::move(heads);
+    local_.clear();
+    for (int i = 0; i < static_cast<int>(keeps_.size()); ++i) {
+      const HeadKeep& keep = keeps_[static_cast<size_t>(i)];
+      if (!keep.all()) local_.push_back({i / shape.G, i % shape.G, keep, 0, 0});
+    }
+    find_extents();
+  }
+  if (chunk == 0) pages_->reserve(0);
+  for (LocalHead& head : local_) drop_passed(head);
+}
+
+void PageTable::passed(LayerRange layers, int32_t next) {
+  for (int layer = layers.begin; layer < layers.end; ++layer) passed_[static_cast<size_t>(layer)] = next;
+  for (LocalHead& head : local_) {
+    if (head.layer >= layers.begin && head.layer < layers.end) drop_passed(head);
+  }
+}
+
+void PageTable::drop_passed(LocalHead& head) {
+  const int64_t next_row = passed_[static_cast<size_t>(head.layer)];
+  if (next_row < head.next_drop) return;
+  const SlotMap& map = slot_map(head.layer);
+  const std::vector<Extent>& extents = extents_[map_of_[static_cast<size_t>(head.layer)]];
+  const int32_t full = map.slots / store_.shape().P;  // pages that get no more positions
+  int64_t next_drop = INT64_MAX;
+  bool leading = true;
+  for (int32_t page = head.first; page < static_cast<int32_t>(extents.size()); ++page) {
+    const Extent& extent = extents[static_cast<size_t>(page)];
+    const bool sink = extent.low < head.keep.sink;
+    const int64_t last_seen_by = int64_t{extent.high} + head.keep.window;
+    if (!sink && page < full && last_seen_by < next_row) {
+      if (pages_->held(head.layer, head.head, page)) {
+        pages_->drop(head.layer, head.head, page);
+        ++dropped_;
+      }
+    } else if (!sink || page >= full) {
+      leading = false;
+      next_drop = std::min(next_drop, std::max(last_seen_by, next_row) + 1);
+    }
+    if (leading) head.first = page + 1;
+  }
+  head.next_drop = next_drop == INT64_MAX ? next_row : next_drop;
+}
+
+// Of each page of slots, the lowest and the highest position.
+void PageTable::find_extents() {
+  extents_.clear();
+  if (local_.empty()) return;
+  const int32_t P = store_.shape().P;
+  for (const SlotMap& map : maps_) {
+    std::vector<Extent>& extents = extents_.emplace_back(static_cast<size_t>(pages_->pages_of(map.slots)));
+    for (SlotRun run : map.runs) {
+      while (run.count > 0) {
+        const int32_t here = std::min(run.count, P - run.slot % P);
+        Extent& extent = extents[static_cast<size_t>(run.slot / P)];
+        extent.low = std::min(extent.low, run.pos);
+        extent.high = std::max(extent.high, run.pos + here - 1);
+        run = {run.pos + here, run.count - here, run.slot + here};
+      }
+    }
+  }
+  for (LocalHead& head : local_) head.first = 0, head.next_drop = 0;
+}
+
+int64_t PageTable::pages_of_whole(const SlotCounts& slots) const {
+  const KvShape& shape = store_.shape();
+  int64_t pages = 0;
+  for (int layer = 0; layer < shape.L; ++layer) {
+    const int64_t want = pages_->pages_of(slots[static_cast<size_t>(layer)]);
+    for (int head = 0; head < shape.G; ++head) {
+      if (!is_local(layer, head)) pages += std::max<int64_t>(0, want - pages_->held(layer, head));
+    }
+  }
+  return pages;
+}
+
+// What local heads need beyond what they hold: sink and window, which need not begin with a page, and a chunk.
+int64_t PageTable::peak_of_local(const SlotCounts& slots) const {
+  const int64_t P = store_.shape().P;
+  const auto pages_in = [P](int64_t positions) { return positions <= 0 ? 0 : (positions + P - 2) / P + 1; };
+  int64_t pages = 0;
+  for (const LocalHead& head : local_) {
+    if (slots[static_cast<size_t>(head.layer)] == slot_map(head.layer).slots) continue;  // nothing new to write
+    const int64_t most =
+        std::min<int64_t>(pages_->pages_of(slots[static_cast<size_t>(head.layer)]),
+                          pages_in(head.keep.sink) + pages_in(int64_t{head.keep.window} + std::max(chunk_, 1)));
+    pages += std::max<int64_t>(0, most - pages_->held(head.layer, head.head));
+  }
+  return pages;
+}
+
+void PageTable::grow_whole() {
+  const KvShape& shape = store_.shape();
+  for (int layer = 0; layer < shape.L; ++layer) {
+    const int32_t slots = slot_map(layer).slots;
+    for (int head = 0; head < shape.G; ++head) {
+      if (!is_local(layer, head)) pages_->grow(layer, head, slots);
+    }
+  }
+}
+
+// Pages of slots that hold positions of `rows`, each once.
+std::vector<int32_t> PageTable::page_numbers(int layer, Run rows) const {
+  std::vector<int32_t> pages;
+  const int32_t P = store_.shape().P;
+  for (const SlotRun& run : slot_map(layer).within(rows)) {
+    for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages.push_back(page);
+  }
+  std::sort(pages.begin(), pages.end());
+  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+  return pages;
+}
+
+int64_t PageTable::pages_for_rows(LayerRange layers, Run rows) const {
+  int64_t missing = 0;
+  int layer = -1;
+  std::vector<int32_t> pages;
+  for (const LocalHead& head : local_) {
+    if (head.layer < layers.begin || head.layer >= layers.end) continue;
+    if (head.layer != layer) pages = page_numbers(layer = head.layer, rows);
+    for (const int32_t page : pages) missing += pages_->held(head.layer, head.head, page) ? 0 : 1;
+  }
+  return std::max<int64_t>(0, missing - pages_->spare());
+}
+
+void PageTable::hold(LayerRange layers, Run rows) {
+  int layer = -1;
+  std::vector<int32_t> pages;
+  for (LocalHead& head : local_) {
+    if (head.layer < layers.begin || head.layer >= layers.end) continue;
+    if (head.layer != layer) pages = page_numbers(layer = head.layer, rows);
+    for (const int32_t page : pages) {
+      if (!pages_->held(head.layer, head.head, page)) pages_->hold(head.layer, head.head, page);
+    }
+    head.first = 0;  // they may lie before what it had passed
+    head.next_drop = 0;
+  }
+}
+
+// A decode step at `pos`, whose slot was just handed out at all layers: what no row from pos on sees goes, then its own
+// page is held. Nothing is allocated but pages.
+void PageTable::slide(int32_t pos) {
+  const int32_t P = store_.shape().P;
+  for (size_t i = 0; i < maps_.size(); ++i) {
+    const auto page = static_cast<size_t>(maps_[i].slot_of(pos) / P);
+    if (page >= extents_[i].size()) extents_[i].resize(page + 1);
+    Extent& extent = extents_[i][page];
+    extent.low = std::min(extent.low, pos);
+    extent.high = std::max(extent.high, pos);
+  }
+  passed({0, store_.shape().L}, pos);
+  for (const LocalHead& head : local_) {
+    const int32_t page = slot_map(head.layer).slot_of(pos) / P;
+    if (!pages_->held(head.layer, head.head, page)) pages_->hold(head.layer, head.head, page);
+  }
+}
+
+PageTable::PagesByClass PageTable::pages_by_class() const {
+  const KvShape& shape = store_.shape();
+  PagesByClass out;
+  for (int layer = 0; layer < shape.L; ++layer) {
+    for (int head = 0; head < shape.G; ++head)
+      (is_local(layer, head) ? out.local : out.global) += pages_->held(layer, head);
+  }
+  out.spare = pages_->spare();
+  return out;
+}
+
+}  // namespace kvilt
