@@ -107,6 +107,7 @@ std::optional<RunId> ContentCache::known_exactly(const Own& own, int32_t end) {
 std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
   const PromptLayout& layout = own.layout;
   std::vector<RunId> out;
+  if (!own.kv.whole()) return out;
   // The exact part: [prefix, first piece), and all of it if there is no piece.
   const int32_t exact_end = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
   if (const auto known = exact_end > layout.prefix ? known_exactly(own, exact_end) : std::nullopt) {
@@ -130,7 +131,7 @@ std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
 
 void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prompt) {
   const PromptLayout& layout = own.layout;
-  if (own.computed <= layout.prompt_len) return;
+  if (own.computed <= layout.prompt_len || !own.kv.whole()) return;
   const auto last = of_prompt.empty() ? nullptr : runs_.find(of_prompt.back());
   if (layout.pieces.empty()) {
     if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken; or said before

@@ -54,6 +54,8 @@ class ContentCache {
     DomainId domain;
     int32_t computed;
   };
+  // A request whose heads keep less than all (PageTable::whole) publishes nothing: its runs would lack keys, and are no
+  // dense pass's.
   // At the end of the prefill: the exact part behind the prefix, and every fresh run behind a piece. Returns the runs'
   // ids.
   std::vector<RunId> publish_prompt(const Own& own);

@@ -156,6 +156,7 @@ Admission EngineLoop::prepare(Sequence& s) {
   }
   place(s, std::move(found.placements));
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);
+  s.kv->keep(s.prefill->keeps(), parts_.options.chunk_tokens);
   const auto writes = s.prefill->writes();
   const bool copy = parts_.options.placement == "copy";
   const int64_t pages = s.kv->pages_for(writes.sets, writes.write) + (copy ? s.kv->copy_pages() : 0);
@@ -236,11 +237,14 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   }
   s.work += work;
   ++s.usage.steps;
+  s.kv->passed(s.prefill->layers_passed(), s.prefill->passed_by(item.range));
   if (s.prefill->advance(item.range)) s.slots_ready = false;
   if (s.prefill->take_restart()) {  // back to what was placed; its private pages are free for the next stage
     place(s, {s.kv->first_placements().begin(), s.kv->first_placements().end()});
     copy_placed(s);
   }
+  // Before the next band has its slots: what heads need no longer goes.
+  if (!s.slots_ready) s.kv->keep(s.prefill->keeps(), s.prefill->done() ? 0 : parts_.options.chunk_tokens);
   if (s.prefill->done()) finish_prefill(s);
 }
 

@@ -98,6 +98,42 @@ bool Prefill::advance(Run chunk) {
   return true;
 }
 
+std::vector<HeadKeep> Prefill::keeps() const {
+  const bool open = stage_ + 1 < plan_.stages.size() || !band_.last || (!probes_.empty() && stage().cuts.empty());
+  if (open && !done_) return {};
+  std::vector<HeadKeep> out;
+  for (size_t i = 0; i < static_cast<size_t>(config_.L * config_.G); ++i) {
+    const View& view = plan_.views[plan_.head_view.empty() ? 0 : plan_.head_view[i]];
+    out.push_back(view.dense_last_rows > 0 ? HeadKeep{} : HeadKeep{view.sink, view.window});
+  }
+  return out;
+}
+
+Run Prefill::written_by(Run chunk) const {
+  if (!stage().carry) return chunk;
+  Run out = chunk;
+  for (const Run& part : stage().carry->parts) {
+    if (part.begin >= chunk.end || part.end <= chunk.begin) continue;
+    out = {std::min(out.begin, part.begin), std::max(out.end, part.end)};
+  }
+  return out;
+}
+
+// Only the last stage's rows are the last ones: a later stage starts again from the first row.
+LayerRange Prefill::layers_passed() const {
+  if (stage_ + 1 < plan_.stages.size()) return {};
+  return {band_.layer_begin, band_.layer_end};
+}
+
+int32_t Prefill::passed_by(Run chunk) const {
+  if (!stage().carry) return chunk.end;
+  int32_t next = chunk.end;
+  for (const Run& part : stage().carry->parts) {
+    if (part.begin < chunk.end && chunk.end < part.end) next = std::min(next, part.begin);
+  }
+  return next;
+}
+
 Runs Prefill::recomputed() const { return intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1)); }
 
 }  // namespace kvilt

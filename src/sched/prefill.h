@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/page_table.h"
 #include "plan/plan.h"
 #include "reuse/policy.h"
 
@@ -42,6 +43,16 @@ class Prefill {
   int64_t rows_in(Run range) const;
   // True if the chunk is the band's last and the band ends the prefill: its last row gives the logits.
   bool is_final(Run chunk) const;
+
+  // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its view
+  // shows to the rows to come. A view with dense last rows keeps everything.
+  std::vector<HeadKeep> keeps() const;
+  // What a chunk writes: layers, and positions with the groups of a carry that it mends.
+  LayerRange layers_written() const { return {band_.layer_begin, band_.layer_end + (band_.cut ? 1 : 0)}; }
+  Run written_by(Run chunk) const;
+  // Behind the chunk: rows below it look at these layers no more.
+  LayerRange layers_passed() const;
+  int32_t passed_by(Run chunk) const;
 
   // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
   bool take_restart() { return std::exchange(restart_, false); }

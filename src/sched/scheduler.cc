@@ -49,6 +49,16 @@ bool Scheduler::add_slots(Sequence& sequence, MakeRoom make_room) {
   return true;
 }
 
+// Pages of the chunk for heads that keep less than all: the others have had theirs since add_slots().
+bool Scheduler::hold_chunk(Sequence& sequence, Run chunk, MakeRoom make_room) {
+  if (sequence.kv->whole()) return true;
+  const Run rows = sequence.prefill->written_by(chunk);
+  const LayerRange layers = sequence.prefill->layers_written();
+  if (!make_room(sequence.kv->pages_for_rows(layers, rows))) return false;
+  sequence.kv->hold(layers, rows);
+  return true;
+}
+
 void Scheduler::start_again(size_t i) {
   Sequence& sequence = *running_[i];
   sequence.kv.reset();
@@ -96,6 +106,7 @@ void Scheduler::choose(MakeRoom make_room) {
     if (budget <= 0) break;
     if (!sequence.prefill || !add_slots(sequence, make_room)) continue;
     const Run chunk = sequence.prefill->next_chunk(budget);
+    if (!hold_chunk(sequence, chunk, make_room)) continue;
     budget -= static_cast<int>(sequence.prefill->rows_in(chunk));
     items_.push_back({&sequence, chunk, false, sequence.prefill->is_final(chunk)});
   }

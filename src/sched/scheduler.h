@@ -72,6 +72,7 @@ class Scheduler {
 
  private:
   bool add_slots(Sequence& sequence, MakeRoom make_room);
+  bool hold_chunk(Sequence& sequence, Run chunk, MakeRoom make_room);
   bool preempt_last(const Sequence* except);
   void choose(MakeRoom make_room);
   std::span<StepGroup> group();

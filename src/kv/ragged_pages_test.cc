@@ -1,0 +1,246 @@
+// Heads that keep sink and window: what masks show is always there, what they never show again is given back, and a head
+// that keeps all is as if it were alone.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "kv/page_table.h"
+
+namespace kvilt {
+namespace {
+
+const KvShape kShape{3, 2, 4, 8, DType::kF32};
+using Keys = std::map<int32_t, float>;
+
+RopeConfig small_rope() {
+  RopeConfig rope;
+  rope.rotary_dim = 4;
+  rope.inv_freq = {1.0, 0.1};
+  return rope;
+}
+
+// A row whose first element names (who, layer, head, pos).
+std::vector<float> row(int who, int layer, int32_t pos) {
+  std::vector<float> out;
+  for (int head = 0; head < kShape.G; ++head) {
+    for (int e = 0; e < kShape.E; ++e)
+      out.push_back(static_cast<float>(who * 1000000 + layer * 100000 + head * 10000 + pos * 10 + e));
+  }
+  return out;
+}
+
+bool sees(const KeyMask& mask, int32_t i, int32_t j) {
+  return j <= i && (mask.window < 0 || i - j <= mask.window || j < mask.sink);
+}
+
+KeyMask mask_of(const HeadKeep& keep) { return {.sink = keep.sink, .window = keep.window}; }
+
+class RaggedPages : public testing::Test {
+ protected:
+  RaggedPages() : store(PageStore::create(kShape, 600 * kShape.page_bytes()).value()), rope(small_rope()) {}
+
+  void write(PageTable& table, int who, int layer, const Runs& runs) {
+    for (const int32_t pos : positions(runs))
+      table.write(layer, pos, row(who, layer, pos).data(), row(who, layer, pos).data());
+  }
+
+  Keys read(const PageTable& table, int layer, int head, kvilt::Run rows, const KeyMask& mask) {
+    std::vector<KvSpan> spans;
+    table.resolve(layer, head, rows, mask, spans);
+    Keys out;
+    int32_t last = -1;
+    for (const KvSpan& span : spans) {
+      EXPECT_GT(span.pos, last);
+      EXPECT_GT(span.count, 0);
+      last = span.pos + span.count - 1;
+      for (int32_t i = 0; i < span.count; ++i) {
+        out[span.pos + i] = static_cast<const float*>(span.k)[i * kShape.E];
+        EXPECT_EQ(out[span.pos + i], static_cast<const float*>(span.v)[i * kShape.E]);
+      }
+    }
+    EXPECT_LT(last, rows.end);
+    return out;
+  }
+
+  // Every key that a row sees is there, with its value; what is there beside is outside of no row's reach by more than a
+  // page.
+  void expect_seen(const PageTable& table, int layer, const std::vector<HeadKeep>& keeps, kvilt::Run rows,
+                   const Keys& want) {
+    for (int head = 0; head < kShape.G; ++head) {
+      const KeyMask mask = mask_of(keeps[static_cast<size_t>(layer * kShape.G + head)]);
+      const Keys got = read(table, layer, head, rows, mask);
+      for (const auto& [pos, value] : want) {
+        bool seen = false;
+        for (int32_t i = rows.begin; i < rows.end; ++i) seen = seen || sees(mask, i, pos);
+        ASSERT_EQ(got.count(pos), seen ? 1u : 0u) << layer << " " << head << " " << pos;
+        if (seen) {
+          EXPECT_EQ(got.at(pos), value + static_cast<float>(head * 10000));
+        }
+      }
+      EXPECT_LE(got.size(), want.size());
+    }
+  }
+
+  std::shared_ptr<KvRun> cached(int who, int32_t pos, int32_t count) {
+    PageTable table(store, rope);
+    const Runs runs{{pos, pos + count}};
+    table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
+    for (int layer = 0; layer < 3; ++layer) write(table, who, layer, runs);
+    return table.publish(static_cast<RunId>(who), {pos, pos + count},
+                         std::vector<int32_t>(static_cast<size_t>(count), who), false);
+  }
+
+  PageStore store;
+  RopeConfig rope;
+};
+
+int64_t most_pages(const HeadKeep& keep, int32_t chunk) {
+  const auto pages = [](int32_t n) { return n == 0 ? 0 : (n + kShape.P - 2) / kShape.P + 1; };
+  return pages(keep.sink) + pages(keep.window + chunk);
+}
+
+// A prompt of `T` tokens, of which `sets` are written, in chunks; then decode steps.
+TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
+  std::mt19937 rng(5);
+  const auto pick = [&rng](int n) { return static_cast<int32_t>(rng() % static_cast<unsigned>(n)); };
+  int64_t dropped = 0;
+  for (int round = 0; round < 150; ++round) {
+    const int64_t free_before = store.free_pages();
+    {
+      std::vector<HeadKeep> keeps;
+      for (int i = 0; i < kShape.L * kShape.G; ++i)
+        keeps.push_back(pick(3) == 0 ? HeadKeep{} : HeadKeep{pick(12), pick(40)});
+      const int32_t T = 40 + pick(120), chunk = 1 + pick(30);
+      PageTable table(store, rope);
+      std::vector<Keys> want(3);
+      Runs placed;
+      if (pick(2) == 0) {
+        const int32_t begin = pick(20), size = 1 + pick(30);
+        table.place({cached(1, pick(9), size), 0, size, begin});
+        placed = {{begin, begin + size}};
+        for (int layer = 0; layer < 3; ++layer) {
+          for (int32_t i = 0; i < size; ++i)
+            want[static_cast<size_t>(layer)][begin + i] = row(1, layer, table.placements()[0].run->pos + i)[0];
+        }
+      }
+      table.keep(keeps, chunk);
+      // Layers write what is not placed; some write placed positions too.
+      std::vector<Runs> sets{subtract(Runs{{0, T}}, placed)};
+      sets.push_back(unite(sets[0], intersect(placed, Runs{{0, 15}, {18, 19}})));
+      const std::vector<uint16_t> by_layer{static_cast<uint16_t>(pick(2)), 1, 0};
+      const int64_t before = table.private_pages(), need = table.pages_for(sets, by_layer);
+      table.add(sets, by_layer);
+      EXPECT_EQ(table.private_pages() - before, need);
+      for (int32_t at = 0; at < T; at += chunk) {
+        const kvilt::Run rows{at, std::min(at + chunk, T)};
+        const int64_t now = table.private_pages(), more = table.pages_for_rows({0, 3}, rows);
+        EXPECT_EQ(more, 0) << "what add() reserved is enough for one run of slots a layer";
+        table.hold({0, 3}, rows);
+        EXPECT_EQ(table.private_pages() - now, more);
+        for (int layer = 0; layer < 3; ++layer) {
+          const Runs here = intersect(sets[by_layer[static_cast<size_t>(layer)]], Runs{rows});
+          write(table, 2, layer, here);
+          for (const int32_t pos : positions(here)) want[static_cast<size_t>(layer)][pos] = row(2, layer, pos)[0];
+          expect_seen(table, layer, keeps, rows, want[static_cast<size_t>(layer)]);
+        }
+        table.passed({0, 3}, rows.end);
+      }
+      table.keep(keeps, 0);
+      EXPECT_EQ(table.pages_by_class().spare, 0);
+      for (int32_t pos = T; pos < T + 70; ++pos) {
+        const int64_t now = table.private_pages(), more = table.pages_for_next();
+        table.add_next(pos);
+        EXPECT_LE(table.private_pages() - now, more);
+        for (int layer = 0; layer < 3; ++layer) {
+          write(table, 3, layer, {{pos, pos + 1}});
+          want[static_cast<size_t>(layer)][pos] = row(3, layer, pos)[0];
+          expect_seen(table, layer, keeps, {pos, pos + 1}, want[static_cast<size_t>(layer)]);
+        }
+        int64_t most = 0;
+        for (int i = 0; i < kShape.L * kShape.G; ++i) {
+          const HeadKeep& keep = keeps[static_cast<size_t>(i)];
+          const int64_t all = (count(sets[by_layer[static_cast<size_t>(i / 2)]]) + pos + 1 - T + 7) / 8;
+          most += keep.all() ? all
+                             : std::min(all, most_pages(keep, 1) + 2);  // + 2: where placed tokens interrupt the slots
+        }
+        EXPECT_LE(table.private_pages(), most);
+      }
+      dropped += table.dropped_pages();
+    }
+    EXPECT_EQ(store.free_pages(), free_before);
+  }
+  EXPECT_GT(dropped, 1000) << "power";
+}
+
+TEST_F(RaggedPages, TheWindowSlidesInDecodeAndPagesComeBack) {
+  PageTable table(store, rope);
+  std::vector<HeadKeep> keeps(6, HeadKeep{4, 16});
+  keeps[3] = {};  // layer 1, head 1
+  table.keep(keeps, 0);
+  int64_t at_100 = 0;
+  for (int32_t pos = 0; pos < 300; ++pos) {
+    table.add_next(pos);
+    for (int layer = 0; layer < 3; ++layer) write(table, 1, layer, {{pos, pos + 1}});
+    if (pos == 100) at_100 = table.pages_by_class().local;
+    if (pos > 100) {
+      EXPECT_NEAR(static_cast<double>(table.pages_by_class().local), static_cast<double>(at_100), 5);
+    }
+  }
+  EXPECT_EQ(table.pages_by_class().global, 38);
+  EXPECT_EQ(table.dropped_pages(), 5 * (38 - 4));  // each keeps the sink's page and three of the window's
+  EXPECT_EQ(table.private_k(0, 0, 40), nullptr);
+  EXPECT_NE(table.private_k(0, 0, 3), nullptr);
+  EXPECT_NE(table.private_k(1, 1, 40), nullptr);
+  EXPECT_NE(table.private_k(0, 0, 299 - 16), nullptr);
+}
+
+// Sink and window overlap, the window is zero, there is no sink: each key once.
+TEST_F(RaggedPages, EachKeyOnceWhereSinkAndWindowMeet) {
+  PageTable table(store, rope);
+  const std::vector<Runs> sets{{{0, 50}}};
+  table.add(sets, std::vector<uint16_t>(3, 0));
+  write(table, 1, 0, sets[0]);
+  const auto size = [&](kvilt::Run rows, KeyMask mask) { return read(table, 0, 0, rows, mask).size(); };
+  EXPECT_EQ(size({20, 21}, {.sink = 10, .window = 5}), 16u);
+  EXPECT_EQ(size({20, 21}, {.sink = 15, .window = 5}), 21u);
+  EXPECT_EQ(size({20, 21}, {.sink = 40, .window = 5}), 21u);
+  EXPECT_EQ(size({20, 21}, {.sink = 0, .window = 0}), 1u);
+  EXPECT_EQ(size({20, 30}, {.sink = 0, .window = 3}), 13u);
+  EXPECT_EQ(size({20, 30}, {.sink = 2, .window = 3, .dense_from = 29}), 30u);
+  EXPECT_EQ(size({20, 30}, {.sink = 2, .window = 3, .dense_from = 30}), 15u);
+  EXPECT_EQ(size({40, 41}, {.sink = 8, .window = 3, .reach = 6}), 4u);  // a sliding layer hides the sink too
+  EXPECT_EQ(size({40, 41}, {.reach = 6}), 7u);
+}
+
+// What was planned to be seen by all may be narrowed later, and pages go at once; the copying placement works as before.
+TEST_F(RaggedPages, NarrowingGivesBackWhatRowsPassed) {
+  PageTable table(store, rope);
+  const std::vector<Runs> sets{{{0, 80}}};
+  table.add(sets, std::vector<uint16_t>(3, 0));
+  for (int layer = 0; layer < 3; ++layer) write(table, 1, layer, sets[0]);
+  table.passed({0, 2}, 80);  // layer 2 has not attended yet
+  EXPECT_TRUE(table.whole());
+  table.keep(std::vector<HeadKeep>(6, HeadKeep{1, 7}), 16);
+  EXPECT_FALSE(table.whole());
+  EXPECT_EQ(table.dropped_pages(), 4 * (10 - 2));
+  EXPECT_NE(table.private_k(2, 0, 30), nullptr);
+  table.passed({2, 3}, 80);
+  EXPECT_EQ(table.private_k(2, 0, 30), nullptr);
+  EXPECT_EQ(read(table, 2, 1, {80, 81}, {.sink = 1, .window = 7}).size(), 8u);
+}
+
+using RaggedPagesDeathTest = RaggedPages;
+TEST_F(RaggedPagesDeathTest, WhatWasDroppedIsNeitherReadNorWidenedNorPublished) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  PageTable table(store, rope);
+  table.keep(std::vector<HeadKeep>(6, HeadKeep{1, 7}), 0);
+  for (int32_t pos = 0; pos < 50; ++pos) table.add_next(pos);
+  std::vector<KvSpan> spans;
+  EXPECT_DEATH(table.resolve(0, 0, {49, 50}, {}, spans), "");
+  EXPECT_DEATH(table.keep({}, 0), "");
+  EXPECT_DEATH(table.publish(1, {48, 50}, {1, 2}, false), "");
+}
+
+}  // namespace
+}  // namespace kvilt
