@@ -60,15 +60,16 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(Pack, ALayoutIsOneVersion) {
   const Backend& backend = *find_backend("auto").value();
   if (backend.layout().name != "x86") GTEST_SKIP() << "no x86 kernels";
-  ASSERT_EQ(backend.layout().version, 1u);
+  ASSERT_EQ(backend.layout().version, 2u);
   ThreadPool pool(1);
   std::string sums;
   for (const DType type : kTypes) {
-    const auto source = random_weight(type, 37, 512, 5);
-    const auto weight = backend.pack({source.data(), type, 37, 512}, pool);
+    const int64_t K = is_quantised(type) ? 4096 : 512;  // long enough for segments
+    const auto source = random_weight(type, 37, K, 5);
+    const auto weight = backend.pack({source.data(), type, 37, K}, pool);
     sums += fmt::format("{:04x} ", checksum(weight->image) & 0xffff);
   }
-  EXPECT_EQ(sums, "0ec5 4170 a4be 753f f814 4b65 65a9 726e 3e57 f183 0c5a ")
+  EXPECT_EQ(sums, "0ec5 4170 a4be 0635 8f70 c072 41e1 178b f48c d6f6 0a49 ")
       << "changed on purpose? Then count kLayoutVersion up (x86/pack.h)";
 }
 
@@ -111,6 +112,7 @@ std::vector<Case> cases() {
       for (const int64_t K : {1, 2, 3, 5}) list.push_back({type, N, K * (block == 1 ? 1 : block)});
     }
     list.push_back({type, 33, block == 256 ? 1024 : 896});
+    if (block > 1) list.push_back({type, 97, block == 256 ? 4352 : 4384});  // blocks in segments: 4 together, then 3
     if (block == 1) list.push_back({type, 20, 341}), list.push_back({type, 64, 172});
   }
   return list;
@@ -148,8 +150,11 @@ TEST_P(BackendTest, RoundingOfActivationsCostsLittle) {
 }
 
 TEST_P(BackendTest, RowsDependOnThemselvesAlone) {
-  for (const DType type : kTypes) {
-    const Case shape = {type, 83, dtype_info(type).block == 256 ? 768 : 864};
+  std::vector<Case> shapes = {
+      {DType::kQ4_0, 83, 3296}, {DType::kQ8_0, 83, 3296}, {DType::kQ4_K, 83, 3328}};  // segments
+  for (const DType type : kTypes) shapes.push_back({type, 83, dtype_info(type).block == 256 ? 768 : 864});
+  for (const Case& shape : shapes) {
+    const DType type = shape.type;
     const Linear linear(backend(), shape, pool_);
     const auto x = random_floats(static_cast<size_t>(100 * shape.K), 5);
     const auto K = static_cast<size_t>(shape.K), N = static_cast<size_t>(shape.N);
@@ -282,8 +287,10 @@ INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names().beg
 
 TEST(InstructionSets, GiveTheSameBits) {
   ThreadPool pool(2);
-  for (const DType type : kTypes) {
-    const Case shape = {type, 67, 512};
+  std::vector<Case> shapes = {{DType::kQ5_0, 83, 3296}, {DType::kQ6_K, 83, 3328}};  // segments
+  for (const DType type : kTypes) shapes.push_back({type, 67, 512});
+  for (const Case& shape : shapes) {
+    const DType type = shape.type;
     const auto x = random_floats(static_cast<size_t>(13 * shape.K), 5);
     std::vector<float> first;
     for (const std::string_view name : backend_names()) {

@@ -10,6 +10,9 @@
 //   quants   4-bit: word z holds k 8z..8z+3 in the low nibbles and 8z+4..8z+7 in the high ones; 8-bit: word j holds
 //            k 4j..4j+3. Values are unsigned, offset by 2^(bits-1).
 //   highs    the fifth bit of quad j (k 4j..4j+3) is bit j of one word; or its bits 4-5 are bit pair j%4 of word j/4.
+// Blocks beyond kLongBlock bytes (long K) are cut into segments of some chunks, and each kTogether of them lie segment by segment:
+// the first segment of each block, then the second of each, and so on. One row then passes over a segment of its activations
+// kTogether times while they are in L1; whole blocks would throw them out in between (Zen 4, K = 4864: 21 GB/s, so 28).
 // F32: per k 16 floats. F16: per k 16 halves. BF16: per pair of k 16 pairs.
 //
 // Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
@@ -33,6 +36,7 @@ inline constexpr int64_t kBlockRows = 16;    // weight rows of a block
 inline constexpr int64_t kGroup = 32;        // k of a group
 inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
 inline constexpr int kDTypes = 12;
+inline constexpr int64_t kTogether = 4, kLongBlock = 24 << 10, kSegmentBytes = 18 << 10;
 
 // Bytes of a chunk, and where its planes start. Constant expressions only, so that no code comes of it.
 struct Chunk {
@@ -96,10 +100,12 @@ constexpr Chunk chunk_of(DType type) {
 struct MatmulPart {
   const std::byte* w;
   int64_t block_bytes;
+  int64_t segment;  // groups of a segment; all of K's: blocks lie one after the other
   int64_t K, N;
-  int64_t n_begin, n_end;  // n_begin is a multiple of kBlockRows; n_end is one or is N
-  const std::byte* x;      // packed activations of all rows
-  int64_t rows, blocks;    // of the whole x
+  // n_begin is a multiple of kBlockRows (of kTogether of them: segments and one row block); n_end is one or is N.
+  int64_t n_begin, n_end;
+  const std::byte* x;    // packed activations of all rows
+  int64_t rows, blocks;  // of the whole x
   int64_t block_begin, block_end;
   float* y;
   int64_t y_stride;

@@ -15,6 +15,7 @@ using x86::Chunk;
 using x86::Format;
 using x86::kGroup;
 using x86::kRecordBytes;
+using x86::kTogether;
 using x86::MatmulPart;
 
 namespace {
@@ -84,10 +85,20 @@ struct Packed {
   int64_t i;               // which group of the chunk
   int lane;                // the first lane
 
-  KVILT_INLINE Packed at_row(const MatmulPart& part, int64_t n) {
-    const std::byte* block = part.w + n / 16 * part.block_bytes;
-    const int lane = static_cast<int>(n % 16);
-    return {block, block + kChunk.quants + lane * 4, 0, lane};
+  KVILT_INLINE Packed at(const std::byte* chunk, int lane) {
+    return {chunk, chunk + kChunk.quants + lane * 4, 0, lane};
+  }
+  // g: where a segment begins.
+  KVILT_INLINE Packed at_row(const MatmulPart& part, int64_t n, int64_t g) {
+    const int64_t block = n / 16, first = block / kTogether * kTogether, all = (part.N + 15) / 16;
+    if (part.segment * kGroup >= part.K) return at(part.w + block * part.block_bytes, static_cast<int>(n % 16));
+    const int64_t together = all - first < kTogether ? all - first : kTogether;
+    const std::byte* segment = part.w + first * part.block_bytes + g / kChunk.groups * kChunk.bytes * together;
+    return at(segment + (block - first) * segment_bytes(part, g), static_cast<int>(n % 16));
+  }
+  KVILT_INLINE int64_t segment_bytes(const MatmulPart& part, int64_t g) {
+    const int64_t left = part.K / kGroup - g, groups = left < part.segment ? left : part.segment;
+    return (groups + kChunk.groups - 1) / kChunk.groups * kChunk.bytes;
   }
   KVILT_INLINE void next(Packed& p) {
     p.group += kChunk.group_bytes;
@@ -165,14 +176,17 @@ KVILT_INLINE void fetch(const std::byte* at) {
   for (int64_t i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
 }
 
-// sum = m rows x kLanes columns over all of K. ahead: the next block, to be fetched meanwhile, or null.
+// sums += m rows x kLanes columns over `groups` groups. ahead: as many groups to be fetched meanwhile, or null. A call for each
+// segment of K: the sums pass through memory, which costs nothing beside 28 groups and more.
 template <DType type, int m>
-KVILT_INLINE void tile(Packed<type> w, const std::byte* x, int64_t groups, const std::byte* ahead, VF (&sum)[m]) {
+__attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t groups, const std::byte* ahead,
+                                    VF* sums) {
   using W = Packed<type>;
   constexpr Format f = W::kFormat;
   constexpr bool offset = !f.mins && !kWeightsSigned<f.bits>;
+  VF sum[m];
   KVILT_UNROLL
-  for (int r = 0; r < m; ++r) sum[r] = zero_f();
+  for (int r = 0; r < m; ++r) sum[r] = sums[r];
   for (int64_t g = 0; g < groups; ++g, x += kRecordBytes * m, W::next(w)) {
     if (ahead != nullptr) fetch<type>(ahead + g * W::kChunk.bytes / W::kChunk.groups);
     VF part[m];
@@ -206,19 +220,19 @@ KVILT_INLINE void tile(Packed<type> w, const std::byte* x, int64_t groups, const
       for (int r = 0; r < m; ++r) sum[r] = fma(min, set(load_float(x + (36 * m + r * 4))), sum[r]);
     }
   }
+  KVILT_UNROLL
+  for (int r = 0; r < m; ++r) sums[r] = sum[r];
 }
 
 struct TileAt {
   const MatmulPart* part;
   const std::byte* x;  // of the row block
   int64_t row, n;      // first row and column
-  const std::byte* ahead;
+  bool fetches;        // the next block of weights meanwhile
 };
 
-template <DType type, int m>
-void run_tile(const Packed<type>& w, const TileAt& at) {
-  VF sum[m];
-  tile<type, m>(w, at.x, at.part->K / kGroup, at.ahead, sum);
+template <int m>
+KVILT_INLINE void finish_rows(const TileAt& at, const VF* sum) {
   const int64_t left = at.part->N - at.n;
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) {
@@ -228,11 +242,63 @@ void run_tile(const Packed<type>& w, const TileAt& at) {
   }
 }
 
+// One vector of columns, m rows.
+template <DType type, int m>
+void run_tile(const TileAt& at) {
+  using W = Packed<type>;
+  const MatmulPart& part = *at.part;
+  const int64_t groups = part.K / kGroup;
+  VF sum[m];
+  KVILT_UNROLL
+  for (int r = 0; r < m; ++r) sum[r] = zero_f();
+  for (int64_t g = 0; g < groups; g += part.segment) {
+    const std::byte* ahead = nullptr;
+    if (at.fetches && at.n + kLanes < part.n_end) {
+      ahead = W::at_row(part, at.n + kLanes, g).chunk;
+    } else if (at.fetches && part.next != nullptr) {
+      ahead = part.next + g / W::kChunk.groups * W::kChunk.bytes * (part.segment < groups ? kTogether : 1);
+    }
+    const int64_t now = groups - g < part.segment ? groups - g : part.segment;
+    tile<type, m>(W::at_row(part, at.n, g), at.x + g * kRecordBytes * m, now, ahead, sum);
+  }
+  finish_rows<m>(at, sum);
+}
+
+// All columns of a part that is cut into segments, m rows: its weights in the order in which they lie.
+template <DType type, int m>
+void run_together(const TileAt& whole) {
+  using W = Packed<type>;
+  constexpr int kVectors = 16 / kLanes;
+  const MatmulPart& part = *whole.part;
+  const int64_t groups = part.K / kGroup;
+  for (int64_t n = part.n_begin; n < part.n_end; n += kTogether * 16) {
+    const int64_t left = (part.n_end - n + 15) / 16, blocks = left < kTogether ? left : kTogether;
+    VF sum[kTogether * kVectors][m];
+    for (VF(&vector)[m] : sum) {
+      KVILT_UNROLL
+      for (int r = 0; r < m; ++r) vector[r] = zero_f();
+    }
+    const std::byte* at = part.w + n / 16 * part.block_bytes;
+    for (int64_t g = 0; g < groups; g += part.segment) {
+      const int64_t now = groups - g < part.segment ? groups - g : part.segment, bytes = W::segment_bytes(part, g);
+      for (int64_t i = 0; i < blocks * kVectors; ++i) {
+        const int lane = static_cast<int>(i % kVectors) * kLanes;
+        const bool fetches = m > 1 && lane + kLanes == 16;
+        tile<type, m>(W::at(at, lane), whole.x + g * kRecordBytes * m, now, fetches ? at + bytes : nullptr, sum[i]);
+        if (lane + kLanes == 16) at += bytes;
+      }
+    }
+    for (int64_t i = 0; i < blocks * kVectors; ++i) {
+      finish_rows<m>({&part, whole.x, whole.row, n + i * kLanes, false}, sum[i]);
+    }
+  }
+}
+
 template <DType type, int m = kMaxRows>
-KVILT_INLINE void run_rows(int64_t rows, const Packed<type>& w, const TileAt& at) {
+KVILT_INLINE void run_rows(int64_t rows, const TileAt& at, bool together) {
   if constexpr (m > 0) {
-    if (rows == m) return run_tile<type, m>(w, at);
-    run_rows<type, m - 1>(rows, w, at);
+    if (rows == m) return together ? run_together<type, m>(at) : run_tile<type, m>(at);
+    run_rows<type, m - 1>(rows, at, together);
   }
 }
 
@@ -240,16 +306,17 @@ template <DType type>
 void matmul(const MatmulPart& part) {
   const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks;
   const int64_t row_bytes = part.K / kGroup * kRecordBytes;
+  if (part.blocks == 1 && part.segment * kGroup < part.K) {
+    return run_rows<type>(part.rows, {&part, part.x, 0, part.n_begin, false}, true);
+  }
   for (int64_t n = part.n_begin; n < part.n_end; n += kLanes) {
-    const auto w = Packed<type>::at_row(part, n);
     // The last of several row blocks fetches the next block: by then no reading from memory is under way, and nothing would be
     // until the row block after it. A single row block reads in one line, which the hardware foresees.
-    const std::byte* next = n + kLanes < part.n_end ? w.chunk + part.block_bytes : part.next;
-    const bool fetches = part.rows > 1 && w.lane + kLanes == 16;
+    const bool fetches = part.rows > 1 && n % 16 + kLanes == 16;
     for (int64_t b = part.block_begin; b < part.block_end; ++b) {
       const int64_t row = b * base + (b < more ? b : more);
-      const std::byte* ahead = fetches && b + 1 == part.block_end ? next : nullptr;
-      run_rows<type>(base + (b < more), w, {&part, part.x + row * row_bytes, row, n, ahead});
+      run_rows<type>(base + (b < more), {&part, part.x + row * row_bytes, row, n, fetches && b + 1 == part.block_end},
+                     false);
     }
   }
 }

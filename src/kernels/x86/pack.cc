@@ -17,14 +17,25 @@ uint32_t word(const uint8_t* p) {
 }
 void put(std::byte* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
+// Blocks that lie together segment by segment (kernels.h), and one of them. Without segments: each by itself.
+struct BlockPlace {
+  std::byte* first;  // where the first of them begins
+  int64_t index, count;
+  int64_t chunks, segment;  // of a block; of its segments but the last
+};
+
 // Where lane `lane` of a block lies.
 struct Lane {
-  std::byte* block;
+  BlockPlace block;
   const Format& format;
   const Chunk& chunk;
   int64_t lane;
 
-  std::byte* at(int64_t g) const { return block + g / chunk.groups * chunk.bytes; }
+  std::byte* at(int64_t g) const {
+    const int64_t c = g / chunk.groups, first = c / block.segment * block.segment;
+    const int64_t length = std::min(block.segment, block.chunks - first);
+    return block.first + (first * block.count + block.index * length + c - first) * chunk.bytes;
+  }
 
   // 32 unsigned quants of group g.
   void quants(int64_t g, const uint8_t* q) const {
@@ -169,7 +180,7 @@ void pack_row(const WeightView& w, const std::byte* row, const Lane& lane) {
     case DType::kQ6_K:
       return q6_k_row(b, supers, lane);
     default:
-      return float_row(row, w.dtype, w.cols, lane.block, lane.lane);
+      return float_row(row, w.dtype, w.cols, lane.block.first, lane.lane);
   }
 }
 
@@ -202,7 +213,11 @@ std::unique_ptr<BlockedWeight> blocked(const WeightView& w) {
     packed->block_bytes = w.dtype == DType::kF32 ? w.cols * 64 : (w.cols + 1) / 2 * 64;
   } else {
     const Chunk chunk = chunk_of(w.dtype);
-    packed->block_bytes = (w.cols / kGroup + chunk.groups - 1) / chunk.groups * chunk.bytes;
+    const int64_t chunks = (w.cols / kGroup + chunk.groups - 1) / chunk.groups;
+    packed->block_bytes = chunks * chunk.bytes;
+    const int64_t segments =
+        packed->block_bytes > kLongBlock ? (packed->block_bytes + kSegmentBytes - 1) / kSegmentBytes : 1;
+    packed->segment = (chunks + segments - 1) / segments * chunk.groups;
   }
   packed->bytes = static_cast<size_t>((w.rows + kBlockRows - 1) / kBlockRows * packed->block_bytes);
   return packed;
@@ -234,14 +249,18 @@ std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, T
   auto [slab, blocks] = memory.take(packed->bytes);
   place(*packed, blocks, slab);
   const size_t row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
-  constexpr int64_t kBlocks = 4;  // of one task
-  pool.parallel_for((count + kBlocks - 1) / kBlocks, [&, to = blocks](int64_t task, int) {
-    for (int64_t b = task * kBlocks; b < count && b < (task + 1) * kBlocks; ++b) {
-      std::byte* block = to + b * packed->block_bytes;
-      std::memset(block, 0, static_cast<size_t>(packed->block_bytes));  // lanes beyond N, padding
-      for (int64_t lane = 0; lane < kBlockRows && b * kBlockRows + lane < w.rows; ++lane) {
-        const std::byte* row = w.data + static_cast<size_t>(b * kBlockRows + lane) * row_bytes;
-        pack_row(w, row, {block, format, chunk, lane});
+  const int64_t groups = w.cols / kGroup;
+  const bool segmented = !is_float(w.dtype) && packed->segment < groups;
+  pool.parallel_for((count + kTogether - 1) / kTogether, [&, to = blocks](int64_t task, int) {
+    const int64_t begin = task * kTogether, together = std::min(kTogether, count - begin);
+    std::byte* first = to + begin * packed->block_bytes;
+    std::memset(first, 0, static_cast<size_t>(together * packed->block_bytes));  // lanes beyond N, padding
+    for (int64_t i = 0; i < together; ++i) {
+      BlockPlace place = {first + i * packed->block_bytes, 0, 1, INT64_MAX, INT64_MAX};
+      if (segmented) place = {first, i, together, packed->block_bytes / chunk.bytes, packed->segment / chunk.groups};
+      for (int64_t lane = 0; lane < kBlockRows && (begin + i) * kBlockRows + lane < w.rows; ++lane) {
+        const std::byte* row = w.data + static_cast<size_t>((begin + i) * kBlockRows + lane) * row_bytes;
+        pack_row(w, row, {place, format, chunk, lane});
       }
     }
   });

@@ -13,12 +13,13 @@ namespace kvilt::x86 {
 
 struct BlockedWeight : PackedWeight {
   int64_t block_bytes = 0;
+  int64_t segment = 0;  // groups; see kernels.h
   const std::byte* blocks = nullptr;
   std::shared_ptr<const void> owner;  // of blocks, with those of other weights
 };
 
 // Counts every change of what pack() writes; linear_test.cc holds a checksum of its output beside the number.
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;  // 2: segments
 
 bool is_float(DType dtype);
 
