@@ -20,6 +20,7 @@
 #include "kernels/peak.h"
 #include "kernels/weight_samples.h"
 #include "model/model_file.h"
+#include "rates.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt {
@@ -29,12 +30,6 @@ struct KernelOptions {
   std::string model, backend = "auto", rows = "1,4,16,64,512,2048", lengths = "512,2048,8192", only, json;
   int threads = 0;
   double seconds = 0.2;
-};
-
-struct MatmulShape {
-  DType dtype = DType::kF32;
-  int64_t N = 0, K = 0;
-  auto operator<=>(const MatmulShape&) const = default;
 };
 
 struct Shapes {
@@ -77,6 +72,40 @@ void fill(Mat<float> x, uint32_t seed) {
     for (int64_t c = 0; c < x.cols; ++c) x.row(r)[c] = static_cast<float>(random() % 2001) / 1000.f - 1.f;
 }
 
+// The best of as many calls as fit: work(i) is the i-th.
+template <class F>
+double best_seconds(double enough, F work) {
+  using Clock = std::chrono::steady_clock;
+  double best = 1e30, spent = 0;
+  for (size_t i = 0; i < 2 || (spent < enough && i < 10000); ++i) {
+    const auto begin = Clock::now();
+    work(i);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    best = std::min(best, seconds), spent += seconds;
+  }
+  return best;
+}
+
+double matmul_seconds(const Backend& backend, ThreadPool& pool, const MatmulShape& s, int64_t rows, double enough) {
+  constexpr size_t kBeyondCaches = size_t{96} << 20;
+  const auto first = random_weight(s.dtype, s.N, s.K, 1);
+  const size_t copies = rows <= 64 ? std::max<size_t>(1, kBeyondCaches / first.size()) : 2;
+  const std::vector<std::vector<std::byte>> sources(copies, first);  // a backend may point at them
+  std::vector<std::unique_ptr<PackedWeight>> weights;
+  for (const auto& source : sources) weights.push_back(backend.pack({source.data(), s.dtype, s.N, s.K}, pool));
+  FloatMat x, y;
+  fill(x.reshape(rows, s.K), 1);
+  const Mat<float> out = y.reshape(rows, s.N);
+  return best_seconds(enough, [&](size_t i) {
+    const MatmulJob job = {weights[i % copies].get(), nullptr, out, false};
+    backend.matmul(x.view(), {&job, 1}, pool);
+  });
+}
+
+size_t weight_bytes(const MatmulShape& s) {
+  return static_cast<size_t>(s.N) * dtype_bytes(s.dtype, static_cast<size_t>(s.K));
+}
+
 class KernelBench {
  public:
   KernelBench(const KernelOptions& o, const Backend& backend, Report& report)
@@ -104,18 +133,9 @@ class KernelBench {
     bool int8 = false;
   };
 
-  // The best of as many calls as fit: work(i) is the i-th.
   template <class F>
   double best_seconds(F work) const {
-    using Clock = std::chrono::steady_clock;
-    double best = 1e30, spent = 0;
-    for (size_t i = 0; i < 2 || (spent < o_.seconds && i < 10000); ++i) {
-      const auto begin = Clock::now();
-      work(i);
-      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      best = std::min(best, seconds), spent += seconds;
-    }
-    return best;
+    return kvilt::best_seconds(o_.seconds, work);
   }
 
   void add(const Work& w, double seconds) const;
@@ -150,20 +170,8 @@ void KernelBench::add(const Work& w, double seconds) const {
 }
 
 void KernelBench::matmul(const MatmulShape& s, int64_t rows) {
-  constexpr size_t kBeyondCaches = size_t{96} << 20;
-  const auto first = random_weight(s.dtype, s.N, s.K, 1);
-  const size_t copies = rows <= 64 ? std::max<size_t>(1, kBeyondCaches / first.size()) : 2;
-  const std::vector<std::vector<std::byte>> sources(copies, first);  // a backend may point at them
-  std::vector<std::unique_ptr<PackedWeight>> weights;
-  for (const auto& source : sources) weights.push_back(backend_.pack({source.data(), s.dtype, s.N, s.K}, pool_));
-  FloatMat x, y;
-  fill(x.reshape(rows, s.K), 1);
-  const Mat<float> out = y.reshape(rows, s.N);
-  const double seconds = best_seconds([&](size_t i) {
-    const MatmulJob job = {weights[i % copies].get(), nullptr, out, false};
-    backend_.matmul(x.view(), {&job, 1}, pool_);
-  });
-  const auto bytes = static_cast<double>(first.size()) + 4.0 * static_cast<double>(rows * (s.K + s.N));
+  const double seconds = matmul_seconds(backend_, pool_, s, rows, o_.seconds);
+  const auto bytes = static_cast<double>(weight_bytes(s)) + 4.0 * static_cast<double>(rows * (s.K + s.N));
   add({"matmul", std::string(dtype_info(s.dtype).name), std::to_string(s.N) + "x" + std::to_string(s.K), rows,
        2.0 * static_cast<double>(rows * s.N * s.K), bytes, dtype_info(s.dtype).block > 1 && peak_.int8_gops > 0},
       seconds);
@@ -275,6 +283,13 @@ void bench_kernels(const KernelOptions& o, int argc, char** argv) {
 }
 
 }  // namespace
+
+MatmulRate matmul_rate(const Backend& backend, const MatmulShape& shape, int64_t rows) {
+  ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  const double seconds = matmul_seconds(backend, pool, shape, rows, 0.2);
+  return {2e-9 * static_cast<double>(rows * shape.N * shape.K) / seconds,
+          1e-9 * static_cast<double>(weight_bytes(shape)) / seconds};
+}
 
 void add_bench_kernels(Program& program, CLI::App& bench) {
   auto* app = bench.add_subcommand("kernels", "each operation and shape, beside the machine's measured peaks");

@@ -46,7 +46,10 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
       ->capture_default_str();
   app.add_option("--kv-bytes", o.kv_bytes, "size of the KV pool, e.g. 2GiB (0: half of the free memory, at most 4 GiB)")
       ->transform(CLI::AsSizeValue(false));
-  app.add_option("--kv-type", o.kv_type, "how keys and values are kept: f32, f16, bf16, int8")->capture_default_str();
+  app.add_option("--kv-type", o.kv_type,
+                 "how keys and values are kept: f32, f16, bf16, int8; auto: bf16 where this machine attends faster so, "
+                 "else f32")
+      ->capture_default_str();
   app.add_option("--context", o.context, "longest prompt and answer together (0: the model's own)");
   app.add_option("--min-segment", o.min_segment, "shortest unmarked piece that is reused, in tokens")
       ->capture_default_str();

@@ -125,12 +125,11 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
   }
   if (o.journal.empty() && !o.json.empty()) o.journal = o.json + ".journal";
   if (o.fresh && !o.journal.empty()) ::unlink(o.journal.c_str());
-  Journal journal = value_or_fail(Journal::open(o.journal, {{"model", engine->info().fingerprint},
-                                                            {"warm", o.warm},
-                                                            {"prompt", o.form},
-                                                            {"lead", o.lead},
-                                                            {"answer_tokens", o.answer_tokens},
-                                                            {"seed", o.seed}}));
+  nlohmann::ordered_json setup = {
+      {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.form}, {"lead", o.lead},
+      {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
+  if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
+  Journal journal = value_or_fail(Journal::open(o.journal, setup));
   RunEvents events;
   events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
     return journal.has(suite, id, policy);
@@ -182,8 +181,10 @@ void add_eval(Program& program) {
       "eval", "how near is reuse to the full pass? questions under several policies, or logits from elsewhere");
   auto o = std::make_shared<EvalOptions>();
   add_engine_options(*app, o->engine, true);
-  auto* parity = app->add_option("--parity", o->parity,
-                                 "a parity file: this build against reference logits (docs/formats/json.md)");
+  auto* parity =
+      app->add_option("--parity", o->parity,
+                      "a parity file: this build against reference logits (docs/formats/json.md); --kv-type auto is "
+                      "f32 then");
   auto* cases = app->add_option("--cases", o->cases,
                                 "RAG cases or dialogues, JSON lines; may be given more than once (docs/eval.md)");
   std::string names = "generated questions, NAME[:n=20,length=2048,seed=1,...], may be given more than once:";
@@ -213,7 +214,10 @@ void add_eval(Program& program) {
   app->add_option("--markdown", o->markdown, "write tables to this file");
   app->add_option("--html", o->html, "write a page with plots, tables and the quilt of the first case to this file");
   app->callback([o, &program] {
-    if (!o->parity.empty()) return eval_parity(o->engine, o->parity, o->json, program);
+    if (!o->parity.empty()) {
+      if (o->engine.kv_type == "auto") o->engine.kv_type = "f32";  // it compares with exact arithmetic
+      return eval_parity(o->engine, o->parity, o->json, program);
+    }
     if (o->cases.empty() && o->suites.empty())
       fail("give --cases FILE, --suite NAME or --parity FILE; see kvilt eval --help");
     eval_cases(*o, program.argc, program.argv);

@@ -2,10 +2,14 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
+#include <tuple>
 
 #include "base/error.h"
 #include "command.h"
+#include "kernels/dispatch.h"
 #include "model/model_file.h"
+#include "rates.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt {
@@ -13,7 +17,50 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void info(const std::string& path, bool json) {
+// Each weight type and shape of a model once, with what serves it here; rates: measured, of one row and of 512.
+Json kernel_table(const ModelFile& file, const Backend& backend, bool measured) {
+  std::map<std::tuple<DType, int64_t, int64_t>, int> shapes;  // and how many there are
+  const auto add = [&](const LinearWeights& l) {
+    if (l.w) ++shapes[{l.w.dtype, l.w.rows, l.w.cols}];
+  };
+  for (const LayerWeights& l : file.weights.layers) {
+    for (const LinearWeights* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.router}) add(*w);
+    for (const ExpertWeights& e : l.experts) add(e.gate), add(e.up), add(e.down);
+  }
+  add(file.weights.lm_head);
+  Json rows = Json::array();
+  for (const auto& [shape, count] : shapes) {
+    const auto [dtype, N, K] = shape;
+    Json row = {{"type", dtype_info(dtype).name},
+                {"outputs", N},
+                {"inputs", K},
+                {"matrices", count},
+                {"kernel", kernel_of(backend, dtype)}};
+    if (measured) {
+      row["one_row_gb_s"] = matmul_rate(backend, {dtype, N, K}, 1).gb_s;
+      row["rows_512_gop_s"] = matmul_rate(backend, {dtype, N, K}, N > 32768 ? 64 : 512).gop_s;
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+void print_kernels(const Json& rows) {
+  fmt::print("\n{:<6} {:>16} {:>9}  {:<38}", "type", "shape", "matrices", "kernel");
+  const bool measured = !rows.empty() && rows[0].contains("one_row_gb_s");
+  fmt::print("{}\n", measured ? " 1 row GB/s  512 rows GOP/s" : "");
+  for (const Json& row : rows) {
+    fmt::print("{:<6} {:>16} {:>9}  {:<38}", row["type"].get<std::string>(),
+               fmt::format("{}x{}", row["outputs"].get<int64_t>(), row["inputs"].get<int64_t>()),
+               row["matrices"].get<int>(), row["kernel"].get<std::string>());
+    if (measured)
+      fmt::print(" {:>10.1f} {:>15.0f}", row["one_row_gb_s"].get<double>(), row["rows_512_gop_s"].get<double>());
+    fmt::print("\n");
+  }
+}
+
+void info(const std::string& path, bool json, bool measured) {
+  const Backend& backend = *value_or_fail(find_backend("auto"));
   const auto file = value_or_fail(open_model(path));
   const ModelConfig& c = file->config;
   int64_t parameters = 0;
@@ -26,34 +73,42 @@ void info(const std::string& path, bool json) {
     }
   }
   if (!c.tied_embeddings) add(file->weights.lm_head.w);
-  const Json out{{"name", c.name},
-                 {"architecture", c.arch},
-                 {"file", file->description},
-                 {"parameters", parameters},
-                 {"layers", c.L},
-                 {"width", c.D},
-                 {"heads", c.H},
-                 {"kv_heads", c.G},
-                 {"head_size", c.E},
-                 {"ffn", c.F},
-                 {"vocabulary", c.V},
-                 {"context", c.context},
-                 {"rope_theta", c.rope.theta},
-                 {"qk_norm", c.qk_norm},
-                 {"tied_embeddings", c.tied_embeddings},
-                 {"kv_bytes_per_token_f32", 2 * kv_row_bytes(DType::kF32, c.E) * c.L * c.G},
-                 {"kv_bytes_per_token_int8", 2 * kv_row_bytes(DType::kI8, c.E) * c.L * c.G},
-                 {"tokenizer", file->tokenizer ? "yes" : "none"},
-                 {"chat_template", file->chat_template.empty() ? "none (ChatML)" : "yes"},
-                 {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},
-                 {"fingerprint", file->fingerprint}};
+  const std::string auto_kv = backend.bf16_attention_pays(c.E) ? "bf16" : "f32";
+  Json out{{"name", c.name},
+           {"architecture", c.arch},
+           {"file", file->description},
+           {"parameters", parameters},
+           {"layers", c.L},
+           {"width", c.D},
+           {"heads", c.H},
+           {"kv_heads", c.G},
+           {"head_size", c.E},
+           {"ffn", c.F},
+           {"vocabulary", c.V},
+           {"context", c.context},
+           {"rope_theta", c.rope.theta},
+           {"qk_norm", c.qk_norm},
+           {"tied_embeddings", c.tied_embeddings},
+           {"kv_bytes_per_token_f32", 2 * kv_row_bytes(DType::kF32, c.E) * c.L * c.G},
+           {"kv_bytes_per_token_bf16", 2 * kv_row_bytes(DType::kBF16, c.E) * c.L * c.G},
+           {"kv_bytes_per_token_int8", 2 * kv_row_bytes(DType::kI8, c.E) * c.L * c.G},
+           {"tokenizer", file->tokenizer ? "yes" : "none"},
+           {"chat_template", file->chat_template.empty() ? "none (ChatML)" : "yes"},
+           {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},
+           {"fingerprint", file->fingerprint},
+           {"backend", backend.name()},
+           {"kv_type_auto", auto_kv},
+           {"attention", attention_of(backend, *kv_type_of(auto_kv), c.E)}};
+  const Json kernels = kernel_table(*file, backend, measured);
   if (json) {
+    out["kernels"] = kernels;
     std::printf("%s\n", out.dump(1).c_str());
     return;
   }
   for (const auto& [key, value] : out.items()) {
     fmt::print("{:<24} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
   }
+  print_kernels(kernels);
 }
 
 void tokenize(const std::string& path, std::string text, bool special, bool ids_only) {
@@ -78,12 +133,13 @@ void tokenize(const std::string& path, std::string text, bool special, bool ids_
 }  // namespace
 
 void add_info(Program& program) {
-  auto* app = program.app.add_subcommand("info", "what a model file holds");
+  auto* app = program.app.add_subcommand("info", "what a model file holds, and which kernels serve it on this machine");
   auto path = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
+  auto json = std::make_shared<bool>(false), measure = std::make_shared<bool>(false);
   app->add_option("MODEL", *path, "a .gguf file or a Hugging Face folder")->required();
   app->add_flag("--json", *json, "as JSON");
-  app->callback([path, json] { info(*path, *json); });
+  app->add_flag("--measure", *measure, "time each kernel on its shape: GB/s of weights for one row, GOP/s for 512");
+  app->callback([path, json, measure] { info(*path, *json, *measure); });
 }
 
 void add_tokenize(Program& program) {

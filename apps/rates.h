@@ -38,4 +38,15 @@ class RateProbe {
 
 Rates measure_rates(const EngineOptions& options);
 
+struct MatmulShape {
+  DType dtype = DType::kF32;
+  int64_t N = 0, K = 0;
+  auto operator<=>(const MatmulShape&) const = default;
+};
+struct MatmulRate {
+  double gop_s = 0, gb_s = 0;  // gb_s: of weights as the file stores them
+};
+// Of random weights on all cores, the best call of a fifth of a second (bench_kernels.cc).
+MatmulRate matmul_rate(const Backend& backend, const MatmulShape& shape, int64_t rows);
+
 }  // namespace kvilt

@@ -34,7 +34,8 @@ const std::vector<int32_t> known = join({head, a, b}), asked = join({head, b, a,
 
 class Architectures : public testing::TestWithParam<std::tuple<std::string, std::string_view>> {
  protected:
-  static std::unique_ptr<Engine> engine(int chunk = 512, const char* placement = "zero-copy", int threads = 2) {
+  static std::unique_ptr<Engine> engine(int chunk = 512, const char* placement = "zero-copy", int threads = 2,
+                                        const char* kv_type = "auto") {
     EngineOptions options;
     options.model = std::get<0>(GetParam());
     options.backend = std::get<1>(GetParam());
@@ -42,6 +43,7 @@ class Architectures : public testing::TestWithParam<std::tuple<std::string, std:
     options.placement = placement;
     options.threads = threads;
     options.kv_bytes = int64_t{16} << 20;
+    options.kv_type = kv_type;
     return open_for_test(options);
   }
   static Request request(const std::vector<int32_t>& ids, const char* policy = "full",
@@ -108,7 +110,7 @@ TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
 }
 
 TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
-  auto zero = engine(), copy = engine(512, "copy");
+  auto zero = engine(512, "zero-copy", 2, "f32"), copy = engine(512, "copy", 2, "f32");
   if (!zero->info().reuse) GTEST_SKIP() << zero->info().reuse_refused;
   for (Engine* each : {zero.get(), copy.get()}) ask(*each, request_of(known, "full", 0));
   const Outcome x = ask(*zero, request(asked, "naive")), y = ask(*copy, request(asked, "naive"));

@@ -17,6 +17,7 @@ std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
   EngineOptions options;
   options.model = kModel;
   options.kv_bytes = kv_bytes;
+  options.kv_type = "f32";  // pools are counted in kTokenBytes
   options.chunk_tokens = chunk;
   options.threads = 1;  // nothing here depends on them
   return open_for_test(options);

@@ -27,12 +27,14 @@
 namespace kvilt {
 
 struct EngineOptions {
-  std::string model;                    // a .gguf file or a Hugging Face folder
-  std::string backend = "auto";         // auto, avx512, avx2, reference
-  int threads = 0;                      // 0: the machine's cores
-  bool pin = false;                     // each thread on a core of its own; ignored with more threads than cores
-  int64_t kv_bytes = 0;                 // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
-  std::string kv_type = "f32";          // keys and values as kept: f32, f16, bf16, int8
+  std::string model;             // a .gguf file or a Hugging Face folder
+  std::string backend = "auto";  // auto, avx512, avx2, reference
+  int threads = 0;               // 0: the machine's cores
+  bool pin = false;              // each thread on a core of its own; ignored with more threads than cores
+  int64_t kv_bytes = 0;          // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
+  std::string kv_type = "auto";  // keys and values as kept: f32, f16, bf16, int8; auto: below
+  // bf16 where attention over it is measured to be faster on this machine (twice the products an instruction on AMD since
+  // Zen 4; heads of a multiple of 32), else f32. ModelInfo::kv_type says which.
   int page_slots = 32;                  // P
   int chunk_tokens = 512;               // rows of prefill that one step computes at most
   int max_sequences = 64;               // requests computed at once; more wait

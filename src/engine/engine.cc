@@ -274,8 +274,9 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (options.placement != "zero-copy" && options.placement != "copy") {
     return error(Code::kInvalidArgument, "placement is '{}', not zero-copy or copy", options.placement);
   }
-  const std::optional<DType> kv_type = kv_type_of(options.kv_type);
-  if (!kv_type) return error(Code::kInvalidArgument, "kv_type is '{}', not f32, f16, bf16 or int8", options.kv_type);
+  if (options.kv_type != "auto" && !kv_type_of(options.kv_type)) {
+    return error(Code::kInvalidArgument, "kv_type is '{}', not auto, f32, f16, bf16 or int8", options.kv_type);
+  }
   KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -294,9 +295,11 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
     return error(Code::kUnsupported, "{}: heads of {} elements; the attention kernels take {} at most", options.model,
                  c.E, kMaxHeadSize);
   }
+  if (options.kv_type == "auto") options.kv_type = backend->bf16_attention_pays(c.E) ? "bf16" : "f32";
+  const DType kv_type = *kv_type_of(options.kv_type);
   if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
   if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
-  KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, *kv_type}, options.kv_bytes));
+  KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, kv_type}, options.kv_bytes));
   parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
                                                parts.file->fingerprint + "/" + options.kv_type, options.min_segment);
   parts.options = options;

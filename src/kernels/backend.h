@@ -153,6 +153,10 @@ class Backend {
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
 
+  // Attention over bf16 rows of E elements runs faster than over fp32 rows for more than the bytes saved: this machine
+  // multiplies bf16 pairs faster (measured, not read from flags). What `--kv-type auto` asks.
+  virtual bool bf16_attention_pays(int E) const { return false; }
+
   // out = k turned by rotation (cos, sin as in KvSpan), for the copying placement; src and dst are count rows of `kv`.
   virtual void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
                        void* dst) const = 0;

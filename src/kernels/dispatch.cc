@@ -53,6 +53,23 @@ const std::vector<Entry>& entries() {
   return list;
 }
 
+struct Instructions {
+  std::string_view backend, integer, floating, attention;
+};
+constexpr Instructions kInstructions[] = {
+    {"avx512", "vpdpbusd, 512 bits, int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits"},
+    {"avxvnni", "vpdpbusd, 256 bits (VEX), int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"},
+    {"vnni256", "vpdpbusd, 256 bits (EVEX), int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"},
+    {"avx2", "vpmaddubsw, 256 bits, int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"},
+    {"reference", "plain C++, int8 rows", "plain C++, fp32", "plain C++, fp32"}};
+
+const Instructions& instructions(const Backend& backend) {
+  for (const Instructions& entry : kInstructions) {
+    if (entry.backend == backend.name()) return entry;
+  }
+  return kInstructions[std::size(kInstructions) - 1];
+}
+
 constexpr std::string_view kKnown[] = {"avx512", "avxvnni", "vnni256", "avx2", "reference"};
 
 }  // namespace
@@ -64,6 +81,17 @@ std::span<const std::string_view> backend_names() {
     return list;
   }();
   return names;
+}
+
+std::string_view kernel_of(const Backend& backend, DType weight) {
+  const Instructions& known = instructions(backend);
+  return dtype_info(weight).block > 1 ? known.integer : known.floating;
+}
+
+std::string_view attention_of(const Backend& backend, DType kv, int E) {
+  const bool pairs = kv == DType::kBF16 || kv == DType::kI8;  // exact as bf16
+  return pairs && backend.bf16_attention_pays(E) ? "vdpbf16ps, 512 bits, bf16 queries and weights of values"
+                                                 : instructions(backend).attention;
 }
 
 Result<const Backend*> find_backend(std::string_view name) {

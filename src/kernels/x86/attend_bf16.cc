@@ -32,13 +32,14 @@ bool measure() {
   return rate(avx512bf16::kBf16Tiles.dots) > kWorth * rate(avx512::peak::fmas);
 }
 
-TileKernels with_bf16() {
+TileKernels with_bf16(bool direct) {
   const Bf16Tiles& bf16 = avx512bf16::kBf16Tiles;
   TileKernels tiles = avx512::kAttendTiles;
   tiles.load_queries = bf16.load_queries;
   tiles.gather_keys = bf16.gather_keys;
   tiles.gather_values = bf16.gather_values;
   tiles.scores = bf16.scores;
+  if (direct) tiles.scores_direct = bf16.scores_direct;
   tiles.softmax = bf16.softmax;
   tiles.add_values = bf16.add_values;
   return tiles;
@@ -51,10 +52,12 @@ bool bf16_dots_pay() {
   return pays;
 }
 
+bool bf16_serves(int E) { return E % 32 == 0 && bf16_dots_pay(); }
+
 const TileKernels& avx512_tiles(const TileShape& shape) {
-  static const TileKernels bf16 = with_bf16();
-  const bool exact = shape.kv == Element::kBF16 || shape.kv == Element::kI8;
-  return exact && shape.E % 32 == 0 && bf16_dots_pay() ? bf16 : avx512::kAttendTiles;
+  static const TileKernels bf16 = with_bf16(true), int8 = with_bf16(false);
+  if ((shape.kv != Element::kBF16 && shape.kv != Element::kI8) || !bf16_serves(shape.E)) return avx512::kAttendTiles;
+  return shape.kv == Element::kBF16 ? bf16 : int8;
 }
 
 }  // namespace kvilt::x86

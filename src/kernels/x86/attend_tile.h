@@ -16,6 +16,7 @@ namespace kvilt::x86 {
 inline constexpr int kBlock = 64;     // columns of a tile: kKeyBlock
 inline constexpr int kLanes = 16;     // lane sums kept per line (the AVX2 build uses the first 8)
 inline constexpr int kMaxHead = 512;  // E
+inline constexpr int kDirectLines = 8;
 inline constexpr float kNoScore =
     -3e38f;  // running maximum before the first key: finite, so that differences are not NaN
 
@@ -47,7 +48,8 @@ struct ValueTile {
 
 struct TileKernels {
   // q[line * E ..] = scale * the query, turned back by `rotation` (null: as it is). Interleaved pairs come out as
-  // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both.
+  // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both. q has room for
+  // kDirectLines lines at least.
   void (*load_queries)(const TileShape&, const float* q, int64_t stride, int rows, const float* rotation, float* out);
   // kt (E x 64) = the 64 keys at `keys`, transposed.
   void (*gather_keys)(const TileShape&, const void* const* keys, float* kt);
@@ -78,6 +80,9 @@ struct TileKernels {
   void (*rope_row)(const TileShape&, float* x, int64_t heads, const float* rotation);
   // rotation (cos[n], sin[n]) = magnitude * cos, sin of pos * inv_freq[i], computed in double.
   void (*angles)(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
+  // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; null: there is none.
+  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,
+                        const void* const* ahead, float* s) = nullptr;
 };
 
 }  // namespace kvilt::x86

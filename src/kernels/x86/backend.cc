@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "kernels/x86/attend.h"
+#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/mix.h"
 #include "kernels/x86/pack.h"
@@ -25,7 +26,10 @@ struct AttentionOps {
   decltype(&avx2::realign) realign;
   decltype(&avx2::rope) rope;
   decltype(&avx2::mix) mix;
+  bool (*bf16_pays)(int E);
 };
+
+bool never(int) { return false; }
 
 // At least 8 MB: so much is mapped and backed by huge pages as it is touched, where small pages cost the kernels a twentieth.
 std::byte* grown(Buffer& buffer, int64_t bytes) {
@@ -115,6 +119,7 @@ class X86Backend final : public Backend {
   void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const override {
     attention_.column_sums(shape, tasks, pool);
   }
+  bool bf16_attention_pays(int E) const override { return attention_.bf16_pays(E); }
   void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const override {
     CHECK(w.rows == y.rows && w.cols == x.rows && x.cols == y.cols);
     attention_.mix(w.data, w.stride, x.data, x.stride, {y.data, y.stride, w.rows, w.cols, x.cols});
@@ -171,12 +176,14 @@ JobParts parts_of(const MatmulJob& job, MatmulPart whole, int threads) {
   const int64_t most = (256 << 10) / (1 + rows / 8);
   const int64_t bytes =
       std::clamp<int64_t>(static_cast<int64_t>(w.bytes) / (16 * threads), std::min<int64_t>(16 << 10, most), most);
-  const int64_t step = is_float(w.dtype) ? (rows <= 2 ? 4 : 2) : 1;  // blocks that a kernel takes at once
+  int64_t step = is_float(w.dtype) ? (rows <= 2 ? 4 : 2) : 1;  // blocks that a kernel takes at once
+  if (!is_float(w.dtype) && w.segment < w.K / kGroup && whole.blocks == 1) step = kTogether;
   parts.columns = std::max<int64_t>(step, bytes / w.block_bytes / step * step) * kBlockRows;
   parts.count = (w.N + parts.columns - 1) / parts.columns;
   parts.dtype = w.dtype;
   whole.w = w.blocks;
   whole.block_bytes = w.block_bytes;
+  whole.segment = w.segment;
   whole.K = w.K;
   whole.N = w.N;
   whole.y = job.y.data;
@@ -289,26 +296,27 @@ void X86Backend::gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<
 
 const Backend& avx2_backend() {
   static const X86Backend instance("avx2", avx2::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix});
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
   return instance;
 }
 
 // With VNNI linear layers are all that differs: attention has no integer dots.
 const Backend& avxvnni_backend() {
   static const X86Backend instance("avxvnni", avxvnni::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix});
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
   return instance;
 }
 
 const Backend& vnni256_backend() {
   static const X86Backend instance("vnni256", vnni256::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix});
+                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
   return instance;
 }
 
 const Backend& avx512_backend() {
-  static const X86Backend instance("avx512", avx512::kKernels,
-                                   {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix});
+  static const X86Backend instance(
+      "avx512", avx512::kKernels,
+      {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix, bf16_serves});
   return instance;
 }
 

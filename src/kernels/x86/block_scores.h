@@ -28,7 +28,7 @@ class BlockScores {
 
   // Floats of memory that a tile of `lines` lines needs.
   static size_t floats(const TileShape& shape, int lines) {
-    return static_cast<size_t>(shape.E) * (kBlock + static_cast<size_t>(lines) * kTurns);
+    return static_cast<size_t>(shape.E) * (kBlock + static_cast<size_t>(std::max(lines, kDirectLines)) * kTurns);
   }
 
   BlockScores(const TileKernels& isa, const TileShape& shape, const QueryRows& rows, float* memory)
