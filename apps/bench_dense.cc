@@ -1,5 +1,6 @@
 // apps/bench_dense.cc: kvilt bench dense: prefill and decode without reuse, beside what the machine allows.
-//   gemm_bound_tok_s:      linear FLOPs at the measured peak of the weights' instruction, attention at that of FMA
+//   gemm_bound_tok_s:      linear FLOPs at the measured peak of the weights' instruction, attention at that of its KV
+//                          type's (FMA, or bf16 pairs)
 //   bandwidth_bound_tok_s: sequences of a step / time to read every weight as the file has it, and the KV of all, once
 //   linear_of_peak, attention_of_peak: what the kernels alone reach of those peaks on this model's large shapes
 #include <algorithm>
@@ -145,11 +146,12 @@ void add_bounds(nlohmann::ordered_json& row, const Bounds& b, const PromptUsage&
   row["decode_of_bound"] = row["decode_tok_s"].get<double>() / row["bandwidth_bound_tok_s"].get<double>();
   row["int8_peak_gops"] = r.peak.int8_gops;
   row["fma_peak_gflops"] = r.peak.fp32_gflops;
+  row["attention_peak_gflops"] = r.attention_peak_flops / 1e9;
   row["read_gb_s"] = r.read_bytes / 1e9;
   row["matmul_gflops"] = r.matmul_flops / 1e9;
   row["attention_gflops"] = attention / 1e9;
   row["linear_of_peak"] = r.matmul_flops / r.linear_peak_flops;
-  row["attention_of_peak"] = r.peak.fp32_gflops > 0 ? attention / 1e9 / r.peak.fp32_gflops : 0;
+  row["attention_of_peak"] = attention / r.attention_peak_flops;
 }
 
 void print_row(const nlohmann::ordered_json& row) {

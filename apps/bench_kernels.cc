@@ -130,7 +130,7 @@ class KernelBench {
     std::string operation, dtype, shape;
     int64_t rows = 0;
     double flops = 0, bytes = 0;
-    bool int8 = false;
+    bool int8 = false, pairs = false;  // the peak: of integer dots, of bf16 pairs; neither: of FMA
   };
 
   template <class F>
@@ -148,7 +148,10 @@ class KernelBench {
 };
 
 void KernelBench::add(const Work& w, double seconds) const {
-  const double peak = 1e9 * (w.int8 ? peak_.int8_gops : peak_.fp32_gflops), read = 1e9 * peak_.read_gbs;
+  const double peak = 1e9 * (w.int8    ? peak_.int8_gops
+                             : w.pairs ? peak_.bf16_gflops
+                                       : peak_.fp32_gflops),
+               read = 1e9 * peak_.read_gbs;
   const double at_peak = peak > 0 ? w.flops / peak : 0, at_read = read > 0 ? w.bytes / read : 0;
   report_.add({{"operation", w.operation},
                {"dtype", w.dtype},
@@ -221,7 +224,8 @@ void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) 
   const double pairs = n * before + n * (n + 1) / 2;
   add({rows == 1 ? "attend-one" : "attend", std::string(dtype_info(kv).name),
        "H" + std::to_string(s.H) + " G" + std::to_string(s.G) + " T" + std::to_string(keys), rows,
-       4.0 * s.E * s.H * pairs, 2.0 * static_cast<double>(side) * s.G, false},
+       4.0 * s.E * s.H * pairs, 2.0 * static_cast<double>(side) * s.G, false,
+       (kv == DType::kBF16 || kv == DType::kI8) && backend_.bf16_attention_pays(s.E)},
       seconds);
 }
 

@@ -11,6 +11,8 @@
 #include "forward/prepared_model.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
+#include "tensor/kv_row.h"
+#include "tensor/view.h"
 
 namespace kvilt {
 namespace {
@@ -88,17 +90,23 @@ double matmul_rate(const PreparedModel& model, ThreadPool& pool) {
   return flops / seconds;
 }
 
-double attention_rate(const PreparedModel& model, int64_t rows, ThreadPool& pool) {
+double attention_rate(const PreparedModel& model, DType kv, int64_t rows, ThreadPool& pool) {
   const ModelConfig& c = model.config();
-  const AttendShape shape = model.attend_shape(DType::kF32);
+  const AttendShape shape = model.attend_shape(kv);
   FloatMat q, out, k, v;
   random_rows(q, rows, int64_t{c.H} * c.E);
   out.reshape(rows, int64_t{c.H} * c.E);
   random_rows(k, rows, c.E);
   random_rows(v, rows, c.E);
+  const auto row_bytes = static_cast<size_t>(kv_row_bytes(kv, c.E)), side = static_cast<size_t>(rows) * row_bytes;
+  const Buffer stored(2 * side);
+  for (int64_t r = 0; r < rows; ++r) {
+    encode_kv_row(kv, c.E, k.view().row(r), stored.as<std::byte>() + static_cast<size_t>(r) * row_bytes);
+    encode_kv_row(kv, c.E, v.view().row(r), stored.as<std::byte>() + side + static_cast<size_t>(r) * row_bytes);
+  }
   std::vector<int32_t> pos(static_cast<size_t>(rows));
   std::iota(pos.begin(), pos.end(), 0);
-  const KvSpan span{k.view().data, v.view().data, nullptr, 0, static_cast<int32_t>(rows)};
+  const KvSpan span{stored.as<std::byte>(), stored.as<std::byte>() + side, nullptr, 0, static_cast<int32_t>(rows)};
   std::vector<AttendTask> tasks;
   for (int g = 0; g < c.G; ++g) {
     AttendTask task;
@@ -143,35 +151,44 @@ double Rates::bound_s(const PromptUsage& usage) const {
 }
 
 double Rates::gemm_bound_s(const PromptUsage& usage) const {
-  const double fma = peak.fp32_gflops > 0 ? 1e9 * peak.fp32_gflops : attention_flops;
-  return usage.linear_flops / linear_peak_flops + usage.attention_flops / fma;
+  return usage.linear_flops / linear_peak_flops + usage.attention_flops / attention_peak_flops;
 }
 
 struct RateProbe::Parts {
   ThreadPool pool;
   std::shared_ptr<const ModelFile> file;
   std::unique_ptr<PreparedModel> model;
+  DType kv_type;
 };
 
 RateProbe::RateProbe(const EngineOptions& options)
     : parts_(new Parts{
           ThreadPool(options.threads > 0 ? options.threads
                                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-          nullptr, nullptr}) {
+          nullptr, nullptr, DType::kF32}) {
   const Backend* backend = value_or_fail(find_backend(options.backend));
   parts_->file = value_or_fail(open_model(options.model));
   parts_->model = PreparedModel::prepare(parts_->file, *backend, parts_->pool, nullptr);
+  const bool bf16 = options.kv_type == "auto" && backend->bf16_attention_pays(parts_->file->config.E);
+  parts_->kv_type = kv_type_of(options.kv_type).value_or(bf16 ? DType::kBF16 : DType::kF32);
 }
 
 RateProbe::~RateProbe() = default;
 
-double RateProbe::attention_flops(int64_t rows) const { return attention_rate(*parts_->model, rows, parts_->pool); }
+double RateProbe::attention_flops(int64_t rows) const {
+  return attention_rate(*parts_->model, parts_->kv_type, rows, parts_->pool);
+}
 
 Rates RateProbe::measure() {
   Rates rates;
   rates.matmul_flops = matmul_rate(*parts_->model, parts_->pool);
   rates.attention_flops = attention_flops(2048);
   rates.peak = measure_peak(parts_->model->backend(), parts_->pool);
+  rates.kv_type = parts_->kv_type;
+  const bool pairs = (rates.kv_type == DType::kBF16 || rates.kv_type == DType::kI8) &&
+                     parts_->model->backend().bf16_attention_pays(parts_->model->config().E);
+  const double peak = 1e9 * (pairs ? rates.peak.bf16_gflops : rates.peak.fp32_gflops);
+  rates.attention_peak_flops = peak > 0 ? peak : rates.attention_flops;  // the reference backend has none measured
   rates.read_bytes = 1e9 * rates.peak.read_gbs;
   fill_peak(*parts_->model, rates);
   return rates;

@@ -13,9 +13,11 @@
 namespace kvilt {
 
 struct Rates {
-  double matmul_flops = 0;       // a second: the linear layers of four layers, M = 512
-  double attention_flops = 0;    // a second: causal prefill of 2,048 rows
-  double read_bytes = 0;         // a second: all threads reading what no cache holds
+  double matmul_flops = 0;          // a second: the linear layers of four layers, M = 512
+  double attention_flops = 0;       // a second: causal prefill of 2,048 rows
+  double read_bytes = 0;            // a second: all threads reading what no cache holds
+  double attention_peak_flops = 0;  // a second: the instruction that attends over this KV type
+  DType kv_type = DType::kF32;
   MachinePeak peak;              // of the backend's instructions
   double linear_peak_flops = 0;  // a second: every weight at its instruction's peak (integer dots for quantised ones)
   double weight_bytes = 0;       // of the linear layers and the head, as the file stores them

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "tensor/view.h"
+#ifdef KVILT_X86
+#include "kernels/x86/attend_bf16.h"
+#endif
 
 namespace kvilt {
 
@@ -92,6 +95,12 @@ MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
       int sink = 1;
       return loops.fmas(kRounds, &sink);
     });
+    if (backend.bf16_attention_pays(64)) {
+      peak.bf16_gflops = best_rate(pool, 15, [&](int64_t) {
+        int sink = 1;
+        return avx512bf16::kBf16Tiles.dots(kRounds, &sink);
+      });
+    }
     peak.read_gbs = read_rate(pool, loops.read);
     return peak;
   }

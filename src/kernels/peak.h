@@ -9,6 +9,7 @@ namespace kvilt {
 struct MachinePeak {
   double int8_gops = 0;    // integer dots, all threads of the pool together; 0: the backend has none
   double fp32_gflops = 0;  // fused multiply-adds
+  double bf16_gflops = 0;  // bf16 pairs into fp32 sums; 0: attention does not use them here
   double read_gbs = 0;     // memory read, of a region larger than the caches
 };
 

@@ -1,0 +1,278 @@
+// kernels/attend_cases.h: what the attention tests share: the kernels of this machine, small problems, a naive softmax in double.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/reference/attend.h"
+#include "tensor/kv_row.h"
+#ifdef KVILT_X86
+#include "kernels/x86/attend.h"
+#include "kernels/x86/attend_bf16.h"
+#endif
+
+namespace kvilt {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Kernels {
+  std::string name;
+  decltype(&reference::attend) attend;
+  decltype(&reference::column_sums) column_sums;
+  decltype(&reference::realign) realign;
+  decltype(&reference::rope) rope;
+};
+
+inline std::vector<Kernels> all_kernels() {
+  std::vector<Kernels> all = {
+      {"reference", reference::attend, reference::column_sums, reference::realign, reference::rope}};
+#ifdef KVILT_X86
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    all.push_back({"avx2", avx2::attend, avx2::column_sums, avx2::realign, avx2::rope});
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    all.push_back({"avx512", avx512::attend, avx512::column_sums, avx512::realign, avx512::rope});
+  }
+#endif
+  return all;
+}
+
+// Queries and weights are rounded to bf16 where these kernels multiply in it: 2^-9 of scores and of values, a few terms of it.
+inline double tolerance(const Kernels& kernels, const AttendShape& shape, double exact) {
+#ifdef KVILT_X86
+  const bool bytes = shape.kv == DType::kBF16 || shape.kv == DType::kI8;
+  if (kernels.name == "avx512" && bytes && shape.E % 32 == 0 && x86::bf16_dots_pay()) return 2e-2;
+#endif
+  return exact;
+}
+
+inline void PrintTo(const Kernels& kernels, std::ostream* stream) { *stream << kernels.name; }
+
+class Attend : public testing::TestWithParam<Kernels> {};
+
+// ---- A small attention problem --------------------------------------------------------------------------------------
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+
+inline std::vector<std::byte> to_dtype(DType type, int E, const std::vector<float>& values) {
+  const auto row = static_cast<size_t>(kv_row_bytes(type, E));
+  std::vector<std::byte> bytes(values.size() / E * row);
+  for (size_t n = 0; n < values.size() / E; ++n) encode_kv_row(type, E, &values[n * E], &bytes[n * row]);
+  return bytes;
+}
+
+inline std::vector<float> from_dtype(DType type, int E, const std::vector<std::byte>& bytes) {
+  const auto row = static_cast<size_t>(kv_row_bytes(type, E));
+  std::vector<float> values(bytes.size() / row * E);
+  for (size_t n = 0; n < bytes.size() / row; ++n) decode_kv_row(type, E, &bytes[n * row], &values[n * E]);
+  return values;
+}
+
+// Angles of a shift, as KvSpan::rotation.
+inline std::vector<float> rotation_of(const AttendShape& shape, double shift) {
+  const int half = shape.rotary_dim / 2;
+  std::vector<float> rotation(2 * half);
+  for (int i = 0; i < half; ++i) {
+    const double angle = shift * std::pow(10000.0, -2.0 * i / shape.rotary_dim);
+    rotation[i] = static_cast<float>(std::cos(angle));
+    rotation[half + i] = static_cast<float>(std::sin(angle));
+  }
+  return rotation;
+}
+
+struct Output {
+  std::vector<float> out, lse;
+  bool operator==(const Output& other) const {  // bit for bit
+    return out.size() == other.out.size() &&
+           std::memcmp(out.data(), other.out.data(), out.size() * sizeof(float)) == 0 &&
+           std::memcmp(lse.data(), other.lse.data(), lse.size() * sizeof(float)) == 0;
+  }
+};
+
+// One KV head: keys at positions 0..keys-1 (some may be absent), rows at `pos`.
+struct Problem {
+  AttendShape shape;
+  int64_t keys = 0;
+  std::vector<int32_t> pos;
+  KeyMask mask;
+  std::vector<float> q;
+  std::vector<std::byte> k, v;
+  std::vector<bool> absent;            // by position
+  std::vector<const float*> rotation;  // by position
+
+  Problem(const AttendShape& s, int64_t keys, std::vector<int32_t> rows, uint32_t seed, float size = 1)
+      : shape(s), keys(keys), pos(std::move(rows)), absent(keys, false), rotation(keys, nullptr) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    q.resize(pos.size() * shape.group * shape.E);
+    for (float& x : q) x = size * normal(random);
+    std::vector<float> values(keys * shape.E);
+    for (float& x : values) x = normal(random);
+    k = to_dtype(shape.kv, shape.E, values);
+    for (float& x : values) x = normal(random);
+    v = to_dtype(shape.kv, shape.E, values);
+  }
+
+  size_t row_bytes() const { return static_cast<size_t>(kv_row_bytes(shape.kv, shape.E)); }
+
+  // Spans as long as rotation and presence allow, but at most `longest` keys, cut at random places if `random`.
+  std::vector<KvSpan> spans(int64_t longest = INT32_MAX, std::mt19937* random = nullptr) const {
+    std::vector<KvSpan> all;
+    for (int64_t j = 0; j < keys;) {
+      if (absent[j]) {
+        ++j;
+        continue;
+      }
+      int64_t most = longest;
+      if (random != nullptr) most = 1 + static_cast<int64_t>((*random)() % longest);
+      int64_t end = j + 1;
+      while (end < keys && end - j < most && !absent[end] && rotation[end] == rotation[j]) ++end;
+      all.push_back({k.data() + j * row_bytes(), v.data() + j * row_bytes(), rotation[j], static_cast<int32_t>(j),
+                     static_cast<int32_t>(end - j)});
+      j = end;
+    }
+    return all;
+  }
+
+  AttendTask task(std::span<const KvSpan> spans, Output& output) const {
+    output.out.assign(q.size(), -7);
+    output.lse.assign(pos.size() * shape.group, -7);
+    AttendTask task;
+    task.q = q.data();
+    task.out = output.out.data();
+    task.q_stride = task.out_stride = shape.group * shape.E;
+    task.pos = pos;
+    task.spans = spans;
+    task.mask = mask;
+    task.lse = output.lse.data();
+    return task;
+  }
+
+  Output run(const Kernels& kernels, ThreadPool& pool, std::span<const KvSpan> spans) const {
+    Output output;
+    const AttendTask one = task(spans, output);
+    kernels.attend(shape, {&one, 1}, pool);
+    return output;
+  }
+  Output run(const Kernels& kernels, ThreadPool& pool) const { return run(kernels, pool, spans()); }
+};
+
+// Rotates x by the angles of `rotation`, in double.
+inline void rotate(const AttendShape& shape, const float* rotation, double sign, std::vector<double>& x) {
+  const int half = shape.rotary_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    const int a = shape.pairs == RopePairs::kHalves ? i : 2 * i,
+              b = shape.pairs == RopePairs::kHalves ? i + half : a + 1;
+    const double c = rotation[i], s = sign * rotation[half + i], xa = x[a], xb = x[b];
+    x[a] = xa * c - xb * s;
+    x[b] = xa * s + xb * c;
+  }
+}
+
+struct Oracle {
+  std::vector<double> out, lse;
+  std::vector<double> columns, columns_by_norm;  // sums over rows and heads, by position
+};
+
+inline Oracle oracle(const Problem& p) {
+  const int E = p.shape.E, group = p.shape.group;
+  const std::vector<float> k = from_dtype(p.shape.kv, E, p.k), v = from_dtype(p.shape.kv, E, p.v);
+  Oracle result;
+  result.columns.assign(p.keys, 0);
+  result.columns_by_norm.assign(p.keys, 0);
+  for (size_t line = 0; line < p.pos.size() * group; ++line) {
+    const int64_t i = p.pos[line / group];
+    std::vector<double> weight(p.keys, 0), out(E, 0), score(p.keys, -INFINITY);
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < std::min<int64_t>(p.keys, i + 1); ++j) {
+      const bool in_window = p.mask.window < 0 || i >= p.mask.dense_from || i - j <= p.mask.window || j < p.mask.sink;
+      const bool in_reach = p.mask.reach < 0 || i - j <= p.mask.reach;
+      if (p.absent[j] || !in_window || !in_reach) continue;
+      std::vector<double> key(k.begin() + j * E, k.begin() + (j + 1) * E);  // here the key is turned, not the query
+      if (p.rotation[j] != nullptr) rotate(p.shape, p.rotation[j], 1, key);
+      double dot = 0;
+      for (int e = 0; e < E; ++e) dot += p.q[line * E + e] * key[e];
+      score[j] = dot * p.shape.scale;
+      max = std::max(max, score[j]);
+    }
+    for (int64_t j = 0; j < p.keys; ++j) {
+      if (score[j] != -INFINITY) sum += weight[j] = std::exp(score[j] - max);
+    }
+    for (int64_t j = 0; j < p.keys; ++j) {
+      if (weight[j] == 0) continue;
+      double norm = 0;
+      for (int e = 0; e < E; ++e) {
+        out[e] += weight[j] / sum * v[j * E + e];
+        norm += static_cast<double>(v[j * E + e]) * v[j * E + e];
+      }
+      result.columns[j] += weight[j] / sum;
+      result.columns_by_norm[j] += weight[j] / sum * std::sqrt(norm);
+    }
+    result.out.insert(result.out.end(), out.begin(), out.end());
+    result.lse.push_back(max + std::log(sum));
+  }
+  return result;
+}
+
+inline void expect_close(const Output& got, const Oracle& want, double tolerance) {
+  ASSERT_EQ(got.out.size(), want.out.size());
+  double worst = 0, worst_lse = 0;
+  for (size_t i = 0; i < got.out.size(); ++i) worst = std::max(worst, std::abs(got.out[i] - want.out[i]));
+  for (size_t i = 0; i < got.lse.size(); ++i) {
+    if (std::isinf(want.lse[i])) {
+      EXPECT_EQ(got.lse[i], -kInf);
+    } else {
+      worst_lse = std::max(worst_lse, std::abs(got.lse[i] - want.lse[i]) / std::max(1.0, std::abs(want.lse[i])));
+    }
+  }
+  EXPECT_FALSE(std::isnan(worst) || std::isnan(worst_lse));
+  EXPECT_LE(worst, tolerance);
+  EXPECT_LE(worst_lse, tolerance);
+}
+
+inline AttendShape shape_of(int E, int group, DType kv = DType::kF32, RopePairs pairs = RopePairs::kHalves) {
+  return {
+      .group = group, .E = E, .scale = 1 / std::sqrt(static_cast<float>(E)), .kv = kv, .pairs = pairs, .rotary_dim = E};
+}
+
+inline std::vector<int32_t> range(int32_t first, int32_t last) {
+  std::vector<int32_t> all;
+  for (int32_t i = first; i < last; ++i) all.push_back(i);
+  return all;
+}
+
+// Rows scattered over [0, keys), the last position among them.
+inline std::vector<int32_t> scattered(int32_t keys, int every, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> all;
+  for (int32_t i = 0; i < keys; ++i) {
+    if (i == keys - 1 || static_cast<int>(random() % every) == 0) all.push_back(i);
+  }
+  return all;
+}
+
+// A prompt of pieces placed with three shifts, some positions missing.
+inline Problem quilt(std::vector<std::vector<float>>& rotations, DType kv, RopePairs pairs, std::vector<int32_t> rows,
+                     uint32_t seed) {
+  Problem p(shape_of(32, 3, kv, pairs), 1300, std::move(rows), seed);
+  p.shape.rotary_dim = 24;  // partial rotary
+  for (const double shift : {17.0, -300.0, 1000.0}) rotations.push_back(rotation_of(p.shape, shift));
+  std::mt19937 random(seed);
+  for (int64_t j = 0; j < p.keys; ++j) {
+    const int64_t piece = j / 90 % 4;
+    p.rotation[j] = piece == 3 || random() % 7 == 0 ? nullptr : rotations[piece].data();
+    p.absent[j] = random() % 40 == 0;
+  }
+  return p;
+}
+
+}  // namespace kvilt
