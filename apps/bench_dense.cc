@@ -224,6 +224,8 @@ void add_bench(Program& program) {
   add_bench_workloads(program, *bench);
   add_bench_kv(program, *bench);
   add_bench_kernels(program, *bench);
+  add_bench_segpaged(program, *bench);
+  add_bench_capacity(program, *bench);
 }
 
 }  // namespace kvilt

@@ -84,5 +84,7 @@ void add_bench_dense(Program& program, CLI::App& bench);
 void add_bench_workloads(Program& program, CLI::App& bench);
 void add_bench_kv(Program& program, CLI::App& bench);
 void add_bench_kernels(Program& program, CLI::App& bench);
+void add_bench_segpaged(Program& program, CLI::App& bench);
+void add_bench_capacity(Program& program, CLI::App& bench);
 
 }  // namespace kvilt

@@ -7,6 +7,7 @@
 
 #include "forward/driver.h"
 #include "kernels/dispatch.h"
+#include "kv/session_file.h"
 #include "model/model_file.h"
 
 namespace kvilt {
@@ -32,14 +33,17 @@ struct Heads {
 // One sequence with forced tokens.
 struct Run1 {
   Run1(PageStore& store, const ModelConfig& config, const Heads& heads, uint32_t seed)
-      : c(config), heads(heads), ids(tokens(kPrompt + kSteps, seed, config.V)), table(store, config.ropes()) {
+      : c(config),
+        heads(heads),
+        ids(tokens(kPrompt + kSteps, seed, config.V)),
+        table(new PageTable(store, config.ropes())) {
     plan.views = heads.views;
     plan.head_view = heads.head_view;
     plan.prompt_len = kPrompt;
     plan.stages = {uniform_stage({{0, kPrompt}}, c.L)};
     band = next_band(plan.stages[0], 0, c.L, {{kPrompt - 1, kPrompt}});
-    table.keep(keeps(), heads.chunk);
-    table.add(plan.stages[0].sets, std::vector<uint16_t>(static_cast<size_t>(c.L), 0));
+    table->keep(keeps(), heads.chunk);
+    table->add(plan.stages[0].sets, std::vector<uint16_t>(static_cast<size_t>(c.L), 0));
   }
   std::vector<HeadKeep> keeps() const {
     std::vector<HeadKeep> out;
@@ -51,17 +55,17 @@ struct Run1 {
   }
   Chunk chunk(int32_t at) {
     Chunk out;
-    out.kv = &table;
+    out.kv = table.get();
     out.plan = &plan;
     out.stage = &plan.stages[0];
     out.band = &band;
     out.tokens = ids;
     if (at < kPrompt) {
       out.range = {at, std::min(at + heads.chunk, kPrompt)};
-      table.hold({0, c.L}, out.range);
+      table->hold({0, c.L}, out.range);
     } else {
-      if (at == kPrompt) table.keep(keeps(), 0);
-      table.add_next(at);
+      if (at == kPrompt) table->keep(keeps(), 0);
+      table->add_next(at);
       out.range = {at, at + 1};
       plan.prompt_len = at + 1;
       plan.stages = {uniform_stage({{at, at + 1}}, c.L)};
@@ -74,12 +78,12 @@ struct Run1 {
     }
     return out;
   }
-  void passed(const Chunk& chunk) { table.passed({0, c.L}, chunk.range.end); }
+  void passed(const Chunk& chunk) { table->passed({0, c.L}, chunk.range.end); }
 
   const ModelConfig& c;
   const Heads heads;
   const std::vector<int32_t> ids;
-  PageTable table;
+  std::unique_ptr<PageTable> table;
   Plan plan;
   Band band;
   std::vector<std::vector<float>> logits;  // of the last prompt row and every step
@@ -143,9 +147,9 @@ TEST_P(SegPaged, RaggedPagesEqualMasksInPromptAndDecode) {
   for (const auto& [sink, window] : {std::pair{4, 16}, std::pair{0, 0}, std::pair{20, 64}}) {
     const auto masked = run(mixed(sink, window, false)), ragged = run(mixed(sink, window, true));
     EXPECT_EQ(ragged->logits, masked->logits);
-    EXPECT_EQ(masked->table.dropped_pages(), 0);
-    EXPECT_GT(ragged->table.dropped_pages(), 2 * static_cast<int64_t>(heads()));
-    EXPECT_LT(ragged->table.private_pages(), masked->table.private_pages() * 3 / 4);
+    EXPECT_EQ(masked->table->dropped_pages(), 0);
+    EXPECT_GT(ragged->table->dropped_pages(), 2 * static_cast<int64_t>(heads()));
+    EXPECT_LT(ragged->table->private_pages(), masked->table->private_pages() * 3 / 4);
     EXPECT_EQ(run(mixed(sink, window, true, 33))->logits, masked->logits) << "chunked = whole";
     EXPECT_EQ(run(mixed(sink, window, true, 1))->logits, masked->logits);
   }
@@ -164,8 +168,8 @@ TEST_P(SegPaged, OneLocalHeadChangesNothingButThroughThatHead) {
     int64_t differ = 0;
     for (int head = 0; head < config().G; ++head) {
       for (int32_t pos = 0; pos < kPrompt + kSteps; ++pos)
-        differ +=
-            std::memcmp(dense->table.private_k(layer, head, pos), local->table.private_k(layer, head, pos), bytes) != 0;
+        differ += std::memcmp(dense->table->private_k(layer, head, pos), local->table->private_k(layer, head, pos),
+                              bytes) != 0;
     }
     if (layer <= at) {
       EXPECT_EQ(differ, 0) << layer;
@@ -191,6 +195,41 @@ TEST_P(SegPaged, BatchedEqualsAlone) {
     next = chunks[0].range.end;
   }
   for (size_t i = 0; i < kinds.size(); ++i) EXPECT_EQ(together[i]->logits, alone[i]->logits);
+}
+
+// The prompt here, the answer there: as if it had never moved, and a fraction of the bytes.
+TEST_P(SegPaged, AnswersGoOnElsewhereToTheBit) {
+  const Heads heads = mixed(4, 16, true, 40);
+  const auto stayed = run(heads), moved = start(heads);
+  PageStore elsewhere =
+      PageStore::create({config().L, config().G, config().E, 8, std::get<2>(GetParam())}, 8 << 20).value();
+  for (int32_t next = 0; next < kPrompt + kSteps;) {
+    if (next == kPrompt) {
+      moved->table->keep(moved->keeps(), 0);
+      std::vector<std::byte> bytes;
+      const auto sent =
+          export_session(*moved->table, std::span(moved->ids).first(kPrompt), "m", [&](auto part) -> Status {
+            bytes.insert(bytes.end(), part.begin(), part.end());
+            return {};
+          });
+      ASSERT_TRUE(sent.ok());
+      EXPECT_LT(sent->kv, sent->dense * 2 / 3);
+      size_t at = 0;
+      auto session = import_session(elsewhere, config().ropes(), "m", [&](std::span<std::byte> part) -> Status {
+        std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at), part.size(), part.begin());
+        at += part.size();
+        return {};
+      });
+      ASSERT_TRUE(session.ok()) << session.error().message;
+      EXPECT_EQ(at, bytes.size());
+      moved->table = std::move(session->table);
+    }
+    Chunk chunk = moved->chunk(next);
+    driver->run({&chunk, 1});
+    moved->passed(chunk);
+    next = chunk.range.end;
+  }
+  EXPECT_EQ(moved->logits, stayed->logits);
 }
 
 std::string name_of(const testing::TestParamInfo<std::tuple<std::string, std::string, DType>>& info) {

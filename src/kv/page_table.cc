@@ -192,6 +192,14 @@ void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {
   }
 }
 
+void PageTable::restore(int layer, int head, int32_t pos, const std::byte* k, const std::byte* v) {
+  const int32_t slot = slot_map(layer).slot_of(pos);
+  CHECK(slot >= 0);
+  const auto bytes = static_cast<size_t>(store_.shape().row_bytes());
+  std::memcpy(pages_->k(layer, head, slot), k, bytes);
+  std::memcpy(pages_->v(layer, head, slot), v, bytes);
+}
+
 const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
   const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
   return slot < 0 || !pages_->held(layer, head, slot / store_.shape().P) ? nullptr : pages_->k(layer, head, slot);

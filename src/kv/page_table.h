@@ -98,6 +98,12 @@ class PageTable {
   // all. REQUIRES of hold(): the store has pages_for_rows() free pages. Called before rows are written.
   int64_t pages_for_rows(LayerRange layers, Run rows) const;
   void hold(LayerRange layers, Run rows);
+  // The same for what the row at `next` sees of the private slots there are (a session that comes from elsewhere).
+  int64_t pages_for_kept(int32_t next) const;
+  void hold_kept(int32_t next);
+  HeadKeep keeps(int layer, int head) const {
+    return keeps_.empty() ? HeadKeep{} : keeps_[static_cast<size_t>(layer * store_.shape().G + head)];
+  }
   bool whole() const { return local_.empty() && dropped_ == 0; }  // every head has every position
   int64_t dropped_pages() const { return dropped_; }              // since the start
 
@@ -112,6 +118,8 @@ class PageTable {
   // Writes one row's K and V (G x E fp32 each) of `pos` at `layer`, converting to the pool's dtype. REQUIRES: pos has a
   // slot.
   void write(int layer, int32_t pos, const float* k, const float* v);
+  // The row of one head as bytes of the pool's type. REQUIRES: pos has a slot, whose page the head holds.
+  void restore(int layer, int head, int32_t pos, const std::byte* k, const std::byte* v);
   // What was placed at (layer, pos): in a shared run, or copied in. rotation turns its K to where it stands now (null: it
   // stands as stored). pages is null if nothing was placed there. After copy_in, it is what the slot holds now.
   struct Placed {
@@ -172,12 +180,11 @@ class PageTable {
   int64_t peak_of_local(const SlotCounts& slots) const;
   void grow_whole();
   void drop_passed(LocalHead& head);
-  std::vector<int32_t> page_numbers(int layer, Run rows) const;
+  std::vector<int32_t> page_numbers(int layer, const Runs& rows) const;
   void find_extents();
   void slide(int32_t pos);
-  bool is_local(int layer, int head) const {
-    return !keeps_.empty() && !keeps_[static_cast<size_t>(layer * store_.shape().G + head)].all();
-  }
+  bool is_local(int layer, int head) const { return !keeps(layer, head).all(); }
+  std::vector<int32_t> kept_pages(const LocalHead& head, int32_t next) const;
   const SlotMap& slot_map(int layer) const { return maps_[map_of_[static_cast<size_t>(layer)]]; }
 
   PageStore& store_;

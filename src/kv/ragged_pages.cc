@@ -127,11 +127,13 @@ void PageTable::grow_whole() {
 }
 
 // Pages of slots that hold positions of `rows`, each once.
-std::vector<int32_t> PageTable::page_numbers(int layer, Run rows) const {
+std::vector<int32_t> PageTable::page_numbers(int layer, const Runs& rows) const {
   std::vector<int32_t> pages;
   const int32_t P = store_.shape().P;
-  for (const SlotRun& run : slot_map(layer).within(rows)) {
-    for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages.push_back(page);
+  for (const Run& part : rows) {
+    for (const SlotRun& run : slot_map(layer).within(part)) {
+      for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages.push_back(page);
+    }
   }
   std::sort(pages.begin(), pages.end());
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
@@ -144,7 +146,7 @@ int64_t PageTable::pages_for_rows(LayerRange layers, Run rows) const {
   std::vector<int32_t> pages;
   for (const LocalHead& head : local_) {
     if (head.layer < layers.begin || head.layer >= layers.end) continue;
-    if (head.layer != layer) pages = page_numbers(layer = head.layer, rows);
+    if (head.layer != layer) pages = page_numbers(layer = head.layer, {rows});
     for (const int32_t page : pages) missing += pages_->held(head.layer, head.head, page) ? 0 : 1;
   }
   return std::max<int64_t>(0, missing - pages_->spare());
@@ -155,12 +157,33 @@ void PageTable::hold(LayerRange layers, Run rows) {
   std::vector<int32_t> pages;
   for (LocalHead& head : local_) {
     if (head.layer < layers.begin || head.layer >= layers.end) continue;
-    if (head.layer != layer) pages = page_numbers(layer = head.layer, rows);
+    if (head.layer != layer) pages = page_numbers(layer = head.layer, {rows});
     for (const int32_t page : pages) {
       if (!pages_->held(head.layer, head.head, page)) pages_->hold(head.layer, head.head, page);
     }
     head.first = 0;  // they may lie before what it had passed
     head.next_drop = 0;
+  }
+}
+
+std::vector<int32_t> PageTable::kept_pages(const LocalHead& head, int32_t next) const {
+  return page_numbers(head.layer,
+                      normalize({{0, std::min(head.keep.sink, next)}, {std::max(0, next - head.keep.window), next}}));
+}
+
+int64_t PageTable::pages_for_kept(int32_t next) const {
+  int64_t missing = 0;
+  for (const LocalHead& head : local_) {
+    for (const int32_t page : kept_pages(head, next)) missing += pages_->held(head.layer, head.head, page) ? 0 : 1;
+  }
+  return std::max<int64_t>(0, missing - pages_->spare());
+}
+
+void PageTable::hold_kept(int32_t next) {
+  for (const LocalHead& head : local_) {
+    for (const int32_t page : kept_pages(head, next)) {
+      if (!pages_->held(head.layer, head.head, page)) pages_->hold(head.layer, head.head, page);
+    }
   }
 }
 
@@ -185,6 +208,10 @@ void PageTable::slide(int32_t pos) {
 PageTable::PagesByClass PageTable::pages_by_class() const {
   const KvShape& shape = store_.shape();
   PagesByClass out;
+  if (local_.empty()) {
+    out.global = pages_->pages();
+    return out;
+  }
   for (int layer = 0; layer < shape.L; ++layer) {
     for (int head = 0; head < shape.G; ++head)
       (is_local(layer, head) ? out.local : out.global) += pages_->held(layer, head);

@@ -64,6 +64,11 @@ struct Item {
   uint8_t* filled = nullptr;  // which of them saw a key
 
   std::span<const int32_t> pos() const { return task->pos.subspan(first, count); }
+  // The first super-block >= super with a block that some row may see, as far as sink and window say.
+  int64_t next_super(int64_t super) const {
+    const int64_t block = next_seen(task->mask, pos().front(), pos().back(), super * kSuperBlock);
+    return std::max(super, block / kSuperBlock);
+  }
 };
 
 // The caller's lists, kept between calls like thread_floats: a decode step allocates nothing.
@@ -181,9 +186,9 @@ class Attention {
       const int32_t count = std::min(tile_rows_, rows - first);
       const int64_t low = task.pos[first], high = task.pos[first + count - 1];
       const BlockRange range = seen_blocks(task.spans, high);
-      int64_t blocks = std::max<int64_t>(range.last - range.first, 0);
-      if (const int64_t from = next_seen(task.mask, low, high, range.first); from > range.first)
-        blocks = range.last - from;
+      const int64_t sink = std::max<int64_t>(range.first, (task.mask.sink + kBlock - 1) / kBlock);
+      int64_t blocks = std::max<int64_t>(range.last - range.first, 0);  // less what lies between sink and window
+      if (sink < range.last) blocks -= std::min(next_seen(task.mask, low, high, sink), range.last) - sink;
       tiles_.push_back({&task, first, count, range.first / kSuperBlock, (range.last + kSuperBlock - 1) / kSuperBlock,
                         blocks * count});
     }
@@ -247,7 +252,7 @@ void Attention::attend_tile(const Item& item) const {
   const AttendTask& task = *item.task;
   const int lines = item.count * shape_.group;
   Scratch scratch = this->scratch();
-  if (item.partial == nullptr) clear(shape_, lines, scratch.whole);
+  bool first = true;  // the first super-block's state is the whole's: merging it into nothing would change no bit
   BlockScores scores(isa_, shape_, {task.q + item.first * task.q_stride, task.q_stride, item.count}, scratch.queries);
   for (Walk walk(shape_, item); !walk.done();) {
     const int64_t super = walk.index() / kSuperBlock;
@@ -258,24 +263,33 @@ void Attention::attend_tile(const Item& item) const {
     }
     clear(shape_, lines, scratch.part);
     for (; !walk.done() && walk.index() / kSuperBlock == super; walk.step()) attend_block(item, walk, scratch, scores);
-    if (item.partial == nullptr) isa_.merge(shape_, lines, scratch.part, scratch.whole);
+    if (item.partial != nullptr) continue;
+    if (std::exchange(first, false)) {
+      std::swap(scratch.part, scratch.whole);
+    } else {
+      isa_.merge(shape_, lines, scratch.part, scratch.whole);
+    }
   }
-  if (item.partial == nullptr) finish(item, scratch.whole);
+  if (item.partial != nullptr) return;
+  if (first) clear(shape_, lines, scratch.whole);
+  finish(item, scratch.whole);
 }
 
 // Few tiles: runs of super-blocks are items. The states of all super-blocks are kept; a second loop merges each tile's.
 void Attention::run_split(ThreadPool& pool) {
   size_t floats = 0, supers = 0;
+  int64_t seen = 0;
   for (const Item& tile : tiles_) {
     const size_t count = static_cast<size_t>(std::max<int64_t>(tile.super_last - tile.super_first, 0));
     floats += count * state_floats(shape_, tile.count * shape_.group);
     supers += count;
+    for (int64_t n = tile.next_super(tile.super_first); n < tile.super_last; n = tile.next_super(n + 1)) ++seen;
   }
   thread_local Buffer partial;  // the caller's
   if (partial.bytes() < floats * sizeof(float)) partial = Buffer(floats * sizeof(float));
   std::vector<uint8_t>& filled = lists_.filled;
   filled.assign(supers, 0);
-  const int64_t per_item = std::max<int64_t>(1, static_cast<int64_t>(supers) / (2 * pool.size() * kItemsPerThread));
+  const int64_t per_item = std::max<int64_t>(1, seen / (2 * pool.size() * kItemsPerThread));
   std::vector<Item>& items = lists_.items;
   items.clear();
   float* memory = partial.as<float>();
@@ -283,16 +297,22 @@ void Attention::run_split(ThreadPool& pool) {
   for (Item& tile : tiles_) {
     tile.partial = memory;
     tile.filled = flag;
-    for (int64_t super = tile.super_first; super < tile.super_last; super += per_item) {
+    const size_t state = state_floats(shape_, tile.count * shape_.group);
+    for (int64_t super = tile.next_super(tile.super_first); super < tile.super_last;) {
       Item item = tile;
       item.super_first = super;
-      item.super_last = std::min(super + per_item, tile.super_last);
-      item.partial = memory;
-      item.filled = flag;
-      flag += item.super_last - super;
-      memory += static_cast<size_t>(item.super_last - super) * state_floats(shape_, tile.count * shape_.group);
+      item.partial = memory + static_cast<size_t>(super - tile.super_first) * state;
+      item.filled = flag + (super - tile.super_first);
+      do {
+        ++super;
+      } while (super < tile.super_last && super - item.super_first < per_item && tile.next_super(super) == super);
+      item.super_last = super;
+      super = tile.next_super(super);
       items.push_back(item);
     }
+    const int64_t all = std::max<int64_t>(tile.super_last - tile.super_first, 0);
+    memory += static_cast<size_t>(all) * state;
+    flag += all;
   }
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) { attend_tile(items[i]); });
   pool.parallel_for(static_cast<int64_t>(tiles_.size()), [&](int64_t i, int) {

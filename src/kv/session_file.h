@@ -1,0 +1,55 @@
+// kv/session_file.h: a session's KV as bytes: out to a file or a socket, in again in another process: the payload of
+// prefill here, decode there. docs/formats/session.md has the bytes.
+// Idea:       of each head only what it keeps moves (METHODS 2.3): all keys of a global one, sink and window of a local one.
+//             Keys move as stored, with the shift that placed pieces stand at: the importer turns queries by it as the
+//             exporter did, so that the next token's logits are the same bits.
+// Invariants: whatever the bytes say, importing ends with a session or an error, and takes memory in proportion to the pool
+//             and to kMaxPositions. Every frame has a checksum: against damage, not against forgers.
+// Threads:    the thread that owns the page store.
+// Cost:       a copy of every row; the largest buffer is one head's rows.
+// Not here:   sampling state; who asks for it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "kv/page_table.h"
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+struct KvSession {
+  std::vector<int32_t> tokens;       // of positions [0, tokens.size()): all have their KV
+  std::unique_ptr<PageTable> table;  // the next add_next() is at tokens.size()
+};
+
+struct SessionBytes {
+  int64_t moved = 0;  // all of it
+  int64_t kv = 0;     // rows of keys and values
+  int64_t dense = 0;  // rows if every head kept everything
+};
+
+// Takes, or fills, all of a span.
+using ByteSink = FunctionRef<Status(std::span<const std::byte>)>;
+using ByteSource = FunctionRef<Status(std::span<std::byte>)>;
+
+// tokens: of the positions that have their KV. model: what must be equal where it is imported (ModelInfo::fingerprint).
+// REQUIRES: every position < tokens.size() that its head keeps stands in the table, and no row is still to be computed.
+Result<SessionBytes> export_session(const PageTable& table, std::span<const int32_t> tokens, const std::string& model,
+                                    ByteSink sink);
+// Errors: kCorrupt (cut short, damaged, contradicting itself), kUnsupported (another version, model, shape or KV type),
+// kExhausted (the store has too few free pages: make room for the pages that the message names, and begin again), and
+// the source's.
+Result<KvSession> import_session(PageStore& store, LayerRopes ropes, const std::string& model, ByteSource source);
+
+// The same with a file, or a socket or pipe that is open as `fd`. A file that already stands is replaced.
+Result<SessionBytes> save_session(const std::string& path, const PageTable& table, std::span<const int32_t> tokens,
+                                  const std::string& model);
+Result<KvSession> load_session(const std::string& path, PageStore& store, LayerRopes ropes, const std::string& model);
+Status write_all(int fd, std::span<const std::byte> bytes);
+Status read_all(int fd, std::span<std::byte> bytes);
+
+}  // namespace kvilt
