@@ -200,9 +200,9 @@ TEST_P(SegPaged, BatchedEqualsAlone) {
 // The prompt here, the answer there: as if it had never moved, and a fraction of the bytes.
 TEST_P(SegPaged, AnswersGoOnElsewhereToTheBit) {
   const Heads heads = mixed(4, 16, true, 40);
-  const auto stayed = run(heads), moved = start(heads);
   PageStore elsewhere =
       PageStore::create({config().L, config().G, config().E, 8, std::get<2>(GetParam())}, 8 << 20).value();
+  const auto stayed = run(heads), moved = start(heads);  // it lives in that store at last
   for (int32_t next = 0; next < kPrompt + kSteps;) {
     if (next == kPrompt) {
       moved->table->keep(moved->keeps(), 0);

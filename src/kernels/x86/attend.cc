@@ -314,6 +314,11 @@ void Attention::run_split(ThreadPool& pool) {
     memory += static_cast<size_t>(all) * state;
     flag += all;
   }
+  // Long ones first: a head that sees everything may come behind many that see little.
+  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    const int64_t x = a.super_last - a.super_first, y = b.super_last - b.super_first;
+    return x != y ? x > y : a.partial < b.partial;
+  });
   pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t i, int) { attend_tile(items[i]); });
   pool.parallel_for(static_cast<int64_t>(tiles_.size()), [&](int64_t i, int) {
     const Item& tile = tiles_[i];
