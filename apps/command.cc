@@ -42,6 +42,9 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
       ->capture_default_str();
   app.add_option("--policy", o.policy, "what is reused unless a request says otherwise: full, prefix, naive, sparsex")
       ->capture_default_str();
+  app.add_option(
+      "--head-map", o.head_maps,
+      "what policy redknot reads in each KV head: FILE, or NAME=FILE for map=NAME; may be given more than once");
   app.add_option("--placement", o.placement, "zero-copy (pieces stay where they are, queries turn) or copy")
       ->capture_default_str();
   app.add_option("--kv-bytes", o.kv_bytes, "size of the KV pool, e.g. 2GiB (0: half of the free memory, at most 4 GiB)")

@@ -8,23 +8,22 @@
 #include <set>
 
 #include "base/error.h"
+#include "case_sources.h"
 #include "command.h"
 #include "eval/aggregate.h"
-#include "eval/case_file.h"
 #include "eval/journal.h"
 #include "eval/report.h"
 #include "eval/runner.h"
-#include "eval/suite.h"
 
 namespace kvilt {
 namespace {
 
 struct EvalOptions {
   EngineOptions engine;
-  std::string parity, json, markdown, html, journal, warm = "system", form = "chat",
-                                                     lead = "Answer:", policies = "full,naive,sparsex";
-  std::vector<std::string> cases, suites, pairs;
-  int limit = 0, answer_tokens = 24;
+  CaseOptions from;
+  std::string parity, json, markdown, html, journal, warm = "system", policies = "full,naive,sparsex";
+  std::vector<std::string> pairs;
+  int answer_tokens = 24, prompt_rows = 0;
   double max_minutes = 0;
   uint64_t seed = 1;
   bool fresh = false;
@@ -54,25 +53,6 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const EvalOptions& o,
   if (!out.empty() || !known("naive")) return out;
   for (const PolicySpec& policy : policies) {
     if (policy.label != "full" && policy.label != "naive") out.emplace_back(policy.label, "naive");
-  }
-  return out;
-}
-
-std::vector<CaseSource> sources_of(Engine& engine, const EvalOptions& o) {
-  if (o.form != "chat" && o.form != "plain") fail("--prompt: '" + o.form + "' is not chat or plain");
-  std::vector<CaseSource> out;
-  for (const std::string& path : o.cases) {
-    for (EvalCase& one : value_or_fail(read_case_file(path, {o.form == "chat", o.lead, o.limit}))) {
-      out.push_back({one.suite, one.id, [one] { return Result<EvalCase>(one); }});
-    }
-  }
-  for (const std::string& suite : o.suites) {
-    for (CaseSource& one : value_or_fail(make_suite(engine, suite))) out.push_back(std::move(one));
-  }
-  std::set<std::pair<std::string, std::string>> seen;
-  for (const CaseSource& source : out) {
-    if (!seen.insert({source.suite, source.id}).second)
-      fail(fmt::format("suite '{}' has two cases called '{}' (as=NAME renames a suite)", source.suite, source.id));
   }
   return out;
 }
@@ -114,11 +94,11 @@ std::string clock_text(double seconds) {
 void eval_cases(EvalOptions o, int argc, char** argv) {
   const auto policies = policies_of(o.policies);
   const auto pairs = pairs_of(o, policies);
-  RunOptions run{value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, 60 * o.max_minutes};
+  RunOptions run{value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, o.prompt_rows, 60 * o.max_minutes};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
-  const auto sources = sources_of(*engine, o);
+  const auto sources = sources_of(*engine, o.from);
   report.set_model(engine->info());
   for (const PolicySpec& policy : policies) {
     if (const auto good = engine->check_policy(policy.choice); !good.ok()) fail(good.error());
@@ -126,9 +106,10 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
   if (o.journal.empty() && !o.json.empty()) o.journal = o.json + ".journal";
   if (o.fresh && !o.journal.empty()) ::unlink(o.journal.c_str());
   nlohmann::ordered_json setup = {
-      {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.form}, {"lead", o.lead},
+      {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
       {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
   if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
+  if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
   Journal journal = value_or_fail(Journal::open(o.journal, setup));
   RunEvents events;
   events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
@@ -185,11 +166,7 @@ void add_eval(Program& program) {
       app->add_option("--parity", o->parity,
                       "a parity file: this build against reference logits (docs/formats/json.md); --kv-type auto is "
                       "f32 then");
-  auto* cases = app->add_option("--cases", o->cases,
-                                "RAG cases or dialogues, JSON lines; may be given more than once (docs/eval.md)");
-  std::string names = "generated questions, NAME[:n=20,length=2048,seed=1,...], may be given more than once:";
-  for (const SuiteEntry& entry : suite_table()) names += fmt::format("\n  {}: {}", entry.name, entry.what);
-  auto* suites = app->add_option("--suite", o->suites, names);
+  const auto [cases, suites] = add_case_options(*app, o->from);
   parity->excludes(cases)->excludes(suites);
   app->add_option("--policies", o->policies,
                   "comma-separated; parameters as sparsex:l_star=0:k=0.1; full is always measured")
@@ -200,10 +177,9 @@ void add_eval(Program& program) {
                   "what stands before a piece when it is computed first: alone, system (the fixed prefix), context "
                   "(the other pieces)")
       ->capture_default_str();
-  app->add_option("--prompt", o->form, "chat (the model's template) or plain")->capture_default_str();
-  app->add_option("--lead", o->lead, "the answer's first words in chat prompts")->capture_default_str();
-  app->add_option("--limit", o->limit, "lines of each file at most (0: all)");
   app->add_option("--answer-tokens", o->answer_tokens, "longest answer")->capture_default_str();
+  app->add_option("--prompt-rows", o->prompt_rows, "compare at so many of the prompt's last positions too (kl_prompt)")
+      ->check(CLI::Range(0, 1024));
   app->add_option("--seed", o->seed, "of the order in which policies run, and of --warm context")
       ->capture_default_str();
   app->add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
@@ -218,8 +194,7 @@ void add_eval(Program& program) {
       if (o->engine.kv_type == "auto") o->engine.kv_type = "f32";  // it compares with exact arithmetic
       return eval_parity(o->engine, o->parity, o->json, program);
     }
-    if (o->cases.empty() && o->suites.empty())
-      fail("give --cases FILE, --suite NAME or --parity FILE; see kvilt eval --help");
+    if (o->from.empty()) fail("give --cases FILE, --suite NAME or --parity FILE; see kvilt eval --help");
     eval_cases(*o, program.argc, program.argv);
   });
 }

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvilt/head_profile.h"
 #include "kvilt/request.h"
 #include "kvilt/result.h"
 
@@ -47,7 +48,8 @@ struct EngineOptions {
   bool cache = true;                    // false: nothing is published or found (for measurements)
   double audit = 0;  // share of the requests that are computed again in full when the engine is idle (EngineStats)
   double audit_limit = 0;  // a policy whose last 20 audits have a higher mean KL (nats) is switched off; 0: never
-  uint64_t seed = 0;       // 0: drawn at start; seeds of requests without one
+  std::vector<std::string> head_maps;  // files for policy redknot: FILE, or NAME=FILE for requests with map=NAME
+  uint64_t seed = 0;                   // 0: drawn at start; seeds of requests without one
 };
 
 struct ModelInfo {
@@ -104,6 +106,14 @@ class Engine {
   // The prompts that warm documents: one per document, each behind the fixed prefix of `request` (its messages up to
   // where documents go). Submit them with max_tokens 0.
   virtual Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const = 0;
+
+  // Takes a head map (docs/formats/head_map.md) for requests with map=`name`. Errors: kCorrupt, kInvalidArgument if it is of
+  // another model's shape.
+  virtual Status set_head_map(const std::string& name, std::string_view json) = 0;
+
+  // What the model's KV heads look at in a prompt, to make a head map of. Takes seconds to minutes, in which nothing else is
+  // computed. Errors: kInvalidArgument, kExhausted where the KV pool has no room for the prompt.
+  virtual Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) = 0;
 
   // Checks a policy's name and parameters without running it.
   virtual Status check_policy(const PolicyChoice& policy) const = 0;

@@ -52,6 +52,7 @@ struct Request {
   bool first_logits = false;  // Completion::first_logits is filled (evaluation)
   // Teacher forcing: the answer's tokens are these; with first_logits, all_logits is filled too.
   std::vector<int32_t> forced;
+  int prompt_logits = 0;    // Completion::prompt_logits: of so many of the prompt's last tokens (evaluation)
   bool all_logits = false;  // all_logits is filled without `forced` as well: V floats a token
 };
 
@@ -91,6 +92,8 @@ struct Completion {
   int completion_tokens = 0;
   double total_s = 0;
   std::vector<float> first_logits;  // V
+  // What follows each of the prompt's last Request::prompt_logits tokens (fewer where an exact prefix holds them), V each.
+  std::vector<std::vector<float>> prompt_logits;
   // Per sampled token, V each; where an end token ended the answer, its logits come last.
   std::vector<std::vector<float>> all_logits;
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were

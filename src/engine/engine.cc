@@ -7,12 +7,14 @@
 #include <atomic>
 #include <cmath>
 #include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/error.h"
 #include "engine/chat.h"
 #include "engine/engine_loop.h"
+#include "engine/head_profile.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 
@@ -30,8 +32,8 @@ int64_t default_kv_bytes() {
 
 class EngineImpl : public Engine {
  public:
-  EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info)
-      : info_(std::move(info)), chat_(std::move(chat)), loop_(std::move(parts)) {}
+  EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
+      : info_(std::move(info)), chat_(std::move(chat)), files_(std::move(files)), loop_(std::move(parts)) {}
   ~EngineImpl() override { draining_ = true; }  // a sink that asks again while it hears of its end is refused
 
   const ModelInfo& info() const override { return info_; }
@@ -63,6 +65,22 @@ class EngineImpl : public Engine {
   Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const override {
     if (!chat_) return no_tokenizer();
     return chat_->document_prompts(request);
+  }
+
+  Status set_head_map(const std::string& name, std::string_view json) override {
+    KVILT_ASSIGN(HeadMap map, parse_head_map(json, "head map '" + name + "'"));
+    KVILT_TRY(check_head_map(map, loop_.parts().model->config(), "head map '" + name + "'"));
+    std::lock_guard lock(files_mutex_);
+    files_.head_maps[name] = std::make_shared<const HeadMap>(std::move(map));
+    return {};
+  }
+
+  Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) override {
+    KVILT_TRY(check_ids(prompt, "prompt"));
+    KVILT_TRY(check_profile(prompt, options));
+    std::optional<Result<HeadProfile>> out;
+    on_loop([&] { out.emplace(loop_.profile_heads(prompt, options)); });
+    return std::move(*out);
   }
 
   Status check_policy(const PolicyChoice& choice) const override {
@@ -100,12 +118,16 @@ class EngineImpl : public Engine {
   Result<std::unique_ptr<ReusePolicy>> policy_of(PolicyChoice choice) const {
     const bool by_default = choice.name.empty();
     if (by_default) choice.name = default_policy();
-    KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params));
+    KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params, files()));
     if (!info_.reuse && policy->wants_segments()) {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }
     return policy;
+  }
+  PolicyFiles files() const {
+    std::lock_guard lock(files_mutex_);
+    return files_;
   }
   std::string default_policy() const {
     if (info_.reuse) return options().policy;
@@ -125,6 +147,8 @@ class EngineImpl : public Engine {
 
   const ModelInfo info_;
   const std::optional<ChatPrompts> chat_;
+  mutable std::mutex files_mutex_;
+  PolicyFiles files_;  // guarded by files_mutex_
   std::atomic<RequestId> last_id_{0};
   std::atomic<uint64_t> seeds_{0};
   std::atomic<int> open_{0};  // submitted and not finished
@@ -228,6 +252,19 @@ void EngineImpl::drain(double seconds) {
   on_loop([this] { loop_.cancel_all(); });
 }
 
+// FILE, or NAME=FILE.
+Result<PolicyFiles> read_files(const std::vector<std::string>& head_maps) {
+  PolicyFiles out;
+  for (const std::string& given : head_maps) {
+    const size_t eq = given.find('=');
+    const bool named = eq != std::string::npos;
+    const std::string name = named ? given.substr(0, eq) : PolicyFiles::kHeadMap;
+    KVILT_ASSIGN(HeadMap map, read_head_map(named ? given.substr(eq + 1) : given));
+    out.head_maps[name] = std::make_shared<const HeadMap>(std::move(map));
+  }
+  return out;
+}
+
 ModelInfo describe(const EngineParts& parts) {
   const ModelConfig& c = parts.model->config();
   const PageStore& store = parts.cache->store();
@@ -277,7 +314,8 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (options.kv_type != "auto" && !kv_type_of(options.kv_type)) {
     return error(Code::kInvalidArgument, "kv_type is '{}', not auto, f32, f16, bf16 or int8", options.kv_type);
   }
-  KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}));
+  KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
+  KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}, files));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   EngineParts parts;
@@ -297,6 +335,9 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   }
   if (options.kv_type == "auto") options.kv_type = backend->bf16_attention_pays(c.E) ? "bf16" : "f32";
   const DType kv_type = *kv_type_of(options.kv_type);
+  for (const auto& [name, map] : files.head_maps) {
+    KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));
+  }
   if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
   if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, kv_type}, options.kv_bytes));
@@ -310,7 +351,8 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
     chat.emplace(std::move(made).value());
   }
   const ModelInfo info = describe(parts);
-  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(parts), std::move(chat), info));
+  return std::unique_ptr<Engine>(
+      std::make_unique<EngineImpl>(std::move(parts), std::move(chat), info, std::move(files)));
 }
 
 }  // namespace kvilt

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/pin.h"
+#include "engine/head_profile.h"
 
 namespace kvilt {
 namespace {
@@ -155,7 +156,7 @@ Admission EngineLoop::prepare(Sequence& s) {
                                {s.policy->wants_prefix(), s.policy->wants_segments()});
   }
   place(s, std::move(found.placements));
-  s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config);
+  s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config, s.request.prompt_logits);
   s.kv->keep(s.prefill->keeps(), parts_.options.chunk_tokens);
   const auto writes = s.prefill->writes();
   const bool copy = parts_.options.placement == "copy";
@@ -175,6 +176,7 @@ Admission EngineLoop::prepare(Sequence& s) {
     s.first_step = Clock::now();
     s.usage.queued_s = seconds(s.submitted, s.first_step);
   }
+  if (s.completion.completion_tokens == 0) s.completion.prompt_logits.clear();  // of a prefill that was broken off
   if (s.completion.completion_tokens == 0) {  // also when it starts again: the account is of what was done then
     s.usage.prompt = s.prompt_len;
     s.usage.prefix = found.layout.prefix;
@@ -218,9 +220,11 @@ void EngineLoop::run_group(StepGroup& group) {
         s.prefill->next_chunk(1).begin == (band.in.empty() ? band.cut_rows : band.in[0]).front().begin) {
       s.hidden.reset(band.cut_rows, parts_.model->config().D);
     }
-    const bool skip_logits = !item.decode && s.request.sampling.max_tokens == 0 && !s.request.first_logits;
-    if (item.wants_logits && !skip_logits) {
-      s.logits.resize(static_cast<size_t>(parts_.model->config().V));
+    const bool skip_logits =
+        !item.decode && s.request.sampling.max_tokens == 0 && !s.request.first_logits && s.request.prompt_logits == 0;
+    const int64_t rows = item.decode ? 1 : s.prefill->logit_rows(item.range);
+    if (rows > 0 && !skip_logits) {
+      s.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));
       chunk.logits = s.logits.data();
     }
     chunks_.push_back(chunk);
@@ -237,6 +241,13 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   }
   s.work += work;
   ++s.usage.steps;
+  if (const int64_t rows = s.prefill->logit_rows(item.range); rows > 0 && s.request.prompt_logits > 0) {
+    const auto V = static_cast<ptrdiff_t>(parts_.model->config().V);
+    for (int64_t r = 0; r < rows && s.completion.completion_tokens == 0; ++r) {
+      s.completion.prompt_logits.emplace_back(s.logits.begin() + r * V, s.logits.begin() + (r + 1) * V);
+    }
+    s.logits.erase(s.logits.begin(), s.logits.end() - V);  // sampled from is the last
+  }
   s.kv->passed(s.prefill->layers_passed(), s.prefill->passed_by(item.range));
   if (s.prefill->advance(item.range)) s.slots_ready = false;
   if (s.prefill->take_restart()) {  // back to what was placed; its private pages are free for the next stage
@@ -263,7 +274,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.usage.flops = s.work.linear_flops + s.work.attention_flops;
     s.usage.bytes = s.work.bytes;
   }
-  if (parts_.options.cache && s.request.publish) {
+  s.own_kv = s.prefill->plan().narrowed();
+  s.decode.take_views(s.prefill->plan());
+  if (parts_.options.cache && s.request.publish && !s.own_kv) {
     s.published = parts_.cache->publish_prompt(
         {*s.kv, s.prefill->layout(), s.tokens, s.request.prompt.marks, s.domain, s.prefill_len});
   }
@@ -326,7 +339,7 @@ void EngineLoop::sample(Sequence& s) {
 
 // The sequence is over: publish what it generated, then tell its sink. It is taken out of the scheduler by the caller.
 void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
-  if (s.kv && !s.prefill && parts_.options.cache && s.request.publish && finish != Finish::kError) {
+  if (s.kv && !s.prefill && parts_.options.cache && s.request.publish && !s.own_kv && finish != Finish::kError) {
     // The last token's own KV was never computed; an end token was never fed.
     const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
     parts_.cache->publish_answer({*s.kv, s.layout, s.tokens, s.request.prompt.marks, s.domain, computed}, s.published);
@@ -419,6 +432,16 @@ void EngineLoop::end_audit(Completion completion) {
   std::vector<AuditStats> found = audit_.stats();
   std::lock_guard lock(mutex_);
   audits_ = std::move(found);
+}
+
+Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
+  const ProfilerParts parts{*parts_.model, *parts_.pool, driver_, parts_.cache->store()};
+  const int64_t pages = head_profile_pages(parts, static_cast<int32_t>(prompt.size()));
+  if (!parts_.cache->make_room(pages)) {
+    return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes",
+                 prompt.size(), pages);
+  }
+  return kvilt::profile_heads(parts, prompt, options);
 }
 
 void EngineLoop::update_stats() {

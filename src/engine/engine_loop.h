@@ -45,6 +45,7 @@ class EngineLoop {
   void add(std::unique_ptr<Sequence> sequence);
   void cancel(RequestId id);
   void cancel_all();
+  Result<HeadProfile> profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options);
   void clear_cache() {
     parts_.cache->clear();
     ++changes_;

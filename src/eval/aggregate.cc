@@ -63,6 +63,7 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   estimate("score", [](const CaseResult& r) { return r.score; });
   estimate("kl_first", [](const CaseResult& r) { return r.kl_first; });
   estimate("kl_answer", [](const CaseResult& r) { return r.kl_answer; });
+  estimate("kl_prompt", [](const CaseResult& r) { return r.kl_prompt; });
   estimate("top1", [](const CaseResult& r) { return r.top1 ? 1.0 : 0.0; });
   estimate("agree", [](const CaseResult& r) { return r.agree; });
   estimate("same_answer", same_of);
@@ -106,19 +107,22 @@ Json pair_rows(const std::vector<CaseResult>& results, const std::vector<std::pa
       for (const CaseResult& result : results) {
         if (in_suite(result, suite) && result.policy == b) of_b[{result.suite, result.id}] = &result;
       }
-      std::vector<double> kl_a, kl_b, first_a, first_b, score;
+      std::vector<double> kl_a, kl_b, first_a, first_b, prompt_a, prompt_b, score;
       for (const CaseResult& result : results) {
         if (!in_suite(result, suite) || result.policy != a) continue;
         const auto other = of_b.find({result.suite, result.id});
         if (other == of_b.end()) continue;
         kl_a.push_back(result.kl_answer), kl_b.push_back(other->second->kl_answer);
         first_a.push_back(result.kl_first), first_b.push_back(other->second->kl_first);
+        if (result.kl_prompt && other->second->kl_prompt)
+          prompt_a.push_back(*result.kl_prompt), prompt_b.push_back(*other->second->kl_prompt);
         if (result.score && other->second->score) score.push_back(*result.score - *other->second->score);
       }
       if (kl_a.empty()) continue;
       Json row{{"suite", suite}, {"a", a}, {"b", b}, {"n", kl_a.size()}};
       add_estimate(row, "kl_ratio", paired_ratio(kl_a, kl_b));
       add_estimate(row, "kl_first_ratio", paired_ratio(first_a, first_b));
+      add_estimate(row, "kl_prompt_ratio", paired_ratio(prompt_a, prompt_b));
       add_estimate(row, "score_diff", mean_with_interval(score));
       rows.push_back(std::move(row));
     }

@@ -29,6 +29,7 @@ Json to_json(const CaseResult& r) {
           {"score", nullable(r.score)},
           {"kl_first", r.kl_first},
           {"kl_answer", r.kl_answer},
+          {"kl_prompt", nullable(r.kl_prompt)},
           {"nll_gap", r.nll_gap},
           {"top1", r.top1},
           {"agree", r.agree},
@@ -74,6 +75,7 @@ Result<CaseResult> result_from_json(const Json& line) {
     get("suite", r.suite), get("id", r.id), get("policy", r.policy);
     if (!line.at("score").is_null()) r.score = line.at("score").get<double>();
     get("kl_first", r.kl_first), get("kl_answer", r.kl_answer), get("nll_gap", r.nll_gap);
+    if (line.contains("kl_prompt") && !line.at("kl_prompt").is_null()) r.kl_prompt = line.at("kl_prompt").get<double>();
     get("top1", r.top1), get("agree", r.agree);
     if (!line.at("same_answer").is_null()) r.same_answer = line.at("same_answer").get<bool>();
     get("ttft_s", r.ttft_s), get("ttft_ratio", r.ttft_ratio);

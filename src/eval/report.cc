@@ -26,6 +26,11 @@ std::vector<std::string> suites_of(const Json& rows) {
   return out;
 }
 
+// Of what not every report has.
+std::string given(const Json& row, const std::string& name) {
+  return row.contains(name) ? with_interval(row, name) : "-";
+}
+
 // The columns of both reports: a title, and a row's cell.
 struct Column {
   const char* title;
@@ -38,6 +43,7 @@ const std::vector<Column>& columns() {
       {"score", [](const Json& row) { return with_interval(row, "score"); }},
       {"KL first", [](const Json& row) { return with_interval(row, "kl_first"); }},
       {"KL answer", [](const Json& row) { return with_interval(row, "kl_answer"); }},
+      {"KL prompt", [](const Json& row) { return given(row, "kl_prompt"); }},
       {"top-1", [](const Json& row) { return number(row["top1"]); }},
       {"agree", [](const Json& row) { return number(row["agree"]); }},
       {"same answer", [](const Json& row) { return with_interval(row, "same_answer"); }},
@@ -155,11 +161,13 @@ std::string pair_section(const Json& pairs) {
   if (pairs.empty()) return "";
   std::string out =
       "<h2>Paired ratios</h2><p>Geometric mean of (KL + 0.001) / (KL of the base + 0.001) over the same cases.</p>"
-      "<table><tr><th>suite</th><th>policy</th><th>base</th><th>n</th><th>KL ratio</th><th>first token</th></tr>\n";
+      "<table><tr><th>suite</th><th>policy</th><th>base</th><th>n</th><th>KL ratio</th><th>first "
+      "token</th><th>prompt</th></tr>\n";
   for (const Json& row : pairs) {
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                        escape(row["suite"]), escape(row["a"]), escape(row["b"]), row["n"].get<int>(),
-                       with_interval(row, "kl_ratio"), with_interval(row, "kl_first_ratio"));
+                       with_interval(row, "kl_ratio"), with_interval(row, "kl_first_ratio"),
+                       given(row, "kl_prompt_ratio"));
   }
   return out + "</table>\n";
 }
@@ -224,11 +232,11 @@ std::string markdown_report(const Json& report) {
   if (!report["pairs"].empty()) {
     out +=
         "\n### Paired ratios\n\nGeometric mean of (KL + 0.001) / (KL of the base + 0.001) over the same cases.\n\n"
-        "| suite | policy | base | n | KL ratio | first token |\n|---|---|---|---|---|---|\n";
+        "| suite | policy | base | n | KL ratio | first token | prompt |\n|---|---|---|---|---|---|---|\n";
     for (const Json& row : report["pairs"]) {
-      out +=
-          fmt::format("| {} | {} | {} | {} | {} | {} |\n", text_of(row, "suite"), text_of(row, "a"), text_of(row, "b"),
-                      row["n"].get<int>(), with_interval(row, "kl_ratio"), with_interval(row, "kl_first_ratio"));
+      out += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", text_of(row, "suite"), text_of(row, "a"),
+                         text_of(row, "b"), row["n"].get<int>(), with_interval(row, "kl_ratio"),
+                         with_interval(row, "kl_first_ratio"), given(row, "kl_prompt_ratio"));
     }
   }
   return out;

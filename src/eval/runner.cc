@@ -51,6 +51,7 @@ class CaseRun {
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
     CaseResult result = account(policy.label, out.completion.usage);
     compare(out.completion.all_logits, result);
+    compare_prompt(out.completion.prompt_logits, result);
     result.answer = full_.answer;
     result.score = full_.score;
     if (!case_.answers.empty() && !*result.same_answer) KVILT_TRY(own_answer(policy, result));
@@ -85,6 +86,7 @@ class CaseRun {
     request.sampling.max_tokens = options_.answer_tokens;
     request.publish = false;
     request.first_logits = true;
+    request.prompt_logits = options_.prompt_rows;
     return request;
   }
 
@@ -115,7 +117,9 @@ class CaseRun {
       return error(Code::kInternal, "case '{}' of {}: full gave no answer", case_.id, case_.suite);
     for (auto& position : logits) reference_.emplace_back(std::move(position));
     logits.clear();
+    for (auto& position : out.completion.prompt_logits) prompt_reference_.emplace_back(std::move(position));
     full_ = account(kFull, out.completion.usage);
+    if (!prompt_reference_.empty()) full_.kl_prompt = 0;
     full_.answer = case_.truth.empty() ? out.text : "";
     if (case_.truth.empty()) full_.same_answer = true;
     if (!case_.answers.empty()) full_.score = score_answer(case_.metric, case_.answers, full_.answer);
@@ -166,9 +170,20 @@ class CaseRun {
     if (case_.truth.empty()) result.same_answer = same;
   }
 
+  // From the prompt's end: a policy whose exact prefix reaches into the last rows gives fewer.
+  void compare_prompt(const std::vector<std::vector<float>>& logits, CaseResult& result) const {
+    const size_t count = std::min(logits.size(), prompt_reference_.size());
+    if (count == 0) return;
+    double sum = 0;
+    for (size_t i = 1; i <= count; ++i)
+      sum += prompt_reference_[prompt_reference_.size() - i].kl(logits[logits.size() - i]);
+    result.kl_prompt = sum / static_cast<double>(count);
+  }
+
   Status own_answer(const PolicySpec& policy, CaseResult& result) {
     Request request = question(policy.choice);
     request.first_logits = false;
+    request.prompt_logits = 0;
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
     result.answer = out.text;
     result.score = score_answer(case_.metric, case_.answers, out.text);
@@ -178,6 +193,7 @@ class CaseRun {
   void keep(Completion completion) {
     completion.all_logits.clear();
     completion.first_logits.clear();
+    completion.prompt_logits.clear();
     last_ = std::move(completion);
   }
 
@@ -187,7 +203,7 @@ class CaseRun {
   Prompt prompt_;
   EngineStats before_;
   std::vector<int32_t> path_;
-  std::vector<Reference> reference_;
+  std::vector<Reference> reference_, prompt_reference_;
   CaseResult full_;
   Completion last_;
 };

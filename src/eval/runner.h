@@ -32,6 +32,7 @@ struct CaseResult {
   std::optional<double> score;         // none: the case has no answers
   double kl_first = 0, kl_answer = 0;  // nats
   double nll_gap = 0;                  // mean of log p_full - log p_policy of the tokens along which kl_answer goes
+  std::optional<double> kl_prompt;     // mean over the prompt's last rows; none: RunOptions::prompt_rows is 0
   bool top1 = true;                    // the first answer token is the same
   double agree = 1;                    // share of positions with the same most likely token
   std::optional<bool> same_answer;     // none: distances along a true text
@@ -58,6 +59,7 @@ struct RunOptions {
   Warm warm = Warm::kSystem;
   uint64_t seed = 1;
   int answer_tokens = 24;  // longest greedy answer
+  int prompt_rows = 0;     // also compared at so many of the prompt's last positions; their work is in the FLOPs
   double max_seconds = 0;  // 0: no limit; looked at between cases
 };
 

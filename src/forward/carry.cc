@@ -81,6 +81,22 @@ void CarryPass::compare(const FreshRows& rows, Changes& out) {
   });
 }
 
+void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) const {
+  if (std::find(heads.begin(), heads.end(), uint8_t{1}) == heads.end()) return;
+  const KvShape& shape = rows.kv->shape();
+  pool_.parallel_for(static_cast<int64_t>(rows.pos.size()), [&](int64_t r, int) {
+    const auto placed = rows.kv->placed(rows.layer, rows.pos[static_cast<size_t>(r)]);
+    if (!placed.pages) return;
+    for (int g = 0; g < shape.G; ++g) {
+      if (!heads[static_cast<size_t>(g)]) continue;
+      float *k = rows.k.row(r) + int64_t{g} * shape.E, *v = rows.v.row(r) + int64_t{g} * shape.E;
+      decode_kv_row(shape.dtype, shape.E, placed.pages->k(rows.layer, g, placed.slot), k);
+      decode_kv_row(shape.dtype, shape.E, placed.pages->v(rows.layer, g, placed.slot), v);
+      if (placed.rotation) turn(rows.kv->ropes().at(rows.layer), placed.rotation, false, k);
+    }
+  });
+}
+
 struct CarryPass::Group {
   CarryWeights weights;
   std::vector<int64_t> rows;  // of the sources

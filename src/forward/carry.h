@@ -21,7 +21,7 @@ struct FreshRows {
   PageTable* kv = nullptr;
   int layer = 0;
   std::span<const int32_t> pos;
-  Mat<const float> k, v;
+  Mat<float> k, v;
 };
 
 // K and V changes of rows: fresh - placed, K's before rotation; rows of zeros where nothing was placed.
@@ -35,6 +35,8 @@ class CarryPass {
   CarryPass(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool) {}
 
   void compare(const FreshRows& rows, Changes& out);
+  // Where something was placed, it takes the fresh rows' place in the KV heads that `heads` marks.
+  void keep(const FreshRows& rows, std::span<const uint8_t> heads) const;
   // Mends the groups whose recomputed positions are among rows.pos; `written` is the layer's write set. Returns the
   // floating point operations and adds the bytes moved.
   double carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes, double& bytes);

@@ -4,35 +4,24 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "forward/batch_rows.h"
 #include "forward/expert_routing.h"
+#include "forward/ffn_rows.h"
+#include "forward/key_masks.h"
+#include "forward/look_outside.h"
 
 namespace kvilt {
-
-// Some rows of the batch, chunk by chunk, each chunk's by increasing position.
-struct Driver::Rows {
-  std::vector<int32_t> pos;    // logical position of each row
-  std::vector<int64_t> index;  // row in the rows they were selected from
-  std::vector<int64_t> first;  // chunk c's rows are [first[c], first[c + 1])
-  bool all = false;            // index is 0, 1, 2, ...
-  int64_t size() const { return static_cast<int64_t>(pos.size()); }
-  int64_t size(size_t chunk) const { return first[chunk + 1] - first[chunk]; }
-  void clear() {
-    pos.clear();
-    index.clear();
-    first.assign(1, 0);
-    all = false;
-  }
-};
 
 // Kept from step to step: a decode step allocates nothing (tests/hot_path_test.cc).
 struct Driver::Scratch {
   Rows rows;  // those in x
-  Rows write, query, out, leaving, wanted;
+  Rows write, query, out, leaving, wanted, fed;
   std::vector<Runs> united;          // per chunk; only where probes add rows
   std::vector<const Runs*> looking;  // per chunk
-  FloatMat x, x_next, normed, gathered;
+  FloatMat x, x_next, x_fed, normed, gathered;
   FloatMat q, k, v, attended, gate, up;
   FloatMat probe_q, probe_out;
+  std::vector<uint8_t> feeds;  // by row
   ExpertRouting routing;
   Rows chosen;  // an expert's
   FloatMat expert_out;
@@ -45,38 +34,6 @@ struct Driver::Scratch {
 
 namespace {
 
-// x's rows at rows.index; x itself if that is all of them.
-template <class R>
-Mat<const float> gather(const R& rows, Mat<const float> x, FloatMat& scratch) {
-  if (rows.all) return x;
-  const Mat<float> out = scratch.reshape(rows.size(), x.cols);
-  for (int64_t r = 0; r < rows.size(); ++r) {
-    std::copy_n(x.row(rows.index[static_cast<size_t>(r)]), x.cols, out.row(r));
-  }
-  return out;
-}
-
-// The rows of `from` at positions in runs(chunk), into out.
-template <class R, class RunsOf>
-const R& select(const R& from, size_t chunks, RunsOf runs_of_chunk, R& out) {
-  out.clear();
-  for (size_t c = 0; c < chunks; ++c) {
-    const Runs& runs = runs_of_chunk(c);
-    size_t i = 0;
-    for (int64_t r = from.first[c]; r < from.first[c + 1]; ++r) {
-      const int32_t pos = from.pos[static_cast<size_t>(r)];
-      while (i < runs.size() && runs[i].end <= pos) ++i;
-      if (i < runs.size() && runs[i].begin <= pos) {
-        out.pos.push_back(pos);
-        out.index.push_back(r);
-      }
-    }
-    out.first.push_back(out.size());
-  }
-  out.all = out.size() == from.size();
-  return out;
-}
-
 // a, or its union with b, for which `memory` is used.
 const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
   if (b.empty()) return &a;
@@ -84,46 +41,9 @@ const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
   return &memory;
 }
 
-// What the plan lets a KV head see of what the model's layer lets it see.
-KeyMask mask_of(const Plan& plan, const ModelConfig& config, int layer, int head) {
-  const size_t view = plan.head_view.empty() ? 0 : plan.head_view[static_cast<size_t>(layer * config.G + head)];
-  const View& v = plan.views[view];
-  const int window = config.window_at(layer);
-  return {.sink = v.sink,
-          .window = v.window,
-          .dense_from = v.dense_last_rows > 0 ? plan.prompt_len - v.dense_last_rows : INT32_MAX,
-          .reach = window < 0 ? -1 : window - 1};
-}
-
-// Keys that the row at pos sees, for the account of FLOPs.
-double visible(const KeyMask& mask, int32_t pos) {
-  const double reached = mask.reach < 0 ? pos + 1 : std::min(pos, mask.reach) + 1;
-  if (mask.window < 0 || pos >= mask.dense_from) return reached;
-  return std::min(reached, static_cast<double>(mask.sink) + mask.window + 1);
-}
-
 const Runs kNone;
 
 }  // namespace
-
-void HiddenRows::reset(Runs rows, int D) {
-  rows_ = std::move(rows);
-  first_.clear();
-  int64_t rank = 0;
-  for (const Run& run : rows_) {
-    first_.push_back(rank);
-    rank += run.size();
-  }
-  x_.reshape(rank, D);
-}
-
-float* HiddenRows::row(int32_t pos) {
-  const auto after =
-      std::upper_bound(rows_.begin(), rows_.end(), pos, [](int32_t p, const Run& r) { return p < r.begin; });
-  CHECK(after != rows_.begin() && pos < std::prev(after)->end);
-  const auto i = static_cast<size_t>(std::prev(after) - rows_.begin());
-  return x_.view().row(first_[i] + pos - rows_[i].begin);
-}
 
 Work& Work::operator+=(const Work& other) {
   linear_flops += other.linear_flops;
@@ -216,8 +136,55 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
   }
   out.all = true;
   std::swap(s.rows, out);
+  Rows& fed = choose_fed(chunks, l);
   add_to_residual(chunks, model_.layer(l).o, model_.layer(l).post_attn_norm, s.attended.view());
+  if (fed.all) {
+    feed_forward(chunks, l);
+  } else {
+    feed_some(chunks, l, fed);
+  }
+}
+
+// Of the rows in x, those that run the FFN. REQUIRES: s.attended holds their attention outputs, x their residuals.
+BatchRows& Driver::choose_fed(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  Rows& fed = s.fed;
+  fed.clear();
+  fed.all = std::all_of(chunks.begin(), chunks.end(),
+                        [l](const Chunk& chunk) { return !chunk.stage->ffn || chunk.stage->ffn->mass_at(l) >= 1; });
+  if (fed.all) return fed;
+  s.feeds.assign(static_cast<size_t>(s.rows.size()), 1);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto& rule = chunks[i].stage->ffn;
+    const int64_t begin = s.rows.first[i], end = s.rows.first[i + 1];
+    if (!rule || begin == end) continue;
+    choose_ffn_rows(*rule,
+                    {l, chunks[i].plan->prompt_len, std::span(s.rows.pos).subspan(begin, end - begin),
+                     s.attended.view().slice_rows(begin, end), s.x.view().slice_rows(begin, end)},
+                    s.feeds.data() + begin);
+  }
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) {
+      if (s.feeds[static_cast<size_t>(r)]) fed.push(s.rows.pos[static_cast<size_t>(r)], r);
+    }
+    fed.first.push_back(fed.size());
+  }
+  fed.all = fed.size() == s.rows.size();
+  return fed;
+}
+
+// The FFN of some of the rows in x, gathered: the others cost nothing and keep their residual.
+void Driver::feed_some(std::span<Chunk> chunks, int l, Rows& fed) {
+  Scratch& s = *scratch_;
+  if (fed.size() == 0) return;
+  gather(fed, s.x.view(), s.x_fed);
+  std::swap(s.x, s.x_fed);
+  std::swap(s.rows, fed);
   feed_forward(chunks, l);
+  std::swap(s.rows, fed);
+  std::swap(s.x, s.x_fed);
+  const Mat<float> x = s.x.view(), y = s.x_fed.view();
+  for (int64_t r = 0; r < fed.size(); ++r) std::copy_n(y.row(r), x.cols, x.row(fed.index[static_cast<size_t>(r)]));
 }
 
 // x += input . W^T, or where there is a norm x += norm(input . W^T).
@@ -290,6 +257,10 @@ void Driver::project(std::span<Chunk> chunks, int l, const Rows& write, const Ro
 void Driver::store(Chunk& chunk, const FreshRows& rows) {
   if (rows.pos.empty()) return;
   const Stage& stage = *chunk.stage;
+  if (!stage.keeps_placed.empty()) {
+    const size_t G = static_cast<size_t>(model_.config().G);
+    carry_.keep(rows, std::span(stage.keeps_placed).subspan(static_cast<size_t>(rows.layer) * G, G));
+  }
   Changes& changes = scratch_->changes;
   const auto measured = [&](const ProbeSpec& spec) {
     return !looks(spec.estimator) && std::find(spec.layers.begin(), spec.layers.end(), rows.layer) != spec.layers.end();
@@ -374,7 +345,14 @@ void Driver::probe(std::span<Chunk> chunks, int l, const Rows& query) {
     for (size_t p = 0; p < chunks[i].stage->probes.size(); ++p) {
       const ProbeSpec& spec = chunks[i].stage->probes[p];
       const bool here = std::find(spec.layers.begin(), spec.layers.end(), l) != spec.layers.end();
-      if (here && looks(spec.estimator)) look(chunks[i], spec, heads, chunks[i].probes[p].score);
+      if (!here || !looks(spec.estimator)) continue;
+      if (spec.estimator == Estimator::kOutside) {
+        const size_t each = static_cast<size_t>(model_.config().H) * spec.views.size();
+        const auto sums = std::span(chunks[i].probes[p].outside).subspan(static_cast<size_t>(l) * each, each);
+        chunks[i].work.attention_flops += look_outside(model_, pool_, {spec, heads, chunks[i].kv->shape().dtype}, sums);
+      } else {
+        look(chunks[i], spec, heads, chunks[i].probes[p].score);
+      }
     }
     t += G;
   }
@@ -523,13 +501,11 @@ void Driver::cut(std::span<Chunk> chunks, int l) {
 void Driver::logits(std::span<Chunk> chunks) {
   Scratch& s = *scratch_;
   const ModelConfig& c = model_.config();
-  for (size_t i = 0; i < chunks.size(); ++i) CHECK(!chunks[i].logits || s.rows.size(i) == 1);
   Rows& wanted = s.wanted;
   wanted.clear();
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i].logits) {
-      wanted.index.push_back(s.rows.first[i]);
-      wanted.pos.push_back(s.rows.pos[static_cast<size_t>(s.rows.first[i])]);
+    for (int64_t r = s.rows.first[i]; chunks[i].logits && r < s.rows.first[i + 1]; ++r) {
+      wanted.push(s.rows.pos[static_cast<size_t>(r)], r);
     }
     wanted.first.push_back(wanted.size());
   }
@@ -542,7 +518,9 @@ void Driver::logits(std::span<Chunk> chunks) {
     }
   };
   if (wanted.size() == 1) {  // straight to where they are wanted
-    const auto one = std::find_if(chunks.begin(), chunks.end(), [](const Chunk& chunk) { return chunk.logits; });
+    const auto one = std::find_if(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
+      return wanted.size(static_cast<size_t>(&chunk - chunks.data())) == 1;
+    });
     const MatmulJob job = model_.lm_head().job(Mat<float>(one->logits, 1, c.V));
     linear(chunks, wanted, s.normed.view(), {&job, 1});
     return cap(one->logits);
@@ -553,8 +531,10 @@ void Driver::logits(std::span<Chunk> chunks) {
   pool_.parallel_for(static_cast<int64_t>(chunks.size()), [&](int64_t index, int) {
     const auto i = static_cast<size_t>(index);
     if (!chunks[i].logits) return;
-    std::copy_n(out.row(wanted.first[i]), c.V, chunks[i].logits);
-    cap(chunks[i].logits);
+    for (int64_t r = 0; r < wanted.size(i); ++r) {
+      std::copy_n(out.row(wanted.first[i] + r), c.V, chunks[i].logits + r * c.V);
+      cap(chunks[i].logits + r * c.V);
+    }
   });
 }
 

@@ -4,7 +4,7 @@
 // One run() takes chunks (parts of bands of several sequences) that share the layers [layer_begin, layer_end) and does:
 //   for each layer:  norm; q of the rows that leave it, k and v of the rows it writes; q/k norm; rope
 //                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per
-//                    sequence and KV head;   x += FFN(norm(x))
+//                    sequence and KV head;   x += FFN(norm(x)), of the rows that the stage's ffn rule names
 //                    (a model with post_norms: x += norm(Wo attend(q, spans));   x += norm(FFN(norm(x))))
 //   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
 // Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
@@ -17,24 +17,14 @@
 #include <span>
 #include <vector>
 
+#include "forward/batch_rows.h"
 #include "forward/carry.h"
+#include "forward/hidden_rows.h"
 #include "forward/prepared_model.h"
 #include "kv/page_table.h"
 #include "plan/plan.h"
 
 namespace kvilt {
-
-// Hidden states of a sequence at a cut, kept between two bands.
-class HiddenRows {
- public:
-  void reset(Runs rows, int D);
-  float* row(int32_t pos);  // REQUIRES: pos is one of rows
-
- private:
-  Runs rows_;
-  std::vector<int64_t> first_;  // rank of each run's first position
-  FloatMat x_;
-};
 
 // Work that was done, for one sequence's account.
 struct Work {
@@ -52,7 +42,7 @@ struct Chunk {
   std::span<const int32_t> tokens;  // by position
   HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
   std::span<Probe> probes;          // one per stage->probes; score has prompt_len entries
-  float* logits = nullptr;          // V values of the row that leaves the last layer; null: not wanted
+  float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
   Work work;                        // added to
 };
 
@@ -65,7 +55,7 @@ class Driver {
   void run(std::span<Chunk> chunks);
 
  private:
-  struct Rows;
+  using Rows = BatchRows;
   struct Scratch;
   void start(std::span<Chunk> chunks);
   void layer(std::span<Chunk> chunks, int l);
@@ -76,6 +66,8 @@ class Driver {
   void probe(std::span<Chunk> chunks, int l, const Rows& query);
   void look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTask> heads, std::vector<double>& score);
   void store(Chunk& chunk, const FreshRows& rows);
+  Rows& choose_fed(std::span<Chunk> chunks, int l);
+  void feed_some(std::span<Chunk> chunks, int l, Rows& fed);
   void feed_forward(std::span<Chunk> chunks, int l);
   void add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last, const std::vector<float>& norm,
                        Mat<const float> input);

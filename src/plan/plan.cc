@@ -29,6 +29,14 @@ Runs named_at(const Stage& stage, int layer) {
 
 }  // namespace
 
+bool Plan::narrowed() const {
+  if (std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.ffn.has_value(); })) return true;
+  if (std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return !stage.keeps_placed.empty(); }))
+    return true;
+  const auto narrow = [this](uint16_t view) { return views[view].window >= 0; };
+  return head_view.empty() ? narrow(0) : std::any_of(head_view.begin(), head_view.end(), narrow);
+}
+
 Stage uniform_stage(const Runs& write, int layer_end) {
   Stage stage;
   stage.layer_end = layer_end;
@@ -123,6 +131,9 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     for (const ProbeSpec& probe : stage.probes) {
       if (!is_normal(probe.rows) || !includes(whole, probe.rows))
         return bad(s, 0, "probe rows are not runs inside the prompt");
+      if ((probe.estimator == Estimator::kOutside) == probe.views.empty() ||
+          (!probe.views.empty() && probe.key_end >= 0))
+        return bad(s, 0, "views are of outside probes, which see all keys");
       for (const int layer : probe.layers) {
         const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
         if (!reached) return bad(s, layer, "probe at a layer that the stage does not reach");
@@ -130,8 +141,17 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
           return bad(s, layer, "a probe compares what is not written");
       }
     }
+    if (!stage.keeps_placed.empty() &&
+        (stage.carry || stage.keeps_placed.size() != static_cast<size_t>(config.L * config.G)))
+      return bad(s, 0, "keeps_placed needs L * G entries and no carry");
     if (stage.carry) {
       KVILT_TRY(validate_carry(*stage.carry, known, s));
+    }
+    if (const auto& ffn = stage.ffn) {
+      const auto share = [](double mass) { return mass >= 0 && mass <= 1; };
+      if (!share(ffn->mass) || !share(ffn->deep_mass) || ffn->recent < 0)
+        return bad(s, 0, "an ffn rule's masses are shares, its recent rows a number");
+      if (stage.carry) return bad(s, 0, "carry and ffn rule: their groups differ");
     }
     if (last_stage && stage.discard) return bad(s, 0, "the last stage cannot be discarded");
     if (!last_stage) continue;

@@ -13,8 +13,8 @@
 //           `---- band 0 ----'                                     `---- band 1 ----'
 //
 // Between cuts a long prompt runs chunk by chunk (in increasing position), so selection always sees the whole prompt.
-// Not here: which keys are cached (PromptLayout in reuse/policy.h), sampling, decode (its rows are dense: one row a
-// step).
+// Decode runs on the same plan: one row a step, through all layers, with the views that the prefill ended with.
+// Not here: which keys are cached (PromptLayout in reuse/policy.h), sampling.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,8 @@
 namespace kvilt {
 
 // Which keys the rows of a KV head see: absolute positions j <= i with i - j <= window or j < sink (a set: a key named
-// twice counts once); window < 0: all. The last dense_last_rows rows of the prompt see all.
+// twice counts once); window < 0: all. The last dense_last_rows rows of the prompt see all, and where there are such, so do
+// the rows of the answer.
 struct View {
   int32_t sink = 0, window = -1, dense_last_rows = 0;
   friend bool operator==(const View&, const View&) = default;
@@ -39,8 +40,10 @@ enum class Estimator : uint8_t {
   kColumnSumValueNorm,  // the same, times |V| of that position
   kKeyChange,           // squared distance of the K just computed for a position from its placed twin, realigned
   kValueChange,         // the same of V
+  kOutside,             // share of a row's attention outside of views: per query head and view, not per position
 };
-constexpr bool looks(Estimator e) { return e == Estimator::kColumnSum || e == Estimator::kColumnSumValueNorm; }
+// Whether rows look (with their queries); the others are compared.
+constexpr bool looks(Estimator e) { return e != Estimator::kKeyChange && e != Estimator::kValueChange; }
 
 // What to measure while a stage runs. The sums over layers, KV heads and rows make one score per position.
 struct ProbeSpec {
@@ -48,10 +51,13 @@ struct ProbeSpec {
   std::vector<int> layers;  // a cut layer, or layers below the stage's end
   Runs rows;                // positions whose queries look; for the changes: positions that are compared
   int32_t key_end = -1;     // attention weights are normalised over keys < key_end alone; -1: over all that a row sees
+  std::vector<View> views;  // kOutside: what lies outside of each of them, whatever the plan lets the head see
 };
 
 struct Probe {
   std::vector<double> score;  // by position; 0 where no row looked
+  // kOutside: [(layer * H + query head) * views + view], summed over the rows.
+  std::vector<double> outside;
 };
 
 // What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
@@ -67,6 +73,25 @@ struct Carry {
   std::vector<Run> parts;  // the groups: sorted, disjoint, may touch; placed positions
 };
 
+// Which rows run the FFN (METHODS 2.3: F); the others keep their residual. Rows are chosen among those of a block of
+// positions [n kFfnBlock, (n + 1) kFfnBlock), whole whatever the chunk, so that chunked = whole: in a block, the rows that
+// matter most while their share of the block's total stays below `mass`, the first of them always; and the prompt's last
+// `recent` rows.
+inline constexpr int32_t kFfnBlock = 512;
+struct FfnRule {
+  enum class By : uint8_t {
+    kAttention,  // the norm of the row's attention output, before the output projection (the paper's)
+    kResidual,   // 1 / the norm of the residual that the FFN adds to: where it weighs most
+    kRandom,     // as many rows as kAttention would take, drawn anew in each layer: the control
+  };
+  By by = By::kAttention;
+  double mass = 1, deep_mass = 1;  // 1: all rows; deep_mass from layer deep_begin on
+  int layer_begin = 0, deep_begin = INT32_MAX;
+  int32_t recent = 128;
+  uint64_t seed = 1;
+  double mass_at(int layer) const { return layer < layer_begin ? 1 : layer < deep_begin ? mass : deep_mass; }
+};
+
 struct Stage {
   int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
   std::vector<Runs> sets;  // distinct write sets
@@ -75,6 +100,9 @@ struct Stage {
   std::vector<int> cuts;  // increasing, <= layer_end; refine() is called at each
   std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
   std::optional<Carry> carry;
+  std::optional<FfnRule> ffn;
+  // Per layer * G + KV head, 1: at placed positions the head keeps what was placed (realigned), whatever is computed. Empty: none.
+  std::vector<uint8_t> keeps_placed;
   bool discard = false;  // what the stage wrote is forgotten at its end: the next one starts from what was placed
   const Runs& write_at(int layer) const { return sets[write[static_cast<size_t>(layer)]]; }
 };
@@ -84,6 +112,9 @@ struct Plan {
   std::vector<View> views{View{}};
   std::vector<uint16_t> head_view;  // per layer * G + KV head; empty: all view 0
   std::vector<Stage> stages;
+
+  // Some rows see less than a dense pass would: what they compute is this request's alone, and no exact prefix of others.
+  bool narrowed() const;
 };
 
 // The rows that the stage's probes name at `layer`.

@@ -69,6 +69,24 @@ std::string PolicyParams::choice(const std::string& name, const std::string& fal
   return *text;
 }
 
+std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
+  std::string taken;
+  const std::string* text = take(name, taken);
+  const auto& maps = files_.head_maps;
+  if (const auto it = maps.find(text ? *text : PolicyFiles::kHeadMap); it != maps.end()) return it->second;
+  if (text) {
+    std::vector<std::string> known;
+    for (const auto& [key, map] : maps) known.push_back(key);
+    wrong(known.empty() ? fmt::format("there is no head map '{}': start with --head-map FILE", *text)
+                        : fmt::format("there is no head map '{}'; there are {}", *text, fmt::join(known, ", ")));
+  }
+  return nullptr;
+}
+
+void PolicyParams::wrong(const std::string& why) {
+  if (error_.empty()) error_ = why;
+}
+
 Status PolicyParams::finish(const std::string& policy) const {
   if (!error_.empty()) return error(Code::kInvalidArgument, "policy '{}': {}", policy, error_);
   if (!values_.empty()) {
@@ -80,10 +98,11 @@ Status PolicyParams::finish(const std::string& policy) const {
 }
 
 Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
-                                                 const std::map<std::string, std::string>& params) {
+                                                 const std::map<std::string, std::string>& params,
+                                                 const PolicyFiles& files) {
   for (const auto& [known, make] : kPolicyTable) {
     if (name != known) continue;
-    PolicyParams taken(params);
+    PolicyParams taken(params, files);
     auto policy = make(taken);
     KVILT_TRY(taken.finish(name));
     return policy;

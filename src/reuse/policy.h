@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvilt/result.h"
+#include "model/head_map.h"
 #include "plan/plan.h"
 
 namespace kvilt {
@@ -48,21 +49,32 @@ class ReusePolicy {
                       Plan& plan) const {}
 };
 
+// What policies know beside a request's parameters: files that the engine read for them, by name. A policy does no I/O.
+struct PolicyFiles {
+  static constexpr const char* kHeadMap = "default";                // the head map of requests that name none
+  std::map<std::string, std::shared_ptr<const HeadMap>> head_maps;  // checked against the model
+};
+
 // A request's parameters by name. Each take_ removes one; what is left over is an error, so that a typo is never
 // ignored.
 class PolicyParams {
  public:
-  explicit PolicyParams(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+  explicit PolicyParams(std::map<std::string, std::string> values, const PolicyFiles& files = {})
+      : values_(std::move(values)), files_(files) {}
   // The value of the first of `names` (comma-separated aliases) that is given, else `fallback`; must lie in [low,
   // high].
   double number(const std::string& names, double fallback, double low, double high);
   int integer(const std::string& names, int fallback, int low, int high);
   std::string choice(const std::string& name, const std::string& fallback, const std::vector<std::string>& allowed);
+  // The head map that parameter `name` names; null where neither it nor a default one is there.
+  std::shared_ptr<const HeadMap> head_map(const std::string& name);
+  void wrong(const std::string& why);              // keeps the first
   Status finish(const std::string& policy) const;  // the first error, or the first parameter that nobody took
 
  private:
   const std::string* take(const std::string& names, std::string& taken);
   std::map<std::string, std::string> values_;
+  const PolicyFiles files_;
   std::map<std::string, std::string> used_;
   std::vector<std::string> known_;
   std::string error_;
@@ -70,7 +82,8 @@ class PolicyParams {
 
 // Errors: kInvalidArgument, naming the policies there are, or the parameter that is wrong and what it may be.
 Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
-                                                 const std::map<std::string, std::string>& params);
+                                                 const std::map<std::string, std::string>& params,
+                                                 const PolicyFiles& files = {});
 std::vector<std::string> policy_names();
 
 // The n positions of `candidates` with the highest score; lower positions first on a tie. Sorted by position.

@@ -6,21 +6,30 @@
 
 namespace kvilt {
 
-Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config)
-    : policy_(policy), layout_(layout), config_(config), plan_(policy.plan(layout, config)) {
+Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config, int last_rows)
+    : policy_(policy),
+      layout_(layout),
+      config_(config),
+      final_rows_{{std::clamp(layout.prompt_len - std::max(1, last_rows), layout.prefix, layout.prompt_len - 1),
+                   layout.prompt_len}},
+      plan_(policy.plan(layout, config)) {
   enter_stage(0);
 }
 
 void Prefill::enter_stage(size_t stage) {
   stage_ = stage;
   probes_.assign(plan_.stages[stage].probes.size(), {});
-  for (Probe& probe : probes_) probe.score.assign(static_cast<size_t>(plan_.prompt_len), 0);
+  for (size_t i = 0; i < probes_.size(); ++i) {
+    probes_[i].score.assign(static_cast<size_t>(plan_.prompt_len), 0);
+    const size_t views = plan_.stages[stage].probes[i].views.size();
+    probes_[i].outside.assign(views * static_cast<size_t>(config_.L * config_.H), 0);
+  }
   enter_band(0);
 }
 
 void Prefill::enter_band(int layer_begin) {
   const bool last_stage = stage_ + 1 == plan_.stages.size();
-  band_ = next_band(stage(), layer_begin, config_.L, last_stage ? Runs{layout_.tail()} : Runs{});
+  band_ = next_band(stage(), layer_begin, config_.L, last_stage ? final_rows_ : Runs{});
   next_pos_ = 0;
   CHECK(!entering().empty());
 }
@@ -59,15 +68,27 @@ Run Prefill::next_chunk(int max_rows) const {
     if (left == 0) break;
   }
   CHECK(chunk.begin >= 0);
-  return stage().carry ? whole_groups(chunk) : chunk;
+  return whole_groups(chunk);
 }
 
-// A carry needs all recomputed rows of a group at once: a chunk that ends inside one ends before it, or takes all of it.
-Run Prefill::whole_groups(Run chunk) const {
+// The group of positions around `pos` whose rows are needed at once, if there is one: a carry's, or an ffn rule's block.
+std::optional<Run> Prefill::group_of(int32_t pos) const {
+  if (stage().ffn) {
+    const int32_t begin = pos / kFfnBlock * kFfnBlock;
+    return Run{begin, std::min(begin + kFfnBlock, plan_.prompt_len)};
+  }
+  if (!stage().carry) return {};
   const auto& groups = stage().carry->parts;
-  const auto group = std::upper_bound(groups.begin(), groups.end(), chunk.end - 1,
-                                      [](int32_t pos, const Run& part) { return pos < part.end; });
-  if (group == groups.end() || group->begin >= chunk.end || chunk.end >= group->end) return chunk;
+  const auto group =
+      std::upper_bound(groups.begin(), groups.end(), pos, [](int32_t p, const Run& part) { return p < part.end; });
+  if (group == groups.end() || group->begin > pos) return {};
+  return *group;
+}
+
+// A chunk that ends inside a group ends before it, or takes all of it.
+Run Prefill::whole_groups(Run chunk) const {
+  const std::optional<Run> group = group_of(chunk.end - 1);
+  if (!group || chunk.end >= group->end) return chunk;
   if (intersect(entering(), Runs{{chunk.end, group->end}}).empty()) return chunk;
   const bool rows_before = group->begin > chunk.begin;  // chunk.begin is a row
   return {chunk.begin, rows_before ? group->begin : group->end};
@@ -77,6 +98,11 @@ int64_t Prefill::rows_in(Run range) const { return count(intersect(entering(), R
 
 bool Prefill::is_final(Run chunk) const {
   return stage_ + 1 == plan_.stages.size() && band_.last && chunk.end >= entering().back().end;
+}
+
+int64_t Prefill::logit_rows(Run chunk) const {
+  const bool ends = stage_ + 1 == plan_.stages.size() && band_.last;
+  return ends ? count(intersect(final_rows_, Runs{chunk})) : 0;
 }
 
 bool Prefill::advance(Run chunk) {

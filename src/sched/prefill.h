@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,7 +21,8 @@ namespace kvilt {
 class Prefill {
  public:
   // policy and config must outlive it. REQUIRES: the policy's plan is valid for the layout.
-  Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config);
+  // last_rows: of how many of the prompt's last positions the logits are wanted; those of the exact prefix have none.
+  Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config, int last_rows = 1);
 
   bool done() const { return done_; }
   const Plan& plan() const { return plan_; }
@@ -43,6 +45,8 @@ class Prefill {
   int64_t rows_in(Run range) const;
   // True if the chunk is the band's last and the band ends the prefill: its last row gives the logits.
   bool is_final(Run chunk) const;
+  // The chunk's rows whose logits are wanted: they leave the last layer.
+  int64_t logit_rows(Run chunk) const;
 
   // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its view
   // shows to the rows to come. A view with dense last rows keeps everything.
@@ -64,6 +68,7 @@ class Prefill {
   Runs recomputed() const;
 
  private:
+  std::optional<Run> group_of(int32_t pos) const;
   Run whole_groups(Run chunk) const;
   const Runs& entering() const { return band_.in.empty() ? band_.cut_rows : band_.in[0]; }
   void enter_stage(size_t stage);
@@ -72,6 +77,7 @@ class Prefill {
   const ReusePolicy& policy_;
   const PromptLayout layout_;
   const ModelConfig& config_;
+  const Runs final_rows_;
   Plan plan_;
   size_t stage_ = 0;
   Band band_;

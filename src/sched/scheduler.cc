@@ -6,6 +6,11 @@
 
 namespace kvilt {
 
+void DecodeRow::take_views(const Plan& prefill) {
+  plan.views = prefill.views;
+  plan.head_view = prefill.head_view;
+}
+
 void DecodeRow::set(int32_t pos, const ModelConfig& config) {
   const Run row{pos, pos + 1};
   plan.prompt_len = pos + 1;

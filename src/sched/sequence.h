@@ -17,10 +17,11 @@ namespace kvilt {
 
 using Clock = std::chrono::steady_clock;
 
-// A decode step as a plan: one row, dense in all layers. Rebuilt in place every step.
+// A decode step as a plan: one row through all layers, with the prefill's views. Rebuilt in place every step.
 struct DecodeRow {
   Plan plan;
   Band band;
+  void take_views(const Plan& prefill);
   void set(int32_t pos, const ModelConfig& config);
 };
 
@@ -53,6 +54,8 @@ struct Sequence {
   PromptUsage usage;
   Work work;
   Completion completion;
+
+  bool own_kv = false;  // the plan was narrowed: what it computed is not published
 
   bool decoding() const { return kv && !prefill; }
 };

@@ -14,7 +14,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
-COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["eval"]]
+COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["eval"], ["profile"], ["profile", "heads"]]
 
 
 def kvilt(*args, text=None, seconds=300):
@@ -163,6 +163,35 @@ def test_eval_reports_policies_beside_full(tmp_path):
     assert page.count("<svg") == 2 and page.count("<details>") == 3 and 'class="recomputed"' in page
     assert "http://" not in page and "https://" not in page  # self-contained
     assert "| naive | 4 |" in (tmp_path / "eval.md").read_text()
+
+
+def test_profile_heads_makes_a_map_and_tests_it(tmp_path):
+    out = tmp_path / "map.json"
+    asked = ["profile", "heads", "--model", PROBE, "--suite", "vt:n=4,length=300", "--prompt", "plain", "--window", "16", "--share", "0.25", "-o", out]
+    done = kvilt(*asked, "--json", tmp_path / "r.json", "--html", tmp_path / "r.html", "--markdown", tmp_path / "r.md")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(out.read_text())
+    classes = sum(made["kv_head_classification"], [])
+    assert len(classes) == 12 and classes.count("global") == 3
+    report = json.loads((tmp_path / "r.json").read_text())
+    kl = report["heads"]["ablation"]
+    assert len(kl) == 12 and all(x >= -1e-6 for x in kl) and max(kl) > 1e-4
+    best = sorted(range(12), key=lambda head: -kl[head])[:3]
+    assert all(classes[head] == "global" for head in best)
+    rows = {row["label"]: row for row in report["rows"]}
+    assert {"full", "profiled", "random-1", "random-2", "random-3", "first", "last", "all-local"} == set(rows)
+    assert rows["full"]["kl_prompt"] == 0 < rows["all-local"]["kl_prompt"]
+    assert "random" in report["verdict"] and "better than" in report["verdict"]
+    assert "<svg" in (tmp_path / "r.html").read_text() and "| profiled |" in (tmp_path / "r.md").read_text()
+    for control in ("random", "first"):
+        other = sum(json.loads((tmp_path / f"map.{control}.json").read_text())["kv_head_classification"], [])
+        assert other.count("global") == 3 and other != classes
+    again = kvilt("generate", PROBE, "12 34", "--raw", "-n", "2", "--head-map", out, "--policy", "redknot")
+    assert again.returncode == 0, again.stderr
+    made["num_kv_heads"] = 3
+    out.write_text(json.dumps(made))
+    wrong = kvilt("generate", PROBE, "12 34", "--raw", "-n", "2", "--head-map", out, "--policy", "redknot")
+    assert wrong.returncode == 1 and str(out) in wrong.stderr and "kv_head_classification[0]" in wrong.stderr
 
 
 def test_eval_goes_on_where_it_stopped(tmp_path):

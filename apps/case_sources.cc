@@ -1,0 +1,42 @@
+#include "case_sources.h"
+
+#include <set>
+
+#include "base/error.h"
+#include "eval/case_file.h"
+#include "eval/suite.h"
+
+namespace kvilt {
+
+std::pair<CLI::Option*, CLI::Option*> add_case_options(CLI::App& app, CaseOptions& o) {
+  CLI::Option* cases = app.add_option("--cases", o.cases,
+                                      "RAG cases or dialogues, JSON lines; may be given more than once (docs/eval.md)");
+  std::string names = "generated questions, NAME[:n=20,length=2048,seed=1,...], may be given more than once:";
+  for (const SuiteEntry& entry : suite_table()) names += fmt::format("\n  {}: {}", entry.name, entry.what);
+  CLI::Option* suites = app.add_option("--suite", o.suites, names);
+  app.add_option("--prompt", o.form, "chat (the model's template) or plain")->capture_default_str();
+  app.add_option("--lead", o.lead, "the answer's first words in chat prompts")->capture_default_str();
+  app.add_option("--limit", o.limit, "lines of each file at most (0: all)");
+  return {cases, suites};
+}
+
+std::vector<CaseSource> sources_of(Engine& engine, const CaseOptions& o) {
+  if (o.form != "chat" && o.form != "plain") fail("--prompt: '" + o.form + "' is not chat or plain");
+  std::vector<CaseSource> out;
+  for (const std::string& path : o.cases) {
+    for (EvalCase& one : value_or_fail(read_case_file(path, {o.form == "chat", o.lead, o.limit}))) {
+      out.push_back({one.suite, one.id, [one] { return Result<EvalCase>(one); }});
+    }
+  }
+  for (const std::string& suite : o.suites) {
+    for (CaseSource& one : value_or_fail(make_suite(engine, suite))) out.push_back(std::move(one));
+  }
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const CaseSource& source : out) {
+    if (!seen.insert({source.suite, source.id}).second)
+      fail(fmt::format("suite '{}' has two cases called '{}' (as=NAME renames a suite)", source.suite, source.id));
+  }
+  return out;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,26 @@
+// apps/case_sources.h: which questions a command asks: --cases and --suite with their options, for eval and profile.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "eval/case.h"
+
+namespace kvilt {
+
+struct CaseOptions {
+  std::vector<std::string> cases, suites;
+  std::string form = "chat", lead = "Answer:";
+  int limit = 0;
+  bool empty() const { return cases.empty() && suites.empty(); }
+};
+
+// Adds --cases, --suite, --prompt, --lead and --limit; returns the first two.
+std::pair<CLI::Option*, CLI::Option*> add_case_options(CLI::App& app, CaseOptions& o);
+
+// Exits with 1 on a mistake in them.
+std::vector<CaseSource> sources_of(Engine& engine, const CaseOptions& o);
+
+}  // namespace kvilt

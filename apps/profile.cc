@@ -1,0 +1,313 @@
+// apps/profile.cc: kvilt profile heads: which KV heads of a model may be local? From the user's own questions to a head map, with
+// the controls that say whether it is worth anything.
+// Method: some cases are profiled (engine/head_profile.h), the scores averaged, the highest `share` of the heads made global. The
+//         other cases are asked in full and under the map, random maps of the same share, 'first layers global', 'last layers
+//         global' and 'all local' (eval/runner.h); if the map is no better than random ones the report says so.
+// Source: METHODS 2.3 and FINDINGS' third study.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "base/error.h"
+#include "case_sources.h"
+#include "command.h"
+#include "eval/aggregate.h"
+#include "eval/prompt.h"
+#include "eval/runner.h"
+#include "eval/suite.h"
+#include "head_report.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int kRandomMaps = 3;
+constexpr const char* kMapName = "profiled";
+
+struct ProfileOptions {
+  EngineOptions engine;
+  CaseOptions from;
+  HeadProfileOptions heads;
+  std::string by = "ablation", out, markdown, html, json;
+  double share = 0.25, loss = 0, window_mass = 0;
+  int profiled = 0, most_tokens = 4096, rows = 24;
+};
+
+using Scores = std::vector<double>;
+
+const Scores& scores_of(const HeadProfile& profile, const std::string& by) {
+  return by == "ablation" ? profile.ablation : by == "edge-max" ? profile.edge_max : profile.edge_mean;
+}
+
+void add_to(Scores& sum, const Scores& values, double weight) {
+  sum.resize(std::max(sum.size(), values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) sum[i] += weight * values[i];
+}
+
+// Of single prompts' profiles the mean; of the windows those that all prompts were long enough for.
+HeadProfile mean_profile(const std::vector<HeadProfile>& all) {
+  HeadProfile out;
+  out.layers = all[0].layers, out.kv_heads = all[0].kv_heads;
+  const double weight = 1.0 / static_cast<double>(all.size());
+  size_t windows = all[0].windows.size();
+  for (const HeadProfile& one : all) windows = std::min(windows, one.windows.size());
+  out.windows.assign(all[0].windows.begin(), all[0].windows.begin() + static_cast<long>(windows));
+  out.inside.resize(windows);
+  double tokens = 0;
+  for (const HeadProfile& one : all) {
+    tokens += weight * one.tokens;
+    add_to(out.ablation, one.ablation, weight);
+    add_to(out.edge_max, one.edge_max, weight);
+    add_to(out.edge_mean, one.edge_mean, weight);
+    for (size_t w = 0; w < windows; ++w) add_to(out.inside[w], one.inside[w], weight);
+  }
+  out.tokens = static_cast<int>(std::lround(tokens));
+  return out;
+}
+
+// Mean rank correlation of pairs of prompts.
+double stability_of(const std::vector<HeadProfile>& all, const std::string& by) {
+  double sum = 0;
+  int pairs = 0;
+  for (size_t a = 0; a < all.size(); ++a) {
+    for (size_t b = a + 1; b < all.size(); ++b, ++pairs)
+      sum += rank_correlation(scores_of(all[a], by), scores_of(all[b], by));
+  }
+  return pairs > 0 ? sum / pairs : 0;
+}
+
+// The highest scores global: `share` of them, or with `loss` as few as leave local heads whose scores sum to no more.
+HeadMap choose(const HeadProfile& profile, const Scores& score, const ProfileOptions& o) {
+  HeadMap map = uniform_head_map(profile.layers, profile.kv_heads, HeadClass::kLocal, o.heads.window, o.heads.sink);
+  std::vector<size_t> order(score.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return score[a] > score[b]; });
+  auto open = static_cast<size_t>(std::llround(o.share * static_cast<double>(order.size())));
+  if (o.loss > 0) {
+    double left = std::accumulate(score.begin(), score.end(), 0.0);
+    for (open = 0; open < order.size() && left > o.loss; ++open) left -= score[order[open]];
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    const size_t head = order[i];
+    if (i < open) {
+      map.heads[head] = HeadClass::kGlobal;
+      map.window[head] = -1, map.sink[head] = 0;
+    } else if (o.window_mass > 0) {  // the shortest window tried that holds the mass; none does: the longest
+      for (size_t w = 0; w < profile.windows.size(); ++w) {
+        map.window[head] = std::max(o.heads.window, profile.windows[w]);
+        if (profile.inside[w][head] >= o.window_mass) break;
+      }
+    }
+  }
+  return map;
+}
+
+// Seeded random heads, the first or the last ones, of the same number; or none.
+HeadMap control(const HeadMap& map, const std::string& global, uint64_t seed) {
+  HeadMap out = uniform_head_map(map.L, map.G, HeadClass::kLocal);
+  int64_t windows = 0, sinks = 0, local = map.count(HeadClass::kLocal);
+  for (size_t i = 0; i < map.heads.size(); ++i) {
+    if (map.heads[i] == HeadClass::kLocal) windows += map.window[i], sinks += map.sink[i];
+  }
+  if (local > 0) {  // as many keys, whoever reads them
+    out = uniform_head_map(map.L, map.G, HeadClass::kLocal, static_cast<int32_t>(windows / local),
+                           static_cast<int32_t>(sinks / local));
+  }
+  std::vector<size_t> order(map.heads.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (global == "random") {
+    std::mt19937_64 rng(seed);
+    shuffle(order, rng);
+  }
+  if (global == "last") std::reverse(order.begin(), order.end());
+  for (int i = 0; i < map.count(HeadClass::kGlobal) && global != "none"; ++i) {
+    const size_t head = order[static_cast<size_t>(i)];
+    out.heads[head] = HeadClass::kGlobal;
+    out.window[head] = -1, out.sink[head] = 0;
+  }
+  return out;
+}
+
+std::vector<HeadProfile> profile_all(Engine& engine, const std::vector<CaseSource>& cases, const ProfileOptions& o) {
+  std::vector<HeadProfile> out;
+  Progress progress("profiling");
+  HeadProfileOptions options = o.heads;
+  for (const CaseSource& source : cases) {
+    Prompt prompt = value_or_fail(case_prompt(engine, value_or_fail(source.make())));
+    if (static_cast<int>(prompt.ids.size()) > o.most_tokens) {
+      fail(fmt::format("case '{}' of {} has {} tokens: profile shorter ones, or give --max-tokens", source.id,
+                       source.suite, prompt.ids.size()));
+    }
+    options.progress = [&](double share) {
+      progress.at((static_cast<double>(out.size()) + share) / static_cast<double>(cases.size()), source.id);
+    };
+    out.push_back(value_or_fail(engine.profile_heads(prompt.ids, options)));
+  }
+  return out;
+}
+
+// The policies of the evaluation; the engine gets the maps.
+std::vector<PolicySpec> policies_of(Engine& engine, const HeadMap& map) {
+  std::vector<PolicySpec> out{value_or_fail(parse_policy("full"))};
+  const auto add = [&](const std::string& name, const HeadMap& given) {
+    if (const Status set = engine.set_head_map(name, head_map_json(given)); !set.ok()) fail(set.error());
+    out.push_back(value_or_fail(parse_policy("redknot:map=" + name)));
+    out.back().label = name;
+  };
+  add(kMapName, map);
+  for (int seed = 1; seed <= kRandomMaps; ++seed)
+    add(fmt::format("random-{}", seed), control(map, "random", static_cast<uint64_t>(seed)));
+  add("first", control(map, "first", 0));
+  add("last", control(map, "last", 0));
+  add("all-local", control(map, "none", 0));
+  return out;
+}
+
+void evaluate(Engine& engine, const std::vector<CaseSource>& cases, const ProfileOptions& o, HeadReport& report) {
+  const auto policies = policies_of(engine, report.map);
+  RunOptions run;
+  run.prompt_rows = o.rows;
+  std::vector<CaseResult> results;
+  RunEvents events;
+  Progress progress("evaluating");
+  events.on_result = [&](const CaseResult& result) {
+    results.push_back(result);
+    return Status();
+  };
+  events.on_progress = [&](double share, double, const std::string& note) { progress.at(share, note); };
+  value_or_fail(run_cases(engine, cases, policies, run, events));
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const PolicySpec& policy : policies) {
+    if (policy.label != "full" && policy.label != kMapName) pairs.emplace_back(kMapName, policy.label);
+  }
+  report.rows = aggregate_rows(results, policies);
+  report.pairs = pair_rows(results, pairs);
+  double worst_high = 0, ratio = 0;
+  for (const auto& row : report.pairs) {
+    const bool over_all = row["suite"] == report.pairs.back()["suite"];
+    if (!over_all || row["b"].get<std::string>().rfind("random", 0) != 0) continue;
+    worst_high = std::max(worst_high, row["kl_prompt_ratio_ci"][1].get<double>());
+    ratio += std::log(row["kl_prompt_ratio"].get<double>()) / kRandomMaps;
+  }
+  ratio = std::exp(ratio);
+  report.verdict =
+      worst_high < 1
+          ? fmt::format(
+                "The profiled map is better than each of {} random maps of the same share: KL over the last rows "
+                "is {:.2f} of theirs (geometric mean over {} cases).",
+                kRandomMaps, ratio, cases.size())
+          : fmt::format(
+                "THE PROFILED MAP IS NO BETTER THAN RANDOM ON THIS EVALUATION: KL over the last rows is {:.2f} of {} "
+                "random maps' (geometric mean over {} cases), and an interval reaches {:.2f}.",
+                ratio, kRandomMaps, cases.size(), worst_high);
+}
+
+// "map.json" -> "map.random.json"
+std::string beside(const std::string& path, const std::string& what) {
+  const size_t dot = path.rfind(".json");
+  return dot != std::string::npos && dot + 5 == path.size() ? path.substr(0, dot) + "." + what + ".json"
+                                                            : path + "." + what;
+}
+
+void print(const HeadReport& report) {
+  std::printf("%s\n\n%-12s %4s %20s %20s %8s\n", report.verdict.c_str(), "policy", "n", "KL, last rows", "KL, answer",
+              "FLOPs");
+  for (const auto& row : report.rows) {
+    if (row["suite"] != report.rows.back()["suite"]) continue;
+    std::printf("%-12s %4d %20s %20s %8.3f\n", row["label"].get<std::string>().c_str(), row["n"].get<int>(),
+                with_interval(row, "kl_prompt").c_str(), with_interval(row, "kl_answer").c_str(),
+                row["flops_ratio"].get<double>());
+  }
+}
+
+void profile_heads(ProfileOptions o, int argc, char** argv) {
+  if (o.from.empty()) fail("give --cases FILE or --suite NAME: questions like those that the model will be asked");
+  o.heads.ablation = o.by == "ablation";
+  Report file(argc, argv);
+  auto engine = open_or_exit(o.engine);
+  file.set_model(engine->info());
+  std::vector<CaseSource> cases = sources_of(*engine, o.from);
+  if (cases.empty()) fail("there are no cases");
+  const int n = static_cast<int>(cases.size());
+  const int profiled = std::clamp(o.profiled > 0 ? o.profiled : std::min(4, (n + 1) / 2), 1, n);
+  const std::vector<CaseSource> first(cases.begin(), cases.begin() + profiled);
+  std::vector<CaseSource> rest(cases.begin() + profiled, cases.end());
+  HeadReport report;
+  report.same_prompts = rest.empty();
+  if (rest.empty()) rest = first;
+  const std::vector<HeadProfile> profiles = profile_all(*engine, first, o);
+  report.model = engine->info().name;
+  for (int i = 0; i < argc; ++i) report.command += (i ? " " : "") + std::string(argv[i]);
+  report.by = o.by;
+  report.prompts = profiled;
+  report.profile = mean_profile(profiles);
+  report.stability = stability_of(profiles, o.by);
+  report.score = scores_of(report.profile, o.by);
+  report.map = choose(report.profile, report.score, o);
+  write_text(o.out, head_map_json(report.map));
+  if (!o.out.empty()) {
+    write_text(beside(o.out, "random"), head_map_json(control(report.map, "random", 1)));
+    write_text(beside(o.out, "first"), head_map_json(control(report.map, "first", 0)));
+  }
+  evaluate(*engine, rest, o, report);
+  print(report);
+  for (auto& row : report.rows) file.add(row);
+  file.set("pairs", report.pairs);
+  file.set("heads", {{"by", o.by},
+                     {"prompts", profiled},
+                     {"stability", report.stability},
+                     {"ablation", report.profile.ablation},
+                     {"edge_mean", report.profile.edge_mean},
+                     {"edge_max", report.profile.edge_max},
+                     {"windows", report.profile.windows},
+                     {"inside", report.profile.inside}});
+  file.set("verdict", report.verdict);
+  file.write(o.json);
+  write_text(o.markdown, head_markdown(report));
+  write_text(o.html, head_html(report));
+}
+
+}  // namespace
+
+void add_profile(Program& program) {
+  auto* profile = program.app.add_subcommand("profile", "what a model does on your own text");
+  profile->require_subcommand(1);
+  auto* app =
+      profile->add_subcommand("heads", "which KV heads may read a window alone? makes a head map for --policy redknot");
+  auto o = std::make_shared<ProfileOptions>();
+  add_engine_options(*app, o->engine, true);
+  add_case_options(*app, o->from);
+  app->add_option("--out,-o", o->out,
+                  "write the map to this file, and controls beside it (FILE.random.json, FILE.first.json)");
+  app->add_option(
+         "--by", o->by,
+         "ablation (KL when only this head is local: half a forward a head), edge-mean or edge-max (attention outside "
+         "of the window: one forward)")
+      ->check(CLI::IsMember({"ablation", "edge-mean", "edge-max"}))
+      ->capture_default_str();
+  app->add_option("--share", o->share, "of the heads that are to see everything")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--loss", o->loss, "instead: as few as leave local heads whose scores sum to no more than this");
+  app->add_option("--window", o->heads.window, "of local heads")->capture_default_str();
+  app->add_option("--sink", o->heads.sink, "of local heads")->capture_default_str();
+  app->add_option(
+      "--window-mass", o->window_mass,
+      "instead of one window: for each local head the shortest one tried that holds this share of its attention");
+  app->add_option("--rows", o->heads.rows, "the prompt's last rows, on which the ablation's KL is taken")
+      ->capture_default_str();
+  app->add_option("--profile", o->profiled,
+                  "cases that are profiled; the others are evaluated (0: half of them, at most 4)");
+  app->add_option("--max-tokens", o->most_tokens, "longest prompt that is profiled")->capture_default_str();
+  app->add_option("--prompt-rows", o->rows, "the prompt's last rows, on which the evaluation's KL is taken")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--html", o->html, "write a page with a picture of layers x heads to this file");
+  app->add_option("--markdown", o->markdown, "write tables to this file");
+  app->add_option("--json", o->json, "write rows and scores to this file");
+  app->callback([o, &program] { profile_heads(*o, program.argc, program.argv); });
+}
+
+}  // namespace kvilt

@@ -1,0 +1,197 @@
+#include "engine/head_profile.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/divergence.h"
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int32_t kChunk = 512;  // rows computed at once
+constexpr int32_t kSpread = 64;  // rows beside the last ones whose attention is looked at
+constexpr int kLadder[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+
+class Profiler {
+ public:
+  Profiler(const ProfilerParts& parts, std::span<const int32_t> ids, const HeadProfileOptions& options)
+      : parts_(parts),
+        config_(parts.model.config()),
+        ids_(ids),
+        options_(options),
+        T_(static_cast<int32_t>(ids.size())),
+        last_{{std::max(0, T_ - options.rows), T_}},
+        kv_(parts.store, config_.ropes(T_)),
+        logits_(static_cast<size_t>(count(last_)) * static_cast<size_t>(config_.V)) {
+    const std::vector<Runs> sets{{{0, T_}}};
+    kv_.add(sets, std::vector<uint16_t>(static_cast<size_t>(config_.L), 0));
+  }
+
+  HeadProfile run() {
+    HeadProfile out;
+    out.layers = config_.L, out.kv_heads = config_.G, out.tokens = T_;
+    dense(out);
+    if (!options_.ablation) return out;
+    const size_t heads = static_cast<size_t>(config_.L) * static_cast<size_t>(config_.G);
+    out.ablation.resize(heads);
+    size_t done = 0;
+    for (int l = config_.L - 1; l >= 0; --l) {
+      for (int g = 0; g < config_.G; ++g) {
+        out.ablation[static_cast<size_t>(l * config_.G + g)] = without(l, g);
+        if (options_.progress) options_.progress(static_cast<double>(++done) / static_cast<double>(heads));
+      }
+    }
+    return out;
+  }
+
+ private:
+  Plan plan_of(std::vector<int> cuts) const {
+    Plan plan;
+    plan.prompt_len = T_;
+    plan.stages = {uniform_stage({{0, T_}}, config_.L)};
+    plan.stages[0].cuts = std::move(cuts);
+    return plan;
+  }
+
+  // One band, chunk by chunk; logits_ gets the last rows'.
+  void run_band(const Plan& plan, const Band& band, std::span<Probe> probes) {
+    float* logits = logits_.data();
+    for (int32_t begin = 0; begin < T_; begin += kChunk) {
+      Chunk chunk;
+      chunk.kv = &kv_;
+      chunk.plan = &plan;
+      chunk.stage = &plan.stages[0];
+      chunk.band = &band;
+      chunk.range = {begin, std::min(T_, begin + kChunk)};
+      chunk.tokens = ids_;
+      chunk.hidden = &hidden_;
+      chunk.probes = probes;
+      const int64_t rows = band.last ? count(intersect(last_, Runs{chunk.range})) : 0;
+      if (rows > 0) chunk.logits = logits;
+      parts_.driver.run({&chunk, 1});
+      logits += rows * config_.V;
+    }
+  }
+
+  void dense(HeadProfile& out) {
+    std::vector<int> cuts(static_cast<size_t>(config_.L) - 1);
+    std::iota(cuts.begin(), cuts.end(), 1);
+    Plan plan = plan_of(std::move(cuts));
+    plan.stages[0].probes = {outside_probe()};
+    const ProbeSpec& spec = plan.stages[0].probes[0];
+    Probe probe;
+    probe.outside.assign(spec.views.size() * static_cast<size_t>(config_.L * config_.H), 0);
+    entering_.resize(static_cast<size_t>(config_.L));
+    hidden_.reset({{0, T_}}, config_.D);
+    for (int l = 0; l < config_.L;) {
+      const Band band = next_band(plan.stages[0], l, config_.L, last_);
+      run_band(plan, band, {&probe, 1});
+      l = band.layer_end;
+      if (!band.last && options_.ablation) keep(entering_[static_cast<size_t>(l)]);
+    }
+    summarise(spec, probe, out);
+    for (int64_t r = 0; options_.ablation && r < count(last_); ++r) {
+      const auto begin = logits_.begin() + r * config_.V;
+      reference_.emplace_back(std::vector<float>(begin, begin + config_.V));
+    }
+  }
+
+  ProbeSpec outside_probe() const {
+    ProbeSpec probe;
+    probe.estimator = Estimator::kOutside;
+    probe.layers.resize(static_cast<size_t>(config_.L));
+    std::iota(probe.layers.begin(), probe.layers.end(), 0);
+    Runs spread;
+    const int32_t first = T_ / 4, step = std::max(1, (T_ - first) / kSpread);
+    for (int32_t pos = first; pos < T_; pos += step) spread = unite(spread, Runs{{pos, pos + 1}});
+    probe.rows = unite(spread, last_);
+    probe.views = {{options_.sink, options_.window, 0}};
+    for (const int window : kLadder) {
+      if (window < T_) probe.views.push_back({options_.sink, window, 0});
+    }
+    return probe;
+  }
+
+  // Of query heads and rows to KV heads.
+  void summarise(const ProbeSpec& spec, const Probe& probe, HeadProfile& out) const {
+    const int group = config_.H / config_.G;
+    const size_t views = spec.views.size();
+    const auto rows = static_cast<double>(count(spec.rows));
+    for (size_t v = 1; v < views; ++v) out.windows.push_back(spec.views[v].window);
+    out.inside.resize(views - 1);
+    for (int head = 0; head < config_.L * config_.G; ++head) {
+      std::vector<double> mean(views, 0);
+      double most = 0;
+      for (int h = head * group; h < (head + 1) * group; ++h) {
+        const double* outside = probe.outside.data() + static_cast<size_t>(h) * views;
+        most = std::max(most, outside[0] / rows);
+        for (size_t v = 0; v < views; ++v) mean[v] += outside[v] / rows / group;
+      }
+      out.edge_max.push_back(most);
+      out.edge_mean.push_back(mean[0]);
+      for (size_t v = 1; v < views; ++v) out.inside[v - 1].push_back(1 - mean[v]);
+    }
+  }
+
+  void keep(std::vector<float>& out) {
+    out.resize(static_cast<size_t>(T_) * static_cast<size_t>(config_.D));
+    for (int32_t pos = 0; pos < T_; ++pos)
+      std::copy_n(hidden_.row(pos), config_.D, out.data() + int64_t{pos} * config_.D);
+  }
+
+  // KL(full || only this head local), mean over the last rows.
+  double without(int layer, int head) {
+    Plan plan = plan_of(layer > 0 ? std::vector<int>{layer} : std::vector<int>{});
+    plan.views.push_back({options_.sink, options_.window, 0});
+    plan.head_view.assign(static_cast<size_t>(config_.L * config_.G), 0);
+    plan.head_view[static_cast<size_t>(layer * config_.G + head)] = 1;
+    const std::vector<float>& from = entering_[static_cast<size_t>(layer)];
+    for (int32_t pos = 0; layer > 0 && pos < T_; ++pos)
+      std::copy_n(from.data() + int64_t{pos} * config_.D, config_.D, hidden_.row(pos));
+    run_band(plan, next_band(plan.stages[0], layer, config_.L, last_), {});
+    std::vector<double> kl(reference_.size());
+    parts_.pool.parallel_for(static_cast<int64_t>(kl.size()), [&](int64_t r, int) {
+      const auto row =
+          std::span<const float>(logits_).subspan(static_cast<size_t>(r * config_.V), static_cast<size_t>(config_.V));
+      kl[static_cast<size_t>(r)] = reference_[static_cast<size_t>(r)].kl(row);
+    });
+    return std::accumulate(kl.begin(), kl.end(), 0.0) / static_cast<double>(kl.size());
+  }
+
+  const ProfilerParts& parts_;
+  const ModelConfig& config_;
+  const std::span<const int32_t> ids_;
+  const HeadProfileOptions& options_;
+  const int32_t T_;
+  const Runs last_;
+  PageTable kv_;
+  HiddenRows hidden_;
+  std::vector<std::vector<float>> entering_;  // per layer, T x D; layer 0 starts from the embeddings
+  std::vector<float> logits_;                 // of the last rows
+  std::vector<Reference> reference_;
+};
+
+}  // namespace
+
+int64_t head_profile_pages(const ProfilerParts& parts, int32_t T) {
+  PageTable table(parts.store, parts.model.config().ropes(T));
+  const std::vector<Runs> sets{{{0, T}}};
+  return table.pages_for(sets, std::vector<uint16_t>(static_cast<size_t>(parts.model.config().L), 0));
+}
+
+HeadProfile profile_heads(const ProfilerParts& parts, std::span<const int32_t> ids, const HeadProfileOptions& options) {
+  CHECK(check_profile(ids, options).ok());
+  return Profiler(parts, ids, options).run();
+}
+
+Status check_profile(std::span<const int32_t> ids, const HeadProfileOptions& options) {
+  if (ids.size() < 2) return error(Code::kInvalidArgument, "a prompt of {} tokens says nothing of heads", ids.size());
+  if (options.window < 0 || options.sink < 0 || options.rows < 1 || options.rows > 1024) {
+    return error(Code::kInvalidArgument, "window and sink are numbers of tokens, rows is from 1 to 1024");
+  }
+  return {};
+}
+
+}  // namespace kvilt

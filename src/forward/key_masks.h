@@ -1,0 +1,30 @@
+// forward/key_masks.h: a plan's views as the masks that kernels take.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/backend.h"
+#include "model/config.h"
+#include "plan/plan.h"
+
+namespace kvilt {
+
+// What the plan lets a KV head see of what the model's layer lets it see.
+inline KeyMask mask_of(const Plan& plan, const ModelConfig& config, int layer, int head) {
+  const size_t view = plan.head_view.empty() ? 0 : plan.head_view[static_cast<size_t>(layer * config.G + head)];
+  const View& v = plan.views[view];
+  const int window = config.window_at(layer);
+  return {.sink = v.sink,
+          .window = v.window,
+          .dense_from = v.dense_last_rows > 0 ? plan.prompt_len - v.dense_last_rows : INT32_MAX,
+          .reach = window < 0 ? -1 : window - 1};
+}
+
+// Keys that the row at pos sees, for the account of FLOPs.
+inline double visible(const KeyMask& mask, int32_t pos) {
+  const double reached = mask.reach < 0 ? pos + 1 : std::min(pos, mask.reach) + 1;
+  if (mask.window < 0 || pos >= mask.dense_from) return reached;
+  return std::min(reached, static_cast<double>(mask.sink) + mask.window + 1);
+}
+
+}  // namespace kvilt
