@@ -194,6 +194,55 @@ TEST_P(RedKnotLimits, APrefixIsUsed) {
   expect_differ(narrow, full);
 }
 
+// With every head local, a window that holds everything, and known pieces kept as stored, the pieces' own rows are computed for
+// nothing: what is left is naive reuse, to the rounding of keys that are turned when they are copied.
+TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
+  const auto e = engine(50);
+  const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(21, 5);
+  ask(*e, request_of(join({head, a, b}), "full", 0));
+  const auto prompt = join({head, b, a, question});
+  const Params wide{{"global", "none"}, {"window", "1000"}};
+  const Outcome naive = run(*e, "naive", {}, prompt),
+                stored = run(*e, "redknot", with(wide, {{"local", "stored"}}), prompt);
+  EXPECT_EQ(stored.usage().reused, naive.usage().reused);
+  EXPECT_GT(stored.usage().reused, 100);
+  EXPECT_LT(max_abs_difference(stored.completion.first_logits, naive.completion.first_logits), 4e-3);
+  const Outcome full = run(*e, "full", {}, prompt);
+  EXPECT_GT(max_abs_difference(full.completion.first_logits, naive.completion.first_logits), 1e-2) << "power";
+  expect_equal(run(*e, "redknot", wide, prompt), full);
+  expect_equal(run(*e, "redknot", {{"global", "all"}, {"local", "stored"}}, prompt), full);
+  const Outcome some = run(*e, "redknot", with(kNarrow, {{"local", "stored"}}), prompt);
+  expect_differ(some, run(*e, "redknot", kNarrow, prompt));
+}
+
+// A head whose last rows look beyond its view reads everything: with the smallest threshold all do, and that is full; with the
+// highest none does. Known pieces let the question look first; without them all of the prompt does.
+TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
+  for (const bool pieces : {false, true}) {
+    const auto e = engine(60);
+    const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(41, 5);
+    if (pieces) ask(*e, request_of(join({head, a, b}), "full", 0));
+    const auto prompt = join({head, b, a, question});
+    const Outcome full = run(*e, "full", {}, prompt), narrow = run(*e, "redknot", kNarrow, prompt);
+    const auto restored = [&](const char* tau) {
+      return run(*e, "redknot", with(kNarrow, {{"restore", tau}}), prompt);
+    };
+    expect_equal(restored("1e-9"), full);
+    expect_equal(restored("1"), narrow);
+    expect_differ(narrow, full);
+    // Between them: some heads.
+    bool between = false;
+    for (const char* tau : {"0.4", "0.6", "0.7", "0.8", "0.9"}) {
+      const auto logits = restored(tau).completion.first_logits;
+      between = between || (logits != full.completion.first_logits && logits != narrow.completion.first_logits);
+    }
+    EXPECT_TRUE(between);
+    const double cost = restored("1").usage().flops / narrow.usage().flops;
+    EXPECT_GT(cost, pieces ? 1.1 : 1.8) << "the look is paid for";
+    EXPECT_LT(cost, pieces ? 1.6 : 2.3);
+  }
+}
+
 TEST_P(RedKnotLimits, PromptLogitsAreThoseOfShorterPrompts) {
   for (const int chunk : {512, 7}) {
     const auto e = engine(chunk);
