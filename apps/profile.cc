@@ -4,8 +4,6 @@
 //         other cases are asked in full and under the map, random maps of the same share, 'first layers global', 'last layers
 //         global' and 'all local' (eval/runner.h); if the map is no better than random ones the report says so.
 // Source: METHODS 2.3 and FINDINGS' third study.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,6 +14,7 @@
 #include "command.h"
 #include "eval/aggregate.h"
 #include "eval/prompt.h"
+#include "eval/report.h"
 #include "eval/runner.h"
 #include "eval/suite.h"
 #include "head_report.h"
@@ -169,6 +168,7 @@ void evaluate(Engine& engine, const std::vector<CaseSource>& cases, const Profil
   const auto policies = policies_of(engine, report.map);
   RunOptions run;
   run.prompt_rows = o.rows;
+  run.warm = Warm::kAlone;  // no piece is an exact prefix: every row is computed under the map
   std::vector<CaseResult> results;
   RunEvents events;
   Progress progress("evaluating");
