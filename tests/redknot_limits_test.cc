@@ -20,11 +20,12 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
  protected:
   const std::vector<int32_t> asked = tokens(200, 1);
 
-  std::unique_ptr<Engine> engine(int chunk = 512) const {
+  std::unique_ptr<Engine> engine(int chunk = 512, const std::string& kv_type = "auto") const {
     EngineOptions options;
     options.model = kModel;
     options.backend = GetParam();
     options.chunk_tokens = chunk;
+    options.kv_type = kv_type;
     return open_for_test(options);
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
@@ -197,7 +198,7 @@ TEST_P(RedKnotLimits, APrefixIsUsed) {
 // With every head local, a window that holds everything, and known pieces kept as stored, the pieces' own rows are computed for
 // nothing: what is left is naive reuse, to the rounding of keys that are turned when they are copied.
 TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
-  const auto e = engine(50);
+  const auto e = engine(50, "f32");
   const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(21, 5);
   ask(*e, request_of(join({head, a, b}), "full", 0));
   const auto prompt = join({head, b, a, question});
