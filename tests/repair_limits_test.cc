@@ -54,7 +54,10 @@ const std::vector<Method>& methods() {
       {"epic", {{"k", "1000"}}, {{"k", "16"}}, {{"k", "0"}}},
       {"prophetkv", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"mend", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
-      {"mend", {{"r", "1"}, {"carry", "mean"}}, {{"r", "0.2"}, {"carry", "nearest"}}, {{"r", "0"}, {"carry", "mean"}}},
+      {"mend",
+       {{"r", "1"}, {"carry", "mean"}},
+       {{"r", "0.2"}, {"carry", "nearest"}, {"anchors", "1"}},
+       {{"r", "0"}, {"carry", "mean"}}},
       {"random", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"oracle", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
   };
@@ -97,7 +100,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"prophetkv", {}},
                                                                 {"mend", {}},
                                                                 {"mend", {{"carry", "mean"}}},
-                                                                {"mend", {{"r", "0"}, {"anchors", "5"}}},
+                                                                {"mend", {{"r", "0.2"}, {"anchors", "1"}}},
+                                                                {"mend", {{"gain", "no"}}},
                                                                 {"oracle", {{"by", "both"}}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
@@ -110,6 +114,7 @@ TEST_P(Repair, TheChunkChangesNothing) {
     expect_equal(by_chunk[0][i], by_chunk[2][i]);
   }
   expect_differ(by_chunk[0][4], by_chunk[0][5]);
+  expect_differ(by_chunk[0][4], by_chunk[0][7]);
 }
 
 TEST_P(Repair, BatchedEqualsAlone) {
@@ -136,12 +141,12 @@ TEST_P(Repair, BatchedEqualsAlone) {
 
 TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
   const auto e = engine(512, "zero-copy", "f32");  // a private copy of a narrower type is rounded once more
-  const Params share{{"r", "0.2"}};
-  expect_equal(run(*e, "mend", {{"r", "0.2"}, {"carry", "none"}}),
+  const Params share{{"r", "0.2"}, {"anchors", "0"}};
+  expect_equal(run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}}),
                run(*e, "prophetkv", {{"r", "0.2"}, {"value_norm", "yes"}}));
   // A carry of nothing goes another way round (private copies), to the same values.
-  const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"scale_k", "0"}, {"scale_v", "0"}});
-  const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"carry", "none"}});
+  const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"scale_k", "0"}, {"scale_v", "0"}});
+  const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}});
   EXPECT_LT(max_abs_difference(zero.completion.first_logits, none.completion.first_logits), 2e-3);
   EXPECT_GT(max_abs_difference(run(*e, "mend", share).completion.first_logits, none.completion.first_logits), 2e-2)
       << "power";

@@ -213,6 +213,7 @@ void EngineLoop::run_group(StepGroup& group) {
     chunk.range = item.range;
     chunk.tokens = s.tokens;
     chunk.hidden = &s.hidden;
+    chunk.carry = &s.carry;
     if (!item.decode) chunk.probes = s.prefill->probes();
     const Band& band = *chunk.band;
     // Rows at a later cut of a stage are some of those at the first: they go back to the places that they came from.
@@ -249,7 +250,10 @@ void EngineLoop::after(StepItem& item, const Work& work) {
     s.logits.erase(s.logits.begin(), s.logits.end() - V);  // sampled from is the last
   }
   s.kv->passed(s.prefill->layers_passed(), s.prefill->passed_by(item.range));
-  if (s.prefill->advance(item.range)) s.slots_ready = false;
+  if (s.prefill->advance(item.range)) {
+    s.slots_ready = false;
+    if (s.prefill->band().layer_begin == 0) s.carry = {};  // a new stage
+  }
   if (s.prefill->take_restart()) {  // back to what was placed; its private pages are free for the next stage
     place(s, {s.kv->first_placements().begin(), s.kv->first_placements().end()});
     copy_placed(s);
@@ -283,6 +287,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   s.layout = s.prefill->layout();
   s.prefill.reset();
   s.hidden = {};  // T x D floats that no decode step needs
+  s.carry = {};
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);

@@ -95,13 +95,13 @@ Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& param
   return out;
 }
 
-// Segments of `piece` tokens, cut wherever that is, and the true text behind them. The answer has `begun` with the next true
-// tokens, new to the cache; distances are taken along the `truth` tokens that follow.
+// Segments of `piece` tokens, cut wherever that is, and the true text behind them: distances are taken along its `truth` next
+// tokens. begun > 0: the answer has begun with that many of them, new to the cache.
 Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params) {
   const std::string path = params.needed_text("path");
   const int n = params.number("n", 10, 1, 100000), length = params.number("length", 1100, 8, 1 << 20);
   const int piece = params.number("piece", 100, 1, 1 << 20), truth = params.number("truth", 24, 1, 256);
-  const int begun = params.number("begun", 16, 0, 4096), seed = params.number("seed", 1, 0, 1 << 30);
+  const int begun = params.number("begun", 0, 0, 4096), seed = params.number("seed", 1, 0, 1 << 30);
   const std::string as = params.text("as", "story");
   KVILT_TRY(params.finish());
   KVILT_ASSIGN(const std::string novel, read_file(path, kMaxTextBytes));

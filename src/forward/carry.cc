@@ -98,65 +98,115 @@ void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) cons
 }
 
 struct CarryPass::Group {
-  CarryWeights weights;
-  std::vector<int64_t> rows;  // of the sources
+  const CarryWeights* weights = nullptr;
+  int64_t first_row = 0;              // of the sources, which are consecutive rows
+  std::vector<float> change;          // n x 2 G E: K's, then V's
+  std::vector<CarryState::Fit> fits;  // of this group alone; then gain holds what its layer's fits give
+  std::vector<float> gain;            // 2 G
 };
 
 double CarryPass::carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes,
-                        double& bytes) {
+                        CarryState& state, double& bytes) {
   std::vector<Group> groups;
   const KvShape& shape = rows.kv->shape();
+  const auto layer = static_cast<size_t>(rows.layer);
+  state.weights_.resize(carry.parts.size());
+  state.fits_.resize(static_cast<size_t>(shape.L));
+  state.fits_[layer].resize(static_cast<size_t>(2 * shape.G));
   double flops = 0;
-  for (const Run& part : carry.parts) {
+  for (size_t p = 0; p < carry.parts.size(); ++p) {
+    const Run& part = carry.parts[p];
     const auto first = std::lower_bound(rows.pos.begin(), rows.pos.end(), part.begin);
-    if (first == rows.pos.end() || *first >= part.end) continue;
-    Group group{carry_weights(carry, part, written), {}};
-    const auto& sources = group.weights.sources;
-    if (sources.empty()) continue;
-    CHECK(sources.front() == *first);
-    for (size_t i = 0; i < sources.size(); ++i) {
-      group.rows.push_back(first - rows.pos.begin() + static_cast<int64_t>(i));
-      CHECK(rows.pos[static_cast<size_t>(group.rows.back())] == sources[i]);
+    const auto last = std::lower_bound(first, rows.pos.end(), part.end);
+    if (first == last) continue;
+    CarryWeights& weights = state.weights_[p];
+    if (!std::equal(first, last, weights.sources.begin(), weights.sources.end())) {
+      weights = carry_weights(carry, part, written);
+      if (weights.sources.empty()) continue;
+      CHECK(std::equal(first, last, weights.sources.begin(), weights.sources.end()));
     }
-    const auto m = static_cast<double>(group.weights.targets.size());
-    flops += 4.0 * m * static_cast<double>(sources.size()) * shape.G * shape.E;
+    const auto n = static_cast<double>(last - first), m = static_cast<double>(weights.targets.size());
+    flops += 4.0 * (m + (carry.gain ? n : 0)) * n * shape.G * shape.E;
     bytes += 4.0 * m * static_cast<double>(shape.G * shape.row_bytes());
-    need_angles(rows, group.weights.targets);
-    groups.push_back(std::move(group));
+    need_angles(rows, weights.targets);
+    Group& group = groups.emplace_back();
+    group.weights = &weights;
+    group.first_row = first - rows.pos.begin();
   }
-  pool_.parallel_for(static_cast<int64_t>(groups.size()),
-                     [&](int64_t i, int) { mend(groups[static_cast<size_t>(i)], carry, rows, changes); });
+  const auto each = [&](auto&& step) {
+    pool_.parallel_for(static_cast<int64_t>(groups.size()),
+                       [&](int64_t i, int) { step(groups[static_cast<size_t>(i)]); });
+  };
+  if (rows.layer >= carry.layer_begin) {
+    each([&](Group& group) {
+      gather(rows, changes, group);
+      if (carry.gain) predict(rows, group);
+    });
+  }
+  for (Group& group : groups) {  // in order: a group's gain comes from itself and those before it
+    group.gain.assign(static_cast<size_t>(2 * shape.G), 1);
+    for (size_t i = 0; i < group.fits.size(); ++i) {
+      CarryState::Fit& fit = state.fits_[layer][i];
+      fit.product += group.fits[i].product;
+      fit.square += group.fits[i].square;
+      group.gain[i] = fit.gain();
+    }
+  }
+  each([&](Group& group) { mend(group, carry, rows); });
   return flops;
 }
 
-void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& rows, const Changes& changes) const {
+void CarryPass::gather(const FreshRows& rows, const Changes& changes, Group& group) const {
+  const int64_t width = int64_t{rows.kv->shape().G} * rows.kv->shape().E;
+  const auto n = static_cast<int64_t>(group.weights->sources.size());
+  group.change.resize(static_cast<size_t>(n * 2 * width));
+  for (int64_t i = 0; i < n; ++i) {
+    std::copy_n(changes.k.view().row(group.first_row + i), width, group.change.data() + i * 2 * width);
+    std::copy_n(changes.v.view().row(group.first_row + i), width, group.change.data() + (i * 2 + 1) * width);
+  }
+}
+
+// How well every recomputed position's change follows from the others'.
+void CarryPass::predict(const FreshRows& rows, Group& group) const {
   const KvShape& shape = rows.kv->shape();
-  const auto n = static_cast<int64_t>(group.rows.size()), m = static_cast<int64_t>(group.weights.targets.size());
+  const auto n = static_cast<int64_t>(group.weights->sources.size());
+  const int64_t columns = 2 * int64_t{shape.G} * shape.E;
+  std::vector<float> predicted(static_cast<size_t>(n * columns));
+  model_.backend().mix({group.weights->left_out.data(), n, n}, {group.change.data(), n, columns},
+                       {predicted.data(), n, columns});
+  group.fits.resize(static_cast<size_t>(2 * shape.G));
+  for (int64_t i = 0; i < n * columns; ++i) {
+    CarryState::Fit& fit = group.fits[static_cast<size_t>(i % columns / shape.E)];
+    fit.product += double{predicted[static_cast<size_t>(i)]} * group.change[static_cast<size_t>(i)];
+    fit.square += double{predicted[static_cast<size_t>(i)]} * predicted[static_cast<size_t>(i)];
+  }
+}
+
+void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& rows) const {
+  const KvShape& shape = rows.kv->shape();
+  const CarryWeights& weights = *group.weights;
+  const auto n = static_cast<int64_t>(weights.sources.size()), m = static_cast<int64_t>(weights.targets.size());
   const int64_t width = int64_t{shape.G} * shape.E;
-  std::vector<float> change(static_cast<size_t>(n * 2 * width)), sum(static_cast<size_t>(m * 2 * width));
   const LayerRopes ropes = rows.kv->ropes();
   const RopeConfig& rope = ropes.at(rows.layer);
   const auto& table = angles_[ropes.kind(rows.layer)];
-  const bool changes_here = rows.layer >= carry.layer_begin;
+  const bool changes_here = !group.change.empty();
+  std::vector<float> sum(static_cast<size_t>(changes_here ? m * 2 * width : 0));
   if (changes_here) {
-    for (int64_t i = 0; i < n; ++i) {
-      std::copy_n(changes.k.view().row(group.rows[static_cast<size_t>(i)]), width, change.data() + i * 2 * width);
-      std::copy_n(changes.v.view().row(group.rows[static_cast<size_t>(i)]), width, change.data() + (i * 2 + 1) * width);
-    }
-    model_.backend().mix({group.weights.w.data(), m, n}, {change.data(), n, 2 * width}, {sum.data(), m, 2 * width});
+    model_.backend().mix({weights.w.data(), m, n}, {group.change.data(), n, 2 * width}, {sum.data(), m, 2 * width});
   }
   std::vector<float> k(static_cast<size_t>(width)), v(static_cast<size_t>(width));
   for (int64_t u = 0; u < m; ++u) {
-    const int32_t pos = group.weights.targets[static_cast<size_t>(u)];
+    const int32_t pos = weights.targets[static_cast<size_t>(u)];
     load(rows, pos, k.data(), v.data());
-    if (changes_here) {
-      float *dk = sum.data() + u * 2 * width, *dv = dk + width;
-      for (int g = 0; g < shape.G; ++g) {
-        turn(rope, table[static_cast<size_t>(pos)].data(), false, dk + int64_t{g} * shape.E);
-      }
-      for (int64_t i = 0; i < width; ++i) {
-        k[static_cast<size_t>(i)] += carry.scale_k * dk[i];
-        v[static_cast<size_t>(i)] += carry.scale_v * dv[i];
+    for (int g = 0; changes_here && g < shape.G; ++g) {
+      float *dk = sum.data() + u * 2 * width + int64_t{g} * shape.E, *dv = dk + width;
+      turn(rope, table[static_cast<size_t>(pos)].data(), false, dk);
+      const float gain_k = carry.scale_k * group.gain[static_cast<size_t>(g)];
+      const float gain_v = carry.scale_v * group.gain[static_cast<size_t>(shape.G + g)];
+      for (int e = 0; e < shape.E; ++e) {
+        k[static_cast<size_t>(g * shape.E + e)] += gain_k * dk[e];
+        v[static_cast<size_t>(g * shape.E + e)] += gain_v * dv[e];
       }
     }
     rows.kv->write(rows.layer, pos, k.data(), v.data());

@@ -1,12 +1,16 @@
 // forward/carry.h: what a stage that repairs does beside attention: it compares K and V just computed with their placed
 // twins, and carries the change over to the placed neighbours (plan/carry.h; METHODS 2.6, docs/math/carry.md).
 // Role:       two steps of the driver's layer: compare() before K and V are stored, carry() after.
+// Gain:       how much of the recomputed tokens' change tells about others differs by layer, head, K and V: each of them is
+//             predicted from the others of its group, and what is carried is scaled by a = <predicted, true> / |predicted|^2
+//             (least squares, in [0, 1]) over the groups so far.
 // Invariants: placed runs are only read; a group without recomputed positions is not touched. A chunk holds all of a group's
-//             recomputed rows (sched/prefill.h), so the result does not depend on the chunk.
+//             recomputed rows (sched/prefill.h) and groups come in order, so the result does not depend on the chunk.
 // Threads:    the engine thread; groups run on the pool.
-// Cost:       a pass over the K and V of the mended groups, and 2 m n 2 G E operations a group and layer.
+// Cost:       a pass over the K and V of the mended groups, and 2 (m + n) n 2 G E operations a group and layer.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -30,6 +34,18 @@ struct Changes {
   std::vector<uint8_t> placed;  // by row: 1 if there was a twin
 };
 
+// What a sequence's carry keeps from layer to layer and from chunk to chunk. A new one for every stage.
+class CarryState {
+ private:
+  friend class CarryPass;
+  struct Fit {
+    double product = 0, square = 0;  // <predicted, true>, |predicted|^2
+    float gain() const { return square > 0 ? static_cast<float>(std::clamp(product / square, 0.0, 1.0)) : 1; }
+  };
+  std::vector<CarryWeights> weights_;   // by group: they serve all layers that write the same positions
+  std::vector<std::vector<Fit>> fits_;  // by layer: K of every KV head, then V
+};
+
 class CarryPass {
  public:
   CarryPass(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool) {}
@@ -39,11 +55,14 @@ class CarryPass {
   void keep(const FreshRows& rows, std::span<const uint8_t> heads) const;
   // Mends the groups whose recomputed positions are among rows.pos; `written` is the layer's write set. Returns the
   // floating point operations and adds the bytes moved.
-  double carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes, double& bytes);
+  double carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes,
+               CarryState& state, double& bytes);
 
  private:
   struct Group;
-  void mend(const Group& group, const Carry& carry, const FreshRows& rows, const Changes& changes) const;
+  void gather(const FreshRows& rows, const Changes& changes, Group& group) const;
+  void predict(const FreshRows& rows, Group& group) const;
+  void mend(const Group& group, const Carry& carry, const FreshRows& rows) const;
   void load(const FreshRows& rows, int32_t pos, float* k, float* v) const;
   void need_angles(const FreshRows& rows, std::span<const int32_t> positions);
 

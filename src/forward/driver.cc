@@ -284,8 +284,9 @@ void Driver::store(Chunk& chunk, const FreshRows& rows) {
   const KvShape& shape = chunk.kv->shape();
   chunk.work.bytes += 2.0 * static_cast<double>(rows.k.rows * shape.G * shape.row_bytes());
   if (stage.carry) {
+    CHECK(chunk.carry);
     chunk.work.attention_flops +=
-        carry_.carry(*stage.carry, stage.write_at(rows.layer), rows, changes, chunk.work.bytes);
+        carry_.carry(*stage.carry, stage.write_at(rows.layer), rows, changes, *chunk.carry, chunk.work.bytes);
   }
 }
 

@@ -41,6 +41,7 @@ struct Chunk {
   Run range;
   std::span<const int32_t> tokens;  // by position
   HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
+  CarryState* carry = nullptr;      // of a stage that carries
   std::span<Probe> probes;          // one per stage->probes; score has prompt_len entries
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
   Work work;                        // added to

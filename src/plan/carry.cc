@@ -36,35 +36,40 @@ void solve(std::vector<double>& a, int64_t n, std::vector<double>& b, int64_t m)
   }
 }
 
-void gaussian(double width, CarryWeights& out) {
+void gaussian(const Carry& carry, CarryWeights& out) {
   const auto n = static_cast<int64_t>(out.sources.size()), m = static_cast<int64_t>(out.targets.size());
+  const double width = carry.width, noise = carry.noise;
   const auto k = [width](int32_t p, int32_t q) {
     const double d = p - q;
     return 1 + std::exp(-d * d / (2 * width * width));
   };
-  std::vector<double> a(static_cast<size_t>(n * n)), b(static_cast<size_t>(n * m));
+  const int64_t columns = m + n;  // k(S, U), then the identity
+  std::vector<double> a(static_cast<size_t>(n * n)), b(static_cast<size_t>(n * columns));
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < n; ++j) a[i * n + j] = k(out.sources[i], out.sources[j]) + (i == j ? 1 : 0);
-    for (int64_t u = 0; u < m; ++u) b[i * m + u] = k(out.sources[i], out.targets[u]);
+    for (int64_t j = 0; j < n; ++j) a[i * n + j] = k(out.sources[i], out.sources[j]) + (i == j ? noise : 0);
+    for (int64_t u = 0; u < m; ++u) b[i * columns + u] = k(out.sources[i], out.targets[u]);
+    b[i * columns + m + i] = 1;
   }
-  solve(a, n, b, m);  // (k(S, S) + I)^-1 k(S, U), the transposed weights
-  for (int64_t u = 0; u < m; ++u) {
-    for (int64_t i = 0; i < n; ++i) out.w[u * n + i] = static_cast<float>(b[i * m + u]);
+  solve(a, n, b, columns);  // H k(S, U), the transposed weights, and H
+  for (int64_t i = 0; i < n; ++i) {
+    const double* row = b.data() + i * columns;
+    for (int64_t u = 0; u < m; ++u) out.w[u * n + i] = static_cast<float>(row[u]);
+    for (int64_t j = 0; j < n; ++j) out.left_out[i * n + j] = i == j ? 0 : static_cast<float>(-row[m + j] / row[m + i]);
   }
 }
 
-void nearest(CarryWeights& out) {
-  const size_t n = out.sources.size(), some = std::min<size_t>(4, n);
-  const double each = static_cast<double>(n) / static_cast<double>(n + 1) / static_cast<double>(some);
-  std::vector<size_t> order(n);
-  for (size_t u = 0; u < out.targets.size(); ++u) {
-    for (size_t i = 0; i < n; ++i) order[i] = i;
-    const auto distance = [&](size_t i) { return std::abs(out.sources[i] - out.targets[u]); };
-    std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(some), order.end(), [&](size_t i, size_t j) {
-      return distance(i) < distance(j) || (distance(i) == distance(j) && i < j);
-    });
-    for (size_t i = 0; i < some; ++i) out.w[u * n + order[i]] = static_cast<float>(each);
+// The mean of the (up to) 4 of `from` nearest to `pos`, lower positions first, times `shrink`; `skip` is none of them.
+void nearest(const std::vector<int32_t>& from, int32_t pos, size_t skip, double shrink, float* w) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (i != skip) order.push_back(i);
   }
+  const size_t some = std::min<size_t>(4, order.size());
+  const auto distance = [&](size_t i) { return std::abs(from[i] - pos); };
+  std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(some), order.end(), [&](size_t i, size_t j) {
+    return distance(i) < distance(j) || (distance(i) == distance(j) && i < j);
+  });
+  for (size_t i = 0; i < some; ++i) w[order[i]] = static_cast<float>(shrink / static_cast<double>(some));
 }
 
 }  // namespace
@@ -75,9 +80,27 @@ CarryWeights carry_weights(const Carry& carry, Run group, const Runs& written) {
   out.targets = positions(subtract(Runs{group}, written));
   if (out.sources.empty() || out.targets.empty()) return {};
   const size_t n = out.sources.size();
-  out.w.assign(out.targets.size() * n, carry.kernel == Carry::Kernel::kMean ? 1.0f / static_cast<float>(n + 1) : 0);
-  if (carry.kernel == Carry::Kernel::kGaussian) gaussian(carry.width, out);
-  if (carry.kernel == Carry::Kernel::kNearest) nearest(out);
+  const double noise = carry.noise, all = static_cast<double>(n), others = all - 1;
+  out.w.assign(out.targets.size() * n, 0);
+  out.left_out.assign(n * n, 0);
+  switch (carry.kernel) {
+    case Carry::Kernel::kMean:
+      std::fill(out.w.begin(), out.w.end(), static_cast<float>(1 / (all + noise)));
+      std::fill(out.left_out.begin(), out.left_out.end(), static_cast<float>(1 / (others + noise)));
+      for (size_t i = 0; i < n; ++i) out.left_out[i * n + i] = 0;
+      break;
+    case Carry::Kernel::kGaussian:
+      gaussian(carry, out);
+      break;
+    case Carry::Kernel::kNearest:
+      for (size_t u = 0; u < out.targets.size(); ++u) {
+        nearest(out.sources, out.targets[u], n, all / (all + noise), out.w.data() + u * n);
+      }
+      for (size_t i = 0; i < n; ++i) {
+        nearest(out.sources, out.sources[i], i, others / (others + noise), out.left_out.data() + i * n);
+      }
+      break;
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace kvilt {
@@ -12,6 +13,7 @@ Carry carry_of(Carry::Kernel kernel, float width = 8) {
   Carry carry;
   carry.kernel = kernel;
   carry.width = width;
+  carry.noise = 1;
   return carry;
 }
 
@@ -62,6 +64,27 @@ TEST(Carry, NearestTakesFour) {
 TEST(Carry, NothingWithoutSourcesOrTargets) {
   EXPECT_TRUE(carry_weights(carry_of(Carry::Kernel::kMean), {5, 9}, {{0, 5}, {9, 12}}).sources.empty());
   EXPECT_TRUE(carry_weights(carry_of(Carry::Kernel::kMean), {5, 9}, {{0, 12}}).sources.empty());
+}
+
+// left_out against the definition: drop a source, weigh the rest, read what it would get.
+TEST(Carry, EachSourceIsPredictedFromTheOthers) {
+  const Runs written{{3, 5}, {9, 10}, {20, 23}};
+  for (const auto kernel : {Carry::Kernel::kMean, Carry::Kernel::kGaussian, Carry::Kernel::kNearest}) {
+    Carry carry = carry_of(kernel, 4);
+    carry.noise = 0.5;
+    const CarryWeights w = carry_weights(carry, {0, 30}, written);
+    const size_t n = w.sources.size();
+    for (size_t i = 0; i < n; ++i) {
+      const int32_t pos = w.sources[i];
+      const CarryWeights rest = carry_weights(carry, {0, 30}, subtract(written, Runs{{pos, pos + 1}}));
+      const auto u =
+          static_cast<size_t>(std::find(rest.targets.begin(), rest.targets.end(), pos) - rest.targets.begin());
+      for (size_t j = 0; j < n; ++j) {
+        const float want = j == i ? 0 : rest.w[u * (n - 1) + j - (j > i ? 1 : 0)];
+        EXPECT_NEAR(w.left_out[i * n + j], want, 1e-5) << static_cast<int>(kernel) << ' ' << i << ' ' << j;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -88,7 +88,9 @@ static Status validate_carry(const Carry& carry, const Runs& known, size_t stage
     end = part.end;
   }
   if (!includes(known, carry.groups())) return bad("a carry group holds a position that is not placed");
-  if (!(carry.width > 0) || carry.layer_begin < 0) return bad("carry needs a width and a layer");
+  if (!(carry.width > 0) || !(carry.noise > 0) || carry.layer_begin < 0) {
+    return bad("carry needs a width, a noise and a layer");
+  }
   return {};
 }
 

@@ -67,6 +67,8 @@ struct Carry {
   enum class Kernel : uint8_t { kMean, kGaussian, kNearest };
   Kernel kernel = Kernel::kGaussian;
   float width = 8;                 // kGaussian: sigma, in tokens
+  float noise = 0.5f;              // of a change, beside 1 of the part that a whole group shares
+  bool gain = true;                // scale by how well the recomputed positions predict each other (forward/carry.h)
   float scale_k = 1, scale_v = 1;  // of what is added
   int layer_begin = 1;             // layer 0 needs no context: nothing changes there
   Runs groups() const { return normalize(Runs(parts.begin(), parts.end())); }

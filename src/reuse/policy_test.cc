@@ -149,17 +149,22 @@ TEST(CacheBlend, TheMostChangedGoOnAfterTheCheckLayer) {
 }
 
 TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
-  const auto anchored = policy("mend", {{"r", "0"}, {"anchors", "2"}});
+  const auto anchored = policy("mend", {{"r", "0.33"}, {"anchors", "1"}});
   const Plan plan = checked_plan(*anchored, layout(), config_of(2));
   ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
   EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 15}, {16, 20}}));
   EXPECT_EQ(plan.stages[0].carry->parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
-  const auto mend = policy("mend", {{"r", "0.25"}});
+  const auto mend = policy("mend", {{"r", "0.25"}, {"anchors", "0"}});
   Plan two = checked_plan(*mend, layout(), config_of(2));
   ASSERT_EQ(two.stages.size(), 2u);
   EXPECT_EQ(two.stages[0].probes[0].key_end, 16);
   mend->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), two);
   EXPECT_EQ(two.stages[1].sets[0], (Runs{{5, 6}, {8, 9}, {12, 13}, {16, 20}}));
+  // A third of each piece's tokens, one in two of them strided: 3 of 12 by score beside 1 and 1.
+  const auto half = policy("mend", {{"r", "0.42"}, {"anchors", "0.4"}});
+  Plan mixed = checked_plan(*half, layout(), config_of(2));
+  half->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), mixed);
+  EXPECT_EQ(mixed.stages[1].sets[0], (Runs{{5, 6}, {7, 9}, {12, 14}, {16, 20}}));
   // Long pieces are cut into even groups.
   const Plan cut = policy("mend")->plan({2000, 0, {{0, 1100}}}, config_of(2));
   EXPECT_EQ(cut.stages[1].carry->parts.size(), 3u);

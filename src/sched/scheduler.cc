@@ -70,6 +70,7 @@ void Scheduler::start_again(size_t i) {
   sequence.prefill.reset();
   sequence.slots_ready = false;
   sequence.hidden = {};
+  sequence.carry = {};
   sequence.published.clear();
   waiting_.push_front(std::move(running_[i]));
   running_.erase(running_.begin() + static_cast<int64_t>(i));

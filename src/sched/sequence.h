@@ -42,6 +42,7 @@ struct Sequence {
   int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
   bool slots_ready = false;          // the current band's positions have their slots
   HiddenRows hidden;
+  CarryState carry;  // of the prefill's stage
   DecodeRow decode;
   std::vector<RunId> published;  // runs of this request's own KV, the last one may be extended when it ends
   std::vector<float> logits;     // V, of the step just run
