@@ -40,7 +40,20 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
   app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference")
       ->capture_default_str();
-  app.add_option("--policy", o.policy, "what is reused unless a request says otherwise: full, prefix, naive, sparsex")
+  auto* quality =
+      app.add_option("--quality", o.quality,
+                     "how near answers are to those of a full pass unless a request says otherwise: draft (the "
+                     "quickest), balanced, exact (known pieces are not reused, known beginnings are)")
+          ->check(CLI::IsMember({"draft", "balanced", "exact"}))
+          ->capture_default_str();
+  app.add_option("--policy", o.policy, "one method instead of that dial; kvilt info MODEL names them")
+      ->capture_default_str()
+      ->excludes(quality);
+  app.add_option(
+         "--reuse-from", o.reuse_from,
+         "whose KV of a known piece is used: first (as first computed), last (as its last context under the same "
+         "policy left it)")
+      ->check(CLI::IsMember({"first", "last"}))
       ->capture_default_str();
   app.add_option(
       "--head-map", o.head_maps,

@@ -23,7 +23,7 @@ struct EvalOptions {
   CaseOptions from;
   std::string parity, json, markdown, html, journal, warm = "system", policies = "full,naive,sparsex";
   std::vector<std::string> pairs;
-  int answer_tokens = 24, prompt_rows = 0;
+  int answer_tokens = 24, prompt_rows = 0, before = 0;
   double max_minutes = 0;
   uint64_t seed = 1;
   bool fresh = false;
@@ -94,7 +94,8 @@ std::string clock_text(double seconds) {
 void eval_cases(EvalOptions o, int argc, char** argv) {
   const auto policies = policies_of(o.policies);
   const auto pairs = pairs_of(o, policies);
-  RunOptions run{value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, o.prompt_rows, 60 * o.max_minutes};
+  RunOptions run{
+      value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, o.prompt_rows, 60 * o.max_minutes, o.before};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
@@ -110,6 +111,7 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
       {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
   if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
   if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
+  if (o.before > 0) setup["before"] = o.before;
   Journal journal = value_or_fail(Journal::open(o.journal, setup));
   RunEvents events;
   events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
@@ -181,6 +183,10 @@ void add_eval(Program& program) {
   app->add_option("--prompt-rows", o->prompt_rows, "compare at so many of the prompt's last positions too (kl_prompt)")
       ->check(CLI::Range(0, 1024));
   app->add_option("--seed", o->seed, "of the order in which policies run, and of --warm context")
+      ->capture_default_str();
+  app->add_option(
+         "--before", o->before,
+         "for policies with reuse_from=last: so many requests over the same pieces come first, in other orders")
       ->capture_default_str();
   app->add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
   app->add_option("--journal", o->journal,

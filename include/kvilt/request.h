@@ -38,8 +38,9 @@ struct SamplingParams {
 };
 
 struct PolicyChoice {
-  std::string name;                           // empty: the engine's default
-  std::map<std::string, std::string> params;  // e.g. {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
+  std::string name;  // empty: `auto` if params have a "quality", else the engine's default
+  // e.g. {"quality": "exact"} or {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
+  std::map<std::string, std::string> params;
 };
 
 struct Request {

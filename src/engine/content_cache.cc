@@ -25,6 +25,16 @@ void cut_pieces(std::vector<Piece>& pieces, int32_t end) {
   while (!pieces.empty() && pieces.back().pos >= end) pieces.pop_back();
   if (!pieces.empty()) pieces.back().count = std::min(pieces.back().count, end - pieces.back().pos);
 }
+
+// Pieces that stand whole in one of `better` come from there; both are sorted and disjoint.
+void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
+  auto with = better.begin();
+  for (Piece& piece : pieces) {
+    while (with != better.end() && with->pos + with->count < piece.pos + piece.count) ++with;
+    if (with == better.end()) return;
+    if (with->pos <= piece.pos) piece = {with->run, with->run_offset + piece.pos - with->pos, piece.count, piece.pos};
+  }
+}
 }  // namespace
 
 ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
@@ -47,6 +57,10 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, ranges);
     // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
     std::erase_if(segments, [&](const Piece& piece) { return piece.pos + 1 == found.layout.prompt_len; });
+    if (wanted.repaired != 0) {
+      const auto from_last = index_.find_segments(prompt, found.layout.prefix, wanted.repaired, min_segment_, ranges);
+      take_from(from_last, segments);
+    }
   }
   for (const auto& list : {prefix, segments}) {
     for (const Piece& piece : list)
@@ -70,11 +84,11 @@ bool ContentCache::make_room(int64_t pages) {
   return true;
 }
 
-RunId ContentCache::insert(const Own& own, Run positions, bool exact, Parent parent) {
+RunId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent) {
   const auto first = own.tokens.begin() + positions.begin;
   std::vector<int32_t> tokens(first, first + positions.size());
   const RunId id = runs_.next_id();
-  index_.insert(id, {tokens, own.domain, exact, parent.run, parent.tokens});
+  index_.insert(id, {tokens, domain, exact, parent.run, parent.tokens});
   runs_.insert(own.kv.publish(id, positions, std::move(tokens), exact));
   for (const TokenMark& mark : own.marks) {
     if (mark.begin >= positions.begin && mark.end <= positions.end && mark.begin < mark.end) {
@@ -118,15 +132,33 @@ std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
       if (placement.pos + placement.count == layout.prefix)
         parent = {placement.run->id, placement.offset + placement.count};
     }
-    out.push_back(insert(own, {layout.prefix, exact_end}, true, parent));
+    out.push_back(insert(own, own.domain, {layout.prefix, exact_end}, true, parent));
     touch_prefix(own);
   }
   for (const Run& run : layout.fresh()) {
     const bool marked = std::any_of(own.marks.begin(), own.marks.end(),
                                     [&](const TokenMark& m) { return m.begin >= run.begin && m.end <= run.end; });
-    if (run.begin >= exact_end && (run.size() >= min_segment_ || marked)) out.push_back(insert(own, run, false, {}));
+    if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
+      out.push_back(insert(own, own.domain, run, false, {}));
   }
+  if (own.repaired != 0) publish_repaired(own);
   return out;
+}
+
+// A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages. Where some of
+// a piece still lies in its first build nothing is kept: it would have to be copied.
+void ContentCache::publish_repaired(const Own& own) {
+  for (const Run& piece : own.layout.pieces) {
+    if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;
+    const auto tokens = own.tokens.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.size()));
+    const MarkRange whole{0, piece.size()};
+    for (const Piece& last : index_.find_segments(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {
+      if (last.count != piece.size() || runs_.find(last.run)->tokens.size() != tokens.size()) continue;
+      index_.erase(last.run);
+      runs_.erase(last.run);
+    }
+    insert(own, own.repaired, piece, false, {});
+  }
 }
 
 void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prompt) {
@@ -135,7 +167,8 @@ void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prom
   const auto last = of_prompt.empty() ? nullptr : runs_.find(of_prompt.back());
   if (layout.pieces.empty()) {
     if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken; or said before
-    insert(own, {layout.prompt_len, own.computed}, true, {last->id, static_cast<int32_t>(last->tokens.size())});
+    insert(own, own.domain, {layout.prompt_len, own.computed}, true,
+           {last->id, static_cast<int32_t>(last->tokens.size())});
     runs_.touch(last->id);
     touch_prefix(own);
     return;
@@ -148,7 +181,7 @@ void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prom
     index_.erase(last->id);
     runs_.erase(last->id);
   }
-  insert(own, whole, false, {});
+  insert(own, own.domain, whole, false, {});
 }
 
 void ContentCache::clear() {

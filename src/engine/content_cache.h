@@ -30,13 +30,23 @@ class ContentCache {
   DomainId domain(const std::string& name_space, const std::string& salt) {
     return index_.domain(fingerprint_, name_space, salt);
   }
+  // Where pieces are kept as one policy (name and parameters) left them in their last context: a domain of its own, so that
+  // nobody else finds them, and never a prefix.
+  DomainId repaired_domain(const std::string& policy, const std::string& name_space, const std::string& salt) {
+    return index_.domain(fingerprint_ + "/repaired/" + policy, name_space, salt);
+  }
 
   struct Found {
     PromptLayout layout;
     std::vector<Placement> placements;
+    void drop_pieces() {  // the exact prefix stays
+      layout.pieces.clear();
+      std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
+    }
   };
   struct Wanted {
     bool prefix = true, segments = true;
+    DomainId repaired = 0;  // not 0: segments that stand there too are taken from there
   };
   // What stands of `prompt` (T tokens): at most T - 1 of them as exact prefix; segments may cover the last one too.
   Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId domain, Wanted wanted);
@@ -53,11 +63,13 @@ class ContentCache {
     std::span<const TokenMark> marks;
     DomainId domain;
     int32_t computed;
+    DomainId repaired = 0;  // not 0: pieces of which all KV is the request's own now are kept there
+    Runs recomputed = {};   // a piece without any of these was not repaired
   };
   // A request whose heads keep less than all (PageTable::whole) publishes nothing: its runs would lack keys, and are no
   // dense pass's.
-  // At the end of the prefill: the exact part behind the prefix, and every fresh run behind a piece. Returns the runs'
-  // ids.
+  // At the end of the prefill: the exact part behind the prefix, and every fresh run behind a piece. Returns those runs'
+  // ids. Repaired pieces as well; each takes the place of what its last context left.
   std::vector<RunId> publish_prompt(const Own& own);
   // At the end of the request: the answer, as an exact continuation, or as one approximate piece with the prompt's last
   // fresh run (so that a question and its answer are found together). of_prompt: what publish_prompt returned.
@@ -72,7 +84,8 @@ class ContentCache {
     RunId run = 0;
     int32_t tokens = 0;
   };
-  RunId insert(const Own& own, Run positions, bool exact, Parent parent);
+  RunId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
+  void publish_repaired(const Own& own);
   std::shared_ptr<const KvRun> use(RunId id);
   void touch_prefix(const Own& own);
   std::optional<RunId> known_exactly(const Own& own, int32_t end);

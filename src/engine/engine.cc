@@ -30,6 +30,18 @@ int64_t default_kv_bytes() {
   return std::min(kDefaultKvBytes, static_cast<int64_t>(info.freeram) * static_cast<int64_t>(info.mem_unit) / 2);
 }
 
+Status check_reuse_from(const std::string& from) {
+  if (from == "first" || from == "last") return {};
+  return error(Code::kInvalidArgument, "reuse_from is '{}', not first or last", from);
+}
+
+// One text per setting; names and values were checked, so that none holds these signs.
+std::string written_out(const PolicyChoice& choice) {
+  std::string out = choice.name;
+  for (const auto& [name, value] : choice.params) out += ":" + name + "=" + value;
+  return out;
+}
+
 class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
@@ -84,7 +96,7 @@ class EngineImpl : public Engine {
   }
 
   Status check_policy(const PolicyChoice& choice) const override {
-    KVILT_ASSIGN(const auto policy, policy_of(choice));
+    KVILT_ASSIGN(const auto known, chosen(choice));
     return {};
   }
 
@@ -114,21 +126,30 @@ class EngineImpl : public Engine {
     return {};
   }
 
-  // The request's policy or the default one; where the model forbids reuse, the default falls back to the exact prefix.
-  Result<std::unique_ptr<ReusePolicy>> policy_of(PolicyChoice choice) const {
-    const bool by_default = choice.name.empty();
-    if (by_default) choice.name = default_policy();
+  struct Chosen {
+    PolicyChoice choice;
+    bool from_last = false;
+    std::unique_ptr<ReusePolicy> policy;
+  };
+  // With what the request leaves open: its policy (a quality alone asks for `auto`), the quality of `auto`, reuse_from.
+  Result<Chosen> chosen(PolicyChoice choice) const {
+    if (choice.name.empty()) choice.name = choice.params.count("quality") ? "auto" : default_policy();
+    if (choice.name == "auto") choice.params.try_emplace("quality", options().quality);
+    std::string from = options().reuse_from;
+    if (const auto given = choice.params.extract("reuse_from")) from = given.mapped();
+    KVILT_TRY(check_reuse_from(from));
     KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params, files()));
     if (!info_.reuse && policy->wants_segments()) {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }
-    return policy;
+    return Chosen{std::move(choice), from == "last", std::move(policy)};
   }
   PolicyFiles files() const {
     std::lock_guard lock(files_mutex_);
     return files_;
   }
+  // Where the model forbids reuse, the default falls back to the exact prefix.
   std::string default_policy() const {
     if (info_.reuse) return options().policy;
     return options().policy == "full" ? "full" : "prefix";
@@ -212,7 +233,8 @@ Status EngineImpl::check(const Request& request) const {
 Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink> sink) {
   if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
   KVILT_TRY(check(request));
-  KVILT_ASSIGN(auto policy, policy_of(request.policy));
+  KVILT_ASSIGN(Chosen chosen, this->chosen(std::move(request.policy)));
+  request.policy = std::move(chosen.choice);
   if (open_.fetch_add(1) >= options().max_queue + options().max_sequences) {
     open_.fetch_sub(1);
     return error(Code::kExhausted, "the queue is full ({} requests); try again later", options().max_queue);
@@ -220,12 +242,11 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   auto sequence = std::make_unique<Sequence>();
   sequence->submitted = Clock::now();
   const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
-  if (request.policy.name.empty()) request.policy.name = default_policy();
   if (loop_.policy_off(request.policy.name)) {
     request.policy = {"prefix", {}};
-    policy = make_policy("prefix", {}).value();
+    chosen = {{}, false, make_policy("prefix", {}).value()};
   }
-  sequence->policy = std::move(policy);
+  sequence->policy = std::move(chosen.policy);
   sequence->tokens = request.prompt.ids;
   sequence->prompt_len = static_cast<int32_t>(request.prompt.ids.size());
   const int asked = request.sampling.max_tokens;
@@ -238,8 +259,12 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->request = std::move(request);
   // std::function wants a copyable callable.
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  loop_.post([this, shared] {
-    (*shared)->domain = loop_.parts().cache->domain((*shared)->request.name_space, (*shared)->request.cache_salt);
+  loop_.post([this, shared, from_last = chosen.from_last] {
+    const Request& asked = (*shared)->request;
+    ContentCache& cache = *loop_.parts().cache;
+    (*shared)->domain = cache.domain(asked.name_space, asked.cache_salt);
+    if (from_last)
+      (*shared)->repaired = cache.repaired_domain(written_out(asked.policy), asked.name_space, asked.cache_salt);
     loop_.add(std::move(*shared));
   });
   return id;
@@ -316,6 +341,8 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   }
   KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
   KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}, files));
+  KVILT_TRY(check_reuse_from(options.reuse_from));
+  KVILT_ASSIGN(const auto any_quality, make_policy("auto", {{"quality", options.quality}}));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   EngineParts parts;

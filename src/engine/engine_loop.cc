@@ -153,7 +153,8 @@ Admission EngineLoop::prepare(Sequence& s) {
   found.layout.prompt_len = s.prefill_len;
   if (use_cache) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
-                               {s.policy->wants_prefix(), s.policy->wants_segments()});
+                               {s.policy->wants_prefix(), s.policy->wants_segments(), s.repaired});
+    if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, config)) found.drop_pieces();
   }
   place(s, std::move(found.placements));
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config, s.request.prompt_logits);
@@ -281,8 +282,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
   s.own_kv = s.prefill->plan().narrowed();
   s.decode.take_views(s.prefill->plan());
   if (parts_.options.cache && s.request.publish && !s.own_kv) {
-    s.published = parts_.cache->publish_prompt(
-        {*s.kv, s.prefill->layout(), s.tokens, s.request.prompt.marks, s.domain, s.prefill_len});
+    s.published = parts_.cache->publish_prompt({*s.kv, s.prefill->layout(), s.tokens, s.request.prompt.marks, s.domain,
+                                                s.prefill_len, s.repaired, s.prefill->recomputed()});
   }
   s.layout = s.prefill->layout();
   s.prefill.reset();

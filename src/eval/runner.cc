@@ -45,6 +45,10 @@ class CaseRun {
   const Completion& last() const { return last_; }  // without its logits
 
   Result<CaseResult> measure(const PolicySpec& policy) {
+    if (const auto from = policy.choice.params.find("reuse_from");
+        from != policy.choice.params.end() && from->second == "last") {
+      for (int i = 0; i < options_.before; ++i) KVILT_TRY(ask_otherwise(policy.choice, i));
+    }
     Request request = question(policy.choice);
     request.forced = path_;
     request.sampling.max_tokens = static_cast<int>(path_.size());
@@ -78,6 +82,33 @@ class CaseRun {
   }
 
  private:
+  // Another question over the same pieces in another order, whose KV is kept.
+  Status ask_otherwise(const PolicyChoice& policy, int round) {
+    static const char* const kOther[] = {"\nWhich people are named above?", "\nWhich years and numbers stand above?",
+                                         "\nWrite one sentence about the last text above.",
+                                         "\nWhich places are named above, and in which order?"};
+    EvalCase other = case_;
+    std::vector<CasePart*> known;
+    CasePart* question = nullptr;
+    for (CaseTurn& turn : other.turns) {
+      for (CasePart& part : turn.parts) {
+        if (part.known) known.push_back(&part);
+        if (!part.known && part.ids.empty()) question = &part;
+      }
+    }
+    std::mt19937_64 rng(options_.seed * 1009 + static_cast<uint64_t>(round));
+    for (size_t i = known.size(); i > 1; --i) std::swap(*known[i - 1], *known[rng() % i]);
+    if (question) question->text = kOther[static_cast<size_t>(round) % 4];
+    other.begun.clear();
+    Request request;
+    KVILT_ASSIGN(request.prompt, case_prompt(engine_, other));
+    request.policy = policy;
+    request.sampling.max_tokens = 0;
+    KVILT_ASSIGN(const Answered out, ask(engine_, std::move(request)));
+    before_ = engine_.stats();
+    return {};
+  }
+
   Request question(const PolicyChoice& policy) const {
     Request request;
     request.prompt = prompt_;

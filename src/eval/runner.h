@@ -61,6 +61,9 @@ struct RunOptions {
   int answer_tokens = 24;  // longest greedy answer
   int prompt_rows = 0;     // also compared at so many of the prompt's last positions; their work is in the FLOPs
   double max_seconds = 0;  // 0: no limit; looked at between cases
+  // Requests over the same pieces, in other orders and with other questions, that come before the case under a policy that has
+  // reuse_from=last: what it leaves of the pieces is what the case starts from.
+  int before = 0;
 };
 
 struct RunEvents {

@@ -343,6 +343,12 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   atoms_.clear();
 }
 
+bool PageTable::owns(Run positions) const {
+  return std::all_of(maps_.begin(), maps_.end(), [&](const SlotMap& map) {
+    return count(intersect(map.positions(), Runs{positions})) == positions.size();
+  });
+}
+
 std::shared_ptr<KvRun> PageTable::publish(RunId id, Run run, std::vector<int32_t> tokens, bool exact) const {
   CHECK(static_cast<int32_t>(tokens.size()) == run.size() && whole());
   auto out = std::make_shared<KvRun>();

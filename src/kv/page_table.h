@@ -142,6 +142,8 @@ class PageTable {
   int64_t copy_pages() const;
   void copy_in(const Backend& backend, const AttendShape& shape);
 
+  // Whether `positions` are private at every layer, so that they can be published.
+  bool owns(Run positions) const;
   // The private positions `runs` (contiguous at every layer or not) as immutable pieces for the cache; this table may
   // go on growing. REQUIRES: whole(): a table whose heads keep less publishes nothing, since its runs lack pages, and
   // what is there was computed by rows that saw less than a dense pass.

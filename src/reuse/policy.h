@@ -39,6 +39,9 @@ class ReusePolicy {
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_segments() const { return true; }
   virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
+  // Asked when pieces were found. false: they are left where they are; plan() sees a layout without them, so that the
+  // prompt is computed and published exactly.
+  virtual bool uses(const PromptLayout& layout, const ModelConfig& config) const { return true; }
 
   // A valid plan (plan/validate) in which sets that refine() will choose stand at their largest.
   virtual Plan plan(const PromptLayout& layout, const ModelConfig& config) const = 0;

@@ -170,6 +170,78 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   EXPECT_EQ(cut.stages[1].carry->parts.size(), 3u);
 }
 
+ModelConfig half_billion() {  // Qwen2.5-0.5B's shape
+  ModelConfig config = config_of(24);
+  config.D = 896, config.H = 14, config.G = 2, config.E = 64, config.F = 4864;
+  return config;
+}
+
+TEST(Auto, UsesPiecesWhereThatSavesAFifthOfTheWork) {
+  const auto balanced = policy("auto"), draft = policy("auto", {{"quality", "draft"}});
+  const auto uses = [&](const ReusePolicy& p, int32_t reused, int32_t fresh) {
+    return p.uses({reused + fresh, 0, {{0, reused}}}, half_billion());
+  };
+  EXPECT_TRUE(uses(*balanced, 1000, 24));
+  EXPECT_FALSE(uses(*balanced, 700, 300));  // the new text is computed in two of the three stages
+  EXPECT_TRUE(uses(*draft, 700, 300));
+  EXPECT_FALSE(uses(*draft, 150, 850));
+  EXPECT_FALSE(uses(*balanced, 100, 10));  // short
+  EXPECT_FALSE(uses(*draft, 100, 10));
+  EXPECT_FALSE(uses(*policy("auto", {{"r", "0.8"}}), 1000, 24));
+  EXPECT_TRUE(policy("naive")->uses({110, 0, {{0, 100}}}, half_billion())) << "power: others take what there is";
+  EXPECT_FALSE(policy("auto", {{"quality", "exact"}})->wants_segments());
+  EXPECT_TRUE(balanced->wants_segments());
+}
+
+TEST(Auto, WhatTheQuestionLooksAtLooksInItsTurn) {
+  const PromptLayout long_one{140, 4, {{4, 64}, {64, 124}}};  // 16 fresh
+  const auto balanced = policy("auto", {{"r", "0.25"}, {"hop", "0.2"}});
+  const ModelConfig config = config_of(2);
+  Plan plan = checked_plan(*balanced, long_one, config);
+  ASSERT_EQ(plan.stages.size(), 3u);
+  const auto probe = [](std::vector<kvilt::Run> high, double score) {
+    Probe out;
+    out.score.assign(140, 0);
+    for (const auto& run : high) std::fill(out.score.begin() + run.begin, out.score.begin() + run.end, score);
+    return out;
+  };
+  const Probe first = probe({{66, 90}, {130, 140}}, 5);
+  balanced->refine(long_one, config, 0, {&first, 1}, plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{66, 90}, {124, 140}}));  // .2 of 120
+  ASSERT_EQ(plan.stages[1].probes.size(), 2u);
+  EXPECT_EQ(plan.stages[1].probes[0].rows, (Runs{{124, 140}}));
+  EXPECT_EQ(plan.stages[1].probes[1].rows, (Runs{{66, 90}}));
+  EXPECT_EQ(plan.stages[1].probes[1].key_end, -1);
+  EXPECT_TRUE(validate(plan, config, {{0, 124}}).ok());
+  // The question would go on to 100 .. 106; what it looked at leans on 20 .. 26. Sums of looks do not count, shares do.
+  Probe question = probe({{66, 90}}, 5);
+  for (size_t i = 100; i < 106; ++i) question.score[i] = 4;
+  const Probe looks[] = {question, probe({{20, 26}}, 0.001)};
+  balanced->refine(long_one, config, 1, looks, plan);
+  EXPECT_EQ(plan.stages[2].sets[0], (Runs{{20, 26}, {66, 90}, {124, 140}}));
+  EXPECT_TRUE(plan.stages[2].carry.has_value());
+  const auto one = policy("auto", {{"r", "0.25"}, {"hop", "0"}});
+  Plan two = checked_plan(*one, long_one, config);
+  ASSERT_EQ(two.stages.size(), 2u);
+  one->refine(long_one, config, 0, {&question, 1}, two);
+  EXPECT_EQ(two.stages[1].sets[0], (Runs{{66, 90}, {100, 106}, {124, 140}})) << "power: one look";
+  // Where all of the pieces is computed anyway, the second stage still has a row.
+  const PromptLayout small{10, 0, {{0, 10}}};
+  Plan none = checked_plan(*balanced, small, config);
+  const Probe nothing{std::vector<double>(10, 0)};
+  balanced->refine(small, config, 0, {&nothing, 1}, none);
+  EXPECT_EQ(none.stages[1].probes[1].rows, (Runs{{9, 10}}));
+  EXPECT_TRUE(validate(none, config, {{0, 10}}).ok());
+}
+
+TEST(Auto, WithoutPiecesAllIsComputedOnce) {
+  for (const char* quality : {"draft", "balanced", "exact"}) {
+    const Plan plan = checked_plan(*policy("auto", {{"quality", quality}}), {20, 4, {}}, config_of(2));
+    ASSERT_EQ(plan.stages.size(), 1u) << quality;
+    EXPECT_EQ(plan.stages[0].sets[0], (Runs{{4, 20}})) << quality;
+  }
+}
+
 TEST(Policy, ParametersAreChecked) {
   const auto message = [](const std::string& name, std::map<std::string, std::string> params) {
     const auto made = make_policy(name, params);
@@ -181,6 +253,7 @@ TEST(Policy, ParametersAreChecked) {
   EXPECT_NE(message("sparsex", {{"l_star", "1.5"}}).find("whole number"), std::string::npos);
   EXPECT_NE(message("sparsex", {{"phase1", "some"}}).find("all, catchup"), std::string::npos);
   EXPECT_NE(message("sparsex", {{"kk", "0.1"}}).find("no parameter 'kk'"), std::string::npos);
+  EXPECT_NE(message("auto", {{"quality", "best"}}).find("draft, balanced, exact"), std::string::npos);
   EXPECT_NE(message("full", {{"k", "0.1"}}).find("takes none"), std::string::npos);
   EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
 }

@@ -151,7 +151,8 @@ Status FakeEngine::check_policy(const PolicyChoice& policy) const {
     return error(Code::kInvalidArgument, "there is no policy '{}'", policy.name);
   }
   for (const auto& [key, value] : policy.params) {
-    if (key != "budget") return error(Code::kInvalidArgument, "the policy has no parameter '{}'", key);
+    if (key != "budget" && key != "quality")
+      return error(Code::kInvalidArgument, "the policy has no parameter '{}'", key);
     char* end = nullptr;
     const double number = std::strtod(value.c_str(), &end);
     if (*end || !(number >= 0 && number <= 1))
