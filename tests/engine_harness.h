@@ -71,6 +71,21 @@ inline Outcome ask(Engine& engine, Request request) {
   return {sink->ids, sink->text, std::move(completion)};
 }
 
+// Each request asked alone, then all at once: the same first logits and tokens.
+inline void expect_batched_equals_alone(Engine& engine, const std::vector<Request>& requests) {
+  std::vector<Outcome> alone;
+  for (const Request& request : requests) alone.push_back(ask(engine, request));
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine.submit(request, sinks.back()).ok());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    EXPECT_EQ(sinks[i]->wait().first_logits, alone[i].completion.first_logits) << i;
+    EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
+  }
+}
+
 inline std::unique_ptr<Engine> open_for_test(EngineOptions options) {
   if (options.kv_bytes == 0) options.kv_bytes = int64_t{64} << 20;
   if (options.threads == 0) options.threads = 2;

@@ -80,18 +80,7 @@ TEST_P(Limits, BatchedEqualsAlone) {
     requests.push_back(request_of(requests.size() == 4 ? tokens(33, 9) : quilt.asked(), policy, 12));
     requests.back().publish = false;
   }
-  std::vector<Outcome> alone;
-  for (const Request& request : requests) alone.push_back(ask(*engine, request));
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (const Request& request : requests) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    ASSERT_TRUE(engine->submit(request, sinks.back()).ok());
-  }
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    const Completion done = sinks[i]->wait();
-    EXPECT_EQ(done.first_logits, alone[i].completion.first_logits) << i;
-    EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
-  }
+  expect_batched_equals_alone(*engine, requests);
 }
 
 TEST_P(Limits, AnExactPrefixHitIsExact) {

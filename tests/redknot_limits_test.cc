@@ -124,17 +124,7 @@ TEST_P(RedKnotLimits, BatchedEqualsAlone) {
   }
   requests.push_back(request_of(asked, "full", 9));
   requests.back().publish = false;  // or the others would find a dense prefix
-  std::vector<Outcome> alone;
-  for (const Request& request : requests) alone.push_back(ask(*e, request));
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (const Request& request : requests) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    ASSERT_TRUE(e->submit(request, sinks.back()).ok());
-  }
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    EXPECT_EQ(sinks[i]->wait().first_logits, alone[i].completion.first_logits) << i;
-    EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
-  }
+  expect_batched_equals_alone(*e, requests);
 }
 
 // Prefill of prompt and answer at once = prefill, then decode: to the bit, and so on the same views.

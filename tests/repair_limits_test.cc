@@ -126,18 +126,7 @@ TEST_P(Repair, BatchedEqualsAlone) {
     requests.back().publish = false;
   }
   requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
-  std::vector<Outcome> alone;
-  for (const Request& request : requests) alone.push_back(ask(*e, request));
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (const Request& request : requests) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    ASSERT_TRUE(e->submit(request, sinks.back()).ok());
-  }
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    const Completion done = sinks[i]->wait();
-    EXPECT_EQ(done.first_logits, alone[i].completion.first_logits) << i;
-    EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
-  }
+  expect_batched_equals_alone(*e, requests);
 }
 
 TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {

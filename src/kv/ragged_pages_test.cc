@@ -6,29 +6,12 @@
 #include <random>
 
 #include "kv/page_table.h"
+#include "kv/rows_for_test.h"
 
 namespace kvilt {
 namespace {
 
-const KvShape kShape{3, 2, 4, 8, DType::kF32};
 using Keys = std::map<int32_t, float>;
-
-RopeConfig small_rope() {
-  RopeConfig rope;
-  rope.rotary_dim = 4;
-  rope.inv_freq = {1.0, 0.1};
-  return rope;
-}
-
-// A row whose first element names (who, layer, head, pos).
-std::vector<float> row(int who, int layer, int32_t pos) {
-  std::vector<float> out;
-  for (int head = 0; head < kShape.G; ++head) {
-    for (int e = 0; e < kShape.E; ++e)
-      out.push_back(static_cast<float>(who * 1000000 + layer * 100000 + head * 10000 + pos * 10 + e));
-  }
-  return out;
-}
 
 bool sees(const KeyMask& mask, int32_t i, int32_t j) {
   return j <= i && (mask.window < 0 || i - j <= mask.window || j < mask.sink);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/checksum.h"
+#include "kv/rows_for_test.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt {
@@ -20,13 +21,6 @@ namespace {
 constexpr int kLayers = 3, kHeads = 2, kSize = 4;
 const char* const kModel = "a model";
 using Bytes = std::vector<std::byte>;
-
-RopeConfig small_rope() {
-  RopeConfig rope;
-  rope.rotary_dim = 4;
-  rope.inv_freq = {1.0, 0.1};
-  return rope;
-}
 
 class SessionFile : public testing::TestWithParam<DType> {
  protected:
