@@ -31,16 +31,12 @@ void turn(const RopeConfig& rope, const float* angles, bool back, float* x) {
 
 }  // namespace
 
-// The placed K (as it stands at pos) and V of all KV heads. REQUIRES: something is placed at pos.
-void CarryPass::load(const FreshRows& rows, int32_t pos, float* k, float* v) const {
+// The placed K (as it stands there) and V of one KV head. REQUIRES: something is placed.
+void CarryPass::load(const FreshRows& rows, const PageTable::Placed& placed, int head, float* k, float* v) const {
   const KvShape& shape = rows.kv->shape();
-  const auto placed = rows.kv->placed(rows.layer, pos);
-  CHECK(placed.pages);
-  for (int g = 0; g < shape.G; ++g, k += shape.E, v += shape.E) {
-    decode_kv_row(shape.dtype, shape.E, placed.pages->k(rows.layer, g, placed.slot), k);
-    decode_kv_row(shape.dtype, shape.E, placed.pages->v(rows.layer, g, placed.slot), v);
-    if (placed.rotation) turn(rows.kv->ropes().at(rows.layer), placed.rotation, false, k);
-  }
+  decode_kv_row(shape.dtype, shape.E, placed.pages->k(rows.layer, head, placed.slot), k);
+  decode_kv_row(shape.dtype, shape.E, placed.pages->v(rows.layer, head, placed.slot), v);
+  if (placed.rotation) turn(rows.kv->ropes().at(rows.layer), placed.rotation, false, k);
 }
 
 // cos and sin of positions, computed once each.
@@ -65,13 +61,16 @@ void CarryPass::compare(const FreshRows& rows, Changes& out) {
   const auto& table = angles_[ropes.kind(rows.layer)];
   pool_.parallel_for(n, [&](int64_t r, int) {
     const int32_t pos = rows.pos[static_cast<size_t>(r)];
-    if (!rows.kv->placed(rows.layer, pos).pages) {
+    const auto placed = rows.kv->placed(rows.layer, pos);
+    if (!placed.pages) {
       std::fill_n(k.row(r), width, 0.0f);
       std::fill_n(v.row(r), width, 0.0f);
       return;
     }
     out.placed[static_cast<size_t>(r)] = 1;
-    load(rows, pos, k.row(r), v.row(r));
+    for (int g = 0; g < shape.G; ++g) {
+      load(rows, placed, g, k.row(r) + int64_t{g} * shape.E, v.row(r) + int64_t{g} * shape.E);
+    }
     for (int64_t i = 0; i < width; ++i) {
       k.row(r)[i] = rows.k.row(r)[i] - k.row(r)[i];
       v.row(r)[i] = rows.v.row(r)[i] - v.row(r)[i];
@@ -89,10 +88,7 @@ void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) cons
     if (!placed.pages) return;
     for (int g = 0; g < shape.G; ++g) {
       if (!heads[static_cast<size_t>(g)]) continue;
-      float *k = rows.k.row(r) + int64_t{g} * shape.E, *v = rows.v.row(r) + int64_t{g} * shape.E;
-      decode_kv_row(shape.dtype, shape.E, placed.pages->k(rows.layer, g, placed.slot), k);
-      decode_kv_row(shape.dtype, shape.E, placed.pages->v(rows.layer, g, placed.slot), v);
-      if (placed.rotation) turn(rows.kv->ropes().at(rows.layer), placed.rotation, false, k);
+      load(rows, placed, g, rows.k.row(r) + int64_t{g} * shape.E, rows.v.row(r) + int64_t{g} * shape.E);
     }
   });
 }
@@ -198,8 +194,11 @@ void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& ro
   std::vector<float> k(static_cast<size_t>(width)), v(static_cast<size_t>(width));
   for (int64_t u = 0; u < m; ++u) {
     const int32_t pos = weights.targets[static_cast<size_t>(u)];
-    load(rows, pos, k.data(), v.data());
-    for (int g = 0; changes_here && g < shape.G; ++g) {
+    const auto placed = rows.kv->placed(rows.layer, pos);
+    CHECK(placed.pages);
+    for (int g = 0; g < shape.G; ++g) {
+      load(rows, placed, g, k.data() + int64_t{g} * shape.E, v.data() + int64_t{g} * shape.E);
+      if (!changes_here) continue;
       float *dk = sum.data() + u * 2 * width + int64_t{g} * shape.E, *dv = dk + width;
       turn(rope, table[static_cast<size_t>(pos)].data(), false, dk);
       const float gain_k = carry.scale_k * group.gain[static_cast<size_t>(g)];

@@ -63,7 +63,7 @@ class CarryPass {
   void gather(const FreshRows& rows, const Changes& changes, Group& group) const;
   void predict(const FreshRows& rows, Group& group) const;
   void mend(const Group& group, const Carry& carry, const FreshRows& rows) const;
-  void load(const FreshRows& rows, int32_t pos, float* k, float* v) const;
+  void load(const FreshRows& rows, const PageTable::Placed& placed, int head, float* k, float* v) const;
   void need_angles(const FreshRows& rows, std::span<const int32_t> positions);
 
   const PreparedModel& model_;
