@@ -40,24 +40,45 @@ std::byte* grown(Buffer& buffer, int64_t bytes) {
   return buffer.as<std::byte>();
 }
 
-// The parts of one job, by index: slices of columns, for one cut of the rows after the other. Not a list of them: its lines
-// would travel from the caller's core to the others'.
+// One job's slices of columns. Parts are computed from an index, not listed: a list's lines would travel from the caller's core
+// to the others'.
 struct JobParts {
   MatmulPart whole;
   DType dtype;
   int64_t columns, count;  // of a slice; slices
-  int64_t cuts;            // of the rows
 
-  const std::byte* weights(int64_t index) const {
-    return whole.w + index % count * (columns / kBlockRows) * whole.block_bytes;
+  const std::byte* weights(int64_t slice) const { return whole.w + slice * (columns / kBlockRows) * whole.block_bytes; }
+};
+
+// A call's parts: for one cut of the rows after the other, all slices of all jobs.
+struct Parts {
+  std::span<const JobParts> jobs;
+  int64_t cuts, slices;
+
+  int64_t count() const { return cuts * slices; }
+  const JobParts* job_of(int64_t* slice) const {
+    for (const JobParts& job : jobs) {
+      if (*slice < job.count) return &job;
+      *slice -= job.count;
+    }
+    return nullptr;
   }
-  MatmulPart part(int64_t index) const {
-    MatmulPart part = whole;
-    const int64_t cut = index / count;
+  const std::byte* weights(int64_t index) const {
+    if (index >= count()) return nullptr;
+    int64_t slice = index % slices;
+    const JobParts* job = job_of(&slice);
+    return job->weights(slice);
+  }
+  MatmulPart part(int64_t index, DType* dtype) const {
+    int64_t slice = index % slices;
+    const int64_t cut = index / slices;
+    const JobParts* job = job_of(&slice);
+    MatmulPart part = job->whole;
+    *dtype = job->dtype;
     part.block_begin = part.blocks * cut / cuts;
     part.block_end = part.blocks * (cut + 1) / cuts;
-    part.n_begin = index % count * columns;
-    part.n_end = std::min(part.N, part.n_begin + columns);
+    part.n_begin = slice * job->columns;
+    part.n_end = std::min(part.N, part.n_begin + job->columns);
     return part;
   }
 };
@@ -70,7 +91,7 @@ struct Scratch {
   std::unordered_map<const std::byte*, std::vector<const std::byte*>>
       followers;  // weights -> of the next call, by worker
 
-  void read_ahead(std::span<const JobParts> jobs, int64_t count, ThreadPool& pool);
+  void read_ahead(const Parts& parts, ThreadPool& pool);
 };
 Scratch& scratch() {
   thread_local Scratch instance;
@@ -133,7 +154,7 @@ class X86Backend final : public Backend {
   void gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<float> gate, Mat<const float> up,
                  ThreadPool& pool) const;
   void pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const;
-  void run_part(std::span<const JobParts> jobs, int64_t index, int64_t next) const;
+  void run_part(const Parts& parts, int64_t index) const;
 
   mutable WeightMemory memory_;
   const std::string_view name_;
@@ -141,13 +162,14 @@ class X86Backend final : public Backend {
   const AttentionOps attention_;
 };
 
-// Calls body(first row, end row) over slices of rows worth about `row_cost` floats each; few rows stay on this thread.
+// Calls body(first row, end row) over slices of rows worth about `row_cost` floats each; few rows stay on this thread. Of many, a
+// thread gets those that it gets in matmul.
 template <class Body>
 void for_row_slices(int64_t rows, int64_t row_cost, ThreadPool& pool, Body body) {
   constexpr int64_t kSlice = 16384;  // floats: a few microseconds
   const int64_t slice = std::max<int64_t>(1, kSlice / std::max<int64_t>(1, row_cost));
-  pool.parallel_for((rows + slice - 1) / slice,
-                    [&](int64_t i, int) { body(i * slice, std::min(rows, (i + 1) * slice)); });
+  pool.parallel_split((rows + slice - 1) / slice,
+                      [&](int64_t i, int) { body(i * slice, std::min(rows, (i + 1) * slice)); });
 }
 
 void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const {
@@ -162,22 +184,26 @@ void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, bool qua
   });
 }
 
-// A part's rows must stay in L2 while it passes over its columns; columns are slices of weight bytes, small enough to share
-// the work evenly and large enough to be worth handing out.
-JobParts parts_of(const MatmulJob& job, MatmulPart whole, int threads) {
-  constexpr int64_t kRowsBytes = 384 << 10;
+// How often the rows are cut. A part's rows must stay in L2 while it passes over its columns. Many rows are cut once a thread at
+// least: what a core computes it finds in its own cache in the next layer, and two cores on two core complexes exchange nothing.
+// Few rows are not, since every cut reads the weights once more.
+int64_t cuts_of(int64_t rows, int64_t row_bytes, int64_t blocks, int threads) {
+  constexpr int64_t kRowsBytes = 384 << 10, kOwnRows = 64;
+  int64_t cuts = (rows * row_bytes + kRowsBytes - 1) / kRowsBytes;
+  if (rows >= kOwnRows * threads) cuts = (cuts + threads - 1) / threads * threads;
+  return std::clamp<int64_t>(cuts, 1, blocks);
+}
+
+// Columns are slices of weight bytes, small enough to share the work evenly and large enough to be worth handing out.
+JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) {
   const auto& w = static_cast<const BlockedWeight&>(*job.w);
-  const int64_t row_bytes = is_float(w.dtype) ? w.K * 4 : w.K / kGroup * kRecordBytes;
-  const int64_t row_cuts = (whole.rows * row_bytes + kRowsBytes - 1) / kRowsBytes;
-  JobParts parts;
-  parts.cuts = std::clamp<int64_t>(row_cuts, 1, whole.blocks);
   // Bytes that a part reads or work that equals them: many rows make each byte of weight worth more time.
-  const int64_t rows = whole.rows / parts.cuts;
   const int64_t most = (256 << 10) / (1 + rows / 8);
   const int64_t bytes =
       std::clamp<int64_t>(static_cast<int64_t>(w.bytes) / (16 * threads), std::min<int64_t>(16 << 10, most), most);
   int64_t step = is_float(w.dtype) ? (rows <= 2 ? 4 : 2) : 1;  // blocks that a kernel takes at once
   if (!is_float(w.dtype) && w.segment < w.K / kGroup && whole.blocks == 1) step = kTogether;
+  JobParts parts;
   parts.columns = std::max<int64_t>(step, bytes / w.block_bytes / step * step) * kBlockRows;
   parts.count = (w.N + parts.columns - 1) / parts.columns;
   parts.dtype = w.dtype;
@@ -194,29 +220,16 @@ JobParts parts_of(const MatmulJob& job, MatmulPart whole, int threads) {
   return parts;
 }
 
-const std::byte* weights_of(std::span<const JobParts> jobs, int64_t index) {
-  for (const JobParts& job : jobs) {
-    if (index < job.cuts * job.count) return job.weights(index);
-    index -= job.cuts * job.count;
-  }
-  return nullptr;
-}
-
-void X86Backend::run_part(std::span<const JobParts> jobs, int64_t index, int64_t next) const {
-  const std::byte* ahead = weights_of(jobs, next);
-  for (const JobParts& job : jobs) {
-    if (index < job.cuts * job.count) {
-      MatmulPart part = job.part(index);
-      part.next = ahead;
-      return kernels_.matmul[static_cast<int>(job.dtype)](part);
-    }
-    index -= job.cuts * job.count;
-  }
+void X86Backend::run_part(const Parts& parts, int64_t index) const {
+  DType dtype;
+  MatmulPart part = parts.part(index, &dtype);
+  part.next = parts.weights(index + 1);
+  kernels_.matmul[static_cast<int>(dtype)](part);
 }
 
 // Steps call the same layers in the same order, so what came after these weights last time is what the workers, who wait
 // while one thread works on rows, may fetch meanwhile.
-void Scratch::read_ahead(std::span<const JobParts> jobs, int64_t count, ThreadPool& pool) {
+void Scratch::read_ahead(const Parts& parts, ThreadPool& pool) {
   constexpr int64_t kBytes = 384 << 10;  // stays in L2 beside the activations
   const auto workers = static_cast<size_t>(pool.size());
   if (followers.size() > 8192) followers.clear();
@@ -224,10 +237,10 @@ void Scratch::read_ahead(std::span<const JobParts> jobs, int64_t count, ThreadPo
     auto& starts = followers[previous];
     starts.resize(workers);
     for (int w = 1; w < pool.size(); ++w) {
-      starts[static_cast<size_t>(w)] = weights_of(jobs, pool.share(count, w));
+      starts[static_cast<size_t>(w)] = parts.weights(pool.share(parts.count(), w));
     }
   }
-  previous = jobs[0].whole.w;
+  previous = parts.jobs[0].whole.w;
   const auto found = followers.find(previous);
   if (found == followers.end() || found->second.size() != workers) return;
   for (int w = 1; w < pool.size(); ++w) pool.read_ahead(w, found->second[static_cast<size_t>(w)], kBytes);
@@ -246,24 +259,20 @@ void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, Thr
 
   Scratch& s = scratch();
   s.jobs.clear();
-  int64_t count = 0;
-  bool one_line = true;  // every part of the weights is read once
+  const int64_t row_bytes = any_float ? x.cols * 4 : x.cols / kGroup * kRecordBytes;
+  const int64_t cuts = cuts_of(x.rows, row_bytes, blocks.count, pool.size());
+  int64_t slices = 0;
   for (const MatmulJob& job : jobs) {
     MatmulPart whole = {};
     whole.x = (is_float(job.w->dtype) ? s.interleaved : s.quantised).as<std::byte>();
     whole.rows = x.rows;
     whole.blocks = blocks.count;
-    s.jobs.push_back(parts_of(job, whole, pool.size()));
-    count += s.jobs.back().cuts * s.jobs.back().count;
-    one_line = one_line && s.jobs.back().cuts == 1;
+    s.jobs.push_back(parts_of(job, whole, x.rows / cuts, pool.size()));
+    slices += s.jobs.back().count;
   }
-  const std::span<const JobParts> all(s.jobs);
-  if (one_line) {
-    s.read_ahead(all, count, pool);
-    pool.parallel_split(count, [&](int64_t i, int) { run_part(all, i, i + 1); });
-  } else {
-    pool.parallel_for(count, [&](int64_t i, int) { run_part(all, i, i + pool.size()); });
-  }
+  const Parts parts = {s.jobs, cuts, slices};
+  if (cuts == 1) s.read_ahead(parts, pool);
+  pool.parallel_split(parts.count(), [&](int64_t i, int) { run_part(parts, i); });
 }
 
 void X86Backend::rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const {
