@@ -81,6 +81,8 @@ struct EngineCounters {
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;
   int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
+  ByHeadClass request_pages;                // own pages of running requests
+  int64_t reserved_pages = 0;               // those that their local heads are still to take
   int64_t cached_tokens = 0, cached_runs = 0, evicted_runs = 0;
 };
 

@@ -71,6 +71,12 @@ struct TokenDelta {
   std::vector<TokenLogprob> logprobs;  // with SamplingParams::logprobs >= 0
 };
 
+// A sum a class of KV heads (docs/formats/head_map.md). A head that was made local, or restored, counts as what it is in this
+// request; heads of requests without head classes count as dense.
+struct ByHeadClass {
+  int64_t global = 0, local = 0, retrieval = 0, dense = 0;
+};
+
 // What happened to the prompt. prompt = prefix + reused + fresh; recomputed is a part of reused.
 struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
@@ -78,9 +84,11 @@ struct PromptUsage {
   double flops = 0;  // of the prefill
   double bytes = 0;  // read and written by the prefill: weights once a step, KV, activations not counted
   double linear_flops = 0, attention_flops = 0;  // flops = their sum
-  int steps = 0;                                 // engine steps that the prefill took
-  double queued_s = 0;                           // from submit to the first step
-  double ttft_s = 0;                             // from submit to the first token
+  // Of pages of its own that the request held when its prefill ended; placed pieces are the cache's.
+  ByHeadClass kv_bytes;
+  int steps = 0;        // engine steps that the prefill took
+  double queued_s = 0;  // from submit to the first step
+  double ttft_s = 0;    // from submit to the first token
 };
 
 enum class Finish { kStop, kLength, kCancelled, kError };

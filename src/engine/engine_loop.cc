@@ -26,6 +26,19 @@ SchedulerOptions scheduler_options(const EngineOptions& o) {
   return out;
 }
 
+// Adds what the heads of `kv` hold, by what `plan` makes of them.
+void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum) {
+  const int G = kv.shape().G;
+  for (int i = 0; i < kv.shape().L * G; ++i) {
+    const HeadClass c = plan.head_class.empty() ? HeadClass::kDense : plan.head_class[static_cast<size_t>(i)];
+    int64_t& of = c == HeadClass::kGlobal      ? sum.global
+                  : c == HeadClass::kLocal     ? sum.local
+                  : c == HeadClass::kRetrieval ? sum.retrieval
+                                               : sum.dense;
+    of += kv.held_pages(i / G, i % G);
+  }
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(EngineParts parts)
@@ -278,6 +291,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.usage.attention_flops = s.work.attention_flops;
     s.usage.flops = s.work.linear_flops + s.work.attention_flops;
     s.usage.bytes = s.work.bytes;
+    ByHeadClass& kv = s.usage.kv_bytes = {};
+    add_pages(*s.kv, s.prefill->plan(), kv);
+    for (int64_t* sum : {&kv.global, &kv.local, &kv.retrieval, &kv.dense}) *sum *= s.kv->shape().page_bytes();
   }
   s.own_kv = s.prefill->plan().narrowed();
   s.decode.take_views(s.prefill->plan());
@@ -460,6 +476,14 @@ void EngineLoop::update_stats() {
   stats_.steps = steps_;
   stats_.kv_pages = store.pages();
   stats_.kv_pages_used = store.pages() - store.free_pages();
+  stats_.request_pages = {};
+  stats_.reserved_pages = 0;
+  for (const auto& sequence : scheduler_.running()) {
+    if (!sequence->kv) continue;
+    add_pages(*sequence->kv, sequence->prefill ? sequence->prefill->plan() : sequence->decode.plan,
+              stats_.request_pages);
+    stats_.reserved_pages += sequence->kv->spare_pages();
+  }
   stats_.cached_tokens = cache.runs().tokens();
   stats_.cached_runs = cache.runs().runs();
   stats_.evicted_runs = cache.evicted();

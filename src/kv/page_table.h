@@ -151,11 +151,8 @@ class PageTable {
 
   const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
-  // Pages of heads that keep all, of those that keep less, and reserved ones.
-  struct PagesByClass {
-    int64_t global = 0, local = 0, spare = 0;
-  };
-  PagesByClass pages_by_class() const;
+  int64_t held_pages(int layer, int head) const { return pages_->held(layer, head); }
+  int64_t spare_pages() const { return pages_->spare(); }  // reserved for heads that keep less than all
   const KvShape& shape() const { return store_.shape(); }
 
  private:

@@ -205,19 +205,4 @@ void PageTable::slide(int32_t pos) {
   }
 }
 
-PageTable::PagesByClass PageTable::pages_by_class() const {
-  const KvShape& shape = store_.shape();
-  PagesByClass out;
-  if (local_.empty()) {
-    out.global = pages_->pages();
-    return out;
-  }
-  for (int layer = 0; layer < shape.L; ++layer) {
-    for (int head = 0; head < shape.G; ++head)
-      (is_local(layer, head) ? out.local : out.global) += pages_->held(layer, head);
-  }
-  out.spare = pages_->spare();
-  return out;
-}
-
 }  // namespace kvilt

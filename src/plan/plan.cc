@@ -104,6 +104,9 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
   if (!plan.head_view.empty() && plan.head_view.size() != static_cast<size_t>(config.L * config.G)) {
     return bad(0, 0, "head_view needs L * G entries");
   }
+  if (!plan.head_class.empty() && plan.head_class.size() != static_cast<size_t>(config.L * config.G)) {
+    return bad(0, 0, "head_class needs L * G entries");
+  }
   for (const uint16_t view : plan.head_view) {
     if (view >= plan.views.size()) return bad(0, 0, "head_view names no view");
   }

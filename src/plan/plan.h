@@ -24,6 +24,7 @@
 #include "base/runs.h"
 #include "kvilt/result.h"
 #include "model/config.h"
+#include "model/head_map.h"
 
 namespace kvilt {
 
@@ -114,6 +115,8 @@ struct Plan {
   std::vector<View> views{View{}};
   std::vector<uint16_t> head_view;  // per layer * G + KV head; empty: all view 0
   std::vector<Stage> stages;
+  // Per layer * G + KV head what its view makes it, for accounts: the computing looks at views alone. Empty: all dense.
+  std::vector<HeadClass> head_class;
 
   // Some rows see less than a dense pass would: what they compute is this request's alone, and no exact prefix of others.
   bool narrowed() const;

@@ -65,7 +65,9 @@ class RedKnot : public ReusePolicy {
     Stage stage = uniform_stage({{layout.prefix, layout.prompt_len}}, config.L);
     stage.ffn = params_.ffn;
     plan.stages = {std::move(stage)};
-    set_views(params_.map ? *params_.map : control_map(params_, config), config, plan);
+    const HeadMap map = params_.map ? *params_.map : control_map(params_, config);
+    set_views(map, config, plan);
+    set_classes(map, plan);
     keep_placed(layout, plan);
     if (params_.restore > 0 && plan.narrowed()) {
       plan.stages.insert(plan.stages.begin(), look(layout, config, plan));
@@ -78,7 +80,8 @@ class RedKnot : public ReusePolicy {
               Plan& plan) const override {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
     const ProbeSpec& spec = plan.stages[0].probes[0];
-    set_views(params_.map ? *params_.map : control_map(params_, config), config, plan);
+    const HeadMap map = params_.map ? *params_.map : control_map(params_, config);
+    set_views(map, config, plan);
     const auto group = static_cast<size_t>(config.H / config.G);
     const auto rows = static_cast<double>(count(spec.rows));
     for (size_t head = 0; head < plan.head_view.size(); ++head) {
@@ -87,6 +90,7 @@ class RedKnot : public ReusePolicy {
         if (probes[0].outside[h * spec.views.size() + view] > params_.restore * rows) view = 0;
       }
     }
+    set_classes(map, plan);
     keep_placed(layout, plan);
   }
 
@@ -127,6 +131,18 @@ class RedKnot : public ReusePolicy {
         if (known == plan.views.end()) known = plan.views.insert(known, view);
         plan.head_view[i] = static_cast<uint16_t>(known - plan.views.begin());
       }
+    }
+  }
+
+  // What the views make of each head: local heads that were restored, or whose view holds everything, are global.
+  static void set_classes(const HeadMap& map, Plan& plan) {
+    plan.head_class.clear();
+    for (size_t i = 0; i < map.heads.size(); ++i) {
+      const bool dense = static_cast<int>(i) / map.G < map.dense_prefix_layers;
+      plan.head_class.push_back(plan.head_view[i] != 0              ? HeadClass::kLocal
+                                : dense                             ? HeadClass::kDense
+                                : map.heads[i] == HeadClass::kLocal ? HeadClass::kGlobal
+                                                                    : map.heads[i]);
     }
   }
 

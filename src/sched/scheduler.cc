@@ -9,6 +9,7 @@ namespace kvilt {
 void DecodeRow::take_views(const Plan& prefill) {
   plan.views = prefill.views;
   plan.head_view = prefill.head_view;
+  plan.head_class = prefill.head_class;
 }
 
 void DecodeRow::set(int32_t pos, const ModelConfig& config) {

@@ -65,6 +65,7 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.threads = 1;
   info_.policies = {"full", "prefix", "naive", "sparsex"};
   stats_.kv_pages = 1000;
+  stats_.request_pages = {1, 2, 3, 4};
   thread_ = std::thread([this] { loop(); });
 }
 

@@ -100,6 +100,17 @@ void add_engine(Page& page, const EngineStats& s) {
   page.counter("kvilt:engine_steps_total", "Steps of the engine.", static_cast<double>(s.steps));
   page.gauge("kvilt:kv_cache_pages", "Pages of the KV pool.", static_cast<double>(s.kv_pages));
   page.gauge("kvilt:kv_cache_pages_used", "Pages in use.", static_cast<double>(s.kv_pages_used));
+  const auto request_pages = [&](const char* heads, int64_t pages) {
+    page.gauge("kvilt:kv_request_pages",
+               "Pages that running requests hold themselves, by class of their KV heads; requests without a head map "
+               "have dense heads; reserved: kept free for local heads of a prompt that is computed.",
+               static_cast<double>(pages), {{"heads", heads}});
+  };
+  request_pages("global", s.request_pages.global);
+  request_pages("local", s.request_pages.local);
+  request_pages("retrieval", s.request_pages.retrieval);
+  request_pages("dense", s.request_pages.dense);
+  request_pages("reserved", s.reserved_pages);
   page.gauge("kvilt:cached_tokens", "Tokens whose KV is cached.", static_cast<double>(s.cached_tokens));
   page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_runs));
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",

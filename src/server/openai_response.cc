@@ -70,22 +70,29 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.reused += usage.reused;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
+  sum_.kv_bytes.global += usage.kv_bytes.global;
+  sum_.kv_bytes.local += usage.kv_bytes.local;
+  sum_.kv_bytes.retrieval += usage.kv_bytes.retrieval;
+  sum_.kv_bytes.dense += usage.kv_bytes.dense;
   sum_.policy = usage.policy;
   sum_.ttft_s = std::max(sum_.ttft_s, usage.ttft_s);
 }
 
 Json UsageSum::json() const {
-  return {{"prompt_tokens", sum_.prompt},
-          {"completion_tokens", completion_tokens_},
-          {"total_tokens", sum_.prompt + completion_tokens_},
-          {"prompt_tokens_details", {{"cached_tokens", sum_.prefix + sum_.reused - sum_.recomputed}}},
-          {"kvilt",
-           {{"prefix", sum_.prefix},
-            {"reused", sum_.reused},
-            {"recomputed", sum_.recomputed},
-            {"fresh", sum_.fresh},
-            {"policy", sum_.policy},
-            {"ttft_s", sum_.ttft_s}}}};
+  const ByHeadClass& kv = sum_.kv_bytes;
+  return {
+      {"prompt_tokens", sum_.prompt},
+      {"completion_tokens", completion_tokens_},
+      {"total_tokens", sum_.prompt + completion_tokens_},
+      {"prompt_tokens_details", {{"cached_tokens", sum_.prefix + sum_.reused - sum_.recomputed}}},
+      {"kvilt",
+       {{"prefix", sum_.prefix},
+        {"reused", sum_.reused},
+        {"recomputed", sum_.recomputed},
+        {"fresh", sum_.fresh},
+        {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
+        {"policy", sum_.policy},
+        {"ttft_s", sum_.ttft_s}}}};
 }
 
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens) {

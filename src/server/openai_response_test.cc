@@ -27,6 +27,7 @@ PromptUsage usage_of(int prefix, int reused, int recomputed, int fresh) {
   usage.reused = reused;
   usage.recomputed = recomputed;
   usage.fresh = fresh;
+  usage.kv_bytes = {1000, 200, 30, 4};
   usage.policy = "sparsex";
   usage.ttft_s = 0.5;
   return usage;
@@ -43,8 +44,10 @@ TEST(Usage, CountsWhatWasNotComputed) {
   EXPECT_EQ(json["total_tokens"], 168);
   EXPECT_EQ(json["prompt_tokens_details"]["cached_tokens"], 140);
   EXPECT_EQ(json["kvilt"],
-            Json::parse(R"({"prefix": 100, "reused": 50, "recomputed": 10, "fresh": 7, "policy": "sparsex",
-                                           "ttft_s": 0.5})"));
+            Json::parse(R"({"prefix": 100, "reused": 50, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
+                            "local": 200, "retrieval": 30, "dense": 4}, "policy": "sparsex", "ttft_s": 0.5})"));
+  sum.add_prompt(usage_of(1, 0, 0, 1));
+  EXPECT_EQ(sum.json()["kvilt"]["kv_bytes"]["local"], 400);
 }
 
 TEST(Answers, WholeChat) {
@@ -139,6 +142,10 @@ TEST(MetricsPage, HasTheNamesAndCounts) {
            "kvilt:request_success_total{finished_reason=\"stop\",model_name=\"m\\\"odel\"} 1",
            "kvilt:request_success_total{finished_reason=\"abort\",model_name=\"m\\\"odel\"} 0",
            "kvilt:prompt_tokens_by_source_total{source=\"recomputed\",model_name=\"m\\\"odel\"} 0",
+           "kvilt:kv_request_pages{heads=\"global\",model_name=\"m\\\"odel\"} 1",
+           "kvilt:kv_request_pages{heads=\"local\",model_name=\"m\\\"odel\"} 2",
+           "kvilt:kv_request_pages{heads=\"retrieval\",model_name=\"m\\\"odel\"} 3",
+           "kvilt:kv_request_pages{heads=\"dense\",model_name=\"m\\\"odel\"} 4",
            "kvilt:http_connections{model_name=\"m\\\"odel\"} 3",
            "kvilt:http_responses_total{status=\"200\"} 1",
        }) {
