@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   kvilt::add_bench(program);
   kvilt::add_eval(program);
   kvilt::add_profile(program);
+  kvilt::add_session(program);
   const auto named = [&](const CLI::App* command) { return command->check_name(argv[1]); };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty()) {
     std::cerr << "error: there is no command '" << argv[1] << "'; kvilt --help lists them\n";

@@ -36,8 +36,24 @@ struct ProfileOptions {
 
 using Scores = std::vector<double>;
 
-const Scores& scores_of(const HeadProfile& profile, const std::string& by) {
-  return by == "ablation" ? profile.ablation : by == "edge-max" ? profile.edge_max : profile.edge_mean;
+// Two texts that say nothing of a question: what stands before it should not matter to a local head.
+constexpr const char* kPrefixes[] = {
+    "The harbour office keeps a ledger of every ship: its name, where it came from, what it carried and how long it "
+    "lay at "
+    "the quay. Clerks copy the pages twice a year, and the older volumes are kept in a dry room above the stairs.\n\n",
+    "def area(shapes):\n    total = 0.0\n    for shape in shapes:\n        if shape.kind == 'circle':\n            "
+    "total += 3.14159 * "
+    "shape.radius ** 2\n        else:\n            total += shape.width * shape.height\n    return total\n\n"};
+
+bool wants_prefixes(const std::string& by) { return by == "shift" || by == "paper"; }
+
+Scores scores_of(const HeadProfile& profile, const std::string& by) {
+  if (by == "ablation") return profile.ablation;
+  if (by == "edge-mean") return profile.edge_mean;
+  if (by == "shift") return profile.shift_max;
+  Scores out = profile.edge_max;
+  for (size_t i = 0; i < out.size() && by == "paper"; ++i) out[i] = std::max(out[i], profile.shift_max[i]);
+  return out;
 }
 
 void add_to(Scores& sum, const Scores& values, double weight) {
@@ -60,6 +76,8 @@ HeadProfile mean_profile(const std::vector<HeadProfile>& all) {
     add_to(out.ablation, one.ablation, weight);
     add_to(out.edge_max, one.edge_max, weight);
     add_to(out.edge_mean, one.edge_mean, weight);
+    add_to(out.shift_max, one.shift_max, weight);
+    add_to(out.shift_mean, one.shift_mean, weight);
     for (size_t w = 0; w < windows; ++w) add_to(out.inside[w], one.inside[w], weight);
   }
   out.tokens = static_cast<int>(std::lround(tokens));
@@ -133,12 +151,17 @@ std::vector<HeadProfile> profile_all(Engine& engine, const std::vector<CaseSourc
   std::vector<HeadProfile> out;
   Progress progress("profiling");
   HeadProfileOptions options = o.heads;
+  for (const char* text : kPrefixes) {
+    if (wants_prefixes(o.by)) options.prefixes.push_back(value_or_fail(engine.tokenize(text, false, false)));
+  }
+  const auto first = value_or_fail(engine.tokenize("", false, true));
   for (const CaseSource& source : cases) {
     Prompt prompt = value_or_fail(case_prompt(engine, value_or_fail(source.make())));
     if (static_cast<int>(prompt.ids.size()) > o.most_tokens) {
       fail(fmt::format("case '{}' of {} has {} tokens: profile shorter ones, or give --max-tokens", source.id,
                        source.suite, prompt.ids.size()));
     }
+    options.prefix_at = first.size() == 1 && !prompt.ids.empty() && first[0] == prompt.ids[0] ? 1 : 0;
     options.progress = [&](double share) {
       progress.at((static_cast<double>(out.size()) + share) / static_cast<double>(cases.size()), source.id);
     };
@@ -261,6 +284,8 @@ void profile_heads(ProfileOptions o, int argc, char** argv) {
                      {"ablation", report.profile.ablation},
                      {"edge_mean", report.profile.edge_mean},
                      {"edge_max", report.profile.edge_max},
+                     {"shift_max", report.profile.shift_max},
+                     {"shift_mean", report.profile.shift_mean},
                      {"windows", report.profile.windows},
                      {"inside", report.profile.inside}});
   file.set("verdict", report.verdict);
@@ -284,8 +309,9 @@ void add_profile(Program& program) {
   app->add_option(
          "--by", o->by,
          "ablation (KL when only this head is local: half a forward a head), edge-mean or edge-max (attention outside "
-         "of the window: one forward)")
-      ->check(CLI::IsMember({"ablation", "edge-mean", "edge-max"}))
+         "of the window: one forward), shift (1 - cosine of its attention with and without a prefix: three forwards), "
+         "paper (the higher of edge-max and shift)")
+      ->check(CLI::IsMember({"ablation", "edge-mean", "edge-max", "shift", "paper"}))
       ->capture_default_str();
   app->add_option("--share", o->share, "of the heads that are to see everything")
       ->check(CLI::Range(0.0, 1.0))

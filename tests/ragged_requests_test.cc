@@ -88,5 +88,106 @@ TEST(RaggedRequests, AccountsByClass) {
   EXPECT_EQ(all.global, 9 * 13 * page);
 }
 
+std::vector<std::shared_ptr<CollectingSink>> ask_all(Engine& e, const std::vector<Request>& requests, int& most) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  std::promise<void> all;
+  std::shared_future<void> submitted(all.get_future());
+  class Watching : public CollectingSink {
+   public:
+    Watching(Engine& e, std::shared_future<void> submitted, int& most) : e_(e), submitted_(submitted), most_(most) {}
+    void on_tokens(const TokenDelta& delta) override {
+      submitted_.wait();
+      most_ = std::max(most_, e_.stats().running);
+      CollectingSink::on_tokens(delta);
+    }
+
+   private:
+    Engine& e_;
+    const std::shared_future<void> submitted_;
+    int& most_;
+  };
+  most = 0;
+  for (const Request& request : requests) {
+    sinks.push_back(std::make_shared<Watching>(e, submitted, most));
+    EXPECT_TRUE(e.submit(request, sinks.back()).ok());
+  }
+  all.set_value();
+  for (const auto& sink : sinks) sink->wait();
+  return sinks;
+}
+
+// A prompt whose dense pages would fill the pool twice over fits where its heads keep sink and window.
+TEST(RaggedRequests, APromptIsAdmittedByWhatItsHeadsKeep) {
+  const auto large = engine_of(0);
+  const Outcome alone = ask(*large, narrow(tokens(200, 1), 40));
+  EXPECT_EQ(large->stats().preemptions, 0u);
+  // A local head of a chunk of 64 needs 2 + 6 pages of 13 while the prompt is computed.
+  const auto small = engine_of(12 * 8);
+  const Outcome out = ask(*small, narrow(tokens(200, 1), 40));
+  EXPECT_EQ(out.ids, alone.ids);
+  EXPECT_EQ(out.completion.first_logits, alone.completion.first_logits);
+  const auto refused = [&](Engine& e, const Request& request) {
+    const auto id = e.submit(request, std::make_shared<CollectingSink>());
+    return !id.ok() && id.error().code == Code::kTooLong;
+  };
+  EXPECT_TRUE(refused(*small, request_of(tokens(200, 1), "full", 40))) << "power";
+  Request wide = narrow(tokens(200, 1), 40);
+  wide.policy.params["window"] = "500";
+  EXPECT_TRUE(refused(*small, wide));
+  Request restored = narrow(tokens(200, 1), 40);
+  restored.policy.params["restore"] = "0.1";  // looks at every head's keys first
+  EXPECT_TRUE(refused(*small, restored));
+  EXPECT_TRUE(refused(*engine_of(12 * 8 - 1), narrow(tokens(200, 1), 40))) << "what a chunk needs is not there";
+}
+
+TEST(RaggedRequests, MoreOfThemRunAtOnce) {
+  std::vector<Request> dense, ragged;
+  for (uint32_t i = 0; i < 8; ++i) {
+    dense.push_back(request_of(tokens(200, i), "full", 150));
+    ragged.push_back(narrow(tokens(200, i), 150));
+  }
+  const auto e = engine_of(12 * 32);  // 32 pages a head
+  int most_dense = 0, most_ragged = 0;
+  ask_all(*e, dense, most_dense);
+  const uint64_t preempted = e->stats().preemptions;
+  const auto answers = ask_all(*e, ragged, most_ragged);
+  EXPECT_LE(most_dense, 2);  // 13 pages a head at first, 22 in the end
+  EXPECT_EQ(most_ragged, 8);
+  EXPECT_EQ(e->stats().preemptions, preempted) << "none of the ragged ones";
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(answers[i]->ids, ask(*e, ragged[i]).ids) << i;
+}
+
+// Requests that are preempted in the middle of their answers start again and give the same tokens, whatever their heads keep.
+TEST(RaggedRequests, PreemptionChangesNothing) {
+  const std::vector<std::map<std::string, std::string>> settings = {
+      {{"global", "first"}, {"share", "0.5"}, {"window", "8"}, {"sink", "2"}},
+      {{"global", "random"}, {"share", "0.5"}, {"window", "20"}, {"restore", "0.6"}},
+      {{"global", "last"}, {"share", "0.5"}, {"window", "8"}, {"ffn_mass", "0.5"}, {"ffn_recent", "8"}},
+      {{"global", "first"}, {"share", "0.5"}, {"window", "8"}, {"ffn_mass", "0.3"}, {"ffn_by", "random"}}};
+  const auto large = engine_of(0), small = engine_of(270);
+  std::vector<int32_t> before;
+  for (const auto& params : settings) {
+    std::vector<Request> requests;
+    for (uint32_t i = 0; i < 3; ++i) {
+      requests.push_back(request_of(tokens(150, i), "redknot", 200));
+      requests.back().policy.params = params;
+      requests.back().all_logits = true;
+    }
+    int most = 0;
+    const uint64_t preempted = small->stats().preemptions;
+    const auto answers = ask_all(*small, requests, most);
+    EXPECT_GE(most, 2);
+    EXPECT_GT(small->stats().preemptions, preempted) << "power";
+    EXPECT_EQ(large->stats().preemptions, 0u);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Outcome alone = ask(*large, requests[i]);
+      EXPECT_EQ(answers[i]->ids, alone.ids) << i;
+      EXPECT_EQ(answers[i]->wait().all_logits, alone.completion.all_logits) << i;
+    }
+    EXPECT_NE(answers[0]->ids, before) << "power";
+    before = answers[0]->ids;
+  }
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -234,6 +234,40 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   }
 }
 
+// Experts: the rows that a sparse FFN leaves out skip router and experts; by mass, with another one from a layer on, or by threshold.
+TEST_P(RedKnotLimits, SparseExperts) {
+  EngineOptions options;
+  options.model = "tests/data/fixtures/qwen3-moe";  // 3 layers of 8 experts, 3 of which run
+  options.backend = GetParam();
+  options.chunk_tokens = 64;
+  const auto e = open_for_test(options);
+  std::vector<int32_t> ids = asked;
+  for (int32_t& id : ids) id %= 250;
+  const auto moe = [&](Params params) {
+    params["global"] = "all";
+    params["ffn_recent"] = "20";
+    return run(*e, "redknot", params, ids);
+  };
+  const Outcome full = run(*e, "full", {}, ids);
+  expect_equal(moe({{"ffn_experts", "0"}}), full);
+  expect_equal(moe({{"ffn_experts", "1e-9"}}), full);
+  expect_equal(moe({{"ffn_experts", "100"}, {"ffn_recent", "20"}, {"ffn_start", "3"}}), full);
+  expect_equal(moe({{"ffn_mass", "1"}, {"ffn_deep", "1"}, {"ffn_deep_mass", "1"}}), full);
+  const Outcome some = moe({{"ffn_experts", "1"}}), few = moe({{"ffn_experts", "100"}}),
+                none = moe({{"ffn_mass", "0"}}),
+                deep = moe({{"ffn_mass", "1"}, {"ffn_deep", "1"}, {"ffn_deep_mass", "0"}});
+  for (const Outcome& one : {some, few, deep}) expect_differ(one, full);
+  expect_equal(few, none);  // the block's highest and the recent rows alone
+  // A row of a layer: the router and 3 experts of three matrices. The last layer has one row anyway.
+  const double row = 2.0 * 32 * 8 + 3 * 6.0 * 32 * 16;
+  const auto saved = [&](const Outcome& one) { return (full.usage().linear_flops - one.usage().linear_flops) / row; };
+  EXPECT_NEAR(saved(none), 2 * 179, 2.1);  // 200 rows but 20 recent ones and the highest, which may be among them
+  EXPECT_NEAR(saved(deep), 1 * 179, 1.1) << "layer 0 runs whole";
+  EXPECT_GT(saved(some), 40);
+  EXPECT_LT(saved(some), saved(none));
+  expect_equal(run(*e, "redknot", {{"global", "all"}, {"ffn_recent", "20"}, {"ffn_experts", "1"}}, ids), some);
+}
+
 TEST_P(RedKnotLimits, PromptLogitsAreThoseOfShorterPrompts) {
   for (const int chunk : {512, 7}) {
     const auto e = engine(chunk);

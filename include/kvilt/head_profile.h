@@ -10,9 +10,13 @@
 namespace kvilt {
 
 struct HeadProfileOptions {
-  int window = 64, sink = 4;                   // a local head's: keys i - j <= window and j < sink
-  int rows = 40;                               // the prompt's last rows, on which distances are taken
-  bool ablation = true;                        // without it one forward is enough
+  int window = 64, sink = 4;  // a local head's: keys i - j <= window and j < sink
+  int rows = 40;              // the prompt's last rows, on which distances are taken
+  bool ablation = true;       // without it one forward is enough
+  // Tokens to stand before the prompt: how much each head's attention among the prompt's own tokens changes behind them. One
+  // forward each, in lock-step.
+  std::vector<std::vector<int32_t>> prefixes;
+  int prefix_at = 0;  // where in the prompt they are put: 1 where a first token begins every text
   std::function<void(double share)> progress;  // called on the engine thread
 };
 
@@ -24,6 +28,9 @@ struct HeadProfile {
   // Attention outside sink and window, mean over rows (the last ones, and others spread over the prompt): of the group's query
   // heads the highest, and the mean.
   std::vector<double> edge_max, edge_mean;
+  // 1 - cosine of the attention weights among the prompt's own tokens, with and without a prefix: the mean over prefixes, of the
+  // group's query heads the highest, and the mean. Empty without prefixes.
+  std::vector<double> shift_max, shift_mean;
   // Of the windows tried, the share of attention inside sink and window, mean over the group.
   std::vector<int> windows;
   std::vector<std::vector<double>> inside;  // per window

@@ -3,8 +3,10 @@
 // Units: tokens, seconds, bytes, floating point operations (a multiply-add is two).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,6 +45,13 @@ struct PolicyChoice {
   std::map<std::string, std::string> params;
 };
 
+// What a request left of its KV, as bytes (docs/formats/session.md, kvilt/session.h): of each KV head what it keeps.
+struct ExportedSession {
+  std::vector<std::byte> bytes;
+  int64_t kv = 0;     // of them rows of keys and values
+  int64_t dense = 0;  // the same if every head kept everything
+};
+
 struct Request {
   Prompt prompt;
   SamplingParams sampling;
@@ -55,6 +64,11 @@ struct Request {
   std::vector<int32_t> forced;
   int prompt_logits = 0;    // Completion::prompt_logits: of so many of the prompt's last tokens (evaluation)
   bool all_logits = false;  // all_logits is filled without `forced` as well: V floats a token
+  // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
+  bool export_session = false;
+  // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's tokens and have
+  // at least one more. The rest is computed behind it with the session's views; `policy` must be empty, nothing is published.
+  std::shared_ptr<const ExportedSession> session;
 };
 
 struct TokenLogprob {
@@ -105,6 +119,7 @@ struct Completion {
   std::vector<std::vector<float>> prompt_logits;
   // Per sampled token, V each; where an end token ended the answer, its logits come last.
   std::vector<std::vector<float>> all_logits;
+  std::shared_ptr<const ExportedSession> session;  // with export_session, unless the request failed or was cancelled
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.
   std::vector<TokenMark> reused_runs, recomputed_runs;

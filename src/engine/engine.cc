@@ -15,6 +15,7 @@
 #include "engine/chat.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
+#include "engine/session.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 
@@ -90,6 +91,7 @@ class EngineImpl : public Engine {
   Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) override {
     KVILT_TRY(check_ids(prompt, "prompt"));
     KVILT_TRY(check_profile(prompt, options));
+    for (const auto& prefix : options.prefixes) KVILT_TRY(check_ids(prefix, "prefix"));
     std::optional<Result<HeadProfile>> out;
     on_loop([&] { out.emplace(loop_.profile_heads(prompt, options)); });
     return std::move(*out);
@@ -155,7 +157,9 @@ class EngineImpl : public Engine {
     return options().policy == "full" ? "full" : "prefix";
   }
 
-  Status check(const Request& request) const;
+  Status check(const Request& request, const ReusePolicy& policy) const;
+  int64_t pages_alone(const ReusePolicy& policy, int64_t tokens) const;
+  Result<SessionSummary> check_session_of(const Request& request) const;
 
   void on_loop(std::function<void()> task) {
     std::promise<void> done;
@@ -192,7 +196,45 @@ class CountingSink : public TokenSink {
   std::atomic<int>& open_;
 };
 
-Status EngineImpl::check(const Request& request) const {
+// Pages that a prompt of so many tokens takes while it is computed, with nothing found, of each KV head what its view keeps.
+int64_t EngineImpl::pages_alone(const ReusePolicy& policy, int64_t tokens) const {
+  const EngineParts& parts = loop_.parts();
+  const ModelConfig& config = parts.model->config();
+  PromptLayout layout;
+  layout.prompt_len = static_cast<int32_t>(tokens);
+  const Prefill prefill(policy, layout, config);
+  PageTable table(parts.cache->store(), config.ropes(tokens));
+  table.keep(prefill.keeps(), parts.options.chunk_tokens);
+  const std::vector<Runs> all{{{0, layout.prompt_len}}};
+  return table.pages_for(all, std::vector<uint16_t>(static_cast<size_t>(config.L), 0));
+}
+
+// The prompt goes on where the session ends.
+Result<SessionSummary> EngineImpl::check_session_of(const Request& request) const {
+  const PageStore& store = loop_.parts().cache->store();
+  if (!request.policy.name.empty() || !request.policy.params.empty()) {
+    return error(Code::kInvalidArgument, "session: it brings its heads' views with it; leave the policy out");
+  }
+  KVILT_ASSIGN(SessionSummary session, check_session(request.session->bytes, store.shape(), info_.fingerprint));
+  const std::vector<int32_t>& ids = request.prompt.ids;
+  const auto known = session.tokens.begin() + session.positions;
+  if (ids.size() <= static_cast<size_t>(session.positions)) {
+    return error(Code::kInvalidArgument, "session: it holds {} tokens, the prompt {}: it must have at least one more",
+                 session.positions, ids.size());
+  }
+  const auto [differs, there] = std::mismatch(session.tokens.begin(), known, ids.begin());
+  if (differs != known) {
+    return error(Code::kInvalidArgument, "session: the prompt's token {} is {}, the session's {}",
+                 differs - session.tokens.begin(), *there, *differs);
+  }
+  const ModelConfig& config = loop_.parts().model->config();
+  if (config.is_long(session.positions) != config.is_long(static_cast<int64_t>(ids.size()))) {
+    return error(Code::kUnsupported, "session: its keys were turned by the angles of shorter texts than this prompt");
+  }
+  return session;
+}
+
+Status EngineImpl::check(const Request& request, const ReusePolicy& policy) const {
   const SamplingParams& s = request.sampling;
   const auto size = static_cast<int64_t>(request.prompt.ids.size());
   if (size == 0) return error(Code::kInvalidArgument, "the prompt is empty");
@@ -204,9 +246,7 @@ Status EngineImpl::check(const Request& request) const {
                  longest);
   }
   const PageStore& store = loop_.parts().cache->store();
-  const KvShape& shape = store.shape();
-  const int64_t pages = (size + shape.P) / shape.P * shape.L * shape.G;
-  if (pages > store.pages()) {
+  if (const int64_t pages = pages_alone(policy, size + 1); pages > store.pages()) {
     return error(Code::kTooLong, "the prompt needs {} KV pages of {}; start with a larger --kv-bytes", pages,
                  store.pages());
   }
@@ -232,8 +272,16 @@ Status EngineImpl::check(const Request& request) const {
 
 Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink> sink) {
   if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
-  KVILT_TRY(check(request));
-  KVILT_ASSIGN(Chosen chosen, this->chosen(std::move(request.policy)));
+  Chosen chosen;
+  SessionSummary session;
+  if (request.session) {
+    KVILT_ASSIGN(session, check_session_of(request));
+    chosen = {{"session", {}}, false, session_policy(session.keeps)};
+    request.publish = false;
+  } else {
+    KVILT_ASSIGN(chosen, this->chosen(std::move(request.policy)));
+  }
+  KVILT_TRY(check(request, *chosen.policy));
   request.policy = std::move(chosen.choice);
   if (open_.fetch_add(1) >= options().max_queue + options().max_sequences) {
     open_.fetch_sub(1);
@@ -246,6 +294,8 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     request.policy = {"prefix", {}};
     chosen = {{}, false, make_policy("prefix", {}).value()};
   }
+  sequence->session_len = session.positions;
+  sequence->session_pages = session.pages;
   sequence->policy = std::move(chosen.policy);
   sequence->tokens = request.prompt.ids;
   sequence->prompt_len = static_cast<int32_t>(request.prompt.ids.size());

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/pin.h"
 #include "engine/head_profile.h"
+#include "engine/session.h"
 
 namespace kvilt {
 namespace {
@@ -164,12 +165,21 @@ Admission EngineLoop::prepare(Sequence& s) {
   s.prefill_len = static_cast<int32_t>(s.tokens.size());
   ContentCache::Found found;
   found.layout.prompt_len = s.prefill_len;
-  if (use_cache) {
+  const bool with_session = s.session_len > 0 && !s.without_cache;
+  if (with_session) {
+    if (import(s)) {
+      found.layout.prefix = s.session_len;
+    } else if (!scheduler_.running().empty()) {
+      s.no_room_at = moment;
+      return Admission::kNoRoom;
+    }
+  } else if (use_cache) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
                                {s.policy->wants_prefix(), s.policy->wants_segments(), s.repaired});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, config)) found.drop_pieces();
   }
-  place(s, std::move(found.placements));
+  if (s.prefill_len > s.prompt_len) found.layout.answer = s.prompt_len;
+  if (found.layout.prefix == 0 || !with_session) place(s, std::move(found.placements));
   s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config, s.request.prompt_logits);
   s.kv->keep(s.prefill->keeps(), parts_.options.chunk_tokens);
   const auto writes = s.prefill->writes();
@@ -199,6 +209,16 @@ Admission EngineLoop::prepare(Sequence& s) {
   }
   s.tokens.reserve(static_cast<size_t>(s.max_len));
   return Admission::kReady;
+}
+
+// The request's session as its page table. False: there is no room for it now; alone in the pool it is computed instead.
+bool EngineLoop::import(Sequence& s) {
+  if (!parts_.cache->make_room(s.session_pages)) return false;
+  auto session = import_session(parts_.cache->store(), parts_.model->config().ropes(s.prefill_len),
+                                parts_.file->fingerprint, std::span<const std::byte>(s.request.session->bytes));
+  if (!session.ok()) return false;
+  s.kv = std::move(session->table);
+  return true;
 }
 
 // A new page table that holds what was found and nothing else.
@@ -273,7 +293,11 @@ void EngineLoop::after(StepItem& item, const Work& work) {
     copy_placed(s);
   }
   // Before the next band has its slots: what heads need no longer goes.
-  if (!s.slots_ready) s.kv->keep(s.prefill->keeps(), s.prefill->done() ? 0 : parts_.options.chunk_tokens);
+  if (!s.slots_ready) {
+    std::vector<HeadKeep> keeps = s.prefill->keeps();
+    if (Status can = s.kv->can_keep(keeps); !can.ok()) return end(s, Finish::kError, std::move(can).error());
+    s.kv->keep(std::move(keeps), s.prefill->done() ? 0 : parts_.options.chunk_tokens);
+  }
   if (s.prefill->done()) finish_prefill(s);
 }
 
@@ -366,6 +390,8 @@ void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
     const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
     parts_.cache->publish_answer({*s.kv, s.layout, s.tokens, s.request.prompt.marks, s.domain, computed}, s.published);
   }
+  if (s.request.export_session && s.kv && !s.prefill && (finish == Finish::kStop || finish == Finish::kLength))
+    s.completion.session = export_kv(*s.kv, s.tokens, parts_.file->fingerprint);
   Answer& answer = answers_.at(s.id);
   if (finish == Finish::kStop && answer.stopped()) s.completion.stop_text = answer.stop_text();
   if (std::string rest = answer.finish(); !rest.empty()) s.sink->on_tokens({std::move(rest), {}, {}});
@@ -458,7 +484,7 @@ void EngineLoop::end_audit(Completion completion) {
 
 Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
   const ProfilerParts parts{*parts_.model, *parts_.pool, driver_, parts_.cache->store()};
-  const int64_t pages = head_profile_pages(parts, static_cast<int32_t>(prompt.size()));
+  const int64_t pages = head_profile_pages(parts, prompt.size(), options);
   if (!parts_.cache->make_room(pages)) {
     return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes",
                  prompt.size(), pages);

@@ -62,6 +62,7 @@ class EngineLoop {
   void step();
   Admission prepare(Sequence& sequence);
   bool same_prompt_running(const Sequence& sequence) const;
+  bool import(Sequence& sequence);
   void place(Sequence& sequence, std::vector<Placement> placements);
   void copy_placed(Sequence& sequence);
   void run_group(StepGroup& group);

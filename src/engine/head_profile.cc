@@ -1,6 +1,8 @@
 #include "engine/head_profile.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "base/check.h"
@@ -13,6 +15,8 @@ namespace {
 constexpr int32_t kChunk = 512;  // rows computed at once
 constexpr int32_t kSpread = 64;  // rows beside the last ones whose attention is looked at
 constexpr int kLadder[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+
+size_t heads_of(const ModelConfig& config) { return static_cast<size_t>(config.L) * static_cast<size_t>(config.G); }
 
 class Profiler {
  public:
@@ -33,8 +37,9 @@ class Profiler {
     HeadProfile out;
     out.layers = config_.L, out.kv_heads = config_.G, out.tokens = T_;
     dense(out);
+    if (!options_.prefixes.empty()) shift(out);
     if (!options_.ablation) return out;
-    const size_t heads = static_cast<size_t>(config_.L) * static_cast<size_t>(config_.G);
+    const size_t heads = heads_of(config_);
     out.ablation.resize(heads);
     size_t done = 0;
     for (int l = config_.L - 1; l >= 0; --l) {
@@ -135,6 +140,104 @@ class Profiler {
     }
   }
 
+  // The prompt, alone or behind a prefix, one layer at a time.
+  struct Side {
+    Side(PageStore& store, const ModelConfig& config, std::vector<int32_t> with_prefix)
+        : ids(std::move(with_prefix)), kv(store, config.ropes(static_cast<int64_t>(ids.size()))) {
+      const auto n = static_cast<int32_t>(ids.size());
+      plan.prompt_len = n;
+      plan.stages = {uniform_stage({{0, n}}, config.L)};
+      for (int l = 1; l < config.L; ++l) plan.stages[0].cuts.push_back(l);
+      kv.add(plan.stages[0].sets, std::vector<uint16_t>(static_cast<size_t>(config.L), 0));
+      hidden.reset({{0, n}}, config.D);
+    }
+    std::vector<int32_t> ids;
+    PageTable kv;
+    Plan plan;
+    HiddenRows hidden;
+    Probe probe;
+  };
+
+  void run_band(Side& side, const Band& band) {
+    const auto n = static_cast<int32_t>(side.ids.size());
+    for (int32_t begin = 0; begin < n; begin += kChunk) {
+      Chunk chunk;
+      chunk.kv = &side.kv;
+      chunk.plan = &side.plan;
+      chunk.stage = &side.plan.stages[0];
+      chunk.band = &band;
+      chunk.range = {begin, std::min(n, begin + kChunk)};
+      chunk.tokens = side.ids;
+      chunk.hidden = &side.hidden;
+      chunk.probes = {&side.probe, 1};
+      parts_.driver.run({&chunk, 1});
+    }
+  }
+
+  // Layer by layer in lock-step, so that one layer's weights are in memory at a time.
+  void shift(HeadProfile& out) {
+    std::vector<std::unique_ptr<Side>> sides;
+    const int32_t at = options_.prefix_at;
+    const ProbeSpec near = outside_probe();
+    for (size_t i = 0; i <= options_.prefixes.size(); ++i) {
+      std::vector<int32_t> ids(ids_.begin(), ids_.end());
+      if (i > 0) ids.insert(ids.begin() + at, options_.prefixes[i - 1].begin(), options_.prefixes[i - 1].end());
+      const auto moved = static_cast<int32_t>(ids.size()) - T_;
+      Side& side = *sides.emplace_back(std::make_unique<Side>(parts_.store, config_, std::move(ids)));
+      ProbeSpec probe;
+      probe.estimator = Estimator::kWeights;
+      probe.layers = near.layers;
+      for (const Run& run : near.rows) {
+        if (run.end > at) probe.rows.push_back({std::max(run.begin, at) + moved, run.end + moved});
+      }
+      side.plan.stages[0].probes = {std::move(probe)};
+    }
+    out.shift_max.assign(heads_of(config_), 0);
+    out.shift_mean.assign(heads_of(config_), 0);
+    for (int l = 0; l < config_.L;) {
+      const Band band = next_band(sides[0]->plan.stages[0], l, config_.L, {});
+      for (const auto& side : sides) run_band(*side, next_band(side->plan.stages[0], l, config_.L, {}));
+      for (int layer = l == 0 ? 0 : l + 1; layer <= band.layer_end && layer < config_.L; ++layer)
+        compare(sides, layer, out);
+      l = band.layer_end;
+    }
+  }
+
+  void compare(std::vector<std::unique_ptr<Side>>& sides, int layer, HeadProfile& out) const {
+    const int group = config_.H / config_.G;
+    const double weight = 1.0 / static_cast<double>(sides.size() - 1);
+    for (size_t i = 1; i < sides.size(); ++i) {
+      for (int g = 0; g < config_.G; ++g) {
+        const auto head = static_cast<size_t>(layer * config_.G + g);
+        double most = 0;
+        for (int h = g * group; h < (g + 1) * group; ++h) {
+          const double found = shift_of(*sides[0], *sides[i], layer, static_cast<size_t>(h));
+          most = std::max(most, found);
+          out.shift_mean[head] += weight * found / group;
+        }
+        out.shift_max[head] += weight * most;
+      }
+    }
+    for (const auto& side : sides) side->probe.weights[static_cast<size_t>(layer)] = {};
+  }
+
+  // 1 - cosine of the rows' weights among the prompt's own tokens from prefix_at on, all in one list.
+  double shift_of(const Side& alone, const Side& behind, int layer, size_t h) const {
+    const auto l = static_cast<size_t>(layer), T = alone.ids.size(), n = behind.ids.size();
+    const auto rows = static_cast<size_t>(count(alone.plan.stages[0].probes[0].rows));
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      const float* a = alone.probe.weights[l].data() + (h * rows + r) * T;
+      const float* b = behind.probe.weights[l].data() + (h * rows + r) * n + (n - T);
+      for (size_t j = static_cast<size_t>(options_.prefix_at); j < T; ++j) {
+        ab += double{a[j]} * b[j];
+        aa += double{a[j]} * a[j];
+        bb += double{b[j]} * b[j];
+      }
+    }
+    return aa > 0 && bb > 0 ? 1 - ab / std::sqrt(aa * bb) : 0;
+  }
+
   void keep(std::vector<float>& out) {
     out.resize(static_cast<size_t>(T_) * static_cast<size_t>(config_.D));
     for (int32_t pos = 0; pos < T_; ++pos)
@@ -175,10 +278,16 @@ class Profiler {
 
 }  // namespace
 
-int64_t head_profile_pages(const ProfilerParts& parts, int32_t T) {
-  PageTable table(parts.store, parts.model.config().ropes(T));
-  const std::vector<Runs> sets{{{0, T}}};
-  return table.pages_for(sets, std::vector<uint16_t>(static_cast<size_t>(parts.model.config().L), 0));
+int64_t head_profile_pages(const ProfilerParts& parts, size_t tokens, const HeadProfileOptions& options) {
+  const auto pages = [&](size_t n) {
+    PageTable table(parts.store, parts.model.config().ropes(static_cast<int64_t>(n)));
+    const std::vector<Runs> sets{{{0, static_cast<int32_t>(n)}}};
+    return table.pages_for(sets, std::vector<uint16_t>(static_cast<size_t>(parts.model.config().L), 0));
+  };
+  int64_t sum = pages(tokens);
+  if (!options.prefixes.empty()) sum += pages(tokens);
+  for (const auto& prefix : options.prefixes) sum += pages(tokens + prefix.size());
+  return sum;
 }
 
 HeadProfile profile_heads(const ProfilerParts& parts, std::span<const int32_t> ids, const HeadProfileOptions& options) {
@@ -191,6 +300,8 @@ Status check_profile(std::span<const int32_t> ids, const HeadProfileOptions& opt
   if (options.window < 0 || options.sink < 0 || options.rows < 1 || options.rows > 1024) {
     return error(Code::kInvalidArgument, "window and sink are numbers of tokens, rows is from 1 to 1024");
   }
+  if (options.prefix_at < 0 || static_cast<size_t>(options.prefix_at) >= ids.size())
+    return error(Code::kInvalidArgument, "prefix_at lies inside the prompt");
   return {};
 }
 

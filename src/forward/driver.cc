@@ -9,6 +9,7 @@
 #include "forward/ffn_rows.h"
 #include "forward/key_masks.h"
 #include "forward/look_outside.h"
+#include "forward/look_weights.h"
 
 namespace kvilt {
 
@@ -150,8 +151,10 @@ BatchRows& Driver::choose_fed(std::span<Chunk> chunks, int l) {
   Scratch& s = *scratch_;
   Rows& fed = s.fed;
   fed.clear();
-  fed.all = std::all_of(chunks.begin(), chunks.end(),
-                        [l](const Chunk& chunk) { return !chunk.stage->ffn || chunk.stage->ffn->mass_at(l) >= 1; });
+  const bool experts = model_.config().sparse(l);
+  fed.all = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
+    return !chunk.stage->ffn || chunk.stage->ffn->takes_all(l, experts);
+  });
   if (fed.all) return fed;
   s.feeds.assign(static_cast<size_t>(s.rows.size()), 1);
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -160,7 +163,7 @@ BatchRows& Driver::choose_fed(std::span<Chunk> chunks, int l) {
     if (!rule || begin == end) continue;
     choose_ffn_rows(*rule,
                     {l, chunks[i].plan->prompt_len, std::span(s.rows.pos).subspan(begin, end - begin),
-                     s.attended.view().slice_rows(begin, end), s.x.view().slice_rows(begin, end)},
+                     s.attended.view().slice_rows(begin, end), s.x.view().slice_rows(begin, end), experts},
                     s.feeds.data() + begin);
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -351,6 +354,11 @@ void Driver::probe(std::span<Chunk> chunks, int l, const Rows& query) {
         const size_t each = static_cast<size_t>(model_.config().H) * spec.views.size();
         const auto sums = std::span(chunks[i].probes[p].outside).subspan(static_cast<size_t>(l) * each, each);
         chunks[i].work.attention_flops += look_outside(model_, pool_, {spec, heads, chunks[i].kv->shape().dtype}, sums);
+      } else if (spec.estimator == Estimator::kWeights) {
+        auto& weights = chunks[i].probes[p].weights;
+        weights.resize(static_cast<size_t>(model_.config().L));
+        chunks[i].work.attention_flops += look_weights(
+            model_, pool_, {spec, heads, chunks[i].kv->shape().dtype, chunks[i].plan->prompt_len}, weights[l]);
       } else {
         look(chunks[i], spec, heads, chunks[i].probes[p].score);
       }

@@ -39,12 +39,15 @@ void choose_block(const FfnRule& rule, const FfnRows& rows, size_t begin, size_t
     score[r - begin] = value;
     total += value;
   }
-  if (mass >= 1 || !(total > 0)) return std::fill(runs + begin, runs + end, uint8_t{1});
+  if (rule.takes_all(rows.layer, rows.experts) || !(total > 0)) return std::fill(runs + begin, runs + end, uint8_t{1});
   std::vector<size_t> order(score.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return score[a] > score[b]; });
   size_t taken = 0;
-  for (double sum = 0; taken < order.size(); ++taken) {
+  const bool by_threshold = rows.experts && rule.expert_threshold > 0;
+  const double least = rule.expert_threshold * total / static_cast<double>(score.size());
+  while (by_threshold && taken < order.size() && score[order[taken]] >= least) ++taken;
+  for (double sum = 0; !by_threshold && taken < order.size(); ++taken) {
     sum += score[order[taken]];
     if (sum >= mass * total) break;  // the row that crosses is out, as in the published code
   }
@@ -61,12 +64,14 @@ void choose_block(const FfnRule& rule, const FfnRows& rows, size_t begin, size_t
 }  // namespace
 
 void choose_ffn_rows(const FfnRule& rule, const FfnRows& rows, uint8_t* runs) {
-  const size_t n = rows.pos.size();
+  const auto of_prompt = std::lower_bound(rows.pos.begin(), rows.pos.end(), rule.answer);
+  const auto n = static_cast<size_t>(of_prompt - rows.pos.begin());
+  std::fill(runs + n, runs + rows.pos.size(), uint8_t{1});
   for (size_t begin = 0, end = 0; begin < n; begin = end) {
     while (end < n && rows.pos[end] / kFfnBlock == rows.pos[begin] / kFfnBlock) ++end;
     choose_block(rule, rows, begin, end, runs);
   }
-  for (size_t r = n; r-- > 0 && rows.pos[r] >= rows.prompt_len - rule.recent;) runs[r] = 1;
+  for (size_t r = n; r-- > 0 && rows.pos[r] >= std::min(rows.prompt_len, rule.answer) - rule.recent;) runs[r] = 1;
 }
 
 }  // namespace kvilt

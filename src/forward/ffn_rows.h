@@ -18,6 +18,7 @@ struct FfnRows {
   std::span<const int32_t> pos;
   Mat<const float> attended;  // attention outputs, all heads, before the output projection
   Mat<const float> residual;  // before the attention output joins it
+  bool experts = false;       // the FFN is one of experts
 };
 
 // runs[r] = 1 if row r runs the FFN, else 0.

@@ -9,13 +9,13 @@ namespace kvilt {
 namespace {
 
 std::vector<uint8_t> chosen(const FfnRule& rule, std::vector<float> norms, int32_t first_pos = 0,
-                            int32_t prompt_len = 1 << 20) {
+                            int32_t prompt_len = 1 << 20, bool experts = false) {
   std::vector<int32_t> pos(norms.size());
   std::iota(pos.begin(), pos.end(), first_pos);
   std::vector<float> residual(norms.size(), 1.0f);
   const auto n = static_cast<int64_t>(norms.size());
   std::vector<uint8_t> out(norms.size(), 9);
-  choose_ffn_rows(rule, {2, prompt_len, pos, {norms.data(), n, 1}, {residual.data(), n, 1}}, out.data());
+  choose_ffn_rows(rule, {2, prompt_len, pos, {norms.data(), n, 1}, {residual.data(), n, 1}, experts}, out.data());
   return out;
 }
 using Rows = std::vector<uint8_t>;
@@ -68,6 +68,35 @@ TEST(FfnRows, RandomTakesAsMany) {
   EXPECT_NE(random, by_mass);
   rule.seed = 2;
   EXPECT_NE(chosen(rule, norms), random);
+}
+
+// METHODS 2.3, MoE: in layers of experts the rows below a share of the mean are left out, whatever the mass.
+TEST(FfnRows, ExpertsByThreshold) {
+  FfnRule rule;
+  rule.recent = 0;
+  rule.expert_threshold = 0.8;
+  const std::vector<float> norms = {1, -4, 2, 3};  // mean 2.5: rows from 2 on
+  EXPECT_EQ(chosen(rule, norms, 0, 9, true), (Rows{0, 1, 1, 1}));
+  EXPECT_EQ(chosen(rule, norms, 0, 9, false), (Rows{1, 1, 1, 1})) << "a dense layer: the mass, which is 1";
+  rule.expert_threshold = 1.3;
+  EXPECT_EQ(chosen(rule, norms, 0, 9, true), (Rows{0, 1, 0, 0}));
+  rule.expert_threshold = 50;
+  EXPECT_EQ(chosen(rule, norms, 0, 9, true), (Rows{0, 1, 0, 0})) << "the first always";
+  rule.expert_threshold = 0.01;
+  EXPECT_EQ(chosen(rule, norms, 0, 9, true), (Rows{1, 1, 1, 1}));
+  rule.expert_threshold = 1.3;
+  rule.layer_begin = 3;
+  EXPECT_EQ(chosen(rule, norms, 0, 9, true), (Rows{1, 1, 1, 1}));
+}
+
+// A prompt that starts again with a part of its answer: the prompt's rows are chosen as at first, the answer's all run.
+TEST(FfnRows, RowsOfTheAnswerRun) {
+  FfnRule rule;
+  rule.mass = rule.deep_mass = 0;
+  rule.recent = 1;
+  EXPECT_EQ(chosen(rule, {5, 1, 1, 1}, 0, 4), (Rows{1, 0, 0, 1}));
+  rule.answer = 4;
+  EXPECT_EQ(chosen(rule, {5, 1, 1, 1, 1, 9}, 0, 6), (Rows{1, 0, 0, 1, 1, 1}));
 }
 
 }  // namespace

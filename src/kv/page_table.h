@@ -22,6 +22,7 @@
 #include "base/runs.h"
 #include "kernels/backend.h"
 #include "kv/page_store.h"
+#include "kvilt/result.h"
 #include "tensor/rope.h"
 
 namespace kvilt {
@@ -90,8 +91,10 @@ class PageTable {
 
   // What each (layer * G + head) keeps from now on; empty: all keep all. chunk: rows computed at once at most, for which
   // add() reserves room; 0 when one row at a time follows (what was reserved goes back).
-  // REQUIRES: no head that dropped pages keeps more than before.
+  // REQUIRES: can_keep(heads).
   void keep(std::vector<HeadKeep> heads, int32_t chunk);
+  // Errors: kInternal, naming layer and head: a head that dropped pages cannot keep more than before.
+  Status can_keep(std::span<const HeadKeep> heads) const;
   // Rows below `next` look at these layers no more: pages that heads need no longer are given back.
   void passed(LayerRange layers, int32_t next);
   // Pages that hold() would take, and room for what the private slots of `rows` need at the heads that keep less than

@@ -8,9 +8,23 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "kv/page_table.h"
 
 namespace kvilt {
+
+Status PageTable::can_keep(std::span<const HeadKeep> heads) const {
+  for (const LocalHead& head : local_) {
+    const HeadKeep now =
+        heads.empty() ? HeadKeep{} : heads[static_cast<size_t>(head.layer * store_.shape().G + head.head)];
+    const bool less = !now.all() && now.sink <= head.keep.sink && now.window <= head.keep.window;
+    const bool has_all = pages_->held(head.layer, head.head) == pages_->pages_of(slot_map(head.layer).slots);
+    if (less || has_all) continue;
+    return error(Code::kInternal, "layer {}, KV head {} keeps sink {} and window {}; what it dropped is gone",
+                 head.layer, head.head, head.keep.sink, head.keep.window);
+  }
+  return {};
+}
 
 void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
   const KvShape& shape = store_.shape();
@@ -18,12 +32,7 @@ void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
   if (std::all_of(heads.begin(), heads.end(), [](const HeadKeep& keep) { return keep.all(); })) heads.clear();
   chunk_ = chunk;
   if (heads != keeps_) {
-    for (const LocalHead& head : local_) {
-      const HeadKeep now = heads.empty() ? HeadKeep{} : heads[static_cast<size_t>(head.layer * shape.G + head.head)];
-      const bool less = !now.all() && now.sink <= head.keep.sink && now.window <= head.keep.window;
-      const bool has_all = pages_->held(head.layer, head.head) == pages_->pages_of(slot_map(head.layer).slots);
-      CHECK(less || has_all);
-    }
+    CHECK(can_keep(heads).ok());
     keeps_ = std::move(heads);
     local_.clear();
     for (int i = 0; i < static_cast<int>(keeps_.size()); ++i) {

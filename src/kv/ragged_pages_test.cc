@@ -222,6 +222,7 @@ TEST_F(RaggedPagesDeathTest, WhatWasDroppedIsNeitherReadNorWidenedNorPublished) 
   for (int32_t pos = 0; pos < 50; ++pos) table.add_next(pos);
   std::vector<KvSpan> spans;
   EXPECT_DEATH(table.resolve(0, 0, {49, 50}, {}, spans), "");
+  EXPECT_FALSE(table.can_keep({}).ok());
   EXPECT_DEATH(table.keep({}, 0), "");
   EXPECT_DEATH(table.publish(1, {48, 50}, {1, 2}, false), "");
 }

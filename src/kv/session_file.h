@@ -23,6 +23,7 @@ namespace kvilt {
 
 struct KvSession {
   std::vector<int32_t> tokens;       // of positions [0, tokens.size()): all have their KV
+  std::vector<int32_t> follow;       // tokens behind them that have none yet
   std::unique_ptr<PageTable> table;  // the next add_next() is at tokens.size()
 };
 
@@ -36,19 +37,34 @@ struct SessionBytes {
 using ByteSink = FunctionRef<Status(std::span<const std::byte>)>;
 using ByteSource = FunctionRef<Status(std::span<std::byte>)>;
 
-// tokens: of the positions that have their KV. model: what must be equal where it is imported (ModelInfo::fingerprint).
-// REQUIRES: every position < tokens.size() that its head keeps stands in the table, and no row is still to be computed.
+// tokens: of the positions that have their KV, then `follow` ones that have none yet. model: what must be equal where it is
+// imported (ModelInfo::fingerprint). REQUIRES: every position < tokens.size() - follow that its head keeps stands in the table, and no row is still to be computed.
 Result<SessionBytes> export_session(const PageTable& table, std::span<const int32_t> tokens, const std::string& model,
-                                    ByteSink sink);
+                                    ByteSink sink, int32_t follow = 0);
 // Errors: kCorrupt (cut short, damaged, contradicting itself), kUnsupported (another version, model, shape or KV type),
 // kExhausted (the store has too few free pages: make room for the pages that the message names, and begin again), and
 // the source's.
 Result<KvSession> import_session(PageStore& store, LayerRopes ropes, const std::string& model, ByteSource source);
 
-// The same with a file, or a socket or pipe that is open as `fd`. A file that already stands is replaced.
-Result<SessionBytes> save_session(const std::string& path, const PageTable& table, std::span<const int32_t> tokens,
-                                  const std::string& model);
-Result<KvSession> load_session(const std::string& path, PageStore& store, LayerRopes ropes, const std::string& model);
+Result<KvSession> import_session(PageStore& store, LayerRopes ropes, const std::string& model,
+                                 std::span<const std::byte> bytes);
+
+// What a whole session says, every byte of it checked, without a page.
+struct SessionSummary {
+  std::vector<int32_t> tokens;  // positions of them have their KV
+  int32_t positions = 0;
+  std::vector<HeadKeep> keeps;  // layer * G + KV head
+  int64_t pages = 0;            // that importing takes at most
+};
+Result<SessionSummary> check_session(std::span<const std::byte> bytes, const KvShape& shape, const std::string& model);
+// The bytes of one session, whosever it is: frames and sums are checked, model and shape are not.
+struct ReceivedSession {
+  std::vector<std::byte> bytes;
+  SessionBytes sizes;
+};
+Result<ReceivedSession> receive_session(ByteSource source);
+
+// To and from a file, pipe or socket.
 Status write_all(int fd, std::span<const std::byte> bytes);
 Status read_all(int fd, std::span<std::byte> bytes);
 

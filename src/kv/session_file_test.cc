@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -233,22 +232,80 @@ TEST_P(SessionFile, RefusesWhatItCannotGoOnWith) {
   }
 }
 
-TEST_P(SessionFile, ThroughAFileAndASocket) {
-  const auto table = session(kMixed);
-  const std::string path = testing::TempDir() + "session_file_test_" + std::to_string(::getpid());
-  ASSERT_TRUE(save_session(path, *table, tokens(), kModel).ok());
-  PageStore other = make_store(16, 300);
-  {
-    const auto session = load_session(path, other, rope, kModel);
-    ASSERT_TRUE(session.ok()) << session.error().message;
-    EXPECT_EQ(look(*session->table, 60), look(*table, 60));
+// check_session() refuses what importing refuses, and says how many pages suffice; receive_session() takes one session and
+// nothing of the next.
+TEST_P(SessionFile, IsCheckedAndReceivedWithoutAPool) {
+  for (const auto& keeps : {std::vector<HeadKeep>{}, kMixed, kLocal}) {
+    const auto table = session(keeps);
+    const Bytes file = saved(*table);
+    for (const int P : {4, 8, 32}) {
+      const KvShape shape = make_store(P, 10).shape();
+      const auto summary = check_session(file, shape, kModel);
+      ASSERT_TRUE(summary.ok()) << summary.error().message;
+      EXPECT_EQ(summary->tokens, tokens());
+      EXPECT_EQ(summary->positions, 60);
+      EXPECT_EQ(summary->keeps, keeps_of(*table));
+      PageStore enough = make_store(P, static_cast<int>(summary->pages));
+      EXPECT_TRUE(loaded(enough, file).ok());
+      EXPECT_LE(summary->pages, 6 * (60 / P + 12)) << "power";
+    }
+    Bytes two = file;
+    two.insert(two.end(), file.begin(), file.end());
+    EXPECT_EQ(check_session(two, store.shape(), kModel).error().code, Code::kCorrupt);
+    std::span<const std::byte> left = two;
+    const auto from = [&](std::span<std::byte> part) -> Status {
+      if (part.size() > left.size()) return Error{Code::kCorrupt, "cut short"};
+      std::copy_n(left.begin(), part.size(), part.begin());
+      left = left.subspan(part.size());
+      return {};
+    };
+    SessionBytes sizes;
+    saved(*table, &sizes);
+    for (int i = 0; i < 2; ++i) {
+      const auto received = receive_session(from);
+      ASSERT_TRUE(received.ok());
+      EXPECT_EQ(received->bytes, file);
+      EXPECT_EQ(received->sizes.kv, sizes.kv);
+      EXPECT_EQ(received->sizes.dense, sizes.dense);
+    }
+    EXPECT_FALSE(receive_session(from).ok());
   }
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) + 1);
-  EXPECT_EQ(load_session(path, other, rope, kModel).error().code, Code::kCorrupt);
-  std::filesystem::remove(path);
-  EXPECT_EQ(load_session(path, other, rope, kModel).error().code, Code::kNotFound);
-  EXPECT_EQ(save_session("/no/such/folder/x", *table, tokens(), kModel).error().code, Code::kIo);
+  const Bytes file = saved(*session(kMixed));
+  for (size_t i = 0; i < file.size(); i += 5) {
+    Bytes bad = file;
+    bad[i] ^= std::byte{0x10};
+    EXPECT_FALSE(check_session(bad, store.shape(), kModel).ok()) << i;
+    EXPECT_FALSE(check_session(std::span(file).first(i), store.shape(), kModel).ok()) << i;
+  }
+  EXPECT_EQ(check_session(file, store.shape(), "another").error().code, Code::kUnsupported);
+}
 
+TEST_P(SessionFile, TokensMayFollow) {
+  const auto table = session(kMixed);
+  std::vector<int32_t> more = tokens();
+  more.push_back(7);
+  more.push_back(9);
+  Bytes file;
+  const auto done = export_session(
+      *table, more, kModel,
+      [&](std::span<const std::byte> part) -> Status {
+        file.insert(file.end(), part.begin(), part.end());
+        return {};
+      },
+      2);
+  ASSERT_TRUE(done.ok());
+  EXPECT_EQ(file.size(), saved(*table).size() + 8);
+  PageStore other = make_store(16, 300);
+  const auto session = loaded(other, file);
+  ASSERT_TRUE(session.ok());
+  EXPECT_EQ(session->tokens, tokens());
+  EXPECT_EQ(session->follow, (std::vector<int32_t>{7, 9}));
+  EXPECT_EQ(look(*session->table, 60), look(*table, 60));
+}
+
+TEST_P(SessionFile, ThroughASocket) {
+  const auto table = session(kMixed);
+  PageStore other = make_store(16, 300);
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   std::thread sender([&] {

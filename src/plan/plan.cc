@@ -154,7 +154,7 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     }
     if (const auto& ffn = stage.ffn) {
       const auto share = [](double mass) { return mass >= 0 && mass <= 1; };
-      if (!share(ffn->mass) || !share(ffn->deep_mass) || ffn->recent < 0)
+      if (!share(ffn->mass) || !share(ffn->deep_mass) || ffn->recent < 0 || !(ffn->expert_threshold >= 0))
         return bad(s, 0, "an ffn rule's masses are shares, its recent rows a number");
       if (stage.carry) return bad(s, 0, "carry and ffn rule: their groups differ");
     }

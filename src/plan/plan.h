@@ -42,6 +42,7 @@ enum class Estimator : uint8_t {
   kKeyChange,           // squared distance of the K just computed for a position from its placed twin, realigned
   kValueChange,         // the same of V
   kOutside,             // share of a row's attention outside of views: per query head and view, not per position
+  kWeights,             // the attention weights themselves, of each row and query head
 };
 // Whether rows look (with their queries); the others are compared.
 constexpr bool looks(Estimator e) { return e != Estimator::kKeyChange && e != Estimator::kValueChange; }
@@ -59,6 +60,8 @@ struct Probe {
   std::vector<double> score;  // by position; 0 where no row looked
   // kOutside: [(layer * H + query head) * views + view], summed over the rows.
   std::vector<double> outside;
+  // kWeights: per layer [(query head * rows + row) * prompt_len + position]; rows as the probe's, by position.
+  std::vector<std::vector<float>> weights;
 };
 
 // What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
@@ -89,10 +92,16 @@ struct FfnRule {
   };
   By by = By::kAttention;
   double mass = 1, deep_mass = 1;  // 1: all rows; deep_mass from layer deep_begin on
+  // > 0: in layers of experts not the mass decides, but the score: rows below this share of their block's mean are left out.
+  double expert_threshold = 0;
   int layer_begin = 0, deep_begin = INT32_MAX;
   int32_t recent = 128;
+  int32_t answer = INT32_MAX;  // rows from here on are of the answer, in a prompt that starts again: they all run
   uint64_t seed = 1;
   double mass_at(int layer) const { return layer < layer_begin ? 1 : layer < deep_begin ? mass : deep_mass; }
+  bool takes_all(int layer, bool experts) const {
+    return experts && expert_threshold > 0 ? layer < layer_begin : mass_at(layer) >= 1;
+  }
 };
 
 struct Stage {

@@ -22,6 +22,7 @@ struct PromptLayout {
   int32_t prompt_len = 0;
   int32_t prefix = 0;       // positions [0, prefix) stand as an exact prefix; at most T - 1
   std::vector<Run> pieces;  // placed pieces behind the prefix, in order; touching ones stay apart
+  int32_t answer = -1;      // where what was generated begins, in a prompt that starts again; -1: nothing was
   int32_t question = -1;    // where the free text behind the caller's last mark begins; -1: no marks
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{{prefix, prompt_len}}, reused()); }

@@ -64,6 +64,7 @@ class RedKnot : public ReusePolicy {
     plan.prompt_len = layout.prompt_len;
     Stage stage = uniform_stage({{layout.prefix, layout.prompt_len}}, config.L);
     stage.ffn = params_.ffn;
+    if (stage.ffn && layout.answer >= 0) stage.ffn->answer = layout.answer;
     plan.stages = {std::move(stage)};
     const HeadMap map = params_.map ? *params_.map : control_map(params_, config);
     set_views(map, config, plan);
@@ -99,7 +100,8 @@ class RedKnot : public ReusePolicy {
   Stage look(const PromptLayout& layout, const ModelConfig& config, const Plan& plan) const {
     Stage stage = question_stage(layout, config, Estimator::kOutside, params_.restore_rows);
     ProbeSpec& probe = stage.probes[0];
-    probe.rows = {{std::max(layout.prefix, layout.prompt_len - params_.restore_rows), layout.prompt_len}};
+    const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;  // as before the answer was begun
+    probe.rows = {{std::max(layout.prefix, end - params_.restore_rows), end}};
     probe.key_end = -1;
     probe.views = plan.views;  // by the same number; view 0 hides nothing
     stage.sets[0] = unite(stage.sets[0], probe.rows);
@@ -179,11 +181,12 @@ std::unique_ptr<ReusePolicy> make_redknot(PolicyParams& p) {
   ffn.deep_mass = p.number("ffn_deep_mass", ffn.mass, 0, 1);
   ffn.layer_begin = p.integer("ffn_start", 0, 0, 1 << 16);
   ffn.deep_begin = p.integer("ffn_deep", 1 << 16, 0, 1 << 16);
+  ffn.expert_threshold = p.number("ffn_experts", 0, 0, 100);
   ffn.recent = p.integer("ffn_recent", 128, 0, kMost);
   const std::string by = p.choice("ffn_by", "attention", {"attention", "residual", "random"});
   ffn.by = by == "random" ? FfnRule::By::kRandom : by == "residual" ? FfnRule::By::kResidual : FfnRule::By::kAttention;
   ffn.seed = params.seed;
-  if (ffn.mass < 1 || ffn.deep_mass < 1) params.ffn = ffn;
+  if (ffn.mass < 1 || ffn.deep_mass < 1 || ffn.expert_threshold > 0) params.ffn = ffn;
   return std::make_unique<RedKnot>(std::move(params));
 }
 

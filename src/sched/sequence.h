@@ -36,6 +36,9 @@ struct Sequence {
   int32_t prompt_len = 0;       // of the request
   int32_t max_len = 0;          // tokens.size() never exceeds it
 
+  int32_t session_len = 0;    // positions that request.session holds; 0: there is none
+  int64_t session_pages = 0;  // that importing it takes at most
+
   // While it runs; dropped on preemption.
   std::unique_ptr<PageTable> kv;
   std::unique_ptr<Prefill> prefill;  // null once decoding

@@ -14,7 +14,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
-COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["eval"], ["profile"], ["profile", "heads"]]
+COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
 
 
 def kvilt(*args, text=None, seconds=300):
@@ -67,6 +67,9 @@ def test_generate_continues_a_story_and_repeats_itself():
     (["eval", "--model", PROBE, "--suite", "niah:size=3"], "size"),
     (["eval", "--model", PROBE, "--suite", "niah", "--policies", "full,magic"], "magic"),
     (["eval", "--model", PROBE, "--suite", "niah", "--pair", "naive/nobody"], "naive/nobody"),
+    (["session", "export", PROBE, "hi", "--raw"], "--out"),
+    (["session", "import", PROBE, "no/such/session"], "no/such/session"),
+    (["session", "import", PROBE, "README.md"], "README.md: session"),
     (["frobnicate"], "frobnicate"),
 ], ids=lambda value: "-".join(map(str, value)).replace(str(ROOT), "") if isinstance(value, list) else "")
 def test_mistakes_are_named(args, word):
@@ -219,3 +222,45 @@ def test_bench_kernels_reports_every_operation(model, tmp_path):
         assert row["of_bound"] == pytest.approx(max(row["of_peak"], row["of_read"]))
     types = {r["dtype"] for r in result["rows"] if r["operation"] == "matmul"}
     assert types == ({"F32"} if model else {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16", "F32"})
+
+
+def test_a_measure_of_the_paper_makes_a_map_too(tmp_path):
+    for by in ("shift", "paper"):
+        done = kvilt("profile", "heads", "--model", PROBE, "--suite", "vt:n=2,length=120", "--prompt", "plain", "--window", "16", "--by", by, "-o", tmp_path / "map.json", "--json", tmp_path / "r.json")
+        assert done.returncode == 0, done.stderr
+        heads = json.loads((tmp_path / "r.json").read_text())["heads"]
+        assert len(heads["shift_max"]) == 12 and all(0 < mean <= most <= 1 for mean, most in zip(heads["shift_mean"], heads["shift_max"]))
+        assert json.loads((tmp_path / "map.json").read_text())["num_layers"] == 6
+
+
+@pytest.mark.parametrize("method", ["full", "redknot:global=none:window=8:sink=2"])
+def test_a_session_goes_on_in_another_process(method, tmp_path):
+    """Prefill here, decode there: the text of one process, and of each head what it keeps."""
+    text = "Once upon a time, there was a little dog named Ben. Ben had a red ball. One day Ben and his friend Lily went to the park and"
+    whole = ["session", "export", GGUF, text, "--raw", "--method", method]
+    file, all_of_it = tmp_path / "first.session", tmp_path / "whole.session"
+    assert kvilt(*whole, "-o", file, "--json", tmp_path / "out.json").returncode == 0
+    assert kvilt(*whole, "-n", "40", "-o", all_of_it).returncode == 0
+    done = kvilt("session", "import", GGUF, file, "-n", "39", "--page-slots", "8", "--json", tmp_path / "in.json")
+    assert done.returncode == 0, done.stderr
+    there = kvilt("session", "import", GGUF, all_of_it, "-n", "1")
+    assert there.returncode == 0 and len(done.stdout) > 60
+    out, back = (json.loads((tmp_path / name).read_text())["rows"][0] for name in ("out.json", "in.json"))
+    assert out["kv_bytes"] == back["kv_bytes"] and out["bytes"] == back["bytes"] == file.stat().st_size
+    if method == "full":
+        assert out["kv_bytes"] == out["dense_bytes"]
+        generated = kvilt("generate", GGUF, text, "--raw", "-n", "40").stdout.strip()
+        assert done.stdout.strip() == generated
+    else:
+        assert out["kv_bytes"] < 0.5 * out["dense_bytes"]
+        assert done.stdout.strip() != kvilt("generate", GGUF, text, "--raw", "-n", "40").stdout.strip()
+    # Through a pipe, into a pool of another type: refused; of the same: the same.
+    pipe = subprocess.run(f"{KVILT} session export {GGUF} '{text}' --raw --method {method} -o - | {KVILT} session import {GGUF} - -n 39", shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert pipe.stdout == done.stdout, pipe.stderr
+    other = kvilt("session", "import", GGUF, file, "--kv-type", "int8")
+    assert other.returncode == 1 and "KV type" in other.stderr
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    refused = kvilt("session", "import", GGUF, file)
+    assert refused.returncode == 1 and "damaged" in refused.stderr

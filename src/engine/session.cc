@@ -1,0 +1,116 @@
+#include "kvilt/session.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/session.h"
+#include "kv/session_reader.h"
+
+namespace kvilt {
+namespace {
+
+class SessionPolicy : public ReusePolicy {
+ public:
+  explicit SessionPolicy(std::vector<HeadKeep> keeps) : keeps_(std::move(keeps)) {}
+  bool wants_prefix() const override { return false; }
+  bool wants_segments() const override { return false; }
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    Plan plan;
+    plan.prompt_len = layout.prompt_len;
+    plan.stages = {uniform_stage({{layout.prefix, layout.prompt_len}}, config.L)};
+    for (const HeadKeep& keep : keeps_) {
+      const View view{keep.all() ? 0 : keep.sink, keep.window, 0};
+      auto known = std::find(plan.views.begin(), plan.views.end(), view);
+      if (known == plan.views.end()) known = plan.views.insert(known, view);
+      plan.head_view.push_back(static_cast<uint16_t>(known - plan.views.begin()));
+      plan.head_class.push_back(keep.all() ? HeadClass::kGlobal : HeadClass::kLocal);
+    }
+    return plan;
+  }
+
+ private:
+  const std::vector<HeadKeep> keeps_;
+};
+
+Error system_error(const std::string& what) { return error(Code::kIo, "{}: {}", what, std::strerror(errno)); }
+
+struct Fd {
+  int fd;
+  ~Fd() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> session_policy(std::vector<HeadKeep> keeps) {
+  return std::make_unique<SessionPolicy>(std::move(keeps));
+}
+
+std::shared_ptr<const ExportedSession> export_kv(const PageTable& table, std::span<const int32_t> tokens,
+                                                 const std::string& model) {
+  const int32_t computed = table.known(0).back().end;
+  auto out = std::make_shared<ExportedSession>();
+  const auto append = [&](std::span<const std::byte> part) -> Status {
+    out->bytes.insert(out->bytes.end(), part.begin(), part.end());
+    return {};
+  };
+  const auto done = export_session(table, tokens, model, append, static_cast<int32_t>(tokens.size()) - computed);
+  CHECK(done.ok());
+  out->kv = done.value().kv;
+  out->dense = done.value().dense;
+  return out;
+}
+
+Result<SessionInfo> session_info(const ExportedSession& session) {
+  std::span<const std::byte> left = session.bytes;
+  const auto take = [&](std::span<std::byte> part) -> Status {
+    if (part.size() > left.size()) return corrupt_session("cut short");
+    std::copy_n(left.begin(), part.size(), part.begin());
+    left = left.subspan(part.size());
+    return {};
+  };
+  SessionReader in(take);
+  KVILT_TRY(in.read_head(nullptr));
+  SessionInfo out{in.tokens(), in.positions(), in.L() * in.G(), 0};
+  for (const HeadKeep& keep : in.keeps()) out.local_heads += keep.all() ? 0 : 1;
+  return out;
+}
+
+Status write_session(const ExportedSession& session, int fd) { return write_all(fd, session.bytes); }
+
+Result<ExportedSession> read_session(int fd) {
+  KVILT_ASSIGN(ReceivedSession in, receive_session([fd](std::span<std::byte> part) { return read_all(fd, part); }));
+  return ExportedSession{std::move(in.bytes), in.sizes.kv, in.sizes.dense};
+}
+
+Status save_session(const ExportedSession& session, const std::string& path) {
+  const std::string beside = path + ".part";
+  const Fd file{::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+  if (file.fd < 0) return system_error(beside);
+  if (const Status written = write_all(file.fd, session.bytes); !written.ok()) {
+    ::unlink(beside.c_str());
+    return error(written.error().code, "{}: {}", path, written.error().message);
+  }
+  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path);
+  return {};
+}
+
+Result<ExportedSession> load_session(const std::string& path) {
+  const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return error(Code::kNotFound, "{}: {}", path, std::strerror(errno));
+  auto session = read_session(file.fd);
+  if (!session.ok()) return error(session.error().code, "{}: {}", path, session.error().message);
+  std::byte more;
+  if (::read(file.fd, &more, 1) != 0) return error(Code::kCorrupt, "{}: session: longer than it says", path);
+  return session;
+}
+
+}  // namespace kvilt
