@@ -29,7 +29,8 @@ struct ProfileOptions {
   EngineOptions engine;
   CaseOptions from;
   HeadProfileOptions heads;
-  std::string by = "ablation", out, markdown, html, json;
+  std::string by = "ablation", out, markdown, html, json, shares;
+  bool map_only = false;
   double share = 0.25, loss = 0, window_mass = 0;
   int profiled = 0, most_tokens = 4096, rows = 24;
 };
@@ -235,6 +236,7 @@ std::string beside(const std::string& path, const std::string& what) {
 }
 
 void print(const HeadReport& report) {
+  if (report.rows.empty()) return void(std::printf("%s\n", report.verdict.c_str()));
   std::printf("%s\n\n%-12s %4s %20s %20s %8s\n", report.verdict.c_str(), "policy", "n", "KL, last rows", "KL, answer",
               "FLOPs");
   for (const auto& row : report.rows) {
@@ -245,7 +247,27 @@ void print(const HeadReport& report) {
   }
 }
 
+// FILE, FILE.random.json, FILE.first.json.
+void write_maps(const HeadMap& map, const std::string& path) {
+  if (path.empty()) return;
+  write_text(path, head_map_json(map));
+  write_text(beside(path, "random"), head_map_json(control(map, "random", 1)));
+  write_text(beside(path, "first"), head_map_json(control(map, "first", 0)));
+}
+
+// One profile, a map of each share: FILE.10.json of 0.1.
+void write_shares(const HeadReport& report, ProfileOptions o) {
+  for (const std::string& text : split_commas(o.shares)) {
+    char* end = nullptr;
+    o.share = std::strtod(text.c_str(), &end);
+    if (end == text.c_str() || *end != 0 || !(o.share >= 0 && o.share <= 1))
+      fail("--shares: '" + text + "' is no share");
+    write_maps(choose(report.profile, report.score, o), beside(o.out, fmt::format("{}", std::lround(100 * o.share))));
+  }
+}
+
 void profile_heads(ProfileOptions o, int argc, char** argv) {
+  if (!o.shares.empty() && o.out.empty()) fail("--shares needs --out FILE: the maps stand beside it");
   if (o.from.empty()) fail("give --cases FILE or --suite NAME: questions like those that the model will be asked");
   o.heads.ablation = o.by == "ablation";
   Report file(argc, argv);
@@ -269,12 +291,10 @@ void profile_heads(ProfileOptions o, int argc, char** argv) {
   report.stability = stability_of(profiles, o.by);
   report.score = scores_of(report.profile, o.by);
   report.map = choose(report.profile, report.score, o);
-  write_text(o.out, head_map_json(report.map));
-  if (!o.out.empty()) {
-    write_text(beside(o.out, "random"), head_map_json(control(report.map, "random", 1)));
-    write_text(beside(o.out, "first"), head_map_json(control(report.map, "first", 0)));
-  }
-  evaluate(*engine, rest, o, report);
+  write_maps(report.map, o.out);
+  write_shares(report, o);
+  report.verdict = "The map was not tested (--map-only): it may be no better than a random one.";
+  if (!o.map_only) evaluate(*engine, rest, o, report);
   print(report);
   for (auto& row : report.rows) file.add(row);
   file.set("pairs", report.pairs);
@@ -316,6 +336,10 @@ void add_profile(Program& program) {
   app->add_option("--share", o->share, "of the heads that are to see everything")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app->add_option("--shares", o->shares,
+                  "of the same profile also maps of these shares, comma-separated: 0.1,0.5 writes FILE.10.json and "
+                  "FILE.50.json, with their controls");
+  app->add_flag("--map-only", o->map_only, "write the maps and test none (a study does, with kvilt eval)");
   app->add_option("--loss", o->loss, "instead: as few as leave local heads whose scores sum to no more than this");
   app->add_option("--window", o->heads.window, "of local heads")->capture_default_str();
   app->add_option("--sink", o->heads.sink, "of local heads")->capture_default_str();
