@@ -176,7 +176,8 @@ void KernelBench::matmul(const MatmulShape& s, int64_t rows) {
   const double seconds = matmul_seconds(backend_, pool_, s, rows, o_.seconds);
   const auto bytes = static_cast<double>(weight_bytes(s)) + 4.0 * static_cast<double>(rows * (s.K + s.N));
   add({"matmul", std::string(dtype_info(s.dtype).name), std::to_string(s.N) + "x" + std::to_string(s.K), rows,
-       2.0 * static_cast<double>(rows * s.N * s.K), bytes, dtype_info(s.dtype).block > 1 && peak_.int8_gops > 0},
+       2.0 * static_cast<double>(rows * s.N * s.K), bytes, dtype_info(s.dtype).block > 1 && peak_.int8_gops > 0,
+       s.dtype == DType::kBF16 && backend_.bf16_matmul_pays()},
       seconds);
 }
 

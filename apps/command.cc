@@ -40,6 +40,11 @@ void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
   app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference")
       ->capture_default_str();
+  app.add_option("--activations", o.activations,
+                 "what rows are rounded to beside weights: auto (int8 beside quantised ones), or bf16, f32 (quantised "
+                 "weights are widened in memory: nearer to exact arithmetic, and slower)")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->capture_default_str();
   auto* quality =
       app.add_option("--quality", o.quality,
                      "how near answers are to those of a full pass unless a request says otherwise: draft (the "

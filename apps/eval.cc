@@ -109,6 +109,7 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
   nlohmann::ordered_json setup = {
       {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
       {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
+  if (o.engine.activations != "auto") setup["activations"] = o.engine.activations;
   if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
   if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
   if (o.before > 0) setup["before"] = o.before;

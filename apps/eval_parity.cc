@@ -9,6 +9,22 @@
 #include "command.h"
 
 namespace kvilt {
+namespace {
+
+// KL(reference || ours) in nats over the tokens that the reference lists, both made to sum to 1 there.
+double kl_over(const std::vector<std::pair<int32_t, float>>& top, const std::vector<float>& logits) {
+  double most = -HUGE_VAL, ours_most = -HUGE_VAL, sum = 0, ours_sum = 0, kl = 0;
+  const auto ours = [&](int32_t id) { return double{logits[static_cast<size_t>(id)]}; };
+  for (const auto& [id, value] : top) most = std::max<double>(most, value), ours_most = std::max(ours_most, ours(id));
+  for (const auto& [id, value] : top) sum += std::exp(value - most), ours_sum += std::exp(ours(id) - ours_most);
+  for (const auto& [id, value] : top) {
+    const double log_p = value - most - std::log(sum), log_q = ours(id) - ours_most - std::log(ours_sum);
+    kl += std::exp(log_p) * (log_p - log_q);
+  }
+  return kl;
+}
+
+}  // namespace
 
 void eval_parity(const EngineOptions& options, const std::string& path, const std::string& json, Program& program) {
   constexpr size_t kMaxParityBytes = size_t{256} << 20;
@@ -18,7 +34,7 @@ void eval_parity(const EngineOptions& options, const std::string& path, const st
   Report report(program.argc, program.argv);
   auto engine = open_or_exit(options);
   report.set_model(engine->info());
-  std::printf("%-28s %10s %14s %6s %14s\n", "case", "tokens", "max |dlogit|", "top-1", "greedy equal");
+  std::printf("%-28s %10s %14s %10s %6s %14s\n", "case", "tokens", "max |dlogit|", "KL", "top-1", "greedy equal");
   for (const auto& entry : file["cases"]) {
     std::string name;
     std::vector<int32_t> tokens, greedy;
@@ -47,6 +63,7 @@ void eval_parity(const EngineOptions& options, const std::string& path, const st
         fail(fmt::format("{}: case '{}': no token {}", path, name, id));
       most = std::max(most, std::abs(double{value} - double{logits[static_cast<size_t>(id)]}));
     }
+    const double kl = kl_over(top, logits);
     const auto best =
         std::max_element(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     const auto equal = static_cast<int>(
@@ -54,11 +71,12 @@ void eval_parity(const EngineOptions& options, const std::string& path, const st
     const bool top1 = most_likely(logits) == best->first;
     report.add({{"name", name},
                 {"max_abs_logit_diff", most},
+                {"kl_top_logits", kl},
                 {"top1_same", top1},
                 {"greedy_same", equal},
                 {"greedy_tokens", greedy.size()}});
-    std::printf("%-28s %10zu %14.6f %6s %7d of %3zu\n", name.c_str(), tokens.size(), most, top1 ? "same" : "OTHER",
-                equal, greedy.size());
+    std::printf("%-28s %10zu %14.6f %10.1e %6s %7d of %3zu\n", name.c_str(), tokens.size(), most, kl,
+                top1 ? "same" : "OTHER", equal, greedy.size());
     std::fflush(stdout);
   }
   report.write(json);

@@ -127,8 +127,7 @@ void fill_peak(const PreparedModel& model, Rates& rates) {
   double flops = 0, seconds = 0;
   auto add = [&](const PackedWeight& w) {
     const double work = 2.0 * static_cast<double>(w.N * w.K);
-    const bool int8 = dtype_info(w.dtype).block > 1 && rates.peak.int8_gops > 0;
-    const double peak = 1e9 * (int8 ? rates.peak.int8_gops : rates.peak.fp32_gflops);
+    const double peak = rates.peak.matmul(model.backend(), w.dtype);
     flops += work;
     seconds += work / (peak > 0 ? peak : rates.matmul_flops);  // the reference backend has no measured instruction
     rates.weight_bytes += static_cast<double>(dtype_bytes(w.dtype, static_cast<size_t>(w.N * w.K)));
@@ -168,7 +167,8 @@ RateProbe::RateProbe(const EngineOptions& options)
           nullptr, nullptr, DType::kF32}) {
   const Backend* backend = value_or_fail(find_backend(options.backend));
   parts_->file = value_or_fail(open_model(options.model));
-  parts_->model = PreparedModel::prepare(parts_->file, *backend, parts_->pool, nullptr);
+  parts_->model = PreparedModel::prepare(parts_->file, *backend, parts_->pool, nullptr, "",
+                                         activations_of(options.activations).value_or(Activations::kAuto));
   const bool bf16 = options.kv_type == "auto" && backend->bf16_attention_pays(parts_->file->config.E);
   parts_->kv_type = kv_type_of(options.kv_type).value_or(bf16 ? DType::kBF16 : DType::kF32);
 }

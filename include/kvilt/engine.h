@@ -36,12 +36,15 @@ struct EngineOptions {
   std::string kv_type = "auto";  // keys and values as kept: f32, f16, bf16, int8; auto: below
   // bf16 where attention over it is measured to be faster on this machine (twice the products an instruction on AMD since
   // Zen 4; heads of a multiple of 32), else f32. ModelInfo::kv_type says which.
-  int page_slots = 32;               // P
-  int chunk_tokens = 512;            // rows of prefill that one step computes at most
-  int max_sequences = 64;            // requests computed at once; more wait
-  int max_queue = 1024;              // requests that wait; more get kExhausted
-  int context = 0;                   // longest prompt + answer; 0: the model's own
-  int min_segment = 32;              // shortest unmarked run that is reused
+  std::string activations =
+      "auto";              // rounding of rows beside weights: auto, bf16 or f32 (kernels/backend.h); the latter two
+                           // widen quantised weights in memory: nearer to exact arithmetic, and slower
+  int page_slots = 32;     // P
+  int chunk_tokens = 512;  // rows of prefill that one step computes at most
+  int max_sequences = 64;  // requests computed at once; more wait
+  int max_queue = 1024;    // requests that wait; more get kExhausted
+  int context = 0;         // longest prompt + answer; 0: the model's own
+  int min_segment = 32;    // shortest unmarked run that is reused
   std::string policy = "auto";       // default policy of requests that name none
   std::string quality = "balanced";  // of requests under `auto` that name none: draft, balanced, exact
   std::string reuse_from = "first";  // a piece's KV: as it was first computed, or "last": as its last context left it

@@ -386,6 +386,9 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   if (options.placement != "zero-copy" && options.placement != "copy") {
     return error(Code::kInvalidArgument, "placement is '{}', not zero-copy or copy", options.placement);
   }
+  if (!activations_of(options.activations)) {
+    return error(Code::kInvalidArgument, "activations is '{}', not auto, bf16 or f32", options.activations);
+  }
   if (options.kv_type != "auto" && !kv_type_of(options.kv_type)) {
     return error(Code::kInvalidArgument, "kv_type is '{}', not auto, f32, f16, bf16 or int8", options.kv_type);
   }
@@ -401,7 +404,8 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   const auto prepare = [&](const ModelFile& file) {
     if (file.config.E > kMaxHeadSize) return;
     const std::shared_ptr<const ModelFile> seen(std::shared_ptr<const ModelFile>(), &file);  // parts.file owns it later
-    parts.model = PreparedModel::prepare(seen, *backend, *parts.pool, progress, options.pack_cache);
+    parts.model = PreparedModel::prepare(seen, *backend, *parts.pool, progress, options.pack_cache,
+                                         *activations_of(options.activations));
   };
   KVILT_ASSIGN(auto file, open_model(options.model, prepare));
   parts.file = std::move(file);

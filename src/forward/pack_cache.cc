@@ -65,12 +65,13 @@ PackCache::PackCache(std::string folder, const ModelFile& model, const Backend& 
 }
 
 std::optional<PackSource> PackCache::source_of(const WeightView& w) const {
+  if (w.activations != Activations::kAuto) return {};  // perhaps widened: several times the file
   for (size_t i = 0; i < model_.sources.size(); ++i) {
     const std::span<const std::byte> bytes = model_.sources[i].bytes;
     if (w.data < bytes.data() || w.data >= bytes.data() + bytes.size()) continue;
     return PackSource{static_cast<uint32_t>(i), w.dtype, static_cast<uint64_t>(w.data - bytes.data()), w.rows, w.cols};
   }
-  return {};  // made in memory: packed at every start
+  return {};  // made in memory: packed at every start, as above
 }
 
 std::unique_ptr<PackedWeight> PackCache::get(const WeightView& w) {

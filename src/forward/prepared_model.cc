@@ -23,15 +23,15 @@ std::vector<float> norm_weights(const Tensor& tensor, const ModelConfig& config)
   return out;
 }
 
-PreparedLinear prepare_linear(const LinearWeights& from, PackCache& weights) {
-  return {weights.get({from.w.data, from.w.dtype, from.w.rows, from.w.cols}), as_floats(from.bias)};
+PreparedLinear prepare_linear(const LinearWeights& from, PackCache& weights, Activations activations) {
+  return {weights.get({from.w.data, from.w.dtype, from.w.rows, from.w.cols, activations}), as_floats(from.bias)};
 }
 
 }  // namespace
 
 std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
                                                       ThreadPool& pool, const std::function<void(double)>& progress,
-                                                      const std::string& pack_cache) {
+                                                      const std::string& pack_cache, Activations activations) {
   auto model = std::make_unique<PreparedModel>();
   const ModelWeights& weights = file->weights;
   model->backend_ = &backend;
@@ -53,7 +53,7 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
         {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
         {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};
     const auto prepare_one = [&](PreparedLinear& to, const LinearWeights& source) {
-      to = prepare_linear(source, packed);
+      to = prepare_linear(source, packed, activations);
       count(to);
     };
     for (const auto& [to, source] : linears) {
@@ -70,7 +70,7 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
     if (progress) progress(static_cast<double>(model->layers_.size()) / static_cast<double>(weights.layers.size() + 1));
   }
   model->final_norm_ = norm_weights(weights.final_norm, file->config);
-  model->lm_head_ = prepare_linear(weights.lm_head, packed);
+  model->lm_head_ = prepare_linear(weights.lm_head, packed, activations);
   count(model->lm_head_);
   packed.keep();
   if (!file->config.tied_embeddings) model->parameters_ += weights.embedding.rows * weights.embedding.cols;

@@ -38,10 +38,12 @@ struct PreparedLayer {
 
 class PreparedModel {
  public:
-  // pack_cache: a folder that keeps packed weights for later starts, or nothing. See pack_cache.h.
+  // pack_cache: a folder that keeps packed weights for later starts, or nothing (pack_cache.h); weights that activations widen
+  // are not kept there.
   static std::unique_ptr<PreparedModel> prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
                                                 ThreadPool& pool, const std::function<void(double)>& progress,
-                                                const std::string& pack_cache = "");
+                                                const std::string& pack_cache = "",
+                                                Activations activations = Activations::kAuto);
 
   const ModelConfig& config() const { return file_->config; }
   const Backend& backend() const { return *backend_; }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -28,8 +29,8 @@ class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
   int64_t N = 0, K = 0;
-  DType dtype = DType::kF32;
-  size_t bytes = 0;  // read once by a matmul with few rows: the bandwidth bound of decode
+  DType dtype = DType::kF32;  // as packed: not the source's if activations made it wider
+  size_t bytes = 0;           // read once by a matmul with few rows: the bandwidth bound of decode
   // All that adopt() needs to make it again; empty: it cannot be made from bytes (it points into the source, say).
   std::span<const std::byte> image;
 };
@@ -41,11 +42,22 @@ struct PackLayout {
   uint32_t version = 0;
 };
 
+// What rows of activations are rounded to where they meet a weight.
+//   kAuto   int8 in groups of 32 beside quantised weights; beside BF16 ones bf16, if this machine multiplies its pairs faster
+//           (measured), else fp32; fp32 beside F16 and F32.
+//   kBF16   bf16 beside BF16 and quantised weights; the latter are widened to BF16 when they are packed. Where the machine does
+//           not multiply bf16 faster: fp32 rows, the same weights.
+//   kF32    not at all; quantised weights are widened to F32 when they are packed.
+// Backends without packed weights (reference) round nothing, whatever is asked.
+enum class Activations { kAuto, kBF16, kF32 };
+std::optional<Activations> activations_of(std::string_view name);  // auto, bf16, f32, as flags spell them
+
 // What pack() takes: a tensor as stored in the file (see model/weights.h Tensor).
 struct WeightView {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int64_t rows = 0, cols = 0;
+  Activations activations = Activations::kAuto;
 };
 
 // y = x . W^T (+ bias) or, with accumulate, y += x . W^T (+ bias). y has N columns and x's rows.
@@ -152,6 +164,9 @@ class Backend {
 
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
+
+  // Rows beside BF16 weights are rounded to bf16 and multiplied in pairs unless Activations::kF32 is asked for: see there.
+  virtual bool bf16_matmul_pays() const { return false; }
 
   // Attention over bf16 rows of E elements runs faster than over fp32 rows for more than the bytes saved: this machine
   // multiplies bf16 pairs faster (measured, not read from flags). What `--kv-type auto` asks.

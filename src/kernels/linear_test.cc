@@ -43,6 +43,11 @@ std::vector<float> rounded_activations(const std::vector<float>& x) {
   return out;
 }
 
+std::vector<float> bf16_activations(std::vector<float> x) {
+  for (float& value : x) value = bf16_to_f32(f32_to_bf16(value));
+  return x;
+}
+
 double norm(const std::vector<float>& v) {
   double sum = 0;
   for (const float value : v) sum += static_cast<double>(value) * value;
@@ -81,9 +86,10 @@ struct Case {
 // One weight of a case in one backend, and its matmul over rows [begin, end) of x.
 class Linear {
  public:
-  Linear(const Backend& backend, const Case& shape, ThreadPool& pool) : backend_(backend), shape_(shape), pool_(pool) {
+  Linear(const Backend& backend, const Case& shape, ThreadPool& pool, Activations activations = Activations::kAuto)
+      : backend_(backend), shape_(shape), pool_(pool) {
     bytes_ = random_weight(shape.type, shape.N, shape.K, 7);
-    packed_ = backend.pack({bytes_.data(), shape.type, shape.N, shape.K}, pool);
+    packed_ = backend.pack({bytes_.data(), shape.type, shape.N, shape.K, activations}, pool);
   }
   const PackedWeight& packed() const { return *packed_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
@@ -131,7 +137,8 @@ TEST_P(BackendTest, MatmulEqualsReferenceOnTheSameActivations) {
     for (const int64_t T : {1, 2, 5, 13, 31}) {
       const auto x = random_floats(static_cast<size_t>(T * shape.K), 11);
       const bool int8 = is_quantised(shape.type) && !is_reference();
-      const auto expected = reference.run(int8 ? rounded_activations(x) : x);
+      const bool bf16 = shape.type == DType::kBF16 && backend().bf16_matmul_pays();
+      const auto expected = reference.run(int8 ? rounded_activations(x) : bf16 ? bf16_activations(x) : x);
       // fp32 sums over K; cancelling terms in small shapes leave a few ulps of the largest.
       EXPECT_LT(distance(ours.run(x), expected), 3e-6)
           << dtype_info(shape.type).name << " T " << T << " N " << shape.N << " K " << shape.K;
@@ -145,7 +152,32 @@ TEST_P(BackendTest, RoundingOfActivationsCostsLittle) {
     const auto x = random_floats(static_cast<size_t>(8 * shape.K), 3);
     const double error =
         distance(Linear(backend(), shape, pool_).run(x), Linear(reference::backend(), shape, pool_).run(x));
-    EXPECT_LT(error, is_quantised(type) ? 1e-2 : 2e-6) << dtype_info(type).name;
+    const bool bf16 = type == DType::kBF16 && backend().bf16_matmul_pays();
+    EXPECT_LT(error, is_quantised(type) ? 1e-2 : bf16 ? 3e-3 : 2e-6) << dtype_info(type).name;
+  }
+}
+
+TEST_P(BackendTest, ActivationsAreRoundedAsAsked) {
+  for (const DType type : kTypes) {
+    const Case shape = {type, 37, 1024};
+    const auto x = random_floats(static_cast<size_t>(9 * shape.K), 3);
+    const auto exact = Linear(reference::backend(), shape, pool_).run(x);
+    const Linear f32(backend(), shape, pool_, Activations::kF32), bf16(backend(), shape, pool_, Activations::kBF16);
+    EXPECT_LT(distance(f32.run(x), exact), 2e-6) << dtype_info(type).name;
+    const bool rounds = !is_reference() && (is_quantised(type) || f32.packed().dtype == DType::kBF16);
+    const double error = distance(bf16.run(x), exact);  // of the weights, and of the rows where that is faster
+    EXPECT_LT(error, rounds ? 4e-3 : 2e-6) << dtype_info(type).name;
+    if (is_quantised(type) && !is_reference()) {
+      EXPECT_GT(error, type == DType::kQ4_0 ? 1e-5 : 1e-4) << dtype_info(type).name;  // power: something was rounded
+      EXPECT_EQ(f32.packed().dtype, DType::kF32);
+      EXPECT_EQ(bf16.packed().dtype, DType::kBF16);
+    }
+    const std::vector<float> last(x.end() - shape.K, x.end());  // a row by itself
+    for (const Linear* linear : {&f32, &bf16}) {
+      const auto whole = linear->run(x), alone = linear->run(last);
+      EXPECT_EQ(std::memcmp(alone.data(), whole.data() + 8 * 37, alone.size() * sizeof(float)), 0)
+          << dtype_info(type).name;
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 // kernels/matmul_bench.cc: matmul by dtype, shape and rows, next to the machine's measured peaks.
 // Usage:  matmul_bench [--benchmark_filter=avx512/Q4_0/4864x896/M512] ; KVILT_THREADS=2 (default: all cores).
-// Output: GOPs (2 M N K a second), of_peak (share of the int8 or fp32 peak), GBs (weight bytes a second), of_read.
+// Output: GOPs (2 M N K a second), of_peak (share of the peak of its instruction), GBs (weight bytes a second), of_read.
 //         Weights are copied until they leave the caches, as in a model. Rates are those of the best call. With one
 //         thread CPU time is taken, so that a busy machine does not count; with more, wall time.
 #include <benchmark/benchmark.h>
@@ -71,9 +71,8 @@ void matmul(benchmark::State& state, const Backend* backend, DType type, Shape s
   }
   const double gops = 2e-9 * static_cast<double>(rows * shape.N * shape.K) / best;
   const double gbs = 1e-9 * static_cast<double>(weights[0]->bytes) / best;
-  const bool int8 = dtype_info(type).block > 1;
   state.counters["GOPs"] = gops;
-  state.counters["of_peak"] = gops / (int8 ? peak.int8_gops : peak.fp32_gflops);
+  state.counters["of_peak"] = 1e9 * gops / peak.matmul(*backend, type);
   state.counters["GBs"] = gbs;
   state.counters["of_read"] = gbs / peak.read_gbs;
 }

@@ -7,9 +7,15 @@
 namespace kvilt {
 
 struct MachinePeak {
+  // Of the instruction that multiplies this weight under Activations::kAuto, in operations a second.
+  double matmul(const Backend& backend, DType weight) const {
+    if (dtype_info(weight).block > 1 && int8_gops > 0) return 1e9 * int8_gops;
+    return 1e9 * (weight == DType::kBF16 && backend.bf16_matmul_pays() ? bf16_gflops : fp32_gflops);
+  }
+
   double int8_gops = 0;    // integer dots, all threads of the pool together; 0: the backend has none
   double fp32_gflops = 0;  // fused multiply-adds
-  double bf16_gflops = 0;  // bf16 pairs into fp32 sums; 0: attention does not use them here
+  double bf16_gflops = 0;  // bf16 pairs into fp32 sums; 0: not used here
   double read_gbs = 0;     // memory read, of a region larger than the caches
 };
 

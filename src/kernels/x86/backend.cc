@@ -20,6 +20,19 @@
 namespace kvilt::x86 {
 namespace {
 
+// How a row is written for a kernel: kernels.h, packed activations.
+enum class RowFormat { kQuantised, kFloats, kPairs };
+constexpr int kRowFormats = 3;
+
+RowFormat format_for(const BlockedWeight& w) {
+  if (w.pairs) return RowFormat::kPairs;
+  return is_float(w.dtype) ? RowFormat::kFloats : RowFormat::kQuantised;
+}
+int64_t row_bytes_of(RowFormat format, int64_t K) {
+  if (format == RowFormat::kQuantised) return K / kGroup * kRecordBytes;
+  return format == RowFormat::kFloats ? K * 4 : (K + 1) / 2 * 4;
+}
+
 struct AttentionOps {
   decltype(&avx2::attend) attend;
   decltype(&avx2::column_sums) column_sums;
@@ -44,7 +57,7 @@ std::byte* grown(Buffer& buffer, int64_t bytes) {
 // to the others'.
 struct JobParts {
   MatmulPart whole;
-  DType dtype;
+  void (*kernel)(const MatmulPart&);
   int64_t columns, count;  // of a slice; slices
 
   const std::byte* weights(int64_t slice) const { return whole.w + slice * (columns / kBlockRows) * whole.block_bytes; }
@@ -69,23 +82,23 @@ struct Parts {
     const JobParts* job = job_of(&slice);
     return job->weights(slice);
   }
-  MatmulPart part(int64_t index, DType* dtype) const {
+  void run(int64_t index) const {
     int64_t slice = index % slices;
     const int64_t cut = index / slices;
     const JobParts* job = job_of(&slice);
     MatmulPart part = job->whole;
-    *dtype = job->dtype;
     part.block_begin = part.blocks * cut / cuts;
     part.block_end = part.blocks * (cut + 1) / cuts;
     part.n_begin = slice * job->columns;
     part.n_end = std::min(part.N, part.n_begin + job->columns);
-    return part;
+    part.next = weights(index + 1);
+    job->kernel(part);
   }
 };
 
 // One thread's working memory; it only grows.
 struct Scratch {
-  Buffer quantised, interleaved;
+  Buffer rows[kRowFormats];
   std::vector<JobParts> jobs;
   const std::byte* previous = nullptr;  // weights of the call before
   std::unordered_map<const std::byte*, std::vector<const std::byte*>>
@@ -106,18 +119,20 @@ struct RowBlocks {
 
 class X86Backend final : public Backend {
  public:
-  X86Backend(std::string_view name, const Kernels& kernels, const AttentionOps& attention)
-      : name_(name), kernels_(kernels), attention_(attention) {}
+  // pairs: null where the machine does not multiply bf16 pairs, or not faster.
+  X86Backend(std::string_view name, const Kernels& kernels, const AttentionOps& attention,
+             const PairKernels* pairs = nullptr)
+      : name_(name), kernels_(kernels), attention_(attention), pairs_(pairs) {}
 
   std::string_view name() const override { return name_; }
 
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
-    return x86::pack(w, memory_, pool);
+    return x86::pack(w, pairs_ != nullptr, memory_, pool);
   }
   PackLayout layout() const override { return {"x86", kLayoutVersion}; }  // one for both instruction sets
   std::unique_ptr<PackedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
                                       std::shared_ptr<const void> owner) const override {
-    return x86::adopt(w, image, std::move(owner));
+    return x86::adopt(w, pairs_ != nullptr, image, std::move(owner));
   }
 
   void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const override;
@@ -140,6 +155,7 @@ class X86Backend final : public Backend {
   void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const override {
     attention_.column_sums(shape, tasks, pool);
   }
+  bool bf16_matmul_pays() const override { return pairs_ != nullptr; }
   bool bf16_attention_pays(int E) const override { return attention_.bf16_pays(E); }
   void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const override {
     CHECK(w.rows == y.rows && w.cols == x.rows && x.cols == y.cols);
@@ -153,13 +169,14 @@ class X86Backend final : public Backend {
  private:
   void gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<float> gate, Mat<const float> up,
                  ThreadPool& pool) const;
-  void pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const;
-  void run_part(const Parts& parts, int64_t index) const;
+  void pack_rows(Mat<const float> x, const RowBlocks& blocks, RowFormat format, ThreadPool& pool) const;
+  JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) const;
 
   mutable WeightMemory memory_;
   const std::string_view name_;
   const Kernels& kernels_;
   const AttentionOps attention_;
+  const PairKernels* const pairs_;
 };
 
 // Calls body(first row, end row) over slices of rows worth about `row_cost` floats each; few rows stay on this thread. Of many, a
@@ -172,14 +189,17 @@ void for_row_slices(int64_t rows, int64_t row_cost, ThreadPool& pool, Body body)
                       [&](int64_t i, int) { body(i * slice, std::min(rows, (i + 1) * slice)); });
 }
 
-void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, bool quantised, ThreadPool& pool) const {
-  const int64_t row_bytes = quantised ? x.cols / kGroup * kRecordBytes : x.cols * 4;
-  std::byte* out = grown(quantised ? scratch().quantised : scratch().interleaved, row_bytes * x.rows);
+void X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, RowFormat format, ThreadPool& pool) const {
+  const int64_t row_bytes = row_bytes_of(format, x.cols);
+  std::byte* out = grown(scratch().rows[static_cast<int>(format)], row_bytes * x.rows);
+  const auto pack = format == RowFormat::kQuantised ? kernels_.quantize
+                    : format == RowFormat::kFloats  ? kernels_.interleave
+                                                    : pairs_->pack_rows;
   for_row_slices(blocks.count, x.cols * (x.rows / blocks.count), pool, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const int64_t row = blocks.begin(b);
       const RowsIn in = {x.data + row * x.stride, x.stride, blocks.begin(b + 1) - row, x.cols};
-      (quantised ? kernels_.quantize : kernels_.interleave)(in, out + row * row_bytes);
+      pack(in, out + row * row_bytes);
     }
   });
 }
@@ -195,7 +215,7 @@ int64_t cuts_of(int64_t rows, int64_t row_bytes, int64_t blocks, int threads) {
 }
 
 // Columns are slices of weight bytes, small enough to share the work evenly and large enough to be worth handing out.
-JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) {
+JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) const {
   const auto& w = static_cast<const BlockedWeight&>(*job.w);
   // Bytes that a part reads or work that equals them: many rows make each byte of weight worth more time.
   const int64_t most = (256 << 10) / (1 + rows / 8);
@@ -206,7 +226,7 @@ JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int thre
   JobParts parts;
   parts.columns = std::max<int64_t>(step, bytes / w.block_bytes / step * step) * kBlockRows;
   parts.count = (w.N + parts.columns - 1) / parts.columns;
-  parts.dtype = w.dtype;
+  parts.kernel = w.pairs ? pairs_->matmul : kernels_.matmul[static_cast<int>(w.dtype)];
   whole.w = w.blocks;
   whole.block_bytes = w.block_bytes;
   whole.segment = w.segment;
@@ -218,13 +238,6 @@ JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int thre
   whole.accumulate = job.accumulate;
   parts.whole = whole;
   return parts;
-}
-
-void X86Backend::run_part(const Parts& parts, int64_t index) const {
-  DType dtype;
-  MatmulPart part = parts.part(index, &dtype);
-  part.next = parts.weights(index + 1);
-  kernels_.matmul[static_cast<int>(dtype)](part);
 }
 
 // Steps call the same layers in the same order, so what came after these weights last time is what the workers, who wait
@@ -249,22 +262,25 @@ void Scratch::read_ahead(const Parts& parts, ThreadPool& pool) {
 void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
   if (x.rows == 0 || jobs.empty()) return;
   const RowBlocks blocks = {x.rows, (x.rows + kernels_.max_rows - 1) / kernels_.max_rows};
-  bool any_quantised = false, any_float = false;
+  bool wanted[kRowFormats] = {};
   for (const MatmulJob& job : jobs) {
     CHECK(job.w->K == x.cols && job.w->N == job.y.cols && x.rows == job.y.rows);
-    (is_float(job.w->dtype) ? any_float : any_quantised) = true;
+    wanted[static_cast<int>(format_for(static_cast<const BlockedWeight&>(*job.w)))] = true;
   }
-  if (any_quantised) pack_rows(x, blocks, true, pool);
-  if (any_float) pack_rows(x, blocks, false, pool);
+  int64_t row_bytes = 0;
+  for (int i = 0; i < kRowFormats; ++i) {
+    if (!wanted[i]) continue;
+    pack_rows(x, blocks, static_cast<RowFormat>(i), pool);
+    row_bytes = std::max(row_bytes, row_bytes_of(static_cast<RowFormat>(i), x.cols));
+  }
 
   Scratch& s = scratch();
   s.jobs.clear();
-  const int64_t row_bytes = any_float ? x.cols * 4 : x.cols / kGroup * kRecordBytes;
   const int64_t cuts = cuts_of(x.rows, row_bytes, blocks.count, pool.size());
   int64_t slices = 0;
   for (const MatmulJob& job : jobs) {
     MatmulPart whole = {};
-    whole.x = (is_float(job.w->dtype) ? s.interleaved : s.quantised).as<std::byte>();
+    whole.x = s.rows[static_cast<int>(format_for(static_cast<const BlockedWeight&>(*job.w)))].as<std::byte>();
     whole.rows = x.rows;
     whole.blocks = blocks.count;
     s.jobs.push_back(parts_of(job, whole, x.rows / cuts, pool.size()));
@@ -272,7 +288,7 @@ void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, Thr
   }
   const Parts parts = {s.jobs, cuts, slices};
   if (cuts == 1) s.read_ahead(parts, pool);
-  pool.parallel_split(parts.count(), [&](int64_t i, int) { run_part(parts, i); });
+  pool.parallel_split(parts.count(), [&](int64_t i, int) { parts.run(i); });
 }
 
 void X86Backend::rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const {
@@ -325,7 +341,8 @@ const Backend& vnni256_backend() {
 const Backend& avx512_backend() {
   static const X86Backend instance(
       "avx512", avx512::kKernels,
-      {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix, bf16_serves});
+      {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix, bf16_serves},
+      bf16_dots_pay() ? &avx512bf16::kPairs : nullptr);
   return instance;
 }
 

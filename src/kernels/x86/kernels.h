@@ -18,7 +18,7 @@
 // Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
 // most); a row block holds per group of 32 k: int32 quads[8][m] (4 int8 each), float scale[m], float scaled_sum[m]
 // (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
-// per k float x[m].
+// per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each.
 //
 // One output is, in every kernel and for every shape: acc = 0; for groups in order: t = float(int dot) * weight scale
 // [fma second half]; acc = fma(t, x scale, acc); [acc = fma(weight min, scaled_sum, acc)]; then + bias, then + y.
@@ -129,6 +129,12 @@ struct Kernels {
   void (*gelu_mul)(float* gate, const float* up, int64_t count);
 };
 
+// BF16 weights and rows of bf16 pairs, instead of Kernels::interleave and matmul[kBF16].
+struct PairKernels {
+  void (*pack_rows)(const RowsIn& in, std::byte* out);  // one row block
+  void (*matmul)(const MatmulPart& part);
+};
+
 }  // namespace kvilt::x86
 
 namespace kvilt::avx2 {
@@ -142,4 +148,7 @@ extern const x86::Kernels kKernels;
 }
 namespace kvilt::avx512 {
 extern const x86::Kernels kKernels;
+}
+namespace kvilt::avx512bf16 {
+extern const x86::PairKernels kPairs;
 }

@@ -244,12 +244,6 @@ KVILT_INLINE void finish_rows(const TileAt& at, const VF* sum) {
   }
 }
 
-// Asks for the lines that finish_rows will write, a tile ahead of it: outputs of many rows are far apart and in nobody's
-// cache, and a store buffer full of such misses stood for a sixth of a prefill's linear layers (512 rows, N = 4864).
-KVILT_INLINE void claim_rows(const TileAt& at, int m) {
-  for (int r = 0; r < m; ++r) __builtin_prefetch(at.part->y + (at.row + r) * at.part->y_stride + at.n, 1);
-}
-
 // One vector of columns, m rows, the segment that begins at group g: sum holds what came before it.
 template <DType type, int m>
 void run_segment(const TileAt& at, int64_t g, VF* sum) {
@@ -266,7 +260,7 @@ void run_segment(const TileAt& at, int64_t g, VF* sum) {
     KVILT_UNROLL
     for (int r = 0; r < m; ++r) sum[r] = zero_f();
   }
-  if (left <= part.segment) claim_rows(at, m);
+  if (left <= part.segment) claim(part.y + at.row * part.y_stride + at.n, part.y_stride, m);
   tile<type, m>(W::at_row(part, at.n, g), at.x + g * kRecordBytes * m, left < part.segment ? left : part.segment, ahead,
                 sum);
   if (left <= part.segment) finish_rows<m>(at, sum);

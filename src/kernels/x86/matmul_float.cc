@@ -59,6 +59,7 @@ void run_tile(const TileAt& at) {
   for (int v = 0; v < nv; ++v) {
     const int64_t n = at.n + v * kLanes;
     w[v] = {part.w + n / 16 * part.block_bytes, static_cast<int>(n % 16)};
+    claim(part.y + at.row * part.y_stride + n, part.y_stride, m);
     KVILT_UNROLL
     for (int r = 0; r < m; ++r) sum[r][v] = zero_f();
   }

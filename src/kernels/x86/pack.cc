@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "tensor/dequantize.h"
 
 namespace kvilt::x86 {
 namespace {
@@ -159,6 +160,17 @@ void float_row(const std::byte* row, DType dtype, int64_t K, std::byte* block, i
   }
 }
 
+// A row of quantised weights as floats, or rounded to BF16.
+void wide_row(const std::vector<float>& row, DType dtype, std::byte* block, int64_t lane) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(row.data());
+  const auto K = static_cast<int64_t>(row.size());
+  if (dtype == DType::kF32) return float_row(bytes, dtype, K, block, lane);
+  for (int64_t k = 0; k < K; ++k) {
+    const uint16_t half = f32_to_bf16(row[static_cast<size_t>(k)]);
+    put(block + (k / 2 * 16 + lane) * 4 + k % 2 * 2, &half, 2);
+  }
+}
+
 void pack_row(const WeightView& w, const std::byte* row, const Lane& lane) {
   const auto* b = reinterpret_cast<const uint8_t*>(row);
   const int64_t groups = w.cols / 32, supers = w.cols / 256;
@@ -203,16 +215,22 @@ WeightMemory::Piece WeightMemory::take(size_t bytes) {
 
 namespace {
 
+DType packed_dtype(const WeightView& w) {
+  if (is_float(w.dtype) || w.activations == Activations::kAuto) return w.dtype;
+  return w.activations == Activations::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
 // Everything but the bytes.
-std::unique_ptr<BlockedWeight> blocked(const WeightView& w) {
+std::unique_ptr<BlockedWeight> blocked(const WeightView& w, bool pairs) {
   auto packed = std::make_unique<BlockedWeight>();
   packed->N = w.rows;
   packed->K = w.cols;
-  packed->dtype = w.dtype;
-  if (is_float(w.dtype)) {
-    packed->block_bytes = w.dtype == DType::kF32 ? w.cols * 64 : (w.cols + 1) / 2 * 64;
+  packed->dtype = packed_dtype(w);
+  packed->pairs = pairs && packed->dtype == DType::kBF16 && w.activations != Activations::kF32;
+  if (is_float(packed->dtype)) {
+    packed->block_bytes = packed->dtype == DType::kF32 ? w.cols * 64 : (w.cols + 1) / 2 * 64;
   } else {
-    const Chunk chunk = chunk_of(w.dtype);
+    const Chunk chunk = chunk_of(packed->dtype);
     const int64_t chunks = (w.cols / kGroup + chunk.groups - 1) / chunk.groups;
     packed->block_bytes = chunks * chunk.bytes;
     const int64_t segments =
@@ -231,36 +249,42 @@ void place(BlockedWeight& weight, const std::byte* blocks, std::shared_ptr<const
 
 }  // namespace
 
-std::unique_ptr<BlockedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
+std::unique_ptr<BlockedWeight> adopt(const WeightView& w, bool pairs, std::span<const std::byte> image,
                                      std::shared_ptr<const void> owner) {
-  auto packed = blocked(w);
+  auto packed = blocked(w, pairs);
   if (image.size() != packed->bytes) return nullptr;
   CHECK(reinterpret_cast<uintptr_t>(image.data()) % 64 == 0);
   place(*packed, image.data(), std::move(owner));
   return packed;
 }
 
-std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, ThreadPool& pool) {
+std::unique_ptr<BlockedWeight> pack(const WeightView& w, bool pairs, WeightMemory& memory, ThreadPool& pool) {
   CHECK(w.dtype != DType::kI8 && w.cols % dtype_info(w.dtype).block == 0 && w.cols > 0 && w.rows > 0);
-  const Format format = format_of(w.dtype);
-  const Chunk chunk = chunk_of(w.dtype);
-  auto packed = blocked(w);
+  auto packed = blocked(w, pairs);
+  const Format format = format_of(packed->dtype);
+  const Chunk chunk = chunk_of(packed->dtype);
   const int64_t count = (w.rows + kBlockRows - 1) / kBlockRows;
   auto [slab, blocks] = memory.take(packed->bytes);
   place(*packed, blocks, slab);
   const size_t row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
   const int64_t groups = w.cols / kGroup;
-  const bool segmented = !is_float(w.dtype) && packed->segment < groups;
+  const bool segmented = !is_float(packed->dtype) && packed->segment < groups;
   pool.parallel_for((count + kTogether - 1) / kTogether, [&, to = blocks](int64_t task, int) {
     const int64_t begin = task * kTogether, together = std::min(kTogether, count - begin);
     std::byte* first = to + begin * packed->block_bytes;
     std::memset(first, 0, static_cast<size_t>(together * packed->block_bytes));  // lanes beyond N, padding
+    std::vector<float> wide(packed->dtype == w.dtype ? 0 : static_cast<size_t>(w.cols));
     for (int64_t i = 0; i < together; ++i) {
       BlockPlace place = {first + i * packed->block_bytes, 0, 1, INT64_MAX, INT64_MAX};
       if (segmented) place = {first, i, together, packed->block_bytes / chunk.bytes, packed->segment / chunk.groups};
       for (int64_t lane = 0; lane < kBlockRows && (begin + i) * kBlockRows + lane < w.rows; ++lane) {
         const std::byte* row = w.data + static_cast<size_t>((begin + i) * kBlockRows + lane) * row_bytes;
-        pack_row(w, row, {place, format, chunk, lane});
+        if (wide.empty()) {
+          pack_row(w, row, {place, format, chunk, lane});
+        } else {
+          dequantize(w.dtype, row, wide.size(), wide.data());
+          wide_row(wide, packed->dtype, place.first, lane);
+        }
       }
     }
   });

@@ -14,6 +14,7 @@ namespace kvilt::x86 {
 struct BlockedWeight : PackedWeight {
   int64_t block_bytes = 0;
   int64_t segment = 0;  // groups; see kernels.h
+  bool pairs = false;   // BF16 that meets rows of bf16 pairs
   const std::byte* blocks = nullptr;
   std::shared_ptr<const void> owner;  // of blocks, with those of other weights
 };
@@ -39,10 +40,10 @@ class WeightMemory {
   size_t used_ = 0;
 };
 
-// REQUIRES: K is a multiple of the dtype's block.
-std::unique_ptr<BlockedWeight> pack(const WeightView& w, WeightMemory& memory, ThreadPool& pool);
+// REQUIRES: K is a multiple of the dtype's block. pairs: bf16 pairs are multiplied on this machine.
+std::unique_ptr<BlockedWeight> pack(const WeightView& w, bool pairs, WeightMemory& memory, ThreadPool& pool);
 // See Backend::adopt.
-std::unique_ptr<BlockedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
+std::unique_ptr<BlockedWeight> adopt(const WeightView& w, bool pairs, std::span<const std::byte> image,
                                      std::shared_ptr<const void> owner);
 
 }  // namespace kvilt::x86
