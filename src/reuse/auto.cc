@@ -2,13 +2,13 @@
 //   draft     anchors alone: mend with .08 of every piece, evenly strided, and no look; what changed there is carried over.
 //   balanced  mend whose choice takes two looks. The question's attention finds what it reads itself; where that text leans on
 //             another piece ("as the town above"), only its own tokens know. So the `hop` share that the question looks at most
-//             is computed first, and these tokens look in their turn: both looks together choose the r that mend computes.
+//             is computed for its own look and forgotten: both looks together choose the r that mend computes.
 //   exact     the exact prefix and nothing else: `prefix`.
 // Source: METHODS 2.6, FINDINGS ('auto = r .30 at once'); the second look is this project's own: docs/papers.md has the figures
 //         and what else was tried.
 // Rules:  pieces are used where that is worth it. Fewer than kShort positions to compute, or an estimate of the plan's FLOPs
 //         above kWorthIt of computing them all: then the prompt is computed, and published, exactly.
-// Cost:   in rows, of T tokens of which A are new: draft A + r (T - A); balanced 2 A + the question + (hop + r) (T - A).
+// Cost:   in rows, of T tokens of which A are new: draft A + r (T - A); balanced 2 A + (hop + r) (T - A).
 // Not here: how tokens are scored and the change is carried (mend.cc), the dial's flag (apps/command.cc).
 #include <algorithm>
 #include <utility>
@@ -27,8 +27,8 @@ struct Dial {
   double r, hop;
   double anchors;  // share of r that is strided evenly
 };
-constexpr Dial kDraft{0.08, 0, 1}, kBalanced{0.25, 0.05, 0};
-constexpr int64_t kFewestLookers = 12;  // in short prompts a share of the tokens is too few to see with
+constexpr Dial kDraft{0.08, 0, 1}, kBalanced{0.32, 0.02, 0.25};
+constexpr int64_t kFewestLookers = 16;  // 12 answer .933 of the chains of the probe model's 250 tokens, 16 and 24 .950
 
 // FLOPs of `rows` in all layers: the linear ones, and attention over what stands before each row (windows are not seen).
 double flops(const Runs& rows, const ModelConfig& c) {
@@ -57,7 +57,6 @@ class Auto : public ReusePolicy {
     double cost = flops(always, config);
     const bool looks = dial_.r > 0 && dial_.anchors < 1;
     if (looks) cost *= 2;
-    if (looks && dial_.hop > 0) cost += flops({layout.suffix(kTail)}, config);
     cost += (dial_.hop + dial_.r) * flops(rest, config);
     return cost < kWorthIt * flops(all, config);
   }
@@ -65,12 +64,11 @@ class Auto : public ReusePolicy {
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     Plan plan = mend_->plan(layout, config);
     if (plan.stages.size() < 2 || dial_.hop == 0) return plan;
-    // Fresh runs before the question stand as the first stage wrote them.
-    Stage second = uniform_stage(unite(layout.reused(), Runs{layout.suffix(kTail)}), config.L);
-    const ProbeSpec question = plan.stages[0].probes[0];
-    second.probes = {question, question};
-    second.probes[1].rows = second.sets[0];
-    second.probes[1].key_end = -1;
+    Stage second = uniform_stage(layout.reused(), config.L);
+    second.probes = plan.stages[0].probes;
+    second.probes[0].rows = second.sets[0];
+    second.probes[0].key_end = -1;
+    second.discard = true;  // computed over stale neighbours: mend computes what it chooses of them again
     plan.stages.insert(plan.stages.begin() + 1, second);
     return plan;
   }
@@ -83,8 +81,8 @@ class Auto : public ReusePolicy {
       const int64_t n = std::max(kFewestLookers, budget_of(layout, dial_.hop));
       Runs lookers = top_positions(probes[0].score, candidates, n);
       if (lookers.empty()) lookers = {layout.tail()};  // all is computed: but a probe needs rows
-      plan.stages[1].sets[0] = unite(Runs{layout.suffix(kTail)}, lookers);
-      plan.stages[1].probes[1].rows = lookers;
+      plan.stages[1].sets[0] = lookers;
+      plan.stages[1].probes[0].rows = lookers;
     } else {
       const Probe both = together(probes, candidates);
       mend_->refine(layout, config, 0, {&both, 1}, plan);

@@ -48,7 +48,7 @@ class ReusePolicy {
   virtual Plan plan(const PromptLayout& layout, const ModelConfig& config) const = 0;
 
   // Called at every cut of stage `stage`, and at the end of a stage that has probes but no cut: may shrink what comes
-  // after.
+  // after. probes: those of the stages up to this one, in order.
   virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
                       Plan& plan) const {}
 };

@@ -207,30 +207,31 @@ TEST(Auto, WhatTheQuestionLooksAtLooksInItsTurn) {
   };
   const Probe first = probe({{66, 90}, {130, 140}}, 5);
   balanced->refine(long_one, config, 0, {&first, 1}, plan);
-  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{66, 90}, {124, 140}}));  // .2 of 120
-  ASSERT_EQ(plan.stages[1].probes.size(), 2u);
-  EXPECT_EQ(plan.stages[1].probes[0].rows, (Runs{{124, 140}}));
-  EXPECT_EQ(plan.stages[1].probes[1].rows, (Runs{{66, 90}}));
-  EXPECT_EQ(plan.stages[1].probes[1].key_end, -1);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{66, 90}}));  // .2 of 120
+  EXPECT_TRUE(plan.stages[1].discard);
+  ASSERT_EQ(plan.stages[1].probes.size(), 1u);
+  EXPECT_EQ(plan.stages[1].probes[0].rows, (Runs{{66, 90}}));
+  EXPECT_EQ(plan.stages[1].probes[0].key_end, -1);
   EXPECT_TRUE(validate(plan, config, {{0, 124}}).ok());
   // The question would go on to 100 .. 106; what it looked at leans on 20 .. 26. Sums of looks do not count, shares do.
   Probe question = probe({{66, 90}}, 5);
   for (size_t i = 100; i < 106; ++i) question.score[i] = 4;
   const Probe looks[] = {question, probe({{20, 26}}, 0.001)};
   balanced->refine(long_one, config, 1, looks, plan);
-  EXPECT_EQ(plan.stages[2].sets[0], (Runs{{20, 26}, {66, 90}, {124, 140}}));
+  const Runs anchors{{11, 12}, {26, 27}, {41, 42}, {56, 57}, {71, 72}, {86, 87}, {101, 102}, {116, 117}, {124, 140}};
+  EXPECT_EQ(plan.stages[2].sets[0], unite(anchors, Runs{{20, 26}, {66, 83}}));  // 22 by score
   EXPECT_TRUE(plan.stages[2].carry.has_value());
   const auto one = policy("auto", {{"r", "0.25"}, {"hop", "0"}});
   Plan two = checked_plan(*one, long_one, config);
   ASSERT_EQ(two.stages.size(), 2u);
   one->refine(long_one, config, 0, {&question, 1}, two);
-  EXPECT_EQ(two.stages[1].sets[0], (Runs{{66, 90}, {100, 106}, {124, 140}})) << "power: one look";
+  EXPECT_EQ(two.stages[1].sets[0], unite(anchors, Runs{{66, 90}})) << "power: one look";
   // Where all of the pieces is computed anyway, the second stage still has a row.
   const PromptLayout small{10, 0, {{0, 10}}};
   Plan none = checked_plan(*balanced, small, config);
   const Probe nothing{std::vector<double>(10, 0)};
   balanced->refine(small, config, 0, {&nothing, 1}, none);
-  EXPECT_EQ(none.stages[1].probes[1].rows, (Runs{{9, 10}}));
+  EXPECT_EQ(none.stages[1].probes[0].rows, (Runs{{9, 10}}));
   EXPECT_TRUE(validate(none, config, {{0, 10}}).ok());
 }
 

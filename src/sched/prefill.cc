@@ -18,11 +18,11 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
 
 void Prefill::enter_stage(size_t stage) {
   stage_ = stage;
-  probes_.assign(plan_.stages[stage].probes.size(), {});
-  for (size_t i = 0; i < probes_.size(); ++i) {
-    probes_[i].score.assign(static_cast<size_t>(plan_.prompt_len), 0);
-    const size_t views = plan_.stages[stage].probes[i].views.size();
-    probes_[i].outside.assign(views * static_cast<size_t>(config_.L * config_.H), 0);
+  first_probe_ = probes_.size();
+  for (const ProbeSpec& spec : plan_.stages[stage].probes) {
+    Probe& probe = probes_.emplace_back();
+    probe.score.assign(static_cast<size_t>(plan_.prompt_len), 0);
+    probe.outside.assign(spec.views.size() * static_cast<size_t>(config_.L * config_.H), 0);
   }
   enter_band(0);
 }
@@ -109,7 +109,7 @@ bool Prefill::advance(Run chunk) {
   CHECK(!done_ && chunk.begin >= next_pos_);
   next_pos_ = chunk.end;
   if (next_pos_ < entering().back().end) return false;
-  if (band_.cut || (band_.last && !probes_.empty() && stage().cuts.empty())) {
+  if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {
     policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
     DCHECK(validate(plan_, config_, unite(Runs{{0, layout_.prefix + 1}}, layout_.reused())).ok());
   }
@@ -125,7 +125,8 @@ bool Prefill::advance(Run chunk) {
 }
 
 std::vector<HeadKeep> Prefill::keeps() const {
-  const bool open = stage_ + 1 < plan_.stages.size() || !band_.last || (!probes_.empty() && stage().cuts.empty());
+  const bool open =
+      stage_ + 1 < plan_.stages.size() || !band_.last || (!stage().probes.empty() && stage().cuts.empty());
   if (open && !done_) return {};
   std::vector<HeadKeep> out;
   for (size_t i = 0; i < static_cast<size_t>(config_.L * config_.G); ++i) {

@@ -29,7 +29,7 @@ class Prefill {
   const PromptLayout& layout() const { return layout_; }
   const Stage& stage() const { return plan_.stages[stage_]; }
   const Band& band() const { return band_; }
-  std::span<Probe> probes() { return probes_; }
+  std::span<Probe> probes() { return std::span(probes_).subspan(first_probe_); }  // of this stage
 
   // What the current band writes, as PageTable::add takes it: sets, and per layer an index into them.
   struct Writes {
@@ -82,7 +82,8 @@ class Prefill {
   size_t stage_ = 0;
   Band band_;
   int32_t next_pos_ = 0;
-  std::vector<Probe> probes_;
+  std::vector<Probe> probes_;  // of the stages so far, in order
+  size_t first_probe_ = 0;     // of this stage
   bool done_ = false;
   bool restart_ = false;
 };

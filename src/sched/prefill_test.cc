@@ -63,6 +63,29 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
   }
 }
 
+// A later stage's choice reads what an earlier one saw: refine() has the probes of all stages so far, the driver its stage's.
+TEST(Prefill, ProbesOfEarlierStagesStay) {
+  const auto policy = make_policy("auto", {{"hop", "0.1"}}).value();
+  const PromptLayout layout{300, 0, {{0, 140}, {140, 280}}};
+  const ModelConfig config = config_of(3);
+  const auto last_choice = [&](int32_t from_first) {
+    Prefill prefill(*policy, layout, config);
+    for (int stage = 0; !prefill.done(); ++stage) {
+      if (stage < 2) {
+        EXPECT_EQ(prefill.probes().size(), 1u);
+        for (const double score : prefill.probes()[0].score) EXPECT_EQ(score, 0);
+        const auto at = static_cast<size_t>(stage == 0 ? from_first : 200);
+        std::fill_n(prefill.probes()[0].score.begin() + static_cast<ptrdiff_t>(at), 40, 1.0);
+      }
+      prefill.advance(prefill.next_chunk(1000));
+    }
+    return prefill.recomputed();
+  };
+  const Runs early = last_choice(20), late = last_choice(80);
+  EXPECT_TRUE(includes(early, Runs{{20, 60}, {200, 225}}));
+  EXPECT_TRUE(includes(late, Runs{{80, 120}, {200, 225}})) << "power";
+}
+
 TEST(Prefill, WritesNameTheBandsLayersAlone) {
   const auto policy = sparsex("all");
   const ModelConfig config = config_of(5);
