@@ -103,7 +103,9 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"mend", {{"carry", "mean"}}},
                                                                 {"mend", {{"r", "0.2"}, {"anchors", "1"}}},
                                                                 {"mend", {{"gain", "no"}}},
-                                                                {"oracle", {{"by", "both"}}}};
+                                                                {"oracle", {{"by", "both"}}},
+                                                                {"auto", {}},
+                                                                {"auto", {{"hop", "0"}}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
     by_chunk.emplace_back();
@@ -116,12 +118,13 @@ TEST_P(Repair, TheChunkChangesNothing) {
   }
   expect_differ(by_chunk[0][4], by_chunk[0][5]);
   expect_differ(by_chunk[0][4], by_chunk[0][7]);
+  expect_differ(by_chunk[0][9], by_chunk[0][10]);
 }
 
 TEST_P(Repair, BatchedEqualsAlone) {
   const auto e = engine(16);
   std::vector<Request> requests;
-  for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "epic"}) {
+  for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic"}) {
     requests.push_back(request_of(asked, policy, 9));
     requests.back().publish = false;
   }
@@ -145,7 +148,7 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
 TEST_P(Repair, TheStoreIsNeverChanged) {
   const auto e = engine();
   const Outcome naive = run(*e, "naive");
-  for (const char* policy : {"mend", "oracle", "cacheblend", "prophetkv"}) run(*e, policy);
+  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "prophetkv"}) run(*e, policy);
   expect_equal(run(*e, "naive"), naive);
 }
 
@@ -163,7 +166,7 @@ TEST_P(Repair, TrueKvStaysTrue) {
     return ask(*e, std::move(request));
   };
   const Outcome full = with("full");
-  for (const char* policy : {"mend", "epic", "cacheblend", "prophetkv"}) {
+  for (const char* policy : {"mend", "auto", "epic", "cacheblend", "prophetkv"}) {
     const Outcome out = with(policy);
     EXPECT_EQ(out.usage().prefix, static_cast<int>(asked.size()));
     expect_equal(out, full);
@@ -173,7 +176,7 @@ TEST_P(Repair, TrueKvStaysTrue) {
 TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const Outcome full = run(*zero, "full");
-  for (const char* policy : {"mend", "oracle", "cacheblend", "prophetkv", "epic", "random"}) {
+  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "prophetkv", "epic", "random"}) {
     SCOPED_TRACE(policy);
     const Outcome x = run(*zero, policy), y = run(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);
