@@ -20,7 +20,7 @@ struct ReuseOptions {
   std::string cases, synthetic = "8x256", order = "shuffle", policies = "full,prefix,naive,sparsex", json;
   int rounds = 5, limit = 0, decode = 0;
   uint64_t seed = 7;
-  bool unmarked = false;
+  bool unmarked = false, cold = false;
 };
 
 struct Measured {
@@ -59,7 +59,7 @@ void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std
   warm.policy.name = "full";
   warm.sampling.max_tokens = 0;
   engine.clear_cache();
-  run_request(engine, std::move(warm));
+  if (!o.cold) run_request(engine, std::move(warm));
   const Prompt asked = prompt.in_order(value_or_fail(piece_order(o.order, count, o.seed)), !o.unmarked);
   for (int round = 0; round < o.rounds; ++round) {
     for (Measured& m : all) {
@@ -163,6 +163,7 @@ void add_bench_reuse(Program& program, CLI::App& bench) {
   app->add_option("--limit", o->limit, "cases at most (0: all)");
   app->add_option("--seed", o->seed, "of shuffles and synthetic documents")->capture_default_str();
   app->add_flag("--unmarked", o->unmarked, "send no marks: the pieces must be discovered");
+  app->add_flag("--cold", o->cold, "warm nothing: what policies save that need no known documents (redknot)");
   app->add_option("--json", o->json, "write the rows to this file");
   app->callback([o, &program] { bench_reuse(*o, program.argc, program.argv); });
 }

@@ -223,6 +223,11 @@ TEST_F(RaggedPagesDeathTest, WhatWasDroppedIsNeitherReadNorWidenedNorPublished) 
   std::vector<KvSpan> spans;
   EXPECT_DEATH(table.resolve(0, 0, {49, 50}, {}, spans), "");
   EXPECT_FALSE(table.can_keep({}).ok());
+  const auto wider = table.can_keep(std::vector<HeadKeep>(6, HeadKeep{1, 8}));
+  ASSERT_FALSE(wider.ok());
+  EXPECT_NE(wider.error().message.find("layer 0, KV head 0"), std::string::npos);
+  EXPECT_TRUE(table.can_keep(std::vector<HeadKeep>(6, HeadKeep{1, 7})).ok()) << "power";
+  EXPECT_TRUE(table.can_keep(std::vector<HeadKeep>(6, HeadKeep{0, 3})).ok());
   EXPECT_DEATH(table.keep({}, 0), "");
   EXPECT_DEATH(table.publish(1, {48, 50}, {1, 2}, false), "");
 }
