@@ -4,9 +4,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
+#include "base/checksum.h"
 #include "kvilt/session.h"
 #include "probe_prompts.h"
 
@@ -196,6 +198,59 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
   cut->bytes.resize(cut->bytes.size() - 1);
   bad.session = cut;
   EXPECT_NE(refused(*here, bad).find("cut short"), std::string::npos);
+}
+
+// Sessions whose checksums are right and whose numbers are not: an engine refuses them, or computes something and lives.
+TEST(SessionRequests, HostileSessionsEndInAnErrorOrAnAnswer) {
+  const auto here = engine_of(16, 64), there = engine_of(8, 32);
+  const auto doc = tokens(40, 4), prompt = join({tokens(20, 1), doc, tokens(9, 2)});
+  ask(*here, request_of(join({tokens(7, 3), doc}), "full", 0));
+  std::mt19937 rng(5);
+  int refused = 0, answered = 0;
+  for (const auto& [policy, params] :
+       std::vector<std::pair<std::string, Params>>{{"naive", {}}, {"redknot", kNarrow}, {"redknot", kMixed}}) {
+    const auto session = exported(*here, asked(prompt, policy, params, 1));
+    const auto word = [&](size_t at) {
+      uint32_t out;
+      std::memcpy(&out, session->bytes.data() + at, sizeof out);
+      return size_t{out};
+    };
+    const size_t meta = 4 * (word(28) + word(36)) + 12 * word(32) + 8 * 12, index = 4 * 6 + 12 * word(40);
+    const std::vector<std::pair<size_t, size_t>> frames{{0, 64}, {72, meta}, {72 + meta + 8, index}};
+    for (int round = 0; round < 250; ++round) {
+      auto bad = std::make_shared<ExportedSession>(*session);
+      const auto [begin, size] = frames[1 + rng() % 2];
+      const size_t at = begin + rng() % (size / 4) * 4;
+      const uint32_t numbers[] = {0,
+                                  1,
+                                  69,
+                                  0xffffffff,
+                                  0x7fffffff,
+                                  0x80000000,
+                                  static_cast<uint32_t>(rng()),
+                                  static_cast<uint32_t>(rng() % 80)};
+      std::memcpy(bad->bytes.data() + at, &numbers[rng() % 8], 4);
+      const uint64_t sum = checksum(std::span(bad->bytes).subspan(begin, size));
+      std::memcpy(bad->bytes.data() + begin + size, &sum, sizeof sum);
+      const auto info = session_info(*bad);
+      if (!info.ok()) {
+        ++refused;
+        continue;
+      }
+      Request request = request_of(info->tokens, "", 20);
+      request.session = bad;
+      const auto sink = std::make_shared<CollectingSink>();
+      if (!there->submit(request, sink).ok()) {
+        ++refused;
+        continue;
+      }
+      ++answered;
+      EXPECT_EQ(sink->wait().finish, Finish::kLength);
+    }
+  }
+  EXPECT_GT(refused, 100) << "power";
+  EXPECT_GT(answered, 100) << "power";
+  EXPECT_EQ(there->stats().request_pages.local, 0);
 }
 
 }  // namespace
