@@ -44,7 +44,7 @@ TEST_P(Parity, LogitsAndGreedyTokens) {
   EngineOptions options;
   options.model = model.model;
   options.backend = backend;
-  options.kv_type = "f32";  // rounded keys are 1e-2 away: kv_types_test.cc
+  options.kv_type = "f32";      // rounded keys are 1e-2 away: kv_types_test.cc
   options.activations = "f32";  // BF16 weights: rows are not rounded to bf16
   auto engine = open_for_test(options);
   ASSERT_TRUE(engine);
