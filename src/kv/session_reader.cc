@@ -126,8 +126,12 @@ Status SessionReader::read_meta() {
     end = int64_t{piece.pos} + piece.count;
   }
   for (size_t i = 0; i < heads; ++i) {
-    const HeadKeep keep = keeps_.emplace_back(take<HeadKeep>());
+    HeadKeep& keep = keeps_.emplace_back(take<HeadKeep>());
     if (keep.sink < 0 || keep.window < -1) return corrupt_session("a head keeps less than nothing");
+    constexpr auto kMost =
+        static_cast<int32_t>(kMaxPositions);  // longer than any text: sums with positions stay in range
+    keep.sink = std::min(keep.sink, kMost);
+    keep.window = std::min(keep.window, kMost);
   }
   return {};
 }

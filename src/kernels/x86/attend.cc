@@ -186,7 +186,7 @@ class Attention {
       const int32_t count = std::min(tile_rows_, rows - first);
       const int64_t low = task.pos[first], high = task.pos[first + count - 1];
       const BlockRange range = seen_blocks(task.spans, high);
-      const int64_t sink = std::max<int64_t>(range.first, (task.mask.sink + kBlock - 1) / kBlock);
+      const int64_t sink = std::max<int64_t>(range.first, (int64_t{task.mask.sink} + kBlock - 1) / kBlock);
       int64_t blocks = std::max<int64_t>(range.last - range.first, 0);  // less what lies between sink and window
       if (sink < range.last) blocks -= std::min(next_seen(task.mask, low, high, sink), range.last) - sink;
       tiles_.push_back({&task, first, count, range.first / kSuperBlock, (range.last + kSuperBlock - 1) / kSuperBlock,
