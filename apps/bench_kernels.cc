@@ -130,7 +130,7 @@ class KernelBench {
     std::string operation, dtype, shape;
     int64_t rows = 0;
     double flops = 0, bytes = 0;
-    bool int8 = false, pairs = false;  // the peak: of integer dots, of bf16 pairs; neither: of FMA
+    double peak = 0;  // of its instruction, in operations a second
   };
 
   template <class F>
@@ -148,11 +148,8 @@ class KernelBench {
 };
 
 void KernelBench::add(const Work& w, double seconds) const {
-  const double peak = 1e9 * (w.int8    ? peak_.int8_gops
-                             : w.pairs ? peak_.bf16_gflops
-                                       : peak_.fp32_gflops),
-               read = 1e9 * peak_.read_gbs;
-  const double at_peak = peak > 0 ? w.flops / peak : 0, at_read = read > 0 ? w.bytes / read : 0;
+  const double read = 1e9 * peak_.read_gbs;
+  const double at_peak = w.peak > 0 ? w.flops / w.peak : 0, at_read = read > 0 ? w.bytes / read : 0;
   report_.add({{"operation", w.operation},
                {"dtype", w.dtype},
                {"shape", w.shape},
@@ -160,7 +157,7 @@ void KernelBench::add(const Work& w, double seconds) const {
                {"threads", pool_.size()},
                {"seconds", seconds},
                {"gops", w.flops / seconds / 1e9},
-               {"peak_gops", peak / 1e9},
+               {"peak_gops", w.peak / 1e9},
                {"of_peak", at_peak / seconds},
                {"gb_s", w.bytes / seconds / 1e9},
                {"read_gb_s", peak_.read_gbs},
@@ -176,8 +173,7 @@ void KernelBench::matmul(const MatmulShape& s, int64_t rows) {
   const double seconds = matmul_seconds(backend_, pool_, s, rows, o_.seconds);
   const auto bytes = static_cast<double>(weight_bytes(s)) + 4.0 * static_cast<double>(rows * (s.K + s.N));
   add({"matmul", std::string(dtype_info(s.dtype).name), std::to_string(s.N) + "x" + std::to_string(s.K), rows,
-       2.0 * static_cast<double>(rows * s.N * s.K), bytes, dtype_info(s.dtype).block > 1 && peak_.int8_gops > 0,
-       s.dtype == DType::kBF16 && backend_.bf16_matmul_pays()},
+       2.0 * static_cast<double>(rows * s.N * s.K), bytes, peak_.matmul(backend_, s.dtype)},
       seconds);
 }
 
@@ -223,10 +219,11 @@ void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) 
   });
   const auto n = static_cast<double>(rows), before = static_cast<double>(keys - rows);
   const double pairs = n * before + n * (n + 1) / 2;
+  const bool by_pairs = (kv == DType::kBF16 || kv == DType::kI8) && backend_.bf16_attention_pays(s.E);
   add({rows == 1 ? "attend-one" : "attend", std::string(dtype_info(kv).name),
        "H" + std::to_string(s.H) + " G" + std::to_string(s.G) + " T" + std::to_string(keys), rows,
-       4.0 * s.E * s.H * pairs, 2.0 * static_cast<double>(side) * s.G, false,
-       (kv == DType::kBF16 || kv == DType::kI8) && backend_.bf16_attention_pays(s.E)},
+       4.0 * s.E * s.H * pairs, 2.0 * static_cast<double>(side) * s.G,
+       1e9 * (by_pairs ? peak_.bf16_gflops : peak_.fp32_gflops)},
       seconds);
 }
 
@@ -243,7 +240,9 @@ void KernelBench::row_work(const Shapes& s, int64_t rows) {
   auto run = [&](const char* name, int64_t cols, double moved, auto call) {
     if (!wanted(name)) return;
     const double seconds = best_seconds([&](size_t) { call(); });
-    add({name, "F32", std::to_string(cols), rows, 0, 4.0 * moved * n * static_cast<double>(cols), false}, seconds);
+    add({name, "F32", std::to_string(cols), rows, 0, 4.0 * moved * n * static_cast<double>(cols),
+         1e9 * peak_.fp32_gflops},
+        seconds);
   };
   run("rms_norm", s.D, 2, [&] { backend_.rms_norm(x.view(), weight.data(), 1e-6f, y.view(), pool_); });
   run("head_norm", heads, 2, [&] { backend_.head_norm(q.view(), s.E, weight.data(), 1e-6f, pool_); });

@@ -13,15 +13,9 @@ namespace {
 
 // KL(reference || ours) in nats over the tokens that the reference lists, both made to sum to 1 there.
 double kl_over(const std::vector<std::pair<int32_t, float>>& top, const std::vector<float>& logits) {
-  double most = -HUGE_VAL, ours_most = -HUGE_VAL, sum = 0, ours_sum = 0, kl = 0;
-  const auto ours = [&](int32_t id) { return double{logits[static_cast<size_t>(id)]}; };
-  for (const auto& [id, value] : top) most = std::max<double>(most, value), ours_most = std::max(ours_most, ours(id));
-  for (const auto& [id, value] : top) sum += std::exp(value - most), ours_sum += std::exp(ours(id) - ours_most);
-  for (const auto& [id, value] : top) {
-    const double log_p = value - most - std::log(sum), log_q = ours(id) - ours_most - std::log(ours_sum);
-    kl += std::exp(log_p) * (log_p - log_q);
-  }
-  return kl;
+  std::vector<float> theirs, ours;
+  for (const auto& [id, value] : top) theirs.push_back(value), ours.push_back(logits[static_cast<size_t>(id)]);
+  return Reference(std::move(theirs)).kl(ours);
 }
 
 }  // namespace

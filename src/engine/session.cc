@@ -70,14 +70,8 @@ std::shared_ptr<const ExportedSession> export_kv(const PageTable& table, std::sp
 }
 
 Result<SessionInfo> session_info(const ExportedSession& session) {
-  std::span<const std::byte> left = session.bytes;
-  const auto take = [&](std::span<std::byte> part) -> Status {
-    if (part.size() > left.size()) return corrupt_session("cut short");
-    std::copy_n(left.begin(), part.size(), part.begin());
-    left = left.subspan(part.size());
-    return {};
-  };
-  SessionReader in(take);
+  FromMemory source{session.bytes};
+  SessionReader in(source);
   KVILT_TRY(in.read_head(nullptr));
   SessionInfo out{in.tokens(), in.positions(), in.L() * in.G(), 0};
   for (const HeadKeep& keep : in.keeps()) out.local_heads += keep.all() ? 0 : 1;

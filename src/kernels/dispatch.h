@@ -14,8 +14,8 @@ namespace kvilt {
 // Errors: kInvalidArgument (no such backend; the message lists them), kUnsupported (this machine cannot run it).
 Result<const Backend*> find_backend(std::string_view name);
 
-// Which instructions serve a weight of this type under Activations::kAuto (for any number of rows: there is one kernel for each), and attention over
-// heads of E elements kept as `kv`, in words for people.
+// Which instructions serve a weight of this type under Activations::kAuto (for any number of rows: there is one kernel for
+// each), and attention over heads of E elements kept as `kv`, in words for people.
 std::string_view kernel_of(const Backend& backend, DType weight);
 std::string_view attention_of(const Backend& backend, DType kv, int E);
 

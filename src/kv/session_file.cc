@@ -281,17 +281,6 @@ int64_t pages_of(const SessionReader& in, const KvShape& shape) {
   return pages;
 }
 
-// A source of what is in memory.
-struct FromMemory {
-  std::span<const std::byte> bytes;
-  Status operator()(std::span<std::byte> part) {
-    if (part.size() > bytes.size()) return corrupt_session("cut short");
-    std::copy_n(bytes.begin(), part.size(), part.begin());
-    bytes = bytes.subspan(part.size());
-    return {};
-  }
-};
-
 Error system_error(const std::string& what) { return error(Code::kIo, "{}: {}", what, std::strerror(errno)); }
 
 }  // namespace

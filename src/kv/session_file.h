@@ -38,7 +38,8 @@ using ByteSink = FunctionRef<Status(std::span<const std::byte>)>;
 using ByteSource = FunctionRef<Status(std::span<std::byte>)>;
 
 // tokens: of the positions that have their KV, then `follow` ones that have none yet. model: what must be equal where it is
-// imported (ModelInfo::fingerprint). REQUIRES: every position < tokens.size() - follow that its head keeps stands in the table, and no row is still to be computed.
+// imported (ModelInfo::fingerprint). REQUIRES: every position < tokens.size() - follow that its head keeps stands in the table,
+// and no row is still to be computed.
 Result<SessionBytes> export_session(const PageTable& table, std::span<const int32_t> tokens, const std::string& model,
                                     ByteSink sink, int32_t follow = 0);
 // Errors: kCorrupt (cut short, damaged, contradicting itself), kUnsupported (another version, model, shape or KV type),

@@ -40,6 +40,13 @@ Runs kept_positions(const HeadKeep& keep, int32_t next) {
   return normalize({{0, std::min(keep.sink, next)}, {std::max(0, next - keep.window), next}});
 }
 
+Status FromMemory::operator()(std::span<std::byte> part) {
+  if (part.size() > bytes.size()) return corrupt_session("cut short");
+  std::copy_n(bytes.begin(), part.size(), part.begin());
+  bytes = bytes.subspan(part.size());
+  return {};
+}
+
 // A frame of `size` bytes.
 Status SessionReader::receive(size_t size, const char* what) {
   constexpr size_t kPart = size_t{1} << 20;

@@ -41,6 +41,12 @@ SessionHeader session_header(const KvShape& shape, const std::string& model);
 // The positions that the row at `next` sees of what stands before it.
 Runs kept_positions(const HeadKeep& keep, int32_t next);
 
+// A source of what is in memory; bytes: what has not been read.
+struct FromMemory {
+  std::span<const std::byte> bytes;
+  Status operator()(std::span<std::byte> part);
+};
+
 class SessionReader {
  public:
   using ByteSource = FunctionRef<Status(std::span<std::byte>)>;
