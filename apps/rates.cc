@@ -138,15 +138,19 @@ void fill_peak(const PreparedModel& model, Rates& rates) {
     }
   }
   rates.linear_peak_flops = flops / seconds;  // the head is left out: one row of a prompt runs through it
-  rates.weight_bytes += static_cast<double>(
-      dtype_bytes(model.lm_head().w->dtype, static_cast<size_t>(model.lm_head().w->N * model.lm_head().w->K)));
+  const PackedWeight& head = *model.lm_head().w;
+  rates.weight_bytes += static_cast<double>(dtype_bytes(head.dtype, static_cast<size_t>(head.N * head.K)));
+  rates.head_flops = 2.0 * static_cast<double>(head.N * head.K);
+  rates.head_bytes = static_cast<double>(head.bytes);
 }
 
 }  // namespace
 
 double Rates::bound_s(const PromptUsage& usage) const {
-  return std::max(usage.linear_flops / matmul_flops + usage.attention_flops / attention_flops,
-                  usage.bytes / read_bytes);
+  const double layers =
+      std::max((usage.linear_flops - head_flops) / matmul_flops + usage.attention_flops / attention_flops,
+               (usage.bytes - head_bytes) / read_bytes);
+  return layers + std::max(head_flops / matmul_flops, head_bytes / read_bytes);
 }
 
 double Rates::gemm_bound_s(const PromptUsage& usage) const {

@@ -161,6 +161,10 @@ void add_all(const Backend* backend) {
     }
     add(start + "/rows:512/keys:8192/pieces:64/recomputed:15",
         {.backend = backend, .rows = 512, .keys = 8192, .kv = kv, .pieces = 64, .recomputed = 15});
+    for (const int rows : {12, 24, 40}) {  // a question behind known pieces
+      add(start + "/rows:" + std::to_string(rows) + "/keys:2048/pieces:8/threads:2",
+          {.backend = backend, .threads = 2, .rows = rows, .keys = 2048, .kv = kv, .pieces = 8, .page = 32});
+    }
   }
   add("prefill/" + isa + "/T:2048/page:32", {.backend = backend, .rows = 2048, .keys = 2048, .page = 32});
   add("decode/" + isa + "/f32/keys:2048/page:32", {.backend = backend, .keys = 2048, .page = 32});
