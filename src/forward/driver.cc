@@ -20,7 +20,7 @@ struct Driver::Scratch {
   std::vector<Runs> united;          // per chunk; only where probes add rows
   std::vector<const Runs*> looking;  // per chunk
   FloatMat x, x_next, x_fed, normed, gathered;
-  FloatMat q, k, v, attended, gate, up;
+  FloatMat q, k, v, attended, gate;
   FloatMat probe_q, probe_out;
   std::vector<uint8_t> feeds;  // by row
   ExpertRouting routing;
@@ -43,6 +43,10 @@ const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
 }
 
 const Runs kNone;
+
+FfnJob::Activation activation_of(const ModelConfig& config) {
+  return config.gate == Gate::kGeluTanh ? FfnJob::Activation::kGeluTanh : FfnJob::Activation::kSilu;
+}
 
 }  // namespace
 
@@ -138,7 +142,9 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
   out.all = true;
   std::swap(s.rows, out);
   Rows& fed = choose_fed(chunks, l);
-  add_to_residual(chunks, model_.layer(l).o, model_.layer(l).post_attn_norm, s.attended.view());
+  const MatmulJob job = residual_job(model_.layer(l).o, model_.layer(l).post_attn_norm);
+  linear(chunks, s.rows, s.attended.view(), {&job, 1});
+  add_normed(model_.layer(l).post_attn_norm);
   if (fed.all) {
     feed_forward(chunks, l);
   } else {
@@ -190,18 +196,17 @@ void Driver::feed_some(std::span<Chunk> chunks, int l, Rows& fed) {
   for (int64_t r = 0; r < fed.size(); ++r) std::copy_n(y.row(r), x.cols, x.row(fed.index[static_cast<size_t>(r)]));
 }
 
-// x += input . W^T, or where there is a norm x += norm(input . W^T).
-void Driver::add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last, const std::vector<float>& norm,
-                             Mat<const float> input) {
+// What adds last's outputs to the residual. With a norm they go to s.normed, which add_normed() then adds.
+MatmulJob Driver::residual_job(const PreparedLinear& last, const std::vector<float>& norm) {
   Scratch& s = *scratch_;
   const Mat<float> x = s.x.view();
-  if (norm.empty()) {
-    const MatmulJob job = last.job(x, true);
-    return linear(chunks, s.rows, input, {&job, 1});
-  }
-  const Mat<float> y = s.normed.reshape(x.rows, x.cols);
-  const MatmulJob job = last.job(y);
-  linear(chunks, s.rows, input, {&job, 1});
+  return norm.empty() ? last.job(x, true) : last.job(s.normed.reshape(x.rows, x.cols));
+}
+
+// x += norm(s.normed); nothing without a norm.
+void Driver::add_normed(const std::vector<float>& norm) {
+  if (norm.empty()) return;
+  const Mat<float> x = scratch_->x.view(), y = scratch_->normed.view();
   model_.backend().rms_norm(y, norm.data(), model_.config().rms_eps, y, pool_);
   constexpr int64_t kRows = 16;
   pool_.parallel_for((x.rows + kRows - 1) / kRows, [&](int64_t part, int) {
@@ -432,15 +437,9 @@ void Driver::feed_forward(std::span<Chunk> chunks, int l) {
   const int64_t rows = s.rows.size();
   model_.backend().rms_norm(s.x.view(), w.ffn_norm.data(), c.rms_eps, s.normed.reshape(rows, c.D), pool_);
   if (c.sparse(l)) return experts(chunks, l);
-  const Mat<float> gate = s.gate.reshape(rows, c.F), up = s.up.reshape(rows, c.F);
-  const MatmulJob jobs[] = {w.gate.job(gate), w.up.job(up)};
-  linear(chunks, s.rows, s.normed.view(), jobs);
-  if (c.gate == Gate::kGeluTanh) {
-    model_.backend().gelu_mul(gate, up, pool_);
-  } else {
-    model_.backend().silu_mul(gate, up, pool_);
-  }
-  add_to_residual(chunks, w.down, w.post_ffn_norm, gate);
+  const MatmulJob down = residual_job(w.down, w.post_ffn_norm);
+  ffn(chunks, s.rows, s.normed.view(), {w.gate.job({}), w.up.job({}), down, activation_of(c)});
+  add_normed(w.post_ffn_norm);
 }
 
 // The sparse layer's FFN: x += sum of weight * FFN of each chosen expert, in the order of the experts' numbers. Each expert
@@ -469,14 +468,9 @@ void Driver::experts(std::span<Chunk> chunks, int l) {
     }
     s.chosen.all = s.chosen.size() == s.rows.size();
     const PreparedExpert& expert = w.experts[static_cast<size_t>(e)];
-    const Mat<float> gate = s.gate.reshape(s.chosen.size(), c.experts.F),
-                     up = s.up.reshape(s.chosen.size(), c.experts.F);
-    const MatmulJob jobs[] = {expert.gate.job(gate), expert.up.job(up)};
-    linear(chunks, s.chosen, gather(s.chosen, s.normed.view(), s.gathered), jobs);
-    model_.backend().silu_mul(gate, up, pool_);
     const Mat<float> out = s.expert_out.reshape(s.chosen.size(), c.D);
-    const MatmulJob down = expert.down.job(out);
-    linear(chunks, s.chosen, gate, {&down, 1});
+    ffn(chunks, s.chosen, gather(s.chosen, s.normed.view(), s.gathered),
+        {expert.gate.job({}), expert.up.job({}), expert.down.job(out), FfnJob::Activation::kSilu});
     for (size_t r = 0; r < routed.size(); ++r) {
       float* x = s.x.view().row(routed[r].row);
       const float* y = out.row(static_cast<int64_t>(r));
@@ -547,15 +541,22 @@ void Driver::logits(std::span<Chunk> chunks) {
   });
 }
 
-// One matmul call, charged to the chunks by their rows; the weights' bytes are shared in proportion.
 void Driver::linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs) {
   model_.backend().matmul(x, jobs, pool_);
-  for (const MatmulJob& job : jobs) {
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      const double share = static_cast<double>(rows.size(i)) / static_cast<double>(rows.size());
-      chunks[i].work.linear_flops += 2.0 * static_cast<double>(rows.size(i) * job.w->N * job.w->K);
-      chunks[i].work.bytes += share * static_cast<double>(job.w->bytes);
-    }
+  for (const MatmulJob& job : jobs) charge(chunks, rows, *job.w);
+}
+
+void Driver::ffn(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, const FfnJob& job) {
+  model_.backend().ffn(x, job, pool_);
+  for (const PackedWeight* w : {job.gate.w, job.up.w, job.down.w}) charge(chunks, rows, *w);
+}
+
+// One matmul, charged to the chunks by their rows; the weights' bytes are shared in proportion.
+void Driver::charge(std::span<Chunk> chunks, const Rows& rows, const PackedWeight& w) {
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const double share = static_cast<double>(rows.size(i)) / static_cast<double>(rows.size());
+    chunks[i].work.linear_flops += 2.0 * static_cast<double>(rows.size(i) * w.N * w.K);
+    chunks[i].work.bytes += share * static_cast<double>(w.bytes);
   }
 }
 

@@ -70,11 +70,13 @@ class Driver {
   Rows& choose_fed(std::span<Chunk> chunks, int l);
   void feed_some(std::span<Chunk> chunks, int l, Rows& fed);
   void feed_forward(std::span<Chunk> chunks, int l);
-  void add_to_residual(std::span<Chunk> chunks, const PreparedLinear& last, const std::vector<float>& norm,
-                       Mat<const float> input);
+  MatmulJob residual_job(const PreparedLinear& last, const std::vector<float>& norm);
+  void add_normed(const std::vector<float>& norm);
   void experts(std::span<Chunk> chunks, int l);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
+  void ffn(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, const FfnJob& job);
+  void charge(std::span<Chunk> chunks, const Rows& rows, const PackedWeight& w);
 
   const PreparedModel& model_;
   ThreadPool& pool_;

@@ -43,7 +43,7 @@ struct PackLayout {
 };
 
 // What rows of activations are rounded to where they meet a weight.
-//   kAuto   int8 in groups of 32 beside quantised weights; beside BF16 ones bf16, if this machine multiplies its pairs faster
+//   kAuto   int8, with a scale for 64 inputs, beside quantised weights; beside BF16 ones bf16, if this machine multiplies its pairs faster
 //           (measured), else fp32; fp32 beside F16 and F32.
 //   kBF16   bf16 beside BF16 and quantised weights; the latter are widened to BF16 when they are packed. Where the machine does
 //           not multiply bf16 faster: fp32 rows, the same weights.
@@ -66,6 +66,13 @@ struct MatmulJob {
   const float* bias = nullptr;  // N, or null
   Mat<float> y;
   bool accumulate = false;
+};
+
+// down.y (+)= (act(x . gate^T) * (x . up^T)) . down^T. gate.y and up.y are not used; down.y may be x.
+struct FfnJob {
+  enum class Activation : uint8_t { kSilu, kGeluTanh };
+  MatmulJob gate, up, down;
+  Activation activation = Activation::kSilu;
 };
 
 // ---- Attention ----------------------------------------------------------------------------------------------------
@@ -142,6 +149,9 @@ class Backend {
 
   // All jobs share x (T x K): q, k and v; gate and up. Activations are quantised once for all of them.
   virtual void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const = 0;
+
+  // The same bits as matmul(), silu_mul() or gelu_mul(), matmul(). Of many rows the F values between stay in caches.
+  virtual void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const = 0;
 
   // y = x / sqrt(mean(x^2) + eps) * weight, per row. y may be x.
   virtual void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const = 0;

@@ -13,6 +13,7 @@ class ReferenceBackend final : public Backend {
   void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const override {
     reference::matmul(x, jobs, pool);
   }
+  void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const override { reference::ffn(x, job, pool); }
   void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const override {
     reference::rms_norm(x, weight, eps, y, pool);
   }

@@ -114,4 +114,15 @@ void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
   gate_rows(gate, up, pool, [&](double g) { return g / 2 * (1 + std::tanh(slope * (g + 0.044715 * g * g * g))); });
 }
 
+void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) {
+  const int64_t F = job.gate.w->N;
+  std::vector<float> gate(static_cast<size_t>(x.rows * F)), up(gate.size());
+  MatmulJob jobs[] = {job.gate, job.up};
+  jobs[0].y = Mat<float>(gate.data(), x.rows, F);
+  jobs[1].y = Mat<float>(up.data(), x.rows, F);
+  matmul(x, jobs, pool);
+  (job.activation == FfnJob::Activation::kSilu ? silu_mul : gelu_mul)(jobs[0].y, jobs[1].y, pool);
+  matmul(jobs[0].y, {&job.down, 1}, pool);
+}
+
 }  // namespace kvilt::reference

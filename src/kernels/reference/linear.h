@@ -17,6 +17,7 @@ void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& poo
 void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool);
 void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool);
 void mix(Mat<const float> w, Mat<const float> x, Mat<float> y);
+void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool);
 void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool);
 void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool);
 

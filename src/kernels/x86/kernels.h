@@ -20,8 +20,9 @@
 // (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
 // per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each.
 //
-// One output is, in every kernel and for every shape: acc = 0; for groups in order: t = float(int dot) * weight scale
-// [fma second half]; acc = fma(t, x scale, acc); [acc = fma(weight min, scaled_sum, acc)]; then + bias, then + y.
+// One output is, in every kernel and for every shape: acc = 0; for each two groups that share an x scale, in order: t = 0; for both
+// (Q6_K: for both halves of each) t = fma(float(int dot), weight scale, t) [acc = fma(weight min, scaled_sum, acc)]; then
+// acc = fma(t, x scale, acc); in the end + bias, then + y.
 // Integer dots are exact, so AVX2 and AVX-512 agree bit by bit and a row's bits depend on nothing but the row.
 #pragma once
 
@@ -32,8 +33,11 @@
 
 namespace kvilt::x86 {
 
-inline constexpr int64_t kBlockRows = 16;    // weight rows of a block
-inline constexpr int64_t kGroup = 32;        // k of a group
+inline constexpr int64_t kBlockRows = 16;  // weight rows of a block
+inline constexpr int64_t kGroup = 32;      // k of a group
+// Groups whose activations share a scale: a chunk never ends inside. With a scale for each, two of every ten operations on the
+// multiplier are scaling; with one for two, 1.6: prefill is 2 to 4 % quicker (docs/design/linear.md says what it costs).
+inline constexpr int64_t kShared = 2;
 inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
 inline constexpr int kDTypes = 12;
 inline constexpr int64_t kTogether = 4, kLongBlock = 24 << 10, kSegmentBytes = 18 << 10;

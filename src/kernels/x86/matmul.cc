@@ -15,6 +15,7 @@ using x86::Chunk;
 using x86::Format;
 using x86::kGroup;
 using x86::kRecordBytes;
+using x86::kShared;
 using x86::kTogether;
 using x86::MatmulPart;
 
@@ -86,6 +87,7 @@ template <DType type>
 struct Packed {
   static constexpr Format kFormat = x86::format_of(type);
   static constexpr Chunk kChunk = x86::chunk_of(type);
+  static_assert(kChunk.groups % kShared == 0);  // so no segment ends inside
   const std::byte* chunk;
   const std::byte* group;  // its quants in the chunk, from the first lane on
   int64_t i;               // which group of the chunk
@@ -193,38 +195,41 @@ __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t 
   VF sum[m];
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) sum[r] = sums[r];
-  for (int64_t g = 0; g < groups; ++g, x += kRecordBytes * m, W::next(w)) {
-    if (ahead != nullptr) fetch<type>(ahead + g * W::kChunk.bytes / W::kChunk.groups);
+  for (int64_t g = 0; g < groups;) {
+    const std::byte* x_scales = x + 32 * m;
+    const int64_t end = g + kShared < groups ? g + kShared : groups;
     VF part[m];
     KVILT_UNROLL
-    for (int s = 0; s < f.scales; ++s) {
-      const std::byte* minus_sums = x + (f.scales == 1 ? 40 : 44 + 4 * s) * m;
-      VI acc[m];
+    for (int r = 0; r < m; ++r) part[r] = zero_f();
+    for (; g < end; ++g, x += kRecordBytes * m, W::next(w)) {
+      if (ahead != nullptr) fetch<type>(ahead + g * W::kChunk.bytes / W::kChunk.groups);
       KVILT_UNROLL
-      for (int r = 0; r < m; ++r) {
-        acc[r] = offset ? shift_left<f.bits - 1>(set_i(load_word(minus_sums + r * 4))) : zero_i();
+      for (int s = 0; s < f.scales; ++s) {
+        const std::byte* minus_sums = x + (f.scales == 1 ? 40 : 44 + 4 * s) * m;
+        VI acc[m];
+        KVILT_UNROLL
+        for (int r = 0; r < m; ++r) {
+          acc[r] = offset ? shift_left<f.bits - 1>(set_i(load_word(minus_sums + r * 4))) : zero_i();
+        }
+        if (f.scales == 1) {
+          dot_quads<type, m, 0, 8>(w, x, acc);
+        } else if (s == 0) {
+          dot_quads<type, m, 0, 4>(w, x, acc);
+        } else {
+          dot_quads<type, m, 4, 8>(w, x, acc);
+        }
+        const VF scale = W::scale(w, s);
+        KVILT_UNROLL
+        for (int r = 0; r < m; ++r) part[r] = fma(to_float(acc[r]), scale, part[r]);
       }
-      if (f.scales == 1) {
-        dot_quads<type, m, 0, 8>(w, x, acc);
-      } else if (s == 0) {
-        dot_quads<type, m, 0, 4>(w, x, acc);
-      } else {
-        dot_quads<type, m, 4, 8>(w, x, acc);
-      }
-      const VF scale = W::scale(w, s);
-      KVILT_UNROLL
-      for (int r = 0; r < m; ++r) {
-        const VF exact = to_float(acc[r]);
-        part[r] = s == 0 ? mul(exact, scale) : fma(exact, scale, part[r]);
+      if constexpr (f.mins) {
+        const VF min = W::min(w);
+        KVILT_UNROLL
+        for (int r = 0; r < m; ++r) sum[r] = fma(min, set(load_float(x + (36 * m + r * 4))), sum[r]);
       }
     }
     KVILT_UNROLL
-    for (int r = 0; r < m; ++r) sum[r] = fma(part[r], set(load_float(x + (32 * m + r * 4))), sum[r]);
-    if constexpr (f.mins) {
-      const VF min = W::min(w);
-      KVILT_UNROLL
-      for (int r = 0; r < m; ++r) sum[r] = fma(min, set(load_float(x + (36 * m + r * 4))), sum[r]);
-    }
+    for (int r = 0; r < m; ++r) sum[r] = fma(part[r], set(load_float(x_scales + r * 4)), sum[r]);
   }
   KVILT_UNROLL
   for (int r = 0; r < m; ++r) sums[r] = sum[r];

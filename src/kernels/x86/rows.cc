@@ -7,6 +7,7 @@ namespace kvilt::KVILT_ISA {
 
 using x86::kGroup;
 using x86::kRecordBytes;
+using x86::kShared;
 using x86::RowsIn;
 
 namespace {
@@ -45,9 +46,16 @@ constexpr int64_t kRecordsAhead = 24;
 
 // One row on its own.
 KVILT_INLINE void quantize_row(const float* x, int64_t groups, int64_t m, std::byte* record) {
+  float peak = 0;
   for (int64_t g = 0; g < groups; ++g, x += kGroup, record += kRecordBytes * m) {
     __builtin_prefetch(record + kRecordsAhead * kRecordBytes * m, 1);
-    const float peak = max_abs(x);
+    if (g % kShared == 0) {
+      peak = max_abs(x);
+      for (int64_t i = 1; i < kShared && g + i < groups; ++i) {
+        const float more = max_abs(x + i * kGroup);
+        peak = more > peak ? more : peak;
+      }
+    }
     const float scale = peak * (1.0f / 127);
     const __m256i quads = quads_of(x, peak > 0 ? 127.0f / peak : 0.0f);
     const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), quads), _mm256_set1_epi16(1));
@@ -135,18 +143,23 @@ void quantize_rows(const RowsIn& in, std::byte* record) {
   const auto rows = static_cast<__mmask8>((1u << m) - 1);
   const float* x[8];
   for (int r = 0; r < 8; ++r) x[r] = in.x + (r < m ? r : 0) * in.stride;
+  __m256 scale = _mm256_setzero_ps();
+  alignas(32) float inverse[8] = {};
   for (int64_t k = 0; k < in.cols; k += kGroup, record += kRecordBytes * m) {
-    __m256 peaks[8];
-    KVILT_UNROLL
-    for (int r = 0; r < 8; ++r) {
-      const VF v = max_f(_mm512_abs_ps(load(x[r] + k)), _mm512_abs_ps(load(x[r] + k + 16)));
-      peaks[r] = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    if (k % (kShared * kGroup) == 0) {
+      const int64_t end = k + kShared * kGroup < in.cols ? k + kShared * kGroup : in.cols;
+      __m256 peaks[8];
+      KVILT_UNROLL
+      for (int r = 0; r < 8; ++r) {
+        VF v = max_f(_mm512_abs_ps(load(x[r] + k)), _mm512_abs_ps(load(x[r] + k + 16)));
+        for (int64_t i = k + kGroup; i < end; i += 16) v = max_f(v, _mm512_abs_ps(load(x[r] + i)));
+        peaks[r] = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+      }
+      const __m256 peak = max_of_rows(peaks);
+      scale = _mm256_mul_ps(peak, _mm256_set1_ps(1.0f / 127));
+      const __mmask8 some = _mm256_cmp_ps_mask(peak, _mm256_setzero_ps(), _CMP_GT_OQ);
+      _mm256_store_ps(inverse, _mm256_maskz_div_ps(some, _mm256_set1_ps(127.0f), peak));
     }
-    const __m256 peak = max_of_rows(peaks);
-    const __m256 scale = _mm256_mul_ps(peak, _mm256_set1_ps(1.0f / 127));
-    const __mmask8 some = _mm256_cmp_ps_mask(peak, _mm256_setzero_ps(), _CMP_GT_OQ);
-    alignas(32) float inverse[8];
-    _mm256_store_ps(inverse, _mm256_maskz_div_ps(some, _mm256_set1_ps(127.0f), peak));
     __m256i words[8], sums[8];
     KVILT_UNROLL
     for (int r = 0; r < 8; ++r) {
