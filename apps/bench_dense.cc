@@ -1,13 +1,16 @@
 // apps/bench_dense.cc: kvilt bench dense: prefill and decode without reuse, beside what the machine allows.
 //   gemm_bound_tok_s:      linear FLOPs at the measured peak of the weights' instruction, attention at that of its KV
 //                          type's (FMA, or bf16 pairs)
-//   bandwidth_bound_tok_s: sequences of a step / time to read every weight as the file has it, and the KV of all, once
+//   bandwidth_bound_tok_s: sequences of a step / time to read every weight as the file has it, and the KV of all, once; at the
+//                          median of the read rates before and after each sample, since a virtual machine's memory has phases
+//                          (30 to 57 GB/s within the hour)
 //   linear_of_peak, attention_of_peak: what the kernels alone reach of those peaks on this model's large shapes
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -30,6 +33,7 @@ struct DenseOptions {
 
 struct DenseTimes {
   std::vector<double> prefill, decode;  // tokens a second
+  std::vector<double> read;             // bytes a second, around each
   PromptUsage usage;
 };
 
@@ -124,30 +128,33 @@ void measure(Engine& engine, const DenseOptions& o, int tokens, int batch, uint6
 }
 
 struct Bounds {
+  std::unique_ptr<RateProbe> probe;  // null: no bounds wanted
   Rates rates;
   std::map<int, double> attention_flops;  // by prompt length
 };
 
 Bounds measure_bounds(const DenseOptions& o) {
-  RateProbe probe(o.engine);
-  Bounds out{probe.measure(), {}};
+  Bounds out{std::make_unique<RateProbe>(o.engine), {}, {}};
+  out.rates = out.probe->measure();
   for (const int prompt : split_numbers(o.prompts, "--prompt"))
-    out.attention_flops[prompt] = probe.attention_flops(prompt);
+    out.attention_flops[prompt] = out.probe->attention_flops(prompt);
   return out;
 }
 
-void add_bounds(nlohmann::ordered_json& row, const Bounds& b, const PromptUsage& u, double kv_bytes, int batch) {
+void add_bounds(nlohmann::ordered_json& row, const Bounds& b, const DenseTimes& times, double kv_bytes, int batch) {
   const Rates& r = b.rates;
+  const PromptUsage& u = times.usage;
+  const double read = median(times.read);
   const int prompt = row["prompt_tokens"];
   const double attention = b.attention_flops.at(prompt);
   row["gemm_bound_tok_s"] = prompt / r.gemm_bound_s(u);
-  row["bandwidth_bound_tok_s"] = batch * r.read_bytes / (r.weight_bytes + batch * kv_bytes);
+  row["bandwidth_bound_tok_s"] = batch * read / (r.weight_bytes + batch * kv_bytes);
   row["prefill_of_bound"] = row["prefill_tok_s"].get<double>() / row["gemm_bound_tok_s"].get<double>();
   row["decode_of_bound"] = row["decode_tok_s"].get<double>() / row["bandwidth_bound_tok_s"].get<double>();
   row["int8_peak_gops"] = r.peak.int8_gops;
   row["fma_peak_gflops"] = r.peak.fp32_gflops;
   row["attention_peak_gflops"] = r.attention_peak_flops / 1e9;
-  row["read_gb_s"] = r.read_bytes / 1e9;
+  row["read_gb_s"] = read / 1e9;
   row["matmul_gflops"] = r.matmul_flops / 1e9;
   row["attention_gflops"] = attention / 1e9;
   row["linear_of_peak"] = r.matmul_flops / r.linear_peak_flops;
@@ -178,8 +185,11 @@ void bench_dense(DenseOptions o, int argc, char** argv) {
     for (const int prompt : split_numbers(o.prompts, "--prompt")) {
       for (const int batch : split_numbers(o.batches, "--batch")) {
         DenseTimes times;
-        for (int round = 0; round < o.rounds; ++round)
+        for (int round = 0; round < o.rounds; ++round) {
+          const double before = bounds.probe ? bounds.probe->read_bytes() : 0;
           measure(*engine, o, prompt, batch, static_cast<uint64_t>(round) * 100, times);
+          if (bounds.probe) times.read.push_back((before + bounds.probe->read_bytes()) / 2);
+        }
         nlohmann::ordered_json row = {{"threads", threads},
                                       {"prompt_tokens", prompt},
                                       {"batch", batch},
@@ -190,7 +200,7 @@ void bench_dense(DenseOptions o, int argc, char** argv) {
                                       {"prefill_samples_tok_s", times.prefill},
                                       {"decode_samples_tok_s", times.decode}};
         const double kv = static_cast<double>(info.kv_bytes_per_token) * (prompt + o.decode / 2.0);
-        if (!o.speed_only) add_bounds(row, bounds, times.usage, kv, batch);
+        if (!o.speed_only) add_bounds(row, bounds, times, kv, batch);
         print_row(row);
         report.add(std::move(row));
       }

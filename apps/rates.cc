@@ -183,6 +183,8 @@ double RateProbe::attention_flops(int64_t rows) const {
   return attention_rate(*parts_->model, parts_->kv_type, rows, parts_->pool);
 }
 
+double RateProbe::read_bytes() const { return 1e9 * measure_read_gbs(parts_->model->backend(), parts_->pool); }
+
 Rates RateProbe::measure() {
   Rates rates;
   rates.matmul_flops = matmul_rate(*parts_->model, parts_->pool);

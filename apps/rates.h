@@ -35,6 +35,7 @@ class RateProbe {
   ~RateProbe();
   Rates measure();                             // the best of a few runs; about three seconds for 0.5 B
   double attention_flops(int64_t rows) const;  // a second: causal prefill of `rows` rows in one layer
+  double read_bytes() const;                   // a second, now: memory of virtual machines has phases
 
  private:
   struct Parts;

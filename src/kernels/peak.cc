@@ -101,14 +101,21 @@ MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
         return avx512bf16::kBf16Tiles.dots(kRounds, &sink);
       });
     }
-    peak.read_gbs = read_rate(pool, loops.read);
-    return peak;
   }
-  peak.read_gbs = read_rate(pool, avx2::peak::read);
-#else
-  peak.read_gbs = read_rate(pool, plain_read);
 #endif
+  peak.read_gbs = measure_read_gbs(backend, pool);
   return peak;
+}
+
+double measure_read_gbs(const Backend& backend, ThreadPool& pool) {
+#ifdef KVILT_X86
+  for (const Loops& loops : kLoops) {
+    if (loops.backend == backend.name()) return read_rate(pool, loops.read);
+  }
+  return read_rate(pool, avx2::peak::read);
+#else
+  return read_rate(pool, plain_read);
+#endif
 }
 
 }  // namespace kvilt
