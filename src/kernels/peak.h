@@ -16,7 +16,7 @@ struct MachinePeak {
   double int8_gops = 0;    // integer dots, all threads of the pool together; 0: the backend has none
   double fp32_gflops = 0;  // fused multiply-adds
   double bf16_gflops = 0;  // bf16 pairs into fp32 sums; 0: not used here
-  double read_gbs = 0;     // memory read, of a region larger than the caches
+  double read_gbs = 0;     // memory read, of a region larger than the caches: the median of some rounds
 };
 
 // Takes about half a second: the best of several rounds. The reference backend is given the machine's plain read rate
