@@ -106,6 +106,7 @@ struct RowBlocks {
 // of it in L2. Written out as floats, gate and up of 512 rows are 20 MB at F = 4864.
 struct GatedParts {
   static constexpr int64_t kColumns = 2 * kTogether * kBlockRows;  // 64 of them: 1 % slower
+  static_assert(kColumns % (kShared * kGroup) == 0);               // a slice of the product is packed alone
   JobParts jobs[2];
   int64_t x_row_bytes[2];
   RowBlocks blocks;
