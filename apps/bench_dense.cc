@@ -33,7 +33,7 @@ struct DenseOptions {
 
 struct DenseTimes {
   std::vector<double> prefill, decode;  // tokens a second
-  std::vector<double> read;             // bytes a second, around each
+  std::vector<double> read;             // bytes a second, before the first and after each
   PromptUsage usage;
 };
 
@@ -185,10 +185,13 @@ void bench_dense(DenseOptions o, int argc, char** argv) {
     for (const int prompt : split_numbers(o.prompts, "--prompt")) {
       for (const int batch : split_numbers(o.batches, "--batch")) {
         DenseTimes times;
+        const auto read = [&] {
+          if (bounds.probe) times.read.push_back(bounds.probe->read_bytes());
+        };
+        read();
         for (int round = 0; round < o.rounds; ++round) {
-          const double before = bounds.probe ? bounds.probe->read_bytes() : 0;
           measure(*engine, o, prompt, batch, static_cast<uint64_t>(round) * 100, times);
-          if (bounds.probe) times.read.push_back((before + bounds.probe->read_bytes()) / 2);
+          read();
         }
         nlohmann::ordered_json row = {{"threads", threads},
                                       {"prompt_tokens", prompt},

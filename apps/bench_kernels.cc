@@ -247,7 +247,7 @@ void KernelBench::row_work(const Shapes& s, int64_t rows) {
   run("rms_norm", s.D, 2, [&] { backend_.rms_norm(x.view(), weight.data(), 1e-6f, y.view(), pool_); });
   run("head_norm", heads, 2, [&] { backend_.head_norm(q.view(), s.E, weight.data(), 1e-6f, pool_); });
   run("rope", heads, 2, [&] { backend_.rope(q.view(), s.E, pos, s.rope, pool_); });
-  run("silu_mul", s.F, 3, [&] { backend_.silu_mul(gate.view(), up.view(), pool_); });
+  run("silu_mul", s.F, 3, [&] { backend_.act_mul(Activation::kSilu, gate.view(), up.view(), pool_); });
 }
 
 void bench_kernels(const KernelOptions& o, int argc, char** argv) {

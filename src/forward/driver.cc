@@ -44,8 +44,8 @@ const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
 
 const Runs kNone;
 
-FfnJob::Activation activation_of(const ModelConfig& config) {
-  return config.gate == Gate::kGeluTanh ? FfnJob::Activation::kGeluTanh : FfnJob::Activation::kSilu;
+Activation activation_of(const ModelConfig& config) {
+  return config.gate == Gate::kGeluTanh ? Activation::kGeluTanh : Activation::kSilu;
 }
 
 }  // namespace
@@ -470,7 +470,7 @@ void Driver::experts(std::span<Chunk> chunks, int l) {
     const PreparedExpert& expert = w.experts[static_cast<size_t>(e)];
     const Mat<float> out = s.expert_out.reshape(s.chosen.size(), c.D);
     ffn(chunks, s.chosen, gather(s.chosen, s.normed.view(), s.gathered),
-        {expert.gate.job({}), expert.up.job({}), expert.down.job(out), FfnJob::Activation::kSilu});
+        {expert.gate.job({}), expert.up.job({}), expert.down.job(out), Activation::kSilu});
     for (size_t r = 0; r < routed.size(); ++r) {
       float* x = s.x.view().row(routed[r].row);
       const float* y = out.row(static_cast<int64_t>(r));

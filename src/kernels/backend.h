@@ -68,9 +68,12 @@ struct MatmulJob {
   bool accumulate = false;
 };
 
+enum class Activation : uint8_t {
+  kSilu,
+  kGeluTanh
+};  // gelu's tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 // down.y (+)= (act(x . gate^T) * (x . up^T)) . down^T. gate.y and up.y are not used; down.y may be x.
 struct FfnJob {
-  enum class Activation : uint8_t { kSilu, kGeluTanh };
   MatmulJob gate, up, down;
   Activation activation = Activation::kSilu;
 };
@@ -150,7 +153,7 @@ class Backend {
   // All jobs share x (T x K): q, k and v; gate and up. Activations are quantised once for all of them.
   virtual void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const = 0;
 
-  // The same bits as matmul(), silu_mul() or gelu_mul(), matmul(). Of many rows the F values between stay in caches.
+  // The same bits as matmul(), act_mul(), matmul(). Of many rows the F values between stay in caches.
   virtual void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const = 0;
 
   // y = x / sqrt(mean(x^2) + eps) * weight, per row. y may be x.
@@ -163,14 +166,11 @@ class Backend {
   virtual void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
                     ThreadPool& pool) const = 0;
 
-  // gate = silu(gate) * up.
-  virtual void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
-
   // y = w . x, plain fp32, summed over w's columns in order: few rows mixed into others (forward/carry.h). On the caller.
   virtual void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const = 0;
 
-  // gate = gelu(gate) * up, with gelu's tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-  virtual void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
+  // gate = act(gate) * up: what stands between an ffn's matmuls.
+  virtual void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
 
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;

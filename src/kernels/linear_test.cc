@@ -309,8 +309,9 @@ TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
     for (size_t i = 0; i < gate.size(); i += 3) gate[i] *= 20;
     gate[0] = 200, gate[gate.size() - 1] = -200;
     auto silu = gate, gelu = gate;
-    backend().silu_mul(Mat<float>(silu.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
-    backend().gelu_mul(Mat<float>(gelu.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
+    backend().act_mul(Activation::kSilu, Mat<float>(silu.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
+    backend().act_mul(Activation::kGeluTanh, Mat<float>(gelu.data(), 3, cols), Mat<const float>(up.data(), 3, cols),
+                      pool_);
     for (size_t i = 0; i < gate.size(); ++i) {
       const double want_silu = silu_of(gate[i]) * up[i], want_gelu = gelu_of(gate[i]) * up[i];
       EXPECT_NEAR(silu[i], want_silu, 1e-6 + 1e-6 * std::fabs(want_silu)) << gate[i];
@@ -338,19 +339,15 @@ TEST_P(BackendTest, FfnEqualsItsParts) {
     for (const int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       for (const int64_t T : {7, 64, 203}) {
-        for (const auto activation : {FfnJob::Activation::kSilu, FfnJob::Activation::kGeluTanh}) {
-          if (activation == FfnJob::Activation::kGeluTanh && threads != 2) continue;
+        for (const auto activation : {Activation::kSilu, Activation::kGeluTanh}) {
+          if (activation == Activation::kGeluTanh && threads != 2) continue;
           auto x = random_floats(static_cast<size_t>(T * shape.D), 3);
           const Mat<const float> in(x.data(), T, shape.D);
           std::vector<float> a(static_cast<size_t>(T * shape.F)), b(a.size()), want = x;
           const Mat<float> to_a(a.data(), T, shape.F), to_b(b.data(), T, shape.F);
           const MatmulJob jobs[] = {{&gate.packed(), bias.data(), to_a, false}, {&up.packed(), nullptr, to_b, false}};
           backend().matmul(in, jobs, pool_);
-          if (activation == FfnJob::Activation::kSilu) {
-            backend().silu_mul(to_a, to_b, pool_);
-          } else {
-            backend().gelu_mul(to_a, to_b, pool_);
-          }
+          backend().act_mul(activation, to_a, to_b, pool_);
           const MatmulJob last = {&down.packed(), nullptr, Mat<float>(want.data(), T, shape.D), true};
           backend().matmul(to_a, {&last, 1}, pool_);
 

@@ -168,7 +168,7 @@ void row_work(benchmark::State& state, const Backend* backend, bool norm, int64_
     if (norm) {
       backend->rms_norm(x, weight.data(), 1e-6f, y, pool());
     } else {
-      backend->silu_mul(x, y, pool());
+      backend->act_mul(Activation::kSilu, x, y, pool());
     }
     const double seconds = seconds_now() - start;
     best = std::min(best, seconds);

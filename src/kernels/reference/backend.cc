@@ -24,12 +24,9 @@ class ReferenceBackend final : public Backend {
             ThreadPool& pool) const override {
     reference::rope(x, E, pos, rope, pool);
   }
-  void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
-    reference::silu_mul(gate, up, pool);
-  }
   void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const override { reference::mix(w, x, y); }
-  void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
-    reference::gelu_mul(gate, up, pool);
+  void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
+    reference::act_mul(act, gate, up, pool);
   }
   void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const override {
     reference::attend(shape, tasks, pool);

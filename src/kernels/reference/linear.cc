@@ -105,11 +105,8 @@ void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) {
   }
 }
 
-void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
-  gate_rows(gate, up, pool, [](double g) { return g / (1 + std::exp(-g)); });
-}
-
-void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
+void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
+  if (act == Activation::kSilu) return gate_rows(gate, up, pool, [](double g) { return g / (1 + std::exp(-g)); });
   const double slope = std::sqrt(2 / std::numbers::pi);
   gate_rows(gate, up, pool, [&](double g) { return g / 2 * (1 + std::tanh(slope * (g + 0.044715 * g * g * g))); });
 }
@@ -121,7 +118,7 @@ void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) {
   jobs[0].y = Mat<float>(gate.data(), x.rows, F);
   jobs[1].y = Mat<float>(up.data(), x.rows, F);
   matmul(x, jobs, pool);
-  (job.activation == FfnJob::Activation::kSilu ? silu_mul : gelu_mul)(jobs[0].y, jobs[1].y, pool);
+  act_mul(job.activation, jobs[0].y, jobs[1].y, pool);
   matmul(jobs[0].y, {&job.down, 1}, pool);
 }
 

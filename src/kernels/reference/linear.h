@@ -18,7 +18,6 @@ void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, 
 void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool);
 void mix(Mat<const float> w, Mat<const float> x, Mat<float> y);
 void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool);
-void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool);
-void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool);
+void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool);
 
 }  // namespace kvilt::reference

@@ -24,7 +24,8 @@ namespace {
 enum class RowFormat { kQuantised, kFloats, kPairs };
 constexpr int kRowFormats = 3;
 
-RowFormat format_for(const BlockedWeight& w) {
+RowFormat format_for(const PackedWeight& weight) {
+  const auto& w = static_cast<const BlockedWeight&>(weight);
   if (w.pairs) return RowFormat::kPairs;
   return is_float(w.dtype) ? RowFormat::kFloats : RowFormat::kQuantised;
 }
@@ -193,12 +194,7 @@ class X86Backend final : public Backend {
   void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const override;
   void rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const override;
   void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const override;
-  void silu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
-    gate_rows(kernels_.silu_mul, gate, up, pool);
-  }
-  void gelu_mul(Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override {
-    gate_rows(kernels_.gelu_mul, gate, up, pool);
-  }
+  void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) const override;
 
   void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
             ThreadPool& pool) const override {
@@ -222,8 +218,7 @@ class X86Backend final : public Backend {
   }
 
  private:
-  void gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<float> gate, Mat<const float> up,
-                 ThreadPool& pool) const;
+  auto gate_row(Activation act) const { return act == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul; }
   auto row_packer(RowFormat format) const {
     return format == RowFormat::kQuantised ? kernels_.quantize
            : format == RowFormat::kFloats  ? kernels_.interleave
@@ -257,7 +252,7 @@ PackedRows X86Backend::pack_rows(Mat<const float> x, std::span<const MatmulJob> 
   PackedRows out;
   for (const MatmulJob& job : jobs) {
     CHECK(job.w->K == x.cols);
-    const RowFormat format = format_for(static_cast<const BlockedWeight&>(*job.w));
+    const RowFormat format = format_for(*job.w);
     if (out.data[static_cast<int>(format)] != nullptr) continue;
     const int64_t row_bytes = row_bytes_of(format, x.cols);
     std::byte* data = grown(scratch().rows[static_cast<int>(format)], row_bytes * x.rows);
@@ -345,7 +340,7 @@ void X86Backend::multiply(const PackedRows& x, int64_t rows, std::span<const Mat
   for (const MatmulJob& job : jobs) {
     CHECK(job.w->N == job.y.cols && rows == job.y.rows);
     MatmulPart whole = {};
-    whole.x = x.data[static_cast<int>(format_for(static_cast<const BlockedWeight&>(*job.w)))];
+    whole.x = x.data[static_cast<int>(format_for(*job.w))];
     whole.rows = rows;
     whole.blocks = blocks.count;
     s.jobs.push_back(parts_of(job, whole, rows / cuts, pool.size()));
@@ -366,8 +361,7 @@ void X86Backend::ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) co
   jobs[0].y = {reinterpret_cast<float*>(grown(s.gate, x.rows * F * 4)), x.rows, F};
   jobs[1].y = {reinterpret_cast<float*>(grown(s.up, x.rows * F * 4)), x.rows, F};
   matmul(x, jobs, pool);
-  gate_rows(job.activation == FfnJob::Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul, jobs[0].y, jobs[1].y,
-            pool);
+  act_mul(job.activation, jobs[0].y, jobs[1].y, pool);
   matmul(jobs[0].y, {&job.down, 1}, pool);
 }
 
@@ -376,7 +370,7 @@ void X86Backend::large_ffn(Mat<const float> x, const FfnJob& job, ThreadPool& po
   const PackedRows rows = pack_rows(x, jobs, pool);
   const RowBlocks blocks = blocks_of(x.rows);
   const int64_t F = job.gate.w->N, cuts = cuts_of(x.rows, rows.row_bytes, blocks.count, pool.size());
-  const RowFormat format = format_for(static_cast<const BlockedWeight&>(*job.down.w));
+  const RowFormat format = format_for(*job.down.w);
   PackedRows product;
   product.row_bytes = row_bytes_of(format, F);
   std::byte* out = grown(scratch().product, product.row_bytes * x.rows);
@@ -385,12 +379,12 @@ void X86Backend::large_ffn(Mat<const float> x, const FfnJob& job, ThreadPool& po
   GatedParts parts{{}, {}, blocks, F, cuts, format, out};
   for (int i = 0; i < 2; ++i) {
     MatmulPart whole = {};
-    const RowFormat in = format_for(static_cast<const BlockedWeight&>(*jobs[i].w));
+    const RowFormat in = format_for(*jobs[i].w);
     whole.x = rows.data[static_cast<int>(in)];
     parts.jobs[i] = parts_of(jobs[i], whole, x.rows / cuts, pool.size());
     parts.x_row_bytes[i] = row_bytes_of(in, x.cols);
   }
-  parts.gate_row = job.activation == FfnJob::Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
+  parts.gate_row = gate_row(job.activation);
   parts.pack = row_packer(format);
   pool.parallel_split(cuts * parts.slices(), [&](int64_t i, int) { parts.run(i); });
   multiply(product, x.rows, {&job.down, 1}, pool);
@@ -414,11 +408,10 @@ void X86Backend::head_norm(Mat<float> x, int E, const float* weight, float eps, 
   });
 }
 
-void X86Backend::gate_rows(void (*gate_row)(float*, const float*, int64_t), Mat<float> gate, Mat<const float> up,
-                           ThreadPool& pool) const {
+void X86Backend::act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) const {
   CHECK(gate.rows == up.rows && gate.cols == up.cols);
   for_row_slices(gate.rows, gate.cols, pool, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) gate_row(gate.row(r), up.row(r), gate.cols);
+    for (int64_t r = begin; r < end; ++r) gate_row(act)(gate.row(r), up.row(r), gate.cols);
   });
 }
 
