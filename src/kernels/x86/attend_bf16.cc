@@ -36,6 +36,7 @@ TileKernels with_bf16(bool direct) {
   const Bf16Tiles& bf16 = avx512bf16::kBf16Tiles;
   TileKernels tiles = avx512::kAttendTiles;
   tiles.load_queries = bf16.load_queries;
+  tiles.query_bytes = 2;
   tiles.gather_keys = bf16.gather_keys;
   tiles.gather_values = bf16.gather_values;
   tiles.scores = bf16.scores;

@@ -16,8 +16,8 @@ namespace kvilt::x86 {
 
 struct Bf16Tiles {
   void (*load_queries)(const TileShape&, const float* q, int64_t stride, int rows, const float* rotation, float* out);
-  void (*gather_keys)(const TileShape&, const void* const* keys, float* kt);
-  void (*gather_values)(const TileShape&, const void* const* values, float* v);
+  void (*gather_keys)(const TileShape&, const void* const* keys, uint64_t wanted, float* kt);
+  void (*gather_values)(const TileShape&, const void* const* values, int first, int last, float* v);
   void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
                  float* s);
   void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,

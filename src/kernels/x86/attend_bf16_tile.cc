@@ -22,6 +22,7 @@ using x86::TileState;
 using x86::ValueTile;
 
 constexpr int kBlockVecs = kBlock / kVec, kPairs = kBlock / 2;
+constexpr uint64_t kVecColumns = (uint64_t{1} << kVec) - 1;
 
 // 32 bf16: `low`'s 16 first.
 KVILT_INLINE __m512i to_bf16(Vec low, Vec high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
@@ -45,8 +46,9 @@ KVILT_INLINE void gather_scales(const TileShape& shape, const void* const* rows,
 }
 
 template <Element kType>
-void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) {
+void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
   for (int j = 0; j < kBlock; j += kVec) {
+    if ((wanted >> j & kVecColumns) == 0) continue;
     for (int e = 0; e < shape.E; e += 2 * kVec) {
       Vec r[kVec];
       KVILT_UNROLL
@@ -61,7 +63,7 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) 
 }
 
 template <Element kType>
-void gather_values_of(const TileShape& shape, const void* const* values, float* v) {
+void gather_values_of(const TileShape& shape, const void* const* values, int first, int last, float* v) {
   alignas(64) uint16_t low[32], high[32];
   for (int i = 0; i < 16; ++i) {
     low[2 * i] = static_cast<uint16_t>(i);
@@ -70,8 +72,9 @@ void gather_values_of(const TileShape& shape, const void* const* values, float* 
     high[2 * i + 1] = static_cast<uint16_t>(48 + i);
   }
   const __m512i low_pairs = _mm512_load_si512(low), high_pairs = _mm512_load_si512(high);
-  float* to = v;
-  for (int j = 0; j < kBlock; j += 2, to += shape.width) {
+  first = first / 2 * 2;
+  float* to = v + int64_t{first / 2} * shape.width;
+  for (int j = first; j < last; j += 2, to += shape.width) {
     for (int e = 0; e < shape.E; e += 32) {
       const __m512i a = load_pairs<kType>(values[j], e), b = load_pairs<kType>(values[j + 1], e);
       _mm512_storeu_si512(to + e, _mm512_permutex2var_epi16(a, low_pairs, b));
@@ -81,14 +84,14 @@ void gather_values_of(const TileShape& shape, const void* const* values, float* 
   gather_scales(shape, values, v + kPairs * shape.width);
 }
 
-void gather_keys(const TileShape& shape, const void* const* keys, float* kt) {
-  if (shape.kv == Element::kI8) return gather_keys_of<Element::kI8>(shape, keys, kt);
-  gather_keys_of<Element::kBF16>(shape, keys, kt);
+void gather_keys(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
+  if (shape.kv == Element::kI8) return gather_keys_of<Element::kI8>(shape, keys, wanted, kt);
+  gather_keys_of<Element::kBF16>(shape, keys, wanted, kt);
 }
 
-void gather_values(const TileShape& shape, const void* const* values, float* v) {
-  if (shape.kv == Element::kI8) return gather_values_of<Element::kI8>(shape, values, v);
-  gather_values_of<Element::kBF16>(shape, values, v);
+void gather_values(const TileShape& shape, const void* const* values, int first, int last, float* v) {
+  if (shape.kv == Element::kI8) return gather_values_of<Element::kI8>(shape, values, first, last, v);
+  gather_values_of<Element::kBF16>(shape, values, first, last, v);
 }
 
 void load_queries(const TileShape& shape, const float* q, int64_t stride, int rows, const float* rotation, float* out) {
@@ -243,15 +246,14 @@ void product(Product p, int lines, int vecs) {
 
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
             float* s) {
-  constexpr uint64_t kVecMask = (uint64_t{1} << kVec) - 1;
   const float* scales = shape.kv == Element::kI8 ? kt + shape.E / 2 * kBlock : nullptr;
   for (int n = 0; n < kBlockVecs;) {  // runs of vectors that have a wanted column
-    if ((mask >> (n * kVec) & kVecMask) == 0) {
+    if ((mask >> (n * kVec) & kVecColumns) == 0) {
       ++n;
       continue;
     }
     int end = n + 1;
-    while (end < kBlockVecs && (mask >> (end * kVec) & kVecMask) != 0) ++end;
+    while (end < kBlockVecs && (mask >> (end * kVec) & kVecColumns) != 0) ++end;
     Product p = {};
     p.a = reinterpret_cast<const int32_t*>(q);
     p.a_stride = shape.E / 2;
@@ -416,7 +418,7 @@ void softmax(const TileShape& shape, int rows, const uint64_t* visible, float* s
       }
       const Vec base = set1(state.max[line]);
       for (int n = 0; n < kBlockVecs; ++n) {
-        x[n] = fast_exp2(sub(x[n], base));
+        x[n] = (seen >> (n * kVec) & kVecColumns) == 0 ? zero() : fast_exp2(sub(x[n], base));
         store(s + n * kVec, x[n]);
       }
       store(lane, add(sum, add(add(x[0], x[1]), add(x[2], x[3]))));

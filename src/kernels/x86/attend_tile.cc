@@ -21,6 +21,7 @@ using x86::TileState;
 using x86::ValueTile;
 
 constexpr int kBlockVecs = kBlock / kVec;
+constexpr uint64_t kVecColumns = (uint64_t{1} << kVec) - 1;
 constexpr float kLog2E = 1.44269504089f;
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -59,9 +60,10 @@ KVILT_INLINE int place(const TileShape& shape, int e) {
 }
 
 template <Element kType>
-void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) {
+void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
   const int whole = shape.E / kVec * kVec;
   for (int j = 0; j < kBlock; j += kVec) {  // keys outside: memory is read row by row
+    if ((wanted >> j & kVecColumns) == 0) continue;
     alignas(64) float scales[kVec];
     for (int i = 0; i < kVec; ++i) scales[i] = scale_of<kType>(shape, keys[j + i]);
     const Vec scale = load(scales);
@@ -96,9 +98,10 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, float* kt) 
 }
 
 template <Element kType>
-void gather_values_of(const TileShape& shape, const void* const* values, float* v) {
+void gather_values_of(const TileShape& shape, const void* const* values, int first, int last, float* v) {
   const int whole = shape.E / kVec * kVec;
-  for (int j = 0; j < kBlock; ++j, v += shape.width) {
+  v += int64_t{first} * shape.width;
+  for (int j = first; j < last; ++j, v += shape.width) {
     const Vec scale = set1(scale_of<kType>(shape, values[j]));
     const auto scaled = [&scale](Vec x) __attribute__((always_inline)) {
       return kType == Element::kI8 ? mul(x, scale) : x;
@@ -110,29 +113,29 @@ void gather_values_of(const TileShape& shape, const void* const* values, float* 
   }
 }
 
-void gather_keys(const TileShape& shape, const void* const* keys, float* kt) {
+void gather_keys(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
   switch (shape.kv) {
     case Element::kF32:
-      return gather_keys_of<Element::kF32>(shape, keys, kt);
+      return gather_keys_of<Element::kF32>(shape, keys, wanted, kt);
     case Element::kF16:
-      return gather_keys_of<Element::kF16>(shape, keys, kt);
+      return gather_keys_of<Element::kF16>(shape, keys, wanted, kt);
     case Element::kBF16:
-      return gather_keys_of<Element::kBF16>(shape, keys, kt);
+      return gather_keys_of<Element::kBF16>(shape, keys, wanted, kt);
     case Element::kI8:
-      return gather_keys_of<Element::kI8>(shape, keys, kt);
+      return gather_keys_of<Element::kI8>(shape, keys, wanted, kt);
   }
 }
 
-void gather_values(const TileShape& shape, const void* const* values, float* v) {
+void gather_values(const TileShape& shape, const void* const* values, int first, int last, float* v) {
   switch (shape.kv) {
     case Element::kF32:
-      return gather_values_of<Element::kF32>(shape, values, v);
+      return gather_values_of<Element::kF32>(shape, values, first, last, v);
     case Element::kF16:
-      return gather_values_of<Element::kF16>(shape, values, v);
+      return gather_values_of<Element::kF16>(shape, values, first, last, v);
     case Element::kBF16:
-      return gather_values_of<Element::kBF16>(shape, values, v);
+      return gather_values_of<Element::kBF16>(shape, values, first, last, v);
     case Element::kI8:
-      return gather_values_of<Element::kI8>(shape, values, v);
+      return gather_values_of<Element::kI8>(shape, values, first, last, v);
   }
 }
 
@@ -303,14 +306,13 @@ void product(Product p, int lines, int vecs) {
 
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
             float* s) {
-  constexpr uint64_t kVecMask = (uint64_t{1} << kVec) - 1;
   for (int n = 0; n < kBlockVecs;) {  // runs of vectors that have a wanted column
-    if ((mask >> (n * kVec) & kVecMask) == 0) {
+    if ((mask >> (n * kVec) & kVecColumns) == 0) {
       ++n;
       continue;
     }
     int end = n + 1;
-    while (end < kBlockVecs && (mask >> (end * kVec) & kVecMask) != 0) ++end;
+    while (end < kBlockVecs && (mask >> (end * kVec) & kVecColumns) != 0) ++end;
     product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec), ahead, 0,
              shape.row_bytes},
             lines, end - n);
@@ -391,7 +393,7 @@ void softmax(const TileShape& shape, int rows, const uint64_t* visible, float* s
       }
       const Vec base = set1(state.max[line]);
       for (int n = 0; n < kBlockVecs; ++n) {
-        x[n] = exp2(sub(x[n], base));
+        x[n] = (visible[r] >> (n * kVec) & kVecColumns) == 0 ? zero() : exp2(sub(x[n], base));
         store(s + n * kVec, x[n]);
       }
       store(lane, add(sum, tree_sum(x)));
@@ -420,8 +422,10 @@ void finish(const TileShape& shape, int rows, const TileState& state, float* out
       const float over = sum == 0 ? 0 : 1 / sum;
       const float* acc = state.acc + int64_t{line} * shape.width;
       float* y = out + r * stride + h * shape.E;
-      for (int e = 0; e < shape.E; ++e)
-        y[e] = acc[e] * over + 0.0f;  // + 0: terms of masked keys may flip a zero's sign
+      // + 0: terms of masked keys may flip a zero's sign.
+      int e = 0;
+      for (; e + kVec <= shape.E; e += kVec) store(y + e, add(mul(load(acc + e), set1(over)), zero()));
+      for (; e < shape.E; ++e) y[e] = acc[e] * over + 0.0f;
       if (lse == nullptr) continue;
       lse[line] = sum == 0 ? -__builtin_inff()
                            : static_cast<float>((state.max[line] + __builtin_log2(static_cast<double>(sum))) * kLn2);

@@ -51,10 +51,10 @@ struct TileKernels {
   // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both. q has room for
   // kDirectLines lines at least.
   void (*load_queries)(const TileShape&, const float* q, int64_t stride, int rows, const float* rotation, float* out);
-  // kt (E x 64) = the 64 keys at `keys`, transposed.
-  void (*gather_keys)(const TileShape&, const void* const* keys, float* kt);
-  // v (64 x width) = the 64 values at `values`.
-  void (*gather_values)(const TileShape&, const void* const* values, float* v);
+  // kt (E x 64) = the 64 keys at `keys`, transposed; vectors without a column of `wanted` stay as they are.
+  void (*gather_keys)(const TileShape&, const void* const* keys, uint64_t wanted, float* kt);
+  // v (64 x width) = the values [first, last) of the 64 at `values`; the others stay as they are.
+  void (*gather_values)(const TileShape&, const void* const* values, int first, int last, float* v);
   // s (lines x 64), in the columns of `mask` alone, = q . kt. ahead: 64 rows to fetch into the cache meanwhile, or
   // null.
   void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
@@ -83,6 +83,7 @@ struct TileKernels {
   // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; null: there is none.
   void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,
                         const void* const* ahead, float* s) = nullptr;
+  int32_t query_bytes = 4;  // of each of the E elements of a line that load_queries writes
 };
 
 }  // namespace kvilt::x86

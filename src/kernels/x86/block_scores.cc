@@ -13,22 +13,32 @@ const float* BlockScores::queries(const float* rotation) {
   return tiles_ + t * tile_floats;
 }
 
-void BlockScores::compute(const KeyBlock& block, uint64_t wanted, const void* const* ahead, float* s) {
-  const int lines = rows_.count * shape_.group;
-  const bool direct = isa_.scores_direct != nullptr && lines <= kDirectLines;
-  if (!direct) isa_.gather_keys(shape_, block.k, kt_);
+void BlockScores::compute(const KeyBlock& block, std::span<const RowPart> parts, const void* const* ahead, float* s) {
+  const bool direct = isa_.scores_direct != nullptr && rows_.count * shape_.group <= kDirectLines;
+  uint64_t wanted = 0;
+  for (const RowPart& part : parts) wanted |= part.wanted;
+  if (!direct) isa_.gather_keys(shape_, block.k, block.permuted ? ~uint64_t{0} : wanted, kt_);
   for (int t = 0; t < block.turn_count; ++t) {
     const Turn& turn = block.turns[t];
     if ((turn.columns & wanted) == 0) continue;
-    const uint64_t slots = block.permuted ? turn.slots : turn.slots & wanted;
-    if (direct) {
-      isa_.scores_direct(shape_, queries(turn.rotation), lines, block.k, slots, ahead, s);
-    } else {
-      isa_.scores(shape_, queries(turn.rotation), lines, kt_, slots, ahead, s);
+    const float* q = queries(turn.rotation);
+    for (const RowPart& part : parts) {
+      if ((turn.columns & part.wanted) == 0) continue;
+      const uint64_t slots = block.permuted ? turn.slots : turn.slots & part.wanted;
+      const int line = part.first * shape_.group, lines = part.count * shape_.group;
+      if (direct) {
+        isa_.scores_direct(shape_, q, lines, block.k, slots, ahead, s);
+      } else {
+        const float* queries = q + int64_t{line} * shape_.E * isa_.query_bytes / 4;
+        isa_.scores(shape_, queries, lines, kt_, slots, ahead, s + line * kBlock);
+      }
+      ahead = nullptr;
     }
-    ahead = nullptr;
   }
-  if (block.permuted) isa_.permute(lines, block.slot, s);
+  if (!block.permuted) return;
+  for (const RowPart& part : parts) {
+    isa_.permute(part.count * shape_.group, block.slot, s + part.first * shape_.group * kBlock);
+  }
 }
 
 }  // namespace kvilt::x86

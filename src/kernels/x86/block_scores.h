@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/key_blocks.h"
@@ -20,6 +21,12 @@ struct QueryRows {
   const float* q;
   int64_t stride;
   int count;
+};
+
+// Rows [first, first + count) of such a tile, and the columns of a block that some of them see.
+struct RowPart {
+  int first, count;
+  uint64_t wanted;
 };
 
 class BlockScores {
@@ -34,8 +41,9 @@ class BlockScores {
   BlockScores(const TileKernels& isa, const TileShape& shape, const QueryRows& rows, float* memory)
       : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + static_cast<size_t>(shape.E) * kBlock) {}
 
-  // s (lines x 64) = scores in the columns of `wanted`; other columns become anything. ahead: see TileKernels::scores.
-  void compute(const KeyBlock& block, uint64_t wanted, const void* const* ahead, float* s);
+  // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. `ahead`, see
+  // TileKernels::scores, is the first part's.
+  void compute(const KeyBlock& block, std::span<const RowPart> parts, const void* const* ahead, float* s);
 
  private:
   const float* queries(const float* rotation);

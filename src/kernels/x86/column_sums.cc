@@ -92,7 +92,8 @@ void ColumnSums::add_rows(const AttendTask& attend, int32_t first, int32_t count
       wanted |= visible[r];
     }
     if (wanted == 0) continue;
-    scores.compute(blocks[n], wanted, nullptr, scratch.s);
+    const RowPart all{0, count, wanted};
+    scores.compute(blocks[n], {&all, 1}, nullptr, scratch.s);
     alignas(64) float columns[kBlock] = {};
     isa_.add_columns(shape_, count, visible, scratch.s, attend.lse + int64_t{first} * shape_.group, columns);
     for (int j = 0; j < kBlock; ++j) sums[j] += columns[j];
@@ -117,7 +118,7 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
     std::fill_n(norms, kBlock, 1.0f);
     if (task.value_norm && blocks[n].present != 0) {
       const Scratch scratch = this->scratch();
-      plain_.gather_values(shape_, blocks[n].v, scratch.v);
+      plain_.gather_values(shape_, blocks[n].v, 0, kBlock, scratch.v);
       plain_.norms(shape_, scratch.v, norms);
     }
     for (uint64_t left = blocks[n].present; left != 0; left &= left - 1) {
