@@ -45,8 +45,8 @@ float* thread_floats(size_t count) {
   return buffer.as<float>();
 }
 
-int first_column(const RowPart& part) { return __builtin_ctzll(part.wanted); }
-int end_column(const RowPart& part) { return kBlock - __builtin_clzll(part.wanted); }
+int first_column(uint64_t wanted) { return __builtin_ctzll(wanted); }
+int end_column(uint64_t wanted) { return kBlock - __builtin_clzll(wanted); }
 
 // Runs of columns in [first, last) whose values lie one after the other in memory.
 int count_runs(const KeyBlock& block, int first, int last) {
@@ -257,15 +257,15 @@ void Attention::attend_block(const Item& item, const Walk& walk, const Scratch& 
 // loading and storing the sums once more per run is cheaper than copying 64 values. It changes no bit: the order is the same.
 void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) const {
   const KeyBlock& block = walk.block();
-  const int first = __builtin_ctzll(walk.wanted()), last = kBlock - __builtin_clzll(walk.wanted());
+  const int first = first_column(walk.wanted()), last = end_column(walk.wanted());
   const void* const* ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->k;
   int runs = kMaxRuns + 1;
   if (shape_.kv == Element::kF32 && shape_.width == shape_.E) runs = count_runs(block, first, last);
   if (runs > (lines <= kFewLines ? kMaxRuns : 1)) {
     isa_.gather_values(shape_, block.v, first, last, scratch.v);
     for (const RowPart& part : walk.parts()) {
-      const int line = part.first * shape_.group, j = first_column(part);
-      const ValueTile seen{j, end_column(part), scratch.v + int64_t{j} * shape_.width, shape_.width, ahead};
+      const int line = part.first * shape_.group, j = first_column(part.wanted);
+      const ValueTile seen{j, end_column(part.wanted), scratch.v + int64_t{j} * shape_.width, shape_.width, ahead};
       isa_.add_values(shape_, part.count * shape_.group, scratch.s + line * kBlock, seen, scratch.scale_back + line,
                       state_from(scratch.part, line).acc);
       ahead = nullptr;
@@ -282,8 +282,8 @@ void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) 
 void Attention::add_runs(const Walk& walk, const RowPart& part, const void* const* ahead,
                          const Scratch& scratch) const {
   const KeyBlock& block = walk.block();
-  const int line = part.first * shape_.group, lines = part.count * shape_.group, last = end_column(part);
-  for (int j = first_column(part); j < last; ++j) {
+  const int line = part.first * shape_.group, lines = part.count * shape_.group, last = end_column(part.wanted);
+  for (int j = first_column(part.wanted); j < last; ++j) {
     if ((block.present >> j & 1) == 0) continue;
     const int end = std::min<int>(block.run_end[j], last);
     const ValueTile run{j, end, static_cast<const float*>(block.v[j]), shape_.E,

@@ -42,7 +42,7 @@ class BlockScores {
       : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + static_cast<size_t>(shape.E) * kBlock) {}
 
   // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. `ahead`, see
-  // TileKernels::scores, is the first part's.
+  // TileKernels::scores, is the first part's. REQUIRES: one part if the tile has at most kDirectLines lines.
   void compute(const KeyBlock& block, std::span<const RowPart> parts, const void* const* ahead, float* s);
 
  private:
