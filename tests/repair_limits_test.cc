@@ -58,6 +58,7 @@ const std::vector<Method>& methods() {
        {{"r", "1"}, {"carry", "mean"}},
        {{"r", "0.2"}, {"carry", "nearest"}, {"anchors", "1"}},
        {{"r", "0"}, {"carry", "mean"}}},
+      {"mend", {{"r", "1"}, {"carry", "gaussian"}}, {{"r", "0.2"}, {"carry", "gaussian"}}, {{"r", "0"}}},
       {"auto", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}, {"hop", "0"}}},
       {"random", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"oracle", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
@@ -103,6 +104,7 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"mend", {{"carry", "mean"}}},
                                                                 {"mend", {{"r", "0.2"}, {"anchors", "1"}}},
                                                                 {"mend", {{"gain", "no"}}},
+                                                                {"mend", {{"carry", "gaussian"}}},
                                                                 {"oracle", {{"by", "both"}}},
                                                                 {"auto", {}},
                                                                 {"auto", {{"hop", "0"}}}};
@@ -118,7 +120,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
   }
   expect_differ(by_chunk[0][4], by_chunk[0][5]);
   expect_differ(by_chunk[0][4], by_chunk[0][7]);
-  expect_differ(by_chunk[0][9], by_chunk[0][10]);
+  expect_differ(by_chunk[0][4], by_chunk[0][8]);
+  expect_differ(by_chunk[0][10], by_chunk[0][11]);
 }
 
 TEST_P(Repair, BatchedEqualsAlone) {

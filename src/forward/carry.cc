@@ -32,21 +32,22 @@ void turn(const RopeConfig& rope, const float* angles, bool back, float* x) {
 }  // namespace
 
 // The placed K (as it stands there) and V of one KV head. REQUIRES: something is placed.
-void CarryPass::load(const FreshRows& rows, const PageTable::Placed& placed, int head, float* k, float* v) const {
-  const KvShape& shape = rows.kv->shape();
-  decode_kv_row(shape.dtype, shape.E, placed.pages->k(rows.layer, head, placed.slot), k);
-  decode_kv_row(shape.dtype, shape.E, placed.pages->v(rows.layer, head, placed.slot), v);
-  if (placed.rotation) turn(rows.kv->ropes().at(rows.layer), placed.rotation, false, k);
+void CarryPass::load(const PageTable& kv, int layer, const PageTable::Placed& placed, int head, float* k,
+                     float* v) const {
+  const KvShape& shape = kv.shape();
+  decode_kv_row(shape.dtype, shape.E, placed.pages->k(layer, head, placed.slot), k);
+  if (v) decode_kv_row(shape.dtype, shape.E, placed.pages->v(layer, head, placed.slot), v);
+  if (placed.rotation) turn(kv.ropes().at(layer), placed.rotation, false, k);
 }
 
-// cos and sin of positions, computed once each.
-void CarryPass::need_angles(const FreshRows& rows, std::span<const int32_t> positions) {
-  const LayerRopes ropes = rows.kv->ropes();
-  auto& table = angles_[ropes.kind(rows.layer)];
+// cos and sin of positions under a layer's RoPE, computed once each.
+void CarryPass::need_angles(const PageTable& kv, int layer, std::span<const int32_t> positions) {
+  const LayerRopes ropes = kv.ropes();
+  auto& table = angles_[ropes.kind(layer)];
   for (const int32_t pos : positions) {
     if (static_cast<size_t>(pos) >= table.size()) table.resize(static_cast<size_t>(pos) + 1);
     std::vector<float>& out = table[static_cast<size_t>(pos)];
-    if (out.empty()) out = rotation(ropes.at(rows.layer), pos);
+    if (out.empty()) out = rotation(ropes.at(layer), pos);
   }
 }
 
@@ -55,7 +56,7 @@ void CarryPass::compare(const FreshRows& rows, Changes& out) {
   const int64_t n = static_cast<int64_t>(rows.pos.size()), width = int64_t{shape.G} * shape.E;
   const Mat<float> k = out.k.reshape(n, width), v = out.v.reshape(n, width);
   out.placed.assign(static_cast<size_t>(n), 0);
-  need_angles(rows, rows.pos);
+  need_angles(*rows.kv, rows.layer, rows.pos);
   const LayerRopes ropes = rows.kv->ropes();
   const RopeConfig& rope = ropes.at(rows.layer);
   const auto& table = angles_[ropes.kind(rows.layer)];
@@ -69,7 +70,7 @@ void CarryPass::compare(const FreshRows& rows, Changes& out) {
     }
     out.placed[static_cast<size_t>(r)] = 1;
     for (int g = 0; g < shape.G; ++g) {
-      load(rows, placed, g, k.row(r) + int64_t{g} * shape.E, v.row(r) + int64_t{g} * shape.E);
+      load(*rows.kv, rows.layer, placed, g, k.row(r) + int64_t{g} * shape.E, v.row(r) + int64_t{g} * shape.E);
     }
     for (int64_t i = 0; i < width; ++i) {
       k.row(r)[i] = rows.k.row(r)[i] - k.row(r)[i];
@@ -88,47 +89,155 @@ void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) cons
     if (!placed.pages) return;
     for (int g = 0; g < shape.G; ++g) {
       if (!heads[static_cast<size_t>(g)]) continue;
-      load(rows, placed, g, rows.k.row(r) + int64_t{g} * shape.E, rows.v.row(r) + int64_t{g} * shape.E);
+      load(*rows.kv, rows.layer, placed, g, rows.k.row(r) + int64_t{g} * shape.E, rows.v.row(r) + int64_t{g} * shape.E);
     }
   });
 }
 
+namespace {
+
+// The layers whose keys say what a token is: a quarter, half and three quarters up. One layer's alone tell a little less,
+// values no more (docs/results/quality.md).
+std::vector<int> content_layers(int L) { return {L / 4, L / 2, 3 * L / 4}; }
+
+// Rows of `pos` (ascending) that stand in the group's parts.
+std::vector<int64_t> rows_of(const CarryGroup& group, std::span<const int32_t> pos) {
+  std::vector<int64_t> out;
+  for (const Run& part : group.parts) {
+    const auto first = std::lower_bound(pos.begin(), pos.end(), part.begin);
+    for (auto at = first; at != pos.end() && *at < part.end; ++at) out.push_back(at - pos.begin());
+  }
+  return out;
+}
+
+// Every column centred, and divided by its standard deviation and by sqrt(columns): then squares of differences add up to the
+// mean square in units of the spread.
+void scale_columns(std::vector<float>& x, int64_t rows, int64_t columns) {
+  std::vector<double> sum(static_cast<size_t>(columns)), square(static_cast<size_t>(columns));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const double e = x[static_cast<size_t>(i * columns + c)];
+      sum[static_cast<size_t>(c)] += e;
+      square[static_cast<size_t>(c)] += e * e;
+    }
+  }
+  for (int64_t c = 0; c < columns; ++c) {
+    const double mean = sum[static_cast<size_t>(c)] / static_cast<double>(rows);
+    const double variance = square[static_cast<size_t>(c)] / static_cast<double>(rows) - mean * mean;
+    const double scale = variance > 1e-12 ? 1 / std::sqrt(variance * static_cast<double>(columns)) : 0;
+    for (int64_t i = 0; i < rows; ++i) {
+      float& e = x[static_cast<size_t>(i * columns + c)];
+      e = static_cast<float>((e - mean) * scale);
+    }
+  }
+}
+
+}  // namespace
+
 struct CarryPass::Group {
   const CarryWeights* weights = nullptr;
-  int64_t first_row = 0;              // of the sources, which are consecutive rows
+  std::vector<int64_t> rows;          // of the sources
   std::vector<float> change;          // n x 2 G E: K's, then V's
   std::vector<CarryState::Fit> fits;  // of this group alone; then gain holds what its layer's fits give
   std::vector<float> gain;            // 2 G
 };
 
+// Weights of some groups, which serve the layers to come. Returns the operations of the contents' distances.
+double CarryPass::weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state) {
+  double flops = 0;
+  const KvShape& shape = kv.shape();
+  if (carry.kernel == Carry::Kernel::kContent) {
+    for (const size_t i : which) {
+      const CarryWeights& ends = state.weights_[i];
+      for (const int layer : content_layers(shape.L)) {
+        need_angles(kv, layer, ends.sources);
+        need_angles(kv, layer, ends.targets);
+        flops += 2.0 * static_cast<double>((ends.sources.size() + ends.targets.size()) * ends.sources.size()) *
+                 shape.G * shape.E;
+      }
+    }
+  }
+  pool_.parallel_for(static_cast<int64_t>(which.size()), [&](int64_t w, int) {
+    const size_t i = which[static_cast<size_t>(w)];
+    CarryWeights& weights = state.weights_[i];
+    std::vector<float> distance;
+    if (carry.kernel == Carry::Kernel::kContent) distance = distances(kv, weights);
+    weigh(carry, carry.groups[i], distance, weights);
+  });
+  return flops;
+}
+
+// How unlike the contents of two positions are, (sources, then targets) x sources: the mean square difference of their placed
+// keys, unturned, in some layers, every element in units of its spread over the group.
+std::vector<float> CarryPass::distances(const PageTable& kv, const CarryWeights& ends) const {
+  const KvShape& shape = kv.shape();
+  const std::vector<int> layers = content_layers(shape.L);
+  const auto n = static_cast<int64_t>(ends.sources.size()), all = n + static_cast<int64_t>(ends.targets.size());
+  const int64_t width = int64_t{shape.G} * shape.E, dims = static_cast<int64_t>(layers.size()) * width;
+  std::vector<float> x(static_cast<size_t>(all * dims));
+  for (int64_t i = 0; i < all; ++i) {
+    const int32_t pos = i < n ? ends.sources[static_cast<size_t>(i)] : ends.targets[static_cast<size_t>(i - n)];
+    float* k = x.data() + i * dims;
+    for (const int layer : layers) {
+      const auto placed = kv.placed(layer, pos);
+      CHECK(placed.pages);
+      const float* back = angles_[kv.ropes().kind(layer)][static_cast<size_t>(pos)].data();
+      for (int g = 0; g < shape.G; ++g, k += shape.E) {
+        load(kv, layer, placed, g, k, nullptr);
+        turn(kv.ropes().at(layer), back, true, k);
+      }
+    }
+  }
+  scale_columns(x, all, dims);
+  std::vector<float> across(static_cast<size_t>(dims * n)), out(static_cast<size_t>(all * n)),
+      square(static_cast<size_t>(all));
+  for (int64_t i = 0; i < all; ++i) {
+    double sum = 0;
+    for (int64_t c = 0; c < dims; ++c) {
+      const float e = x[static_cast<size_t>(i * dims + c)];
+      sum += double{e} * e;
+      if (i < n) across[static_cast<size_t>(c * n + i)] = e;
+    }
+    square[static_cast<size_t>(i)] = static_cast<float>(sum);
+  }
+  model_.backend().mix({x.data(), all, dims}, {across.data(), dims, n}, {out.data(), all, n});
+  for (int64_t i = 0; i < all; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      float& d = out[static_cast<size_t>(i * n + j)];
+      d = std::max(0.0f, square[static_cast<size_t>(i)] + square[static_cast<size_t>(j)] - 2 * d);
+    }
+  }
+  return out;
+}
+
 double CarryPass::carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes,
                         CarryState& state, double& bytes) {
   std::vector<Group> groups;
+  std::vector<size_t> unweighed;  // indices of carry.groups
   const KvShape& shape = rows.kv->shape();
   const auto layer = static_cast<size_t>(rows.layer);
-  state.weights_.resize(carry.parts.size());
+  state.weights_.resize(carry.groups.size());
   state.fits_.resize(static_cast<size_t>(shape.L));
   state.fits_[layer].resize(static_cast<size_t>(2 * shape.G));
   double flops = 0;
-  for (size_t p = 0; p < carry.parts.size(); ++p) {
-    const Run& part = carry.parts[p];
-    const auto first = std::lower_bound(rows.pos.begin(), rows.pos.end(), part.begin);
-    const auto last = std::lower_bound(first, rows.pos.end(), part.end);
-    if (first == last) continue;
-    CarryWeights& weights = state.weights_[p];
-    if (!std::equal(first, last, weights.sources.begin(), weights.sources.end())) {
-      weights = carry_weights(carry, part, written);
+  for (size_t i = 0; i < carry.groups.size(); ++i) {
+    std::vector<int64_t> sources = rows_of(carry.groups[i], rows.pos);
+    if (sources.empty()) continue;
+    CarryWeights& weights = state.weights_[i];
+    const auto at = [&](int64_t row, int32_t pos) { return rows.pos[static_cast<size_t>(row)] == pos; };
+    if (!std::equal(sources.begin(), sources.end(), weights.sources.begin(), weights.sources.end(), at)) {
+      weights = carry_ends(carry.groups[i], written);
       if (weights.sources.empty()) continue;
-      CHECK(std::equal(first, last, weights.sources.begin(), weights.sources.end()));
+      CHECK(std::equal(sources.begin(), sources.end(), weights.sources.begin(), weights.sources.end(), at));
+      unweighed.push_back(i);
     }
-    const auto n = static_cast<double>(last - first), m = static_cast<double>(weights.targets.size());
+    const auto n = static_cast<double>(sources.size()), m = static_cast<double>(weights.targets.size());
     flops += 4.0 * (m + (carry.gain ? n : 0)) * n * shape.G * shape.E;
     bytes += 4.0 * m * static_cast<double>(shape.G * shape.row_bytes());
-    need_angles(rows, weights.targets);
-    Group& group = groups.emplace_back();
-    group.weights = &weights;
-    group.first_row = first - rows.pos.begin();
+    need_angles(*rows.kv, rows.layer, weights.targets);
+    groups.push_back({&weights, std::move(sources), {}, {}, {}});
   }
+  if (!unweighed.empty()) flops += weigh_all(carry, unweighed, *rows.kv, state);
   const auto each = [&](auto&& step) {
     pool_.parallel_for(static_cast<int64_t>(groups.size()),
                        [&](int64_t i, int) { step(groups[static_cast<size_t>(i)]); });
@@ -157,8 +266,9 @@ void CarryPass::gather(const FreshRows& rows, const Changes& changes, Group& gro
   const auto n = static_cast<int64_t>(group.weights->sources.size());
   group.change.resize(static_cast<size_t>(n * 2 * width));
   for (int64_t i = 0; i < n; ++i) {
-    std::copy_n(changes.k.view().row(group.first_row + i), width, group.change.data() + i * 2 * width);
-    std::copy_n(changes.v.view().row(group.first_row + i), width, group.change.data() + (i * 2 + 1) * width);
+    const int64_t row = group.rows[static_cast<size_t>(i)];
+    std::copy_n(changes.k.view().row(row), width, group.change.data() + i * 2 * width);
+    std::copy_n(changes.v.view().row(row), width, group.change.data() + (i * 2 + 1) * width);
   }
 }
 
@@ -197,7 +307,7 @@ void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& ro
     const auto placed = rows.kv->placed(rows.layer, pos);
     CHECK(placed.pages);
     for (int g = 0; g < shape.G; ++g) {
-      load(rows, placed, g, k.data() + int64_t{g} * shape.E, v.data() + int64_t{g} * shape.E);
+      load(*rows.kv, rows.layer, placed, g, k.data() + int64_t{g} * shape.E, v.data() + int64_t{g} * shape.E);
       if (!changes_here) continue;
       float *dk = sum.data() + u * 2 * width + int64_t{g} * shape.E, *dv = dk + width;
       turn(rope, table[static_cast<size_t>(pos)].data(), false, dk);

@@ -60,11 +60,13 @@ class CarryPass {
 
  private:
   struct Group;
+  double weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state);
+  std::vector<float> distances(const PageTable& kv, const CarryWeights& ends) const;
   void gather(const FreshRows& rows, const Changes& changes, Group& group) const;
   void predict(const FreshRows& rows, Group& group) const;
   void mend(const Group& group, const Carry& carry, const FreshRows& rows) const;
-  void load(const FreshRows& rows, const PageTable::Placed& placed, int head, float* k, float* v) const;
-  void need_angles(const FreshRows& rows, std::span<const int32_t> positions);
+  void load(const PageTable& kv, int layer, const PageTable::Placed& placed, int head, float* k, float* v) const;
+  void need_angles(const PageTable& kv, int layer, std::span<const int32_t> positions);
 
   const PreparedModel& model_;
   ThreadPool& pool_;

@@ -20,34 +20,33 @@ void solve(std::vector<double>& a, int64_t n, std::vector<double>& b, int64_t m)
       a[i * n + j] = sum / a[j * n + j];
     }
   }
-  const auto subtract_row = [&](int64_t from, double times, int64_t to) {
-    for (int64_t c = 0; c < m; ++c) b[to * m + c] -= times * b[from * m + c];
+  // b[to] -= sum_k a(k) b[k] over [begin, end): four rows at a time, since a pass over b[to] costs more than its products.
+  const auto subtract_rows = [&](int64_t begin, int64_t end, int64_t to, const auto& times) {
+    double* out = b.data() + to * m;
+    int64_t k = begin;
+    for (; k + 4 <= end; k += 4) {
+      const double t0 = times(k), t1 = times(k + 1), t2 = times(k + 2), t3 = times(k + 3);
+      const double *b0 = b.data() + k * m, *b1 = b0 + m, *b2 = b1 + m, *b3 = b2 + m;
+      for (int64_t c = 0; c < m; ++c) out[c] -= t0 * b0[c] + t1 * b1[c] + t2 * b2[c] + t3 * b3[c];
+    }
+    for (; k < end; ++k) {
+      for (int64_t c = 0; c < m; ++c) out[c] -= times(k) * b[k * m + c];
+    }
+    for (int64_t c = 0; c < m; ++c) out[c] /= a[to * n + to];
   };
-  const auto divide_row = [&](int64_t row) {
-    for (int64_t c = 0; c < m; ++c) b[row * m + c] /= a[row * n + row];
-  };
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t k = 0; k < i; ++k) subtract_row(k, a[i * n + k], i);
-    divide_row(i);
-  }
-  for (int64_t i = n; i-- > 0;) {
-    for (int64_t k = i + 1; k < n; ++k) subtract_row(k, a[k * n + i], i);
-    divide_row(i);
-  }
+  for (int64_t i = 0; i < n; ++i) subtract_rows(0, i, i, [&](int64_t k) { return a[i * n + k]; });
+  for (int64_t i = n; i-- > 0;) subtract_rows(i + 1, n, i, [&](int64_t k) { return a[k * n + i]; });
 }
 
-void gaussian(const Carry& carry, CarryWeights& out) {
+// w and left_out of a kernel regression; k(i, j): of sources i < n, then targets, with source j.
+template <typename K>
+void regress(const K& k, double noise, CarryWeights& out) {
   const auto n = static_cast<int64_t>(out.sources.size()), m = static_cast<int64_t>(out.targets.size());
-  const double width = carry.width, noise = carry.noise;
-  const auto k = [width](int32_t p, int32_t q) {
-    const double d = p - q;
-    return 1 + std::exp(-d * d / (2 * width * width));
-  };
   const int64_t columns = m + n;  // k(S, U), then the identity
   std::vector<double> a(static_cast<size_t>(n * n)), b(static_cast<size_t>(n * columns));
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < n; ++j) a[i * n + j] = k(out.sources[i], out.sources[j]) + (i == j ? noise : 0);
-    for (int64_t u = 0; u < m; ++u) b[i * columns + u] = k(out.sources[i], out.targets[u]);
+    for (int64_t j = 0; j < n; ++j) a[i * n + j] = k(i, j) + (i == j ? noise : 0);
+    for (int64_t u = 0; u < m; ++u) b[i * columns + u] = k(n + u, i);
     b[i * columns + m + i] = 1;
   }
   solve(a, n, b, columns);  // H k(S, U), the transposed weights, and H
@@ -56,6 +55,37 @@ void gaussian(const Carry& carry, CarryWeights& out) {
     for (int64_t u = 0; u < m; ++u) out.w[u * n + i] = static_cast<float>(row[u]);
     for (int64_t j = 0; j < n; ++j) out.left_out[i * n + j] = i == j ? 0 : static_cast<float>(-row[m + j] / row[m + i]);
   }
+}
+
+// The part that each source, then each target stands in.
+std::vector<size_t> parts_of(const CarryGroup& group, const CarryWeights& ends) {
+  std::vector<size_t> out;
+  for (const auto* positions : {&ends.sources, &ends.targets}) {
+    size_t part = 0;
+    for (const int32_t pos : *positions) {
+      while (group.parts[part].end <= pos) ++part;
+      out.push_back(part);
+    }
+  }
+  return out;
+}
+
+void gaussian(const Carry& carry, const CarryGroup& group, std::span<const float> distance, CarryWeights& out) {
+  const auto n = static_cast<int64_t>(out.sources.size());
+  const std::vector<size_t> part = parts_of(group, out);
+  const auto near = [&, width = double{carry.width}](int64_t i, int64_t j) {
+    if (part[static_cast<size_t>(i)] != part[static_cast<size_t>(j)]) return 0.0;
+    const double d = (i < n ? out.sources[i] : out.targets[i - n]) - out.sources[j];
+    return 1 + std::exp(-d * d / (2 * width * width));
+  };
+  if (carry.kernel == Carry::Kernel::kGaussian) return regress(near, carry.noise, out);
+  CHECK(distance.size() == part.size() * out.sources.size());
+  const auto alike = [&, likeness = double{carry.likeness}](int64_t i, int64_t j) {
+    const double a = std::exp(-double{distance[static_cast<size_t>(i * n + j)]} / (2 * likeness * likeness));
+    const double here = near(i, j);
+    return here > 0 ? here + 2 * a : a;
+  };
+  regress(alike, carry.noise, out);
 }
 
 // The mean of the (up to) 4 of `from` nearest to `pos`, lower positions first, times `shrink`; `skip` is none of them.
@@ -74,25 +104,33 @@ void nearest(const std::vector<int32_t>& from, int32_t pos, size_t skip, double 
 
 }  // namespace
 
-CarryWeights carry_weights(const Carry& carry, Run group, const Runs& written) {
+CarryWeights carry_ends(const CarryGroup& group, const Runs& written) {
   CarryWeights out;
-  out.sources = positions(intersect(written, Runs{group}));
-  out.targets = positions(subtract(Runs{group}, written));
+  const Runs all = group.positions();
+  out.sources = positions(intersect(written, all));
+  out.targets = positions(subtract(all, written));
   if (out.sources.empty() || out.targets.empty()) return {};
+  return out;
+}
+
+void weigh(const Carry& carry, const CarryGroup& group, std::span<const float> distance, CarryWeights& out) {
   const size_t n = out.sources.size();
   const double noise = carry.noise, all = static_cast<double>(n), others = all - 1;
   out.w.assign(out.targets.size() * n, 0);
   out.left_out.assign(n * n, 0);
   switch (carry.kernel) {
     case Carry::Kernel::kMean:
+      CHECK(group.parts.size() == 1);
       std::fill(out.w.begin(), out.w.end(), static_cast<float>(1 / (all + noise)));
       std::fill(out.left_out.begin(), out.left_out.end(), static_cast<float>(1 / (others + noise)));
       for (size_t i = 0; i < n; ++i) out.left_out[i * n + i] = 0;
       break;
     case Carry::Kernel::kGaussian:
-      gaussian(carry, out);
+    case Carry::Kernel::kContent:
+      gaussian(carry, group, distance, out);
       break;
     case Carry::Kernel::kNearest:
+      CHECK(group.parts.size() == 1);
       for (size_t u = 0; u < out.targets.size(); ++u) {
         nearest(out.sources, out.targets[u], n, all / (all + noise), out.w.data() + u * n);
       }
@@ -101,7 +139,6 @@ CarryWeights carry_weights(const Carry& carry, Run group, const Runs& written) {
       }
       break;
   }
-  return out;
 }
 
 }  // namespace kvilt

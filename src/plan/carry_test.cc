@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace kvilt {
 namespace {
@@ -16,6 +17,30 @@ Carry carry_of(Carry::Kernel kernel, float width = 8) {
   carry.noise = 1;
   return carry;
 }
+
+// distance of position a from source b; kContent's alone.
+using Distance = std::function<float(int32_t, int32_t)>;
+
+CarryWeights carry_weights(const Carry& carry, const CarryGroup& group, const Runs& written, const Distance& d = {}) {
+  CarryWeights out = carry_ends(group, written);
+  std::vector<float> distance;
+  if (d) {
+    for (const auto* positions : {&out.sources, &out.targets}) {
+      for (const int32_t pos : *positions) {
+        for (const int32_t source : out.sources) distance.push_back(d(pos, source));
+      }
+    }
+  }
+  if (!out.sources.empty()) weigh(carry, group, distance, out);
+  return out;
+}
+
+CarryWeights carry_weights(const Carry& carry, Run part, const Runs& written) {
+  return carry_weights(carry, CarryGroup{{part}}, written);
+}
+
+// What stands at a position, as one number: every third is alike.
+float content(int32_t a, int32_t b) { return static_cast<float>((a % 3 - b % 3) * (a % 3 - b % 3)); }
 
 TEST(Carry, MeanIsShrunk) {
   const CarryWeights w = carry_weights(carry_of(Carry::Kernel::kMean), {10, 15}, {{11, 12}, {13, 14}, {40, 41}});
@@ -66,17 +91,50 @@ TEST(Carry, NothingWithoutSourcesOrTargets) {
   EXPECT_TRUE(carry_weights(carry_of(Carry::Kernel::kMean), {5, 9}, {{0, 12}}).sources.empty());
 }
 
+TEST(Carry, ByContentByHand) {
+  // Source 1 in part [0, 2), target 0 beside it, targets 5 and 6 in another part; lambda 1: k(s, s) + 1 = 1 + 1 + 2 + 1.
+  Carry carry = carry_of(Carry::Kernel::kContent, 1);
+  carry.likeness = 1;
+  const CarryGroup group{{{0, 2}, {5, 7}}};
+  const auto d = [](int32_t a, int32_t b) { return a == b ? 0.0f : a == 5 ? 2.0f : 1.0f; };
+  const CarryWeights w = carry_weights(carry, group, {{1, 2}, {3, 4}}, d);
+  EXPECT_EQ(w.sources, (std::vector<int32_t>{1}));  // what stands between the parts is none of them
+  EXPECT_EQ(w.targets, (std::vector<int32_t>{0, 5, 6}));
+  EXPECT_NEAR(w.w[0], (1 + std::exp(-0.5) + 2 * std::exp(-0.5)) / 5, 1e-6);
+  EXPECT_NEAR(w.w[1], std::exp(-1.0) / 5, 1e-6);
+  EXPECT_NEAR(w.w[2], std::exp(-0.5) / 5, 1e-6);
+}
+
+TEST(Carry, WhatIsNothingAlikeIsLeftToItsPart) {
+  Carry by_content = carry_of(Carry::Kernel::kContent, 4), gaussian = carry_of(Carry::Kernel::kGaussian, 4);
+  gaussian.noise = by_content.noise + 2;  // alike to itself alone: k(s, s) alone has the 2 more
+  const auto nothing_alike = [](int32_t a, int32_t b) { return a == b ? 0.0f : 1e6f; };
+  const Runs written{{3, 5}, {9, 10}, {33, 34}};
+  const CarryWeights both = carry_weights(by_content, CarryGroup{{{0, 20}, {30, 40}}}, written, nothing_alike);
+  const CarryWeights one = carry_weights(gaussian, {0, 20}, written);
+  const size_t n = both.sources.size();
+  ASSERT_EQ(n, 4u);
+  for (size_t u = 0; u < one.targets.size(); ++u) {
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(both.w[u * n + i], one.w[u * 3 + i], 1e-6);
+    EXPECT_NEAR(both.w[u * n + 3], 0, 1e-9);  // the other part's source
+  }
+}
+
 // left_out against the definition: drop a source, weigh the rest, read what it would get.
 TEST(Carry, EachSourceIsPredictedFromTheOthers) {
   const Runs written{{3, 5}, {9, 10}, {20, 23}};
-  for (const auto kernel : {Carry::Kernel::kMean, Carry::Kernel::kGaussian, Carry::Kernel::kNearest}) {
+  using Kernel = Carry::Kernel;
+  for (const auto kernel : {Kernel::kMean, Kernel::kGaussian, Kernel::kNearest, Kernel::kContent}) {
     Carry carry = carry_of(kernel, 4);
     carry.noise = 0.5;
-    const CarryWeights w = carry_weights(carry, {0, 30}, written);
+    const bool by_content = kernel == Kernel::kContent;
+    const CarryGroup group = by_content ? CarryGroup{{{0, 12}, {14, 30}}} : CarryGroup{{{0, 30}}};
+    const Distance distance = by_content ? content : Distance();
+    const CarryWeights w = carry_weights(carry, group, written, distance);
     const size_t n = w.sources.size();
     for (size_t i = 0; i < n; ++i) {
       const int32_t pos = w.sources[i];
-      const CarryWeights rest = carry_weights(carry, {0, 30}, subtract(written, Runs{{pos, pos + 1}}));
+      const CarryWeights rest = carry_weights(carry, group, subtract(written, Runs{{pos, pos + 1}}), distance);
       const auto u =
           static_cast<size_t>(std::find(rest.targets.begin(), rest.targets.end(), pos) - rest.targets.begin());
       for (size_t j = 0; j < n; ++j) {

@@ -83,13 +83,16 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
 static Status validate_carry(const Carry& carry, const Runs& known, size_t stage) {
   const auto bad = [stage](const char* rule) { return error(Code::kInternal, "plan: stage {}: {}", stage, rule); };
   int32_t end = 0;
-  for (const Run& part : carry.parts) {
-    if (part.begin < end || part.end <= part.begin) return bad("carry groups must rise and be disjoint");
-    end = part.end;
+  for (const CarryGroup& group : carry.groups) {
+    if (group.parts.empty()) return bad("a carry group is empty");
+    for (const Run& part : group.parts) {
+      if (part.begin < end || part.end <= part.begin) return bad("carry groups must rise and be disjoint");
+      end = part.end;
+    }
+    if (!includes(known, group.positions())) return bad("a carry group holds a position that is not placed");
   }
-  if (!includes(known, carry.groups())) return bad("a carry group holds a position that is not placed");
-  if (!(carry.width > 0) || !(carry.noise > 0) || carry.layer_begin < 0) {
-    return bad("carry needs a width, a noise and a layer");
+  if (!(carry.width > 0) || !(carry.likeness > 0) || !(carry.noise > 0) || carry.layer_begin < 0) {
+    return bad("carry needs a width, a likeness, a noise and a layer");
   }
   return {};
 }

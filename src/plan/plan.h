@@ -67,16 +67,22 @@ struct Probe {
 // What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
 // how much K and V changed, and every other position u of the group gets sum_s w(u, s) change(s), in a private copy.
 // K's change is taken and added before its rotation, so that it does not depend on the distance from s to u.
+struct CarryGroup {
+  std::vector<Run> parts;  // pieces, or parts of them: sorted, disjoint, may touch; placed positions. Never empty
+  Run range() const { return {parts.front().begin, parts.back().end}; }  // with what stands between its parts
+  Runs positions() const { return normalize(Runs(parts.begin(), parts.end())); }
+};
+
 struct Carry {
-  enum class Kernel : uint8_t { kMean, kGaussian, kNearest };
+  enum class Kernel : uint8_t { kMean, kGaussian, kNearest, kContent };  // plan/carry.h
   Kernel kernel = Kernel::kGaussian;
-  float width = 8;                 // kGaussian: sigma, in tokens
+  float width = 8;                 // kGaussian, kContent: sigma, in tokens
+  float likeness = 0.9f;           // kContent: sigma of the contents' distance, in their spread
   float noise = 0.5f;              // of a change, beside 1 of the part that a whole group shares
   bool gain = true;                // scale by how well the recomputed positions predict each other (forward/carry.h)
   float scale_k = 1, scale_v = 1;  // of what is added
   int layer_begin = 1;             // layer 0 needs no context: nothing changes there
-  Runs groups() const { return normalize(Runs(parts.begin(), parts.end())); }
-  std::vector<Run> parts;  // the groups: sorted, disjoint, may touch; placed positions
+  std::vector<CarryGroup> groups;  // their ranges are sorted and disjoint
 };
 
 // Which rows run the FFN (METHODS 2.3: F); the others keep their residual. Rows are chosen among those of a block of

@@ -27,7 +27,7 @@ struct Dial {
   double r, hop;
   double anchors;  // share of r that is strided evenly
 };
-constexpr Dial kDraft{0.08, 0, 1}, kBalanced{0.32, 0.02, 0.25};
+constexpr Dial kDraft{0.08, 0, 1}, kBalanced{0.31, 0.02, 0.25};
 constexpr int64_t kFewestLookers = 16;  // 12 answer .933 of the chains of the probe model's 250 tokens, 16 and 22 .950
 
 // FLOPs of `rows` in all layers: the linear ones, and attention over what stands before each row (windows are not seen).

@@ -24,17 +24,25 @@ struct MendParams {
   Carry carry;
 };
 
-// Groups of the kernel regression: its cost grows with the cube of a group, and beyond some hundred tokens a piece gains
-// nothing from being whole.
+// Tokens of a group of the kernel regression: its cost grows with the cube of a group, and beyond some hundred tokens a piece
+// gains nothing from being whole.
 constexpr int32_t kGroup = 512;
 
-std::vector<Run> groups(const std::vector<Run>& pieces) {
-  std::vector<Run> out;
+// Longer pieces are cut into even groups; by content, small neighbouring ones make one.
+std::vector<CarryGroup> groups(const std::vector<Run>& pieces, bool by_content) {
+  std::vector<CarryGroup> out;
+  int32_t room = 0;  // of the last group
   for (const Run& piece : pieces) {
     const int32_t parts = (piece.size() + kGroup - 1) / kGroup;
     for (int32_t i = 0; i < parts; ++i) {
-      out.push_back({piece.begin + static_cast<int32_t>(int64_t{piece.size()} * i / parts),
-                     piece.begin + static_cast<int32_t>(int64_t{piece.size()} * (i + 1) / parts)});
+      const Run part{piece.begin + static_cast<int32_t>(int64_t{piece.size()} * i / parts),
+                     piece.begin + static_cast<int32_t>(int64_t{piece.size()} * (i + 1) / parts)};
+      if (!by_content || part.size() > room) {
+        out.emplace_back();
+        room = kGroup;
+      }
+      out.back().parts.push_back(part);
+      room -= part.size();
     }
   }
   return out;
@@ -54,7 +62,7 @@ class Mend : public ReusePolicy {
     }
     if (params_.carries) {
       repair.carry = params_.carry;
-      repair.carry->parts = groups(layout.pieces);
+      repair.carry->groups = groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
     }
     if (params_.r > 0 && params_.anchors < 1) {
       const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
@@ -99,11 +107,13 @@ std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) {
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   params.value_norm = p.choice("value_norm", "yes", {"yes", "no"}) == "yes";
-  const std::string kernel = p.choice("carry", "gaussian", {"gaussian", "mean", "nearest", "none"});
+  const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});
   params.carries = kernel != "none";
-  params.carry.kernel = kernel == "mean"      ? Carry::Kernel::kMean
-                        : kernel == "nearest" ? Carry::Kernel::kNearest
-                                              : Carry::Kernel::kGaussian;
+  params.carry.kernel = kernel == "mean"       ? Carry::Kernel::kMean
+                        : kernel == "nearest"  ? Carry::Kernel::kNearest
+                        : kernel == "gaussian" ? Carry::Kernel::kGaussian
+                                               : Carry::Kernel::kContent;
+  params.carry.likeness = static_cast<float>(p.number("likeness", 0.9, 0.01, 1e6));
   params.carry.width = static_cast<float>(p.number("width", 8, 0.01, 1e6));
   params.carry.noise = static_cast<float>(p.number("noise", 0.5, 1e-3, 1e6));
   params.carry.gain = p.choice("gain", "yes", {"yes", "no"}) == "yes";

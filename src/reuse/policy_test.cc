@@ -153,7 +153,11 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   const Plan plan = checked_plan(*anchored, layout(), config_of(2));
   ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
   EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 15}, {16, 20}}));
-  EXPECT_EQ(plan.stages[0].carry->parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
+  ASSERT_EQ(plan.stages[0].carry->groups.size(), 1u);  // small pieces that stand near each other make one
+  EXPECT_EQ(plan.stages[0].carry->groups[0].parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
+  const Plan apart = checked_plan(*policy("mend", {{"carry", "gaussian"}}), layout(), config_of(2));
+  ASSERT_EQ(apart.stages[1].carry->groups.size(), 2u);
+  EXPECT_EQ(apart.stages[1].carry->groups[1].parts, (std::vector<kvilt::Run>{{10, 16}}));
   const auto mend = policy("mend", {{"r", "0.25"}, {"anchors", "0"}});
   Plan two = checked_plan(*mend, layout(), config_of(2));
   ASSERT_EQ(two.stages.size(), 2u);
@@ -167,7 +171,11 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   EXPECT_EQ(mixed.stages[1].sets[0], (Runs{{5, 6}, {7, 9}, {12, 14}, {16, 20}}));
   // Long pieces are cut into even groups.
   const Plan cut = policy("mend")->plan({2000, 0, {{0, 1100}}}, config_of(2));
-  EXPECT_EQ(cut.stages[1].carry->parts.size(), 3u);
+  EXPECT_EQ(cut.stages[1].carry->groups.size(), 3u);
+  const Plan several = policy("mend")->plan({2000, 0, {{0, 300}, {310, 500}, {500, 540}, {540, 600}}}, config_of(2));
+  ASSERT_EQ(several.stages[1].carry->groups.size(), 2u);
+  EXPECT_EQ(several.stages[1].carry->groups[0].range(), (kvilt::Run{0, 500}));
+  EXPECT_EQ(several.stages[1].carry->groups[1].range(), (kvilt::Run{500, 600}));
 }
 
 ModelConfig half_billion() {  // Qwen2.5-0.5B's shape

@@ -46,8 +46,9 @@ Prefill::Writes Prefill::writes() const {
   if (stage().carry) {  // the mended neighbours get private copies
     for (Runs& set : out.sets) {
       Runs mended;
-      for (const Run& part : stage().carry->parts) {
-        if (!intersect(set, Runs{part}).empty()) mended = unite(mended, Runs{part});
+      for (const CarryGroup& group : stage().carry->groups) {
+        const Runs positions = group.positions();
+        if (!intersect(set, positions).empty()) mended = unite(mended, positions);
       }
       set = unite(set, mended);
     }
@@ -78,11 +79,11 @@ std::optional<Run> Prefill::group_of(int32_t pos) const {
     return Run{begin, std::min(begin + kFfnBlock, plan_.prompt_len)};
   }
   if (!stage().carry) return {};
-  const auto& groups = stage().carry->parts;
-  const auto group =
-      std::upper_bound(groups.begin(), groups.end(), pos, [](int32_t p, const Run& part) { return p < part.end; });
-  if (group == groups.end() || group->begin > pos) return {};
-  return *group;
+  const auto& groups = stage().carry->groups;
+  const auto group = std::upper_bound(groups.begin(), groups.end(), pos,
+                                      [](int32_t p, const CarryGroup& g) { return p < g.range().end; });
+  if (group == groups.end() || group->range().begin > pos) return {};
+  return group->range();
 }
 
 // A chunk that ends inside a group ends before it, or takes all of it.
@@ -139,9 +140,10 @@ std::vector<HeadKeep> Prefill::keeps() const {
 Run Prefill::written_by(Run chunk) const {
   if (!stage().carry) return chunk;
   Run out = chunk;
-  for (const Run& part : stage().carry->parts) {
-    if (part.begin >= chunk.end || part.end <= chunk.begin) continue;
-    out = {std::min(out.begin, part.begin), std::max(out.end, part.end)};
+  for (const CarryGroup& group : stage().carry->groups) {
+    const Run range = group.range();
+    if (range.begin >= chunk.end || range.end <= chunk.begin) continue;
+    out = {std::min(out.begin, range.begin), std::max(out.end, range.end)};
   }
   return out;
 }
@@ -155,8 +157,9 @@ LayerRange Prefill::layers_passed() const {
 int32_t Prefill::passed_by(Run chunk) const {
   if (!stage().carry) return chunk.end;
   int32_t next = chunk.end;
-  for (const Run& part : stage().carry->parts) {
-    if (part.begin < chunk.end && chunk.end < part.end) next = std::min(next, part.begin);
+  for (const CarryGroup& group : stage().carry->groups) {
+    const Run range = group.range();
+    if (range.begin < chunk.end && chunk.end < range.end) next = std::min(next, range.begin);
   }
   return next;
 }
