@@ -97,7 +97,7 @@ void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) cons
 namespace {
 
 // The layers whose keys say what a token is: a quarter, half and three quarters up. One layer's alone tell a little less,
-// values no more (docs/results/quality.md).
+// values no more (docs/math/carry.md).
 std::vector<int> content_layers(int L) { return {L / 4, L / 2, 3 * L / 4}; }
 
 // Rows of `pos` (ascending) that stand in the group's parts.

@@ -1,13 +1,16 @@
 // forward/carry.h: what a stage that repairs does beside attention: it compares K and V just computed with their placed
-// twins, and carries the change over to the placed neighbours (plan/carry.h; METHODS 2.6, docs/math/carry.md).
+// twins, and carries the change over to other placed positions of the group (plan/carry.h; METHODS 2.6, docs/math/carry.md).
 // Role:       two steps of the driver's layer: compare() before K and V are stored, carry() after.
+// Contents:   for weights by content, how unlike two positions are is read once, at the group's first layer, from the placed
+//             keys of three layers: cheaper than a layer's own each time, and a little better (docs/math/carry.md).
 // Gain:       how much of the recomputed tokens' change tells about others differs by layer, head, K and V: each of them is
 //             predicted from the others of its group, and what is carried is scaled by a = <predicted, true> / |predicted|^2
 //             (least squares, in [0, 1]) over the groups so far.
 // Invariants: placed runs are only read; a group without recomputed positions is not touched. A chunk holds all of a group's
 //             recomputed rows (sched/prefill.h) and groups come in order, so the result does not depend on the chunk.
 // Threads:    the engine thread; groups run on the pool.
-// Cost:       a pass over the K and V of the mended groups, and 2 (m + n) n 2 G E operations a group and layer.
+// Cost:       a pass over the K and V of the mended groups, and 2 (m + n) n 2 G E operations a group and layer; once a group
+//             6 (m + n) n G E for the contents, beside the weights' own.
 #pragma once
 
 #include <algorithm>

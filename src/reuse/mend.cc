@@ -1,8 +1,8 @@
 // reuse/mend.cc: this project's own repair: select, recompute, and carry the change over to the tokens that are not recomputed.
 // Source: METHODS 2.6, FINDINGS ('the mechanism'); docs/math/carry.md. Stage I as ProphetKV's, scored by attention * |V|; stage II
 // computes the r |reused| highest and the question from the embeddings, and in every layer what changed at them is carried
-// over to their neighbours of the same piece: most of a reused piece's error is nearly one vector per (piece, layer, head),
-// so that the recomputed tokens tell how the others would have changed.
+// over to the others: most of a reused piece's error is nearly one vector per (piece, layer, head), and of what is left tokens
+// alike in content share half, so that the recomputed tokens tell how the others would have changed.
 // Tokens that the question looks at are no fair sample of their piece: where the answer goes on to something that it did not
 // ask for, a change measured on them alone misleads. So a part of the budget goes to anchors, evenly strided tokens of every
 // piece: on the average of the tuning cases no better than the same budget by score alone, on a novel's continuation .6 of its
