@@ -124,6 +124,26 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][10], by_chunk[0][11]);
 }
 
+// New text between pieces of one group: computed like any, it neither tells what changed nor takes anything over.
+TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
+  const auto between = join({head, c, tokens(40, 8), a, tokens(7, 9), b, question});
+  const auto with = [&](Engine& e, const std::string& policy, Params params) {
+    Request request = request_of(between, policy, 6);
+    request.policy.params = std::move(params);
+    request.publish = false;
+    return ask(e, std::move(request));
+  };
+  const auto whole = engine(512), small = engine(11);
+  const Outcome mended = with(*whole, "mend", {});
+  EXPECT_GT(mended.usage().fresh, 60);
+  EXPECT_GT(mended.usage().recomputed, 20);
+  expect_equal(with(*small, "mend", {}), mended);
+  expect_equal(with(*whole, "mend", {{"r", "1"}}), with(*whole, "full", {}));
+  const Outcome narrow = with(*whole, "mend", {{"carry", "gaussian"}});
+  expect_equal(with(*small, "mend", {{"carry", "gaussian"}}), narrow);
+  expect_differ(mended, narrow);
+}
+
 TEST_P(Repair, BatchedEqualsAlone) {
   const auto e = engine(16);
   std::vector<Request> requests;

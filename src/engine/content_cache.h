@@ -64,7 +64,7 @@ class ContentCache {
     DomainId domain;
     int32_t computed;
     DomainId repaired = 0;  // not 0: pieces of which all KV is the request's own now are kept there
-    Runs recomputed = {};   // a piece without any of these was not repaired
+    Runs recomputed = {};   // a piece without any of these is not kept as repaired
   };
   // A request whose heads keep less than all (PageTable::whole) publishes nothing: its runs would lack keys, and are no
   // dense pass's.

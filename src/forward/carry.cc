@@ -96,8 +96,8 @@ void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) cons
 
 namespace {
 
-// The layers whose keys say what a token is: a quarter, half and three quarters up. One layer's alone tell a little less,
-// values no more (docs/math/carry.md).
+// The layers whose keys say what a token is: a quarter, half and three quarters up. Which layers, and
+// whether keys or values, matters little (docs/math/carry.md).
 std::vector<int> content_layers(int L) { return {L / 4, L / 2, 3 * L / 4}; }
 
 // Rows of `pos` (ascending) that stand in the group's parts.
@@ -112,7 +112,7 @@ std::vector<int64_t> rows_of(const CarryGroup& group, std::span<const int32_t> p
 
 // Every column centred, and divided by its standard deviation and by sqrt(columns): then squares of differences add up to the
 // mean square in units of the spread.
-void scale_columns(std::vector<float>& x, int64_t rows, int64_t columns) {
+void standardize(std::vector<float>& x, int64_t rows, int64_t columns) {
   std::vector<double> sum(static_cast<size_t>(columns)), square(static_cast<size_t>(columns));
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t c = 0; c < columns; ++c) {
@@ -132,6 +132,30 @@ void scale_columns(std::vector<float>& x, int64_t rows, int64_t columns) {
   }
 }
 
+// Squared distances of the rows of x to its first n, as a mean over the columns: rows x n.
+std::vector<float> squared_distances(const Backend& backend, const std::vector<float>& x, int64_t rows, int64_t n) {
+  const int64_t dims = static_cast<int64_t>(x.size()) / rows;
+  std::vector<float> first(static_cast<size_t>(dims * n)), out(static_cast<size_t>(rows * n));
+  std::vector<float> square(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows; ++i) {
+    double sum = 0;
+    for (int64_t c = 0; c < dims; ++c) {
+      const float e = x[static_cast<size_t>(i * dims + c)];
+      sum += double{e} * e;
+      if (i < n) first[static_cast<size_t>(c * n + i)] = e;
+    }
+    square[static_cast<size_t>(i)] = static_cast<float>(sum);
+  }
+  backend.mix({x.data(), rows, dims}, {first.data(), dims, n}, {out.data(), rows, n});
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      float& d = out[static_cast<size_t>(i * n + j)];
+      d = std::max(0.0f, square[static_cast<size_t>(i)] + square[static_cast<size_t>(j)] - 2 * d);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 struct CarryPass::Group {
@@ -142,18 +166,21 @@ struct CarryPass::Group {
   std::vector<float> gain;            // 2 G
 };
 
-// Weights of some groups, which serve the layers to come. Returns the operations of the contents' distances.
-double CarryPass::weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state) {
+// Weights of some groups, which serve the layers to come. Returns the operations of the contents' distances and adds the bytes
+// read for them.
+double CarryPass::weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state,
+                            double& bytes) {
   double flops = 0;
   const KvShape& shape = kv.shape();
   if (carry.kernel == Carry::Kernel::kContent) {
     for (const size_t i : which) {
-      const CarryWeights& ends = state.weights_[i];
+      const CarryWeights& group = state.weights_[i];
+      const auto n = static_cast<double>(group.sources.size()), all = n + static_cast<double>(group.targets.size());
       for (const int layer : content_layers(shape.L)) {
-        need_angles(kv, layer, ends.sources);
-        need_angles(kv, layer, ends.targets);
-        flops += 2.0 * static_cast<double>((ends.sources.size() + ends.targets.size()) * ends.sources.size()) *
-                 shape.G * shape.E;
+        need_angles(kv, layer, group.sources);
+        need_angles(kv, layer, group.targets);
+        flops += 2 * all * n * shape.G * shape.E;
+        bytes += all * static_cast<double>(shape.G * shape.row_bytes()) / 2;  // keys alone
       }
     }
   }
@@ -161,23 +188,26 @@ double CarryPass::weigh_all(const Carry& carry, std::span<const size_t> which, c
     const size_t i = which[static_cast<size_t>(w)];
     CarryWeights& weights = state.weights_[i];
     std::vector<float> distance;
-    if (carry.kernel == Carry::Kernel::kContent) distance = distances(kv, weights);
+    if (carry.kernel == Carry::Kernel::kContent) {
+      const auto n = static_cast<int64_t>(weights.sources.size()),
+                 all = n + static_cast<int64_t>(weights.targets.size());
+      distance = squared_distances(model_.backend(), contents(kv, weights), all, n);
+    }
     weigh(carry, carry.groups[i], distance, weights);
   });
   return flops;
 }
 
-// How unlike the contents of two positions are, (sources, then targets) x sources: the mean square difference of their placed
-// keys, unturned, in some layers, every element in units of its spread over the group.
-std::vector<float> CarryPass::distances(const PageTable& kv, const CarryWeights& ends) const {
+// What stands at (sources, then targets): the placed keys of the content layers, unturned, side by side; then standardized.
+std::vector<float> CarryPass::contents(const PageTable& kv, const CarryWeights& group) const {
   const KvShape& shape = kv.shape();
   const std::vector<int> layers = content_layers(shape.L);
-  const auto n = static_cast<int64_t>(ends.sources.size()), all = n + static_cast<int64_t>(ends.targets.size());
-  const int64_t width = int64_t{shape.G} * shape.E, dims = static_cast<int64_t>(layers.size()) * width;
-  std::vector<float> x(static_cast<size_t>(all * dims));
-  for (int64_t i = 0; i < all; ++i) {
-    const int32_t pos = i < n ? ends.sources[static_cast<size_t>(i)] : ends.targets[static_cast<size_t>(i - n)];
-    float* k = x.data() + i * dims;
+  const size_t n = group.sources.size(), all = n + group.targets.size();
+  const size_t dims = layers.size() * static_cast<size_t>(shape.G * shape.E);
+  std::vector<float> out(all * dims);
+  for (size_t i = 0; i < all; ++i) {
+    const int32_t pos = i < n ? group.sources[i] : group.targets[i - n];
+    float* k = out.data() + i * dims;
     for (const int layer : layers) {
       const auto placed = kv.placed(layer, pos);
       CHECK(placed.pages);
@@ -188,25 +218,7 @@ std::vector<float> CarryPass::distances(const PageTable& kv, const CarryWeights&
       }
     }
   }
-  scale_columns(x, all, dims);
-  std::vector<float> across(static_cast<size_t>(dims * n)), out(static_cast<size_t>(all * n)),
-      square(static_cast<size_t>(all));
-  for (int64_t i = 0; i < all; ++i) {
-    double sum = 0;
-    for (int64_t c = 0; c < dims; ++c) {
-      const float e = x[static_cast<size_t>(i * dims + c)];
-      sum += double{e} * e;
-      if (i < n) across[static_cast<size_t>(c * n + i)] = e;
-    }
-    square[static_cast<size_t>(i)] = static_cast<float>(sum);
-  }
-  model_.backend().mix({x.data(), all, dims}, {across.data(), dims, n}, {out.data(), all, n});
-  for (int64_t i = 0; i < all; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      float& d = out[static_cast<size_t>(i * n + j)];
-      d = std::max(0.0f, square[static_cast<size_t>(i)] + square[static_cast<size_t>(j)] - 2 * d);
-    }
-  }
+  standardize(out, static_cast<int64_t>(all), static_cast<int64_t>(dims));
   return out;
 }
 
@@ -226,7 +238,7 @@ double CarryPass::carry(const Carry& carry, const Runs& written, const FreshRows
     CarryWeights& weights = state.weights_[i];
     const auto at = [&](int64_t row, int32_t pos) { return rows.pos[static_cast<size_t>(row)] == pos; };
     if (!std::equal(sources.begin(), sources.end(), weights.sources.begin(), weights.sources.end(), at)) {
-      weights = carry_ends(carry.groups[i], written);
+      weights = carry_positions(carry.groups[i], written);
       if (weights.sources.empty()) continue;
       CHECK(std::equal(sources.begin(), sources.end(), weights.sources.begin(), weights.sources.end(), at));
       unweighed.push_back(i);
@@ -237,7 +249,7 @@ double CarryPass::carry(const Carry& carry, const Runs& written, const FreshRows
     need_angles(*rows.kv, rows.layer, weights.targets);
     groups.push_back({&weights, std::move(sources), {}, {}, {}});
   }
-  if (!unweighed.empty()) flops += weigh_all(carry, unweighed, *rows.kv, state);
+  if (!unweighed.empty()) flops += weigh_all(carry, unweighed, *rows.kv, state, bytes);
   const auto each = [&](auto&& step) {
     pool_.parallel_for(static_cast<int64_t>(groups.size()),
                        [&](int64_t i, int) { step(groups[static_cast<size_t>(i)]); });

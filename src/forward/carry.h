@@ -2,7 +2,7 @@
 // twins, and carries the change over to other placed positions of the group (plan/carry.h; METHODS 2.6, docs/math/carry.md).
 // Role:       two steps of the driver's layer: compare() before K and V are stored, carry() after.
 // Contents:   for weights by content, how unlike two positions are is read once, at the group's first layer, from the placed
-//             keys of three layers: cheaper than a layer's own each time, and a little better (docs/math/carry.md).
+//             keys of three layers; each layer's own, anew, do no better (docs/math/carry.md).
 // Gain:       how much of the recomputed tokens' change tells about others differs by layer, head, K and V: each of them is
 //             predicted from the others of its group, and what is carried is scaled by a = <predicted, true> / |predicted|^2
 //             (least squares, in [0, 1]) over the groups so far.
@@ -63,8 +63,9 @@ class CarryPass {
 
  private:
   struct Group;
-  double weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state);
-  std::vector<float> distances(const PageTable& kv, const CarryWeights& ends) const;
+  double weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state,
+                   double& bytes);
+  std::vector<float> contents(const PageTable& kv, const CarryWeights& group) const;
   void gather(const FreshRows& rows, const Changes& changes, Group& group) const;
   void predict(const FreshRows& rows, Group& group) const;
   void mend(const Group& group, const Carry& carry, const FreshRows& rows) const;

@@ -58,9 +58,9 @@ void regress(const K& k, double noise, CarryWeights& out) {
 }
 
 // The part that each source, then each target stands in.
-std::vector<size_t> parts_of(const CarryGroup& group, const CarryWeights& ends) {
+std::vector<size_t> parts_of(const CarryGroup& group, const CarryWeights& of) {
   std::vector<size_t> out;
-  for (const auto* positions : {&ends.sources, &ends.targets}) {
+  for (const auto* positions : {&of.sources, &of.targets}) {
     size_t part = 0;
     for (const int32_t pos : *positions) {
       while (group.parts[part].end <= pos) ++part;
@@ -70,22 +70,26 @@ std::vector<size_t> parts_of(const CarryGroup& group, const CarryWeights& ends) 
   return out;
 }
 
-void gaussian(const Carry& carry, const CarryGroup& group, std::span<const float> distance, CarryWeights& out) {
+// kGaussian and kContent.
+void kernel_regression(const Carry& carry, const CarryGroup& group, std::span<const float> distance,
+                       CarryWeights& out) {
   const auto n = static_cast<int64_t>(out.sources.size());
   const std::vector<size_t> part = parts_of(group, out);
+  const auto together = [&](int64_t i, int64_t j) {
+    return part[static_cast<size_t>(i)] == part[static_cast<size_t>(j)];
+  };
   const auto near = [&, width = double{carry.width}](int64_t i, int64_t j) {
-    if (part[static_cast<size_t>(i)] != part[static_cast<size_t>(j)]) return 0.0;
+    if (!together(i, j)) return 0.0;
     const double d = (i < n ? out.sources[i] : out.targets[i - n]) - out.sources[j];
     return 1 + std::exp(-d * d / (2 * width * width));
   };
   if (carry.kernel == Carry::Kernel::kGaussian) return regress(near, carry.noise, out);
   CHECK(distance.size() == part.size() * out.sources.size());
-  const auto alike = [&, likeness = double{carry.likeness}](int64_t i, int64_t j) {
-    const double a = std::exp(-double{distance[static_cast<size_t>(i * n + j)]} / (2 * likeness * likeness));
-    const double here = near(i, j);
-    return here > 0 ? here + 2 * a : a;
+  const auto both = [&, width = double{carry.content_width}](int64_t i, int64_t j) {
+    const double alike = std::exp(-double{distance[static_cast<size_t>(i * n + j)]} / (2 * width * width));
+    return near(i, j) + (together(i, j) ? 2 * alike : alike);
   };
-  regress(alike, carry.noise, out);
+  regress(both, carry.noise, out);
 }
 
 // The mean of the (up to) 4 of `from` nearest to `pos`, lower positions first, times `shrink`; `skip` is none of them.
@@ -104,7 +108,7 @@ void nearest(const std::vector<int32_t>& from, int32_t pos, size_t skip, double 
 
 }  // namespace
 
-CarryWeights carry_ends(const CarryGroup& group, const Runs& written) {
+CarryWeights carry_positions(const CarryGroup& group, const Runs& written) {
   CarryWeights out;
   const Runs all = group.positions();
   out.sources = positions(intersect(written, all));
@@ -127,7 +131,7 @@ void weigh(const Carry& carry, const CarryGroup& group, std::span<const float> d
       break;
     case Carry::Kernel::kGaussian:
     case Carry::Kernel::kContent:
-      gaussian(carry, group, distance, out);
+      kernel_regression(carry, group, distance, out);
       break;
     case Carry::Kernel::kNearest:
       CHECK(group.parts.size() == 1);

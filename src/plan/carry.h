@@ -19,13 +19,13 @@ struct CarryWeights {
 };
 
 // The group's sources and targets, not weighed yet; nothing at all if none or all of its positions are in `written`.
-CarryWeights carry_ends(const CarryGroup& group, const Runs& written);
+CarryWeights carry_positions(const CarryGroup& group, const Runs& written);
 
 // Fills w and left_out. lambda = carry.noise, n sources; [p]: 1 if a and b stand in the same part, else 0:
 //   kMean:     w(u, s) = 1 / (n + lambda): the mean, shrunk by n / (n + lambda)
 //   kGaussian: w(u, .) = k(u, S) (k(S, S) + lambda I)^-1,  k(a, b) = [p] (1 + exp(-(a - b)^2 / (2 width^2))); a constant k of 1
 //              gives kMean. left_out = I - diag(1 / H_ii) H with H = (k(S, S) + lambda I)^-1
-//   kContent:  the same with k(a, b) = [p] (1 + exp(-(a - b)^2 / (2 width^2))) + (1 + [p]) exp(-d(a, b) / (2 likeness^2))
+//   kContent:  the same with k(a, b) = [p] (1 + exp(-(a - b)^2 / (2 width^2))) + (1 + [p]) exp(-d(a, b) / (2 content_width^2))
 //   kNearest:  the mean of the 4 nearest sources, shrunk by n / (n + lambda)
 // kMean and kNearest take groups of one part. distance: kContent's d, (sources, then targets) x sources; of the others empty.
 void weigh(const Carry& carry, const CarryGroup& group, std::span<const float> distance, CarryWeights& out);

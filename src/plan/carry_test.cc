@@ -22,7 +22,7 @@ Carry carry_of(Carry::Kernel kernel, float width = 8) {
 using Distance = std::function<float(int32_t, int32_t)>;
 
 CarryWeights carry_weights(const Carry& carry, const CarryGroup& group, const Runs& written, const Distance& d = {}) {
-  CarryWeights out = carry_ends(group, written);
+  CarryWeights out = carry_positions(group, written);
   std::vector<float> distance;
   if (d) {
     for (const auto* positions : {&out.sources, &out.targets}) {
@@ -94,7 +94,7 @@ TEST(Carry, NothingWithoutSourcesOrTargets) {
 TEST(Carry, ByContentByHand) {
   // Source 1 in part [0, 2), target 0 beside it, targets 5 and 6 in another part; lambda 1: k(s, s) + 1 = 1 + 1 + 2 + 1.
   Carry carry = carry_of(Carry::Kernel::kContent, 1);
-  carry.likeness = 1;
+  carry.content_width = 1;
   const CarryGroup group{{{0, 2}, {5, 7}}};
   const auto d = [](int32_t a, int32_t b) { return a == b ? 0.0f : a == 5 ? 2.0f : 1.0f; };
   const CarryWeights w = carry_weights(carry, group, {{1, 2}, {3, 4}}, d);

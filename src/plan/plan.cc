@@ -85,14 +85,16 @@ static Status validate_carry(const Carry& carry, const Runs& known, size_t stage
   int32_t end = 0;
   for (const CarryGroup& group : carry.groups) {
     if (group.parts.empty()) return bad("a carry group is empty");
+    const bool whole = carry.kernel == Carry::Kernel::kMean || carry.kernel == Carry::Kernel::kNearest;
+    if (whole && group.parts.size() > 1) return bad("this carry takes groups of one part");
     for (const Run& part : group.parts) {
       if (part.begin < end || part.end <= part.begin) return bad("carry groups must rise and be disjoint");
       end = part.end;
     }
     if (!includes(known, group.positions())) return bad("a carry group holds a position that is not placed");
   }
-  if (!(carry.width > 0) || !(carry.likeness > 0) || !(carry.noise > 0) || carry.layer_begin < 0) {
-    return bad("carry needs a width, a likeness, a noise and a layer");
+  if (!(carry.width > 0) || !(carry.content_width > 0) || !(carry.noise > 0) || carry.layer_begin < 0) {
+    return bad("carry needs widths, a noise and a layer");
   }
   return {};
 }

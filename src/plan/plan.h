@@ -64,21 +64,22 @@ struct Probe {
   std::vector<std::vector<float>> weights;
 };
 
-// What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
-// how much K and V changed, and every other position u of the group gets sum_s w(u, s) change(s), in a private copy.
-// K's change is taken and added before its rotation, so that it does not depend on the distance from s to u.
+// Positions whose changes tell about each other. A chunk takes all rows of its range at once: keep ranges short.
 struct CarryGroup {
   std::vector<Run> parts;  // pieces, or parts of them: sorted, disjoint, may touch; placed positions. Never empty
   Run range() const { return {parts.front().begin, parts.back().end}; }  // with what stands between its parts
   Runs positions() const { return normalize(Runs(parts.begin(), parts.end())); }
 };
 
+// What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
+// how much K and V changed, and every other position u of the group gets sum_s w(u, s) change(s), in a private copy.
+// K's change is taken and added before its rotation, so that it does not depend on the distance from s to u.
 struct Carry {
   enum class Kernel : uint8_t { kMean, kGaussian, kNearest, kContent };  // plan/carry.h
   Kernel kernel = Kernel::kGaussian;
   float width = 8;                 // kGaussian, kContent: sigma, in tokens
-  float likeness = 0.9f;           // kContent: sigma of the contents' distance, in their spread
-  float noise = 0.5f;              // of a change, beside 1 of the part that a whole group shares
+  float content_width = 0.9f;      // kContent: sigma of the contents' distance, in units of their spread
+  float noise = 0.5f;              // of one change: what is added to k(s, s)
   bool gain = true;                // scale by how well the recomputed positions predict each other (forward/carry.h)
   float scale_k = 1, scale_v = 1;  // of what is added
   int layer_begin = 1;             // layer 0 needs no context: nothing changes there

@@ -108,6 +108,16 @@ TEST(Plan, ValidateNamesEveryBrokenRule) {
   EXPECT_TRUE(broken([](Plan& p) { p.stages[0].write[1] = 7; }));
   EXPECT_TRUE(broken([](Plan& p) { p.head_view = {0}; }));
   EXPECT_TRUE(broken([](Plan& p) { p.views[0].window = -2; }));
+  const auto carries = [](Plan& p, Carry::Kernel kernel, std::vector<CarryGroup> groups) {
+    p.stages[0].carry.emplace().kernel = kernel;
+    p.stages[0].carry->groups = std::move(groups);
+  };
+  using Kernel = Carry::Kernel;
+  EXPECT_FALSE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{0, 3}, {4, 6}}}, {{{6, 8}}}}); }));
+  EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kMean, {{{{0, 3}, {4, 6}}}}); }));     // of one part alone
+  EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{0, 3}, {2, 6}}}}); }));  // not disjoint
+  EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{}}); }));
+  EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{8, 11}}}}); }));  // 10 is not placed
 }
 
 // Random plans: validate never crashes, and what it accepts has nested rows that cover what is written.

@@ -24,25 +24,21 @@ struct MendParams {
   Carry carry;
 };
 
-// Tokens of a group of the kernel regression: its cost grows with the cube of a group, and beyond some hundred tokens a piece
-// gains nothing from being whole.
+// Positions of a group of the kernel regression: its cost grows with the cube of a group, and beyond some hundred tokens a
+// piece gains nothing from being whole.
 constexpr int32_t kGroup = 512;
 
-// Longer pieces are cut into even groups; by content, small neighbouring ones make one.
+// Longer pieces are cut into even groups. By content, small ones that stand near each other make one, new text between them
+// counted: a chunk takes a group's rows and those between its parts at once.
 std::vector<CarryGroup> groups(const std::vector<Run>& pieces, bool by_content) {
   std::vector<CarryGroup> out;
-  int32_t room = 0;  // of the last group
   for (const Run& piece : pieces) {
     const int32_t parts = (piece.size() + kGroup - 1) / kGroup;
     for (int32_t i = 0; i < parts; ++i) {
       const Run part{piece.begin + static_cast<int32_t>(int64_t{piece.size()} * i / parts),
                      piece.begin + static_cast<int32_t>(int64_t{piece.size()} * (i + 1) / parts)};
-      if (!by_content || part.size() > room) {
-        out.emplace_back();
-        room = kGroup;
-      }
+      if (!by_content || out.empty() || part.end - out.back().range().begin > kGroup) out.emplace_back();
       out.back().parts.push_back(part);
-      room -= part.size();
     }
   }
   return out;
@@ -113,9 +109,10 @@ std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) {
                         : kernel == "nearest"  ? Carry::Kernel::kNearest
                         : kernel == "gaussian" ? Carry::Kernel::kGaussian
                                                : Carry::Kernel::kContent;
-  params.carry.likeness = static_cast<float>(p.number("likeness", 0.9, 0.01, 1e6));
+  // Distances are sums in fp32: far below .1 their rounding alone could make the system indefinite.
+  params.carry.content_width = static_cast<float>(p.number("content_width", 0.9, 0.1, 1e6));
   params.carry.width = static_cast<float>(p.number("width", 8, 0.01, 1e6));
-  params.carry.noise = static_cast<float>(p.number("noise", 0.5, 1e-3, 1e6));
+  params.carry.noise = static_cast<float>(p.number("noise", 0.5, 0.05, 1e6));
   params.carry.gain = p.choice("gain", "yes", {"yes", "no"}) == "yes";
   params.carry.scale_k = static_cast<float>(p.number("scale_k", 1, 0, 4));
   // With the plain mean half of V's change was best, with the local kernels all of it (FINDINGS, second study, 2).

@@ -176,6 +176,10 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   ASSERT_EQ(several.stages[1].carry->groups.size(), 2u);
   EXPECT_EQ(several.stages[1].carry->groups[0].range(), (kvilt::Run{0, 500}));
   EXPECT_EQ(several.stages[1].carry->groups[1].range(), (kvilt::Run{500, 600}));
+  // What stands between pieces counts: a chunk takes a group whole.
+  const Plan apart_by_new = policy("mend")->plan({4000, 0, {{0, 100}, {300, 400}, {1000, 1100}}}, config_of(2));
+  ASSERT_EQ(apart_by_new.stages[1].carry->groups.size(), 2u);
+  EXPECT_EQ(apart_by_new.stages[1].carry->groups[1].range(), (kvilt::Run{1000, 1100}));
 }
 
 ModelConfig half_billion() {  // Qwen2.5-0.5B's shape

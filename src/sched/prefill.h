@@ -40,7 +40,8 @@ class Prefill {
   // Rows that the next band needs the hidden states of: asked for when band().cut && !band().last.
   const Runs& rows_at_cut() const { return band_.cut_rows; }
 
-  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band.
+  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band, or all of one group of a carry
+  // or one block of an ffn rule (512 positions at most), which are never cut.
   Run next_chunk(int max_rows) const;
   int64_t rows_in(Run range) const;
   // True if the chunk is the band's last and the band ends the prefill: its last row gives the logits.

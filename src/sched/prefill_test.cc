@@ -63,6 +63,23 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
   }
 }
 
+// A carry's group is never cut, whatever max_rows says: so its range, new text between its parts included, must stay short.
+TEST(Prefill, FarPiecesDoNotMakeALongChunk) {
+  const auto mend = std::move(make_policy("mend", {})).value();
+  const PromptLayout layout{4200, 0, {{0, 100}, {150, 250}, {4000, 4100}}};
+  Prefill prefill(*mend, layout, config_of(5));
+  int64_t longest = 0, rows = 0;
+  while (!prefill.done()) {
+    const kvilt::Run chunk = prefill.next_chunk(16);
+    longest = std::max(longest, prefill.rows_in(chunk));
+    rows += prefill.rows_in(chunk);
+    prefill.advance(chunk);
+  }
+  EXPECT_GT(longest, 50);  // the first two pieces and what stands between them
+  EXPECT_LE(longest, 250);
+  EXPECT_GT(rows, 2 * 3800);
+}
+
 // A later stage's choice reads what an earlier one saw: refine() has the probes of all stages so far, the driver its stage's.
 TEST(Prefill, ProbesOfEarlierStagesStay) {
   const auto policy = make_policy("auto", {{"hop", "0.1"}}).value();
