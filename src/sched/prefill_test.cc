@@ -67,7 +67,8 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
 TEST(Prefill, FarPiecesDoNotMakeALongChunk) {
   const auto mend = std::move(make_policy("mend", {})).value();
   const PromptLayout layout{4200, 0, {{0, 100}, {150, 250}, {4000, 4100}}};
-  Prefill prefill(*mend, layout, config_of(5));
+  const ModelConfig config = config_of(5);
+  Prefill prefill(*mend, layout, config);
   int64_t longest = 0, rows = 0;
   while (!prefill.done()) {
     const kvilt::Run chunk = prefill.next_chunk(16);
