@@ -180,7 +180,7 @@ double CarryPass::weigh_all(const Carry& carry, std::span<const size_t> which, c
         need_angles(kv, layer, group.sources);
         need_angles(kv, layer, group.targets);
         flops += 2 * all * n * shape.G * shape.E;
-        bytes += all * static_cast<double>(shape.G * shape.row_bytes()) / 2;  // keys alone
+        bytes += all * static_cast<double>(shape.G * shape.row_bytes());  // keys alone
       }
     }
   }
