@@ -96,6 +96,7 @@ void PageTable::place(Placement placement, bool realign) {
     }
   }
   first_placements_.push_back(placement);
+  first_rotations_.push_back(turns);
   placements_.push_back(std::move(placement));
   rotations_.push_back(std::move(turns));
   atoms_.clear();
@@ -206,18 +207,16 @@ const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
 }
 
 PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
-  const auto after = std::upper_bound(placements_.begin(), placements_.end(), pos,
+  const auto after = std::upper_bound(first_placements_.begin(), first_placements_.end(), pos,
                                       [](int32_t p, const Placement& placement) { return p < placement.pos; });
-  if (after != placements_.begin() && pos < std::prev(after)->pos + std::prev(after)->count) {
-    const Placement& placement = *std::prev(after);
-    const KvRun& run = *placement.run;
-    const auto* turn =
-        rotations_[static_cast<size_t>(std::prev(after) - placements_.begin())].kind[ropes_.kind(layer)].get();
-    const int32_t slot = run.maps[run.map_of[static_cast<size_t>(layer)]].slot_of(pos - placement.shift());
-    return {run.pages.get(), slot, turn ? turn->data() : nullptr};
-  }
-  if (!contains(copied_, pos)) return {};
-  return {pages_.get(), maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos), nullptr};
+  if (after == first_placements_.begin()) return {};
+  const Placement& placement = *std::prev(after);
+  if (pos >= placement.pos + placement.count) return {};
+  const KvRun& run = *placement.run;
+  const Turns& turns = first_rotations_[static_cast<size_t>(std::prev(after) - first_placements_.begin())];
+  const auto* turn = turns.kind[ropes_.kind(layer)].get();
+  const int32_t slot = run.maps[run.map_of[static_cast<size_t>(layer)]].slot_of(pos - placement.shift());
+  return {run.pages.get(), slot, turn ? turn->data() : nullptr};
 }
 
 void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
@@ -310,7 +309,6 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
     runs.push_back({placements_[i].pos, placements_[i].pos + placements_[i].count});
   }
   const std::vector<Runs> sets{normalize(runs)};
-  copied_ = sets[0];
   hand_out(sets, std::vector<uint16_t>(map_of_.size(), 0));
   grow_whole();
   for (const Run& run : runs) hold({0, shape.L}, run);

@@ -123,8 +123,8 @@ class PageTable {
   void write(int layer, int32_t pos, const float* k, const float* v);
   // The row of one head as bytes of the pool's type. REQUIRES: pos has a slot, whose page the head holds.
   void restore(int layer, int head, int32_t pos, const std::byte* k, const std::byte* v);
-  // What was placed at (layer, pos): in a shared run, or copied in. rotation turns its K to where it stands now (null: it
-  // stands as stored). pages is null if nothing was placed there. After copy_in, it is what the slot holds now.
+  // What was placed at (layer, pos), in its shared run, whatever was copied in or written since. rotation turns its K to where
+  // it stands now (null: it stands as stored). pages is null if nothing was placed there.
   struct Placed {
     const PageList* pages = nullptr;
     int32_t slot = 0;
@@ -198,8 +198,7 @@ class PageTable {
 
   const LayerRopes ropes_;
   std::vector<Placement> placements_, first_placements_;
-  Runs copied_;                   // placed once, private since copy_in()
-  std::vector<Turns> rotations_;  // per placement
+  std::vector<Turns> rotations_, first_rotations_;  // per placement
   std::shared_ptr<PageList> pages_;
   std::vector<SlotMap> maps_;                 // distinct ones
   std::vector<uint16_t> map_of_;              // per layer

@@ -53,7 +53,7 @@ struct ProbeSpec {
   std::vector<int> layers;  // a cut layer, or layers below the stage's end
   Runs rows;                // positions whose queries look; for the changes: positions that are compared
   int32_t key_end = -1;     // attention weights are normalised over keys < key_end alone; -1: over all that a row sees
-  std::vector<View> views;  // kOutside: what lies outside of each of them, whatever the plan lets the head see
+  std::vector<View> views = {};  // kOutside: what lies outside of each of them, whatever the plan lets the head see
 };
 
 struct Probe {
