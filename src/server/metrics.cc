@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "server/openai_response.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -25,20 +27,6 @@ const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.
                                            0.3,   0.4,    0.5,   0.75, 1,     2.5,  5,     10,  20};
 const std::vector<double> kTokens = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
                                      2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
-
-const char* finish_name(const Completion& completion) {
-  switch (completion.finish) {
-    case Finish::kStop:
-      return "stop";
-    case Finish::kLength:
-      return "length";
-    case Finish::kCancelled:
-      return "abort";
-    case Finish::kError:
-      return "error";
-  }
-  return "error";
-}
 
 // Families that are read from EngineStats at the time of asking.
 class Page {
@@ -199,7 +187,7 @@ void RequestTimer::tokens(int count) {
 void RequestTimer::finish(const Completion& completion) {
   auto& parts = *metrics_->parts_;
   const double total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  parts.finished.Add({{"finished_reason", finish_name(completion)}, {"model_name", parts.model}}).Increment();
+  parts.finished.Add({{"finished_reason", finish_reason(completion.finish)}, {"model_name", parts.model}}).Increment();
   if (completion.finish == Finish::kError || completion.finish == Finish::kCancelled) return;
   parts.e2e.Observe(total);
   parts.queued.Observe(completion.usage.queued_s);

@@ -23,20 +23,6 @@ size_t characters(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-const char* finish_reason(Finish finish) {
-  switch (finish) {
-    case Finish::kStop:
-      return "stop";
-    case Finish::kLength:
-      return "length";
-    case Finish::kCancelled:
-      return "abort";
-    case Finish::kError:
-      return "error";
-  }
-  return "error";
-}
-
 Json stop_reason(const Completion& end) { return end.stop_text.empty() ? Json(nullptr) : Json(end.stop_text); }
 
 Json logprobs_of(const Envelope& envelope, const Engine& engine, Choice& choice) {
@@ -55,6 +41,20 @@ Json chunk(const Envelope& envelope, Json choices, bool usage_follows) {
 }
 
 }  // namespace
+
+const char* finish_reason(Finish finish) {
+  switch (finish) {
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kCancelled:
+      return "abort";
+    case Finish::kError:
+      return "error";
+  }
+  return "error";
+}
 
 Envelope make_envelope(bool chat, std::string model) {
   unsigned char raw[12];

@@ -22,6 +22,9 @@ struct Envelope {
 
 Envelope make_envelope(bool chat, std::string model);
 
+// As clients and the metrics' label `finished_reason` read it: stop, length, abort or error.
+const char* finish_reason(Finish finish);
+
 // One choice as it grows.
 struct Choice {
   int index = 0;
