@@ -10,23 +10,23 @@ import sys
 from client import call
 
 MODELS = os.path.join(os.path.dirname(__file__), "..", "tests", "data", "models", "probe-1M")
-POLICIES = [("full", {}), ("naive", {}), ("sparsex", {}), ("sparsex l*=5 k=0.3 all", {"policy": "sparsex", "l_star": 5, "k": 0.3, "phase1": "all"})]
+POLICIES = ["full", "naive", "sparsex", "mend", "auto"]
 
 
 def main(url, limit=60):
-    print(f"{'task':<16} {'policy':<24} {'right':>7} {'reused':>7} {'again':>7} {'TTFT ms':>8}")
+    print(f"{'task':<16} {'policy':<8} {'right':>7} {'reused':>7} {'again':>7} {'TTFT ms':>8}")
     for task in ["niah", "vt-value"]:
         with open(os.path.join(MODELS, f"cases-{task}.jsonl")) as file:
             cases = [json.loads(line) for line in file][:limit]
-        table = {name: [0, 0, 0, 0.0] for name, _ in POLICIES}
+        table = {name: [0, 0, 0, 0.0] for name in POLICIES}
         for case in cases:
             call(url, "/v1/cache/clear", {})
             for segment in case["segments"]:
                 call(url, "/v1/completions", {"prompt": segment["text"], "max_tokens": 0, "kvilt": {"policy": "full"}})
             prompt = " ".join([case["system"], *(segment["text"] for segment in case["segments"]), case["question"]])
-            for name, choice in POLICIES:
+            for name in POLICIES:
                 answer = call(url, "/v1/completions", {"prompt": prompt, "max_tokens": 24, "temperature": 0,
-                                                       "kvilt": {"policy": name, **choice, "publish": False}})
+                                                       "kvilt": {"policy": name, "publish": False}})
                 row, by = table[name], answer["usage"]["kvilt"]
                 row[0] += all(wanted in answer["choices"][0]["text"].split() for wanted in case["answers"])
                 row[1] += by["reused"] / answer["usage"]["prompt_tokens"]
@@ -34,7 +34,7 @@ def main(url, limit=60):
                 row[3] += by["ttft_s"] * 1000
         for name, row in table.items():
             n = len(cases)
-            print(f"{task:<16} {name:<24} {row[0] / n:7.2f} {row[1] / n:6.0%} {row[2] / n:6.0%} {row[3] / n:8.2f}", flush=True)
+            print(f"{task:<16} {name:<8} {row[0] / n:7.2f} {row[1] / n:6.0%} {row[2] / n:6.0%} {row[3] / n:8.2f}", flush=True)
 
 
 main(sys.argv[1])
