@@ -1,5 +1,5 @@
 // reuse/auto.cc: what users get who name no policy: mend behind one dial, `quality`.
-//   draft     anchors alone: mend with .08 of every piece, evenly strided, and no look; what changed there is carried over.
+//   draft     mend r .05: one look. Anchors alone (.08 of every piece, no look) have 1.7 times its KL for .015 of a pass less.
 //   balanced  mend whose choice takes two looks. The question's attention finds what it reads itself; where that text leans on
 //             another piece ("as the town above"), only its own tokens know. So the `hop` share that the question looks at most
 //             is computed for its own look and forgotten: both looks together choose the r that mend computes.
@@ -8,7 +8,7 @@
 //         and what else was tried.
 // Rules:  pieces are used where that is worth it. Fewer than kShort positions to compute, or an estimate of the plan's FLOPs
 //         above kWorthIt of computing them all: then the prompt is computed, and published, exactly.
-// Cost:   in rows, of T tokens of which A are new: draft A + r (T - A); balanced 2 A + (hop + r) (T - A).
+// Cost:   in rows, of T tokens of which A are new: draft 2 A + r (T - A); balanced 2 A + (hop + r) (T - A).
 // Not here: how tokens are scored and the change is carried (mend.cc), the dial's flag (apps/command.cc).
 #include <algorithm>
 #include <utility>
@@ -25,9 +25,8 @@ constexpr double kWorthIt = 0.8;
 
 struct Dial {
   double r, hop;
-  double anchors;  // share of r that is strided evenly
 };
-constexpr Dial kDraft{0.08, 0, 1}, kBalanced{0.31, 0.02, 0.25};
+constexpr Dial kDraft{0.05, 0}, kBalanced{0.31, 0.02};
 constexpr int64_t kFewestLookers = 16;  // 12 answer .933 of the chains of the probe model's 250 tokens, 16 and 22 .950
 
 // FLOPs of `rows` in all layers: the linear ones, and attention over what stands before each row (windows are not seen).
@@ -55,8 +54,7 @@ class Auto : public ReusePolicy {
     const Runs always = always_computed(layout, kTail);
     const Runs rest = subtract(layout.reused(), always);
     double cost = flops(always, config);
-    const bool looks = dial_.r > 0 && dial_.anchors < 1;
-    if (looks) cost *= 2;
+    if (dial_.r > 0) cost *= 2;  // mend looks first
     cost += (dial_.hop + dial_.r) * flops(rest, config);
     return cost < kWorthIt * flops(all, config);
   }
@@ -116,8 +114,7 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   dial.r = p.number("r,budget", dial.r, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
   if (quality == "exact") return make_policy("prefix", {}).value();
-  auto mend =
-      make_policy("mend", {{"r", fmt::format("{}", dial.r)}, {"anchors", fmt::format("{}", dial.anchors)}}).value();
+  auto mend = make_policy("mend", {{"r", fmt::format("{}", dial.r)}}).value();
   return std::make_unique<Auto>(dial, std::move(mend));
 }
 
