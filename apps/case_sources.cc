@@ -1,4 +1,4 @@
-#include "case_sources.h"
+#include "apps/case_sources.h"
 
 #include <set>
 

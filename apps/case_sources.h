@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "command.h"
+#include "apps/command.h"
 #include "eval/case.h"
 
 namespace kvilt {

@@ -1,4 +1,4 @@
-#include "command.h"
+#include "apps/command.h"
 
 #include <unistd.h>
 

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <set>
 
+#include "apps/case_sources.h"
+#include "apps/command.h"
 #include "base/error.h"
-#include "case_sources.h"
-#include "command.h"
 #include "eval/aggregate.h"
 #include "eval/journal.h"
 #include "eval/report.h"

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include "apps/command.h"
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "command.h"
 
 namespace kvilt {
 namespace {

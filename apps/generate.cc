@@ -4,7 +4,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "command.h"
+#include "apps/command.h"
 
 namespace kvilt {
 namespace {

@@ -1,4 +1,4 @@
-#include "head_report.h"
+#include "apps/head_report.h"
 
 #include <fmt/format.h>
 

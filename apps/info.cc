@@ -5,11 +5,11 @@
 #include <map>
 #include <tuple>
 
+#include "apps/bench/rates.h"
+#include "apps/command.h"
 #include "base/error.h"
-#include "command.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
-#include "rates.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt {

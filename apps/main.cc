@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include "command.h"
+#include "apps/command.h"
 #include "kvilt/version.h"
 
 int main(int argc, char** argv) {

@@ -9,15 +9,15 @@
 #include <cstdio>
 #include <numeric>
 
+#include "apps/case_sources.h"
+#include "apps/command.h"
+#include "apps/head_report.h"
 #include "base/error.h"
-#include "case_sources.h"
-#include "command.h"
 #include "eval/aggregate.h"
 #include "eval/prompt.h"
 #include "eval/report.h"
 #include "eval/runner.h"
 #include "eval/suite.h"
-#include "head_report.h"
 
 namespace kvilt {
 namespace {

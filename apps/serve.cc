@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "command.h"
+#include "apps/command.h"
 #include "server/server.h"
 
 namespace kvilt {

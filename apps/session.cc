@@ -7,7 +7,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "command.h"
+#include "apps/command.h"
 #include "eval/runner.h"
 #include "kvilt/session.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "text/chat_template.h"
+#include "template/chat_template.h"
 #include "text/unicode.h"
 
 using namespace kvilt;

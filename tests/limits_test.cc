@@ -272,7 +272,7 @@ TEST(Pool, OldRunsGoFirstAndResultsStay) {
       expect_equal(ask(*small, request), ask_with(*large, prompt, "full", {}, 8));
     }
   }
-  EXPECT_GT(small->stats().evicted_runs, 0);
+  EXPECT_GT(small->stats().evicted_segments, 0);
   EXPECT_LE(small->stats().kv_pages_used, small->stats().kv_pages);
 }
 

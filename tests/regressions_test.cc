@@ -146,7 +146,7 @@ class Watching : public CollectingSink {
  public:
   explicit Watching(const Engine& engine) : engine_(engine) {}
   void on_tokens(const TokenDelta& delta) override {
-    evicted = engine_.stats().evicted_runs;
+    evicted = engine_.stats().evicted_segments;
     waiting = std::max(waiting, engine_.stats().waiting);
     CollectingSink::on_tokens(delta);
   }
@@ -181,7 +181,7 @@ TEST(Pool, WhatIsKnownExactlyIsNotKeptTwice) {
   EXPECT_EQ(once.cached_tokens, 139);  // the last token's KV was never computed
   ask(*engine, request_of(prompt, "full", 40));
   EXPECT_EQ(engine->stats().cached_tokens, once.cached_tokens);
-  EXPECT_EQ(engine->stats().cached_runs, once.cached_runs);
+  EXPECT_EQ(engine->stats().cached_segments, once.cached_segments);
   ask(*engine, request_of(prompt, "full", 60));  // a longer answer is new
   EXPECT_GT(engine->stats().cached_tokens, once.cached_tokens);
   const auto longer = join({prompt, tokens(30, 2)});
@@ -213,7 +213,7 @@ TEST(Pool, AChainIsEvictedFromItsEnd) {
   ask(*engine, request_of(first, "prefix", 0));
   ask(*engine, request_of(second, "prefix", 0));        // 5 more
   ask(*engine, request_of(tokens(380, 3), "full", 0));  // 12: one of the two must go
-  EXPECT_EQ(engine->stats().evicted_runs, 1);
+  EXPECT_EQ(engine->stats().evicted_segments, 1);
   Request again = request_of(second, "prefix", 0);
   again.publish = false;
   EXPECT_EQ(ask(*engine, again).usage().prefix, 150);

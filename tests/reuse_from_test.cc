@@ -76,21 +76,21 @@ TEST_F(ReuseFrom, TheLastContextIsUsedByTheSamePolicyAlone) {
 TEST_F(ReuseFrom, NothingIsKeptUnlessAsked) {
   const auto e = engine();
   run(*e, before, "mend", kFirst, true);
-  const auto runs = e->stats().cached_runs;
+  const auto runs = e->stats().cached_segments;
   const Outcome first = run(*e, asked, "mend", kFirst);
   EXPECT_EQ(run(*e, asked, "mend", kLast).completion.first_logits, first.completion.first_logits);
   run(*e, before, "mend", kLast, false);
-  EXPECT_EQ(e->stats().cached_runs, runs);
+  EXPECT_EQ(e->stats().cached_segments, runs);
   run(*e, before, "mend", kLast, true);
-  EXPECT_GT(e->stats().cached_runs, runs) << "power";
+  EXPECT_GT(e->stats().cached_segments, runs) << "power";
 }
 
 TEST_F(ReuseFrom, TheLastOneTakesThePlaceOfTheOneBefore) {
   const auto e = engine();
   run(*e, before, "mend", kLast, true);
-  const auto runs = e->stats().cached_runs, kept = e->stats().cached_tokens;
+  const auto runs = e->stats().cached_segments, kept = e->stats().cached_tokens;
   for (int i = 0; i < 3; ++i) run(*e, before, "mend", kLast, true);
-  EXPECT_EQ(e->stats().cached_runs, runs);
+  EXPECT_EQ(e->stats().cached_segments, runs);
   EXPECT_EQ(e->stats().cached_tokens, kept);
 }
 

@@ -86,7 +86,7 @@ struct EngineCounters {
   int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
   ByHeadClass request_pages;                // own pages of running requests
   int64_t reserved_pages = 0;               // those that their local heads are still to take
-  int64_t cached_tokens = 0, cached_runs = 0, evicted_runs = 0;
+  int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
 };
 
 struct EngineStats : EngineCounters {

@@ -11,7 +11,7 @@
 
 #include "kvilt/engine.h"
 #include "kvilt/result.h"
-#include "text/chat_template.h"
+#include "template/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace kvilt {

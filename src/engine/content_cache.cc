@@ -12,11 +12,11 @@ ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::strin
       fingerprint_(std::move(fingerprint)),
       min_segment_(min_segment) {}
 
-std::shared_ptr<const KvRun> ContentCache::use(RunId id) {
-  runs_.touch(id);
-  auto run = runs_.find(id);
-  CHECK(run);  // the index forgets what is evicted
-  return run;
+std::shared_ptr<const KvSegment> ContentCache::use(SegmentId id) {
+  segments_.touch(id);
+  auto segment = segments_.find(id);
+  CHECK(segment);  // the index forgets what is evicted
+  return segment;
 }
 
 namespace {
@@ -32,7 +32,8 @@ void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
   for (Piece& piece : pieces) {
     while (with != better.end() && with->pos + with->count < piece.pos + piece.count) ++with;
     if (with == better.end()) return;
-    if (with->pos <= piece.pos) piece = {with->run, with->run_offset + piece.pos - with->pos, piece.count, piece.pos};
+    if (with->pos <= piece.pos)
+      piece = {with->segment, with->segment_offset + piece.pos - with->pos, piece.count, piece.pos};
   }
 }
 }  // namespace
@@ -52,7 +53,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       cut_pieces(prefix, found.layout.prefix = mark.begin);
   }
   if (wanted.segments) {
-    std::vector<MarkRange> ranges;
+    Runs ranges;
     for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
     segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, ranges);
     // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
@@ -64,19 +65,19 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   }
   for (const auto& list : {prefix, segments}) {
     for (const Piece& piece : list)
-      found.placements.push_back({runs_.find(piece.run), piece.run_offset, piece.count, piece.pos});
+      found.placements.push_back({segments_.find(piece.segment), piece.segment_offset, piece.count, piece.pos});
   }
   for (const Piece& piece : segments) found.layout.pieces.push_back({piece.pos, piece.pos + piece.count});
   // Children before parents, so that a parent is never older than what continues it.
-  for (auto it = found.placements.rbegin(); it != found.placements.rend(); ++it) use(it->run->id);
+  for (auto it = found.placements.rbegin(); it != found.placements.rend(); ++it) use(it->segment->id);
   return found;
 }
 
 bool ContentCache::make_room(int64_t pages) {
   const int64_t missing = pages - store_.free_pages();
-  if (missing > 0 && runs_.reclaimable(missing) < missing) return false;  // nothing is dropped in vain
+  if (missing > 0 && segments_.reclaimable(missing) < missing) return false;  // nothing is dropped in vain
   while (store_.free_pages() < pages) {
-    const auto id = runs_.evict();
+    const auto id = segments_.evict();
     if (!id) return false;
     index_.erase(*id);
     ++evicted_;
@@ -84,12 +85,12 @@ bool ContentCache::make_room(int64_t pages) {
   return true;
 }
 
-RunId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent) {
+SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent) {
   const auto first = own.tokens.begin() + positions.begin;
   std::vector<int32_t> tokens(first, first + positions.size());
-  const RunId id = runs_.next_id();
-  index_.insert(id, {tokens, domain, exact, parent.run, parent.tokens});
-  runs_.insert(own.kv.publish(id, positions, std::move(tokens), exact));
+  const SegmentId id = segments_.next_id();
+  index_.insert(id, {tokens, domain, exact, parent.segment, parent.tokens});
+  segments_.insert(own.kv.publish(id, positions, std::move(tokens), exact));
   for (const TokenMark& mark : own.marks) {
     if (mark.begin >= positions.begin && mark.end <= positions.end && mark.begin < mark.end) {
       index_.add_mark(id, mark.begin - positions.begin, mark.end - positions.begin);
@@ -102,25 +103,25 @@ RunId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool 
 void ContentCache::touch_prefix(const Own& own) {
   const auto placed = own.kv.placements();
   for (auto it = placed.rbegin(); it != placed.rend(); ++it) {
-    if (it->pos < own.layout.prefix) runs_.touch(it->run->id);
+    if (it->pos < own.layout.prefix) segments_.touch(it->segment->id);
   }
 }
 
 // The run that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile, or this
 // one was told not to look. Keeping it twice would only take room. (Marks are of the run: with some, it is kept anew.)
-std::optional<RunId> ContentCache::known_exactly(const Own& own, int32_t end) {
+std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end) {
   if (!own.marks.empty()) return {};
   const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(static_cast<size_t>(end)), own.domain, end);
   if (pieces.empty() || pieces.back().pos + pieces.back().count != end) return {};
   const Piece& last = pieces.back();
-  if (runs_.find(last.run)->tokens.size() != static_cast<size_t>(last.run_offset + last.count)) return {};
-  for (auto it = pieces.rbegin(); it != pieces.rend(); ++it) runs_.touch(it->run);
-  return last.run;
+  if (segments_.find(last.segment)->tokens.size() != static_cast<size_t>(last.segment_offset + last.count)) return {};
+  for (auto it = pieces.rbegin(); it != pieces.rend(); ++it) segments_.touch(it->segment);
+  return last.segment;
 }
 
-std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
+std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
   const PromptLayout& layout = own.layout;
-  std::vector<RunId> out;
+  std::vector<SegmentId> out;
   if (!own.kv.whole()) return out;
   // The exact part: [prefix, first piece), and all of it if there is no piece.
   const int32_t exact_end = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
@@ -130,7 +131,7 @@ std::vector<RunId> ContentCache::publish_prompt(const Own& own) {
     Parent parent;
     for (const Placement& placement : own.kv.placements()) {
       if (placement.pos + placement.count == layout.prefix)
-        parent = {placement.run->id, placement.offset + placement.count};
+        parent = {placement.segment->id, placement.offset + placement.count};
     }
     out.push_back(insert(own, own.domain, {layout.prefix, exact_end}, true, parent));
     touch_prefix(own);
@@ -151,25 +152,25 @@ void ContentCache::publish_repaired(const Own& own) {
   for (const Run& piece : own.layout.pieces) {
     if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;
     const auto tokens = own.tokens.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.size()));
-    const MarkRange whole{0, piece.size()};
+    const Run whole{0, piece.size()};
     for (const Piece& last : index_.find_segments(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {
-      if (last.count != piece.size() || runs_.find(last.run)->tokens.size() != tokens.size()) continue;
-      index_.erase(last.run);
-      runs_.erase(last.run);
+      if (last.count != piece.size() || segments_.find(last.segment)->tokens.size() != tokens.size()) continue;
+      index_.erase(last.segment);
+      segments_.erase(last.segment);
     }
     insert(own, own.repaired, piece, false, {});
   }
 }
 
-void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prompt) {
+void ContentCache::publish_answer(const Own& own, std::span<const SegmentId> of_prompt) {
   const PromptLayout& layout = own.layout;
   if (own.computed <= layout.prompt_len || !own.kv.whole()) return;
-  const auto last = of_prompt.empty() ? nullptr : runs_.find(of_prompt.back());
+  const auto last = of_prompt.empty() ? nullptr : segments_.find(of_prompt.back());
   if (layout.pieces.empty()) {
     if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken; or said before
     insert(own, own.domain, {layout.prompt_len, own.computed}, true,
            {last->id, static_cast<int32_t>(last->tokens.size())});
-    runs_.touch(last->id);
+    segments_.touch(last->id);
     touch_prefix(own);
     return;
   }
@@ -179,13 +180,13 @@ void ContentCache::publish_answer(const Own& own, std::span<const RunId> of_prom
   if (whole.size() < min_segment_) return;
   if (last && !last->exact && last->pos == whole.begin) {
     index_.erase(last->id);
-    runs_.erase(last->id);
+    segments_.erase(last->id);
   }
   insert(own, own.domain, whole, false, {});
 }
 
 void ContentCache::clear() {
-  while (const auto id = runs_.evict()) index_.erase(*id);
+  while (const auto id = segments_.evict()) index_.erase(*id);
 }
 
 }  // namespace kvilt

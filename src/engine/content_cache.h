@@ -4,7 +4,7 @@
 //             first approximate piece of a prompt (METHODS 1.4, publication rule). Approximate KV is found as segments
 //             alone.
 // Threads:    the engine thread.
-// Not here:   policies (reuse/), pages (kv/), the search itself (reuse/content_index.h).
+// Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "base/keyed_hash.h"
+#include "index/content_index.h"
 #include "kv/page_table.h"
-#include "kv/run_cache.h"
+#include "kv/segment_cache.h"
 #include "kvilt/engine.h"
-#include "reuse/content_index.h"
-#include "reuse/policy.h"
+#include "policy/policy.h"
 
 namespace kvilt {
 
@@ -70,28 +70,28 @@ class ContentCache {
   // dense pass's.
   // At the end of the prefill: the exact part behind the prefix, and every fresh run behind a piece. Returns those runs'
   // ids. Repaired pieces as well; each takes the place of what its last context left.
-  std::vector<RunId> publish_prompt(const Own& own);
+  std::vector<SegmentId> publish_prompt(const Own& own);
   // At the end of the request: the answer, as an exact continuation, or as one approximate piece with the prompt's last
   // fresh run (so that a question and its answer are found together). of_prompt: what publish_prompt returned.
-  void publish_answer(const Own& own, std::span<const RunId> of_prompt);
+  void publish_answer(const Own& own, std::span<const SegmentId> of_prompt);
 
   void clear();
-  const RunCache& runs() const { return runs_; }
+  const SegmentCache& segments() const { return segments_; }
   int64_t evicted() const { return evicted_; }
 
  private:
   struct Parent {
-    RunId run = 0;
+    SegmentId segment = 0;
     int32_t tokens = 0;
   };
-  RunId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
+  SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
   void publish_repaired(const Own& own);
-  std::shared_ptr<const KvRun> use(RunId id);
+  std::shared_ptr<const KvSegment> use(SegmentId id);
   void touch_prefix(const Own& own);
-  std::optional<RunId> known_exactly(const Own& own, int32_t end);
+  std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
 
-  PageStore store_;  // before runs_: pages return to it
-  RunCache runs_;
+  PageStore store_;  // before segments_: pages return to it
+  SegmentCache segments_;
   ContentIndex index_;
   const std::string fingerprint_;
   const int min_segment_;

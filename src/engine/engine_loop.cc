@@ -367,7 +367,7 @@ void EngineLoop::sample(Sequence& s) {
   }
   s.tokens.push_back(id);
   ++s.completion.completion_tokens;
-  Answer& answer = answers_.at(s.id);
+  AnswerText& answer = answers_.at(s.id);
   delta_.text.clear();
   answer.push(id, delta_.text);
   delta_.ids.assign(1, id);
@@ -392,7 +392,7 @@ void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
   }
   if (s.request.export_session && s.kv && !s.prefill && (finish == Finish::kStop || finish == Finish::kLength))
     s.completion.session = export_kv(*s.kv, s.tokens, parts_.file->fingerprint);
-  Answer& answer = answers_.at(s.id);
+  AnswerText& answer = answers_.at(s.id);
   if (finish == Finish::kStop && answer.stopped()) s.completion.stop_text = answer.stop_text();
   if (std::string rest = answer.finish(); !rest.empty()) s.sink->on_tokens({std::move(rest), {}, {}});
   s.completion.finish = finish;
@@ -510,9 +510,9 @@ void EngineLoop::update_stats() {
               stats_.request_pages);
     stats_.reserved_pages += sequence->kv->spare_pages();
   }
-  stats_.cached_tokens = cache.runs().tokens();
-  stats_.cached_runs = cache.runs().runs();
-  stats_.evicted_runs = cache.evicted();
+  stats_.cached_tokens = cache.segments().tokens();
+  stats_.cached_segments = cache.segments().segments();
+  stats_.evicted_segments = cache.evicted();
   latest_.set(stats_);
 }
 

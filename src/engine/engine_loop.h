@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/latest.h"
-#include "engine/answer.h"
+#include "engine/answer_text.h"
 #include "engine/audit.h"
 #include "engine/content_cache.h"
 #include "forward/driver.h"
@@ -82,7 +82,7 @@ class EngineLoop {
   std::vector<RequestId> ended_;  // by this step; taken out after it
   std::vector<Chunk> chunks_;     // of the group that runs; here, as delta_, to keep their memory
   TokenDelta delta_;
-  std::unordered_map<RequestId, Answer> answers_;
+  std::unordered_map<RequestId, AnswerText> answers_;
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Audit audit_;

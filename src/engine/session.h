@@ -7,7 +7,7 @@
 #include "kv/page_table.h"
 #include "kv/session_file.h"
 #include "kvilt/request.h"
-#include "reuse/policy.h"
+#include "policy/policy.h"
 
 namespace kvilt {
 

@@ -126,7 +126,7 @@ class CaseRun {
     if (!out.ok()) return error(out.error().code, "case '{}' of {}: {}", case_.id, case_.suite, out.error().message);
     const EngineStats now = engine_.stats();
     if (prompt_.ids.empty() || before_.kv_pages == 0) return out;
-    if (now.cached_tokens != before_.cached_tokens || now.cached_runs != before_.cached_runs) {
+    if (now.cached_tokens != before_.cached_tokens || now.cached_segments != before_.cached_segments) {
       return error(
           Code::kExhausted,
           "case '{}' of {}: the cache changed while policies ran ({} tokens, then {}): give a larger --kv-bytes",

@@ -84,21 +84,21 @@ PageTable::PageTable(PageStore& store, LayerRopes ropes)
 
 void PageTable::place(Placement placement, bool realign) {
   CHECK(placement.count > 0 && placement.offset >= 0 &&
-        placement.offset + placement.count <= static_cast<int32_t>(placement.run->tokens.size()));
+        placement.offset + placement.count <= static_cast<int32_t>(placement.segment->tokens.size()));
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
-  Turns turns;
+  Rotations rotations;
   if (const int32_t shift = placement.shift(); shift != 0 && realign) {
     for (size_t i = 0; i < placements_.size(); ++i) {  // pieces of one run keep one rotation, and so one rotated query
-      if (placements_[i].shift() == shift) turns = rotations_[i];
+      if (placements_[i].shift() == shift) rotations = rotations_[i];
     }
-    for (int kind = 0; kind < ropes_.kinds() && !turns.kind[kind]; ++kind) {
-      turns.kind[kind] = std::make_shared<const std::vector<float>>(rotation(ropes_.of_kind(kind), shift));
+    for (int kind = 0; kind < ropes_.kinds() && !rotations.kind[kind]; ++kind) {
+      rotations.kind[kind] = std::make_shared<const std::vector<float>>(rotation(ropes_.of_kind(kind), shift));
     }
   }
   first_placements_.push_back(placement);
-  first_rotations_.push_back(turns);
+  first_rotations_.push_back(rotations);
   placements_.push_back(std::move(placement));
-  rotations_.push_back(std::move(turns));
+  rotations_.push_back(std::move(rotations));
   atoms_.clear();
 }
 
@@ -212,11 +212,11 @@ PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
   if (after == first_placements_.begin()) return {};
   const Placement& placement = *std::prev(after);
   if (pos >= placement.pos + placement.count) return {};
-  const KvRun& run = *placement.run;
-  const Turns& turns = first_rotations_[static_cast<size_t>(std::prev(after) - first_placements_.begin())];
-  const auto* turn = turns.kind[ropes_.kind(layer)].get();
-  const int32_t slot = run.maps[run.map_of[static_cast<size_t>(layer)]].slot_of(pos - placement.shift());
-  return {run.pages.get(), slot, turn ? turn->data() : nullptr};
+  const KvSegment& segment = *placement.segment;
+  const Rotations& rotations = first_rotations_[static_cast<size_t>(std::prev(after) - first_placements_.begin())];
+  const auto* rotation = rotations.kind[ropes_.kind(layer)].get();
+  const int32_t slot = segment.maps[segment.map_of[static_cast<size_t>(layer)]].slot_of(pos - placement.shift());
+  return {segment.pages.get(), slot, rotation ? rotation->data() : nullptr};
 }
 
 void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
@@ -230,7 +230,7 @@ void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
 
 const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   bool uniform = maps_.size() == 1;
-  for (const Placement& placement : placements_) uniform = uniform && placement.run->maps.size() == 1;
+  for (const Placement& placement : placements_) uniform = uniform && placement.segment->maps.size() == 1;
   const auto [it, fresh] = atoms_.try_emplace(uniform ? 0 : layer);
   std::vector<Atom>& out = it->second;
   if (!fresh) return out;
@@ -240,7 +240,7 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   const Runs hidden = own.positions();
   for (size_t i = 0; i < placements_.size(); ++i) {
     const Placement& placed = placements_[i];
-    const SlotMap& map = placed.run->maps[placed.run->map_of[static_cast<size_t>(layer)]];
+    const SlotMap& map = placed.segment->maps[placed.segment->map_of[static_cast<size_t>(layer)]];
     const int32_t shift = placed.shift();
     for (const Run& left : subtract(Runs{{placed.pos, placed.pos + placed.count}}, hidden)) {
       for (const SlotRun& part : map.within({left.begin - shift, left.end - shift})) {
@@ -262,11 +262,11 @@ void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std:
       if (begin >= end) return;
       const bool own = atom->placement < 0;
       const auto placement = static_cast<size_t>(atom->placement);
-      const PageList& pages = own ? *pages_ : *placements_[placement].run->pages;
-      const auto* turn = own ? nullptr : rotations_[placement].kind[ropes_.kind(layer)].get();
+      const PageList& pages = own ? *pages_ : *placements_[placement].segment->pages;
+      const auto* rotation = own ? nullptr : rotations_[placement].kind[ropes_.kind(layer)].get();
       const int32_t slot = atom->slot + begin - atom->pos;
-      spans.push_back(
-          {pages.k(layer, head, slot), pages.v(layer, head, slot), turn ? turn->data() : nullptr, begin, end - begin});
+      spans.push_back({pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr,
+                       begin, end - begin});
     }
   };
   const int32_t low = mask.reach < 0 ? 0 : std::max(0, rows.begin - mask.reach);
@@ -297,7 +297,7 @@ int64_t PageTable::copy_pages() const {
 void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   const KvShape& shape = store_.shape();
   std::vector<Placement> kept, copied;
-  std::vector<Turns> turns;
+  std::vector<Rotations> rotations;
   Runs runs;
   for (size_t i = 0; i < placements_.size(); ++i) {
     if (!rotations_[i]) {
@@ -305,7 +305,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
       continue;
     }
     copied.push_back(placements_[i]);
-    turns.push_back(rotations_[i]);
+    rotations.push_back(rotations_[i]);
     runs.push_back({placements_[i].pos, placements_[i].pos + placements_[i].count});
   }
   const std::vector<Runs> sets{normalize(runs)};
@@ -316,8 +316,8 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
     const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];
     for (size_t i = 0; i < copied.size(); ++i) {
       const Placement& placed = copied[i];
-      const SlotMap& map = placed.run->maps[placed.run->map_of[static_cast<size_t>(layer)]];
-      const int32_t first = placed.run->pos + placed.offset;
+      const SlotMap& map = placed.segment->maps[placed.segment->map_of[static_cast<size_t>(layer)]];
+      const int32_t first = placed.segment->pos + placed.offset;
       std::vector<Atom> parts;
       for (const SlotRun& part : map.within({first, first + placed.count}))
         split_pages(parts, {part.pos, part.count, part.slot, 0});
@@ -326,9 +326,9 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
           const int32_t slot = own.slot_of(part.pos + placed.shift() + done);
           const int32_t here = std::min(part.count - done, shape.P - slot % shape.P);
           for (int head = 0; head < shape.G; ++head) {
-            backend.realign(attend, placed.run->pages->k(layer, head, part.slot + done),
-                            turns[i].kind[ropes_.kind(layer)]->data(), here, pages_->k(layer, head, slot));
-            std::memcpy(pages_->v(layer, head, slot), placed.run->pages->v(layer, head, part.slot + done),
+            backend.realign(attend, placed.segment->pages->k(layer, head, part.slot + done),
+                            rotations[i].kind[ropes_.kind(layer)]->data(), here, pages_->k(layer, head, slot));
+            std::memcpy(pages_->v(layer, head, slot), placed.segment->pages->v(layer, head, part.slot + done),
                         static_cast<size_t>(here * shape.row_bytes()));
           }
           done += here;
@@ -347,9 +347,9 @@ bool PageTable::owns(Run positions) const {
   });
 }
 
-std::shared_ptr<KvRun> PageTable::publish(RunId id, Run run, std::vector<int32_t> tokens, bool exact) const {
+std::shared_ptr<KvSegment> PageTable::publish(SegmentId id, Run run, std::vector<int32_t> tokens, bool exact) const {
   CHECK(static_cast<int32_t>(tokens.size()) == run.size() && whole());
-  auto out = std::make_shared<KvRun>();
+  auto out = std::make_shared<KvSegment>();
   out->id = id;
   out->tokens = std::move(tokens);
   out->pos = run.begin;

@@ -10,7 +10,7 @@
 //             that a mask shows is ever missing; reading one that was dropped is a CHECK.
 // Threads:    the engine thread.
 // Cost:       resolve is O(pages + runs) a (layer, head); the geometry is shared by all layers with equal write sets.
-// Not here:   which positions to write (plan/), finding runs (reuse/).
+// Not here:   which positions to write (plan/), finding runs (policy/).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/runs.h"
+#include "index/cached_segment.h"
 #include "kernels/backend.h"
 #include "kv/page_store.h"
 #include "kvilt/result.h"
@@ -44,12 +45,10 @@ struct SlotMap {
   bool append(Run positions);  // the same for what stands right behind the last position, in the last slot; else false
 };
 
-using RunId = uint64_t;
-
 // An immutable piece of cached KV: `tokens` stand at positions pos .. of the request that computed them (K is rotated
 // there).
-struct KvRun {
-  RunId id = 0;
+struct KvSegment {
+  SegmentId id = 0;
   std::vector<int32_t> tokens;
   int32_t pos = 0;
   bool exact = false;  // equal to a full prefill of the chain that it continues
@@ -59,10 +58,10 @@ struct KvRun {
 };
 
 struct Placement {
-  std::shared_ptr<const KvRun> run;
-  int32_t offset = 0, count = 0;  // tokens [offset, offset + count) of run
+  std::shared_ptr<const KvSegment> segment;
+  int32_t offset = 0, count = 0;  // tokens [offset, offset + count) of the segment
   int32_t pos = 0;                // stand here at this position and on
-  int32_t shift() const { return pos - (run->pos + offset); }
+  int32_t shift() const { return pos - (segment->pos + offset); }
 };
 
 // What a KV head keeps: positions < sink, and those at most `window` before a row still to come; window < 0: all.
@@ -150,7 +149,7 @@ class PageTable {
   // The private positions `runs` (contiguous at every layer or not) as immutable pieces for the cache; this table may
   // go on growing. REQUIRES: whole(): a table whose heads keep less publishes nothing, since its runs lack pages, and
   // what is there was computed by rows that saw less than a dense pass.
-  std::shared_ptr<KvRun> publish(RunId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
+  std::shared_ptr<KvSegment> publish(SegmentId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
 
   const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
@@ -190,15 +189,15 @@ class PageTable {
   const SlotMap& slot_map(int layer) const { return maps_[map_of_[static_cast<size_t>(layer)]]; }
 
   PageStore& store_;
-  using Turn = std::shared_ptr<const std::vector<float>>;
-  struct Turns {  // of one placement, by kind of RoPE; null: shift 0
-    Turn kind[2];
+  using Rotation = std::shared_ptr<const std::vector<float>>;
+  struct Rotations {  // of one placement, by kind of RoPE; null: shift 0
+    Rotation kind[2];
     explicit operator bool() const { return kind[0] != nullptr; }
   };
 
   const LayerRopes ropes_;
   std::vector<Placement> placements_, first_placements_;
-  std::vector<Turns> rotations_, first_rotations_;  // per placement
+  std::vector<Rotations> rotations_, first_rotations_;  // per placement
   std::shared_ptr<PageList> pages_;
   std::vector<SlotMap> maps_;                 // distinct ones
   std::vector<uint16_t> map_of_;              // per layer

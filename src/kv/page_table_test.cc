@@ -7,7 +7,7 @@
 #include <random>
 
 #include "kv/rows_for_test.h"
-#include "kv/run_cache.h"
+#include "kv/segment_cache.h"
 
 namespace kvilt {
 namespace {
@@ -43,12 +43,12 @@ class PageTableTest : public testing::Test {
     return out;
   }
 
-  std::shared_ptr<KvRun> cached(int who, int32_t pos, int32_t count) {
+  std::shared_ptr<KvSegment> cached(int who, int32_t pos, int32_t count) {
     PageTable table(store, rope);
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
     fill(table, who, runs, {0, 1, 2});
-    return table.publish(static_cast<RunId>(who), {pos, pos + count},
+    return table.publish(static_cast<SegmentId>(who), {pos, pos + count},
                          std::vector<int32_t>(static_cast<size_t>(count), who), false);
   }
 
@@ -166,7 +166,7 @@ TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
 
 TEST_F(PageTableTest, PagesReturnWhenTheLastHolderGoes) {
   const int64_t before = store.free_pages();
-  RunCache cache;
+  SegmentCache cache;
   {
     auto run = cached(4, 0, 40);
     cache.insert(run);
@@ -174,7 +174,7 @@ TEST_F(PageTableTest, PagesReturnWhenTheLastHolderGoes) {
   EXPECT_LT(store.free_pages(), before);
   auto table = std::make_unique<PageTable>(store, rope);
   table->place({cache.find(4), 0, 40, 7});
-  EXPECT_EQ(cache.evict(), RunId{4});
+  EXPECT_EQ(cache.evict(), SegmentId{4});
   EXPECT_EQ(read(*table, 0, 0)[7], row(4, 0, 0)[0]);  // still placed
   EXPECT_LT(store.free_pages(), before);
   table.reset();
@@ -183,13 +183,13 @@ TEST_F(PageTableTest, PagesReturnWhenTheLastHolderGoes) {
 }
 
 TEST_F(PageTableTest, EvictsTheLeastRecentlyUsedThatNobodyPlaces) {
-  RunCache cache;
+  SegmentCache cache;
   for (int who = 1; who <= 3; ++who) cache.insert(cached(who, 0, 10));
   cache.touch(1);
   const auto held = cache.find(2);
-  EXPECT_EQ(cache.evict(), RunId{3});
-  EXPECT_EQ(cache.evict(), RunId{1});
-  EXPECT_EQ(cache.evict(), RunId{2});
+  EXPECT_EQ(cache.evict(), SegmentId{3});
+  EXPECT_EQ(cache.evict(), SegmentId{1});
+  EXPECT_EQ(cache.evict(), SegmentId{2});
 }
 
 TEST(PageStore, RefusesAPoolThatIsTooSmall) {

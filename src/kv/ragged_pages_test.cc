@@ -65,12 +65,12 @@ class RaggedPages : public testing::Test {
     }
   }
 
-  std::shared_ptr<KvRun> cached(int who, int32_t pos, int32_t count) {
+  std::shared_ptr<KvSegment> cached(int who, int32_t pos, int32_t count) {
     PageTable table(store, rope);
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
     for (int layer = 0; layer < 3; ++layer) write(table, who, layer, runs);
-    return table.publish(static_cast<RunId>(who), {pos, pos + count},
+    return table.publish(static_cast<SegmentId>(who), {pos, pos + count},
                          std::vector<int32_t>(static_cast<size_t>(count), who), false);
   }
 
@@ -104,7 +104,7 @@ TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
         placed = {{begin, begin + size}};
         for (int layer = 0; layer < 3; ++layer) {
           for (int32_t i = 0; i < size; ++i)
-            want[static_cast<size_t>(layer)][begin + i] = row(1, layer, table.placements()[0].run->pos + i)[0];
+            want[static_cast<size_t>(layer)][begin + i] = row(1, layer, table.placements()[0].segment->pos + i)[0];
         }
       }
       table.keep(keeps, chunk);

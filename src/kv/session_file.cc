@@ -169,10 +169,10 @@ class Import {
     const KvShape& shape = store_.shape();
     for (size_t i = 0; i < in_.pieces().size(); ++i) {
       const SessionPiece& piece = in_.pieces()[i];
-      auto run = std::make_shared<KvRun>();
+      auto segment = std::make_shared<KvSegment>();
       const auto first = session_.tokens.begin() + piece.pos;
-      run->tokens.assign(first, first + piece.count);
-      run->pos = piece.pos - piece.shift;
+      segment->tokens.assign(first, first + piece.count);
+      segment->pos = piece.pos - piece.shift;
       auto pages = std::make_shared<PageList>(store_);
       for (int layer = 0; layer < shape.L; ++layer) {
         SlotMap map;
@@ -181,14 +181,14 @@ class Import {
           map.runs.push_back({at.pos - piece.shift, at.count, map.slots});
           map.slots += at.count;
         }
-        if (run->maps.empty() || run->maps.back().runs != map.runs) run->maps.push_back(std::move(map));
-        run->map_of.push_back(static_cast<uint16_t>(run->maps.size() - 1));
-        KVILT_TRY(hold_piece(run->maps.back(), layer, piece.shift, *pages));
+        if (segment->maps.empty() || segment->maps.back().runs != map.runs) segment->maps.push_back(std::move(map));
+        segment->map_of.push_back(static_cast<uint16_t>(segment->maps.size() - 1));
+        KVILT_TRY(hold_piece(segment->maps.back(), layer, piece.shift, *pages));
       }
-      run->pages = pages;
+      segment->pages = pages;
       piece_pages_.push_back(std::move(pages));
-      session_.table->place({run, 0, piece.count, piece.pos});
-      piece_runs_.push_back(std::move(run));
+      session_.table->place({segment, 0, piece.count, piece.pos});
+      piece_segments_.push_back(std::move(segment));
     }
     return {};
   }
@@ -243,8 +243,9 @@ class Import {
           continue;
         }
         const auto piece = static_cast<size_t>(part.source);
-        const KvRun& run = *piece_runs_[piece];
-        const int32_t slot = run.maps[run.map_of[static_cast<size_t>(layer)]].slot_of(pos - in_.pieces()[piece].shift);
+        const KvSegment& segment = *piece_segments_[piece];
+        const int32_t slot =
+            segment.maps[segment.map_of[static_cast<size_t>(layer)]].slot_of(pos - in_.pieces()[piece].shift);
         std::memcpy(piece_pages_[piece]->k(layer, head, slot), k, rows.row_bytes);
         std::memcpy(piece_pages_[piece]->v(layer, head, slot), v, rows.row_bytes);
       }
@@ -257,7 +258,7 @@ class Import {
   KvSession session_;
   int32_t next_ = 0;
   std::vector<std::shared_ptr<PageList>> piece_pages_;
-  std::vector<std::shared_ptr<const KvRun>> piece_runs_;
+  std::vector<std::shared_ptr<const KvSegment>> piece_segments_;
 };
 
 // Upper bound of the pages that an import takes at once.

@@ -40,7 +40,7 @@ class SessionFile : public testing::TestWithParam<DType> {
     }
   }
 
-  std::shared_ptr<KvRun> cached(int32_t pos, int32_t count) {
+  std::shared_ptr<KvSegment> cached(int32_t pos, int32_t count) {
     PageTable table(store, rope);
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(kLayers, 0));

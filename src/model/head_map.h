@@ -3,7 +3,7 @@
 // older names of classes, and windows and sinks that are left out.
 // Errors: kCorrupt for text that is no head map (the message names file and field), kInvalidArgument for one of another
 //         model's shape.
-// Not here: what a class means for a plan (reuse/redknot.cc), how maps are made (engine/head_profile.h).
+// Not here: what a class means for a plan (policy/redknot.cc), how maps are made (engine/head_profile.h).
 #pragma once
 
 #include <cstdint>

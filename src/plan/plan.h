@@ -1,4 +1,4 @@
-// plan/plan.h: WHAT to compute, as data. A policy (reuse/) writes a Plan, the driver (forward/) computes it and knows
+// plan/plan.h: WHAT to compute, as data. A policy (policy/) writes a Plan, the driver (forward/) computes it and knows
 // no method; the dense pass is the plan whose sets are full.
 // Source: DESIGN 1, METHODS 1.2.
 //
@@ -14,7 +14,7 @@
 //
 // Between cuts a long prompt runs chunk by chunk (in increasing position), so selection always sees the whole prompt.
 // Decode runs on the same plan: one row a step, through all layers, with the views that the prefill ended with.
-// Not here: which keys are cached (PromptLayout in reuse/policy.h), sampling.
+// Not here: which keys are cached (PromptLayout in policy/policy.h), sampling.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@
 
 #include "kv/page_table.h"
 #include "plan/plan.h"
-#include "reuse/policy.h"
+#include "policy/policy.h"
 
 namespace kvilt {
 

@@ -10,7 +10,7 @@
 #include "forward/sampler.h"
 #include "kv/page_table.h"
 #include "kvilt/request.h"
-#include "reuse/policy.h"
+#include "policy/policy.h"
 #include "sched/prefill.h"
 
 namespace kvilt {
@@ -48,8 +48,8 @@ struct Sequence {
   HiddenRows hidden;
   CarryState carry;  // of the prefill's stage
   DecodeRow decode;
-  std::vector<RunId> published;  // runs of this request's own KV, the last one may be extended when it ends
-  std::vector<float> logits;     // V, of the step just run
+  std::vector<SegmentId> published;  // runs of this request's own KV, the last one may be extended when it ends
+  std::vector<float> logits;         // V, of the step just run
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing

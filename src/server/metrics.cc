@@ -100,9 +100,9 @@ void add_engine(Page& page, const EngineStats& s) {
   request_pages("dense", s.request_pages.dense);
   request_pages("reserved", s.reserved_pages);
   page.gauge("kvilt:cached_tokens", "Tokens whose KV is cached.", static_cast<double>(s.cached_tokens));
-  page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_runs));
+  page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_segments));
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
-               static_cast<double>(s.evicted_runs));
+               static_cast<double>(s.evicted_segments));
   const auto audit = [&](const char* name, const char* help, auto value) {
     for (const AuditStats& a : s.audits) page.gauge(name, help, static_cast<double>(value(a)), {{"policy", a.policy}});
   };

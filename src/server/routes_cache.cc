@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "server/answer.h"
+#include "server/answer_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/service.h"
@@ -42,7 +42,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   const size_t count = prompts.value().size();
 
-  Answer answer(call.attached.engine, call.attached.metrics);
+  AnswerQueue answer(call.attached.engine, call.attached.metrics);
   std::vector<int> tokens;
   std::vector<Json> rows(count);
   UsageSum usage;

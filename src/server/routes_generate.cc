@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "server/answer.h"
+#include "server/answer_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/service.h"
@@ -25,7 +25,7 @@ struct Job {
   Envelope envelope;
   Generation generation;
   std::vector<std::string> echoes;  // per prompt, with echo
-  std::unique_ptr<Answer> answer;
+  std::unique_ptr<AnswerQueue> answer;
   std::optional<Event> first;  // of a stream: already taken out of the answer
   UsageSum usage;
 
@@ -37,7 +37,7 @@ struct Job {
 enum class Wait { kEvent, kTimeout, kGone };
 
 // Waits for an event until the deadline; looks after the client meanwhile.
-Wait wait_event(Answer& answer, Clock::time_point deadline, Event& out) {
+Wait wait_event(AnswerQueue& answer, Clock::time_point deadline, Event& out) {
   const Connection& client = *Connection::current();
   for (;;) {
     auto event = answer.next(kLook);
@@ -114,7 +114,7 @@ class StreamWriter {
   }
 
   bool run() {
-    Answer& answer = *job_.answer;
+    AnswerQueue& answer = *job_.answer;
     if (job_.first && !take(*job_.first)) return true;
     while (alive_ && !answer.finished()) {
       Event event;
@@ -181,7 +181,7 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
   // One call writes the whole stream: httplib asks between calls whether the server stops, and would cut it off.
   const auto provider = [job](size_t, httplib::DataSink& sink) {
     Connection& client = *Connection::current();
-    Answer& answer = *job->answer;
+    AnswerQueue& answer = *job->answer;
     client.set_write_guard([&answer] { return answer.overflowed(); });
     const bool whole = StreamWriter(*job, sink).run();
     client.set_write_guard(nullptr);
@@ -208,7 +208,7 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
   if (Status policy = call.engine().check_policy(generation.policy); !policy.ok()) {
     return reply_error(response, api_error(policy.error(), "kvilt"));
   }
-  job->answer = std::make_unique<Answer>(call.attached.engine, call.attached.metrics);
+  job->answer = std::make_unique<AnswerQueue>(call.attached.engine, call.attached.metrics);
   for (Prompt& prompt : prompts) {
     for (int i = 0; i < generation.choices; ++i) {
       Request request;

@@ -1,6 +1,6 @@
 """Renders small templates with Python's Jinja, set up as Transformers does; writes snippets.jsonl beside this file.
 
-Needs: pip install jinja2==3.1.6. Run it after adding a snippet; src/text/chat_template_golden_test.cc compares.
+Needs: pip install jinja2==3.1.6. Run it after adding a snippet; src/template/chat_template_golden_test.cc compares.
 """
 import datetime
 import json

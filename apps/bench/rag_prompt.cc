@@ -1,0 +1,154 @@
+#include "apps/bench/rag_prompt.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What stands before and behind the pieces: the chat prompt around a marked place holder.
+Status frame(const Engine& engine, const std::string& system, const std::string& question, RagPrompt& out) {
+  Json chat{{"messages", Json::array()}};
+  if (!system.empty()) chat["messages"].push_back({{"role", "system"}, {"content", system}});
+  chat["messages"].push_back({{"role", "user"}, {"content", question}});
+  chat["documents"] = Json::array({"place holder"});
+  KVILT_ASSIGN(const Prompt prompt, engine.chat_prompt(chat));
+  if (prompt.marks.size() != 1)
+    return error(Code::kUnsupported, "this model's chat template prints documents more than once");
+  out.head.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
+  out.tail.assign(prompt.ids.begin() + prompt.marks[0].end, prompt.ids.end());
+  return {};
+}
+
+std::string facts(std::mt19937_64& rng, int sentences) {
+  static const char* const kNames[] = {"Alma",  "Boris",  "Chiara", "Dmitri", "Edith", "Farid",
+                                       "Greta", "Hassan", "Ines",   "Jonas",  "Keiko", "Luis"};
+  static const char* const kVerbs[] = {"bought", "repaired", "painted",   "lost",     "found",
+                                       "sold",   "borrowed", "described", "measured", "carried"};
+  static const char* const kThings[] = {
+      "a red lantern",   "the old clock",    "seven copper pipes", "a map of the harbour", "two violins",
+      "the garden gate", "a box of letters", "the eastern bridge", "a silver compass",     "three maps"};
+  static const char* const kPlaces[] = {"near the river", "in the northern market", "behind the school",
+                                        "on the hill",    "at the station",         "under the arcade"};
+  std::string out;
+  for (int i = 0; i < sentences; ++i) {
+    out += fmt::format("{} {} {} {} in {}, for {} coins. ", kNames[rng() % 12], kVerbs[rng() % 10], kThings[rng() % 10],
+                       kPlaces[rng() % 6], 1800 + rng() % 200, 2 + rng() % 900);
+  }
+  return out;
+}
+
+// Exactly `size` ids.
+Result<std::vector<int32_t>> synthetic_piece(const Engine& engine, int size, std::mt19937_64& rng) {
+  auto ids = engine.tokenize(facts(rng, size / 12 + 4), false, false);
+  if (ids.ok() && static_cast<int>(ids->size()) >= size && std::set<int32_t>(ids->begin(), ids->end()).size() > 24) {
+    ids->resize(static_cast<size_t>(size));
+    return ids;
+  }
+  std::vector<int32_t> random(static_cast<size_t>(size));
+  for (int32_t& id : random) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(engine.info().vocab));
+  return random;
+}
+
+}  // namespace
+
+Prompt RagPrompt::in_order(const std::vector<int>& order, bool marked) const {
+  Prompt out;
+  out.ids = head;
+  for (const int i : order) {
+    const auto& piece = i < 0 ? extra : pieces[static_cast<size_t>(i)];
+    const auto begin = static_cast<int32_t>(out.ids.size());
+    out.ids.insert(out.ids.end(), piece.begin(), piece.end());
+    if (marked && !piece.empty()) out.marks.push_back({begin, static_cast<int32_t>(out.ids.size())});
+  }
+  out.ids.insert(out.ids.end(), tail.begin(), tail.end());
+  return out;
+}
+
+// A system turn or none, and a user's turn of pieces with the question behind them: as case_file.h makes of 'segments'.
+Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from) {
+  const bool has_system = !from.turns.empty() && from.turns[0].role == "system";
+  const std::string system = has_system ? from.turns[0].parts[0].text : "";
+  const size_t asked = has_system ? 1 : 0;
+  if (from.turns.size() != asked + 1)
+    return error(Code::kInvalidArgument, "case '{}' is a dialogue: give cases with 'segments'", from.id);
+  const std::vector<CasePart>& parts = from.turns[asked].parts;
+  const std::string& question = parts.back().text;
+  RagPrompt out;
+  out.id = from.id;
+  KVILT_TRY(frame(engine, system, question, out));
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    KVILT_ASSIGN(auto ids, engine.tokenize(parts[i].text, false, false));
+    out.pieces.push_back(std::move(ids));
+  }
+  std::mt19937_64 rng(question.size() + 1);
+  KVILT_ASSIGN(out.extra, synthetic_piece(engine, 200, rng));
+  return out;
+}
+
+Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed) {
+  RagPrompt out;
+  out.id = fmt::format("{}x{}", count, size);
+  const auto framed =
+      frame(engine, "You answer questions about the notes that you are given.",
+            "\nWho bought something near the river, and for how many coins? Answer in one sentence.", out);
+  if (!framed.ok()) {  // a model without a tokenizer or template: a few ids around the pieces
+    for (int32_t i = 0; i < 8; ++i) out.head.push_back(1 + i), out.tail.push_back(20 + i);
+  }
+  std::mt19937_64 rng(seed);
+  for (int i = 0; i < count; ++i) {
+    KVILT_ASSIGN(auto piece, synthetic_piece(engine, size, rng));
+    out.pieces.push_back(std::move(piece));
+  }
+  KVILT_ASSIGN(out.extra, synthetic_piece(engine, size, rng));
+  return out;
+}
+
+Result<std::vector<int>> piece_order(const std::string& name, int count, uint64_t seed) {
+  std::vector<int> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  if (name == "same") return order;
+  if (name == "reverse") {
+    std::reverse(order.begin(), order.end());
+    return order;
+  }
+  if (name == "shuffle") {
+    std::mt19937_64 rng(seed);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+    if (count > 1 && order[0] == 0) std::swap(order[0], order[1]);  // the first piece would be a plain prefix hit
+    return order;
+  }
+  if (name == "insert") {
+    order.insert(order.begin(), -1);
+    return order;
+  }
+  if (name == "drop") {
+    order.erase(order.begin());
+    return order;
+  }
+  if (name.find('-') != std::string::npos) {  // "3-1-2"
+    order.clear();
+    int number = 0;
+    for (const char c : name + "-") {
+      if (c >= '0' && c <= '9' && number <= count) {
+        number = number * 10 + (c - '0');
+      } else if (c == '-' && number >= 1 && number <= count) {
+        order.push_back(std::exchange(number, 0) - 1);
+      } else {
+        return error(Code::kInvalidArgument, "order '{}' is not numbers from 1 to {} joined by '-'", name, count);
+      }
+    }
+    return order;
+  }
+  return error(Code::kInvalidArgument,
+               "no order '{}'; there are same, reverse, shuffle, insert, drop, or one like 3-1-2", name);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,53 @@
+#include "engine/answer_text.h"
+
+#include <algorithm>
+
+namespace kvilt {
+
+AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop) : stop_(std::move(stop)) {
+  if (tokenizer) detokenizer_.emplace(*tokenizer, DetokenizeOptions{.skip_special = true, .at_start = false});
+  std::erase_if(stop_, [](const std::string& s) { return s.empty(); });
+}
+
+void AnswerText::push(int32_t id, std::string& text) {
+  if (!detokenizer_) return;
+  detokenizer_->push(id, held_);
+  release(text);
+}
+
+std::string AnswerText::finish() {
+  std::string out;
+  if (stopped() || !detokenizer_) return out;
+  held_ += detokenizer_->finish();
+  release(out);
+  return stopped() ? out : out + std::move(held_);
+}
+
+// Of what is held: cuts at the first stop string; keeps the longest tail that could begin one; appends the rest.
+void AnswerText::release(std::string& text) {
+  size_t first = std::string::npos;
+  for (const std::string& stop : stop_) {
+    const size_t at = held_.find(stop);
+    if (at < first) {
+      first = at;
+      stop_text_ = stop;
+    }
+  }
+  if (first != std::string::npos) {
+    text.append(held_, 0, first);
+    return;
+  }
+  size_t keep = 0;
+  for (const std::string& stop : stop_) {
+    for (size_t n = std::min(stop.size() - 1, held_.size()); n > keep; --n) {
+      if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) keep = n;
+    }
+  }
+  while (keep < held_.size() && keep > 0 && (held_[held_.size() - keep] & 0xc0) == 0x80)
+    ++keep;  // not inside a character
+  const size_t certain = held_.size() - keep;
+  text.append(held_, 0, certain);
+  held_.erase(0, certain);
+}
+
+}  // namespace kvilt

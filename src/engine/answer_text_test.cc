@@ -1,0 +1,112 @@
+#include "engine/answer_text.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt {
+namespace {
+
+// Every byte a token, spelled as GGUF's byte tokens.
+std::unique_ptr<Tokenizer> byte_tokenizer() {
+  TokenizerSpec spec;
+  spec.model = "spm";
+  spec.tokens = {"<unk>"};
+  spec.kinds = {TokenKind::kUnknown};
+  for (int b = 0; b < 256; ++b) {
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", b);
+    spec.tokens.push_back(text);
+    spec.kinds.push_back(TokenKind::kByte);
+  }
+  spec.scores.assign(spec.tokens.size(), 0.f);
+  spec.byte_fallback = true;
+  auto made = Tokenizer::create(std::move(spec));
+  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+  return std::move(made).value();
+}
+
+struct Said {
+  std::vector<std::string> parts;
+  std::string all, stop;
+};
+
+Said say(const std::string& text, std::vector<std::string> stop) {
+  const auto tokenizer = byte_tokenizer();
+  AnswerText answer(tokenizer.get(), std::move(stop));
+  Said said;
+  for (const char c : text) {
+    answer.push(1 + static_cast<unsigned char>(c), said.parts.emplace_back());
+    said.all += said.parts.back();
+    if (answer.stopped()) {
+      said.stop = answer.stop_text();
+      return said;
+    }
+  }
+  said.all += answer.finish();
+  return said;
+}
+
+TEST(AnswerText, HoldsBackWhatMayBecomeAStop) {
+  const Said said = say("abcENDx", {"END"});
+  EXPECT_EQ(said.all, "abc");
+  EXPECT_EQ(said.stop, "END");
+  EXPECT_EQ(say("abENab", {"END"}).all, "abENab");
+  EXPECT_EQ(say("abEN", {"END"}).all, "abEN");  // held to the end, then said
+  EXPECT_EQ(say("aaab", {"aab"}).all, "a");     // overlapping begins
+  EXPECT_EQ(say("xyz", {"yz", "y"}).all, "x");
+  EXPECT_EQ(say("plain", {}).all, "plain");
+  EXPECT_EQ(say("plain", {""}).all, "plain");
+}
+
+TEST(AnswerText, NeverHalfACharacter) {
+  const Said said = say("a€b", {});
+  for (const std::string& part : said.parts) EXPECT_TRUE(part.empty() || part == "a" || part == "€" || part == "b");
+  EXPECT_EQ(said.all, "a€b");
+}
+
+// Every split of a text into tokens of one to four bytes says the same.
+TEST(AnswerText, StopsStraddleTokens) {
+  TokenizerSpec spec;
+  spec.model = "wordlevel";
+  spec.unknown = 0;
+  spec.tokens = {"x", "xE", "E", "EN", "END", "N", "ND", "D", "Dy", "y", "Ny", "xEN"};
+  const auto tokenizer = Tokenizer::create(spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  int splits = 0, stopped = 0;
+  const auto walk = [&](auto&& self, const std::string& left, std::vector<int32_t> ids, const char* stop) -> void {
+    if (left.empty()) {
+      AnswerText answer(tokenizer->get(), {stop});
+      std::string said;
+      for (const int32_t id : ids) {
+        answer.push(id, said);
+        EXPECT_EQ(said.find("E"), std::string::npos) << "a part of the stop was sent";
+        if (answer.stopped()) break;
+      }
+      if (!answer.stopped()) said += answer.finish();
+      ++splits;
+      stopped += answer.stopped();
+      EXPECT_EQ(said, answer.stopped() ? "x" : "xENDy");
+    }
+    for (size_t id = 0; id < spec.tokens.size(); ++id) {
+      if (!left.starts_with(spec.tokens[id])) continue;
+      auto longer = ids;
+      longer.push_back(static_cast<int32_t>(id));
+      self(self, left.substr(spec.tokens[id].size()), longer, stop);
+    }
+  };
+  walk(walk, "xENDy", {}, "END");
+  EXPECT_GE(splits, 10);
+  EXPECT_EQ(stopped, splits);
+  stopped = splits = 0;
+  walk(walk, "xENDy", {}, "ENDyz");  // held to the end, and then said
+  EXPECT_EQ(stopped, 0);
+  EXPECT_GE(splits, 10) << "power check";
+}
+
+TEST(AnswerText, AStopMayHoldHalfOfWhatFollowsAnother) {
+  EXPECT_EQ(say("a<b><c>", {"<c>", "<b>!"}).all, "a<b>");
+  EXPECT_EQ(say("a<b>!<c>", {"<c>", "<b>!"}).all, "a");
+  EXPECT_EQ(say("1\u20ac2", {"\u20ac"}).all, "1");
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,66 @@
+// index/chain_index.h: longest exact prefix. Segments whose KV equals a full prefill form a tree; blocks of 16 tokens at
+// absolute positions are found by chained keys, the rest of a block token by token.
+// Idea:       key_i = H(domain, key_{i-1}, the 16 ids of block i), as in the prefix caches of vLLM
+//             (docs/design/finding.md has the bytes). A block belongs to the segment in which it ends; it may begin in that
+//             segment's ancestors.
+// Invariants: a segment is in the tree only while its whole chain of parents is. Taking a parent out takes its descendants
+//             out of the tree (they are segments still, and found as segments). The first writer of a block is met first.
+// Threads:    one owner.
+// Cost:       one keyed hash (two BLAKE2b compressions) per 16 tokens; the tail visits at most kMaxVisits segments.
+// Not here:   approximate segments; they never enter.
+#pragma once
+
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "index/domains.h"
+#include "index/posting_table.h"
+#include "index/segment_table.h"
+
+namespace kvilt {
+
+class ChainIndex {
+ public:
+  static constexpr int32_t kBlockTokens = 16;
+  static constexpr int kMaxTwins = 8;    // writers of one block that are tried
+  static constexpr int kMaxVisits = 64;  // segments that the search for the rest of a block looks into
+
+  // key_mask: all ones; fewer bits only to force collisions in tests.
+  ChainIndex(const HashSecret& secret, uint64_t key_mask) : secret_(secret), key_mask_(key_mask) {}
+
+  // `slot` is an exact segment of a known domain. It stays out of the tree when its parent is not in it.
+  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);
+  // Takes the segment and all that continues it out of the tree; nothing happens to a segment that is not in it.
+  void erase(SegmentTable& segments, uint32_t slot);
+
+  // Pieces from position 0, contiguous, along one chain of parents, together the longest known prefix of `prompt`.
+  std::vector<Piece> find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,
+                          const Digest& domain_digest) const;
+
+  size_t bytes() const { return table_.bytes(); }
+
+ private:
+  // The prompt's tokens [0, matched) are those of the chain that ends before token `index` of `segment` (kNoSegment: the empty
+  // chain).
+  struct Reach {
+    uint32_t segment = kNoSegment;
+    int32_t index = 0;
+    int32_t matched = 0;
+  };
+  struct TailSearch;
+
+  Digest block_key(const Digest& domain, const Digest* previous, std::span<const int32_t> ids) const;
+  uint64_t table_key(const Digest& key) const;
+  std::set<ChainChild>* siblings(SegmentTable& segments, const SegmentRecord& segment);
+  bool verified(const SegmentTable& segments, const Reach& reach, std::span<const int32_t> prompt) const;
+  void extend(TailSearch& search, Reach from) const;
+  void descend(TailSearch& search, const std::set<ChainChild>& children, int32_t attach, int32_t matched) const;
+
+  HashSecret secret_;
+  uint64_t key_mask_;
+  PostingTable table_;
+  std::unordered_map<DomainId, std::set<ChainChild>> roots_;
+};
+
+}  // namespace kvilt

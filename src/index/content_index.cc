@@ -1,0 +1,94 @@
+// index/content_index.cc: see content_index.h.
+#include "index/content_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+uint64_t mask_of(int bits) {
+  CHECK(bits >= 0 && bits <= 64);
+  return bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+}
+}  // namespace
+
+ContentIndexOptions ContentIndexOptions::for_min_tokens(int32_t min_tokens) {
+  return {.window = std::clamp(min_tokens / 2 + min_tokens % 2, 4, 16)};
+}
+
+ContentIndex::ContentIndex(const HashSecret& secret, ContentIndexOptions options)
+    : domains_(secret),
+      segments_(secret, options.window, mask_of(options.key_bits)),
+      chains_(secret, mask_of(options.key_bits)) {
+  CHECK(options.window >= 4 && options.window <= 64);
+}
+
+DomainId ContentIndex::domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt) {
+  return domains_.id(fingerprint, name_space, salt);
+}
+
+void ContentIndex::insert(SegmentId id, SegmentInfo info) {
+  CHECK(info.parent_tokens >= 0);
+  const uint32_t slot = table_.add(id, std::move(info));
+  SegmentRecord& segment = table_[slot];
+  tokens_ += segment.info.tokens.size();
+  const Digest* digest = domains_.digest(segment.info.domain);
+  if (digest == nullptr) return;
+  segment.indexed = true;
+  domains_.hold(segment.info.domain);
+  segments_.insert(table_, slot, *digest);
+  if (segment.info.exact) chains_.insert(table_, slot, *digest);
+}
+
+void ContentIndex::erase(SegmentId id) {
+  const uint32_t slot = table_.find(id);
+  if (slot == kNoSegment) return;
+  SegmentRecord& segment = table_[slot];
+  tokens_ -= segment.info.tokens.size();
+  if (segment.indexed) {
+    segments_.erase(table_, slot, *domains_.digest(segment.info.domain));
+    chains_.erase(table_, slot);
+    domains_.release(segment.info.domain);
+  }
+  table_.remove(slot);
+}
+
+void ContentIndex::add_mark(SegmentId id, int32_t begin, int32_t end) {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment);
+  if (!table_[slot].indexed) return;
+  segments_.add_mark(table_, slot, *domains_.digest(table_[slot].info.domain), {begin, end});
+}
+
+std::vector<Piece> ContentIndex::find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const {
+  const Digest* digest = domains_.digest(domain);
+  if (digest == nullptr || limit <= 0) return {};
+  return chains_.find(table_, prompt.first(std::min(prompt.size(), static_cast<size_t>(limit))), domain, *digest);
+}
+
+std::vector<Piece> ContentIndex::find_segments(std::span<const int32_t> prompt, int32_t from, DomainId domain,
+                                               int32_t min_tokens, std::span<const Run> marks, SearchCost* cost) const {
+  const Digest* digest = domains_.digest(domain);
+  from = std::max(from, 0);
+  min_tokens = std::max(min_tokens, 1);
+  if (digest == nullptr || static_cast<size_t>(from) >= prompt.size()) return {};
+  SearchCost own;
+  const SegmentIndex::Query query{prompt, from, domain, digest, min_tokens, marks};
+  std::vector<Stretch> known = segments_.find(table_, query, cost != nullptr ? *cost : own);
+  std::vector<Piece> pieces;
+  for (const Stretch& s : choose_coverage(std::move(known), min_tokens)) {
+    pieces.push_back({table_[s.segment].id, s.offset, s.end - s.begin, s.begin});
+  }
+  return pieces;
+}
+
+bool ContentIndex::is_prefix(SegmentId id) const {
+  const uint32_t slot = table_.find(id);
+  return slot != kNoSegment && table_[slot].chain.start >= 0;
+}
+
+size_t ContentIndex::bytes() const { return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes(); }
+
+}  // namespace kvilt

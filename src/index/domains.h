@@ -1,0 +1,52 @@
+// index/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest that every key of a domain
+// carries.
+// Idea:    the salt comes with each request, so anyone can name new domains without end. A domain that holds segments
+//          stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named again;
+//          ids are never reused, so a late insert under an old id is kept out of the index instead of landing with
+//          another tenant.
+// Threads: one owner.
+// Cost:    one keyed hash a naming; about 150 bytes a domain.
+#pragma once
+
+#include <list>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/keyed_hash.h"
+#include "index/cached_segment.h"
+
+namespace kvilt {
+
+class Domains {
+ public:
+  static constexpr size_t kMaxIdle = 4096;
+
+  explicit Domains(const HashSecret& secret) : secret_(secret) {}
+
+  DomainId id(std::string_view fingerprint, std::string_view name_space, std::string_view salt);
+  // Null when the domain was forgotten or never named. Valid until the next non-const call.
+  const Digest* digest(DomainId id) const;
+
+  void hold(DomainId id);     // one more segment; the domain is known
+  void release(DomainId id);  // one segment fewer
+
+  size_t size() const { return records_.size(); }
+  size_t bytes() const;
+
+ private:
+  struct Record {
+    Digest digest{};
+    size_t segments = 0;
+    std::list<DomainId>::iterator idle;  // valid while segments == 0
+  };
+
+  void make_idle(DomainId id, Record& record);
+
+  HashSecret secret_;
+  std::unordered_map<Digest, DomainId, DigestHash> ids_;
+  std::unordered_map<DomainId, Record> records_;
+  std::list<DomainId> idle_;  // least recently named first
+  DomainId last_ = 0;
+};
+
+}  // namespace kvilt

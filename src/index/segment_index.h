@@ -1,0 +1,81 @@
+// index/segment_index.h: finds known pieces anywhere in a prompt, at any offset and in any order.
+// Idea:        DESIGN 5. Windows of W tokens of each segment are indexed at multiples of W (and its last W tokens); the
+//              prompt is slid over token by token with a rolling hash. A hit is compared token by token and extended to
+//              both sides to the last equal token. Marked segments have a content key of their own and are found at any
+//              length. Text that is cached often costs no more to find: of windows with equal surroundings (twins) one
+//              is looked at.
+// Invariants:  nothing is returned that was not compared; a segment of another domain is never returned.
+// Guarantee:   a common segment of 2W - 1 tokens or more holds a whole indexed window, so it is met. Two limits keep the
+//              work bounded: of a window that stands in more than kMaxHits different surroundings the most recent ones
+//              are tried, and where a text repeats itself so much that the credit is spent, what is covered already is
+//              not looked at for something longer.
+// Threads:     one owner; find() is const and keeps nothing.
+// Cost:        a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens beside
+//              those that the found pieces themselves need: repetition, in prompt or cache, cannot make it quadratic.
+// Not here:    exact prefixes (chain_index.h), the choice among overlapping finds (coverage.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/runs.h"
+#include "index/coverage.h"
+#include "index/domains.h"
+#include "index/posting_table.h"
+#include "index/rolling_hash.h"
+#include "index/segment_table.h"
+
+namespace kvilt {
+
+// What a search did; for tests, metrics and benchmarks.
+struct SearchCost {
+  int64_t probes = 0;    // table look-ups
+  int64_t hits = 0;      // postings looked at
+  int64_t compared = 0;  // token ids compared
+};
+
+class SegmentIndex {
+ public:
+  static constexpr int kMaxHits = 8;
+  static constexpr int kMaxTwinsTried = 32;
+  static constexpr int64_t kCreditPerToken = 256, kFirstCredit = 4096;
+
+  SegmentIndex(const HashSecret& secret, int32_t window, uint64_t key_mask)
+      : secret_(secret), hash_(secret, window), key_mask_(key_mask) {}
+
+  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);
+  void erase(SegmentTable& segments, uint32_t slot, const Digest& domain);
+  void add_mark(SegmentTable& segments, uint32_t slot, const Digest& domain, Run mark);
+
+  struct Query {
+    std::span<const int32_t> prompt;
+    int32_t from = 0;
+    DomainId domain = 0;
+    const Digest* digest = nullptr;  // of the domain
+    int32_t min_tokens = 0;
+    std::span<const Run> marks;  // sorted, disjoint; others are passed over
+  };
+  // Every known stretch of prompt[from, size) that is marked or has min_tokens; they overlap, and some may lie inside
+  // others.
+  std::vector<Stretch> find(const SegmentTable& segments, const Query& query, SearchCost& cost) const;
+
+  int32_t window() const { return hash_.window(); }
+  size_t bytes() const { return windows_.bytes() + marks_.bytes(); }
+
+ private:
+  class Search;
+
+  uint64_t window_key(uint64_t hash, uint64_t domain) const { return scramble(hash ^ domain) & key_mask_; }
+  uint64_t mark_key(const Digest& domain, std::span<const int32_t> ids) const;
+  bool are_twins(const SegmentTable& segments, Posting a, Posting b) const;
+  void replace_by_twin(const SegmentTable& segments, uint64_t key, Posting leaving);
+  template <class Visitor>
+  void each_window(const SegmentRecord& segment, const Digest& domain, Visitor&& visitor) const;
+
+  HashSecret secret_;
+  RollingHash hash_;
+  uint64_t key_mask_;
+  PostingTable windows_, marks_;
+};
+
+}  // namespace kvilt

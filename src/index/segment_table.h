@@ -1,0 +1,119 @@
+// index/segment_table.h: the cached segments by slot, with what each index must remember to take a segment out again.
+// Invariants: a slot is stable while its segment lives; a freed slot is given to a later segment (ids are not).
+// Threads:    one owner.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/keyed_hash.h"
+#include "index/cached_segment.h"
+
+namespace kvilt {
+
+inline constexpr uint32_t kNoSegment = UINT32_MAX;
+
+// A segment that continues another, ordered by where it leaves the parent and how it goes on: the best continuation of a
+// prompt is a neighbour of the place where the prompt itself would stand.
+struct ChainChild {
+  static constexpr size_t kHead = 15;  // a partial block is at most 15 tokens
+  int32_t attach = 0;                  // tokens of the parent before it
+  int32_t size = 0;
+  std::array<int32_t, kHead> head{};  // its first `size` tokens
+  SegmentId id = 0;
+  uint32_t segment = kNoSegment;
+
+  std::span<const int32_t> ids() const { return {head.data(), static_cast<size_t>(size)}; }
+  bool operator<(const ChainChild& other) const;
+};
+
+// Place of an exact segment in the tree of prefixes (chain_index.h).
+struct ChainLink {
+  int32_t start = -1;  // position of its first token; -1: not in the tree
+  uint32_t parent = kNoSegment;
+  std::vector<Digest> keys;     // of the blocks that end in this segment, in order
+  std::vector<uint32_t> nodes;  // their postings
+  std::set<ChainChild> children;
+};
+
+struct MarkEntry {
+  int32_t begin = 0, end = 0;
+  uint64_t key = 0;
+  uint32_t node = 0;
+};
+
+struct SegmentRecord {
+  SegmentId id = 0;
+  SegmentInfo info;
+  bool indexed = false;  // false: its domain was forgotten before it came
+  std::vector<uint32_t> window_nodes;
+  std::vector<MarkEntry> marks;
+  ChainLink chain;
+
+  int32_t size() const { return static_cast<int32_t>(info.tokens.size()); }
+};
+
+// What a search reads of a segment, on half a cache line.
+struct SegmentText {
+  const int32_t* ids = nullptr;
+  int32_t size = 0;
+  bool exact = false;
+  DomainId domain = 0;
+  SegmentId id = 0;
+
+  std::span<const int32_t> from(int32_t offset) const { return {ids + offset, static_cast<size_t>(size - offset)}; }
+  std::span<const int32_t> before(int32_t offset) const { return {ids, static_cast<size_t>(offset)}; }
+};
+
+class SegmentTable {
+ public:
+  uint32_t add(SegmentId id, SegmentInfo info) {
+    uint32_t slot = static_cast<uint32_t>(records_.size());
+    if (free_.empty()) {
+      records_.emplace_back();
+      texts_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    CHECK(id != 0 && by_id_.emplace(id, slot).second);
+    records_[slot].id = id;
+    const SegmentInfo& kept = records_[slot].info = std::move(info);
+    texts_[slot] = {kept.tokens.data(), records_[slot].size(), kept.exact, kept.domain, id};
+    return slot;
+  }
+  void remove(uint32_t slot) {
+    by_id_.erase(records_[slot].id);
+    records_[slot] = {};
+    texts_[slot] = {};
+    free_.push_back(slot);
+  }
+  uint32_t find(SegmentId id) const {
+    const auto it = by_id_.find(id);
+    return it == by_id_.end() ? kNoSegment : it->second;
+  }
+  SegmentRecord& operator[](uint32_t slot) { return records_[slot]; }
+  const SegmentRecord& operator[](uint32_t slot) const { return records_[slot]; }
+  const SegmentText& text(uint32_t slot) const { return texts_[slot]; }
+
+  size_t size() const { return by_id_.size(); }
+  size_t bytes() const;
+
+ private:
+  std::deque<SegmentRecord> records_;
+  std::vector<SegmentText> texts_;
+  std::vector<uint32_t> free_;
+  std::unordered_map<SegmentId, uint32_t> by_id_;
+};
+
+// Number of leading ids (trailing ids) that a and b share.
+int32_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
+int32_t common_suffix(std::span<const int32_t> a, std::span<const int32_t> b);
+
+}  // namespace kvilt

@@ -1,0 +1,121 @@
+// policy/auto.cc: what users get who name no policy: mend behind one dial, `quality`.
+//   draft     mend r .05: one look. Anchors alone (.08 of every piece, no look) have 1.7 times its KL for .015 of a pass less.
+//   balanced  mend whose choice takes two looks. The question's attention finds what it reads itself; where that text leans on
+//             another piece ("as the town above"), only its own tokens know. So the `hop` share that the question looks at most
+//             is computed for its own look and forgotten: both looks together choose the r that mend computes.
+//   exact     the exact prefix and nothing else: `prefix`.
+// Source: METHODS 2.6, FINDINGS ('auto = r .30 at once'); the second look is this project's own: docs/papers.md has the figures
+//         and what else was tried.
+// Rules:  pieces are used where that is worth it. Fewer than kShort positions to compute, or an estimate of the plan's FLOPs
+//         above kWorthIt of computing them all: then the prompt is computed, and published, exactly.
+// Cost:   in rows, of T tokens of which A are new: draft 2 A + r (T - A); balanced 2 A + (hop + r) (T - A).
+// Not here: how tokens are scored and the change is carried (mend.cc), the dial's flag (apps/command.cc).
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "policy/question_stage.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int kTail = 64;        // mend's default
+constexpr int32_t kShort = 128;  // positions; a prefill of so many takes the time of a few decode steps
+constexpr double kWorthIt = 0.8;
+
+struct Dial {
+  double r, hop;
+};
+constexpr Dial kDraft{0.05, 0}, kBalanced{0.31, 0.02};
+constexpr int64_t kFewestLookers = 16;  // 12 answer .933 of the chains of the probe model's 250 tokens, 16 and 22 .950
+
+// FLOPs of `rows` in all layers: the linear ones, and attention over what stands before each row (windows are not seen).
+double flops(const Runs& rows, const ModelConfig& c) {
+  double linear = 0;
+  for (int l = 0; l < c.L; ++l) {
+    const double ffn = c.sparse(l) ? double{1} * c.experts.top_k * c.experts.F : double{1} * c.F;
+    linear += 2.0 * c.D * (2.0 * c.H * c.E + 2.0 * c.G * c.E + 3 * ffn);
+  }
+  double out = 0;
+  for (const Run& run : rows) {
+    const double middle = (run.begin + 1.0 + run.end) / 2;
+    out += run.size() * (linear + 4.0 * c.L * c.H * c.E * middle);
+  }
+  return out;
+}
+
+class Auto : public ReusePolicy {
+ public:
+  Auto(const Dial& dial, std::unique_ptr<ReusePolicy> mend) : dial_(dial), mend_(std::move(mend)) {}
+
+  bool uses(const PromptLayout& layout, const ModelConfig& config) const override {
+    const Runs all{{layout.prefix, layout.prompt_len}};
+    if (count(all) < kShort) return false;
+    const Runs always = always_computed(layout, kTail);
+    const Runs rest = subtract(layout.reused(), always);
+    double cost = flops(always, config);
+    if (dial_.r > 0) cost *= 2;  // mend looks first
+    cost += (dial_.hop + dial_.r) * flops(rest, config);
+    return cost < kWorthIt * flops(all, config);
+  }
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    Plan plan = mend_->plan(layout, config);
+    if (plan.stages.size() < 2 || dial_.hop == 0) return plan;
+    Stage second = uniform_stage(layout.reused(), config.L);
+    second.probes = plan.stages[0].probes;
+    second.probes[0].rows = second.sets[0];
+    second.probes[0].key_end = -1;
+    second.discard = true;  // computed over stale neighbours: mend computes what it chooses of them again
+    plan.stages.insert(plan.stages.begin() + 1, second);
+    return plan;
+  }
+
+  void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
+              Plan& plan) const override {
+    if (stage + 1 == static_cast<int>(plan.stages.size())) return;
+    const Runs candidates = subtract(layout.reused(), always_computed(layout, kTail));
+    if (plan.stages.size() == 3 && stage == 0) {
+      const int64_t n = std::max(kFewestLookers, budget_of(layout, dial_.hop));
+      Runs lookers = top_positions(probes[0].score, candidates, n);
+      if (lookers.empty()) lookers = {layout.tail()};  // all is computed: but a probe needs rows
+      plan.stages[1].sets[0] = lookers;
+      plan.stages[1].probes[0].rows = lookers;
+    } else {
+      const Probe both = together(probes, candidates);
+      mend_->refine(layout, config, 0, {&both, 1}, plan);
+    }
+  }
+
+ private:
+  // Each look counts alike, whatever the number of its rows.
+  static Probe together(std::span<const Probe> looks, const Runs& candidates) {
+    Probe out;
+    out.score.assign(looks[0].score.size(), 0);
+    for (const Probe& look : looks) {
+      double sum = 0;
+      for (const Run& run : candidates) {
+        for (int32_t pos = run.begin; pos < run.end; ++pos) sum += look.score[static_cast<size_t>(pos)];
+      }
+      for (size_t i = 0; sum > 0 && i < out.score.size(); ++i) out.score[i] += look.score[i] / sum;
+    }
+    return out;
+  }
+
+  const Dial dial_;
+  const std::unique_ptr<ReusePolicy> mend_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
+  const std::string quality = p.choice("quality", "balanced", {"draft", "balanced", "exact"});
+  Dial dial = quality == "draft" ? kDraft : kBalanced;
+  dial.r = p.number("r,budget", dial.r, 0, 1);
+  dial.hop = p.number("hop", dial.hop, 0, 1);
+  if (quality == "exact") return make_policy("prefix", {}).value();
+  auto mend = make_policy("mend", {{"r", fmt::format("{}", dial.r)}}).value();
+  return std::make_unique<Auto>(dial, std::move(mend));
+}
+
+}  // namespace kvilt

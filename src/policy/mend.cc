@@ -1,0 +1,124 @@
+// policy/mend.cc: this project's own repair: select, recompute, and carry the change over to the tokens that are not recomputed.
+// Source: METHODS 2.6, FINDINGS ('the mechanism'); docs/math/carry.md. Stage I as ProphetKV's, scored by attention * |V|; stage II
+// computes the r |reused| highest and the question from the embeddings, and in every layer what changed at them is carried
+// over to the others: most of a reused piece's error is nearly one vector per (piece, layer, head), and of what is left tokens
+// alike in content share half, so that the recomputed tokens tell how the others would have changed.
+// Tokens that the question looks at are no fair sample of their piece: where the answer goes on to something that it did not
+// ask for, a change measured on them alone misleads. So a part of the budget goes to anchors, evenly strided tokens of every
+// piece: on the average of the tuning cases no better than the same budget by score alone, on a novel's continuation .6 of its
+// KL (docs/results/quality.md). If it is all anchors, there is no stage I, and the question need not be known.
+#include <algorithm>
+#include <cmath>
+
+#include "policy/question_stage.h"
+
+namespace kvilt {
+namespace {
+
+struct MendParams {
+  double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 at 18 % fewer FLOPs
+  double anchors;  // share of these that are strided evenly; the others have the highest scores
+  int tail;
+  bool value_norm;
+  bool carries;
+  Carry carry;
+};
+
+// Positions of a group of the kernel regression: its cost grows with the cube of a group, and beyond some hundred tokens a
+// piece gains nothing from being whole.
+constexpr int32_t kGroup = 512;
+
+// Longer pieces are cut into even groups. By content, small ones that stand near each other make one, new text between them
+// counted: a chunk takes a group's rows and those between its parts at once.
+std::vector<CarryGroup> groups(const std::vector<Run>& pieces, bool by_content) {
+  std::vector<CarryGroup> out;
+  for (const Run& piece : pieces) {
+    const int32_t parts = (piece.size() + kGroup - 1) / kGroup;
+    for (int32_t i = 0; i < parts; ++i) {
+      const Run part{piece.begin + static_cast<int32_t>(int64_t{piece.size()} * i / parts),
+                     piece.begin + static_cast<int32_t>(int64_t{piece.size()} * (i + 1) / parts)};
+      if (!by_content || out.empty() || part.end - out.back().range().begin > kGroup) out.emplace_back();
+      out.back().parts.push_back(part);
+    }
+  }
+  return out;
+}
+
+class Mend : public ReusePolicy {
+ public:
+  explicit Mend(const MendParams& params) : params_(params) {}
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    Plan plan;
+    plan.prompt_len = layout.prompt_len;
+    Stage repair = uniform_stage({{layout.prefix, layout.prompt_len}}, config.L);
+    if (layout.pieces.empty()) {
+      plan.stages = {repair};
+      return plan;
+    }
+    if (params_.carries) {
+      repair.carry = params_.carry;
+      repair.carry->groups = groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
+    }
+    if (params_.r > 0 && params_.anchors < 1) {
+      const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
+      plan.stages.push_back(question_stage(layout, config, estimator, params_.tail));
+    } else {
+      repair.sets[0] = unite(always_computed(layout, params_.tail), anchors(layout));
+    }
+    plan.stages.push_back(repair);
+    return plan;
+  }
+
+  void refine(const PromptLayout& layout, const ModelConfig&, int stage, std::span<const Probe> probes,
+              Plan& plan) const override {
+    if (stage + 1 == static_cast<int>(plan.stages.size())) return;
+    const Runs strided = anchors(layout), always = unite(always_computed(layout, params_.tail), strided);
+    const int64_t n = std::max<int64_t>(budget_of(layout, params_.r) - count(strided), 0);
+    plan.stages.back().sets[0] = unite(always, top_positions(probes[0].score, subtract(layout.reused(), always), n));
+  }
+
+ private:
+  // The middles of equal parts of every piece: not its first tokens, which change otherwise than the rest.
+  Runs anchors(const PromptLayout& layout) const {
+    Runs out;
+    for (const Run& piece : layout.pieces) {
+      const int64_t n = std::llround(params_.r * params_.anchors * piece.size());
+      for (int64_t i = 0; i < n; ++i) {
+        const auto pos = piece.begin + static_cast<int32_t>(piece.size() * (2 * i + 1) / (2 * n));
+        out.push_back({pos, pos + 1});
+      }
+    }
+    return normalize(out);
+  }
+
+  const MendParams params_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) {
+  MendParams params;
+  params.r = p.number("r,budget", 0.15, 0, 1);
+  params.anchors = p.number("anchors", 0.25, 0, 1);
+  params.tail = p.integer("tail", 64, 1, 1 << 20);
+  params.value_norm = p.choice("value_norm", "yes", {"yes", "no"}) == "yes";
+  const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});
+  params.carries = kernel != "none";
+  params.carry.kernel = kernel == "mean"       ? Carry::Kernel::kMean
+                        : kernel == "nearest"  ? Carry::Kernel::kNearest
+                        : kernel == "gaussian" ? Carry::Kernel::kGaussian
+                                               : Carry::Kernel::kContent;
+  // Distances are sums in fp32: far below .1 their rounding alone could make the system indefinite.
+  params.carry.content_width = static_cast<float>(p.number("content_width", 0.9, 0.1, 1e6));
+  params.carry.width = static_cast<float>(p.number("width", 8, 0.01, 1e6));
+  params.carry.noise = static_cast<float>(p.number("noise", 0.5, 0.05, 1e6));
+  params.carry.gain = p.choice("gain", "yes", {"yes", "no"}) == "yes";
+  params.carry.scale_k = static_cast<float>(p.number("scale_k", 1, 0, 4));
+  // With the plain mean half of V's change was best, with the local kernels all of it (FINDINGS, second study, 2).
+  params.carry.scale_v = static_cast<float>(p.number("scale_v", kernel == "mean" ? 0.5 : 1, 0, 4));
+  params.carry.layer_begin = p.integer("carry_from", 1, 0, 10000);
+  return std::make_unique<Mend>(params);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,131 @@
+#include "policy/policy.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "policy/policy_table.h"  // generated from the list in CMakeLists.txt
+
+namespace kvilt {
+
+Run PromptLayout::suffix(int32_t tail) const {
+  constexpr int32_t kLongest = 256;  // rows of a probe: more add cost, not sight
+  const Runs runs = fresh();
+  int32_t begin = prompt_len - std::max(1, tail);
+  if (!runs.empty() && runs.back().end == prompt_len) begin = std::max(runs.back().begin, prompt_len - kLongest);
+  if (question >= 0 && question < prompt_len) begin = std::max(question, prompt_len - kLongest);
+  return {std::clamp(begin, prefix, prompt_len - 1), prompt_len};
+}
+
+const std::string* PolicyParams::take(const std::string& names, std::string& taken) {
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    const std::string name = names.substr(begin, end - begin);
+    known_.push_back(name);
+    if (const auto it = values_.find(name); it != values_.end() && taken.empty()) {
+      taken = name;
+      used_[name] = it->second;
+      values_.erase(it);
+    }
+    begin = end + 1;
+  }
+  return taken.empty() ? nullptr : &used_[taken];
+}
+
+double PolicyParams::number(const std::string& names, double fallback, double low, double high) {
+  std::string name;
+  const std::string* text = take(names, name);
+  if (!text) return fallback;
+  double value = 0;
+  const auto [end, bad] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (bad != std::errc() || end != text->data() + text->size() || !(value >= low && value <= high)) {
+    if (error_.empty())
+      error_ = fmt::format("parameter '{}' is '{}', not a number from {} to {}", name, *text, low, high);
+    return fallback;
+  }
+  return value;
+}
+
+int PolicyParams::integer(const std::string& names, int fallback, int low, int high) {
+  const double value = number(names, fallback, low, high);
+  if (value != std::floor(value)) {
+    if (error_.empty()) error_ = fmt::format("parameter '{}' is {}, not a whole number", names, value);
+    return fallback;
+  }
+  return static_cast<int>(value);
+}
+
+std::string PolicyParams::choice(const std::string& name, const std::string& fallback,
+                                 const std::vector<std::string>& allowed) {
+  std::string taken;
+  const std::string* text = take(name, taken);
+  if (!text) return fallback;
+  if (std::find(allowed.begin(), allowed.end(), *text) == allowed.end()) {
+    if (error_.empty())
+      error_ = fmt::format("parameter '{}' is '{}', not one of {}", name, *text, fmt::join(allowed, ", "));
+    return fallback;
+  }
+  return *text;
+}
+
+std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
+  std::string taken;
+  const std::string* text = take(name, taken);
+  const auto& maps = files_.head_maps;
+  if (const auto it = maps.find(text ? *text : PolicyFiles::kHeadMap); it != maps.end()) return it->second;
+  if (text) {
+    std::vector<std::string> known;
+    for (const auto& [key, map] : maps) known.push_back(key);
+    wrong(known.empty() ? fmt::format("there is no head map '{}': start with --head-map FILE", *text)
+                        : fmt::format("there is no head map '{}'; there are {}", *text, fmt::join(known, ", ")));
+  }
+  return nullptr;
+}
+
+void PolicyParams::wrong(const std::string& why) {
+  if (error_.empty()) error_ = why;
+}
+
+Status PolicyParams::finish(const std::string& policy) const {
+  if (!error_.empty()) return error(Code::kInvalidArgument, "policy '{}': {}", policy, error_);
+  if (!values_.empty()) {
+    return error(
+        Code::kInvalidArgument, "policy '{}' has no parameter '{}'{}", policy, values_.begin()->first,
+        known_.empty() ? std::string("; it takes none") : fmt::format("; it takes {}", fmt::join(known_, ", ")));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
+                                                 const std::map<std::string, std::string>& params,
+                                                 const PolicyFiles& files) {
+  for (const auto& [known, make] : kPolicyTable) {
+    if (name != known) continue;
+    PolicyParams taken(params, files);
+    auto policy = make(taken);
+    KVILT_TRY(taken.finish(name));
+    return policy;
+  }
+  return error(Code::kInvalidArgument, "no policy '{}'; there are {}", name, fmt::join(policy_names(), ", "));
+}
+
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kPolicyTable) names.emplace_back(name);
+  return names;
+}
+
+Runs top_positions(std::span<const double> score, const Runs& candidates, int64_t n) {
+  std::vector<int32_t> order = positions(candidates);
+  n = std::clamp<int64_t>(n, 0, static_cast<int64_t>(order.size()));
+  std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](int32_t a, int32_t b) {
+    const double sa = score[static_cast<size_t>(a)], sb = score[static_cast<size_t>(b)];
+    return sa > sb || (sa == sb && a < b);
+  });
+  order.resize(static_cast<size_t>(n));
+  std::sort(order.begin(), order.end());
+  return runs_of(order);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,275 @@
+// Policies as plans: golden pictures, parameters, choices from hand-made probes. What the engine makes of them: tests/.
+#include "policy/policy.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt {
+namespace {
+
+ModelConfig config_of(int L) {
+  ModelConfig config;
+  config.L = L;
+  config.G = 1;
+  return config;
+}
+
+// 0-3 exact prefix, 4-9 and 10-15 two pieces, 16-19 fresh.
+PromptLayout layout() { return {20, 4, {{4, 10}, {10, 16}}}; }
+
+std::unique_ptr<ReusePolicy> policy(const std::string& name, std::map<std::string, std::string> params = {}) {
+  auto made = make_policy(name, params);
+  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+  return std::move(made).value();
+}
+
+Plan checked_plan(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config) {
+  const Plan plan = policy.plan(layout, config);
+  const auto status = validate(plan, config, unite(Runs{{0, std::max(1, layout.prefix)}}, layout.reused()));
+  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+  return plan;
+}
+
+TEST(Policy, Pictures) {
+  const ModelConfig config = config_of(2);
+  EXPECT_EQ(picture(checked_plan(*policy("full"), {20, 0, {}}, config), 0, 1),
+            "  1   ####################\n  0   ####################\n");
+  EXPECT_EQ(picture(checked_plan(*policy("prefix"), {20, 4, {}}, config), 0, 1),
+            "  1   ....################\n  0   ....################\n");
+  EXPECT_EQ(picture(checked_plan(*policy("naive"), layout(), config), 0, 1),
+            "  1   ................####\n  0   ................####\n");
+}
+
+TEST(Policy, NaiveComputesTheLastPositionOnAFullHit) {
+  const PromptLayout hit{20, 4, {{4, 20}}};
+  EXPECT_EQ(checked_plan(*policy("naive"), hit, config_of(2)).stages[0].sets[0], (Runs{{19, 20}}));
+}
+
+std::vector<Probe> scores(std::vector<std::pair<int, double>> high) {
+  Probe probe;
+  probe.score.assign(20, 0);
+  for (const auto& [pos, score] : high) probe.score[static_cast<size_t>(pos)] = score;
+  return {probe};
+}
+
+TEST(SparseX, CatchupRestartsWithTheChosenRows) {
+  const auto sparsex = policy("sparsex", {{"k", "0.25"}, {"l_star", "3"}, {"b", "1"}});
+  const ModelConfig config = config_of(4);
+  Plan plan = checked_plan(*sparsex, layout(), config);
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  2 | ................####\n  1   ................####\n  0   ................####\n");
+  // 17 is fresh and 2 is prefix: neither may take a place of the 3 = 25 % of 12 reused ones. 6 and 12 tie, there is one
+  // place.
+  sparsex->refine(layout(), config, 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}, {6, 3}}), plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{5, 7}, {8, 9}, {15, 20}}));
+  EXPECT_TRUE(validate(plan, config, {{0, 16}}).ok());
+}
+
+TEST(SparseX, Phase1AllCutsOneStage) {
+  const auto sparsex = policy("sparsex", {{"k", "0.1"}, {"l_star", "2"}, {"b", "0"}, {"phase1", "all"}});
+  const ModelConfig config = config_of(3);
+  Plan plan = checked_plan(*sparsex, layout(), config);
+  sparsex->refine(layout(), config, 0, scores({{11, 1}, {9, 0.5}}), plan);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  2   .........#.#....####\n"
+            "  1 | ....################\n"
+            "  0   ....################\n");
+}
+
+TEST(SparseX, WithoutHybridProbesLayerZeroAlone) {
+  const auto sparsex = policy("sparsex", {{"l_star", "0"}, {"phase1", "all"}});
+  const Plan plan = checked_plan(*sparsex, layout(), config_of(3));
+  ASSERT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(plan.stages[0].layer_end, 0);
+  EXPECT_EQ(plan.stages[0].cuts, std::vector<int>{0});
+}
+
+TEST(SparseX, AFullHitProbesWithTheTail) {
+  const auto sparsex = policy("sparsex", {{"k", "0"}, {"b", "0"}, {"tail", "3"}});
+  const PromptLayout hit{20, 4, {{4, 10}, {10, 20}}};
+  Plan plan = checked_plan(*sparsex, hit, config_of(8));
+  EXPECT_EQ(plan.stages[0].sets[0], (Runs{{17, 20}}));
+  sparsex->refine(hit, config_of(8), 0, scores({}), plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{17, 20}}));
+}
+
+TEST(SparseX, EverythingChosenIsFullAndNothingReusedIsPrefix) {
+  const auto sparsex = policy("sparsex", {{"k", "1"}});
+  Plan plan = checked_plan(*sparsex, layout(), config_of(8));
+  sparsex->refine(layout(), config_of(8), 0, scores({}), plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{4, 20}}));
+  EXPECT_EQ(checked_plan(*sparsex, {20, 4, {}}, config_of(8)).stages.size(), 1u);
+}
+
+TEST(SparseX, MeanUndoesTheAdvantageOfEarlyKeys) {
+  // Every row gives each key it sees the same weight: with the sum early keys win, with the mean all tie.
+  PromptLayout two{8, 0, {{0, 2}, {4, 6}}};  // fresh: 2-3 and 6-7
+  Probe probe;
+  probe.score = {4, 4, 3, 2, 2, 2, 1, 1};
+  const auto chosen = [&](const std::string& reduce) {
+    const auto sparsex = policy("sparsex", {{"k", "0.5"}, {"b", "0"}, {"l_star", "2"}, {"reduce", reduce}});
+    Plan plan = sparsex->plan(two, config_of(2));
+    probe.score[4] += 0.1;
+    sparsex->refine(two, config_of(2), 0, {&probe, 1}, plan);
+    probe.score[4] -= 0.1;
+    return plan.stages[1].sets[0];
+  };
+  EXPECT_EQ(chosen("sum"), (Runs{{0, 4}, {6, 8}}));
+  EXPECT_EQ(chosen("mean"), (Runs{{0, 1}, {2, 5}, {6, 8}}));
+}
+
+TEST(Layout, TheSuffixIsTheQuestion) {
+  PromptLayout unmarked = layout();
+  EXPECT_EQ(unmarked.suffix(64), (kvilt::Run{16, 20}));  // the last fresh run
+  const PromptLayout hit{20, 4, {{4, 10}, {10, 20}}};
+  EXPECT_EQ(hit.suffix(3), (kvilt::Run{17, 20}));
+  EXPECT_EQ(hit.suffix(64), (kvilt::Run{4, 20}));  // never into the exact prefix
+  PromptLayout marked = hit;
+  marked.question = 12;  // asked before in the same words: a piece, but still the question
+  EXPECT_EQ(marked.suffix(3), (kvilt::Run{12, 20}));
+  marked.question = 20;
+  EXPECT_EQ(marked.suffix(3), (kvilt::Run{17, 20}));
+  EXPECT_EQ((PromptLayout{1000, 0, {{0, 100}}}.suffix(64)), (kvilt::Run{744, 1000}));  // a long fresh end
+}
+
+TEST(Epic, TheFirstTokensOfEveryPiece) {
+  EXPECT_EQ(checked_plan(*policy("epic", {{"k", "2"}}), layout(), config_of(2)).stages[0].sets[0],
+            (Runs{{4, 6}, {10, 12}, {16, 20}}));
+}
+
+TEST(CacheBlend, TheMostChangedGoOnAfterTheCheckLayer) {
+  const auto blend = policy("cacheblend", {{"r", "0.25"}});
+  Plan plan = checked_plan(*blend, layout(), config_of(4));
+  blend->refine(layout(), config_of(4), 0, scores({{17, 9}, {8, 5}, {5, 4}, {12, 3}}), plan);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  3   .....#..#...#...####\n"
+            "  2   .....#..#...#...####\n"
+            "  1 | ....################\n"
+            "  0   ....################\n");
+}
+
+TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
+  const auto anchored = policy("mend", {{"r", "0.33"}, {"anchors", "1"}});
+  const Plan plan = checked_plan(*anchored, layout(), config_of(2));
+  ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
+  EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 15}, {16, 20}}));
+  ASSERT_EQ(plan.stages[0].carry->groups.size(), 1u);  // small pieces that stand near each other make one
+  EXPECT_EQ(plan.stages[0].carry->groups[0].parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
+  const Plan apart = checked_plan(*policy("mend", {{"carry", "gaussian"}}), layout(), config_of(2));
+  ASSERT_EQ(apart.stages[1].carry->groups.size(), 2u);
+  EXPECT_EQ(apart.stages[1].carry->groups[1].parts, (std::vector<kvilt::Run>{{10, 16}}));
+  const auto mend = policy("mend", {{"r", "0.25"}, {"anchors", "0"}});
+  Plan two = checked_plan(*mend, layout(), config_of(2));
+  ASSERT_EQ(two.stages.size(), 2u);
+  EXPECT_EQ(two.stages[0].probes[0].key_end, 16);
+  mend->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), two);
+  EXPECT_EQ(two.stages[1].sets[0], (Runs{{5, 6}, {8, 9}, {12, 13}, {16, 20}}));
+  // A third of each piece's tokens, one in two of them strided: 3 of 12 by score beside 1 and 1.
+  const auto half = policy("mend", {{"r", "0.42"}, {"anchors", "0.4"}});
+  Plan mixed = checked_plan(*half, layout(), config_of(2));
+  half->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), mixed);
+  EXPECT_EQ(mixed.stages[1].sets[0], (Runs{{5, 6}, {7, 9}, {12, 14}, {16, 20}}));
+  // Long pieces are cut into even groups.
+  const Plan cut = policy("mend")->plan({2000, 0, {{0, 1100}}}, config_of(2));
+  EXPECT_EQ(cut.stages[1].carry->groups.size(), 3u);
+  const Plan several = policy("mend")->plan({2000, 0, {{0, 300}, {310, 500}, {500, 540}, {540, 600}}}, config_of(2));
+  ASSERT_EQ(several.stages[1].carry->groups.size(), 2u);
+  EXPECT_EQ(several.stages[1].carry->groups[0].range(), (kvilt::Run{0, 500}));
+  EXPECT_EQ(several.stages[1].carry->groups[1].range(), (kvilt::Run{500, 600}));
+  // What stands between pieces counts: a chunk takes a group whole.
+  const Plan apart_by_new = policy("mend")->plan({4000, 0, {{0, 100}, {300, 400}, {1000, 1100}}}, config_of(2));
+  ASSERT_EQ(apart_by_new.stages[1].carry->groups.size(), 2u);
+  EXPECT_EQ(apart_by_new.stages[1].carry->groups[1].range(), (kvilt::Run{1000, 1100}));
+}
+
+ModelConfig half_billion() {  // Qwen2.5-0.5B's shape
+  ModelConfig config = config_of(24);
+  config.D = 896, config.H = 14, config.G = 2, config.E = 64, config.F = 4864;
+  return config;
+}
+
+TEST(Auto, UsesPiecesWhereThatSavesAFifthOfTheWork) {
+  const auto balanced = policy("auto"), draft = policy("auto", {{"quality", "draft"}});
+  const auto uses = [&](const ReusePolicy& p, int32_t reused, int32_t fresh) {
+    return p.uses({reused + fresh, 0, {{0, reused}}}, half_billion());
+  };
+  EXPECT_TRUE(uses(*balanced, 1000, 24));
+  EXPECT_FALSE(uses(*balanced, 700, 300));  // the new text is computed in two of the three stages
+  EXPECT_TRUE(uses(*draft, 700, 300));
+  EXPECT_FALSE(uses(*draft, 150, 850));
+  EXPECT_FALSE(uses(*balanced, 100, 10));  // short
+  EXPECT_FALSE(uses(*draft, 100, 10));
+  EXPECT_FALSE(uses(*policy("auto", {{"r", "0.8"}}), 1000, 24));
+  EXPECT_TRUE(policy("naive")->uses({110, 0, {{0, 100}}}, half_billion())) << "power: others take what there is";
+  EXPECT_FALSE(policy("auto", {{"quality", "exact"}})->wants_segments());
+  EXPECT_TRUE(balanced->wants_segments());
+}
+
+TEST(Auto, WhatTheQuestionLooksAtLooksInItsTurn) {
+  const PromptLayout long_one{140, 4, {{4, 64}, {64, 124}}};  // 16 fresh
+  const auto balanced = policy("auto", {{"r", "0.25"}, {"hop", "0.2"}});
+  const ModelConfig config = config_of(2);
+  Plan plan = checked_plan(*balanced, long_one, config);
+  ASSERT_EQ(plan.stages.size(), 3u);
+  const auto probe = [](std::vector<kvilt::Run> high, double score) {
+    Probe out;
+    out.score.assign(140, 0);
+    for (const auto& run : high) std::fill(out.score.begin() + run.begin, out.score.begin() + run.end, score);
+    return out;
+  };
+  const Probe first = probe({{66, 90}, {130, 140}}, 5);
+  balanced->refine(long_one, config, 0, {&first, 1}, plan);
+  EXPECT_EQ(plan.stages[1].sets[0], (Runs{{66, 90}}));  // .2 of 120
+  EXPECT_TRUE(plan.stages[1].discard);
+  ASSERT_EQ(plan.stages[1].probes.size(), 1u);
+  EXPECT_EQ(plan.stages[1].probes[0].rows, (Runs{{66, 90}}));
+  EXPECT_EQ(plan.stages[1].probes[0].key_end, -1);
+  EXPECT_TRUE(validate(plan, config, {{0, 124}}).ok());
+  // The question would go on to 100 .. 106; what it looked at leans on 20 .. 26. Sums of looks do not count, shares do.
+  Probe question = probe({{66, 90}}, 5);
+  for (size_t i = 100; i < 106; ++i) question.score[i] = 4;
+  const Probe looks[] = {question, probe({{20, 26}}, 0.001)};
+  balanced->refine(long_one, config, 1, looks, plan);
+  const Runs anchors{{11, 12}, {26, 27}, {41, 42}, {56, 57}, {71, 72}, {86, 87}, {101, 102}, {116, 117}, {124, 140}};
+  EXPECT_EQ(plan.stages[2].sets[0], unite(anchors, Runs{{20, 26}, {66, 83}}));  // 22 by score
+  EXPECT_TRUE(plan.stages[2].carry.has_value());
+  const auto one = policy("auto", {{"r", "0.25"}, {"hop", "0"}});
+  Plan two = checked_plan(*one, long_one, config);
+  ASSERT_EQ(two.stages.size(), 2u);
+  one->refine(long_one, config, 0, {&question, 1}, two);
+  EXPECT_EQ(two.stages[1].sets[0], unite(anchors, Runs{{66, 90}})) << "power: one look";
+  // Where all of the pieces is computed anyway, the second stage still has a row.
+  const PromptLayout small{10, 0, {{0, 10}}};
+  Plan none = checked_plan(*balanced, small, config);
+  const Probe nothing{std::vector<double>(10, 0)};
+  balanced->refine(small, config, 0, {&nothing, 1}, none);
+  EXPECT_EQ(none.stages[1].probes[0].rows, (Runs{{9, 10}}));
+  EXPECT_TRUE(validate(none, config, {{0, 10}}).ok());
+}
+
+TEST(Auto, WithoutPiecesAllIsComputedOnce) {
+  for (const char* quality : {"draft", "balanced", "exact"}) {
+    const Plan plan = checked_plan(*policy("auto", {{"quality", quality}}), {20, 4, {}}, config_of(2));
+    ASSERT_EQ(plan.stages.size(), 1u) << quality;
+    EXPECT_EQ(plan.stages[0].sets[0], (Runs{{4, 20}})) << quality;
+  }
+}
+
+TEST(Policy, ParametersAreChecked) {
+  const auto message = [](const std::string& name, std::map<std::string, std::string> params) {
+    const auto made = make_policy(name, params);
+    return made.ok() ? std::string() : made.error().message;
+  };
+  EXPECT_NE(message("nope", {}).find("full, prefix, naive, sparsex"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"k", "2"}}).find("from 0 to 1"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"k", "abc"}}).find("'abc'"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"l_star", "1.5"}}).find("whole number"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"phase1", "some"}}).find("all, catchup"), std::string::npos);
+  EXPECT_NE(message("sparsex", {{"kk", "0.1"}}).find("no parameter 'kk'"), std::string::npos);
+  EXPECT_NE(message("auto", {{"quality", "best"}}).find("draft, balanced, exact"), std::string::npos);
+  EXPECT_NE(message("full", {{"k", "0.1"}}).find("takes none"), std::string::npos);
+  EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,45 @@
+// policy/prophetkv.cc: ProphetKV: the question's attention over all layers chooses which reused tokens are computed again.
+// Source: arXiv:2602.02579, METHODS 3. Stage I: the question through all layers over the placed, unmodified KV; its
+// attention to the context (normalised over the context alone) averaged over layers, heads and rows. Stage II: the r |reused|
+// highest and the question again from the embeddings, in all layers.
+// Differs from the paper (docs/papers.md): other fresh runs are computed in both stages; a prompt that ends in a piece looks
+// with its last `tail` tokens.
+#include "policy/question_stage.h"
+
+namespace kvilt {
+namespace {
+
+class ProphetKV : public ReusePolicy {
+ public:
+  ProphetKV(double r, int tail, Estimator estimator) : r_(r), tail_(tail), estimator_(estimator) {}
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    Plan plan;
+    plan.prompt_len = layout.prompt_len;
+    const Runs computed{{layout.prefix, layout.prompt_len}};
+    if (!layout.pieces.empty()) plan.stages.push_back(question_stage(layout, config, estimator_, tail_));
+    plan.stages.push_back(uniform_stage(computed, config.L));
+    return plan;
+  }
+
+  void refine(const PromptLayout& layout, const ModelConfig&, int, std::span<const Probe> probes,
+              Plan& plan) const override {
+    plan.stages[1].sets[0] = always_and_highest(layout, tail_, probes[0].score, r_);
+  }
+
+ private:
+  const double r_;
+  const int tail_;
+  const Estimator estimator_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_prophetkv(PolicyParams& p) {
+  const double r = p.number("r,budget", 0.2, 0, 1);
+  const int tail = p.integer("tail", 64, 1, 1 << 20);
+  const bool values = p.choice("value_norm", "no", {"yes", "no"}) == "yes";
+  return std::make_unique<ProphetKV>(r, tail, values ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum);
+}
+
+}  // namespace kvilt

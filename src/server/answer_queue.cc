@@ -1,0 +1,104 @@
+#include "server/answer_queue.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "server/metrics.h"
+
+namespace kvilt::server {
+
+struct AnswerQueue::Queue {
+  mutable std::mutex mutex;
+  std::condition_variable filled;
+  // State below is protected by mutex.
+  std::deque<Event> events;
+  size_t bytes = 0;
+  bool overflowed = false;
+};
+
+namespace {
+size_t size_of(const Event& event) {
+  size_t bytes = sizeof(Event) + event.delta.text.size() + event.delta.ids.size() * sizeof(int32_t);
+  for (const auto& logprob : event.delta.logprobs) {
+    bytes += sizeof logprob + logprob.top.size() * sizeof(std::pair<int32_t, float>);
+  }
+  return bytes;
+}
+}  // namespace
+
+class AnswerQueue::Sink : public TokenSink {
+ public:
+  Sink(std::shared_ptr<Queue> queue, int choice, RequestTimer timer)
+      : queue_(std::move(queue)), choice_(choice), timer_(std::move(timer)) {}
+
+  void on_tokens(const TokenDelta& delta) override {
+    timer_.tokens(static_cast<int>(delta.ids.size()));
+    push({choice_, delta, std::nullopt});
+  }
+
+  void on_finish(Completion completion) override {
+    timer_.finish(completion);
+    push({choice_, {}, std::move(completion)});
+  }
+
+ private:
+  void push(Event event) {
+    {
+      std::lock_guard lock(queue_->mutex);
+      const size_t bytes = size_of(event);
+      // Ends always fit: there is one per choice, and whoever waits must see it.
+      if (!event.end && (queue_->overflowed || queue_->bytes + bytes > kMaxQueuedBytes)) {
+        queue_->overflowed = true;
+        return;
+      }
+      queue_->bytes += bytes;
+      queue_->events.push_back(std::move(event));
+    }
+    queue_->filled.notify_one();
+  }
+
+  const std::shared_ptr<Queue> queue_;
+  const int choice_;
+  RequestTimer timer_;
+};
+
+AnswerQueue::AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics)
+    : engine_(std::move(engine)), metrics_(std::move(metrics)), queue_(std::make_shared<Queue>()) {}
+
+AnswerQueue::~AnswerQueue() { cancel(); }
+
+Status AnswerQueue::submit(Request request) {
+  auto sink = std::make_shared<Sink>(queue_, size(), RequestTimer(metrics_));
+  auto id = engine_->submit(std::move(request), std::move(sink));
+  if (!id.ok()) return id.error();
+  ids_.push_back(id.value());
+  done_.push_back(false);
+  return {};
+}
+
+std::optional<Event> AnswerQueue::next(std::chrono::milliseconds patience) {
+  std::unique_lock lock(queue_->mutex);
+  if (!queue_->filled.wait_for(lock, patience, [&] { return !queue_->events.empty(); })) return std::nullopt;
+  Event event = std::move(queue_->events.front());
+  queue_->events.pop_front();
+  queue_->bytes -= size_of(event);
+  if (event.end) {
+    done_[event.choice] = true;
+    ++ended_;
+  }
+  return event;
+}
+
+bool AnswerQueue::overflowed() const {
+  std::lock_guard lock(queue_->mutex);
+  return queue_->overflowed;
+}
+
+void AnswerQueue::cancel() {
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (!done_[i]) engine_->cancel(ids_[i]);
+  }
+}
+
+}  // namespace kvilt::server

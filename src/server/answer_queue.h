@@ -1,0 +1,62 @@
+// server/answer_queue.h: the tokens of one HTTP request on their way from the engine thread to the HTTP thread.
+// Role:       submits one engine request per choice, gathers their events in one bounded queue, cancels what is
+// unfinished
+//             when it is destroyed (client gone, write failed, exception).
+// Invariants: a sink never blocks; a queue that nobody empties stops growing at kMaxQueuedBytes and its requests are
+//             cancelled by the HTTP thread.
+// Threads:    AnswerQueue belongs to an HTTP thread; the sinks are called on the engine thread.
+// Not here:   what the events become (openai_response.h).
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kvilt/engine.h"
+
+namespace kvilt::server {
+
+class Metrics;
+
+// Tokens of a choice, or its end.
+struct Event {
+  int choice = 0;
+  TokenDelta delta;
+  std::optional<Completion> end;
+};
+
+class AnswerQueue {
+ public:
+  static constexpr size_t kMaxQueuedBytes = 1 << 20;
+
+  AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics);
+  ~AnswerQueue();
+  AnswerQueue(const AnswerQueue&) = delete;
+  AnswerQueue& operator=(const AnswerQueue&) = delete;
+
+  // Starts choice number size(). On an error the ones before it go on (destroy the answer to end them).
+  Status submit(Request request);
+  int size() const { return static_cast<int>(ids_.size()); }
+
+  // The next event, or nullopt after `patience`. After the last choice's end nothing comes any more: see finished().
+  std::optional<Event> next(std::chrono::milliseconds patience);
+  bool finished() const { return ended_ == size(); }
+
+  // The queue was full: the client reads too slowly. Answers are incomplete from then on.
+  bool overflowed() const;
+  void cancel();
+
+ private:
+  struct Queue;
+  class Sink;
+
+  const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<Metrics> metrics_;
+  const std::shared_ptr<Queue> queue_;
+  std::vector<RequestId> ids_;  // per choice
+  std::vector<bool> done_;      // per choice: its end was handed out
+  int ended_ = 0;
+};
+
+}  // namespace kvilt::server

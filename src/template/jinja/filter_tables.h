@@ -1,0 +1,12 @@
+// template/jinja/filter_tables.h: the second file of filters, seen by find_filter alone.
+#pragma once
+
+#include <span>
+
+#include "template/jinja/builtins.h"
+
+namespace kvilt::jinja {
+
+std::span<const Builtin> sequence_filters();
+
+}  // namespace kvilt::jinja
