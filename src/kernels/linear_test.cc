@@ -368,7 +368,7 @@ TEST_P(BackendTest, FfnEqualsItsParts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names().begin(), backend_names().end()),
+INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names()),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(InstructionSets, GiveTheSameBits) {

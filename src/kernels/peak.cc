@@ -11,6 +11,7 @@
 #include "tensor/view.h"
 #ifdef KVILT_X86
 #include "kernels/x86/attend_bf16.h"
+#include "kernels/x86/isa.h"
 #endif
 
 namespace kvilt {
@@ -22,10 +23,7 @@ namespace kvilt {
   double fmas(int64_t rounds, int* sink);                       \
   double read(const std::byte* data, int64_t bytes, int* sink); \
   }
-KVILT_PEAK(avx2)
-KVILT_PEAK(avxvnni)
-KVILT_PEAK(vnni256)
-KVILT_PEAK(avx512)
+KVILT_EACH_LINEAR_ISA(KVILT_PEAK)
 #undef KVILT_PEAK
 #endif
 
@@ -73,10 +71,9 @@ struct Loops {
   double (*fmas)(int64_t, int*);
   double (*read)(const std::byte*, int64_t, int*);
 };
-constexpr Loops kLoops[] = {{"avx2", avx2::peak::int8_dots, avx2::peak::fmas, avx2::peak::read},
-                            {"avxvnni", avxvnni::peak::int8_dots, avxvnni::peak::fmas, avxvnni::peak::read},
-                            {"vnni256", vnni256::peak::int8_dots, vnni256::peak::fmas, vnni256::peak::read},
-                            {"avx512", avx512::peak::int8_dots, avx512::peak::fmas, avx512::peak::read}};
+#define KVILT_LOOPS(isa) {#isa, isa::peak::int8_dots, isa::peak::fmas, isa::peak::read},
+constexpr Loops kLoops[] = {KVILT_EACH_LINEAR_ISA(KVILT_LOOPS)};
+#undef KVILT_LOOPS
 #else
 double plain_read(const std::byte* data, int64_t bytes, int* sink) {
   const auto* words = reinterpret_cast<const int64_t*>(data);

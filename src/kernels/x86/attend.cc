@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
@@ -387,16 +386,9 @@ void Attention::run_split(ThreadPool& pool) {
 }
 
 }  // namespace
+
+void attend(const AttendIsa& isa, const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
+  Attention(isa.for_shape(tile_shape(shape)), shape).run(tasks, pool);
+}
+
 }  // namespace kvilt::x86
-
-namespace kvilt::avx2 {
-void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
-  x86::Attention(kAttendTiles, shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx2
-
-namespace kvilt::avx512 {
-void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
-  x86::Attention(x86::avx512_tiles(x86::tile_shape(shape)), shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx512

@@ -8,10 +8,6 @@
 #include "kernels/x86/attend_simd.h"
 #include "kernels/x86/product_tile.h"
 
-namespace kvilt::avx512 {
-extern const x86::TileKernels kAttendTiles;
-}
-
 namespace kvilt::KVILT_ISA {
 namespace {
 

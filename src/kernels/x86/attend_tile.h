@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "kernels/x86/isa.h"
+
 namespace kvilt::x86 {
 
 inline constexpr int kBlock = 64;     // columns of a tile: kKeyBlock
@@ -88,9 +90,9 @@ struct TileKernels {
 
 }  // namespace kvilt::x86
 
-namespace kvilt::avx2 {
-extern const x86::TileKernels kAttendTiles;
-}
-namespace kvilt::avx512 {
-extern const x86::TileKernels kAttendTiles;
-}
+#define KVILT_DECLARE(isa)                    \
+  namespace kvilt::isa {                      \
+  extern const x86::TileKernels kAttendTiles; \
+  }
+KVILT_EACH_ATTEND_ISA(KVILT_DECLARE)
+#undef KVILT_DECLARE

@@ -34,16 +34,17 @@ int64_t row_bytes_of(RowFormat format, int64_t K) {
   return format == RowFormat::kFloats ? K * 4 : (K + 1) / 2 * 4;
 }
 
+// What a backend does besides linear layers.
 struct AttentionOps {
-  decltype(&avx2::attend) attend;
-  decltype(&avx2::column_sums) column_sums;
-  decltype(&avx2::realign) realign;
-  decltype(&avx2::rope) rope;
+  AttendIsa isa;
   decltype(&avx2::mix) mix;
   bool (*bf16_pays)(int E);
 };
 
+const TileKernels& avx2_tiles(const TileShape&) { return avx2::kAttendTiles; }
 bool never(int) { return false; }
+constexpr AttentionOps kAvx2Attention = {{avx2::kAttendTiles, avx2_tiles}, avx2::mix, never};
+constexpr AttentionOps kAvx512Attention = {{avx512::kAttendTiles, avx512_tiles}, avx512::mix, bf16_serves};
 
 // At least 8 MB: so much is mapped and backed by huge pages as it is touched, where small pages cost the kernels a twentieth.
 std::byte* grown(Buffer& buffer, int64_t bytes) {
@@ -198,13 +199,13 @@ class X86Backend final : public Backend {
 
   void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
             ThreadPool& pool) const override {
-    attention_.rope(x, E, pos, rope, pool);
+    x86::rope(attention_.isa, x, E, pos, rope, pool);
   }
   void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const override {
-    attention_.attend(shape, tasks, pool);
+    x86::attend(attention_.isa, shape, tasks, pool);
   }
   void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const override {
-    attention_.column_sums(shape, tasks, pool);
+    x86::column_sums(attention_.isa, shape, tasks, pool);
   }
   bool bf16_matmul_pays() const override { return pairs_ != nullptr; }
   bool bf16_attention_pays(int E) const override { return attention_.bf16_pays(E); }
@@ -214,7 +215,7 @@ class X86Backend final : public Backend {
   }
   void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
                void* dst) const override {
-    attention_.realign(shape, src, rotation, count, dst);
+    x86::realign(attention_.isa, shape, src, rotation, count, dst);
   }
 
  private:
@@ -233,7 +234,7 @@ class X86Backend final : public Backend {
   mutable WeightMemory memory_;
   const std::string_view name_;
   const Kernels& kernels_;
-  const AttentionOps attention_;
+  const AttentionOps& attention_;
   const PairKernels* const pairs_;
 };
 
@@ -418,29 +419,24 @@ void X86Backend::act_mul(Activation act, Mat<float> gate, Mat<const float> up, T
 }  // namespace
 
 const Backend& avx2_backend() {
-  static const X86Backend instance("avx2", avx2::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
+  static const X86Backend instance("avx2", avx2::kKernels, kAvx2Attention);
   return instance;
 }
 
-// With VNNI linear layers are all that differs: attention has no integer dots.
+// With 256-bit VNNI only the linear layers differ: attention has no integer dots.
 const Backend& avxvnni_backend() {
-  static const X86Backend instance("avxvnni", avxvnni::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
+  static const X86Backend instance("avxvnni", avxvnni::kKernels, kAvx2Attention);
   return instance;
 }
 
 const Backend& vnni256_backend() {
-  static const X86Backend instance("vnni256", vnni256::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
+  static const X86Backend instance("vnni256", vnni256::kKernels, kAvx2Attention);
   return instance;
 }
 
 const Backend& avx512_backend() {
-  static const X86Backend instance(
-      "avx512", avx512::kKernels,
-      {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix, bf16_serves},
-      bf16_dots_pay() ? &avx512bf16::kPairs : nullptr);
+  static const X86Backend instance("avx512", avx512::kKernels, kAvx512Attention,
+                                   bf16_dots_pay() ? &avx512bf16::kPairs : nullptr);
   return instance;
 }
 

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "kernels/x86/attend.h"
-#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
@@ -129,16 +128,10 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
 }
 
 }  // namespace
+
+void column_sums(const AttendIsa& isa, const AttendShape& shape, std::span<const ColumnSumTask> tasks,
+                 ThreadPool& pool) {
+  ColumnSums(isa.for_shape(tile_shape(shape)), isa.plain, shape).run(tasks, pool);
+}
+
 }  // namespace kvilt::x86
-
-namespace kvilt::avx2 {
-void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
-  x86::ColumnSums(kAttendTiles, kAttendTiles, shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx2
-
-namespace kvilt::avx512 {
-void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
-  x86::ColumnSums(x86::avx512_tiles(x86::tile_shape(shape)), kAttendTiles, shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx512

@@ -29,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/x86/isa.h"
 #include "tensor/dtype.h"
 
 namespace kvilt::x86 {
@@ -141,18 +142,12 @@ struct PairKernels {
 
 }  // namespace kvilt::x86
 
-namespace kvilt::avx2 {
-extern const x86::Kernels kKernels;
-}
-namespace kvilt::avxvnni {
-extern const x86::Kernels kKernels;
-}
-namespace kvilt::vnni256 {
-extern const x86::Kernels kKernels;
-}
-namespace kvilt::avx512 {
-extern const x86::Kernels kKernels;
-}
+#define KVILT_DECLARE(isa)            \
+  namespace kvilt::isa {              \
+  extern const x86::Kernels kKernels; \
+  }
+KVILT_EACH_LINEAR_ISA(KVILT_DECLARE)
+#undef KVILT_DECLARE
 namespace kvilt::avx512bf16 {
 extern const x86::PairKernels kPairs;
 }
