@@ -1,4 +1,4 @@
-// Attention of every backend against a naive softmax in double, and its promises: spans, chunks and threads change no bit.
+// Attention of every backend against a naive softmax in double, and its promise: spans, chunks and threads change no bit.
 #include "kernels/attend_cases.h"
 
 namespace kvilt {

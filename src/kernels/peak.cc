@@ -1,5 +1,5 @@
-// kernels/peak.cc: runs the register-only loops of x86/peak.cc on every thread at once and takes the best rate; of reading memory
-// the median, since its best moment (a virtual machine's memory has phases) is no bound of what takes longer.
+// kernels/peak.cc: runs the register-only loops of x86/peak.cc on every thread at once and takes the best rate. Of
+// reading memory it takes the median: a best moment (a virtual machine's memory has phases) bounds no longer work.
 #include "kernels/peak.h"
 
 #include <algorithm>
@@ -29,21 +29,21 @@ KVILT_EACH_LINEAR_ISA(KVILT_PEAK)
 
 namespace {
 
-// Work units a nanosecond, each of `rounds`, rising: body(thread) returns what it did.
+// Work units a nanosecond of each of `rounds` rounds, in rising order; body(thread) returns the units it did.
 template <class Body>
 std::vector<double> rates_of(ThreadPool& pool, int rounds, Body body) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> rates;
-  std::vector<double> done(static_cast<size_t>(pool.size()));
+  std::vector<double> done(pool.size());
   for (int i = 0; i < rounds; ++i) {
     const auto start = Clock::now();
-    pool.parallel_for(pool.size(), [&](int64_t index, int) { done[static_cast<size_t>(index)] = body(index); });
+    pool.parallel_for(pool.size(), [&](int64_t index, int) { done[index] = body(index); });
     const double ns = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
     double sum = 0;
     for (const double value : done) sum += value;
     rates.push_back(sum / ns);
   }
-  std::sort(rates.begin(), rates.end());
+  std::ranges::sort(rates);
   return rates;
 }
 
@@ -54,7 +54,7 @@ double best_rate(ThreadPool& pool, int rounds, Body body) {
 
 double read_rate(ThreadPool& pool, double (*read)(const std::byte*, int64_t, int*)) {
   constexpr int64_t kBytes = 128 << 20;  // of each thread
-  const Buffer buffer(static_cast<size_t>(kBytes * pool.size()));
+  const Buffer buffer(kBytes * pool.size());
   auto* data = buffer.as<std::byte>();
   pool.parallel_for(pool.size(), [&](int64_t i, int) { std::memset(data + i * kBytes, 1, kBytes); });
   constexpr int kRounds = 15;

@@ -1,8 +1,10 @@
 // kernels/x86/attend_bf16_tile.cc: the arithmetic of attend_bf16.h, compiled once, with AVX512_BF16.
-// Idea:       an instruction multiplies 32 pairs into 16 sums, twice what an fp32 FMA does, on machines that run it at full rate
-//             (Zen 4 does; Emerald Rapids has half the FMA rate, and dispatch by measurement leaves it alone).
-// Invariants: a line's sums run over pairs in order from a start that is its own, so its bits do not depend on other lines.
-// Cost:       per block of 64 keys at E = 64: 512 shuffles for K, 128 for V, 64 dots a line, and 45 operations of softmax a line.
+// Idea:       an instruction multiplies 32 pairs into 16 sums, twice what an fp32 FMA does, on machines that run it at
+//             full rate (Zen 4 does; Emerald Rapids has half the FMA rate, so measurement does not choose it there).
+// Invariants: a line's sums run over pairs in order from a start that is its own, so its bits do not depend on other
+//             lines.
+// Cost:       per block of 64 keys at E = 64: 512 shuffles for K, 128 for V, 64 dots a line, and 45 operations of
+//             softmax a line.
 #include "kernels/x86/attend_bf16.h"
 
 #include "kernels/x86/attend_simd.h"
@@ -99,7 +101,7 @@ void load_queries(const TileShape& shape, const float* q, int64_t stride, int ro
     for (int h = 0; h < shape.group; ++h, to += shape.E) {
       avx512::kAttendTiles.load_queries(one, q + r * stride + h * shape.E, stride, 1, rotation, head);
       const float* from = head;
-      if (shape.interleaved) {  // it laid pairs out as halves
+      if (shape.interleaved) {  // pairs came out as halves
         const int half = shape.rotary / 2;
         for (int i = 0; i < half; ++i) {
           stored[2 * i] = head[i];
@@ -147,17 +149,17 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
                             lines);
 }
 
-// ---- Few lines: keys from where they are --------------------------------------------------------------------------------
+// ---- Few lines: keys are read in place ------------------------------------------------------------------------------
 //
-// A decode step has one row, so a line for each query head of the group. Transposing 64 keys for 7 lines took as long as
-// their products; with the lines in the lanes and a key's words broadcast from memory nothing is transposed but the scores.
-// A line's sum runs over the same pairs in the same order, so its bits are those of scores().
+// A decode step has one row, so one line for each query head of the group. Transposing 64 keys for 7 lines took as long
+// as their products; with the lines in the lanes and a key's words broadcast from memory only the scores are
+// transposed. A line's sum runs over the same pairs in the same order, so its bits are those of scores().
 
-// 16 sums, since a dot takes 6 cycles and two start in one; 2 words of a key at once, since longer chains fill the scheduler (8
-// words: 515 ns a block, 2: 380, of 281 that the dots alone take).
+// 16 sums, since a dot takes 6 cycles and two start in one; 2 words of a key at once, since longer chains fill the
+// scheduler (8 words: 515 ns a block; 2 words: 380 ns, of which the dots take 281).
 constexpr int kDirectKeys = 16, kDirectStep = 2;
 
-// r[j] lane l -> lines[l] lane j.
+// Lane l of r[j] becomes lane j of lines[l].
 KVILT_INLINE void transpose_scores(const __m256 (&r)[kDirectKeys], Vec (&lines)[x86::kDirectLines]) {
   Vec a[8], b[8];  // each: key j in the low half, key j + 8 in the high one
   KVILT_UNROLL
@@ -222,7 +224,7 @@ void scores_direct(const TileShape& shape, const float* q, int lines, const void
   }
 }
 
-// p becomes pairs of bf16, in its own place: each line's words in its first half.
+// p becomes pairs of bf16 in place: each line's words are in its first half.
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
                 float* acc) {
   const int first = v.first / 2, last = (v.last + 1) / 2;  // pairs
@@ -253,8 +255,8 @@ void add_values(const TileShape& shape, int lines, const float* p, const ValueTi
 
 // ---- Softmax --------------------------------------------------------------------------------------------------------
 
-// 2^x to 7e-6 for x <= 0; 0 below -126. NaN stays NaN. A third fewer instructions than fp32's: the weights are rounded to
-// 2^-9 anyway.
+// 2^x to 7e-6 for x <= 0; 0 below -126. NaN stays NaN. A third fewer instructions than fp32's: the weights are rounded
+// to 2^-9 anyway.
 KVILT_INLINE Vec fast_exp2(Vec x) {
   const Vec magic = set1(12582912.0f);  // 1.5 * 2^23
   const Vec shifted = add(x, magic);    // its low bits are round(x)
@@ -300,6 +302,7 @@ void softmax(const TileShape& shape, int rows, const uint64_t* visible, float* s
   }
 }
 
+// As the loops of peak.cc.
 double dots(int64_t rounds, int* sink) {
   constexpr int kChains = 12;
   Vec sum[kChains];

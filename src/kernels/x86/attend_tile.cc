@@ -30,7 +30,7 @@ KVILT_INLINE Vec load_elements(const void* row, int64_t e) {
   if constexpr (kType == Element::kI8) return load_i8(static_cast<const int8_t*>(row) + e);
 }
 
-// The same where only `count` elements are left in the row; zeros follow.
+// As load_elements, where only `count` elements are left in the row; zeros follow.
 template <Element kType>
 Vec load_tail(const void* row, int64_t e, int count) {
   constexpr int kBytes = kType == Element::kF32 ? 4 : kType == Element::kI8 ? 1 : 2;
@@ -47,8 +47,8 @@ KVILT_INLINE float scale_of(const TileShape& shape, const void* row) {
   return scale;
 }
 
-// Where element e of a head goes when interleaved pairs are laid out as halves.
-KVILT_INLINE int place(const TileShape& shape, int e) {
+// Where element e of a head goes if interleaved pairs are laid out as halves.
+KVILT_INLINE int stored_at(const TileShape& shape, int e) {
   if (!shape.interleaved || e >= shape.rotary) return e;
   return e % 2 == 0 ? e / 2 : shape.rotary / 2 + e / 2;
 }
@@ -56,7 +56,7 @@ KVILT_INLINE int place(const TileShape& shape, int e) {
 template <Element kType>
 void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
   const int whole = shape.E / kVec * kVec;
-  for (int j = 0; j < kBlock; j += kVec) {  // keys outside: memory is read row by row
+  for (int j = 0; j < kBlock; j += kVec) {  // keys in the outer loop: memory is read row by row
     if ((wanted >> j & kVecColumns) == 0) continue;
     alignas(64) float scales[kVec];
     for (int i = 0; i < kVec; ++i) scales[i] = scale_of<kType>(shape, keys[j + i]);
@@ -76,7 +76,7 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wa
         for (int i = 0; i < kVec; ++i) store(to + i * kBlock, r[i]);
       } else {
         KVILT_UNROLL
-        for (int i = 0; i < kVec; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
+        for (int i = 0; i < kVec; ++i) store(kt + stored_at(shape, e + i) * kBlock + j, r[i]);
       }
     }
     if (whole == shape.E) continue;
@@ -87,7 +87,7 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wa
     alignas(64) float tail[kVec][kVec];
     KVILT_UNROLL
     for (int i = 0; i < kVec; ++i) store(tail[i], kType == Element::kI8 ? mul(r[i], scale) : r[i]);
-    for (int e = whole; e < shape.E; ++e) store(kt + place(shape, e) * kBlock + j, load(tail[e - whole]));
+    for (int e = whole; e < shape.E; ++e) store(kt + stored_at(shape, e) * kBlock + j, load(tail[e - whole]));
   }
 }
 
@@ -194,12 +194,12 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
                        lines);
 }
 
-void permute(int lines, const int32_t* slot, float* s) {
+void permute(int lines, const int32_t* place, float* s) {
 #ifdef __AVX512F__
   __m512i index[4];
   __mmask16 upper[4];
   for (int n = 0; n < 4; ++n) {
-    index[n] = _mm512_loadu_si512(slot + 16 * n);  // bits 0-4 choose among two vectors, bit 5 between the pairs
+    index[n] = _mm512_loadu_si512(place + 16 * n);  // bits 0-4 choose among two vectors, bit 5 between the pairs
     upper[n] = _mm512_test_epi32_mask(index[n], _mm512_set1_epi32(32));
   }
   for (int line = 0; line < lines; ++line, s += kBlock) {
@@ -213,7 +213,7 @@ void permute(int lines, const int32_t* slot, float* s) {
   for (int line = 0; line < lines; ++line, s += kBlock) {
     Vec x[kBlockVecs];
     for (int n = 0; n < kBlockVecs; ++n) {
-      x[n] = _mm256_i32gather_ps(s, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(slot + n * kVec)), 4);
+      x[n] = _mm256_i32gather_ps(s, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place + n * kVec)), 4);
     }
     for (int n = 0; n < kBlockVecs; ++n) store(s + n * kVec, x[n]);
   }

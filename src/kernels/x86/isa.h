@@ -1,5 +1,5 @@
-// kernels/x86/isa.h: the instruction sets that per-ISA files are built for, each a namespace kvilt::NAME with what such a
-// file exports; CMakeLists.txt has their flags. For declarations and tables only: nothing here emits code.
+// kernels/x86/isa.h: the instruction sets that per-ISA files are built for, each a namespace kvilt::NAME with what such
+// a file exports; CMakeLists.txt has their flags. For declarations and tables only: nothing here emits code.
 #pragma once
 
 #define KVILT_EACH_LINEAR_ISA(X) X(avx2) X(avxvnni) X(vnni256) X(avx512)

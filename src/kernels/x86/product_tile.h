@@ -1,9 +1,9 @@
-// kernels/x86/product_tile.h: the small product that attention is made of, for fp32 (attend_tile.cc) and for pairs of bf16
-// (attend_bf16_tile.cc).
+// kernels/x86/product_tile.h: the small product that attention is made of, for fp32 (attend_tile.cc) and for pairs of
+// bf16 (attend_bf16_tile.cc).
 // Idea:       scores and weighted values are the same product: up to kProductRows lines x kTileVecs vectors of sums in
 //             registers, one broadcast and one multiply-add per sum and step.
-// Invariants: every sum runs over its inner dimension one by one, from a start that is the line's own, so a line's bits do
-//             not depend on how many lines share the registers.
+// Invariants: every sum runs over its inner dimension one by one, from a start that is the line's own, so a line's bits
+//             do not depend on how many lines share the registers.
 // Role:       for per-ISA files only; everything has internal linkage, so that nothing is shared with other files.
 #pragma once
 
@@ -21,8 +21,8 @@ constexpr uint64_t kVecColumns = (uint64_t{1} << kVec) - 1;
 // c (lines x columns) = init + a (lines x k, broadcast) . b (k x columns). An Arithmetic says what a step multiplies:
 //   Left, Right                   an element of a; a vector of b, or an element of a in all its lanes
 //   broadcast(Left), load_right(const float*), multiply_add(Right a, Right b, Vec sum)
-//   kSpreadAhead                  false: the first tile of all fetches `ahead`; true: the first tile of each kTileVecs vectors
-//                                 fetches a share of every row (too many requests at once wait)
+//   kSpreadAhead                  false: the first tile of all fetches `ahead`; true: the first tile of each kTileVecs
+//                                 vectors fetches a share of every row (too many requests at once wait)
 //   kScalesColumns                may have a column_scale
 template <class Arithmetic>
 struct Product {
