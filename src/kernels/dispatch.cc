@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "kernels/reference/backend.h"
 #ifdef KVILT_X86
+#include <cpuid.h>
+
 #include "kernels/x86/backend.h"
 #endif
 
@@ -15,11 +17,22 @@ namespace kvilt {
 namespace {
 
 #ifdef KVILT_X86
+// Two bits that clang 14's __builtin_cpu_supports does not know. Both are asked after AVX2, which says that the system
+// keeps the registers.
+bool has_f16c_bit() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+bool has_avxvnni_bit() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+
 bool has_avx2() {
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c_bit();
 }
-bool has_avxvnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
+bool has_avxvnni() { return has_avx2() && has_avxvnni_bit(); }
 // The same kernels in AVX-512's encoding: on a machine without AVX-VNNI they show that its source is right.
 bool has_vnni256() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&

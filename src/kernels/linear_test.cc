@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -396,6 +397,15 @@ TEST(Dispatch, NamesAndErrors) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, Code::kInvalidArgument);
   EXPECT_NE(unknown.error().message.find("reference"), std::string::npos);
+#ifdef KVILT_X86
+  const std::vector<std::string_view> names = backend_names();
+  for (const std::string_view name : {"avx512", "avxvnni", "vnni256", "avx2"}) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    const auto lacking = find_backend(name);
+    ASSERT_FALSE(lacking.ok());
+    EXPECT_EQ(lacking.error().code, Code::kUnsupported) << name;
+  }
+#endif
   ASSERT_EQ(setenv("KVILT_BACKEND", "reference", 1), 0);
   EXPECT_EQ((*find_backend("auto"))->name(), "reference");
   ASSERT_EQ(unsetenv("KVILT_BACKEND"), 0);
