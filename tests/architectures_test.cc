@@ -173,9 +173,7 @@ std::string name_of(const testing::TestParamInfo<Architectures::ParamType>& info
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
-                         testing::Combine(testing::ValuesIn(fixtures()),
-                                          testing::ValuesIn(backend_names().begin(), backend_names().end())),
-                         name_of);
+                         testing::Combine(testing::ValuesIn(fixtures()), testing::ValuesIn(backend_names())), name_of);
 
 }  // namespace
 }  // namespace kvilt

@@ -35,7 +35,10 @@ std::vector<ParityCase> cases() {
 }
 
 // Every backend that this machine runs.
-std::vector<std::string> backends() { return {backend_names().begin(), backend_names().end()}; }
+std::vector<std::string> backends() {
+  const std::vector<std::string_view> names = backend_names();
+  return {names.begin(), names.end()};
+}
 
 class Parity : public testing::TestWithParam<std::tuple<ParityCase, std::string>> {};
 

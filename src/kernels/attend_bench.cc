@@ -1,6 +1,6 @@
 // kernels/attend_bench.cc: speed of attention as shares of what the machine can do, measured in the same run.
 // Prefill:    GFLOP/s (4 E flops a head, row and visible key) and the share of the FMA peak of the threads used.
-// Decode:     bytes of K and V read a second beside the bandwidth of a plain read of as much memory.
+// Decode:     bytes of K and V read a second compared with the bandwidth of a plain read of as much memory.
 // Figures are of the best iteration: the machines are shared. Shapes are those of Qwen2.5-0.5B: H 14, G 2, E 64.
 // Run:        attend_bench --benchmark_filter=prefill
 #include <benchmark/benchmark.h>
@@ -56,7 +56,7 @@ void fill(DType type, int E, size_t rows, uint32_t seed, Buffer& buffer) {
   const auto row_bytes = static_cast<size_t>(kv_row_bytes(type, E));
   buffer = Buffer(rows * row_bytes);
   std::minstd_rand random(seed);
-  std::vector<float> row(static_cast<size_t>(E));
+  std::vector<float> row(E);
   for (size_t n = 0; n < rows; ++n) {
     for (float& x : row) x = static_cast<float>(random() % 4096) / 2048 - 1;
     encode_kv_row(type, E, row.data(), buffer.as<std::byte>() + n * row_bytes);
@@ -161,7 +161,7 @@ void add_all(const Backend* backend) {
     }
     add(start + "/rows:512/keys:8192/pieces:64/recomputed:15",
         {.backend = backend, .rows = 512, .keys = 8192, .kv = kv, .pieces = 64, .recomputed = 15});
-    for (const int rows : {12, 24, 40}) {  // a question behind known pieces
+    for (const int rows : {12, 24, 40}) {  // a question after known pieces
       add(start + "/rows:" + std::to_string(rows) + "/keys:2048/pieces:8/threads:2",
           {.backend = backend, .threads = 2, .rows = rows, .keys = 2048, .kv = kv, .pieces = 8, .page = 32});
     }

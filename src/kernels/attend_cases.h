@@ -1,4 +1,5 @@
-// kernels/attend_cases.h: what the attention tests share: the kernels of this machine, small problems, a naive softmax in double.
+// kernels/attend_cases.h: what the attention tests share: this machine's backends, small problems, a naive softmax in
+// double.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,57 +8,37 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <ostream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "kernels/reference/attend.h"
+#include "kernels/dispatch.h"
 #include "tensor/kv_row.h"
-#ifdef KVILT_X86
-#include "kernels/x86/attend.h"
-#include "kernels/x86/attend_bf16.h"
-#endif
 
 namespace kvilt {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-struct Kernels {
-  std::string name;
-  decltype(&reference::attend) attend;
-  decltype(&reference::column_sums) column_sums;
-  decltype(&reference::realign) realign;
-  decltype(&reference::rope) rope;
+// Queries and weights of values are rounded to bf16 where a backend multiplies in it: 2^-9 of scores and of values, a
+// few terms of it.
+inline double tolerance(const Backend& backend, const AttendShape& shape, double exact) {
+  const bool pairs = shape.kv == DType::kBF16 || shape.kv == DType::kI8;
+  return pairs && backend.bf16_attention_pays(shape.E) ? 2e-2 : exact;
+}
+
+// By the name of the backend.
+class Attend : public testing::TestWithParam<std::string_view> {
+ protected:
+  const Backend& backend() const { return **find_backend(GetParam()); }
 };
 
-inline std::vector<Kernels> all_kernels() {
-  std::vector<Kernels> all = {
-      {"reference", reference::attend, reference::column_sums, reference::realign, reference::rope}};
-#ifdef KVILT_X86
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    all.push_back({"avx2", avx2::attend, avx2::column_sums, avx2::realign, avx2::rope});
-  }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    all.push_back({"avx512", avx512::attend, avx512::column_sums, avx512::realign, avx512::rope});
-  }
-#endif
-  return all;
+// avxvnni and vnni256 attend with avx2's kernels.
+inline std::vector<std::string_view> attending_backends() {
+  std::vector<std::string_view> names = backend_names();
+  std::erase_if(names, [](std::string_view name) { return name == "avxvnni" || name == "vnni256"; });
+  return names;
 }
-
-// Queries and weights are rounded to bf16 where these kernels multiply in it: 2^-9 of scores and of values, a few terms of it.
-inline double tolerance(const Kernels& kernels, const AttendShape& shape, double exact) {
-#ifdef KVILT_X86
-  const bool bytes = shape.kv == DType::kBF16 || shape.kv == DType::kI8;
-  if (kernels.name == "avx512" && bytes && shape.E % 32 == 0 && x86::bf16_dots_pay()) return 2e-2;
-#endif
-  return exact;
-}
-
-inline void PrintTo(const Kernels& kernels, std::ostream* stream) { *stream << kernels.name; }
-
-class Attend : public testing::TestWithParam<Kernels> {};
 
 // ---- A small attention problem --------------------------------------------------------------------------------------
 
@@ -157,13 +138,13 @@ struct Problem {
     return task;
   }
 
-  Output run(const Kernels& kernels, ThreadPool& pool, std::span<const KvSpan> spans) const {
+  Output run(const Backend& backend, ThreadPool& pool, std::span<const KvSpan> spans) const {
     Output output;
     const AttendTask one = task(spans, output);
-    kernels.attend(shape, {&one, 1}, pool);
+    backend.attend(shape, {&one, 1}, pool);
     return output;
   }
-  Output run(const Kernels& kernels, ThreadPool& pool) const { return run(kernels, pool, spans()); }
+  Output run(const Backend& backend, ThreadPool& pool) const { return run(backend, pool, spans()); }
 };
 
 // Rotates x by the angles of `rotation`, in double.
@@ -197,7 +178,7 @@ inline Oracle oracle(const Problem& p) {
       const bool in_window = p.mask.window < 0 || i >= p.mask.dense_from || i - j <= p.mask.window || j < p.mask.sink;
       const bool in_reach = p.mask.reach < 0 || i - j <= p.mask.reach;
       if (p.absent[j] || !in_window || !in_reach) continue;
-      std::vector<double> key(k.begin() + j * E, k.begin() + (j + 1) * E);  // here the key is turned, not the query
+      std::vector<double> key(k.begin() + j * E, k.begin() + (j + 1) * E);  // here the key is rotated, not the query
       if (p.rotation[j] != nullptr) rotate(p.shape, p.rotation[j], 1, key);
       double dot = 0;
       for (int e = 0; e < E; ++e) dot += p.q[line * E + e] * key[e];

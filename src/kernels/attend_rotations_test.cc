@@ -1,34 +1,34 @@
-// Turned queries and keys, and column sums, of every backend.
+// Rotated queries and keys, and column sums, of every backend.
 #include "kernels/attend_cases.h"
 
 namespace kvilt {
 namespace {
 
-class AttendTurns : public Attend {};
-INSTANTIATE_TEST_SUITE_P(Backends, AttendTurns, testing::ValuesIn(all_kernels()),
-                         [](const auto& info) { return info.param.name; });
+class AttendRotations : public Attend {};
+INSTANTIATE_TEST_SUITE_P(Backends, AttendRotations, testing::ValuesIn(attending_backends()),
+                         [](const auto& info) { return std::string(info.param); });
 
 // ---- Rotations ------------------------------------------------------------------------------------------------------
 
-TEST_P(AttendTurns, TurningTheQueryEqualsRealigningTheKeys) {
+TEST_P(AttendRotations, RotatingTheQueryEqualsRealigningTheKeys) {
   ThreadPool pool(2);
   for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kInterleaved}) {
     std::vector<std::vector<float>> rotations;
     const Problem p = quilt(rotations, DType::kF32, pairs, scattered(1300, 11, 6), 80);
-    const Output zero_copy = p.run(GetParam(), pool);
+    const Output zero_copy = p.run(backend(), pool);
     expect_close(zero_copy, oracle(p), 5e-6);
     Problem copy = p;
     for (int64_t j = 0; j < p.keys; ++j) {
       if (p.rotation[j] == nullptr) continue;
-      GetParam().realign(p.shape, p.k.data() + j * p.row_bytes(), p.rotation[j], 1, copy.k.data() + j * p.row_bytes());
+      backend().realign(p.shape, p.k.data() + j * p.row_bytes(), p.rotation[j], 1, copy.k.data() + j * p.row_bytes());
       copy.rotation[j] = nullptr;
     }
-    const Output copied = copy.run(GetParam(), pool);
+    const Output copied = copy.run(backend(), pool);
     for (size_t i = 0; i < copied.out.size(); ++i) ASSERT_NEAR(copied.out[i], zero_copy.out[i], 5e-6);
     Problem wrong = p;
     const std::vector<float> shifted = rotation_of(p.shape, 18);
     for (auto& rotation : wrong.rotation) rotation = rotation == rotations[0].data() ? shifted.data() : rotation;
-    const Output off = wrong.run(GetParam(), pool);
+    const Output off = wrong.run(backend(), pool);
     double differs = 0;
     for (size_t i = 0; i < off.out.size(); ++i)
       differs = std::max<double>(differs, std::abs(off.out[i] - zero_copy.out[i]));
@@ -36,7 +36,7 @@ TEST_P(AttendTurns, TurningTheQueryEqualsRealigningTheKeys) {
   }
 }
 
-TEST_P(AttendTurns, RealignOfEveryDtype) {
+TEST_P(AttendRotations, RealignOfEveryDtype) {
   for (const int E : {8, 20, 64, 80, 128}) {
     for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kInterleaved}) {
       for (const DType kv : kTypes) {
@@ -46,7 +46,7 @@ TEST_P(AttendTurns, RealignOfEveryDtype) {
         const std::vector<float> rotation = rotation_of(shape, 123);
         std::vector<std::byte> dst(p.k.size() + 1);
         dst.back() = std::byte{0x5a};
-        GetParam().realign(shape, p.k.data(), rotation.data(), 30, dst.data());
+        backend().realign(shape, p.k.data(), rotation.data(), 30, dst.data());
         EXPECT_EQ(dst.back(), std::byte{0x5a});
         dst.pop_back();
         const std::vector<float> from = from_dtype(kv, E, p.k), to = from_dtype(kv, E, dst);
@@ -65,7 +65,7 @@ TEST_P(AttendTurns, RealignOfEveryDtype) {
   }
 }
 
-TEST_P(AttendTurns, RopeMatchesTheDefinitionAndComposesWithRealign) {
+TEST_P(AttendRotations, RopeMatchesTheDefinitionAndComposesWithRealign) {
   ThreadPool pool(3);
   for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kInterleaved}) {
     RopeConfig config;
@@ -80,7 +80,7 @@ TEST_P(AttendTurns, RopeMatchesTheDefinitionAndComposesWithRealign) {
     std::vector<float> x(pos.size() * 3 * E);
     for (float& value : x) value = normal(random);
     const std::vector<float> before = x;
-    GetParam().rope(Mat<float>(x.data(), pos.size(), 3 * E), E, pos, config, pool);
+    backend().rope(Mat<float>(x.data(), pos.size(), 3 * E), E, pos, config, pool);
     for (size_t n = 0; n < x.size(); ++n) {
       const size_t r = n / (3 * E), head = n / E * E;
       const int e = static_cast<int>(n % E);
@@ -102,23 +102,23 @@ TEST_P(AttendTurns, RopeMatchesTheDefinitionAndComposesWithRealign) {
 
 // ---- Column sums ----------------------------------------------------------------------------------------------------
 
-TEST_P(AttendTurns, ColumnSums) {
+TEST_P(AttendRotations, ColumnSums) {
   ThreadPool one(1), many(4);
   for (const auto& [value_norm, kv] :
        {std::pair(false, DType::kF16), {true, DType::kF16}, {true, DType::kI8}, {true, DType::kBF16}}) {
     std::vector<std::vector<float>> rotations;
     Problem p = quilt(rotations, kv, RopePairs::kHalves, scattered(1300, kv == DType::kF16 ? 3 : 30, 7), 100);
-    const double relative = tolerance(GetParam(), p.shape, 1e-5);
+    const double relative = tolerance(backend(), p.shape, 1e-5);
     p.mask = {.sink = 30, .window = 500, .dense_from = 1250};
     const Oracle want = oracle(p);
     Output output;
     const std::vector<KvSpan> spans = p.spans();
     const AttendTask task = p.task(spans, output);
-    GetParam().attend(p.shape, {&task, 1}, many);
+    backend().attend(p.shape, {&task, 1}, many);
     const double start = 0.5;  // the sums are added to what is there
     std::vector<double> sums(p.keys, start), again = sums, split = sums, twice = sums;
     const ColumnSumTask columns{&task, sums.data(), value_norm};
-    GetParam().column_sums(p.shape, {&columns, 1}, many);
+    backend().column_sums(p.shape, {&columns, 1}, many);
     for (int64_t j = 0; j < p.keys; ++j) {
       const double expected = start + (value_norm ? want.columns_by_norm[j] : want.columns[j]);
       ASSERT_NEAR(sums[j], expected, relative * expected) << j;
@@ -127,7 +127,7 @@ TEST_P(AttendTurns, ColumnSums) {
       }
     }
     const ColumnSumTask other{&task, again.data(), value_norm};
-    GetParam().column_sums(p.shape, {&other, 1}, one);
+    backend().column_sums(p.shape, {&other, 1}, one);
     EXPECT_EQ(sums, again) << "threads";
     // Rows in two tasks that share the sums.
     const size_t cut = p.pos.size() / 3, row = static_cast<size_t>(p.shape.group * p.shape.E);
@@ -137,26 +137,26 @@ TEST_P(AttendTurns, ColumnSums) {
     second.q += cut * row;
     second.lse += cut * p.shape.group;
     const std::vector<ColumnSumTask> both = {{&first, split.data(), value_norm}, {&second, split.data(), value_norm}};
-    GetParam().column_sums(p.shape, both, many);
+    backend().column_sums(p.shape, both, many);
     for (int64_t j = 0; j < p.keys; ++j) ASSERT_NEAR(split[j], sums[j], 1e-6 * sums[j]);
     // Two heads into one array.
     const std::vector<ColumnSumTask> pair = {{&task, twice.data(), value_norm}, {&task, twice.data(), value_norm}};
-    GetParam().column_sums(p.shape, pair, many);
+    backend().column_sums(p.shape, pair, many);
     for (int64_t j = 0; j < p.keys; ++j) ASSERT_NEAR(twice[j] - start, 2 * (sums[j] - start), 1e-6 * sums[j]);
   }
 }
 
-TEST_P(AttendTurns, ColumnSumsOfRowsThatSeeNothing) {
+TEST_P(AttendRotations, ColumnSumsOfRowsThatSeeNothing) {
   ThreadPool pool(2);
   Problem p(shape_of(32, 2), 100, {0, 1, 50}, 110);
   p.absent[0] = p.absent[1] = true;
   Output output;
   const std::vector<KvSpan> spans = p.spans();
   const AttendTask task = p.task(spans, output);
-  GetParam().attend(p.shape, {&task, 1}, pool);
+  backend().attend(p.shape, {&task, 1}, pool);
   std::vector<double> sums(100, 0);
   const ColumnSumTask columns{&task, sums.data(), false};
-  GetParam().column_sums(p.shape, {&columns, 1}, pool);
+  backend().column_sums(p.shape, {&columns, 1}, pool);
   double total = 0;
   for (const double x : sums) total += x;
   EXPECT_NEAR(total, 2, 1e-5);  // two heads of one row

@@ -1,10 +1,11 @@
 // kernels/backend.h: HOW things are computed. Start here to read the kernels.
 // Role:       one coarse virtual interface; a backend per instruction set, chosen at run time (dispatch.h). Kernels see
 //             views, spans and masks; they know no policy, no page and no request.
-// Invariants: row-invariant (DESIGN 6): a row's result depends neither on the rows beside it, nor on chunk, batch or
-//             thread count. Matmul sums over K in an order fixed by the weight alone; attention merges key blocks of
-//             kKeyBlock *logical positions*, so that it does not depend on how the keys are cut into spans either.
-// Threads:    called by the engine thread alone; each call runs on the pool and returns when done.
+// Invariants: row-invariant: a row's result depends neither on its neighbours, nor on chunk, batch or thread count.
+//             Matmul sums over K in an order that only the weight decides (docs/design/linear.md#the-arithmetic);
+//             attention merges blocks of kKeyBlock *logical positions*, so that it does not depend on how the keys are
+//             cut into spans either (docs/math/attention_merge.md#the-order-is-fixed).
+// Threads:    called by the engine thread only; each call runs on the pool and returns when done.
 // Letters:    T rows, D model, H query heads, G KV heads, E head size, F FFN width, V vocabulary (docs/notation.md).
 // Not here:   which rows, which keys (plan/), where pages are (kv/).
 #pragma once
@@ -31,7 +32,7 @@ class PackedWeight {
   int64_t N = 0, K = 0;
   DType dtype = DType::kF32;  // as packed: not the source's if activations made it wider
   size_t bytes = 0;           // read once by a matmul with few rows: the bandwidth bound of decode
-  // All that adopt() needs to make it again; empty: it cannot be made from bytes (it points into the source, say).
+  // All that adopt() needs to make it again; empty: it cannot be made from bytes (if it points into the source).
   std::span<const std::byte> image;
 };
 
@@ -42,11 +43,11 @@ struct PackLayout {
   uint32_t version = 0;
 };
 
-// What rows of activations are rounded to where they meet a weight.
-//   kAuto   int8, with a scale for 64 inputs, beside quantised weights; beside BF16 ones bf16, if this machine multiplies its pairs faster
-//           (measured), else fp32; fp32 beside F16 and F32.
-//   kBF16   bf16 beside BF16 and quantised weights; the latter are widened to BF16 when they are packed. Where the machine does
-//           not multiply bf16 faster: fp32 rows, the same weights.
+// What rows of activations are rounded to when they are multiplied with a weight.
+//   kAuto   int8, with a scale for 64 inputs, if the weight is quantised; bf16 if it is BF16 and this machine multiplies
+//           pairs of bf16 faster (measured), else fp32; fp32 if it is F16 or F32.
+//   kBF16   bf16 if the weight is BF16 or quantised; the latter is widened to BF16 when it is packed. Where the machine
+//           does not multiply bf16 faster: fp32 rows, the same weights.
 //   kF32    not at all; quantised weights are widened to F32 when they are packed.
 // Backends without packed weights (reference) round nothing, whatever is asked.
 enum class Activations { kAuto, kBF16, kF32 };
@@ -68,10 +69,8 @@ struct MatmulJob {
   bool accumulate = false;
 };
 
-enum class Activation : uint8_t {
-  kSilu,
-  kGeluTanh
-};  // gelu's tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+// kGeluTanh: gelu's tanh form, x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+enum class Activation : uint8_t { kSilu, kGeluTanh };
 // down.y (+)= (act(x . gate^T) * (x . up^T)) . down^T. gate.y and up.y are not used; down.y may be x.
 struct FfnJob {
   MatmulJob gate, up, down;
@@ -83,19 +82,19 @@ struct FfnJob {
 inline constexpr int kKeyBlock = 64;  // logical positions merged at once; block b holds positions [64 b, 64 b + 64)
 
 // `count` keys and values of one (layer, KV head), contiguous in memory, at logical positions pos, pos+1, ...
-// k and v: count rows of the KV type (tensor/kv_row.h). Spans of a task are sorted by pos and disjoint: every visible position stands
-// once (kv/ cuts stale twins out), though positions may be missing.
+// k and v: count rows of the KV type (tensor/kv_row.h). Spans of a task are sorted by pos and disjoint: a visible
+// position is in one of them at most (kv/ cuts stale twins out); positions may be missing.
 struct KvSpan {
   const void* k = nullptr;
   const void* v = nullptr;
-  // cos[R/2] then sin[R/2] of shift * inv_freq, where shift = pos here - pos when k was rotated (DESIGN 2); the kernel
-  // turns the query back by it. Null: shift 0. Spans with the same shift share the pointer.
+  // cos[R/2] then sin[R/2] of shift * inv_freq, where shift = pos here - pos when k was rotated; the kernel rotates the
+  // query back by it (docs/math/rope_shift.md). Null: shift 0. Spans with the same shift share the pointer.
   const float* rotation = nullptr;
   int32_t pos = 0, count = 0;
 };
 
-// Which keys a query sees, beyond "stands in a span": a set of absolute positions j <= i, as plan/ View says.
-// Visible: j <= i (always), and (window < 0, or i - j <= window, or j < sink). window < 0: causal alone.
+// Which of the spans' keys the query at position i sees: those at positions j <= i, and (window < 0, or
+// i - j <= window, or j < sink), as plan/ View says.
 struct KeyMask {
   int32_t sink = 0, window = -1;
   int32_t dense_from = INT32_MAX;  // rows at positions >= dense_from see all j <= i
@@ -123,11 +122,11 @@ struct AttendShape {
   int rotary_dim = 0;
 };
 
-// Column sums of attention: how much the rows of a task look at each position (METHODS 1.3: memory O(T)).
+// Column sums of attention: how much the rows of a task look at each position (docs/math/column_sums.md: memory O(T)).
 struct ColumnSumTask {
   const AttendTask* attend = nullptr;  // q, pos, spans, mask; lse must be filled (by attend())
   // sums[j] += sum over rows r and heads h of the group of exp(score(r,h,j) - lse(r,h)) [* |v_j| if value_norm].
-  // Indexed by absolute position; positions that stand in no span are left alone.
+  // Indexed by absolute position; positions that are in no span keep their sums.
   double* sums = nullptr;
   bool value_norm = false;
 };
@@ -153,7 +152,7 @@ class Backend {
   // All jobs share x (T x K): q, k and v; gate and up. Activations are quantised once for all of them.
   virtual void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const = 0;
 
-  // The same bits as matmul(), act_mul(), matmul(). Of many rows the F values between stay in caches.
+  // The same bits as matmul(), act_mul(), matmul(). With many rows the F values between them stay in caches.
   virtual void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const = 0;
 
   // y = x / sqrt(mean(x^2) + eps) * weight, per row. y may be x.
@@ -162,27 +161,27 @@ class Backend {
   // RMSNorm of every head (E elements) of each row: x is T x (heads * E), weight E. In place.
   virtual void head_norm(Mat<float> x, int E, const float* weight, float eps, ThreadPool& pool) const = 0;
 
-  // Rotates the heads (E elements each) of row r by position pos[r]. table: see RopeTable. In place.
+  // Rotates the heads (E elements each) of row r by position pos[r]: RopeConfig says which pairs and angles. In place.
   virtual void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
                     ThreadPool& pool) const = 0;
 
-  // y = w . x, plain fp32, summed over w's columns in order: few rows mixed into others (forward/carry.h). On the caller.
+  // y = w . x on the caller, plain fp32, summed over w's columns in order: few rows mixed into others (forward/carry.h).
   virtual void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const = 0;
 
-  // gate = act(gate) * up: what stands between an ffn's matmuls.
+  // gate = act(gate) * up: the step between an ffn's matmuls.
   virtual void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
 
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;
   virtual void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const = 0;
 
-  // Rows beside BF16 weights are rounded to bf16 and multiplied in pairs unless Activations::kF32 is asked for: see there.
+  // Rows are rounded to bf16 and multiplied in pairs with BF16 weights, unless Activations::kF32 is asked for.
   virtual bool bf16_matmul_pays() const { return false; }
 
   // Attention over bf16 rows of E elements runs faster than over fp32 rows for more than the bytes saved: this machine
   // multiplies bf16 pairs faster (measured, not read from flags). What `--kv-type auto` asks.
   virtual bool bf16_attention_pays(int E) const { return false; }
 
-  // out = k turned by rotation (cos, sin as in KvSpan), for the copying placement; src and dst are count rows of `kv`.
+  // dst = src rotated by `rotation` (cos, sin as in KvSpan), for the copying placement; both are count rows of `kv`.
   virtual void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
                        void* dst) const = 0;
 };

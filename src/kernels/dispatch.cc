@@ -1,31 +1,39 @@
-// kernels/dispatch.cc: what this machine can run, best first.
+// kernels/dispatch.cc: the table of backends, best first, and what this machine can run of it.
 // Invariants: KVILT_BACKEND is read on every "auto", so that a test may set it.
 #include "kernels/dispatch.h"
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 
 #include "base/error.h"
 #include "kernels/reference/backend.h"
 #ifdef KVILT_X86
+#include <cpuid.h>
+
 #include "kernels/x86/backend.h"
 #endif
 
 namespace kvilt {
 namespace {
 
-struct Entry {
-  std::string_view name;
-  const Backend& (*get)();
-};
-
 #ifdef KVILT_X86
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// Two bits that clang 14's __builtin_cpu_supports does not know. Both are asked after AVX2, which says that the system
+// keeps the registers.
+bool has_f16c_bit() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
 }
-bool has_avxvnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
-// The same kernels in AVX-512's encoding: where AVX-VNNI is not, they show that its source is right.
+bool has_avxvnni_bit() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+
+bool has_avx2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c_bit();
+}
+bool has_avxvnni() { return has_avx2() && has_avxvnni_bit(); }
+// The same kernels in AVX-512's encoding: on a machine without AVX-VNNI they show that its source is right.
 bool has_vnni256() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
@@ -36,50 +44,52 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni");
 }
 #endif
+bool always() { return true; }
 
-const std::vector<Entry>& entries() {
-  static const std::vector<Entry> list = [] {
-    std::vector<Entry> found;
-#ifdef KVILT_X86
-    __builtin_cpu_init();
-    if (has_avx512()) found.push_back({"avx512", x86::avx512_backend});
-    if (has_avxvnni()) found.push_back({"avxvnni", x86::avxvnni_backend});
-    if (has_vnni256()) found.push_back({"vnni256", x86::vnni256_backend});
-    if (has_avx2()) found.push_back({"avx2", x86::avx2_backend});
-#endif
-    found.push_back({"reference", reference::backend});
-    return found;
-  }();
-  return list;
-}
-
-struct Instructions {
-  std::string_view backend, integer, floating, attention;
+struct Instructions {  // in words for people
+  std::string_view integer, floating, attention;
 };
-constexpr Instructions kInstructions[] = {
-    {"avx512", "vpdpbusd, 512 bits, int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits"},
-    {"avxvnni", "vpdpbusd, 256 bits (VEX), int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"},
-    {"vnni256", "vpdpbusd, 256 bits (EVEX), int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"},
-    {"avx2", "vpmaddubsw, 256 bits, int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"},
-    {"reference", "plain C++, int8 rows", "plain C++, fp32", "plain C++, fp32"}};
+
+struct Entry {
+  std::string_view name;
+  bool (*supported)();
+  const Backend& (*get)();
+  Instructions instructions;
+};
+
+constexpr Entry kBackends[] = {  // best first
+#ifdef KVILT_X86
+    {"avx512",
+     has_avx512,
+     x86::avx512_backend,
+     {"vpdpbusd, 512 bits, int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits"}},
+    {"avxvnni",
+     has_avxvnni,
+     x86::avxvnni_backend,
+     {"vpdpbusd, 256 bits (VEX), int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"}},
+    {"vnni256",
+     has_vnni256,
+     x86::vnni256_backend,
+     {"vpdpbusd, 256 bits (EVEX), int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"}},
+    {"avx2",
+     has_avx2,
+     x86::avx2_backend,
+     {"vpmaddubsw, 256 bits, int8 rows", "fp32 FMA, 256 bits", "fp32 FMA, 256 bits"}},
+#endif
+    {"reference", always, reference::backend, {"plain C++, int8 rows", "plain C++, fp32", "plain C++, fp32"}}};
 
 const Instructions& instructions(const Backend& backend) {
-  for (const Instructions& entry : kInstructions) {
-    if (entry.backend == backend.name()) return entry;
-  }
-  return kInstructions[std::size(kInstructions) - 1];
+  const auto* entry = std::ranges::find(kBackends, backend.name(), &Entry::name);
+  return entry != std::end(kBackends) ? entry->instructions : std::rbegin(kBackends)->instructions;
 }
-
-constexpr std::string_view kKnown[] = {"avx512", "avxvnni", "vnni256", "avx2", "reference"};
 
 }  // namespace
 
-std::span<const std::string_view> backend_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> list;
-    for (const Entry& entry : entries()) list.push_back(entry.name);
-    return list;
-  }();
+std::vector<std::string_view> backend_names() {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : kBackends) {
+    if (entry.supported()) names.push_back(entry.name);
+  }
   return names;
 }
 
@@ -105,18 +115,21 @@ std::string_view attention_of(const Backend& backend, DType kv, int E) {
 Result<const Backend*> find_backend(std::string_view name) {
   if (name == "auto") {
     const char* forced = std::getenv("KVILT_BACKEND");
-    if (forced == nullptr || *forced == 0 || std::string_view(forced) == "auto") return &entries().front().get();
+    if (forced == nullptr || *forced == 0 || std::string_view(forced) == "auto") {
+      return &std::ranges::find_if(kBackends, [](const Entry& entry) { return entry.supported(); })->get();
+    }
     name = forced;
   }
-  for (const Entry& entry : entries()) {
-    if (entry.name == name) return &entry.get();
+  const auto* entry = std::ranges::find(kBackends, name, &Entry::name);
+  if (entry == std::end(kBackends)) {
+    return error(Code::kInvalidArgument, "no backend '{}'; choose auto or one of: {}", name,
+                 fmt::join(backend_names(), ", "));
   }
-  if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) {
+  if (!entry->supported()) {
     return error(Code::kUnsupported, "backend '{}' needs instructions that this machine lacks; it can run: {}", name,
                  fmt::join(backend_names(), ", "));
   }
-  return error(Code::kInvalidArgument, "no backend '{}'; choose auto or one of: {}", name,
-               fmt::join(backend_names(), ", "));
+  return &entry->get();
 }
 
 }  // namespace kvilt

@@ -1,9 +1,9 @@
-// kernels/dispatch.h: picks the backend for this machine: avx512 (with VNNI), avxvnni, vnni256, avx2, reference.
+// kernels/dispatch.h: picks the backend for this machine. dispatch.cc has the one table of them.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kvilt/result.h"
@@ -14,12 +14,13 @@ namespace kvilt {
 // Errors: kInvalidArgument (no such backend; the message lists them), kUnsupported (this machine cannot run it).
 Result<const Backend*> find_backend(std::string_view name);
 
-// Which instructions serve a weight of this type under Activations::kAuto (for any number of rows: there is one kernel for
-// each), and attention over heads of E elements kept as `kv`, in words for people.
+// Which instructions serve a weight of this type under Activations::kAuto (for any number of rows: there is one kernel
+// for each), and attention over heads of E elements kept as `kv`, in words for people.
 std::string_view kernel_of(const Backend& backend, DType weight);
 std::string_view attention_of(const Backend& backend, DType kv, int E);
 
-// Names in this build that this machine can run, best first.
-std::span<const std::string_view> backend_names();
+// Names of this build's backends that this machine can run, best first; the last is "reference". For error messages,
+// help texts and tests.
+std::vector<std::string_view> backend_names();
 
 }  // namespace kvilt

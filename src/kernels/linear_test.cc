@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -99,7 +100,7 @@ class Linear {
 
   std::vector<float> run(const std::vector<float>& x, ThreadPool* pool = nullptr) const {
     const int64_t T = static_cast<int64_t>(x.size()) / shape_.K;
-    std::vector<float> y(static_cast<size_t>(T * shape_.N), std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> y(T * shape_.N, std::numeric_limits<float>::quiet_NaN());
     const MatmulJob job = {packed_.get(), nullptr, Mat<float>(y.data(), T, shape_.N), false};
     backend_.matmul(Mat<const float>(x.data(), T, shape_.K), {&job, 1}, pool == nullptr ? pool_ : *pool);
     return y;
@@ -138,7 +139,7 @@ TEST_P(BackendTest, MatmulEqualsReferenceOnTheSameActivations) {
   for (const Case& shape : cases()) {
     const Linear ours(backend(), shape, pool_), reference(reference::backend(), shape, pool_);
     for (const int64_t T : {1, 2, 5, 13, 31}) {
-      const auto x = random_floats(static_cast<size_t>(T * shape.K), 11);
+      const auto x = random_floats(T * shape.K, 11);
       const bool int8 = is_quantised(shape.type) && !is_reference();
       const bool bf16 = shape.type == DType::kBF16 && backend().bf16_matmul_pays();
       const auto expected = reference.run(int8   ? rounded_activations(x, static_cast<size_t>(shape.K))
@@ -154,7 +155,7 @@ TEST_P(BackendTest, MatmulEqualsReferenceOnTheSameActivations) {
 TEST_P(BackendTest, RoundingOfActivationsCostsLittle) {
   for (const DType type : kTypes) {
     const Case shape = {type, 64, 1024};
-    const auto x = random_floats(static_cast<size_t>(8 * shape.K), 3);
+    const auto x = random_floats(8 * shape.K, 3);
     const double error =
         distance(Linear(backend(), shape, pool_).run(x), Linear(reference::backend(), shape, pool_).run(x));
     const bool bf16 = type == DType::kBF16 && backend().bf16_matmul_pays();
@@ -165,7 +166,7 @@ TEST_P(BackendTest, RoundingOfActivationsCostsLittle) {
 TEST_P(BackendTest, ActivationsAreRoundedAsAsked) {
   for (const DType type : kTypes) {
     const Case shape = {type, 37, 1024};
-    const auto x = random_floats(static_cast<size_t>(9 * shape.K), 3);
+    const auto x = random_floats(9 * shape.K, 3);
     const auto exact = Linear(reference::backend(), shape, pool_).run(x);
     const Linear f32(backend(), shape, pool_, Activations::kF32), bf16(backend(), shape, pool_, Activations::kBF16);
     EXPECT_LT(distance(f32.run(x), exact), 2e-6) << dtype_info(type).name;
@@ -186,22 +187,21 @@ TEST_P(BackendTest, ActivationsAreRoundedAsAsked) {
   }
 }
 
-TEST_P(BackendTest, RowsDependOnThemselvesAlone) {
+TEST_P(BackendTest, RowsDependOnlyOnThemselves) {
   std::vector<Case> shapes = {
       {DType::kQ4_0, 83, 3296}, {DType::kQ8_0, 83, 3296}, {DType::kQ4_K, 83, 3328}};  // segments
   for (const DType type : kTypes) shapes.push_back({type, 83, dtype_info(type).block == 256 ? 768 : 864});
   for (const Case& shape : shapes) {
     const DType type = shape.type;
     const Linear linear(backend(), shape, pool_);
-    const auto x = random_floats(static_cast<size_t>(100 * shape.K), 5);
+    const auto x = random_floats(100 * shape.K, 5);
     const auto K = static_cast<size_t>(shape.K), N = static_cast<size_t>(shape.N);
     const auto whole = linear.run(x);
     for (const int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       for (const size_t T : {1, 2, 3, 5, 7, 8, 12, 13, 17, 24, 64, 100}) {
         for (const size_t first : {size_t{0}, 100 - T}) {
-          const std::vector<float> part(x.begin() + static_cast<long>(first * K),
-                                        x.begin() + static_cast<long>((first + T) * K));
+          const std::vector<float> part(x.begin() + (first * K), x.begin() + ((first + T) * K));
           const auto y = linear.run(part, &pool);
           EXPECT_EQ(std::memcmp(y.data(), whole.data() + first * N, y.size() * sizeof(float)), 0)
               << dtype_info(type).name << " T " << T << " first " << first << " threads " << threads;
@@ -214,10 +214,10 @@ TEST_P(BackendTest, RowsDependOnThemselvesAlone) {
 TEST_P(BackendTest, ABitOfAWeightOrAnActivationIsSeen) {  // power: the comparisons above could fail
   for (const DType type : kTypes) {
     const Case shape = {type, 17, 512};
-    auto x = random_floats(static_cast<size_t>(3 * shape.K), 5);
+    auto x = random_floats(3 * shape.K, 5);
     const Linear linear(backend(), shape, pool_);
     const auto y = linear.run(x);
-    x[static_cast<size_t>(2 * shape.K + 77)] += 1.5f;
+    x[2 * shape.K + 77] += 1.5f;
     const auto changed = linear.run(x);
     EXPECT_EQ(std::memcmp(y.data(), changed.data(), 2 * 17 * sizeof(float)), 0);
     int seen = 0;  // by every weight that is not zero
@@ -241,9 +241,9 @@ TEST_P(BackendTest, JobsShareX) {
   const int64_t K = 256, T = 21;
   const Linear a(backend(), {DType::kQ8_0, 40, K}, pool_), b(backend(), {DType::kF32, 16, K}, pool_),
       c(backend(), {DType::kQ4_K, 7, K}, pool_);
-  const auto x = random_floats(static_cast<size_t>(T * K), 5);
+  const auto x = random_floats(T * K, 5);
   const auto bias = random_floats(40, 6);
-  std::vector<float> wide(static_cast<size_t>(T * 64), 2), out_c(static_cast<size_t>(T * 7));
+  std::vector<float> wide(T * 64, 2), out_c(T * 7);
   const Mat<float> y(wide.data(), T, 64);
   const MatmulJob jobs[] = {{&a.packed(), bias.data(), y.slice_cols(0, 40), false},
                             {&b.packed(), nullptr, y.slice_cols(41, 57), true},
@@ -254,10 +254,10 @@ TEST_P(BackendTest, JobsShareX) {
   for (int64_t r = 0; r < T; ++r) {
     const float* row = y.row(r);
     for (int64_t n = 0; n < 40; ++n) {
-      EXPECT_NEAR(row[n], ya[static_cast<size_t>(r * 40 + n)] + bias[static_cast<size_t>(n)], 1e-5);
+      EXPECT_NEAR(row[n], ya[r * 40 + n] + bias[n], 1e-5);
     }
     EXPECT_EQ(row[40], 2);
-    for (int64_t n = 0; n < 16; ++n) EXPECT_NEAR(row[41 + n], 2 + yb[static_cast<size_t>(r * 16 + n)], 1e-5);
+    for (int64_t n = 0; n < 16; ++n) EXPECT_NEAR(row[41 + n], 2 + yb[r * 16 + n], 1e-5);
     for (int64_t n = 57; n < 64; ++n) EXPECT_EQ(row[n], 2);
   }
 }
@@ -272,8 +272,7 @@ TEST_P(BackendTest, PackingKeepsTheSize) {
 
 TEST_P(BackendTest, NormsEqualReference) {
   for (const int64_t cols : {1, 7, 64, 341, 896}) {
-    const auto x = random_floats(static_cast<size_t>(5 * cols), 1),
-               weight = random_floats(static_cast<size_t>(cols), 2);
+    const auto x = random_floats(5 * cols, 1), weight = random_floats(cols, 2);
     std::vector<float> ours(x.size()), expected(x.size());
     backend().rms_norm(Mat<const float>(x.data(), 5, cols), weight.data(), 1e-6f, Mat<float>(ours.data(), 5, cols),
                        pool_);
@@ -287,14 +286,13 @@ TEST_P(BackendTest, NormsEqualReference) {
   }
   for (const int E : {8, 20, 64, 128}) {
     const int64_t cols = 3 * E;
-    const auto x = random_floats(static_cast<size_t>(4 * (cols + 5)), 1),
-               weight = random_floats(static_cast<size_t>(E), 2);
+    const auto x = random_floats(4 * (cols + 5), 1), weight = random_floats(E, 2);
     auto ours = x, expected = x;
     backend().head_norm(Mat<float>(ours.data(), 4, cols, cols + 5), E, weight.data(), 1e-6f, pool_);
     reference::backend().head_norm(Mat<float>(expected.data(), 4, cols, cols + 5), E, weight.data(), 1e-6f, pool_);
     EXPECT_LT(distance(ours, expected), 1e-6) << E;
     EXPECT_NE(ours, x);
-    EXPECT_EQ(ours[static_cast<size_t>(cols)], x[static_cast<size_t>(cols)]);  // beyond the row's heads
+    EXPECT_EQ(ours[cols], x[cols]);  // beyond the row's heads
   }
 }
 
@@ -304,8 +302,8 @@ double gelu_of(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (
 
 TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
   for (const int64_t cols : {1, 9, 64, 333}) {
-    auto gate = random_floats(static_cast<size_t>(3 * cols), 1);
-    const auto up = random_floats(static_cast<size_t>(3 * cols), 2);
+    auto gate = random_floats(3 * cols, 1);
+    const auto up = random_floats(3 * cols, 2);
     for (size_t i = 0; i < gate.size(); i += 3) gate[i] *= 20;
     gate[0] = 200, gate[gate.size() - 1] = -200;
     auto silu = gate, gelu = gate;
@@ -320,7 +318,7 @@ TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
   }
 }
 
-// ffn() beside its three calls: few rows and many, both activations, types that differ, long K and F, borders of slices.
+// ffn() against its three calls: few rows and many, both activations, types that differ, long K and F, edges of slices.
 TEST_P(BackendTest, FfnEqualsItsParts) {
   struct Ffn {
     DType gate, up, down;
@@ -335,15 +333,15 @@ TEST_P(BackendTest, FfnEqualsItsParts) {
     const Linear gate(backend(), {shape.gate, shape.F, shape.D}, pool_),
         up(backend(), {shape.up, shape.F, shape.D}, pool_, Activations::kAuto, 8),
         down(backend(), {shape.down, shape.D, shape.F}, pool_);
-    const auto bias = random_floats(static_cast<size_t>(shape.F), 9);
+    const auto bias = random_floats(shape.F, 9);
     for (const int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       for (const int64_t T : {7, 64, 203}) {
         for (const auto activation : {Activation::kSilu, Activation::kGeluTanh}) {
           if (activation == Activation::kGeluTanh && threads != 2) continue;
-          auto x = random_floats(static_cast<size_t>(T * shape.D), 3);
+          auto x = random_floats(T * shape.D, 3);
           const Mat<const float> in(x.data(), T, shape.D);
-          std::vector<float> a(static_cast<size_t>(T * shape.F)), b(a.size()), want = x;
+          std::vector<float> a(T * shape.F), b(a.size()), want = x;
           const Mat<float> to_a(a.data(), T, shape.F), to_b(b.data(), T, shape.F);
           const MatmulJob jobs[] = {{&gate.packed(), bias.data(), to_a, false}, {&up.packed(), nullptr, to_b, false}};
           backend().matmul(in, jobs, pool_);
@@ -368,7 +366,7 @@ TEST_P(BackendTest, FfnEqualsItsParts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names().begin(), backend_names().end()),
+INSTANTIATE_TEST_SUITE_P(All, BackendTest, testing::ValuesIn(backend_names()),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(InstructionSets, GiveTheSameBits) {
@@ -377,7 +375,7 @@ TEST(InstructionSets, GiveTheSameBits) {
   for (const DType type : kTypes) shapes.push_back({type, 67, 512});
   for (const Case& shape : shapes) {
     const DType type = shape.type;
-    const auto x = random_floats(static_cast<size_t>(13 * shape.K), 5);
+    const auto x = random_floats(13 * shape.K, 5);
     std::vector<float> first;
     for (const std::string_view name : backend_names()) {
       if (name == "reference") continue;  // rounds elsewhere
@@ -399,6 +397,15 @@ TEST(Dispatch, NamesAndErrors) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, Code::kInvalidArgument);
   EXPECT_NE(unknown.error().message.find("reference"), std::string::npos);
+#ifdef KVILT_X86
+  const std::vector<std::string_view> names = backend_names();
+  for (const std::string_view name : {"avx512", "avxvnni", "vnni256", "avx2"}) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    const auto lacking = find_backend(name);
+    ASSERT_FALSE(lacking.ok());
+    EXPECT_EQ(lacking.error().code, Code::kUnsupported) << name;
+  }
+#endif
   ASSERT_EQ(setenv("KVILT_BACKEND", "reference", 1), 0);
   EXPECT_EQ((*find_backend("auto"))->name(), "reference");
   ASSERT_EQ(unsetenv("KVILT_BACKEND"), 0);

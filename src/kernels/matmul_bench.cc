@@ -1,8 +1,8 @@
 // kernels/matmul_bench.cc: matmul by dtype, shape and rows, next to the machine's measured peaks.
 // Usage:  matmul_bench [--benchmark_filter=avx512/Q4_0/4864x896/M512] ; KVILT_THREADS=2 (default: all cores).
-// Output: GOPs (2 M N K a second), of_peak (share of the peak of its instruction), GBs (weight bytes a second), of_read.
-//         Weights are copied until they leave the caches, as in a model. Rates are those of the best call. With one
-//         thread CPU time is taken, so that a busy machine does not count; with more, wall time.
+// Output: GOPs (2 M N K a second), of_peak (share of the peak of its instruction), GBs (weight bytes a second),
+//         of_read. Weights are copied until they leave the caches, as in a model. Rates are those of the best call.
+//         With one thread CPU time is taken, so that a busy machine does not count; with more, wall time.
 #include <benchmark/benchmark.h>
 
 #include <time.h>
@@ -54,7 +54,7 @@ void matmul(benchmark::State& state, const Backend* backend, DType type, Shape s
   std::vector<std::unique_ptr<PackedWeight>> weights;
   const size_t copies = rows <= 16 ? std::max<size_t>(1, kTotal / bytes.size()) : 4;
   for (size_t i = 0; i < copies; ++i) weights.push_back(backend->pack({bytes.data(), type, shape.N, shape.K}, pool()));
-  std::vector<float> x(static_cast<size_t>(rows * shape.K)), y(static_cast<size_t>(rows * shape.N));
+  std::vector<float> x(rows * shape.K), y(rows * shape.N);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(static_cast<int>(i * 7919 % 201) - 100) / 50.0f;
 
   const MachinePeak& peak = peak_of(*backend);
@@ -91,8 +91,8 @@ void pack(benchmark::State& state, const Backend* backend, DType type) {
   state.counters["MBs"] = 1e-6 * static_cast<double>(bytes.size()) / best;
 }
 
-// All linear layers of one step of Qwen2.5-0.5B in its Q4_K_M file: what a decode step (rows = 1) or a prefill chunk costs
-// at least. Layers: q, k, v together; o; gate and up together; down; then the vocabulary for the last row.
+// All linear layers of one step of Qwen2.5-0.5B in its Q4_K_M file: what a decode step (rows = 1) or a prefill chunk
+// costs at least. Layers: q, k, v together; o; gate and up together; down; then the vocabulary for the last row.
 void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
   constexpr int64_t kLayers = 24, D = 896, KV = 128, F = 4864, V = 151936;
   struct Layer {
@@ -119,7 +119,7 @@ void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
   };
   const Mat<float> x = buffer(0, D), q = buffer(1, D), k = buffer(2, KV), v = buffer(3, KV), gate = buffer(4, F),
                    up = buffer(5, F);
-  std::vector<float> logits(static_cast<size_t>(V));
+  std::vector<float> logits(V);
   double best = 1e30, bytes = static_cast<double>(head->bytes), ops = 2.0 * static_cast<double>(V * D);
   for (const Layer& l : layers) {
     for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) {
@@ -160,7 +160,7 @@ void row_work(benchmark::State& state, const Backend* backend, bool norm, int64_
   FloatMat a, b;
   const Mat<float> x = a.reshape(rows, cols), y = b.reshape(rows, cols);
   std::fill(y.data, y.data + rows * cols, 0.5f);
-  const std::vector<float> weight(static_cast<size_t>(cols), 1.0f);
+  const std::vector<float> weight(cols, 1.0f);
   double best = 1e30;
   for (auto _ : state) {
     std::fill(x.data, x.data + rows * cols, 0.25f);

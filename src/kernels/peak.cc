@@ -1,5 +1,5 @@
-// kernels/peak.cc: runs the register-only loops of x86/peak.cc on every thread at once and takes the best rate; of reading memory
-// the median, since its best moment (a virtual machine's memory has phases) is no bound of what takes longer.
+// kernels/peak.cc: runs the register-only loops of x86/peak.cc on every thread at once and takes the best rate. Of
+// reading memory it takes the median: a best moment (a virtual machine's memory has phases) bounds no longer work.
 #include "kernels/peak.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "tensor/view.h"
 #ifdef KVILT_X86
 #include "kernels/x86/attend_bf16.h"
+#include "kernels/x86/isa.h"
 #endif
 
 namespace kvilt {
@@ -22,30 +23,27 @@ namespace kvilt {
   double fmas(int64_t rounds, int* sink);                       \
   double read(const std::byte* data, int64_t bytes, int* sink); \
   }
-KVILT_PEAK(avx2)
-KVILT_PEAK(avxvnni)
-KVILT_PEAK(vnni256)
-KVILT_PEAK(avx512)
+KVILT_EACH_LINEAR_ISA(KVILT_PEAK)
 #undef KVILT_PEAK
 #endif
 
 namespace {
 
-// Work units a nanosecond, each of `rounds`, rising: body(thread) returns what it did.
+// Work units a nanosecond of each of `rounds` rounds, in rising order; body(thread) returns the units it did.
 template <class Body>
 std::vector<double> rates_of(ThreadPool& pool, int rounds, Body body) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> rates;
-  std::vector<double> done(static_cast<size_t>(pool.size()));
+  std::vector<double> done(pool.size());
   for (int i = 0; i < rounds; ++i) {
     const auto start = Clock::now();
-    pool.parallel_for(pool.size(), [&](int64_t index, int) { done[static_cast<size_t>(index)] = body(index); });
+    pool.parallel_for(pool.size(), [&](int64_t index, int) { done[index] = body(index); });
     const double ns = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
     double sum = 0;
     for (const double value : done) sum += value;
     rates.push_back(sum / ns);
   }
-  std::sort(rates.begin(), rates.end());
+  std::ranges::sort(rates);
   return rates;
 }
 
@@ -56,7 +54,7 @@ double best_rate(ThreadPool& pool, int rounds, Body body) {
 
 double read_rate(ThreadPool& pool, double (*read)(const std::byte*, int64_t, int*)) {
   constexpr int64_t kBytes = 128 << 20;  // of each thread
-  const Buffer buffer(static_cast<size_t>(kBytes * pool.size()));
+  const Buffer buffer(kBytes * pool.size());
   auto* data = buffer.as<std::byte>();
   pool.parallel_for(pool.size(), [&](int64_t i, int) { std::memset(data + i * kBytes, 1, kBytes); });
   constexpr int kRounds = 15;
@@ -73,10 +71,9 @@ struct Loops {
   double (*fmas)(int64_t, int*);
   double (*read)(const std::byte*, int64_t, int*);
 };
-constexpr Loops kLoops[] = {{"avx2", avx2::peak::int8_dots, avx2::peak::fmas, avx2::peak::read},
-                            {"avxvnni", avxvnni::peak::int8_dots, avxvnni::peak::fmas, avxvnni::peak::read},
-                            {"vnni256", vnni256::peak::int8_dots, vnni256::peak::fmas, vnni256::peak::read},
-                            {"avx512", avx512::peak::int8_dots, avx512::peak::fmas, avx512::peak::read}};
+#define KVILT_LOOPS(isa) {#isa, isa::peak::int8_dots, isa::peak::fmas, isa::peak::read},
+constexpr Loops kLoops[] = {KVILT_EACH_LINEAR_ISA(KVILT_LOOPS)};
+#undef KVILT_LOOPS
 #else
 double plain_read(const std::byte* data, int64_t bytes, int* sink) {
   const auto* words = reinterpret_cast<const int64_t*>(data);

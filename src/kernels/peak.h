@@ -19,10 +19,9 @@ struct MachinePeak {
   double read_gbs = 0;     // memory read, of a region larger than the caches: the median of some rounds
 };
 
-// Takes about half a second: the best of several rounds. The reference backend is given the machine's plain read rate
-// alone.
+// Takes about half a second: the best of several rounds. For the reference backend only read_gbs is measured.
 MachinePeak measure_peak(const Backend& backend, ThreadPool& pool);
-// MachinePeak::read_gbs alone: a tenth of a second.
+// Only MachinePeak::read_gbs: a tenth of a second.
 double measure_read_gbs(const Backend& backend, ThreadPool& pool);
 
 }  // namespace kvilt

@@ -14,7 +14,7 @@ namespace kvilt {
 inline std::vector<std::byte> random_weight(DType type, int64_t rows, int64_t cols, uint64_t seed) {
   std::mt19937_64 random(seed);
   const DTypeInfo info = dtype_info(type);
-  std::vector<std::byte> bytes(dtype_bytes(type, static_cast<size_t>(rows * cols)));
+  std::vector<std::byte> bytes(dtype_bytes(type, rows * cols));
   std::uniform_real_distribution<float> uniform(0.5f, 1.5f);
   auto put_half = [](std::byte* to, float value) {
     const uint16_t half = f32_to_f16(value);
@@ -22,11 +22,10 @@ inline std::vector<std::byte> random_weight(DType type, int64_t rows, int64_t co
   };
   if (info.block == 1) {
     std::normal_distribution<float> normal;
-    for (size_t i = 0; i < bytes.size(); i += static_cast<size_t>(info.block_bytes)) {
+    for (size_t i = 0; i < bytes.size(); i += info.block_bytes) {
       const float value = normal(random);
       const uint16_t narrow = type == DType::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
-      std::memcpy(&bytes[i], type == DType::kF32 ? static_cast<const void*>(&value) : &narrow,
-                  static_cast<size_t>(info.block_bytes));
+      std::memcpy(&bytes[i], type == DType::kF32 ? static_cast<const void*>(&value) : &narrow, info.block_bytes);
     }
     return bytes;
   }
@@ -36,7 +35,7 @@ inline std::vector<std::byte> random_weight(DType type, int64_t rows, int64_t co
     std::memcpy(&bytes[i], &word, 8);
   }
   for (; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random());
-  for (size_t b = 0; b < bytes.size(); b += static_cast<size_t>(info.block_bytes)) {
+  for (size_t b = 0; b < bytes.size(); b += info.block_bytes) {
     std::byte* block = &bytes[b];
     switch (type) {
       case DType::kQ8_0:

@@ -1,3 +1,4 @@
+// tensor/buffer.cc: Buffer of view.h: small ones from malloc, large ones mapped.
 #include <sys/mman.h>
 
 #include <cstdlib>

@@ -1,8 +1,7 @@
 // tensor/dequantize.cc: block formats of GGUF v3 to fp32, one scalar function a format.
-// Source:  the GGUF v3 block layouts (docs/formats/gguf.md); scales are fp16, numbers little-endian.
-// Exact:   every product is rounded in the order of the definition (scale of the block times scale of the sub-block
-// first), so
-//          values equal the `gguf` Python package bit for bit; kernels are tested against this file.
+// Source:   the GGUF v3 block layouts (docs/formats/gguf.md); scales are fp16, numbers little-endian.
+// Exact:    every product is rounded in the order of the definition (scale of the block times scale of the sub-block
+//           first), so values equal the `gguf` Python package bit for bit; kernels are tested against this file.
 // Not here: speed. Kernels unpack for themselves.
 #include "tensor/dequantize.h"
 
@@ -120,7 +119,7 @@ void block_q6_k(const uint8_t* p, float* out) {
 template <class Block>
 void each_block(DType dtype, const std::byte* data, size_t count, float* out, Block block) {
   const DTypeInfo info = dtype_info(dtype);
-  const size_t elements = static_cast<size_t>(info.block);
+  const size_t elements = info.block;
   DCHECK(count % elements == 0);
   const uint8_t* p = as_bytes(data);
   for (size_t i = 0; i + elements <= count; i += elements, p += info.block_bytes) block(p, out + i);

@@ -1,5 +1,5 @@
-// tensor/dequantize.h: stored elements of any type as fp32, the plain way: embedding rows, norms, the reference matmul, and the
-// yardstick for what fast kernels make of the same bytes.
+// tensor/dequantize.h: stored elements of any type as fp32, the plain way: embedding rows, norms, the reference matmul,
+// and the yardstick for what fast kernels make of the same bytes.
 #pragma once
 
 #include <cstddef>

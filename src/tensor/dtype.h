@@ -1,6 +1,5 @@
 // tensor/dtype.h: element types of weights and KV, their block sizes, and the scalar conversions.
-// Source: GGUF v3's block formats (docs/formats/gguf.md). A quantised row is a whole number of blocks along its input
-// dimension.
+// Source: GGUF v3's block formats (docs/formats/gguf.md). A quantised row is a whole number of blocks along its inputs.
 #pragma once
 
 #include <bit>
@@ -52,7 +51,7 @@ constexpr DTypeInfo dtype_info(DType type) {
 // Bytes of `count` elements. REQUIRES: count is a multiple of the block.
 constexpr size_t dtype_bytes(DType type, size_t count) {
   const DTypeInfo info = dtype_info(type);
-  return count / static_cast<size_t>(info.block) * static_cast<size_t>(info.block_bytes);
+  return count / info.block * info.block_bytes;
 }
 
 inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
@@ -65,8 +64,8 @@ inline uint16_t f32_to_bf16(float value) {  // round to nearest even; NaN stays 
 
 // By bits, without branches: a cast of _Float16 is a call where the machine's own instruction may not be used.
 inline float f16_to_f32(uint16_t bits) {
-  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13, sign = static_cast<uint32_t>(bits & 0x8000)
-                                                                                << 16;
+  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13;
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;      // the exponent's bias; denormals come out right
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0;  // infinity and NaN
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);

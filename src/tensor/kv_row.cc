@@ -1,3 +1,4 @@
+// tensor/kv_row.cc: the formats of kv_row.h, in loops without branches or calls, of which the compiler makes vectors.
 #include "tensor/kv_row.h"
 
 #include <algorithm>
@@ -17,8 +18,6 @@ struct Name {
 };
 constexpr std::array<Name, 4> kNames = {
     {{"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16}, {"int8", DType::kI8}}};
-
-// Loops without branches or calls: the compiler makes vectors of them.
 
 void encode_f16(int E, const float* row, uint16_t* out) {
   constexpr float kMost = 65504;
@@ -62,7 +61,7 @@ void encode_kv_row(DType dtype, int E, const float* row, void* bytes) {
   CHECK(is_kv_type(dtype));
   auto* halves = static_cast<uint16_t*>(bytes);
   if (dtype == DType::kF32) {
-    std::memcpy(bytes, row, static_cast<size_t>(E) * sizeof(float));
+    std::memcpy(bytes, row, E * sizeof(float));
   } else if (dtype == DType::kF16) {
     encode_f16(E, row, halves);
   } else if (dtype == DType::kBF16) {
@@ -76,7 +75,7 @@ void decode_kv_row(DType dtype, int E, const void* bytes, float* row) {
   CHECK(is_kv_type(dtype));
   const auto* halves = static_cast<const uint16_t*>(bytes);
   if (dtype == DType::kF32) {
-    std::memcpy(row, bytes, static_cast<size_t>(E) * sizeof(float));
+    std::memcpy(row, bytes, E * sizeof(float));
   } else if (dtype == DType::kF16) {
     for (int e = 0; e < E; ++e) row[e] = f16_to_f32(halves[e]);
   } else if (dtype == DType::kBF16) {

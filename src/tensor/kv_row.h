@@ -1,9 +1,9 @@
-// tensor/kv_row.h: one key or value of E floats as the KV pool stores it, and back. The one place that knows the formats;
-// kernels decode many at once in their own way and are compared with this.
+// tensor/kv_row.h: one key or value of E floats as the KV pool stores it, and back. Only this file knows the formats;
+// kernels decode many at once in their own way and are compared with it.
 // Formats:    kF32, kF16 (beyond 65504: 65504), kBF16: E elements, rounded to nearest even.
-//             kI8: E signed bytes, then their scale as fp32: x = scale * byte, scale = max |x| / 127. One scale a key and one a
-//             value, so that a row can be written, moved and turned alone.
-// Invariants: a row depends on its E floats alone; rows of a page lie kv_row_bytes() apart, aligned to nothing.
+//             kI8: E signed bytes, then their scale as fp32: x = scale * byte, scale = max |x| / 127. One scale a key
+//             and one a value, so that a row can be written, moved and rotated by itself.
+// Invariants: a row depends on its E floats only; rows of a page are kv_row_bytes() apart, aligned to nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ std::string_view kv_type_name(DType dtype);
 
 // REQUIRES of these: is_kv_type(dtype).
 constexpr int64_t kv_row_bytes(DType dtype, int E) {
-  return static_cast<int64_t>(dtype_bytes(dtype, static_cast<size_t>(E))) + (dtype == DType::kI8 ? 4 : 0);
+  return static_cast<int64_t>(dtype_bytes(dtype, E)) + (dtype == DType::kI8 ? 4 : 0);
 }
 void encode_kv_row(DType dtype, int E, const float* row, void* bytes);
 void decode_kv_row(DType dtype, int E, const void* bytes, float* row);

@@ -65,11 +65,11 @@ TEST(KvRow, ErrorOfEachFormat) {
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
   for (const int E : {1, 6, 20, 64, 80, 256}) {
-    std::vector<float> row(static_cast<size_t>(E)), back(row.size());
+    std::vector<float> row(E), back(row.size());
     for (float& x : row) x = 3 * normal(random);
     row[0] = 40;  // an outlier, as keys have them
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
-      std::vector<std::byte> bytes(static_cast<size_t>(kv_row_bytes(type, E)) + 1, std::byte{0x5a});
+      std::vector<std::byte> bytes(kv_row_bytes(type, E) + 1, std::byte{0x5a});
       encode_kv_row(type, E, row.data(), bytes.data());
       EXPECT_EQ(bytes.back(), std::byte{0x5a});
       decode_kv_row(type, E, bytes.data(), back.data());
@@ -90,7 +90,7 @@ TEST(KvRow, ErrorOfEachFormat) {
       encode_kv_row(type, E, back.data(), again.data());
       std::vector<float> twice(row.size());
       decode_kv_row(type, E, again.data(), twice.data());
-      for (int e = 0; e < E; ++e) EXPECT_NEAR(twice[static_cast<size_t>(e)], back[static_cast<size_t>(e)], 1e-5);
+      for (int e = 0; e < E; ++e) EXPECT_NEAR(twice[e], back[e], 1e-5);
     }
   }
 }
@@ -99,7 +99,7 @@ TEST(KvRow, ZerosAndHugeValues) {
   const std::vector<float> zeros(64, 0.0f), huge(64, 1e30f);
   std::vector<float> back(64);
   for (const DType type : {DType::kF16, DType::kBF16, DType::kI8}) {
-    std::vector<std::byte> bytes(static_cast<size_t>(kv_row_bytes(type, 64)));
+    std::vector<std::byte> bytes(kv_row_bytes(type, 64));
     encode_kv_row(type, 64, zeros.data(), bytes.data());
     decode_kv_row(type, 64, bytes.data(), back.data());
     for (const float x : back) EXPECT_EQ(x, 0);

@@ -1,4 +1,4 @@
-// tensor/rope.h: how a model turns queries and keys by their positions; data that model files fill and kernels read.
+// tensor/rope.h: how a model rotates queries and keys by their positions; data that model files fill and kernels read.
 // Source: RoFormer (arXiv:2104.09864); static scalings (linear, llama3, YaRN) are folded into inv_freq by model/.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace kvilt {
 
-// How an angle turns pairs of a head's elements.
+// Which pairs of a head's elements an angle rotates.
 enum class RopePairs : uint8_t {
   kHalves,       // (i, i + R/2): Hugging Face layout, GGUF "neox"
   kInterleaved,  // (2i, 2i + 1): GGUF's llama
@@ -15,7 +15,7 @@ enum class RopePairs : uint8_t {
 
 struct RopeConfig {
   RopePairs pairs = RopePairs::kHalves;
-  int rotary_dim = 0;  // R <= E; the first R elements of a head turn
+  int rotary_dim = 0;  // R <= E; the first R elements of a head are rotated
   double theta = 10000;
   std::vector<double> inv_freq;  // R/2 angles a position, with static scaling (linear, llama3, YaRN) applied
   double magnitude = 1;          // YaRN's: multiplies cos and sin when K and Q are first rotated, never when realigning

@@ -1,3 +1,4 @@
+// kernels/reference/attend.cc: attend.h, written to be read.
 #include "kernels/reference/attend.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ void check_shape(const AttendShape& shape) {
   CHECK(shape.group >= 1 && shape.E >= 1 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.E);
 }
 
-// The two elements that angle i turns.
+// The two elements that angle i rotates.
 struct Pair {
   int a, b;
 };
@@ -31,7 +32,7 @@ Pair pair_of(RopePairs pairs, int rotary_dim, int i) {
   return pairs == RopePairs::kHalves ? Pair{i, i + rotary_dim / 2} : Pair{2 * i, 2 * i + 1};
 }
 
-// Turns x by the angles of `rotation` (cos[R/2], sin[R/2]), or back by them if sign is -1.
+// Rotates x by the angles of `rotation` (cos[R/2], sin[R/2]), or back by them if sign is -1.
 void rotate(const AttendShape& shape, const float* rotation, float sign, float* x) {
   const int half = shape.rotary_dim / 2;
   for (int i = 0; i < half; ++i) {
@@ -58,20 +59,20 @@ struct Seen {
 void score_row(const AttendShape& shape, const AttendTask& task, int64_t r, int h, std::vector<Seen>& seen) {
   const int E = shape.E;
   const float* q = task.q + r * task.q_stride + h * E;
-  std::vector<float> turned(q, q + E), key(E);  // q turned back by the span's shift
+  std::vector<float> rotated(q, q + E), key(E);  // q rotated back by the span's shift
   const float* rotation = nullptr;
   seen.clear();
   for (const KvSpan& span : task.spans) {
     if (span.rotation != rotation) {
       rotation = span.rotation;
-      std::copy(q, q + E, turned.begin());
-      if (rotation != nullptr) rotate(shape, rotation, -1.0f, turned.data());
+      std::copy_n(q, E, rotated.begin());
+      if (rotation != nullptr) rotate(shape, rotation, -1.0f, rotated.data());
     }
     for (int32_t n = 0; n < span.count; ++n) {
       if (!sees(task.mask, task.pos[r], span.pos + n)) continue;
       load_row(shape, span.k, n, key.data());
       double dot = 0;
-      for (int e = 0; e < E; ++e) dot += static_cast<double>(turned[e]) * key[e];
+      for (int e = 0; e < E; ++e) dot += static_cast<double>(rotated[e]) * key[e];
       seen.push_back({&span, n, dot * shape.scale});
     }
   }

@@ -1,8 +1,7 @@
 // kernels/reference/attend.h: attention over spans in plain C++, the yardstick of every other backend.
 // Role:       called by the reference backend; contracts are those of Backend (kernels/backend.h).
-// Idea:       per (row, head): scores of all visible keys in position order, softmax in double, then the weighted
-// values.
-//             No blocks at all, so invariance to spans, chunks and threads holds by construction.
+// Idea:       per (row, head): scores of all visible keys in position order, softmax in double, then the weighted values.
+//             There are no blocks, so invariance to spans, chunks and threads holds by construction.
 // Threads:    attend, column_sums and rope run on the pool; realign on the caller.
 // Cost:       a few per cent of the x86 kernels' speed.
 #pragma once

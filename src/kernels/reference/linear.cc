@@ -1,6 +1,5 @@
 // kernels/reference/linear.cc: matmul, norms and the FFN's activation, written to be read.
-// Invariants: sums run over k in eight interleaved double lanes, then over the lanes: an order that nothing else
-// enters.
+// Invariants: sums run over k in eight interleaved double lanes, then over the lanes: an order that depends on K only.
 #include "kernels/reference/linear.h"
 
 #include <algorithm>
@@ -57,8 +56,8 @@ std::unique_ptr<PackedWeight> pack(const WeightView& w) {
   packed->K = w.cols;
   packed->dtype = w.dtype;
   packed->data = w.data;
-  packed->row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
-  packed->bytes = packed->row_bytes * static_cast<size_t>(w.rows);
+  packed->row_bytes = dtype_bytes(w.dtype, w.cols);
+  packed->bytes = packed->row_bytes * w.rows;
   return packed;
 }
 
@@ -68,9 +67,9 @@ void matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& poo
     const auto& w = static_cast<const Weight&>(*job.w);
     CHECK(w.K == x.cols && w.N == job.y.cols && x.rows == job.y.rows);
     pool.parallel_for((w.N + kRows - 1) / kRows, [&](int64_t task, int) {
-      std::vector<float> row(static_cast<size_t>(w.K));
+      std::vector<float> row(w.K);
       for (int64_t n = task * kRows; n < std::min(w.N, (task + 1) * kRows); ++n) {
-        dequantize(w.dtype, w.data + static_cast<size_t>(n) * w.row_bytes, static_cast<size_t>(w.K), row.data());
+        dequantize(w.dtype, w.data + n * w.row_bytes, w.K, row.data());
         for (int64_t r = 0; r < x.rows; ++r) {
           double value = dot(row.data(), x.row(r), w.K);
           if (job.bias != nullptr) value += job.bias[n];
@@ -113,7 +112,7 @@ void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& p
 
 void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) {
   const int64_t F = job.gate.w->N;
-  std::vector<float> gate(static_cast<size_t>(x.rows * F)), up(gate.size());
+  std::vector<float> gate(x.rows * F), up(gate.size());
   MatmulJob jobs[] = {job.gate, job.up};
   jobs[0].y = Mat<float>(gate.data(), x.rows, F);
   jobs[1].y = Mat<float>(up.data(), x.rows, F);

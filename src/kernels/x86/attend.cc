@@ -1,6 +1,7 @@
+// kernels/x86/attend.cc: attend() of attend.h.
 // Plan: rows are cut into tiles of about kTileLines lines; each tile walks the blocks that its rows see, super-block by
-// super-block. With fewer tiles than threads (decode), super-blocks become separate items whose states are merged
-// afterwards, in the same order and by the same function as a tile merges its own.
+//       super-block. With few tiles for each thread (decode), super-blocks become separate items whose states are
+//       merged afterwards, in the same order and by the same function as a tile merges its own.
 #include "kernels/x86/attend.h"
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
@@ -24,21 +24,18 @@ constexpr int kFewLines = 16, kMaxRuns = 4;  // see add_values
 constexpr int kPartLines = 32;               // see cut
 
 // Floats of a TileState of `lines` lines.
-size_t state_floats(const TileShape& shape, int lines) {
-  return static_cast<size_t>(lines) * (1 + kLanes + shape.width);
-}
+size_t state_floats(const TileShape& shape, int lines) { return lines * (1 + kLanes + shape.width); }
 TileState state_at(const TileShape& shape, int lines, float* memory) {
-  return {memory + static_cast<size_t>(lines) * (kLanes + shape.width), memory,
-          memory + static_cast<size_t>(lines) * kLanes};
+  return {memory + lines * (kLanes + shape.width), memory, memory + lines * kLanes};
 }
 void clear(const TileShape& shape, int lines, const TileState& state) {
   std::fill_n(state.max, lines, kNoScore);
   std::fill_n(state.lane, lines * kLanes, 0.0f);
-  std::fill_n(state.acc, static_cast<size_t>(lines) * shape.width, 0.0f);
+  std::fill_n(state.acc, lines * shape.width, 0.0f);
 }
 
-// Memory that a thread keeps between calls: mapping it anew for every layer of every step would cost more than decode's
-// math.
+// Memory that a thread keeps between calls: mapping it anew for every layer of every step would cost more than the
+// arithmetic of decode.
 float* thread_floats(size_t count) {
   thread_local Buffer buffer;
   if (buffer.bytes() < count * sizeof(float)) buffer = Buffer(count * sizeof(float));
@@ -48,7 +45,7 @@ float* thread_floats(size_t count) {
 int first_column(uint64_t wanted) { return __builtin_ctzll(wanted); }
 int end_column(uint64_t wanted) { return kBlock - __builtin_clzll(wanted); }
 
-// Runs of columns in [first, last) whose values lie one after the other in memory.
+// Number of runs of columns in [first, last) whose values are one after the other in memory.
 int count_runs(const KeyBlock& block, int first, int last) {
   int runs = 0;
   for (int j = first; j < last; ++runs) {
@@ -85,8 +82,8 @@ Lists& thread_lists() {
   return lists;
 }
 
-// The blocks of an item that some of its rows see, in order. The next one is located while the current one is worked
-// on, so that its memory can be fetched ahead: decode would wait for it otherwise.
+// The blocks of an item that some of its rows see, in order. The next one is located while the current one is computed,
+// so that its memory can be fetched ahead: decode would wait for it otherwise.
 class Walk {
  public:
   Walk(const TileShape& shape, const Item& item)
@@ -123,8 +120,8 @@ class Walk {
     int part_count = 0;
 
     // Where rows see different columns (the block of the rows themselves, the edge of a window), neighbours of about
-    // kPartLines lines go by themselves: 32 rows with a window of 256 see 288 columns, each of them 257. A head with that
-    // window takes 9 % less time; no bit changes.
+    // kPartLines lines are computed by themselves: 32 rows with a window of 256 see 288 columns, each of them 257. A
+    // head with that window takes 9 % less time; no bit changes.
     void cut(int rows, int group) {
       part_count = 0;
       const bool alike = std::all_of(visible, visible + rows, [&](uint64_t seen) { return seen == wanted; });
@@ -174,25 +171,25 @@ class Attention {
 
   void run(std::span<const AttendTask> tasks, ThreadPool& pool) {
     for (const AttendTask& task : tasks) add_tiles(task);
-    const size_t wanted = static_cast<size_t>(pool.size()) * kItemsPerThread;
+    const size_t wanted = pool.size() * kItemsPerThread;
     if (pool.size() > 1 && tiles_.size() < wanted) {
       run_split(pool);
       return;
     }
     // Long items first, so that no thread is left with one at the end.
-    std::sort(tiles_.begin(), tiles_.end(), [](const Item& a, const Item& b) { return a.cost > b.cost; });
+    std::ranges::sort(tiles_, [](const Item& a, const Item& b) { return a.cost > b.cost; });
     pool.parallel_for(static_cast<int64_t>(tiles_.size()), [&](int64_t i, int) { attend_tile(tiles_[i]); });
   }
 
  private:
-  // Pieces of a worker's memory.
+  // A worker's memory.
   struct Scratch {
     float *queries, *v, *s, *scale_back;
     TileState part, whole;  // of the current super-block; of all before it
   };
 
   Scratch scratch() const {
-    const size_t width = static_cast<size_t>(shape_.width), lines = static_cast<size_t>(lines_);
+    const size_t width = shape_.width, lines = lines_;
     const size_t padded = (lines + kLanes - 1) / kLanes * kLanes, state = padded * (1 + kLanes + width);
     const size_t queries = (BlockScores::floats(shape_, lines_) + kLanes - 1) / kLanes * kLanes;
     float* next = thread_floats(queries + kBlock * width + lines * kBlock + padded + 2 * state);
@@ -214,7 +211,7 @@ class Attention {
       const int64_t low = task.pos[first], high = task.pos[first + count - 1];
       const BlockRange range = seen_blocks(task.spans, high);
       const int64_t sink = std::max<int64_t>(range.first, (int64_t{task.mask.sink} + kBlock - 1) / kBlock);
-      int64_t blocks = std::max<int64_t>(range.last - range.first, 0);  // less what lies between sink and window
+      int64_t blocks = std::max<int64_t>(range.last - range.first, 0);  // less those between sink and window
       if (sink < range.last) blocks -= std::min(next_seen(task.mask, low, high, sink), range.last) - sink;
       tiles_.push_back({&task, first, count, range.first / kSuperBlock, (range.last + kSuperBlock - 1) / kSuperBlock,
                         blocks * count});
@@ -225,7 +222,7 @@ class Attention {
   void attend_block(const Item& item, const Walk& walk, const Scratch& scratch, BlockScores& scores) const;
   void add_values(const Walk& walk, int lines, const Scratch& scratch) const;
   void add_runs(const Walk& walk, const RowPart& part, const void* const* ahead, const Scratch& scratch) const;
-  // Of the line and those behind it.
+  // Of the line and those after it.
   TileState state_from(const TileState& state, int line) const {
     return {state.max + line, state.lane + line * kLanes, state.acc + int64_t{line} * shape_.width};
   }
@@ -253,8 +250,8 @@ void Attention::attend_block(const Item& item, const Walk& walk, const Scratch& 
   add_values(walk, lines, scratch);
 }
 
-// Values that lie together in memory are used from there. For a few lines that holds for each of a few runs of them (pages):
-// loading and storing the sums once more per run is cheaper than copying 64 values. It changes no bit: the order is the same.
+// Values that are together in memory are read in place, for a few lines even if they form a few runs (pages): loading
+// and storing the sums once more per run is cheaper than copying 64 values. It changes no bit: the order is the same.
 void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) const {
   const KeyBlock& block = walk.block();
   const int first = first_column(walk.wanted()), last = end_column(walk.wanted());
@@ -278,7 +275,7 @@ void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) 
   }
 }
 
-// The same from where the values are.
+// As add_values, reading the values in place, run by run.
 void Attention::add_runs(const Walk& walk, const RowPart& part, const void* const* ahead,
                          const Scratch& scratch) const {
   const KeyBlock& block = walk.block();
@@ -311,7 +308,7 @@ void Attention::attend_tile(const Item& item) const {
     const int64_t super = walk.index() / kSuperBlock;
     if (item.partial != nullptr) {
       const int64_t n = super - item.super_first;
-      scratch.part = state_at(shape_, lines, item.partial + static_cast<size_t>(n) * state_floats(shape_, lines));
+      scratch.part = state_at(shape_, lines, item.partial + n * state_floats(shape_, lines));
       item.filled[n] = 1;
     }
     clear(shape_, lines, scratch.part);
@@ -328,12 +325,13 @@ void Attention::attend_tile(const Item& item) const {
   finish(item, scratch.whole);
 }
 
-// Few tiles: runs of super-blocks are items. The states of all super-blocks are kept; a second loop merges each tile's.
+// For few tiles: runs of super-blocks are items. The states of all super-blocks are kept; a second loop merges those of
+// each tile.
 void Attention::run_split(ThreadPool& pool) {
   size_t floats = 0, supers = 0;
   int64_t seen = 0;
   for (const Item& tile : tiles_) {
-    const size_t count = static_cast<size_t>(std::max<int64_t>(tile.super_last - tile.super_first, 0));
+    const size_t count = std::max<int64_t>(tile.super_last - tile.super_first, 0);
     floats += count * state_floats(shape_, tile.count * shape_.group);
     supers += count;
     for (int64_t n = tile.next_super(tile.super_first); n < tile.super_last; n = tile.next_super(n + 1)) ++seen;
@@ -354,7 +352,7 @@ void Attention::run_split(ThreadPool& pool) {
     for (int64_t super = tile.next_super(tile.super_first); super < tile.super_last;) {
       Item item = tile;
       item.super_first = super;
-      item.partial = memory + static_cast<size_t>(super - tile.super_first) * state;
+      item.partial = memory + (super - tile.super_first) * state;
       item.filled = flag + (super - tile.super_first);
       do {
         ++super;
@@ -364,11 +362,11 @@ void Attention::run_split(ThreadPool& pool) {
       items.push_back(item);
     }
     const int64_t all = std::max<int64_t>(tile.super_last - tile.super_first, 0);
-    memory += static_cast<size_t>(all) * state;
+    memory += all * state;
     flag += all;
   }
-  // Long ones first: a head that sees everything may come behind many that see little.
-  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+  // Long ones first: a head that sees everything may come after many that see little.
+  std::ranges::sort(items, [](const Item& a, const Item& b) {
     const int64_t x = a.super_last - a.super_first, y = b.super_last - b.super_first;
     return x != y ? x > y : a.partial < b.partial;
   });
@@ -379,7 +377,7 @@ void Attention::run_split(ThreadPool& pool) {
     const TileState whole = scratch().whole;
     clear(shape_, lines, whole);
     for (int64_t n = 0; n < tile.super_last - tile.super_first; ++n) {
-      float* part = tile.partial + static_cast<size_t>(n) * state_floats(shape_, lines);
+      float* part = tile.partial + n * state_floats(shape_, lines);
       if (tile.filled[n]) isa_.merge(shape_, lines, state_at(shape_, lines, part), whole);
     }
     finish(tile, whole);
@@ -387,16 +385,9 @@ void Attention::run_split(ThreadPool& pool) {
 }
 
 }  // namespace
+
+void attend(const AttendIsa& isa, const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
+  Attention(isa.for_shape(tile_shape(shape)), shape).run(tasks, pool);
+}
+
 }  // namespace kvilt::x86
-
-namespace kvilt::avx2 {
-void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
-  x86::Attention(kAttendTiles, shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx2
-
-namespace kvilt::avx512 {
-void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) {
-  x86::Attention(x86::avx512_tiles(x86::tile_shape(shape)), shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx512

@@ -1,13 +1,14 @@
-// kernels/x86/attend_bf16.h: attention with pairs of bf16 multiplied into fp32 sums (vdpbf16ps), for KV types whose rows are
-// exact in bf16: kBF16, and kI8 without its scales.
-// Role:    replaces the functions of TileKernels that touch products; the rest is AVX-512's. attend.cc puts the table together.
-// Layouts: query tile: lines x E bf16, in the order of the stored elements; with at most kDirectLines lines the same behind
-//          it, from float 4 E on, as E/2 x 8 words (elements 2e, 2e + 1 of line l). Key tile: E/2 x 64 words (elements 2e, 2e + 1 of
-//          column j), then 64 scales. Value tile: 32 x width words (columns 2j, 2j + 1 of element e), then 64 scales.
-//          They fit in the memory of the fp32 tiles.
-// Rounded: queries and softmax weights, to bf16 (2^-9 of each). The sum of weights is of the unrounded ones.
+// kernels/x86/attend_bf16.h: attention with pairs of bf16 multiplied into fp32 sums (vdpbf16ps), for KV types whose
+// rows are exact in bf16: kBF16, and kI8 without its scales.
+// Role:     replaces the functions of TileKernels that touch products; the rest is AVX-512's. attend_bf16.cc puts the
+//           table together. Has declarations only, as attend_tile.h.
+// Layouts:  query tile: lines x E bf16, in the order of the stored elements; with at most kDirectLines lines the same
+//           once more, from float 4 E on, as E/2 x 8 words (elements 2e, 2e + 1 of line l).
+//           Key tile: E/2 x 64 words (elements 2e, 2e + 1 of column j), then 64 scales.
+//           Value tile: 32 x width words (columns 2j, 2j + 1 of element e), then 64 scales.
+//           They fit in the memory of the fp32 tiles.
+// Rounded:  queries and softmax weights, to bf16 (2^-9 of each). The sum of weights is of the unrounded ones.
 // Requires: AVX512_BF16; E a multiple of 32.
-// Includes nothing but PODs, as attend_tile.h.
 #pragma once
 
 #include "kernels/x86/attend_tile.h"
@@ -21,7 +22,7 @@ struct Bf16Tiles {
   void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
                  float* s);
   void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,
-                        const void* const* ahead, float* s);  // kBF16 alone
+                        const void* const* ahead, float* s);  // kBF16 only
   void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);
   void (*add_values)(const TileShape&, int lines, const float* p, const ValueTile& v, const float* scale_back,
                      float* acc);
@@ -31,11 +32,12 @@ struct Bf16Tiles {
 // The AVX-512 tiles for a shape: with bf16 products where the KV type allows it and this machine runs them faster.
 const TileKernels& avx512_tiles(const TileShape& shape);
 
-// This machine has AVX512_BF16 and multiplies at least 1.3 times as fast with it as with fp32 FMA: measured once, in 2 ms.
+// This machine has AVX512_BF16 and multiplies at least 1.3 times as fast with it as with fp32 FMA: measured once, in
+// 2 ms.
 // KVILT_BF16_DOTS=0 or 1 decides instead (1: only where the machine has it), for measurements.
 bool bf16_dots_pay();
 
-// Heads of E elements are multiplied so: bf16_dots_pay(), and E is a multiple of 32.
+// Heads of E elements are multiplied in bf16: bf16_dots_pay(), and E is a multiple of 32.
 bool bf16_serves(int E);
 
 }  // namespace kvilt::x86

@@ -1,28 +1,25 @@
 // kernels/x86/attend_bf16_tile.cc: the arithmetic of attend_bf16.h, compiled once, with AVX512_BF16.
-// Idea:       an instruction multiplies 32 pairs into 16 sums, twice what an fp32 FMA does, on machines that run it at full rate
-//             (Zen 4 does; Emerald Rapids has half the FMA rate, and dispatch by measurement leaves it alone).
-// Invariants: a line's sums run over pairs in order from a start that is its own, so its bits do not depend on other lines.
-// Cost:       per block of 64 keys at E = 64: 512 shuffles for K, 128 for V, 64 dots a line, and 45 operations of softmax a line.
+// Idea:       an instruction multiplies 32 pairs into 16 sums, twice what an fp32 FMA does, on machines that run it at
+//             full rate (Zen 4 does; Emerald Rapids has half the FMA rate, so measurement does not choose it there).
+// Invariants: a line's sums run over pairs in order from a start that is its own, so its bits do not depend on other
+//             lines.
+// Cost:       per block of 64 keys at E = 64: 512 shuffles for K, 128 for V, 64 dots a line, and 45 operations of
+//             softmax a line.
 #include "kernels/x86/attend_bf16.h"
 
 #include "kernels/x86/attend_simd.h"
-
-namespace kvilt::avx512 {
-extern const x86::TileKernels kAttendTiles;
-}
+#include "kernels/x86/product_tile.h"
 
 namespace kvilt::KVILT_ISA {
 namespace {
 
 using x86::Element;
-using x86::kBlock;
 using x86::kLanes;
 using x86::TileShape;
 using x86::TileState;
 using x86::ValueTile;
 
-constexpr int kBlockVecs = kBlock / kVec, kPairs = kBlock / 2;
-constexpr uint64_t kVecColumns = (uint64_t{1} << kVec) - 1;
+constexpr int kPairs = kBlock / 2;
 
 // 32 bf16: `low`'s 16 first.
 KVILT_INLINE __m512i to_bf16(Vec low, Vec high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
@@ -104,7 +101,7 @@ void load_queries(const TileShape& shape, const float* q, int64_t stride, int ro
     for (int h = 0; h < shape.group; ++h, to += shape.E) {
       avx512::kAttendTiles.load_queries(one, q + r * stride + h * shape.E, stride, 1, rotation, head);
       const float* from = head;
-      if (shape.interleaved) {  // it laid pairs out as halves
+      if (shape.interleaved) {  // pairs came out as halves
         const int half = shape.rotary / 2;
         for (int i = 0; i < half; ++i) {
           stored[2 * i] = head[i];
@@ -126,164 +123,44 @@ void load_queries(const TileShape& shape, const float* q, int64_t stride, int ro
 
 // ---- Products -------------------------------------------------------------------------------------------------------
 
-struct Product {  // c (lines x columns) = init + a (lines x k pairs, broadcast) . b (k pairs x columns)
-  const int32_t* a;
-  int64_t a_stride;
-  const float* b;
-  int64_t b_stride;
-  int k;
-  float* c;
-  int64_t c_stride;
-  const float* scale_back;             // init = c * scale_back[line]; null: init = 0, and the store is masked
-  const float* column_scale;           // of what is stored; null: 1
-  uint64_t mask;                       // columns to store, bit 0 at c
-  const void* const* ahead = nullptr;  // kBlock rows to prefetch
-  int ahead_bytes = 0;
+struct Bf16Pairs {
+  using Left = int32_t;  // a pair
+  using Right = __m512bh;
+  static constexpr bool kSpreadAhead = false, kScalesColumns = true;
+  KVILT_INLINE __m512bh broadcast(int32_t pair) { return (__m512bh)_mm512_set1_epi32(pair); }
+  KVILT_INLINE __m512bh load_right(const float* p) { return (__m512bh)load(p); }
+  KVILT_INLINE Vec multiply_add(__m512bh a, __m512bh b, Vec sum) { return _mm512_dpbf16_ps(sum, a, b); }
 };
-
-template <int kLines, int kVecs, bool kAhead>
-KVILT_INLINE void product_tile(const Product& p) {
-  Vec sum[kLines][kVecs];
-#pragma GCC unroll 8
-  for (int i = 0; i < kLines; ++i) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) {
-      sum[i][n] = p.scale_back == nullptr ? zero() : mul(load(p.c + i * p.c_stride + n * kVec), set1(p.scale_back[i]));
-    }
-  }
-  const int32_t* a = p.a;
-  const float* b = p.b;
-  int fetched = 0;
-  const int each = kAhead ? (kBlock + p.k - 1) / p.k : 0;
-  for (int k = 0; k < p.k; ++k, ++a, b += p.b_stride) {
-    if (kAhead) {
-      for (int n = 0; n < each && fetched < kBlock; ++n, ++fetched) {
-        const char* row = static_cast<const char*>(p.ahead[fetched]);
-        for (int at = 0; at < p.ahead_bytes; at += 64) _mm_prefetch(row + at, _MM_HINT_T1);
-      }
-    }
-    __m512bh bk[kVecs];
-#pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) bk[n] = (__m512bh)load(b + n * kVec);
-#pragma GCC unroll 8
-    for (int i = 0; i < kLines; ++i) {
-      const __m512bh ak = (__m512bh)_mm512_set1_epi32(a[i * p.a_stride]);
-#pragma GCC unroll 4
-      for (int n = 0; n < kVecs; ++n) sum[i][n] = _mm512_dpbf16_ps(sum[i][n], ak, bk[n]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < kLines; ++i) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) {
-      float* c = p.c + i * p.c_stride + n * kVec;
-      if (p.scale_back != nullptr) {
-        store(c, sum[i][n]);
-      } else if (p.column_scale == nullptr) {
-        store_lanes(c, lanes(p.mask, n), sum[i][n]);
-      } else {
-        store_lanes(c, lanes(p.mask, n), mul(sum[i][n], load(p.column_scale + n * kVec)));
-      }
-    }
-  }
-}
-
-template <int kVecs, bool kAhead>
-void product_few(const Product& p, int lines) {
-  switch (lines) {
-    case 1:
-      return product_tile<1, kVecs, kAhead>(p);
-    case 2:
-      return product_tile<2, kVecs, kAhead>(p);
-    case 3:
-      return product_tile<3, kVecs, kAhead>(p);
-    case 4:
-      return product_tile<4, kVecs, kAhead>(p);
-    case 5:
-      return product_tile<5, kVecs, kAhead>(p);
-    case 6:
-      return product_tile<6, kVecs, kAhead>(p);
-    case 7:
-      return product_tile<7, kVecs, kAhead>(p);
-    default:
-      return;
-  }
-}
-
-template <int kVecs>
-void product_lines(Product p, int lines) {
-  while (lines > 0) {
-    const int count = lines < kProductRows ? lines : kProductRows;
-    if (p.ahead != nullptr) {
-      product_few<kVecs, true>(p, count);
-      p.ahead = nullptr;
-    } else {
-      product_few<kVecs, false>(p, count);
-    }
-    p.a += count * p.a_stride;
-    p.c += count * p.c_stride;
-    if (p.scale_back != nullptr) p.scale_back += count;
-    lines -= count;
-  }
-}
-
-// `vecs` vectors of columns for all lines.
-void product(Product p, int lines, int vecs) {
-  for (int done = 0; done < vecs;) {
-    const int n = vecs - done < kTileVecs ? vecs - done : kTileVecs;
-    if (n == 1) product_lines<1>(p, lines);
-    if (n == 2) product_lines<2>(p, lines);
-    if (n == 3) product_lines<3>(p, lines);
-    if (n == 4) product_lines<4>(p, lines);
-    done += n;
-    p.ahead = nullptr;
-    p.b += n * kVec;
-    p.c += n * kVec;
-    if (p.column_scale != nullptr) p.column_scale += n * kVec;
-    p.mask = n * kVec < 64 ? p.mask >> (n * kVec) : 0;
-  }
-}
 
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
             float* s) {
-  const float* scales = shape.kv == Element::kI8 ? kt + shape.E / 2 * kBlock : nullptr;
-  for (int n = 0; n < kBlockVecs;) {  // runs of vectors that have a wanted column
-    if ((mask >> (n * kVec) & kVecColumns) == 0) {
-      ++n;
-      continue;
-    }
-    int end = n + 1;
-    while (end < kBlockVecs && (mask >> (end * kVec) & kVecColumns) != 0) ++end;
-    Product p = {};
-    p.a = reinterpret_cast<const int32_t*>(q);
-    p.a_stride = shape.E / 2;
-    p.b = kt + n * kVec;
-    p.b_stride = kBlock;
-    p.k = shape.E / 2;
-    p.c = s + n * kVec;
-    p.c_stride = kBlock;
-    p.column_scale = scales == nullptr ? nullptr : scales + n * kVec;
-    p.mask = mask >> (n * kVec);
-    p.ahead = ahead;
-    p.ahead_bytes = shape.row_bytes;
-    product(p, lines, end - n);
-    ahead = nullptr;
-    n = end;
-  }
+  const int words = shape.E / 2;
+  masked_product<Bf16Pairs>({.a = reinterpret_cast<const int32_t*>(q),
+                             .a_stride = words,
+                             .b = kt,
+                             .b_stride = kBlock,
+                             .k = words,
+                             .c = s,
+                             .c_stride = kBlock,
+                             .mask = mask,
+                             .ahead = ahead,
+                             .ahead_last = shape.row_bytes,
+                             .column_scale = shape.kv == Element::kI8 ? kt + words * kBlock : nullptr},
+                            lines);
 }
 
-// ---- Few lines: keys from where they are --------------------------------------------------------------------------------
+// ---- Few lines: keys are read in place ------------------------------------------------------------------------------
 //
-// A decode step has one row, so a line for each query head of the group. Transposing 64 keys for 7 lines took as long as
-// their products; with the lines in the lanes and a key's words broadcast from memory nothing is transposed but the scores.
-// A line's sum runs over the same pairs in the same order, so its bits are those of scores().
+// A decode step has one row, so one line for each query head of the group. Transposing 64 keys for 7 lines took as long
+// as their products; with the lines in the lanes and a key's words broadcast from memory only the scores are
+// transposed. A line's sum runs over the same pairs in the same order, so its bits are those of scores().
 
-// 16 sums, since a dot takes 6 cycles and two start in one; 2 words of a key at once, since longer chains fill the scheduler (8
-// words: 515 ns a block, 2: 380, of 281 that the dots alone take).
+// 16 sums, since a dot takes 6 cycles and two start in one; 2 words of a key at once, since longer chains fill the
+// scheduler (8 words: 515 ns a block; 2 words: 380 ns, of which the dots take 281).
 constexpr int kDirectKeys = 16, kDirectStep = 2;
 
-// r[j] lane l -> lines[l] lane j.
-KVILT_INLINE void turn_scores(const __m256 (&r)[kDirectKeys], Vec (&lines)[x86::kDirectLines]) {
+// Lane l of r[j] becomes lane j of lines[l].
+KVILT_INLINE void transpose_scores(const __m256 (&r)[kDirectKeys], Vec (&lines)[x86::kDirectLines]) {
   Vec a[8], b[8];  // each: key j in the low half, key j + 8 in the high one
   KVILT_UNROLL
   for (int j = 0; j < 8; ++j) a[j] = _mm512_insertf32x8(_mm512_castps256_ps512(r[j]), r[j + 8], 1);
@@ -338,16 +215,16 @@ void scores_direct(const TileShape& shape, const float* q, int lines, const void
         }
       }
     }
-    Vec turned[x86::kDirectLines];
-    turn_scores(sum, turned);
+    Vec by_line[x86::kDirectLines];
+    transpose_scores(sum, by_line);
     KVILT_UNROLL
     for (int l = 0; l < x86::kDirectLines; ++l) {
-      if (l < lines) store_lanes(s + l * kBlock + j, lanes(mask >> j, 0), turned[l]);
+      if (l < lines) store_lanes(s + l * kBlock + j, lanes(mask >> j, 0), by_line[l]);
     }
   }
 }
 
-// p becomes pairs of bf16, in its own place: each line's words in its first half.
+// p becomes pairs of bf16 in place: each line's words are in its first half.
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
                 float* acc) {
   const int first = v.first / 2, last = (v.last + 1) / 2;  // pairs
@@ -363,24 +240,23 @@ void add_values(const TileShape& shape, int lines, const float* p, const ValueTi
     _mm512_storeu_si512(s, to_bf16(x[0], x[1]));
     _mm512_storeu_si512(s + kVec, to_bf16(x[2], x[3]));
   }
-  Product product_of = {};
-  product_of.a = reinterpret_cast<const int32_t*>(words) + first;
-  product_of.a_stride = kBlock;
-  product_of.b = tile + int64_t{first} * shape.width;
-  product_of.b_stride = shape.width;
-  product_of.k = last - first;
-  product_of.c = acc;
-  product_of.c_stride = shape.width;
-  product_of.scale_back = scale_back;
-  product_of.ahead = v.ahead;
-  product_of.ahead_bytes = shape.row_bytes;
-  product(product_of, lines, shape.width / kVec);
+  product<Bf16Pairs>({.a = reinterpret_cast<const int32_t*>(words) + first,
+                      .a_stride = kBlock,
+                      .b = tile + int64_t{first} * shape.width,
+                      .b_stride = shape.width,
+                      .k = last - first,
+                      .c = acc,
+                      .c_stride = shape.width,
+                      .scale_back = scale_back,
+                      .ahead = v.ahead,
+                      .ahead_last = shape.row_bytes},
+                     lines, shape.width / kVec);
 }
 
 // ---- Softmax --------------------------------------------------------------------------------------------------------
 
-// 2^x to 7e-6 for x <= 0; 0 below -126. NaN stays NaN. A third fewer instructions than fp32's: the weights are rounded to
-// 2^-9 anyway.
+// 2^x to 7e-6 for x <= 0; 0 below -126. NaN stays NaN. A third fewer instructions than fp32's: the weights are rounded
+// to 2^-9 anyway.
 KVILT_INLINE Vec fast_exp2(Vec x) {
   const Vec magic = set1(12582912.0f);  // 1.5 * 2^23
   const Vec shifted = add(x, magic);    // its low bits are round(x)
@@ -426,6 +302,7 @@ void softmax(const TileShape& shape, int rows, const uint64_t* visible, float* s
   }
 }
 
+// As the loops of peak.cc.
 double dots(int64_t rounds, int* sink) {
   constexpr int kChains = 12;
   Vec sum[kChains];

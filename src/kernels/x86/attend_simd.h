@@ -1,6 +1,5 @@
 // kernels/x86/attend_simd.h: the few vector operations of the attention tiles, once for AVX2 and once for AVX-512.
-// Role:     included by per-ISA files alone. Everything is static and forced inline: nothing is shared with other
-//           files.
+// Role:     included by per-ISA files only. Everything is static and forced inline: nothing is shared with other files.
 // Not here: matmul's integer operations.
 #pragma once
 
@@ -63,7 +62,7 @@ using Vec = __m256;
 inline constexpr int kVec = 8;
 inline constexpr int kProductRows = 6;  // 6 lines x 2 vectors = 12 of 16 registers
 inline constexpr int kTileVecs = 2;
-inline constexpr bool kEvenTiles = true;  // 7 lines are 4 + 3: two sums alone would wait for each other
+inline constexpr bool kEvenTiles = true;  // 7 lines are 4 + 3: the two sums of a single line would wait
 using LaneMask = __m256;                  // all ones or zeros per lane
 
 KVILT_INLINE Vec zero() { return _mm256_setzero_ps(); }

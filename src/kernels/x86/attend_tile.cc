@@ -1,27 +1,21 @@
 // kernels/x86/attend_tile.cc: the arithmetic of attention, compiled once per ISA (see attend_tile.h for the contracts).
-// Idea:       scores and weighted values are the same small product: up to kProductRows lines x kTileVecs vectors of sums in
-// registers,
-//             one broadcast and one fused multiply-add per sum and step. Every sum runs over its inner dimension one by
-//             one, so a line's bits do not depend on how many lines share the registers.
-// Cost:       on Zen 4 about 0.8 of the FMA peak over the whole block at E = 64; softmax takes a tenth of the time.
+// Cost: on Zen 4 about 0.8 of the FMA peak over the whole block at E = 64; softmax takes a tenth of the time.
 #include "kernels/x86/attend_tile.h"
 
 #include "kernels/x86/attend_simd.h"
+#include "kernels/x86/product_tile.h"
 #include "kernels/x86/rotate_tile.h"
 
 namespace kvilt::KVILT_ISA {
 namespace {
 
 using x86::Element;
-using x86::kBlock;
 using x86::kLanes;
 using x86::kNoScore;
 using x86::TileShape;
 using x86::TileState;
 using x86::ValueTile;
 
-constexpr int kBlockVecs = kBlock / kVec;
-constexpr uint64_t kVecColumns = (uint64_t{1} << kVec) - 1;
 constexpr float kLog2E = 1.44269504089f;
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -36,7 +30,7 @@ KVILT_INLINE Vec load_elements(const void* row, int64_t e) {
   if constexpr (kType == Element::kI8) return load_i8(static_cast<const int8_t*>(row) + e);
 }
 
-// The same where only `count` elements are left in the row; zeros follow.
+// As load_elements, where only `count` elements are left in the row; zeros follow.
 template <Element kType>
 Vec load_tail(const void* row, int64_t e, int count) {
   constexpr int kBytes = kType == Element::kF32 ? 4 : kType == Element::kI8 ? 1 : 2;
@@ -53,8 +47,8 @@ KVILT_INLINE float scale_of(const TileShape& shape, const void* row) {
   return scale;
 }
 
-// Where element e of a head goes when interleaved pairs are laid out as halves.
-KVILT_INLINE int place(const TileShape& shape, int e) {
+// Where element e of a head goes if interleaved pairs are laid out as halves.
+KVILT_INLINE int stored_at(const TileShape& shape, int e) {
   if (!shape.interleaved || e >= shape.rotary) return e;
   return e % 2 == 0 ? e / 2 : shape.rotary / 2 + e / 2;
 }
@@ -62,7 +56,7 @@ KVILT_INLINE int place(const TileShape& shape, int e) {
 template <Element kType>
 void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
   const int whole = shape.E / kVec * kVec;
-  for (int j = 0; j < kBlock; j += kVec) {  // keys outside: memory is read row by row
+  for (int j = 0; j < kBlock; j += kVec) {  // keys in the outer loop: memory is read row by row
     if ((wanted >> j & kVecColumns) == 0) continue;
     alignas(64) float scales[kVec];
     for (int i = 0; i < kVec; ++i) scales[i] = scale_of<kType>(shape, keys[j + i]);
@@ -82,7 +76,7 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wa
         for (int i = 0; i < kVec; ++i) store(to + i * kBlock, r[i]);
       } else {
         KVILT_UNROLL
-        for (int i = 0; i < kVec; ++i) store(kt + place(shape, e + i) * kBlock + j, r[i]);
+        for (int i = 0; i < kVec; ++i) store(kt + stored_at(shape, e + i) * kBlock + j, r[i]);
       }
     }
     if (whole == shape.E) continue;
@@ -93,7 +87,7 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wa
     alignas(64) float tail[kVec][kVec];
     KVILT_UNROLL
     for (int i = 0; i < kVec; ++i) store(tail[i], kType == Element::kI8 ? mul(r[i], scale) : r[i]);
-    for (int e = whole; e < shape.E; ++e) store(kt + place(shape, e) * kBlock + j, load(tail[e - whole]));
+    for (int e = whole; e < shape.E; ++e) store(kt + stored_at(shape, e) * kBlock + j, load(tail[e - whole]));
   }
 }
 
@@ -139,8 +133,8 @@ void gather_values(const TileShape& shape, const void* const* values, int first,
   }
 }
 
-// Turns a head laid out as halves back by `rotation`.
-KVILT_INLINE void turn_back(const float* rotation, int half, float* x) {
+// Rotates a head laid out as halves back by `rotation`.
+KVILT_INLINE void rotate_back(const float* rotation, int half, float* x) {
   int i = 0;
   for (; i + kVec <= half; i += kVec) {
     const Vec a = load(x + i), b = load(x + half + i), c = load(rotation + i), s = load(rotation + half + i);
@@ -169,164 +163,43 @@ void load_queries(const TileShape& shape, const float* q, int64_t stride, int ro
       }
       for (; e + kVec <= E; e += kVec) store(out + e, mul(load(from + e), set1(shape.scale)));
       for (; e < E; ++e) out[e] = from[e] * shape.scale;
-      if (rotation != nullptr) turn_back(rotation, half, out);
+      if (rotation != nullptr) rotate_back(rotation, half, out);
     }
   }
 }
 
 // ---- Products -------------------------------------------------------------------------------------------------------
 
-struct Product {  // c (lines x columns) = init + a (lines x k, broadcast) . b (k x columns)
-  const float* a;
-  int64_t a_stride;
-  const float* b;
-  int64_t b_stride;
-  int k;
-  float* c;
-  int64_t c_stride;
-  const float* scale_back;              // init = c * scale_back[line]; null: init = 0, and the store is masked
-  uint64_t mask;                        // columns to store, bit 0 at c
-  const void* const* ahead = nullptr;   // kBlock rows to prefetch, one a step
-  int ahead_first = 0, ahead_last = 0;  // the bytes of each row to fetch
+struct Fp32 {
+  using Left = float;
+  using Right = Vec;
+  static constexpr bool kSpreadAhead = true, kScalesColumns = false;
+  KVILT_INLINE Vec broadcast(float x) { return set1(x); }
+  KVILT_INLINE Vec load_right(const float* p) { return load(p); }
+  KVILT_INLINE Vec multiply_add(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }
 };
-
-template <int kLines, int kVecs, bool kAhead>
-KVILT_INLINE void product_tile(const Product& p) {
-  Vec sum[kLines][kVecs];
-#pragma GCC unroll 8
-  for (int i = 0; i < kLines; ++i) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) {
-      sum[i][n] = p.scale_back == nullptr ? zero() : mul(load(p.c + i * p.c_stride + n * kVec), set1(p.scale_back[i]));
-    }
-  }
-  const float *a = p.a, *b = p.b;
-  for (int k = 0; k < p.k; ++k, ++a, b += p.b_stride) {
-    if (kAhead && k < kBlock) {
-      const char* row = static_cast<const char*>(p.ahead[k]);
-      for (int n = p.ahead_first; n < p.ahead_last; n += 64) _mm_prefetch(row + n, _MM_HINT_T1);
-    }
-    Vec bk[kVecs];
-#pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) bk[n] = load(b + n * kVec);
-#pragma GCC unroll 8
-    for (int i = 0; i < kLines; ++i) {
-      const Vec ak = set1(a[i * p.a_stride]);
-#pragma GCC unroll 4
-      for (int n = 0; n < kVecs; ++n) sum[i][n] = fma(ak, bk[n], sum[i][n]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < kLines; ++i) {
-#pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) {
-      float* c = p.c + i * p.c_stride + n * kVec;
-      if (p.scale_back == nullptr) {
-        store_lanes(c, lanes(p.mask, n), sum[i][n]);
-      } else {
-        store(c, sum[i][n]);
-      }
-    }
-  }
-}
-
-template <int kVecs, bool kAhead>
-void product_few(const Product& p, int lines) {
-  switch (lines) {
-    case 1:
-      return product_tile<1, kVecs, kAhead>(p);
-    case 2:
-      return product_tile<2, kVecs, kAhead>(p);
-    case 3:
-      return product_tile<3, kVecs, kAhead>(p);
-    case 4:
-      return product_tile<4, kVecs, kAhead>(p);
-    case 5:
-      return product_tile<5, kVecs, kAhead>(p);
-    case 6:
-      return product_tile<6, kVecs, kAhead>(p);
-#ifdef __AVX512F__
-    case 7:
-      return product_tile<7, kVecs, kAhead>(p);
-#endif
-    default:
-      return;
-  }
-}
-
-template <int kVecs>
-void product_lines(Product p, int lines) {
-  for (int tiles = (lines + kProductRows - 1) / kProductRows; tiles > 0; --tiles) {
-    const int count = kEvenTiles ? (lines + tiles - 1) / tiles : lines < kProductRows ? lines : kProductRows;
-    if (p.ahead != nullptr) {  // by the first tile of a product: its memory comes while the others compute
-      product_few<kVecs, true>(p, count);
-      p.ahead = nullptr;
-    } else {
-      product_few<kVecs, false>(p, count);
-    }
-    p.a += count * p.a_stride;
-    p.c += count * p.c_stride;
-    if (p.scale_back != nullptr) p.scale_back += count;
-    lines -= count;
-  }
-}
-
-// `vecs` vectors of columns for all lines. What is to be fetched ahead is spread over them: too many requests at once wait.
-void product(Product p, int lines, int vecs) {
-  const int row_lines = (p.ahead_last + 63) / 64;
-  for (int done = 0; done < vecs;) {
-    const int n = vecs - done < kTileVecs ? vecs - done : kTileVecs;
-    p.ahead_first = row_lines * done / vecs * 64;
-    p.ahead_last = row_lines * (done + n) / vecs * 64;
-    switch (n) {
-      case 1:
-        product_lines<1>(p, lines);
-        break;
-      case 2:
-        product_lines<2>(p, lines);
-        break;
-#ifdef __AVX512F__
-      case 3:
-        product_lines<3>(p, lines);
-        break;
-      default:
-        product_lines<4>(p, lines);
-        break;
-#else
-      default:
-        break;
-#endif
-    }
-    done += n;
-    p.b += n * kVec;
-    p.c += n * kVec;
-    p.mask = n * kVec < 64 ? p.mask >> (n * kVec) : 0;
-  }
-}
 
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
             float* s) {
-  for (int n = 0; n < kBlockVecs;) {  // runs of vectors that have a wanted column
-    if ((mask >> (n * kVec) & kVecColumns) == 0) {
-      ++n;
-      continue;
-    }
-    int end = n + 1;
-    while (end < kBlockVecs && (mask >> (end * kVec) & kVecColumns) != 0) ++end;
-    product({q, shape.E, kt + n * kVec, kBlock, shape.E, s + n * kVec, kBlock, nullptr, mask >> (n * kVec), ahead, 0,
-             shape.row_bytes},
-            lines, end - n);
-    ahead = nullptr;
-    n = end;
-  }
+  masked_product<Fp32>({.a = q,
+                        .a_stride = shape.E,
+                        .b = kt,
+                        .b_stride = kBlock,
+                        .k = shape.E,
+                        .c = s,
+                        .c_stride = kBlock,
+                        .mask = mask,
+                        .ahead = ahead,
+                        .ahead_last = shape.row_bytes},
+                       lines);
 }
 
-void permute(int lines, const int32_t* slot, float* s) {
+void permute(int lines, const int32_t* place, float* s) {
 #ifdef __AVX512F__
   __m512i index[4];
   __mmask16 upper[4];
   for (int n = 0; n < 4; ++n) {
-    index[n] = _mm512_loadu_si512(slot + 16 * n);  // bits 0-4 choose among two vectors, bit 5 between the pairs
+    index[n] = _mm512_loadu_si512(place + 16 * n);  // bits 0-4 choose among two vectors, bit 5 between the pairs
     upper[n] = _mm512_test_epi32_mask(index[n], _mm512_set1_epi32(32));
   }
   for (int line = 0; line < lines; ++line, s += kBlock) {
@@ -340,7 +213,7 @@ void permute(int lines, const int32_t* slot, float* s) {
   for (int line = 0; line < lines; ++line, s += kBlock) {
     Vec x[kBlockVecs];
     for (int n = 0; n < kBlockVecs; ++n) {
-      x[n] = _mm256_i32gather_ps(s, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(slot + n * kVec)), 4);
+      x[n] = _mm256_i32gather_ps(s, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place + n * kVec)), 4);
     }
     for (int n = 0; n < kBlockVecs; ++n) store(s + n * kVec, x[n]);
   }
@@ -349,9 +222,17 @@ void permute(int lines, const int32_t* slot, float* s) {
 
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
                 float* acc) {
-  product({p + v.first, kBlock, v.data, v.stride, v.last - v.first, acc, shape.width, scale_back, 0, v.ahead, 0,
-           shape.row_bytes},
-          lines, shape.width / kVec);
+  product<Fp32>({.a = p + v.first,
+                 .a_stride = kBlock,
+                 .b = v.data,
+                 .b_stride = v.stride,
+                 .k = v.last - v.first,
+                 .c = acc,
+                 .c_stride = shape.width,
+                 .scale_back = scale_back,
+                 .ahead = v.ahead,
+                 .ahead_last = shape.row_bytes},
+                lines, shape.width / kVec);
 }
 
 // ---- Softmax --------------------------------------------------------------------------------------------------------

@@ -1,15 +1,16 @@
 // kernels/x86/attend_tile.h: what attention does with registers, as plain functions over PODs; one table per ISA.
 // Role:       the seam between planning (attend.cc, column_sums.cc, rope.cc: no -m flags) and arithmetic
-// (attend_tile.cc and
-//             rotate_tile.cc: compiled once per ISA). This header includes nothing, so that those share no inline code.
+//             (attend_tile.cc and rotate_tile.cc: compiled once per ISA). This header has declarations only, so that
+//             those share no inline code.
 // Words:      a line is one (row, query head) pair; line = row * group + head within a tile of rows. A block is 64
-// logical
-//             positions; its columns are those positions, and a 64-bit mask has a bit per column.
+//             logical positions; its columns are those positions, and a 64-bit mask has a bit per column.
 // Invariants: every function computes a line, and a column of it, in an order that does not depend on its neighbours.
 // Threads:    pure; scratch is the caller's.
 #pragma once
 
 #include <cstdint>
+
+#include "kernels/x86/isa.h"
 
 namespace kvilt::x86 {
 
@@ -17,8 +18,8 @@ inline constexpr int kBlock = 64;     // columns of a tile: kKeyBlock
 inline constexpr int kLanes = 16;     // lane sums kept per line (the AVX2 build uses the first 8)
 inline constexpr int kMaxHead = 512;  // E
 inline constexpr int kDirectLines = 8;
-inline constexpr float kNoScore =
-    -3e38f;  // running maximum before the first key: finite, so that differences are not NaN
+// The running maximum before the first key: finite, so that differences are not NaN.
+inline constexpr float kNoScore = -3e38f;
 
 enum class Element : int32_t { kF32, kF16, kBF16, kI8 };  // rows as tensor/kv_row.h lays them out
 
@@ -47,20 +48,19 @@ struct ValueTile {
 };
 
 struct TileKernels {
-  // q[line * E ..] = scale * the query, turned back by `rotation` (null: as it is). Interleaved pairs come out as
-  // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both. q has room for
-  // kDirectLines lines at least.
+  // out[line * E ..] = scale * the query, rotated back by `rotation` (null: as it is). Interleaved pairs come out as
+  // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both. out has room
+  // for kDirectLines lines at least.
   void (*load_queries)(const TileShape&, const float* q, int64_t stride, int rows, const float* rotation, float* out);
   // kt (E x 64) = the 64 keys at `keys`, transposed; vectors without a column of `wanted` stay as they are.
   void (*gather_keys)(const TileShape&, const void* const* keys, uint64_t wanted, float* kt);
   // v (64 x width) = the values [first, last) of the 64 at `values`; the others stay as they are.
   void (*gather_values)(const TileShape&, const void* const* values, int first, int last, float* v);
-  // s (lines x 64), in the columns of `mask` alone, = q . kt. ahead: 64 rows to fetch into the cache meanwhile, or
-  // null.
+  // s (lines x 64) = q . kt, in the columns of `mask` only. ahead: 64 rows to fetch into the cache meanwhile, or null.
   void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
                  float* s);
-  // Puts what stands in column slot[j] of every line into column j.
-  void (*permute)(int lines, const int32_t* slot, float* s);
+  // Column j of every line = what was in column place[j].
+  void (*permute)(int lines, const int32_t* place, float* s);
   // s = exp2(s - new maximum), 0 in columns that are not in visible[row]; scale_back[line] = exp2(old - new maximum).
   // Updates max and lane. A row that sees nothing keeps its state bit for bit.
   void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);
@@ -76,11 +76,11 @@ struct TileKernels {
                       float* columns);
   // norms[64] = |v| of a gathered tile.
   void (*norms)(const TileShape&, const float* v, float* norms);
-  // x: `heads` heads of E floats, turned by `rotation` in place.
+  // x: `heads` heads of E floats, rotated by `rotation` in place.
   void (*rope_row)(const TileShape&, float* x, int64_t heads, const float* rotation);
   // rotation (cos[n], sin[n]) = magnitude * cos, sin of pos * inv_freq[i], computed in double.
   void (*angles)(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
-  // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; null: there is none.
+  // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; may be null.
   void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,
                         const void* const* ahead, float* s) = nullptr;
   int32_t query_bytes = 4;  // of each of the E elements of a line that load_queries writes
@@ -88,9 +88,9 @@ struct TileKernels {
 
 }  // namespace kvilt::x86
 
-namespace kvilt::avx2 {
-extern const x86::TileKernels kAttendTiles;
-}
-namespace kvilt::avx512 {
-extern const x86::TileKernels kAttendTiles;
-}
+#define KVILT_DECLARE(isa)                    \
+  namespace kvilt::isa {                      \
+  extern const x86::TileKernels kAttendTiles; \
+  }
+KVILT_EACH_ATTEND_ISA(KVILT_DECLARE)
+#undef KVILT_DECLARE

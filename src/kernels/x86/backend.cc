@@ -1,7 +1,6 @@
 // kernels/x86/backend.cc: plans linear layers for the per-ISA kernels: activations packed once, parts for the pool,
 // scratch.
-// Role:       the x86 Backends; compiled without -m flags. Kernels do the arithmetic (matmul.cc, matmul_float.cc,
-//             rows.cc).
+// Role:       the x86 Backends; compiled without -m flags. Kernels do the arithmetic (matmul*.cc, rows.cc).
 // Invariants: how work is cut never enters a result (kernels.h), so parts may be as large as the machine likes.
 // Cost:       no allocation once the scratch has grown to the largest call; scratch is kept per calling thread.
 #include "kernels/x86/backend.h"
@@ -34,18 +33,19 @@ int64_t row_bytes_of(RowFormat format, int64_t K) {
   return format == RowFormat::kFloats ? K * 4 : (K + 1) / 2 * 4;
 }
 
+// What a backend does besides linear layers.
 struct AttentionOps {
-  decltype(&avx2::attend) attend;
-  decltype(&avx2::column_sums) column_sums;
-  decltype(&avx2::realign) realign;
-  decltype(&avx2::rope) rope;
+  AttendIsa isa;
   decltype(&avx2::mix) mix;
   bool (*bf16_pays)(int E);
 };
 
+const TileKernels& avx2_tiles(const TileShape&) { return avx2::kAttendTiles; }
 bool never(int) { return false; }
+constexpr AttentionOps kAvx2Attention = {{avx2::kAttendTiles, avx2_tiles}, avx2::mix, never};
+constexpr AttentionOps kAvx512Attention = {{avx512::kAttendTiles, avx512_tiles}, avx512::mix, bf16_serves};
 
-// At least 8 MB: so much is mapped and backed by huge pages as it is touched, where small pages cost the kernels a twentieth.
+// At least 8 MB: that much is mapped and gets huge pages as it is touched; small pages cost the kernels a twentieth.
 std::byte* grown(Buffer& buffer, int64_t bytes) {
   constexpr size_t kLeast = size_t{8} << 20;
   if (static_cast<size_t>(bytes) > buffer.bytes()) {
@@ -54,8 +54,8 @@ std::byte* grown(Buffer& buffer, int64_t bytes) {
   return buffer.as<std::byte>();
 }
 
-// One job's slices of columns. Parts are computed from an index, not listed: a list's lines would travel from the caller's core
-// to the others'.
+// One job's slices of columns. Parts are computed from an index, not listed: a list's cache lines would travel from the
+// caller's core to the others.
 struct JobParts {
   MatmulPart whole;
   void (*kernel)(const MatmulPart&);
@@ -64,7 +64,7 @@ struct JobParts {
   const std::byte* weights(int64_t slice) const { return whole.w + slice * (columns / kBlockRows) * whole.block_bytes; }
 };
 
-// A call's parts: for one cut of the rows after the other, all slices of all jobs.
+// A call's parts: for each cut of the rows, all slices of all jobs.
 struct Parts {
   std::span<const JobParts> jobs;
   int64_t cuts, slices;
@@ -103,11 +103,11 @@ struct RowBlocks {
   int64_t begin(int64_t b) const { return b * (rows / count) + std::min(b, rows % count); }
 };
 
-// The parts of an ffn's first half: gate and up of some columns and one cut of the rows, then their product, packed for `down`: all
-// of it in L2. Written out as floats, gate and up of 512 rows are 20 MB at F = 4864.
+// The parts of an ffn's first half: gate and up of some columns and one cut of the rows, then their product, packed for
+// `down`: all of it in L2. Written out as floats, gate and up of 512 rows are 20 MB at F = 4864.
 struct GatedParts {
   static constexpr int64_t kColumns = 2 * kTogether * kBlockRows;  // 64 of them: 1 % slower
-  static_assert(kColumns % (kShared * kGroup) == 0);               // a slice of the product is packed alone
+  static_assert(kColumns % (kShared * kGroup) == 0);               // a slice of the product is packed by itself
   JobParts jobs[2];
   int64_t x_row_bytes[2];
   RowBlocks blocks;
@@ -162,8 +162,8 @@ struct Scratch {
   Buffer product;   // packed, of a large one
   std::vector<JobParts> jobs;
   const std::byte* previous = nullptr;  // weights of the call before
-  std::unordered_map<const std::byte*, std::vector<const std::byte*>>
-      followers;  // weights -> of the next call, by worker
+  // Weights -> those of the next call, by worker.
+  std::unordered_map<const std::byte*, std::vector<const std::byte*>> followers;
 
   void read_ahead(const Parts& parts, ThreadPool& pool);
 };
@@ -184,7 +184,7 @@ class X86Backend final : public Backend {
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
     return x86::pack(w, pairs_ != nullptr, memory_, pool);
   }
-  PackLayout layout() const override { return {"x86", kLayoutVersion}; }  // one for both instruction sets
+  PackLayout layout() const override { return {"x86", kLayoutVersion}; }  // one for all instruction sets
   std::unique_ptr<PackedWeight> adopt(const WeightView& w, std::span<const std::byte> image,
                                       std::shared_ptr<const void> owner) const override {
     return x86::adopt(w, pairs_ != nullptr, image, std::move(owner));
@@ -198,13 +198,13 @@ class X86Backend final : public Backend {
 
   void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& rope,
             ThreadPool& pool) const override {
-    attention_.rope(x, E, pos, rope, pool);
+    x86::rope(attention_.isa, x, E, pos, rope, pool);
   }
   void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const override {
-    attention_.attend(shape, tasks, pool);
+    x86::attend(attention_.isa, shape, tasks, pool);
   }
   void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) const override {
-    attention_.column_sums(shape, tasks, pool);
+    x86::column_sums(attention_.isa, shape, tasks, pool);
   }
   bool bf16_matmul_pays() const override { return pairs_ != nullptr; }
   bool bf16_attention_pays(int E) const override { return attention_.bf16_pays(E); }
@@ -214,7 +214,7 @@ class X86Backend final : public Backend {
   }
   void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count,
                void* dst) const override {
-    attention_.realign(shape, src, rotation, count, dst);
+    x86::realign(attention_.isa, shape, src, rotation, count, dst);
   }
 
  private:
@@ -233,12 +233,12 @@ class X86Backend final : public Backend {
   mutable WeightMemory memory_;
   const std::string_view name_;
   const Kernels& kernels_;
-  const AttentionOps attention_;
+  const AttentionOps& attention_;
   const PairKernels* const pairs_;
 };
 
-// Calls body(first row, end row) over slices of rows worth about `row_cost` floats each; few rows stay on this thread. Of many, a
-// thread gets those that it gets in matmul.
+// Calls body(first row, end row) over slices of rows, each row worth about `row_cost` floats; few rows stay on this
+// thread. Of many rows a thread gets those that it gets in matmul.
 template <class Body>
 void for_row_slices(int64_t rows, int64_t row_cost, ThreadPool& pool, Body body) {
   constexpr int64_t kSlice = 16384;  // floats: a few microseconds
@@ -270,11 +270,11 @@ PackedRows X86Backend::pack_rows(Mat<const float> x, std::span<const MatmulJob> 
   return out;
 }
 
-constexpr int64_t kOwnRows = 64;  // a thread: from so many on each has its own
+constexpr int64_t kOwnRows = 64;  // with this many rows a thread or more, each thread has rows of its own
 
-// How often the rows are cut. A part's rows must stay in L2 while it passes over its columns. Many rows are cut once a thread at
-// least: what a core computes it finds in its own cache in the next layer, and two cores on two core complexes exchange nothing.
-// Few rows are not, since every cut reads the weights once more.
+// Into how many parts the rows are cut. A part's rows must stay in L2 while it passes over its columns. Many rows are
+// cut into one part a thread at least: what a core computes it finds in its own cache in the next layer, and two cores
+// on two core complexes exchange nothing. Few rows are not, since every cut reads the weights once more.
 int64_t cuts_of(int64_t rows, int64_t row_bytes, int64_t blocks, int threads) {
   constexpr int64_t kRowsBytes = 384 << 10;
   int64_t cuts = (rows * row_bytes + kRowsBytes - 1) / kRowsBytes;
@@ -285,7 +285,7 @@ int64_t cuts_of(int64_t rows, int64_t row_bytes, int64_t blocks, int threads) {
 // Columns are slices of weight bytes, small enough to share the work evenly and large enough to be worth handing out.
 JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) const {
   const auto& w = static_cast<const BlockedWeight&>(*job.w);
-  // Bytes that a part reads or work that equals them: many rows make each byte of weight worth more time.
+  // Bytes that a part reads, or work that equals them: with many rows each byte of weight takes more time.
   const int64_t most = (256 << 10) / (1 + rows / 8);
   const int64_t bytes =
       std::clamp<int64_t>(static_cast<int64_t>(w.bytes) / (16 * threads), std::min<int64_t>(16 << 10, most), most);
@@ -308,23 +308,23 @@ JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t ro
   return parts;
 }
 
-// Steps call the same layers in the same order, so what came after these weights last time is what the workers, who wait
-// while one thread works on rows, may fetch meanwhile.
+// Steps call the same layers in the same order. So the workers, which wait while one thread works on rows, may fetch
+// what came after these weights last time.
 void Scratch::read_ahead(const Parts& parts, ThreadPool& pool) {
-  constexpr int64_t kBytes = 384 << 10;  // stays in L2 beside the activations
+  constexpr int64_t kBytes = 384 << 10;  // stays in L2 together with the activations
   const auto workers = static_cast<size_t>(pool.size());
   if (followers.size() > 8192) followers.clear();
   if (previous != nullptr) {
     auto& starts = followers[previous];
     starts.resize(workers);
     for (int w = 1; w < pool.size(); ++w) {
-      starts[static_cast<size_t>(w)] = parts.weights(pool.share(parts.count(), w));
+      starts[w] = parts.weights(pool.share(parts.count(), w));
     }
   }
   previous = parts.jobs[0].whole.w;
   const auto found = followers.find(previous);
   if (found == followers.end() || found->second.size() != workers) return;
-  for (int w = 1; w < pool.size(); ++w) pool.read_ahead(w, found->second[static_cast<size_t>(w)], kBytes);
+  for (int w = 1; w < pool.size(); ++w) pool.read_ahead(w, found->second[w], kBytes);
 }
 
 void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
@@ -418,29 +418,24 @@ void X86Backend::act_mul(Activation act, Mat<float> gate, Mat<const float> up, T
 }  // namespace
 
 const Backend& avx2_backend() {
-  static const X86Backend instance("avx2", avx2::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
+  static const X86Backend instance("avx2", avx2::kKernels, kAvx2Attention);
   return instance;
 }
 
-// With VNNI linear layers are all that differs: attention has no integer dots.
+// With 256-bit VNNI only the linear layers differ: attention has no integer dots.
 const Backend& avxvnni_backend() {
-  static const X86Backend instance("avxvnni", avxvnni::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
+  static const X86Backend instance("avxvnni", avxvnni::kKernels, kAvx2Attention);
   return instance;
 }
 
 const Backend& vnni256_backend() {
-  static const X86Backend instance("vnni256", vnni256::kKernels,
-                                   {avx2::attend, avx2::column_sums, avx2::realign, avx2::rope, avx2::mix, never});
+  static const X86Backend instance("vnni256", vnni256::kKernels, kAvx2Attention);
   return instance;
 }
 
 const Backend& avx512_backend() {
-  static const X86Backend instance(
-      "avx512", avx512::kKernels,
-      {avx512::attend, avx512::column_sums, avx512::realign, avx512::rope, avx512::mix, bf16_serves},
-      bf16_dots_pay() ? &avx512bf16::kPairs : nullptr);
+  static const X86Backend instance("avx512", avx512::kKernels, kAvx512Attention,
+                                   bf16_dots_pay() ? &avx512bf16::kPairs : nullptr);
   return instance;
 }
 

@@ -1,5 +1,5 @@
-// kernels/x86/backend.h: the backends for x86 with AVX2 (FMA, F16C), AVX2 and 256-bit VNNI (as AVX-VNNI or as AVX-512 VL), and
-// with AVX-512 (F, BW, DQ, VL, VNNI).
+// kernels/x86/backend.h: the backends for x86 with AVX2 (FMA, F16C), with AVX2 and 256-bit VNNI (as AVX-VNNI or as
+// AVX-512 VL), and with AVX-512 (F, BW, DQ, VL, VNNI).
 #pragma once
 
 #include "kernels/backend.h"

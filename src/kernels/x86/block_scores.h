@@ -1,9 +1,8 @@
 // kernels/x86/block_scores.h: the scores of a tile of rows against one block of keys that may need several rotations.
 // Role:       shared by attend.cc and column_sums.cc.
-// Idea:       the query is turned back, not the key (DESIGN 2). A few turned copies of the query tile are kept, so that
-// blocks
-//             which alternate between rotations turn nothing anew.
-// Cost:       turning a tile costs a row what 1/15 of a block of 64 keys does, once per piece of a prompt.
+// Idea:       the query is rotated back, not the key (docs/math/rope_shift.md). A few rotated copies of the query tile
+//             are kept, so that blocks which alternate between rotations rotate nothing anew.
+// Cost:       rotating a tile costs a row what 1/15 of a block of 64 keys does, once per piece of a prompt.
 #pragma once
 
 #include <algorithm>
@@ -31,15 +30,15 @@ struct RowPart {
 
 class BlockScores {
  public:
-  static constexpr int kTurns = 4;  // query tiles kept
+  static constexpr int kTiles = 4;  // query tiles kept, each for one rotation
 
   // Floats of memory that a tile of `lines` lines needs.
   static size_t floats(const TileShape& shape, int lines) {
-    return static_cast<size_t>(shape.E) * (kBlock + static_cast<size_t>(std::max(lines, kDirectLines)) * kTurns);
+    return size_t{kBlock} * shape.E + size_t{kTiles} * std::max(lines, kDirectLines) * shape.E;
   }
 
   BlockScores(const TileKernels& isa, const TileShape& shape, const QueryRows& rows, float* memory)
-      : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + static_cast<size_t>(shape.E) * kBlock) {}
+      : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + shape.E * kBlock) {}
 
   // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. `ahead`, see
   // TileKernels::scores, is the first part's. REQUIRES: one part if the tile has at most kDirectLines lines.
@@ -52,9 +51,9 @@ class BlockScores {
   const TileShape& shape_;
   const QueryRows rows_;
   float* const kt_;     // E x 64
-  float* const tiles_;  // kTurns x lines x E
-  const float* turned_by_[kTurns];
-  int loaded_ = 0;  // tiles loaded so far; the next one takes the place of the oldest
+  float* const tiles_;  // kTiles x lines x E
+  const float* rotated_by_[kTiles];
+  int loaded_ = 0;  // tiles loaded so far; the next one replaces the oldest
 };
 
 }  // namespace kvilt::x86

@@ -1,5 +1,5 @@
 // kernels/x86/column_sums.cc: how much some rows look at every position: a second pass over the scores with the known
-// lse.
+// lse (docs/math/column_sums.md).
 // Idea: one item per block of 64 positions, so that every sum is made by one thread, row tiles in order: in float over
 //       at most kTileLines lines, in double beyond. Memory O(T).
 // Cost: 2 E flops a (line, key), half of attention; a block's keys are gathered once.
@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "kernels/x86/attend.h"
-#include "kernels/x86/attend_bf16.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
 #include "kernels/x86/key_blocks.h"
@@ -28,7 +27,7 @@ struct Target {
 
 class ColumnSums {
  public:
-  // plain: fp32's, for the norms of values.
+  // plain: those of fp32, for the norms of values.
   ColumnSums(const TileKernels& isa, const TileKernels& plain, const AttendShape& shape)
       : isa_(isa), plain_(plain), shape_(tile_shape(shape)) {
     tile_rows_ = std::max(1, kTileLines / shape.group);
@@ -39,8 +38,7 @@ class ColumnSums {
     int64_t blocks = 0;
     for (const ColumnSumTask& task : tasks) {
       CHECK(task.attend != nullptr && task.attend->lse != nullptr);
-      auto target =
-          std::find_if(targets_.begin(), targets_.end(), [&](const Target& t) { return t.sums == task.sums; });
+      auto target = std::ranges::find(targets_, task.sums, &Target::sums);
       if (target == targets_.end()) target = targets_.insert(target, {task.sums, {}});
       target->tasks.push_back(&task);
       const AttendTask& attend = *task.attend;
@@ -60,7 +58,7 @@ class ColumnSums {
 
   Scratch scratch() const {
     thread_local Buffer buffer;
-    const size_t lines = static_cast<size_t>(lines_), values = kBlock * static_cast<size_t>(shape_.width);
+    const size_t lines = lines_, values = size_t{kBlock} * shape_.width;
     const size_t floats = values + lines * kBlock + BlockScores::floats(shape_, lines_);
     if (buffer.bytes() < floats * sizeof(float)) buffer = Buffer(floats * sizeof(float));
     float* memory = buffer.as<float>();
@@ -129,16 +127,10 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
 }
 
 }  // namespace
+
+void column_sums(const AttendIsa& isa, const AttendShape& shape, std::span<const ColumnSumTask> tasks,
+                 ThreadPool& pool) {
+  ColumnSums(isa.for_shape(tile_shape(shape)), isa.plain, shape).run(tasks, pool);
+}
+
 }  // namespace kvilt::x86
-
-namespace kvilt::avx2 {
-void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
-  x86::ColumnSums(kAttendTiles, kAttendTiles, shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx2
-
-namespace kvilt::avx512 {
-void column_sums(const AttendShape& shape, std::span<const ColumnSumTask> tasks, ThreadPool& pool) {
-  x86::ColumnSums(x86::avx512_tiles(x86::tile_shape(shape)), kAttendTiles, shape).run(tasks, pool);
-}
-}  // namespace kvilt::avx512

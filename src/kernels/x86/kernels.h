@@ -1,18 +1,19 @@
-// kernels/x86/kernels.h: what backend.cc and the per-ISA files say to each other: PODs and a table of functions.
+// kernels/x86/kernels.h: the interface between backend.cc and the per-ISA files: PODs and a table of functions.
 // Invariants: nothing here emits code. Files built with -m flags include this, linear_simd.h and C headers only.
 //
-// Packed weights (pack.cc). 16 weight rows ("lanes") make a block, a block is a row of chunks of 2 groups (Qx_0, Qx_1) or 8
-// (Qx_K) of 32 k. A pass over a block reads memory in one line (planes further apart made prefetchers give up: 10 instead of
-// 30 GB/s a core). A chunk begins with planes (Chunk), each with its groups one after the other:
+// Packed weights (pack.cc). 16 weight rows ("lanes") make a block; a block is a row of chunks of 2 groups (Qx_0, Qx_1)
+// or 8 (Qx_K) of 32 k. A pass over a block reads memory in one line (planes further apart made prefetchers give up: 10
+// instead of 30 GB/s a core). A chunk begins with planes (Chunk), each with its groups one after the other:
 //   scales   fp16 x 16 lanes, per group (Qx_0, Qx_1) or per chunk (Qx_K); mins likewise (Qx_1: m, Qx_K: dmin).
 //   sub      8-bit x 16 lanes: sub-block scales of Qx_K, per group (Q6_K: two per group, signed); submins likewise.
 // Then each group's quants and highs, in words of 64 bytes, 16 lanes x 4 bytes:
 //   quants   4-bit: word z holds k 8z..8z+3 in the low nibbles and 8z+4..8z+7 in the high ones; 8-bit: word j holds
 //            k 4j..4j+3. Values are unsigned, offset by 2^(bits-1).
 //   highs    the fifth bit of quad j (k 4j..4j+3) is bit j of one word; or its bits 4-5 are bit pair j%4 of word j/4.
-// Blocks beyond kLongBlock bytes (long K) are cut into segments of some chunks, and each kTogether of them lie segment by segment:
-// the first segment of each block, then the second of each, and so on. One row then passes over a segment of its activations
-// kTogether times while they are in L1; whole blocks would throw them out in between (Zen 4, K = 4864: 21 GB/s, so 28).
+// Blocks beyond kLongBlock bytes (long K) are cut into segments of some chunks, and each kTogether of them are stored
+// segment by segment: the first segment of each block, then the second of each, and so on. One row then passes over a
+// segment of its activations kTogether times while they are in L1; whole blocks would throw them out in between (Zen 4,
+// K = 4864: 28 instead of 21 GB/s).
 // F32: per k 16 floats. F16: per k 16 halves. BF16: per pair of k 16 pairs.
 //
 // Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
@@ -20,23 +21,25 @@
 // (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
 // per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each.
 //
-// One output is, in every kernel and for every shape: acc = 0; for each two groups that share an x scale, in order: t = 0; for both
-// (Q6_K: for both halves of each) t = fma(float(int dot), weight scale, t) [acc = fma(weight min, scaled_sum, acc)]; then
-// acc = fma(t, x scale, acc); in the end + bias, then + y.
+// One output is, in every kernel and for every shape: acc = 0; for each two groups that share an x scale, in order:
+// t = 0; for both (Q6_K: for both halves of each) t = fma(float(int dot), weight scale, t)
+// [acc = fma(weight min, scaled_sum, acc)]; then acc = fma(t, x scale, acc); in the end + bias, then + y.
 // Integer dots are exact, so AVX2 and AVX-512 agree bit by bit and a row's bits depend on nothing but the row.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/x86/isa.h"
 #include "tensor/dtype.h"
 
 namespace kvilt::x86 {
 
 inline constexpr int64_t kBlockRows = 16;  // weight rows of a block
 inline constexpr int64_t kGroup = 32;      // k of a group
-// Groups whose activations share a scale: a chunk never ends inside. With a scale for each, two of every ten operations on the
-// multiplier are scaling; with one for two, 1.6: prefill is 2 to 4 % quicker (docs/design/linear.md says what it costs).
+// Groups whose activations share a scale: a chunk never ends within them. With a scale for each group, two of every ten
+// operations on the multiplier are scaling; with one for two groups, 1.6: prefill is 2 to 4 % quicker
+// (docs/design/linear.md#what-rounding-costs-and---activations says what it costs).
 inline constexpr int64_t kShared = 2;
 inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
 inline constexpr int kDTypes = 12;
@@ -46,7 +49,7 @@ inline constexpr int64_t kTogether = 4, kLongBlock = 24 << 10, kSegmentBytes = 1
 struct Chunk {
   int64_t groups = 0, bytes = 0;
   int64_t scales = 0, mins = 0, sub = 0, submins = 0;
-  int64_t quants = 0, group_bytes = 0, highs = 0;  // highs: behind a group's quants
+  int64_t quants = 0, group_bytes = 0, highs = 0;  // highs: after a group's quants
 };
 
 // A Q format as the kernels see it.
@@ -93,7 +96,7 @@ constexpr Chunk chunk_of(DType type) {
   c.mins = plane(f.mins, f.super ? 32 : c.groups * 32);
   c.sub = plane(f.super, c.groups * 16 * f.scales);
   c.submins = plane(f.super && f.mins, c.groups * 16);
-  c.quants = (c.quants + 63) / 64 * 64;  // Q6_K alone needs it
+  c.quants = (c.quants + 63) / 64 * 64;  // only Q6_K needs it
   c.highs = f.bits == 8 ? 512 : 256;
   c.group_bytes = c.highs + (f.bits == 5 ? 64 : f.bits == 6 ? 128 : 0);
   c.bytes = c.quants + c.groups * c.group_bytes;
@@ -104,7 +107,7 @@ constexpr Chunk chunk_of(DType type) {
 struct MatmulPart {
   const std::byte* w;
   int64_t block_bytes;
-  int64_t segment;  // groups of a segment; all of K's: blocks lie one after the other
+  int64_t segment;  // groups of a segment; all of K's: blocks are one after the other
   int64_t K, N;
   // n_begin is a multiple of kBlockRows (of kTogether of them: segments and one row block); n_end is one or is N.
   int64_t n_begin, n_end;
@@ -141,18 +144,12 @@ struct PairKernels {
 
 }  // namespace kvilt::x86
 
-namespace kvilt::avx2 {
-extern const x86::Kernels kKernels;
-}
-namespace kvilt::avxvnni {
-extern const x86::Kernels kKernels;
-}
-namespace kvilt::vnni256 {
-extern const x86::Kernels kKernels;
-}
-namespace kvilt::avx512 {
-extern const x86::Kernels kKernels;
-}
+#define KVILT_DECLARE(isa)            \
+  namespace kvilt::isa {              \
+  extern const x86::Kernels kKernels; \
+  }
+KVILT_EACH_LINEAR_ISA(KVILT_DECLARE)
+#undef KVILT_DECLARE
 namespace kvilt::avx512bf16 {
 extern const x86::PairKernels kPairs;
 }

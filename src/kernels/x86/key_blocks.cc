@@ -43,7 +43,7 @@ TileShape tile_shape(const AttendShape& shape) {
 void KeyBlocks::seek(int64_t pos) {
   const auto ends_by = [pos](const KvSpan& span) { return int64_t{span.pos} + span.count <= pos; };
   if (!started_) {
-    next_ = static_cast<size_t>(std::partition_point(spans_.begin(), spans_.end(), ends_by) - spans_.begin());
+    next_ = static_cast<size_t>(std::ranges::partition_point(spans_, ends_by) - spans_.begin());
     started_ = true;
   }
   while (next_ < spans_.size() && ends_by(spans_[next_])) ++next_;
@@ -54,7 +54,7 @@ void KeyBlocks::locate(int64_t block, KeyBlock& out) {
   const int64_t row_bytes = shape_.row_bytes;
   seek(base);
   out.present = 0;
-  out.turn_count = 0;
+  out.rotation_count = 0;
   for (size_t n = next_; n < spans_.size() && spans_[n].pos < end; ++n) {
     const KvSpan& span = spans_[n];
     const int64_t first = std::max<int64_t>(span.pos, base) - base;
@@ -72,9 +72,9 @@ void KeyBlocks::locate(int64_t block, KeyBlock& out) {
     DCHECK((out.present & columns) == 0);
     out.present |= columns;
     int t = 0;
-    while (t < out.turn_count && out.turns[t].rotation != span.rotation) ++t;
-    if (t == out.turn_count) out.turns[out.turn_count++] = {span.rotation, 0, 0};
-    out.turns[t].columns |= columns;
+    while (t < out.rotation_count && out.rotations[t].rotation != span.rotation) ++t;
+    if (t == out.rotation_count) out.rotations[out.rotation_count++] = {span.rotation, 0, 0};
+    out.rotations[t].columns |= columns;
   }
   for (uint64_t absent = ~out.present; absent != 0; absent &= absent - 1) {
     const int j = __builtin_ctzll(absent);
@@ -83,28 +83,28 @@ void KeyBlocks::locate(int64_t block, KeyBlock& out) {
   arrange(out);
 }
 
-// Gives every key its slot.
+// Gives every key its place in the key tile.
 void KeyBlocks::arrange(KeyBlock& out) const {
   out.permuted = false;
-  for (int t = 0; t < out.turn_count; ++t) {  // turns are in the order of their first columns
-    out.turns[t].slots = out.turns[t].columns;
-    if (t > 0) out.permuted |= (out.turns[t - 1].columns >> __builtin_ctzll(out.turns[t].columns)) != 0;
+  for (int t = 0; t < out.rotation_count; ++t) {  // in the order of their first columns
+    out.rotations[t].places = out.rotations[t].columns;
+    if (t > 0) out.permuted |= (out.rotations[t - 1].columns >> __builtin_ctzll(out.rotations[t].columns)) != 0;
   }
   if (!out.permuted) return;
   const void* k[kBlock];
   std::copy_n(out.k, kBlock, k);
   int next = 0;
-  const auto place = [&](uint64_t columns) {
+  const auto put = [&](uint64_t columns) {
     const int first = next;
     for (; columns != 0; columns &= columns - 1) {
       const int j = __builtin_ctzll(columns);
-      out.slot[j] = next;
+      out.place[j] = next;
       out.k[next++] = k[j];
     }
     return bits(first, next);
   };
-  for (int t = 0; t < out.turn_count; ++t) out.turns[t].slots = place(out.turns[t].columns);
-  place(~out.present);
+  for (int t = 0; t < out.rotation_count; ++t) out.rotations[t].places = put(out.rotations[t].columns);
+  put(~out.present);
 }
 
 uint64_t visible_columns(const KeyMask& mask, int64_t i, int64_t block) {

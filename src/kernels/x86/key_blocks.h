@@ -3,7 +3,7 @@
 // Role:    the scalar half of attend.cc and column_sums.cc; what it hands out no longer knows about spans, so that
 //          nothing computed from it can depend on how keys were cut into spans.
 // Threads: a KeyBlocks belongs to one worker.
-// Cost:    about 100 cycles a block when it lies in one span; a block of arithmetic takes thousands.
+// Cost:    about 100 cycles a block when one span holds it; a block of arithmetic takes thousands.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,23 @@ static_assert(kBlock == kKeyBlock);
 TileShape tile_shape(const AttendShape& shape);
 
 // The keys of a block that share a rotation.
-struct Turn {
+struct RotationGroup {
   const float* rotation;
   uint64_t columns;
-  uint64_t slots;  // where they stand in the key tile
+  uint64_t places;  // of these keys in the key tile
 };
 
 // Keys of several rotations that alternate (recomputed tokens within a placed piece) are laid out in the key tile one
-// rotation after the other, so that each turned query tile meets whole vectors; their scores are put back in order.
+// rotation after the other, so that each rotated query tile meets whole vectors; their scores are put back in order.
 struct KeyBlock {
-  uint64_t present = 0;    // columns that stand in a span
-  const void* k[kBlock];   // by slot; absent: zeros
+  uint64_t present = 0;    // columns that a span holds
+  const void* k[kBlock];   // by place in the key tile; absent: zeros
   const void* v[kBlock];   // by column
-  int8_t run_end[kBlock];  // of present columns: [j, run_end[j]) lie one after the other in memory
-  Turn turns[kBlock];
-  int turn_count = 0;
-  bool permuted = false;  // false: slot = column
-  int32_t slot[kBlock];   // of each column, if permuted
+  int8_t run_end[kBlock];  // of present columns: [j, run_end[j]) are one after the other in memory
+  RotationGroup rotations[kBlock];
+  int rotation_count = 0;
+  bool permuted = false;  // false: place = column
+  int32_t place[kBlock];  // of each column, if permuted
 };
 
 // Walks the blocks of a task in increasing order.
@@ -57,7 +57,7 @@ class KeyBlocks {
   bool started_ = false;
 };
 
-// Columns of `block` that a query at position i sees, whether or not a key stands there.
+// Columns of `block` that a query at position i sees, whether or not there is a key.
 uint64_t visible_columns(const KeyMask& mask, int64_t i, int64_t block);
 
 // Blocks [first, last) that hold keys at positions <= high.

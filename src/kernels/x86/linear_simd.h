@@ -1,5 +1,5 @@
 // kernels/x86/linear_simd.h: vectors of the ISA that a file is built for: VF (floats) and VI, kLanes lanes.
-// Role:       matmul.cc, matmul_float.cc, rows.cc.
+// Role:       for matmul.cc, matmul_bf16.cc, matmul_float.cc, peak.cc and rows.cc.
 // Invariants: included by per-ISA files only; everything is always inlined and has internal linkage, so that nothing is
 //             shared with other files.
 #pragma once
@@ -136,7 +136,7 @@ KVILT_INLINE float sum(VF v) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-// Rows of a row block: the most whose sums fit the registers beside one decoded vector of weights.
+// Rows of a row block: the most whose sums fit the registers together with one decoded vector of weights.
 #ifdef KVILT_512
 constexpr int kMaxRows = 8;
 #else
@@ -154,8 +154,8 @@ KVILT_INLINE float load_float(const std::byte* p) {
   return value;
 }
 
-// Asks for the lines that a tile of m rows will write, before its work: outputs of many rows are far apart and in nobody's cache,
-// and a store buffer full of such misses stood for a sixth of a prefill's linear layers (512 rows, N = 4864).
+// Asks for the lines that a tile of m rows will write, before its work: outputs of many rows are far apart and in no
+// cache, and a store buffer full of such misses took a sixth of a prefill's linear layers (512 rows, N = 4864).
 KVILT_INLINE void claim(const float* y, int64_t stride, int m) {
   for (int r = 0; r < m; ++r) __builtin_prefetch(y + r * stride, 1);
 }

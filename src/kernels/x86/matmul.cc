@@ -1,9 +1,9 @@
 // kernels/x86/matmul.cc: quantised weights x int8 activations; built once per ISA.
 // Role:       Kernels::matmul for Q formats; layouts and the arithmetic's order: kernels.h.
 // Idea:       weights stay unsigned (their offset is paid once per row and group, as the start value of the integer
-//             sum), activations are signed and broadcast: what vpdpbusd wants. Weights are decoded in registers for kMaxRows
-//             rows at a time; decoding them into panels first was no faster for any number of rows (8 rows on Zen 4: 77 % of
-//             the VNNI peak in registers, 75 % from panels), so there is one kernel.
+//             sum), activations are signed and broadcast: what vpdpbusd wants. Weights are decoded in registers for
+//             kMaxRows rows at a time; decoding them into panels first was no faster for any number of rows (8 rows on
+//             Zen 4: 77 % of the VNNI peak in registers, 75 % from panels), so there is one kernel.
 // Invariants: int dots are exact, floats follow kernels.h.
 // Not here:   splitting into parts (backend.cc), packing (pack.cc).
 #include "kernels/x86/kernels.h"
@@ -46,8 +46,8 @@ KVILT_INLINE VI dots(VI acc, const VI (&w)[1], const std::byte* x, int64_t) {
 
 #else
 
-// vpmaddubsw adds two products in 16 bits, which hold 32767: 16 products of 4-bit weights with 127, 8 of 5 bits, 4 of 6 bits.
-// Of 8-bit weights only 2 fit, and only as |w| <= 128, with w's sign given to x.
+// vpmaddubsw adds two products in 16 bits, which hold 32767: 16 products of 4-bit weights with 127, 8 of 5 bits, 4 of 6
+// bits. Of 8-bit weights only 2 fit, and only as |w| <= 128, with w's sign given to x.
 template <int bits>
 constexpr bool kWeightsSigned = bits == 8;
 template <int bits>
@@ -71,7 +71,7 @@ KVILT_INLINE VI dots(VI acc, const VI (&w)[kStep<bits>], const std::byte* x, int
 
 #endif
 
-// ---- Packed weights --------------------------------------------------------------------------------------------------
+// ---- Packed weights -------------------------------------------------------------------------------------------------
 
 template <int n>
 KVILT_INLINE VI shifted(VI v) {  // left; right if negative
@@ -87,7 +87,7 @@ template <DType type>
 struct Packed {
   static constexpr Format kFormat = x86::format_of(type);
   static constexpr Chunk kChunk = x86::chunk_of(type);
-  static_assert(kChunk.groups % kShared == 0);  // so no segment ends inside
+  static_assert(kChunk.groups % kShared == 0);  // so no segment ends between groups that share a scale
   const std::byte* chunk;
   const std::byte* group;  // its quants in the chunk, from the first lane on
   int64_t i;               // which group of the chunk
@@ -176,7 +176,7 @@ KVILT_INLINE void dot_quads(const Packed<type>& w, const std::byte* x, VI (&acc)
   }
 }
 
-// Asks for the bytes that stand for one group, somewhere ahead, to come into L2.
+// Asks for the bytes of one group, somewhere ahead, to come into L2.
 template <DType type>
 KVILT_INLINE void fetch(const std::byte* at) {
   constexpr int64_t kBytes = Packed<type>::kChunk.bytes / Packed<type>::kChunk.groups;
@@ -184,8 +184,8 @@ KVILT_INLINE void fetch(const std::byte* at) {
   for (int64_t i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at + i), _MM_HINT_T1);
 }
 
-// sums += m rows x kLanes columns over `groups` groups. ahead: as many groups to be fetched meanwhile, or null. A call for each
-// segment of K: the sums pass through memory, which costs nothing beside 28 groups and more.
+// sums += m rows x kLanes columns over `groups` groups. ahead: as many groups to be fetched meanwhile, or null. Called
+// for each segment of K: the sums pass through memory, which costs nothing compared with 28 groups and more.
 template <DType type, int m>
 __attribute__((noinline)) void tile(Packed<type> w, const std::byte* x, int64_t groups, const std::byte* ahead,
                                     VF* sums) {
@@ -277,7 +277,7 @@ void run_segment(const TileAt& at, int64_t g, VF* sum) {
   if (left <= part.segment) finish_rows<m>(at, sum);
 }
 
-// All columns of a part that is cut into segments, m rows: its weights in the order in which they lie.
+// All columns of a part that is cut into segments, m rows: its weights in the order in which they are stored.
 template <DType type, int m>
 void run_together(const TileAt& whole) {
   using W = Packed<type>;
@@ -316,8 +316,8 @@ KVILT_INLINE void with_rows(int64_t rows, const Body& body) {
   }
 }
 
-// Several row blocks. Long K goes segment by segment: 18 KB of weights stay in L1 while all rows pass, and the sums wait in
-// memory (whole blocks of K = 4864 are 45 to 82 KB).
+// Several row blocks. Long K goes segment by segment: 18 KB of weights stay in L1 while all rows pass, and the sums
+// wait in memory (whole blocks of K = 4864 are 45 to 82 KB).
 template <DType type>
 void run_blocks(const MatmulPart& part, int64_t first, int64_t end, int64_t n) {
   const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks;
@@ -326,7 +326,7 @@ void run_blocks(const MatmulPart& part, int64_t first, int64_t end, int64_t n) {
   for (int64_t g = 0; g < part.K / kGroup; g += part.segment) {
     for (int64_t b = first; b < end; ++b) {
       const int64_t row = b * base + (b < more ? b : more);
-      // The last row block fetches the next block of weights: by then no reading from memory is under way, and nothing
+      // The last row block fetches the next block of weights: by then nothing is being read from memory, and nothing
       // would be until the row block after it. A single row reads in one line, which the hardware foresees.
       const bool fetches = part.rows > 1 && n % 16 + kLanes == 16 && b + 1 == part.block_end;
       const TileAt at = {&part, part.x + row * row_bytes, row, n, fetches};

@@ -1,7 +1,7 @@
 // kernels/x86/matmul_bf16.cc: BF16 weights x rows rounded to bf16, pairs of k multiplied at once (vdpbf16ps).
 // Role:       Activations::kAuto and kBF16 where bf16_dots_pay(); matmul_float.cc serves the other machines.
-// Invariants: one accumulator an output, pairs of k in order, so a row's bits depend on the row alone. The instruction rounds
-//             both products of a pair into the sum one after the other; it takes subnormals as 0.
+// Invariants: one accumulator an output, pairs of k in order, so a row's bits depend on the row only. The instruction
+//             rounds both products of a pair into the sum one after the other; it takes subnormals as 0.
 // Cost:       a dot of 32 products a cycle (Zen 4), twice fp32's; nothing is widened.
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/linear_simd.h"

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/x86/isa.h"
+
 namespace kvilt::x86 {
 // y is M x N, w is M x K, x is K x N.
 struct MixOut {
@@ -11,9 +13,9 @@ struct MixOut {
 };
 }  // namespace kvilt::x86
 
-namespace kvilt::avx2 {
-void mix(const float* w, int64_t w_stride, const float* x, int64_t x_stride, x86::MixOut out);
-}
-namespace kvilt::avx512 {
-void mix(const float* w, int64_t w_stride, const float* x, int64_t x_stride, x86::MixOut out);
-}
+#define KVILT_DECLARE(isa)                                                                       \
+  namespace kvilt::isa {                                                                         \
+  void mix(const float* w, int64_t w_stride, const float* x, int64_t x_stride, x86::MixOut out); \
+  }
+KVILT_EACH_ATTEND_ISA(KVILT_DECLARE)
+#undef KVILT_DECLARE

@@ -18,14 +18,14 @@ uint32_t word(const uint8_t* p) {
 }
 void put(std::byte* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-// Blocks that lie together segment by segment (kernels.h), and one of them. Without segments: each by itself.
+// Blocks that are stored together segment by segment (kernels.h), and one of them. Without segments: each by itself.
 struct BlockPlace {
   std::byte* first;  // where the first of them begins
   int64_t index, count;
   int64_t chunks, segment;  // of a block; of its segments but the last
 };
 
-// Where lane `lane` of a block lies.
+// Where lane `lane` of a block is.
 struct Lane {
   BlockPlace block;
   const Format& format;
@@ -166,7 +166,7 @@ void wide_row(const std::vector<float>& row, DType dtype, std::byte* block, int6
   const auto K = static_cast<int64_t>(row.size());
   if (dtype == DType::kF32) return float_row(bytes, dtype, K, block, lane);
   for (int64_t k = 0; k < K; ++k) {
-    const uint16_t half = f32_to_bf16(row[static_cast<size_t>(k)]);
+    const uint16_t half = f32_to_bf16(row[k]);
     put(block + (k / 2 * 16 + lane) * 4 + k % 2 * 2, &half, 2);
   }
 }
@@ -200,7 +200,7 @@ void pack_row(const WeightView& w, const std::byte* row, const Lane& lane) {
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 
-WeightMemory::Piece WeightMemory::take(size_t bytes) {
+WeightMemory::Slice WeightMemory::take(size_t bytes) {
   constexpr size_t kSlab = size_t{32} << 20;
   bytes = (bytes + 63) / 64 * 64;
   const std::lock_guard lock(mutex_);
@@ -237,7 +237,7 @@ std::unique_ptr<BlockedWeight> blocked(const WeightView& w, bool pairs) {
         packed->block_bytes > kLongBlock ? (packed->block_bytes + kSegmentBytes - 1) / kSegmentBytes : 1;
     packed->segment = (chunks + segments - 1) / segments * chunk.groups;
   }
-  packed->bytes = static_cast<size_t>((w.rows + kBlockRows - 1) / kBlockRows * packed->block_bytes);
+  packed->bytes = (w.rows + kBlockRows - 1) / kBlockRows * packed->block_bytes;
   return packed;
 }
 
@@ -266,19 +266,19 @@ std::unique_ptr<BlockedWeight> pack(const WeightView& w, bool pairs, WeightMemor
   const int64_t count = (w.rows + kBlockRows - 1) / kBlockRows;
   auto [slab, blocks] = memory.take(packed->bytes);
   place(*packed, blocks, slab);
-  const size_t row_bytes = dtype_bytes(w.dtype, static_cast<size_t>(w.cols));
+  const size_t row_bytes = dtype_bytes(w.dtype, w.cols);
   const int64_t groups = w.cols / kGroup;
   const bool segmented = !is_float(packed->dtype) && packed->segment < groups;
   pool.parallel_for((count + kTogether - 1) / kTogether, [&, to = blocks](int64_t task, int) {
     const int64_t begin = task * kTogether, together = std::min(kTogether, count - begin);
     std::byte* first = to + begin * packed->block_bytes;
-    std::memset(first, 0, static_cast<size_t>(together * packed->block_bytes));  // lanes beyond N, padding
+    std::memset(first, 0, together * packed->block_bytes);  // lanes beyond N, padding
     std::vector<float> wide(packed->dtype == w.dtype ? 0 : static_cast<size_t>(w.cols));
     for (int64_t i = 0; i < together; ++i) {
       BlockPlace place = {first + i * packed->block_bytes, 0, 1, INT64_MAX, INT64_MAX};
       if (segmented) place = {first, i, together, packed->block_bytes / chunk.bytes, packed->segment / chunk.groups};
       for (int64_t lane = 0; lane < kBlockRows && (begin + i) * kBlockRows + lane < w.rows; ++lane) {
-        const std::byte* row = w.data + static_cast<size_t>((begin + i) * kBlockRows + lane) * row_bytes;
+        const std::byte* row = w.data + ((begin + i) * kBlockRows + lane) * row_bytes;
         if (wide.empty()) {
           pack_row(w, row, {place, format, chunk, lane});
         } else {

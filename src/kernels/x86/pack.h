@@ -1,5 +1,5 @@
-// kernels/x86/pack.h: re-orders a weight into blocks of 16 rows (kernels.h shows the layout); bits are kept, bytes
-// nearly so.
+// kernels/x86/pack.h: re-orders a weight into blocks of 16 rows (kernels.h shows the layout); no bit of a weight is
+// lost, and the size stays nearly the same.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ struct BlockedWeight : PackedWeight {
   int64_t segment = 0;  // groups; see kernels.h
   bool pairs = false;   // BF16 that meets rows of bf16 pairs
   const std::byte* blocks = nullptr;
-  std::shared_ptr<const void> owner;  // of blocks, with those of other weights
+  std::shared_ptr<const void> owner;  // of `blocks`, and of other weights' blocks
 };
 
-// Counts every change of what pack() writes; linear_test.cc holds a checksum of its output beside the number.
+// Counts every change of what pack() writes; linear_test.cc holds a checksum of its output for this number.
 inline constexpr uint32_t kLayoutVersion = 2;  // 2: segments
 
 bool is_float(DType dtype);
@@ -28,11 +28,11 @@ bool is_float(DType dtype);
 // other is then a third faster than from pages of 4 KB (35 against 26 GB/s on a Zen 4 core). Any thread.
 class WeightMemory {
  public:
-  struct Piece {
+  struct Slice {
     std::shared_ptr<const Buffer> slab;
     std::byte* data;
   };
-  Piece take(size_t bytes);
+  Slice take(size_t bytes);
 
  private:
   std::mutex mutex_;

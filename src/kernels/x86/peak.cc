@@ -1,6 +1,6 @@
-// kernels/x86/peak.cc: what one core can do at most, as the instructions of this ISA: register-only loops; built once
+// kernels/x86/peak.cc: what one core can do at most with the instructions of this ISA: register-only loops; built once
 // per ISA.
-// Role: the bound that benchmarks stand next to (kernels/peak.h).
+// Role: the bound that benchmarks compare with (kernels/peak.h).
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/linear_simd.h"
 

@@ -8,12 +8,11 @@
 #include "tensor/kv_row.h"
 
 namespace kvilt::x86 {
-namespace {
 
 constexpr int64_t kRowsPerItem = 16;
 
-void rope_rows(const TileKernels& isa, Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config,
-               ThreadPool& pool) {
+void rope(const AttendIsa& isa, Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config,
+          ThreadPool& pool) {
   const int half = config.rotary_dim / 2;
   CHECK(config.rotary_dim % 2 == 0 && config.rotary_dim <= E && E <= kMaxHead);
   CHECK(static_cast<int>(config.inv_freq.size()) == half && static_cast<int64_t>(pos.size()) == x.rows &&
@@ -25,42 +24,23 @@ void rope_rows(const TileKernels& isa, Mat<float> x, int E, std::span<const int3
   pool.parallel_for((x.rows + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
     alignas(64) float rotation[kMaxHead];
     for (int64_t r = item * kRowsPerItem; r < std::min(x.rows, (item + 1) * kRowsPerItem); ++r) {
-      isa.angles(pos[r], config.inv_freq.data(), half, config.magnitude, rotation);
-      isa.rope_row(shape, x.row(r), x.cols / E, rotation);
+      isa.plain.angles(pos[r], config.inv_freq.data(), half, config.magnitude, rotation);
+      isa.plain.rope_row(shape, x.row(r), x.cols / E, rotation);
     }
   });
 }
 
-void realign_rows(const TileKernels& isa, const AttendShape& shape, const void* src, const float* rotation,
-                  int64_t count, void* dst) {
+void realign(const AttendIsa& isa, const AttendShape& shape, const void* src, const float* rotation, int64_t count,
+             void* dst) {
   const TileShape tile = tile_shape(shape);
   alignas(64) float row[kMaxHead];
   const auto* from = static_cast<const std::byte*>(src);
   auto* to = static_cast<std::byte*>(dst);
   for (int64_t n = 0; n < count; ++n, from += tile.row_bytes, to += tile.row_bytes) {
     decode_kv_row(shape.kv, shape.E, from, row);
-    isa.rope_row(tile, row, 1, rotation);
+    isa.plain.rope_row(tile, row, 1, rotation);
     encode_kv_row(shape.kv, shape.E, row, to);
   }
 }
 
-}  // namespace
 }  // namespace kvilt::x86
-
-namespace kvilt::avx2 {
-void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
-  x86::realign_rows(kAttendTiles, shape, src, rotation, count, dst);
-}
-void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
-  x86::rope_rows(kAttendTiles, x, E, pos, config, pool);
-}
-}  // namespace kvilt::avx2
-
-namespace kvilt::avx512 {
-void realign(const AttendShape& shape, const void* src, const float* rotation, int64_t count, void* dst) {
-  x86::realign_rows(kAttendTiles, shape, src, rotation, count, dst);
-}
-void rope(Mat<float> x, int E, std::span<const int32_t> pos, const RopeConfig& config, ThreadPool& pool) {
-  x86::rope_rows(kAttendTiles, x, E, pos, config, pool);
-}
-}  // namespace kvilt::avx512

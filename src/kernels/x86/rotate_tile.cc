@@ -1,6 +1,5 @@
-// kernels/x86/rotate_tile.cc: RoPE, compiled once per ISA. Plain loops that the compiler vectorises,
-// and a sine and cosine of our own: libm's would take longer than the rotation itself (32 angles a row and layer at E =
-// 64).
+// kernels/x86/rotate_tile.cc: RoPE, compiled once per ISA. Plain loops that the compiler vectorises, and a sine and
+// cosine of our own: libm's would take longer than the rotation itself (32 angles a row and layer at E = 64).
 #include "kernels/x86/rotate_tile.h"
 
 #include "kernels/x86/attend_simd.h"
@@ -10,7 +9,7 @@ namespace {
 
 using x86::TileShape;
 
-// Turns one head in place: halves, or interleaved pairs.
+// Rotates one head in place: halves, or interleaved pairs.
 KVILT_INLINE void rotate(const TileShape& shape, const float* rotation, float* x) {
   const int half = shape.rotary / 2;
   const float *cosines = rotation, *sines = rotation + half;
@@ -29,7 +28,7 @@ KVILT_INLINE void rotate(const TileShape& shape, const float* rotation, float* x
   }
 }
 
-// sin and cos of x for |x| < 1e8, to 1e-11: quarter turns are taken off in two parts (Cody and Waite), then Taylor.
+// sin and cos of x for |x| < 1e8, to 1e-11: multiples of pi / 2 are taken off in two parts (Cody, Waite), then Taylor.
 KVILT_INLINE void sin_cos(double x, double* sine, double* cosine) {
   constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer held in the low bits
   const double shifted = x * 0.63661977236758134308 + kMagic;

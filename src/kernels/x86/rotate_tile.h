@@ -1,4 +1,4 @@
-// kernels/x86/rotate_tile.h: rotations as compiled for one ISA; contracts in attend_tile.h. For per-ISA files alone.
+// kernels/x86/rotate_tile.h: rotations as compiled for one ISA; contracts in attend_tile.h. For per-ISA files only.
 #pragma once
 
 #include "kernels/x86/attend_tile.h"

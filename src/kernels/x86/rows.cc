@@ -1,5 +1,5 @@
-// kernels/x86/rows.cc: work along rows of activations: packing them for matmul, RMSNorm, SiLU, GELU; built once per ISA.
-// Invariants: every row is handled alone, in an order that depends on its length only.
+// kernels/x86/rows.cc: work along rows of activations: packing for matmul, RMSNorm, SiLU, GELU; built once per ISA.
+// Invariants: every row is computed by itself, in an order that depends on its length only.
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/linear_simd.h"
 
@@ -40,8 +40,8 @@ KVILT_INLINE int32_t add4(__m128i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 1)));
 }
 
-// Records are written where other cores have just read: their lines are asked for early, many at once, since stores would ask
-// for one after the other.
+// Records are written where other cores have just read: their lines are asked for early, many at once, since stores
+// would ask for one after the other.
 constexpr int64_t kRecordsAhead = 24;
 
 // One row on its own.
@@ -229,8 +229,7 @@ void rms_norm(const RowsIn& in, const float* weight, float eps, float* y, int64_
   }
 }
 
-// e^x for x in [-87, 88]: 2^n e^r with |r| <= ln 2 / 2 and the Taylor polynomial of degree 7 (error below 1e-7
-// relative).
+// e^x for x in [-87, 88]: 2^n e^r with |r| <= ln 2 / 2 and the Taylor polynomial of degree 7 (error 1e-7 of it).
 KVILT_INLINE VF exp_of(VF x) {
   x = max_f(set(-87.0f), min_f(set(88.0f), x));  // NaN in x passes both
   const VI n = to_int(mul(x, set(1.44269504f)));
