@@ -1,4 +1,5 @@
-// base/function_ref.h: a non-owning reference to a callable; two words, no allocation. The callable outlives the call.
+// base/function_ref.h: a non-owning reference to a callable; two words, no allocation. The callable must outlive the
+// reference.
 #pragma once
 
 #include <memory>
