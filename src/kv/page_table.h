@@ -9,8 +9,7 @@
 // Invariants: placements are sorted and disjoint; a position's private slot never moves; segments are never written. No
 //             key that a mask shows is ever missing; reading one that was dropped is a CHECK.
 // Threads:    the engine thread.
-// Cost:       resolve is O(pages + slot runs) a (layer, head); the geometry is shared by all layers with equal write
-//             sets.
+// Cost:       resolve is O(pages + slot runs) per (layer, head); layers with equal write sets share their geometry.
 // Not here:   which positions to write (plan/), finding segments (index/).
 #pragma once
 
@@ -131,7 +130,7 @@ class PageTable {
     const float* rotation = nullptr;
   };
   Placed placed(int layer, int32_t pos) const;
-  // The private copy of (layer, head, pos) as bytes; null if it has no private slot, or its head keeps it no longer.
+  // The private copy of (layer, head, pos) as bytes; null if it has no private slot, or its head dropped it.
   const std::byte* private_k(int layer, int head, int32_t pos) const;
 
   // Appends the keys of (layer, head) that a row at a position in `rows` may see under `mask`: sorted by position, each

@@ -45,7 +45,7 @@ struct PromptLayout {
   int32_t answer = -1;      // where the generated text begins, in a prompt that starts again; -1: there is none
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
-  Runs fresh() const { return subtract(Runs{{prefix, prompt_len}}, reused()); }
+  Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
   Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
   Run tail() const { return {prompt_len - 1, prompt_len}; }  // the position whose logits are wanted
   // The end of the prompt whose tokens show what matters: from `question` on; without marks, the last fresh run; where

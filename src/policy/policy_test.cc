@@ -247,6 +247,19 @@ TEST(Auto, WhatTheQuestionLooksAtLooksToo) {
   EXPECT_TRUE(validate(none, config, {{0, 10}}).ok());
 }
 
+TEST(Auto, DraftIsMend) {
+  const ModelConfig config = config_of(2);
+  const auto computed = [&](const std::string& name, std::map<std::string, std::string> params) {
+    const auto made = policy(name, params);
+    Plan plan = checked_plan(*made, layout(), config);
+    made->refine(layout(), config, 0, scores({{8, 5}, {5, 4}, {12, 3}}), plan);
+    EXPECT_TRUE(plan.stages.back().carry.has_value());
+    return plan.stages.back().sets[0];
+  };
+  EXPECT_EQ(computed("auto", {{"quality", "draft"}, {"r", "0.25"}}), computed("mend", {{"r", "0.25"}}));
+  EXPECT_NE(computed("auto", {{"quality", "draft"}, {"r", "0.1"}}), computed("mend", {{"r", "0.25"}})) << "power";
+}
+
 TEST(Auto, WithoutPiecesAllIsComputedOnce) {
   for (const char* quality : {"draft", "balanced", "exact"}) {
     const Plan plan = checked_plan(*policy("auto", {{"quality", quality}}), {20, 4, {}}, config_of(2));
