@@ -1,5 +1,4 @@
-// base/function_ref.h: a non-owning reference to a callable; two words, no allocation. The callable must outlive the
-// reference.
+// base/function_ref.h: a non-owning reference to a callable, which must outlive it; two words, no allocation.
 #pragma once
 
 #include <memory>

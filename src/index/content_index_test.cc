@@ -351,8 +351,7 @@ TEST_F(ContentIndexTest, TheExampleOfTheDocs) {
 
 // ---- Against a finder by brute force ----
 
-// longest[p]: the size of the longest part that covers prompt position p and that some text shares, by all pairs of
-// positions.
+// longest[p]: the size of the longest part that covers prompt position p and that a text shares; by brute force.
 std::vector<int32_t> longest_at(const Ids& prompt, const std::vector<Ids>& texts) {
   std::vector<int32_t> longest(prompt.size());
   for (const Ids& text : texts) {

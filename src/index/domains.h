@@ -1,5 +1,4 @@
-// index/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest that every key of a domain
-// carries.
+// index/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest in every key of a domain.
 // Idea:    the salt comes with each request, so anyone can name new domains without end. A domain that holds segments
 //          stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named again.
 //          Ids are never reused, so a late insert under an old id is kept out of the index, and does not end up with

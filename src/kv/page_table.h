@@ -46,8 +46,7 @@ struct SlotMap {
   bool append(Run positions);
 };
 
-// Immutable cached KV: that of `tokens` at positions pos, pos + 1, ... of the request that computed them, where K was
-// rotated.
+// Immutable cached KV: that of `tokens`, as computed (and K rotated) at positions pos, pos + 1, ... of some request.
 struct KvSegment {
   SegmentId id = 0;
   std::vector<int32_t> tokens;

@@ -1,5 +1,4 @@
-// kv/session_reader.h: reads a session's bytes (docs/formats/session.md) frame by frame, and refuses what contradicts
-// itself.
+// kv/session_reader.h: reads a session's bytes (docs/formats/session.md) frame by frame, and refuses contradictions.
 // Role:       what import_session, check_session and receive_session share; it needs no page store.
 // Invariants: memory grows with the bytes that really come, not with what a header promises; every frame's checksum is
 //             compared.

@@ -1,5 +1,4 @@
-// policy/mend.cc: this project's own repair: select, recompute, and carry the change over to the tokens that are not
-// recomputed.
+// policy/mend.cc: this project's own repair: select, recompute, and carry the change over to the other reused tokens.
 // Source:  this project's own: docs/math/carry.md, docs/papers.md#mend-ours. Stage I is that of ProphetKV
 //          (arXiv:2602.02579), scored by attention * |V|.
 // Carry:   stage II computes the r |reused| highest and the question from the embeddings, and in every layer carries
