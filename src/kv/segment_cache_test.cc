@@ -88,7 +88,8 @@ TEST_F(SegmentCacheTest, PagesReturnWhenTheLastHolderGoes) {
   const int64_t before = store.free_pages();
   add(4);
   EXPECT_EQ(store.free_pages(), before - 2);
-  auto table = std::make_unique<PageTable>(store, small_rope());
+  const RopeConfig rope = small_rope();
+  auto table = std::make_unique<PageTable>(store, rope);
   table->place({cache.find(4), 0, 10, 7});
   EXPECT_EQ(cache.evict(), SegmentId{4});
   EXPECT_EQ(cache.find(4), nullptr);
