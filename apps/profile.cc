@@ -13,6 +13,7 @@
 #include "apps/command.h"
 #include "apps/head_report.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "eval/aggregate.h"
 #include "eval/prompt.h"
 #include "eval/report.h"

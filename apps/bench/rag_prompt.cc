@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace kvilt {
 namespace {
@@ -121,7 +122,7 @@ Result<std::vector<int>> piece_order(const std::string& name, int count, uint64_
   }
   if (name == "shuffle") {
     std::mt19937_64 rng(seed);
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+    shuffle(order, rng);
     if (count > 1 && order[0] == 0) std::swap(order[0], order[1]);  // the first piece would be a plain prefix hit
     return order;
   }

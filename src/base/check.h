@@ -1,4 +1,4 @@
-// base/check.h: CHECK for our own bugs (always on), DCHECK for hot paths (debug and sanitizer builds).
+// base/check.h: CHECK for our own bugs (always on), DCHECK for hot paths (builds without NDEBUG).
 // Input from outside must never reach one: it gets an Error instead.
 #pragma once
 

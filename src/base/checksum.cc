@@ -8,7 +8,8 @@ namespace {
 constexpr uint64_t kFactor = 0x9fb21c651e98df25u, kStart = 0x9e3779b97f4a7c15u;
 constexpr size_t kLanes = 8, kBlock = 8 * kLanes;
 
-// One to one in `sum`, and in `word`. Without the shift a change of the highest bit would stay one, and another could undo it.
+// One to one in `sum` and in `word`. Without the shift a change of the highest bit would remain a change of that bit
+// only, and a second one could undo it.
 uint64_t step(uint64_t sum, uint64_t word) {
   sum = (sum ^ word) * kFactor;
   return sum ^ sum >> 32;

@@ -38,7 +38,7 @@ TEST(Checksum, SwappedWordsShow) {
   EXPECT_NE(checksum(bytes), before);
 }
 
-// A changed value would make every pack on disk "damaged": the format's number must change with it.
+// With another value every pack on disk would be "damaged": the version of the format would have to change too.
 TEST(Checksum, ValuesAreThoseOfTheFormat) {
   EXPECT_EQ(checksum({}), 0x6ddd082f6be040bcu);
   EXPECT_EQ(checksum(counting(1000)), 0x7cddd7b32cc87fc5u);

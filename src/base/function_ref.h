@@ -1,4 +1,4 @@
-// base/function_ref.h: a non-owning reference to a callable; two words, no allocation. The callable outlives the call.
+// base/function_ref.h: a non-owning reference to a callable, which must outlive it; two words, no allocation.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // base/keyed_hash.h: keyed BLAKE2b (libsodium), 16-byte digests; the keys of everything that requests share.
-// Source: DESIGN 5. The secret is drawn once per process, so a digest can be neither guessed nor compared across servers.
+// Source: BLAKE2b (RFC 7693); docs/design/finding.md#bytes-of-the-keys. The secret is drawn once per process, so a
+//         digest can neither be guessed nor compared across servers.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@ struct DigestHash {  // a digest is uniform already
 class HashSecret {
  public:
   static HashSecret random();
-  static HashSecret fixed(uint64_t seed);  // tests and benchmarks that must repeat
+  static HashSecret fixed(uint64_t seed);  // for tests and benchmarks that must be repeatable
   std::span<const uint8_t, 32> bytes() const { return bytes_; }
   uint64_t word(int i) const;  // i in 0..3: seed material for the rolling hash
 
@@ -32,7 +33,7 @@ class HashSecret {
   std::array<uint8_t, 32> bytes_{};
 };
 
-// Streams fields into one digest. Each field is length-prefixed, so (“ab”, “c”) and (“a”, “bc”) differ.
+// Streams fields into one digest. Texts and ids are led by their length, so ("ab", "c") and ("a", "bc") differ.
 class KeyedHash {
  public:
   KeyedHash(const HashSecret& secret, std::string_view domain);
@@ -43,7 +44,7 @@ class KeyedHash {
 
  private:
   void update(const void* data, size_t size);
-  alignas(64) std::array<uint8_t, 384> state_;  // crypto_generichash_state
+  alignas(64) std::array<uint8_t, 384> state_;  // a crypto_generichash_state
 };
 
 }  // namespace kvilt

@@ -1,6 +1,6 @@
-// base/latest.h: one thread says what is, any thread reads what was said last, whole; nobody waits for a lock.
-// Source:  the seqlock: a counter is odd while the words change; who reads compares it before and after.
-// Threads: set on one thread, get on any.
+// base/latest.h: one thread sets a value, any thread reads the last one, always a whole one; nobody waits for a lock.
+// Source:  the seqlock: a counter is odd while the words change; a reader compares it before and after.
+// Threads: set() on one thread, get() on any.
 #pragma once
 
 #include <array>

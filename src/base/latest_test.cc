@@ -12,7 +12,7 @@ struct Pair {
   std::array<uint64_t, 30> rest{};
 };
 
-// Readers never see half of a value. (With the check of the counter gone this fails within milliseconds.)
+// Readers never see half of a value. (Power: without the check of the counter this fails within milliseconds.)
 TEST(Latest, ValuesAreWhole) {
   Latest<Pair> latest;
   std::atomic<bool> stop = false;

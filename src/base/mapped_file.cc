@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// At a multiple of kHugePage: a larger reservation first, its ends given back.
+// Maps the file at a multiple of kHugePage: reserves more addresses than needed and gives both ends back.
 void* map_aligned(int fd, size_t size) {
   const size_t room = size + kHugePage;
   void* reserved = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -34,7 +34,7 @@ void* map_aligned(int fd, size_t size) {
   if (data == MAP_FAILED) {
     ::munmap(reinterpret_cast<void*>(at), after - at);
   } else {
-    ::madvise(data, size, MADV_HUGEPAGE);  // what is not in the page cache yet is read into huge pages
+    ::madvise(data, size, MADV_HUGEPAGE);  // what is not yet in the page cache is read into huge pages
   }
   return data;
 }
@@ -77,7 +77,7 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-// Of /proc/self/smaps: "begin-end perms ..." opens a mapping, lines "Name: N kB" follow.
+// In /proc/self/smaps a line "begin-end perms ..." begins a mapping, and lines "Name: N kB" follow.
 size_t MappedFile::huge_bytes() const {
   std::ifstream smaps("/proc/self/smaps");
   const auto begin = reinterpret_cast<uintptr_t>(data_);

@@ -1,4 +1,4 @@
-// base/mapped_file.h: a read-only memory-mapped file. Weights are read through it; nothing is copied at start.
+// base/mapped_file.h: a read-only memory-mapped file. Weights are read through it; nothing is copied at the start.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace kvilt {
 
-// kWhole: every byte will be read, over and over. The file is then mapped at a multiple of 2 MB, so that the system may
-// map huge pages where the page cache holds such (Linux 6.16 on ext4, earlier on XFS).
+// kWhole: every byte will be read, again and again. The file is then mapped at a multiple of 2 MiB, so that the system
+// can map huge pages where the page cache has them (Linux 6.16 on ext4, earlier on XFS).
 enum class MapUse : uint8_t { kParts, kWhole };
 
 class MappedFile {
@@ -24,9 +24,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  int64_t modified_ns() const { return modified_ns_; }  // as the system says, when it was opened
+  int64_t modified_ns() const { return modified_ns_; }  // time of the last change, when it was opened
 
-  // Bytes that are mapped as huge pages now; 0 where the system does not tell. Reads /proc: a fraction of a millisecond.
+  // Bytes that are mapped as huge pages now; 0 where the system does not say. Reads /proc: a fraction of a millisecond.
   size_t huge_bytes() const;
 
  private:
@@ -38,7 +38,7 @@ class MappedFile {
   int64_t modified_ns_ = 0;
 };
 
-// The whole file as a string. Errors: as open, and kTooLong beyond max_bytes.
+// The whole file as a string. Errors: as open(), and kTooLong beyond max_bytes.
 Result<std::string> read_file(const std::string& path, size_t max_bytes);
 
 }  // namespace kvilt

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <vector>
@@ -17,24 +18,20 @@ bool pin_to_cores(ThreadPool& pool) {
     if (CPU_ISSET(core, &allowed)) cores.push_back(core);
   }
   if (cores.size() < static_cast<size_t>(pool.size())) return false;
-  std::vector<std::atomic<bool>> pinned(static_cast<size_t>(pool.size()));
+  std::vector<std::atomic<bool>> pinned(pool.size());
   std::atomic<int> here{0};
-  // Who has an index keeps it until every worker has one; a worker that the system is slow to wake comes in the next round.
+  // A worker that got an index keeps it until every worker has one; one that the system is slow to wake gets its index
+  // in the next round.
   const auto pin = [&](int64_t, int worker) {
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(cores[static_cast<size_t>(worker)], &one);
-    if (::pthread_setaffinity_np(::pthread_self(), sizeof one, &one) == 0) pinned[static_cast<size_t>(worker)] = true;
+    CPU_SET(cores[worker], &one);
+    if (::pthread_setaffinity_np(::pthread_self(), sizeof one, &one) == 0) pinned[worker] = true;
     ++here;
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
     while (here < pool.size() && std::chrono::steady_clock::now() < until) ::sched_yield();
   };
-  const auto all = [&] {
-    for (const auto& is : pinned) {
-      if (!is) return false;
-    }
-    return true;
-  };
+  const auto all = [&] { return std::ranges::all_of(pinned, [](const auto& is) { return is.load(); }); };
   for (int round = 0; round < 10 && !all(); ++round) {
     here = 0;
     pool.parallel_for(pool.size(), pin);

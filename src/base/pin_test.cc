@@ -15,7 +15,7 @@ int allowed_cores() {
 }
 
 TEST(Pin, EveryWorkerHasItsCore) {
-  std::thread([] {  // on a thread of its own: this one stays free
+  std::thread([] {  // on a thread of its own, so that this one is not pinned
     const int cores = allowed_cores();
     ThreadPool pool(cores);
     ASSERT_TRUE(pin_to_cores(pool));

@@ -14,7 +14,7 @@ bool is_normal(std::span<const Run> runs) {
 
 Runs normalize(Runs runs) {
   std::erase_if(runs, [](const Run& run) { return run.begin >= run.end; });
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  std::ranges::sort(runs, {}, &Run::begin);
   Runs out;
   for (const Run& run : runs) {
     if (!out.empty() && run.begin <= out.back().end) {
@@ -45,8 +45,7 @@ int64_t count(std::span<const Run> runs) {
 }
 
 bool contains(std::span<const Run> runs, int32_t pos) {
-  const auto after =
-      std::upper_bound(runs.begin(), runs.end(), pos, [](int32_t p, const Run& r) { return p < r.begin; });
+  const auto after = std::ranges::upper_bound(runs, pos, {}, &Run::begin);
   return after != runs.begin() && pos < std::prev(after)->end;
 }
 
@@ -91,7 +90,7 @@ Runs dilate(std::span<const Run> runs, int32_t by, Run within) {
 
 std::vector<int32_t> positions(std::span<const Run> runs) {
   std::vector<int32_t> out;
-  out.reserve(static_cast<size_t>(count(runs)));
+  out.reserve(count(runs));
   for (const Run& run : runs) {
     for (int32_t pos = run.begin; pos < run.end; ++pos) out.push_back(pos);
   }

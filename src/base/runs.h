@@ -1,6 +1,5 @@
-// base/runs.h: sets of positions as sorted, disjoint, non-touching half-open runs. Everything a plan says is made of
-// them.
-// Cost: linear in the number of runs unless said otherwise.
+// base/runs.h: sets of positions as sorted, disjoint, half-open runs that do not touch. Plans are made of them.
+// Cost: linear in the number of runs, unless it says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,10 @@ struct Run {  // logical positions [begin, end)
 using Runs = std::vector<Run>;
 
 bool is_normal(std::span<const Run> runs);  // sorted, disjoint, none empty, none touching
-Runs normalize(Runs runs);                  // any runs, overlapping or empty, in any order; O(n log n)
+Runs normalize(Runs runs);                  // of any runs, overlapping or empty, in any order; O(n log n)
 Runs runs_of(std::span<const int32_t> sorted_positions);
 
-// REQUIRES of all below: normal inputs. Results are normal.
+// The functions below REQUIRE normal inputs, and return normal ones.
 int64_t count(std::span<const Run> runs);
 bool contains(std::span<const Run> runs, int32_t pos);  // O(log n)
 bool includes(std::span<const Run> outer, std::span<const Run> inner);

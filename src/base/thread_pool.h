@@ -2,9 +2,9 @@
 // Role:       passed down to every kernel; never global.
 // Invariants: which worker runs an index never changes a result: kernels write disjoint outputs per index.
 // Threads:    parallel_for is called by one thread at a time (the engine thread, or a test).
-// Cost:       no allocation and no lock per loop; workers spin a little (100 us) before they sleep, since the gaps between
-//             the kernels of one step are shorter than that. A worker that the system has not woken yet when the last
-//             index is taken is not waited for: on a busy machine that would cost milliseconds a loop.
+// Cost:       no allocation and no lock per loop. Workers spin for 100 us before they sleep, since the gaps between the
+//             kernels of one step are shorter than that. A worker that the system has not woken yet when the last index
+//             is taken is not waited for: on a busy machine that would cost milliseconds per loop.
 #pragma once
 
 #include <atomic>
@@ -30,16 +30,16 @@ class ThreadPool {
   // Indices are handed out in increasing order, one at a time: make each worth a few microseconds.
   void parallel_for(int64_t count, FunctionRef<void(int64_t index, int worker)> body);
 
-  // The same, for indices that stand for consecutive memory: worker w goes through [share(w), share(w + 1)) in order, and who
-  // is through takes single indices from the end of another's share. Two cores then read two lines of memory; handed out
-  // one by one, 0.5 MB in 28 pieces came at 27 GB/s instead of 51. REQUIRES: count < 2^31.
+  // The same, for indices of consecutive memory: worker w goes through [share(w), share(w + 1)) in order, and a worker
+  // that is done takes single indices from the end of another's share. Two cores then read two streams of memory;
+  // handed out one by one, 0.5 MB in 28 parts came at 27 GB/s instead of 51. REQUIRES: count < 2^31.
   void parallel_split(int64_t count, FunctionRef<void(int64_t index, int worker)> body);
   int64_t share(int64_t count, int worker) const { return count * worker / size_; }
 
-  // What `worker` will read in the split loop after the next: once through with the next one it fetches these bytes into its
-  // cache whenever no loop runs. Worker 0, the caller, has other things to do.
+  // Says what `worker` will read in the split loop after the next one. When it is done with the next one, it fetches
+  // these bytes into its cache while no loop runs. Not for worker 0, the caller, which has other things to do.
   void read_ahead(int worker, const void* data, int64_t bytes) {
-    shares_[static_cast<size_t>(worker)].ahead = {static_cast<const char*>(data), bytes};
+    shares_[worker].ahead = {static_cast<const char*>(data), bytes};
   }
 
  private:
@@ -48,8 +48,8 @@ class ThreadPool {
     int64_t bytes = 0;
   };
   struct alignas(64) Share {
-    std::atomic<uint64_t> left{0};  // indices not yet taken: first, and (upper half) end
-    Ahead ahead;                    // of the worker; changed between loops
+    std::atomic<uint64_t> left{0};  // indices not yet taken: the first, and the end (upper half)
+    Ahead ahead;                    // of this worker; changed between loops
   };
 
   void run(FunctionRef<void(int64_t, int)> body);
@@ -68,7 +68,7 @@ class ThreadPool {
   alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};       // bumped to start a loop
   alignas(64) std::atomic<uint32_t> gate_{kClosed};  // workers that joined the current loop; kClosed: no more may
-  alignas(64) std::atomic<uint32_t> left_{0};        // workers that joined and are through
+  alignas(64) std::atomic<uint32_t> left_{0};        // workers that joined and are done
   std::atomic<bool> stop_{false};
 };
 

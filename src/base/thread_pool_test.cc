@@ -15,7 +15,7 @@ TEST(ThreadPool, RunsEveryIndexOnceOnValidWorkers) {
       std::vector<int> hits(static_cast<size_t>(count), 0);
       std::atomic<bool> valid{true};
       pool.parallel_for(count, [&](int64_t i, int worker) {
-        ++hits[static_cast<size_t>(i)];
+        ++hits[i];
         if (worker < 0 || worker >= threads) valid = false;
       });
       EXPECT_TRUE(valid);
@@ -34,15 +34,14 @@ TEST(ThreadPool, SplitRunsEveryIndexOnceAndSharesInOrder) {
       std::vector<std::vector<int64_t>> order(static_cast<size_t>(threads));
       if (round % 3 == 0) pool.read_ahead(threads - 1, memory.data(), static_cast<int64_t>(memory.size()));
       pool.parallel_split(count, [&](int64_t i, int worker) {
-        ++hits[static_cast<size_t>(i)];
-        order[static_cast<size_t>(worker)].push_back(i);
+        ++hits[i];
+        order[worker].push_back(i);
       });
       for (const auto& hit : hits) EXPECT_EQ(hit, 1);
-      for (int w = 0; w < threads;
-           ++w) {  // a worker's own share comes first and rises; what it took from others is not in it
+      for (int w = 0; w < threads; ++w) {  // indices of a worker's own share rise; it may have taken others' as well
         int64_t next = pool.share(count, w);
         const int64_t end = pool.share(count, w + 1);
-        for (const int64_t i : order[static_cast<size_t>(w)]) {
+        for (const int64_t i : order[w]) {
           if (i < pool.share(count, w) || i >= end) continue;
           EXPECT_EQ(i, next++);
         }
@@ -51,11 +50,11 @@ TEST(ThreadPool, SplitRunsEveryIndexOnceAndSharesInOrder) {
   }
 }
 
-TEST(ThreadPool, SplitTakesFromOneWhoIsSlow) {
+TEST(ThreadPool, SplitTakesFromAWorkerThatIsSlow) {
   ThreadPool pool(2);
   std::atomic<int> done{0};
   std::atomic<bool> stuck{false};
-  // Whoever comes to index 0 waits for all others: that ends only if its share is taken from it.
+  // The worker at index 0 waits for all other indices: that ends only if the rest of its share is taken from it.
   pool.parallel_split(64, [&](int64_t i, int) {
     if (i != 0) {
       ++done;

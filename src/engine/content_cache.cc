@@ -55,11 +55,11 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   if (wanted.segments) {
     Runs ranges;
     for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
-    segments = index_.find_segments(prompt, found.layout.prefix, domain, min_segment_, ranges);
+    segments = index_.find_pieces(prompt, found.layout.prefix, domain, min_segment_, ranges);
     // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
     std::erase_if(segments, [&](const Piece& piece) { return piece.pos + 1 == found.layout.prompt_len; });
     if (wanted.repaired != 0) {
-      const auto from_last = index_.find_segments(prompt, found.layout.prefix, wanted.repaired, min_segment_, ranges);
+      const auto from_last = index_.find_pieces(prompt, found.layout.prefix, wanted.repaired, min_segment_, ranges);
       take_from(from_last, segments);
     }
   }
@@ -153,7 +153,7 @@ void ContentCache::publish_repaired(const Own& own) {
     if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;
     const auto tokens = own.tokens.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.size()));
     const Run whole{0, piece.size()};
-    for (const Piece& last : index_.find_segments(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {
+    for (const Piece& last : index_.find_pieces(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {
       if (last.count != piece.size() || segments_.find(last.segment)->tokens.size() != tokens.size()) continue;
       index_.erase(last.segment);
       segments_.erase(last.segment);

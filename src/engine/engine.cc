@@ -141,7 +141,7 @@ class EngineImpl : public Engine {
     if (const auto given = choice.params.extract("reuse_from")) from = given.mapped();
     KVILT_TRY(check_reuse_from(from));
     KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params, files()));
-    if (!info_.reuse && policy->wants_segments()) {
+    if (!info_.reuse && policy->wants_pieces()) {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }

@@ -175,7 +175,7 @@ Admission EngineLoop::prepare(Sequence& s) {
     }
   } else if (use_cache) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
-                               {s.policy->wants_prefix(), s.policy->wants_segments(), s.repaired});
+                               {s.policy->wants_prefix(), s.policy->wants_pieces(), s.repaired});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, config)) found.drop_pieces();
   }
   if (s.prefill_len > s.prompt_len) found.layout.answer = s.prompt_len;

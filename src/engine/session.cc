@@ -19,7 +19,7 @@ class SessionPolicy : public ReusePolicy {
  public:
   explicit SessionPolicy(std::vector<HeadKeep> keeps) : keeps_(std::move(keeps)) {}
   bool wants_prefix() const override { return false; }
-  bool wants_segments() const override { return false; }
+  bool wants_pieces() const override { return false; }
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     Plan plan;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/random.h"
 
 namespace kvilt {
 namespace {
@@ -126,7 +126,7 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
   std::vector<size_t> order(pieces.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::mt19937_64 rng(seed);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+  shuffle(order, rng);
   if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // else the first piece would be an exact prefix
   for (const size_t i : order) add_marked(head, pieces[i]);
   return std::vector<PastRequest>{{head, {}}};

@@ -6,6 +6,7 @@
 
 #include "base/divergence.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "eval/ask.h"
 #include "eval/score.h"
 
@@ -97,7 +98,10 @@ class CaseRun {
       }
     }
     std::mt19937_64 rng(options_.seed * 1009 + static_cast<uint64_t>(round));
-    for (size_t i = known.size(); i > 1; --i) std::swap(*known[i - 1], *known[rng() % i]);
+    std::vector<CasePart> parts;
+    for (const CasePart* part : known) parts.push_back(*part);
+    shuffle(parts, rng);
+    for (size_t i = 0; i < known.size(); ++i) *known[i] = parts[i];
     if (question) question->text = kOther[static_cast<size_t>(round) % 4];
     other.begun.clear();
     Request request;
@@ -242,7 +246,7 @@ class CaseRun {
 // The policies of a case that are still to be measured, shuffled; without full.
 std::vector<const PolicySpec*> in_random_order(std::vector<const PolicySpec*> policies, uint64_t seed) {
   std::mt19937_64 rng(seed);
-  for (size_t i = policies.size(); i > 1; --i) std::swap(policies[i - 1], policies[rng() % i]);
+  shuffle(policies, rng);
   return policies;
 }
 

@@ -51,10 +51,6 @@ Result<std::vector<std::string>> filler_sentences(const Engine& engine, int toke
 Result<int> token_count(const Engine& engine, const std::string& text);
 // A RAG case: system | pieces | question, led by "Answer:".
 EvalCase rag_case(const std::string& system, const std::vector<std::string>& pieces, const std::string& question);
-template <class T>
-void shuffle(std::vector<T>& items, std::mt19937_64& rng) {  // std::shuffle's result differs between libraries
-  for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[rng() % i]);
-}
 
 // suite_synthetic.cc
 Result<std::vector<CaseSource>> make_niah(Engine& engine, SuiteParams& params);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "eval/json_lines.h"
 #include "eval/suite.h"
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "eval/suite.h"
 
 namespace kvilt {

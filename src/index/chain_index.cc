@@ -10,12 +10,12 @@ namespace {
 ChainChild child_of(const SegmentRecord& segment, uint32_t slot) {
   ChainChild child{
       .attach = segment.chain.parent == kNoSegment ? 0 : segment.info.parent_tokens, .id = segment.id, .segment = slot};
-  child.size = std::min(segment.size(), static_cast<int32_t>(ChainChild::kHead));
+  child.size = std::min(segment.size(), int32_t{ChainChild::kHead});
   std::copy_n(segment.info.tokens.begin(), child.size, child.head.begin());
   return child;
 }
 
-// Where a chain stands before its position `pos`: in which segment, and at which of its tokens.
+// Where a chain ends before position `pos`: in which segment, and before which of its tokens.
 struct ChainPlace {
   uint32_t segment;
   int32_t index;
@@ -26,7 +26,7 @@ ChainPlace place_before(const SegmentTable& segments, uint32_t segment, int32_t 
   return {segment, segment == kNoSegment ? 0 : pos - segments[segment].chain.start};
 }
 
-// ids of positions [begin, end) of the chain that passes through `segment` (end <= its last position + 1).
+// Copies the ids at positions [begin, end) of the chain that passes through `segment` (end <= its last position + 1).
 void copy_chain(const SegmentTable& segments, uint32_t segment, int32_t begin, int32_t end, int32_t* ids) {
   while (begin < end) {
     const auto [owner, index] = place_before(segments, segment, end);
@@ -145,7 +145,7 @@ std::vector<Piece> ChainIndex::find(const SegmentTable& segments, std::span<cons
     end -= index;
     slot = owner;
   }
-  std::reverse(pieces.begin(), pieces.end());
+  std::ranges::reverse(pieces);
   return pieces;
 }
 
@@ -163,7 +163,7 @@ bool ChainIndex::verified(const SegmentTable& segments, const Reach& reach, std:
   return true;
 }
 
-// On from a verified place: the segment's own next tokens, then what branches off along them.
+// Goes on from a verified place: along the segment's next tokens, then into the children that branch off along them.
 void ChainIndex::extend(TailSearch& search, Reach from) const {
   if (++search.visits > kMaxVisits) return;
   const SegmentRecord& segment = search.segments[from.segment];
@@ -175,7 +175,8 @@ void ChainIndex::extend(TailSearch& search, Reach from) const {
   for (int32_t i = 0; i <= more; ++i) descend(search, segment.chain.children, from.index + i, from.matched + i);
 }
 
-// The children that leave at `attach`, best continuation of the prompt first: they stand around the prompt's own place.
+// Tries the children that leave at `attach`, the best continuation of the prompt first: it is a neighbour of the place
+// that the prompt itself would have among them.
 void ChainIndex::descend(TailSearch& search, const std::set<ChainChild>& children, int32_t attach,
                          int32_t matched) const {
   const auto rest = search.prompt.subspan(matched);

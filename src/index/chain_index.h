@@ -1,10 +1,11 @@
-// index/chain_index.h: longest exact prefix. Segments whose KV equals a full prefill form a tree; blocks of 16 tokens at
-// absolute positions are found by chained keys, the rest of a block token by token.
+// index/chain_index.h: the longest exact prefix. Segments whose KV equals a full prefill form a tree; blocks of 16
+// tokens at absolute positions are found by chained keys, the rest of a block token by token.
 // Idea:       key_i = H(domain, key_{i-1}, the 16 ids of block i), as in the prefix caches of vLLM
-//             (docs/design/finding.md has the bytes). A block belongs to the segment in which it ends; it may begin in that
-//             segment's ancestors.
-// Invariants: a segment is in the tree only while its whole chain of parents is. Taking a parent out takes its descendants
-//             out of the tree (they are segments still, and found as segments). The first writer of a block is met first.
+//             (docs/design/finding.md#bytes-of-the-keys). A block belongs to the segment in which it ends; it may begin
+//             in an ancestor of that segment.
+// Invariants: a segment is in the tree only while its whole chain of parents is. Taking a parent out takes its
+//             descendants out as well; pieces of them are still found anywhere (segment_index.h). Of several writers of
+//             a block the first is tried first.
 // Threads:    one owner.
 // Cost:       one keyed hash (two BLAKE2b compressions) per 16 tokens; the tail visits at most kMaxVisits segments.
 // Not here:   approximate segments; they never enter.
@@ -29,20 +30,19 @@ class ChainIndex {
   // key_mask: all ones; fewer bits only to force collisions in tests.
   ChainIndex(const HashSecret& secret, uint64_t key_mask) : secret_(secret), key_mask_(key_mask) {}
 
-  // `slot` is an exact segment of a known domain. It stays out of the tree when its parent is not in it.
+  // Adds the exact segment `slot` of a known domain. It stays out of the tree when its parent is not in the tree.
   void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);
-  // Takes the segment and all that continues it out of the tree; nothing happens to a segment that is not in it.
+  // Takes the segment, and all that continue it, out of the tree. Does nothing for a segment that is not in it.
   void erase(SegmentTable& segments, uint32_t slot);
 
-  // Pieces from position 0, contiguous, along one chain of parents, together the longest known prefix of `prompt`.
+  // The longest known prefix of `prompt`: contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,
                           const Digest& domain_digest) const;
 
   size_t bytes() const { return table_.bytes(); }
 
  private:
-  // The prompt's tokens [0, matched) are those of the chain that ends before token `index` of `segment` (kNoSegment: the empty
-  // chain).
+  // prompt[0, matched) equals the chain that ends before token `index` of `segment` (kNoSegment: the empty chain).
   struct Reach {
     uint32_t segment = kNoSegment;
     int32_t index = 0;

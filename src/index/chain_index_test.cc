@@ -97,7 +97,7 @@ TEST_F(PrefixTest, DivergentChildrenAndPartialTails) {
   }
 }
 
-TEST_F(PrefixTest, ApproximateRunsAreNeverAPrefix) {
+TEST_F(PrefixTest, ApproximateSegmentsAreNeverAPrefix) {
   const Ids a = fresh(64), b = fresh(64);
   insert(1, a, 0, 0, false);
   insert(2, b, 1, 64, true);  // its chain is not exact
@@ -106,7 +106,7 @@ TEST_F(PrefixTest, ApproximateRunsAreNeverAPrefix) {
   EXPECT_TRUE(find(b).empty());
   EXPECT_FALSE(index_.is_prefix(1));
   EXPECT_FALSE(index_.is_prefix(2));
-  EXPECT_EQ(index_.find_segments(join({a, b}), 0, domain_, 32, {}).size(), 2u);
+  EXPECT_EQ(index_.find_pieces(join({a, b}), 0, domain_, 32, {}).size(), 2u);
   insert(3, a);  // power check
   EXPECT_EQ(find(a), (Pieces{{3, 0, 64, 0}}));
 }
@@ -121,7 +121,7 @@ TEST_F(PrefixTest, ErasedParentsTakeTheirChainsAlong) {
   index_.erase(2);
   EXPECT_EQ(find(all), (Pieces{{1, 0, 40, 0}}));
   EXPECT_FALSE(index_.is_prefix(3));
-  EXPECT_EQ(index_.find_segments(all, 40, domain_, 32, {}), (Pieces{{3, 0, 40, 80}}));
+  EXPECT_EQ(index_.find_pieces(all, 40, domain_, 32, {}), (Pieces{{3, 0, 40, 80}}));
   insert(4, b, 1, 40);
   EXPECT_EQ(find(all).size(), 2u) << "segment 3 continued segment 2, which is gone";
   insert(5, c, 4, 40);
@@ -155,7 +155,7 @@ TEST_F(PrefixTest, TheTwinThatGoesOnFurthestIsTaken) {
   EXPECT_EQ(find(join({a, part(b, 0, 12), fresh(5)})), (Pieces{{3, 0, 45, 0}, {4, 0, 7, 45}}));
 }
 
-TEST_F(PrefixTest, ShortRootsAndOneTokenRuns) {
+TEST_F(PrefixTest, ShortRootsAndSegmentsOfOneToken) {
   const Ids text = fresh(60);
   insert(1, part(text, 0, 3));
   SegmentId last = 1;

@@ -68,18 +68,18 @@ std::vector<Piece> ContentIndex::find_prefix(std::span<const int32_t> prompt, Do
   return chains_.find(table_, prompt.first(std::min(prompt.size(), static_cast<size_t>(limit))), domain, *digest);
 }
 
-std::vector<Piece> ContentIndex::find_segments(std::span<const int32_t> prompt, int32_t from, DomainId domain,
-                                               int32_t min_tokens, std::span<const Run> marks, SearchCost* cost) const {
+std::vector<Piece> ContentIndex::find_pieces(std::span<const int32_t> prompt, int32_t from, DomainId domain,
+                                             int32_t min_tokens, std::span<const Run> marks, SearchCost* cost) const {
   const Digest* digest = domains_.digest(domain);
   from = std::max(from, 0);
   min_tokens = std::max(min_tokens, 1);
   if (digest == nullptr || static_cast<size_t>(from) >= prompt.size()) return {};
   SearchCost own;
   const SegmentIndex::Query query{prompt, from, domain, digest, min_tokens, marks};
-  std::vector<Stretch> known = segments_.find(table_, query, cost != nullptr ? *cost : own);
+  std::vector<Candidate> known = segments_.find(table_, query, cost != nullptr ? *cost : own);
   std::vector<Piece> pieces;
-  for (const Stretch& s : choose_coverage(std::move(known), min_tokens)) {
-    pieces.push_back({table_[s.segment].id, s.offset, s.end - s.begin, s.begin});
+  for (const Candidate& c : choose_coverage(std::move(known), min_tokens)) {
+    pieces.push_back({table_[c.segment].id, c.offset, c.end - c.begin, c.begin});
   }
   return pieces;
 }

@@ -1,14 +1,12 @@
-// index/content_index.h: finds what is known in a prompt: its longest exact prefix, and known pieces anywhere in the
-// rest.
+// index/content_index.h: finds what is known in a prompt: its longest exact prefix, and known pieces in the rest.
 // Role:        the engine inserts each segment whose KV it caches, erases what it evicts, and asks once per request.
-// Idea:        DESIGN 5; docs/design/finding.md walks through an example and gives the bytes of every key. Exact
-//              prefixes go by chained block keys (chain_index.h), pieces by a rolling hash over windows
-//              (segment_index.h).
+// Idea:        exact prefixes are found by chained block keys (chain_index.h), pieces by a rolling hash over windows
+//              (segment_index.h). docs/design/finding.md walks through an example and gives the bytes of every key.
 // Invariants:  every answer was compared token by token and is of the asked domain; approximate segments are never a
 //              prefix.
 // Threads:     owned by one thread; const methods have no hidden state.
-// Cost:        docs/design/finding.md; well below a microsecond a prompt token at a million cached tokens.
-// Not here:    the KV of a segment, eviction, what is done with a piece.
+// Cost:        less than 0.1 us per prompt token at a million cached tokens (docs/design/finding.md#cost).
+// Not here:    the KV of a segment (kv/), eviction (engine/content_cache.h), what is done with a piece (policy/).
 #pragma once
 
 #include <span>
@@ -26,7 +24,7 @@
 namespace kvilt {
 
 struct ContentIndexOptions {
-  int32_t window = 16;  // W, 4..64: pieces of 2W - 1 tokens or more are always met; smaller windows take more memory
+  int32_t window = 16;  // W, 4..64: pieces of 2W - 1 tokens or more are always found; smaller windows take more memory
   int key_bits = 64;    // fewer only in tests, to force collisions
 
   // The window for a shortest piece of min_tokens. Below 7 tokens nothing can be promised: the window stays at 4.
@@ -37,35 +35,34 @@ class ContentIndex {
  public:
   explicit ContentIndex(const HashSecret& secret, ContentIndexOptions options = {});
 
-  // Small, stable id of the triple; never 0, never reused. A domain without segments may be forgotten when thousands of
-  // others were named since (Domains::kMaxIdle): it then finds and takes nothing until it is named again, under a new
-  // id.
+  // A small, stable id of the triple; never 0, never reused. A domain without segments may be forgotten when thousands
+  // of others were named since (Domains::kMaxIdle). Its id then finds and takes nothing; its name gets a new id.
   DomainId domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt);
 
-  // REQUIRES: id is neither 0 nor known; 0 <= parent_tokens <= the parent's size where the parent is known. A segment whose
-  // parent is not (or no longer) in the tree of exact segments is found as a segment only.
+  // REQUIRES: id is neither 0 nor known; 0 <= parent_tokens <= the parent's size where the parent is known. An exact
+  // segment whose parent is not (or no longer) in the tree of exact segments is never a prefix; pieces of it are found.
   void insert(SegmentId id, SegmentInfo info);
-  // Nothing happens for an unknown id. Chains through the segment are no longer found; what continued it stays findable as
-  // segments.
+  // Nothing happens for an unknown id. Chains through the segment are no longer found as a prefix; pieces of the
+  // segments that continued it still are.
   void erase(SegmentId id);
-  // Tokens [begin, end) of the segment are a marked segment: found at any length where a prompt's mark has the same
-  // content. REQUIRES: the segment is known, 0 <= begin <= end <= its size.
+  // Marks tokens [begin, end) of the segment: where a mark of a prompt has the same content, they are found at any
+  // length. REQUIRES: the segment is known, 0 <= begin <= end <= its size.
   void add_mark(SegmentId id, int32_t begin, int32_t end);
 
-  // The longest exact prefix of prompt[0, limit): pieces from position 0 on, contiguous, along one chain of parents.
+  // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const;
 
-  // Known pieces of prompt[from, size): sorted, disjoint, each maximal to both sides unless cut where it meets another.
-  // Met is every common segment of at least max(min_tokens, 2 * window - 1) tokens (see the guarantee in segment_index.h),
-  // and every mark (sorted, disjoint ranges of the prompt) whose content was marked in a segment, at any length. Of a met
-  // segment all is covered, except that a stretch of up to half of min_tokens may stay uncovered where it alone would need
-  // a further piece. A piece has min_tokens or more, except marks and pieces cut where they meet (those keep at least
-  // half).
-  std::vector<Piece> find_segments(std::span<const int32_t> prompt, int32_t from, DomainId domain, int32_t min_tokens,
-                                   std::span<const Run> marks, SearchCost* cost = nullptr) const;
+  // Known pieces of prompt[from, size): sorted and disjoint; each is extended to both sides as far as the tokens are
+  // equal, unless it is cut where it overlaps another. Two kinds are found: parts that equal a part of a segment, of
+  // max(min_tokens, 2 * window - 1) tokens or more (see the guarantee in segment_index.h); and each of `marks` (sorted,
+  // disjoint ranges of the prompt) whose content was marked in a segment, at any length. All tokens of what is found
+  // are covered, but for up to half of min_tokens where only they would need one more piece. A piece has at least
+  // min_tokens tokens, except marks, and pieces that were cut (they keep at least half).
+  std::vector<Piece> find_pieces(std::span<const int32_t> prompt, int32_t from, DomainId domain, int32_t min_tokens,
+                                 std::span<const Run> marks, SearchCost* cost = nullptr) const;
 
   bool contains(SegmentId id) const { return table_.find(id) != kNoSegment; }
-  // Whether find_prefix can return the segment.
+  // Whether find_prefix can return a piece of the segment.
   bool is_prefix(SegmentId id) const;
   size_t segments() const { return table_.size(); }
   size_t tokens() const { return tokens_; }

@@ -12,7 +12,7 @@
 namespace kvilt {
 namespace {
 
-constexpr int32_t kCached = 1'000'000, kRunTokens = 2000, kPrompt = 4096, kVocabulary = 150'000, kPiece = 256;
+constexpr int32_t kCached = 1'000'000, kSegmentTokens = 2000, kPrompt = 4096, kVocabulary = 150'000, kPiece = 256;
 
 std::vector<int32_t> random_ids(std::mt19937_64& random, int32_t count) {
   std::vector<int32_t> ids(count);
@@ -27,8 +27,8 @@ struct Cache {
   std::vector<std::vector<int32_t>> texts;
 
   Cache() {
-    for (SegmentId id = 1; id <= kCached / kRunTokens; ++id) {
-      texts.push_back(random_ids(random, kRunTokens));
+    for (SegmentId id = 1; id <= kCached / kSegmentTokens; ++id) {
+      texts.push_back(random_ids(random, kSegmentTokens));
       index.insert(id, {.tokens = texts.back(), .domain = domain, .exact = true});
     }
   }
@@ -60,40 +60,40 @@ void report(benchmark::State& state, int64_t tokens) {
       static_cast<double>(tokens), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
-void find_segments(benchmark::State& state) {
-  // Several prompts in turn, or branch predictor and caches would learn one by heart.
+void find_pieces(benchmark::State& state) {
+  // Several prompts, one after the other: branch predictor and caches would learn a single one by heart.
   std::vector<std::vector<int32_t>> prompts;
   for (int i = 0; i < 16; ++i) prompts.push_back(prompt_of(static_cast<int>(state.range(0))));
   size_t next = 0;
   int64_t found = 0, asked = 0;
   for (auto _ : state) {
     const auto& prompt = prompts[next++ % prompts.size()];
-    for (const Piece& p : cache().index.find_segments(prompt, 0, cache().domain, 32, {})) found += p.count;
+    for (const Piece& p : cache().index.find_pieces(prompt, 0, cache().domain, 32, {})) found += p.count;
     asked += kPrompt;
   }
   state.counters["found"] = static_cast<double>(found) / static_cast<double>(asked);
   report(state, kPrompt);
 }
-BENCHMARK(find_segments)->ArgName("known_1_in")->Arg(0)->Arg(2)->Arg(1);
+BENCHMARK(find_pieces)->ArgName("known_1_in")->Arg(0)->Arg(2)->Arg(1);
 
-void find_segments_newlines(benchmark::State& state) {
+void find_pieces_newlines(benchmark::State& state) {
   Cache repeated;
   for (SegmentId id = 10'000; id < 10'020; ++id) {
-    repeated.index.insert(id, {.tokens = std::vector<int32_t>(kRunTokens, 198), .domain = repeated.domain});
+    repeated.index.insert(id, {.tokens = std::vector<int32_t>(kSegmentTokens, 198), .domain = repeated.domain});
   }
   const std::vector<int32_t> prompt(kPrompt, 198);
-  for (auto _ : state) benchmark::DoNotOptimize(repeated.index.find_segments(prompt, 0, repeated.domain, 32, {}));
+  for (auto _ : state) benchmark::DoNotOptimize(repeated.index.find_pieces(prompt, 0, repeated.domain, 32, {}));
   report(state, kPrompt);
 }
-BENCHMARK(find_segments_newlines);
+BENCHMARK(find_pieces_newlines);
 
 void find_prefix(benchmark::State& state) {
   size_t next = 0;
   for (auto _ : state) {
     const auto& text = cache().texts[next++ % cache().texts.size()];
-    benchmark::DoNotOptimize(cache().index.find_prefix(text, cache().domain, kRunTokens - 1));
+    benchmark::DoNotOptimize(cache().index.find_prefix(text, cache().domain, kSegmentTokens - 1));
   }
-  report(state, kRunTokens);
+  report(state, kSegmentTokens);
 }
 BENCHMARK(find_prefix);
 
@@ -101,12 +101,12 @@ BENCHMARK(find_prefix);
 void insert_and_erase(benchmark::State& state) {
   const bool exact = state.range(0) != 0;
   SegmentId id = 1'000'000;
-  const std::vector<int32_t> ids = random_ids(cache().random, kRunTokens);
+  const std::vector<int32_t> ids = random_ids(cache().random, kSegmentTokens);
   for (auto _ : state) {
     cache().index.insert(++id, {.tokens = ids, .domain = cache().domain, .exact = exact});
     cache().index.erase(id);
   }
-  report(state, kRunTokens);
+  report(state, kSegmentTokens);
   state.counters["bytes_token"] =
       static_cast<double>(cache().index.bytes()) / static_cast<double>(cache().index.tokens());
 }

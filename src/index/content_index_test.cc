@@ -32,7 +32,7 @@ class ContentIndexTest : public ::testing::Test {
     index_.insert(id, {.tokens = ids, .domain = domain_, .exact = exact});
   }
   std::vector<Piece> find(const Ids& prompt, int32_t min_tokens = 32, int32_t from = 0, const Marks& marks = {}) const {
-    return index_.find_segments(prompt, from, domain_, min_tokens, marks);
+    return index_.find_pieces(prompt, from, domain_, min_tokens, marks);
   }
 
   int32_t next_id_ = 1000;
@@ -79,7 +79,7 @@ TEST_F(ContentIndexTest, SmallerWindowsForShorterPieces) {
     for (int32_t begin = 0; begin + least <= 100; ++begin) {
       const Ids prompt = join({fresh(3), part(text, begin, begin + least), fresh(3)});
       const std::vector<Piece> expected{{1, begin, least, 3}};
-      ASSERT_EQ(index.find_segments(prompt, 0, domain, least, {}), expected) << least << " at " << begin;
+      ASSERT_EQ(index.find_pieces(prompt, 0, domain, least, {}), expected) << least << " at " << begin;
     }
   }
 }
@@ -116,13 +116,13 @@ TEST_F(ContentIndexTest, DomainsNeverMeet) {
   const DomainId others[] = {index_.domain("model", "space", "other"), index_.domain("model", "other", "salt"),
                              index_.domain("other", "space", "salt"), 0, 99};
   for (const DomainId other : others) {
-    EXPECT_TRUE(index_.find_segments(text, 0, other, 32, marks).empty());
-    EXPECT_TRUE(index_.find_segments(text, 0, other, 32, {}).empty());
+    EXPECT_TRUE(index_.find_pieces(text, 0, other, 32, marks).empty());
+    EXPECT_TRUE(index_.find_pieces(text, 0, other, 32, {}).empty());
     EXPECT_TRUE(index_.find_prefix(text, other, 100).empty());
   }
   const DomainId same = index_.domain("model", "space", "salt");  // power check
-  EXPECT_EQ(index_.find_segments(text, 0, same, 32, marks).size(), 1u);
-  EXPECT_EQ(index_.find_segments(text, 0, same, 32, {}).size(), 1u);
+  EXPECT_EQ(index_.find_pieces(text, 0, same, 32, marks).size(), 1u);
+  EXPECT_EQ(index_.find_pieces(text, 0, same, 32, {}).size(), 1u);
   EXPECT_EQ(index_.find_prefix(text, same, 100).size(), 1u);
 }
 
@@ -140,7 +140,7 @@ TEST_F(ContentIndexTest, OtherDomainsDoNotCrowdOut) {
   EXPECT_EQ(find(part(text, 3, 7), 32, 0, {{0, 4}}).size(), 1u);
 }
 
-TEST_F(ContentIndexTest, AFindThatBeginsEarlierIsNotTakenForATwin) {
+TEST_F(ContentIndexTest, APieceThatBeginsEarlierIsNotTakenForATwin) {
   const Ids head = fresh(10), text = fresh(60);
   for (const int32_t shift : {0, 3, 7, 13}) {
     ContentIndex index(HashSecret::fixed(1));
@@ -148,7 +148,7 @@ TEST_F(ContentIndexTest, AFindThatBeginsEarlierIsNotTakenForATwin) {
     index.insert(1, {.tokens = join({fresh(16), text}), .domain = domain});
     index.insert(2, {.tokens = join({fresh(shift), head, text}), .domain = domain});
     const std::vector<Piece> expected{{2, shift, 70, 0}};
-    EXPECT_EQ(index.find_segments(join({head, text}), 0, domain, 32, {}), expected) << shift;
+    EXPECT_EQ(index.find_pieces(join({head, text}), 0, domain, 32, {}), expected) << shift;
   }
 }
 
@@ -159,13 +159,13 @@ TEST_F(ContentIndexTest, DomainsStayApartWhenEveryKeyCollides) {
   index.insert(1, {.tokens = text, .domain = theirs, .exact = true});
   index.add_mark(1, 0, 20);
   const Marks marks{{0, 20}};
-  EXPECT_TRUE(index.find_segments(text, 0, mine, 16, marks).empty());
+  EXPECT_TRUE(index.find_pieces(text, 0, mine, 16, marks).empty());
   EXPECT_TRUE(index.find_prefix(text, mine, 20).empty());
-  EXPECT_EQ(index.find_segments(text, 0, theirs, 16, marks).size(), 1u);
+  EXPECT_EQ(index.find_pieces(text, 0, theirs, 16, marks).size(), 1u);
   EXPECT_EQ(index.find_prefix(text, theirs, 20).size(), 1u);
 }
 
-TEST_F(ContentIndexTest, ARunOfAForgottenDomainIsNotIndexed) {
+TEST_F(ContentIndexTest, ASegmentOfAForgottenDomainIsNotIndexed) {
   const Ids text = fresh(100);
   for (size_t i = 0; i <= Domains::kMaxIdle; ++i) index_.domain("m", "", std::to_string(i));
   insert(1, text, true);
@@ -226,7 +226,7 @@ TEST_F(ContentIndexTest, PrefersExactTwins) {
   }
 }
 
-TEST_F(ContentIndexTest, TheEndOfARunIsFoundByItsLastWindow) {
+TEST_F(ContentIndexTest, TheEndOfASegmentIsFoundByItsLastWindow) {
   const Ids text = fresh(71);
   insert(1, text);
   EXPECT_EQ(find(join({fresh(3), part(text, 55, 71), fresh(3)}), 16), (std::vector<Piece>{{1, 55, 16, 3}}));
@@ -238,8 +238,8 @@ TEST_F(ContentIndexTest, CollidingMarksAreNotTakenForEachOther) {
   index.insert(1, {.tokens = {1, 2, 3, 4}, .domain = domain});
   index.add_mark(1, 0, 4);
   const Marks marks{{0, 4}};
-  EXPECT_TRUE(index.find_segments(Ids{1, 2, 3, 5}, 0, domain, 100, marks).empty());
-  EXPECT_EQ(index.find_segments(Ids{1, 2, 3, 4}, 0, domain, 100, marks).size(), 1u);
+  EXPECT_TRUE(index.find_pieces(Ids{1, 2, 3, 5}, 0, domain, 100, marks).empty());
+  EXPECT_EQ(index.find_pieces(Ids{1, 2, 3, 4}, 0, domain, 100, marks).size(), 1u);
 }
 
 TEST_F(ContentIndexTest, MarksAreFoundAtAnyLength) {
@@ -260,13 +260,13 @@ TEST_F(ContentIndexTest, MarksAreExtendedJoinedAndCutAtFrom) {
   const Ids a = fresh(20), b = fresh(20), c = fresh(50);
   insert(1, join({a, b, c}));
   index_.add_mark(1, 20, 40);
-  // The mark's segment goes on with the prompt on both sides: one piece.
+  // The segment agrees with the prompt on both sides of the mark: one piece.
   EXPECT_EQ(find(join({a, b, c}), 32, 0, {{20, 40}}), (std::vector<Piece>{{1, 0, 90, 0}}));
   EXPECT_EQ(find(join({b, fresh(5)}), 32, 7, {{0, 20}}), (std::vector<Piece>{{1, 27, 13, 7}}));
   EXPECT_EQ(find(join({fresh(30), part(a, 15, 20), b}), 32, 0, {{35, 55}}), (std::vector<Piece>{{1, 15, 25, 30}}));
 }
 
-TEST_F(ContentIndexTest, AMarkKeepsItsTokensBesideALongerNeighbour) {
+TEST_F(ContentIndexTest, AMarkKeepsItsTokensNextToALongerNeighbour) {
   const Ids a = fresh(200), m = fresh(12), shared = part(m, 0, 4);
   insert(1, join({a, shared}));
   insert(2, m);
@@ -303,7 +303,7 @@ TEST_F(ContentIndexTest, CollidingKeysNeverGiveUnequalTokens) {
       const Ids& planted = texts[random() % texts.size()];
       std::copy_n(planted.begin(), 40, prompt.begin() + (trial % 2 == 0 ? 0 : 31));
       const Marks marks{{50, 56}, {60, 66}};
-      std::vector<Piece> pieces = index.find_segments(prompt, 0, domain, 20, marks);
+      std::vector<Piece> pieces = index.find_pieces(prompt, 0, domain, 20, marks);
       const std::vector<Piece> prefix = index.find_prefix(prompt, domain, 200);
       pieces.insert(pieces.end(), prefix.begin(), prefix.end());
       for (const Piece& p : pieces) {
@@ -328,7 +328,7 @@ TEST_F(ContentIndexTest, AnswersDoNotDependOnTheOrderOfInsertion) {
     ContentIndex index(HashSecret::fixed(1));
     const DomainId domain = index.domain("m", "", "");
     for (const int i : order) index.insert(static_cast<SegmentId>(i + 1), {.tokens = texts[i], .domain = domain});
-    const std::vector<Piece> found = index.find_segments(prompt, 0, domain, 32, {});
+    const std::vector<Piece> found = index.find_pieces(prompt, 0, domain, 32, {});
     if (first.empty()) first = found;
     ASSERT_EQ(found, first);
   } while (std::next_permutation(order.begin(), order.end()));
@@ -349,11 +349,9 @@ TEST_F(ContentIndexTest, TheExampleOfTheDocs) {
   EXPECT_EQ(find(prompt, 32, 20, {{70, 100}}), (std::vector<Piece>{{2, 0, 40, 20}, {3, 0, 30, 70}, {1, 20, 40, 100}}));
 }
 
-// --- against a brute-force finder
-// ---------------------------------------------------------------------------------------
+// ---- Against a finder by brute force ----
 
-// longest[p]: the range of the longest common segment of prompt and any text that covers position p, by all pairs of
-// positions.
+// longest[p]: the size of the longest part that covers prompt position p and that a text shares; by brute force.
 std::vector<int32_t> longest_at(const Ids& prompt, const std::vector<Ids>& texts) {
   std::vector<int32_t> longest(prompt.size());
   for (const Ids& text : texts) {
@@ -401,8 +399,8 @@ Planted plant(std::mt19937& random, int32_t vocabulary) {
   return planted;
 }
 
-// Every position in a common segment of 31 or more is covered, but for stretches of at most half of min_tokens beside a
-// piece.
+// Every position in a part of 31 tokens or more that a text shares is covered, but for at most half of min_tokens next
+// to a piece.
 void expect_all_met(int32_t vocabulary, uint32_t seed) {
   std::mt19937 random(seed);
   int64_t must = 0, covered_of_must = 0;
@@ -416,7 +414,7 @@ void expect_all_met(int32_t vocabulary, uint32_t seed) {
     const int32_t min_tokens = 31;
     std::vector<bool> covered(planted.prompt.size());
     int32_t end = 0;
-    for (const Piece& p : index.find_segments(planted.prompt, 0, domain, min_tokens, {})) {
+    for (const Piece& p : index.find_pieces(planted.prompt, 0, domain, min_tokens, {})) {
       const Ids& text = planted.texts[p.segment - 1];
       ASSERT_GE(p.pos, end);
       ASSERT_GE(p.count, (min_tokens + 1) / 2);
@@ -440,14 +438,13 @@ void expect_all_met(int32_t vocabulary, uint32_t seed) {
   EXPECT_GT(covered_of_must, must * 99 / 100);
 }
 
-TEST_F(ContentIndexTest, MeetsEveryCommonRun) {
+TEST_F(ContentIndexTest, FindsEverySharedPart) {
   expect_all_met(1'000'000, 1);
   expect_all_met(1000, 2);
   expect_all_met(6, 3);
 }
 
-// --- repetition
-// ---------------------------------------------------------------------------------------------------------
+// ---- Repetition ----
 
 int64_t steps(const SearchCost& cost) { return cost.probes + cost.hits + cost.compared; }
 
@@ -464,7 +461,7 @@ TEST_F(ContentIndexTest, RepetitionIsNotQuadratic) {
       if (!marks.empty()) index.add_mark(i + 1, 0, 1);
     }
     SearchCost cost;
-    const std::vector<Piece> pieces = index.find_segments(prompt, 0, domain, 32, marks, &cost);
+    const std::vector<Piece> pieces = index.find_pieces(prompt, 0, domain, 32, marks, &cost);
     EXPECT_FALSE(pieces.empty());
     const int64_t per_token = steps(cost) / static_cast<int64_t>(prompt.size());
     EXPECT_LE(per_token, kMostSteps);
@@ -509,12 +506,12 @@ TEST_F(ContentIndexTest, LongWaysBackAreNotGoneAgainAndAgain) {
     index.insert(static_cast<SegmentId>(end), {.tokens = part(walk, end - 6000, end), .domain = domain});
   }
   SearchCost cost;
-  EXPECT_FALSE(index.find_segments(walk, 0, domain, 32, {}, &cost).empty());
+  EXPECT_FALSE(index.find_pieces(walk, 0, domain, 32, {}, &cost).empty());
   EXPECT_LE(steps(cost) / 15'000, kMostSteps);
 }
 
 TEST_F(ContentIndexTest, AGrowingConversationIsOnePiece) {
-  // Each turn's prompt was cached as a whole: many nested segments; the longest is the one to take.
+  // The prompt of each turn was cached as a whole: many nested segments; the longest is the one to take.
   Ids conversation;
   for (SegmentId turn = 1; turn <= 150; ++turn) {
     conversation = join({conversation, fresh(100)});
@@ -528,18 +525,18 @@ TEST_F(ContentIndexTest, NestedMarksCostNothing) {
   insert(1, text);
   index_.add_mark(1, 0, 64);
   SearchCost cost;
-  index_.find_segments(text, 0, domain_, 100, Marks(1000, {0, 64}), &cost);
+  index_.find_pieces(text, 0, domain_, 100, Marks(1000, {0, 64}), &cost);
   EXPECT_LT(cost.probes, 64);
 }
 
 TEST_F(ContentIndexTest, RepetitiveTextDoesNotHideOthers) {
-  // Of what segment 1 shares with the prompt only one indexed window is whole, and that one is all newlines.
+  // What segment 1 shares with the prompt contains one indexed window, and that one is all newlines.
   const Ids newlines(5000, 7), mixed = join({fresh(16), Ids(16, 7), fresh(16)});
   const Ids prompt = join({fresh(5), part(mixed, 1, 47), fresh(5)});
   insert(1, mixed);
   for (SegmentId id = 2; id < 30; ++id) insert(id, newlines);
   EXPECT_EQ(find(prompt), (std::vector<Piece>{{1, 1, 46, 5}}));
-  insert(31, mixed);  // a twin steps in when the first goes
+  insert(31, mixed);  // a twin is found when the first is erased
   insert(32, Ids(100, 7));
   index_.erase(1);
   EXPECT_EQ(find(prompt), (std::vector<Piece>{{31, 1, 46, 5}}));
@@ -560,7 +557,7 @@ TEST_F(ContentIndexTest, TextThatIsCachedOftenCostsNoMore) {
   for (SegmentId id = 1; id <= 300; ++id) insert(id, shuffled());
   const Ids prompt = shuffled();
   SearchCost cost;
-  const std::vector<Piece> pieces = index_.find_segments(prompt, 0, domain_, 32, {}, &cost);
+  const std::vector<Piece> pieces = index_.find_pieces(prompt, 0, domain_, 32, {}, &cost);
   int32_t covered = 0;
   for (const Piece& p : pieces) covered += p.count;
   EXPECT_EQ(pieces.size(), 20u);

@@ -8,18 +8,19 @@
 namespace kvilt {
 namespace {
 
-// Sorted by begin and, since those inside another go, by end. A mark inside a longer stretch becomes the longer one's.
-std::vector<Stretch> without_contained(std::vector<Stretch> all) {
-  std::sort(all.begin(), all.end(), [](const Stretch& a, const Stretch& b) {
+// Leaves out those inside another, so that the others are sorted by begin and by end. A mark inside a longer candidate
+// becomes the longer one's.
+std::vector<Candidate> without_contained(std::vector<Candidate> all) {
+  std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
     return std::tuple(a.begin, -a.end, !a.marked(), a.rank, a.offset, a.segment) <
            std::tuple(b.begin, -b.end, !b.marked(), b.rank, b.offset, b.segment);
   });
-  std::vector<Stretch> kept;
-  for (const Stretch& s : all) {
+  std::vector<Candidate> kept;
+  for (const Candidate& s : all) {
     if (kept.empty() || s.end > kept.back().end) {
       kept.push_back(s);
     } else if (s.marked()) {
-      Stretch& outer = kept.back();
+      Candidate& outer = kept.back();
       const bool had = outer.marked();
       outer.keep_begin = had ? std::min(outer.keep_begin, s.keep_begin) : s.keep_begin;
       outer.keep_end = had ? std::max(outer.keep_end, s.keep_end) : s.keep_end;
@@ -28,10 +29,10 @@ std::vector<Stretch> without_contained(std::vector<Stretch> all) {
   return kept;
 }
 
-// The chain of stretches with the largest (covered tokens - seams). value[j]: the best that ends with j. Before j
-// stands nothing, one that ends at or before j begins (then j counts in full), or one that overlaps j (then only what
-// lies beyond it counts).
-std::vector<Stretch> best_chain(const std::vector<Stretch>& s, int32_t seam) {
+// The chain of candidates with the largest (covered tokens - seams). value[j]: that of the best chain that ends with j.
+// Before j there is nothing, or one that ends before j begins (then all of j counts), or one that overlaps j (then only
+// the rest of j counts).
+std::vector<Candidate> best_chain(const std::vector<Candidate>& s, int32_t seam) {
   const int n = static_cast<int>(s.size());
   std::vector<int64_t> value(n);
   std::vector<int> before(n, -1), best_upto(n, -1);  // best_upto[i]: the best j <= i
@@ -56,15 +57,15 @@ std::vector<Stretch> best_chain(const std::vector<Stretch>& s, int32_t seam) {
     while (!overlapping.empty() && value[overlapping.back()] - s[overlapping.back()].end < gain) overlapping.pop_back();
     overlapping.push_back(j);
   }
-  std::vector<Stretch> chain;
+  std::vector<Candidate> chain;
   for (int j = n > 0 ? best_upto[n - 1] : -1; j >= 0; j = before[j]) chain.push_back(s[j]);
-  std::reverse(chain.begin(), chain.end());
+  std::ranges::reverse(chain);
   return chain;
 }
 
-// Where to cut two that overlap: the longer one keeps what they share, as far as the other keeps `least` and no mark is
-// cut.
-int32_t cut_between(const Stretch& left, const Stretch& right, int32_t left_begin, int32_t least) {
+// Where to cut two that overlap: the longer one keeps what they share, as long as the other keeps `least` tokens and no
+// mark is cut.
+int32_t cut_between(const Candidate& left, const Candidate& right, int32_t left_begin, int32_t least) {
   int32_t low = right.begin, high = left.end;
   if (left.marked()) low = std::clamp(left.keep_end, low, high);
   if (right.marked()) high = std::clamp(right.keep_begin, low, high);
@@ -76,12 +77,12 @@ int32_t cut_between(const Stretch& left, const Stretch& right, int32_t left_begi
 
 }  // namespace
 
-std::vector<Stretch> choose_coverage(std::vector<Stretch> stretches, int32_t least) {
-  const std::vector<Stretch> chain = best_chain(without_contained(std::move(stretches)), (least + 1) / 2);
-  std::vector<Stretch> cut;
+std::vector<Candidate> choose_coverage(std::vector<Candidate> candidates, int32_t least) {
+  const std::vector<Candidate> chain = best_chain(without_contained(std::move(candidates)), (least + 1) / 2);
+  std::vector<Candidate> cut;
   int32_t begin = 0;
   for (size_t i = 0; i < chain.size(); ++i) {
-    Stretch s = chain[i];
+    Candidate s = chain[i];
     begin = std::max(begin, s.begin);
     s.offset += begin - s.begin;
     const bool overlaps = i + 1 < chain.size() && chain[i + 1].begin < s.end;

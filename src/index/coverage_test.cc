@@ -9,19 +9,19 @@
 namespace kvilt {
 namespace {
 
-Stretch range(int32_t begin, int32_t end, uint32_t segment = 0) {
+Candidate range(int32_t begin, int32_t end, uint32_t segment = 0) {
   return {.begin = begin, .end = end, .segment = segment, .offset = begin, .rank = segment};
 }
-Stretch mark(int32_t begin, int32_t end, int32_t keep_begin, int32_t keep_end, uint32_t segment = 0) {
-  Stretch s = range(begin, end, segment);
+Candidate mark(int32_t begin, int32_t end, int32_t keep_begin, int32_t keep_end, uint32_t segment = 0) {
+  Candidate s = range(begin, end, segment);
   s.keep_begin = keep_begin;
   s.keep_end = keep_end;
   return s;
 }
 using Ranges = std::vector<std::array<int32_t, 3>>;  // begin, end, segment
-Ranges chosen(std::vector<Stretch> stretches, int32_t least) {
+Ranges chosen(std::vector<Candidate> candidates, int32_t least) {
   Ranges ranges;
-  for (const Stretch& s : choose_coverage(std::move(stretches), least)) {
+  for (const Candidate& s : choose_coverage(std::move(candidates), least)) {
     EXPECT_EQ(s.offset, s.begin) << "a cut must move the offset with it";
     ranges.push_back({s.begin, s.end, static_cast<int32_t>(s.segment)});
   }
@@ -65,18 +65,18 @@ TEST(Coverage, ShortMarksCountAndAreNotCut) {
   // The neighbour is longer and reaches into the mark: the mark keeps all of itself.
   EXPECT_EQ(chosen({range(0, 100, 1), mark(90, 120, 95, 118, 2)}, 32), (Ranges{{0, 95, 1}, {95, 120, 2}}));
   EXPECT_EQ(chosen({mark(0, 30, 5, 25, 1), range(20, 100, 2)}, 32), (Ranges{{0, 25, 1}, {25, 100, 2}}));
-  // Inside a longer find nothing is gained by cutting it out.
+  // Inside a longer candidate nothing is gained by cutting it out.
   EXPECT_EQ(chosen({range(0, 100, 1), mark(20, 30, 20, 30, 2)}, 32), (Ranges{{0, 100, 1}}));
 }
 
 // Value of a set of ranges: covered positions less the seams.
-int64_t value_of(const std::vector<Stretch>& stretches, uint32_t set, int32_t least) {
+int64_t value_of(const std::vector<Candidate>& candidates, uint32_t set, int32_t least) {
   std::vector<bool> covered(64);
   int64_t seams = 0;
-  for (size_t i = 0; i < stretches.size(); ++i) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
     if ((set >> i & 1) == 0) continue;
-    for (int32_t p = stretches[i].begin; p < stretches[i].end; ++p) covered[p] = true;
-    if (!stretches[i].marked()) seams += (least + 1) / 2;
+    for (int32_t p = candidates[i].begin; p < candidates[i].end; ++p) covered[p] = true;
+    if (!candidates[i].marked()) seams += (least + 1) / 2;
   }
   return std::count(covered.begin(), covered.end(), true) - seams;
 }
@@ -85,7 +85,7 @@ TEST(Coverage, IsTheBestOfAllSubsets) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 3000; ++trial) {
     const int32_t least = 1 + static_cast<int32_t>(random() % 9);
-    std::vector<Stretch> all;
+    std::vector<Candidate> all;
     const int n = 1 + static_cast<int>(random() % 7);
     for (int i = 0; i < n; ++i) {
       const int32_t begin = static_cast<int32_t>(random() % 40);
@@ -93,10 +93,10 @@ TEST(Coverage, IsTheBestOfAllSubsets) {
     }
     int64_t best = 0;
     for (uint32_t set = 0; set < 1u << n; ++set) best = std::max(best, value_of(all, set, least));
-    const std::vector<Stretch> got = choose_coverage(all, least);
+    const std::vector<Candidate> got = choose_coverage(all, least);
     int64_t value = 0;
     int32_t end = 0;
-    for (const Stretch& s : got) {
+    for (const Candidate& s : got) {
       ASSERT_GE(s.begin, end) << "sorted and disjoint";
       ASSERT_GE(s.begin, all[s.segment].begin);
       ASSERT_LE(s.end, all[s.segment].end);

@@ -46,7 +46,7 @@ void Domains::make_idle(DomainId id, Record& record) {
 }
 
 size_t Domains::bytes() const {
-  // Nodes of the two maps and the list: the value, a next pointer or two and the hash.
+  // Nodes of the two maps and the list: the value, one or two pointers and the hash.
   const size_t domain = sizeof(Digest) + sizeof(DomainId) + 16 + sizeof(DomainId) + sizeof(Record) + 16;
   return records_.size() * domain + idle_.size() * 24 + (ids_.bucket_count() + records_.bucket_count()) * sizeof(void*);
 }

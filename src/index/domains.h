@@ -1,11 +1,10 @@
-// index/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest that every key of a domain
-// carries.
+// index/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest in every key of a domain.
 // Idea:    the salt comes with each request, so anyone can name new domains without end. A domain that holds segments
-//          stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named again;
-//          ids are never reused, so a late insert under an old id is kept out of the index instead of landing with
+//          stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named again.
+//          Ids are never reused, so a late insert under an old id is kept out of the index, and does not end up with
 //          another tenant.
 // Threads: one owner.
-// Cost:    one keyed hash a naming; about 150 bytes a domain.
+// Cost:    one keyed hash per naming; about 150 bytes per domain.
 #pragma once
 
 #include <list>
@@ -23,12 +22,13 @@ class Domains {
 
   explicit Domains(const HashSecret& secret) : secret_(secret) {}
 
+  // Names the triple; never 0.
   DomainId id(std::string_view fingerprint, std::string_view name_space, std::string_view salt);
   // Null when the domain was forgotten or never named. Valid until the next non-const call.
   const Digest* digest(DomainId id) const;
 
-  void hold(DomainId id);     // one more segment; the domain is known
-  void release(DomainId id);  // one segment fewer
+  void hold(DomainId id);     // one more segment is in it. REQUIRES: the domain is known
+  void release(DomainId id);  // one segment fewer. REQUIRES: as many were held
 
   size_t size() const { return records_.size(); }
   size_t bytes() const;

@@ -41,7 +41,7 @@ void PostingTable::remove(uint64_t key, uint32_t node) {
   --postings_;
   if (slots_[slot].head != kNil) return;
   vacate(slot);
-  if (postings_ == 0) {  // a peak's nodes go when nothing is left
+  if (postings_ == 0) {  // give back the nodes of a peak
     std::vector<Node>().swap(nodes_);
     free_ = kNil;
   }
@@ -99,11 +99,11 @@ uint32_t PostingTable::new_node(Posting posting, bool twin) {
   return node;
 }
 
-// Closes the gap: every later slot of the cluster that the gap would cut off from its home moves into it.
+// Closes the gap: each later slot that the gap would cut off from its home moves into it, and leaves the next gap.
 void PostingTable::vacate(size_t gap) {
   for (size_t i = (gap + 1) & mask_; slots_[i].head != kNil; i = (i + 1) & mask_) {
     const size_t home = slots_[i].key & mask_;
-    if (((i - home) & mask_) < ((i - gap) & mask_)) continue;  // its home lies behind the gap
+    if (((i - home) & mask_) < ((i - gap) & mask_)) continue;  // its home is after the gap
     slots_[gap] = slots_[i];
     gap = i;
   }

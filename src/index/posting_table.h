@@ -1,13 +1,14 @@
 // index/posting_table.h: 64-bit key -> an ordered list of postings (segment, offset).
 // Role:       the one table under windows, chain blocks and marks.
 // Idea:       open addressing with linear probing over 16-byte slots; each slot heads a doubly linked list, so a key
-//             that a million windows share costs one slot and inserts and erases in O(1). Deletion shifts back: no
-//             tombstones. A list has its ordinary postings first, then the twins: those that need not be looked at
-//             while the others are there.
-// Invariants: a power of two of slots, at most 5/8 full; every chain of slots is unbroken from a key's home.
+//             that a million windows share costs one slot, and is inserted and erased in O(1). Deletion shifts slots
+//             back and leaves no tombstones. A list has its ordinary postings first, then the twins, which need not be
+//             looked at while the others are there.
+// Invariants: the number of slots is a power of two, at most 5/8 of them are taken, and no empty slot is between a key
+//             and its home.
 // Threads:    one owner.
-// Cost:       16 bytes a posting and 26..64 bytes a distinct key.
-// Not here:   what a key means; whether a posting really matches (who asks compares the ids).
+// Cost:       16 bytes per posting and 26..64 bytes per distinct key.
+// Not here:   what a key means; whether a posting really matches (the caller compares the ids).
 #pragma once
 
 #include <cstddef>
@@ -24,15 +25,15 @@ struct Posting {
 
 class PostingTable {
  public:
-  enum class Place { kFront, kBack, kTwin };  // kTwin: behind all others. One list uses either kBack or kTwin
+  enum class Place { kFront, kBack, kTwin };  // kTwin: after all others. A list uses kBack or kTwin, not both
 
   PostingTable();
 
-  // Returns the posting's node, by which remove() finds it. Keys should be uniform.
+  // Returns the posting's node, by which remove() finds it. Keys should be spread evenly.
   uint32_t add(uint64_t key, Posting posting, Place place);
-  // `node` was returned by add(key, ...) and not removed since.
+  // REQUIRES: `node` was returned by add(key, ...) and not removed since.
   void remove(uint64_t key, uint32_t node);
-  // Makes a twin an ordinary posting, in front.
+  // Makes a twin an ordinary posting, the first of its list. REQUIRES: as remove().
   void promote(uint64_t key, uint32_t node);
   bool is_twin(uint32_t node) const { return nodes_[node].twin(); }
 

@@ -37,7 +37,7 @@ TEST(PostingTable, KeyZeroIsAKey) {
   EXPECT_FALSE(table.contains(0));
 }
 
-// Against a map of deques, with keys that crowd few homes so that clusters wrap, merge and are taken apart.
+// Against a map of deques, with keys of so few homes that clusters wrap, merge and are taken apart.
 void against_model(uint64_t key_count, uint64_t spread, uint64_t seed) {
   std::mt19937_64 random(seed);
   PostingTable table;
@@ -69,7 +69,7 @@ void against_model(uint64_t key_count, uint64_t spread, uint64_t seed) {
   }
 }
 
-TEST(PostingTable, TwinsStandBehindUntilPromoted) {
+TEST(PostingTable, TwinsComeLastUntilPromoted) {
   PostingTable table;
   table.add(7, {1, 0}, PostingTable::Place::kFront);
   const uint32_t first = table.add(7, {2, 0}, PostingTable::Place::kTwin);

@@ -1,9 +1,9 @@
 // index/rolling_hash.h: polynomial hash of a window of token ids, moved on by one token in O(1).
-// Idea:    Karp and Rabin 1987, modulo the prime 2^61 - 1. Base and token mixing are secret (drawn from the
-//          HashSecret), so nobody outside can craft windows that collide. It only proposes: who uses a hit compares the
-//          token ids.
+// Source:  Karp and Rabin 1987 (docs/papers.md#finding), modulo the prime 2^61 - 1.
+// Idea:    the base and the mixing of tokens are secret (drawn from the HashSecret), so nobody outside can craft
+//          windows that collide. A hash only proposes: the caller compares the token ids.
 // Threads: immutable after construction.
-// Cost:    2 modular products and 2 mixes a token.
+// Cost:    2 modular products and 2 mixes per token.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ uint64_t first_word(const Digest& digest) {
   return word;
 }
 
-// Exact KV before approximate (errors must not pile up), then the older segment.
+// Exact KV comes before approximate (errors must not pile up), then the older segment.
 uint64_t rank_of(const SegmentText& segment) {
   return (segment.exact ? 0 : uint64_t{1} << 63) | (segment.id & ~(uint64_t{1} << 63));
 }
@@ -65,9 +65,8 @@ void SegmentIndex::add_mark(SegmentTable& segments, uint32_t slot, const Digest&
   SegmentRecord& segment = segments[slot];
   CHECK(mark.begin >= 0 && mark.begin <= mark.end && mark.end <= segment.size());
   if (mark.begin == mark.end) return;
-  for (const MarkEntry& m : segment.marks) {
-    if (m.begin == mark.begin && m.end == mark.end) return;
-  }
+  const auto same = [&](const MarkEntry& m) { return m.begin == mark.begin && m.end == mark.end; };
+  if (std::ranges::any_of(segment.marks, same)) return;
   const auto ids = std::span<const int32_t>(segment.info.tokens).subspan(mark.begin, mark.end - mark.begin);
   const uint64_t key = mark_key(domain, ids);
   segment.marks.push_back({mark.begin, mark.end, key, marks_.add(key, {slot, mark.begin}, PostingTable::Place::kBack)});
@@ -77,7 +76,7 @@ uint64_t SegmentIndex::mark_key(const Digest& domain, std::span<const int32_t> i
   return first_word(KeyedHash(secret_, "kvilt.segment").add(domain).add(ids).finish()) & key_mask_;
 }
 
-// Equal in the window and in the window - 1 tokens on each side of it (or at the same end of a segment), and equally exact.
+// Whether both are equal in the window and in the W - 1 tokens on each side of it (or end there), and equally exact.
 bool SegmentIndex::are_twins(const SegmentTable& segments, Posting a, Posting b) const {
   const int32_t w = window();
   const auto around = [&](Posting p) {
@@ -92,8 +91,8 @@ bool SegmentIndex::are_twins(const SegmentTable& segments, Posting a, Posting b)
          common_prefix(a_ids, b_ids) == static_cast<int32_t>(a_ids.size());
 }
 
-// `leaving` is no twin and about to be removed. A twin of it steps forward; if none is near and it was the last of the
-// list that is no twin, any does, so that a search still sees the list.
+// `leaving` is an ordinary posting that is about to be removed. One of its twins becomes ordinary; if none is among
+// those tried and `leaving` is the last ordinary one of its list, any twin does, so that a search still sees the list.
 void SegmentIndex::replace_by_twin(const SegmentTable& segments, uint64_t key, Posting leaving) {
   int ordinary = 0;
   windows_.visit(key, 2, [&](const Posting&) { return ++ordinary < 2; });
@@ -108,7 +107,7 @@ void SegmentIndex::replace_by_twin(const SegmentTable& segments, uint64_t key, P
   if (twin || (any && ordinary == 1)) windows_.promote(key, chosen);
 }
 
-// One slide over one prompt.
+// One search of one prompt.
 class SegmentIndex::Search {
  public:
   Search(const SegmentIndex& index, const SegmentTable& segments, const Query& query, SearchCost& cost)
@@ -137,7 +136,7 @@ class SegmentIndex::Search {
     uint64_t hash = 0;
     for (int32_t begin = query_.from; begin + w <= size(); begin += kBatch) {
       const int32_t count = std::min(kBatch, size() - w + 1 - begin);
-      for (int32_t i = 0; i < count; ++i) {  // the keys first, so that their slots are on the way when they are asked
+      for (int32_t i = 0; i < count; ++i) {  // the keys first, so that their slots are being fetched
         const int32_t at = begin + i;
         hash = at == query_.from ? index_.hash_.first(ids + at) : index_.hash_.next(hash, ids[at - 1], ids[at + w - 1]);
         keys[i] = index_.window_key(hash, seed);
@@ -154,13 +153,13 @@ class SegmentIndex::Search {
     }
   }
 
-  std::vector<Stretch> take() { return std::move(found_); }
+  std::vector<Candidate> take() { return std::move(found_); }
 
  private:
   static constexpr int32_t kBatch = 32;
   static constexpr size_t kRecent = 16;
 
-  struct Match {  // a compared match by its diagonal: segment token i stands at prompt position i - shift
+  struct Match {  // a compared match by its diagonal: token i of the segment equals the prompt at i - shift
     uint32_t segment = kNoSegment;
     int32_t shift = 0, end = 0;
   };
@@ -176,17 +175,17 @@ class SegmentIndex::Search {
       ++cost_.hits;
       const SegmentText& segment = segments_.text(hit.segment);
       if (segment.domain != query_.domain) return true;
-      const bool extend = credit_ > 0;  // many marks in a text that repeats itself would each reach over all of it
+      const bool extend = credit_ > 0;  // in a text that repeats itself each of many marks would reach over all of it
       const int32_t right = common_prefix(segment.from(hit.offset),
                                           query_.prompt.subspan(mark.begin, extend ? size() - mark.begin : count));
       charge(right + 1, right);
       if (right < count) return true;
       const int32_t left = extend ? left_of(segment, hit.offset, mark.begin, query_.from) : 0;
       charge(left + 1, left);
-      Stretch s = stretch(hit, mark.begin, left, right);
-      s.keep_begin = std::max(mark.begin, query_.from);
-      s.keep_end = mark.end;
-      found_.push_back(s);
+      Candidate found = candidate(hit, mark.begin, left, right);
+      found.keep_begin = std::max(mark.begin, query_.from);
+      found.keep_end = mark.end;
+      found_.push_back(found);
       return true;
     });
   }
@@ -201,7 +200,7 @@ class SegmentIndex::Search {
     if (adds_nothing(segment, hit.offset, at)) return;
 
     const int32_t right = right_of(segment, hit.offset, at);
-    const int32_t again = std::min(right, std::max(0, furthest_ - at));  // compared before, with another segment
+    const int32_t again = std::min(right, std::max(0, furthest_ - at));  // compared before with another segment
     charge(right + 1, covered ? again + w : 0);
     if (right < w) return;
     const int32_t left = left_of(segment, hit.offset, at, credit_ > 0 ? query_.from : std::max(query_.from, furthest_));
@@ -209,31 +208,28 @@ class SegmentIndex::Search {
     recent_[next_recent_++ % kRecent] = {hit.segment, hit.offset - at, at + right};
     furthest_ = std::max(furthest_, at + right);
     if (left + right < query_.min_tokens) return;
-    const Stretch s = stretch(hit, at, left, right);
-    const bool inside = s.begin >= widest_.begin && s.end <= widest_.end;
-    const bool equal = s.begin == widest_.begin && s.end == widest_.end;  // ranks decide
+    const Candidate found = candidate(hit, at, left, right);
+    const bool inside = found.begin >= widest_.begin && found.end <= widest_.end;
+    const bool equal = found.begin == widest_.begin && found.end == widest_.end;  // ranks decide
     if (inside && !equal) return;
-    found_.push_back(s);
-    if (s.end < widest_.end) return;
+    found_.push_back(found);
+    if (found.end < widest_.end) return;
     widest_exact_ = segment.exact || (equal && widest_exact_);
-    widest_ = s;
+    widest_ = found;
   }
 
   bool is_recent(uint32_t segment, int32_t shift, int32_t end) const {
-    for (const Match& m : recent_) {
-      if (m.segment == segment && m.shift == shift && m.end >= end) return true;
-    }
-    return false;
+    return std::ranges::any_of(
+        recent_, [&](const Match& m) { return m.segment == segment && m.shift == shift && m.end >= end; });
   }
-  // Two tokens tell that a hit inside the widest find does not reach beyond it on either side; then only a find of
-  // approximate KV may give way to exact KV. Of a text that repeats itself, or is cached many times, nearly every hit
-  // ends here.
+  // Two tokens tell that a hit inside the widest candidate does not reach beyond it on either side; then it matters
+  // only where it would replace approximate KV by exact KV. In a text that repeats itself, or is cached many times,
+  // nearly every hit ends here.
   bool adds_nothing(const SegmentText& segment, int32_t offset, int32_t at) const {
     if (at < widest_.begin || at >= widest_.end || (segment.exact && !widest_exact_)) return false;
     return !equal_at(segment, offset, at, widest_.end) && !equal_at(segment, offset, at, widest_.begin - 1);
   }
-  // Whether the segment's token that would stand at prompt position `pos`, if its token `offset` stands at `at`, is the
-  // prompt's.
+  // With token `offset` of the segment at prompt position `at`: whether its token at `pos` equals the prompt's.
   bool equal_at(const SegmentText& segment, int32_t offset, int32_t at, int32_t pos) const {
     const int64_t i = int64_t{offset} + pos - at;
     return pos >= query_.from && pos < size() && i >= 0 && i < segment.size && segment.ids[i] == query_.prompt[pos];
@@ -244,8 +240,8 @@ class SegmentIndex::Search {
   int32_t left_of(const SegmentText& segment, int32_t offset, int32_t at, int32_t limit) const {
     return limit >= at ? 0 : common_suffix(segment.before(offset), query_.prompt.subspan(limit, at - limit));
   }
-  // The stretch around prompt position `at` and the hit's token; never begins before `from`.
-  Stretch stretch(const Posting& hit, int32_t at, int32_t left, int32_t right) const {
+  // What the hit at prompt position `at` becomes with `left` equal tokens before it and `right` from it on.
+  Candidate candidate(const Posting& hit, int32_t at, int32_t left, int32_t right) const {
     const int32_t begin = std::max(at - left, query_.from);
     return {.begin = begin,
             .end = at + right,
@@ -262,16 +258,16 @@ class SegmentIndex::Search {
   const SegmentTable& segments_;
   const Query& query_;
   SearchCost& cost_;
-  std::vector<Stretch> found_;
+  std::vector<Candidate> found_;
   std::array<Match, kRecent> recent_;
   size_t next_recent_ = 0;
   int64_t credit_ = kFirstCredit;  // ids that may still be compared a second time; every token passed adds some
   int32_t furthest_;               // the furthest end of any match
-  Stretch widest_;                 // the find that ends furthest, of those the longest
-  bool widest_exact_ = false;      // one of exact KV covers the same
+  Candidate widest_;               // the candidate that ends furthest; of several the longest
+  bool widest_exact_ = false;      // whether one of exact KV covers the same
 };
 
-std::vector<Stretch> SegmentIndex::find(const SegmentTable& segments, const Query& query, SearchCost& cost) const {
+std::vector<Candidate> SegmentIndex::find(const SegmentTable& segments, const Query& query, SearchCost& cost) const {
   Search search(*this, segments, query, cost);
   search.marks();
   search.slide();

@@ -1,18 +1,19 @@
 // index/segment_index.h: finds known pieces anywhere in a prompt, at any offset and in any order.
-// Idea:        DESIGN 5. Windows of W tokens of each segment are indexed at multiples of W (and its last W tokens); the
-//              prompt is slid over token by token with a rolling hash. A hit is compared token by token and extended to
-//              both sides to the last equal token. Marked segments have a content key of their own and are found at any
-//              length. Text that is cached often costs no more to find: of windows with equal surroundings (twins) one
-//              is looked at.
+// Idea:        windows of W tokens of each segment are indexed at multiples of W (and its last W tokens); a rolling
+//              hash slides over the prompt token by token. A hit is compared token by token and extended to both sides
+//              up to the last equal token. Marked parts of segments have a key of their whole content and are found at
+//              any length. Text that is cached often costs no more to find: of windows with equal surroundings (twins)
+//              one is looked at. docs/design/finding.md has an example and the bytes of the keys.
+// Source:      rsync and Karp-Rabin (docs/papers.md#finding).
 // Invariants:  nothing is returned that was not compared; a segment of another domain is never returned.
-// Guarantee:   a common segment of 2W - 1 tokens or more holds a whole indexed window, so it is met. Two limits keep the
-//              work bounded: of a window that stands in more than kMaxHits different surroundings the most recent ones
-//              are tried, and where a text repeats itself so much that the credit is spent, what is covered already is
-//              not looked at for something longer.
+// Guarantee:   a part of 2W - 1 tokens or more that prompt and segment share contains an indexed window, so it is
+//              found. Two limits bound the work: of a window that occurs in more than kMaxHits different surroundings
+//              the most recent ones are tried; and where a text repeats itself so much that the credit is spent, what
+//              is covered already is not compared again for something longer.
 // Threads:     one owner; find() is const and keeps nothing.
-// Cost:        a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens beside
-//              those that the found pieces themselves need: repetition, in prompt or cache, cannot make it quadratic.
-// Not here:    exact prefixes (chain_index.h), the choice among overlapping finds (coverage.h).
+// Cost:        a prompt token costs one hash step, one table probe and at most kCreditPerToken compared tokens, besides
+//              those that the found pieces need themselves: repetition, in prompt or cache, cannot make it quadratic.
+// Not here:    exact prefixes (chain_index.h), the choice among overlapping candidates (coverage.h).
 #pragma once
 
 #include <span>
@@ -53,11 +54,10 @@ class SegmentIndex {
     DomainId domain = 0;
     const Digest* digest = nullptr;  // of the domain
     int32_t min_tokens = 0;
-    std::span<const Run> marks;  // sorted, disjoint; others are passed over
+    std::span<const Run> marks;  // sorted, disjoint; others are ignored
   };
-  // Every known stretch of prompt[from, size) that is marked or has min_tokens; they overlap, and some may lie inside
-  // others.
-  std::vector<Stretch> find(const SegmentTable& segments, const Query& query, SearchCost& cost) const;
+  // Every known part of prompt[from, size) that is marked or has min_tokens. Some may overlap or be inside others.
+  std::vector<Candidate> find(const SegmentTable& segments, const Query& query, SearchCost& cost) const;
 
   int32_t window() const { return hash_.window(); }
   size_t bytes() const { return windows_.bytes() + marks_.bytes(); }

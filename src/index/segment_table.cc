@@ -7,13 +7,13 @@
 
 namespace kvilt {
 namespace {
-constexpr size_t kBlock = 16;  // compared at once by memcmp; 16 ids are one cache line
+constexpr size_t kBlock = 16;  // ids compared at once by memcmp; 16 are one cache line
 }
 
 bool ChainChild::operator<(const ChainChild& other) const {
   if (attach != other.attach) return attach < other.attach;
   const auto a = ids(), b = other.ids();
-  const size_t same = static_cast<size_t>(common_prefix(a, b));
+  const size_t same = common_prefix(a, b);
   if (same < a.size() && same < b.size()) return a[same] < b[same];
   return std::tuple(a.size(), id) < std::tuple(b.size(), other.id);
 }

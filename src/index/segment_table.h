@@ -19,21 +19,21 @@ namespace kvilt {
 
 inline constexpr uint32_t kNoSegment = UINT32_MAX;
 
-// A segment that continues another, ordered by where it leaves the parent and how it goes on: the best continuation of a
-// prompt is a neighbour of the place where the prompt itself would stand.
+// A segment that continues another. The order is by where it leaves the parent, then by its tokens: the best
+// continuation of a prompt is a neighbour of the place that the prompt itself would have.
 struct ChainChild {
   static constexpr size_t kHead = 15;  // a partial block is at most 15 tokens
   int32_t attach = 0;                  // tokens of the parent before it
   int32_t size = 0;
   std::array<int32_t, kHead> head{};  // its first `size` tokens
   SegmentId id = 0;
-  uint32_t segment = kNoSegment;
+  uint32_t segment = kNoSegment;  // slot
 
   std::span<const int32_t> ids() const { return {head.data(), static_cast<size_t>(size)}; }
   bool operator<(const ChainChild& other) const;
 };
 
-// Place of an exact segment in the tree of prefixes (chain_index.h).
+// The place of an exact segment in the tree of prefixes (chain_index.h).
 struct ChainLink {
   int32_t start = -1;  // position of its first token; -1: not in the tree
   uint32_t parent = kNoSegment;
@@ -51,7 +51,7 @@ struct MarkEntry {
 struct SegmentRecord {
   SegmentId id = 0;
   SegmentInfo info;
-  bool indexed = false;  // false: its domain was forgotten before it came
+  bool indexed = false;  // false: its domain was forgotten before it was inserted
   std::vector<uint32_t> window_nodes;
   std::vector<MarkEntry> marks;
   ChainLink chain;
@@ -59,7 +59,7 @@ struct SegmentRecord {
   int32_t size() const { return static_cast<int32_t>(info.tokens.size()); }
 };
 
-// What a search reads of a segment, on half a cache line.
+// What a search reads of a segment, in half a cache line.
 struct SegmentText {
   const int32_t* ids = nullptr;
   int32_t size = 0;
@@ -112,7 +112,7 @@ class SegmentTable {
   std::unordered_map<SegmentId, uint32_t> by_id_;
 };
 
-// Number of leading ids (trailing ids) that a and b share.
+// The number of leading (trailing) ids that a and b share.
 int32_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
 int32_t common_suffix(std::span<const int32_t> a, std::span<const int32_t> b);
 

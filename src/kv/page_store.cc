@@ -16,7 +16,7 @@ Result<PageStore> PageStore::create(const KvShape& shape, int64_t bytes) {
                  bytes, pages, shape.L * shape.G, shape.L * shape.G * shape.page_bytes());
   }
   try {
-    return PageStore(shape, pages, Buffer(static_cast<size_t>(pages * shape.page_bytes())));
+    return PageStore(shape, pages, Buffer(pages * shape.page_bytes()));
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "cannot reserve {} bytes for the KV pool; ask for less (--kv-bytes)", bytes);
   }
@@ -37,7 +37,7 @@ void PageStore::free(PageId page) {
   free_.push_back(page);
 }
 
-PageList::PageList(PageStore& store) : store_(store), lists_(static_cast<size_t>(store.shape().L * store.shape().G)) {}
+PageList::PageList(PageStore& store) : store_(store), lists_(store.shape().L * store.shape().G) {}
 
 PageList::~PageList() {
   for (const List& list : lists_) {
@@ -61,15 +61,15 @@ PageId PageList::take() {
 void PageList::hold(int layer, int head, int32_t page) {
   DCHECK(!held(layer, head, page));
   List& list = this->list(layer, head);
-  if (page >= static_cast<int32_t>(list.pages.size())) list.pages.resize(static_cast<size_t>(page) + 1, kNoPage);
-  list.pages[static_cast<size_t>(page)] = take();
+  if (page >= static_cast<int32_t>(list.pages.size())) list.pages.resize(page + 1, kNoPage);
+  list.pages[page] = take();
   ++list.held;
 }
 
 void PageList::drop(int layer, int head, int32_t page) {
   CHECK(held(layer, head, page));
   List& list = this->list(layer, head);
-  const PageId id = std::exchange(list.pages[static_cast<size_t>(page)], kNoPage);
+  const PageId id = std::exchange(list.pages[page], kNoPage);
   --list.held;
   if (spare() < reserved_) {
     spare_.push_back(id);

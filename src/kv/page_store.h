@@ -1,6 +1,6 @@
-// kv/page_store.h: the bounded pool of pages. A page holds P slots of K and V of ONE (layer, KV head): first P
-// keys, then P values, as rows of a KV type (tensor/kv_row.h). That granularity lets a head keep less than another (RedKnot's SegPagedAttention) in real
-// bytes.
+// kv/page_store.h: the bounded pool of pages. A page holds P slots of K and V of ONE (layer, KV head): first P keys,
+// then P values, as rows of a KV type (tensor/kv_row.h). A head can so keep less than another in real bytes.
+// Source:     SegPagedAttention in RedKnot (docs/papers.md#redknot); docs/design/kv.md#from-the-pool-up.
 // Invariants: a page has one owner (a PageList); sharing is by sharing the owner. Memory is committed when first
 //             touched.
 // Threads:    the engine thread.
@@ -37,10 +37,10 @@ class PageStore {
   int64_t pages() const { return pages_; }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()) + pages_ - touched_; }
 
-  // REQUIRES: free_pages() > 0.
-  PageId alloc();
+  PageId alloc();  // REQUIRES: free_pages() > 0
   void free(PageId page);
 
+  // The page's P keys, and its P values: rows of row_bytes().
   std::byte* k(PageId page) const { return arena_.as<std::byte>() + page * shape_.page_bytes(); }
   std::byte* v(PageId page) const { return k(page) + shape_.P * shape_.row_bytes(); }
 
@@ -54,9 +54,9 @@ class PageStore {
   Buffer arena_;
 };
 
-// The pages of one request's own K and V: per (layer, KV head) a list by slot / P, in which pages may be missing: a head
-// that keeps less than another holds fewer (kv/page_table.h says which). Move-only owner; also of spare pages, which were
-// reserved and wait to be held.
+// The pages of one request's own K and V: per (layer, KV head) a list by slot / P, in which pages may be missing, since
+// a head that keeps less than another holds fewer (kv/page_table.h says which). It also owns spare pages, which are
+// reserved and wait to be held. All of them go back to the store when the list dies. Neither copied nor moved.
 class PageList {
  public:
   explicit PageList(PageStore& store);
@@ -66,19 +66,21 @@ class PageList {
 
   bool held(int layer, int head, int32_t page) const {
     const auto& pages = list(layer, head).pages;
-    return page < static_cast<int32_t>(pages.size()) && pages[static_cast<size_t>(page)] != kNoPage;
+    return page < static_cast<int32_t>(pages.size()) && pages[page] != kNoPage;
   }
   int64_t held(int layer, int head) const { return list(layer, head).held; }
   int32_t pages_of(int32_t slots) const { return (slots + store_.shape().P - 1) / store_.shape().P; }
 
-  // Page number `page` of the list; from the spare ones if there are any. REQUIRES: it is missing; a spare or free page.
+  // Page number `page` of the list, taken from the spare ones if there are any. REQUIRES: it is missing; there is a
+  // spare or a free page.
   void hold(int layer, int head, int32_t page);
-  // Gives it back: to the spare ones while they are fewer than reserved, else to the store. REQUIRES: it is held.
+  // Gives the page back: to the spare ones while they are fewer than reserved, else to the store. REQUIRES: it is held.
   void drop(int layer, int head, int32_t page);
-  // Every page up to slot `slots` that is behind all held ones. REQUIRES: nothing is missing; spare or free pages.
+  // Holds every page of slots [0, slots) that is after all held ones. REQUIRES: no page is missing; there are enough
+  // spare or free ones.
   void grow(int layer, int head, int32_t slots);
 
-  // Makes `pages` spare ones, or gives back those beyond. REQUIRES: the store has pages - spare() free ones.
+  // Makes the number of spare pages `pages`. REQUIRES: the store has pages - spare() free ones.
   void reserve(int64_t pages);
   int64_t spare() const { return static_cast<int64_t>(spare_.size()); }
 
@@ -93,13 +95,13 @@ class PageList {
     std::vector<PageId> pages;
     int64_t held = 0;
   };
-  const List& list(int layer, int head) const { return lists_[static_cast<size_t>(layer * store_.shape().G + head)]; }
-  List& list(int layer, int head) { return lists_[static_cast<size_t>(layer * store_.shape().G + head)]; }
+  const List& list(int layer, int head) const { return lists_[layer * store_.shape().G + head]; }
+  List& list(int layer, int head) { return lists_[layer * store_.shape().G + head]; }
   PageId take();
   PageId page(int layer, int head, int32_t slot) const {
     const int32_t page = slot / store_.shape().P;
-    CHECK(held(layer, head, page));  // else a key that its head keeps no longer: never read a stranger's page
-    return list(layer, head).pages[static_cast<size_t>(page)];
+    CHECK(held(layer, head, page));  // its head may have dropped the key; never read a stranger's page
+    return list(layer, head).pages[page];
   }
   std::byte* at(std::byte* base, int32_t slot) const {
     return base + slot % store_.shape().P * store_.shape().row_bytes();

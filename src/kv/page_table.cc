@@ -21,8 +21,7 @@ std::vector<float> rotation(const RopeConfig& rope, int32_t shift) {
 }
 
 int32_t SlotMap::slot_of(int32_t pos) const {
-  const auto after =
-      std::upper_bound(runs.begin(), runs.end(), pos, [](int32_t p, const SlotRun& run) { return p < run.pos; });
+  const auto after = std::ranges::upper_bound(runs, pos, {}, &SlotRun::pos);
   if (after == runs.begin()) return -1;
   const SlotRun& run = *std::prev(after);
   return pos < run.pos + run.count ? run.slot + pos - run.pos : -1;
@@ -71,7 +70,7 @@ void SlotMap::add(const Runs& wanted) {
     }
     slots += fresh.size();
   }
-  std::sort(runs.begin(), runs.end(), [](const SlotRun& a, const SlotRun& b) { return a.pos < b.pos; });
+  std::ranges::sort(runs, {}, &SlotRun::pos);
 }
 
 PageTable::PageTable(PageStore& store, LayerRopes ropes)
@@ -79,8 +78,8 @@ PageTable::PageTable(PageStore& store, LayerRopes ropes)
       ropes_(ropes),
       pages_(std::make_shared<PageList>(store)),
       maps_(1),
-      map_of_(static_cast<size_t>(store.shape().L), 0),
-      passed_(static_cast<size_t>(store.shape().L), 0) {}
+      map_of_(store.shape().L, 0),
+      passed_(store.shape().L, 0) {}
 
 void PageTable::place(Placement placement, bool realign) {
   CHECK(placement.count > 0 && placement.offset >= 0 &&
@@ -88,7 +87,7 @@ void PageTable::place(Placement placement, bool realign) {
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
   Rotations rotations;
   if (const int32_t shift = placement.shift(); shift != 0 && realign) {
-    for (size_t i = 0; i < placements_.size(); ++i) {  // pieces of one run keep one rotation, and so one rotated query
+    for (size_t i = 0; i < placements_.size(); ++i) {  // with one rotation, pieces share one rotated query
       if (placements_[i].shift() == shift) rotations = rotations_[i];
     }
     for (int kind = 0; kind < ropes_.kinds() && !rotations.kind[kind]; ++kind) {
@@ -130,7 +129,7 @@ void PageTable::add(std::span<const Runs> sets, std::span<const uint16_t> write)
   if (!local_.empty()) pages_->reserve(local);
 }
 
-// The slots alone.
+// Assigns slots without taking pages.
 void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> write) {
   std::map<std::pair<uint16_t, int>, uint16_t> next;  // (map, set; -1: none) -> new map
   std::vector<SlotMap> maps;
@@ -139,7 +138,7 @@ void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> w
     const auto [it, fresh] = next.emplace(key, static_cast<uint16_t>(maps.size()));
     if (fresh) {
       maps.push_back(maps_[key.first]);
-      if (key.second >= 0) maps.back().add(sets[static_cast<size_t>(key.second)]);
+      if (key.second >= 0) maps.back().add(sets[key.second]);
     }
     map_of_[layer] = it->second;
   }
@@ -159,19 +158,19 @@ int64_t PageTable::pages_for_next() const {
 }
 
 void PageTable::add_next(int32_t pos) {
-  bool behind = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
+  bool last = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
   for (SlotMap& map : maps_) {
-    behind = behind && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
+    last = last && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
     if (!map.append({pos, pos + 1})) map.add({{pos, pos + 1}});
   }
   grow_whole();
   if (!local_.empty()) slide(pos);
-  if (!behind) {
+  if (!last) {
     atoms_.clear();
     return;
   }
-  for (auto& [layer, atoms] : atoms_) {  // one key more at the end: a decode step costs nothing for what stands
-    const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
+  for (auto& [layer, atoms] : atoms_) {  // one key more at the end: a decode step rebuilds nothing
+    const int32_t slot = slot_map(layer).slot_of(pos);
     const bool same_page = slot % store_.shape().P != 0 && !atoms.empty() && atoms.back().placement < 0 &&
                            atoms.back().pos + atoms.back().count == pos &&
                            atoms.back().slot + atoms.back().count == slot;
@@ -184,7 +183,7 @@ void PageTable::add_next(int32_t pos) {
 }
 
 void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {
-  const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
+  const int32_t slot = slot_map(layer).slot_of(pos);
   CHECK(slot >= 0);
   const KvShape& shape = store_.shape();
   for (int head = 0; head < shape.G; ++head) {
@@ -202,20 +201,19 @@ void PageTable::restore(int layer, int head, int32_t pos, const std::byte* k, co
 }
 
 const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
-  const int32_t slot = maps_[map_of_[static_cast<size_t>(layer)]].slot_of(pos);
+  const int32_t slot = slot_map(layer).slot_of(pos);
   return slot < 0 || !pages_->held(layer, head, slot / store_.shape().P) ? nullptr : pages_->k(layer, head, slot);
 }
 
 PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
-  const auto after = std::upper_bound(first_placements_.begin(), first_placements_.end(), pos,
-                                      [](int32_t p, const Placement& placement) { return p < placement.pos; });
+  const auto after = std::ranges::upper_bound(first_placements_, pos, {}, &Placement::pos);
   if (after == first_placements_.begin()) return {};
   const Placement& placement = *std::prev(after);
   if (pos >= placement.pos + placement.count) return {};
   const KvSegment& segment = *placement.segment;
-  const Rotations& rotations = first_rotations_[static_cast<size_t>(std::prev(after) - first_placements_.begin())];
+  const Rotations& rotations = first_rotations_[std::prev(after) - first_placements_.begin()];
   const auto* rotation = rotations.kind[ropes_.kind(layer)].get();
-  const int32_t slot = segment.maps[segment.map_of[static_cast<size_t>(layer)]].slot_of(pos - placement.shift());
+  const int32_t slot = segment.maps[segment.map_of[layer]].slot_of(pos - placement.shift());
   return {segment.pages.get(), slot, rotation ? rotation->data() : nullptr};
 }
 
@@ -234,13 +232,13 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   const auto [it, fresh] = atoms_.try_emplace(uniform ? 0 : layer);
   std::vector<Atom>& out = it->second;
   if (!fresh) return out;
-  const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];
+  const SlotMap& own = slot_map(layer);
   std::vector<Atom> whole;
   for (const SlotRun& run : own.runs) whole.push_back({run.pos, run.count, run.slot, -1});
   const Runs hidden = own.positions();
   for (size_t i = 0; i < placements_.size(); ++i) {
     const Placement& placed = placements_[i];
-    const SlotMap& map = placed.segment->maps[placed.segment->map_of[static_cast<size_t>(layer)]];
+    const SlotMap& map = placed.segment->maps[placed.segment->map_of[layer]];
     const int32_t shift = placed.shift();
     for (const Run& left : subtract(Runs{{placed.pos, placed.pos + placed.count}}, hidden)) {
       for (const SlotRun& part : map.within({left.begin - shift, left.end - shift})) {
@@ -248,7 +246,7 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
       }
     }
   }
-  std::sort(whole.begin(), whole.end(), [](const Atom& a, const Atom& b) { return a.pos < b.pos; });
+  std::ranges::sort(whole, {}, &Atom::pos);
   for (const Atom& atom : whole) split_pages(out, atom);
   return out;
 }
@@ -279,18 +277,18 @@ void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std:
 Runs PageTable::known(int layer) const {
   Runs placed;
   for (const Placement& placement : placements_) placed.push_back({placement.pos, placement.pos + placement.count});
-  return unite(normalize(std::move(placed)), maps_[map_of_[static_cast<size_t>(layer)]].positions());
+  return unite(normalize(std::move(placed)), slot_map(layer).positions());
 }
 
 int64_t PageTable::copy_pages() const {
   Runs shifted;
   for (const Placement& p : placements_) {
-    if (rotations_[static_cast<size_t>(&p - placements_.data())]) shifted.push_back({p.pos, p.pos + p.count});
+    if (rotations_[&p - placements_.data()]) shifted.push_back({p.pos, p.pos + p.count});
   }
   const std::vector<Runs> sets{normalize(std::move(shifted))};
   const SlotCounts slots = slots_after(sets, std::vector<uint16_t>(map_of_.size(), 0));
   int64_t pages = pages_of_whole(slots);
-  for (const LocalHead& head : local_) pages += pages_->pages_of(slots[static_cast<size_t>(head.layer)]);
+  for (const LocalHead& head : local_) pages += pages_->pages_of(slots[head.layer]);
   return pages;
 }
 
@@ -313,10 +311,10 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   grow_whole();
   for (const Run& run : runs) hold({0, shape.L}, run);
   for (int layer = 0; layer < shape.L; ++layer) {
-    const SlotMap& own = maps_[map_of_[static_cast<size_t>(layer)]];
+    const SlotMap& own = slot_map(layer);
     for (size_t i = 0; i < copied.size(); ++i) {
       const Placement& placed = copied[i];
-      const SlotMap& map = placed.segment->maps[placed.segment->map_of[static_cast<size_t>(layer)]];
+      const SlotMap& map = placed.segment->maps[placed.segment->map_of[layer]];
       const int32_t first = placed.segment->pos + placed.offset;
       std::vector<Atom> parts;
       for (const SlotRun& part : map.within({first, first + placed.count}))
@@ -329,7 +327,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
             backend.realign(attend, placed.segment->pages->k(layer, head, part.slot + done),
                             rotations[i].kind[ropes_.kind(layer)]->data(), here, pages_->k(layer, head, slot));
             std::memcpy(pages_->v(layer, head, slot), placed.segment->pages->v(layer, head, part.slot + done),
-                        static_cast<size_t>(here * shape.row_bytes()));
+                        here * shape.row_bytes());
           }
           done += here;
         }
@@ -342,7 +340,7 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
 }
 
 bool PageTable::owns(Run positions) const {
-  return std::all_of(maps_.begin(), maps_.end(), [&](const SlotMap& map) {
+  return std::ranges::all_of(maps_, [&](const SlotMap& map) {
     return count(intersect(map.positions(), Runs{positions})) == positions.size();
   });
 }

@@ -1,16 +1,16 @@
-// kv/page_table.h: WHERE the keys and values of one sequence are: placements of shared, immutable runs plus private
-// pages.
-// Idea:       a placed run is never copied; its keys stay as first rotated and the query is turned back by the shift
-//             (DESIGN 2). What the request computes itself lives in private slots, and hides its stale twin in the
-//             placed run: resolve() cuts the twin out of the spans, so that every position stands once, whoever
-//             computed it.
-//             Heads are ragged: one that keeps less than all (keep()) holds pages only for positions that some row still
-//             to come may see, or that the current chunk writes. Slots are the layer's, pages the head's.
-// Invariants: placements are sorted and disjoint; a position's private slot never moves; runs are never written. No key
-//             that a mask shows is ever missing; reading one that was dropped is a CHECK.
+// kv/page_table.h: WHERE the keys and values of one sequence are: placements of shared, immutable segments, and private
+// pages. docs/design/kv.md has an example.
+// Idea:       a placed segment is never copied: its keys stay as first rotated, and the query is rotated back by the
+//             shift (docs/math/rope_shift.md). What the request computes itself is in private slots and hides its stale
+//             twin in the placed segment: resolve() cuts the twin out of the spans, so that every position occurs once,
+//             whoever computed it.
+//             Heads are ragged: one that keeps less than all (keep()) holds pages only for positions that a row still
+//             to come may see, or that the current chunk writes. Slots belong to the layer, pages to the head.
+// Invariants: placements are sorted and disjoint; a position's private slot never moves; segments are never written. No
+//             key that a mask shows is ever missing; reading one that was dropped is a CHECK.
 // Threads:    the engine thread.
-// Cost:       resolve is O(pages + runs) a (layer, head); the geometry is shared by all layers with equal write sets.
-// Not here:   which positions to write (plan/), finding runs (policy/).
+// Cost:       resolve is O(pages + slot runs) per (layer, head); layers with equal write sets share their geometry.
+// Not here:   which positions to write (plan/), finding segments (index/).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 namespace kvilt {
 
-// Positions pos .. pos + count - 1 stand in slots slot .. slot + count - 1.
+// Positions [pos, pos + count) are in slots [slot, slot + count).
 struct SlotRun {
   int32_t pos = 0, count = 0, slot = 0;
   friend bool operator==(const SlotRun&, const SlotRun&) = default;
@@ -42,16 +42,16 @@ struct SlotMap {
   Runs positions() const;
   std::vector<SlotRun> within(Run positions) const;  // clipped
   void add(const Runs& positions);                   // new slots, in order, for those that have none
-  bool append(Run positions);  // the same for what stands right behind the last position, in the last slot; else false
+  // add() for positions right after the last one, if that one is in the last slot; else false and nothing happens.
+  bool append(Run positions);
 };
 
-// An immutable piece of cached KV: `tokens` stand at positions pos .. of the request that computed them (K is rotated
-// there).
+// Immutable cached KV: that of `tokens`, as computed (and K rotated) at positions pos, pos + 1, ... of some request.
 struct KvSegment {
   SegmentId id = 0;
   std::vector<int32_t> tokens;
   int32_t pos = 0;
-  bool exact = false;  // equal to a full prefill of the chain that it continues
+  bool exact = false;  // equal to a full prefill of the chain of segments that it continues
   std::shared_ptr<const PageList> pages;
   std::vector<SlotMap> maps;     // distinct ones; positions are those of the computing request
   std::vector<uint16_t> map_of;  // per layer
@@ -59,8 +59,8 @@ struct KvSegment {
 
 struct Placement {
   std::shared_ptr<const KvSegment> segment;
-  int32_t offset = 0, count = 0;  // tokens [offset, offset + count) of the segment
-  int32_t pos = 0;                // stand here at this position and on
+  int32_t offset = 0, count = 0;  // tokens [offset, offset + count) of the segment ...
+  int32_t pos = 0;                // ... are at positions [pos, pos + count) here
   int32_t shift() const { return pos - (segment->pos + offset); }
 };
 
@@ -78,83 +78,82 @@ struct LayerRange {
 
 class PageTable {
  public:
-  // What ropes looks at must outlive the table.
+  // What `ropes` points to must outlive the table.
   PageTable(PageStore& store, LayerRopes ropes);
 
   // REQUIRES: sorted after the last placement, disjoint from it, before any private slot is added.
-  // realign: queries are turned by the shift; without it keys are read as if they stood where they were computed.
+  // realign: queries are rotated by the shift; without it keys are read as if they were where they were computed.
   void place(Placement placement, bool realign = true);
   std::span<const Placement> placements() const { return placements_; }
-  // All that place() was given, also what copy_in() took over since.
+  // All that place() was given, including what copy_in() has taken over since.
   std::span<const Placement> first_placements() const { return first_placements_; }
 
-  // What each (layer * G + head) keeps from now on; empty: all keep all. chunk: rows computed at once at most, for which
-  // add() reserves room; 0 when one row at a time follows (what was reserved goes back).
-  // REQUIRES: can_keep(heads).
+  // What each (layer * G + head) keeps from now on; empty: all keep all. chunk: add() reserves room for that many rows
+  // at once; 0 when one row at a time follows (what was reserved goes back). REQUIRES: can_keep(heads).
   void keep(std::vector<HeadKeep> heads, int32_t chunk);
   // Errors: kInternal, naming layer and head: a head that dropped pages cannot keep more than before.
   Status can_keep(std::span<const HeadKeep> heads) const;
-  // Rows below `next` look at these layers no more: pages that heads need no longer are given back.
+  // Rows before `next` have attended at these layers: pages that no later row needs are given back.
   void passed(LayerRange layers, int32_t next);
-  // Pages that hold() would take, and room for what the private slots of `rows` need at the heads that keep less than
-  // all. REQUIRES of hold(): the store has pages_for_rows() free pages. Called before rows are written.
+  // Holds the pages of the private slots of `rows` at the heads that keep less than all; called before the rows are
+  // written. pages_for_rows() is the number of pages that it takes. REQUIRES: the store has that many free ones.
   int64_t pages_for_rows(LayerRange layers, Run rows) const;
   void hold(LayerRange layers, Run rows);
-  // The same for what the row at `next` sees of the private slots there are (a session that comes from elsewhere).
+  // The same for the private slots that the row at `next` sees (a session that was imported).
   int64_t pages_for_kept(int32_t next) const;
   void hold_kept(int32_t next);
   HeadKeep keeps(int layer, int head) const {
-    return keeps_.empty() ? HeadKeep{} : keeps_[static_cast<size_t>(layer * store_.shape().G + head)];
+    return keeps_.empty() ? HeadKeep{} : keeps_[layer * store_.shape().G + head];
   }
   bool whole() const { return local_.empty() && dropped_ == 0; }  // every head has every position
   int64_t dropped_pages() const { return dropped_; }              // since the start
 
-  // Pages that add() would take, for heads that keep less what they need at once at most. write[l] are the positions to be written at layer l, as indices into sets.
+  // Pages that add() would take; for heads that keep less than all, the most that they need at once. write[l] is the
+  // index in `sets` of the positions to be written at layer l.
   int64_t pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const;
   // Gives private slots. REQUIRES: the store has pages_for() free pages.
   void add(std::span<const Runs> sets, std::span<const uint16_t> write);
-  // One position at all layers: a decode step. Rows before pos have passed.
+  // One position at all layers: a decode step. Rows before pos have attended at all of them.
   int64_t pages_for_next() const;
   void add_next(int32_t pos);
 
-  // Writes one row's K and V (G x E fp32 each) of `pos` at `layer`, converting to the pool's dtype. REQUIRES: pos has a
-  // slot.
+  // Writes the K and V of `pos` at `layer` (G x E fp32 each), converting to the pool's type. REQUIRES: pos has a slot.
   void write(int layer, int32_t pos, const float* k, const float* v);
-  // The row of one head as bytes of the pool's type. REQUIRES: pos has a slot, whose page the head holds.
+  // The same for one head, from rows of the pool's type. REQUIRES: pos has a slot, whose page the head holds.
   void restore(int layer, int head, int32_t pos, const std::byte* k, const std::byte* v);
-  // What was placed at (layer, pos), in its shared run, whatever was copied in or written since. rotation turns its K to where
-  // it stands now (null: it stands as stored). pages is null if nothing was placed there.
+  // What was placed at (layer, pos), in its shared segment, whatever was copied in or written since. rotation is what
+  // realigns its K (null: it needs none). pages is null if nothing was placed there.
   struct Placed {
     const PageList* pages = nullptr;
     int32_t slot = 0;
     const float* rotation = nullptr;
   };
   Placed placed(int layer, int32_t pos) const;
-  // The private copy of (layer, head, pos) as bytes; null if it has no private slot, or its head keeps it no longer.
+  // The private copy of (layer, head, pos) as bytes; null if it has no private slot, or its head dropped it.
   const std::byte* private_k(int layer, int head, int32_t pos) const;
 
-  // The keys of (layer, head) that some row at a position in `rows` may see under `mask`, sorted by position, each
-  // position once. Appends to spans.
+  // Appends the keys of (layer, head) that a row at a position in `rows` may see under `mask`: sorted by position, each
+  // position once.
   void resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const;
-  // Positions that stand at `layer`.
+  // Positions that are placed or have a private slot at `layer`.
   Runs known(int layer) const;
 
-  // The copying placement: copies every placement with a shift into private slots at all layers, turned once, and drops
-  // it. Pages: pages_for(copies...) as copy_pages() says.
+  // The copying placement: copies every placement with a shift into private slots at all layers, with its keys rotated
+  // once, and drops the placement. It takes copy_pages() pages. REQUIRES: the store has that many free ones.
   int64_t copy_pages() const;
   void copy_in(const Backend& backend, const AttendShape& shape);
 
   // Whether `positions` are private at every layer, so that they can be published.
   bool owns(Run positions) const;
-  // The private positions `runs` (contiguous at every layer or not) as immutable pieces for the cache; this table may
-  // go on growing. REQUIRES: whole(): a table whose heads keep less publishes nothing, since its runs lack pages, and
-  // what is there was computed by rows that saw less than a dense pass.
+  // The private positions as an immutable segment for the cache; this table may go on growing. REQUIRES:
+  // owns(positions), and whole(): a table whose heads keep less publishes nothing, since its slots lack pages, and what
+  // is there was computed by rows that saw less than in a dense pass.
   std::shared_ptr<KvSegment> publish(SegmentId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
 
   const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
   int64_t held_pages(int layer, int head) const { return pages_->held(layer, head); }
-  int64_t spare_pages() const { return pages_->spare(); }  // reserved for heads that keep less than all
+  int64_t spare_pages() const { return pages_->spare(); }  // reserved for the heads that keep less than all
   const KvShape& shape() const { return store_.shape(); }
 
  private:
@@ -166,10 +165,10 @@ class PageTable {
   struct LocalHead {
     int layer, head;
     HeadKeep keep;
-    int32_t first = 0;      // pages before it were dropped or stay for ever
-    int64_t next_drop = 0;  // no page can be dropped while the layer's passed_ is below
+    int32_t first = 0;      // pages before it were dropped, or are never dropped
+    int64_t next_drop = 0;  // no page can be dropped while the layer's passed_ is below this
   };
-  struct Extent {  // of a page's positions
+  struct Extent {  // the lowest and the highest position in a page of slots
     int32_t low = INT32_MAX, high = -1;
   };
   using SlotCounts = std::vector<int32_t>;  // by layer, after an add()
@@ -186,7 +185,7 @@ class PageTable {
   void slide(int32_t pos);
   bool is_local(int layer, int head) const { return !keeps(layer, head).all(); }
   std::vector<int32_t> kept_pages(const LocalHead& head, int32_t next) const;
-  const SlotMap& slot_map(int layer) const { return maps_[map_of_[static_cast<size_t>(layer)]]; }
+  const SlotMap& slot_map(int layer) const { return maps_[map_of_[layer]]; }
 
   PageStore& store_;
   using Rotation = std::shared_ptr<const std::vector<float>>;
@@ -204,7 +203,7 @@ class PageTable {
   std::vector<HeadKeep> keeps_;               // L * G, or empty: all keep all
   std::vector<LocalHead> local_;              // by layer and head
   std::vector<std::vector<Extent>> extents_;  // by map and page number, if there are local heads
-  std::vector<int32_t> passed_;               // per layer
+  std::vector<int32_t> passed_;               // per layer: rows before it have attended
   int32_t chunk_ = 0;
   int64_t dropped_ = 0;
   mutable std::unordered_map<int, std::vector<Atom>> atoms_;  // by layer class; dropped when a map or placement changes

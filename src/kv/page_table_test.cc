@@ -1,4 +1,4 @@
-// Page tables against a plain map: every position once, the newest value wins, whatever placements and slots lie below.
+// Page tables against a plain map: every position once, the newest value wins, whatever was placed and written.
 #include "kv/page_table.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <random>
 
 #include "kv/rows_for_test.h"
-#include "kv/segment_cache.h"
 
 namespace kvilt {
 namespace {
@@ -48,8 +47,7 @@ class PageTableTest : public testing::Test {
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
     fill(table, who, runs, {0, 1, 2});
-    return table.publish(static_cast<SegmentId>(who), {pos, pos + count},
-                         std::vector<int32_t>(static_cast<size_t>(count), who), false);
+    return table.publish(static_cast<SegmentId>(who), {pos, pos + count}, std::vector<int32_t>(count, who), false);
   }
 
   PageStore store;
@@ -74,13 +72,13 @@ TEST_F(PageTableTest, FreshSlotsHideTheirStaleTwins) {
         const bool fresh = contains(sets[layer == 2 ? 1 : 0], pos);
         const int who = fresh ? 9 : pos < 30 ? 1 : 2;
         const int32_t from = fresh ? pos : pos < 30 ? pos + 5 : pos - 27;
-        EXPECT_EQ(value, row(who, layer, from)[static_cast<size_t>(head * kShape.E)]) << layer << " " << pos;
+        EXPECT_EQ(value, row(who, layer, from)[head * kShape.E]) << layer << " " << pos;
       }
     }
   }
   EXPECT_EQ(read(table, 0, 0, 33).size(), 33u);
   EXPECT_EQ(table.known(0), (Runs{{0, 45}}));
-  // The runs were not written.
+  // The segments were not written.
   PageTable again(store, rope);
   again.place({one, 0, 30, 0});
   EXPECT_EQ(read(again, 1, 1)[7], row(1, 1, 12)[kShape.E]);
@@ -96,11 +94,10 @@ TEST_F(PageTableTest, RandomTablesAgreeWithAMap) {
       pos += static_cast<int32_t>(rng() % 5);
       const int32_t size = 1 + static_cast<int32_t>(rng() % 30), offset = static_cast<int32_t>(rng() % 9);
       const int who = 1 + static_cast<int>(rng() % 5);
-      const auto run = cached(who, static_cast<int32_t>(rng() % 50), size + offset);
-      table.place({run, offset, size, pos});
+      const auto segment = cached(who, static_cast<int32_t>(rng() % 50), size + offset);
+      table.place({segment, offset, size, pos});
       for (int layer = 0; layer < 3; ++layer) {
-        for (int32_t i = 0; i < size; ++i)
-          want[static_cast<size_t>(layer)][pos + i] = row(who, layer, run->pos + offset + i)[0];
+        for (int32_t i = 0; i < size; ++i) want[layer][pos + i] = row(who, layer, segment->pos + offset + i)[0];
       }
       pos += size;
     }
@@ -118,22 +115,22 @@ TEST_F(PageTableTest, RandomTablesAgreeWithAMap) {
       table.add(sets, write);
       EXPECT_EQ(table.private_pages() - before, need);
       for (int layer = 0; layer < 3; ++layer) {
-        const Runs& set = sets[write[static_cast<size_t>(layer)]];
+        const Runs& set = sets[write[layer]];
         fill(table, 10 + n, set, {layer});
-        for (const int32_t p : positions(set)) want[static_cast<size_t>(layer)][p] = row(10 + n, layer, p)[0];
+        for (const int32_t p : positions(set)) want[layer][p] = row(10 + n, layer, p)[0];
       }
       const int32_t next = 200 + n;
       const int64_t next_need = table.pages_for_next(), now = table.private_pages();
       table.add_next(next);
       EXPECT_EQ(table.private_pages() - now, next_need);
       fill(table, 20, {{next, next + 1}}, {0, 1, 2});
-      for (int layer = 0; layer < 3; ++layer) want[static_cast<size_t>(layer)][next] = row(20, layer, next)[0];
+      for (int layer = 0; layer < 3; ++layer) want[layer][next] = row(20, layer, next)[0];
     }
-    for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(table, layer, 0), want[static_cast<size_t>(layer)]);
+    for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(table, layer, 0), want[layer]);
   }
 }
 
-// Decode steps extend the geometry that an earlier resolve() built; a table that first resolves at the end agrees.
+// Decode steps extend the geometry that an earlier resolve() built; a table that resolves only at the end agrees.
 TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
   const auto piece = cached(7, 100, 10);
   for (const bool scattered : {false, true}) {
@@ -143,7 +140,7 @@ TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
       const std::vector<Runs> sets{{{0, 5}, {7, 8}, {13, 20}}, {{0, 5}, {9, 10}, {13, 20}}};
       const std::vector<uint16_t> write = scattered ? std::vector<uint16_t>{0, 1, 1} : std::vector<uint16_t>{0, 0, 0};
       table->add(sets, write);
-      for (int layer = 0; layer < 3; ++layer) fill(*table, 1, sets[write[static_cast<size_t>(layer)]], {layer});
+      for (int layer = 0; layer < 3; ++layer) fill(*table, 1, sets[write[layer]], {layer});
     }
     for (int32_t pos = 20; pos < 45; ++pos) {
       for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(often, layer, 1).size(), static_cast<size_t>(pos));
@@ -162,39 +159,6 @@ TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
       }
     }
   }
-}
-
-TEST_F(PageTableTest, PagesReturnWhenTheLastHolderGoes) {
-  const int64_t before = store.free_pages();
-  SegmentCache cache;
-  {
-    auto run = cached(4, 0, 40);
-    cache.insert(run);
-  }
-  EXPECT_LT(store.free_pages(), before);
-  auto table = std::make_unique<PageTable>(store, rope);
-  table->place({cache.find(4), 0, 40, 7});
-  EXPECT_EQ(cache.evict(), SegmentId{4});
-  EXPECT_EQ(read(*table, 0, 0)[7], row(4, 0, 0)[0]);  // still placed
-  EXPECT_LT(store.free_pages(), before);
-  table.reset();
-  EXPECT_EQ(store.free_pages(), before);
-  EXPECT_EQ(cache.evict(), std::nullopt);
-}
-
-TEST_F(PageTableTest, EvictsTheLeastRecentlyUsedThatNobodyPlaces) {
-  SegmentCache cache;
-  for (int who = 1; who <= 3; ++who) cache.insert(cached(who, 0, 10));
-  cache.touch(1);
-  const auto held = cache.find(2);
-  EXPECT_EQ(cache.evict(), SegmentId{3});
-  EXPECT_EQ(cache.evict(), SegmentId{1});
-  EXPECT_EQ(cache.evict(), SegmentId{2});
-}
-
-TEST(PageStore, RefusesAPoolThatIsTooSmall) {
-  EXPECT_FALSE(PageStore::create(kShape, 5 * kShape.page_bytes()).ok());
-  EXPECT_TRUE(PageStore::create(kShape, 6 * kShape.page_bytes()).ok());
 }
 
 }  // namespace

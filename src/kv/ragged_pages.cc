@@ -1,10 +1,11 @@
-// kv/ragged_pages.cc: the part of PageTable that knows what each head keeps: SegPagedAttention's memory (METHODS 2.3).
-// Idea:       a layer hands out slots, a head holds pages of them. A head that keeps all holds every page from add() on; a
-//             local head holds the pages that the chunk writes and those that rows still to come may see, so it needs
-//             sink + window + chunk while the prompt runs and sink + window afterwards, whatever the prompt's length.
-// Invariants: a page is dropped when all its slots are handed out and every position in it is past the sink and further
-//             than the window behind the next row; so what is dropped was visible to nobody.
-// Cost:       a decode step compares one number a local head; every P steps it looks through the window's pages.
+// kv/ragged_pages.cc: the part of PageTable that knows what each head keeps (docs/design/kv.md#ragged-heads).
+// Source:     SegPagedAttention in RedKnot (docs/papers.md#redknot).
+// Idea:       a layer hands out slots, a head holds pages of them. A head that keeps all holds every page from add()
+//             on. A local head holds the pages that the chunk writes and those that rows still to come may see: it
+//             needs sink + window + chunk while the prompt runs and sink + window afterwards, however long the prompt.
+// Invariants: a page is dropped when all its slots are handed out and every position in it is past the sink and more
+//             than a window before the next row; so no row to come would have seen what is dropped.
+// Cost:       a decode step compares one number per local head; every P steps it looks through the window's pages.
 #include <algorithm>
 
 #include "base/check.h"
@@ -15,8 +16,7 @@ namespace kvilt {
 
 Status PageTable::can_keep(std::span<const HeadKeep> heads) const {
   for (const LocalHead& head : local_) {
-    const HeadKeep now =
-        heads.empty() ? HeadKeep{} : heads[static_cast<size_t>(head.layer * store_.shape().G + head.head)];
+    const HeadKeep now = heads.empty() ? HeadKeep{} : heads[head.layer * store_.shape().G + head.head];
     const bool less = !now.all() && now.sink <= head.keep.sink && now.window <= head.keep.window;
     const bool has_all = pages_->held(head.layer, head.head) == pages_->pages_of(slot_map(head.layer).slots);
     if (less || has_all) continue;
@@ -29,14 +29,14 @@ Status PageTable::can_keep(std::span<const HeadKeep> heads) const {
 void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
   const KvShape& shape = store_.shape();
   CHECK(heads.empty() || heads.size() == static_cast<size_t>(shape.L * shape.G));
-  if (std::all_of(heads.begin(), heads.end(), [](const HeadKeep& keep) { return keep.all(); })) heads.clear();
+  if (std::ranges::all_of(heads, &HeadKeep::all)) heads.clear();
   chunk_ = chunk;
   if (heads != keeps_) {
     CHECK(can_keep(heads).ok());
     keeps_ = std::move(heads);
     local_.clear();
     for (int i = 0; i < static_cast<int>(keeps_.size()); ++i) {
-      const HeadKeep& keep = keeps_[static_cast<size_t>(i)];
+      const HeadKeep& keep = keeps_[i];
       if (!keep.all()) local_.push_back({i / shape.G, i % shape.G, keep, 0, 0});
     }
     find_extents();
@@ -46,22 +46,22 @@ void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
 }
 
 void PageTable::passed(LayerRange layers, int32_t next) {
-  for (int layer = layers.begin; layer < layers.end; ++layer) passed_[static_cast<size_t>(layer)] = next;
+  for (int layer = layers.begin; layer < layers.end; ++layer) passed_[layer] = next;
   for (LocalHead& head : local_) {
     if (head.layer >= layers.begin && head.layer < layers.end) drop_passed(head);
   }
 }
 
 void PageTable::drop_passed(LocalHead& head) {
-  const int64_t next_row = passed_[static_cast<size_t>(head.layer)];
+  const int64_t next_row = passed_[head.layer];
   if (next_row < head.next_drop) return;
   const SlotMap& map = slot_map(head.layer);
-  const std::vector<Extent>& extents = extents_[map_of_[static_cast<size_t>(head.layer)]];
+  const std::vector<Extent>& extents = extents_[map_of_[head.layer]];
   const int32_t full = map.slots / store_.shape().P;  // pages that get no more positions
   int64_t next_drop = INT64_MAX;
   bool leading = true;
   for (int32_t page = head.first; page < static_cast<int32_t>(extents.size()); ++page) {
-    const Extent& extent = extents[static_cast<size_t>(page)];
+    const Extent& extent = extents[page];
     const bool sink = extent.low < head.keep.sink;
     const int64_t last_seen_by = int64_t{extent.high} + head.keep.window;
     if (!sink && page < full && last_seen_by < next_row) {
@@ -78,17 +78,17 @@ void PageTable::drop_passed(LocalHead& head) {
   head.next_drop = next_drop == INT64_MAX ? next_row : next_drop;
 }
 
-// Of each page of slots, the lowest and the highest position.
+// Finds the lowest and the highest position in each page of slots.
 void PageTable::find_extents() {
   extents_.clear();
   if (local_.empty()) return;
   const int32_t P = store_.shape().P;
   for (const SlotMap& map : maps_) {
-    std::vector<Extent>& extents = extents_.emplace_back(static_cast<size_t>(pages_->pages_of(map.slots)));
+    std::vector<Extent>& extents = extents_.emplace_back(pages_->pages_of(map.slots));
     for (SlotRun run : map.runs) {
       while (run.count > 0) {
         const int32_t here = std::min(run.count, P - run.slot % P);
-        Extent& extent = extents[static_cast<size_t>(run.slot / P)];
+        Extent& extent = extents[run.slot / P];
         extent.low = std::min(extent.low, run.pos);
         extent.high = std::max(extent.high, run.pos + here - 1);
         run = {run.pos + here, run.count - here, run.slot + here};
@@ -102,7 +102,7 @@ int64_t PageTable::pages_of_whole(const SlotCounts& slots) const {
   const KvShape& shape = store_.shape();
   int64_t pages = 0;
   for (int layer = 0; layer < shape.L; ++layer) {
-    const int64_t want = pages_->pages_of(slots[static_cast<size_t>(layer)]);
+    const int64_t want = pages_->pages_of(slots[layer]);
     for (int head = 0; head < shape.G; ++head) {
       if (!is_local(layer, head)) pages += std::max<int64_t>(0, want - pages_->held(layer, head));
     }
@@ -110,15 +110,15 @@ int64_t PageTable::pages_of_whole(const SlotCounts& slots) const {
   return pages;
 }
 
-// What local heads need beyond what they hold: sink and window, which need not begin with a page, and a chunk.
+// Pages that local heads need beyond those they hold: for sink, window and a chunk, which may begin inside a page.
 int64_t PageTable::peak_of_local(const SlotCounts& slots) const {
   const int64_t P = store_.shape().P;
   const auto pages_in = [P](int64_t positions) { return positions <= 0 ? 0 : (positions + P - 2) / P + 1; };
   int64_t pages = 0;
   for (const LocalHead& head : local_) {
-    if (slots[static_cast<size_t>(head.layer)] == slot_map(head.layer).slots) continue;  // nothing new to write
+    if (slots[head.layer] == slot_map(head.layer).slots) continue;  // nothing new to write
     const int64_t most =
-        std::min<int64_t>(pages_->pages_of(slots[static_cast<size_t>(head.layer)]),
+        std::min<int64_t>(pages_->pages_of(slots[head.layer]),
                           pages_in(head.keep.sink) + pages_in(int64_t{head.keep.window} + std::max(chunk_, 1)));
     pages += std::max<int64_t>(0, most - pages_->held(head.layer, head.head));
   }
@@ -135,7 +135,7 @@ void PageTable::grow_whole() {
   }
 }
 
-// Pages of slots that hold positions of `rows`, each once.
+// The numbers of the pages whose slots hold positions of `rows`, each once.
 std::vector<int32_t> PageTable::page_numbers(int layer, const Runs& rows) const {
   std::vector<int32_t> pages;
   const int32_t P = store_.shape().P;
@@ -144,7 +144,7 @@ std::vector<int32_t> PageTable::page_numbers(int layer, const Runs& rows) const 
       for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages.push_back(page);
     }
   }
-  std::sort(pages.begin(), pages.end());
+  std::ranges::sort(pages);
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
   return pages;
 }
@@ -170,7 +170,7 @@ void PageTable::hold(LayerRange layers, Run rows) {
     for (const int32_t page : pages) {
       if (!pages_->held(head.layer, head.head, page)) pages_->hold(head.layer, head.head, page);
     }
-    head.first = 0;  // they may lie before what it had passed
+    head.first = 0;  // these pages may come before those that it has dropped
     head.next_drop = 0;
   }
 }
@@ -196,8 +196,8 @@ void PageTable::hold_kept(int32_t next) {
   }
 }
 
-// A decode step at `pos`, whose slot was just handed out at all layers: what no row from pos on sees goes, then its own
-// page is held. Nothing is allocated but pages.
+// A decode step at `pos`, whose slot was just handed out at all layers: drops the pages that no row from pos on sees,
+// then holds the page of pos. Allocates nothing but pages.
 void PageTable::slide(int32_t pos) {
   const int32_t P = store_.shape().P;
   for (size_t i = 0; i < maps_.size(); ++i) {

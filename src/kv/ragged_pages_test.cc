@@ -1,5 +1,5 @@
-// Heads that keep sink and window: what masks show is always there, what they never show again is given back, and a head
-// that keeps all is as if it were alone.
+// Heads that keep sink and window: what masks show is always there, what they never show again is given back, and a
+// head that keeps all is not touched by its neighbours.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -46,12 +46,11 @@ class RaggedPages : public testing::Test {
     return out;
   }
 
-  // Every key that a row sees is there, with its value; what is there beside is outside of no row's reach by more than a
-  // page.
+  // Every key that a row sees is there, with its value, and no other.
   void expect_seen(const PageTable& table, int layer, const std::vector<HeadKeep>& keeps, kvilt::Run rows,
                    const Keys& want) {
     for (int head = 0; head < kShape.G; ++head) {
-      const KeyMask mask = mask_of(keeps[static_cast<size_t>(layer * kShape.G + head)]);
+      const KeyMask mask = mask_of(keeps[layer * kShape.G + head]);
       const Keys got = read(table, layer, head, rows, mask);
       for (const auto& [pos, value] : want) {
         bool seen = false;
@@ -70,8 +69,7 @@ class RaggedPages : public testing::Test {
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
     for (int layer = 0; layer < 3; ++layer) write(table, who, layer, runs);
-    return table.publish(static_cast<SegmentId>(who), {pos, pos + count},
-                         std::vector<int32_t>(static_cast<size_t>(count), who), false);
+    return table.publish(static_cast<SegmentId>(who), {pos, pos + count}, std::vector<int32_t>(count, who), false);
   }
 
   PageStore store;
@@ -83,7 +81,7 @@ int64_t most_pages(const HeadKeep& keep, int32_t chunk) {
   return pages(keep.sink) + pages(keep.window + chunk);
 }
 
-// A prompt of `T` tokens, of which `sets` are written, in chunks; then decode steps.
+// A prompt of T tokens is written in chunks, but for what is placed; then decode steps follow.
 TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
   std::mt19937 rng(5);
   const auto pick = [&rng](int n) { return static_cast<int32_t>(rng() % static_cast<unsigned>(n)); };
@@ -104,7 +102,7 @@ TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
         placed = {{begin, begin + size}};
         for (int layer = 0; layer < 3; ++layer) {
           for (int32_t i = 0; i < size; ++i)
-            want[static_cast<size_t>(layer)][begin + i] = row(1, layer, table.placements()[0].segment->pos + i)[0];
+            want[layer][begin + i] = row(1, layer, table.placements()[0].segment->pos + i)[0];
         }
       }
       table.keep(keeps, chunk);
@@ -118,14 +116,14 @@ TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
       for (int32_t at = 0; at < T; at += chunk) {
         const kvilt::Run rows{at, std::min(at + chunk, T)};
         const int64_t now = table.private_pages(), more = table.pages_for_rows({0, 3}, rows);
-        EXPECT_EQ(more, 0) << "what add() reserved is enough for one run of slots a layer";
+        EXPECT_EQ(more, 0) << "what add() reserved is enough";
         table.hold({0, 3}, rows);
         EXPECT_EQ(table.private_pages() - now, more);
         for (int layer = 0; layer < 3; ++layer) {
-          const Runs here = intersect(sets[by_layer[static_cast<size_t>(layer)]], Runs{rows});
+          const Runs here = intersect(sets[by_layer[layer]], Runs{rows});
           write(table, 2, layer, here);
-          for (const int32_t pos : positions(here)) want[static_cast<size_t>(layer)][pos] = row(2, layer, pos)[0];
-          expect_seen(table, layer, keeps, rows, want[static_cast<size_t>(layer)]);
+          for (const int32_t pos : positions(here)) want[layer][pos] = row(2, layer, pos)[0];
+          expect_seen(table, layer, keeps, rows, want[layer]);
         }
         table.passed({0, 3}, rows.end);
       }
@@ -137,13 +135,13 @@ TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
         EXPECT_LE(table.private_pages() - now, more);
         for (int layer = 0; layer < 3; ++layer) {
           write(table, 3, layer, {{pos, pos + 1}});
-          want[static_cast<size_t>(layer)][pos] = row(3, layer, pos)[0];
-          expect_seen(table, layer, keeps, {pos, pos + 1}, want[static_cast<size_t>(layer)]);
+          want[layer][pos] = row(3, layer, pos)[0];
+          expect_seen(table, layer, keeps, {pos, pos + 1}, want[layer]);
         }
         int64_t most = 0;
         for (int i = 0; i < kShape.L * kShape.G; ++i) {
-          const HeadKeep& keep = keeps[static_cast<size_t>(i)];
-          const int64_t all = (count(sets[by_layer[static_cast<size_t>(i / 2)]]) + pos + 1 - T + 7) / 8;
+          const HeadKeep& keep = keeps[i];
+          const int64_t all = (count(sets[by_layer[i / 2]]) + pos + 1 - T + 7) / 8;
           most += keep.all() ? all
                              : std::min(all, most_pages(keep, 1) + 2);  // + 2: where placed tokens interrupt the slots
         }
@@ -197,7 +195,7 @@ TEST_F(RaggedPages, EachKeyOnceWhereSinkAndWindowMeet) {
   EXPECT_EQ(size({40, 41}, {.reach = 6}), 7u);
 }
 
-// What was planned to be seen by all may be narrowed later, and pages go at once; the copying placement works as before.
+// Heads that kept all may be narrowed later: the pages of what rows have passed are given back at once.
 TEST_F(RaggedPages, NarrowingGivesBackWhatRowsPassed) {
   PageTable table(store, rope);
   const std::vector<Runs> sets{{{0, 80}}};

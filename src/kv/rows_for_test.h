@@ -1,4 +1,4 @@
-// kv/rows_for_test.h: the small shape of the page tables' tests, and rows that say whose they are.
+// kv/rows_for_test.h: the small shape that the tests of this folder share, and rows that name their writer and place.
 #pragma once
 
 #include <vector>

@@ -23,7 +23,7 @@ void SegmentCache::touch(SegmentId id) {
 }
 
 int64_t SegmentCache::reclaimable(int64_t enough) const {
-  std::unordered_map<const PageList*, int64_t> unused;  // segments met of each list that nobody placed
+  std::unordered_map<const PageList*, int64_t> unused;  // by page list: segments seen so far that nobody has placed
   int64_t pages = 0;
   for (auto it = order_.begin(); it != order_.end() && pages < enough; ++it) {
     const auto& list = (*it)->pages;
@@ -36,7 +36,7 @@ std::optional<SegmentId> SegmentCache::evict() {
   if (order_.empty()) return std::nullopt;
   auto victim = order_.begin();
   for (auto it = order_.begin(); it != order_.end(); ++it) {
-    const auto& list = (*it)->pages;  // neither placed by a running sequence, nor is its own still running
+    const auto& list = (*it)->pages;  // not placed by a running sequence, and the sequence that wrote it has ended
     if (it->use_count() == 1 && sharing_.at(list.get()) == list.use_count()) {
       victim = it;
       break;

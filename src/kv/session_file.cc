@@ -70,12 +70,11 @@ class Export {
     return spans;
   }
 
-  // The number of the piece that holds pos; placements without a shift, or whose shift is ignored, are own.
+  // The number of the piece that holds the span; kOwn where the span is not rotated (no shift, or one that is ignored).
   int32_t source_of(const KvSpan& span, std::map<int32_t, int32_t>& piece_of) {
     if (!span.rotation) return SessionRun::kOwn;
     const auto placements = table_.placements();
-    const auto after = std::upper_bound(placements.begin(), placements.end(), span.pos,
-                                        [](int32_t pos, const Placement& placement) { return pos < placement.pos; });
+    const auto after = std::ranges::upper_bound(placements, span.pos, {}, &Placement::pos);
     CHECK(after != placements.begin());
     const Placement& placement = *std::prev(after);
     const auto [it, fresh] = piece_of.try_emplace(placement.pos, static_cast<int32_t>(pieces_.size()));
@@ -96,19 +95,17 @@ class Export {
       for (auto& [source, list] : by_source) {
         for (const Run& run : normalize(std::move(list))) runs.push_back({run.begin, run.size(), source});
       }
-      std::sort(runs.begin(), runs.end(), [](const SessionRun& a, const SessionRun& b) { return a.pos < b.pos; });
+      std::ranges::sort(runs, {}, &SessionRun::pos);
       bytes_.dense += int64_t{next_} * shape.G * 2 * shape.row_bytes();
     }
-    // Numbered in the order of positions.
+    // Pieces are numbered in the order of their positions.
     std::vector<int32_t> number(pieces_.size());
     int32_t n = 0;
-    for (const auto& [pos, piece] : piece_of) number[static_cast<size_t>(piece)] = n++;
+    for (const auto& [pos, piece] : piece_of) number[piece] = n++;
     for (auto& runs : index_) {
-      for (SessionRun& run : runs)
-        run.source = run.source == SessionRun::kOwn ? SessionRun::kOwn : number[static_cast<size_t>(run.source)];
+      for (SessionRun& run : runs) run.source = run.source == SessionRun::kOwn ? SessionRun::kOwn : number[run.source];
     }
-    std::sort(pieces_.begin(), pieces_.end(),
-              [](const SessionPiece& a, const SessionPiece& b) { return a.pos < b.pos; });
+    std::ranges::sort(pieces_, {}, &SessionPiece::pos);
   }
 
   const std::vector<std::byte>& rows_of(int layer, int head) {
@@ -164,7 +161,7 @@ class Import {
                  store_.pages());
   }
 
-  // Every piece as a run of its own, with pages for what heads keep of it; the rows come later.
+  // Places every piece as a segment of its own, with pages for what the heads keep of it; the rows come later.
   Status place_pieces() {
     const KvShape& shape = store_.shape();
     for (size_t i = 0; i < in_.pieces().size(); ++i) {
@@ -232,7 +229,7 @@ class Import {
     return {};
   }
 
-  // The rows that a head keeps, into the pages that were held for them.
+  // Reads the rows that a head keeps into the pages that were held for them.
   Status read_rows(int layer, int head) {
     KVILT_ASSIGN(const SessionReader::Rows rows, in_.read_rows(layer, head));
     const std::byte *k = rows.k, *v = rows.v;
@@ -244,8 +241,7 @@ class Import {
         }
         const auto piece = static_cast<size_t>(part.source);
         const KvSegment& segment = *piece_segments_[piece];
-        const int32_t slot =
-            segment.maps[segment.map_of[static_cast<size_t>(layer)]].slot_of(pos - in_.pieces()[piece].shift);
+        const int32_t slot = segment.maps[segment.map_of[layer]].slot_of(pos - in_.pieces()[piece].shift);
         std::memcpy(piece_pages_[piece]->k(layer, head, slot), k, rows.row_bytes);
         std::memcpy(piece_pages_[piece]->v(layer, head, slot), v, rows.row_bytes);
       }
@@ -261,7 +257,7 @@ class Import {
   std::vector<std::shared_ptr<const KvSegment>> piece_segments_;
 };
 
-// Upper bound of the pages that an import takes at once.
+// An upper bound of the pages that an import holds at once.
 int64_t pages_of(const SessionReader& in, const KvShape& shape) {
   const auto in_pages = [P = shape.P](int64_t positions) { return positions <= 0 ? 0 : (positions + P - 2) / P + 1; };
   int64_t pages = 0;

@@ -1,10 +1,10 @@
-// kv/session_file.h: a session's KV as bytes: out to a file or a socket, in again in another process: the payload of
-// prefill here, decode there. docs/formats/session.md has the bytes.
-// Idea:       of each head only what it keeps moves (METHODS 2.3): all keys of a global one, sink and window of a local one.
-//             Keys move as stored, with the shift that placed pieces stand at: the importer turns queries by it as the
+// kv/session_file.h: a session's KV as bytes: out to a file or a socket, and in again in another process, so that one
+// may prefill and another decode. docs/formats/session.md has the bytes.
+// Idea:       of each head only what it keeps is moved: all keys of a global one, sink and window of a local one. Keys
+//             are moved as stored, with the shift of each placed piece: the importer rotates queries by it as the
 //             exporter did, so that the next token's logits are the same bits.
-// Invariants: whatever the bytes say, importing ends with a session or an error, and takes memory in proportion to the pool
-//             and to kMaxPositions. Every frame has a checksum: against damage, not against forgers.
+// Invariants: whatever the bytes say, importing ends with a session or an error, and takes memory in proportion to the
+//             pool and to kMaxPositions. Every frame has a checksum: against damage, not against forgers.
 // Threads:    the thread that owns the page store.
 // Cost:       a copy of every row; the largest buffer is one head's rows.
 // Not here:   sampling state; who asks for it.
@@ -23,42 +23,42 @@ namespace kvilt {
 
 struct KvSession {
   std::vector<int32_t> tokens;       // of positions [0, tokens.size()): all have their KV
-  std::vector<int32_t> follow;       // tokens behind them that have none yet
+  std::vector<int32_t> follow;       // the tokens after them, which have none yet
   std::unique_ptr<PageTable> table;  // the next add_next() is at tokens.size()
 };
 
 struct SessionBytes {
-  int64_t moved = 0;  // all of it
-  int64_t kv = 0;     // rows of keys and values
-  int64_t dense = 0;  // rows if every head kept everything
+  int64_t moved = 0;  // the whole session
+  int64_t kv = 0;     // its rows of keys and values
+  int64_t dense = 0;  // what these rows would be if every head kept everything
 };
 
 // Takes, or fills, all of a span.
 using ByteSink = FunctionRef<Status(std::span<const std::byte>)>;
 using ByteSource = FunctionRef<Status(std::span<std::byte>)>;
 
-// tokens: of the positions that have their KV, then `follow` ones that have none yet. model: what must be equal where it is
-// imported (ModelInfo::fingerprint). REQUIRES: every position < tokens.size() - follow that its head keeps stands in the table,
-// and no row is still to be computed.
+// tokens: those of the positions that have their KV, then `follow` tokens that have none yet. model: what must be equal
+// where the session is imported (ModelInfo::fingerprint). REQUIRES: the table has every position < tokens.size() -
+// follow that a head keeps, and no row is still to be computed.
 Result<SessionBytes> export_session(const PageTable& table, std::span<const int32_t> tokens, const std::string& model,
                                     ByteSink sink, int32_t follow = 0);
 // Errors: kCorrupt (cut short, damaged, contradicting itself), kUnsupported (another version, model, shape or KV type),
 // kExhausted (the store has too few free pages: make room for the pages that the message names, and begin again), and
-// the source's.
+// those of the source.
 Result<KvSession> import_session(PageStore& store, LayerRopes ropes, const std::string& model, ByteSource source);
 
 Result<KvSession> import_session(PageStore& store, LayerRopes ropes, const std::string& model,
                                  std::span<const std::byte> bytes);
 
-// What a whole session says, every byte of it checked, without a page.
+// Checks every byte of a session and says what it holds, without a page store. Errors: as import_session.
 struct SessionSummary {
-  std::vector<int32_t> tokens;  // positions of them have their KV
+  std::vector<int32_t> tokens;  // the first `positions` of them have their KV
   int32_t positions = 0;
   std::vector<HeadKeep> keeps;  // layer * G + KV head
-  int64_t pages = 0;            // that importing takes at most
+  int64_t pages = 0;            // the most that importing takes
 };
 Result<SessionSummary> check_session(std::span<const std::byte> bytes, const KvShape& shape, const std::string& model);
-// The bytes of one session, whosever it is: frames and sums are checked, model and shape are not.
+// Reads the bytes of one session of any model: frames and checksums are checked, model and shape are not.
 struct ReceivedSession {
   std::vector<std::byte> bytes;
   SessionBytes sizes;

@@ -1,5 +1,5 @@
-// Sessions as bytes: what comes in again is what went out, to the bit, whatever its heads keep and its pieces are; damaged,
-// cut and hostile bytes end in an error and leave the pool as it was.
+// Sessions as bytes: what comes in again is what went out, to the bit, whatever its heads keep and its pieces are.
+// Damaged, cut and hostile bytes end in an error and leave the pool as it was.
 #include "kv/session_file.h"
 
 #include <gtest/gtest.h>
@@ -45,10 +45,10 @@ class SessionFile : public testing::TestWithParam<DType> {
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(kLayers, 0));
     for (int layer = 0; layer < kLayers; ++layer) write(table, layer, runs);
-    return table.publish(1, {pos, pos + count}, std::vector<int32_t>(static_cast<size_t>(count), 5), false);
+    return table.publish(1, {pos, pos + count}, std::vector<int32_t>(count, 5), false);
   }
 
-  // 60 positions: a piece moved back, one that stands where it was, one moved on; some of their positions written anew.
+  // 60 positions: a piece moved back, one that is where it was, one moved on; some of their positions are written anew.
   std::unique_ptr<PageTable> session(std::vector<HeadKeep> keeps) {
     auto table = std::make_unique<PageTable>(store, rope);
     table->place({cached(20, 15), 3, 12, 5});
@@ -60,7 +60,7 @@ class SessionFile : public testing::TestWithParam<DType> {
     const std::vector<uint16_t> by_layer{0, 1, 1};
     table->add(sets, by_layer);
     table->hold({0, kLayers}, {0, 60});
-    for (int layer = 0; layer < kLayers; ++layer) write(*table, layer, sets[by_layer[static_cast<size_t>(layer)]]);
+    for (int layer = 0; layer < kLayers; ++layer) write(*table, layer, sets[by_layer[layer]]);
     table->passed({0, kLayers}, 60);
     table->keep(keeps_of(*table), 0);
     return table;
@@ -95,7 +95,7 @@ class SessionFile : public testing::TestWithParam<DType> {
     });
   }
 
-  // Every key that the row at `next` sees: its position, bytes and turn.
+  // Every key that the row at `next` sees: its position, bytes and rotation.
   static Bytes look(const PageTable& table, int32_t next) {
     Bytes out;
     const auto row = static_cast<size_t>(table.shape().row_bytes());
@@ -157,7 +157,7 @@ TEST_P(SessionFile, ComesBackToTheBit) {
   }
 }
 
-TEST_P(SessionFile, MovesWhatHeadsKeepAlone) {
+TEST_P(SessionFile, MovesOnlyWhatHeadsKeep) {
   SessionBytes all, local;
   saved(*session({}), &all);
   saved(*session(kLocal), &local);
@@ -232,8 +232,8 @@ TEST_P(SessionFile, RefusesWhatItCannotGoOnWith) {
   }
 }
 
-// check_session() refuses what importing refuses, and says how many pages suffice; receive_session() takes one session and
-// nothing of the next.
+// check_session() refuses what importing refuses, and says how many pages suffice. receive_session() takes one session
+// and nothing of the next.
 TEST_P(SessionFile, IsCheckedAndReceivedWithoutAPool) {
   for (const auto& keeps : {std::vector<HeadKeep>{}, kMixed, kLocal}) {
     const auto table = session(keeps);

@@ -47,7 +47,7 @@ Status FromMemory::operator()(std::span<std::byte> part) {
   return {};
 }
 
-// A frame of `size` bytes.
+// Reads a frame of `size` bytes.
 Status SessionReader::receive(size_t size, const char* what) {
   constexpr size_t kPart = size_t{1} << 20;
   frame_.clear();
@@ -135,8 +135,7 @@ Status SessionReader::read_meta() {
   for (size_t i = 0; i < heads; ++i) {
     HeadKeep& keep = keeps_.emplace_back(take<HeadKeep>());
     if (keep.sink < 0 || keep.window < -1) return corrupt_session("a head keeps less than nothing");
-    constexpr auto kMost =
-        static_cast<int32_t>(kMaxPositions);  // longer than any text: sums with positions stay in range
+    constexpr int32_t kMost = kMaxPositions;  // longer than any text: sums with positions stay in range
     keep.sink = std::min(keep.sink, kMost);
     keep.window = std::min(keep.window, kMost);
   }
@@ -160,7 +159,7 @@ Status SessionReader::read_index() {
       }
       end = int64_t{run.pos} + run.count;
       if (run.source == SessionRun::kOwn) continue;
-      const SessionPiece& piece = pieces_[static_cast<size_t>(run.source)];
+      const SessionPiece& piece = pieces_[run.source];
       if (run.pos < piece.pos || end > int64_t{piece.pos} + piece.count)
         return corrupt_session("its index leaves a piece");
     }

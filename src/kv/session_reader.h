@@ -1,6 +1,7 @@
-// kv/session_reader.h: reads a session's bytes (docs/formats/session.md), frame by frame, and refuses what contradicts itself.
-// Role:       what import, check and receipt share; it needs no page store.
-// Invariants: memory grows with the bytes that really come, not with what a header promises; every frame's checksum is compared.
+// kv/session_reader.h: reads a session's bytes (docs/formats/session.md) frame by frame, and refuses contradictions.
+// Role:       what import_session, check_session and receive_session share; it needs no page store.
+// Invariants: memory grows with the bytes that really come, not with what a header promises; every frame's checksum is
+//             compared.
 // Not here:   pages (session_file.cc).
 #pragma once
 
@@ -23,14 +24,14 @@ struct SessionHeader {
 };
 static_assert(sizeof(SessionHeader) == 64);
 
-// Tokens [pos, pos + count) stand `shift` behind where their keys were rotated.
+// Positions [pos, pos + count), whose keys were rotated at positions lower by `shift`.
 struct SessionPiece {
   int32_t pos, count, shift;
 };
 
-// What stands at a layer, whatever its heads keep of it: by a piece's number, or kOwn.
+// Positions [pos, pos + count) of a layer, whatever its heads keep of them, and the number of their piece.
 struct SessionRun {
-  static constexpr int32_t kOwn = -1;  // it stands as stored
+  static constexpr int32_t kOwn = -1;  // in no piece: the keys are rotated at their own positions
   int32_t pos, count, source;
 };
 static_assert(sizeof(SessionPiece) == 12 && sizeof(SessionRun) == 12 && sizeof(HeadKeep) == 8);
@@ -38,10 +39,10 @@ static_assert(sizeof(SessionPiece) == 12 && sizeof(SessionRun) == 12 && sizeof(H
 // The header of a session in this pool, without its sizes.
 SessionHeader session_header(const KvShape& shape, const std::string& model);
 
-// The positions that the row at `next` sees of what stands before it.
+// The positions before `next` that the row at `next` sees.
 Runs kept_positions(const HeadKeep& keep, int32_t next);
 
-// A source of what is in memory; bytes: what has not been read.
+// A ByteSource that reads from memory; bytes: what has not been read yet.
 struct FromMemory {
   std::span<const std::byte> bytes;
   Status operator()(std::span<std::byte> part);
@@ -55,9 +56,9 @@ class SessionReader {
 
   explicit SessionReader(ByteSource source) : source_(source) {}
 
-  // Frames 1 to 3. expected: what session_header() says of the pool; null: any.
+  // Reads frames 1 to 3. expected: what session_header() says of the pool; null: any session is taken.
   Status read_head(const SessionHeader* expected);
-  // The next head's frame. parts: which rows it has, by increasing position: their keys, then their values.
+  // Reads the next head's frame: the keys of `parts`, in order, then their values.
   struct Rows {
     std::vector<SessionRun> parts;
     size_t count = 0, row_bytes = 0;
@@ -71,9 +72,9 @@ class SessionReader {
   int32_t follow() const { return static_cast<int32_t>(header_.follow); }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   const std::vector<HeadKeep>& keeps() const { return keeps_; }
-  const HeadKeep& keep(int layer, int head) const { return keeps_[static_cast<size_t>(layer * G() + head)]; }
+  const HeadKeep& keep(int layer, int head) const { return keeps_[layer * G() + head]; }
   const std::vector<SessionPiece>& pieces() const { return pieces_; }
-  const std::vector<SessionRun>& index(int layer) const { return index_[static_cast<size_t>(layer)]; }
+  const std::vector<SessionRun>& index(int layer) const { return index_[layer]; }
 
  private:
   Status receive(size_t size, const char* what);

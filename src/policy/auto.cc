@@ -1,35 +1,37 @@
-// policy/auto.cc: what users get who name no policy: mend behind one dial, `quality`.
-//   draft     mend r .05: one look. Anchors alone (.08 of every piece, no look) have 1.7 times its KL for .015 of a pass less.
-//   balanced  mend whose choice takes two looks. The question's attention finds what it reads itself; where that text leans on
-//             another piece ("as the town above"), only its own tokens know. So the `hop` share that the question looks at most
-//             is computed for its own look and forgotten: both looks together choose the r that mend computes.
+// policy/auto.cc: the default policy: mend with one dial, `quality`.
+//   draft     mend r .05: one look. Without the look (anchors only, .08 of every piece) the KL is 1.7 times as high,
+//             and only .015 of a full pass is saved.
+//   balanced  mend with two looks. The question's attention finds the text that the question reads. Where that text in
+//             turn leans on another piece ("as the town above"), only its own tokens show it. So the share `hop` of the
+//             tokens that the question looks at most is computed for a look of its own, and forgotten; both looks
+//             together choose the share r that mend computes.
 //   exact     the exact prefix and nothing else: `prefix`.
-// Source: METHODS 2.6, FINDINGS ('auto = r .30 at once'); the second look is this project's own: docs/papers.md has the figures
-//         and what else was tried.
-// Rules:  pieces are used where that is worth it. Fewer than kShort positions to compute, or an estimate of the plan's FLOPs
-//         above kWorthIt of computing them all: then the prompt is computed, and published, exactly.
-// Cost:   in rows, of T tokens of which A are new: draft 2 A + r (T - A); balanced 2 A + (hop + r) (T - A).
-// Not here: how tokens are scored and the change is carried (mend.cc), the dial's flag (apps/command.cc).
+// Source: this project's own; docs/papers.md#auto-ours has the figures, and what else was tried.
+// Rules:  pieces are not used where fewer than kShort positions are to be computed without them, or where the plan is
+//         estimated to take more than kWorthIt of the FLOPs of computing them all. The prompt is then computed, and
+//         published, exactly.
+// Cost:   in rows, for T tokens of which A are new: draft 2 A + r (T - A); balanced 2 A + (hop + r) (T - A).
+// Not here: how tokens are scored and their change is carried (mend.cc), the flag for the dial (apps/command.cc).
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
+#include "policy/mend.h"
 #include "policy/question_stage.h"
 
 namespace kvilt {
 namespace {
 
 constexpr int kTail = 64;        // mend's default
-constexpr int32_t kShort = 128;  // positions; a prefill of so many takes the time of a few decode steps
+constexpr int32_t kShort = 128;  // positions; a prefill of 128 takes the time of a few decode steps
 constexpr double kWorthIt = 0.8;
 
 struct Dial {
   double r, hop;
 };
 constexpr Dial kDraft{0.05, 0}, kBalanced{0.31, 0.02};
-constexpr int64_t kFewestLookers = 16;  // 12 answer .933 of the chains of the probe model's 250 tokens, 16 and 22 .950
+constexpr int64_t kFewestLookers = 16;  // right answers of the probe model: .933 with 12, .950 with 16 and 22
 
-// FLOPs of `rows` in all layers: the linear ones, and attention over what stands before each row (windows are not seen).
+// FLOPs of `rows` in all layers: linear layers, and attention over all positions before each row (windows are ignored).
 double flops(const Runs& rows, const ModelConfig& c) {
   double linear = 0;
   for (int l = 0; l < c.L; ++l) {
@@ -49,7 +51,7 @@ class Auto : public ReusePolicy {
   Auto(const Dial& dial, std::unique_ptr<ReusePolicy> mend) : dial_(dial), mend_(std::move(mend)) {}
 
   bool uses(const PromptLayout& layout, const ModelConfig& config) const override {
-    const Runs all{{layout.prefix, layout.prompt_len}};
+    const Runs all{layout.after_prefix()};
     if (count(all) < kShort) return false;
     const Runs always = always_computed(layout, kTail);
     const Runs rest = subtract(layout.reused(), always);
@@ -66,7 +68,7 @@ class Auto : public ReusePolicy {
     second.probes = plan.stages[0].probes;
     second.probes[0].rows = second.sets[0];
     second.probes[0].key_end = -1;
-    second.discard = true;  // computed over stale neighbours: mend computes what it chooses of them again
+    second.discard = true;  // they saw stale neighbours: mend computes again those that it chooses
     plan.stages.insert(plan.stages.begin() + 1, second);
     return plan;
   }
@@ -78,7 +80,7 @@ class Auto : public ReusePolicy {
     if (plan.stages.size() == 3 && stage == 0) {
       const int64_t n = std::max(kFewestLookers, budget_of(layout, dial_.hop));
       Runs lookers = top_positions(probes[0].score, candidates, n);
-      if (lookers.empty()) lookers = {layout.tail()};  // all is computed: but a probe needs rows
+      if (lookers.empty()) lookers = {layout.tail()};  // all of them are computed anyway, but a probe needs rows
       plan.stages[1].sets[0] = lookers;
       plan.stages[1].probes[0].rows = lookers;
     } else {
@@ -88,14 +90,14 @@ class Auto : public ReusePolicy {
   }
 
  private:
-  // Each look counts alike, whatever the number of its rows.
+  // The sum of the looks, each with weight 1 whatever the number of its rows.
   static Probe together(std::span<const Probe> looks, const Runs& candidates) {
     Probe out;
     out.score.assign(looks[0].score.size(), 0);
     for (const Probe& look : looks) {
       double sum = 0;
       for (const Run& run : candidates) {
-        for (int32_t pos = run.begin; pos < run.end; ++pos) sum += look.score[static_cast<size_t>(pos)];
+        for (int32_t pos = run.begin; pos < run.end; ++pos) sum += look.score[pos];
       }
       for (size_t i = 0; sum > 0 && i < out.score.size(); ++i) out.score[i] += look.score[i] / sum;
     }
@@ -114,8 +116,7 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   dial.r = p.number("r,budget", dial.r, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
   if (quality == "exact") return make_policy("prefix", {}).value();
-  auto mend = make_policy("mend", {{"r", fmt::format("{}", dial.r)}}).value();
-  return std::make_unique<Auto>(dial, std::move(mend));
+  return std::make_unique<Auto>(dial, mend_with(dial.r));
 }
 
 }  // namespace kvilt

@@ -1,8 +1,9 @@
-// policy/cacheblend.cc: CacheBlend: what changes most at an early layer is computed again in all later ones.
-// Source: arXiv:2405.16444, METHODS 3. Layers up to check_layer run in full; there the r |reused| tokens whose V (LMCache: K)
-// moved furthest from its placed twin are chosen, and the layers behind it run for them and the fresh tokens alone.
-// Differs from the paper and its code (docs/papers.md): one check layer, no gradual filtering (no public code has it); the
-// suffix and exact prefix hits are no candidates; masks go by position.
+// policy/cacheblend.cc: CacheBlend: the tokens that change most at an early layer are computed again in all later ones.
+// Source:  CacheBlend (arXiv:2405.16444), docs/papers.md#cacheblend.
+// Idea:    layers up to check_layer run in full; there the r |reused| tokens whose V (in LMCache: K) moved furthest
+//          from its placed twin are chosen, and the layers after it run only for them and the fresh tokens.
+// Differs: from the paper and its code: one check layer, no gradual filtering (no public code has it); the suffix and
+//          exact prefix hits are no candidates; masks go by position.
 #include <algorithm>
 
 #include "policy/question_stage.h"
@@ -16,23 +17,16 @@ class CacheBlend : public ReusePolicy {
       : r_(r), check_layer_(check_layer), tail_(tail), measure_(measure) {}
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    const Runs computed{{layout.prefix, layout.prompt_len}};
+    const Runs computed{layout.after_prefix()};
     const int check = std::min(check_layer_, config.L - 1);
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
     Stage stage = uniform_stage(computed, config.L);
     if (!layout.pieces.empty() && check > 0) {
       stage.sets.push_back(computed);  // the chosen, once they are known
-      for (size_t l = static_cast<size_t>(check) + 1; l < stage.write.size(); ++l) stage.write[l] = 1;
+      std::fill(stage.write.begin() + check + 1, stage.write.end(), 1);
       stage.cuts = {check};
-      ProbeSpec probe;
-      probe.estimator = measure_;
-      probe.layers = {check};
-      probe.rows = computed;
-      stage.probes = {probe};
+      stage.probes = {{.estimator = measure_, .layers = {check}, .rows = computed}};
     }
-    plan.stages = {stage};
-    return plan;
+    return plan_for(layout, {stage});
   }
 
   void refine(const PromptLayout& layout, const ModelConfig&, int, std::span<const Probe> probes,

@@ -1,5 +1,5 @@
-// policy/full.cc: full recompute, the oracle every method is compared with: nothing is looked up, everything is written.
-// Source: METHODS 3.
+// policy/full.cc: full recompute, with which every method is compared: nothing is looked up, everything is computed.
+// Source: docs/papers.md#full-prefix-naive.
 #include "policy/policy.h"
 
 namespace kvilt {
@@ -8,12 +8,9 @@ namespace {
 class Full : public ReusePolicy {
  public:
   bool wants_prefix() const override { return false; }
-  bool wants_segments() const override { return false; }
+  bool wants_pieces() const override { return false; }
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage({{0, layout.prompt_len}}, config.L)};
-    return plan;
+    return plan_for(layout, {uniform_stage({{0, layout.prompt_len}}, config.L)});
   }
 };
 

@@ -1,35 +1,39 @@
-// policy/mend.cc: this project's own repair: select, recompute, and carry the change over to the tokens that are not recomputed.
-// Source: METHODS 2.6, FINDINGS ('the mechanism'); docs/math/carry.md. Stage I as ProphetKV's, scored by attention * |V|; stage II
-// computes the r |reused| highest and the question from the embeddings, and in every layer what changed at them is carried
-// over to the others: most of a reused piece's error is nearly one vector per (piece, layer, head), and of what is left tokens
-// alike in content share half, so that the recomputed tokens tell how the others would have changed.
-// Tokens that the question looks at are no fair sample of their piece: where the answer goes on to something that it did not
-// ask for, a change measured on them alone misleads. So a part of the budget goes to anchors, evenly strided tokens of every
-// piece: on the average of the tuning cases no better than the same budget by score alone, on a novel's continuation .6 of its
-// KL (docs/results/quality.md). If it is all anchors, there is no stage I, and the question need not be known.
+// policy/mend.cc: this project's own repair: select, recompute, and carry the change over to the other reused tokens.
+// Source:  this project's own: docs/math/carry.md, docs/papers.md#mend-ours. Stage I is that of ProphetKV
+//          (arXiv:2602.02579), scored by attention * |V|.
+// Carry:   stage II computes the r |reused| highest and the question from the embeddings, and in every layer carries
+//          their change over to the others. Most of the error of a reused piece is nearly one vector per (piece, layer,
+//          head), and tokens alike in content share half of the rest: the recomputed tokens show how the others would
+//          have changed.
+// Anchors: the tokens that the question looks at are not a fair sample of their piece. Where the answer goes on to
+//          something that was not asked for, a change measured only on them misleads. So a part of the budget goes to
+//          anchors, evenly strided tokens of every piece: on average over the tuning cases as good as that budget by
+//          score, on the continuation of a novel .6 of its KL (docs/results/README.md). If all of it goes to anchors,
+//          there is no stage I, and the question need not be known.
 #include <algorithm>
 #include <cmath>
 
+#include "policy/mend.h"
 #include "policy/question_stage.h"
 
 namespace kvilt {
 namespace {
 
 struct MendParams {
-  double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 at 18 % fewer FLOPs
-  double anchors;  // share of these that are strided evenly; the others have the highest scores
+  double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 with 18 % fewer FLOPs
+  double anchors;  // share of these that is strided evenly; the others have the highest scores
   int tail;
   bool value_norm;
   bool carries;
   Carry carry;
 };
 
-// Positions of a group of the kernel regression: its cost grows with the cube of a group, and beyond some hundred tokens a
-// piece gains nothing from being whole.
+// The most positions of a group of the kernel regression: its cost grows with the cube of that number, and a piece of
+// more than some hundred tokens gains nothing from being one group.
 constexpr int32_t kGroup = 512;
 
-// Longer pieces are cut into even groups. By content, small ones that stand near each other make one, new text between them
-// counted: a chunk takes a group's rows and those between its parts at once.
+// Longer pieces are cut into even groups. With the kernel by content, small pieces near each other make one group; new
+// text between them counts, since a chunk takes all rows of a group and those between its parts at once.
 std::vector<CarryGroup> groups(const std::vector<Run>& pieces, bool by_content) {
   std::vector<CarryGroup> out;
   for (const Run& piece : pieces) {
@@ -49,25 +53,18 @@ class Mend : public ReusePolicy {
   explicit Mend(const MendParams& params) : params_(params) {}
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    Stage repair = uniform_stage({{layout.prefix, layout.prompt_len}}, config.L);
-    if (layout.pieces.empty()) {
-      plan.stages = {repair};
-      return plan;
-    }
+    Stage repair = uniform_stage({layout.after_prefix()}, config.L);
+    if (layout.pieces.empty()) return plan_for(layout, {repair});
     if (params_.carries) {
       repair.carry = params_.carry;
       repair.carry->groups = groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
     }
-    if (params_.r > 0 && params_.anchors < 1) {
-      const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
-      plan.stages.push_back(question_stage(layout, config, estimator, params_.tail));
-    } else {
+    if (params_.r == 0 || params_.anchors == 1) {  // nothing is chosen by score
       repair.sets[0] = unite(always_computed(layout, params_.tail), anchors(layout));
+      return plan_for(layout, {repair});
     }
-    plan.stages.push_back(repair);
-    return plan;
+    const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
+    return plan_for(layout, {question_stage(layout, config, estimator, params_.tail), repair});
   }
 
   void refine(const PromptLayout& layout, const ModelConfig&, int stage, std::span<const Probe> probes,
@@ -79,7 +76,7 @@ class Mend : public ReusePolicy {
   }
 
  private:
-  // The middles of equal parts of every piece: not its first tokens, which change otherwise than the rest.
+  // The middles of equal parts of every piece; not its first tokens, whose change is unlike that of the rest.
   Runs anchors(const PromptLayout& layout) const {
     Runs out;
     for (const Run& piece : layout.pieces) {
@@ -95,9 +92,7 @@ class Mend : public ReusePolicy {
   const MendParams params_;
 };
 
-}  // namespace
-
-std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) {
+MendParams params_of(PolicyParams& p) {
   MendParams params;
   params.r = p.number("r,budget", 0.15, 0, 1);
   params.anchors = p.number("anchors", 0.25, 0, 1);
@@ -109,15 +104,26 @@ std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) {
                         : kernel == "nearest"  ? Carry::Kernel::kNearest
                         : kernel == "gaussian" ? Carry::Kernel::kGaussian
                                                : Carry::Kernel::kContent;
-  // Distances are sums in fp32: far below .1 their rounding alone could make the system indefinite.
+  // Distances are sums in fp32: far below .1 their rounding could make the system indefinite.
   params.carry.content_width = static_cast<float>(p.number("content_width", 0.9, 0.1, 1e6));
   params.carry.width = static_cast<float>(p.number("width", 8, 0.01, 1e6));
   params.carry.noise = static_cast<float>(p.number("noise", 0.5, 0.05, 1e6));
   params.carry.gain = p.choice("gain", "yes", {"yes", "no"}) == "yes";
   params.carry.scale_k = static_cast<float>(p.number("scale_k", 1, 0, 4));
-  // With the plain mean half of V's change was best, with the local kernels all of it (FINDINGS, second study, 2).
+  // With the plain mean half of V's change was best, with the local kernels all of it.
   params.carry.scale_v = static_cast<float>(p.number("scale_v", kernel == "mean" ? 0.5 : 1, 0, 4));
   params.carry.layer_begin = p.integer("carry_from", 1, 0, 10000);
+  return params;
+}
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_mend(PolicyParams& p) { return std::make_unique<Mend>(params_of(p)); }
+
+std::unique_ptr<ReusePolicy> mend_with(double r) {
+  PolicyParams defaults({});
+  MendParams params = params_of(defaults);
+  params.r = r;
   return std::make_unique<Mend>(params);
 }
 

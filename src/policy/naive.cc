@@ -1,7 +1,7 @@
 // policy/naive.cc: position-independent reuse without repair: known pieces are placed, realigned, and trusted as they
-// are.
-// align=no leaves the keys at their old positions as well: what reuse without RoPE's realignment gives.
-// Source: METHODS 3, 'Naive reuse (PIC)'. Fast and wrong where pieces depend on each other: the lower bound of quality.
+// are. Fast, and wrong where pieces depend on each other: the lower bound of quality. align=no leaves the keys rotated
+// for their old positions: what reuse without realignment would give.
+// Source: position-independent caching, as EPIC (arXiv:2410.15332) describes it; docs/papers.md#full-prefix-naive.
 #include "policy/policy.h"
 
 namespace kvilt {
@@ -12,10 +12,7 @@ class Naive : public ReusePolicy {
   explicit Naive(bool align) : align_(align) {}
   bool wants_realigned() const override { return align_; }
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage(unite(layout.fresh(), Runs{layout.tail()}), config.L)};
-    return plan;
+    return plan_for(layout, {uniform_stage(unite(layout.fresh(), Runs{layout.tail()}), config.L)});
   }
 
  private:

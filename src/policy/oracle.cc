@@ -1,6 +1,7 @@
-// policy/oracle.cc: a control that looks at the answer: everything is computed once and forgotten, then the r |reused| tokens
-// that changed most (or that the question looks at, or both) are computed again over the placed rest. Costs more than full.
-// Source: FINDINGS, 'Oracles': what the best selection could do. Not for use: for tables.
+// policy/oracle.cc: a control that knows the full pass: everything is computed once and forgotten, then the r |reused|
+// tokens that changed most (or that the question looks at, or both) are computed again over the placed rest. It shows
+// what the best selection could do, and costs more than full: for tables, not for use.
+// Source: docs/papers.md#controls.
 #include <cmath>
 #include <numeric>
 
@@ -15,9 +16,8 @@ class Oracle : public ReusePolicy {
       : r_(r), tail_(tail), change_(change), attention_(attention) {}
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    const Runs computed{{layout.prefix, layout.prompt_len}};
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
+    const Runs computed{layout.after_prefix()};
+    Plan plan = plan_for(layout);
     if (!layout.pieces.empty()) {
       Stage look = uniform_stage(computed, config.L);
       look.discard = true;

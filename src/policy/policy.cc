@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "policy/policy_table.h"  // generated from the list in CMakeLists.txt
@@ -10,12 +11,19 @@
 namespace kvilt {
 
 Run PromptLayout::suffix(int32_t tail) const {
-  constexpr int32_t kLongest = 256;  // rows of a probe: more add cost, not sight
+  constexpr int32_t kLongest = 256;  // rows of a probe: more of them cost more and choose no better
   const Runs runs = fresh();
   int32_t begin = prompt_len - std::max(1, tail);
   if (!runs.empty() && runs.back().end == prompt_len) begin = std::max(runs.back().begin, prompt_len - kLongest);
   if (question >= 0 && question < prompt_len) begin = std::max(question, prompt_len - kLongest);
   return {std::clamp(begin, prefix, prompt_len - 1), prompt_len};
+}
+
+Plan plan_for(const PromptLayout& layout, std::vector<Stage> stages) {
+  Plan plan;
+  plan.prompt_len = layout.prompt_len;
+  plan.stages = std::move(stages);
+  return plan;
 }
 
 const std::string* PolicyParams::take(const std::string& names, std::string& taken) {
@@ -120,11 +128,11 @@ Runs top_positions(std::span<const double> score, const Runs& candidates, int64_
   std::vector<int32_t> order = positions(candidates);
   n = std::clamp<int64_t>(n, 0, static_cast<int64_t>(order.size()));
   std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](int32_t a, int32_t b) {
-    const double sa = score[static_cast<size_t>(a)], sb = score[static_cast<size_t>(b)];
+    const double sa = score[a], sb = score[b];
     return sa > sb || (sa == sb && a < b);
   });
-  order.resize(static_cast<size_t>(n));
-  std::sort(order.begin(), order.end());
+  order.resize(n);
+  std::ranges::sort(order);
   return runs_of(order);
 }
 

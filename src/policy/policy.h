@@ -1,8 +1,28 @@
-// policy/policy.h: WHETHER and WHAT to recompute. A policy is one file here, named as in its paper (docs/papers.md); it
-// turns what the index found into a Plan and, at cuts, the probes into smaller sets. Pure: no I/O, no state, any
-// thread. To add one: a file NAME.cc with `std::unique_ptr<ReusePolicy> make_NAME(PolicyParams&)`, its test, its name
-// in src/policy/CMakeLists.txt and its line in docs/papers.md.
-// Not here: finding (content_index.h), computing (forward/), scheduling (sched/).
+// policy/policy.h: WHETHER and WHAT to recompute. A policy is one file of this folder, named as in its paper. plan()
+// turns what the index found into a Plan (plan/plan.h); refine() makes the plan smaller when the probes have looked.
+//
+// To add one (epic.cc is the shortest, sparsex.cc has a probe, a cut and a restart):
+//   1. NAME.cc: a ReusePolicy, and `std::unique_ptr<ReusePolicy> make_NAME(PolicyParams&)`, which takes its parameters.
+//   2. NAME in POLICIES, src/policy/CMakeLists.txt: requests, flags and benches know it then.
+//   3. A test of its plans in policy_test.cc (or NAME_test.cc, added to TESTS), and of its limits in
+//      tests/limits_test.cc: the settings at which it must equal `full` or `naive` bit for bit, with a power check.
+//   4. Its section in docs/papers.md: source, parameters and defaults, where it differs, what was reproduced.
+//
+// What a plan can ask for (docs/design/plan.md#words):
+//   probes  Sums over chosen rows, at a cut's layer or at layers before the stage's end. By position: attention
+//           (kColumnSum), the same times |V| (kColumnSumValueNorm), how far the K or V just computed moved from its
+//           placed twin (kKeyChange, kValueChange; the rows must be written at that layer). By head and view: attention
+//           outside of the view (kOutside). kWeights is for head profiles. A new kind is an Estimator in plan/plan.h
+//           and a function in forward/probes.cc.
+//   cuts    A stage is cut at layer c: K and V of W(c) are stored, nothing has attended at c. refine() may then shrink
+//           W(m) for m > c, all sets of later stages, and set the views that the last stage ends with. A cut at layer 0
+//           must end its stage. A stage with probes and without cuts is refined at its end.
+//   stages  Each starts again from the embeddings; what a stage with `discard` wrote is forgotten. Only the last gives
+//           logits.
+//   always  In every layer of the last stage T - 1 is written, and each position is prefix, placed or written.
+//           validate() checks this and more, and debug builds call it after every refine().
+// Threads:  pure: no I/O, no state; any thread.
+// Not here: finding (index/), computing (forward/), scheduling (sched/).
 #pragma once
 
 #include <map>
@@ -17,20 +37,24 @@
 
 namespace kvilt {
 
-// What is known of a prompt before anything is computed. prefix, reused and fresh partition [0, T).
+// What is known of a prompt before anything is computed. Prefix, reused and fresh positions partition [0, T).
 struct PromptLayout {
-  int32_t prompt_len = 0;
-  int32_t prefix = 0;       // positions [0, prefix) stand as an exact prefix; at most T - 1
-  std::vector<Run> pieces;  // placed pieces behind the prefix, in order; touching ones stay apart
-  int32_t answer = -1;      // where what was generated begins, in a prompt that starts again; -1: nothing was
-  int32_t question = -1;    // where the free text behind the caller's last mark begins; -1: no marks
+  int32_t prompt_len = 0;   // T
+  int32_t prefix = 0;       // positions [0, prefix) are an exact prefix; at most T - 1
+  std::vector<Run> pieces;  // the placed pieces after the prefix, in order; pieces that touch are not joined
+  int32_t answer = -1;      // where the generated text begins, in a prompt that starts again; -1: there is none
+  int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
-  Runs fresh() const { return subtract(Runs{{prefix, prompt_len}}, reused()); }
+  Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
+  Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
   Run tail() const { return {prompt_len - 1, prompt_len}; }  // the position whose logits are wanted
-  // The free-form end of the prompt, whose tokens look for what matters: from `question` on; without marks, the last
-  // fresh run (its last 256 positions); where the prompt ends in a piece, its last `tail` positions behind the prefix.
+  // The end of the prompt whose tokens show what matters: from `question` on; without marks, the last fresh run; where
+  // the prompt ends in a piece, its last `tail` positions. At most 256 positions of the first two; never the prefix.
   Run suffix(int32_t tail) const;
 };
+
+// A plan for the layout's prompt with these stages.
+Plan plan_for(const PromptLayout& layout, std::vector<Stage> stages = {});
 
 class ReusePolicy {
  public:
@@ -38,35 +62,33 @@ class ReusePolicy {
 
   // What the engine should look for before it asks for a plan.
   virtual bool wants_prefix() const { return true; }
-  virtual bool wants_segments() const { return true; }
+  virtual bool wants_pieces() const { return true; }
   virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
-  // Asked when pieces were found. false: they are left where they are; plan() sees a layout without them, so that the
-  // prompt is computed and published exactly.
+  // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
+  // computed and published exactly.
   virtual bool uses(const PromptLayout& layout, const ModelConfig& config) const { return true; }
 
-  // A valid plan (plan/validate) in which sets that refine() will choose stand at their largest.
+  // A plan that validate() accepts, in which the sets that refine() will choose have their largest size.
   virtual Plan plan(const PromptLayout& layout, const ModelConfig& config) const = 0;
 
-  // Called at every cut of stage `stage`, and at the end of a stage that has probes but no cut: may shrink what comes
+  // Called at every cut of stage `stage`, and at the end of a stage that has probes but no cut. May shrink what comes
   // after. probes: those of the stages up to this one, in order.
   virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
                       Plan& plan) const {}
 };
 
-// What policies know beside a request's parameters: files that the engine read for them, by name. A policy does no I/O.
+// What policies know besides a request's parameters: files that the engine has read for them, by name.
 struct PolicyFiles {
-  static constexpr const char* kHeadMap = "default";                // the head map of requests that name none
+  static constexpr const char* kHeadMap = "default";                // the name of the map for requests that name none
   std::map<std::string, std::shared_ptr<const HeadMap>> head_maps;  // checked against the model
 };
 
-// A request's parameters by name. Each take_ removes one; what is left over is an error, so that a typo is never
-// ignored.
+// A request's parameters by name. Each call below takes one; what nobody took is an error, so that no typo is ignored.
 class PolicyParams {
  public:
   explicit PolicyParams(std::map<std::string, std::string> values, const PolicyFiles& files = {})
       : values_(std::move(values)), files_(files) {}
-  // The value of the first of `names` (comma-separated aliases) that is given, else `fallback`; must lie in [low,
-  // high].
+  // The value of the first of `names` (comma-separated aliases) that is given, else `fallback`; must be in [low, high].
   double number(const std::string& names, double fallback, double low, double high);
   int integer(const std::string& names, int fallback, int low, int high);
   std::string choice(const std::string& name, const std::string& fallback, const std::vector<std::string>& allowed);
@@ -84,7 +106,7 @@ class PolicyParams {
   std::string error_;
 };
 
-// Errors: kInvalidArgument, naming the policies there are, or the parameter that is wrong and what it may be.
+// Errors: kInvalidArgument: no such policy (the message lists all), or a wrong parameter (it says what is allowed).
 Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
                                                  const std::map<std::string, std::string>& params,
                                                  const PolicyFiles& files = {});

@@ -1,4 +1,4 @@
-// Policies as plans: golden pictures, parameters, choices from hand-made probes. What the engine makes of them: tests/.
+// Policies as plans: golden pictures, parameters, choices from hand-made probes. With an engine: tests/limits_test.cc.
 #include "policy/policy.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(Policy, NaiveComputesTheLastPositionOnAFullHit) {
 std::vector<Probe> scores(std::vector<std::pair<int, double>> high) {
   Probe probe;
   probe.score.assign(20, 0);
-  for (const auto& [pos, score] : high) probe.score[static_cast<size_t>(pos)] = score;
+  for (const auto& [pos, score] : high) probe.score[pos] = score;
   return {probe};
 }
 
@@ -58,8 +58,7 @@ TEST(SparseX, CatchupRestartsWithTheChosenRows) {
   ASSERT_EQ(plan.stages.size(), 2u);
   EXPECT_EQ(picture(plan, 0, 1),
             "  2 | ................####\n  1   ................####\n  0   ................####\n");
-  // 17 is fresh and 2 is prefix: neither may take a place of the 3 = 25 % of 12 reused ones. 6 and 12 tie, there is one
-  // place.
+  // 17 is fresh and 2 is prefix: neither may be one of the 3 = 25 % of 12 reused ones. 6 and 12 tie for the last place.
   sparsex->refine(layout(), config, 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}, {6, 3}}), plan);
   EXPECT_EQ(plan.stages[1].sets[0], (Runs{{5, 7}, {8, 9}, {15, 20}}));
   EXPECT_TRUE(validate(plan, config, {{0, 16}}).ok());
@@ -76,7 +75,7 @@ TEST(SparseX, Phase1AllCutsOneStage) {
             "  0   ....################\n");
 }
 
-TEST(SparseX, WithoutHybridProbesLayerZeroAlone) {
+TEST(SparseX, WithoutHybridProbesLayerZeroOnly) {
   const auto sparsex = policy("sparsex", {{"l_star", "0"}, {"phase1", "all"}});
   const Plan plan = checked_plan(*sparsex, layout(), config_of(3));
   ASSERT_EQ(plan.stages.size(), 2u);
@@ -102,7 +101,7 @@ TEST(SparseX, EverythingChosenIsFullAndNothingReusedIsPrefix) {
 }
 
 TEST(SparseX, MeanUndoesTheAdvantageOfEarlyKeys) {
-  // Every row gives each key it sees the same weight: with the sum early keys win, with the mean all tie.
+  // Every row gives the same weight to each key that it sees: with the sum early keys win, with the mean all tie.
   PromptLayout two{8, 0, {{0, 2}, {4, 6}}};  // fresh: 2-3 and 6-7
   Probe probe;
   probe.score = {4, 4, 3, 2, 2, 2, 1, 1};
@@ -153,7 +152,7 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   const Plan plan = checked_plan(*anchored, layout(), config_of(2));
   ASSERT_EQ(plan.stages.size(), 1u);  // nothing to look for
   EXPECT_EQ(plan.stages[0].sets[0], (Runs{{5, 6}, {8, 9}, {11, 12}, {14, 15}, {16, 20}}));
-  ASSERT_EQ(plan.stages[0].carry->groups.size(), 1u);  // small pieces that stand near each other make one
+  ASSERT_EQ(plan.stages[0].carry->groups.size(), 1u);  // small pieces near each other make one
   EXPECT_EQ(plan.stages[0].carry->groups[0].parts, (std::vector<kvilt::Run>{{4, 10}, {10, 16}}));
   const Plan apart = checked_plan(*policy("mend", {{"carry", "gaussian"}}), layout(), config_of(2));
   ASSERT_EQ(apart.stages[1].carry->groups.size(), 2u);
@@ -164,7 +163,7 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   EXPECT_EQ(two.stages[0].probes[0].key_end, 16);
   mend->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), two);
   EXPECT_EQ(two.stages[1].sets[0], (Runs{{5, 6}, {8, 9}, {12, 13}, {16, 20}}));
-  // A third of each piece's tokens, one in two of them strided: 3 of 12 by score beside 1 and 1.
+  // 5 of 12 tokens: one strided token of each piece, and 3 by score.
   const auto half = policy("mend", {{"r", "0.42"}, {"anchors", "0.4"}});
   Plan mixed = checked_plan(*half, layout(), config_of(2));
   half->refine(layout(), config_of(2), 0, scores({{17, 9}, {2, 9}, {8, 5}, {5, 4}, {12, 3}}), mixed);
@@ -176,7 +175,7 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   ASSERT_EQ(several.stages[1].carry->groups.size(), 2u);
   EXPECT_EQ(several.stages[1].carry->groups[0].range(), (kvilt::Run{0, 500}));
   EXPECT_EQ(several.stages[1].carry->groups[1].range(), (kvilt::Run{500, 600}));
-  // What stands between pieces counts: a chunk takes a group whole.
+  // What is between pieces counts: a chunk takes a whole group.
   const Plan apart_by_new = policy("mend")->plan({4000, 0, {{0, 100}, {300, 400}, {1000, 1100}}}, config_of(2));
   ASSERT_EQ(apart_by_new.stages[1].carry->groups.size(), 2u);
   EXPECT_EQ(apart_by_new.stages[1].carry->groups[1].range(), (kvilt::Run{1000, 1100}));
@@ -201,11 +200,11 @@ TEST(Auto, UsesPiecesWhereThatSavesAFifthOfTheWork) {
   EXPECT_FALSE(uses(*draft, 100, 10));
   EXPECT_FALSE(uses(*policy("auto", {{"r", "0.8"}}), 1000, 24));
   EXPECT_TRUE(policy("naive")->uses({110, 0, {{0, 100}}}, half_billion())) << "power: others take what there is";
-  EXPECT_FALSE(policy("auto", {{"quality", "exact"}})->wants_segments());
-  EXPECT_TRUE(balanced->wants_segments());
+  EXPECT_FALSE(policy("auto", {{"quality", "exact"}})->wants_pieces());
+  EXPECT_TRUE(balanced->wants_pieces());
 }
 
-TEST(Auto, WhatTheQuestionLooksAtLooksInItsTurn) {
+TEST(Auto, WhatTheQuestionLooksAtLooksToo) {
   const PromptLayout long_one{140, 4, {{4, 64}, {64, 124}}};  // 16 fresh
   const auto balanced = policy("auto", {{"r", "0.25"}, {"hop", "0.2"}});
   const ModelConfig config = config_of(2);
@@ -225,7 +224,7 @@ TEST(Auto, WhatTheQuestionLooksAtLooksInItsTurn) {
   EXPECT_EQ(plan.stages[1].probes[0].rows, (Runs{{66, 90}}));
   EXPECT_EQ(plan.stages[1].probes[0].key_end, -1);
   EXPECT_TRUE(validate(plan, config, {{0, 124}}).ok());
-  // The question would go on to 100 .. 106; what it looked at leans on 20 .. 26. Sums of looks do not count, shares do.
+  // The question would choose 100 .. 106 next; what it looked at leans on 20 .. 26. Each look weighs the same.
   Probe question = probe({{66, 90}}, 5);
   for (size_t i = 100; i < 106; ++i) question.score[i] = 4;
   const Probe looks[] = {question, probe({{20, 26}}, 0.001)};
@@ -238,13 +237,27 @@ TEST(Auto, WhatTheQuestionLooksAtLooksInItsTurn) {
   ASSERT_EQ(two.stages.size(), 2u);
   one->refine(long_one, config, 0, {&question, 1}, two);
   EXPECT_EQ(two.stages[1].sets[0], unite(anchors, Runs{{66, 90}})) << "power: one look";
-  // Where all of the pieces is computed anyway, the second stage still has a row.
+  // Where all of a piece is computed anyway, the second stage still has a row.
   const PromptLayout small{10, 0, {{0, 10}}};
   Plan none = checked_plan(*balanced, small, config);
-  const Probe nothing{std::vector<double>(10, 0)};
+  Probe nothing;
+  nothing.score.assign(10, 0);
   balanced->refine(small, config, 0, {&nothing, 1}, none);
   EXPECT_EQ(none.stages[1].probes[0].rows, (Runs{{9, 10}}));
   EXPECT_TRUE(validate(none, config, {{0, 10}}).ok());
+}
+
+TEST(Auto, DraftIsMend) {
+  const ModelConfig config = config_of(2);
+  const auto computed = [&](const std::string& name, std::map<std::string, std::string> params) {
+    const auto made = policy(name, params);
+    Plan plan = checked_plan(*made, layout(), config);
+    made->refine(layout(), config, 0, scores({{8, 5}, {5, 4}, {12, 3}}), plan);
+    EXPECT_TRUE(plan.stages.back().carry.has_value());
+    return plan.stages.back().sets[0];
+  };
+  EXPECT_EQ(computed("auto", {{"quality", "draft"}, {"r", "0.25"}}), computed("mend", {{"r", "0.25"}}));
+  EXPECT_NE(computed("auto", {{"quality", "draft"}, {"r", "0.1"}}), computed("mend", {{"r", "0.25"}})) << "power";
 }
 
 TEST(Auto, WithoutPiecesAllIsComputedOnce) {

@@ -1,6 +1,5 @@
-// policy/prefix.cc: the prefix cache, as engines of today have it: the longest exact prefix stands, the rest is
-// computed. Exact.
-// Source: METHODS 3 (vLLM's automatic prefix caching), though token-granular.
+// policy/prefix.cc: the prefix cache of today's engines: the longest exact prefix is reused, the rest computed. Exact.
+// Source: vLLM (arXiv:2309.06180), but to the token, not to the block; docs/papers.md#full-prefix-naive.
 #include "policy/policy.h"
 
 namespace kvilt {
@@ -8,12 +7,9 @@ namespace {
 
 class Prefix : public ReusePolicy {
  public:
-  bool wants_segments() const override { return false; }
+  bool wants_pieces() const override { return false; }
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage({{layout.prefix, layout.prompt_len}}, config.L)};
-    return plan;
+    return plan_for(layout, {uniform_stage({layout.after_prefix()}, config.L)});
   }
 };
 

@@ -1,9 +1,10 @@
-// policy/prophetkv.cc: ProphetKV: the question's attention over all layers chooses which reused tokens are computed again.
-// Source: arXiv:2602.02579, METHODS 3. Stage I: the question through all layers over the placed, unmodified KV; its
-// attention to the context (normalised over the context alone) averaged over layers, heads and rows. Stage II: the r |reused|
-// highest and the question again from the embeddings, in all layers.
-// Differs from the paper (docs/papers.md): other fresh runs are computed in both stages; a prompt that ends in a piece looks
-// with its last `tail` tokens.
+// policy/prophetkv.cc: ProphetKV: the question's attention in all layers chooses the reused tokens to compute again.
+// Source:  ProphetKV (arXiv:2602.02579), docs/papers.md#prophetkv.
+// Idea:    stage I takes the question through all layers over the placed, unmodified KV; its attention to the context
+//          (normalised over the context only) is averaged over layers, heads and rows. Stage II computes the r |reused|
+//          highest tokens and the question again from the embeddings, in all layers.
+// Differs: from the paper: other fresh runs are computed in both stages; a prompt that ends in a piece looks with its
+//          last `tail` tokens.
 #include "policy/question_stage.h"
 
 namespace kvilt {
@@ -14,12 +15,9 @@ class ProphetKV : public ReusePolicy {
   ProphetKV(double r, int tail, Estimator estimator) : r_(r), tail_(tail), estimator_(estimator) {}
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    const Runs computed{{layout.prefix, layout.prompt_len}};
-    if (!layout.pieces.empty()) plan.stages.push_back(question_stage(layout, config, estimator_, tail_));
-    plan.stages.push_back(uniform_stage(computed, config.L));
-    return plan;
+    const Stage repair = uniform_stage({layout.after_prefix()}, config.L);
+    if (layout.pieces.empty()) return plan_for(layout, {repair});
+    return plan_for(layout, {question_stage(layout, config, estimator_, tail_), repair});
   }
 
   void refine(const PromptLayout& layout, const ModelConfig&, int, std::span<const Probe> probes,

@@ -13,7 +13,7 @@ Stage question_stage(const PromptLayout& layout, const ModelConfig& config, Esti
   Stage stage = uniform_stage(always_computed(layout, tail), config.L);
   ProbeSpec probe;
   probe.estimator = estimator;
-  probe.layers.resize(static_cast<size_t>(config.L));
+  probe.layers.resize(config.L);
   std::iota(probe.layers.begin(), probe.layers.end(), 0);
   probe.rows = {layout.suffix(tail)};
   probe.key_end = probe.rows[0].begin;

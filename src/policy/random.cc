@@ -1,4 +1,5 @@
-// policy/random.cc: a control: r |reused| tokens drawn evenly are computed again. A selection that is no better chooses nothing.
+// policy/random.cc: a control: r |reused| tokens drawn evenly are computed again. A selection must beat it.
+// Source: docs/papers.md#controls.
 #include <random>
 
 #include "policy/question_stage.h"
@@ -12,12 +13,9 @@ class Random : public ReusePolicy {
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     std::mt19937 rng(static_cast<uint32_t>(seed_));  // its sequence is fixed by the standard
-    std::vector<double> score(static_cast<size_t>(layout.prompt_len));
+    std::vector<double> score(layout.prompt_len);
     for (double& s : score) s = rng();
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    plan.stages = {uniform_stage(always_and_highest(layout, tail_, score, r_), config.L)};
-    return plan;
+    return plan_for(layout, {uniform_stage(always_and_highest(layout, tail_, score, r_), config.L)});
   }
 
  private:

@@ -1,22 +1,24 @@
-// policy/redknot.cc: RedKnot: every KV head reads what it needs. A head map (model/head_map.h) says which heads are local (sink
-// and window, in prefill and decode); the others read everything. Everything behind the exact prefix is computed.
-// Source: RedKnot (arXiv:2606.06256), METHODS 2.3.
-// Maps: the engine's (map=NAME, read from a file), or a control: global=all | none | first | last | random, of `share` of the
-// heads. local=fresh (default): local heads keep what was just computed, which costs no FLOPs more than the paper's
-// local=stored, where they keep the aligned KV of known pieces, and was better (FINDINGS, third study).
-// restore > 0: a local head whose last rows have more than this share of their attention outside its view reads everything
-// in this request. A first stage looks: the question over the known pieces as they are, or, where nothing is known, all of it.
-// shallow: in so many first layers every head is local, as in the paper's algorithm (its code lets the class decide).
-// ffn_mass < 1: the FFN runs on some rows only (plan.h, FfnRule). Off by default: the paper's choice of rows was no better
-// than chance on the real model.
-// Differs from the paper (docs/papers.md): sink and window are a set; retrieval heads read everything; the class alone
-// decides a head's view; what is computed is never published.
+// policy/redknot.cc: RedKnot: every KV head reads what it needs. A head map (model/head_map.h) says which heads are
+// local (sink and window, in prefill and decode); the others read everything. All after the exact prefix is computed.
+// Source:  RedKnot (arXiv:2606.06256), docs/papers.md#redknot; design and parameters: docs/design/heads.md.
+// Maps:    that of the engine (map=NAME, read from a file), or a control: global=all | none | first | last | random,
+//          with `share` of the heads global.
+// local:   fresh (default): local heads keep what was just computed. stored, as in the paper: they keep the realigned
+//          KV of known pieces, which saves no FLOPs and was worse (docs/results/README.md).
+// restore: if > 0, a local head whose last rows have more than this share of their attention outside its view reads
+//          everything in this request. A first stage looks: the question over the known pieces as they are, or the
+//          whole prompt where nothing is known.
+// shallow: in this many first layers every head is local, as in the paper's algorithm (in its code the class decides).
+// ffn_mass: if < 1, the FFN runs on some rows only (plan/plan.h, FfnRule). Off by default: on the real model the
+//          paper's choice of rows was no better than chance.
+// Differs: from the paper: sink and window are a set; retrieval heads read everything; only the class decides a head's
+//          view; what is computed is never published.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <random>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "policy/question_stage.h"
 
 namespace kvilt {
@@ -40,13 +42,13 @@ HeadMap control_map(const RedKnotParams& params, const ModelConfig& config) {
   HeadMap map = uniform_head_map(config.L, config.G, HeadClass::kLocal);
   std::vector<size_t> order(map.heads.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  size_t open = static_cast<size_t>(std::llround(params.share * static_cast<double>(order.size())));
+  auto open = static_cast<size_t>(std::llround(params.share * static_cast<double>(order.size())));
   if (params.global == "all") open = order.size();
   if (params.global == "none") open = 0;
-  if (params.global == "last") std::reverse(order.begin(), order.end());
+  if (params.global == "last") std::ranges::reverse(order);
   if (params.global == "random") {
     std::mt19937_64 rng(params.seed);
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
+    shuffle(order, rng);
   }
   for (size_t i = 0; i < open; ++i) map.heads[order[i]] = HeadClass::kGlobal;
   return map;
@@ -56,16 +58,14 @@ class RedKnot : public ReusePolicy {
  public:
   explicit RedKnot(RedKnotParams params) : params_(std::move(params)) {}
 
-  // What stands behind the exact prefix is computed anyhow; pieces are to keep, or to look at first.
-  bool wants_segments() const override { return params_.stored || params_.restore > 0; }
+  // All after the exact prefix is computed anyhow; pieces serve local=stored, and the first look of restore.
+  bool wants_pieces() const override { return params_.stored || params_.restore > 0; }
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    Stage stage = uniform_stage({{layout.prefix, layout.prompt_len}}, config.L);
+    Stage stage = uniform_stage({layout.after_prefix()}, config.L);
     stage.ffn = params_.ffn;
     if (stage.ffn && layout.answer >= 0) stage.ffn->answer = layout.answer;
-    plan.stages = {std::move(stage)};
+    Plan plan = plan_for(layout, {std::move(stage)});
     const HeadMap map = params_.map ? *params_.map : control_map(params_, config);
     set_views(map, config, plan);
     set_classes(map, plan);
@@ -83,7 +83,7 @@ class RedKnot : public ReusePolicy {
     const ProbeSpec& spec = plan.stages[0].probes[0];
     const HeadMap map = params_.map ? *params_.map : control_map(params_, config);
     set_views(map, config, plan);
-    const auto group = static_cast<size_t>(config.H / config.G);
+    const size_t group = config.H / config.G;
     const auto rows = static_cast<double>(count(spec.rows));
     for (size_t head = 0; head < plan.head_view.size(); ++head) {
       uint16_t& view = plan.head_view[head];
@@ -96,16 +96,16 @@ class RedKnot : public ReusePolicy {
   }
 
  private:
-  // The fresh rows and the question over what is placed, with the last rows' attention outside of every view.
+  // The fresh rows and the question over the placed pieces; the probe: the last rows' attention outside of every view.
   Stage look(const PromptLayout& layout, const ModelConfig& config, const Plan& plan) const {
     Stage stage = question_stage(layout, config, Estimator::kOutside, params_.restore_rows);
     ProbeSpec& probe = stage.probes[0];
-    const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;  // as before the answer was begun
+    const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;  // as before there was an answer
     probe.rows = {{std::max(layout.prefix, end - params_.restore_rows), end}};
     probe.key_end = -1;
-    probe.views = plan.views;  // by the same number; view 0 hides nothing
+    probe.views = plan.views;  // with the same numbers; view 0 hides nothing
     stage.sets[0] = unite(stage.sets[0], probe.rows);
-    stage.discard = true;  // the next stage finds the pieces as they were
+    stage.discard = true;  // the next stage starts from the pieces as they were placed
     return stage;
   }
 
@@ -114,7 +114,7 @@ class RedKnot : public ReusePolicy {
     std::vector<uint8_t>& keeps = plan.stages.back().keeps_placed;  // REQUIRES: the views are set
     keeps.assign(plan.head_view.size(), 0);
     for (size_t i = 0; i < keeps.size(); ++i) keeps[i] = plan.head_view[i] != 0;
-    if (std::count(keeps.begin(), keeps.end(), 1) == 0) keeps.clear();
+    if (std::ranges::count(keeps, 1) == 0) keeps.clear();
   }
 
   void set_views(const HeadMap& map, const ModelConfig& config, Plan& plan) const {
@@ -122,23 +122,23 @@ class RedKnot : public ReusePolicy {
     plan.head_view.assign(map.heads.size(), 0);
     for (int l = params_.dense_prefix_layers; l < map.L; ++l) {
       for (int g = 0; g < map.G; ++g) {
-        const auto i = static_cast<size_t>(l * map.G + g);
+        const int i = l * map.G + g;
         const bool made_local =
             l < params_.shallow && map.heads[i] != HeadClass::kDense && l >= map.dense_prefix_layers;
         if (!map.local(l, g) && !made_local) continue;
         const int window = map.window[i] >= 0 ? map.window[i] : HeadMap::kWindow;
         const int sink = map.window[i] >= 0 ? map.sink[i] : HeadMap::kSink;
-        constexpr int32_t kLongest = 1 << 30;  // a map may say more than positions can be added to
+        constexpr int32_t kLongest = 1 << 30;  // a map may say more; sums with positions must stay in range
         const View view{std::min(params_.sink >= 0 ? params_.sink : sink, kLongest),
                         std::min(params_.window >= 0 ? params_.window : window, kLongest), 0};
-        auto known = std::find(plan.views.begin(), plan.views.end(), view);
+        auto known = std::ranges::find(plan.views, view);
         if (known == plan.views.end()) known = plan.views.insert(known, view);
         plan.head_view[i] = static_cast<uint16_t>(known - plan.views.begin());
       }
     }
   }
 
-  // What the views make of each head: local heads that were restored, or whose view holds everything, are global.
+  // Each head's class by its view: local heads that were restored, or whose view hides nothing, are global.
   static void set_classes(const HeadMap& map, Plan& plan) {
     plan.head_class.clear();
     for (size_t i = 0; i < map.heads.size(); ++i) {
@@ -166,8 +166,7 @@ std::unique_ptr<ReusePolicy> make_redknot(PolicyParams& p) {
   } else if (!params.map) {
     p.wrong(
         "it needs a head map: start with --head-map FILE (kvilt profile heads makes one), or give global=all, none, "
-        "first, "
-        "last or random");
+        "first, last or random");
   }
   params.share = p.number("share,budget", params.share, 0, 1);
   params.seed = static_cast<uint64_t>(p.integer("seed", 1, 0, kMost));

@@ -51,7 +51,7 @@ TEST(RedKnot, ViewsAreTheMaps) {
   EXPECT_EQ(view(plan, 0), (View{2, 7, 0}));
   EXPECT_EQ(view(plan, 6), (View{2, 9, 0}));
   EXPECT_EQ(plan.views.size(), 3u);
-  EXPECT_EQ(plan.stages[0].write_at(3), (Runs{{5, 40}})) << "everything behind the exact prefix";
+  EXPECT_EQ(plan.stages[0].write_at(3), (Runs{{5, 40}})) << "everything after the exact prefix";
   EXPECT_TRUE(plan.narrowed());
   EXPECT_FALSE(plan_of({{"map", "open"}}).narrowed());
   EXPECT_EQ(view(plan_of({{"window", "3"}, {"sink", "0"}}), 6), (View{0, 3, 0}));

@@ -1,13 +1,19 @@
-// policy/sparsex.cc: SparseX: the fresh tokens' attention at one layer chooses which reused tokens are computed again.
-// Source: papers/sparsex (Algorithm 1, 3.4), METHODS 2.1 with its readings; defaults from FINDINGS.
-//   R = fresh + the k |reused| highest column sums + b tokens on both sides of every fresh run (+ tail)
-// With c = max(0, l_star - 1), the layer whose attention chooses:
-//   l_star > 1, phase1=all:      all rows through layers < c; cut at c; R from there       (the paper, 'hybrid')
-//   l_star > 1, phase1=catchup:  the fresh rows through layers < c; R restarts from the embeddings   (same choice
-//   quality, cheaper) l_star <= 1:                 layer 0's K needs no context, so its probe is free; R from the
-//   embeddings ('without hybrid')
-// Differs from the paper (docs/papers.md): tail tokens join before the probe; the top k are drawn from reused tokens
-// only.
+// policy/sparsex.cc: SparseX: the fresh tokens' attention at one layer chooses the reused tokens to compute again.
+// Source:  SparseX (arXiv:2606.01751), Algorithm 1 and section 3.4. docs/papers.md#sparsex has the parameters, our
+//          readings of the paper, and the study behind the defaults.
+// Idea:    computed in the end is R, the union of
+//            active    the fresh tokens (and the prompt's last `tail` tokens, if it ends in a piece),
+//            top k     the k |reused| other tokens with the highest column sums of the active rows' attention
+//                      (docs/math/column_sums.md),
+//            border    b tokens on both sides of every active run.
+// Plans:   layer c = max(0, l_star - 1) chooses (pictures: docs/design/plan.md#example-sparsex-on-24-tokens).
+//            phase1=catchup   Two stages. The active rows run through the layers < c and look at c; then R starts again
+//                             from the embeddings. The default: it chooses as well as `all`, and costs less.
+//            phase1=all       One stage. All rows run through the layers < c, the active ones look at c, and only
+//                             the rows of R go on: the paper's hybrid.
+//            c = 0            As catchup, without a layer before the look: layer 0's keys need no context. The paper's
+//                             variant without hybrid.
+// Differs: from the paper: the tail joins before the probe; the top k are drawn from reused tokens only.
 #include <algorithm>
 #include <cmath>
 
@@ -19,57 +25,41 @@ namespace {
 struct SparseXParams {
   double k;    // share of the reused tokens; the paper gives none
   int l_star;  // -1: 15 % of the layers
-  int b;       // overflow tokens on each side of a fresh run
-  int tail;    // rows of the last piece that join the fresh ones when the prompt ends in a piece
+  int b;       // tokens of the border on each side of an active run
+  int tail;    // tokens of the last piece that are active when the prompt ends in it
   bool all;    // phase1
-  bool mean;   // over the rows that see a key, instead of the sum
+  bool mean;   // score by the mean over the rows that see a key, instead of the sum
 };
 
 class SparseX : public ReusePolicy {
  public:
   explicit SparseX(const SparseXParams& params) : params_(params) {}
 
+  // The sets that refine() will choose hold everything until then: a plan is valid before refine() and after.
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    Plan plan;
-    plan.prompt_len = layout.prompt_len;
-    const Runs computed{{layout.prefix, layout.prompt_len}};
-    if (layout.pieces.empty()) {
-      plan.stages = {uniform_stage(computed, config.L)};
-      return plan;
-    }
-    const Runs active = fresh(layout);
+    const Runs everything{layout.after_prefix()};
+    if (layout.pieces.empty()) return plan_for(layout, {uniform_stage(everything, config.L)});
+    const Runs active = active_rows(layout);
     const int cut = cut_layer(config);
-    const ProbeSpec probe{Estimator::kColumnSum, {cut}, active};
-    if (params_.all && cut > 0) {
-      Stage stage = uniform_stage(computed, config.L);
-      stage.sets.push_back(computed);  // R, once it is known
-      for (size_t l = static_cast<size_t>(cut) + 1; l < stage.write.size(); ++l) stage.write[l] = 1;
-      stage.cuts = {cut};
-      stage.probes = {probe};
-      plan.stages = {stage};
-      return plan;
-    }
-    Stage look = uniform_stage(active, cut);
+    const bool hybrid = params_.all && cut > 0;
+    Stage look = hybrid ? uniform_stage(everything, config.L) : uniform_stage(active, cut);
     look.cuts = {cut};
-    look.probes = {probe};
-    plan.stages = {look, uniform_stage(computed, config.L)};
-    return plan;
+    look.probes = {{Estimator::kColumnSum, {cut}, active}};
+    if (!hybrid) return plan_for(layout, {look, uniform_stage(everything, config.L)});
+    look.sets.push_back(everything);
+    std::fill(look.write.begin() + cut + 1, look.write.end(), 1);  // the layers after the cut write the second set
+    return plan_for(layout, {look});
   }
 
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
-    const Runs reused = layout.reused(), active = fresh(layout);
+    const Runs reused = layout.reused(), active = active_rows(layout);
     std::vector<double> score = probes[0].score;
     if (params_.mean) divide_by_rows(active, score);
     const auto n = static_cast<int64_t>(std::ceil(params_.k * static_cast<double>(count(reused)) - 1e-9));
-    const Runs key = top_positions(score, subtract(reused, active), n);
-    const Runs overflow = dilate(active, params_.b, {layout.prefix, layout.prompt_len});
-    const Runs chosen = unite(unite(active, key), overflow);
-    if (plan.stages.size() == 1) {
-      plan.stages[0].sets[1] = chosen;
-    } else {
-      plan.stages[1].sets[0] = chosen;
-    }
+    const Runs top = top_positions(score, subtract(reused, active), n);
+    const Runs with_border = dilate(active, params_.b, layout.after_prefix());
+    plan.stages.back().sets.back() = unite(top, with_border);
   }
 
  private:
@@ -78,24 +68,22 @@ class SparseX : public ReusePolicy {
     return std::clamp(l_star - 1, 0, config.L - 1);
   }
 
-  // The fresh runs; with the last `tail` positions of the final piece where the prompt ends in one.
-  Runs fresh(const PromptLayout& layout) const {
-    const Runs runs = layout.fresh();
-    if (contains(runs, layout.prompt_len - 1)) return runs;
+  Runs active_rows(const PromptLayout& layout) const {
+    const Runs fresh = layout.fresh();
+    if (contains(fresh, layout.prompt_len - 1)) return fresh;
     const int32_t begin = std::max(layout.pieces.back().begin, layout.prompt_len - std::max(1, params_.tail));
-    return unite(runs, Runs{{begin, layout.prompt_len}});
+    return unite(fresh, Runs{{begin, layout.prompt_len}});
   }
 
-  // Column sums favour early keys, which more rows see (METHODS 2.1, error d).
+  // Column sums favour early keys, which more rows see.
   static void divide_by_rows(const Runs& rows, std::vector<double>& score) {
-    int64_t below = 0;
+    int64_t before = 0;  // rows at positions < pos, which do not see the key at pos
     size_t i = 0;
     const int64_t all = count(rows);
-    for (size_t pos = 0; pos < score.size(); ++pos) {
-      const auto p = static_cast<int32_t>(pos);
-      while (i < rows.size() && rows[i].end <= p) ++i;
-      score[pos] /= static_cast<double>(std::max<int64_t>(1, all - below));
-      if (i < rows.size() && rows[i].begin <= p) ++below;
+    for (int32_t pos = 0; pos < static_cast<int32_t>(score.size()); ++pos) {
+      while (i < rows.size() && rows[i].end <= pos) ++i;
+      score[pos] /= static_cast<double>(std::max<int64_t>(1, all - before));
+      if (i < rows.size() && rows[i].begin <= pos) ++before;
     }
   }
 

@@ -1,0 +1,13 @@
+// policy/mend.h: mend for other policies (auto.cc), without a detour through strings.
+#pragma once
+
+#include <memory>
+
+#include "policy/policy.h"
+
+namespace kvilt {
+
+// mend that recomputes the share r of the reused tokens, with defaults for the rest. REQUIRES: r in [0, 1].
+std::unique_ptr<ReusePolicy> mend_with(double r);
+
+}  // namespace kvilt
