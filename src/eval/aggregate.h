@@ -4,7 +4,7 @@
 //       there is a row over all of them, suite "all".
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>

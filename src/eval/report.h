@@ -2,7 +2,7 @@
 // Role: text only; the caller writes files. The page needs nothing from elsewhere: style and SVG are inline.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "model/json_text.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <vector>

@@ -3,7 +3,7 @@
 // Cost:   the caller bounds the size of the text; the parsed form takes some 20 times its bytes at worst.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

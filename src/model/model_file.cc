@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 

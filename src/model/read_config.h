@@ -4,7 +4,7 @@
 // refused.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "kvilt/result.h"

@@ -1,5 +1,7 @@
 #include "model/read_experts.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 
 namespace kvilt {

@@ -3,7 +3,7 @@
 // Not here: the tensors (tensor_table.cc), the arithmetic (forward/expert_routing.h).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "model/config.h"
 #include "model/fields.h"

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "model/gguf_bytes_for_test.h"
 #include "model/json_text.h"
 

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {

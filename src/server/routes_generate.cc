@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <nlohmann/json.hpp>
+
 #include "server/answer_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {
@@ -214,14 +215,19 @@ std::optional<ApiError> Service::need_engine(const Attached& attached) const {
   return std::nullopt;
 }
 
+void Service::call_without_body(const Handler& handler, const httplib::Request& request,
+                                httplib::Response& response) const {
+  Attached now = attached();
+  if (auto error = need_engine(now)) return reply_error(response, *error);
+  handler({request, nullptr, std::move(now)}, response);
+}
+
 void Service::get(const std::string& pattern, Handler handler) {
   const bool models = pattern.starts_with(kModelPath);
   routes_[models ? kModelPath : pattern] = {{"GET"}, Guard::kKey};
   http_.Get(pattern,
             [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-              Call call{request, nullptr, attached()};
-              if (auto error = need_engine(call.attached)) return reply_error(response, *error);
-              handler(call, response);
+              call_without_body(handler, request, response);
             });
 }
 
@@ -238,13 +244,12 @@ void Service::post(const std::string& path, Handler handler) {
                                                         const httplib::ContentReader& reader) {
     std::string text;
     if (auto error = read_body(reader, text)) return reply_error(response, *error);
-    Call call{request, nullptr, attached()};
-    if (auto error = need_engine(call.attached)) return reply_error(response, *error);
+    Attached now = attached();
+    if (auto error = need_engine(now)) return reply_error(response, *error);
     auto body = parse_json(text);
     if (!body.ok()) return reply_error(response, body.error());
-    call.body = std::move(body.value());
     std::string().swap(text);
-    handler(call, response);
+    handler({request, body.value(), std::move(now)}, response);
   });
 }
 
@@ -254,9 +259,7 @@ void Service::post_empty(const std::string& path, Handler handler) {
                                                         const httplib::ContentReader& reader) {
     std::string text;
     if (auto error = read_body(reader, text)) return reply_error(response, *error);
-    Call call{request, nullptr, attached()};
-    if (auto error = need_engine(call.attached)) return reply_error(response, *error);
-    handler(call, response);
+    call_without_body(handler, request, response);
   });
 }
 

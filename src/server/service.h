@@ -33,7 +33,7 @@ struct Attached {
 // A request whose engine is there.
 struct Call {
   const httplib::Request& http;
-  Json body;  // of a POST
+  const Json& body;  // of a POST; else null
   Attached attached;
   Engine& engine() const { return *attached.engine; }
 };
@@ -64,6 +64,7 @@ class Service {
   bool key_fits(std::string_view authorization) const;
   std::optional<ApiError> read_body(const httplib::ContentReader& reader, std::string& body) const;
   std::optional<ApiError> need_engine(const Attached& attached) const;
+  void call_without_body(const Handler& handler, const httplib::Request& request, httplib::Response& response) const;
   void install_hooks();
 
   const ServerOptions options_;

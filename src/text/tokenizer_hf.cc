@@ -2,6 +2,7 @@
 #include "text/tokenizer_hf.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "text/json_reader.h"

@@ -1,6 +1,8 @@
 // text/tokenizer_hf_steps.cc: see tokenizer_hf_steps.h.
 #include "text/tokenizer_hf_steps.h"
 
+#include <nlohmann/json.hpp>
+
 #include "text/pre_tokenizer.h"
 #include "text/regex.h"
 
