@@ -14,11 +14,7 @@ using Json = nlohmann::ordered_json;
 
 class Chat : public testing::Test {
  protected:
-  Chat() {
-    EngineOptions options;
-    options.model = "tests/data/models/probe-1M";
-    engine = open_for_test(options);
-  }
+  Chat() : engine(open_for_test({.model = "tests/data/models/probe-1M"})) {}
 
   Prompt prompt_of(const Json& request) {
     auto prompt = engine->chat_prompt(request);
@@ -140,10 +136,8 @@ TEST_F(Chat, WrongRequestsNameThePath) {
 }
 
 TEST(ChatParts, NothingStandsBetweenThemIfAsked) {
-  EngineOptions options;
-  options.model =
-      "tests/data/models/stories260K/derived-stories260K-F32.gguf";  // its tokenizer has a token for a line end
-  const auto engine = open_for_test(options);
+  // Its tokenizer has a token for a line end.
+  const auto engine = open_for_test({.model = "tests/data/models/stories260K/derived-stories260K-F32.gguf"});
   Json chat = Json::parse(R"({"messages": [{"role": "user", "content": [
       {"type": "text", "text": "Once upon a ti", "cache_control": {"type": "ephemeral"}},
       {"type": "text", "text": "me there was", "cache_control": {"type": "ephemeral"}}]}]})");

@@ -19,11 +19,7 @@
 namespace kvilt {
 namespace {
 
-std::unique_ptr<Engine> open_probe() {
-  EngineOptions options;
-  options.model = kModel;
-  return open_for_test(options);
-}
+std::unique_ptr<Engine> open_probe() { return open_for_test({.model = kModel}); }
 
 std::vector<CaseSource> probe_cases(const std::string& file, int limit) {
   CaseFileOptions options;

@@ -72,12 +72,7 @@ TEST(AttentionWeights, AreThoseOfColumnSums) {
 
 class PrefixShift : public testing::Test {
  protected:
-  PrefixShift() {
-    EngineOptions options;
-    options.model = kModel;
-    options.kv_bytes = int64_t{32} << 20;
-    engine = open_for_test(options);
-  }
+  PrefixShift() : engine(open_for_test({.model = kModel, .kv_bytes = int64_t{32} << 20})) {}
   HeadProfile profile(std::vector<std::vector<int32_t>> prefixes, int at = 0) {
     HeadProfileOptions options;
     options.ablation = false;

@@ -105,11 +105,7 @@ struct Steady {
 };
 
 Steady run(const std::string& path, const Setting& setting) {
-  EngineOptions options;
-  options.model = path;
-  options.page_slots = kPage;
-  options.threads = setting.threads;
-  const auto engine = open_for_test(options);
+  const auto engine = open_for_test({.model = path, .threads = setting.threads, .page_slots = kPage});
   std::vector<std::shared_ptr<Sink>> sinks;
   Steady out;
   Counts last;

@@ -41,12 +41,8 @@ class Parity : public testing::TestWithParam<std::tuple<ParityCase, std::string>
 
 TEST_P(Parity, LogitsAndGreedyTokens) {
   const auto& [model, backend] = GetParam();
-  EngineOptions options;
-  options.model = model.model;
-  options.backend = backend;
-  options.kv_type = "f32";      // rounded keys are 1e-2 away: kv_types_test.cc
-  options.activations = "f32";  // BF16 weights: rows are not rounded to bf16
-  auto engine = open_for_test(options);
+  // Rounded keys are 1e-2 away (kv_types_test.cc); rows are not rounded to bf16 beside BF16 weights.
+  auto engine = open_for_test({.model = model.model, .backend = backend, .kv_type = "f32", .activations = "f32"});
   ASSERT_TRUE(engine);
   std::ifstream file(model.parity);
   ASSERT_TRUE(file) << model.parity;

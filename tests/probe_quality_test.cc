@@ -17,9 +17,7 @@ struct Asked {
 
 // The share of right answers per policy.
 std::vector<double> run(const std::string& cases, int limit, const std::vector<Asked>& policies) {
-  EngineOptions options;
-  options.model = "tests/data/models/probe-1M";
-  auto engine = open_for_test(options);
+  auto engine = open_for_test({.model = "tests/data/models/probe-1M"});
   std::ifstream file("tests/data/models/probe-1M/" + cases);
   EXPECT_TRUE(file);
   std::vector<double> right(policies.size());

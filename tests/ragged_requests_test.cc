@@ -28,11 +28,7 @@ class LookingSink : public CollectingSink {
 };
 
 std::unique_ptr<Engine> engine_of(int pages, int chunk = 64) {
-  EngineOptions options;
-  options.model = kModel;
-  options.kv_type = "f32";
-  options.page_slots = kP;
-  options.chunk_tokens = chunk;
+  EngineOptions options{.model = kModel, .kv_type = "f32", .page_slots = kP, .chunk_tokens = chunk};
   options.cache = false;
   options.kv_bytes = int64_t{64} << 20;
   if (pages > 0) {

@@ -13,7 +13,6 @@
 namespace kvilt {
 namespace {
 
-using Params = std::map<std::string, std::string>;
 constexpr int kL = 6, kG = 2;  // of the probe model
 
 class RedKnotLimits : public testing::TestWithParam<std::string> {
@@ -21,30 +20,14 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
   const std::vector<int32_t> asked = tokens(200, 1);
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& kv_type = "auto") const {
-    EngineOptions options;
-    options.model = kModel;
-    options.backend = GetParam();
-    options.chunk_tokens = chunk;
-    options.kv_type = kv_type;
-    return open_for_test(options);
+    return open_for_test({.model = kModel, .backend = GetParam(), .kv_type = kv_type, .chunk_tokens = chunk});
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
-    Request request = request_of(ids.empty() ? asked : ids, policy, 6);
-    request.policy.params = std::move(params);
-    request.publish = false;
+    Request request = unpublished(ids.empty() ? asked : std::move(ids), policy, std::move(params));
     request.all_logits = true;
     return ask(engine, std::move(request));
   }
 };
-
-void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.completion.all_logits, b.completion.all_logits);
-  EXPECT_EQ(a.ids, b.ids);
-}
-void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
-}
 
 const Params kNarrow{{"global", "none"}, {"window", "8"}, {"sink", "2"}};
 Params with(Params params, const Params& more) {
@@ -118,21 +101,16 @@ TEST_P(RedKnotLimits, BatchedEqualsAlone) {
   std::vector<Request> requests;
   for (const Params& params :
        {kNarrow, Params{{"global", "all"}, {"ffn_mass", "0.5"}, {"ffn_recent", "9"}}, Params{{"global", "last"}}}) {
-    requests.push_back(request_of(asked, "redknot", 9));
-    requests.back().policy.params = params;
-    requests.back().publish = false;
+    requests.push_back(unpublished(asked, "redknot", params, 9));
   }
-  requests.push_back(request_of(asked, "full", 9));
-  requests.back().publish = false;  // or the others would find a dense prefix
+  requests.push_back(unpublished(asked, "full", {}, 9));  // published, the others would find a dense prefix
   expect_batched_equals_alone(*e, requests);
 }
 
 // Prefill of prompt and answer at once = prefill, then decode: to the bit, and so on the same views.
 TEST_P(RedKnotLimits, DecodeKeepsTheViews) {
   const auto e = engine();
-  Request request = request_of(asked, "redknot", 6);
-  request.policy.params = kNarrow;
-  request.publish = false;
+  Request request = unpublished(asked, "redknot", kNarrow);
   request.forced = tokens(6, 7);
   const Outcome decoded = ask(*e, request);
   ASSERT_EQ(decoded.completion.all_logits.size(), 6u);
@@ -148,9 +126,7 @@ TEST_P(RedKnotLimits, TheWindowSlides) {
   std::vector<int32_t> other = asked;
   for (size_t i = 0; i < 195 - kL * 8; ++i) other[i] = other[i] == 5 ? 6 : 5;
   const auto answers = [&](const std::vector<int32_t>& ids, const char* window) {
-    Request request = request_of(ids, "redknot", 8);
-    request.policy.params = {{"global", "none"}, {"window", window}, {"sink", "0"}};
-    request.publish = false;
+    Request request = unpublished(ids, "redknot", {{"global", "none"}, {"window", window}, {"sink", "0"}}, 8);
     request.forced = tokens(8, 7);
     return ask(*e, request).completion.all_logits;
   };
@@ -176,7 +152,7 @@ TEST_P(RedKnotLimits, NarrowedKvIsNotPublished) {
 // An exact prefix is dense KV: it is used, and what follows is computed with the views.
 TEST_P(RedKnotLimits, APrefixIsUsed) {
   const auto e = engine();
-  ask(*e, request_of({asked.begin(), asked.begin() + 120}, "full", 0));
+  warm(*e, {asked.begin(), asked.begin() + 120});
   const Outcome global = run(*e, "redknot", {{"global", "all"}}), full = run(*e, "full");
   EXPECT_GE(global.usage().prefix, 119);
   expect_equal(global, full);
@@ -190,7 +166,7 @@ TEST_P(RedKnotLimits, APrefixIsUsed) {
 TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
   const auto e = engine(50, "f32");
   const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(21, 5);
-  ask(*e, request_of(join({head, a, b}), "full", 0));
+  warm(*e, join({head, a, b}));
   const auto prompt = join({head, b, a, question});
   const Params wide{{"global", "none"}, {"window", "1000"}};
   const Outcome naive = run(*e, "naive", {}, prompt),
@@ -212,7 +188,7 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   for (const bool pieces : {false, true}) {
     const auto e = engine(60);
     const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(41, 5);
-    if (pieces) ask(*e, request_of(join({head, a, b}), "full", 0));
+    if (pieces) warm(*e, join({head, a, b}));
     const auto prompt = join({head, b, a, question});
     const Outcome full = run(*e, "full", {}, prompt), narrow = run(*e, "redknot", kNarrow, prompt);
     const auto restored = [&](const char* tau) {
@@ -236,11 +212,8 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
 
 // Experts: the rows that a sparse FFN leaves out skip router and experts; by mass, with another one from a layer on, or by threshold.
 TEST_P(RedKnotLimits, SparseExperts) {
-  EngineOptions options;
-  options.model = "tests/data/fixtures/qwen3-moe";  // 3 layers of 8 experts, 3 of which run
-  options.backend = GetParam();
-  options.chunk_tokens = 64;
-  const auto e = open_for_test(options);
+  constexpr const char* kMoe = "tests/data/fixtures/qwen3-moe";  // 3 layers of 8 experts, 3 of which run
+  const auto e = open_for_test({.model = kMoe, .backend = GetParam(), .chunk_tokens = 64});
   std::vector<int32_t> ids = asked;
   for (int32_t& id : ids) id %= 250;
   const auto moe = [&](Params params) {
@@ -272,9 +245,7 @@ TEST_P(RedKnotLimits, PromptLogitsAreThoseOfShorterPrompts) {
   for (const int chunk : {512, 7}) {
     const auto e = engine(chunk);
     for (const bool narrow : {false, true}) {
-      Request request = request_of(asked, narrow ? "redknot" : "full", 3);
-      if (narrow) request.policy.params = kNarrow;
-      request.publish = false;
+      Request request = unpublished(asked, narrow ? "redknot" : "full", narrow ? kNarrow : Params{}, 3);
       request.prompt_logits = 20;
       const Outcome out = ask(*e, request);
       ASSERT_EQ(out.completion.prompt_logits.size(), 20u);
@@ -300,10 +271,7 @@ TEST_P(RedKnotLimits, AMapOfAnotherShapeIsRefused) {
   EXPECT_TRUE(e->check_policy({"redknot", {{"map", "mine"}}}).ok());
   expect_equal(run(*e, "redknot", {{"map", "mine"}}), run(*e, "redknot", kNarrow));
   EXPECT_FALSE(e->check_policy({"redknot", {}}).ok()) << "there is no default map";
-  EngineOptions options;
-  options.model = kModel;
-  options.head_maps = {"tests/data/no_such_map.json"};
-  EXPECT_FALSE(open_engine(options).ok());
+  EXPECT_FALSE(open_engine({.model = kModel, .head_maps = {"tests/data/no_such_map.json"}}).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RedKnotLimits, testing::Values("reference", "auto"));

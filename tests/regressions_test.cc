@@ -14,12 +14,9 @@ namespace kvilt {
 namespace {
 
 std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
-  EngineOptions options;
-  options.model = kModel;
+  // Pools are counted in kTokenBytes, of fp32; nothing here depends on the threads.
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = "f32", .chunk_tokens = chunk};
   options.kv_bytes = kv_bytes;
-  options.kv_type = "f32";  // pools are counted in kTokenBytes
-  options.chunk_tokens = chunk;
-  options.threads = 1;  // nothing here depends on them
   return open_for_test(options);
 }
 

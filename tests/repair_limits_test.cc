@@ -7,8 +7,6 @@
 namespace kvilt {
 namespace {
 
-using Params = std::map<std::string, std::string>;
-
 class Repair : public testing::TestWithParam<std::string> {
  protected:
   // head | A | B | C are known in this order; asked is head | C A B | question.
@@ -18,31 +16,16 @@ class Repair : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
                                  const std::string& kv_type = "auto") const {
-    EngineOptions options;
-    options.model = kModel;
-    options.backend = GetParam();
-    options.chunk_tokens = chunk;
+    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = kv_type, .chunk_tokens = chunk};
     options.placement = placement;
-    options.kv_type = kv_type;
     auto out = open_for_test(options);
-    ask(*out, request_of(join({head, a, b, c}), "full", 0));
+    warm(*out, join({head, a, b, c}));
     return out;
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
-    Request request = request_of(asked, policy, 6);
-    request.policy.params = std::move(params);
-    request.publish = false;
-    return ask(engine, std::move(request));
+    return ask_with(engine, asked, policy, std::move(params));
   }
 };
-
-void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.ids, b.ids);
-}
-void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
-}
 
 // The setting of each method that computes everything, and a small budget.
 struct Method {
@@ -128,10 +111,7 @@ TEST_P(Repair, TheChunkChangesNothing) {
 TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
   const auto between = join({head, c, tokens(40, 8), a, tokens(7, 9), b, question});
   const auto with = [&](Engine& e, const std::string& policy, Params params) {
-    Request request = request_of(between, policy, 6);
-    request.policy.params = std::move(params);
-    request.publish = false;
-    return ask(e, std::move(request));
+    return ask_with(e, between, policy, std::move(params));
   };
   const auto whole = engine(512), small = engine(11);
   const Outcome mended = with(*whole, "mend", {});
@@ -148,8 +128,7 @@ TEST_P(Repair, BatchedEqualsAlone) {
   const auto e = engine(16);
   std::vector<Request> requests;
   for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic"}) {
-    requests.push_back(request_of(asked, policy, 9));
-    requests.back().publish = false;
+    requests.push_back(unpublished(asked, policy, {}, 9));
   }
   requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
   expect_batched_equals_alone(*e, requests);
@@ -177,17 +156,10 @@ TEST_P(Repair, TheStoreIsNeverChanged) {
 
 // Known behind its own prefix there is nothing to repair: every method leaves the pieces' true KV as it is.
 TEST_P(Repair, TrueKvStaysTrue) {
-  EngineOptions options;
-  options.model = kModel;
-  options.backend = GetParam();
-  const auto e = open_for_test(options);
-  ask(*e, request_of(asked, "full", 0));
+  const auto e = open_for_test({.model = kModel, .backend = GetParam()});
+  warm(*e, asked);
   const auto longer = join({asked, tokens(12, 31)});
-  const auto with = [&](const char* policy) {
-    Request request = request_of(longer, policy, 6);
-    request.publish = false;
-    return ask(*e, std::move(request));
-  };
+  const auto with = [&](const char* policy) { return ask_with(*e, longer, policy); };
   const Outcome full = with("full");
   for (const char* policy : {"mend", "auto", "epic", "cacheblend", "prophetkv"}) {
     const Outcome out = with(policy);
@@ -213,10 +185,7 @@ TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
 TEST_P(Repair, CopiedEqualsZeroCopyWhereThePromptEndsInAPiece) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const auto ends_known = [&](Engine& engine, const std::string& policy) {
-    Request request = request_of(join({head, c, a, b}), policy, 6);
-    request.policy.params = {{"r", "0.3"}};
-    request.publish = false;
-    return ask(engine, std::move(request));
+    return ask_with(engine, join({head, c, a, b}), policy, {{"r", "0.3"}});
   };
   for (const char* policy : {"mend", "prophetkv", "cacheblend", "oracle"}) {
     SCOPED_TRACE(policy);

@@ -15,22 +15,14 @@
 namespace kvilt {
 namespace {
 
-using Params = std::map<std::string, std::string>;
-
 std::unique_ptr<Engine> engine_of(int page_slots, int chunk, const std::string& kv_type = "f32", int64_t bytes = 0) {
-  EngineOptions options;
-  options.model = kModel;
-  options.kv_type = kv_type;
-  options.page_slots = page_slots;
-  options.chunk_tokens = chunk;
+  EngineOptions options{.model = kModel, .kv_type = kv_type, .page_slots = page_slots, .chunk_tokens = chunk};
   options.kv_bytes = bytes;
   return open_for_test(options);
 }
 
 Request asked(std::vector<int32_t> ids, const std::string& policy, const Params& params, int max_tokens) {
-  Request request = request_of(std::move(ids), policy, max_tokens);
-  request.policy.params = params;
-  request.publish = false;
+  Request request = unpublished(std::move(ids), policy, params, max_tokens);
   request.all_logits = true;
   return request;
 }
@@ -183,10 +175,8 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
   bad.policy.name = "full";
   EXPECT_NE(refused(*here, bad).find("policy"), std::string::npos);
   EXPECT_NE(refused(*engine_of(16, 64, "int8"), good).find("KV type"), std::string::npos);
-  EngineOptions other;
-  other.model = "tests/data/fixtures/llama";
-  other.kv_type = "f32";
-  EXPECT_NE(refused(*open_for_test(other), good).find("another model"), std::string::npos);
+  const auto other = open_for_test({.model = "tests/data/fixtures/llama", .kv_type = "f32"});
+  EXPECT_NE(refused(*other, good).find("another model"), std::string::npos);
   for (const size_t at : {size_t{3}, size_t{50}, size_t{90}, session->bytes.size() - 100}) {
     auto damaged = std::make_shared<ExportedSession>(*session);
     damaged->bytes[at] ^= std::byte{1};
