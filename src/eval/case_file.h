@@ -1,4 +1,4 @@
-// eval/case_file.h: cases from JSON lines: RAG cases and dialogues (DESIGN 8, docs/eval.md).
+// eval/case_file.h: cases from JSON lines: RAG cases and dialogues (docs/eval.md).
 // Errors: kInvalidArgument naming file, line and field.
 #pragma once
 

@@ -24,12 +24,12 @@ std::vector<std::string> suites_of(const Json& rows) {
   std::vector<std::string> out;
   for (const Json& row : rows) {
     const std::string suite = row["suite"];
-    if (std::find(out.begin(), out.end(), suite) == out.end()) out.push_back(suite);
+    if (std::ranges::find(out, suite) == out.end()) out.push_back(suite);
   }
   return out;
 }
 
-// Of what not every report has.
+// A cell of a column that older reports lack.
 std::string given(const Json& row, const std::string& name) {
   return row.contains(name) ? with_interval(row, name) : "-";
 }
@@ -81,11 +81,11 @@ struct Point {
 };
 
 constexpr double kWidth = 460, kHeight = 300, kLeft = 62, kRight = 20, kTop = 18, kBottom = 42;
-constexpr double kLeastKl = 1e-5;  // the axis' lower end: below it lies rounding
+constexpr double kLeastKl = 1e-5;  // the lower end of the axis: smaller distances are rounding
 
-// No other point is cheaper and nearer to full.
+// True if no other point is both cheaper and nearer to full.
 bool on_front(const Point& point, const std::vector<Point>& all) {
-  return std::none_of(all.begin(), all.end(), [&](const Point& other) {
+  return std::ranges::none_of(all, [&](const Point& other) {
     return (other.x < point.x && other.y <= point.y) || (other.x <= point.x && other.y < point.y);
   });
 }
@@ -112,7 +112,7 @@ std::string axes(const std::string& x_title, double low, double high, double x_e
              (kLeft + right) / 2, kHeight - 8, x_title, (kTop + bottom) / 2);
 }
 
-// Distance (log scale) over cost; the Pareto front is joined.
+// Plots distance (log scale) over cost, and joins the Pareto front.
 std::string pareto_plot(std::vector<Point> points, const std::string& x_title) {
   double low = std::log10(kLeastKl), high = -1, x_end = 1;
   for (Point& point : points) {
@@ -120,7 +120,7 @@ std::string pareto_plot(std::vector<Point> points, const std::string& x_title) {
     high = std::max(high, std::ceil(point.y + 1e-9));
     x_end = std::max(x_end, point.x);
   }
-  std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+  std::ranges::sort(points, {}, &Point::x);
   const double bottom = kHeight - kBottom, right = kWidth - kRight;
   std::string marks, line;
   double last_y = -100;
@@ -197,7 +197,7 @@ std::string quilt_section(const std::vector<Quilt>& quilts) {
   return out;
 }
 
-// The page with a value in place of each {{name}}; a value is not looked into.
+// Puts a value in place of each {{name}}. Values are not searched for more names.
 std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
   std::string out;
   for (size_t open; (open = page.find("{{")) != page.npos;) {
