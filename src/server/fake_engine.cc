@@ -24,7 +24,7 @@ uint64_t mix(uint64_t h) {  // splitmix64's finaliser
   return h ^ (h >> 31);
 }
 
-// With sequences of two, three and four bytes, so that half a character would be noticed.
+// Holds sequences of two, three and four bytes, so that a test notices half a character.
 const std::vector<std::string> kWords = {
     "red ",  "blue ", "seven ", "quilt ", "caf\xc3\xa9 ", "10\xe2\x82\xac ", "river ", "stone ", "\xf0\x9f\x99\x82 ",
     "north "};
@@ -251,7 +251,7 @@ void FakeEngine::loop() {
   }
 }
 
-// Called with the lock: counts what an earlier prompt left, and prepares the answer.
+// Called with the lock held. Counts what an earlier prompt left, and prepares the answer.
 void FakeEngine::place(Running& running) {
   running.running = true;
   const auto& ids = running.request.prompt.ids;
@@ -287,14 +287,14 @@ void FakeEngine::place(Running& running) {
 int32_t FakeEngine::next_token(Running& running) const {
   const auto& sampling = running.request.sampling;
   if (!sampling.ignore_eos && running.at >= static_cast<size_t>(options_.answer_tokens)) {
-    // At the end of a character, so that nothing half is left over.
+    // Ends with a whole character.
     const auto next = static_cast<unsigned char>(running.answer[running.at]);
     if ((next & 0xC0) != 0x80) return kEos;
   }
   return static_cast<unsigned char>(running.answer[running.at]);
 }
 
-// Gives out what has become certain: whole characters, and nothing that could be the start of a stop string.
+// Emits what has become certain: whole characters, and nothing that could be the start of a stop string.
 void FakeEngine::emit(Running& running, int32_t id, bool last) {
   const auto& sampling = running.request.sampling;
   TokenDelta delta;

@@ -11,7 +11,7 @@
 namespace kvilt::server {
 namespace {
 
-// JSON has no infinity; OpenAI reports tokens that cannot be drawn so.
+// JSON has no infinity; OpenAI reports tokens that cannot be drawn with -9999.
 double finite(float logprob) { return std::isfinite(logprob) ? std::max(logprob, -9999.0f) : -9999.0; }
 
 Json bytes_of(const std::string& text) {

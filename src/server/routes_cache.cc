@@ -13,9 +13,9 @@ namespace kvilt::server {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);
-constexpr int kAtOnce = 8;  // documents in the engine's queue at once: others' requests come between
+constexpr int kAtOnce = 8;  // documents in the engine's queue at once, so that other requests come between
 
-// Tokens of the document itself: what is marked, or the whole prompt where nothing is.
+// Tokens of the document itself: what is marked, or the whole prompt if nothing is.
 int document_tokens(const Prompt& prompt) {
   int marked = 0;
   for (const TokenMark& mark : prompt.marks) marked += mark.end - mark.begin;

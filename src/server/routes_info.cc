@@ -1,4 +1,4 @@
-// server/routes_info.cc: what the server is and how it does: models, tokens, health, metrics, the page.
+// server/routes_info.cc: routes about the server itself: models, tokens, health, metrics, the page.
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/page.html.h"

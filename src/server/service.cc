@@ -101,7 +101,7 @@ void Service::install_hooks() {
     Connection::current()->close_after_response();
     return error->status;
   });
-  // What the library itself refuses (a bad request line, a body that breaks off).
+  // What the library itself refuses (a bad request line, a body that ends early).
   const httplib::Server::HandlerWithResponse refused = [](const httplib::Request&, httplib::Response& response) {
     if (!response.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
     const char* what = response.status == 404   ? "there is no such route"
@@ -136,7 +136,7 @@ std::optional<ApiError> Service::check_origin(const httplib::Request& request, h
   if (!request.has_header("Origin")) return std::nullopt;  // not a browser
   const std::string origin = request.get_header_value("Origin");
   const std::string host = request.get_header_value("Host");
-  // A foreign name can be made to point at this machine, and then origin and host agree: a server for this machine alone
+  // A foreign name can be made to point at this machine, and then origin and host agree. A server for this machine only
   // knows which names are its own.
   const bool own_name = !is_loopback(options_.host) || is_loopback(without_port(host));
   if (host_of(origin) == host && own_name) return std::nullopt;
@@ -186,7 +186,7 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
   if (route->second.guard == Guard::kKey && !key_fits(head.authorization)) {
     return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY'", "", "invalid_api_key"};
   }
-  // Also keeps other sites' forms out, which cannot send this type.
+  // This also keeps out other sites' forms, which cannot send this type.
   const std::string type = request.get_header_value("Content-Type");
   if (method == "POST" && !type.empty() && type.find("application/json") != 0) {
     return ApiError{415, fmt::format("send the body with Content-Type: application/json, not '{}'", type), "", ""};
