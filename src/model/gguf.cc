@@ -304,7 +304,7 @@ class Parser {
 
   Status place_tensors() {
     const uint64_t padding = (alignment_ - at_ % alignment_) % alignment_;
-    // A file without tensors (a vocabulary) may end right here.
+    // A file without tensors (a vocabulary) may end here.
     const std::span<const std::byte> data =
         padding <= left() ? bytes_.subspan(at_ + padding) : bytes_.subspan(bytes_.size());
     std::sort(pending_.begin(), pending_.end(), [](auto& a, auto& b) { return a.offset < b.offset; });

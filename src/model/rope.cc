@@ -22,7 +22,7 @@ double llama3_frequency(double frequency, const RopeSettings& s) {
   return (1 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
-// YaRN: the pair whose wavelength makes `rotations` turns over the original context.
+// YaRN: the pair that rotates `rotations` times over the original context.
 double yarn_pair(double rotations, const RopeSettings& s) {
   return s.rotary_dim * std::log(s.original_context / (rotations * kTwoPi)) / (2 * std::log(s.theta));
 }

@@ -12,7 +12,7 @@
 namespace kvilt {
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // 100,000 tensors; parsed, it takes some 20 times as much
+constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // 100,000 tensors; parsed, some 20 times the bytes
 constexpr size_t kMaxTensors = 1 << 17;
 constexpr size_t kMaxDims = 8;
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;

@@ -53,8 +53,8 @@ class Connection : public httplib::Stream {
   static Connection* current();
 
   enum class Head { kReady, kClosed, kTooLarge, kTimeout };
-  // Waits for the next request and reads its head. An idle connection closes
-  // when `give_way` (asked about ten times a second) says so.
+  // Waits for the next request and reads its head. An idle connection closes when `give_way`, asked about ten times a
+  // second, says so.
   Head read_head(const std::function<bool()>& give_way);
   const HeadVerdict& verdict() const { return verdict_; }
 
