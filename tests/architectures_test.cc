@@ -1,5 +1,5 @@
-// Limit cases on every architecture (DESIGN 6, rung 5), bit for bit, each beside a setting that must differ: windows, experts,
-// local layers and norms must not break what tests/limits_test.cc shows in full on one model.
+// Limit cases on every architecture, bit for bit, each with a setting that must differ: windows, experts, local layers
+// and norms must not break what tests/limits_test.cc shows in full on one model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
   return out;
 }
 
-// Longer than any fixture's window. a is shorter, and stands before the question: behind a longer one, a window of 40 would
-// hide from three layers' last rows all that a's new neighbours change.
+// Longer than any fixture's window. The piece before the question, a, is shorter: after a longer one, a window of 40
+// would hide from three layers' last rows all that a's new neighbours change.
 const std::vector<int32_t> head = text(9, 1), a = text(38, 2), b = text(90, 3), question = text(9, 4);
 const std::vector<int32_t> known = join({head, a, b}), asked = join({head, b, a, question});
 
@@ -110,7 +110,7 @@ TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
 }
 
 // Angles that depend on the length: segments are refused with the reason, and a prefix is found on its own side of the
-// original context alone (128 here).
+// original context only (128 here).
 TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
   const auto open = [] {
     return open_for_test({.model = "tests/data/fixtures/phi3-longrope", .kv_bytes = int64_t{16} << 20});

@@ -1,4 +1,5 @@
-// Audits inside an engine: they run when nothing else does, find what a limit case predicts, and can switch a policy off.
+// Audits inside an engine: they run when nothing else does, find what a limit case predicts, and can switch a policy
+// off.
 #include <gtest/gtest.h>
 
 #include <chrono>

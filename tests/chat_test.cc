@@ -1,5 +1,5 @@
-// Chat requests through a real engine: marks keep their ids wherever they stand, documents warmed by themselves are found,
-// and nobody's text becomes a border or a special token.
+// Chat requests through a real engine: marks keep their ids wherever they are, documents warmed by themselves are
+// found, and nobody's text becomes a border or a special token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ TEST_F(Chat, WarmedDocumentsAreFoundAndTheFirstIsExact) {
   ASSERT_TRUE(prompts.ok()) << prompts.error().message;
   ASSERT_EQ(prompts->size(), 3u);
   for (const Prompt& prompt : *prompts) {
-    EXPECT_EQ(prompt.marks.back().end, static_cast<int32_t>(prompt.ids.size()));  // nothing behind the document
+    EXPECT_EQ(prompt.marks.back().end, static_cast<int32_t>(prompt.ids.size()));  // nothing after the document
     Request warm = request_of(prompt.ids, "prefix", 0);
     warm.prompt.marks = prompt.marks;
     ask(*engine, warm);
@@ -135,7 +135,7 @@ TEST_F(Chat, WrongRequestsNameThePath) {
   EXPECT_EQ(message(R"({"messages": [{"role": "user", "content": "q"}]})"), "");
 }
 
-TEST(ChatParts, NothingStandsBetweenThemIfAsked) {
+TEST(ChatParts, NothingIsBetweenThemIfAsked) {
   // Its tokenizer has a token for a line end.
   const auto engine = open_for_test({.model = "tests/data/models/stories260K/derived-stories260K-F32.gguf"});
   Json chat = Json::parse(R"({"messages": [{"role": "user", "content": [
@@ -178,7 +178,7 @@ TEST_F(Chat, ADocumentWithoutTokensIsRefused) {
   EXPECT_TRUE(engine->document_prompts({{"documents", Json::array({{{"text", "dul"}}})}}).ok());
 }
 
-// Each document is rendered behind the same messages, so a body could be multiplied by its number of documents.
+// Each document is rendered after the same messages, so a body could be multiplied by its number of documents.
 TEST_F(Chat, WarmingIsBoundedInAll) {
   Json warm{{"messages", Json::array({{{"role", "system"}, {"content", std::string(8 << 20, ' ')}},
                                       {{"role", "user"}, {"content", "q"}}})},

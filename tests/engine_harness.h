@@ -74,7 +74,7 @@ inline Outcome ask(Engine& engine, Request request) {
   return {sink->ids, sink->text, std::move(completion)};
 }
 
-// Each request asked alone, then all at once: the same first logits and tokens.
+// Asks each request by itself, then all at once, and expects the same first logits and tokens.
 inline void expect_batched_equals_alone(Engine& engine, const std::vector<Request>& requests) {
   std::vector<Outcome> alone;
   for (const Request& request : requests) alone.push_back(ask(engine, request));

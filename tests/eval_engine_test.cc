@@ -161,7 +161,7 @@ TEST(Eval, WarmingPutsPiecesWhereItSays) {
     return out.journal.results().back();
   };
   EXPECT_EQ(of(Warm::kAlone).prefix, 0);
-  EXPECT_EQ(of(Warm::kSystem).prefix, prompt.marks[0].end);  // the first piece behind its own head
+  EXPECT_EQ(of(Warm::kSystem).prefix, prompt.marks[0].end);  // the first piece, after its own head
   EXPECT_EQ(of(Warm::kContext).prefix, prompt.marks[0].begin);
 }
 

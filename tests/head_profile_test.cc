@@ -1,4 +1,5 @@
-// What profiling measures: attention weights of rows against the column sums that serving uses, and the prefix shift made of them.
+// What profiling measures: attention weights of rows against the column sums that serving uses, and the prefix shift
+// made of them.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,8 @@
 // A steady decode step allocates nothing and takes no lock: this program counts both, in whatever thread.
 // How: operator new and pthread_mutex_lock are replaced by ones that count. A sink of one of 16 sequences that decode
 //      together reads the counters whenever its token comes; the difference is what one whole step did: engine loop,
-//      scheduler, page tables, driver, kernels, sampler. Steps that take new pages or end an answer are events, and apart.
+//      scheduler, page tables, driver, kernels, sampler. Steps that take new pages or end an answer are events, and
+//      apart.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Every KV type under the limit cases that must hold bit for bit (tests/limits_test.cc has them all, on fp32), and what each
-// type costs against fp32: a written bound, beside what shows that the bound is near.
+// Every KV type under the limit cases that must hold bit for bit (tests/limits_test.cc has them all, on fp32), and what
+// each type costs against fp32: a written bound, and a check that the bound is near.
 #include <gtest/gtest.h>
 
 #include <cmath>

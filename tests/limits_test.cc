@@ -1,5 +1,5 @@
-// Limit cases with power checks (DESIGN 6, rung 5; METHODS 1.5 and the 'Tests' of each method): settings at which a method must
-// equal the dense pass, bit for bit where kernels are row-invariant, each beside a setting at which it must differ.
+// Limit cases with power checks: settings at which a method must equal the dense pass, bit for bit where kernels are
+// row-invariant, each with a setting at which it must differ.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -70,14 +70,14 @@ TEST_P(Limits, AnExactPrefixHitIsExact) {
   EXPECT_EQ(all.usage().prefix, 99);
   EXPECT_EQ(all.usage().fresh, 1);
   expect_equal(all, full);
-  // A prefix of a prefix, through two requests' runs, in mid-block.
+  // A prefix of a prefix, through two requests' segments, in mid-block.
   const Outcome deeper =
       ask_with(*engine, join({quilt.head, quilt.a, {quilt.question.begin(), quilt.question.begin() + 5}, tokens(3, 8)}),
                "prefix");
   EXPECT_EQ(deeper.usage().prefix, 84);
 }
 
-TEST_P(Limits, APieceBehindItsOwnPrefixIsAnExactHit) {
+TEST_P(Limits, APieceAfterItsOwnPrefixIsAnExactHit) {
   auto engine = engine_with();
   warm(*engine, join({quilt.head, quilt.a}));
   const auto prompt = join({quilt.head, quilt.a, quilt.question});
@@ -96,7 +96,7 @@ TEST_P(Limits, AWholeMarkedPromptHitStaysExact) {
   request.sampling.max_tokens = 4;
   const Outcome again = ask(*engine, request);
   EXPECT_EQ(again.usage().prefix, 78);
-  EXPECT_EQ(again.usage().reused, 0);  // not the last token alone, as a piece of the mark
+  EXPECT_EQ(again.usage().reused, 0);  // and not the last token, as a piece of the mark
   expect_equal(again, ask_with(*engine, join({quilt.head, quilt.a}), "full", {}, 4));
 }
 
@@ -169,7 +169,7 @@ TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
   EXPECT_NE(outcomes[0].completion.first_logits, outcomes[1].completion.first_logits);
 }
 
-// With fp32 keys: a turned copy of a narrower type is rounded once more (realign_test.cc, kv_types_test.cc).
+// With fp32 keys: a rotated copy of a narrower type is rounded once more (realign_test.cc, kv_types_test.cc).
 TEST_P(Limits, CopiedEqualsZeroCopyToRounding) {
   auto zero = fp32_engine("zero-copy"), copy = fp32_engine("copy");
   for (Engine* engine : {zero.get(), copy.get()}) warm(*engine, quilt.known());
@@ -238,7 +238,7 @@ std::unique_ptr<Engine> engine_with(int64_t kv_bytes) {
   return open_for_test(options);
 }
 
-TEST(Pool, OldRunsGoFirstAndResultsStay) {
+TEST(Pool, OldSegmentsGoFirstAndResultsStay) {
   const Quilt quilt;
   auto large = engine_with(0), small = engine_with(600 * kTokenBytes);
   for (int round = 0; round < 3; ++round) {

@@ -1,5 +1,6 @@
-// Quality on probe-1M, the model that was trained to need its context: variable tracking over four segments, each known alone.
-// Full attention answers nearly all, naive reuse nearly none: the gap that a repair has to close shows here in seconds.
+// Quality on probe-1M, the model that was trained to need its context: variable tracking over four segments, each known
+// alone. Full attention answers nearly all, naive reuse nearly none: the gap that a repair has to close shows here in
+// seconds.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -74,8 +75,8 @@ TEST(ProbeQuality, TheDefaultKeepsUpWithFull) {
 TEST(ProbeQuality, Needles) {
   const auto s = run("cases-niah.jsonl", 60, {{"full"}, {"naive"}, {"auto"}});
   EXPECT_GE(s[0], 0.95);
-  EXPECT_GE(s[2], s[0] - 0.07);  // .93 of 60 beside .98: it costs nothing much where there is nothing to repair
-  EXPECT_GE(s[1], 0.7);          // a needle stands in one piece: reuse alone mostly finds it
+  EXPECT_GE(s[2], s[0] - 0.07);  // .93 of 60 compared with .98: repair costs little where there is nothing to repair
+  EXPECT_GE(s[1], 0.7);          // a needle is in one piece: mere reuse mostly finds it
 }
 
 }  // namespace

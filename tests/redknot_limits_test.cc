@@ -1,5 +1,6 @@
-// Limit cases with power checks of RedKnot (METHODS 2.3, 'Tests'): settings at which it must equal the dense pass bit for bit,
-// beside settings at which it must differ; one head alone; decode on the same plan; what is narrowed is never published.
+// Limit cases with power checks of RedKnot (docs/papers.md): settings at which it must equal the dense pass bit for
+// bit, and settings at which it must differ; one local head; decode on the same plan; what is narrowed is never
+// published.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -54,7 +55,7 @@ TEST_P(RedKnotLimits, AWindowThatHoldsEverythingIsFull) {
     expect_equal(run(*e, "redknot", {{"global", "none"}, {"window", "204"}, {"sink", sink}}), full);
   }
   expect_equal(run(*e, "redknot", {{"global", "none"}, {"window", "0"}, {"sink", "1000"}}), full);
-  // One key less, for the last row alone: the convention is i - j <= w.
+  // One key less, for the last row only: the convention is i - j <= w.
   Params one_less{{"global", "none"}, {"window", "198"}, {"sink", "0"}};
   expect_differ(run(*e, "redknot", one_less), full);
   one_less["window"] = "199";
@@ -66,7 +67,7 @@ TEST_P(RedKnotLimits, NoMassIsTheFirstAndTheRecentRows) {
   const Outcome full = run(*e, "full");
   const Params none{{"global", "all"}, {"ffn_mass", "0"}};
   expect_equal(run(*e, "redknot", with(none, {{"ffn_recent", "1000"}})), full);
-  // FFN FLOPs saved are FLOPs: 6 D F a row and layer; the last layer has one row anyway. One or two blocks' first rows stay.
+  // The FLOPs saved: 6 D F a row and layer; the last layer has one row anyway. One or two blocks' first rows stay.
   const Outcome few = run(*e, "redknot", with(none, {{"ffn_recent", "50"}}));
   const double row = 6.0 * 128 * 384, saved = full.usage().linear_flops - few.usage().linear_flops;
   EXPECT_LE(saved, (kL - 1) * 150 * row);
@@ -149,7 +150,7 @@ TEST_P(RedKnotLimits, NarrowedKvIsNotPublished) {
   EXPECT_GE(prefix_after({{"global", "all"}}), 200) << "power";
 }
 
-// An exact prefix is dense KV: it is used, and what follows is computed with the views.
+// An exact prefix is dense KV: it is used, and what follows it is computed with the views.
 TEST_P(RedKnotLimits, APrefixIsUsed) {
   const auto e = engine();
   warm(*e, {asked.begin(), asked.begin() + 120});
@@ -161,8 +162,9 @@ TEST_P(RedKnotLimits, APrefixIsUsed) {
   expect_differ(narrow, full);
 }
 
-// With every head local, a window that holds everything, and known pieces kept as stored, the pieces' own rows are computed for
-// nothing: what is left is naive reuse, to the rounding of keys that are turned when they are copied.
+// With every head local, a window that holds everything, and known pieces kept as stored, the pieces' own rows are
+// computed for nothing: what is left is naive reuse, but for the rounding of keys that are rotated when they are
+// copied.
 TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
   const auto e = engine(50, "f32");
   const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(21, 5);
@@ -182,8 +184,8 @@ TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
   expect_differ(some, run(*e, "redknot", kNarrow, prompt));
 }
 
-// A head whose last rows look beyond its view reads everything: with the smallest threshold all do, and that is full; with the
-// highest none does. Known pieces let the question look first; without them all of the prompt does.
+// A head whose last rows look beyond its view reads everything: with the smallest threshold all do, and that is full;
+// with the highest none does. Known pieces let the question look first; without them all of the prompt does.
 TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   for (const bool pieces : {false, true}) {
     const auto e = engine(60);
@@ -210,7 +212,9 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   }
 }
 
-// Experts: the rows that a sparse FFN leaves out skip router and experts; by mass, with another one from a layer on, or by threshold.
+// Experts: rows that a sparse FFN leaves out skip router and experts: by mass, by another mass from some layer on, or
+//          by
+// threshold.
 TEST_P(RedKnotLimits, SparseExperts) {
   constexpr const char* kMoe = "tests/data/fixtures/qwen3-moe";  // 3 layers of 8 experts, 3 of which run
   const auto e = open_for_test({.model = kMoe, .backend = GetParam(), .chunk_tokens = 64});
@@ -230,7 +234,7 @@ TEST_P(RedKnotLimits, SparseExperts) {
                 none = moe({{"ffn_mass", "0"}}),
                 deep = moe({{"ffn_mass", "1"}, {"ffn_deep", "1"}, {"ffn_deep_mass", "0"}});
   for (const Outcome& one : {some, few, deep}) expect_differ(one, full);
-  expect_equal(few, none);  // the block's highest and the recent rows alone
+  expect_equal(few, none);  // only the block's highest and the recent rows
   // A row of a layer: the router and 3 experts of three matrices. The last layer has one row anyway.
   const double row = 2.0 * 32 * 8 + 3 * 6.0 * 32 * 16;
   const auto saved = [&](const Outcome& one) { return (full.usage().linear_flops - one.usage().linear_flops) / row; };
@@ -276,8 +280,8 @@ TEST_P(RedKnotLimits, AMapOfAnotherShapeIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, RedKnotLimits, testing::Values("reference", "auto"));
 
-// One local head changes nothing but through that head: below its layer and in it all K and V stay, whatever the head; rows
-// that its window covers stay everywhere; behind it the rest changes.
+// One local head changes nothing but through that head: below its layer and in it all K and V stay, whatever the head;
+// rows that its window covers stay everywhere; after it the rest changes.
 class OneHead : public testing::Test {
  protected:
   static constexpr int32_t kT = 60, kWindow = 20;

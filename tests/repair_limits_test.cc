@@ -1,5 +1,5 @@
-// Limit cases with power checks of the methods that repair reused pieces (METHODS 2.6, 3, 'Tests'): settings at which each must
-// equal the dense pass or another method, bit for bit, beside a setting at which it must differ.
+// Limit cases with power checks of the methods that repair reused pieces (docs/papers.md): settings at which each must
+// equal the dense pass or another method, bit for bit, each with a setting at which it must differ.
 #include <gtest/gtest.h>
 
 #include "probe_prompts.h"
@@ -73,7 +73,7 @@ TEST_P(Repair, CacheBlendWithEverythingIsFull) {
   const Outcome full = run(*e, "full");
   expect_equal(run(*e, "cacheblend", {{"r", "1"}}), full);
   expect_differ(run(*e, "cacheblend"), full);
-  // The layers up to the check run in full: more than naive.
+  // The layers up to the check are computed in full: more than naive.
   EXPECT_GT(run(*e, "cacheblend", {{"r", "0"}}).usage().flops, 1.2 * run(*e, "naive").usage().flops);
 }
 
@@ -107,7 +107,7 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][10], by_chunk[0][11]);
 }
 
-// New text between pieces of one group: computed like any, it neither tells what changed nor takes anything over.
+// New text between pieces of one group is computed like any; it neither shows a change nor carries one.
 TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
   const auto between = join({head, c, tokens(40, 8), a, tokens(7, 9), b, question});
   const auto with = [&](Engine& e, const std::string& policy, Params params) {
@@ -139,7 +139,7 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
   const Params share{{"r", "0.2"}, {"anchors", "0"}};
   expect_equal(run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}}),
                run(*e, "prophetkv", {{"r", "0.2"}, {"value_norm", "yes"}}));
-  // A carry of nothing goes another way round (private copies), to the same values.
+  // A carry of nothing gets the same values another way (private copies).
   const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"scale_k", "0"}, {"scale_v", "0"}});
   const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}});
   EXPECT_LT(max_abs_difference(zero.completion.first_logits, none.completion.first_logits), 2e-3);
@@ -154,7 +154,7 @@ TEST_P(Repair, TheStoreIsNeverChanged) {
   expect_equal(run(*e, "naive"), naive);
 }
 
-// Known behind its own prefix there is nothing to repair: every method leaves the pieces' true KV as it is.
+// Pieces that are known after their own prefix need no repair: every method leaves their true KV as it is.
 TEST_P(Repair, TrueKvStaysTrue) {
   const auto e = open_for_test({.model = kModel, .backend = GetParam()});
   warm(*e, asked);
@@ -180,8 +180,8 @@ TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
   }
 }
 
-// Without a question behind them the last 64 positions are computed twice, in known pieces: what they are compared with the
-// second time is what was placed, not what the first stage wrote over a private copy.
+// Without a question after them, the last 64 positions are computed twice, in known pieces: what they are compared with
+// the second time is what was placed, not what the first stage wrote over a private copy.
 TEST_P(Repair, CopiedEqualsZeroCopyWhereThePromptEndsInAPiece) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const auto ends_known = [&](Engine& engine, const std::string& policy) {

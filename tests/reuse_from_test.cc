@@ -1,5 +1,5 @@
-// reuse_from=last: a piece is taken as the last request under the same policy left it. What is kept so is approximate, and must
-// never reach a request that did not ask for it. Limit cases with power checks.
+// reuse_from=last: a piece is taken as the last request under the same policy left it. What is kept so is approximate,
+// and must never reach a request that did not ask for it. Limit cases with power checks.
 #include <gtest/gtest.h>
 
 #include "probe_prompts.h"

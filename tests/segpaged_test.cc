@@ -1,4 +1,4 @@
-// Ragged heads through the driver (METHODS 2.3, limit cases with power checks): memory that holds sink and window alone
+// Ragged heads through the driver (limit cases with power checks): memory that holds only sink and window
 // computes, bit for bit, what masks over all keys do, in the prompt and far beyond the window in decode.
 #include <gtest/gtest.h>
 
@@ -202,7 +202,7 @@ TEST_P(SegPaged, AnswersGoOnElsewhereToTheBit) {
   const Heads heads = mixed(4, 16, true, 40);
   PageStore elsewhere =
       PageStore::create({config().L, config().G, config().E, 8, std::get<2>(GetParam())}, 8 << 20).value();
-  const auto stayed = run(heads), moved = start(heads);  // it lives in that store at last
+  const auto stayed = run(heads), moved = start(heads);  // it ends in that store
   for (int32_t next = 0; next < kPrompt + kSteps;) {
     if (next == kPrompt) {
       moved->table->keep(moved->keeps(), 0);

@@ -1,5 +1,5 @@
-// Sessions that leave one engine and go on in another (issue 6, head-class transfer): the same text to the bit, and of each head
-// what it keeps; what cannot go on is refused.
+// Sessions that leave one engine and go on in another (head-class transfer): the same text to the bit, and of
+// each head what it keeps; what cannot go on is refused.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
     EXPECT_EQ(rest.completion.all_logits, after);
     EXPECT_EQ(rest.usage().prefix, 180);
     EXPECT_EQ(rest.usage().policy, "session");
-    // Bytes: every head's keys and values, or sink and window alone.
+    // Bytes: every head's keys and values, or only sink and window.
     EXPECT_EQ(session->dense, 180 * here->info().kv_bytes_per_token);
     const int64_t keys = params == kNarrow ? 10 : policy == "redknot" ? 0 : 180;
     if (keys) EXPECT_EQ(session->kv, keys * here->info().kv_bytes_per_token);
@@ -79,7 +79,7 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
   EXPECT_EQ(there->stats().prefix_tokens, 5u * 180);
 }
 
-// A session of a whole answer, with more text behind it: what one prefill of all of it says.
+// A session of a whole answer, with more text after it, gives what one prefill of all of it gives.
 TEST(SessionRequests, ATurnMayFollow) {
   const auto here = engine_of(16, 64), there = engine_of(16, 20);
   const auto prompt = tokens(120, 1), more = tokens(45, 9);
@@ -190,7 +190,8 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
   EXPECT_NE(refused(*here, bad).find("cut short"), std::string::npos);
 }
 
-// Sessions whose checksums are right and whose numbers are not: an engine refuses them, or computes something and lives.
+// Sessions whose checksums are right and whose numbers are not: an engine refuses them, or computes something and
+// lives.
 TEST(SessionRequests, HostileSessionsEndInAnErrorOrAnAnswer) {
   const auto here = engine_of(16, 64), there = engine_of(8, 32);
   const auto doc = tokens(40, 4), prompt = join({tokens(20, 1), doc, tokens(9, 2)});

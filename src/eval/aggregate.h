@@ -1,5 +1,5 @@
-// eval/aggregate.h: results of single cases to rows: per suite and policy means with 95 % bootstrap intervals, and paired
-// ratios of distances between two policies (docs/eval.md).
+// eval/aggregate.h: results of single cases to rows: per suite and policy means with 95 % bootstrap intervals, and
+// paired ratios of distances between two policies (docs/eval.md).
 // Role: a row is over the cases that its policy has; a ratio is over the cases that both policies have. With several
 //       suites there is a row over all of them, suite "all".
 #pragma once

@@ -1,5 +1,5 @@
-// eval/report.h: rows of aggregate.h for people: Markdown tables, and one HTML page with Pareto plots and the quilt of a
-// case.
+// eval/report.h: rows of aggregate.h for people: Markdown tables, and one HTML page with Pareto plots and the quilt of
+// a case.
 // Role: text only; the caller writes files. The page (report.html) loads nothing: style and SVG are inline.
 #pragma once
 

@@ -61,8 +61,8 @@ struct RunOptions {
   int answer_tokens = 24;  // longest greedy answer
   int prompt_rows = 0;     // the prompt's last positions that are compared too; their work counts in the FLOPs
   double max_seconds = 0;  // 0: no limit; looked at between cases
-  // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that come
-  // before the case. The case starts from what they leave of the pieces.
+  // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
+  // come before the case. The case starts from what they leave of the pieces.
   int before = 0;
 };
 

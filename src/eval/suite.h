@@ -1,7 +1,8 @@
-// eval/suite.h: generated questions: NAME[:n=20,length=2048,seed=1,...]. A seed gives the same text on every machine, for
-// any tokenizer.
-// Role:  suite_table() has one line per suite; a generator is a function in suite_*.cc, whose comment says what the suite
-//        is and which answers are right. The ideas come from RULER (Hsieh et al., arXiv:2404.06654) and docs/eval.md.
+// eval/suite.h: generated questions: NAME[:n=20,length=2048,seed=1,...]. A seed gives the same text on every machine,
+// for any tokenizer.
+// Role:  suite_table() has one line per suite; a generator is a function in suite_*.cc, whose comment says what the
+//        suite is and which answers are right. The ideas come from RULER (Hsieh et al., arXiv:2404.06654) and
+//        docs/eval.md.
 // Errors: kInvalidArgument naming suite and parameter; files' errors.
 #pragma once
 

@@ -1,5 +1,6 @@
-// eval/suite_agent.cc: prompts of agents: tool schemas that come again in another order, one more or one fewer; and a chat
-// whose earlier turns are retrieved, so that their order and the text before them have changed since they were said.
+// eval/suite_agent.cc: prompts of agents: tool schemas that come again in another order, one more or one fewer; and a
+// chat whose earlier turns are retrieved, so that their order and the text before them have changed since they were
+// said.
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>

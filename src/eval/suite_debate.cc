@@ -1,6 +1,6 @@
-// eval/suite_debate.cc: prompts that hold other agents' generated answers. The model writes them, under policy full, when
-// the case is made; --warm context computes each as it was written (after its author's own prompt), --warm system as a
-// document.
+// eval/suite_debate.cc: prompts that hold other agents' generated answers. The model writes them, under policy full,
+// when the case is made; --warm context computes each as it was written (after its author's own prompt), --warm system
+// as a document.
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -131,8 +131,8 @@ Result<std::vector<CaseSource>> make_debate(Engine& engine, SuiteParams& params)
   return out;
 }
 
-// Four people write in turn, each with a system prompt of their own; the question is the next one's message. There is no
-// right answer: the case has distances only.
+// Four people write in turn, each with a system prompt of their own; the question is the next one's message. There is
+// no right answer: the case has distances only.
 Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& params) {
   const int n = params.number("n", 5, 1, 100000), messages = params.number("messages", 6, 1, 200);
   const int tokens = params.number("tokens", 64, 1, 4096), seed = params.number("seed", 1, 0, 1 << 30);

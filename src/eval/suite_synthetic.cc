@@ -1,5 +1,5 @@
-// eval/suite_synthetic.cc: needles, variables and word counts after RULER (Hsieh et al. 2024, arXiv:2404.06654), spread over
-// pieces that are known one by one: a needle is in one piece, a variable's chain crosses them.
+// eval/suite_synthetic.cc: needles, variables and word counts after RULER (Hsieh et al. 2024, arXiv:2404.06654), spread
+// over pieces that are known one by one: a needle is in one piece, a variable's chain crosses them.
 #include <algorithm>
 #include <set>
 

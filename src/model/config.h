@@ -32,7 +32,7 @@ struct ModelConfig {
   std::vector<int> window;  // per layer: a row sees its own position and window - 1 before it; -1: all. Empty: all -1
   Gate gate = Gate::kSilu;
   bool post_norms = false;      // gemma: a norm after attention and one after the FFN, before the residual is added
-  bool norms_plus_one = false;  // a norm's stored weight w stands for 1 + w
+  bool norms_plus_one = false;  // a norm's stored weight w means 1 + w
   float embedding_scale = 1;    // multiplies the token's embedding
   float attention_scale = 0;    // of scores; 0: 1 / sqrt(E)
   float final_softcap = 0;      // c: logits become c tanh(logits / c); 0: none

@@ -193,7 +193,7 @@ class Parser {
     GgufValue value;
     if (const char* why = read_value(type, value)) return corrupt("metadata '{}': {}", printable(key), why);
     if (!out_.metadata.emplace(std::string(key), value).second) {
-      return corrupt("metadata '{}' stands there twice", printable(key));
+      return corrupt("metadata '{}' is there twice", printable(key));
     }
     return {};
   }
@@ -322,7 +322,7 @@ class Parser {
       tensor.data = data.data() + item.offset;
       end = item.offset + tensor.bytes;
       previous = tensor.name;
-      if (!out_.tensors.add(tensor)) return corrupt("tensor '{}' stands there twice", shown);
+      if (!out_.tensors.add(tensor)) return corrupt("tensor '{}' is there twice", shown);
     }
     return {};
   }

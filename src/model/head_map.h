@@ -1,6 +1,6 @@
 // model/head_map.h: a head map: what each KV head of a model needs to see. It is a file of its own, next to the model.
-// Source: RedKnot (arXiv:2606.06256, docs/papers.md); docs/formats/head_map.md. Files of other programs are read too: older
-//         names of classes, and files without windows and sinks.
+// Source: RedKnot (arXiv:2606.06256, docs/papers.md); docs/formats/head_map.md. Files of other programs are read too:
+//         older names of classes, and files without windows and sinks.
 // Errors: kCorrupt for text that is no head map (the message names file and field), kInvalidArgument for one of another
 //         model's shape.
 // Not here: what a class means for a plan (policy/redknot.cc), how maps are made (engine/head_profile.h).

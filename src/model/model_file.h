@@ -39,9 +39,9 @@ struct ModelFile {
 // path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json. Cost: 0.05 s for 0.5 GB with warm
 // pages, plus the tokenizer. The files must not be truncated while they are mapped: reading beyond the new end would be
 // fatal.
-// weights_ready, if given, is called when config (but for what the tokenizer adds), weights, sources and fingerprint are
-// there. For a GGUF file another thread then still builds the tokenizer, so that neither waits for the other. It gets the
-// ModelFile that is returned later; an error of the tokenizer destroys it.
+// weights_ready, if given, is called when config (but for what the tokenizer adds), weights, sources and fingerprint
+// are there. For a GGUF file another thread then still builds the tokenizer, so that neither waits for the other. It
+// gets the ModelFile that is returned later; an error of the tokenizer destroys it.
 Result<std::unique_ptr<ModelFile>> open_model(const std::string& path,
                                               const std::function<void(const ModelFile&)>& weights_ready = nullptr);
 

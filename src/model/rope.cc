@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
-// Llama 3: long wavelengths are stretched, short ones kept, and those between are blended.
+// Llama 3: long wavelengths grow, short ones stay, and those between are blended.
 double llama3_frequency(double frequency, const RopeSettings& s) {
   const double wavelength = kTwoPi / frequency;
   const double low = s.original_context / s.low_freq_factor, high = s.original_context / s.high_freq_factor;
@@ -59,8 +59,8 @@ double magnitude(const RopeSettings& s) {
 Status check(const RopeSettings& s, const std::string& where) {
   const auto bad = [&](const char* why) { return error(Code::kCorrupt, "{}: RoPE settings: {}", where, why); };
   if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0 || s.rotary_dim > s.head_dim) {
-    return error(Code::kCorrupt, "{}: RoPE turns {} of a head's {} elements; it must be an even number of them", where,
-                 s.rotary_dim, s.head_dim);
+    return error(Code::kCorrupt, "{}: RoPE rotates {} of a head's {} elements; it must be an even number of them",
+                 where, s.rotary_dim, s.head_dim);
   }
   if (!(s.theta > 1)) return bad("the base (rope_theta) must be above 1");
   if (s.scaling != RopeScaling::kNone && !(s.factor > 0)) return bad("the factor must be positive");

@@ -57,7 +57,7 @@ TEST(Rope, PartialRotaryTurnsTheFirstElementsOnly) {
   }
 }
 
-// LongRoPE: a sequence beyond the original context turns by the long factors; without them there is no such sequence.
+// LongRoPE: a sequence longer than the original context rotates by the long factors; without them there is none.
 TEST(Rope, LongSequencesHaveAnglesOfTheirOwn) {
   nlohmann::json scaling = {{"rope_type", "longrope"},
                             {"short_factor", std::vector<double>(32, 1.5)},

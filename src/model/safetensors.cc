@@ -91,7 +91,7 @@ class Parser {
     }
     tensor.data = data_.data() + begin;
     if (begin < end) extents_.push_back({begin, end, name});
-    if (!table_.add(std::move(tensor))) return corrupt("tensor '{}' stands in another shard too", shown);
+    if (!table_.add(std::move(tensor))) return corrupt("tensor '{}' is in another shard too", shown);
     return {};
   }
 

@@ -54,7 +54,7 @@ TEST(Safetensors, NamesFileTensorAndDefect) {
       {file_of("[]", 0), "not a JSON object"},
       {file_of(deep, 0), "nested too deep"},
       {file_of("{\"\xff\": 1}", 0), "not valid JSON"},
-      {file_of(R"({"a": 1, "a": 2})", 0), "'a' stands there twice"},
+      {file_of(R"({"a": 1, "a": 2})", 0), "'a' is there twice"},
       {one("7"), "lacks dtype"},
       {one(R"({"dtype": "F32", "shape": [4]})"), "lacks dtype"},
       {one(R"({"dtype": 1, "shape": [4], "data_offsets": [0, 16]})"), "lacks dtype"},

@@ -81,8 +81,8 @@ constexpr LinearRow kLinears[] = {
     {&LayerWeights::down, {"ffn_down", "mlp.down_proj"}, Dim::kD, Dim::kF, &BiasRule::mlp},
 };
 
-// How a file names the tensors of a sparse layer; {} is an expert's number. Without it, one tensor holds all experts, one
-// after the other.
+// How a file names the tensors of a sparse layer; {} is an expert's number. Without it, one tensor holds all experts,
+// one after the other.
 struct ExpertNames {
   NameStyle style;
   std::string_view router, gate, up, down;

@@ -1,5 +1,5 @@
-// model/tiny_gguf_for_test.h: a whole tiny model as GGUF bytes: any architecture, any tensor type, and parts that are left
-// out or changed on purpose. Contents are pseudo-random blocks with moderate scales. For tests only.
+// model/tiny_gguf_for_test.h: a whole tiny model as GGUF bytes: any architecture, any tensor type, and parts that are
+// left out or changed on purpose. Contents are pseudo-random blocks with moderate scales. For tests only.
 #pragma once
 
 #include <functional>

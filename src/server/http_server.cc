@@ -151,8 +151,8 @@ void HttpServer::run() {
 
 void HttpServer::stop_accepting() {
   stop_ = true;
-  // httplib's stop() closes the socket while accept() may still use its number; here accept() wakes first and the number
-  // stays taken until the end.
+  // httplib's stop() closes the socket while accept() may still use its number; here accept() wakes first and the
+  // number stays taken until the end.
   const socket_t sock = svr_sock_.exchange(INVALID_SOCKET);
   if (sock == INVALID_SOCKET) return;
   closing_ = sock;

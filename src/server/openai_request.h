@@ -1,8 +1,9 @@
 // server/openai_request.h: reads what a client asks for from JSON.
 // Role:       OpenAI's fields, vLLM's additions (top_k, min_p, repetition_penalty, ignore_eos, cache_salt ...) and our
 //             own `kvilt` object become SamplingParams and PolicyChoice.
-// Invariants: pure; every field is checked for type and range, and the error names its path. Unknown fields are ignored,
-//             as clients of such servers expect; fields that would change the answer but are not supported get a 400.
+// Invariants: pure; every field is checked for type and range, and the error names its path. Unknown fields are
+//             ignored, as clients of such servers expect; fields that would change the answer but are not supported get
+//             a 400.
 // Not here:   messages and templates (Engine::chat_prompt), policy parameters (Engine::check_policy).
 #pragma once
 

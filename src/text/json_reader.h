@@ -1,4 +1,4 @@
-// text/json_reader.h: reading of tokenizer.json's fields with errors that name the field.
+// text/json_reader.h: reads tokenizer.json's fields; errors name the field.
 // Threads:    pure.
 #pragma once
 

@@ -142,7 +142,7 @@ CallArgs Interpreter::eval_arguments(const Expr& expr, const ScopePtr& scope) {
 }
 
 Value Interpreter::eval_filter(const Expr& expr, const ScopePtr& scope, const Value* input) {
-  // The innermost filter of a block has no operand of its own: it is given the block's text.
+  // The innermost filter of a block has no operand of its own; it gets the block's text.
   Value self;
   if (!expr.children[0]) {
     self = *input;

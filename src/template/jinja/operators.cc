@@ -1,5 +1,5 @@
-// template/jinja/operators.cc: +, -, *, /, //, %, ** and slices with Python's rules; integers are 64 bits wide, and what
-// leaves them is an error rather than a wrong number.
+// template/jinja/operators.cc: +, -, *, /, //, %, ** and slices with Python's rules; integers have 64 bits, and an
+// overflow is an error rather than a wrong number.
 #include <cmath>
 
 #include "template/jinja/interpreter.h"
@@ -83,7 +83,7 @@ Value add_texts(Meter& meter, const Text& a, const Text& b) {
   meter.can_hold(a.bytes.size() + b.bytes.size());
   TextBuilder out;
   out.reserve(a.bytes.size() + b.bytes.size());
-  const bool markup = a.markup || b.markup;  // markupsafe: the other side is escaped
+  const bool markup = a.markup || b.markup;  // as markupsafe: the other operand is escaped
   out.append(markup && !a.markup ? escape_text(meter, a) : a);
   out.append(markup && !b.markup ? escape_text(meter, b) : b);
   Text text = out.take();
