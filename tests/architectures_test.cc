@@ -149,7 +149,7 @@ std::vector<std::string> fixtures() {
   for (const char* folder : {"tests/data/fixtures", "tests/data/fixtures-gguf"}) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) out.push_back(entry.path().string());
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 

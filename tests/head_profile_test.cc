@@ -55,7 +55,7 @@ TEST(AttentionWeights, AreThoseOfColumnSums) {
     }
     std::vector<double> sum(kT, 0);
     for (const int layer : weights.layers) {
-      const std::vector<float>& found = probes[0].weights[static_cast<size_t>(layer)];
+      const std::vector<float>& found = probes[0].weights[layer];
       ASSERT_EQ(found.size(), static_cast<size_t>(kH * kRows * kT));
       for (size_t row = 0; row < kH * kRows; ++row) {
         const float* w = found.data() + row * kT;
@@ -63,7 +63,7 @@ TEST(AttentionWeights, AreThoseOfColumnSums) {
         const int32_t pos =
             row % kRows < 2 ? 30 + static_cast<int32_t>(row % kRows) : kT - kRows + static_cast<int32_t>(row % kRows);
         for (int32_t j = pos + 1; j < kT; ++j) EXPECT_EQ(w[j], 0) << "a row sees nothing that comes later";
-        for (int32_t j = 0; j < kT; ++j) sum[static_cast<size_t>(j)] += w[j];
+        for (int32_t j = 0; j < kT; ++j) sum[j] += w[j];
       }
     }
     for (size_t j = 0; j < kT; ++j) EXPECT_NEAR(sum[j], probes[1].score[j], 1e-4) << j;

@@ -136,7 +136,7 @@ Steady run(const std::string& path, const Setting& setting) {
     sinks.push_back(std::make_shared<Sink>(i == 0 ? std::function<void()>(at_token) : [] {}));
   }
   for (int i = 0; i < setting.sequences; ++i) {
-    EXPECT_TRUE(engine->submit(question(i, setting.sampling), sinks[static_cast<size_t>(i)]).ok());
+    EXPECT_TRUE(engine->submit(question(i, setting.sampling), sinks[i]).ok());
   }
   go = true;
   for (const auto& sink : sinks) {

@@ -303,7 +303,7 @@ class OneHead : public testing::Test {
     plan.prompt_len = kT;
     plan.views.push_back({0, kWindow, 0});
     plan.head_view.assign(kL * kG, 0);
-    if (local >= 0) plan.head_view[static_cast<size_t>(local)] = 1;
+    if (local >= 0) plan.head_view[local] = 1;
     plan.stages = {uniform_stage({{0, kT}}, kL)};
     const Band band = next_band(plan.stages[0], 0, kL, {{kT - 1, kT}});
     auto table = std::make_unique<PageTable>(*store, c.ropes());

@@ -307,7 +307,7 @@ class Parser {
     // A file without tensors (a vocabulary) may end here.
     const std::span<const std::byte> data =
         padding <= left() ? bytes_.subspan(at_ + padding) : bytes_.subspan(bytes_.size());
-    std::sort(pending_.begin(), pending_.end(), [](auto& a, auto& b) { return a.offset < b.offset; });
+    std::ranges::sort(pending_, [](auto& a, auto& b) { return a.offset < b.offset; });
     uint64_t end = 0;
     std::string_view previous;
     for (Pending& item : pending_) {

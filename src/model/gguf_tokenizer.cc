@@ -89,7 +89,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   spec.add_bos = fields.flag_or("add_bos_token", kind->add_bos || bos_by_pre);
   spec.add_eos = fields.flag_or("add_eos_token", false);
   spec.add_space_prefix = fields.flag_or("add_space_prefix", kind->add_space_prefix);
-  spec.byte_fallback = kind->spec == "spm" && std::count(spec.kinds.begin(), spec.kinds.end(), TokenKind::kByte) > 0;
+  spec.byte_fallback = kind->spec == "spm" && std::ranges::count(spec.kinds, TokenKind::kByte) > 0;
 
   const auto id = [&](const char* key) -> std::optional<int32_t> {
     if (!fields.has(key)) return {};

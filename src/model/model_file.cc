@@ -62,7 +62,7 @@ std::vector<SourceFile> sources_of(const Files& files) {
 
 void add_end_ids(ModelConfig& config, std::span<const int32_t> ids) {
   config.eos_ids.insert(config.eos_ids.end(), ids.begin(), ids.end());
-  std::sort(config.eos_ids.begin(), config.eos_ids.end());
+  std::ranges::sort(config.eos_ids);
   config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()), config.eos_ids.end());
 }
 
@@ -92,9 +92,7 @@ struct GgufText {
 Result<GgufText> build_tokenizer(const GgufFile& gguf, const std::string& path) {
   GgufText out;
   KVILT_ASSIGN(TokenizerSpec spec, read_gguf_tokenizer(gguf, path));
-  const auto text_of = [&](std::optional<int32_t> id) {
-    return id ? spec.tokens[static_cast<size_t>(*id)] : std::string();
-  };
+  const auto text_of = [&](std::optional<int32_t> id) { return id ? spec.tokens[*id] : std::string(); };
   out.bos = text_of(spec.bos);
   out.eos = text_of(spec.eos);
   out.spec.eos = spec.eos;
@@ -296,8 +294,7 @@ class FolderReader {
   std::string main_type() const {
     std::map<std::string, size_t> bytes;
     for (const auto& [name, tensor] : tensors_.all()) bytes[tensor.type_name] += tensor.bytes;
-    const auto most =
-        std::max_element(bytes.begin(), bytes.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    const auto most = std::ranges::max_element(bytes, [](auto& a, auto& b) { return a.second < b.second; });
     return most == bytes.end() ? "" : most->first;
   }
 

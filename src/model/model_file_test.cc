@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
@@ -115,7 +116,7 @@ TEST(ModelFile, RealModel) {
   EXPECT_EQ(model->weights.lm_head.w.dtype, DType::kQ8_0);
   EXPECT_EQ(model->weights.embedding.dtype, DType::kQ5_0);
   EXPECT_TRUE(model->weights.layers[23].k.bias);
-  EXPECT_TRUE(std::find(c.eos_ids.begin(), c.eos_ids.end(), 151645) != c.eos_ids.end());
+  EXPECT_TRUE(std::ranges::find(c.eos_ids, 151645) != c.eos_ids.end());
   EXPECT_NE(model->chat_template.find("<|im_start|>"), std::string::npos);
   EXPECT_EQ(model->description, "GGUF Q4_K_M, 291 tensors, 469 MiB");
 }

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -233,7 +234,7 @@ TEST_F(MutationTest, HuggingFaceFolder) {
       names.push_back(name);
       write(name, read(entry.path().string()));
     }
-    std::sort(names.begin(), names.end());
+    std::ranges::sort(names);
     for (int i = 0; i < 400; ++i) {
       SCOPED_TRACE(i);
       const std::string& name = names[below(names.size())];

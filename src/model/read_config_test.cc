@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -535,7 +536,7 @@ TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
   EXPECT_EQ((*model)->config.eos_token, "<|im_start|>");
   for (const int id : {7, 9, 257}) {
     const auto& ids = (*model)->config.eos_ids;
-    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 1) << id;
+    EXPECT_EQ(std::ranges::count(ids, id), 1) << id;
   }
   folder_.write("chat_template.jinja", "J");
   model = open();

@@ -30,7 +30,7 @@ void read_dense_layers(Fields& fields, const nlohmann::json& config, ExpertConfi
     const int64_t l = layer.is_number_integer() ? layer.get<int64_t>() : -1;
     good = l >= 0;
     // Numbers beyond the last layer are ignored, as in Transformers.
-    if (good && l < static_cast<int64_t>(out.sparse.size())) out.sparse[static_cast<size_t>(l)] = 0;
+    if (good && l < static_cast<int64_t>(out.sparse.size())) out.sparse[l] = 0;
   }
   if (!good) fields.fail(error(Code::kCorrupt, "{}: 'mlp_only_layers' must be a list of layers", fields.where()));
 }

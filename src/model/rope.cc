@@ -104,7 +104,7 @@ Result<RopeConfig> make_rope(const RopeSettings& s, const std::string& where) {
   rope.theta = s.theta;
   for (int i = 0; i < s.rotary_dim / 2; ++i) {
     double frequency = std::pow(s.theta, -2.0 * i / s.rotary_dim);
-    if (!s.divisors.empty()) frequency /= s.divisors[static_cast<size_t>(i)];
+    if (!s.divisors.empty()) frequency /= s.divisors[i];
     if (s.scaling == RopeScaling::kLinear) frequency /= s.factor;
     if (s.scaling == RopeScaling::kLlama3) frequency = llama3_frequency(frequency, s);
     rope.inv_freq.push_back(frequency);
@@ -113,7 +113,7 @@ Result<RopeConfig> make_rope(const RopeSettings& s, const std::string& where) {
   rope.magnitude = magnitude(s);
   rope.length_dependent = s.scaling == RopeScaling::kDynamic || s.scaling == RopeScaling::kLongRope;
   const auto finite = [](double x) { return std::isfinite(x) && x > 0; };
-  if (!finite(rope.magnitude) || !std::all_of(rope.inv_freq.begin(), rope.inv_freq.end(), finite)) {
+  if (!finite(rope.magnitude) || !std::ranges::all_of(rope.inv_freq, finite)) {
     return error(Code::kCorrupt, "{}: RoPE settings give angles that are no positive numbers", where);
   }
   return rope;

@@ -115,7 +115,7 @@ class Parser {
   }
 
   Status check_overlaps() {
-    std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    std::ranges::sort(extents_, [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
     for (size_t i = 1; i < extents_.size(); ++i) {
       if (extents_[i].begin < extents_[i - 1].end) {
         return corrupt("tensor '{}' overlaps tensor '{}'", printable(extents_[i].name),

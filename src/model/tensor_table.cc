@@ -185,7 +185,7 @@ class Binder {
       Tensor all;
       if (stacked) all = take(prefix + std::string(part.name) + ".weight", part.rows, part.cols, true, true);
       for (int e = 0; e < request_.config.experts.count && status_.ok(); ++e) {
-        Tensor& w = (layer.experts[static_cast<size_t>(e)].*part.member).w;
+        Tensor& w = (layer.experts[e].*part.member).w;
         if (stacked) {
           w = all;
           w.rows = size_of(part.rows, request_.config);

@@ -147,8 +147,7 @@ Result<HeadProfile> FakeEngine::profile_heads(const std::vector<int32_t>&, const
 }
 
 Status FakeEngine::check_policy(const PolicyChoice& policy) const {
-  if (!policy.name.empty() &&
-      std::find(info_.policies.begin(), info_.policies.end(), policy.name) == info_.policies.end()) {
+  if (!policy.name.empty() && std::ranges::find(info_.policies, policy.name) == info_.policies.end()) {
     return error(Code::kInvalidArgument, "there is no policy '{}'", policy.name);
   }
   for (const auto& [key, value] : policy.params) {
@@ -351,7 +350,7 @@ bool FakeEngine::step(Running& running) {
     const int32_t id = next_token(running);
     if (running.at++ == 0) completion.usage.ttft_s = seconds_since(running.start);
     ++completion.completion_tokens;
-    if (id == kEos || std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), id) != sampling.stop_ids.end()) {
+    if (id == kEos || std::ranges::find(sampling.stop_ids, id) != sampling.stop_ids.end()) {
       end = Finish::kStop;
     } else if (static_cast<int>(running.at) == sampling.max_tokens ||
                static_cast<int>(ids.size() + running.at) >= options_.context) {

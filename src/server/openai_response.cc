@@ -21,7 +21,7 @@ Json bytes_of(const std::string& text) {
 }
 
 size_t characters(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 Json stop_reason(const Completion& end) { return end.stop_text.empty() ? Json(nullptr) : Json(end.stop_text); }

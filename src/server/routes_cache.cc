@@ -50,7 +50,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
   for (size_t ended = 0; ended < count;) {
     while (static_cast<size_t>(answer.size()) < std::min(count, ended + kAtOnce)) {
       Request request;
-      request.prompt = std::move(prompts.value()[static_cast<size_t>(answer.size())]);
+      request.prompt = std::move(prompts.value()[answer.size()]);
       tokens.push_back(document_tokens(request.prompt));
       request.sampling.max_tokens = 0;
       request.policy = wanted.policy;

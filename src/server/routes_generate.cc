@@ -95,7 +95,7 @@ void reply_whole(Job& job, httplib::Response& response) {
   while (!job.answer->finished()) {
     Event event;
     if (wait_event(*job.answer, Clock::time_point::max(), event) == Wait::kGone) return gone(job, response);
-    Choice& choice = choices[static_cast<size_t>(event.choice)];
+    Choice& choice = choices[event.choice];
     append(choice, event.delta);
     if (!event.end) continue;
     if (auto error = error_of(*event.end)) return reply_error(response, *error);
@@ -133,9 +133,9 @@ class StreamWriter {
  private:
   // False: an error ended the stream.
   bool take(Event& event) {
-    Choice& choice = choices_[static_cast<size_t>(event.choice)];
-    if (job_.envelope.chat && !started_[static_cast<size_t>(event.choice)]) {
-      started_[static_cast<size_t>(event.choice)] = true;
+    Choice& choice = choices_[event.choice];
+    if (job_.envelope.chat && !started_[event.choice]) {
+      started_[event.choice] = true;
       write(sse_event(role_chunk(job_.envelope, choice.index, job_.generation.include_usage)));
     }
     append(choice, event.delta);

@@ -64,7 +64,7 @@ std::vector<std::string> steps_of(const Json::json_pointer& where) {
       step += escaped && c == '1' ? '/' : escaped ? '\x01' : c;  // \x01 means '~' until the step is whole
     }
   }
-  for (std::string& step : steps) std::replace(step.begin(), step.end(), '\x01', '~');
+  for (std::string& step : steps) std::ranges::replace(step, '\x01', '~');
   return steps;
 }
 
@@ -122,7 +122,7 @@ Result<LeafMarks> resolve(const ChatInputs& inputs) {
     if (mark.begin < mark.end) leaves[leaf].push_back(&mark);
   }
   for (auto& [leaf, marks] : leaves) {
-    std::sort(marks.begin(), marks.end(), [](const Mark* a, const Mark* b) { return a->begin < b->begin; });
+    std::ranges::sort(marks, [](const Mark* a, const Mark* b) { return a->begin < b->begin; });
     for (size_t i = 1; i < marks.size(); ++i)
       if (marks[i]->begin < marks[i - 1]->end)
         return error(Code::kInvalidArgument, "the marks {} and {} overlap", marks[i - 1]->id, marks[i]->id);

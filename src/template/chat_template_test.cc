@@ -28,7 +28,7 @@ std::vector<std::filesystem::path> committed_templates() {
     for (const auto& entry :
          std::filesystem::directory_iterator(std::filesystem::path("tests/data/templates") / folder))
       if (entry.path().extension() == ".jinja") paths.push_back(entry.path());
-  std::sort(paths.begin(), paths.end());
+  std::ranges::sort(paths);
   return paths;
 }
 

@@ -62,7 +62,7 @@ class Fallback {
 
   template <class Put>
   void cover(std::string_view character, bool after_unknown, Put&& put) const {
-    const bool by_bytes = bytes_ && std::all_of(character.begin(), character.end(), [&](char b) {
+    const bool by_bytes = bytes_ && std::ranges::all_of(character, [&](char b) {
                             return vocabulary_.of_byte(static_cast<uint8_t>(b)) >= 0;
                           });
     if (by_bytes) {
@@ -231,7 +231,7 @@ class SpmSegmenter : public Segmenter {
   SpmSegmenter(const TokenizerSpec& spec, const Vocabulary& vocabulary)
       : vocabulary_(vocabulary), fallback_(spec, vocabulary) {
     std::vector<float> sorted = spec.scores;
-    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    std::ranges::sort(sorted, std::greater<>());
     sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
     for (const float score : spec.scores) {
       const auto at = std::lower_bound(sorted.begin(), sorted.end(), score, std::greater<>());

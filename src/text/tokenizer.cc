@@ -50,9 +50,8 @@ void complete_spm(TokenizerSpec& spec) {
   if (spec.decode_replace.empty()) spec.decode_replace.push_back({kMetaspace, " "});
   spec.strip_start = spec.add_space_prefix ? 1 : 0;
   const auto is_byte = [](TokenKind kind) { return kind == TokenKind::kByte; };
-  spec.byte_fallback =
-      spec.byte_fallback || std::any_of(spec.kinds.begin(), spec.kinds.end(), is_byte) ||
-      std::any_of(spec.tokens.begin(), spec.tokens.end(), [](const auto& t) { return byte_of_spelling(t) >= 0; });
+  spec.byte_fallback = spec.byte_fallback || std::ranges::any_of(spec.kinds, is_byte) ||
+                       std::ranges::any_of(spec.tokens, [](const auto& t) { return byte_of_spelling(t) >= 0; });
   spec.fuse_unknown = true;
 }
 
@@ -99,7 +98,7 @@ std::vector<int32_t> find_ends(const TokenizerSpec& spec, const Vocabulary& voca
     const TokenKind kind = vocabulary.kind(id);
     if (kind == TokenKind::kControl || kind == TokenKind::kUserDefined) ends.push_back(id);
   }
-  std::sort(ends.begin(), ends.end());
+  std::ranges::sort(ends);
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;
 }
@@ -140,7 +139,7 @@ Repaired repair(std::string_view text, std::span<const ByteRange> trusted) {
 // Makes ranges sorted, inside the text and disjoint; what two of them share belongs to the earlier, larger one.
 std::vector<ByteRange> in_order(std::span<const ByteRange> ranges, size_t size) {
   std::vector<ByteRange> sorted(ranges.begin(), ranges.end());
-  std::sort(sorted.begin(), sorted.end(), [](const ByteRange& a, const ByteRange& b) {
+  std::ranges::sort(sorted, [](const ByteRange& a, const ByteRange& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
   std::vector<ByteRange> out;

@@ -78,7 +78,7 @@ TEST(Tokenizer, TrustLimitsSpecialTokens) {
   const auto count = [&](std::vector<ByteRange> trusted, bool parse = false) {
     const Ids ids = ids_of(*t, text, {.parse_special = parse, .trusted = trusted});
     EXPECT_EQ(t->decode(ids), text);
-    return std::count(ids.begin(), ids.end(), end);
+    return std::ranges::count(ids, end);
   };
   EXPECT_EQ(count({{0, 10}}), 1);
   EXPECT_EQ(count({{10, 20}}), 1);
@@ -99,7 +99,7 @@ TEST(Tokenizer, TrustSurvivesRepairOfTheTextBefore) {
   const std::vector<ByteRange> exact = {{3, 13}}, short_by_one = {{4, 13}}, wide = {{2, 14}};
   const auto has = [&](const std::vector<ByteRange>& trusted) {
     const Ids ids = ids_of(*t, text, {.trusted = trusted});
-    return std::count(ids.begin(), ids.end(), end) == 1;
+    return std::ranges::count(ids, end) == 1;
   };
   EXPECT_TRUE(has(exact));
   EXPECT_TRUE(has(wide));
@@ -265,7 +265,7 @@ TEST(Tokenizer, UserDefinedMarkersNeedTrustAndRunsOfSpacesDoNot) {
   }
   const auto count = [](const Tokenizer& t, const EncodeOptions& options, std::string_view token) {
     const Ids ids = ids_of(t, "a    <tool_call>", options);
-    return std::count(ids.begin(), ids.end(), *t.id_of(token));
+    return std::ranges::count(ids, *t.id_of(token));
   };
   const auto t = make(spec);
   EXPECT_EQ(count(*t, {}, "    "), 1);

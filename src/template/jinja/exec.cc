@@ -1,4 +1,6 @@
 // template/jinja/exec.cc: statements, macros and loops.
+#include <algorithm>
+
 #include "template/jinja/interpreter.h"
 
 namespace kvilt::jinja {
@@ -268,7 +270,7 @@ Value Interpreter::call_macro(const Macro& macro, CallArgs args) {
   for (size_t i = given; i < statement.parameters.size(); ++i) {
     const auto& [name, fallback] = statement.parameters[i];
     const auto known = [&, &name = name](const auto& variable) { return variable.first == name; };
-    if (std::any_of(inner->variables.begin(), inner->variables.end(), known)) continue;
+    if (std::ranges::any_of(inner->variables, known)) continue;
     inner->set(name, fallback ? eval(*fallback, inner)
                               : Value::undefined(fmt::format("parameter '{}' was not provided", name)));
   }

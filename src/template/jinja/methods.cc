@@ -69,7 +69,7 @@ Value split_at_spaces(In in, const Text& text, int64_t most, bool from_right) {
       begin = at;
     }
   }
-  if (from_right) std::reverse(words.begin(), words.end());
+  if (from_right) std::ranges::reverse(words);
   std::vector<Value> parts;
   for (const auto& [from, to] : words) parts.push_back(piece(in, text, from, to));
   return make_list(in.meter(), std::move(parts));

@@ -188,9 +188,9 @@ Value slice(Meter& meter, const Value& value, const Value& begin, const Value& e
   for (int64_t i = from; stride > 0 ? i < to : i > to;) {
     meter.step();
     if (text) {
-      out.append(value.text(), offsets[static_cast<size_t>(i)], offsets[static_cast<size_t>(i) + 1]);
+      out.append(value.text(), offsets[i], offsets[i + 1]);
     } else {
-      items.push_back(value.list().items[static_cast<size_t>(i)]);
+      items.push_back(value.list().items[i]);
     }
     if (__builtin_add_overflow(i, stride, &i)) break;
   }

@@ -67,7 +67,7 @@ Value last(In in, Self s, Args) {
 Value reverse(In in, Self s, Args) {
   if (s.is_text()) return slice(in.meter(), s, Value(), Value(), Value(int64_t{-1}));
   std::vector<Value> items = iterate(in.meter(), s);
-  std::reverse(items.begin(), items.end());
+  std::ranges::reverse(items);
   return generator(in, std::move(items));
 }
 
@@ -100,7 +100,7 @@ Value unique(In in, Self s, Args a) {
   for (Value& item : iterate(in.meter(), s)) {
     Value key = sort_key(in, item, a[1], flag(a[0]));
     const auto same = [&](const Value& known) { return equals(in.meter(), known, key); };
-    if (std::any_of(seen.begin(), seen.end(), same)) continue;
+    if (std::ranges::any_of(seen, same)) continue;
     seen.push_back(std::move(key));
     kept.push_back(std::move(item));
   }
