@@ -26,7 +26,7 @@ std::vector<float> values(const Tensor& tensor) {
   return out;
 }
 
-// Rows of a GGUF q or k back in halves: interleaved pair (2i, 2i+1) holds what halves keep at (i, i + E/2).
+// Puts rows of a GGUF q or k back in halves: interleaved pair (2i, 2i+1) holds what halves keep at (i, i + E/2).
 std::vector<float> halves_rows(const Tensor& tensor, int head_dim) {
   const std::vector<float> stored = values(tensor);
   std::vector<float> out(stored.size());

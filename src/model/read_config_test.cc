@@ -388,7 +388,7 @@ TEST(HfConfig, NamesTheSettingThatIsWrong) {
   }
 }
 
-// What each family makes of the keys about windows, and of those that are missing (Transformers 5).
+// What each family reads from the keys about windows, and from missing ones (Transformers 5).
 TEST(HfConfig, WindowsPerLayer) {
   const nlohmann::json base = {{"hidden_size", 64},      {"num_attention_heads", 8}, {"intermediate_size", 64},
                                {"num_hidden_layers", 3}, {"vocab_size", 32},         {"max_position_embeddings", 128}};
@@ -425,7 +425,7 @@ TEST(HfConfig, WindowsPerLayer) {
   EXPECT_EQ(read("qwen2", more), Windows({-2}));
 }
 
-// Both spellings, and what Transformers takes where a file says nothing.
+// Both spellings, and Transformers' defaults.
 TEST(HfConfig, Gemma3) {
   const nlohmann::json base = {
       {"model_type", "gemma3_text"},  {"hidden_size", 64},      {"num_attention_heads", 2}, {"num_key_value_heads", 1},

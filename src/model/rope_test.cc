@@ -1,4 +1,4 @@
-// Angles against Transformers' (tests/fixtures/make_rope.py), and settings that must be refused.
+// Compares angles with Transformers' (tests/fixtures/make_rope.py); settings that must be refused.
 #include "model/rope.h"
 
 #include <gtest/gtest.h>

@@ -94,7 +94,7 @@ TEST(Safetensors, ANameMayStandInOneShardOnly) {
   EXPECT_NE(again.error().message.find("another shard"), std::string::npos);
 }
 
-// Took the square of the number of objects: 18 minutes for a config.json of 4 MiB.
+// The time once grew as the square of the number of objects: 18 minutes for a config.json of 4 MiB.
 TEST(Safetensors, ManySmallObjectsAreReadInOnePass) {
   std::string objects = "[{}";
   for (int i = 0; i < 500'000; ++i) objects += ",{}";

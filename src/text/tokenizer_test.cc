@@ -215,7 +215,7 @@ TokenizerSpec spm_spec() {
   return spec;
 }
 
-// A text cut into marked parts has the same ids as each part by itself, and no space comes in between.
+// A text cut into marked parts has the same ids as each part by itself, and no space comes between them.
 TEST(Tokenizer, ContinuedTextGetsNoLeadingSpace) {
   auto made = Tokenizer::create(spm_spec());
   ASSERT_TRUE(made.ok()) << made.error().message;
@@ -334,7 +334,7 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
   EXPECT_NE(fails([](TokenizerSpec& s) { s.pre = "no-such-pre"; }).find("no-such-pre"), std::string::npos);
 }
 
-// A window of places to begin at a time: matches beyond it, and borders of windows inside of characters.
+// A search tries a window of places at a time: matches beyond it, and borders of windows inside characters.
 TEST(Regex, SearchesLongTextsInWindows) {
   const auto regex = Regex::compile("n+");
   ASSERT_TRUE(regex.ok());
