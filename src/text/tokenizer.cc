@@ -278,12 +278,12 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
   call.ids.reserve(text.size() / 4 + 8);
   if (options.add_special) call.ids = parts_->spec.prefix;
   const bool everywhere = options.parse_special && options.trusted.empty();
-  for (const TextPart& part : parts_->added.cut(text, everywhere, trusted)) {
-    if (part.id >= 0) {
-      call.ids.push_back(part.id);
+  for (const TextPart& cut : parts_->added.cut(text, everywhere, trusted)) {
+    if (cut.id >= 0) {
+      call.ids.push_back(cut.id);
     } else {
-      const std::string_view part = text.substr(part.range.begin, part.range.end - part.range.begin);
-      const bool first = part.range.begin == 0;
+      const std::string_view part = text.substr(cut.range.begin, cut.range.end - cut.range.begin);
+      const bool first = cut.range.begin == 0;
       KVILT_TRY(parts_->encode_part(part,
                                     !first              ? Lead::kSpecial
                                     : options.continues ? Lead::kContinues
