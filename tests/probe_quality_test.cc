@@ -40,7 +40,9 @@ std::vector<double> run(const std::string& cases, int limit, const std::vector<A
       request.sampling.ignore_eos = false;
       request.publish = false;
       const Outcome out = ask(*engine, std::move(request));
-      if (asked.policy != "full") EXPECT_GT(out.usage().reused, static_cast<int>(ids.size()) * 8 / 10);
+      if (asked.policy != "full") {
+        EXPECT_GT(out.usage().reused, static_cast<int>(ids.size()) * 8 / 10);
+      }
       bool all = true;
       for (const auto& answer : entry["answers"])
         all = all && out.text.find(answer.get<std::string>()) != std::string::npos;

@@ -341,7 +341,9 @@ TEST_F(OneHead, ChangesNothingButThroughItself) {
           }
           changed += !same;
         }
-        if (l > layer) EXPECT_GT(changed, (kT - kWindow) / 2) << "power";
+        if (l > layer) {
+          EXPECT_GT(changed, (kT - kWindow) / 2) << "power";
+        }
       }
     }
   }

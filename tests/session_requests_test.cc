@@ -54,7 +54,9 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
            {"full", {}}, {"redknot", kNarrow}, {"redknot", kMixed}, {"naive", {}}, {"mend", {}}}) {
     SCOPED_TRACE(policy);
     const Outcome whole = ask(*here, asked(prompt, policy, params, 25));
-    if (policy == "naive") EXPECT_EQ(whole.usage().reused, 90) << "power";
+    if (policy == "naive") {
+      EXPECT_EQ(whole.usage().reused, 90) << "power";
+    }
     if (policy == "full") {
       full = whole.ids;
     } else {
@@ -73,7 +75,9 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
     // Bytes: every head's keys and values, or only sink and window.
     EXPECT_EQ(session->dense, 180 * here->info().kv_bytes_per_token);
     const int64_t keys = params == kNarrow ? 10 : policy == "redknot" ? 0 : 180;
-    if (keys) EXPECT_EQ(session->kv, keys * here->info().kv_bytes_per_token);
+    if (keys) {
+      EXPECT_EQ(session->kv, keys * here->info().kv_bytes_per_token);
+    }
     EXPECT_EQ(session_info(*session)->local_heads, params == kNarrow ? 12 : params == kMixed ? 7 : 0);
   }
   EXPECT_EQ(there->stats().prefix_tokens, 5u * 180);
