@@ -1,5 +1,5 @@
 // A Hugging Face folder: config.json, safetensors and their index, generation_config.json, tokenizer and template.
-// The input is the files one after another, each behind a line "=== NAME"; only names that a model has are written.
+// The input is the files one after another, each after a line "=== NAME"; only names that a model has are written.
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,4 +1,6 @@
 // The body of a request: bounded JSON, then every route's fields. Answers to bad ones must themselves be valid JSON.
+#include <nlohmann/json.hpp>
+
 #include "base/check.h"
 #include "server/openai_request.h"
 

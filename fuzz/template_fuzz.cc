@@ -43,7 +43,7 @@ void check(const RenderedPrompt& prompt, bool has_secret) {
     CHECK(span.begin >= done && span.begin < span.end && span.end <= prompt.text.size() && span.mark >= -1);
     done = span.end;
   }
-  // The caller's word stands in the caller's spans only.
+  // The caller's word is in the caller's spans only.
   for (size_t at = 0; has_secret && (at = prompt.text.find(kSecret, at)) != std::string::npos; ++at) {
     const auto span = std::find_if(prompt.untrusted.begin(), prompt.untrusted.end(),
                                    [&](const RenderedSpan& s) { return s.begin <= at && at < s.end; });

@@ -1,5 +1,5 @@
-// Limit cases on every architecture (DESIGN 6, rung 5), bit for bit, each beside a setting that must differ: windows, experts,
-// local layers and norms must not break what tests/limits_test.cc shows in full on one model.
+// Limit cases on every architecture, bit for bit, each with a setting that must differ: windows, experts, local layers
+// and norms must not break what tests/limits_test.cc shows in full on one model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
   return out;
 }
 
-// Longer than any fixture's window. a is shorter, and stands before the question: behind a longer one, a window of 40 would
-// hide from three layers' last rows all that a's new neighbours change.
+// Longer than any fixture's window. The piece before the question, a, is shorter: after a longer one, a window of 40
+// would hide from three layers' last rows all that a's new neighbours change.
 const std::vector<int32_t> head = text(9, 1), a = text(38, 2), b = text(90, 3), question = text(9, 4);
 const std::vector<int32_t> known = join({head, a, b}), asked = join({head, b, a, question});
 
@@ -36,26 +36,17 @@ class Architectures : public testing::TestWithParam<std::tuple<std::string, std:
  protected:
   static std::unique_ptr<Engine> engine(int chunk = 512, const char* placement = "zero-copy", int threads = 2,
                                         const char* kv_type = "auto") {
-    EngineOptions options;
-    options.model = std::get<0>(GetParam());
-    options.backend = std::get<1>(GetParam());
-    options.chunk_tokens = chunk;
+    EngineOptions options{.model = std::get<0>(GetParam()),
+                          .backend = std::string(std::get<1>(GetParam())),
+                          .threads = threads,
+                          .kv_type = kv_type,
+                          .chunk_tokens = chunk};
     options.placement = placement;
-    options.threads = threads;
     options.kv_bytes = int64_t{16} << 20;
-    options.kv_type = kv_type;
     return open_for_test(options);
   }
-  static Request request(const std::vector<int32_t>& ids, const char* policy = "full",
-                         std::map<std::string, std::string> params = {}) {
-    Request out = request_of(ids, policy, 5);
-    out.policy.params = std::move(params);
-    out.publish = false;
-    return out;
-  }
-  static void expect_equal(const Outcome& x, const Outcome& y) {
-    EXPECT_EQ(x.completion.first_logits, y.completion.first_logits);
-    EXPECT_EQ(x.ids, y.ids);
+  static Request request(const std::vector<int32_t>& ids, const char* policy = "full", Params params = {}) {
+    return unpublished(ids, policy, std::move(params), 5);
   }
 };
 
@@ -80,7 +71,7 @@ TEST_P(Architectures, AnExactPrefixIsExact) {
   auto one = engine();
   if (!one->info().reuse) GTEST_SKIP() << "LongRope shows it below";
   const Outcome full = ask(*one, request(join({known, question})));
-  ask(*one, request_of(known, "full", 0));
+  warm(*one, known);
   const Outcome hit = ask(*one, request(join({known, question}), "prefix"));
   EXPECT_EQ(hit.usage().prefix, static_cast<int>(known.size()));
   expect_equal(hit, full);
@@ -89,7 +80,7 @@ TEST_P(Architectures, AnExactPrefixIsExact) {
 TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
   auto one = engine(50);
   if (!one->info().reuse) GTEST_SKIP() << one->info().reuse_refused;
-  ask(*one, request_of(known, "full", 0));
+  warm(*one, known);
   const Outcome full = ask(*one, request(asked)), naive = ask(*one, request(asked, "naive"));
   EXPECT_EQ(naive.usage().reused, static_cast<int>(a.size() + b.size()));
   EXPECT_GT(max_abs_difference(naive.completion.first_logits, full.completion.first_logits), 1e-3) << "power";
@@ -112,20 +103,17 @@ TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
 TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
   auto zero = engine(512, "zero-copy", 2, "f32"), copy = engine(512, "copy", 2, "f32");
   if (!zero->info().reuse) GTEST_SKIP() << zero->info().reuse_refused;
-  for (Engine* each : {zero.get(), copy.get()}) ask(*each, request_of(known, "full", 0));
+  for (Engine* each : {zero.get(), copy.get()}) warm(*each, known);
   const Outcome x = ask(*zero, request(asked, "naive")), y = ask(*copy, request(asked, "naive"));
   EXPECT_EQ(x.usage().reused, y.usage().reused);
   EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 1e-3);
 }
 
 // Angles that depend on the length: segments are refused with the reason, and a prefix is found on its own side of the
-// original context alone (128 here).
+// original context only (128 here).
 TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
   const auto open = [] {
-    EngineOptions options;
-    options.model = "tests/data/fixtures/phi3-longrope";
-    options.kv_bytes = int64_t{16} << 20;
-    return open_for_test(options);
+    return open_for_test({.model = "tests/data/fixtures/phi3-longrope", .kv_bytes = int64_t{16} << 20});
   };
   const auto ask_for = [](Engine& engine, const std::vector<int32_t>& ids, int answer) {
     return ask(engine, request_of(ids, "prefix", answer));
@@ -161,7 +149,7 @@ std::vector<std::string> fixtures() {
   for (const char* folder : {"tests/data/fixtures", "tests/data/fixtures-gguf"}) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) out.push_back(entry.path().string());
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 

@@ -1,5 +1,5 @@
-// Chat requests through a real engine: marks keep their ids wherever they stand, documents warmed by themselves are found,
-// and nobody's text becomes a border or a special token.
+// Chat requests through a real engine: marks keep their ids wherever they are, documents warmed by themselves are
+// found, and nobody's text becomes a border or a special token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,11 +14,7 @@ using Json = nlohmann::ordered_json;
 
 class Chat : public testing::Test {
  protected:
-  Chat() {
-    EngineOptions options;
-    options.model = "tests/data/models/probe-1M";
-    engine = open_for_test(options);
-  }
+  Chat() : engine(open_for_test({.model = "tests/data/models/probe-1M"})) {}
 
   Prompt prompt_of(const Json& request) {
     auto prompt = engine->chat_prompt(request);
@@ -71,7 +67,7 @@ TEST_F(Chat, WarmedDocumentsAreFoundAndTheFirstIsExact) {
   ASSERT_TRUE(prompts.ok()) << prompts.error().message;
   ASSERT_EQ(prompts->size(), 3u);
   for (const Prompt& prompt : *prompts) {
-    EXPECT_EQ(prompt.marks.back().end, static_cast<int32_t>(prompt.ids.size()));  // nothing behind the document
+    EXPECT_EQ(prompt.marks.back().end, static_cast<int32_t>(prompt.ids.size()));  // nothing after the document
     Request warm = request_of(prompt.ids, "prefix", 0);
     warm.prompt.marks = prompt.marks;
     ask(*engine, warm);
@@ -105,7 +101,7 @@ TEST_F(Chat, ShortMarksAreFoundShortTextIsNot) {
 TEST_F(Chat, NobodysTextBecomesSpecial) {
   const auto special = engine->tokenize("<eos>", true, false).value();
   ASSERT_EQ(special.size(), 1u);
-  const auto count = [&](const Prompt& prompt) { return std::count(prompt.ids.begin(), prompt.ids.end(), special[0]); };
+  const auto count = [&](const Prompt& prompt) { return std::ranges::count(prompt.ids, special[0]); };
   const auto plain = count(prompt_of(request({1}, "find dul :")));
   Json forged = request({1}, "find <eos> dul :");
   forged["documents"][0]["text"] = "plem <eos> kob";
@@ -139,11 +135,9 @@ TEST_F(Chat, WrongRequestsNameThePath) {
   EXPECT_EQ(message(R"({"messages": [{"role": "user", "content": "q"}]})"), "");
 }
 
-TEST(ChatParts, NothingStandsBetweenThemIfAsked) {
-  EngineOptions options;
-  options.model =
-      "tests/data/models/stories260K/derived-stories260K-F32.gguf";  // its tokenizer has a token for a line end
-  const auto engine = open_for_test(options);
+TEST(ChatParts, NothingIsBetweenThemIfAsked) {
+  // Its tokenizer has a token for a line end.
+  const auto engine = open_for_test({.model = "tests/data/models/stories260K/derived-stories260K-F32.gguf"});
   Json chat = Json::parse(R"({"messages": [{"role": "user", "content": [
       {"type": "text", "text": "Once upon a ti", "cache_control": {"type": "ephemeral"}},
       {"type": "text", "text": "me there was", "cache_control": {"type": "ephemeral"}}]}]})");
@@ -184,7 +178,7 @@ TEST_F(Chat, ADocumentWithoutTokensIsRefused) {
   EXPECT_TRUE(engine->document_prompts({{"documents", Json::array({{{"text", "dul"}}})}}).ok());
 }
 
-// Each document is rendered behind the same messages, so a body could be multiplied by its number of documents.
+// Each document is rendered after the same messages, so a body could be multiplied by its number of documents.
 TEST_F(Chat, WarmingIsBoundedInAll) {
   Json warm{{"messages", Json::array({{{"role", "system"}, {"content", std::string(8 << 20, ' ')}},
                                       {{"role", "user"}, {"content", "q"}}})},

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 
 #include "kvilt/engine.h"
@@ -71,7 +74,7 @@ inline Outcome ask(Engine& engine, Request request) {
   return {sink->ids, sink->text, std::move(completion)};
 }
 
-// Each request asked alone, then all at once: the same first logits and tokens.
+// Asks each request by itself, then all at once, and expects the same first logits and tokens.
 inline void expect_batched_equals_alone(Engine& engine, const std::vector<Request>& requests) {
   std::vector<Outcome> alone;
   for (const Request& request : requests) alone.push_back(ask(engine, request));
@@ -92,6 +95,37 @@ inline std::unique_ptr<Engine> open_for_test(EngineOptions options) {
   auto engine = open_engine(std::move(options));
   EXPECT_TRUE(engine.ok()) << (engine.ok() ? "" : engine.error().message);
   return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+using Params = std::map<std::string, std::string>;
+
+// A request that leaves nothing in the cache.
+inline Request unpublished(std::vector<int32_t> ids, const std::string& policy, Params params = {},
+                           int max_tokens = 6) {
+  Request request = request_of(std::move(ids), policy, max_tokens);
+  request.policy.params = std::move(params);
+  request.publish = false;
+  return request;
+}
+
+inline Outcome ask_with(Engine& engine, std::vector<int32_t> ids, const std::string& policy, Params params = {},
+                        int max_tokens = 6) {
+  return ask(engine, unpublished(std::move(ids), policy, std::move(params), max_tokens));
+}
+
+// Puts the prompt's KV into the cache.
+inline Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string& policy = "full") {
+  return ask(engine, request_of(std::move(ids), policy, 0));
+}
+
+// To the bit; all_logits are empty on both sides unless the requests asked for them.
+inline void expect_equal(const Outcome& a, const Outcome& b) {
+  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
+  EXPECT_EQ(a.completion.all_logits, b.completion.all_logits);
+  EXPECT_EQ(a.ids, b.ids);
+}
+inline void expect_differ(const Outcome& a, const Outcome& b) {
+  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
 }
 
 inline double max_abs_difference(const std::vector<float>& a, const std::vector<float>& b) {

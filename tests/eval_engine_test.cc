@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "engine_harness.h"
 #include "eval/aggregate.h"
@@ -18,11 +19,7 @@
 namespace kvilt {
 namespace {
 
-std::unique_ptr<Engine> open_probe() {
-  EngineOptions options;
-  options.model = kModel;
-  return open_for_test(options);
-}
+std::unique_ptr<Engine> open_probe() { return open_for_test({.model = kModel}); }
 
 std::vector<CaseSource> probe_cases(const std::string& file, int limit) {
   CaseFileOptions options;
@@ -164,7 +161,7 @@ TEST(Eval, WarmingPutsPiecesWhereItSays) {
     return out.journal.results().back();
   };
   EXPECT_EQ(of(Warm::kAlone).prefix, 0);
-  EXPECT_EQ(of(Warm::kSystem).prefix, prompt.marks[0].end);  // the first piece behind its own head
+  EXPECT_EQ(of(Warm::kSystem).prefix, prompt.marks[0].end);  // the first piece, after its own head
   EXPECT_EQ(of(Warm::kContext).prefix, prompt.marks[0].begin);
 }
 

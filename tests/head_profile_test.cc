@@ -1,4 +1,5 @@
-// What profiling measures: attention weights of rows against the column sums that serving uses, and the prefix shift made of them.
+// What profiling measures: attention weights of rows against the column sums that serving uses, and the prefix shift
+// made of them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,7 +55,7 @@ TEST(AttentionWeights, AreThoseOfColumnSums) {
     }
     std::vector<double> sum(kT, 0);
     for (const int layer : weights.layers) {
-      const std::vector<float>& found = probes[0].weights[static_cast<size_t>(layer)];
+      const std::vector<float>& found = probes[0].weights[layer];
       ASSERT_EQ(found.size(), static_cast<size_t>(kH * kRows * kT));
       for (size_t row = 0; row < kH * kRows; ++row) {
         const float* w = found.data() + row * kT;
@@ -62,7 +63,7 @@ TEST(AttentionWeights, AreThoseOfColumnSums) {
         const int32_t pos =
             row % kRows < 2 ? 30 + static_cast<int32_t>(row % kRows) : kT - kRows + static_cast<int32_t>(row % kRows);
         for (int32_t j = pos + 1; j < kT; ++j) EXPECT_EQ(w[j], 0) << "a row sees nothing that comes later";
-        for (int32_t j = 0; j < kT; ++j) sum[static_cast<size_t>(j)] += w[j];
+        for (int32_t j = 0; j < kT; ++j) sum[j] += w[j];
       }
     }
     for (size_t j = 0; j < kT; ++j) EXPECT_NEAR(sum[j], probes[1].score[j], 1e-4) << j;
@@ -72,12 +73,7 @@ TEST(AttentionWeights, AreThoseOfColumnSums) {
 
 class PrefixShift : public testing::Test {
  protected:
-  PrefixShift() {
-    EngineOptions options;
-    options.model = kModel;
-    options.kv_bytes = int64_t{32} << 20;
-    engine = open_for_test(options);
-  }
+  PrefixShift() : engine(open_for_test({.model = kModel, .kv_bytes = int64_t{32} << 20})) {}
   HeadProfile profile(std::vector<std::vector<int32_t>> prefixes, int at = 0) {
     HeadProfileOptions options;
     options.ablation = false;

@@ -1,7 +1,8 @@
 // A steady decode step allocates nothing and takes no lock: this program counts both, in whatever thread.
 // How: operator new and pthread_mutex_lock are replaced by ones that count. A sink of one of 16 sequences that decode
 //      together reads the counters whenever its token comes; the difference is what one whole step did: engine loop,
-//      scheduler, page tables, driver, kernels, sampler. Steps that take new pages or end an answer are events, and apart.
+//      scheduler, page tables, driver, kernels, sampler. Steps that take new pages or end an answer are events, and
+//      apart.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -105,11 +106,7 @@ struct Steady {
 };
 
 Steady run(const std::string& path, const Setting& setting) {
-  EngineOptions options;
-  options.model = path;
-  options.page_slots = kPage;
-  options.threads = setting.threads;
-  const auto engine = open_for_test(options);
+  const auto engine = open_for_test({.model = path, .threads = setting.threads, .page_slots = kPage});
   std::vector<std::shared_ptr<Sink>> sinks;
   Steady out;
   Counts last;
@@ -139,7 +136,7 @@ Steady run(const std::string& path, const Setting& setting) {
     sinks.push_back(std::make_shared<Sink>(i == 0 ? std::function<void()>(at_token) : [] {}));
   }
   for (int i = 0; i < setting.sequences; ++i) {
-    EXPECT_TRUE(engine->submit(question(i, setting.sampling), sinks[static_cast<size_t>(i)]).ok());
+    EXPECT_TRUE(engine->submit(question(i, setting.sampling), sinks[i]).ok());
   }
   go = true;
   for (const auto& sink : sinks) {

@@ -1,5 +1,5 @@
-// Every KV type under the limit cases that must hold bit for bit (tests/limits_test.cc has them all, on fp32), and what each
-// type costs against fp32: a written bound, beside what shows that the bound is near.
+// Every KV type under the limit cases that must hold bit for bit (tests/limits_test.cc has them all, on fp32), and what
+// each type costs against fp32: a written bound, and a check that the bound is near.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,29 +19,10 @@ const std::vector<int32_t> kHead = tokens(9, 1), kA = tokens(170, 2), kB = token
 
 std::unique_ptr<Engine> engine_with(const std::string& type, const std::string& backend, int chunk = 512,
                                     int threads = 2, const std::string& placement = "zero-copy") {
-  EngineOptions options;
-  options.model = kModel;
-  options.kv_type = type;
-  options.backend = backend;
-  options.chunk_tokens = chunk;
-  options.threads = threads;
+  EngineOptions options{
+      .model = kModel, .backend = backend, .threads = threads, .kv_type = type, .chunk_tokens = chunk};
   options.placement = placement;
   return open_for_test(options);
-}
-
-Outcome ask_with(Engine& engine, const std::vector<int32_t>& ids, const std::string& policy,
-                 std::map<std::string, std::string> params = {}) {
-  Request request = request_of(ids, policy, 6);
-  request.policy.params = std::move(params);
-  request.publish = false;
-  return ask(engine, std::move(request));
-}
-
-void warm(Engine& engine, const std::vector<int32_t>& ids) { ask(engine, request_of(ids, "full", 0)); }
-
-void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.ids, b.ids);
 }
 
 void PrintTo(const Type& type, std::ostream* stream) { *stream << type.name; }
@@ -74,8 +55,7 @@ TEST_P(KvTypes, BatchedEqualsAlone) {
   warm(*engine, join({kHead, kA, kB}));
   std::vector<Request> requests;
   for (const char* policy : {"full", "naive", "sparsex"}) {
-    requests.push_back(request_of(join({kHead, kB, kA, kQuestion}), policy, 8));
-    requests.back().publish = false;
+    requests.push_back(unpublished(join({kHead, kB, kA, kQuestion}), policy, {}, 8));
   }
   expect_batched_equals_alone(*engine, requests);
 }
@@ -90,7 +70,7 @@ TEST_P(KvTypes, PlacementsAndProbes) {
   expect_equal(all, full);
   const Outcome placed = ask_with(*zero, asked, "naive"), copied = ask_with(*copy, asked, "naive");
   EXPECT_EQ(placed.usage().reused, static_cast<int>(kA.size() + kB.size()));
-  // A copied key is turned from its stored form and rounded once more.
+  // A copied key is rotated from its stored form and rounded once more.
   EXPECT_LT(max_abs_difference(placed.completion.first_logits, copied.completion.first_logits),
             2e-3 + 1.5 * type.logit_error);
   EXPECT_GT(max_abs_difference(placed.completion.first_logits, full.completion.first_logits), 0.05) << "power";
@@ -117,10 +97,7 @@ INSTANTIATE_TEST_SUITE_P(All, KvTypes,
                          name_of);
 
 TEST(KvType, AWrongNameIsRefused) {
-  EngineOptions options;
-  options.model = kModel;
-  options.kv_type = "q4";
-  const auto engine = open_engine(options);
+  const auto engine = open_engine({.model = kModel, .kv_type = "q4"});
   ASSERT_FALSE(engine.ok());
   EXPECT_NE(engine.error().message.find("int8"), std::string::npos);
 }

@@ -1,5 +1,5 @@
-// Limit cases with power checks (DESIGN 6, rung 5; METHODS 1.5 and the 'Tests' of each method): settings at which a method must
-// equal the dense pass, bit for bit where kernels are row-invariant, each beside a setting at which it must differ.
+// Limit cases with power checks: settings at which a method must equal the dense pass, bit for bit where kernels are
+// row-invariant, each with a setting at which it must differ.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,53 +17,25 @@ struct Quilt {
   std::vector<int32_t> asked() const { return join({head, c, a, b, question}); }
 };
 
-struct Setting {
-  std::string backend = "auto", placement = "zero-copy";
-  int chunk = 512, threads = 2;
-  std::string kv_type = "auto";
-};
-
-std::unique_ptr<Engine> engine_with(const Setting& setting, int64_t kv_bytes = 0) {
-  EngineOptions options;
-  options.model = kModel;
-  options.backend = setting.backend;
-  options.placement = setting.placement;
-  options.chunk_tokens = setting.chunk;
-  options.threads = setting.threads;
-  options.kv_bytes = kv_bytes;
-  options.kv_type = setting.kv_type;
-  return open_for_test(options);
-}
-
-Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string& policy = "full") {
-  return ask(engine, request_of(std::move(ids), policy, 0));
-}
-
-Outcome ask_with(Engine& engine, const std::vector<int32_t>& ids, const std::string& policy,
-                 std::map<std::string, std::string> params = {}, int max_tokens = 6) {
-  Request request = request_of(ids, policy, max_tokens);
-  request.policy.params = std::move(params);
-  request.publish = false;
-  return ask(engine, std::move(request));
-}
-
-void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.ids, b.ids);
-}
-
 class Limits : public testing::TestWithParam<std::string> {
  protected:
-  Setting setting(int chunk = 512, int threads = 2) const { return {GetParam(), "zero-copy", chunk, threads}; }
+  std::unique_ptr<Engine> engine_with(int chunk = 512, int threads = 2) const {
+    return open_for_test({.model = kModel, .backend = GetParam(), .threads = threads, .chunk_tokens = chunk});
+  }
+  std::unique_ptr<Engine> fp32_engine(const std::string& placement) const {
+    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = "f32"};
+    options.placement = placement;
+    return open_for_test(options);
+  }
   const Quilt quilt;
 };
 
 TEST_P(Limits, ChunksAndThreadsDoNotChangeABit) {
-  auto whole = engine_with(setting());
+  auto whole = engine_with();
   const Outcome reference = ask_with(*whole, quilt.asked(), "full");
   for (const int chunk : {1, 7, 64}) {
     for (const int threads : {1, 3}) {
-      auto engine = engine_with(setting(chunk, threads));
+      auto engine = engine_with(chunk, threads);
       expect_equal(ask_with(*engine, quilt.asked(), "full"), reference);
     }
   }
@@ -73,7 +45,7 @@ TEST_P(Limits, ChunksAndThreadsDoNotChangeABit) {
 }
 
 TEST_P(Limits, BatchedEqualsAlone) {
-  auto engine = engine_with(setting(16));
+  auto engine = engine_with(16);
   warm(*engine, quilt.known());
   std::vector<Request> requests;
   for (const char* policy : {"full", "naive", "sparsex", "prefix", "full"}) {
@@ -84,7 +56,7 @@ TEST_P(Limits, BatchedEqualsAlone) {
 }
 
 TEST_P(Limits, AnExactPrefixHitIsExact) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   const auto prompt = join({quilt.head, quilt.a, quilt.question});
   const Outcome full = ask_with(*engine, prompt, "full");
   warm(*engine, join({quilt.head, quilt.a, quilt.b}));
@@ -98,15 +70,15 @@ TEST_P(Limits, AnExactPrefixHitIsExact) {
   EXPECT_EQ(all.usage().prefix, 99);
   EXPECT_EQ(all.usage().fresh, 1);
   expect_equal(all, full);
-  // A prefix of a prefix, through two requests' runs, in mid-block.
+  // A prefix of a prefix, through two requests' segments, in mid-block.
   const Outcome deeper =
       ask_with(*engine, join({quilt.head, quilt.a, {quilt.question.begin(), quilt.question.begin() + 5}, tokens(3, 8)}),
                "prefix");
   EXPECT_EQ(deeper.usage().prefix, 84);
 }
 
-TEST_P(Limits, APieceBehindItsOwnPrefixIsAnExactHit) {
-  auto engine = engine_with(setting());
+TEST_P(Limits, APieceAfterItsOwnPrefixIsAnExactHit) {
+  auto engine = engine_with();
   warm(*engine, join({quilt.head, quilt.a}));
   const auto prompt = join({quilt.head, quilt.a, quilt.question});
   const Outcome naive = ask_with(*engine, prompt, "naive");
@@ -116,7 +88,7 @@ TEST_P(Limits, APieceBehindItsOwnPrefixIsAnExactHit) {
 }
 
 TEST_P(Limits, AWholeMarkedPromptHitStaysExact) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   Request request = request_of(join({quilt.head, quilt.a}), "full", 0);
   request.prompt.marks = {{9, 79}};
   ask(*engine, request);
@@ -124,12 +96,12 @@ TEST_P(Limits, AWholeMarkedPromptHitStaysExact) {
   request.sampling.max_tokens = 4;
   const Outcome again = ask(*engine, request);
   EXPECT_EQ(again.usage().prefix, 78);
-  EXPECT_EQ(again.usage().reused, 0);  // not the last token alone, as a piece of the mark
+  EXPECT_EQ(again.usage().reused, 0);  // and not the last token, as a piece of the mark
   expect_equal(again, ask_with(*engine, join({quilt.head, quilt.a}), "full", {}, 4));
 }
 
 TEST_P(Limits, NaiveReusesAndDiffers) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   warm(*engine, quilt.known());
   const Outcome full = ask_with(*engine, quilt.asked(), "full"), naive = ask_with(*engine, quilt.asked(), "naive");
   EXPECT_EQ(full.usage().prefix + full.usage().reused, 0);
@@ -142,7 +114,7 @@ TEST_P(Limits, NaiveReusesAndDiffers) {
 }
 
 TEST_P(Limits, NothingReusedMeansPlainPrefill) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   const Outcome full = ask_with(*engine, quilt.asked(), "full");
   for (const char* policy : {"prefix", "naive", "sparsex"})
     expect_equal(ask_with(*engine, quilt.asked(), policy), full);
@@ -150,7 +122,7 @@ TEST_P(Limits, NothingReusedMeansPlainPrefill) {
 
 TEST_P(Limits, SparseXWithEverythingIsFull) {
   for (const int chunk : {512, 13}) {
-    auto engine = engine_with(setting(chunk));
+    auto engine = engine_with(chunk);
     warm(*engine, quilt.known());
     const Outcome full = ask_with(*engine, quilt.asked(), "full");
     for (const char* phase1 : {"all", "catchup"}) {
@@ -174,7 +146,7 @@ TEST_P(Limits, SparseXWithEverythingIsFull) {
 }
 
 TEST_P(Limits, SparseXWithNothingIsNaive) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   warm(*engine, quilt.known());
   const Outcome naive = ask_with(*engine, quilt.asked(), "naive");
   expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}}), naive);
@@ -186,7 +158,7 @@ TEST_P(Limits, SparseXWithNothingIsNaive) {
 TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
   std::vector<Outcome> outcomes;
   for (const int chunk : {512, 50, 5}) {
-    auto engine = engine_with(setting(chunk));
+    auto engine = engine_with(chunk);
     warm(*engine, quilt.known());
     for (const char* phase1 : {"all", "catchup"}) {
       outcomes.push_back(
@@ -197,10 +169,9 @@ TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
   EXPECT_NE(outcomes[0].completion.first_logits, outcomes[1].completion.first_logits);
 }
 
-// With fp32 keys: a turned copy of a narrower type is rounded once more (realign_test.cc, kv_types_test.cc).
+// With fp32 keys: a rotated copy of a narrower type is rounded once more (realign_test.cc, kv_types_test.cc).
 TEST_P(Limits, CopiedEqualsZeroCopyToRounding) {
-  auto zero = engine_with({GetParam(), "zero-copy", 512, 2, "f32"}),
-       copy = engine_with({GetParam(), "copy", 512, 2, "f32"});
+  auto zero = fp32_engine("zero-copy"), copy = fp32_engine("copy");
   for (Engine* engine : {zero.get(), copy.get()}) warm(*engine, quilt.known());
   const Outcome full = ask_with(*zero, quilt.asked(), "full");
   for (const char* policy : {"naive", "sparsex"}) {
@@ -214,7 +185,7 @@ TEST_P(Limits, CopiedEqualsZeroCopyToRounding) {
 }
 
 TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   warm(*engine, quilt.known());
   const Outcome full = ask_with(*engine, quilt.asked(), "full");
   // Published by an approximate request: question and answer, computed over placed pieces.
@@ -226,7 +197,7 @@ TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
 }
 
 TEST_P(Limits, AnAnswerIsFoundInAnotherPrompt) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   const Outcome first = ask(*engine, request_of(quilt.asked(), "full", 60));
   ASSERT_EQ(first.ids.size(), 60u);
   const auto quoted = join({tokens(40, 77), first.ids, tokens(10, 78)});
@@ -240,7 +211,7 @@ TEST_P(Limits, AnAnswerIsFoundInAnotherPrompt) {
 }
 
 TEST_P(Limits, SaltsAndNameSpacesNeverMeet) {
-  auto engine = engine_with(setting());
+  auto engine = engine_with();
   Request mine = request_of(quilt.known(), "full", 0);
   mine.cache_salt = "mine";
   ask(*engine, mine);
@@ -260,11 +231,16 @@ INSTANTIATE_TEST_SUITE_P(Backends, Limits, testing::Values("reference", "auto"))
 // ---- Pool, queue, cancelling: what happens when things run out ----
 
 constexpr int64_t kTokenBytes = 2 * 6 * 2 * 32 * 4;  // of probe-1M, fp32
-const Setting kFp32 = {.kv_type = "f32"};
 
-TEST(Pool, OldRunsGoFirstAndResultsStay) {
+std::unique_ptr<Engine> engine_with(int64_t kv_bytes) {
+  EngineOptions options{.model = kModel, .kv_type = "f32"};
+  options.kv_bytes = kv_bytes;
+  return open_for_test(options);
+}
+
+TEST(Pool, OldSegmentsGoFirstAndResultsStay) {
   const Quilt quilt;
-  auto large = engine_with(kFp32), small = engine_with(kFp32, 600 * kTokenBytes);
+  auto large = engine_with(0), small = engine_with(600 * kTokenBytes);
   for (int round = 0; round < 3; ++round) {
     for (uint32_t seed = 20; seed < 30; ++seed) {
       const auto prompt = join({tokens(200, seed), quilt.question});
@@ -277,7 +253,7 @@ TEST(Pool, OldRunsGoFirstAndResultsStay) {
 }
 
 TEST(Pool, APromptThatCanNeverFitIsRefused) {
-  auto small = engine_with(kFp32, 300 * kTokenBytes);
+  auto small = engine_with(300 * kTokenBytes);
   const auto refused = small->submit(request_of(tokens(400, 1)), std::make_shared<CollectingSink>());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kTooLong);
@@ -286,7 +262,7 @@ TEST(Pool, APromptThatCanNeverFitIsRefused) {
 }
 
 TEST(Pool, PreemptedRequestsEndWithTheSameText) {
-  auto large = engine_with(kFp32), small = engine_with(kFp32, 700 * kTokenBytes);
+  auto large = engine_with(0), small = engine_with(700 * kTokenBytes);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::vector<Request> requests;
   for (uint32_t seed = 40; seed < 44; ++seed) {
@@ -303,7 +279,7 @@ TEST(Pool, PreemptedRequestsEndWithTheSameText) {
 }
 
 TEST(Pool, ALoneAnswerThatOutgrowsThePoolIsCutShort) {
-  auto small = engine_with(kFp32, 300 * kTokenBytes);
+  auto small = engine_with(300 * kTokenBytes);
   const Outcome out = ask(*small, request_of(tokens(250, 1), "full", 400));
   EXPECT_FALSE(out.completion.error);
   EXPECT_EQ(out.completion.finish, Finish::kLength);
@@ -314,11 +290,7 @@ TEST(Pool, ALoneAnswerThatOutgrowsThePoolIsCutShort) {
 }
 
 TEST(Queue, FullIsAnErrorAtOnce) {
-  EngineOptions options;
-  options.model = kModel;
-  options.max_queue = 2;
-  options.max_sequences = 1;
-  auto engine = open_for_test(options);
+  auto engine = open_for_test({.model = kModel, .max_sequences = 1, .max_queue = 2});
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   int refused = 0;
   for (int i = 0; i < 6; ++i) {
@@ -335,7 +307,7 @@ TEST(Queue, FullIsAnErrorAtOnce) {
 }
 
 TEST(Cancel, EndsPromptlyAndFreesEverything) {
-  auto engine = engine_with({"auto", "zero-copy", 16});
+  auto engine = open_for_test({.model = kModel, .chunk_tokens = 16});
   auto sink = std::make_shared<CollectingSink>();
   const auto id = engine->submit(request_of(tokens(300, 3), "full", 3000), sink);
   ASSERT_TRUE(id.ok());
@@ -347,16 +319,12 @@ TEST(Cancel, EndsPromptlyAndFreesEverything) {
   EXPECT_EQ(engine->stats().running, 0);
   ask(*engine, request_of(tokens(10, 3)));
   engine->clear_cache();
-  ask(*engine, [] {
-    Request request = request_of(tokens(10, 4));
-    request.publish = false;
-    return request;
-  }());
+  ask_with(*engine, tokens(10, 4), "full", {}, 1);
   EXPECT_EQ(engine->stats().kv_pages_used, 0);
 }
 
 TEST(Seeds, SameSeedSameTextWhateverElseRuns) {
-  auto engine = engine_with({"auto", "zero-copy", 32});
+  auto engine = open_for_test({.model = kModel, .chunk_tokens = 32});
   Request request = request_of(tokens(60, 6), "full", 40);
   request.sampling.temperature = 1.2f;
   request.sampling.seed = 99;

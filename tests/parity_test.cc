@@ -1,4 +1,4 @@
-// The driver with a dense plan against what Transformers (or a double-precision reference) computed: DESIGN 6, rung 3.
+// Compares the driver's dense plan with what Transformers (or a double-precision reference) computed.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,12 +44,8 @@ class Parity : public testing::TestWithParam<std::tuple<ParityCase, std::string>
 
 TEST_P(Parity, LogitsAndGreedyTokens) {
   const auto& [model, backend] = GetParam();
-  EngineOptions options;
-  options.model = model.model;
-  options.backend = backend;
-  options.kv_type = "f32";      // rounded keys are 1e-2 away: kv_types_test.cc
-  options.activations = "f32";  // BF16 weights: rows are not rounded to bf16
-  auto engine = open_for_test(options);
+  // f32: rounded keys are 1e-2 away (kv_types_test.cc), and BF16 weights would round rows.
+  auto engine = open_for_test({.model = model.model, .backend = backend, .kv_type = "f32", .activations = "f32"});
   ASSERT_TRUE(engine);
   std::ifstream file(model.parity);
   ASSERT_TRUE(file) << model.parity;

@@ -1,5 +1,6 @@
-// Quality on probe-1M, the model that was trained to need its context: variable tracking over four segments, each known alone.
-// Full attention answers nearly all, naive reuse nearly none: the gap that a repair has to close shows here in seconds.
+// Quality on probe-1M, the model that was trained to need its context: variable tracking over four segments, each known
+// alone. Full attention answers nearly all, naive reuse nearly none: the gap that a repair has to close shows here in
+// seconds.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -17,9 +18,7 @@ struct Asked {
 
 // The share of right answers per policy.
 std::vector<double> run(const std::string& cases, int limit, const std::vector<Asked>& policies) {
-  EngineOptions options;
-  options.model = "tests/data/models/probe-1M";
-  auto engine = open_for_test(options);
+  auto engine = open_for_test({.model = "tests/data/models/probe-1M"});
   std::ifstream file("tests/data/models/probe-1M/" + cases);
   EXPECT_TRUE(file);
   std::vector<double> right(policies.size());
@@ -41,7 +40,9 @@ std::vector<double> run(const std::string& cases, int limit, const std::vector<A
       request.sampling.ignore_eos = false;
       request.publish = false;
       const Outcome out = ask(*engine, std::move(request));
-      if (asked.policy != "full") EXPECT_GT(out.usage().reused, static_cast<int>(ids.size()) * 8 / 10);
+      if (asked.policy != "full") {
+        EXPECT_GT(out.usage().reused, static_cast<int>(ids.size()) * 8 / 10);
+      }
       bool all = true;
       for (const auto& answer : entry["answers"])
         all = all && out.text.find(answer.get<std::string>()) != std::string::npos;
@@ -76,8 +77,8 @@ TEST(ProbeQuality, TheDefaultKeepsUpWithFull) {
 TEST(ProbeQuality, Needles) {
   const auto s = run("cases-niah.jsonl", 60, {{"full"}, {"naive"}, {"auto"}});
   EXPECT_GE(s[0], 0.95);
-  EXPECT_GE(s[2], s[0] - 0.07);  // .93 of 60 beside .98: it costs nothing much where there is nothing to repair
-  EXPECT_GE(s[1], 0.7);          // a needle stands in one piece: reuse alone mostly finds it
+  EXPECT_GE(s[2], s[0] - 0.07);  // .93 of 60 compared with .98: repair costs little where there is nothing to repair
+  EXPECT_GE(s[1], 0.7);          // a needle is in one piece: mere reuse mostly finds it
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Requests whose KV heads keep sink and window, in an engine: what they hold, by class; how many a pool lets in; what
-// becomes of them when it is full.
+// Requests whose KV heads keep sink and window, in an engine: what they hold, by class; how many a pool admits; what
+// happens to them when it is full.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kL = 6, kG = 2, kP = 16;  // of the probe model; slots of a page
 
-// Calls `look` on the engine thread when its request has so many tokens.
+// Calls `look` on the engine thread when its request has `at` tokens.
 class LookingSink : public CollectingSink {
  public:
   LookingSink(size_t at, std::function<void()> look) : at_(at), look_(std::move(look)) {}
@@ -28,11 +28,7 @@ class LookingSink : public CollectingSink {
 };
 
 std::unique_ptr<Engine> engine_of(int pages, int chunk = 64) {
-  EngineOptions options;
-  options.model = kModel;
-  options.kv_type = "f32";
-  options.page_slots = kP;
-  options.chunk_tokens = chunk;
+  EngineOptions options{.model = kModel, .kv_type = "f32", .page_slots = kP, .chunk_tokens = chunk};
   options.cache = false;
   options.kv_bytes = int64_t{64} << 20;
   if (pages > 0) {
@@ -157,7 +153,8 @@ TEST(RaggedRequests, MoreOfThemRunAtOnce) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(answers[i]->ids, ask(*e, ragged[i]).ids) << i;
 }
 
-// Requests that are preempted in the middle of their answers start again and give the same tokens, whatever their heads keep.
+// Requests that are preempted in the middle of their answers start again and give the same tokens, whatever their heads
+// keep.
 TEST(RaggedRequests, PreemptionChangesNothing) {
   const std::vector<std::map<std::string, std::string>> settings = {
       {{"global", "first"}, {"share", "0.5"}, {"window", "8"}, {"sink", "2"}},

@@ -1,5 +1,5 @@
-// X2 (METHODS 1.5): layer-0 K and V need no context, so a placed piece's layer-0 keys, realigned, must equal fresh ones: the best
-// single test of RoPE shifts, on every RoPE kind that a model here has. Also X1's core: a run is placed without being changed.
+// Layer-0 K and V need no context, so a placed piece's layer-0 keys, realigned, must equal fresh ones: the best single
+// test of RoPE shifts (docs/math/rope_shift.md), on every kind of RoPE that a model here has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -83,7 +83,8 @@ TEST_P(Realign, LayerZeroKeysOfAPlacedPieceEqualFreshOnes) {
   EXPECT_GT(deeper, 100 * aligned) << "power: from layer 1 on the context matters";
 }
 
-// A stage may end in a probe at its last layer, and a probe's rows need not leave theirs; asking twice does not count twice.
+// A stage may end in a probe at its last layer, and a probe's rows need not leave theirs; a second pass does not count
+// twice.
 TEST(Probes, AtTheLastLayerOfAStageAndForRowsThatStay) {
   auto opened = open_model("tests/data/models/probe-1M");
   ASSERT_TRUE(opened.ok());

@@ -1,5 +1,6 @@
-// Limit cases with power checks of RedKnot (METHODS 2.3, 'Tests'): settings at which it must equal the dense pass bit for bit,
-// beside settings at which it must differ; one head alone; decode on the same plan; what is narrowed is never published.
+// Limit cases with power checks of RedKnot (docs/papers.md): settings at which it must equal the dense pass bit for
+// bit, and settings at which it must differ; one local head; decode on the same plan; what is narrowed is never
+// published.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +14,6 @@
 namespace kvilt {
 namespace {
 
-using Params = std::map<std::string, std::string>;
 constexpr int kL = 6, kG = 2;  // of the probe model
 
 class RedKnotLimits : public testing::TestWithParam<std::string> {
@@ -21,30 +21,14 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
   const std::vector<int32_t> asked = tokens(200, 1);
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& kv_type = "auto") const {
-    EngineOptions options;
-    options.model = kModel;
-    options.backend = GetParam();
-    options.chunk_tokens = chunk;
-    options.kv_type = kv_type;
-    return open_for_test(options);
+    return open_for_test({.model = kModel, .backend = GetParam(), .kv_type = kv_type, .chunk_tokens = chunk});
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
-    Request request = request_of(ids.empty() ? asked : ids, policy, 6);
-    request.policy.params = std::move(params);
-    request.publish = false;
+    Request request = unpublished(ids.empty() ? asked : std::move(ids), policy, std::move(params));
     request.all_logits = true;
     return ask(engine, std::move(request));
   }
 };
-
-void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.completion.all_logits, b.completion.all_logits);
-  EXPECT_EQ(a.ids, b.ids);
-}
-void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
-}
 
 const Params kNarrow{{"global", "none"}, {"window", "8"}, {"sink", "2"}};
 Params with(Params params, const Params& more) {
@@ -71,7 +55,7 @@ TEST_P(RedKnotLimits, AWindowThatHoldsEverythingIsFull) {
     expect_equal(run(*e, "redknot", {{"global", "none"}, {"window", "204"}, {"sink", sink}}), full);
   }
   expect_equal(run(*e, "redknot", {{"global", "none"}, {"window", "0"}, {"sink", "1000"}}), full);
-  // One key less, for the last row alone: the convention is i - j <= w.
+  // One key less, for the last row only: the convention is i - j <= w.
   Params one_less{{"global", "none"}, {"window", "198"}, {"sink", "0"}};
   expect_differ(run(*e, "redknot", one_less), full);
   one_less["window"] = "199";
@@ -83,7 +67,7 @@ TEST_P(RedKnotLimits, NoMassIsTheFirstAndTheRecentRows) {
   const Outcome full = run(*e, "full");
   const Params none{{"global", "all"}, {"ffn_mass", "0"}};
   expect_equal(run(*e, "redknot", with(none, {{"ffn_recent", "1000"}})), full);
-  // FFN FLOPs saved are FLOPs: 6 D F a row and layer; the last layer has one row anyway. One or two blocks' first rows stay.
+  // The FLOPs saved: 6 D F a row and layer; the last layer has one row anyway. One or two blocks' first rows stay.
   const Outcome few = run(*e, "redknot", with(none, {{"ffn_recent", "50"}}));
   const double row = 6.0 * 128 * 384, saved = full.usage().linear_flops - few.usage().linear_flops;
   EXPECT_LE(saved, (kL - 1) * 150 * row);
@@ -118,21 +102,16 @@ TEST_P(RedKnotLimits, BatchedEqualsAlone) {
   std::vector<Request> requests;
   for (const Params& params :
        {kNarrow, Params{{"global", "all"}, {"ffn_mass", "0.5"}, {"ffn_recent", "9"}}, Params{{"global", "last"}}}) {
-    requests.push_back(request_of(asked, "redknot", 9));
-    requests.back().policy.params = params;
-    requests.back().publish = false;
+    requests.push_back(unpublished(asked, "redknot", params, 9));
   }
-  requests.push_back(request_of(asked, "full", 9));
-  requests.back().publish = false;  // or the others would find a dense prefix
+  requests.push_back(unpublished(asked, "full", {}, 9));  // published, the others would find a dense prefix
   expect_batched_equals_alone(*e, requests);
 }
 
 // Prefill of prompt and answer at once = prefill, then decode: to the bit, and so on the same views.
 TEST_P(RedKnotLimits, DecodeKeepsTheViews) {
   const auto e = engine();
-  Request request = request_of(asked, "redknot", 6);
-  request.policy.params = kNarrow;
-  request.publish = false;
+  Request request = unpublished(asked, "redknot", kNarrow);
   request.forced = tokens(6, 7);
   const Outcome decoded = ask(*e, request);
   ASSERT_EQ(decoded.completion.all_logits.size(), 6u);
@@ -148,9 +127,7 @@ TEST_P(RedKnotLimits, TheWindowSlides) {
   std::vector<int32_t> other = asked;
   for (size_t i = 0; i < 195 - kL * 8; ++i) other[i] = other[i] == 5 ? 6 : 5;
   const auto answers = [&](const std::vector<int32_t>& ids, const char* window) {
-    Request request = request_of(ids, "redknot", 8);
-    request.policy.params = {{"global", "none"}, {"window", window}, {"sink", "0"}};
-    request.publish = false;
+    Request request = unpublished(ids, "redknot", {{"global", "none"}, {"window", window}, {"sink", "0"}}, 8);
     request.forced = tokens(8, 7);
     return ask(*e, request).completion.all_logits;
   };
@@ -173,10 +150,10 @@ TEST_P(RedKnotLimits, NarrowedKvIsNotPublished) {
   EXPECT_GE(prefix_after({{"global", "all"}}), 200) << "power";
 }
 
-// An exact prefix is dense KV: it is used, and what follows is computed with the views.
+// An exact prefix is dense KV: it is used, and what follows it is computed with the views.
 TEST_P(RedKnotLimits, APrefixIsUsed) {
   const auto e = engine();
-  ask(*e, request_of({asked.begin(), asked.begin() + 120}, "full", 0));
+  warm(*e, {asked.begin(), asked.begin() + 120});
   const Outcome global = run(*e, "redknot", {{"global", "all"}}), full = run(*e, "full");
   EXPECT_GE(global.usage().prefix, 119);
   expect_equal(global, full);
@@ -185,12 +162,13 @@ TEST_P(RedKnotLimits, APrefixIsUsed) {
   expect_differ(narrow, full);
 }
 
-// With every head local, a window that holds everything, and known pieces kept as stored, the pieces' own rows are computed for
-// nothing: what is left is naive reuse, to the rounding of keys that are turned when they are copied.
+// With every head local, a window that holds everything, and known pieces kept as stored, the pieces' own rows are
+// computed for nothing: what is left is naive reuse, but for the rounding of keys that are rotated when they are
+// copied.
 TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
   const auto e = engine(50, "f32");
   const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(21, 5);
-  ask(*e, request_of(join({head, a, b}), "full", 0));
+  warm(*e, join({head, a, b}));
   const auto prompt = join({head, b, a, question});
   const Params wide{{"global", "none"}, {"window", "1000"}};
   const Outcome naive = run(*e, "naive", {}, prompt),
@@ -206,13 +184,13 @@ TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
   expect_differ(some, run(*e, "redknot", kNarrow, prompt));
 }
 
-// A head whose last rows look beyond its view reads everything: with the smallest threshold all do, and that is full; with the
-// highest none does. Known pieces let the question look first; without them all of the prompt does.
+// A head whose last rows look beyond its view reads everything: with the smallest threshold all do, and that is full;
+// with the highest none does. Known pieces let the question look first; without them all of the prompt does.
 TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   for (const bool pieces : {false, true}) {
     const auto e = engine(60);
     const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(41, 5);
-    if (pieces) ask(*e, request_of(join({head, a, b}), "full", 0));
+    if (pieces) warm(*e, join({head, a, b}));
     const auto prompt = join({head, b, a, question});
     const Outcome full = run(*e, "full", {}, prompt), narrow = run(*e, "redknot", kNarrow, prompt);
     const auto restored = [&](const char* tau) {
@@ -234,13 +212,12 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   }
 }
 
-// Experts: the rows that a sparse FFN leaves out skip router and experts; by mass, with another one from a layer on, or by threshold.
+// Experts: rows that a sparse FFN leaves out skip router and experts: by mass, by another mass from some layer on, or
+//          by
+// threshold.
 TEST_P(RedKnotLimits, SparseExperts) {
-  EngineOptions options;
-  options.model = "tests/data/fixtures/qwen3-moe";  // 3 layers of 8 experts, 3 of which run
-  options.backend = GetParam();
-  options.chunk_tokens = 64;
-  const auto e = open_for_test(options);
+  constexpr const char* kMoe = "tests/data/fixtures/qwen3-moe";  // 3 layers of 8 experts, 3 of which run
+  const auto e = open_for_test({.model = kMoe, .backend = GetParam(), .chunk_tokens = 64});
   std::vector<int32_t> ids = asked;
   for (int32_t& id : ids) id %= 250;
   const auto moe = [&](Params params) {
@@ -257,7 +234,7 @@ TEST_P(RedKnotLimits, SparseExperts) {
                 none = moe({{"ffn_mass", "0"}}),
                 deep = moe({{"ffn_mass", "1"}, {"ffn_deep", "1"}, {"ffn_deep_mass", "0"}});
   for (const Outcome& one : {some, few, deep}) expect_differ(one, full);
-  expect_equal(few, none);  // the block's highest and the recent rows alone
+  expect_equal(few, none);  // only the block's highest and the recent rows
   // A row of a layer: the router and 3 experts of three matrices. The last layer has one row anyway.
   const double row = 2.0 * 32 * 8 + 3 * 6.0 * 32 * 16;
   const auto saved = [&](const Outcome& one) { return (full.usage().linear_flops - one.usage().linear_flops) / row; };
@@ -272,9 +249,7 @@ TEST_P(RedKnotLimits, PromptLogitsAreThoseOfShorterPrompts) {
   for (const int chunk : {512, 7}) {
     const auto e = engine(chunk);
     for (const bool narrow : {false, true}) {
-      Request request = request_of(asked, narrow ? "redknot" : "full", 3);
-      if (narrow) request.policy.params = kNarrow;
-      request.publish = false;
+      Request request = unpublished(asked, narrow ? "redknot" : "full", narrow ? kNarrow : Params{}, 3);
       request.prompt_logits = 20;
       const Outcome out = ask(*e, request);
       ASSERT_EQ(out.completion.prompt_logits.size(), 20u);
@@ -300,16 +275,13 @@ TEST_P(RedKnotLimits, AMapOfAnotherShapeIsRefused) {
   EXPECT_TRUE(e->check_policy({"redknot", {{"map", "mine"}}}).ok());
   expect_equal(run(*e, "redknot", {{"map", "mine"}}), run(*e, "redknot", kNarrow));
   EXPECT_FALSE(e->check_policy({"redknot", {}}).ok()) << "there is no default map";
-  EngineOptions options;
-  options.model = kModel;
-  options.head_maps = {"tests/data/no_such_map.json"};
-  EXPECT_FALSE(open_engine(options).ok());
+  EXPECT_FALSE(open_engine({.model = kModel, .head_maps = {"tests/data/no_such_map.json"}}).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RedKnotLimits, testing::Values("reference", "auto"));
 
-// One local head changes nothing but through that head: below its layer and in it all K and V stay, whatever the head; rows
-// that its window covers stay everywhere; behind it the rest changes.
+// One local head changes nothing but through that head: below its layer and in it all K and V stay, whatever the head;
+// rows that its window covers stay everywhere; after it the rest changes.
 class OneHead : public testing::Test {
  protected:
   static constexpr int32_t kT = 60, kWindow = 20;
@@ -331,7 +303,7 @@ class OneHead : public testing::Test {
     plan.prompt_len = kT;
     plan.views.push_back({0, kWindow, 0});
     plan.head_view.assign(kL * kG, 0);
-    if (local >= 0) plan.head_view[static_cast<size_t>(local)] = 1;
+    if (local >= 0) plan.head_view[local] = 1;
     plan.stages = {uniform_stage({{0, kT}}, kL)};
     const Band band = next_band(plan.stages[0], 0, kL, {{kT - 1, kT}});
     auto table = std::make_unique<PageTable>(*store, c.ropes());
@@ -369,7 +341,9 @@ TEST_F(OneHead, ChangesNothingButThroughItself) {
           }
           changed += !same;
         }
-        if (l > layer) EXPECT_GT(changed, (kT - kWindow) / 2) << "power";
+        if (l > layer) {
+          EXPECT_GT(changed, (kT - kWindow) / 2) << "power";
+        }
       }
     }
   }

@@ -1,5 +1,5 @@
-// Regressions of the engine core: each test failed once. What ends together, what is submitted while the engine goes,
-// what the cache pins, what preemption does to the account.
+// Regressions of the engine core: each test failed once. They are about requests that end together, requests that are
+// submitted while the engine is destroyed, what the cache pins, and what preemption does to the account.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,12 +14,9 @@ namespace kvilt {
 namespace {
 
 std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
-  EngineOptions options;
-  options.model = kModel;
+  // Pools are counted in kTokenBytes, of fp32; nothing here depends on the threads.
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = "f32", .chunk_tokens = chunk};
   options.kv_bytes = kv_bytes;
-  options.kv_type = "f32";  // pools are counted in kTokenBytes
-  options.chunk_tokens = chunk;
-  options.threads = 1;  // nothing here depends on them
   return open_for_test(options);
 }
 
@@ -122,7 +119,7 @@ TEST(Shutdown, ASinkThatAsksAgainIsRefused) {
 
 constexpr int64_t kTokenBytes = 2 * 6 * 2 * 32 * 4;  // of probe-1M, fp32
 
-// A few tokens of a long run keep the whole run's pages. Alone, a request that would fit without them must not fail.
+// A few tokens of a long segment keep the pages of all of it. A lone request that would fit without them must not fail.
 TEST(Pool, WhatARequestReusesCannotMakeItFail) {
   for (const char* policy : {"prefix", "naive", "sparsex"}) {
     for (const int answer : {1, 200}) {  // does not fit at once; or outgrows the pool only while it answers
@@ -189,7 +186,7 @@ TEST(Pool, WhatIsKnownExactlyIsNotKeptTwice) {
   EXPECT_EQ(ask(*engine, request_of(longer, "prefix", 1)).usage().prefix, 129);
 }
 
-// A request that waits for the same prompt's KV does not keep those behind it waiting.
+// A request that waits for the same prompt's KV does not keep the next ones waiting.
 TEST(Queue, OthersPassARequestThatWaitsForTheSamePrompt) {
   auto engine = engine_with(0, 8);
   const auto gate = hold(*engine);
@@ -200,12 +197,12 @@ TEST(Queue, OthersPassARequestThatWaitsForTheSamePrompt) {
   ASSERT_TRUE(engine->submit(request_of(tokens(4, 2), "prefix", 1), other).ok());
   gate->open();
   first->wait();
-  EXPECT_EQ(first->waiting, 1);  // at its first token: the twin alone
+  EXPECT_EQ(first->waiting, 1);  // at its first token: only the twin
   EXPECT_EQ(twin->wait().usage.prefix, 63);
   EXPECT_FALSE(other->wait().error);
 }
 
-// Of a conversation's turns the last goes first: what is left is still a chain from the first token on.
+// Of a conversation's segments the last is evicted first: what is left is still a chain from the first token on.
 TEST(Pool, AChainIsEvictedFromItsEnd) {
   auto engine = engine_with(576 * kTokenBytes);  // 18 blocks of 32 tokens
   const auto first = tokens(150, 1);             // 5 blocks

@@ -1,13 +1,11 @@
-// Limit cases with power checks of the methods that repair reused pieces (METHODS 2.6, 3, 'Tests'): settings at which each must
-// equal the dense pass or another method, bit for bit, beside a setting at which it must differ.
+// Limit cases with power checks of the methods that repair reused pieces (docs/papers.md): settings at which each must
+// equal the dense pass or another method, bit for bit, each with a setting at which it must differ.
 #include <gtest/gtest.h>
 
 #include "probe_prompts.h"
 
 namespace kvilt {
 namespace {
-
-using Params = std::map<std::string, std::string>;
 
 class Repair : public testing::TestWithParam<std::string> {
  protected:
@@ -18,31 +16,16 @@ class Repair : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
                                  const std::string& kv_type = "auto") const {
-    EngineOptions options;
-    options.model = kModel;
-    options.backend = GetParam();
-    options.chunk_tokens = chunk;
+    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = kv_type, .chunk_tokens = chunk};
     options.placement = placement;
-    options.kv_type = kv_type;
     auto out = open_for_test(options);
-    ask(*out, request_of(join({head, a, b, c}), "full", 0));
+    warm(*out, join({head, a, b, c}));
     return out;
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
-    Request request = request_of(asked, policy, 6);
-    request.policy.params = std::move(params);
-    request.publish = false;
-    return ask(engine, std::move(request));
+    return ask_with(engine, asked, policy, std::move(params));
   }
 };
-
-void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.ids, b.ids);
-}
-void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
-}
 
 // The setting of each method that computes everything, and a small budget.
 struct Method {
@@ -90,7 +73,7 @@ TEST_P(Repair, CacheBlendWithEverythingIsFull) {
   const Outcome full = run(*e, "full");
   expect_equal(run(*e, "cacheblend", {{"r", "1"}}), full);
   expect_differ(run(*e, "cacheblend"), full);
-  // The layers up to the check run in full: more than naive.
+  // The layers up to the check are computed in full: more than naive.
   EXPECT_GT(run(*e, "cacheblend", {{"r", "0"}}).usage().flops, 1.2 * run(*e, "naive").usage().flops);
 }
 
@@ -124,14 +107,11 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][10], by_chunk[0][11]);
 }
 
-// New text between pieces of one group: computed like any, it neither tells what changed nor takes anything over.
+// New text between pieces of one group is computed like any; it neither shows a change nor carries one.
 TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
   const auto between = join({head, c, tokens(40, 8), a, tokens(7, 9), b, question});
   const auto with = [&](Engine& e, const std::string& policy, Params params) {
-    Request request = request_of(between, policy, 6);
-    request.policy.params = std::move(params);
-    request.publish = false;
-    return ask(e, std::move(request));
+    return ask_with(e, between, policy, std::move(params));
   };
   const auto whole = engine(512), small = engine(11);
   const Outcome mended = with(*whole, "mend", {});
@@ -148,8 +128,7 @@ TEST_P(Repair, BatchedEqualsAlone) {
   const auto e = engine(16);
   std::vector<Request> requests;
   for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic"}) {
-    requests.push_back(request_of(asked, policy, 9));
-    requests.back().publish = false;
+    requests.push_back(unpublished(asked, policy, {}, 9));
   }
   requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
   expect_batched_equals_alone(*e, requests);
@@ -160,7 +139,7 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
   const Params share{{"r", "0.2"}, {"anchors", "0"}};
   expect_equal(run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}}),
                run(*e, "prophetkv", {{"r", "0.2"}, {"value_norm", "yes"}}));
-  // A carry of nothing goes another way round (private copies), to the same values.
+  // A carry of nothing gets the same values another way (private copies).
   const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"scale_k", "0"}, {"scale_v", "0"}});
   const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}});
   EXPECT_LT(max_abs_difference(zero.completion.first_logits, none.completion.first_logits), 2e-3);
@@ -175,19 +154,12 @@ TEST_P(Repair, TheStoreIsNeverChanged) {
   expect_equal(run(*e, "naive"), naive);
 }
 
-// Known behind its own prefix there is nothing to repair: every method leaves the pieces' true KV as it is.
+// Pieces that are known after their own prefix need no repair: every method leaves their true KV as it is.
 TEST_P(Repair, TrueKvStaysTrue) {
-  EngineOptions options;
-  options.model = kModel;
-  options.backend = GetParam();
-  const auto e = open_for_test(options);
-  ask(*e, request_of(asked, "full", 0));
+  const auto e = open_for_test({.model = kModel, .backend = GetParam()});
+  warm(*e, asked);
   const auto longer = join({asked, tokens(12, 31)});
-  const auto with = [&](const char* policy) {
-    Request request = request_of(longer, policy, 6);
-    request.publish = false;
-    return ask(*e, std::move(request));
-  };
+  const auto with = [&](const char* policy) { return ask_with(*e, longer, policy); };
   const Outcome full = with("full");
   for (const char* policy : {"mend", "auto", "epic", "cacheblend", "prophetkv"}) {
     const Outcome out = with(policy);
@@ -208,15 +180,12 @@ TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
   }
 }
 
-// Without a question behind them the last 64 positions are computed twice, in known pieces: what they are compared with the
-// second time is what was placed, not what the first stage wrote over a private copy.
+// Without a question after them, the last 64 positions are computed twice, in known pieces: what they are compared with
+// the second time is what was placed, not what the first stage wrote over a private copy.
 TEST_P(Repair, CopiedEqualsZeroCopyWhereThePromptEndsInAPiece) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const auto ends_known = [&](Engine& engine, const std::string& policy) {
-    Request request = request_of(join({head, c, a, b}), policy, 6);
-    request.policy.params = {{"r", "0.3"}};
-    request.publish = false;
-    return ask(engine, std::move(request));
+    return ask_with(engine, join({head, c, a, b}), policy, {{"r", "0.3"}});
   };
   for (const char* policy : {"mend", "prophetkv", "cacheblend", "oracle"}) {
     SCOPED_TRACE(policy);

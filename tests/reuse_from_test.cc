@@ -1,13 +1,11 @@
-// reuse_from=last: a piece is taken as the last request under the same policy left it. What is kept so is approximate, and must
-// never reach a request that did not ask for it. Limit cases with power checks.
+// reuse_from=last: a piece is taken as the last request under the same policy left it. What is kept so is approximate,
+// and must never reach a request that did not ask for it. Limit cases with power checks.
 #include <gtest/gtest.h>
 
 #include "probe_prompts.h"
 
 namespace kvilt {
 namespace {
-
-using Params = std::map<std::string, std::string>;
 
 class ReuseFrom : public testing::Test {
  protected:
@@ -16,10 +14,7 @@ class ReuseFrom : public testing::Test {
                              asked = join({head, b, c, a, tokens(21, 5)});
 
   std::unique_ptr<Engine> engine(const std::string& reuse_from = "first") const {
-    EngineOptions options;
-    options.model = kModel;
-    options.reuse_from = reuse_from;
-    auto out = open_for_test(options);
+    auto out = open_for_test({.model = kModel, .reuse_from = reuse_from});
     warm(*out);
     return out;
   }
@@ -104,10 +99,7 @@ TEST_F(ReuseFrom, TheEnginesOptionIsTheDefault) {
   const auto wrong = e->check_policy({"mend", {{"reuse_from", "middle"}}});
   ASSERT_FALSE(wrong.ok());
   EXPECT_NE(wrong.error().message.find("not first or last"), std::string::npos);
-  EngineOptions options;
-  options.model = kModel;
-  options.reuse_from = "nowhere";
-  EXPECT_FALSE(open_engine(options).ok());
+  EXPECT_FALSE(open_engine({.model = kModel, .reuse_from = "nowhere"}).ok());
 }
 
 }  // namespace

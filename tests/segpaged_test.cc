@@ -1,4 +1,4 @@
-// Ragged heads through the driver (METHODS 2.3, limit cases with power checks): memory that holds sink and window alone
+// Ragged heads through the driver (limit cases with power checks): memory that holds only sink and window
 // computes, bit for bit, what masks over all keys do, in the prompt and far beyond the window in decode.
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ struct Run1 {
   std::vector<HeadKeep> keeps() const {
     std::vector<HeadKeep> out;
     for (int i = 0; i < c.L * c.G && heads.ragged; ++i) {
-      const View& view = heads.views[heads.head_view.empty() ? 0 : heads.head_view[static_cast<size_t>(i)]];
+      const View& view = heads.views[heads.head_view.empty() ? 0 : heads.head_view[i]];
       out.push_back({view.sink, view.window});
     }
     return out;
@@ -160,7 +160,7 @@ TEST_P(SegPaged, OneLocalHeadChangesNothingButThroughThatHead) {
   const auto dense = run({});
   const int at = config().L / 2;
   Heads one{{View{}, View{2, 7, 0}}, std::vector<uint16_t>(heads(), 0)};
-  one.head_view[static_cast<size_t>(at * config().G)] = 1;
+  one.head_view[at * config().G] = 1;
   one.ragged = false;  // so that all keys can be compared
   const auto local = run(one);
   const auto bytes = static_cast<size_t>(store->shape().row_bytes());
@@ -202,7 +202,7 @@ TEST_P(SegPaged, AnswersGoOnElsewhereToTheBit) {
   const Heads heads = mixed(4, 16, true, 40);
   PageStore elsewhere =
       PageStore::create({config().L, config().G, config().E, 8, std::get<2>(GetParam())}, 8 << 20).value();
-  const auto stayed = run(heads), moved = start(heads);  // it lives in that store at last
+  const auto stayed = run(heads), moved = start(heads);  // it ends in that store
   for (int32_t next = 0; next < kPrompt + kSteps;) {
     if (next == kPrompt) {
       moved->table->keep(moved->keeps(), 0);

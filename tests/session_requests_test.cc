@@ -1,5 +1,5 @@
-// Sessions that leave one engine and go on in another (issue 6, head-class transfer): the same text to the bit, and of each head
-// what it keeps; what cannot go on is refused.
+// Sessions that leave one engine and go on in another (head-class transfer): the same text to the bit, and of
+// each head what it keeps; what cannot go on is refused.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,22 +15,14 @@
 namespace kvilt {
 namespace {
 
-using Params = std::map<std::string, std::string>;
-
 std::unique_ptr<Engine> engine_of(int page_slots, int chunk, const std::string& kv_type = "f32", int64_t bytes = 0) {
-  EngineOptions options;
-  options.model = kModel;
-  options.kv_type = kv_type;
-  options.page_slots = page_slots;
-  options.chunk_tokens = chunk;
+  EngineOptions options{.model = kModel, .kv_type = kv_type, .page_slots = page_slots, .chunk_tokens = chunk};
   options.kv_bytes = bytes;
   return open_for_test(options);
 }
 
 Request asked(std::vector<int32_t> ids, const std::string& policy, const Params& params, int max_tokens) {
-  Request request = request_of(std::move(ids), policy, max_tokens);
-  request.policy.params = params;
-  request.publish = false;
+  Request request = unpublished(std::move(ids), policy, params, max_tokens);
   request.all_logits = true;
   return request;
 }
@@ -62,7 +54,9 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
            {"full", {}}, {"redknot", kNarrow}, {"redknot", kMixed}, {"naive", {}}, {"mend", {}}}) {
     SCOPED_TRACE(policy);
     const Outcome whole = ask(*here, asked(prompt, policy, params, 25));
-    if (policy == "naive") EXPECT_EQ(whole.usage().reused, 90) << "power";
+    if (policy == "naive") {
+      EXPECT_EQ(whole.usage().reused, 90) << "power";
+    }
     if (policy == "full") {
       full = whole.ids;
     } else {
@@ -78,16 +72,18 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
     EXPECT_EQ(rest.completion.all_logits, after);
     EXPECT_EQ(rest.usage().prefix, 180);
     EXPECT_EQ(rest.usage().policy, "session");
-    // Bytes: every head's keys and values, or sink and window alone.
+    // Bytes: every head's keys and values, or only sink and window.
     EXPECT_EQ(session->dense, 180 * here->info().kv_bytes_per_token);
     const int64_t keys = params == kNarrow ? 10 : policy == "redknot" ? 0 : 180;
-    if (keys) EXPECT_EQ(session->kv, keys * here->info().kv_bytes_per_token);
+    if (keys) {
+      EXPECT_EQ(session->kv, keys * here->info().kv_bytes_per_token);
+    }
     EXPECT_EQ(session_info(*session)->local_heads, params == kNarrow ? 12 : params == kMixed ? 7 : 0);
   }
   EXPECT_EQ(there->stats().prefix_tokens, 5u * 180);
 }
 
-// A session of a whole answer, with more text behind it: what one prefill of all of it says.
+// A session of a whole answer, with more text after it, gives what one prefill of all of it gives.
 TEST(SessionRequests, ATurnMayFollow) {
   const auto here = engine_of(16, 64), there = engine_of(16, 20);
   const auto prompt = tokens(120, 1), more = tokens(45, 9);
@@ -183,10 +179,8 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
   bad.policy.name = "full";
   EXPECT_NE(refused(*here, bad).find("policy"), std::string::npos);
   EXPECT_NE(refused(*engine_of(16, 64, "int8"), good).find("KV type"), std::string::npos);
-  EngineOptions other;
-  other.model = "tests/data/fixtures/llama";
-  other.kv_type = "f32";
-  EXPECT_NE(refused(*open_for_test(other), good).find("another model"), std::string::npos);
+  const auto other = open_for_test({.model = "tests/data/fixtures/llama", .kv_type = "f32"});
+  EXPECT_NE(refused(*other, good).find("another model"), std::string::npos);
   for (const size_t at : {size_t{3}, size_t{50}, size_t{90}, session->bytes.size() - 100}) {
     auto damaged = std::make_shared<ExportedSession>(*session);
     damaged->bytes[at] ^= std::byte{1};
@@ -200,7 +194,8 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
   EXPECT_NE(refused(*here, bad).find("cut short"), std::string::npos);
 }
 
-// Sessions whose checksums are right and whose numbers are not: an engine refuses them, or computes something and lives.
+// Sessions whose checksums are right and whose numbers are not: an engine refuses them, or computes something and
+// lives.
 TEST(SessionRequests, HostileSessionsEndInAnErrorOrAnAnswer) {
   const auto here = engine_of(16, 64), there = engine_of(8, 32);
   const auto doc = tokens(40, 4), prompt = join({tokens(20, 1), doc, tokens(9, 2)});

@@ -1,7 +1,7 @@
 // Whole vocabularies against vectors made by other tokenizers: llama.cpp's .inp/.out pairs, tiktoken's test plans, and
 // ids from Hugging Face's tokenizers for the vocabularies that are committed here.
-// The large vocabularies lie beside the repository (../shared/data) and are skipped aloud where they are missing; the
-// small ones in tests/data always run.
+// The large vocabularies are next to the repository (../shared/data) and are skipped with a message if they are
+// missing; the small ones in tests/data always run.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string>
+
 #include "kvilt/result.h"
 
 namespace kvilt {
@@ -11,5 +15,8 @@ template <class... Args>
 Error error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Error{code, fmt::format(format, std::forward<Args>(args)...)};
 }
+
+// kIo, with what errno says.
+inline Error system_error(const std::string& what) { return error(Code::kIo, "{}: {}", what, std::strerror(errno)); }
 
 }  // namespace kvilt

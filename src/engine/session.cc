@@ -39,8 +39,6 @@ class SessionPolicy : public ReusePolicy {
   const std::vector<HeadKeep> keeps_;
 };
 
-Error system_error(const std::string& what) { return error(Code::kIo, "{}: {}", what, std::strerror(errno)); }
-
 struct Fd {
   int fd;
   ~Fd() {

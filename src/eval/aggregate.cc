@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "eval/statistics.h"
 
@@ -16,7 +17,7 @@ constexpr const char* kAll = "all";
 std::vector<std::string> suites_of(const std::vector<CaseResult>& results) {
   std::vector<std::string> out;
   for (const CaseResult& result : results) {
-    if (std::find(out.begin(), out.end(), result.suite) == out.end()) out.push_back(result.suite);
+    if (std::ranges::find(out, result.suite) == out.end()) out.push_back(result.suite);
   }
   if (out.size() > 1) out.push_back(kAll);
   return out;

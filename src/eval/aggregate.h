@@ -1,10 +1,10 @@
-// eval/aggregate.h: results of single cases to rows: per suite and policy means with 95 % bootstrap intervals, and paired
-// ratios of distances between two policies (DESIGN 8: `eval --cases`).
-// Role: a row stands on the cases that this policy has; ratios stand on the cases that both have. With several suites
-//       there is a row over all of them, suite "all".
+// eval/aggregate.h: results of single cases to rows: per suite and policy means with 95 % bootstrap intervals, and
+// paired ratios of distances between two policies (docs/eval.md).
+// Role: a row is over the cases that its policy has; a ratio is over the cases that both policies have. With several
+//       suites there is a row over all of them, suite "all".
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,6 +1,6 @@
 // eval/case.h: what `kvilt eval` asks: a case is turns of marked and plain text, with the answers that are right.
-// Role:  the words of this module. A RAG case, a dialogue and every suite become this form (DESIGN 8); prompt.h makes
-//        token ids of it, once, so that every policy sees the same.
+// Role:  the words of this module. A RAG case, a dialogue and every suite become this form (docs/eval.md); prompt.h
+//        makes token ids of it, once, so that every policy sees the same.
 // Not here: files (case_file.h), generators (suite.h), scores (score.h).
 #pragma once
 
@@ -17,7 +17,7 @@ namespace kvilt {
 enum class Metric {
   kF1,        // SQuAD's token F1 against the best of the answers
   kExact,     // equal after SQuAD's normalisation
-  kRecall,    // the share of the answers that stand in the text
+  kRecall,    // the share of the answers that the text contains
   kContains,  // 1 if all of them do
 };
 // Errors: kInvalidArgument for a name other than f1, em, recall, contains.
@@ -45,11 +45,11 @@ struct EvalCase {
   std::string suite, id;
   bool chat = true;  // false: the parts follow each other without a chat template, special tokens by their texts
   std::vector<CaseTurn> turns;
-  std::string lead;                  // the first words of the answer, behind the template's tail: "Answer:"
-  std::vector<int32_t> begun;        // the answer's first tokens, behind `lead`
+  std::string lead;                  // the first words of the answer, after the template's tail: "Answer:"
+  std::vector<int32_t> begun;        // the answer's first tokens, after `lead`
   std::vector<std::string> answers;  // none: the case has no score, only distances
   Metric metric = Metric::kF1;
-  std::vector<CasePart> warm_only;   // pieces that stood among the known ones when --warm context computed them
+  std::vector<CasePart> warm_only;   // more pieces that --warm context puts among the known ones
   std::vector<PastRequest> history;  // not empty: what --warm context submits, instead of the pieces in another order
   std::vector<int32_t> truth;        // not empty: distances are taken along these tokens, not along the greedy answer
 };

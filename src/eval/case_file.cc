@@ -59,7 +59,7 @@ Result<EvalCase> read_common(const Json& line, const std::string& suite, int num
 }
 
 // "Rhine\nThe Rhine rises ...\n"; in a plain prompt parts are joined by one space.
-std::string segment_text(const std::string& title, const std::string& text, bool chat) {
+std::string piece_text(const std::string& title, const std::string& text, bool chat) {
   if (!chat) return " " + (title.empty() ? text : title + " " + text);
   return (title.empty() ? text : title + "\n" + text) + "\n";
 }
@@ -77,7 +77,7 @@ Result<EvalCase> rag_case(const Json& line, EvalCase out) {
     KVILT_ASSIGN(const std::string title, text_field(segment, path + ".", "title", ""));
     KVILT_ASSIGN(const std::string text, needed_text(segment, path + ".", "text"));
     if (text.empty()) return wrong(path + ".text", "must not be empty");
-    user.parts.push_back({segment_text(title, text, out.chat), true});
+    user.parts.push_back({piece_text(title, text, out.chat), true});
     if (segment.contains("warmed")) {
       if (!segment["warmed"].is_boolean()) return wrong(path + ".warmed", "must be true or false");
       user.parts.back().warmed = segment["warmed"].get<bool>();

@@ -1,4 +1,4 @@
-// eval/case_file.h: cases from JSON lines: RAG cases and dialogues (DESIGN 8, docs/eval.md).
+// eval/case_file.h: cases from JSON lines: RAG cases and dialogues (docs/eval.md).
 // Errors: kInvalidArgument naming file, line and field.
 #pragma once
 
@@ -15,7 +15,8 @@ struct CaseFileOptions {
   int limit = 0;                 // lines at most; 0: all
 };
 
-// A dialogue gives a case per turn. The suite's name is the file's, without folder and ending, unless the case names one.
+// A dialogue gives a case per turn. The suite's name is the file's, without folder and ending, unless the case names
+// one.
 Result<std::vector<EvalCase>> read_case_file(const std::string& path, const CaseFileOptions& options);
 // The same from text; `name` is for messages and, without folder and ending, the suite.
 Result<std::vector<EvalCase>> parse_cases(const std::string& text, const std::string& name,

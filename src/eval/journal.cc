@@ -2,8 +2,7 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -18,6 +17,18 @@ constexpr size_t kMaxJournalBytes = size_t{1} << 30;
 template <class T>
 Json nullable(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
+}
+
+Result<Quilt> quilt_from_json(const Json& line) {
+  Quilt out;
+  try {
+    line.at("suite").get_to(out.suite), line.at("id").get_to(out.id), line.at("policy").get_to(out.policy);
+    for (const Json& patch : line.at("patches"))
+      out.patches.push_back({patch.at(0).get<std::string>(), patch.at(1).get<int>(), patch.at(2).get<std::string>()});
+  } catch (const nlohmann::json::exception& problem) {
+    return error(Code::kCorrupt, "{}", problem.what());
+  }
+  return out;
 }
 
 }  // namespace
@@ -54,20 +65,6 @@ Json to_json(const Quilt& quilt) {
   return {{"suite", quilt.suite}, {"id", quilt.id}, {"policy", quilt.policy}, {"patches", std::move(patches)}};
 }
 
-namespace {
-Result<Quilt> quilt_from_json(const Json& line) {
-  Quilt out;
-  try {
-    line.at("suite").get_to(out.suite), line.at("id").get_to(out.id), line.at("policy").get_to(out.policy);
-    for (const Json& patch : line.at("patches"))
-      out.patches.push_back({patch.at(0).get<std::string>(), patch.at(1).get<int>(), patch.at(2).get<std::string>()});
-  } catch (const nlohmann::json::exception& problem) {
-    return error(Code::kCorrupt, "{}", problem.what());
-  }
-  return out;
-}
-}  // namespace
-
 Result<CaseResult> result_from_json(const Json& line) {
   CaseResult r;
   try {
@@ -100,7 +97,7 @@ Result<Journal> Journal::open(const std::string& path, const Json& setup) {
   std::string text;
   if (::access(path.c_str(), F_OK) == 0) {
     auto read = read_file(path, kMaxJournalBytes);
-    if (read.ok()) text = std::move(*read);  // an empty file is none
+    if (read.ok()) text = std::move(*read);  // else it is empty, which counts as new
   }
   const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   int number = 0;
@@ -131,10 +128,9 @@ Result<Journal> Journal::open(const std::string& path, const Json& setup) {
       }
     }
   }
-  if (whole < text.size() && ::truncate(path.c_str(), static_cast<off_t>(whole)) != 0)
-    return error(Code::kIo, "{}: {}", path, std::strerror(errno));
+  if (whole < text.size() && ::truncate(path.c_str(), static_cast<off_t>(whole)) != 0) return system_error(path);
   out.file_.reset(std::fopen(path.c_str(), "a"));
-  if (!out.file_) return error(Code::kIo, "{}: {}", path, std::strerror(errno));
+  if (!out.file_) return system_error(path);
   if (number == 0) KVILT_TRY(out.write_line({{"setup", setup}}));
   return out;
 }
@@ -143,7 +139,7 @@ Status Journal::write_line(const Json& line) {
   if (!file_) return {};
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
-    return error(Code::kIo, "{}: {}", path_, std::strerror(errno));
+    return system_error(path_);
   return {};
 }
 

@@ -1,13 +1,14 @@
-// eval/journal.h: every result at once in a file of JSON lines, so that a run which was stopped goes on where it was.
-// Format:     line 1 is the setup (what must be the same for results to be comparable); every other line a CaseResult, or a Quilt
-//             under the key "quilt".
+// eval/journal.h: writes every result to a file of JSON lines as soon as it is there, so that a run which was stopped
+// goes on where it was.
+// Format:     line 1 is the setup (what must be the same for results to be comparable); every other line is a
+//             CaseResult, or a Quilt under the key "quilt".
 // Invariants: a line is written whole or, after a crash, dropped when the file is opened again.
 // Threads:    one.
 #pragma once
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,8 +24,8 @@ Result<CaseResult> result_from_json(const nlohmann::ordered_json& line);
 
 class Journal {
  public:
-  // An empty path: kept in memory only. An existing file is gone on with; errors: kInvalidArgument if its setup differs
-  // (the message names what), kCorrupt naming the line, kIo.
+  // An empty path: results stay in memory only. An existing file is continued. Errors: kInvalidArgument if its setup
+  // differs (the message names what), kCorrupt naming the line, kIo.
   static Result<Journal> open(const std::string& path, const nlohmann::ordered_json& setup);
 
   bool has(const std::string& suite, const std::string& id, const std::string& policy) const {

@@ -23,10 +23,16 @@ Status each_json_line(const std::string& text, const std::string& name, const Us
   return {};
 }
 
-Status each_json_line_of_file(const std::string& path, const UseLine& use) {
+Status each_question_of_file(const std::string& path, const UseLine& use) {
   constexpr size_t kMost = size_t{1} << 30;
   KVILT_ASSIGN(const std::string text, read_file(path, kMost));
-  return each_json_line(text, path, use);
+  bool any = false;
+  KVILT_TRY(each_json_line(text, path, [&](const nlohmann::ordered_json& line, int number) {
+    any = true;
+    return use(line, number);
+  }));
+  if (!any) return error(Code::kInvalidArgument, "{}: holds no question", path);
+  return {};
 }
 
 }  // namespace kvilt

@@ -1,4 +1,4 @@
-// eval/json_lines.h: JSON lines, one value a line; what question files of every kind are.
+// eval/json_lines.h: JSON lines, one value a line: the format of every kind of question file.
 // Errors: kInvalidArgument naming file and line, also for what `use` refuses.
 #pragma once
 
@@ -10,11 +10,12 @@
 
 namespace kvilt {
 
-// Takes one line; false: that is enough.
+// Takes one line. Returns false when no more lines are needed.
 using UseLine = std::function<Result<bool>(const nlohmann::ordered_json& line, int number)>;
 
-// Blank lines are passed over. `name` is for messages.
+// Blank lines are skipped. `name` is for messages.
 Status each_json_line(const std::string& text, const std::string& name, const UseLine& use);
-Status each_json_line_of_file(const std::string& path, const UseLine& use);  // of 1 GiB at most
+// A file of 1 GiB at most. Errors: also kInvalidArgument if no line is read.
+Status each_question_of_file(const std::string& path, const UseLine& use);
 
 }  // namespace kvilt

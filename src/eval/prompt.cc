@@ -30,7 +30,7 @@ std::vector<const CasePart*> known_parts(const EvalCase& from) {
   return out;
 }
 
-// Parts follow each other; special tokens stand in the text by their names.
+// Parts follow each other; special tokens are written in the text by their names.
 Result<Prompt> plain_prompt(const Engine& engine, const EvalCase& from) {
   Prompt out;
   for (const CaseTurn& turn : from.turns) {
@@ -50,7 +50,7 @@ Result<Prompt> plain_prompt(const Engine& engine, const EvalCase& from) {
   return out;
 }
 
-// The chat template around the parts; where a part is given as ids, they replace what its text became.
+// Puts the chat template around the parts. Where a part is given as ids, they replace the ids of its text.
 Result<Prompt> chat_prompt(const Engine& engine, const EvalCase& from) {
   Json messages = Json::array();
   for (const CaseTurn& turn : from.turns) {
@@ -127,7 +127,7 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::mt19937_64 rng(seed);
   shuffle(order, rng);
-  if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // else the first piece would be an exact prefix
+  if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // or the first piece would be an exact prefix
   for (const size_t i : order) add_marked(head, pieces[i]);
   return std::vector<PastRequest>{{head, {}}};
 }

@@ -1,6 +1,7 @@
 // eval/prompt.h: a case as token ids, fixed once and the same for every policy, and the prompts that warm its pieces.
-// Invariants: every known part is a mark and is tokenised by itself (METHODS 1.4), so it has the same ids wherever it
-//             stands. What precedes the first mark is the head: the fixed prefix that --warm system puts before pieces.
+// Invariants: every known part is a mark and is tokenised by itself (docs/design/finding.md), so it has the same ids
+//             wherever it is. What precedes the first mark is the head: the fixed prefix that --warm system puts
+//             before pieces.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ namespace kvilt {
 // What precedes a piece when its KV is computed, before the case is asked.
 enum class Warm {
   kAlone,    // nothing
-  kSystem,   // the case's head: its first piece is an exact continuation then
+  kSystem,   // the case's head, so that its first piece is an exact continuation
   kContext,  // the head and the other pieces, in another order
 };
 // Errors: kInvalidArgument for a name other than alone, system, context.
@@ -23,8 +24,8 @@ Result<Warm> parse_warm(const std::string& name);
 // Errors: the tokenizer's or template's, with the case's name.
 Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from);
 
-// What is to be submitted before the case is asked, in this order; an empty answer: with max_tokens 0.
-// prompt: of case_prompt(engine, from).
+// What to submit before the case is asked, in this order; an empty answer means max_tokens 0.
+// prompt: what case_prompt(engine, from) returned.
 Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                                Warm warm, uint64_t seed);
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/error.h"
+#include "eval/report.html.h"
 
 namespace kvilt {
 namespace {
@@ -21,12 +24,12 @@ std::vector<std::string> suites_of(const Json& rows) {
   std::vector<std::string> out;
   for (const Json& row : rows) {
     const std::string suite = row["suite"];
-    if (std::find(out.begin(), out.end(), suite) == out.end()) out.push_back(suite);
+    if (std::ranges::find(out, suite) == out.end()) out.push_back(suite);
   }
   return out;
 }
 
-// Of what not every report has.
+// A cell of a column that older reports lack.
 std::string given(const Json& row, const std::string& name) {
   return row.contains(name) ? with_interval(row, name) : "-";
 }
@@ -78,11 +81,11 @@ struct Point {
 };
 
 constexpr double kWidth = 460, kHeight = 300, kLeft = 62, kRight = 20, kTop = 18, kBottom = 42;
-constexpr double kLeastKl = 1e-5;  // the axis' lower end: below it lies rounding
+constexpr double kLeastKl = 1e-5;  // the lower end of the axis: smaller distances are rounding
 
-// No other point is cheaper and nearer to full.
+// True if no other point is both cheaper and nearer to full.
 bool on_front(const Point& point, const std::vector<Point>& all) {
-  return std::none_of(all.begin(), all.end(), [&](const Point& other) {
+  return std::ranges::none_of(all, [&](const Point& other) {
     return (other.x < point.x && other.y <= point.y) || (other.x <= point.x && other.y < point.y);
   });
 }
@@ -109,7 +112,7 @@ std::string axes(const std::string& x_title, double low, double high, double x_e
              (kLeft + right) / 2, kHeight - 8, x_title, (kTop + bottom) / 2);
 }
 
-// Distance (log scale) over cost; the Pareto front is joined.
+// Plots distance (log scale) over cost, and joins the Pareto front.
 std::string pareto_plot(std::vector<Point> points, const std::string& x_title) {
   double low = std::log10(kLeastKl), high = -1, x_end = 1;
   for (Point& point : points) {
@@ -117,7 +120,7 @@ std::string pareto_plot(std::vector<Point> points, const std::string& x_title) {
     high = std::max(high, std::ceil(point.y + 1e-9));
     x_end = std::max(x_end, point.x);
   }
-  std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+  std::ranges::sort(points, {}, &Point::x);
   const double bottom = kHeight - kBottom, right = kWidth - kRight;
   std::string marks, line;
   double last_y = -100;
@@ -194,15 +197,17 @@ std::string quilt_section(const std::vector<Quilt>& quilts) {
   return out;
 }
 
-constexpr const char* kStyle = R"(
-body{font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2em auto;padding:0 1em;color:#1c1c1c;background:#fff}
-table{border-collapse:collapse;font-size:13px;margin:1em 0;font-variant-numeric:tabular-nums}
-td,th{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{text-align:left}
-svg{margin-right:1em}svg text{font-size:11px;fill:#333}svg .end{text-anchor:end}svg .mid{text-anchor:middle}
-.frame{fill:none;stroke:#999}.grid{stroke:#e4e4e4}.point{fill:#8a97a8}.front{fill:#c2410c}.join{fill:none;stroke:#c2410c;stroke-dasharray:3 3}
-pre{white-space:pre-wrap;word-break:break-word;font-size:12px;line-height:1.6}code{font-size:12px}
-.prefix{background:#cfe8cf}.reused{background:#cfdff5}.recomputed{background:#f9c98f}.fresh{background:#f3f3f3}
-)";
+// Puts a value in place of each {{name}}. Values are not searched for more names.
+std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
+  std::string out;
+  for (size_t open; (open = page.find("{{")) != page.npos;) {
+    const size_t close = page.find("}}", open);
+    out += page.substr(0, open);
+    out += values.at(page.substr(open + 2, close - open - 2));
+    page.remove_prefix(close + 2);
+  }
+  return out.append(page);
+}
 
 }  // namespace
 
@@ -243,18 +248,18 @@ std::string markdown_report(const Json& report) {
 }
 
 std::string html_report(const Json& report, const std::vector<Quilt>& quilts) {
-  std::string out = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>kvilt "
-      "eval</title><style>{}</style></head><body>\n"
-      "<h1>kvilt eval</h1><p>{}; {}, {} threads; kvilt {}</p><p><code>{}</code></p>\n",
-      kStyle, escape(text_of(report["model"], "description")), escape(text_of(report["machine"], "cpu")),
-      report["machine"].value("threads", 0), escape(text_of(report, "version")), escape(text_of(report, "command")));
   auto suites = suites_of(report["rows"]);
   if (!suites.empty() && suites.back() == "all") std::rotate(suites.begin(), suites.end() - 1, suites.end());
-  for (const std::string& suite : suites) out += suite_section(suite, report["rows"]);
-  out += pair_section(report["pairs"]);
-  out += quilt_section(quilts);
-  return out + "</body></html>\n";
+  std::string sections;
+  for (const std::string& suite : suites) sections += suite_section(suite, report["rows"]);
+  sections += pair_section(report["pairs"]);
+  sections += quilt_section(quilts);
+  return filled(kReportHtml, {{"model", escape(text_of(report["model"], "description"))},
+                              {"cpu", escape(text_of(report["machine"], "cpu"))},
+                              {"threads", std::to_string(report["machine"].value("threads", 0))},
+                              {"version", escape(text_of(report, "version"))},
+                              {"command", escape(text_of(report, "command"))},
+                              {"sections", std::move(sections)}});
 }
 
 }  // namespace kvilt

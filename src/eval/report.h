@@ -1,8 +1,9 @@
-// eval/report.h: rows of aggregate.h for people: Markdown tables, and one HTML page with Pareto plots and the quilt of a case.
-// Role: text only; the caller writes files. The page needs nothing from elsewhere: style and SVG are inline.
+// eval/report.h: rows of aggregate.h for people: Markdown tables, and one HTML page with Pareto plots and the quilt of
+// a case.
+// Role: text only; the caller writes files. The page (report.html) loads nothing: style and SVG are inline.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@
 
 namespace kvilt {
 
-// report: {"version", "command", "machine", "model", "pairs", "rows"} (DESIGN 8).
+// report: {"version", "command", "machine", "model", "pairs", "rows"} (docs/formats/json.md).
 std::string markdown_report(const nlohmann::ordered_json& report);
 std::string html_report(const nlohmann::ordered_json& report, const std::vector<Quilt>& quilts);
 

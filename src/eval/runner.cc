@@ -20,7 +20,7 @@ using Time = std::chrono::steady_clock;
 
 double seconds_since(Time::time_point begin) { return std::chrono::duration<double>(Time::now() - begin).count(); }
 
-// One case on its way: the prompt, what full said, and the tokens along which policies are compared.
+// One case while it is measured: the prompt, full's answer, and the tokens along which policies are compared.
 class CaseRun {
  public:
   CaseRun(Engine& engine, const RunOptions& options, EvalCase made)
@@ -64,7 +64,7 @@ class CaseRun {
     return result;
   }
 
-  // Of the pass that was measured last.
+  // The prompt of the last measured pass, patch by patch.
   Quilt quilt(const std::string& policy) const {
     std::vector<const char*> kinds(prompt_.ids.size(), "fresh");
     const auto paint = [&](const std::vector<TokenMark>& runs, const char* kind) {
@@ -83,7 +83,7 @@ class CaseRun {
   }
 
  private:
-  // Another question over the same pieces in another order, whose KV is kept.
+  // Asks another question over the same pieces in another order, and keeps its KV.
   Status ask_otherwise(const PolicyChoice& policy, int round) {
     static const char* const kOther[] = {"\nWhich people are named above?", "\nWhich years and numbers stand above?",
                                          "\nWrite one sentence about the last text above.",
@@ -125,7 +125,7 @@ class CaseRun {
     return request;
   }
 
-  // Adds the case's name to errors, and refuses results for which the cache had to drop what was warmed.
+  // Adds the case's name to errors. Refuses results if the cache had to drop what was warmed.
   Result<Answered> checked(Result<Answered> out) const {
     if (!out.ok()) return error(out.error().code, "case '{}' of {}: {}", case_.id, case_.suite, out.error().message);
     const EngineStats now = engine_.stats();
@@ -205,7 +205,7 @@ class CaseRun {
     if (case_.truth.empty()) result.same_answer = same;
   }
 
-  // From the prompt's end: a policy whose exact prefix reaches into the last rows gives fewer.
+  // Compares from the prompt's end: a policy whose exact prefix reaches into the last rows gives fewer of them.
   void compare_prompt(const std::vector<std::vector<float>>& logits, CaseResult& result) const {
     const size_t count = std::min(logits.size(), prompt_reference_.size());
     if (count == 0) return;
@@ -243,7 +243,7 @@ class CaseRun {
   Completion last_;
 };
 
-// The policies of a case that are still to be measured, shuffled; without full.
+// Shuffles the policies of a case that are still to be measured (all but full).
 std::vector<const PolicySpec*> in_random_order(std::vector<const PolicySpec*> policies, uint64_t seed) {
   std::mt19937_64 rng(seed);
   shuffle(policies, rng);
@@ -274,7 +274,7 @@ Result<PolicySpec> parse_policy(const std::string& label) {
 Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& policies,
                       const RunOptions& options, const RunEvents& events) {
   const auto begin = Time::now();
-  size_t units = 0, done = 0;  // a unit: one policy on one case, full as well
+  size_t units = 0, done = 0;  // a unit: one policy on one case
   struct Todo {
     const CaseSource* source;
     bool full;
@@ -289,7 +289,8 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     for (const PolicySpec& policy : policies) {
       if (policy.label != kFull && missing(policy.label)) next.policies.push_back(&policy);
     }
-    if (next.full || !next.policies.empty()) units += 3 + next.policies.size();  // warming and full are dense passes
+    if (next.full || !next.policies.empty())
+      units += 3 + next.policies.size();  // warming and full: dense passes, 3 units
     if (next.full || !next.policies.empty()) todo.push_back(std::move(next));
   }
   const auto progress = [&](const CaseSource& source, const std::string& policy) {

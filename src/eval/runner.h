@@ -1,8 +1,8 @@
 // eval/runner.h: runs cases under policies and measures each against the full pass of the same run.
-// Method: per case the cache is emptied and warmed; `full` answers first and gives the reference; then every other policy is
-//         fed full's own answer (teacher forcing), in a seeded random order. Nothing is published meanwhile, and the runner
-//         makes sure that the cache did not change, so no policy profits from another's run. Only where full's answer is not
-//         the most likely token everywhere does a policy answer by itself as well, for its score.
+// Method: for each case the cache is emptied and warmed. `full` answers first and gives the reference; then every other
+//         policy is fed full's own answer (teacher forcing), in a seeded random order. Nothing is published meanwhile,
+//         and the runner checks that the cache did not change, so no policy profits from another's pass. If the tokens
+//         that a policy finds most likely differ from full's answer, it also answers by itself, for its score.
 // Cost:   forward passes; everything else is a few per cent of a case (base/divergence.h).
 // Not here: means and intervals (aggregate.h), files (journal.h).
 #pragma once
@@ -31,14 +31,14 @@ struct CaseResult {
   std::string suite, id, policy;       // policy: the label
   std::optional<double> score;         // none: the case has no answers
   double kl_first = 0, kl_answer = 0;  // nats
-  double nll_gap = 0;                  // mean of log p_full - log p_policy of the tokens along which kl_answer goes
+  double nll_gap = 0;                  // mean of log p_full - log p_policy over the tokens of kl_answer
   std::optional<double> kl_prompt;     // mean over the prompt's last rows; none: RunOptions::prompt_rows is 0
   bool top1 = true;                    // the first answer token is the same
   double agree = 1;                    // share of positions with the same most likely token
   std::optional<bool> same_answer;     // none: distances along a true text
   double ttft_s = 0, ttft_ratio = 1, flops = 0, flops_ratio = 1, bytes = 0;
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
-  double kept_ratio = 1;  // of the context's keys, those that decoding reads: no policy drops any yet
+  double kept_ratio = 1;  // share of the context's keys that decoding reads
   std::string answer;
 
   double recomputed_ratio() const { return reused > 0 ? static_cast<double>(recomputed) / reused : 0; }
@@ -46,7 +46,7 @@ struct CaseResult {
 
 // A prompt as its patches: one case, one policy.
 struct Patch {
-  std::string kind;  // prefix, reused (and not computed again), recomputed, fresh
+  std::string kind;  // prefix, reused (and not recomputed), recomputed, fresh
   int tokens = 0;
   std::string text;
 };
@@ -59,23 +59,23 @@ struct RunOptions {
   Warm warm = Warm::kSystem;
   uint64_t seed = 1;
   int answer_tokens = 24;  // longest greedy answer
-  int prompt_rows = 0;     // also compared at so many of the prompt's last positions; their work is in the FLOPs
+  int prompt_rows = 0;     // the prompt's last positions that are compared too; their work counts in the FLOPs
   double max_seconds = 0;  // 0: no limit; looked at between cases
-  // Requests over the same pieces, in other orders and with other questions, that come before the case under a policy that has
-  // reuse_from=last: what it leaves of the pieces is what the case starts from.
+  // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
+  // come before the case. The case starts from what they leave of the pieces.
   int before = 0;
 };
 
 struct RunEvents {
   std::function<bool(const std::string& suite, const std::string& id, const std::string& policy)> done_before;
   std::function<Status(const CaseResult&)> on_result;
-  // Share of the work that is done, seconds left as far as one can tell (< 0: unknown), and what is running.
+  // The share of the work that is done, an estimate of the seconds left (< 0: unknown), and what is running.
   std::function<void(double share, double seconds_left, const std::string& note)> on_progress;
   std::function<Status(const Quilt&)> on_quilt;  // for every policy of the first case
 };
 
-// Runs what is not done before. `full` is always measured; it is reported even where `policies` lack it.
-// Errors: the first that a case or the engine gives. Returns how many cases the time limit left out.
+// Runs what was not done before. `full` is always measured and reported, even if it is not in `policies`. Returns how
+// many cases the time limit left out. Errors: the first that a case or the engine gives.
 Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, const std::vector<PolicySpec>& policies,
                       const RunOptions& options, const RunEvents& events);
 

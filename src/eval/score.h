@@ -1,6 +1,6 @@
-// eval/score.h: a text against the answers that are right: SQuAD's F1 and exact match, recall, contains.
-// Role: F1 and exact match read the first line of the text that is not empty, since a small model goes on talking; recall
-//       and contains read all of it. Letters are compared without case (ASCII).
+// eval/score.h: compares a text with the answers that are right: SQuAD's F1 and exact match, recall, contains.
+// Role: F1 and exact match read the first line of the text that is not empty, since a small model goes on talking;
+//       recall and contains read all of it. Letters are compared without case (ASCII).
 #pragma once
 
 #include <string>

@@ -16,8 +16,8 @@ struct Estimate {
 // Empty for no values; low = high = mean for one.
 std::optional<Estimate> mean_with_interval(const std::vector<double>& values);
 
-// Geometric mean of (a_i + floor) / (b_i + floor), paired by case: what heavy-tailed distances are compared with. FINDINGS
-// uses floor = 0.001 nats, below which differences are of no matter.
+// Geometric mean of (a_i + floor) / (b_i + floor), paired by case: what heavy-tailed distances are compared with.
+// Differences below the floor of 0.001 nats do not matter.
 std::optional<Estimate> paired_ratio(const std::vector<double>& a, const std::vector<double>& b, double floor = 0.001);
 
 double median_of(std::vector<double> values);  // 0 for none

@@ -1,6 +1,8 @@
-// eval/suite.h: generated questions: NAME[:n=20,length=2048,seed=1,...]. Any tokenizer; the same text for a seed everywhere.
-// Role:  one line of suite_table() per suite; a generator is a function in suite_*.cc. What a suite is and which answers
-//        are right stands beside it; the ideas come from RULER (Hsieh et al. 2024) and FINDINGS' tasks.
+// eval/suite.h: generated questions: NAME[:n=20,length=2048,seed=1,...]. A seed gives the same text on every machine,
+// for any tokenizer.
+// Role:  suite_table() has one line per suite; a generator is a function in suite_*.cc, whose comment says what the
+//        suite is and which answers are right. The ideas come from RULER (Hsieh et al., arXiv:2404.06654) and
+//        docs/eval.md.
 // Errors: kInvalidArgument naming suite and parameter; files' errors.
 #pragma once
 
@@ -14,17 +16,17 @@
 
 namespace kvilt {
 
-// The parameters of one suite, taken by name; one that nobody took is an error.
+// The parameters of one suite, taken by name. A parameter that nobody takes is an error.
 class SuiteParams {
  public:
   // "niah:n=20,length=2048"
   static Result<SuiteParams> parse(const std::string& text);
   const std::string& name() const { return name_; }
-  // Remembers the first wrong one for finish().
+  // A wrong value gives the fallback; finish() reports the first.
   int number(const std::string& key, int fallback, int low, int high);
   std::string text(const std::string& key, const std::string& fallback);
   std::string needed_text(const std::string& key);
-  Status finish() const;  // an error for what was wrong, missing or not taken
+  Status finish() const;  // an error for the first parameter that is wrong, missing or not taken
 
  private:
   void complain(const std::string& why);
@@ -41,15 +43,17 @@ struct SuiteEntry {
 };
 const std::vector<SuiteEntry>& suite_table();
 
-// For generators. A random number generator for case `index` of a suite, the same on every machine.
+// ---- For generators
+
+// A random number generator for case `index` of a suite, the same on every machine.
 std::mt19937_64 case_rng(const std::string& suite, int seed, int index);
-// `make` once per case 0..n-1; ids are "seed-index".
+// Calls `make` once per case 0..n-1; ids are "seed-index".
 std::vector<CaseSource> numbered(const std::string& suite, int n, int seed,
                                  std::function<Result<EvalCase>(int index, std::mt19937_64& rng)> make);
 // Plain sentences of about `tokens` tokens.
 Result<std::vector<std::string>> filler_sentences(const Engine& engine, int tokens, std::mt19937_64& rng);
 Result<int> token_count(const Engine& engine, const std::string& text);
-// A RAG case: system | pieces | question, led by "Answer:".
+// A RAG case: system | pieces | question, with the lead "Answer:".
 EvalCase rag_case(const std::string& system, const std::vector<std::string>& pieces, const std::string& question);
 
 // suite_synthetic.cc

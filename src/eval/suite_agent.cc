@@ -1,5 +1,6 @@
-// eval/suite_agent.cc: prompts of agents: tool schemas that come again in another order, one more or one fewer; and a chat whose
-// earlier turns are retrieved, so that they stand in another order and under another head than when they were said.
+// eval/suite_agent.cc: prompts of agents: tool schemas that come again in another order, one more or one fewer; and a
+// chat whose earlier turns are retrieved, so that their order and the text before them have changed since they were
+// said.
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -25,11 +26,11 @@ struct ToolQuestion {
   std::string right;  // name of the tool to call
 };
 
-// BFCL: a line {"id", "question": [[{"role", "content"}]], "function": [{"name", ...}]}; the answers' file has
-// {"id", "ground_truth": [{NAME: ...}]} in the same lines.
+// BFCL: lines {"id", "question": [[{"role", "content"}]], "function": [{"name", ...}]}; the answers' file has lines
+// {"id", "ground_truth": [{NAME: ...}]}.
 Result<std::vector<ToolQuestion>> read_bfcl(const std::string& path, const std::string& answers) {
   const auto read = [](const std::string& file, const std::function<void(const Json&)>& take) {
-    return each_json_line_of_file(file, [&](const Json& line, int) -> Result<bool> {
+    return each_question_of_file(file, [&](const Json& line, int) -> Result<bool> {
       try {
         take(line);
       } catch (const std::exception& problem) {
@@ -51,7 +52,6 @@ Result<std::vector<ToolQuestion>> read_bfcl(const std::string& path, const std::
     next.right = right.at(line.at("id").get<std::string>());
     out.push_back(std::move(next));
   }));
-  if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question", path);
   return out;
 }
 
@@ -85,7 +85,7 @@ std::vector<ToolQuestion> made_up(int seed) {
   return out;
 }
 
-// The question's own tools and others' up to `count`, the right one at a random place.
+// The question's own tools and those of other questions, `count` in all, shuffled.
 std::vector<Tool> tools_for(const ToolQuestion& asked, const std::vector<ToolQuestion>& all, int count,
                             std::mt19937_64& rng) {
   std::vector<Tool> tools = asked.tools;
@@ -102,8 +102,8 @@ std::vector<Tool> tools_for(const ToolQuestion& asked, const std::vector<ToolQue
 
 }  // namespace
 
-// change=order: the known tools in another order (--warm context warms them in yet another). add: one of them is new. remove: one that
-// stood between the others when they were warmed is gone, which --warm context alone can tell from order.
+// change=order: the known tools in another order (--warm context warms them in yet another). add: one of them is new.
+// remove: one that was among the others when they were warmed is gone; only --warm context can tell this from order.
 Result<std::vector<CaseSource>> make_agent(Engine& engine, SuiteParams& params) {
   const std::string path = params.text("path", ""), answers = params.text("answers", "");
   const int n = params.number("n", 20, 1, 100000), tools = params.number("tools", 10, 2, 1000);
@@ -151,7 +151,7 @@ Result<std::vector<CaseSource>> make_rounds(Engine& engine, SuiteParams& params)
     static const char* const kThings[] = {"bicycle", "violin", "lamp", "camera", "table", "clock", "carpet", "boat",
                                           "piano",   "coat",   "ring", "globe",  "drum",  "tent",  "stove",  "mirror"};
     std::vector<int> order(16);
-    for (int i = 0; i < 16; ++i) order[static_cast<size_t>(i)] = i;
+    for (int i = 0; i < 16; ++i) order[i] = i;
     shuffle(order, rng);
     std::vector<std::string> pieces, asked, answers;
     for (int t = 0; t < turns; ++t) {
@@ -159,11 +159,11 @@ Result<std::vector<CaseSource>> make_rounds(Engine& engine, SuiteParams& params)
       std::string said;
       for (const std::string& sentence : small_talk) said += sentence + " ";
       if (t < facts) {
-        asked.push_back(kThings[order[static_cast<size_t>(t)]]);
+        asked.push_back(kThings[order[t]]);
         answers.push_back(std::to_string(100 + rng() % 900));
         said += fmt::format("By the way, I paid {} coins for my {}.", answers.back(), asked.back());
       } else {
-        said += fmt::format("By the way, I gave my {} to a friend.", kThings[order[static_cast<size_t>(8 + t % 8)]]);
+        said += fmt::format("By the way, I gave my {} to a friend.", kThings[order[8 + t % 8]]);
       }
       pieces.push_back(
           fmt::format("[turn {}] User: {}\nAssistant: Thank you, I will remember it.\n", 1 + rng() % 500, said));

@@ -1,5 +1,6 @@
-// eval/suite_debate.cc: prompts that hold other agents' generated answers. The model writes them, under policy full, when the case is
-// made; --warm context computes each as it was written (behind its author's own prompt), --warm system as a document.
+// eval/suite_debate.cc: prompts that hold other agents' generated answers. The model writes them, under policy full,
+// when the case is made; --warm context computes each as it was written (after its author's own prompt), --warm system
+// as a document.
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -15,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kAgents = 3;
 
-// What the model writes to `from`, at most `tokens` tokens, and the request as it was.
+// The request `from` and what the model answers, `tokens` tokens at most.
 Result<PastRequest> write_answer(Engine& engine, const EvalCase& from, int tokens) {
   PastRequest out;
   KVILT_ASSIGN(out.prompt, case_prompt(engine, from));
@@ -37,6 +38,14 @@ CasePart written(const PastRequest& past) {
   return out;
 }
 
+// `question` to an agent who has read `before`.
+EvalCase asked_after(const std::string& system, const std::vector<CasePart>& before, const std::string& question) {
+  EvalCase out = rag_case(system, {}, question);
+  auto& parts = out.turns.back().parts;
+  parts.insert(parts.begin(), before.begin(), before.end());
+  return out;
+}
+
 struct Problem {
   std::string question, answer;
 };
@@ -44,7 +53,7 @@ struct Problem {
 // GSM8K: {"question", "answer": "... #### 18"}.
 Result<std::vector<Problem>> read_problems(const std::string& path, int n) {
   std::vector<Problem> out;
-  KVILT_TRY(each_json_line_of_file(path, [&](const Json& entry, int) -> Result<bool> {
+  KVILT_TRY(each_question_of_file(path, [&](const Json& entry, int) -> Result<bool> {
     const auto text = [&](const char* key) -> std::string {
       const bool given = entry.is_object() && entry.contains(key) && entry[key].is_string();
       return given ? entry[key].get<std::string>() : "";
@@ -56,7 +65,6 @@ Result<std::vector<Problem>> read_problems(const std::string& path, int n) {
     out.push_back({question, answer.substr(mark + 5)});
     return static_cast<int>(out.size()) < n;
   }));
-  if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question", path);
   return out;
 }
 
@@ -84,17 +92,14 @@ Status first_round(Engine& engine, const Problem& problem, int tokens, Debate& d
 }
 
 EvalCase second_round(const Problem& problem, const Debate& debate, int agent) {
-  EvalCase out =
-      rag_case(persona(agent), {}, "\nUsing all these solutions, state the final answer to the problem as one number.");
-  auto& parts = out.turns.back().parts;
-  std::vector<CasePart> before{{problem.question + "\n\nYour solution:\n"},
-                               written(debate.first_round[static_cast<size_t>(agent)])};
+  std::vector<CasePart> before{{problem.question + "\n\nYour solution:\n"}, written(debate.first_round[agent])};
   for (int other = 0; other < kAgents; ++other) {
     if (other == agent) continue;
     before.push_back({"\n\nAnother agent's solution:\n"});
-    before.push_back(written(debate.first_round[static_cast<size_t>(other)]));
+    before.push_back(written(debate.first_round[other]));
   }
-  parts.insert(parts.begin(), before.begin(), before.end());
+  EvalCase out = asked_after(persona(agent), before,
+                             "\nUsing all these solutions, state the final answer to the problem as one number.");
   out.lead = "The final answer is";
   out.answers = {problem.answer};
   out.metric = Metric::kContains;
@@ -126,8 +131,8 @@ Result<std::vector<CaseSource>> make_debate(Engine& engine, SuiteParams& params)
   return out;
 }
 
-// Four people write in turn, each under a system prompt of their own; asked is the next one's message. There is no right answer:
-// the case has distances only.
+// Four people write in turn, each with a system prompt of their own; the question is the next one's message. There is
+// no right answer: the case has distances only.
 Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& params) {
   const int n = params.number("n", 5, 1, 100000), messages = params.number("messages", 6, 1, 200);
   const int tokens = params.number("tokens", 64, 1, 4096), seed = params.number("seed", 1, 0, 1 << 30);
@@ -144,18 +149,16 @@ Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& par
     EvalCase out;
     for (int m = 0; m <= messages; ++m) {
       const int speaker = m % 4;
-      EvalCase next = rag_case(fmt::format("You are {}, {}, in a group chat. You write one short message.",
-                                           kNames[speaker], kRoles[speaker]),
-                               {}, fmt::format("\n\nWrite {}'s next message.", kNames[speaker]));
-      next.suite = as;
-      next.lead = fmt::format("{}:", kNames[speaker]);
-      auto& parts = next.turns.back().parts;
       std::vector<CasePart> before{{fmt::format("The group plans {}.\n", topic)}};
       for (size_t i = 0; i < out.history.size(); ++i) {
         before.push_back({fmt::format("\n{}:", kNames[i % 4])});
         before.push_back(written(out.history[i]));
       }
-      parts.insert(parts.begin(), before.begin(), before.end());
+      EvalCase next = asked_after(fmt::format("You are {}, {}, in a group chat. You write one short message.",
+                                              kNames[speaker], kRoles[speaker]),
+                                  before, fmt::format("\n\nWrite {}'s next message.", kNames[speaker]));
+      next.suite = as;
+      next.lead = fmt::format("{}:", kNames[speaker]);
       if (m == messages) {
         next.history = std::move(out.history);
         return next;

@@ -1,5 +1,6 @@
-// eval/suite_synthetic.cc: needles, variables and word counts after RULER (Hsieh et al. 2024, arXiv:2404.06654), spread over
-// segments that are known one by one: a needle stands in one segment, a variable's chain crosses them.
+// eval/suite_synthetic.cc: needles, variables and word counts after RULER (Hsieh et al. 2024, arXiv:2404.06654), spread
+// over pieces that are known one by one: a needle is in one piece, a variable's chain crosses them.
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -10,7 +11,7 @@ namespace kvilt {
 namespace {
 
 struct Common {
-  int n, length, segments, seed;
+  int n, length, pieces, seed;
 };
 
 Common common_params(SuiteParams& params) {
@@ -24,27 +25,27 @@ std::string join(const std::vector<std::string>& sentences) {
   return out + "\n";
 }
 
-// Filler for `segments` segments that together have about `length` tokens.
+// Filler for `c.pieces` pieces that together have about `length` tokens.
 Result<std::vector<std::vector<std::string>>> filler(const Engine& engine, const Common& c, std::mt19937_64& rng) {
   std::vector<std::vector<std::string>> out;
-  for (int s = 0; s < c.segments; ++s) {
-    KVILT_ASSIGN(auto sentences, filler_sentences(engine, c.length / c.segments, rng));
+  for (int s = 0; s < c.pieces; ++s) {
+    KVILT_ASSIGN(auto sentences, filler_sentences(engine, c.length / c.pieces, rng));
     out.push_back(std::move(sentences));
   }
   return out;
 }
 
-void put(std::vector<std::string>& segment, const std::string& sentence, std::mt19937_64& rng) {
-  segment.insert(segment.begin() + static_cast<long>(rng() % (segment.size() + 1)), sentence);
+void put(std::vector<std::string>& piece, const std::string& sentence, std::mt19937_64& rng) {
+  piece.insert(piece.begin() + static_cast<long>(rng() % (piece.size() + 1)), sentence);
 }
 
-std::vector<std::string> joined(const std::vector<std::vector<std::string>>& segments) {
+std::vector<std::string> joined(const std::vector<std::vector<std::string>>& pieces) {
   std::vector<std::string> out;
-  for (const auto& segment : segments) out.push_back(join(segment));
+  for (const auto& piece : pieces) out.push_back(join(piece));
   return out;
 }
 
-// `count` different items of make().
+// Calls make() until it gave `count` different items.
 template <class Make>
 std::vector<std::string> distinct(int count, Make make) {
   std::vector<std::string> out;
@@ -88,21 +89,20 @@ Result<std::vector<CaseSource>> make_niah(Engine& engine, SuiteParams& params) {
   KVILT_TRY(params.finish());
   if (queries > keys) return error(Code::kInvalidArgument, "suite 'niah': queries must not be more than keys");
   return numbered(as, c.n, c.seed, [=, &engine](int, std::mt19937_64& rng) -> Result<EvalCase> {
-    KVILT_ASSIGN(auto segments, filler(engine, c, rng));
+    KVILT_ASSIGN(auto pieces, filler(engine, c, rng));
     const auto names = distinct(keys, [&] { return key_name(rng); });
     const auto numbers = distinct(keys * values, [&] { return std::to_string(10000 + rng() % 90000); });
     std::vector<std::string> answers;
     for (int k = 0; k < keys; ++k) {
       for (int v = 0; v < values; ++v) {
-        const std::string& number = numbers[static_cast<size_t>(k * values + v)];
-        put(segments[rng() % segments.size()],
-            fmt::format("The special number for {} is {}.", names[static_cast<size_t>(k)], number), rng);
+        const std::string& number = numbers[k * values + v];
+        put(pieces[rng() % pieces.size()], fmt::format("The special number for {} is {}.", names[k], number), rng);
         if (k < queries) answers.push_back(number);
       }
     }
     const std::vector<std::string> asked(names.begin(), names.begin() + queries);
     EvalCase out =
-        rag_case("Special numbers are hidden in the text. Remember them.", joined(segments),
+        rag_case("Special numbers are hidden in the text. Remember them.", joined(pieces),
                  answers.size() == 1
                      ? fmt::format("What is the special number for {} in the text? Reply with the number.", asked[0])
                      : fmt::format("What are all the special numbers for {} in the text? Reply with the numbers.",
@@ -120,30 +120,27 @@ Result<std::vector<CaseSource>> make_tracking(Engine& engine, SuiteParams& param
   KVILT_TRY(params.finish());
   if (form != "value" && form != "listing")
     return error(Code::kInvalidArgument, "suite 'vt': form is '{}', not value or listing", form);
-  if (c.segments <= hops) return error(Code::kInvalidArgument, "suite 'vt': needs more segments than hops");
+  if (c.pieces <= hops) return error(Code::kInvalidArgument, "suite 'vt': needs more segments than hops");
   return numbered(as, c.n, c.seed, [=, &engine](int, std::mt19937_64& rng) -> Result<EvalCase> {
-    KVILT_ASSIGN(auto segments, filler(engine, c, rng));
+    KVILT_ASSIGN(auto pieces, filler(engine, c, rng));
     const auto names = distinct(chains * (hops + 1), [&] { return variable(rng); });
     const auto numbers = distinct(chains, [&] { return std::to_string(1000 + rng() % 9000); });
     for (int chain = 0; chain < chains; ++chain) {
       std::vector<int> where;  // increasing: a variable is assigned before it is read
       while (static_cast<int>(where.size()) <= hops) {
-        const int at = static_cast<int>(rng() % segments.size());
-        if (std::find(where.begin(), where.end(), at) == where.end()) where.push_back(at);
+        const int at = static_cast<int>(rng() % pieces.size());
+        if (std::ranges::find(where, at) == where.end()) where.push_back(at);
       }
-      std::sort(where.begin(), where.end());
+      std::ranges::sort(where);
       for (int hop = 0; hop <= hops; ++hop) {
-        const auto i = static_cast<size_t>(chain * (hops + 1) + hop);
-        put(segments[static_cast<size_t>(where[static_cast<size_t>(hop)])],
-            fmt::format("VAR {} = {}.", names[i],
-                        hop == 0 ? numbers[static_cast<size_t>(chain)] : "VAR " + names[i - 1]),
-            rng);
+        const int i = chain * (hops + 1) + hop;
+        put(pieces[where[hop]],
+            fmt::format("VAR {} = {}.", names[i], hop == 0 ? numbers[chain] : "VAR " + names[i - 1]), rng);
       }
     }
-    const auto end = static_cast<size_t>(hops);  // of the first chain
     EvalCase out = rag_case(
-        "Variables are assigned in the text, some from other variables. Keep track of their values.", joined(segments),
-        form == "value" ? fmt::format("What is the value of VAR {}? Reply with the number.", names[end])
+        "Variables are assigned in the text, some from other variables. Keep track of their values.", joined(pieces),
+        form == "value" ? fmt::format("What is the value of VAR {}? Reply with the number.", names[hops])
                         : fmt::format("Which variables have the value {}? Reply with all their names.", numbers[0]));
     if (form == "value") {
       out.answers = {numbers[0]};
@@ -163,7 +160,8 @@ Result<std::vector<CaseSource>> make_words(Engine& engine, SuiteParams& params) 
   if (form != "common" && form != "frequent")
     return error(Code::kInvalidArgument, "suite 'words': form is '{}', not common or frequent", form);
   return numbered(as, c.n, c.seed, [=, &engine](int, std::mt19937_64& rng) -> Result<EvalCase> {
-    // common: `top` words eight times as often as each of the others. frequent: the r-th word about 1 / r^2 as often.
+    // common: `top` words are eight times as frequent as each of the others. frequent: the r-th word is 1 / r^2 as
+    // frequent as the first.
     const auto words = distinct(std::max(4 * top, 40), [&] { return key_name(rng); });
     std::vector<std::string> bag;
     for (int round = 1, tokens = 0; tokens < c.length; ++round) {
@@ -179,14 +177,14 @@ Result<std::vector<CaseSource>> make_words(Engine& engine, SuiteParams& params) 
       }
     }
     shuffle(bag, rng);
-    std::vector<std::string> segments(static_cast<size_t>(c.segments));
+    std::vector<std::string> pieces(static_cast<size_t>(c.pieces));
     for (size_t i = 0; i < bag.size(); ++i) {
-      std::string& segment = segments[i * segments.size() / bag.size()];
-      segment += (segment.empty() ? "" : " ") + bag[i];
+      std::string& piece = pieces[i * pieces.size() / bag.size()];
+      piece += (piece.empty() ? "" : " ") + bag[i];
     }
-    for (std::string& segment : segments) segment += "\n";
+    for (std::string& piece : pieces) piece += "\n";
     EvalCase out =
-        rag_case("Count how often each word stands in the list.", segments,
+        rag_case("Count how often each word stands in the list.", pieces,
                  fmt::format("Which {} words are the most frequent in the list? Reply with the words.", top));
     out.answers.assign(words.begin(), words.begin() + top);
     out.metric = Metric::kRecall;

@@ -1,4 +1,4 @@
-// eval/suite_text.cc: suites over texts that are given as files: multi-hop questions, and a novel cut in mid-sentence.
+// eval/suite_text.cc: suites over texts from files: multi-hop questions, and a novel cut in mid-sentence.
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -43,7 +43,7 @@ Result<Question> read_question(const std::string& path, int number, const std::s
   return out;
 }
 
-// Passages that do not help are left out from the end until the rest has at most `length` tokens.
+// Leaves out passages that do not help, from the end, until the rest has at most `length` tokens.
 Status shorten(const Engine& engine, int length, std::vector<Passage>& passages) {
   int total = 0;
   for (Passage& passage : passages) {
@@ -91,12 +91,12 @@ Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& param
                      return made;
                    }});
   }
-  if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question behind line {}", path, skip);
+  if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question after line {}", path, skip);
   return out;
 }
 
-// Segments of `piece` tokens, cut wherever that is, and the true text behind them: distances are taken along its `truth` next
-// tokens. begun > 0: the answer has begun with that many of them, new to the cache.
+// A text in pieces of `piece` tokens, cut wherever that is, and the true text after them: distances are taken along its
+// next `truth` tokens. begun > 0: that many tokens of it already belong to the answer, and are new to the cache.
 Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params) {
   const std::string path = params.needed_text("path");
   const int n = params.number("n", 10, 1, 100000), length = params.number("length", 1100, 8, 1 << 20);

@@ -278,8 +278,6 @@ int64_t pages_of(const SessionReader& in, const KvShape& shape) {
   return pages;
 }
 
-Error system_error(const std::string& what) { return error(Code::kIo, "{}: {}", what, std::strerror(errno)); }
-
 }  // namespace
 
 Result<SessionBytes> export_session(const PageTable& table, std::span<const int32_t> tokens, const std::string& model,

@@ -17,7 +17,7 @@ enum class Gate : uint8_t { kSilu, kGeluTanh };  // what the FFN's gate goes thr
 struct ExpertConfig {
   int count = 0;  // 0: a dense model
   int top_k = 0, F = 0;
-  bool renormalise = false;     // the chosen experts' probabilities are made to sum to one
+  bool renormalise = false;     // scale the chosen experts' probabilities to sum to one
   std::vector<uint8_t> sparse;  // per layer; others have a dense FFN
 };
 
@@ -31,29 +31,29 @@ struct ModelConfig {
   bool tied_embeddings = false;
   std::vector<int> window;  // per layer: a row sees its own position and window - 1 before it; -1: all. Empty: all -1
   Gate gate = Gate::kSilu;
-  bool post_norms = false;      // gemma: a norm behind attention and one behind the FFN, before they join the residual
-  bool norms_plus_one = false;  // a norm's stored weight w stands for 1 + w
+  bool post_norms = false;      // gemma: a norm after attention and one after the FFN, before the residual is added
+  bool norms_plus_one = false;  // a norm's stored weight w means 1 + w
   float embedding_scale = 1;    // multiplies the token's embedding
   float attention_scale = 0;    // of scores; 0: 1 / sqrt(E)
   float final_softcap = 0;      // c: logits become c tanh(logits / c); 0: none
   ExpertConfig experts;
   RopeConfig rope;
-  RopeConfig long_rope;               // LongRoPE: of sequences of more than long_above positions
+  RopeConfig long_rope;               // LongRoPE: for sequences of more than long_above positions
   int long_above = 0;                 // 0: no other RoPE for long ones
-  RopeConfig local_rope;              // gemma3: of the layers that local_layers names
+  RopeConfig local_rope;              // gemma3: for the layers in local_layers
   std::vector<uint8_t> local_layers;  // per layer, 1: local_rope; empty: rope everywhere
   std::string bos_token, eos_token;   // texts, for templates
   std::vector<int32_t> eos_ids;       // ids that end a generation, as the files say
   bool add_bos = false;
 
   bool is_long(int64_t positions) const { return long_above > 0 && positions > long_above; }
-  // For a sequence of so many positions. A view of this config.
+  // The RoPE of each layer for a sequence of this length. A view of this config.
   LayerRopes ropes(int64_t positions = 0) const {
     if (is_long(positions)) return long_rope;
     return local_layers.empty() ? LayerRopes(rope) : LayerRopes(rope, local_rope, local_layers.data());
   }
-  bool sparse(int layer) const { return experts.count > 0 && experts.sparse[static_cast<size_t>(layer)] != 0; }
-  int window_at(int layer) const { return window.empty() ? -1 : window[static_cast<size_t>(layer)]; }
+  bool sparse(int layer) const { return experts.count > 0 && experts.sparse[layer] != 0; }
+  int window_at(int layer) const { return window.empty() ? -1 : window[layer]; }
 };
 
 }  // namespace kvilt

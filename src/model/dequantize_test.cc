@@ -1,4 +1,4 @@
-// Dequantisation against the numpy code of the `gguf` package, bit for bit (tests/fixtures/make_gguf_quants.py).
+// Compares dequantisation with the numpy code of the `gguf` package, bit for bit (tests/fixtures/make_gguf_quants.py).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -45,7 +45,7 @@ TEST(Dequantize, EveryTypeEqualsThePythonPackageBitForBit) {
   EXPECT_EQ(types, 11);
 }
 
-TEST(Dequantize, RowsAreIndependent) {  // a row dequantised alone equals the row in its matrix
+TEST(Dequantize, RowsAreIndependent) {  // a row dequantised by itself equals the row in its matrix
   const auto file = MappedFile::open(kFixture);
   ASSERT_TRUE(file.ok());
   const auto gguf = parse_gguf(file->bytes(), kFixture);

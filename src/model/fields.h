@@ -1,12 +1,11 @@
 // model/fields.h: typed, bounded reading of named settings, the same for JSON objects and GGUF metadata.
 // Idea:    the first mistake sticks and later reads return their fallback, so that a config is read as a list of fields
-// and
-//          checked once. A message names file, key, value and what is allowed.
+//          and checked once. A message names file, key, value and what is allowed.
 #pragma once
 
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,15 +18,14 @@ namespace kvilt {
 struct OtherKind {
   std::string kind;  // "an array", "an object", "a number out of range": for messages
 };
-using Scalar =
-    std::variant<std::monostate, bool, int64_t, double, std::string, OtherKind>;  // monostate: absent or null
+// monostate: absent or null.
+using Scalar = std::variant<std::monostate, bool, int64_t, double, std::string, OtherKind>;
 
 class Fields {
  public:
-  // The source must outlive the Fields. where: the file.
+  // The source must outlive the Fields. where: the file, for messages.
   Fields(const nlohmann::json& object, std::string where);
-  // Keys get the prefix, e.g. "llama.". An array whose elements are equal integers (a value per layer) reads as that
-  // integer.
+  // Keys get the prefix, e.g. "llama.". An array of equal integers (a value per layer) reads as that integer.
   Fields(const GgufFile& gguf, std::string prefix, std::string where);
 
   bool has(const std::string& key) const;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kEdgeBytes = 16 << 10;     // of each end of a tensor
 constexpr size_t kSampleBytes = 4 << 10;    // between them
-constexpr size_t kSampleStride = 16 << 20;  // a sample every so many bytes
+constexpr size_t kSampleStride = 16 << 20;  // bytes from one sample to the next
 
 std::string_view as_text(const std::byte* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
 

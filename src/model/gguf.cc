@@ -193,7 +193,7 @@ class Parser {
     GgufValue value;
     if (const char* why = read_value(type, value)) return corrupt("metadata '{}': {}", printable(key), why);
     if (!out_.metadata.emplace(std::string(key), value).second) {
-      return corrupt("metadata '{}' stands there twice", printable(key));
+      return corrupt("metadata '{}' is there twice", printable(key));
     }
     return {};
   }
@@ -304,10 +304,10 @@ class Parser {
 
   Status place_tensors() {
     const uint64_t padding = (alignment_ - at_ % alignment_) % alignment_;
-    // A file without tensors (a vocabulary) may end right here.
+    // A file without tensors (a vocabulary) may end here.
     const std::span<const std::byte> data =
         padding <= left() ? bytes_.subspan(at_ + padding) : bytes_.subspan(bytes_.size());
-    std::sort(pending_.begin(), pending_.end(), [](auto& a, auto& b) { return a.offset < b.offset; });
+    std::ranges::sort(pending_, [](auto& a, auto& b) { return a.offset < b.offset; });
     uint64_t end = 0;
     std::string_view previous;
     for (Pending& item : pending_) {
@@ -322,7 +322,7 @@ class Parser {
       tensor.data = data.data() + item.offset;
       end = item.offset + tensor.bytes;
       previous = tensor.name;
-      if (!out_.tensors.add(tensor)) return corrupt("tensor '{}' stands there twice", shown);
+      if (!out_.tensors.add(tensor)) return corrupt("tensor '{}' is there twice", shown);
     }
     return {};
   }

@@ -21,7 +21,7 @@ namespace kvilt {
 
 enum class GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
 
-// One metadata value, still as its bytes. The accessors return nothing where the type does not fit.
+// One metadata value, as its bytes. The accessors return nothing if the type does not fit.
 struct GgufValue {
   GgufType type = GgufType::kU8;
   GgufType element = GgufType::kU8;  // of an array
@@ -44,7 +44,7 @@ struct GgufFile {
   const GgufValue* find(std::string_view key) const;
 };
 
-// bytes must outlive the result; file is for messages.
+// bytes must outlive the result. file: for messages.
 Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const std::string& file);
 
 }  // namespace kvilt

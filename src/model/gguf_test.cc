@@ -118,7 +118,7 @@ std::vector<Defect> container_defects() {
       {Bytes().align(1).entry("t", {1}, kF32, 0).claim_tensors(2).build(), "tensor entry 1"},
       {Bytes().u32("key", 1).claim_metadata(~0ull).build(), "metadata count"},
       {Bytes().align(1).u32("key", 1).claim_metadata(3).build(), "metadata entry 2"},
-      {Bytes().u32("twice", 1).u32("twice", 2).build(), "'twice' stands there twice"},
+      {Bytes().u32("twice", 1).u32("twice", 2).build(), "'twice' is there twice"},
       {Bytes().value("key", static_cast<GgufType>(13), "abcd").build(), "'key': unknown value type"},
       {Bytes().value("flag", GgufType::kBool, "\x02").build(), "'flag': a boolean"},
       {Bytes().value("s", GgufType::kString, Bytes::raw(~0ull)).build(), "'s': a string that runs past"},
@@ -159,7 +159,7 @@ std::vector<Defect> tensor_defects() {
   list.push_back({shared, "tensor 'two' overlaps tensor 'one'"});
   const std::string twice =
       Bytes().tensor("one", {4}, kF32, data.substr(0, 16)).tensor("one", {4}, kF32, data.substr(0, 16)).build();
-  list.push_back({twice, "tensor 'one' stands there twice"});
+  list.push_back({twice, "tensor 'one' is there twice"});
   for (const uint32_t alignment : {0u, 3u, 1u << 31}) {
     list.push_back({Bytes().u32("general.alignment", alignment).build(), "general.alignment"});
   }

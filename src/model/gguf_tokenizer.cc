@@ -12,7 +12,7 @@ constexpr size_t kMaxTokens = 1 << 22;
 constexpr size_t kMaxTokenBytes = 1 << 16;
 constexpr int64_t kTokenKinds = 6;
 
-// How a vocabulary kind behaves where the file leaves a flag out.
+// How a vocabulary kind behaves if the file leaves a flag out.
 struct VocabularyKind {
   std::string_view gguf, spec;
   bool add_bos, add_space_prefix;
@@ -21,7 +21,7 @@ constexpr VocabularyKind kKinds[] = {
     {"gpt2", "bpe", false, false},
     {"llama", "spm", true, true},
 };
-// Pre-tokenizers whose models want BOS though their files do not say so (written before the flag was).
+// Pre-tokenizers whose models want BOS although their files, older than the flag, do not say so.
 constexpr std::string_view kBosByPre[] = {"llama3", "llama-v3", "llama-bpe"};
 
 Result<std::vector<std::string>> texts(const GgufFile& gguf, const std::string& key, const std::string& where) {
@@ -78,7 +78,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   }
   TokenizerSpec spec;
   spec.model = kind->spec;
-  spec.pre = fields.text_or("pre", "default");  // files from before the key was
+  spec.pre = fields.text_or("pre", "default");  // older files lack the key
   KVILT_ASSIGN(spec.tokens, texts(gguf, "tokenizer.ggml.tokens", where));
   if (spec.tokens.empty()) return error(Code::kCorrupt, "{}: 'tokenizer.ggml.tokens' is missing or empty", where);
   KVILT_ASSIGN(spec.merges, texts(gguf, "tokenizer.ggml.merges", where));
@@ -89,7 +89,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   spec.add_bos = fields.flag_or("add_bos_token", kind->add_bos || bos_by_pre);
   spec.add_eos = fields.flag_or("add_eos_token", false);
   spec.add_space_prefix = fields.flag_or("add_space_prefix", kind->add_space_prefix);
-  spec.byte_fallback = kind->spec == "spm" && std::count(spec.kinds.begin(), spec.kinds.end(), TokenKind::kByte) > 0;
+  spec.byte_fallback = kind->spec == "spm" && std::ranges::count(spec.kinds, TokenKind::kByte) > 0;
 
   const auto id = [&](const char* key) -> std::optional<int32_t> {
     if (!fields.has(key)) return {};

@@ -1,6 +1,6 @@
-// model/gguf_tokenizer.h: tokenizer.ggml.* to a TokenizerSpec. What the spec means is text/tokenizer_spec.h's matter.
+// model/gguf_tokenizer.h: tokenizer.ggml.* to a TokenizerSpec (text/tokenizer_spec.h says what it means).
 // Errors: kCorrupt (missing or wrong types, lists of different length, ids outside the vocabulary), kUnsupported (a
-// model kind).
+//         kind of tokenizer).
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ struct ClassName {
   std::string_view name;
   HeadClass is;
 };
-// The first name of a class is the one that is written.
+// The first name of a class is the one that head_map_json writes.
 constexpr ClassName kNames[] = {
     {"local", HeadClass::kLocal},         {"global", HeadClass::kGlobal},    {"retrieval", HeadClass::kRetrieval},
     {"dense", HeadClass::kDense},         {"local_full", HeadClass::kLocal}, {"limited", HeadClass::kLocal},

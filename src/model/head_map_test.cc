@@ -1,4 +1,5 @@
-// Head maps: what is written is read again; other programs' names; what is no map of this model is refused by name.
+// Head maps: a map that is written is read back; other programs' names; a map of another model is refused, and the
+// message says why.
 #include "model/head_map.h"
 
 #include <gtest/gtest.h>

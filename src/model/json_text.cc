@@ -1,5 +1,6 @@
 #include "model/json_text.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <vector>
@@ -11,8 +12,8 @@ namespace kvilt {
 
 namespace {
 
-// A pass of its own over the grammar: nlohmann's parser callbacks look at all members of an object after each of them,
-// 18 minutes for 4 MiB of "{},".
+// A pass of its own over the grammar: nlohmann's parser callbacks visit all members of an object after each of them,
+// which took 18 minutes for 4 MiB of "{},".
 class Watcher : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -28,7 +29,7 @@ class Watcher : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& key) override {
     if (keys_.back().insert(key).second) return true;
-    why_ = "key '" + key + "' stands there twice";
+    why_ = "key '" + key + "' is there twice";
     return false;
   }
   bool end_object() override {

@@ -1,9 +1,9 @@
 // model/json_text.h: JSON from files that nobody vouches for.
-// Errors: kCorrupt for syntax, invalid UTF-8, a key that stands twice in one object, or nesting beyond kMaxJsonDepth.
+// Errors: kCorrupt for syntax, invalid UTF-8, a key that one object has twice, or nesting beyond kMaxJsonDepth.
 // Cost:   the caller bounds the size of the text; the parsed form takes some 20 times its bytes at worst.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
@@ -32,7 +33,7 @@ using Files = std::vector<MappedFile>;
 
 std::string mebibytes(size_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 19)) >> 20); }
 
-// The names of general.file_type; a mixture is called after its commonest type.
+// The names of general.file_type; a mixture has the name of its commonest type.
 std::string file_type_name(const GgufFile& gguf) {
   static const std::map<int64_t, const char*> kNames = {
       {0, "F32"},     {1, "F16"},     {2, "Q4_0"},    {3, "Q4_1"},    {7, "Q8_0"},    {8, "Q5_0"},
@@ -44,7 +45,7 @@ std::string file_type_name(const GgufFile& gguf) {
   return it == kNames.end() ? "of no named type" : it->second;
 }
 
-// An error of the tokenizer, which knows neither the file nor how long a text in it may be.
+// Makes an error of the tokenizer fit for a message: it knows neither the file nor how long a text may be.
 Error in_file(const std::string& file, const Error& inner) {
   constexpr size_t kMaxMessage = 400;
   return error(inner.code, "{}: {}", file, printable(inner.message, kMaxMessage));
@@ -61,7 +62,7 @@ std::vector<SourceFile> sources_of(const Files& files) {
 
 void add_end_ids(ModelConfig& config, std::span<const int32_t> ids) {
   config.eos_ids.insert(config.eos_ids.end(), ids.begin(), ids.end());
-  std::sort(config.eos_ids.begin(), config.eos_ids.end());
+  std::ranges::sort(config.eos_ids);
   config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()), config.eos_ids.end());
 }
 
@@ -79,11 +80,11 @@ Status check_vocabulary(const ModelFile& model, const std::string& where) {
   return {};
 }
 
-using WeightsStand = std::function<void(const ModelFile&)>;
+using WeightsReady = std::function<void(const ModelFile&)>;
 
-// What building a tokenizer adds to a model.
+// What the tokenizer adds to a model.
 struct GgufText {
-  TokenizerSpec spec;  // without its lists, which the tokenizer has
+  TokenizerSpec spec;  // without its lists, which are in the tokenizer
   std::string bos, eos;
   std::unique_ptr<Tokenizer> tokenizer;
 };
@@ -91,9 +92,7 @@ struct GgufText {
 Result<GgufText> build_tokenizer(const GgufFile& gguf, const std::string& path) {
   GgufText out;
   KVILT_ASSIGN(TokenizerSpec spec, read_gguf_tokenizer(gguf, path));
-  const auto text_of = [&](std::optional<int32_t> id) {
-    return id ? spec.tokens[static_cast<size_t>(*id)] : std::string();
-  };
+  const auto text_of = [&](std::optional<int32_t> id) { return id ? spec.tokens[*id] : std::string(); };
   out.bos = text_of(spec.bos);
   out.eos = text_of(spec.eos);
   out.spec.eos = spec.eos;
@@ -104,7 +103,7 @@ Result<GgufText> build_tokenizer(const GgufFile& gguf, const std::string& path) 
   return out;
 }
 
-Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const WeightsStand& weights_stand) {
+Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const WeightsReady& weights_ready) {
   auto files = std::make_shared<Files>();
   KVILT_ASSIGN(MappedFile mapped, MappedFile::open(path));
   files->push_back(std::move(mapped));
@@ -114,12 +113,12 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
   model->config = std::move(read.config);
   KVILT_ASSIGN(model->weights, bind_weights({model->config, gguf.tensors, NameStyle::kGguf, read.biases, path}));
 
-  // 0.1 s for 152,000 tokens, and nothing of the weights depends on it.
+  // On a thread of its own: it takes 0.1 s for 152,000 tokens, and the weights do not need it.
   auto text_later = std::async(std::launch::async, [&] { return build_tokenizer(gguf, path); });
   model->fingerprint = fingerprint(model->config, gguf.tensors);
   model->sources = sources_of(*files);
   model->keep_alive = files;
-  if (weights_stand) weights_stand(*model);
+  if (weights_ready) weights_ready(*model);
   KVILT_ASSIGN(GgufText text, text_later.get());
   model->config.bos_token = std::move(text.bos);
   model->config.eos_token = std::move(text.eos);
@@ -266,7 +265,7 @@ class FolderReader {
     return id ? std::string(model_->tokenizer->token_bytes(*id)) : std::string();
   }
 
-  // chat_template.jinja goes before tokenizer_config.json, as in Transformers.
+  // chat_template.jinja takes precedence over tokenizer_config.json, as in Transformers.
   Status read_template(const nlohmann::json& config) {
     if (has("chat_template.jinja")) {
       KVILT_ASSIGN(model_->chat_template, read_file(path("chat_template.jinja"), kMaxTemplateBytes));
@@ -295,8 +294,7 @@ class FolderReader {
   std::string main_type() const {
     std::map<std::string, size_t> bytes;
     for (const auto& [name, tensor] : tensors_.all()) bytes[tensor.type_name] += tensor.bytes;
-    const auto most =
-        std::max_element(bytes.begin(), bytes.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    const auto most = std::ranges::max_element(bytes, [](auto& a, auto& b) { return a.second < b.second; });
     return most == bytes.end() ? "" : most->first;
   }
 
@@ -309,11 +307,11 @@ class FolderReader {
 
 }  // namespace
 
-Result<std::unique_ptr<ModelFile>> open_model(const std::string& path, const WeightsStand& weights_stand) {
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& path, const WeightsReady& weights_ready) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) return open_gguf(path, weights_stand);
+  if (!std::filesystem::is_directory(path, ignored)) return open_gguf(path, weights_ready);
   auto model = FolderReader(path).open();
-  if (model.ok() && weights_stand) weights_stand(**model);
+  if (model.ok() && weights_ready) weights_ready(**model);
   return model;
 }
 

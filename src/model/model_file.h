@@ -39,10 +39,10 @@ struct ModelFile {
 // path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json. Cost: 0.05 s for 0.5 GB with warm
 // pages, plus the tokenizer. The files must not be truncated while they are mapped: reading beyond the new end would be
 // fatal.
-// weights_stand, if given, is called once config (but for what the tokenizer adds), weights, sources and fingerprint stand; of
-// a GGUF file while another thread still builds the tokenizer, so that a start need not wait for one before the other.
-// The ModelFile is the one that is returned; after an error of the tokenizer it is gone.
+// weights_ready, if given, is called when config (but for what the tokenizer adds), weights, sources and fingerprint
+// are there. For a GGUF file another thread then still builds the tokenizer, so that neither waits for the other. It
+// gets the ModelFile that is returned later; an error of the tokenizer destroys it.
 Result<std::unique_ptr<ModelFile>> open_model(const std::string& path,
-                                              const std::function<void(const ModelFile&)>& weights_stand = nullptr);
+                                              const std::function<void(const ModelFile&)>& weights_ready = nullptr);
 
 }  // namespace kvilt

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
@@ -25,7 +26,7 @@ std::vector<float> values(const Tensor& tensor) {
   return out;
 }
 
-// Rows of a GGUF q or k back in halves: interleaved pair (2i, 2i+1) holds what halves keep at (i, i + E/2).
+// Puts rows of a GGUF q or k back in halves: interleaved pair (2i, 2i+1) holds what halves keep at (i, i + E/2).
 std::vector<float> halves_rows(const Tensor& tensor, int head_dim) {
   const std::vector<float> stored = values(tensor);
   std::vector<float> out(stored.size());
@@ -115,7 +116,7 @@ TEST(ModelFile, RealModel) {
   EXPECT_EQ(model->weights.lm_head.w.dtype, DType::kQ8_0);
   EXPECT_EQ(model->weights.embedding.dtype, DType::kQ5_0);
   EXPECT_TRUE(model->weights.layers[23].k.bias);
-  EXPECT_TRUE(std::find(c.eos_ids.begin(), c.eos_ids.end(), 151645) != c.eos_ids.end());
+  EXPECT_TRUE(std::ranges::find(c.eos_ids, 151645) != c.eos_ids.end());
   EXPECT_NE(model->chat_template.find("<|im_start|>"), std::string::npos);
   EXPECT_EQ(model->description, "GGUF Q4_K_M, 291 tensors, 469 MiB");
 }

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -110,7 +111,7 @@ class MutationTest : public ::testing::Test {
       const size_t at = below(header);
       const uint64_t word = kWords[below(std::size(kWords))];
       const size_t width = std::min<size_t>(size_t{1} << below(4), bytes.size() - at);
-      const size_t kind = below(16);  // in place much more often than shifting what follows, which seldom opens
+      const size_t kind = below(16);  // mostly in place: what shifts the rest seldom opens
       if (kind < 6) bytes[at] = static_cast<char>(below(256));
       if (kind >= 6 && kind < 10) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
       if (kind >= 10 && kind < 13) std::memcpy(bytes.data() + at, &word, width);
@@ -159,7 +160,7 @@ class MutationTest : public ::testing::Test {
     return document;
   }
 
-  // Half the time as bytes, half as a document; a safetensors file's document is its header.
+  // Damages bytes half of the time, else the document; a safetensors file's document is its header.
   std::string damage_file(const std::string& name, const std::string& good) {
     if (below(10) == 0) return good.substr(0, 1 + below(good.size() - 1));
     if (!name.ends_with(".safetensors")) {
@@ -188,7 +189,7 @@ TEST_F(MutationTest, GgufHeader) {
   constexpr size_t kHeader = 14208;  // metadata and tensor table
   for (int i = 0; i < 3000; ++i) {
     SCOPED_TRACE(i);
-    // Most damage in the vocabulary goes unnoticed; the table and the first keys deserve more.
+    // Most damage in the vocabulary goes unnoticed, so the table and the first keys get more.
     const size_t header = i % 3 == 0 ? kHeader : 1000;
     std::string bytes = good;
     if (i % 3 == 2) {  // the tensor table: rotate it to the front of the damage
@@ -233,7 +234,7 @@ TEST_F(MutationTest, HuggingFaceFolder) {
       names.push_back(name);
       write(name, read(entry.path().string()));
     }
-    std::sort(names.begin(), names.end());
+    std::ranges::sort(names);
     for (int i = 0; i < 400; ++i) {
       SCOPED_TRACE(i);
       const std::string& name = names[below(names.size())];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -24,12 +25,12 @@ constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 28;
 constexpr double kMaxFactor = 1e6, kMaxTheta = 1e12;
 
-constexpr int kDefaultWindow = 4096, kDefaultDenseLayers = 28;  // Transformers' where a file names none
+constexpr int kDefaultWindow = 4096, kDefaultDenseLayers = 28;  // Transformers' defaults
 
-// Who slides in a Hugging Face model.
+// Which layers of a Hugging Face model have a window.
 enum class WindowRule : uint8_t {
   kNone,
-  kAll,         // all layers, if sliding_window is no null
+  kAll,         // all layers, unless sliding_window is null
   kAllIfNamed,  // the same, but none if it is missing
   kAllByFlag,   // all layers, if use_sliding_window
   kByLayer,     // if use_sliding_window: the layers from max_window_layers on, or those that layer_types names
@@ -74,7 +75,7 @@ Status check_heads(const ModelConfig& config, const std::string& where) {
   return {};
 }
 
-// E where a file does not say it.
+// E if a file does not state it.
 int head_dim(Fields& fields, const char* key, const ModelConfig& config) {
   const bool divides = config.H > 0 && config.D % config.H == 0 && config.D >= config.H;
   if (!fields.has(key) && !divides) {
@@ -85,7 +86,7 @@ int head_dim(Fields& fields, const char* key, const ModelConfig& config) {
   return static_cast<int>(fields.integer_or(key, divides ? config.D / config.H : 2, 2, kMaxHeadDim));
 }
 
-// What changes the arithmetic of a Hugging Face model in ways this build does not do.
+// Settings that change the arithmetic of a Hugging Face model in ways that this build does not support.
 void refuse_hf_extras(Fields& fields, const Architecture& arch) {
   const auto refuse = [&](const std::string& what) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
@@ -96,7 +97,7 @@ void refuse_hf_extras(Fields& fields, const Architecture& arch) {
   if (fields.has("quantization_config")) refuse("a quantised checkpoint (quantization_config); use GGUF");
 }
 
-// Which layers look through a window, as Transformers decides it for the family; empty: none does.
+// Each layer's window, as Transformers decides it for the family; empty: none has one.
 std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const Architecture& arch, int L) {
   const auto fail = [&](Code code, const std::string& what) {
     fields.fail(error(code, "{}: {}", fields.where(), what));
@@ -142,7 +143,7 @@ std::vector<double> number_list(const nlohmann::json& object, const char* key) {
   return out;
 }
 
-// The first of `keys` that is there and no null, which must be an object; else an empty one.
+// The first of `keys` that is present and not null, which must be an object; else an empty object.
 const nlohmann::json& object_of(Fields& fields, const nlohmann::json& config, std::span<const char* const> keys) {
   static const nlohmann::json kNothing = nlohmann::json::object();
   for (const char* key : keys) {
@@ -155,13 +156,14 @@ const nlohmann::json& object_of(Fields& fields, const nlohmann::json& config, st
   return kNothing;
 }
 
-// Settings stand in "rope_scaling" beside a top-level rope_theta, or (newer files) all in "rope_parameters".
+// Settings are in "rope_scaling" with a top-level rope_theta, or (newer files) all in "rope_parameters".
 const nlohmann::json& hf_rope_object(Fields& fields, const nlohmann::json& config) {
   static constexpr const char* kKeys[] = {"rope_parameters", "rope_scaling"};
   return object_of(fields, config, kKeys);
 }
 
-// Sequences beyond the original context turn by the long factors, at every position; without them there are none.
+// Sequences longer than the original context rotate by the long factors, at every position. Without long factors there
+// are no such sequences.
 void set_long(const RopeSettings& s, ModelConfig& model) {
   const double longest = std::min<double>(model.context, s.original_context);
   if (s.long_divisors.empty()) {
@@ -176,7 +178,7 @@ RopeSettings for_long(RopeSettings s) {
   return s;
 }
 
-// theta: where the object names none.
+// theta: used if the object names none.
 RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta, ModelConfig& model) {
   Fields rope(object, fields.where() + ": RoPE settings");
   RopeSettings s;
@@ -241,7 +243,7 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
     fields.fail(error(Code::kUnsupported, "{}: RoPE scaling '{}'", fields.where(), printable(kind)));
   }
   s.factor = fields.number_or("rope.scaling.factor", old_linear, 0, kMaxFactor);
-  if (s.factor == 0) s.factor = 1;  // the format's way to say none
+  if (s.factor == 0) s.factor = 1;  // the format's way to write "none"
   s.original_context =
       static_cast<double>(fields.integer_or("rope.scaling.original_context_length", model.context, 1, kMaxContext));
   s.beta_fast = fields.number_or("rope.scaling.yarn_beta_fast", s.beta_fast, 0, kMaxFactor);
@@ -251,7 +253,7 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
     s.attention_factor = attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1);
   }
   s.divisors = gguf_divisors(fields, gguf, "rope_freqs.weight");
-  // Files of phi3 name no kind of scaling: the factors' tensors say it.
+  // Files of phi3 name no kind of scaling; the tensors of factors tell it.
   if (gguf.tensors.find("rope_factors_short.weight")) s.scaling = RopeScaling::kLongRope;
   if (s.scaling == RopeScaling::kLongRope) {
     s.divisors = gguf_divisors(fields, gguf, "rope_factors_short.weight");
@@ -267,13 +269,12 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
 
 // ---- gemma3 -------------------------------------------------------------------------------------------------------
 
-constexpr int kGemmaHeadDim = 256, kGemmaScalar = 256, kGemmaWindow = 4096;  // Transformers' where a file names none
+constexpr int kGemmaHeadDim = 256, kGemmaScalar = 256, kGemmaWindow = 4096;  // Transformers' defaults
 constexpr int kGemmaPeriod = 6;                                              // every sixth layer is global
 constexpr double kGemmaTheta = 1e6, kGemmaLocalTheta = 1e4;
-constexpr int kGemma27BLayers =
-    62;  // the one size whose scores are not scaled by the head size; a GGUF does not say it
+constexpr int kGemma27BLayers = 62;  // the one size that does not scale scores by the head size; a GGUF does not say it
 
-// What no file says.
+// Defaults for what no file states.
 void gemma3_arithmetic(ModelConfig& model) {
   model.gate = Gate::kGeluTanh;
   model.post_norms = true;
@@ -282,7 +283,7 @@ void gemma3_arithmetic(ModelConfig& model) {
 
 float attention_scale_of(double scalar) { return static_cast<float>(1 / std::sqrt(scalar)); }
 
-// Local layers look through a window and have a RoPE of their own.
+// Local layers have a window and a RoPE of their own.
 void set_local_layers(ModelConfig& model, std::vector<uint8_t> local, int window) {
   for (const uint8_t is_local : local) model.window.push_back(is_local ? window : -1);
   model.local_layers = std::move(local);
@@ -294,7 +295,7 @@ std::vector<uint8_t> every_nth_is_global(int L, int64_t n) {
   return local;
 }
 
-// The default RoPE beside a scaled one.
+// The default RoPE, for local layers next to a scaled one.
 RopeSettings unscaled(const RopeSettings& from) {
   RopeSettings s;
   s.pairs = from.pairs;
@@ -332,8 +333,8 @@ void read_hf_gemma3(Fields& fields, const nlohmann::json& config, ModelConfig& m
   set_local_layers(model, std::move(local), window);
 }
 
-// Global and local. Newer files have an object for each in rope_parameters; older ones rope_theta, rope_scaling and
-// rope_local_base_freq.
+// The global and the local RoPE. Newer files have an object for each in rope_parameters; older ones have rope_theta,
+// rope_scaling and rope_local_base_freq.
 std::pair<RopeSettings, RopeSettings> hf_gemma3_ropes(Fields& fields, const nlohmann::json& config,
                                                       ModelConfig& model) {
   static constexpr const char* kFull[] = {"full_attention"};
@@ -364,7 +365,8 @@ void read_gguf_gemma3(Fields& fields, ModelConfig& model) {
   if (window > 0) set_local_layers(model, every_nth_is_global(model.L, period), window);
 }
 
-// Files of llama (mistral is one of them) and phi3 may name one window for all layers; whatever else names one is not known here.
+// Files of llama (which mistral is, too) and phi3 may name one window for all layers. A window in any other file is an
+// error.
 std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
   const int64_t window = fields.integer_or("attention.sliding_window", 0, 0, kMaxContext);
   if (window == 0) return {};

@@ -1,10 +1,10 @@
 // model/read_config.h: config.json or GGUF metadata to ModelConfig, checked against limits and against itself.
 // Source:  Transformers' configuration classes for model_type llama, qwen2, qwen3; the GGUF specification's keys.
-// Idea:    an architecture is a row of kArchitectures plus fields; what changes the arithmetic and is not known is
-// refused.
+// Idea:    an architecture is a row of kArchitectures plus fields; an unknown setting that changes the arithmetic is
+//          refused.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "kvilt/result.h"
@@ -19,11 +19,11 @@ struct ReadConfig {
   BiasRule biases;
 };
 
-// config: the parsed config.json. bos_token, eos_token, add_bos and eos_ids are filled by the caller from the
-// tokenizer's files.
+// config: the parsed config.json. The caller fills bos_token, eos_token, add_bos and eos_ids from the tokenizer's
+// files.
 Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where);
 
-// V comes from the embedding's rows, F32 factors of RoPE from the tensor rope_freqs.weight where there is one.
+// V comes from the embedding's rows, RoPE's factors from the F32 tensor rope_freqs.weight if there is one.
 Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& where);
 
 }  // namespace kvilt

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/mapped_file.h"
 #include "model/json_text.h"
@@ -386,7 +388,7 @@ TEST(HfConfig, NamesTheSettingThatIsWrong) {
   }
 }
 
-// What each family makes of the keys about windows, and of those that are missing (Transformers 5).
+// What each family reads from the keys about windows, and from missing ones (Transformers 5).
 TEST(HfConfig, WindowsPerLayer) {
   const nlohmann::json base = {{"hidden_size", 64},      {"num_attention_heads", 8}, {"intermediate_size", 64},
                                {"num_hidden_layers", 3}, {"vocab_size", 32},         {"max_position_embeddings", 128}};
@@ -423,7 +425,7 @@ TEST(HfConfig, WindowsPerLayer) {
   EXPECT_EQ(read("qwen2", more), Windows({-2}));
 }
 
-// Both spellings, and what Transformers takes where a file says nothing.
+// Both spellings, and Transformers' defaults.
 TEST(HfConfig, Gemma3) {
   const nlohmann::json base = {
       {"model_type", "gemma3_text"},  {"hidden_size", 64},      {"num_attention_heads", 2}, {"num_key_value_heads", 1},
@@ -534,7 +536,7 @@ TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
   EXPECT_EQ((*model)->config.eos_token, "<|im_start|>");
   for (const int id : {7, 9, 257}) {
     const auto& ids = (*model)->config.eos_ids;
-    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 1) << id;
+    EXPECT_EQ(std::ranges::count(ids, id), 1) << id;
   }
   folder_.write("chat_template.jinja", "J");
   model = open();

@@ -1,5 +1,7 @@
 #include "model/read_experts.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 
 namespace kvilt {
@@ -18,7 +20,7 @@ void check(Fields& fields, const ExpertConfig& out) {
   }
 }
 
-// Layers that mlp_only_layers names are dense.
+// Layers in mlp_only_layers are dense.
 void read_dense_layers(Fields& fields, const nlohmann::json& config, ExpertConfig& out) {
   const auto list = config.find("mlp_only_layers");
   if (list == config.end() || list->is_null()) return;
@@ -27,8 +29,8 @@ void read_dense_layers(Fields& fields, const nlohmann::json& config, ExpertConfi
     const auto& layer = (*list)[i];
     const int64_t l = layer.is_number_integer() ? layer.get<int64_t>() : -1;
     good = l >= 0;
-    // A layer beyond the last one names none, as in Transformers.
-    if (good && l < static_cast<int64_t>(out.sparse.size())) out.sparse[static_cast<size_t>(l)] = 0;
+    // Numbers beyond the last layer are ignored, as in Transformers.
+    if (good && l < static_cast<int64_t>(out.sparse.size())) out.sparse[l] = 0;
   }
   if (!good) fields.fail(error(Code::kCorrupt, "{}: 'mlp_only_layers' must be a list of layers", fields.where()));
 }
@@ -63,7 +65,7 @@ ExpertConfig read_gguf_experts(Fields& fields, ExpertRule rule, int F, int L) {
   out.count = static_cast<int>(count);
   out.top_k = whole(fields, "expert_used_count", kMaxExperts);
   out.F = static_cast<int>(fields.integer_or("expert_feed_forward_length", F, 1, kMaxWidth));
-  out.renormalise = fields.flag_or("expert_weights_norm", true);  // what both families' files mean when they do not say
+  out.renormalise = fields.flag_or("expert_weights_norm", true);  // what both families' files mean without the key
   out.sparse.assign(static_cast<size_t>(L), 1);
   // Settings of other families that would change the arithmetic.
   for (const char* key : {"expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count",

@@ -3,7 +3,7 @@
 // Not here: the tensors (tensor_table.cc), the arithmetic (forward/expert_routing.h).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "model/config.h"
 #include "model/fields.h"
@@ -12,11 +12,11 @@ namespace kvilt {
 
 enum class ExpertRule : uint8_t { kNone, kMixtral, kQwen3Moe };
 
-// Mistakes and what is not supported go into fields.
+// Mistakes and unsupported settings are reported through `fields`.
 ExpertConfig read_hf_experts(Fields& fields, const nlohmann::json& config, ExpertRule rule, int L);
 
-// fields: those of the architecture. F: feed_forward_length, which holds for experts where they name no width of their
-// own. No experts if expert_count is missing or 0.
+// fields: those of the architecture. F: feed_forward_length, the experts' width unless they name one. No experts if
+// expert_count is missing or 0.
 ExpertConfig read_gguf_experts(Fields& fields, ExpertRule rule, int F, int L);
 
 }  // namespace kvilt

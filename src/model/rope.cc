@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
-// Llama 3: long wavelengths are stretched, short ones kept, and those between are blended.
+// Llama 3: long wavelengths grow, short ones stay, and those between are blended.
 double llama3_frequency(double frequency, const RopeSettings& s) {
   const double wavelength = kTwoPi / frequency;
   const double low = s.original_context / s.low_freq_factor, high = s.original_context / s.high_freq_factor;
@@ -22,7 +22,7 @@ double llama3_frequency(double frequency, const RopeSettings& s) {
   return (1 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
-// YaRN: the pair whose wavelength makes `rotations` turns over the original context.
+// YaRN: the pair that rotates `rotations` times over the original context.
 double yarn_pair(double rotations, const RopeSettings& s) {
   return s.rotary_dim * std::log(s.original_context / (rotations * kTwoPi)) / (2 * std::log(s.theta));
 }
@@ -59,8 +59,8 @@ double magnitude(const RopeSettings& s) {
 Status check(const RopeSettings& s, const std::string& where) {
   const auto bad = [&](const char* why) { return error(Code::kCorrupt, "{}: RoPE settings: {}", where, why); };
   if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0 || s.rotary_dim > s.head_dim) {
-    return error(Code::kCorrupt, "{}: RoPE turns {} of a head's {} elements; it must be an even number of them", where,
-                 s.rotary_dim, s.head_dim);
+    return error(Code::kCorrupt, "{}: RoPE rotates {} of a head's {} elements; it must be an even number of them",
+                 where, s.rotary_dim, s.head_dim);
   }
   if (!(s.theta > 1)) return bad("the base (rope_theta) must be above 1");
   if (s.scaling != RopeScaling::kNone && !(s.factor > 0)) return bad("the factor must be positive");
@@ -104,7 +104,7 @@ Result<RopeConfig> make_rope(const RopeSettings& s, const std::string& where) {
   rope.theta = s.theta;
   for (int i = 0; i < s.rotary_dim / 2; ++i) {
     double frequency = std::pow(s.theta, -2.0 * i / s.rotary_dim);
-    if (!s.divisors.empty()) frequency /= s.divisors[static_cast<size_t>(i)];
+    if (!s.divisors.empty()) frequency /= s.divisors[i];
     if (s.scaling == RopeScaling::kLinear) frequency /= s.factor;
     if (s.scaling == RopeScaling::kLlama3) frequency = llama3_frequency(frequency, s);
     rope.inv_freq.push_back(frequency);
@@ -113,7 +113,7 @@ Result<RopeConfig> make_rope(const RopeSettings& s, const std::string& where) {
   rope.magnitude = magnitude(s);
   rope.length_dependent = s.scaling == RopeScaling::kDynamic || s.scaling == RopeScaling::kLongRope;
   const auto finite = [](double x) { return std::isfinite(x) && x > 0; };
-  if (!finite(rope.magnitude) || !std::all_of(rope.inv_freq.begin(), rope.inv_freq.end(), finite)) {
+  if (!finite(rope.magnitude) || !std::ranges::all_of(rope.inv_freq, finite)) {
     return error(Code::kCorrupt, "{}: RoPE settings give angles that are no positive numbers", where);
   }
   return rope;

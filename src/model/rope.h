@@ -1,8 +1,7 @@
 // model/rope.h: from the RoPE settings of a file to the angles that kernels use.
-// Source:  "RoFormer" (arXiv:2104.09864); YaRN (arXiv:2309.00071, eqs. 17-22); Llama 3's wavelength bands; the formulas
-// are those
-//          of Transformers' rope utilities, so that the same settings give the same angles.
-// Not here: turning vectors (kernels/).
+// Source:  "RoFormer" (arXiv:2104.09864); YaRN (arXiv:2309.00071, eqs. 17-22); Llama 3's wavelength bands. The formulas
+//          are those of Transformers' rope utilities, so that the same settings give the same angles.
+// Not here: rotating vectors (kernels/).
 #pragma once
 
 #include <optional>
@@ -31,7 +30,7 @@ struct RopeSettings {
   std::vector<double> long_divisors;  // LongRoPE's, for sequences beyond the original context; empty: none
 };
 
-// The names that config.json and GGUF use; nothing for one that this build does not know.
+// Reads the names that config.json and GGUF use; nothing for a name that this build does not know.
 std::optional<RopeScaling> rope_scaling_by_name(const std::string& name);
 
 // Errors: kCorrupt for settings that contradict each other.

@@ -1,9 +1,10 @@
-// Angles against Transformers' (tests/fixtures/make_rope.py), and settings that must be refused.
+// Compares angles with Transformers' (tests/fixtures/make_rope.py); settings that must be refused.
 #include "model/rope.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/mapped_file.h"
@@ -56,7 +57,7 @@ TEST(Rope, PartialRotaryTurnsTheFirstElementsOnly) {
   }
 }
 
-// LongRoPE: a sequence beyond the original context turns by the long factors; without them there is no such sequence.
+// LongRoPE: a sequence longer than the original context rotates by the long factors; without them there is none.
 TEST(Rope, LongSequencesHaveAnglesOfTheirOwn) {
   nlohmann::json scaling = {{"rope_type", "longrope"},
                             {"short_factor", std::vector<double>(32, 1.5)},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -11,7 +12,7 @@
 namespace kvilt {
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // 100,000 tensors; parsed, it takes some 20 times as much
+constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // 100,000 tensors; parsed, some 20 times the bytes
 constexpr size_t kMaxTensors = 1 << 17;
 constexpr size_t kMaxDims = 8;
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;
@@ -90,7 +91,7 @@ class Parser {
     }
     tensor.data = data_.data() + begin;
     if (begin < end) extents_.push_back({begin, end, name});
-    if (!table_.add(std::move(tensor))) return corrupt("tensor '{}' stands in another shard too", shown);
+    if (!table_.add(std::move(tensor))) return corrupt("tensor '{}' is in another shard too", shown);
     return {};
   }
 
@@ -114,7 +115,7 @@ class Parser {
   }
 
   Status check_overlaps() {
-    std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    std::ranges::sort(extents_, [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
     for (size_t i = 1; i < extents_.size(); ++i) {
       if (extents_[i].begin < extents_[i - 1].end) {
         return corrupt("tensor '{}' overlaps tensor '{}'", printable(extents_[i].name),

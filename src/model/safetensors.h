@@ -1,6 +1,6 @@
 // model/safetensors.h: the tensor table of one safetensors file: 8 bytes of length, a JSON header, the contents.
 // Source:     the safetensors format description (docs/formats/safetensors.md).
-// Invariants: as TensorTable's; tensors of one file do not overlap; a name may stand in one shard only.
+// Invariants: as TensorTable's; tensors of one file do not overlap; a name is in one shard only.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "model/gguf_bytes_for_test.h"
 #include "model/json_text.h"
 
@@ -52,7 +54,7 @@ TEST(Safetensors, NamesFileTensorAndDefect) {
       {file_of("[]", 0), "not a JSON object"},
       {file_of(deep, 0), "nested too deep"},
       {file_of("{\"\xff\": 1}", 0), "not valid JSON"},
-      {file_of(R"({"a": 1, "a": 2})", 0), "'a' stands there twice"},
+      {file_of(R"({"a": 1, "a": 2})", 0), "'a' is there twice"},
       {one("7"), "lacks dtype"},
       {one(R"({"dtype": "F32", "shape": [4]})"), "lacks dtype"},
       {one(R"({"dtype": 1, "shape": [4], "data_offsets": [0, 16]})"), "lacks dtype"},
@@ -92,7 +94,7 @@ TEST(Safetensors, ANameMayStandInOneShardOnly) {
   EXPECT_NE(again.error().message.find("another shard"), std::string::npos);
 }
 
-// Took the square of the number of objects: 18 minutes for a config.json of 4 MiB.
+// The time once grew as the square of the number of objects: 18 minutes for a config.json of 4 MiB.
 TEST(Safetensors, ManySmallObjectsAreReadInOnePass) {
   std::string objects = "[{}";
   for (int i = 0; i < 500'000; ++i) objects += ",{}";

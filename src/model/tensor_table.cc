@@ -34,7 +34,7 @@ int64_t size_of(Dim dim, const ModelConfig& config) {
   return 0;
 }
 
-// Names by NameStyle. A layer's tensors stand behind its prefix and number.
+// Names by NameStyle. A layer's tensors have its prefix and number before their names.
 using Names = std::array<std::string_view, 2>;
 constexpr Names kLayerPrefix = {"blk.", "model.layers."};
 constexpr Names kEmbedding = {"token_embd", "model.embed_tokens"};
@@ -58,7 +58,7 @@ constexpr NormRow kNorms[] = {
     {&LayerWeights::attn_norm, {"attn_norm", "input_layernorm"}, Dim::kD, When::kAlways},
     {&LayerWeights::q_norm, {"attn_q_norm", "self_attn.q_norm"}, Dim::kE, When::kQkNorm},
     {&LayerWeights::k_norm, {"attn_k_norm", "self_attn.k_norm"}, Dim::kE, When::kQkNorm},
-    // Hugging Face's name of the FFN's own norm says where it stands: behind attention, or before the FFN.
+    // Hugging Face's name of the FFN's own norm says where it is applied: after attention, or before the FFN.
     {&LayerWeights::ffn_norm, {"ffn_norm", "post_attention_layernorm"}, Dim::kD, When::kNoPostNorms},
     {&LayerWeights::ffn_norm, {"ffn_norm", "pre_feedforward_layernorm"}, Dim::kD, When::kPostNorms},
     {&LayerWeights::post_attn_norm, {"post_attention_norm", "post_attention_layernorm"}, Dim::kD, When::kPostNorms},
@@ -81,8 +81,8 @@ constexpr LinearRow kLinears[] = {
     {&LayerWeights::down, {"ffn_down", "mlp.down_proj"}, Dim::kD, Dim::kF, &BiasRule::mlp},
 };
 
-// How a file names the tensors of a sparse layer; {} is an expert's number. Without it, all experts stand in one tensor, one
-// after the other.
+// How a file names the tensors of a sparse layer; {} is an expert's number. Without it, one tensor holds all experts,
+// one after the other.
 struct ExpertNames {
   NameStyle style;
   std::string_view router, gate, up, down;
@@ -106,7 +106,7 @@ constexpr std::string_view kUnknownParts[] = {"ffn_gate_inp.bias",
 struct FusedRow {
   Names names;
   std::array<LinearWeights LayerWeights::*, 3> parts;  // null: no more
-  bool or_alone = false;                               // GGUF: a layer that is not fused has the name as well
+  bool or_alone = false;                               // GGUF: unfused layers use the name too
 };
 constexpr FusedRow kFused[] = {
     {{"attn_qkv", "self_attn.qkv_proj"}, {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v}},
@@ -185,7 +185,7 @@ class Binder {
       Tensor all;
       if (stacked) all = take(prefix + std::string(part.name) + ".weight", part.rows, part.cols, true, true);
       for (int e = 0; e < request_.config.experts.count && status_.ok(); ++e) {
-        Tensor& w = (layer.experts[static_cast<size_t>(e)].*part.member).w;
+        Tensor& w = (layer.experts[e].*part.member).w;
         if (stacked) {
           w = all;
           w.rows = size_of(part.rows, request_.config);
@@ -197,7 +197,7 @@ class Binder {
     }
   }
 
-  // Fused is what stands in the fused tensor's place while the first part has no tensor of its own.
+  // Reads the fused tensor if the first part has no tensor of its own.
   void take_fused(const FusedRow& fused, const std::string& prefix, LayerWeights& layer) {
     const std::string name = prefix + std::string(fused.names[style_]);
     const LinearRow& first = row_of(fused.parts[0]);
@@ -223,7 +223,7 @@ class Binder {
     }
   }
 
-  // of_experts: as many of them in one tensor as there are experts.
+  // of_experts: the tensor holds one matrix per expert.
   Tensor take(const std::string& name, Dim rows_dim, Dim cols_dim, bool required, bool of_experts = false) {
     const int64_t rows = size_of(rows_dim, request_.config) * (of_experts ? request_.config.experts.count : 1);
     return take(name, rows, size_of(cols_dim, request_.config), required);

@@ -28,7 +28,7 @@ struct StoredTensor {
 
 class TensorTable {
  public:
-  // False if the name is taken.
+  // Returns false if the name is taken.
   bool add(StoredTensor tensor);
   const StoredTensor* find(const std::string& name) const;
   const std::map<std::string, StoredTensor>& all() const { return tensors_; }
@@ -40,7 +40,7 @@ class TensorTable {
 
 enum class NameStyle : uint8_t { kGguf, kHuggingFace };
 
-// Biases that must be there; any other bias is taken where one stands.
+// Biases that must be there; any other bias is optional.
 struct BiasRule {
   bool qkv = false, o = false, mlp = false;
 };
@@ -56,7 +56,7 @@ struct BindRequest {
 // Errors: kCorrupt (missing, or a shape that contradicts the config), kUnsupported (a dtype).
 Result<ModelWeights> bind_weights(const BindRequest& request);
 
-// A text from a file made fit for a message: control characters and bytes beyond ASCII escaped, cut when long.
+// Makes a text from a file fit for a message: escapes control characters and bytes beyond ASCII, and cuts long ones.
 std::string printable(std::string_view text, size_t max_bytes = 120);
 
 }  // namespace kvilt

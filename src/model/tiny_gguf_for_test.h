@@ -1,5 +1,5 @@
-// model/tiny_gguf_for_test.h: a whole tiny model as GGUF bytes: any architecture, any tensor type, and parts left out or changed
-// on purpose. Contents are pseudo-random blocks with moderate scales. For tests only.
+// model/tiny_gguf_for_test.h: a whole tiny model as GGUF bytes: any architecture, any tensor type, and parts that are
+// left out or changed on purpose. Contents are pseudo-random blocks with moderate scales. For tests only.
 #pragma once
 
 #include <functional>
@@ -122,7 +122,7 @@ struct TinyGguf {
   }
 };
 
-// Every tensor type that weights come in, with GGML's number.
+// Every tensor type that weights may have, with GGML's number.
 constexpr struct {
   uint32_t id;
   DType dtype;

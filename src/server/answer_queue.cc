@@ -47,7 +47,7 @@ class AnswerQueue::Sink : public TokenSink {
     {
       std::lock_guard lock(queue_->mutex);
       const size_t bytes = size_of(event);
-      // Ends always fit: there is one per choice, and whoever waits must see it.
+      // Ends always fit: there is one per choice, and the thread that waits must see it.
       if (!event.end && (queue_->overflowed || queue_->bytes + bytes > kMaxQueuedBytes)) {
         queue_->overflowed = true;
         return;

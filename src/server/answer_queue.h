@@ -1,7 +1,6 @@
 // server/answer_queue.h: the tokens of one HTTP request on their way from the engine thread to the HTTP thread.
-// Role:       submits one engine request per choice, gathers their events in one bounded queue, cancels what is
-// unfinished
-//             when it is destroyed (client gone, write failed, exception).
+// Role:       submits one engine request per choice and gathers their events in one bounded queue. Its destructor
+//             cancels what is unfinished (client gone, write failed, exception).
 // Invariants: a sink never blocks; a queue that nobody empties stops growing at kMaxQueuedBytes and its requests are
 //             cancelled by the HTTP thread.
 // Threads:    AnswerQueue belongs to an HTTP thread; the sinks are called on the engine thread.
@@ -35,11 +34,11 @@ class AnswerQueue {
   AnswerQueue(const AnswerQueue&) = delete;
   AnswerQueue& operator=(const AnswerQueue&) = delete;
 
-  // Starts choice number size(). On an error the ones before it go on (destroy the answer to end them).
+  // Starts choice number size(). On an error the earlier ones go on (destroy the queue to end them).
   Status submit(Request request);
   int size() const { return static_cast<int>(ids_.size()); }
 
-  // The next event, or nullopt after `patience`. After the last choice's end nothing comes any more: see finished().
+  // The next event, or nullopt after `patience`. Nothing comes after the last choice's end: see finished().
   std::optional<Event> next(std::chrono::milliseconds patience);
   bool finished() const { return ended_ == size(); }
 

@@ -25,8 +25,8 @@ struct ApiError {
 // The JSON text of the body.
 std::string error_body(const ApiError& error);
 
-// param: the field that the engine judged; a message that starts with a path of its own ("messages[2].content: ...")
-// knows better.
+// param: the field that the engine judged, unless the message starts with a path of its own
+// ("messages[2].content: ...").
 ApiError api_error(const Error& error, std::string param = {});
 
 // Either a value or an ApiError.

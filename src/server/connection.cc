@@ -32,8 +32,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Framing fields of one head. Anything ambiguous is refused: two readers of one head must not disagree on where it
-// ends.
+// Framing fields of one head. Anything ambiguous is refused: two readers must not disagree on where a body ends.
 struct Framing {
   int lengths = 0, encodings = 0;
   uint64_t length = 0;
@@ -173,7 +172,7 @@ ssize_t Connection::read(char* data, size_t size) {
     head_at_ += n;
     return static_cast<ssize_t>(n);
   }
-  // A chunked body costs up to six bytes for one; more than that is no honest body.
+  // Chunks of one byte take six; more than that is no honest body.
   if (body_read_ > 6 * limits_.body_bytes + limits_.head_bytes) {
     body_too_large_ = close_ = true;
     return -1;

@@ -32,7 +32,7 @@ struct ConnectionLimits {
   double write_s = 30;  // without any progress
 };
 
-// What the head alone already says about a request. status 0: nothing wrong.
+// What the head says about a request. status 0: nothing is wrong.
 struct HeadVerdict {
   int status = 0;
   std::string message;
@@ -53,8 +53,8 @@ class Connection : public httplib::Stream {
   static Connection* current();
 
   enum class Head { kReady, kClosed, kTooLarge, kTimeout };
-  // Waits for the next request and reads its head. `give_way` (asked about ten times a second): an idle connection
-  // closes.
+  // Waits for the next request and reads its head. An idle connection closes when `give_way`, asked about ten times a
+  // second, says so.
   Head read_head(const std::function<bool()>& give_way);
   const HeadVerdict& verdict() const { return verdict_; }
 

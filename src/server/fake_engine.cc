@@ -24,7 +24,7 @@ uint64_t mix(uint64_t h) {  // splitmix64's finaliser
   return h ^ (h >> 31);
 }
 
-// With sequences of two, three and four bytes, so that half a character would be noticed.
+// Holds sequences of two, three and four bytes, so that a test notices half a character.
 const std::vector<std::string> kWords = {
     "red ",  "blue ", "seven ", "quilt ", "caf\xc3\xa9 ", "10\xe2\x82\xac ", "river ", "stone ", "\xf0\x9f\x99\x82 ",
     "north "};
@@ -147,8 +147,7 @@ Result<HeadProfile> FakeEngine::profile_heads(const std::vector<int32_t>&, const
 }
 
 Status FakeEngine::check_policy(const PolicyChoice& policy) const {
-  if (!policy.name.empty() &&
-      std::find(info_.policies.begin(), info_.policies.end(), policy.name) == info_.policies.end()) {
+  if (!policy.name.empty() && std::ranges::find(info_.policies, policy.name) == info_.policies.end()) {
     return error(Code::kInvalidArgument, "there is no policy '{}'", policy.name);
   }
   for (const auto& [key, value] : policy.params) {
@@ -251,7 +250,7 @@ void FakeEngine::loop() {
   }
 }
 
-// Called with the lock: counts what an earlier prompt left, and prepares the answer.
+// Called with the lock held. Counts what an earlier prompt left, and prepares the answer.
 void FakeEngine::place(Running& running) {
   running.running = true;
   const auto& ids = running.request.prompt.ids;
@@ -287,14 +286,14 @@ void FakeEngine::place(Running& running) {
 int32_t FakeEngine::next_token(Running& running) const {
   const auto& sampling = running.request.sampling;
   if (!sampling.ignore_eos && running.at >= static_cast<size_t>(options_.answer_tokens)) {
-    // At the end of a character, so that nothing half is left over.
+    // Ends with a whole character.
     const auto next = static_cast<unsigned char>(running.answer[running.at]);
     if ((next & 0xC0) != 0x80) return kEos;
   }
   return static_cast<unsigned char>(running.answer[running.at]);
 }
 
-// Gives out what has become certain: whole characters, and nothing that could be the start of a stop string.
+// Emits what has become certain: whole characters, and nothing that could be the start of a stop string.
 void FakeEngine::emit(Running& running, int32_t id, bool last) {
   const auto& sampling = running.request.sampling;
   TokenDelta delta;
@@ -351,7 +350,7 @@ bool FakeEngine::step(Running& running) {
     const int32_t id = next_token(running);
     if (running.at++ == 0) completion.usage.ttft_s = seconds_since(running.start);
     ++completion.completion_tokens;
-    if (id == kEos || std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), id) != sampling.stop_ids.end()) {
+    if (id == kEos || std::ranges::find(sampling.stop_ids, id) != sampling.stop_ids.end()) {
       end = Finish::kStop;
     } else if (static_cast<int>(running.at) == sampling.max_tokens ||
                static_cast<int>(ids.size() + running.at) >= options_.context) {

@@ -1,11 +1,10 @@
 // server/fake_engine.h: an Engine without a model, for tests of the server and for clients' first tries (fake_server).
 // Idea:       bytes are tokens; an answer is a text that follows from the prompt's hash (and from the seed, when the
 //             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
-// Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain are honoured; a
-// prompt
-//             that holds kFailEarly or kFailLate gets an error before or after its first tokens; policies are those of
-//             info(), with `budget` from 0 to 1. Cached: the longest common prefix with earlier prompts of the same
-//             salt.
+// Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
+//             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens.
+//             Policies are those of info(), with `budget` from 0 to 1. Cached is the longest common prefix with earlier
+//             prompts of the same salt.
 // Not here:   anything like a model.
 #pragma once
 

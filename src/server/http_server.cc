@@ -18,7 +18,7 @@
 namespace kvilt::server {
 namespace {
 
-// Set while a task runs on the thread that only refuses, or is dropped because even that one is behind.
+// Set while a task runs on the thread that only refuses, or is dropped because even that thread cannot keep up.
 enum class Mode { kServe, kRefuse, kDrop };
 thread_local Mode mode = Mode::kServe;
 
@@ -41,7 +41,7 @@ void answer_and_close(Connection& connection, int status, std::string_view reaso
 
 }  // namespace
 
-// Threads are started when they are first needed, up to the limit; one more thread refuses what is beyond it.
+// Starts threads when they are first needed, up to the limit. One more thread refuses what exceeds it.
 class ConnectionPool : public httplib::TaskQueue {
  public:
   explicit ConnectionPool(int limit) : limit_(limit) {
@@ -151,8 +151,8 @@ void HttpServer::run() {
 
 void HttpServer::stop_accepting() {
   stop_ = true;
-  // httplib's stop() closes the socket while accept() may still name it; here accept() wakes first and the number stays
-  // taken until the end.
+  // httplib's stop() closes the socket while accept() may still use its number; here accept() wakes first and the
+  // number stays taken until the end.
   const socket_t sock = svr_sock_.exchange(INVALID_SOCKET);
   if (sock == INVALID_SOCKET) return;
   closing_ = sock;
@@ -165,7 +165,7 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
       ++open_;
       try {
         serve(sock);
-      } catch (const std::exception& e) {  // while a stream was written: the library catches those of handlers only
+      } catch (const std::exception& e) {  // while a stream was written: the library catches only what handlers throw
         spdlog::error("a connection ended: {}", e.what());
       }
       --open_;
@@ -184,7 +184,7 @@ bool HttpServer::process_and_close_socket(socket_t sock) {
 
 void HttpServer::serve(int sock) {
   Connection connection(sock, limits_, stop_, abort_);
-  // Every thread taken: a client that only keeps its connection for later gives way to one that waits.
+  // When every thread is taken, a client that only keeps its connection for later gives way to one that waits.
   const std::function<bool()> crowded = [this] { return open_ >= max_connections_; };
   for (bool first = true;; first = false) {
     switch (connection.read_head(first ? nullptr : crowded)) {

@@ -1,5 +1,6 @@
 // server/http_server.h: cpp-httplib's server with a bounded set of threads, our Connection, and an orderly end.
-// Role:       accepts, refuses what is beyond max_connections with 503, runs the library's parser and handlers.
+// Role:       accepts connections, refuses those above max_connections with 503, runs the library's parser and
+//             handlers.
 // Invariants: one thread serves one connection at a time; a refused client gets an answer, not a reset.
 // Threads:    run() blocks its caller; stop_accepting() and abort_connections() from any thread.
 // Not here:   what a request means (routes*.cc).

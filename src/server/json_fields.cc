@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {
 
-// Counts what the text would become without building it. Strings are skipped; grammar is the parser's matter.
+// Counts what the text would become, without building it. Skips strings, and leaves the grammar to the parser.
 std::optional<ApiError> check_size(std::string_view text, const JsonLimits& limits) {
   std::vector<size_t> members;  // commas seen at each open level
   size_t values = 1, look_ups = 0;
@@ -21,7 +22,7 @@ std::optional<ApiError> check_size(std::string_view text, const JsonLimits& limi
         if (members.size() >= static_cast<size_t>(limits.depth)) {
           return ApiError{400, fmt::format("the JSON body is nested deeper than {} levels", limits.depth), "", ""};
         }
-        // Arrays may be long; a huge start keeps one vector for both.
+        // An array counts from SIZE_MAX / 2, which tells it from an object: its length is not bounded.
         members.push_back(text[i] == '{' ? 1 : SIZE_MAX / 2);
         ++values;
         break;
@@ -35,7 +36,7 @@ std::optional<ApiError> check_size(std::string_view text, const JsonLimits& limi
           return ApiError{400, fmt::format("an object of the JSON body has more than {} members", limits.members), "",
                           ""};
         }
-        // Each member of an ordered object is compared with those before it.
+        // Each member of an ordered object is compared with the earlier ones.
         if (!members.empty() && members.back() < SIZE_MAX / 2) look_ups += members.back();
         if (look_ups > limits.look_ups) {
           return ApiError{400, "the JSON body has too many objects with many members", "", ""};

@@ -1,11 +1,11 @@
-// server/json_fields.h: reading JSON from strangers: a bounded parser, and typed fields whose errors name their path.
+// server/json_fields.h: reads JSON from strangers: a bounded parser, and typed fields whose errors name their path.
 // Invariants: parse_json bounds depth, values and members of one object before the library builds anything (an ordered
 //             object finds a key in linear time, so its size is bounded too); no exception leaves this file.
 // Cost:       one pass over the text, then nlohmann's.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,7 +33,7 @@ std::string dump(const Json& json);
 // later calls do nothing then, so a caller reads everything and asks once.
 class Fields {
  public:
-  // path: what stands before a field's name in messages, e.g. "stream_options."
+  // path: what precedes a field's name in messages, e.g. "stream_options."
   explicit Fields(const Json& object, std::string path = {}) : object_(object), path_(std::move(path)) {}
 
   // The field's value, or null if it is absent, null, or an error happened.
@@ -56,9 +56,9 @@ class Fields {
   std::optional<ApiError> error_;
 };
 
-// An integer in [low, high], written as one or as a float without fraction (clients of dynamic languages send 5.0).
+// An integer in [low, high], written as one or as a float without a fraction (clients in dynamic languages send 5.0).
 std::optional<int64_t> as_integer(const Json& value, int64_t low, int64_t high);
-// A list of integers in [low, high]; nullopt if anything else stands in it. *bad: the first offending index.
+// A list of integers in [low, high]; nullopt if it holds anything else. *bad: the first offending index.
 std::optional<std::vector<int32_t>> as_ids(const Json& value, int64_t low, int64_t high, size_t* bad);
 // "a string", "a number" ...: for messages.
 std::string type_of(const Json& value);

@@ -1,4 +1,4 @@
-// server/live_server_for_test.h: a server on a free port of loopback with the fake engine behind it, and clients for it.
+// server/live_server_for_test.h: a server on a free port of loopback that serves the fake engine, and clients for it.
 #pragma once
 
 #include <arpa/inet.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "server/fake_engine.h"
@@ -17,7 +18,7 @@
 
 namespace kvilt::server {
 
-// Waits until a condition holds; bounded, so that a failure ends.
+// Waits until a condition holds, for a bounded time, so that a failing test ends.
 inline bool eventually(const std::function<bool()>& holds) {
   for (int i = 0; i < 1000; ++i) {
     if (holds()) return true;
@@ -82,7 +83,7 @@ class RawClient {
     }
     return true;
   }
-  // Reads until the text holds `until`, the end of the connection, or a while without anything.
+  // Reads until the text holds `until`, the connection ends, or nothing has come for a while.
   std::string receive(const std::string& until = "", int patience_ms = 10000) {
     std::string text;
     char block[4096];

@@ -28,7 +28,7 @@ const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 const std::vector<double> kTokens = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
                                      2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 
-// Families that are read from EngineStats at the time of asking.
+// Families whose values are read from EngineStats when somebody asks.
 class Page {
  public:
   explicit Page(std::string model) : model_(std::move(model)) {}

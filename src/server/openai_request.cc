@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {
@@ -17,7 +18,7 @@ constexpr int64_t kMaxTokens = 1 << 30;  // the context bounds answers; this bou
 
 int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.vocab - 1 : INT32_MAX; }
 
-// Fields that change what an answer looks like and that we do not do: better a clear error than a wrong answer.
+// Fields that would change the answer and that are not supported: a clear error is better than a wrong answer.
 void refuse_unsupported(Fields& fields) {
   constexpr const char* kNames[] = {
       "guided_json",   "guided_regex",    "guided_choice",   "guided_grammar", "functions", "structured_outputs",
@@ -95,7 +96,7 @@ void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams
   }
 }
 
-// publish: null where a request that keeps nothing makes no sense.
+// publish: null for routes whose requests must keep their KV.
 void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
   const Json* value = fields.find("kvilt");
   if (!value) return;
@@ -135,7 +136,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.number("temperature", 0, 2, &sampling.temperature);
   fields.number("top_p", 0, 1, &sampling.top_p);
   if (sampling.top_p == 0)
-    sampling.top_p = std::numeric_limits<float>::min();  // OpenAI takes 0: the likeliest token alone
+    sampling.top_p = std::numeric_limits<float>::min();  // OpenAI accepts 0: only the likeliest token
   fields.number("min_p", 0, 1, &sampling.min_p);
   fields.integer("top_k", -1, INT32_MAX, &sampling.top_k);
   if (sampling.top_k < 0) sampling.top_k = 0;  // vLLM's -1: all

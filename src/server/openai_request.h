@@ -1,10 +1,9 @@
-// server/openai_request.h: what a client may ask for, read out of JSON.
+// server/openai_request.h: reads what a client asks for from JSON.
 // Role:       OpenAI's fields, vLLM's additions (top_k, min_p, repetition_penalty, ignore_eos, cache_salt ...) and our
-// own
-//             `kvilt` object become SamplingParams and PolicyChoice.
+//             own `kvilt` object become SamplingParams and PolicyChoice.
 // Invariants: pure; every field is checked for type and range, and the error names its path. Unknown fields are
-// ignored, as
-//             clients of such servers expect; fields that would change the answer but are not supported get a 400.
+//             ignored, as clients of such servers expect; fields that would change the answer but are not supported get
+//             a 400.
 // Not here:   messages and templates (Engine::chat_prompt), policy parameters (Engine::check_policy).
 #pragma once
 
@@ -18,7 +17,7 @@
 namespace kvilt::server {
 
 struct RequestLimits {
-  int vocab = 0;          // 0: ids are bounded by int32 alone
+  int vocab = 0;          // 0: ids are bounded by int32 only
   int max_choices = 16;   // n
   int max_prompts = 256;  // of one completion request, and documents of one warming
 };

@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {
 
-// JSON has no infinity; OpenAI reports tokens that cannot be drawn so.
+// JSON has no infinity; OpenAI reports tokens that cannot be drawn with -9999.
 double finite(float logprob) { return std::isfinite(logprob) ? std::max(logprob, -9999.0f) : -9999.0; }
 
 Json bytes_of(const std::string& text) {
@@ -20,7 +21,7 @@ Json bytes_of(const std::string& text) {
 }
 
 size_t characters(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 Json stop_reason(const Completion& end) { return end.stop_text.empty() ? Json(nullptr) : Json(end.stop_text); }

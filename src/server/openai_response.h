@@ -2,7 +2,7 @@
 // Role:       pure functions from the engine's deltas and completions to JSON; `usage.kvilt` says where the prompt's KV
 //             came from.
 // Invariants: every text is valid UTF-8 by the time it is dumped (json_fields.h); a logprob is finite.
-// Not here:   waiting for tokens (answer.h), framing (sse.h).
+// Not here:   waiting for tokens (answer_queue.h), framing (sse.h).
 #pragma once
 
 #include <string>
@@ -51,7 +51,7 @@ class UsageSum {
 Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vector<Choice>& choices,
                   const UsageSum& usage);
 
-// Chunks of a stream. usage_follows: OpenAI puts "usage": null on every chunk but the last then.
+// Chunks of a stream. usage_follows: every chunk but the last has "usage": null, as OpenAI's do.
 Json role_chunk(const Envelope& envelope, int choice, bool usage_follows);
 Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, bool usage_follows);
 Json end_chunk(const Envelope& envelope, int choice, const Completion& end, bool usage_follows);
@@ -59,7 +59,7 @@ Json usage_chunk(const Envelope& envelope, const UsageSum& usage);
 
 // The two forms of log probabilities.
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens);
-// offset: characters before the first token; moved behind the last.
+// offset: characters before the first token; it is advanced past the last.
 Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset);
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created);

@@ -3,10 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "server/fake_engine.h"
 #include "server/metrics.h"
-#include "server/page.h"
+#include "server/page.html.h"
 #include "server/sse.h"
 
 namespace kvilt::server {
@@ -158,9 +159,9 @@ TEST(MetricsPage, HasTheNamesAndCounts) {
 }
 
 TEST(PageTest, IsSelfContained) {
-  EXPECT_EQ(page_html().find("http://"), std::string::npos);
-  EXPECT_EQ(page_html().find("https://"), std::string::npos);
-  EXPECT_NE(page_html().find("/v1/chat/completions"), std::string::npos);
+  EXPECT_EQ(kPageHtml.find("http://"), std::string::npos);
+  EXPECT_EQ(kPageHtml.find("https://"), std::string::npos);
+  EXPECT_NE(kPageHtml.find("/v1/chat/completions"), std::string::npos);
 }
 
 }  // namespace

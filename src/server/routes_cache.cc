@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "server/answer_queue.h"
 #include "server/openai_request.h"
@@ -12,9 +13,9 @@ namespace kvilt::server {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);
-constexpr int kAtOnce = 8;  // documents in the engine's queue at once: others' requests come between
+constexpr int kAtOnce = 8;  // documents in the engine's queue at once, so that other requests come between
 
-// Tokens of the document itself: what is marked, or the whole prompt where nothing is.
+// Tokens of the document itself: what is marked, or the whole prompt if nothing is.
 int document_tokens(const Prompt& prompt) {
   int marked = 0;
   for (const TokenMark& mark : prompt.marks) marked += mark.end - mark.begin;
@@ -49,7 +50,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
   for (size_t ended = 0; ended < count;) {
     while (static_cast<size_t>(answer.size()) < std::min(count, ended + kAtOnce)) {
       Request request;
-      request.prompt = std::move(prompts.value()[static_cast<size_t>(answer.size())]);
+      request.prompt = std::move(prompts.value()[answer.size()]);
       tokens.push_back(document_tokens(request.prompt));
       request.sampling.max_tokens = 0;
       request.policy = wanted.policy;

@@ -1,10 +1,13 @@
 // server/routes_generate.cc: POST /v1/chat/completions and /v1/completions, whole and streamed.
-// Role:       parsed request -> one engine request per choice (answer.h) -> JSON or SSE (openai_response.h, sse.h).
-// Invariants: while an answer is made, the client's socket is looked at every kLook; when it is gone everything of this
+// Role:       parsed request -> one engine request per choice (answer_queue.h) -> JSON or SSE (openai_response.h,
+//             sse.h).
+// Invariants: while an answer is made, the client's socket is checked every kLook; when the client is gone, the whole
 //             request is cancelled at once. Errors before the first token get their HTTP status; later ones end the
 //             stream with an event {"error": ...}.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+
+#include <nlohmann/json.hpp>
 
 #include "server/answer_queue.h"
 #include "server/openai_request.h"
@@ -16,7 +19,7 @@ namespace kvilt::server {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(50);
-// A stream's head is held back so long for its first token, so that an early error can still have a status.
+// How long a stream's head waits for the first token, so that an early error can still have a status.
 constexpr auto kHeadPatience = std::chrono::seconds(5);
 
 // One HTTP request that is being answered.
@@ -30,18 +33,18 @@ struct Job {
   UsageSum usage;
 
   Engine& engine() const { return *attached.engine; }
-  // Choices of one prompt stand side by side.
+  // Choices of one prompt follow each other.
   int choices() const { return generation.choices; }
 };
 
 enum class Wait { kEvent, kTimeout, kGone };
 
-// Waits for an event until the deadline; looks after the client meanwhile.
+// Waits for an event until the deadline, and notices when the client is gone.
 Wait wait_event(AnswerQueue& answer, Clock::time_point deadline, Event& out) {
   const Connection& client = *Connection::current();
   for (;;) {
     auto event = answer.next(kLook);
-    if (client.peer_gone()) return Wait::kGone;  // with every event too: a busy answer never times out
+    if (client.peer_gone()) return Wait::kGone;  // checked with every event too: a busy answer never times out
     if (event) {
       out = std::move(*event);
       return Wait::kEvent;
@@ -50,7 +53,7 @@ Wait wait_event(AnswerQueue& answer, Clock::time_point deadline, Event& out) {
   }
 }
 
-// What a choice's end says as an error; none for an answer.
+// The error with which a choice ended; none if it ended with an answer.
 std::optional<ApiError> error_of(const Completion& end) {
   if (end.finish == Finish::kError) {
     return api_error(end.error.value_or(Error{Code::kInternal, "the engine gave no reason"}));
@@ -92,7 +95,7 @@ void reply_whole(Job& job, httplib::Response& response) {
   while (!job.answer->finished()) {
     Event event;
     if (wait_event(*job.answer, Clock::time_point::max(), event) == Wait::kGone) return gone(job, response);
-    Choice& choice = choices[static_cast<size_t>(event.choice)];
+    Choice& choice = choices[event.choice];
     append(choice, event.delta);
     if (!event.end) continue;
     if (auto error = error_of(*event.end)) return reply_error(response, *error);
@@ -130,9 +133,9 @@ class StreamWriter {
  private:
   // False: an error ended the stream.
   bool take(Event& event) {
-    Choice& choice = choices_[static_cast<size_t>(event.choice)];
-    if (job_.envelope.chat && !started_[static_cast<size_t>(event.choice)]) {
-      started_[static_cast<size_t>(event.choice)] = true;
+    Choice& choice = choices_[event.choice];
+    if (job_.envelope.chat && !started_[event.choice]) {
+      started_[event.choice] = true;
       write(sse_event(role_chunk(job_.envelope, choice.index, job_.generation.include_usage)));
     }
     append(choice, event.delta);
@@ -193,7 +196,7 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
     sink.done();
     return true;
   };
-  if (request.version == "HTTP/1.0") {  // knows no chunks: the end of the connection ends the stream
+  if (request.version == "HTTP/1.0") {  // has no chunks: the end of the connection ends the stream
     Connection::current()->close_after_response();
     response.set_content_provider("text/event-stream", provider);
   } else {
@@ -214,7 +217,7 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
       Request request;
       request.prompt = prompt;
       request.sampling = generation.sampling;
-      // Choices of one prompt with one seed would all be the same text.
+      // With the same seed all choices of a prompt would be the same text.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
       request.publish = generation.publish;

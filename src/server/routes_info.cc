@@ -1,8 +1,10 @@
-// server/routes_info.cc: what the server is and how it does: models, tokens, health, metrics, the page.
+// server/routes_info.cc: routes about the server itself: models, tokens, health, metrics, the page.
 #include "server/openai_request.h"
 #include "server/openai_response.h"
-#include "server/page.h"
+#include "server/page.html.h"
 #include "server/service.h"
+
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {
@@ -80,7 +82,7 @@ void add_info_routes(Service& service) {
   service.get_always("/", [](const Attached&, httplib::Response& response) {
     response.set_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'");
     response.set_header("X-Content-Type-Options", "nosniff");
-    response.set_content(page_html(), "text/html; charset=utf-8");
+    response.set_content(kPageHtml.data(), kPageHtml.size(), "text/html; charset=utf-8");
   });
 }
 

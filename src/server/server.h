@@ -29,14 +29,14 @@ struct ServerOptions {
   int max_connections = 128;      // each takes a thread while it is open; more get 503
   double idle_timeout_s = 30;     // of a connection between requests
   double request_timeout_s = 60;  // for a request's head and body to arrive
-  double write_timeout_s = 30;    // for a client to take something of what is written
-  double shutdown_s = 10;         // shutdown() lets running requests finish so long, then cancels them
+  double write_timeout_s = 30;    // for a client to take any of what is written
+  double shutdown_s = 10;         // time that shutdown() gives running requests before it cancels them
 };
 
 class Server {
  public:
   static Result<std::unique_ptr<Server>> listen(ServerOptions options);
-  ~Server();  // shutdown() and no thread left inside
+  ~Server();  // calls shutdown(), and waits until no thread is left inside
 
   int port() const;
   void attach(std::shared_ptr<Engine> engine);

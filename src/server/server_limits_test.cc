@@ -1,4 +1,4 @@
-// Clients that vanish, stall, crowd or lie, and the end of the server.
+// Clients that vanish, stall, crowd or lie, and how the server ends.
 #include <gtest/gtest.h>
 
 #include <random>

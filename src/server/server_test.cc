@@ -1,4 +1,4 @@
-// What the server answers, over loopback with the fake engine behind it.
+// What the server answers over loopback, serving the fake engine.
 #include "server/server.h"
 
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 namespace kvilt::server {
 namespace {
@@ -100,7 +101,7 @@ void Service::install_hooks() {
     Connection::current()->close_after_response();
     return error->status;
   });
-  // What the library itself refuses (a bad request line, a body that breaks off).
+  // What the library itself refuses (a bad request line, a body that ends early).
   const httplib::Server::HandlerWithResponse refused = [](const httplib::Request&, httplib::Response& response) {
     if (!response.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
     const char* what = response.status == 404   ? "there is no such route"
@@ -135,7 +136,7 @@ std::optional<ApiError> Service::check_origin(const httplib::Request& request, h
   if (!request.has_header("Origin")) return std::nullopt;  // not a browser
   const std::string origin = request.get_header_value("Origin");
   const std::string host = request.get_header_value("Host");
-  // A foreign name can be made to point at this machine, and then origin and host agree: a server for this machine alone
+  // A foreign name can be made to point at this machine, and then origin and host agree. A server for this machine only
   // knows which names are its own.
   const bool own_name = !is_loopback(options_.host) || is_loopback(without_port(host));
   if (host_of(origin) == host && own_name) return std::nullopt;
@@ -185,7 +186,7 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
   if (route->second.guard == Guard::kKey && !key_fits(head.authorization)) {
     return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY'", "", "invalid_api_key"};
   }
-  // Also keeps other sites' forms out, which cannot send this type.
+  // This also keeps out other sites' forms, which cannot send this type.
   const std::string type = request.get_header_value("Content-Type");
   if (method == "POST" && !type.empty() && type.find("application/json") != 0) {
     return ApiError{415, fmt::format("send the body with Content-Type: application/json, not '{}'", type), "", ""};
@@ -214,14 +215,19 @@ std::optional<ApiError> Service::need_engine(const Attached& attached) const {
   return std::nullopt;
 }
 
+void Service::call_without_body(const Handler& handler, const httplib::Request& request,
+                                httplib::Response& response) const {
+  Attached now = attached();
+  if (auto error = need_engine(now)) return reply_error(response, *error);
+  handler({request, nullptr, std::move(now)}, response);
+}
+
 void Service::get(const std::string& pattern, Handler handler) {
   const bool models = pattern.starts_with(kModelPath);
   routes_[models ? kModelPath : pattern] = {{"GET"}, Guard::kKey};
   http_.Get(pattern,
             [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-              Call call{request, nullptr, attached()};
-              if (auto error = need_engine(call.attached)) return reply_error(response, *error);
-              handler(call, response);
+              call_without_body(handler, request, response);
             });
 }
 
@@ -238,13 +244,12 @@ void Service::post(const std::string& path, Handler handler) {
                                                         const httplib::ContentReader& reader) {
     std::string text;
     if (auto error = read_body(reader, text)) return reply_error(response, *error);
-    Call call{request, nullptr, attached()};
-    if (auto error = need_engine(call.attached)) return reply_error(response, *error);
+    Attached now = attached();
+    if (auto error = need_engine(now)) return reply_error(response, *error);
     auto body = parse_json(text);
     if (!body.ok()) return reply_error(response, body.error());
-    call.body = std::move(body.value());
     std::string().swap(text);
-    handler(call, response);
+    handler({request, body.value(), std::move(now)}, response);
   });
 }
 
@@ -254,9 +259,7 @@ void Service::post_empty(const std::string& path, Handler handler) {
                                                         const httplib::ContentReader& reader) {
     std::string text;
     if (auto error = read_body(reader, text)) return reply_error(response, *error);
-    Call call{request, nullptr, attached()};
-    if (auto error = need_engine(call.attached)) return reply_error(response, *error);
-    handler(call, response);
+    call_without_body(handler, request, response);
   });
 }
 

@@ -1,8 +1,8 @@
-// server/service.h: what all routes share: options, the engine (once it is there), metrics, and the steps before a
-// handler.
-// Role:       one table of routes; for each request: is the head acceptable, is there such a route and method, does the
-//             origin and the key fit, is the body JSON, is the engine there. Only then a route's own code runs.
-// Invariants: whatever goes wrong, the client gets an ApiError's JSON.
+// server/service.h: what all routes share: options, the engine (once it is there), metrics, and the checks before a
+// handler runs.
+// Role:       one table of routes. Each request is checked in this order: its head, route and method, origin and key,
+//             whether the engine is there, and whether the body is JSON. Only then does the route's own code run.
+// Invariants: whatever goes wrong, the client gets the JSON of an ApiError.
 // Threads:    all methods from any thread.
 #pragma once
 
@@ -33,7 +33,7 @@ struct Attached {
 // A request whose engine is there.
 struct Call {
   const httplib::Request& http;
-  Json body;  // of a POST
+  const Json& body;  // of a POST; else null
   Attached attached;
   Engine& engine() const { return *attached.engine; }
 };
@@ -64,6 +64,7 @@ class Service {
   bool key_fits(std::string_view authorization) const;
   std::optional<ApiError> read_body(const httplib::ContentReader& reader, std::string& body) const;
   std::optional<ApiError> need_engine(const Attached& attached) const;
+  void call_without_body(const Handler& handler, const httplib::Request& request, httplib::Response& response) const;
   void install_hooks();
 
   const ServerOptions options_;
@@ -81,7 +82,7 @@ class Service {
 
 void reply_json(httplib::Response& response, const Json& json);
 void reply_error(httplib::Response& response, const ApiError& error);
-// A request that names a model names this one.
+// An error if the request names another model.
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
 
 void add_generate_routes(Service& service);  // routes_generate.cc

@@ -37,7 +37,7 @@ Error to_error(const Fault& fault) {
   return error(fault.code, "chat template, line {}, column {}: {}", fault.at.line, fault.at.column, fault.message);
 }
 
-// Runs `body`, turning what the interpreter and the libraries throw into an Error.
+// Runs `body`, and makes an Error of what the interpreter and the libraries throw.
 template <class T, class Body>
 Result<T> guarded(Body&& body) {
   try {
@@ -61,10 +61,10 @@ std::vector<std::string> steps_of(const Json::json_pointer& where) {
       std::string& step = steps.back();
       const bool escaped = !step.empty() && step.back() == '~' && (c == '0' || c == '1');
       if (escaped) step.pop_back();
-      step += escaped && c == '1' ? '/' : escaped ? '\x01' : c;  // \x01 stands for '~' until the step is whole
+      step += escaped && c == '1' ? '/' : escaped ? '\x01' : c;  // \x01 means '~' until the step is whole
     }
   }
-  for (std::string& step : steps) std::replace(step.begin(), step.end(), '\x01', '~');
+  for (std::string& step : steps) std::ranges::replace(step, '\x01', '~');
   return steps;
 }
 
@@ -122,7 +122,7 @@ Result<LeafMarks> resolve(const ChatInputs& inputs) {
     if (mark.begin < mark.end) leaves[leaf].push_back(&mark);
   }
   for (auto& [leaf, marks] : leaves) {
-    std::sort(marks.begin(), marks.end(), [](const Mark* a, const Mark* b) { return a->begin < b->begin; });
+    std::ranges::sort(marks, [](const Mark* a, const Mark* b) { return a->begin < b->begin; });
     for (size_t i = 1; i < marks.size(); ++i)
       if (marks[i]->begin < marks[i - 1]->end)
         return error(Code::kInvalidArgument, "the marks {} and {} overlap", marks[i - 1]->id, marks[i]->id);
@@ -130,7 +130,7 @@ Result<LeafMarks> resolve(const ChatInputs& inputs) {
   return leaves;
 }
 
-// JSON to values; every string is the caller's.
+// Makes values of JSON; every string is the caller's.
 class Converter {
  public:
   Converter(Meter& meter, const LeafMarks& marks) : meter_(meter), marks_(marks) {}
@@ -256,7 +256,7 @@ bool ChatTemplate::probe_parts() const {
 
 Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator) {
   if (!inputs.messages.is_array()) return {};
-  std::unordered_multimap<std::string, Mark*> marks;  // by where they stand: there may be one for each of many parts
+  std::unordered_multimap<std::string, Mark*> marks;  // by place: there may be one for each of many parts
   for (Mark& mark : inputs.marks) marks.emplace(mark.where.to_string(), &mark);
   for (size_t m = 0; m < inputs.messages.size(); ++m) {
     Json& message = inputs.messages[m];

@@ -2,9 +2,9 @@
 // which bytes of the prompt came from the caller.
 // Role:       engine: messages in, prompt text with spans out; the tokenizer then cuts at marks and reads special
 //             tokens in trusted text only.
-// Idea:       DESIGN 5. Strings carry their origin through every operation of the interpreter (template/jinja/text.h), so a
+// Idea:       strings carry their origin through every operation of the interpreter (template/jinja/text.h), so a
 //             caller's text can forge neither the border of a marked part nor a special token, and nothing is searched
-//             for afterwards.
+//             for afterwards (docs/design/finding.md).
 // Invariants: `untrusted` is sorted and disjoint and holds every byte that came from messages, tools, documents or
 //             extra; the template's literals, bos and eos are trusted. Numbers and booleans of the caller count as
 //             trusted: they print as digits and words.
@@ -33,7 +33,7 @@ struct Template;
 }
 
 // Bytes [begin, end) of the prompt that came from the caller; mark >= 0: of that marked part, -1: unmarked.
-// One part may give several spans (a template that trims inside, or prints it twice).
+// One part may give several spans (a template that trims it inside, or prints it twice).
 struct RenderedSpan {
   size_t begin, end;
   int32_t mark;
@@ -61,14 +61,14 @@ struct ChatInputs {
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;
   std::vector<std::pair<std::string, std::string>> special_tokens;  // more trusted names, e.g. unk_token
-  std::vector<Mark> marks;                                          // those of one string must not overlap
+  std::vector<Mark> marks;                                          // marks of one string must not overlap
   std::optional<int64_t> now;  // seconds since 1970, for strftime_now; none: the clock
 };
 
 class ChatTemplate {
  public:
   // Errors: kInvalidArgument with line and column; kUnsupported for tags that need other files.
-  // max_steps: less than jinja::Limits' own, for tests that want to see the bound soon.
+  // max_steps: less than jinja::Limits' own, for tests of the bound.
   static Result<ChatTemplate> parse(std::string_view source, std::optional<uint64_t> max_steps = {});
 
   // Errors: kInvalidArgument: what the template raised or a type error in it, with line and column; a limit; a mark

@@ -1,5 +1,5 @@
-// template/chat_template_golden_test.cc: the golden rows that Python's Jinja rendered, texts and errors.
-// tests/data/templates is a part of them that every clone has; ../shared/data/templates, where present, has all.
+// template/chat_template_golden_test.cc: the golden rows that Python's Jinja rendered, texts and errors. Every clone
+// has a part of them in tests/data/templates; ../shared/data/templates, if present, has all.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -71,7 +71,7 @@ Tally check_goldens(const std::filesystem::path& root) {
     if (row.contains("error")) {
       ++tally.errors;
       const std::string full = row["error"];
-      const std::string wanted = full.substr(full.find(": ") + 2);  // behind Python's class of it
+      const std::string wanted = full.substr(full.find(": ") + 2);  // after the name of Python's class
       const bool same = !prompt.ok() && prompt.error().message.ends_with(wanted);
       tally.failed += !same;
       EXPECT_TRUE(same) << where << ": expected the error " << wanted << ", got "
@@ -103,7 +103,7 @@ TEST(ChatTemplateGolden, AllOfShared) {
   RecordProperty("rows", tally.rows);
 }
 
-// Small templates, one per feature, as Python rendered them (make_snippets.py). Errors: that there is one.
+// Small templates, one per feature, as Python rendered them (make_snippets.py). For errors only: that there is one.
 TEST(ChatTemplateGolden, Snippets) {
   std::ifstream file("tests/data/templates/snippets.jsonl");
   std::string line;

@@ -28,7 +28,7 @@ std::vector<std::filesystem::path> committed_templates() {
     for (const auto& entry :
          std::filesystem::directory_iterator(std::filesystem::path("tests/data/templates") / folder))
       if (entry.path().extension() == ".jinja") paths.push_back(entry.path());
-  std::sort(paths.begin(), paths.end());
+  std::ranges::sort(paths);
   return paths;
 }
 
@@ -81,8 +81,8 @@ TEST(ChatTemplateSpans, EveryOperationKeepsThemExact) {
   const std::pair<const char*, const char*> cases[] = {
       {"{{ c }}", "{ab }{1:cd}{ }{2:ef}"},
       {"<{{ c }}>{{ c }}", "<{ab }{1:cd}{ }{2:ef}>{ab }{1:cd}{ }{2:ef}"},
-      {"{{ c[3:5] ~ c[3:5] }}", "{1:cd}{1:cd}"},  // twice is two spans
-      {"{{ c[3:4] ~ c[4:5] }}", "{1:cd}"},        // and what was one is one again
+      {"{{ c[3:5] ~ c[3:5] }}", "{1:cd}{1:cd}"},  // printed twice: two spans
+      {"{{ c[3:4] ~ c[4:5] }}", "{1:cd}"},        // adjacent in the mark: one span again
       {"{{ c[4:3] }}{{ c[4:7] }}", "{1:d}{ }{2:e}"},
       {"{{ c[::-1] }}", "{2:f}{2:e}{ }{1:d}{1:c}{ ba}"},
       {"{{ '[' + c + ']' }}", "[{ab }{1:cd}{ }{2:ef}]"},
@@ -170,8 +170,8 @@ TEST(ChatTemplateSpans, WrongMarksAreErrors) {
   EXPECT_NE(with({Json::json_pointer(""), 0, 1, 1}).find("there is no string"), std::string::npos);
 }
 
-// Each message's text is written in letters of its own, far from any template's: then the letters of the prompt tell,
-// byte by byte, which mark must cover them.
+// Each message's text has letters of its own, which no template has, so each byte of the prompt tells which mark must
+// cover it.
 char32_t letter(size_t message, char c) { return 0xAC00 + static_cast<char32_t>(message * 128 + (c & 0x7F)); }
 
 std::string encode(char32_t c) {
@@ -205,7 +205,7 @@ void check_letters(const RenderedPrompt& prompt, const std::string& where, size_
     for (size_t i = at; i < at + 3; ++i)
       ASSERT_EQ(mark[i], message) << where << " at byte " << i << "\n" << prompt.text;
   }
-  // And nothing else is under a mark but the marks' own punctuation.
+  // Nothing else is inside a mark but the marks' own punctuation.
   for (size_t at = 0; at < prompt.text.size(); ++at)
     if (mark[at] >= 0 && std::isalnum(static_cast<unsigned char>(prompt.text[at]))) {
       const bool escape = at > 0 && prompt.text[at - 1] == '\\';
@@ -371,7 +371,7 @@ TEST(ChatTemplate, HostileTemplatesEndInAnError) {
   }
 }
 
-// The three searches behind `in`, find, split and replace, around the lengths where one takes over from the other.
+// The three searches that `in`, find, split and replace use, around the lengths at which they change over.
 TEST(ChatTemplate, FindsNeedlesOfEveryLength) {
   std::mt19937 random(7);
   for (size_t length = 0; length < 300; length += length < 40 ? 1 : 7) {
@@ -478,7 +478,7 @@ TEST(ChatTemplate, MutatedTemplatesNeverCrash) {
     }
     ASSERT_LE(at, prompt->text.size());
   }
-  EXPECT_GT(parsed, 200);  // else the mutations are so harsh that nothing is tested
+  EXPECT_GT(parsed, 200);  // or the mutations are so harsh that nothing is tested
   EXPECT_GT(rendered, 50);
 }
 
@@ -543,7 +543,7 @@ TEST(ChatTemplate, AffixesAreCharged) {
   EXPECT_EQ(ChatTemplate::parse(source)->render({})->text, "False") << "power check: with all steps it ends";
 }
 
-// Took the square of the number of parts: hours for a request of 16 MiB.
+// The time once grew as the square of the number of parts: hours for a request of 16 MiB.
 TEST(ChatTemplate, FlattensManyMarkedParts) {
   constexpr int kParts = 30'000;
   ChatInputs in;

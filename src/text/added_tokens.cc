@@ -9,8 +9,7 @@
 namespace kvilt {
 namespace {
 
-constexpr size_t kMaxBytes =
-    256;  // of one: a text may cost as many steps at each of its bytes; real ones have under 60
+constexpr size_t kMaxBytes = 256;  // of one token: a text may cost that many steps a byte; real ones have under 60
 
 size_t previous_character(std::string_view text, size_t at) {
   do --at;
@@ -31,7 +30,7 @@ Result<AddedTokens> AddedTokens::create(const TokenizerSpec& spec, const Vocabul
   AddedTokens added;
   const auto take = [&](const AddedToken& token) -> Status {
     const std::string_view text = vocabulary.piece(token.id);
-    if (text.empty() || !is_utf8(text)) return {};  // parts of characters would cut texts inside of characters
+    if (text.empty() || !is_utf8(text)) return {};  // a part of a character would cut texts inside a character
     if (text.size() > kMaxBytes) {
       return error(Code::kUnsupported, "tokenizer: added token {} has {} bytes; {} are allowed", token.id, text.size(),
                    kMaxBytes);
@@ -85,7 +84,7 @@ int32_t AddedTokens::longest(const Trie& trie, std::string_view text, size_t at,
 }
 
 void AddedTokens::pass(const Trie& trie, std::string_view text, const Scope& scope, ByteRange within,
-                       std::vector<Stretch>& out) const {
+                       std::vector<TextPart>& out) const {
   size_t done = within.begin;  // everything before it is in `out`
   auto trusted = scope.trusted.begin();
   for (size_t at = within.begin; at < within.end;) {
@@ -123,24 +122,24 @@ void AddedTokens::pass(const Trie& trie, std::string_view text, const Scope& sco
   if (done < within.end) out.push_back({{done, within.end}});
 }
 
-std::vector<Stretch> AddedTokens::cut(std::string_view text, bool everywhere,
-                                      std::span<const ByteRange> trusted) const {
-  std::vector<Stretch> stretches;
-  if (!text.empty()) stretches.push_back({{0, text.size()}});
+std::vector<TextPart> AddedTokens::cut(std::string_view text, bool everywhere,
+                                       std::span<const ByteRange> trusted) const {
+  std::vector<TextPart> parts;
+  if (!text.empty()) parts.push_back({{0, text.size()}});
   const Scope scope{everywhere, trusted};
   for (const Trie* trie : {&first_, &second_}) {
     if (trie->first.none() || (!everywhere && trusted.empty() && !trie->has_text)) continue;
-    std::vector<Stretch> finer;
-    for (const Stretch& s : stretches) {
+    std::vector<TextPart> finer;
+    for (const TextPart& s : parts) {
       if (s.id >= 0) {
         finer.push_back(s);
       } else {
         pass(*trie, text, scope, s.range, finer);
       }
     }
-    stretches = std::move(finer);
+    parts = std::move(finer);
   }
-  return stretches;
+  return parts;
 }
 
 }  // namespace kvilt

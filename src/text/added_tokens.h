@@ -1,8 +1,8 @@
 // text/added_tokens.h: finds special and user-defined tokens in a text, which cut it before it is normalised and split.
-// Idea:    a trie over the tokens' texts; leftmost, of those the longest that the caller's trust allows.
+// Idea:    a trie over the tokens' texts. It finds the leftmost token, and of these the longest that the caller trusts.
 // Source:  the flags lstrip, rstrip, single_word and normalized are those of Hugging Face's added tokens. Unlike there,
-//          tokens with `normalized` are looked for in the text as it is given, after the others, and not in the
-//          normalised text.
+//          tokens with `normalized` are searched in the text as given, after the others, and not in the normalised
+//          text.
 // Threads: immutable after create().
 // Cost:    linear in the text times the longest token.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace kvilt {
 
-struct Stretch {
+struct TextPart {
   ByteRange range;
   int32_t id = -1;  // -1: ordinary text
 };
@@ -29,7 +29,7 @@ class AddedTokens {
 
   // Cuts the text into tokens and non-empty text between them. If `everywhere` is false, tokens that are not plain text
   // are only found inside `trusted`, which is sorted and does not overlap.
-  std::vector<Stretch> cut(std::string_view text, bool everywhere, std::span<const ByteRange> trusted) const;
+  std::vector<TextPart> cut(std::string_view text, bool everywhere, std::span<const ByteRange> trusted) const;
 
  private:
   struct Entry {
@@ -48,7 +48,7 @@ class AddedTokens {
   };
   void add(Trie& trie, std::string_view text, int32_t entry);
   void pass(const Trie& trie, std::string_view text, const Scope& scope, ByteRange within,
-            std::vector<Stretch>& out) const;
+            std::vector<TextPart>& out) const;
   // The longest allowed token at `at`; -1 if none.
   int32_t longest(const Trie& trie, std::string_view text, size_t at, size_t limit, size_t trusted_end,
                   size_t& size) const;

@@ -25,7 +25,7 @@ void Detokenizer::push(int32_t id, std::string& text) {
     --strip_;
   }
   pending_.append(bytes);
-  // Only the last three bytes can be a character that is not whole yet.
+  // Only the last three bytes can belong to a character that is not whole yet.
   size_t certain = pending_.size();
   for (size_t back = 1; back <= 3 && back <= pending_.size(); ++back) {
     const auto lead = static_cast<uint8_t>(pending_[pending_.size() - back]);

@@ -1,6 +1,8 @@
 // text/json_reader.cc: see json_reader.h.
 #include "text/json_reader.h"
 
+#include <nlohmann/json.hpp>
+
 namespace kvilt {
 namespace {
 

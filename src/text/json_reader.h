@@ -1,8 +1,8 @@
-// text/json_reader.h: reading of tokenizer.json's fields with errors that name the field.
+// text/json_reader.h: reads tokenizer.json's fields; errors name the field.
 // Threads:    pure.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// text/merge.h: the merge loop that every kind of BPE shares: again and again the best pair of neighbours, the leftmost
-// of equals.
+// text/merge.h: the merge loop of every kind of BPE: it merges the best pair of neighbours, the leftmost of equals,
+// until none is left.
 // Idea:   a linked list of symbols; short words are scanned, long ones use a heap of candidates that may be stale.
 // Source: Sennrich et al., arXiv:1508.07909; the queue is that of SentencePiece, arXiv:1808.06226.
 // Cost:   O(n log n) for n symbols, so a megabyte without a space is harmless.
@@ -52,7 +52,7 @@ void merge_by_scan(std::vector<Symbol>& symbols, Find&& find) {
 template <class Find>
 void merge_by_heap(std::vector<Symbol>& symbols, Find&& find) {
   struct Candidate {
-    uint32_t rank, left, middle, end;  // symbol index; bytes where the pair meets and ends: they tell a stale candidate
+    uint32_t rank, left, middle, end;  // left: symbol index; middle, end: bytes, by which a stale candidate is known
     int32_t id;
     bool operator<(const Candidate& o) const { return rank != o.rank ? rank > o.rank : left > o.left; }
   };

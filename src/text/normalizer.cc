@@ -7,7 +7,7 @@
 namespace kvilt {
 namespace {
 
-// A text may grow by replacements; a hostile file (each letter to a megabyte) must not fill the memory.
+// Replacements may make a text grow; a hostile file (each letter to a megabyte) must not fill the memory.
 constexpr size_t kMaxGrowth = 64;
 constexpr size_t kSlack = 1 << 20;
 constexpr size_t kMaxSteps = 64;  // each walks the whole text
@@ -116,7 +116,8 @@ Result<bool> Normalizer::apply(size_t i, std::string_view text, size_t limit, st
 Result<bool> Normalizer::run(std::string_view text, bool prepend, std::string& out) const {
   std::string now;
   bool changed = false;
-  const size_t limit = kSlack + kMaxGrowth * text.size();  // of all steps together: each alone would be a power of it
+  const size_t limit =
+      kSlack + kMaxGrowth * text.size();  // for all steps together; a limit for each step would multiply
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (!prepend && steps_[i].kind == NormalizeStep::Kind::kPrepend) continue;
     KVILT_ASSIGN(const bool stepped, apply(i, changed ? std::string_view(now) : text, limit, out));

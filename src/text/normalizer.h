@@ -1,5 +1,5 @@
 // text/normalizer.h: the steps a text goes through before it is split: Unicode forms, replacements, prefixes.
-// Role:       applied to every stretch of text between special tokens.
+// Role:       applied to every text between special tokens.
 // Threads:    immutable after create().
 #pragma once
 
@@ -16,8 +16,8 @@ namespace kvilt {
 class Normalizer {
  public:
   static Result<Normalizer> create(std::vector<NormalizeStep> steps);
-  // REQUIRES: text is UTF-8. True and `out` filled if it changes `text`; else `out` is unspecified.
-  // prepend: false skips the steps that put text in front.
+  // Returns true and fills `out` if it changes `text`; else `out` is unspecified. REQUIRES: text is UTF-8.
+  // prepend: false skips the steps that put text before it.
   Result<bool> run(std::string_view text, bool prepend, std::string& out) const;
 
  private:

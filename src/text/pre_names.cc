@@ -1,6 +1,5 @@
 // text/pre_names.cc: the pre-tokenizers that GGUF files name and do not spell out.
-// Source:     the tokenizer.json files of the models that the names stand for; checked against vectors made with
-// Hugging Face's
+// Source:     the tokenizer.json files of the named models; checked against vectors made with Hugging Face's
 //             tokenizers where there are some (tests/tokenizer_vectors_test.cc).
 #include <map>
 
@@ -41,12 +40,12 @@ NamedPre one(const char* pattern, bool nfc = false, bool ignore_merges = false) 
   return pre;
 }
 NamedPre digits_then_gpt2() { return {{}, {split(R"(\p{N})"), split(kGpt2)}}; }
-// What llama.cpp does with a file that names none.
+// What llama.cpp does if a file names none.
 NamedPre unnamed() {
   return {{}, {split(R"([\p{P}$+<=>^~|]+)"), split(kGpt2), split(R"(\p{N}+)"), split("[0-9][0-9][0-9]")}};
 }
 NamedPre falcon() {
-  // Digits are looked for in the bytes' printable spelling, in which the bytes of "²" and its like count as digits too.
+  // The pattern looks for digits in the bytes' printable spelling, in which bytes of "²" and the like count as digits.
   return {{},
           {punctuation(), split(kGpt2), SplitStep{.kind = SplitStep::Kind::kByteSpell},
            split(R"(\p{N})", Behavior::kContiguous), split("[0-9][0-9][0-9]")}};

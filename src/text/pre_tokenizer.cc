@@ -21,7 +21,7 @@ struct Part {
   bool match;
 };
 
-// What becomes of matches and of the text between them.
+// Decides which matches, and which texts between them, become pieces.
 void arrange(std::vector<Part>& parts, Behavior behavior, std::vector<ByteRange>& out) {
   const auto extend = [&](bool backwards, auto&& joins) {
     const size_t first = out.size();
@@ -119,7 +119,7 @@ void metaspace(const SplitStep& step, Lead lead, PieceList& list) {
   if (!step.split) return;
   std::vector<ByteRange> cut;
   for (const ByteRange& piece : list.pieces) {
-    const std::string_view upto = list.text.substr(0, piece.end);  // a search stays in its piece
+    const std::string_view upto = list.text.substr(0, piece.end);  // a search does not leave its piece
     size_t from = piece.begin;
     for (;;) {
       const size_t end = std::min(upto.find(step.replacement, from + 1), piece.end);
@@ -138,7 +138,7 @@ Result<PreTokenizer> PreTokenizer::create(std::vector<SplitStep> steps) {
     return error(Code::kUnsupported, "tokenizer: a pre-tokenizer of {} steps; {} are allowed", steps.size(), kMaxSteps);
   }
   PreTokenizer p;
-  // The bytes need no spelling if no step looks at them any more.
+  // The bytes need no spelling if no later step reads them.
   while (!steps.empty() && steps.back().kind == SplitStep::Kind::kByteSpell) steps.pop_back();
   for (const SplitStep& step : steps) {
     p.regexes_.emplace_back();

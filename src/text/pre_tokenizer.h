@@ -1,4 +1,4 @@
-// text/pre_tokenizer.h: cuts a normalised text into the pieces that are segmented each on its own.
+// text/pre_tokenizer.h: cuts a normalised text into pieces, each of which is segmented by itself.
 // Role:    between normalizer and segmentation; no token crosses a piece's border.
 // Idea:    a list of split steps, each applied to the pieces of the one before (Hugging Face's Sequence, llama.cpp's
 //          list of patterns).
@@ -17,14 +17,14 @@
 
 namespace kvilt {
 
-// Pieces lie in a text in order, without overlap; a step may leave gaps (removed white space).
+// Pieces of a text, in order and without overlap; a step may leave gaps (removed white space).
 struct PieceList {
   std::string_view text;  // the caller's, or `own`
   std::unique_ptr<std::string> own;
   std::vector<ByteRange> pieces;
 };
 
-// What stands before a stretch of text: decides whether a space is put in front of it.
+// What precedes a text; it decides whether a space is put before the text.
 enum class Lead : uint8_t {
   kStart,      // nothing: the caller's text begins here
   kSpecial,    // a special token
@@ -44,7 +44,7 @@ class PreTokenizer {
   bool spells_bytes_ = false;
 };
 
-// The steps behind a name of GGUF's tokenizer.ggml.pre.
+// The steps that a name of GGUF's tokenizer.ggml.pre means.
 struct NamedPre {
   std::vector<NormalizeStep> normalize;
   std::vector<SplitStep> split;

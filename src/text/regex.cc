@@ -18,7 +18,7 @@ constexpr std::string_view kSpaceSet = "\\p{Z}\\t-\\r\\x{85}";
 // Oniguruma's \s, \S and \h (a hexadecimal digit) in PCRE2's terms; set operations and nested sets are refused.
 Result<std::string> translate(std::string_view in) {
   std::string out;
-  int set_start = -1;  // where the set's first member stands, or -1 outside of sets
+  int set_start = -1;  // position of the set's first member; -1 outside of sets
   for (size_t i = 0; i < in.size(); ++i) {
     const bool in_set = set_start >= 0;
     const char c = in[i], next = i + 1 < in.size() ? in[i + 1] : '\0';
@@ -113,7 +113,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   regex.code_ = std::shared_ptr<void>(code, Free());
   regex.pattern_ = pattern;
   regex.at_start_ = pattern.find("\\G") != std::string_view::npos;
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT, pcre2_match interprets
   return regex;
 }
 
@@ -147,8 +147,8 @@ Result<bool> Regex::Search::find(size_t from, ByteRange& match) {
     return error(Code::kExhausted, "no memory for a regular expression match");
   const auto* code = static_cast<const pcre2_code*>(regex_->code_.get());
   const auto* text = reinterpret_cast<PCRE2_SPTR>(subject_.data());
-  // A run of n spaces costs GPT-2's patterns n steps back; a few steps a byte is ample, the constant is for short
-  // subjects. So many for each place where a match may begin: a call looks at a window of them.
+  // n spaces cost GPT-2's patterns n steps back; a few steps a byte is ample, and the constant is for short subjects.
+  // The limit is for each place where a match may begin, of which a call tries a window.
   const size_t steps = std::min<size_t>(1'000'000 + 16 * subject_.size(), UINT32_MAX);
   const size_t window = regex_->at_start_ ? subject_.size() + 1 : std::max<size_t>(1, kStepsACall / steps);
   pcre2_set_match_limit(s.context, static_cast<uint32_t>(steps));
@@ -177,7 +177,7 @@ Result<bool> Regex::Search::next(ByteRange& match) {
     KVILT_ASSIGN(const bool found, find(from_, match));
     if (!found) return false;
     const bool empty = match.begin == match.end;
-    // An empty match right after the previous one is none; the search goes on a character later.
+    // An empty match right after the previous one does not count; the search goes on a character later.
     if (empty && match.begin == last_end_ && any_) {
       do ++from_;
       while (from_ < subject_.size() && (static_cast<uint8_t>(subject_[from_]) & 0xC0) == 0x80);

@@ -1,10 +1,9 @@
 // text/regex.h: the regular expressions of tokenizer files, on PCRE2 with UTF, Unicode properties and JIT.
 // Role:       normalisers and pre-tokenizers search with it.
-// Idea:       tokenizer files are written for Oniguruma; translate() turns the few differences over and refuses the
-// rest,
+// Idea:       tokenizer files are written for Oniguruma; translate() rewrites the few differences and refuses the rest,
 //             rather than matching something else quietly.
-// Invariants: a search ends: PCRE2's match limit grows with the subject and its excess is an error. That limit is one
-//             for each place where a match might begin, so a TimeLimit bounds what they take together.
+// Invariants: a search ends: PCRE2's match limit grows with the subject, and exceeding it is an error. The limit holds
+//             for each place where a match might begin, so a TimeLimit bounds what all of them take together.
 // Threads:    a Regex is immutable; a Search belongs to one thread.
 #pragma once
 
@@ -22,8 +21,8 @@ class Regex {
   static Result<Regex> compile(std::string_view pattern);
   static std::string quote(std::string_view literal);  // a pattern that matches just this text
 
-  // While it lives, the searches of this thread end with an error once their time is over: for patterns that come with a
-  // model and step back almost as far as the match limit allows, again and again. An outer one counts.
+  // While it lives, the searches of this thread end with an error once their time is over. It is for patterns of models
+  // that step back almost as far as the match limit allows, again and again. If they nest, the outer one counts.
   class TimeLimit {
    public:
     explicit TimeLimit(double seconds);
@@ -40,7 +39,7 @@ class Regex {
    public:
     // REQUIRES: subject is UTF-8 and outlives the search.
     Search(const Regex& regex, std::string_view subject);
-    // False at the end.
+    // Returns false at the end.
     Result<bool> next(ByteRange& match);
 
    private:
@@ -58,7 +57,7 @@ class Regex {
     void operator()(void* code) const;
   };
   std::shared_ptr<void> code_;  // pcre2_code
-  bool at_start_ = false;       // it names the place where a search starts (\G), so that must not move
+  bool at_start_ = false;       // it uses \G, the place where a search starts, so that must not move
   std::string pattern_;
 };
 

@@ -1,6 +1,6 @@
 // text/safe_cuts.h: places where a text may be cut before segmentation without changing a single token.
 // Idea:    SentencePiece vocabularies segment whole texts. If no token has a character c followed by the space mark, no
-//          merge can ever cross from c to a mark; so the text falls into words, which can be remembered.
+//          merge can cross from c to a mark, so the text splits into words, whose ids can be remembered.
 // Threads: immutable after create().
 // Cost:    one search for the mark over the text.
 #pragma once
@@ -15,7 +15,7 @@ namespace kvilt {
 
 class SafeCuts {
  public:
-  // `mark` is what stands for a space. A vocabulary without it as a token gets no cuts.
+  // `mark` spells a space. A vocabulary that lacks it as a token gets no cuts.
   SafeCuts(const Vocabulary& vocabulary, std::string mark);
 
   // Calls use(part) for the parts of `piece` in order.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxMerges = 8 << 20;
 
-// Pairs of ids to their merge; open addressing, because this is the look-up that a byte of new text costs.
+// Maps pairs of ids to their merge. Open addressing: each byte of new text costs a look-up here.
 class MergeTable {
  public:
   explicit MergeTable(size_t count) {
@@ -62,7 +62,7 @@ class Fallback {
 
   template <class Put>
   void cover(std::string_view character, bool after_unknown, Put&& put) const {
-    const bool by_bytes = bytes_ && std::all_of(character.begin(), character.end(), [&](char b) {
+    const bool by_bytes = bytes_ && std::ranges::all_of(character, [&](char b) {
                             return vocabulary_.of_byte(static_cast<uint8_t>(b)) >= 0;
                           });
     if (by_bytes) {
@@ -143,7 +143,7 @@ class BpeSegmenter : public Segmenter {
     if (merged >= 0) {
       table_.add(left, right, {static_cast<uint32_t>(rank), merged});
     } else if (spec.strict_merges && (left < 0 || right < 0 || vocabulary_.find_any(bytes) < 0)) {
-      // A merge into a special token is left out quietly: text must not become one.
+      // A merge into a special token is dropped silently: text must not become one.
       return error(Code::kCorrupt, "tokenizer: merge {} ('{}') is not of tokens into a token", rank, text);
     }
     return {};
@@ -166,7 +166,7 @@ class BpeSegmenter : public Segmenter {
       const size_t size = first_code_point(piece.substr(i)).size;
       const std::string_view character = piece.substr(i, size);
       const auto put =
-          [&](int32_t id) {  // begins and ends only tell symbols apart, so the bytes of a character may share theirs
+          [&](int32_t id) {  // begin and end only tell symbols apart, so the bytes of a character may share them
             const auto at = static_cast<uint32_t>(symbols.size());
             symbols.push_back({id, at, at + 1});
           };
@@ -187,7 +187,7 @@ class BpeSegmenter : public Segmenter {
   bool byte_level_, ignore_merges_;
 };
 
-// Merges whatever two neighbours make a token, the one with the highest score first.
+// Merges any two neighbours that make a token, the highest score first.
 class SpmSegmenter : public Segmenter {
  public:
   static Result<std::unique_ptr<Segmenter>> create(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
@@ -231,7 +231,7 @@ class SpmSegmenter : public Segmenter {
   SpmSegmenter(const TokenizerSpec& spec, const Vocabulary& vocabulary)
       : vocabulary_(vocabulary), fallback_(spec, vocabulary) {
     std::vector<float> sorted = spec.scores;
-    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    std::ranges::sort(sorted, std::greater<>());
     sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
     for (const float score : spec.scores) {
       const auto at = std::lower_bound(sorted.begin(), sorted.end(), score, std::greater<>());

@@ -1,7 +1,7 @@
-// text/segmenter.h: one piece of text into token ids: BPE by merges, SentencePiece BPE by scores, or whole words.
+// text/segmenter.h: turns one piece of text into token ids: BPE by merges, SentencePiece BPE by scores, or whole words.
 // Role:       the innermost step of Tokenizer::encode.
-// Invariants: a pure function of the piece; every byte is covered, by unknown tokens if need be (a byte-level vocabulary
-//             with neither a byte's token nor an unknown token leaves the byte out, as Hugging Face does).
+// Invariants: a pure function of the piece; every byte is covered, by unknown tokens if need be (a byte-level
+//             vocabulary with neither a byte's token nor an unknown token leaves the byte out, as Hugging Face does).
 // Threads:    immutable after create(); any thread, each with its own SegmentScratch.
 #pragma once
 

@@ -19,7 +19,7 @@ namespace kvilt {
 namespace {
 
 constexpr size_t kMaxText = 512u << 20;
-constexpr const char* kMetaspace = "\xE2\x96\x81";  // SentencePiece's stand-in for a space
+constexpr const char* kMetaspace = "\xE2\x96\x81";  // SentencePiece's spelling of a space
 
 // Names under which chat models end a turn or a text, whatever their files call EOS.
 constexpr std::string_view kEndNames[] = {"<|im_end|>",
@@ -50,9 +50,8 @@ void complete_spm(TokenizerSpec& spec) {
   if (spec.decode_replace.empty()) spec.decode_replace.push_back({kMetaspace, " "});
   spec.strip_start = spec.add_space_prefix ? 1 : 0;
   const auto is_byte = [](TokenKind kind) { return kind == TokenKind::kByte; };
-  spec.byte_fallback =
-      spec.byte_fallback || std::any_of(spec.kinds.begin(), spec.kinds.end(), is_byte) ||
-      std::any_of(spec.tokens.begin(), spec.tokens.end(), [](const auto& t) { return byte_of_spelling(t) >= 0; });
+  spec.byte_fallback = spec.byte_fallback || std::ranges::any_of(spec.kinds, is_byte) ||
+                       std::ranges::any_of(spec.tokens, [](const auto& t) { return byte_of_spelling(t) >= 0; });
   spec.fuse_unknown = true;
 }
 
@@ -99,12 +98,12 @@ std::vector<int32_t> find_ends(const TokenizerSpec& spec, const Vocabulary& voca
     const TokenKind kind = vocabulary.kind(id);
     if (kind == TokenKind::kControl || kind == TokenKind::kUserDefined) ends.push_back(id);
   }
-  std::sort(ends.begin(), ends.end());
+  std::ranges::sort(ends);
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;
 }
 
-// UTF-8 made of a text that is not, and the trusted ranges moved along. A border inside a repaired part moves inwards.
+// Repairs a text that is not UTF-8 and moves the trusted ranges along. A border inside a repaired part moves inwards.
 struct Repaired {
   std::string text;
   std::vector<ByteRange> trusted;
@@ -137,10 +136,10 @@ Repaired repair(std::string_view text, std::span<const ByteRange> trusted) {
   return out;
 }
 
-// Sorted, inside the text, without overlap; what two ranges share counts to the earlier, larger one only.
+// Makes ranges sorted, inside the text and disjoint; what two of them share belongs to the earlier, larger one.
 std::vector<ByteRange> in_order(std::span<const ByteRange> ranges, size_t size) {
   std::vector<ByteRange> sorted(ranges.begin(), ranges.end());
-  std::sort(sorted.begin(), sorted.end(), [](const ByteRange& a, const ByteRange& b) {
+  std::ranges::sort(sorted, [](const ByteRange& a, const ByteRange& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
   std::vector<ByteRange> out;
@@ -155,8 +154,8 @@ std::vector<ByteRange> in_order(std::span<const ByteRange> ranges, size_t size) 
   return out;
 }
 
-// The pieces that one call has seen: the ids of a piece are looked up in the call's own result. Direct-mapped: a
-// collision forgets, so no text can make it slow.
+// The pieces that one call has seen; their ids are in the call's own result. Direct-mapped: a collision replaces the
+// older piece, so no text can make it slow.
 class PieceCache {
  public:
   static constexpr size_t kLongest = 48;
@@ -192,13 +191,13 @@ struct Tokenizer::Parts {
   std::unique_ptr<SafeCuts> cuts;  // null: pieces are words already
   std::vector<int32_t> ends;
 
-  struct Call {  // what one encode() carries through its stretches
+  struct Call {  // the state of one encode()
     std::vector<int32_t> ids;
     SegmentScratch scratch;
     PieceCache cache;
     std::vector<std::unique_ptr<std::string>> texts;  // that the cache points into
   };
-  Status encode_stretch(std::string_view text, Lead lead, Call& call) const;
+  Status encode_part(std::string_view text, Lead lead, Call& call) const;
   void append_piece(std::string_view piece, Call& call) const;
 };
 
@@ -214,7 +213,7 @@ void Tokenizer::Parts::append_piece(std::string_view piece, Call& call) const {
   slot = {piece.data(), static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(call.ids.size() - at), at};
 }
 
-Status Tokenizer::Parts::encode_stretch(std::string_view text, Lead lead, Call& call) const {
+Status Tokenizer::Parts::encode_part(std::string_view text, Lead lead, Call& call) const {
   auto normalized = std::make_unique<std::string>();
   KVILT_ASSIGN(const bool changed, normalizer.run(text, lead != Lead::kContinues, *normalized));
   if (changed) {
@@ -279,17 +278,17 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
   call.ids.reserve(text.size() / 4 + 8);
   if (options.add_special) call.ids = parts_->spec.prefix;
   const bool everywhere = options.parse_special && options.trusted.empty();
-  for (const Stretch& stretch : parts_->added.cut(text, everywhere, trusted)) {
-    if (stretch.id >= 0) {
-      call.ids.push_back(stretch.id);
+  for (const TextPart& cut : parts_->added.cut(text, everywhere, trusted)) {
+    if (cut.id >= 0) {
+      call.ids.push_back(cut.id);
     } else {
-      const std::string_view part = text.substr(stretch.range.begin, stretch.range.end - stretch.range.begin);
-      const bool first = stretch.range.begin == 0;
-      KVILT_TRY(parts_->encode_stretch(part,
-                                       !first              ? Lead::kSpecial
-                                       : options.continues ? Lead::kContinues
-                                                           : Lead::kStart,
-                                       call));
+      const std::string_view part = text.substr(cut.range.begin, cut.range.end - cut.range.begin);
+      const bool first = cut.range.begin == 0;
+      KVILT_TRY(parts_->encode_part(part,
+                                    !first              ? Lead::kSpecial
+                                    : options.continues ? Lead::kContinues
+                                                        : Lead::kStart,
+                                    call));
     }
   }
   if (options.add_special) call.ids.insert(call.ids.end(), parts_->spec.suffix.begin(), parts_->spec.suffix.end());

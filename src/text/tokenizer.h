@@ -5,7 +5,7 @@
 //             special token only where EncodeOptions says so.
 // Threads:    any, without locks.
 // Cost:       O(n log n) in the text, whatever the text; about 0.04 us a byte of English (Qwen2.5).
-// Not here:   chat templates (chat_template.h), file formats but Hugging Face's JSON text (tokenizer_hf.h).
+// Not here:   chat templates (src/template), file formats other than Hugging Face's JSON (tokenizer_hf.h).
 #pragma once
 
 #include <cstddef>
@@ -29,10 +29,10 @@ struct ByteRange {
 struct EncodeOptions {
   bool add_special = false;    // BOS and EOS as the model wants them
   bool parse_special = false;  // recognise special tokens everywhere
-  // The text goes on behind text that was encoded before (a marked part of a prompt): no space is put in front of it.
+  // The text continues one that was encoded before (a marked part of a prompt): no space is put before it.
   bool continues = false;
-  std::span<const ByteRange> trusted =
-      {};  // if not empty: recognise them wholly inside one of these ranges, nowhere else
+  // If not empty: special tokens are recognised inside these ranges, each wholly in one, and nowhere else.
+  std::span<const ByteRange> trusted = {};
 };
 
 class Tokenizer {
@@ -47,13 +47,13 @@ class Tokenizer {
   // its limits.
   Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // Always UTF-8: bytes that are none become U+FFFD. Ids outside the vocabulary give nothing.
+  // Always UTF-8: other bytes become U+FFFD. Ids outside the vocabulary give nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   // The bytes of one token in mid-text: " the", or half a character; empty for an id outside the vocabulary.
   std::string_view token_bytes(int32_t id) const;
 
   int vocab_size() const;
-  bool is_special(int32_t id) const;  // a control or unknown token: no text of an answer
+  bool is_special(int32_t id) const;  // a control or unknown token, which is not part of an answer's text
   std::optional<int32_t> bos() const;
   std::optional<int32_t> eos() const;
   // Every id that ends a generation: EOS, end of turn, <|im_end|> and the like; ascending.
@@ -71,11 +71,10 @@ class Tokenizer {
 
 struct DetokenizeOptions {
   bool skip_special = false;
-  bool at_start =
-      false;  // the stream begins a text, so the space that encode() adds goes; false: it goes on after a prompt
+  bool at_start = false;  // true: the stream begins a text, so the space that encode() adds is dropped
 };
 
-// Turns a stream of ids into text that is certain. Never emits half a UTF-8 sequence.
+// Makes text of a stream of ids as soon as it is certain. Never emits half a UTF-8 sequence.
 // REQUIRES: the tokenizer outlives it. One thread at a time.
 class Detokenizer {
  public:
@@ -88,7 +87,7 @@ class Detokenizer {
   const Tokenizer* tokenizer_;
   DetokenizeOptions options_;
   int strip_;            // spaces still to take from the start
-  std::string pending_;  // at most 3 bytes: the begin of a character
+  std::string pending_;  // at most 3 bytes: the start of a character
 };
 
 }  // namespace kvilt

@@ -2,6 +2,7 @@
 #include "text/tokenizer_hf.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "text/json_reader.h"
@@ -88,7 +89,7 @@ class HfReader {
     ids_.reserve(vocab->size());
     for (const auto& [text, id] : vocab->items()) {
       KVILT_TRY(place(text, id, false, limit));
-      spec_.kinds[static_cast<size_t>(ids_[text])] = TokenKind::kNormal;
+      spec_.kinds[ids_[text]] = TokenKind::kNormal;
     }
     if (added == nullptr) return {};
     for (const Json& token : *added) KVILT_TRY(read_added(token, limit));
@@ -111,7 +112,7 @@ class HfReader {
     KVILT_ASSIGN(out.rstrip, json_bool(token, "rstrip", false));
     KVILT_ASSIGN(out.single_word, json_bool(token, "single_word", false));
     KVILT_ASSIGN(out.normalized, json_bool(token, "normalized", false));
-    spec_.kinds[static_cast<size_t>(out.id)] = special ? TokenKind::kControl : TokenKind::kUserDefined;
+    spec_.kinds[out.id] = special ? TokenKind::kControl : TokenKind::kUserDefined;
     spec_.added.push_back(out);
     return {};
   }
@@ -131,8 +132,8 @@ class HfReader {
       const auto at = ids_.find(unknown);
       if (at != ids_.end()) {
         spec_.unknown = at->second;
-        if (spec_.kinds[static_cast<size_t>(at->second)] == TokenKind::kNormal) {
-          spec_.kinds[static_cast<size_t>(at->second)] = TokenKind::kUnknown;
+        if (spec_.kinds[at->second] == TokenKind::kNormal) {
+          spec_.kinds[at->second] = TokenKind::kUnknown;
         }
       }
     }

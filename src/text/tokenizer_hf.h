@@ -2,7 +2,7 @@
 // Role:       Tokenizer::from_hf() uses it; model/ may change the spec (EOS ids of a generation config) before
 //             create().
 // Invariants: what is not supported is an error that names it, never a different tokenization; hostile JSON costs
-//             memory in proportion to its size at most.
+//             at most memory in proportion to its size.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,8 @@
 // text/tokenizer_hf_steps.cc: see tokenizer_hf_steps.h.
 #include "text/tokenizer_hf_steps.h"
 
+#include <nlohmann/json.hpp>
+
 #include "text/pre_tokenizer.h"
 #include "text/regex.h"
 
@@ -16,7 +18,7 @@ Error unsupported(std::string_view what, std::string_view type) {
   return error(Code::kUnsupported, "tokenizer.json: the {} '{}' is not supported", what, type);
 }
 
-// A Sequence's members, each through `read`.
+// Calls `read` for each member of a Sequence.
 template <class Read>
 Status each_of(const Json& step, const char* key, Read&& read) {
   const Json* list = json_member(step, key);
@@ -200,7 +202,7 @@ Status read_hf_decoder(const Json& step, TokenizerSpec& spec) {
 
 namespace {
 
-constexpr size_t kMaxAround = 256;  // tokens put before or behind every text
+constexpr size_t kMaxAround = 256;  // tokens put before or after every text
 
 std::optional<int32_t> as_id(const Json& id) {
   if (!id.is_number_integer() || id < 0 || id > INT32_MAX) return std::nullopt;  // a cast would wrap

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "text/json_reader.h"
@@ -201,7 +202,7 @@ TEST(TokenizerHf, MutatedFilesDoNoHarm) {
   EXPECT_GT(loaded, 5) << "no mutation got past the parser: the test tests nothing";
 }
 
-// What a hostile file could multiply: each step alone is bounded by its own input, so their product was not.
+// What a hostile file could multiply: each step was bounded by its own input, so the product of all steps was not.
 TEST(TokenizerHf, StepsCannotMultiplyATextWithoutBound) {
   Json file = Json::parse(R"({"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
   const auto encode = [&](const std::string& text) {
@@ -236,7 +237,7 @@ TEST(TokenizerHf, StepsCannotMultiplyATextWithoutBound) {
   EXPECT_EQ(Tokenizer::from_hf(file.dump(), "").error().code, Code::kUnsupported);
 }
 
-// 2^32 was taken for token 0.
+// 2^32 once became token 0.
 TEST(TokenizerHf, IdsAroundATextDoNotWrap) {
   Json file = Json::parse(R"({"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
     "post_processor": {"type": "BertProcessing", "cls": ["a", 0], "sep": ["a", 0]}})");
@@ -250,7 +251,7 @@ TEST(TokenizerHf, IdsAroundATextDoNotWrap) {
   EXPECT_FALSE(Tokenizer::from_hf(file.dump(), "").ok());
 }
 
-// "aaa..." that goes on for kilobytes would be followed from each place of a text of that letter.
+// A token "aaa..." of kilobytes would be followed from each place of a text of that letter.
 TEST(TokenizerHf, AddedTokensAreShort) {
   Json file = Json::parse(R"({"added_tokens": [{"id": 1, "special": true}],
     "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");

@@ -1,7 +1,7 @@
 // text/tokenizer_spec.h: a tokenizer as plain data.
 // Role:     what model/ fills from GGUF metadata and tokenizer_hf.h from a tokenizer.json; Tokenizer::create() checks
 //           all of it.
-// Idea:     a tokenizer is normalise, pre-split, segment into vocabulary pieces, and the way back; each a short list of
+// Idea:     a tokenizer normalises, pre-splits, segments into vocabulary pieces, and decodes. Each is a short list of
 //           steps, so that a new vocabulary is a new list and not a new class.
 // Not here: file formats (model/, tokenizer_hf.cc), named pre-tokenizers (pre_names.cc).
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace kvilt {
 
-// The values minus one are those of GGUF's tokenizer.ggml.token_type.
+// GGUF's tokenizer.ggml.token_type is the value plus one.
 enum class TokenKind : uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
 struct NormalizeStep {
@@ -28,8 +28,8 @@ struct NormalizeStep {
 struct SplitStep {
   enum class Kind : uint8_t {
     kSplit,        // at the matches of `pattern`
-    kMetaspace,    // space -> `replacement`, maybe one in front, maybe a split before each
-    kPrefixSpace,  // a space in front of every piece that does not begin with one
+    kMetaspace,    // space -> `replacement`; may prepend one, may split before each
+    kPrefixSpace,  // a space before every piece that does not begin with one
     kByteSpell,    // the later steps see GPT-2's printable spelling of the bytes
   };
   enum class Behavior : uint8_t { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
@@ -46,9 +46,9 @@ struct SplitStep {
 // How one token is found in text besides the segmentation.
 struct AddedToken {
   int32_t id = 0;
-  bool lstrip = false, rstrip = false;  // takes the white space before or after it along
+  bool lstrip = false, rstrip = false;  // includes the white space before or after it
   bool single_word = false;             // only where no word character touches it
-  bool normalized = false;              // looked for after the tokens that are not
+  bool normalized = false;              // searched after the tokens that are not
 };
 
 struct TextReplacement {

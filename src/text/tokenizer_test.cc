@@ -78,7 +78,7 @@ TEST(Tokenizer, TrustLimitsSpecialTokens) {
   const auto count = [&](std::vector<ByteRange> trusted, bool parse = false) {
     const Ids ids = ids_of(*t, text, {.parse_special = parse, .trusted = trusted});
     EXPECT_EQ(t->decode(ids), text);
-    return std::count(ids.begin(), ids.end(), end);
+    return std::ranges::count(ids, end);
   };
   EXPECT_EQ(count({{0, 10}}), 1);
   EXPECT_EQ(count({{10, 20}}), 1);
@@ -99,7 +99,7 @@ TEST(Tokenizer, TrustSurvivesRepairOfTheTextBefore) {
   const std::vector<ByteRange> exact = {{3, 13}}, short_by_one = {{4, 13}}, wide = {{2, 14}};
   const auto has = [&](const std::vector<ByteRange>& trusted) {
     const Ids ids = ids_of(*t, text, {.trusted = trusted});
-    return std::count(ids.begin(), ids.end(), end) == 1;
+    return std::ranges::count(ids, end) == 1;
   };
   EXPECT_TRUE(has(exact));
   EXPECT_TRUE(has(wide));
@@ -215,7 +215,7 @@ TokenizerSpec spm_spec() {
   return spec;
 }
 
-// A text cut into marked parts has the same ids as each part by itself, and no space comes in between.
+// A text cut into marked parts has the same ids as each part by itself, and no space comes between them.
 TEST(Tokenizer, ContinuedTextGetsNoLeadingSpace) {
   auto made = Tokenizer::create(spm_spec());
   ASSERT_TRUE(made.ok()) << made.error().message;
@@ -265,7 +265,7 @@ TEST(Tokenizer, UserDefinedMarkersNeedTrustAndRunsOfSpacesDoNot) {
   }
   const auto count = [](const Tokenizer& t, const EncodeOptions& options, std::string_view token) {
     const Ids ids = ids_of(t, "a    <tool_call>", options);
-    return std::count(ids.begin(), ids.end(), *t.id_of(token));
+    return std::ranges::count(ids, *t.id_of(token));
   };
   const auto t = make(spec);
   EXPECT_EQ(count(*t, {}, "    "), 1);
@@ -334,7 +334,7 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
   EXPECT_NE(fails([](TokenizerSpec& s) { s.pre = "no-such-pre"; }).find("no-such-pre"), std::string::npos);
 }
 
-// A window of places to begin at a time: matches beyond it, and borders of windows inside of characters.
+// A search tries a window of places at a time: matches beyond it, and borders of windows inside characters.
 TEST(Regex, SearchesLongTextsInWindows) {
   const auto regex = Regex::compile("n+");
   ASSERT_TRUE(regex.ok());

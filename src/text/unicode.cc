@@ -30,7 +30,7 @@ Lead lead_of(uint8_t byte) {
   return {0, 0, 0};
 }
 
-bool prints(int byte) {  // the bytes that GPT-2's spelling leaves as they are (Latin-1)
+bool prints(int byte) {  // the bytes that GPT-2's spelling does not change (Latin-1)
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 

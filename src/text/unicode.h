@@ -38,7 +38,7 @@ bool is_word_character(int32_t code_point);
 
 // GPT-2's printable spelling: one character per byte, bytes that do not print are U+0100 and up.
 std::string spell_bytes(std::string_view bytes);
-// Its inverse; false if `spelling` holds a character that stands for no byte.
+// Its inverse; false if `spelling` holds a character that spells no byte.
 bool unspell_bytes(std::string_view spelling, std::string& bytes);
 
 }  // namespace kvilt

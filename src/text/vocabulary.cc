@@ -13,7 +13,7 @@ constexpr size_t kMaxTokens = 4 << 20;       // the largest vocabularies have 26
 constexpr size_t kMaxTokenBytes = 64 << 10;  // one token
 constexpr size_t kMaxArena = 1u << 30;
 constexpr size_t kMaxReplacements = 64;                   // steps of a decoder, each over all tokens
-constexpr size_t kMaxGrowth = 4, kGrowthSlack = 1 << 20;  // decoded texts against tokens
+constexpr size_t kMaxGrowth = 4, kGrowthSlack = 1 << 20;  // of decoded texts, compared with the tokens
 
 // <...> or [...]: what a template puts between texts.
 bool looks_like_marker(std::string_view t) {
@@ -130,7 +130,7 @@ void Vocabulary::index(bool user_defined_is_text) {
   for (int32_t id = 0; id < size(); ++id) {
     const std::string_view text = piece(id);
     if (text.empty()) continue;
-    (is_text(id) ? by_piece_ : others_).add(text, id, text_of);  // of two equal tokens the first counts
+    (is_text(id) ? by_piece_ : others_).add(text, id, text_of);  // the first of two equal tokens counts
     if (is_text(id)) longest_piece_ = std::max(longest_piece_, text.size());
   }
 }

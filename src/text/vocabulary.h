@@ -1,6 +1,5 @@
 // text/vocabulary.h: the tokens of a tokenizer: pieces to ids, ids to bytes.
-// Invariants: a control, unknown or byte token is never found as a piece, so no segmentation makes one of a user's
-//             text.
+// Invariants: a control, unknown or byte token is never found as a piece, so no user's text is segmented into one.
 // Threads:    immutable after create().
 // Cost:       one hash look-up a piece; 30 bytes a token besides its text.
 #pragma once

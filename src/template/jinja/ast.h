@@ -1,4 +1,5 @@
-// template/jinja/ast.h: the syntax tree of a template. Built by parser.cc, read by the interpreter; immutable and shared.
+// template/jinja/ast.h: the syntax tree of a template. Built by parser.cc, read by the interpreter; immutable and
+// shared.
 // Invariants: at most kMaxParseDepth levels, so that every recursion over it is bounded.
 #pragma once
 
@@ -24,7 +25,7 @@ enum class ExprKind {
   kItem,       // children[0] [ children[1] ]
   kSlice,      // children: begin, end, step; each may be null. Only as children[1] of kItem
   kCall,       // children[0] ( children[1...], keywords )
-  kFilter,     // children[0] | name ( children[1...], keywords ); children[0] null: of a filter block
+  kFilter,     // children[0] | name ( children[1...], keywords ); children[0] is null in a filter block
   kTest,       // children[0] is name ( children[1...], keywords )
   kNot,
   kNegate,
@@ -86,7 +87,7 @@ struct Template {
   Body body;
 };
 
-// Fails (Fault with a position) for what is no valid template, and with kUnsupported for include, import and extends.
+// Throws a Fault with a position for an invalid template, with kUnsupported for include, import and extends.
 Template parse_template(std::string_view source);
 
 }  // namespace kvilt::jinja

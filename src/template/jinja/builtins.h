@@ -22,11 +22,11 @@ struct Bound {
 
 struct Builtin {
   std::string_view name;
-  std::string_view params;  // "chars count"; '!' behind the last one that must be given; "*": anything
+  std::string_view params;  // "chars count"; '!' after the last one that must be given; "*": anything
   Value (*call)(Interpreter& in, const Value& self, const Bound& args);
 };
 
-// Null when there is none of that name.
+// Null if there is none of that name.
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_global(std::string_view name);
@@ -34,7 +34,7 @@ const Builtin* find_method(const Value& self, std::string_view name);
 
 Value call_builtin(Interpreter& in, const Builtin& builtin, const Value& self, const CallArgs& args);
 
-// --- arguments of the usual types; fail with a TypeError's words ---
+// --- arguments of the usual types; failures have a TypeError's words ---
 int64_t int_argument(const Value& value, std::string_view what);
 const Text& text_argument(const Value& value, std::string_view what);
 
@@ -51,7 +51,7 @@ Text percent_format(Meter& meter, const Text& format, const Value& arguments);
 Text brace_format(Meter& meter, const Text& format, const CallArgs& args);
 std::string format_time(std::string_view format, int64_t seconds);
 
-// json.dumps as transformers calls it: no HTML escapes, non-ASCII as it is unless asked.
+// json.dumps as transformers calls it: no HTML escapes; escapes non-ASCII only if asked.
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
   bool pretty = false;

@@ -142,7 +142,7 @@ CallArgs Interpreter::eval_arguments(const Expr& expr, const ScopePtr& scope) {
 }
 
 Value Interpreter::eval_filter(const Expr& expr, const ScopePtr& scope, const Value* input) {
-  // The innermost filter of a block has no operand of its own: it is given the block's text.
+  // The innermost filter of a block has no operand of its own; it gets the block's text.
   Value self;
   if (!expr.children[0]) {
     self = *input;
@@ -258,7 +258,7 @@ Value Interpreter::item(const Value& object, const Value& key) {
     int64_t i = key.integer();
     if (i < 0) i += size;
     if (i >= 0 && i < size) {
-      if (object.is_list()) return object.list().items[static_cast<size_t>(i)];
+      if (object.is_list()) return object.list().items[i];
       return slice(meter_, object, Value(i), Value(i + 1), Value());
     }
   } else if (key.is_text()) {

@@ -1,4 +1,6 @@
 // template/jinja/exec.cc: statements, macros and loops.
+#include <algorithm>
+
 #include "template/jinja/interpreter.h"
 
 namespace kvilt::jinja {
@@ -31,8 +33,8 @@ const Value* Namespace::find(std::string_view name) const {
 }
 
 Interpreter::~Interpreter() {
-  // Whatever may be part of a cycle is emptied while it is still held here: no leak and no deep recursion of
-  // destructors.
+  // Empties whatever may be part of a cycle while it is still held here, so that nothing leaks and no destructors
+  // recurse deeply.
   for (auto& object : namespaces_) object->fields.clear();
   for (auto& scope : captured_) scope->variables.clear();
   for (auto& object : objects_) {
@@ -49,14 +51,14 @@ Interpreter::~Interpreter() {
 void Interpreter::define(std::string_view name, Value value) { globals_->set(name, std::move(value)); }
 
 Text Interpreter::run(const Template& tmpl) {
-  // The template's own variables live above the given ones, which a macro may see and nothing can overwrite.
+  // The template's own variables are in a scope above the given ones, which macros see and nothing can overwrite.
   const ScopePtr top = std::make_shared<Scope>();
   top->parent = globals_;
   captured_.push_back(top);
   return capture(tmpl.body, top);
 }
 
-// Redirects the output while it lives; what it holds is charged.
+// Redirects the output while it lives, and charges what it holds.
 class Interpreter::Capture {
  public:
   explicit Capture(Interpreter& in) : in_(in), outer_(std::exchange(in.out_, this)) {}
@@ -154,7 +156,7 @@ Interpreter::Flow Interpreter::exec_if(const Stmt& statement, const ScopePtr& sc
 }
 
 void Interpreter::exec_for(const Stmt& statement, const ScopePtr& scope, const Value& iterable, int depth) {
-  // A loop that something keeps (say, a namespace) is registered, also when an error leaves it.
+  // A loop that something (say, a namespace) keeps is registered, even if an error ends it.
   struct Keeper {
     std::vector<std::shared_ptr<Object>>& objects;
     std::shared_ptr<Loop> loop = std::make_shared<Loop>();
@@ -268,7 +270,7 @@ Value Interpreter::call_macro(const Macro& macro, CallArgs args) {
   for (size_t i = given; i < statement.parameters.size(); ++i) {
     const auto& [name, fallback] = statement.parameters[i];
     const auto known = [&, &name = name](const auto& variable) { return variable.first == name; };
-    if (std::any_of(inner->variables.begin(), inner->variables.end(), known)) continue;
+    if (std::ranges::any_of(inner->variables, known)) continue;
     inner->set(name, fallback ? eval(*fallback, inner)
                               : Value::undefined(fmt::format("parameter '{}' was not provided", name)));
   }

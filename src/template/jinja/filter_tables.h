@@ -1,4 +1,4 @@
-// template/jinja/filter_tables.h: the second file of filters, seen by find_filter alone.
+// template/jinja/filter_tables.h: the second file of filters; only find_filter sees it.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// template/jinja/filters.cc: filters on one value (text, numbers, JSON). Those over sequences are in sequence_filters.cc.
+// template/jinja/filters.cc: filters on one value (text, numbers, JSON). Those over sequences are in
+// sequence_filters.cc.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -198,7 +199,7 @@ Value round_value(In in, Self s, Args a) {
   if (method != "common") fail("method must be common, ceil or floor");
   if (s.is_integral() && precision >= 0) return Value(s.integer());
   if (precision < 0) return Value(std::nearbyint(s.number() * scale) / scale);
-  // Rounding the exact decimal value half to even, as Python does, is what formatting with that precision yields.
+  // Formatting with that precision rounds the exact decimal value half to even, as Python does.
   const std::string digits = fmt::format("{:.{}f}", s.number(), precision);
   return Value(std::strtod(digits.c_str(), nullptr));
 }

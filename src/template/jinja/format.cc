@@ -1,4 +1,5 @@
-// template/jinja/format.cc: "%s" % x, "{}".format(x) and strftime. Arguments keep their spans; the format keeps its own.
+// template/jinja/format.cc: "%s" % x, "{}".format(x) and strftime. Arguments keep their spans; the format keeps its
+// own.
 #include <time.h>
 
 #include <cmath>
@@ -9,8 +10,8 @@ namespace kvilt::jinja {
 namespace {
 
 struct Spec {                   // [[fill]align][sign][#][0][width][,][.precision][type], or %'s flags
-  std::string_view fill = " ";  // a literal or a part of the format
-  bool foreign = false;         // the format is the caller's, so its fill is
+  std::string_view fill = " ";  // a literal, or a part of the format
+  bool foreign = false;         // the format is the caller's text, and so is its fill
   char align = '\0', sign = '-', type = '\0';
   bool comma = false, alternate = false;
   int width = 0, precision = -1;

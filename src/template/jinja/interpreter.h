@@ -1,6 +1,6 @@
 // template/jinja/interpreter.h: walks the syntax tree and writes the output with its spans.
 // Role:       one object per render. statements: exec.cc; expressions: eval.cc; operators: operators.cc.
-// Invariants: a `set` inside of a for, macro or with is gone behind it, one inside of an if stays, as in Jinja.
+// Invariants: as in Jinja, a `set` inside a for, macro or with ends with it; one inside an if stays.
 // Threads:    none shared; the Template may be rendered by many at once.
 #pragma once
 
@@ -34,7 +34,7 @@ class Interpreter {
   bool test(std::string_view name, const Value& self, const CallArgs& args);
   Value attribute(const Value& object, std::string_view name);  // object.name
   Value item(const Value& object, const Value& key);            // object[key]
-  // "a.b.0" as filters take it; `otherwise`, where given, stands for what is undefined on the way.
+  // "a.b.0" as filters take it; `otherwise`, if given, replaces what is undefined on the way.
   Value attribute_path(const Value& object, const Value& path, const Value* otherwise = nullptr);
   std::shared_ptr<Namespace> make_namespace();
   void keep(std::shared_ptr<Object> object) { objects_.push_back(std::move(object)); }  // taken apart at the end

@@ -1,4 +1,5 @@
-// template/jinja/json.cc: tojson as transformers defines it: Python's json.dumps with ensure_ascii off and no HTML escapes.
+// template/jinja/json.cc: tojson as transformers defines it: Python's json.dumps with ensure_ascii off and no HTML
+// escapes.
 #include <cmath>
 
 #include "template/jinja/builtins.h"

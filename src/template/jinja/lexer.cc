@@ -52,7 +52,7 @@ class Lexer {
     throw Fault{Code::kInvalidArgument, std::move(message), position()};
   }
 
-  // Positions are asked for in growing order, so each newline is counted once.
+  // Positions come in growing order, so each newline is counted once.
   Position position() { return position(at_); }
   Position position(size_t at) {
     for (; counted_ < at; ++counted_) {
@@ -72,7 +72,7 @@ class Lexer {
     while (at_ < source_.size() && is_space(char_at(source_, at_))) at_ = next_char(source_, at_);
   }
 
-  // Pushes source[at_, tag) less what the tag at `tag` strips, and moves at_ behind the tag's two characters and its
+  // Pushes source[at_, tag) less what the tag at `tag` strips, and moves at_ past the tag's two characters and its
   // sign.
   void data_before(size_t tag, bool lstrip) {
     std::string_view text = std::string_view(source_).substr(at_, tag - at_);
@@ -118,7 +118,7 @@ class Lexer {
     after_block(sign);
   }
 
-  // What `-%}`, `+%}` and `%}` swallow behind them (trim_blocks).
+  // Skips what `-%}`, `+%}` and `%}` strip after them (trim_blocks).
   void after_block(char sign) {
     const size_t begin = at_;
     if (sign == '-') {
@@ -129,7 +129,7 @@ class Lexer {
     line_starting_ = at_ > begin && source_[at_ - 1] == '\n';
   }
 
-  // {% raw %} ... {% endraw %}; at_ is behind "{%" and its sign.
+  // {% raw %} ... {% endraw %}; at_ is after "{%" and its sign.
   bool raw_block() {
     const size_t back = at_;
     skip_space();
@@ -164,7 +164,7 @@ class Lexer {
   }
 
   void expression(bool variable) {
-    std::string open;  // brackets that wait for their twin: while one is open, an end tag is none
+    std::string open;  // open brackets; while there are any, an end tag is not one
     while (true) {
       skip_space();
       if (at_ >= source_.size()) fail_here(variable ? "expected }} before the end" : "expected %} before the end");
@@ -293,7 +293,7 @@ class Lexer {
     tokens_.push_back({TokenKind::kString, std::move(out), where});
   }
 
-  // Python's escapes; an unknown one stays as written. source_[i] is the character behind the backslash.
+  // Python's escapes; an unknown one stays as written. source_[i] is the character after the backslash.
   void escape(size_t& i, std::string& out) {
     const char c = source_[i++];
     static constexpr std::string_view kFrom = "abfnrtv\\'\"", kTo = "\a\b\f\n\r\t\v\\'\"";

@@ -1,7 +1,6 @@
 // template/jinja/meter.h: what one parse or render may spend, and how the interpreter reports a failure.
-// Role:       templates come with model files and are not trusted; every evaluation step, byte held and level of
-// nesting
-//             is charged here, so that a render ends in bounded time and memory.
+// Role:       templates come with model files and are not trusted. Every evaluation step, byte held and level of
+//             nesting is charged here, so that a render ends in bounded time and memory.
 // Invariants: release() gives back exactly what hold() took; a Fault never leaves chat_template.cc.
 // Threads:    one Meter per render.
 #pragma once
@@ -21,7 +20,7 @@ struct Position {
   int32_t line = 0, column = 0;  // from 1; line 0: not known yet
 };
 
-// Thrown inside the interpreter; turned into an Error at the border of chat_template.cc.
+// Thrown inside the interpreter; chat_template.cc makes an Error of it.
 struct Fault {
   Code code = Code::kInvalidArgument;
   std::string message;
@@ -41,7 +40,7 @@ struct Limits {
 };
 inline constexpr int kMaxParseDepth = 150;     // levels of a template's syntax tree
 inline constexpr int kMaxValueDepth = 100;     // lists in dicts in lists ...
-inline constexpr size_t kMaxVariables = 2000;  // of one scope or namespace: they are searched one by one
+inline constexpr size_t kMaxVariables = 2000;  // of one scope or namespace, which are searched linearly
 inline constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
 
 class Meter {
@@ -55,14 +54,14 @@ class Meter {
     steps_ -= count;
   }
   void bytes_touched(size_t count) { step(count / 256 + 1); }  // copying that much takes about as long as a step
-  // A long conversation may take more steps than a short one: so many for each value of the input.
+  // A long conversation may take more steps than a short one: each value of the input grants some.
   void grant(uint64_t steps) { steps_ += steps; }
   void hold(size_t bytes) {
     if (bytes > limits_.live_bytes - live_) fail("the chat template needs more than {} bytes", limits_.live_bytes);
     live_ += bytes;
   }
   void release(size_t bytes) { live_ -= bytes; }
-  // Before a value of that size is made: fails early rather than after the allocation.
+  // Called before a value of that size is made, to fail before the allocation.
   void can_hold(size_t bytes) const {
     if (bytes > limits_.live_bytes - live_) fail("the chat template needs more than {} bytes", limits_.live_bytes);
   }

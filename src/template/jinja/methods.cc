@@ -42,7 +42,7 @@ int64_t max_split(const Value* value) {
 
 Value split_at_spaces(In in, const Text& text, int64_t most, bool from_right) {
   const std::string_view bytes = text.bytes;
-  std::vector<std::pair<size_t, size_t>> words;  // found from the side that the splits count from
+  std::vector<std::pair<size_t, size_t>> words;  // in the order in which splits are counted
   size_t begin = 0, end = bytes.size();
   const auto trim_front = [&] {
     while (begin < end && is_space(char_at(bytes, begin))) begin = next_char(bytes, begin);
@@ -54,7 +54,7 @@ Value split_at_spaces(In in, const Text& text, int64_t most, bool from_right) {
     in.meter().step();
     from_right ? trim_back() : trim_front();
     if (begin >= end) break;
-    if (most-- == 0) {  // the rest, as it is
+    if (most-- == 0) {  // the rest, unsplit
       words.emplace_back(begin, end);
       break;
     }
@@ -69,7 +69,7 @@ Value split_at_spaces(In in, const Text& text, int64_t most, bool from_right) {
       begin = at;
     }
   }
-  if (from_right) std::reverse(words.begin(), words.end());
+  if (from_right) std::ranges::reverse(words);
   std::vector<Value> parts;
   for (const auto& [from, to] : words) parts.push_back(piece(in, text, from, to));
   return make_list(in.meter(), std::move(parts));

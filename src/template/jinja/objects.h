@@ -33,7 +33,7 @@ struct Namespace : Object {
 
 struct Loop : Object {
   const Stmt* statement = nullptr;
-  std::shared_ptr<Scope> scope;  // where the for stands, for recursive loops
+  std::shared_ptr<Scope> scope;  // of the for statement, for recursive loops
   ListPtr items;
   size_t index = 0;
   int depth = 1;
@@ -53,7 +53,7 @@ struct Macro : Object {
 struct CallArgs {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
-  bool foreign_names = false;  // some came from **dict, so may be the caller's text
+  bool foreign_names = false;  // some came from **dict, so they may be the caller's text
 };
 
 Value name_of(Meter& meter, const CallArgs& args, std::string_view name);  // a keyword's name as a value

@@ -1,5 +1,5 @@
-// template/jinja/operators.cc: +, -, *, /, //, %, ** and slices with Python's rules; integers are 64 bits wide, and what
-// leaves them is an error rather than a wrong number.
+// template/jinja/operators.cc: +, -, *, /, //, %, ** and slices with Python's rules; integers have 64 bits, and an
+// overflow is an error rather than a wrong number.
 #include <cmath>
 
 #include "template/jinja/interpreter.h"
@@ -83,7 +83,7 @@ Value add_texts(Meter& meter, const Text& a, const Text& b) {
   meter.can_hold(a.bytes.size() + b.bytes.size());
   TextBuilder out;
   out.reserve(a.bytes.size() + b.bytes.size());
-  const bool markup = a.markup || b.markup;  // markupsafe: the other side is escaped
+  const bool markup = a.markup || b.markup;  // as markupsafe: the other operand is escaped
   out.append(markup && !a.markup ? escape_text(meter, a) : a);
   out.append(markup && !b.markup ? escape_text(meter, b) : b);
   Text text = out.take();
@@ -188,9 +188,9 @@ Value slice(Meter& meter, const Value& value, const Value& begin, const Value& e
   for (int64_t i = from; stride > 0 ? i < to : i > to;) {
     meter.step();
     if (text) {
-      out.append(value.text(), offsets[static_cast<size_t>(i)], offsets[static_cast<size_t>(i) + 1]);
+      out.append(value.text(), offsets[i], offsets[i + 1]);
     } else {
-      items.push_back(value.list().items[static_cast<size_t>(i)]);
+      items.push_back(value.list().items[i]);
     }
     if (__builtin_add_overflow(i, stride, &i)) break;
   }

@@ -359,7 +359,7 @@ ExprPtr Parser::parse_index() {
 }
 
 void Parser::parse_arguments(Expr& call) {
-  const auto keep = [&](ExprPtr child) {  // children's depth counts wherever they hang
+  const auto keep = [&](ExprPtr child) {  // children count for the depth wherever they are
     call.depth = std::max(call.depth, child->depth + 1);
     return child;
   };
@@ -387,7 +387,7 @@ void Parser::parse_arguments(Expr& call) {
   if (call.depth > kMaxParseDepth) fail_at(open, "an expression is nested too deeply");
 }
 
-ExprPtr Parser::parse_filter(ExprPtr expr) {  // behind the '|'
+ExprPtr Parser::parse_filter(ExprPtr expr) {  // after the '|'
   ExprPtr filter = make(ExprKind::kFilter, peek().at);
   filter->name = expect_name();
   while (skip_op(".")) filter->name.append(".").append(expect_name());

@@ -1,4 +1,5 @@
-// template/jinja/parser.h: tokens to syntax tree. Private to parser.cc (expressions) and statements.cc; others use ast.h.
+// template/jinja/parser.h: tokens to syntax tree. Private to parser.cc (expressions) and statements.cc; others use
+// ast.h.
 #pragma once
 
 #include <initializer_list>
@@ -22,7 +23,7 @@ class Parser {
     ~Level() { --parser.depth_; }
     Parser& parser;
   };
-  // What a block waits for, and what its statements may be.
+  // The words that may end a block.
   using Ends = std::initializer_list<std::string_view>;
 
   [[noreturn]] void fail_at(const Token& token, std::string message) const;

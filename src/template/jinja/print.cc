@@ -1,5 +1,5 @@
-// template/jinja/print.cc: str() and repr() as Python prints them. Spans are kept: an escape belongs to the byte it stands
-// for.
+// template/jinja/print.cc: str() and repr() as Python prints them. Spans are kept: an escape belongs to the byte that
+// it replaces.
 #include <charconv>
 #include <cmath>
 

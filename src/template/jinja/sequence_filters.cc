@@ -1,5 +1,5 @@
 // template/jinja/sequence_filters.cc: filters over lists, dicts and what can be iterated.
-// Those that are generators in Jinja give a list of flavor kGenerator: iterable once, without a length.
+// A generator in Jinja is a list of flavor kGenerator here: iterable once, without a length.
 #include <algorithm>
 
 #include "template/jinja/filter_tables.h"
@@ -16,7 +16,7 @@ Value generator(In in, std::vector<Value> items) { return make_list(in.meter(), 
 
 bool flag(const Value* value) { return value && truthy(*value); }
 
-// What sort, unique, min and max compare: the attributes ("a" or "a,b"), and texts in lower case unless asked.
+// The keys that sort, unique, min and max compare: the attributes ("a" or "a,b"); texts in lower case unless asked.
 Value sort_key(In in, Self item, const Value* attribute, bool case_sensitive) {
   const auto folded = [&](Value key) {
     if (!key.is_text() || case_sensitive) return key;
@@ -67,7 +67,7 @@ Value last(In in, Self s, Args) {
 Value reverse(In in, Self s, Args) {
   if (s.is_text()) return slice(in.meter(), s, Value(), Value(), Value(int64_t{-1}));
   std::vector<Value> items = iterate(in.meter(), s);
-  std::reverse(items.begin(), items.end());
+  std::ranges::reverse(items);
   return generator(in, std::move(items));
 }
 
@@ -100,7 +100,7 @@ Value unique(In in, Self s, Args a) {
   for (Value& item : iterate(in.meter(), s)) {
     Value key = sort_key(in, item, a[1], flag(a[0]));
     const auto same = [&](const Value& known) { return equals(in.meter(), known, key); };
-    if (std::any_of(seen.begin(), seen.end(), same)) continue;
+    if (std::ranges::any_of(seen, same)) continue;
     seen.push_back(std::move(key));
     kept.push_back(std::move(item));
   }

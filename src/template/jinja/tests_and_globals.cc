@@ -1,4 +1,4 @@
-// template/jinja/tests_and_globals.cc: what stands behind `is`, and the functions every template may call.
+// template/jinja/tests_and_globals.cc: the tests after `is`, and the functions that every template may call.
 #include "template/jinja/interpreter.h"
 
 namespace kvilt::jinja {

@@ -121,7 +121,7 @@ size_t char_offset(std::string_view bytes, size_t index) {
 }
 
 void append_utf8(char32_t c, std::string& out) {
-  if (c >= 0xDC80 && c <= 0xDCFF) {  // a byte that was not valid stays what it was
+  if (c >= 0xDC80 && c <= 0xDCFF) {  // an invalid byte stays as it was
     out += static_cast<char>(c - 0xDC00);
   } else if (c < 0x80) {
     out += static_cast<char>(c);

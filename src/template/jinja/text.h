@@ -1,6 +1,6 @@
 // template/jinja/text.h: strings that know where their bytes came from.
 // Role:       the string type of the chat template interpreter.
-// Idea:       DESIGN 5: borders of the caller's parts are carried through the rendering, not searched for afterwards.
+// Idea:       the borders of the caller's parts are carried through the rendering, not searched for afterwards.
 // Invariants: spans are sorted, disjoint and not empty; a byte outside of every span is the template's own (trusted).
 //             Borders of spans lie between code points when the inputs' did.
 // Cost:       appending copies bytes and the few spans in range; a caller's string has one span per mark plus the gaps.
@@ -22,7 +22,7 @@ inline constexpr int32_t kUnmarked = -1;  // the caller's text, in no marked par
 struct Span {
   size_t begin, end;  // bytes of the text
   int32_t mark;       // >= 0: that marked part; kUnmarked
-  size_t source;      // offset of `begin` within the marked part: two spans join only where they were joined at first
+  size_t source;      // offset of `begin` within the marked part: two spans join only if they were adjacent in it
 };
 
 struct Text {

@@ -33,7 +33,7 @@ struct Undefined {
 };
 struct None {};
 
-// The order of the alternatives in Value::data.
+// In the order of the alternatives of Value::data.
 enum class Kind { kUndefined, kNone, kBool, kInt, kFloat, kText, kList, kDict, kObject };
 
 class Value {
@@ -95,9 +95,8 @@ struct Object {
   virtual ~Object() = default;
   virtual std::string_view type_name() const = 0;
   virtual bool callable() const { return false; }
-  virtual int depth() const {
-    return 0;
-  }  // of values that die with it; the interpreter takes the others apart one by one
+  // Nesting of the values that die with it; the interpreter takes other objects apart one by one.
+  virtual int depth() const { return 0; }
 };
 
 // --- making values; all charged to the meter ---

@@ -1,4 +1,5 @@
-// Audits inside an engine: they run when nothing else does, find what a limit case predicts, and can switch a policy off.
+// Audits inside an engine: they run when nothing else does, find what a limit case predicts, and can switch a policy
+// off.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,22 +20,15 @@ bool eventually(Done done) {
 }
 
 std::unique_ptr<Engine> audited(double limit = 0) {
-  EngineOptions options;
-  options.model = kModel;
-  options.audit = 1;
-  options.audit_limit = limit;
-  auto engine = open_for_test(options);
-  ask(*engine, request_of(join({tokens(9, 1), tokens(70, 2), tokens(64, 4)}), "full", 0));
+  auto engine = open_for_test({.model = kModel, .audit = 1, .audit_limit = limit});
+  warm(*engine, join({tokens(9, 1), tokens(70, 2), tokens(64, 4)}));
   return engine;
 }
 
 const std::vector<int32_t> kAsked = join({tokens(9, 1), tokens(64, 4), tokens(70, 2), tokens(21, 5)});
 
-Outcome ask_once(Engine& engine, const std::string& policy, std::map<std::string, std::string> params = {}) {
-  Request request = request_of(kAsked, policy, 4);
-  request.policy.params = std::move(params);
-  request.publish = false;
-  return ask(engine, std::move(request));
+Outcome ask_once(Engine& engine, const std::string& policy, Params params = {}) {
+  return ask_with(engine, kAsked, policy, std::move(params), 4);
 }
 
 TEST(AuditedEngine, FindsTheTrueDistance) {
@@ -71,10 +65,8 @@ TEST(AuditedEngine, WaitingRequestsComeFirst) {
   const auto engine = audited();
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 12; ++i) {
-    Request request = request_of(kAsked, i % 2 ? "mend" : "naive", 5);
-    request.publish = false;
     sinks.push_back(std::make_shared<CollectingSink>());
-    ASSERT_TRUE(engine->submit(request, sinks.back()).ok());
+    ASSERT_TRUE(engine->submit(unpublished(kAsked, i % 2 ? "mend" : "naive", {}, 5), sinks.back()).ok());
   }
   for (auto& sink : sinks) EXPECT_FALSE(sink->wait().error);
   EXPECT_TRUE(eventually([&] { return !engine->stats().audits.empty(); }));  // at most kWaiting of them
