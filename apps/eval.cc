@@ -9,6 +9,8 @@
 
 #include "apps/case_sources.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "eval/aggregate.h"
 #include "eval/journal.h"
@@ -109,7 +111,7 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
   nlohmann::ordered_json setup = {
       {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
       {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
-  if (o.engine.activations != "auto") setup["activations"] = o.engine.activations;
+  if (o.engine.activations != ActivationType::kAuto) setup["activations"] = activations_name(o.engine.activations);
   if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
   if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
   if (o.before > 0) setup["before"] = o.before;
@@ -161,44 +163,42 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
 }  // namespace
 
 void add_eval(Program& program) {
-  auto* app = program.app.add_subcommand(
+  auto app = program.app.add_subcommand(
       "eval", "how near is reuse to the full pass? questions under several policies, or logits from elsewhere");
   auto o = std::make_shared<EvalOptions>();
-  add_engine_options(*app, o->engine, true);
-  auto* parity =
-      app->add_option("--parity", o->parity,
-                      "a parity file: this build against reference logits (docs/formats/json.md); --kv-type auto is "
-                      "f32 then");
-  const auto [cases, suites] = add_case_options(*app, o->from);
-  parity->excludes(cases)->excludes(suites);
-  app->add_option("--policies", o->policies,
-                  "comma-separated; parameters as sparsex:l_star=0:k=0.1; full is always measured")
-      ->capture_default_str();
-  app->add_option("--pair", o->pairs,
-                  "A/B: paired ratio of distances between two of the policies; may be given more than once");
-  app->add_option("--warm", o->warm,
-                  "what stands before a piece when it is computed first: alone, system (the fixed prefix), context "
-                  "(the other pieces)")
-      ->capture_default_str();
-  app->add_option("--answer-tokens", o->answer_tokens, "longest answer")->capture_default_str();
-  app->add_option("--prompt-rows", o->prompt_rows, "compare at so many of the prompt's last positions too (kl_prompt)")
-      ->check(CLI::Range(0, 1024));
-  app->add_option("--seed", o->seed, "of the order in which policies run, and of --warm context")
-      ->capture_default_str();
-  app->add_option(
-         "--before", o->before,
-         "for policies with reuse_from=last: so many requests over the same pieces come first, in other orders")
-      ->capture_default_str();
-  app->add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
-  app->add_option("--journal", o->journal,
-                  "results of single cases, written at once; by default FILE.journal of --json FILE");
-  app->add_flag("--fresh", o->fresh, "begin the journal anew");
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->add_option("--markdown", o->markdown, "write tables to this file");
-  app->add_option("--html", o->html, "write a page with plots, tables and the quilt of the first case to this file");
-  app->callback([o, &program] {
+  add_engine_options(app, o->engine, true);
+  auto parity =
+      app.add_option("--parity", o->parity,
+                     "a parity file: this build against reference logits (docs/formats/json.md); --kv-type auto is "
+                     "f32 then");
+  const auto [cases, suites] = add_case_options(app, o->from);
+  parity.excludes(cases).excludes(suites);
+  app.add_option("--policies", o->policies,
+                 "comma-separated; parameters as sparsex:l_star=0:k=0.1; full is always measured")
+      .show_default();
+  app.add_option("--pair", o->pairs,
+                 "A/B: paired ratio of distances between two of the policies; may be given more than once");
+  app.add_option("--warm", o->warm,
+                 "what stands before a piece when it is computed first: alone, system (the fixed prefix), context "
+                 "(the other pieces)")
+      .show_default();
+  app.add_option("--answer-tokens", o->answer_tokens, "longest answer").show_default();
+  app.add_option("--prompt-rows", o->prompt_rows, "compare at so many of the prompt's last positions too (kl_prompt)")
+      .range(0, 1024);
+  app.add_option("--seed", o->seed, "of the order in which policies run, and of --warm context").show_default();
+  app.add_option("--before", o->before,
+                 "for policies with reuse_from=last: so many requests over the same pieces come first, in other orders")
+      .show_default();
+  app.add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
+  app.add_option("--journal", o->journal,
+                 "results of single cases, written at once; by default FILE.journal of --json FILE");
+  app.add_flag("--fresh", o->fresh, "begin the journal anew");
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.add_option("--markdown", o->markdown, "write tables to this file");
+  app.add_option("--html", o->html, "write a page with plots, tables and the quilt of the first case to this file");
+  app.callback([o, &program] {
     if (!o->parity.empty()) {
-      if (o->engine.kv_type == "auto") o->engine.kv_type = "f32";  // it compares with exact arithmetic
+      if (o->engine.kv_type == KvType::kAuto) o->engine.kv_type = KvType::kF32;  // it compares with exact arithmetic
       return eval_parity(o->engine, o->parity, o->json, program);
     }
     if (o->from.empty()) fail("give --cases FILE, --suite NAME or --parity FILE; see kvilt eval --help");

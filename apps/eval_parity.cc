@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "apps/command.h"
+#include "apps/report.h"
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -48,9 +49,9 @@ void eval_parity(const EngineOptions& options, const std::string& path, const st
     request.sampling.temperature = 0;
     request.sampling.ignore_eos = true;
     request.sampling.max_tokens = static_cast<int>(greedy.size());
-    request.first_logits = true;
+    request.evaluation.first_logits = true;
     const Answered out = run_request(*engine, std::move(request));
-    const std::vector<float>& logits = out.completion.first_logits;
+    const std::vector<float>& logits = out.completion.logits.first;
     double most = 0;
     for (const auto& [id, value] : top) {
       if (id < 0 || id >= static_cast<int32_t>(logits.size()))

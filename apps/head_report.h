@@ -27,7 +27,4 @@ struct HeadReport {
 std::string head_markdown(const HeadReport& report);
 std::string head_html(const HeadReport& report);
 
-// Spearman's rank correlation; ties share their mean rank. 0 where one list is constant.
-double rank_correlation(const std::vector<double>& a, const std::vector<double>& b);
-
 }  // namespace kvilt

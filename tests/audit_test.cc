@@ -24,7 +24,7 @@ std::unique_ptr<Engine> audited(double limit = 0) {
   options.audit = 1;
   options.audit_limit = limit;
   auto engine = open_for_test(options);
-  ask(*engine, request_of(join({tokens(9, 1), tokens(70, 2), tokens(64, 4)}), "full", 0));
+  ask_ok(*engine, request_of(join({tokens(9, 1), tokens(70, 2), tokens(64, 4)}), "full", 0));
   return engine;
 }
 
@@ -34,7 +34,7 @@ Outcome ask_once(Engine& engine, const std::string& policy, std::map<std::string
   Request request = request_of(kAsked, policy, 4);
   request.policy.params = std::move(params);
   request.publish = false;
-  return ask(engine, std::move(request));
+  return ask_ok(engine, std::move(request));
 }
 
 TEST(AuditedEngine, FindsTheTrueDistance) {

@@ -27,16 +27,16 @@ std::unique_ptr<Engine> engine_with(const Setting& setting, int64_t kv_bytes = 0
   EngineOptions options;
   options.model = kModel;
   options.backend = setting.backend;
-  options.placement = setting.placement;
+  options.placement = *parse_placement(setting.placement);
   options.chunk_tokens = setting.chunk;
   options.threads = setting.threads;
   options.kv_bytes = kv_bytes;
-  options.kv_type = setting.kv_type;
+  options.kv_type = *parse_kv_type(setting.kv_type);
   return open_for_test(options);
 }
 
 Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string& policy = "full") {
-  return ask(engine, request_of(std::move(ids), policy, 0));
+  return ask_ok(engine, request_of(std::move(ids), policy, 0));
 }
 
 Outcome ask_with(Engine& engine, const std::vector<int32_t>& ids, const std::string& policy,
@@ -44,11 +44,11 @@ Outcome ask_with(Engine& engine, const std::vector<int32_t>& ids, const std::str
   Request request = request_of(ids, policy, max_tokens);
   request.policy.params = std::move(params);
   request.publish = false;
-  return ask(engine, std::move(request));
+  return ask_ok(engine, std::move(request));
 }
 
 void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
+  EXPECT_EQ(a.completion.logits.first, b.completion.logits.first);
   EXPECT_EQ(a.ids, b.ids);
 }
 
@@ -69,7 +69,7 @@ TEST_P(Limits, ChunksAndThreadsDoNotChangeABit) {
   }
   auto other = quilt.asked();
   other[3] ^= 1;  // power: one changed token must show
-  EXPECT_NE(ask_with(*whole, other, "full").completion.first_logits, reference.completion.first_logits);
+  EXPECT_NE(ask_with(*whole, other, "full").completion.logits.first, reference.completion.logits.first);
 }
 
 TEST_P(Limits, BatchedEqualsAlone) {
@@ -119,10 +119,10 @@ TEST_P(Limits, AWholeMarkedPromptHitStaysExact) {
   auto engine = engine_with(setting());
   Request request = request_of(join({quilt.head, quilt.a}), "full", 0);
   request.prompt.marks = {{9, 79}};
-  ask(*engine, request);
+  ask_ok(*engine, request);
   request.policy.name = "naive";
   request.sampling.max_tokens = 4;
-  const Outcome again = ask(*engine, request);
+  const Outcome again = ask_ok(*engine, request);
   EXPECT_EQ(again.usage().prefix, 78);
   EXPECT_EQ(again.usage().reused, 0);  // not the last token alone, as a piece of the mark
   expect_equal(again, ask_with(*engine, join({quilt.head, quilt.a}), "full", {}, 4));
@@ -137,7 +137,7 @@ TEST_P(Limits, NaiveReusesAndDiffers) {
   EXPECT_EQ(naive.usage().reused, 187);
   EXPECT_EQ(naive.usage().fresh, 21);
   EXPECT_EQ(naive.usage().recomputed, 0);
-  EXPECT_NE(naive.completion.first_logits, full.completion.first_logits);
+  EXPECT_NE(naive.completion.logits.first, full.completion.logits.first);
   EXPECT_LT(naive.usage().flops, 0.2 * full.usage().flops);
 }
 
@@ -163,7 +163,7 @@ TEST_P(Limits, SparseXWithEverythingIsFull) {
             ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0.1"}, {"phase1", phase1}, {"l_star", l_star}});
         EXPECT_LT(few.usage().recomputed, 60);
         EXPECT_GT(few.usage().recomputed, 18);
-        EXPECT_NE(few.completion.first_logits, full.completion.first_logits) << "power: a small budget must differ";
+        EXPECT_NE(few.completion.logits.first, full.completion.logits.first) << "power: a small budget must differ";
       }
     }
     // l* = L: every layer of the phase-1 pass is full, only the rows that leave the last layer are fewer.
@@ -179,8 +179,8 @@ TEST_P(Limits, SparseXWithNothingIsNaive) {
   const Outcome naive = ask_with(*engine, quilt.asked(), "naive");
   expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}}), naive);
   expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "3"}}), naive);
-  EXPECT_NE(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "2"}}).completion.first_logits,
-            naive.completion.first_logits);
+  EXPECT_NE(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "2"}}).completion.logits.first,
+            naive.completion.logits.first);
 }
 
 TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
@@ -194,7 +194,7 @@ TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
     }
   }
   for (size_t i = 2; i < outcomes.size(); ++i) expect_equal(outcomes[i], outcomes[i % 2]);
-  EXPECT_NE(outcomes[0].completion.first_logits, outcomes[1].completion.first_logits);
+  EXPECT_NE(outcomes[0].completion.logits.first, outcomes[1].completion.logits.first);
 }
 
 // With fp32 keys: a turned copy of a narrower type is rounded once more (realign_test.cc, kv_types_test.cc).
@@ -207,9 +207,9 @@ TEST_P(Limits, CopiedEqualsZeroCopyToRounding) {
     const Outcome a = ask_with(*zero, quilt.asked(), policy), b = ask_with(*copy, quilt.asked(), policy);
     EXPECT_EQ(a.usage().reused, b.usage().reused);
     EXPECT_EQ(a.usage().recomputed, b.usage().recomputed);
-    EXPECT_LT(max_abs_difference(a.completion.first_logits, b.completion.first_logits), 2e-3);
+    EXPECT_LT(max_abs_difference(a.completion.logits.first, b.completion.logits.first), 2e-3);
     EXPECT_EQ(a.ids, b.ids);
-    EXPECT_GT(max_abs_difference(a.completion.first_logits, full.completion.first_logits), 1e-2) << "power";
+    EXPECT_GT(max_abs_difference(a.completion.logits.first, full.completion.logits.first), 1e-2) << "power";
   }
 }
 
@@ -218,7 +218,7 @@ TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
   warm(*engine, quilt.known());
   const Outcome full = ask_with(*engine, quilt.asked(), "full");
   // Published by an approximate request: question and answer, computed over placed pieces.
-  const Outcome naive = ask(*engine, request_of(quilt.asked(), "naive", 40));
+  const Outcome naive = ask_ok(*engine, request_of(quilt.asked(), "naive", 40));
   EXPECT_EQ(naive.usage().reused, 187);
   const Outcome again = ask_with(*engine, quilt.asked(), "prefix");
   EXPECT_EQ(again.usage().prefix, 9);
@@ -227,7 +227,7 @@ TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
 
 TEST_P(Limits, AnAnswerIsFoundInAnotherPrompt) {
   auto engine = engine_with(setting());
-  const Outcome first = ask(*engine, request_of(quilt.asked(), "full", 60));
+  const Outcome first = ask_ok(*engine, request_of(quilt.asked(), "full", 60));
   ASSERT_EQ(first.ids.size(), 60u);
   const auto quoted = join({tokens(40, 77), first.ids, tokens(10, 78)});
   const Outcome second = ask_with(*engine, quoted, "naive");
@@ -243,14 +243,14 @@ TEST_P(Limits, SaltsAndNameSpacesNeverMeet) {
   auto engine = engine_with(setting());
   Request mine = request_of(quilt.known(), "full", 0);
   mine.cache_salt = "mine";
-  ask(*engine, mine);
+  ask_ok(*engine, mine);
   for (const auto& [salt, name_space, found] :
        {std::tuple("mine", "", true), {"yours", "", false}, {"", "", false}, {"mine", "other", false}}) {
     Request request = request_of(quilt.asked(), "naive");
     request.cache_salt = salt;
     request.name_space = name_space;
     request.publish = false;
-    const Outcome out = ask(*engine, request);
+    const Outcome out = ask_ok(*engine, request);
     EXPECT_EQ(out.usage().reused + out.usage().prefix > 0, found) << salt << "/" << name_space;
   }
 }
@@ -269,7 +269,7 @@ TEST(Pool, OldRunsGoFirstAndResultsStay) {
     for (uint32_t seed = 20; seed < 30; ++seed) {
       const auto prompt = join({tokens(200, seed), quilt.question});
       Request request = request_of(prompt, "prefix", 8);
-      expect_equal(ask(*small, request), ask_with(*large, prompt, "full", {}, 8));
+      expect_equal(ask_ok(*small, request), ask_with(*large, prompt, "full", {}, 8));
     }
   }
   EXPECT_GT(small->stats().evicted_segments, 0);
@@ -282,7 +282,7 @@ TEST(Pool, APromptThatCanNeverFitIsRefused) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kTooLong);
   EXPECT_NE(refused.error().message.find("--kv-bytes"), std::string::npos);
-  ask(*small, request_of(tokens(200, 1)));  // and the engine goes on
+  ask_ok(*small, request_of(tokens(200, 1)));  // and the engine goes on
 }
 
 TEST(Pool, PreemptedRequestsEndWithTheSameText) {
@@ -297,20 +297,20 @@ TEST(Pool, PreemptedRequestsEndWithTheSameText) {
   for (size_t i = 0; i < sinks.size(); ++i) {
     const Completion done = sinks[i]->wait();
     EXPECT_FALSE(done.error) << done.error->message;
-    EXPECT_EQ(sinks[i]->ids, ask(*large, requests[i]).ids) << i;
+    EXPECT_EQ(sinks[i]->ids, ask_ok(*large, requests[i]).ids) << i;
   }
   EXPECT_GT(small->stats().preemptions, 0u);
 }
 
 TEST(Pool, ALoneAnswerThatOutgrowsThePoolIsCutShort) {
   auto small = engine_with(kFp32, 300 * kTokenBytes);
-  const Outcome out = ask(*small, request_of(tokens(250, 1), "full", 400));
+  const Outcome out = ask_ok(*small, request_of(tokens(250, 1), "full", 400));
   EXPECT_FALSE(out.completion.error);
   EXPECT_EQ(out.completion.finish, Finish::kLength);
   EXPECT_GT(out.ids.size(), 10u);
   EXPECT_LT(out.ids.size(), 400u);
   EXPECT_EQ(small->stats().running, 0);
-  ask(*small, request_of(tokens(100, 2)));
+  ask_ok(*small, request_of(tokens(100, 2)));
 }
 
 TEST(Queue, FullIsAnErrorAtOnce) {
@@ -345,9 +345,9 @@ TEST(Cancel, EndsPromptlyAndFreesEverything) {
   engine->cancel(*id);  // again: ignored
   engine->clear_cache();
   EXPECT_EQ(engine->stats().running, 0);
-  ask(*engine, request_of(tokens(10, 3)));
+  ask_ok(*engine, request_of(tokens(10, 3)));
   engine->clear_cache();
-  ask(*engine, [] {
+  ask_ok(*engine, [] {
     Request request = request_of(tokens(10, 4));
     request.publish = false;
     return request;
@@ -361,7 +361,7 @@ TEST(Seeds, SameSeedSameTextWhateverElseRuns) {
   request.sampling.temperature = 1.2f;
   request.sampling.seed = 99;
   request.publish = false;
-  const auto alone = ask(*engine, request).ids;
+  const auto alone = ask_ok(*engine, request).ids;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 4; ++i) {
     Request other = request;

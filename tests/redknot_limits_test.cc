@@ -25,25 +25,25 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
     options.model = kModel;
     options.backend = GetParam();
     options.chunk_tokens = chunk;
-    options.kv_type = kv_type;
+    options.kv_type = *parse_kv_type(kv_type);
     return open_for_test(options);
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
     Request request = request_of(ids.empty() ? asked : ids, policy, 6);
     request.policy.params = std::move(params);
     request.publish = false;
-    request.all_logits = true;
-    return ask(engine, std::move(request));
+    request.evaluation.all_logits = true;
+    return ask_ok(engine, std::move(request));
   }
 };
 
 void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.completion.all_logits, b.completion.all_logits);
+  EXPECT_EQ(a.completion.logits.first, b.completion.logits.first);
+  EXPECT_EQ(a.completion.logits.all, b.completion.logits.all);
   EXPECT_EQ(a.ids, b.ids);
 }
 void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
+  EXPECT_NE(a.completion.logits.first, b.completion.logits.first) << "power";
 }
 
 const Params kNarrow{{"global", "none"}, {"window", "8"}, {"sink", "2"}};
@@ -75,7 +75,7 @@ TEST_P(RedKnotLimits, AWindowThatHoldsEverythingIsFull) {
   Params one_less{{"global", "none"}, {"window", "198"}, {"sink", "0"}};
   expect_differ(run(*e, "redknot", one_less), full);
   one_less["window"] = "199";
-  EXPECT_EQ(run(*e, "redknot", one_less).completion.first_logits, full.completion.first_logits);
+  EXPECT_EQ(run(*e, "redknot", one_less).completion.logits.first, full.completion.logits.first);
 }
 
 TEST_P(RedKnotLimits, NoMassIsTheFirstAndTheRecentRows) {
@@ -133,12 +133,12 @@ TEST_P(RedKnotLimits, DecodeKeepsTheViews) {
   Request request = request_of(asked, "redknot", 6);
   request.policy.params = kNarrow;
   request.publish = false;
-  request.forced = tokens(6, 7);
-  const Outcome decoded = ask(*e, request);
-  ASSERT_EQ(decoded.completion.all_logits.size(), 6u);
-  const auto longer = join({asked, {request.forced.begin(), request.forced.begin() + 5}});
-  EXPECT_EQ(run(*e, "redknot", kNarrow, longer).completion.first_logits, decoded.completion.all_logits[5]);
-  EXPECT_NE(run(*e, "full", {}, longer).completion.first_logits, decoded.completion.all_logits[5]) << "power";
+  request.evaluation.forced = tokens(6, 7);
+  const Outcome decoded = ask_ok(*e, request);
+  ASSERT_EQ(decoded.completion.logits.all.size(), 6u);
+  const auto longer = join({asked, {request.evaluation.forced.begin(), request.evaluation.forced.begin() + 5}});
+  EXPECT_EQ(run(*e, "redknot", kNarrow, longer).completion.logits.first, decoded.completion.logits.all[5]);
+  EXPECT_NE(run(*e, "full", {}, longer).completion.logits.first, decoded.completion.logits.all[5]) << "power";
 }
 
 // With every head local, a row knows nothing of tokens further back than layers times window: also in decode, where the
@@ -151,8 +151,8 @@ TEST_P(RedKnotLimits, TheWindowSlides) {
     Request request = request_of(ids, "redknot", 8);
     request.policy.params = {{"global", "none"}, {"window", window}, {"sink", "0"}};
     request.publish = false;
-    request.forced = tokens(8, 7);
-    return ask(*e, request).completion.all_logits;
+    request.evaluation.forced = tokens(8, 7);
+    return ask_ok(*e, request).completion.logits.all;
   };
   EXPECT_EQ(answers(asked, "8"), answers(other, "8"));
   EXPECT_NE(answers(asked, "12"), answers(other, "12")) << "power";
@@ -165,8 +165,8 @@ TEST_P(RedKnotLimits, NarrowedKvIsNotPublished) {
     e->clear_cache();
     Request request = request_of(asked, "redknot", 40);
     request.policy.params = params;
-    const Outcome first = ask(*e, request);
-    return ask(*e, request_of(join({asked, first.ids, tokens(3, 8)}), "prefix")).usage().prefix;
+    const Outcome first = ask_ok(*e, request);
+    return ask_ok(*e, request_of(join({asked, first.ids, tokens(3, 8)}), "prefix")).usage().prefix;
   };
   EXPECT_EQ(prefix_after(kNarrow), 0);
   EXPECT_EQ(prefix_after({{"global", "all"}, {"ffn_mass", "0.5"}}), 0);
@@ -176,7 +176,7 @@ TEST_P(RedKnotLimits, NarrowedKvIsNotPublished) {
 // An exact prefix is dense KV: it is used, and what follows is computed with the views.
 TEST_P(RedKnotLimits, APrefixIsUsed) {
   const auto e = engine();
-  ask(*e, request_of({asked.begin(), asked.begin() + 120}, "full", 0));
+  ask_ok(*e, request_of({asked.begin(), asked.begin() + 120}, "full", 0));
   const Outcome global = run(*e, "redknot", {{"global", "all"}}), full = run(*e, "full");
   EXPECT_GE(global.usage().prefix, 119);
   expect_equal(global, full);
@@ -190,16 +190,16 @@ TEST_P(RedKnotLimits, APrefixIsUsed) {
 TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
   const auto e = engine(50, "f32");
   const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(21, 5);
-  ask(*e, request_of(join({head, a, b}), "full", 0));
+  ask_ok(*e, request_of(join({head, a, b}), "full", 0));
   const auto prompt = join({head, b, a, question});
   const Params wide{{"global", "none"}, {"window", "1000"}};
   const Outcome naive = run(*e, "naive", {}, prompt),
                 stored = run(*e, "redknot", with(wide, {{"local", "stored"}}), prompt);
   EXPECT_EQ(stored.usage().reused, naive.usage().reused);
   EXPECT_GT(stored.usage().reused, 100);
-  EXPECT_LT(max_abs_difference(stored.completion.first_logits, naive.completion.first_logits), 4e-3);
+  EXPECT_LT(max_abs_difference(stored.completion.logits.first, naive.completion.logits.first), 4e-3);
   const Outcome full = run(*e, "full", {}, prompt);
-  EXPECT_GT(max_abs_difference(full.completion.first_logits, naive.completion.first_logits), 1e-2) << "power";
+  EXPECT_GT(max_abs_difference(full.completion.logits.first, naive.completion.logits.first), 1e-2) << "power";
   expect_equal(run(*e, "redknot", wide, prompt), full);
   expect_equal(run(*e, "redknot", {{"global", "all"}, {"local", "stored"}}, prompt), full);
   const Outcome some = run(*e, "redknot", with(kNarrow, {{"local", "stored"}}), prompt);
@@ -212,7 +212,7 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
   for (const bool pieces : {false, true}) {
     const auto e = engine(60);
     const auto head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), question = tokens(41, 5);
-    if (pieces) ask(*e, request_of(join({head, a, b}), "full", 0));
+    if (pieces) ask_ok(*e, request_of(join({head, a, b}), "full", 0));
     const auto prompt = join({head, b, a, question});
     const Outcome full = run(*e, "full", {}, prompt), narrow = run(*e, "redknot", kNarrow, prompt);
     const auto restored = [&](const char* tau) {
@@ -224,8 +224,8 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
     // Between them: some heads.
     bool between = false;
     for (const char* tau : {"0.4", "0.6", "0.7", "0.8", "0.9"}) {
-      const auto logits = restored(tau).completion.first_logits;
-      between = between || (logits != full.completion.first_logits && logits != narrow.completion.first_logits);
+      const auto logits = restored(tau).completion.logits.first;
+      between = between || (logits != full.completion.logits.first && logits != narrow.completion.logits.first);
     }
     EXPECT_TRUE(between);
     const double cost = restored("1").usage().flops / narrow.usage().flops;
@@ -275,14 +275,14 @@ TEST_P(RedKnotLimits, PromptLogitsAreThoseOfShorterPrompts) {
       Request request = request_of(asked, narrow ? "redknot" : "full", 3);
       if (narrow) request.policy.params = kNarrow;
       request.publish = false;
-      request.prompt_logits = 20;
-      const Outcome out = ask(*e, request);
-      ASSERT_EQ(out.completion.prompt_logits.size(), 20u);
-      EXPECT_EQ(out.completion.prompt_logits.back(), out.completion.first_logits);
-      EXPECT_NE(out.completion.prompt_logits.front(), out.completion.first_logits) << "power";
+      request.evaluation.prompt_logits = 20;
+      const Outcome out = ask_ok(*e, request);
+      ASSERT_EQ(out.completion.logits.prompt.size(), 20u);
+      EXPECT_EQ(out.completion.logits.prompt.back(), out.completion.logits.first);
+      EXPECT_NE(out.completion.logits.prompt.front(), out.completion.logits.first) << "power";
       const std::vector<int32_t> shorter(asked.begin(), asked.end() - 12);
       const Outcome at = run(*e, request.policy.name, request.policy.params, shorter);
-      EXPECT_EQ(out.completion.prompt_logits[7], at.completion.first_logits);
+      EXPECT_EQ(out.completion.logits.prompt[7], at.completion.logits.first);
       const Outcome plain = run(*e, request.policy.name, request.policy.params);
       EXPECT_EQ(out.ids, std::vector<int32_t>(plain.ids.begin(), plain.ids.begin() + 3));
     }

@@ -22,26 +22,26 @@ class Repair : public testing::TestWithParam<std::string> {
     options.model = kModel;
     options.backend = GetParam();
     options.chunk_tokens = chunk;
-    options.placement = placement;
-    options.kv_type = kv_type;
+    options.placement = *parse_placement(placement);
+    options.kv_type = *parse_kv_type(kv_type);
     auto out = open_for_test(options);
-    ask(*out, request_of(join({head, a, b, c}), "full", 0));
+    ask_ok(*out, request_of(join({head, a, b, c}), "full", 0));
     return out;
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
     Request request = request_of(asked, policy, 6);
     request.policy.params = std::move(params);
     request.publish = false;
-    return ask(engine, std::move(request));
+    return ask_ok(engine, std::move(request));
   }
 };
 
 void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
+  EXPECT_EQ(a.completion.logits.first, b.completion.logits.first);
   EXPECT_EQ(a.ids, b.ids);
 }
 void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
+  EXPECT_NE(a.completion.logits.first, b.completion.logits.first) << "power";
 }
 
 // The setting of each method that computes everything, and a small budget.
@@ -131,7 +131,7 @@ TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
     Request request = request_of(between, policy, 6);
     request.policy.params = std::move(params);
     request.publish = false;
-    return ask(e, std::move(request));
+    return ask_ok(e, std::move(request));
   };
   const auto whole = engine(512), small = engine(11);
   const Outcome mended = with(*whole, "mend", {});
@@ -163,8 +163,8 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
   // A carry of nothing goes another way round (private copies), to the same values.
   const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"scale_k", "0"}, {"scale_v", "0"}});
   const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}});
-  EXPECT_LT(max_abs_difference(zero.completion.first_logits, none.completion.first_logits), 2e-3);
-  EXPECT_GT(max_abs_difference(run(*e, "mend", share).completion.first_logits, none.completion.first_logits), 2e-2)
+  EXPECT_LT(max_abs_difference(zero.completion.logits.first, none.completion.logits.first), 2e-3);
+  EXPECT_GT(max_abs_difference(run(*e, "mend", share).completion.logits.first, none.completion.logits.first), 2e-2)
       << "power";
 }
 
@@ -181,12 +181,12 @@ TEST_P(Repair, TrueKvStaysTrue) {
   options.model = kModel;
   options.backend = GetParam();
   const auto e = open_for_test(options);
-  ask(*e, request_of(asked, "full", 0));
+  ask_ok(*e, request_of(asked, "full", 0));
   const auto longer = join({asked, tokens(12, 31)});
   const auto with = [&](const char* policy) {
     Request request = request_of(longer, policy, 6);
     request.publish = false;
-    return ask(*e, std::move(request));
+    return ask_ok(*e, std::move(request));
   };
   const Outcome full = with("full");
   for (const char* policy : {"mend", "auto", "epic", "cacheblend", "prophetkv"}) {
@@ -203,8 +203,8 @@ TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
     SCOPED_TRACE(policy);
     const Outcome x = run(*zero, policy), y = run(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);
-    EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 4e-3);
-    EXPECT_GT(max_abs_difference(x.completion.first_logits, full.completion.first_logits), 1e-2) << "power";
+    EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 4e-3);
+    EXPECT_GT(max_abs_difference(x.completion.logits.first, full.completion.logits.first), 1e-2) << "power";
   }
 }
 
@@ -216,13 +216,13 @@ TEST_P(Repair, CopiedEqualsZeroCopyWhereThePromptEndsInAPiece) {
     Request request = request_of(join({head, c, a, b}), policy, 6);
     request.policy.params = {{"r", "0.3"}};
     request.publish = false;
-    return ask(engine, std::move(request));
+    return ask_ok(engine, std::move(request));
   };
   for (const char* policy : {"mend", "prophetkv", "cacheblend", "oracle"}) {
     SCOPED_TRACE(policy);
     const Outcome x = ends_known(*zero, policy), y = ends_known(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);
-    EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 4e-3);
+    EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 4e-3);
   }
 }
 

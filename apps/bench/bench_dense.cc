@@ -17,6 +17,8 @@
 #include "apps/bench/rag_prompt.h"
 #include "apps/bench/rates.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 
 namespace kvilt {
@@ -214,31 +216,31 @@ void bench_dense(DenseOptions o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_dense(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("dense", "prefill and decode speed without reuse, beside the bounds");
+void add_bench_dense(Program& program, Command bench) {
+  auto app = bench.add_subcommand("dense", "prefill and decode speed without reuse, beside the bounds");
   auto o = std::make_shared<DenseOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->remove_option(app->get_option("--threads"));
-  app->add_option("--threads,-t", o->threads, "comma-separated")->capture_default_str();
-  app->add_option("--prompt", o->prompts, "prompt lengths in tokens, comma-separated")->capture_default_str();
-  app->add_option("--batch", o->batches, "sequences at once, comma-separated")->capture_default_str();
-  app->add_option("--decode", o->decode, "tokens decoded after each prompt")->capture_default_str();
-  app->add_option("--rounds", o->rounds, "measurements of each; the median is reported")->capture_default_str();
-  app->add_flag("--speed-only", o->speed_only, "leave out the bounds (and the seconds that measuring them takes)");
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_dense(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.remove_option("--threads");
+  app.add_option("--threads,-t", o->threads, "comma-separated").show_default();
+  app.add_option("--prompt", o->prompts, "prompt lengths in tokens, comma-separated").show_default();
+  app.add_option("--batch", o->batches, "sequences at once, comma-separated").show_default();
+  app.add_option("--decode", o->decode, "tokens decoded after each prompt").show_default();
+  app.add_option("--rounds", o->rounds, "measurements of each; the median is reported").show_default();
+  app.add_flag("--speed-only", o->speed_only, "leave out the bounds (and the seconds that measuring them takes)");
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_dense(*o, program.argc, program.argv); });
 }
 
 void add_bench(Program& program) {
-  auto* bench = program.app.add_subcommand("bench", "measurements, as tables and JSON");
-  bench->require_subcommand(1);
-  add_bench_reuse(program, *bench);
-  add_bench_dense(program, *bench);
-  add_bench_workloads(program, *bench);
-  add_bench_kv(program, *bench);
-  add_bench_kernels(program, *bench);
-  add_bench_segpaged(program, *bench);
-  add_bench_capacity(program, *bench);
+  auto bench = program.app.add_subcommand("bench", "measurements, as tables and JSON");
+  bench.require_subcommand();
+  add_bench_reuse(program, bench);
+  add_bench_dense(program, bench);
+  add_bench_workloads(program, bench);
+  add_bench_kv(program, bench);
+  add_bench_kernels(program, bench);
+  add_bench_segpaged(program, bench);
+  add_bench_capacity(program, bench);
 }
 
 }  // namespace kvilt

@@ -17,6 +17,8 @@
 
 #include "apps/bench/rates.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "kernels/dispatch.h"
 #include "kernels/peak.h"
 #include "kernels/weight_samples.h"
@@ -295,19 +297,18 @@ MatmulRate matmul_rate(const Backend& backend, const MatmulShape& shape, int64_t
           1e-9 * static_cast<double>(weight_bytes(shape)) / seconds};
 }
 
-void add_bench_kernels(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("kernels", "each operation and shape, beside the machine's measured peaks");
+void add_bench_kernels(Program& program, Command bench) {
+  auto app = bench.add_subcommand("kernels", "each operation and shape, beside the machine's measured peaks");
   auto o = std::make_shared<KernelOptions>();
-  app->add_option("--model", o->model, "take shapes and types from this model (its weights are not read)");
-  app->add_option("--backend", o->backend, "kernels: auto, avx512, avx2, reference")->capture_default_str();
-  app->add_option("--threads,-t", o->threads, "threads (0: all cores)")->capture_default_str();
-  app->add_option("--rows", o->rows, "rows of matmuls and row work, comma-separated")->capture_default_str();
-  app->add_option("--lengths", o->lengths, "keys of attention, comma-separated")->capture_default_str();
-  app->add_option("--only", o->only, "one operation: matmul, attend, attend-one, rms_norm, head_norm, rope, silu_mul");
-  app->add_option("--seconds", o->seconds, "time for each row of the table; the best call counts")
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_kernels(*o, program.argc, program.argv); });
+  app.add_option("--model", o->model, "take shapes and types from this model (its weights are not read)");
+  app.add_option("--backend", o->backend, "kernels: auto, avx512, avx2, reference").show_default();
+  app.add_option("--threads,-t", o->threads, "threads (0: all cores)").show_default();
+  app.add_option("--rows", o->rows, "rows of matmuls and row work, comma-separated").show_default();
+  app.add_option("--lengths", o->lengths, "keys of attention, comma-separated").show_default();
+  app.add_option("--only", o->only, "one operation: matmul, attend, attend-one, rms_norm, head_norm, rope, silu_mul");
+  app.add_option("--seconds", o->seconds, "time for each row of the table; the best call counts").show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_kernels(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

@@ -6,6 +6,8 @@
 #include <cstdio>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -23,7 +25,7 @@ struct KvOptions {
 
 // Logits behind each cut.
 std::vector<std::vector<float>> measure(KvOptions o, const std::string& type, const std::string& text, Report& report) {
-  o.engine.kv_type = type;
+  o.engine.kv_type = value_or_fail(parse_kv_type(type));
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
   std::vector<int32_t> ids = value_or_fail(engine->tokenize(text, false, true));
@@ -38,8 +40,8 @@ std::vector<std::vector<float>> measure(KvOptions o, const std::string& type, co
     request.policy.name = "prefix";
     request.sampling.temperature = 0;
     request.sampling.max_tokens = 1;
-    request.first_logits = true;
-    out.push_back(run_request(*engine, std::move(request)).completion.first_logits);
+    request.evaluation.first_logits = true;
+    out.push_back(run_request(*engine, std::move(request)).completion.logits.first);
   }
   return out;
 }
@@ -76,19 +78,17 @@ void bench_kv(const KvOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_kv(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("kv", "what each KV type costs in accuracy, on a text");
+void add_bench_kv(Program& program, Command bench) {
+  auto app = bench.add_subcommand("kv", "what each KV type costs in accuracy, on a text");
   auto o = std::make_shared<KvOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->remove_option(app->get_option("--kv-type"));
-  app->add_option("--text", o->text, "a text file")->required();
-  app->add_option("--types", o->types, "compared with f32, comma-separated")->capture_default_str();
-  app->add_option("--tokens", o->tokens, "of the text")->capture_default_str();
-  app->add_option("--cuts", o->cuts, "positions whose next token is compared")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_kv(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.remove_option("--kv-type");
+  app.add_option("--text", o->text, "a text file").required();
+  app.add_option("--types", o->types, "compared with f32, comma-separated").show_default();
+  app.add_option("--tokens", o->tokens, "of the text").show_default();
+  app.add_option("--cuts", o->cuts, "positions whose next token is compared").range(1, 100000).show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_kv(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

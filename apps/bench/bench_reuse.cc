@@ -7,6 +7,8 @@
 #include "apps/bench/rag_prompt.h"
 #include "apps/bench/rates.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/divergence.h"
 #include "base/error.h"
 #include "eval/case_file.h"
@@ -70,12 +72,12 @@ void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std
       request.sampling.ignore_eos = true;
       request.sampling.temperature = 0;
       request.publish = false;
-      request.first_logits = true;
+      request.evaluation.first_logits = true;
       Answered out = run_request(engine, std::move(request));
       m.ttft.push_back(out.completion.usage.ttft_s);
       m.usage = out.completion.usage;
       if (o.decode > 0) m.decode.push_back(o.decode / (out.completion.total_s - m.usage.ttft_s));
-      m.logits = std::move(out.completion.first_logits);
+      m.logits = std::move(out.completion.logits.first);
     }
   }
 }
@@ -131,7 +133,7 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
                   {"attention_flops", u.attention_flops},
                   {"steps", u.steps},
                   {"rounds", o.rounds},
-                  {"placement", o.engine.placement},
+                  {"placement", placement_name(o.engine.placement)},
                   {"decode_tok_s", median(m.decode)}});
       std::printf("%-28s %-12s %7d %7d %7d %7d %7d %9.4f %8.4f %7.3f %7.2f %9.5f %5s\n", m.label.c_str(),
                   cases[i].id.substr(0, 12).c_str(), u.prompt, u.prefix, u.reused, u.recomputed, u.fresh, ttft,
@@ -145,27 +147,26 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_reuse(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand(
+void add_bench_reuse(Program& program, Command bench) {
+  auto app = bench.add_subcommand(
       "reuse", "known documents in a new order: time to first token and tokens by source, per policy");
   auto o = std::make_shared<ReuseOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->add_option("--cases", o->cases, "RAG cases, JSON lines (docs/formats/json.md)");
-  app->add_option("--synthetic", o->synthetic, "or made-up documents: DOCUMENTSxTOKENS")->capture_default_str();
-  app->add_option("--order", o->order,
-                  "of the documents when asked: same, reverse, shuffle, insert, drop, or one like 3-1-2")
-      ->capture_default_str();
-  app->add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1")
-      ->capture_default_str();
-  app->add_option("--rounds", o->rounds, "measurements per policy, in turns")->capture_default_str();
-  app->add_option("--decode", o->decode, "also decode so many tokens after the first, over the same mix of pieces")
-      ->capture_default_str();
-  app->add_option("--limit", o->limit, "cases at most (0: all)");
-  app->add_option("--seed", o->seed, "of shuffles and synthetic documents")->capture_default_str();
-  app->add_flag("--unmarked", o->unmarked, "send no marks: the pieces must be discovered");
-  app->add_flag("--cold", o->cold, "warm nothing: what policies save that need no known documents (redknot)");
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_reuse(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.add_option("--cases", o->cases, "RAG cases, JSON lines (docs/formats/json.md)");
+  app.add_option("--synthetic", o->synthetic, "or made-up documents: DOCUMENTSxTOKENS").show_default();
+  app.add_option("--order", o->order,
+                 "of the documents when asked: same, reverse, shuffle, insert, drop, or one like 3-1-2")
+      .show_default();
+  app.add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1").show_default();
+  app.add_option("--rounds", o->rounds, "measurements per policy, in turns").show_default();
+  app.add_option("--decode", o->decode, "also decode so many tokens after the first, over the same mix of pieces")
+      .show_default();
+  app.add_option("--limit", o->limit, "cases at most (0: all)");
+  app.add_option("--seed", o->seed, "of shuffles and synthetic documents").show_default();
+  app.add_flag("--unmarked", o->unmarked, "send no marks: the pieces must be discovered");
+  app.add_flag("--cold", o->cold, "warm nothing: what policies save that need no known documents (redknot)");
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_reuse(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

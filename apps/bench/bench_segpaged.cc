@@ -16,6 +16,8 @@
 #include <thread>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "kernels/dispatch.h"
 #include "kv/page_table.h"
@@ -321,43 +323,32 @@ void bench_segpaged(const SegpagedOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_segpaged(Program& program, CLI::App& bench) {
-  auto* app =
-      bench.add_subcommand("segpaged", "attention over heads that keep sink and window, beside dense attention");
+void add_bench_segpaged(Program& program, Command bench) {
+  auto app = bench.add_subcommand("segpaged", "attention over heads that keep sink and window, beside dense attention");
   auto o = std::make_shared<SegpagedOptions>();
-  app->add_option("--tokens", o->tokens, "prompt lengths, comma-separated")->capture_default_str();
-  app->add_option("--window", o->windows, "keys behind the query that a local head sees, comma-separated")
-      ->capture_default_str();
-  app->add_option("--local", o->shares, "local heads in per cent, comma-separated")->capture_default_str();
-  app->add_option("--phases", o->phases, "prefill, decode or both")->capture_default_str();
-  app->add_option("--sink", o->sink, "first positions that every head sees")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app->add_option("--heads", o->heads, "KV heads of a layer")->check(CLI::Range(1, 4096))->capture_default_str();
-  app->add_option("--group", o->group, "query heads of a KV head")->check(CLI::Range(1, 64))->capture_default_str();
-  app->add_option("--head-size", o->head_size, "E")->check(CLI::Range(2, 512))->capture_default_str();
-  app->add_option("--kv-type", o->kv_type, "f32, f16, bf16 or int8")->capture_default_str();
-  app->add_option("--page-slots", o->page_slots, "P")->check(CLI::Range(1, 4096))->capture_default_str();
-  app->add_option("--chunk", o->chunk, "rows of a prefill step")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  app->add_option("--samples", o->samples, "depths at which a chunk is measured")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app->add_option("--rounds", o->rounds, "of each chunk, in turn; the median counts")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app->add_option("--steps", o->steps, "decode steps, in turn; the median counts")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  app->add_option("--decode-tokens", o->decode_tokens,
-                  "as many layers as make this many tokens: no cache must hold them")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  app->add_option("--backend", o->backend, "auto, avx512, avx2, reference")->capture_default_str();
-  app->add_option("--threads,-t", o->threads, "0: the machine's cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_segpaged(*o, program.argc, program.argv); });
+  app.add_option("--tokens", o->tokens, "prompt lengths, comma-separated").show_default();
+  app.add_option("--window", o->windows, "keys behind the query that a local head sees, comma-separated")
+      .show_default();
+  app.add_option("--local", o->shares, "local heads in per cent, comma-separated").show_default();
+  app.add_option("--phases", o->phases, "prefill, decode or both").show_default();
+  app.add_option("--sink", o->sink, "first positions that every head sees").range(0, 1 << 20).show_default();
+  app.add_option("--heads", o->heads, "KV heads of a layer").range(1, 4096).show_default();
+  app.add_option("--group", o->group, "query heads of a KV head").range(1, 64).show_default();
+  app.add_option("--head-size", o->head_size, "E").range(2, 512).show_default();
+  app.add_option("--kv-type", o->kv_type, "f32, f16, bf16 or int8").show_default();
+  app.add_option("--page-slots", o->page_slots, "P").range(1, 4096).show_default();
+  app.add_option("--chunk", o->chunk, "rows of a prefill step").range(1, 1 << 16).show_default();
+  app.add_option("--samples", o->samples, "depths at which a chunk is measured").range(1, 1024).show_default();
+  app.add_option("--rounds", o->rounds, "of each chunk, in turn; the median counts").range(1, 1000).show_default();
+  app.add_option("--steps", o->steps, "decode steps, in turn; the median counts").range(1, 10000).show_default();
+  app.add_option("--decode-tokens", o->decode_tokens,
+                 "as many layers as make this many tokens: no cache must hold them")
+      .range(1, 1 << 24)
+      .show_default();
+  app.add_option("--backend", o->backend, "auto, avx512, avx2, reference").show_default();
+  app.add_option("--threads,-t", o->threads, "0: the machine's cores").range(0, 1024).show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_segpaged(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

@@ -12,6 +12,8 @@
 #include <random>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "eval/runner.h"
 
@@ -201,25 +203,23 @@ void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_workloads(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("workloads", "streams of requests, everything cached as they come: TTFT per policy");
+void add_bench_workloads(Program& program, Command bench) {
+  auto app = bench.add_subcommand("workloads", "streams of requests, everything cached as they come: TTFT per policy");
   auto o = std::make_shared<WorkloadOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->add_option("--workloads", o->workloads, "comma-separated: permutator, suffix, mooncake")->capture_default_str();
-  app->add_option("--trace", o->trace, "a Mooncake trace; adds the workload mooncake");
-  app->add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1")
-      ->capture_default_str();
-  app->add_option("--contexts", o->contexts, "contexts of a permutator request")->capture_default_str();
-  app->add_option("--context-tokens", o->context_tokens, "their length")->capture_default_str();
-  app->add_option("--permutations", o->permutations, "permutator requests")->capture_default_str();
-  app->add_option("--prefixes", o->prefixes, "prefixes of suffix (each asked twice)")->capture_default_str();
-  app->add_option("--requests", o->requests, "requests taken from the trace")->capture_default_str();
-  app->add_option("--block-tokens", o->block_tokens, "tokens of a trace's block (512 in the trace)")
-      ->capture_default_str();
-  app->add_option("--most-tokens", o->most_tokens, "a trace's prompts are cut here")->capture_default_str();
-  app->add_option("--seed", o->seed, "of texts and orders")->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_workloads(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.add_option("--workloads", o->workloads, "comma-separated: permutator, suffix, mooncake").show_default();
+  app.add_option("--trace", o->trace, "a Mooncake trace; adds the workload mooncake");
+  app.add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1").show_default();
+  app.add_option("--contexts", o->contexts, "contexts of a permutator request").show_default();
+  app.add_option("--context-tokens", o->context_tokens, "their length").show_default();
+  app.add_option("--permutations", o->permutations, "permutator requests").show_default();
+  app.add_option("--prefixes", o->prefixes, "prefixes of suffix (each asked twice)").show_default();
+  app.add_option("--requests", o->requests, "requests taken from the trace").show_default();
+  app.add_option("--block-tokens", o->block_tokens, "tokens of a trace's block (512 in the trace)").show_default();
+  app.add_option("--most-tokens", o->most_tokens, "a trace's prompts are cut here").show_default();
+  app.add_option("--seed", o->seed, "of texts and orders").show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_workloads(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

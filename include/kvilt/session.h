@@ -21,14 +21,14 @@ struct SessionInfo {
   int heads = 0, local_heads = 0;  // KV heads of all layers; those of them that keep less than all
 };
 
-// Errors: kCorrupt, kUnsupported (another version), naming what is wrong. Whether the session is of this model, the engine says.
+// Errors: kCorrupt, kUnsupported (another version), naming what is wrong. The engine checks that the session is of its model.
 Result<SessionInfo> session_info(const ExportedSession& session);
 
-// A file; one that stands there is replaced when the new one is whole. Errors: kIo, kNotFound, kCorrupt.
+// A file; an old one of that name is replaced when the new one is whole. Errors: kIo, kNotFound, kCorrupt.
 Status save_session(const ExportedSession& session, const std::string& path);
 Result<ExportedSession> load_session(const std::string& path);
 
-// A pipe or socket: exactly one session, so that others may follow. Blocks until it is there, or the other side closes.
+// A pipe or socket: exactly one session, so that others may follow. Blocks until all of it has passed, or the other side closes.
 Status write_session(const ExportedSession& session, int fd);
 Result<ExportedSession> read_session(int fd);
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "eval/html.h"
 
 namespace kvilt {
 namespace {
@@ -52,24 +53,6 @@ const std::vector<Column>& columns() {
       {"FLOPs / full", [](const Json& row) { return number(row["flops_ratio"]); }},
       {"recomputed", [](const Json& row) { return number(row["recomputed_ratio"]); }}};
   return all;
-}
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 struct Point {
