@@ -39,9 +39,10 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--threads,-t", o.threads, "threads (0: all cores)").show_default();
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
   app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
-  app.add_choice("--activations", o.activations, parse_activations, activations_name,
-                 "what rows are rounded to beside weights: auto (int8 beside quantised ones), or bf16, f32 (quantised "
-                 "weights are widened in memory: nearer to exact arithmetic, and slower)");
+  app.add_choice(
+      "--activations", o.activations, parse_activations, activations_name,
+      "what rows are rounded to where they meet weights: auto (int8 with quantised ones), or bf16, f32 (quantised "
+      "weights are widened in memory: nearer to exact arithmetic, and slower)");
   const Option quality =
       app.add_choice("--quality", o.quality, parse_quality, quality_name,
                      "how near answers are to those of a full pass unless a request says otherwise: draft (the "

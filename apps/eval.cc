@@ -1,5 +1,6 @@
-// apps/eval.cc: kvilt eval: is it right, and how near is approximate reuse to the full pass? --parity compares with logits from
-// elsewhere (eval_parity.cc); --cases and --suite compare policies with `full` on questions (src/eval/, docs/eval.md).
+// apps/eval.cc: kvilt eval: is it right, and how near is approximate reuse to the full pass? --parity compares with
+// logits from elsewhere (eval_parity.cc); --cases and --suite compare policies with `full` on questions (src/eval/,
+// docs/eval.md).
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +44,7 @@ std::vector<PolicySpec> policies_of(const std::string& text) {
 std::vector<std::pair<std::string, std::string>> pairs_of(const EvalOptions& o,
                                                           const std::vector<PolicySpec>& policies) {
   const auto known = [&](const std::string& label) {
-    return std::any_of(policies.begin(), policies.end(), [&](const PolicySpec& p) { return p.label == label; });
+    return std::ranges::any_of(policies, [&](const PolicySpec& p) { return p.label == label; });
   };
   std::vector<std::pair<std::string, std::string>> out;
   for (const std::string& pair : o.pairs) {
@@ -178,16 +179,18 @@ void add_eval(Program& program) {
       .show_default();
   app.add_option("--pair", o->pairs,
                  "A/B: paired ratio of distances between two of the policies; may be given more than once");
-  app.add_option("--warm", o->warm,
-                 "what stands before a piece when it is computed first: alone, system (the fixed prefix), context "
-                 "(the other pieces)")
+  app.add_option(
+         "--warm", o->warm,
+         "what comes before a piece when it is computed first: alone (nothing), system (the fixed prefix), context "
+         "(the other pieces)")
       .show_default();
   app.add_option("--answer-tokens", o->answer_tokens, "longest answer").show_default();
-  app.add_option("--prompt-rows", o->prompt_rows, "compare at so many of the prompt's last positions too (kl_prompt)")
+  app.add_option("--prompt-rows", o->prompt_rows, "compare at this many of the prompt's last positions too (kl_prompt)")
       .range(0, 1024);
   app.add_option("--seed", o->seed, "of the order in which policies run, and of --warm context").show_default();
-  app.add_option("--before", o->before,
-                 "for policies with reuse_from=last: so many requests over the same pieces come first, in other orders")
+  app.add_option(
+         "--before", o->before,
+         "for policies with reuse_from=last: this many requests over the same pieces come first, in other orders")
       .show_default();
   app.add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
   app.add_option("--journal", o->journal,

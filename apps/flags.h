@@ -1,5 +1,5 @@
-// apps/flags.h: the program's flags, as its commands see them. CLI11 is behind these two handles, in flags.cc and main.cc only: it
-// takes longer to compile than any command.
+// apps/flags.h: the program's flags, as its commands see them. Only flags.cc and main.cc see CLI11, which takes longer
+// to compile than any command.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ class Option {
   CLI::Option* option_;
 };
 
-// One (sub-)command. Names are as CLI11 spells them: "--threads,-t"; "MODEL" is positional; "!--no-cache" is a flag for false.
+// One (sub-)command. Names are as CLI11 spells them: "--threads,-t"; "MODEL" is positional; "!--no-cache" sets false.
 class Command {
  public:
   explicit Command(CLI::App* app) : app_(app) {}

@@ -21,7 +21,7 @@ std::string name_of(const HeadMap& map, size_t head) {
 std::vector<size_t> by_score(const HeadReport& r) {
   std::vector<size_t> order(r.score.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return r.score[a] > r.score[b]; });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return r.score[a] > r.score[b]; });
   return order;
 }
 
@@ -113,7 +113,7 @@ std::string summary(const HeadReport& r) {
 // Layers from left to right, KV heads downwards; the darker, the higher the score; a frame: global.
 std::string picture(const HeadReport& r) {
   const double cell = r.map.L > 48 ? 16 : 26, left = 60, top = 22;
-  const double most = *std::max_element(r.score.begin(), r.score.end());
+  const double most = *std::ranges::max_element(r.score);
   std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\">\n", left + cell * r.map.L + 8,
                                 top + cell * r.map.G + 26, left + cell * r.map.L + 8);
   for (int l = 0; l < r.map.L; ++l) {
@@ -142,7 +142,7 @@ std::string windows(const HeadReport& r, bool html) {
   for (size_t w = 0; w < r.profile.windows.size(); ++w) {
     const auto& inside = r.profile.inside[w];
     const auto share = [&](double least) {
-      return fmt::format("{} of {}", std::count_if(inside.begin(), inside.end(), [&](double x) { return x >= least; }),
+      return fmt::format("{} of {}", std::ranges::count_if(inside, [&](double x) { return x >= least; }),
                          inside.size());
     };
     table.add(

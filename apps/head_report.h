@@ -1,4 +1,4 @@
-// apps/head_report.h: what `kvilt profile heads` found, for people: a page with a picture of layers x KV heads, and Markdown.
+// apps/head_report.h: what `kvilt profile heads` found, for people: Markdown, and a page with a picture of layers x heads.
 // Role: text only; the command writes files.
 #pragma once
 

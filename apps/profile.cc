@@ -1,9 +1,9 @@
-// apps/profile.cc: kvilt profile heads: which KV heads of a model may be local? From the user's own questions to a head map, with
-// the controls that say whether it is worth anything.
-// Method: some cases are profiled (kvilt/head_profile.h), the scores averaged, and the highest `share` of the heads made global
-//         (model/head_choice.h). The other cases are asked in full and under the map, random maps of the same share, 'first
-//         layers global', 'last layers global' and 'all local' (eval/runner.h); if the map is no better than random ones, the
-//         report says so.
+// apps/profile.cc: kvilt profile heads: which KV heads of a model may be local? From the user's own questions to a head
+// map, with the controls that say whether it is worth anything.
+// Method: some cases are profiled (kvilt/head_profile.h), the scores averaged, and the highest `share` of the heads
+//         made global (model/head_choice.h). The other cases are asked in full and under the map, random maps of the
+//         same share, 'first layers global', 'last layers global' and 'all local' (eval/runner.h); if the map is no
+//         better than random ones, the report says so.
 // Source: docs/design/heads.md#profiling.
 #include <algorithm>
 #include <cmath>
@@ -39,7 +39,7 @@ struct ProfileOptions {
   int profiled = 0, most_tokens = 4096, rows = 24;
 };
 
-// Two texts that say nothing of a question: what stands before it should not matter to a local head.
+// Two texts that have nothing to do with a question: what comes before it should not matter to a local head.
 constexpr const char* kPrefixes[] = {
     "The harbour office keeps a ledger of every ship: its name, where it came from, what it carried and how long it "
     "lay at "
@@ -131,7 +131,7 @@ void evaluate(Engine& engine, const std::vector<CaseSource>& cases, const Profil
 }
 
 // "map.json" -> "map.random.json"
-std::string beside(const std::string& path, const std::string& what) {
+std::string next_to(const std::string& path, const std::string& what) {
   const size_t dot = path.rfind(".json");
   return dot != std::string::npos && dot + 5 == path.size() ? path.substr(0, dot) + "." + what + ".json"
                                                             : path + "." + what;
@@ -153,8 +153,8 @@ void print(const HeadReport& report) {
 void write_maps(const HeadMap& map, const std::string& path) {
   if (path.empty()) return;
   write_text(path, head_map_json(map));
-  write_text(beside(path, "random"), head_map_json(control_of(map, "random", 1)));
-  write_text(beside(path, "first"), head_map_json(control_of(map, "first")));
+  write_text(next_to(path, "random"), head_map_json(control_of(map, "random", 1)));
+  write_text(next_to(path, "first"), head_map_json(control_of(map, "first")));
 }
 
 // One profile, a map of each share: FILE.10.json of 0.1.
@@ -165,12 +165,12 @@ void write_shares(const HeadReport& report, ProfileOptions o) {
     if (end == text.c_str() || *end != 0 || !(o.choice.share >= 0 && o.choice.share <= 1))
       fail("--shares: '" + text + "' is no share");
     write_maps(choose_head_map(report.profile, report.score, o.choice),
-               beside(o.out, fmt::format("{}", std::lround(100 * o.choice.share))));
+               next_to(o.out, fmt::format("{}", std::lround(100 * o.choice.share))));
   }
 }
 
 void profile(ProfileOptions o, int argc, char** argv) {
-  if (!o.shares.empty() && o.out.empty()) fail("--shares needs --out FILE: the maps stand beside it");
+  if (!o.shares.empty() && o.out.empty()) fail("--shares needs --out FILE: the maps are written next to it");
   if (o.from.empty()) fail("give --cases FILE or --suite NAME: questions like those that the model will be asked");
   o.heads.ablation = o.by == "ablation";
   o.choice.window = o.heads.window, o.choice.sink = o.heads.sink;
@@ -224,12 +224,12 @@ void add_profile(Program& program) {
   auto profile = program.app.add_subcommand("profile", "what a model does on your own text");
   profile.require_subcommand();
   auto app =
-      profile.add_subcommand("heads", "which KV heads may read a window alone? makes a head map for --policy redknot");
+      profile.add_subcommand("heads", "which KV heads may read only a window? makes a head map for --policy redknot");
   auto o = std::make_shared<ProfileOptions>();
   add_engine_options(app, o->engine, true);
   add_case_options(app, o->from);
   app.add_option("--out,-o", o->out,
-                 "write the map to this file, and controls beside it (FILE.random.json, FILE.first.json)");
+                 "write the map to this file, and controls next to it (FILE.random.json, FILE.first.json)");
   app.add_option(
          "--by", o->by,
          "ablation (KL when only this head is local: half a forward a head), edge-mean or edge-max (attention outside "
@@ -238,10 +238,11 @@ void add_profile(Program& program) {
       .one_of({"ablation", "edge-mean", "edge-max", "shift", "paper"})
       .show_default();
   app.add_option("--share", o->choice.share, "of the heads that are to see everything").range(0.0, 1.0).show_default();
-  app.add_option("--shares", o->shares,
-                 "of the same profile also maps of these shares, comma-separated: 0.1,0.5 writes FILE.10.json and "
-                 "FILE.50.json, with their controls");
-  app.add_flag("--map-only", o->map_only, "write the maps and test none (a study does, with kvilt eval)");
+  app.add_option(
+      "--shares", o->shares,
+      "also write maps of these shares, of the same profile, comma-separated: 0.1,0.5 writes FILE.10.json and "
+      "FILE.50.json, with their controls");
+  app.add_flag("--map-only", o->map_only, "write the maps and test none (a study tests them with kvilt eval)");
   app.add_option("--loss", o->choice.loss,
                  "instead: as few as leave local heads whose scores sum to no more than this");
   app.add_option("--window", o->heads.window, "of local heads").show_default();

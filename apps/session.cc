@@ -1,5 +1,5 @@
-// apps/session.cc: kvilt session export | import: prefill in one process, the answer in another: the KV of a prompt, of each head
-// what it keeps, through a file or a pipe (docs/formats/session.md).
+// apps/session.cc: kvilt session export | import: one process prefills, another answers. The KV of a prompt, for each
+// head what it keeps, goes through a file or a pipe (docs/formats/session.md).
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ struct SessionOptions {
   SamplingParams sampling;
 };
 
-// Bytes of K and V beside what they would be if every head kept everything; and all that moved.
+// Prints the bytes of K and V, what they would be if every head kept everything, and all that moved.
 void report(const SessionOptions& o, const ExportedSession& session, double seconds, Program& program) {
   const SessionInfo info = value_or_fail(session_info(session));
   const auto moved = static_cast<int64_t>(session.bytes.size());
@@ -99,7 +99,7 @@ void add_session(Program& program) {
   o->sampling.temperature = 0;
   o->sampling.max_tokens = 1;
 
-  auto out = session.add_subcommand("export", "computes a prompt and writes its KV, of each head what it keeps");
+  auto out = session.add_subcommand("export", "computes a prompt and writes its KV: for each head what it keeps");
   add_engine_options(out, o->engine, false);
   out.add_option("PROMPT", o->prompt, "the question");
   out.add_option("--file,-f", o->file, "read the prompt from a file");

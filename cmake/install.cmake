@@ -1,5 +1,6 @@
-# What `cmake --install` brings to a program that embeds the engine: the headers, one archive of all modules below the server, a
-# CMake package (find_package(kvilt), kvilt::kvilt), and kvilt.pc. Component `development`; the program is component `program`.
+# What `cmake --install` brings to a program that embeds the engine: the headers, one archive of all modules below the
+# server, a CMake package (find_package(kvilt), kvilt::kvilt), and kvilt.pc: component `development`. The program is
+# component `program`. Neither needs the tests.
 #   cmake --build build/release --target kvilt kvilt_archive && cmake --install build/release --prefix PREFIX
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
@@ -19,7 +20,7 @@ set_target_properties(kvilt_archive PROPERTIES OUTPUT_NAME kvilt EXPORT_NAME kvi
 target_compile_features(kvilt_archive INTERFACE cxx_std_20)
 target_include_directories(kvilt_archive INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# What the archive's objects call, and json_fwd.hpp, which the headers include. cmake/kvilt-config.cmake.in finds the same.
+# What the archive's objects call, and json_fwd.hpp, which the headers include; kvilt-config.cmake.in finds the same.
 find_package(nlohmann_json REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

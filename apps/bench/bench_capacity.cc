@@ -1,7 +1,7 @@
-// apps/bench/bench_capacity.cc: kvilt bench capacity: how many sessions one KV pool holds, dense beside head classes, counted by
-// opening page tables as the engine does (chunk by chunk, with the room that a chunk needs) until one does not fit.
-// Also the bytes that a transfer of one session moves (kv/session_file.h): what its heads keep, beside all. No model; pages
-// are counted, not touched.
+// apps/bench/bench_capacity.cc: kvilt bench capacity: how many sessions one KV pool holds, dense and with head classes.
+// It opens page tables as the engine does (chunk by chunk, with the room that a chunk needs) until one does not fit.
+// It also reports the bytes that a transfer of one session moves (kv/session_file.h): what its heads keep, and what
+// dense ones would. It needs no model; pages are counted, not touched.
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -22,7 +22,7 @@ struct CapacityOptions {
   double pool_gib = 8;
 };
 
-// `share` per cent of all (layer, head) keep everything, spread by a fixed shuffle.
+// `share` per cent of all (layer, head) pairs keep everything; a fixed shuffle spreads them.
 std::vector<HeadKeep> spread_keeps(int count, int share, HeadKeep local) {
   std::vector<HeadKeep> out(static_cast<size_t>(count), local);
   std::fill_n(out.begin(), (count * share + 50) / 100, HeadKeep{});
@@ -103,7 +103,7 @@ void bench_capacity(const CapacityOptions& o, int argc, char** argv) {
 }  // namespace
 
 void add_bench_capacity(Program& program, Command bench) {
-  auto app = bench.add_subcommand("capacity", "sessions that one KV pool holds when heads keep sink and window alone");
+  auto app = bench.add_subcommand("capacity", "sessions that one KV pool holds when heads keep only sink and window");
   auto o = std::make_shared<CapacityOptions>();
   app.add_option("--tokens", o->tokens, "of a session, comma-separated").show_default();
   app.add_option("--window", o->windows, "of local heads, comma-separated").show_default();

@@ -1,7 +1,7 @@
-// apps/bench/bench_kv.cc: kvilt bench kv: what a KV type costs in accuracy: the next token's distribution behind many cuts of a text,
-// against fp32 KV of the same weights.
-// Method: cut n asks for one token behind the first n tokens, as an exact prefix hit on the cut before, which equals a full
-//         prefill bit for bit; so a text of T tokens is prefilled once a type.
+// apps/bench/bench_kv.cc: kvilt bench kv: what a KV type costs in accuracy: the next token's distribution after many
+// cuts of a text, compared with fp32 KV of the same weights.
+// Method: cut n asks for one token after the first n tokens. It is an exact prefix hit on the cut before, which equals
+//         a full prefill bit for bit, so a text of T tokens is prefilled once for each type.
 #include <algorithm>
 #include <cstdio>
 
@@ -23,7 +23,7 @@ struct KvOptions {
   int tokens = 2048, cuts = 32;
 };
 
-// Logits behind each cut.
+// The logits after each cut.
 std::vector<std::vector<float>> measure(KvOptions o, const std::string& type, const std::string& text, Report& report) {
   o.engine.kv_type = value_or_fail(parse_kv_type(type));
   auto engine = open_or_exit(o.engine);
@@ -61,7 +61,7 @@ void bench_kv(const KvOptions& o, int argc, char** argv) {
       sum += kl.back();
       same += most_likely(exact[i]) == most_likely(logits[i]) ? 1 : 0;
     }
-    const double mean = sum / static_cast<double>(kl.size()), worst = *std::max_element(kl.begin(), kl.end());
+    const double mean = sum / static_cast<double>(kl.size()), worst = *std::ranges::max_element(kl);
     report.add({{"type", type},
                 {"tokens", o.tokens},
                 {"cuts", kl.size()},

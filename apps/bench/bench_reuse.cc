@@ -1,6 +1,7 @@
-// apps/bench/bench_reuse.cc: kvilt bench reuse: known documents in a new order, under each policy, beside what a full prefill takes.
-// Method: the cache is warmed with the documents in one order; then every policy asks with another, in turns (A B C A B C ...),
-//         without publishing, so that each finds just the warmed documents. Median and half the quartile distance are reported.
+// apps/bench/bench_reuse.cc: kvilt bench reuse: known documents in a new order, under each policy, and a full prefill.
+// Method: the cache is warmed with the documents in one order; then the policies alternate (A B C A B C ...) and ask
+//         with another. Nothing is published, so that each finds the warmed documents only. Median and half the
+//         quartile distance are reported.
 #include <algorithm>
 #include <cstdio>
 
@@ -54,7 +55,7 @@ std::vector<RagPrompt> prompts(const Engine& engine, const ReuseOptions& o) {
 
 void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std::vector<Measured>& all) {
   const int count = static_cast<int>(prompt.pieces.size());
-  Request warm;  // the documents behind the prompt's head; the question is new when it is asked
+  Request warm;  // the documents after the prompt's head; the question is new when it is asked
   RagPrompt documents = prompt;
   documents.tail.clear();
   warm.prompt = documents.in_order(value_or_fail(piece_order("same", count, o.seed)), !o.unmarked);
@@ -89,14 +90,14 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
   std::vector<std::string> labels = split_commas(o.policies);
-  if (std::find(labels.begin(), labels.end(), "full") == labels.end()) labels.insert(labels.begin(), "full");
+  if (std::ranges::find(labels, "full") == labels.end()) labels.insert(labels.begin(), "full");
   for (const std::string& label : labels) {
     if (const auto good = engine->check_policy(value_or_fail(parse_policy(label)).choice); !good.ok())
       fail(good.error());
   }
   const auto cases = prompts(*engine, o);
   std::printf(
-      "linear layers %.0f GFLOP/s, attention %.0f GFLOP/s, memory %.1f GB/s (measured now; what bound_s stands on)\n",
+      "linear layers %.0f GFLOP/s, attention %.0f GFLOP/s, memory %.1f GB/s (measured now; bound_s is made of them)\n",
       rates.matmul_flops / 1e9, rates.attention_flops / 1e9, rates.read_bytes / 1e9);
   std::printf("%-28s %-12s %7s %7s %7s %7s %7s %9s %8s %7s %7s %9s %5s\n", "policy", "case", "prompt", "prefix",
               "reused", "recomp.", "fresh", "TTFT s", "+-", "/full", "/bound", "KL first", "top1");
@@ -107,7 +108,7 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
     for (const std::string& label : labels)
       all.push_back({label, value_or_fail(parse_policy(label)).choice, {}, {}, {}, {}});
     measure(*engine, cases[i], o, all);
-    const auto full = std::find_if(all.begin(), all.end(), [](const Measured& m) { return m.label == "full"; });
+    const auto full = std::ranges::find_if(all, [](const Measured& m) { return m.label == "full"; });
     const double full_ttft = median(full->ttft);
     const Reference reference(full->logits);
     for (const Measured& m : all) {
@@ -158,8 +159,8 @@ void add_bench_reuse(Program& program, Command bench) {
                  "of the documents when asked: same, reverse, shuffle, insert, drop, or one like 3-1-2")
       .show_default();
   app.add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1").show_default();
-  app.add_option("--rounds", o->rounds, "measurements per policy, in turns").show_default();
-  app.add_option("--decode", o->decode, "also decode so many tokens after the first, over the same mix of pieces")
+  app.add_option("--rounds", o->rounds, "measurements per policy, alternating").show_default();
+  app.add_option("--decode", o->decode, "also decode this many tokens after the first, over the same mix of pieces")
       .show_default();
   app.add_option("--limit", o->limit, "cases at most (0: all)");
   app.add_option("--seed", o->seed, "of shuffles and synthetic documents").show_default();

@@ -1,10 +1,12 @@
-// apps/bench/bench_workloads.cc: kvilt bench workloads: whole streams of requests under each policy, everything published, as a server sees
-// them. Shapes of public non-prefix workloads, with our own generator (docs/formats/json.md):
-//   permutator  one system prompt and N contexts, asked in P different orders       (LMCache's long-doc-permutator)
-//   suffix      N prefixes before one shared suffix, two passes in different order; a breaker of a few new tokens stands between
-//               them, so that the suffix is never part of an exact prefix            (LMCache's prefix-suffix-tuner)
-//   mooncake    the block pattern of a trace (timestamp, input_length, hash_ids): equal ids are equal text; lengths scaled down
-// Method: per policy the cache is emptied, then the stream runs one request after another; the first token ends a request.
+// apps/bench/bench_workloads.cc: kvilt bench workloads: whole streams of requests under each policy, everything
+// published, as a server sees them. The shapes are those of public workloads that share no prefix (docs/formats/json.md);
+// the generator is ours.
+//   permutator  one system prompt and N contexts, asked in P different orders (LMCache's long-doc-permutator)
+//   suffix      N prefixes before one shared suffix, two passes in different order; a breaker of a few new tokens
+//               separates them, so that the suffix is never part of an exact prefix (LMCache's prefix-suffix-tuner)
+//   mooncake    the block pattern of a trace (timestamp, input_length, hash_ids): equal ids are equal text; lengths are
+//               scaled down
+// Method: for each policy the cache is emptied, then the requests run one after another; the first token ends each.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -115,7 +117,7 @@ Workload mooncake(const WorkloadOptions& o, const Texts& texts) {
 }
 
 double percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const auto i = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
   return values[i];
 }
@@ -181,7 +183,7 @@ void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
   const Texts texts(engine->info().vocab, o.seed);
   std::vector<Workload> workloads;
   std::vector<std::string> names = split_commas(o.workloads);
-  if (!o.trace.empty() && std::find(names.begin(), names.end(), "mooncake") == names.end()) names.push_back("mooncake");
+  if (!o.trace.empty() && std::ranges::find(names, "mooncake") == names.end()) names.push_back("mooncake");
   for (const std::string& name : names) {
     if (name == "permutator") {
       workloads.push_back(permutator(o, texts));

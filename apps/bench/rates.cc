@@ -42,8 +42,8 @@ Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
   return out;
 }
 
-// A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router and
-// as many experts as a row chooses.
+// A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router
+// and as many experts as a row chooses.
 std::vector<std::vector<const PreparedLinear*>> calls_of(const PreparedModel& model, const PreparedLayer& l) {
   std::vector<std::vector<const PreparedLinear*>> calls = {{&l.q, &l.k, &l.v}, {&l.o}};
   if (l.experts.empty()) {

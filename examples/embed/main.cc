@@ -1,5 +1,5 @@
-// embed MODEL: the engine inside another program. Two notes are read once, then asked about in the other order: their KV is
-// found by content, so only the question is computed in full.
+// embed MODEL: the engine inside another program. Two notes are read once, then asked about in the other order: their
+// KV is found by content, so only the question is computed in full.
 #include <kvilt/ask.h>
 
 #include <cstdio>

@@ -22,7 +22,7 @@ struct Answered {
   const PromptUsage& usage() const { return completion.usage; }
 };
 
-// Collects one answer; wait() blocks until it is complete. on_text, if given, is called on the engine thread with each new text.
+// Collects one answer; wait() blocks until it is complete. on_text, if given, gets each new text on the engine thread.
 class BlockingSink : public TokenSink {
  public:
   using OnText = std::function<void(const std::string&)>;

@@ -5,7 +5,7 @@
 //   auto answer = kvilt::ask(*engine.value(), {.prompt = *prompt});     // kvilt/ask.h: submits and waits
 //   engine.value()->submit({.prompt = *prompt}, sink);                  // or: tokens arrive at the sink
 //
-// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; callers' threads only push to a queue.
+// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; callers only push to a queue.
 // Threads: every method may be called from any thread. Sinks are called on the engine thread: they must not block.
 // Errors:  Result (kvilt/result.h); a request that fails later ends with Completion::error.
 // Units:   tokens, seconds, bytes, floating point operations (a multiply-add is two).
@@ -74,17 +74,17 @@ class Engine {
   virtual std::string token_text(int32_t id) const = 0;  // raw bytes; may be half a UTF-8 sequence
 
   // The prompt of an OpenAI chat request. Reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
-  // (default true) and part_separator (what joins a message's parts where the template takes strings; default: a line end).
-  // Parts with cache_control, and documents, become marks. A template without documents gets them at the start of the last
-  // user message. Errors: kInvalidArgument with the JSON path that is wrong.
+  // (default true) and part_separator (what joins a message's parts where the template takes strings; default: a line
+  // end). Parts with cache_control, and documents, become marks. A template without documents gets them at the start of
+  // the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
   virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
 
   // The prompts that warm documents: one per document, each after the fixed prefix of `request` (its messages up to
   // where documents go). Submit them with max_tokens 0.
   virtual Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const = 0;
 
-  // Takes a head map (docs/formats/head_map.md) for requests with map=`name`. Errors: kCorrupt, kInvalidArgument if it is
-  // made for another model's shape. How to make one: kvilt/head_profile.h.
+  // Takes a head map (docs/formats/head_map.md) for requests with map=`name`. Errors: kCorrupt, kInvalidArgument if it
+  // is made for another model's shape. How to make one: kvilt/head_profile.h.
   virtual Status set_head_map(const std::string& name, std::string_view json) = 0;
 
   // Checks a policy's name and parameters without running it.

@@ -1,5 +1,6 @@
 // kvilt/options.h: how an engine is opened, option by option, and the words that options are chosen from.
-// Role:   plain data. Each enum has parse_x(), which reads the word that flags and JSON use, and x_name(), which gives it back.
+// Role:   plain data. Each enum has parse_x(), which reads the word that flags and JSON use, and x_name(), which gives
+//         it back.
 // Errors: parse_x: kInvalidArgument, listing the words there are.
 // Units:  tokens, bytes, nats.
 #pragma once
@@ -34,7 +35,7 @@ std::string_view quality_name(Quality quality);
 struct EngineOptions {
   // ---- The model and the machine
 
-  // A .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). The only option without a default.
+  // A .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). It has no default.
   std::string model;
 
   // Kernels, by name: `kvilt info MODEL` prints the one that "auto" chooses. An unknown name, or one whose instructions
@@ -47,10 +48,10 @@ struct EngineOptions {
   int threads = 0;
 
   // Each thread on a core of its own. Ignored where there are more threads than cores.
-  // Default: false. On a machine shared with others, pinned threads wait for busy cores.
+  // Default: false.
   bool pin = false;
 
-  // A folder that keeps packed weights, so that later starts map them instead of packing again (docs/design/startup.md).
+  // A folder that keeps packed weights: later starts map them instead of packing again (docs/design/startup.md).
   // Default: empty, none. Cost: about the model's size on disk.
   std::string pack_cache = "";
 
@@ -61,28 +62,28 @@ struct EngineOptions {
   // Default: "auto", which repairs what it reuses as far as `quality` asks.
   std::string policy = "auto";
 
-  // How near answers under policy "auto" are to a full pass, unless a request says otherwise. kDraft repairs least and is
-  // quickest; kExact reuses known beginnings only.
+  // How near answers under policy "auto" are to a full pass, unless a request says otherwise. kDraft repairs least and
+  // is quickest; kExact reuses known beginnings only.
   // Default: kBalanced.
   Quality quality = Quality::kBalanced;
 
-  // Whose KV of a known piece is used: as the piece was first computed, or as its last context under the same policy left it.
+  // Which KV of a known piece is used: as first computed, or as its last context under the same policy left it.
   // Default: kFirst. kLast keeps a second copy of every piece that was repaired.
   ReuseFrom reuse_from = ReuseFrom::kFirst;
 
-  // How found pieces enter a request. kZeroCopy reads them where they are and rotates queries instead of keys; kCopy copies
-  // and rotates them into the request's own pages.
+  // How found pieces enter a request. kZeroCopy reads them where they are and rotates queries instead of keys; kCopy
+  // copies and rotates them into the request's own pages.
   // Default: kZeroCopy. kCopy costs pages and a pass over the pieces, and is there to be compared with.
   PlacementMode placement = PlacementMode::kZeroCopy;
 
   // How keys and values are kept. kInt8 takes about a quarter of kF32's memory, kF16 and kBF16 half; all three round.
-  // Default: kAuto, bf16 where attention over it is measured to be faster on this machine (twice the products an instruction
-  // on AMD since Zen 4; heads of a multiple of 32), else f32. ModelInfo::kv_type says which.
+  // Default: kAuto, bf16 where attention over it is measured to be faster on this machine (twice the products an
+  // instruction on AMD since Zen 4; heads of a multiple of 32), else f32. ModelInfo::kv_type says which.
   KvType kv_type = KvType::kAuto;
 
   // What rows of activations are rounded to where they meet weights (kernels/backend.h Activations).
-  // Default: kAuto, int8 with quantised weights. kBF16 and kF32 widen quantised weights in memory: nearer to exact arithmetic,
-  // and slower.
+  // Default: kAuto, int8 with quantised weights. kBF16 and kF32 widen quantised weights in memory: nearer to exact
+  // arithmetic, and slower.
   ActivationType activations = ActivationType::kAuto;
 
   // Files for policy "redknot" (docs/formats/head_map.md): FILE, or NAME=FILE for requests with map=NAME.
@@ -117,8 +118,8 @@ struct EngineOptions {
   // Default: 0, the model's own.
   int context = 0;
 
-  // Rows of prefill that one step computes at most. Long chunks keep the kernels busy; short ones let other requests' next
-  // tokens come sooner.
+  // Rows of prefill that one step computes at most. Long chunks keep the kernels busy; short ones let other requests'
+  // next tokens come sooner.
   // Default: 512.
   int chunk_tokens = 512;
 

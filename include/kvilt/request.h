@@ -55,7 +55,7 @@ struct ExportedSession {
 // What measurements ask for and a server does not; by default nothing. Results: Completion::logits.
 struct Evaluation {
   // Teacher forcing: the answer's tokens are these. Empty: they are sampled.
-  std::vector<int32_t> forced;
+  std::vector<int32_t> forced = {};
   bool first_logits = false;  // EvaluationLogits::first is filled; with `forced`, EvaluationLogits::all too
   int prompt_logits = 0;      // EvaluationLogits::prompt is filled, for this many of the prompt's last tokens
   bool all_logits = false;    // EvaluationLogits::all is filled without `forced` too: V floats a token
@@ -63,7 +63,7 @@ struct Evaluation {
 
 struct EvaluationLogits {
   std::vector<float> first;  // V: what chose the first token
-  // What follows each of the prompt's last Evaluation::prompt_logits tokens (fewer where an exact prefix holds them), V each.
+  // After each of the prompt's last Evaluation::prompt_logits tokens (fewer where an exact prefix holds them), V each.
   std::vector<std::vector<float>> prompt;
   // Per sampled token, V each; where an end token ended the answer, its logits come last.
   std::vector<std::vector<float>> all;
@@ -79,9 +79,9 @@ struct Request {
   Evaluation evaluation = {};
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
-  // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's tokens and
-  // have at least one more. The rest is computed after it with the session's views; `policy` must be empty, and nothing is
-  // published.
+  // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's
+  // tokens and have at least one more. The rest is computed after it with the session's views; `policy` must be empty,
+  // and nothing is published.
   std::shared_ptr<const ExportedSession> session = nullptr;
 };
 
@@ -91,15 +91,15 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top;  // most likely first
 };
 
-// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, nothing of a stop string.
+// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, no part of a stop text.
 struct TokenDelta {
   std::string text;
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs;  // with SamplingParams::logprobs >= 0
 };
 
-// One sum for each class of KV heads (docs/formats/head_map.md). A head that was made local, or restored, counts as what it is
-// in this request; heads of requests without head classes count as dense.
+// One sum for each class of KV heads (docs/formats/head_map.md). A head that was made local, or restored, counts as
+// what it is in this request; heads of requests without head classes count as dense.
 struct ByHeadClass {
   int64_t global = 0, local = 0, retrieval = 0, dense = 0;
 };

@@ -1,4 +1,4 @@
-// engine/engine.cc: the public Engine over the engine thread: checks requests, posts them, answers what needs no thread.
+// engine/engine.cc: the public Engine over the engine thread: checks requests and posts them; answers the rest itself.
 #include "kvilt/engine.h"
 
 #include <atomic>
@@ -118,7 +118,8 @@ class EngineImpl : public Engine {
     bool from_last = false;
     std::unique_ptr<ReusePolicy> policy;
   };
-  // Fills in what the request leaves open: its policy (a quality without one asks for `auto`), auto's quality, reuse_from.
+  // Fills in what the request leaves open: its policy (a quality without one asks for `auto`), auto's quality,
+  // reuse_from.
   Result<Chosen> chosen(PolicyChoice choice) const {
     if (choice.name.empty()) choice.name = choice.params.count("quality") ? "auto" : default_policy();
     if (choice.name == "auto") choice.params.try_emplace("quality", quality_name(options().quality));

@@ -13,8 +13,8 @@
 
 namespace kvilt {
 
-// A number for each KV head, layer * kv_heads + head; a head with a high one should stay global. by: "ablation", "edge-mean",
-// "edge-max", "shift", or "paper" (the higher of edge-max and shift).
+// A number for each KV head, layer * kv_heads + head; a head with a high one should stay global. by: "ablation",
+// "edge-mean", "edge-max", "shift", or "paper" (the higher of edge-max and shift).
 std::vector<double> head_scores(const HeadProfile& profile, std::string_view by);
 
 // The mean of single prompts' profiles, and those windows that every prompt was long enough for. REQUIRES: not empty.
@@ -30,13 +30,12 @@ struct HeadChoice {
   double share = 0.25;  // of the heads that are global: those with the highest scores
   double loss = 0;      // if > 0, instead: as few as leave local heads whose scores sum to no more than this
   int window = 64, sink = 4;
-  double window_mass =
-      0;  // if > 0: each local head has the shortest window tried that holds this share of its attention
+  double window_mass = 0;  // if > 0: local heads have the shortest window tried that holds this share of attention
 };
 HeadMap choose_head_map(const HeadProfile& profile, const std::vector<double>& score, const HeadChoice& choice);
 
-// `open` heads global, the others local with this window and sink. global: "first" and "last" (in the order of layers), "random"
-// (seeded), "all" or "none".
+// `open` heads global, the others local with this window and sink. global: "first" and "last" (in the order of layers),
+// "random" (seeded), "all" or "none".
 struct HeadControl {
   std::string_view global;
   size_t open = 0;
