@@ -38,8 +38,8 @@ Option Command::add_flag(const std::string& names, bool& value, const std::strin
 
 Option Command::add_word(const std::string& names, std::function<std::string(const std::string&)> take,
                          const std::string& shown, const std::string& what) {
-  const auto set = [take](const std::string& word) {
-    if (const std::string wrong = take(word); !wrong.empty()) throw CLI::ValidationError(wrong);
+  const auto set = [take, names](const std::string& word) {
+    if (const std::string wrong = take(word); !wrong.empty()) throw CLI::ValidationError(names, wrong);
   };
   return Option(app_->add_option_function<std::string>(names, set, what)->default_str(shown));
 }

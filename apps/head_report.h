@@ -1,4 +1,4 @@
-// apps/head_report.h: what `kvilt profile heads` found, for people: Markdown, and a page with a picture of layers x heads.
+// apps/head_report.h: what `kvilt profile heads` found, for people: Markdown, and a page with a picture of the heads.
 // Role: text only; the command writes files.
 #pragma once
 

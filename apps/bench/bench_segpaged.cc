@@ -121,7 +121,7 @@ class SegpagedBench {
   std::vector<int32_t> pos_;
 };
 
-// One attention call over all heads of a layer, as the driver makes it. Returns seconds, those of finding spans included.
+// One attention call over all heads of a layer, as the driver makes it. Returns its seconds, with finding the spans.
 double SegpagedBench::attend(Text& text, int layer, kvilt::Run rows, const std::vector<HeadKeep>& masks,
                              std::vector<float>& out) {
   const int width = o_.group * o_.head_size, stride = o_.heads * width;

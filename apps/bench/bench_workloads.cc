@@ -1,6 +1,6 @@
 // apps/bench/bench_workloads.cc: kvilt bench workloads: whole streams of requests under each policy, everything
-// published, as a server sees them. The shapes are those of public workloads that share no prefix (docs/formats/json.md);
-// the generator is ours.
+// published, as a server sees them. The shapes are those of public workloads that share no prefix
+// (docs/formats/json.md); the generator is ours.
 //   permutator  one system prompt and N contexts, asked in P different orders (LMCache's long-doc-permutator)
 //   suffix      N prefixes before one shared suffix, two passes in different order; a breaker of a few new tokens
 //               separates them, so that the suffix is never part of an exact prefix (LMCache's prefix-suffix-tuner)

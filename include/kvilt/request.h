@@ -91,7 +91,7 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top;  // most likely first
 };
 
-// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, no part of a stop text.
+// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 texts, nothing of a stop text.
 struct TokenDelta {
   std::string text;
   std::vector<int32_t> ids;
