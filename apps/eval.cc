@@ -94,10 +94,52 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-void eval_cases(EvalOptions o, int argc, char** argv) {
+// What a journal's results depend on; one that was written with other settings is refused.
+Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
+  const std::string path = o.journal.empty() && !o.json.empty() ? o.json + ".journal" : o.journal;
+  if (o.fresh && !path.empty()) ::unlink(path.c_str());
+  nlohmann::ordered_json setup = {
+      {"model", info.fingerprint},        {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
+      {"answer_tokens", o.answer_tokens}, {"seed", o.seed}};
+  if (o.engine.activations != ActivationType::kAuto) setup["activations"] = activations_name(o.engine.activations);
+  if (info.kv_type != "f32") setup["kv_type"] = info.kv_type;  // f32: as in journals from before
+  if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
+  if (o.before > 0) setup["before"] = o.before;
+  return value_or_fail(Journal::open(path, setup));
+}
+
+struct EvalRun {
+  const std::vector<CaseSource>& sources;
+  const std::vector<PolicySpec>& policies;
+  RunOptions options;
+};
+
+// Runs what the journal does not hold, with a bar, or a line every half minute where there is no terminal. Returns the number
+// of cases that were left out.
+int run_into(Journal& journal, Engine& engine, const EvalRun& run) {
+  RunEvents events;
+  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
+    return journal.has(suite, id, policy);
+  };
+  events.on_result = [&](const CaseResult& result) { return journal.add(result); };
+  events.on_quilt = [&](const Quilt& quilt) { return journal.add(quilt); };
+  Progress progress("eval");
+  const bool lines = ::isatty(STDERR_FILENO) != 1;
+  auto said = std::chrono::steady_clock::now();
+  events.on_progress = [&](double share, double seconds_left, const std::string& note) {
+    const std::string text = (seconds_left < 0 ? "" : clock_text(seconds_left) + " left  ") + note;
+    progress.at(share, text);
+    if (!lines || std::chrono::steady_clock::now() - said < std::chrono::seconds(30)) return;
+    said = std::chrono::steady_clock::now();
+    std::fprintf(stderr, "%3.0f %%  %s\n", 100 * share, text.c_str());
+  };
+  return value_or_fail(run_cases(engine, run.sources, run.policies, run.options, events));
+}
+
+void eval_cases(const EvalOptions& o, int argc, char** argv) {
   const auto policies = policies_of(o.policies);
   const auto pairs = pairs_of(o, policies);
-  RunOptions run{
+  const RunOptions run{
       value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, o.prompt_rows, 60 * o.max_minutes, o.before};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
@@ -107,36 +149,8 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
   for (const PolicySpec& policy : policies) {
     if (const auto good = engine->check_policy(policy.choice); !good.ok()) fail(good.error());
   }
-  if (o.journal.empty() && !o.json.empty()) o.journal = o.json + ".journal";
-  if (o.fresh && !o.journal.empty()) ::unlink(o.journal.c_str());
-  nlohmann::ordered_json setup = {
-      {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
-      {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
-  if (o.engine.activations != ActivationType::kAuto) setup["activations"] = activations_name(o.engine.activations);
-  if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
-  if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
-  if (o.before > 0) setup["before"] = o.before;
-  Journal journal = value_or_fail(Journal::open(o.journal, setup));
-  RunEvents events;
-  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
-    return journal.has(suite, id, policy);
-  };
-  events.on_result = [&](const CaseResult& result) { return journal.add(result); };
-  events.on_quilt = [&](const Quilt& quilt) { return journal.add(quilt); };
-  int left = 0;
-  {
-    Progress progress("eval");
-    const bool lines = ::isatty(STDERR_FILENO) != 1;
-    auto said = std::chrono::steady_clock::now();
-    events.on_progress = [&](double share, double seconds_left, const std::string& note) {
-      const std::string text = (seconds_left < 0 ? "" : clock_text(seconds_left) + " left  ") + note;
-      progress.at(share, text);
-      if (!lines || std::chrono::steady_clock::now() - said < std::chrono::seconds(30)) return;
-      said = std::chrono::steady_clock::now();
-      std::fprintf(stderr, "%3.0f %%  %s\n", 100 * share, text.c_str());
-    };
-    left = value_or_fail(run_cases(*engine, sources, policies, run, events));
-  }
+  Journal journal = open_journal(o, engine->info());
+  const int left = run_into(journal, *engine, {sources, policies, run});
   // Only what this run asked for: a journal may hold more policies and cases.
   std::set<std::pair<std::string, std::string>> asked;
   for (const CaseSource& source : sources) asked.insert({source.suite, source.id});

@@ -83,6 +83,45 @@ void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std
   }
 }
 
+// One case: a row and a line for each policy, compared with `full`.
+void add_rows(const std::string& id, const std::vector<Measured>& all, const ReuseOptions& o, const Rates& rates,
+              Report& report) {
+  const auto full = std::ranges::find_if(all, [](const Measured& m) { return m.label == "full"; });
+  const double full_ttft = median(full->ttft);
+  const Reference reference(full->logits);
+  for (const Measured& m : all) {
+    const PromptUsage& u = m.usage;
+    const double ttft = median(m.ttft), bound = rates.bound_s(u), kl = reference.kl(m.logits);
+    const bool top1 = reference.top() == most_likely(m.logits);
+    report.add({{"policy", m.label},
+                {"order", o.order},
+                {"case", id},
+                {"prompt_tokens", u.prompt},
+                {"prefix_tokens", u.prefix},
+                {"reused_tokens", u.reused},
+                {"recomputed_tokens", u.recomputed},
+                {"fresh_tokens", u.fresh},
+                {"ttft_s", ttft},
+                {"ttft_spread_s", spread(m.ttft)},
+                {"flops", u.flops},
+                {"bytes", u.bytes},
+                {"bound_s", bound},
+                {"kl_first", kl},
+                {"top1_same", top1},
+                {"linear_flops", u.linear_flops},
+                {"attention_flops", u.attention_flops},
+                {"steps", u.steps},
+                {"rounds", o.rounds},
+                {"placement", placement_name(o.engine.placement)},
+                {"decode_tok_s", median(m.decode)}});
+    std::printf("%-28s %-12s %7d %7d %7d %7d %7d %9.4f %8.4f %7.3f %7.2f %9.5f %5s\n", m.label.c_str(),
+                id.substr(0, 12).c_str(), u.prompt, u.prefix, u.reused, u.recomputed, u.fresh, ttft, spread(m.ttft),
+                ttft / full_ttft, ttft / bound, kl, top1 ? "same" : "other");
+    if (o.decode > 0) std::printf("%28s decode %.1f tokens/s\n", "", median(m.decode));
+    std::fflush(stdout);
+  }
+}
+
 void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   if (o.rounds < 1) fail("--rounds must be at least 1");
   Report report(argc, argv);
@@ -108,40 +147,7 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
     for (const std::string& label : labels)
       all.push_back({label, value_or_fail(parse_policy(label)).choice, {}, {}, {}, {}});
     measure(*engine, cases[i], o, all);
-    const auto full = std::ranges::find_if(all, [](const Measured& m) { return m.label == "full"; });
-    const double full_ttft = median(full->ttft);
-    const Reference reference(full->logits);
-    for (const Measured& m : all) {
-      const PromptUsage& u = m.usage;
-      const double ttft = median(m.ttft), bound = rates.bound_s(u), kl = reference.kl(m.logits);
-      const bool top1 = reference.top() == most_likely(m.logits);
-      report.add({{"policy", m.label},
-                  {"order", o.order},
-                  {"case", cases[i].id},
-                  {"prompt_tokens", u.prompt},
-                  {"prefix_tokens", u.prefix},
-                  {"reused_tokens", u.reused},
-                  {"recomputed_tokens", u.recomputed},
-                  {"fresh_tokens", u.fresh},
-                  {"ttft_s", ttft},
-                  {"ttft_spread_s", spread(m.ttft)},
-                  {"flops", u.flops},
-                  {"bytes", u.bytes},
-                  {"bound_s", bound},
-                  {"kl_first", kl},
-                  {"top1_same", top1},
-                  {"linear_flops", u.linear_flops},
-                  {"attention_flops", u.attention_flops},
-                  {"steps", u.steps},
-                  {"rounds", o.rounds},
-                  {"placement", placement_name(o.engine.placement)},
-                  {"decode_tok_s", median(m.decode)}});
-      std::printf("%-28s %-12s %7d %7d %7d %7d %7d %9.4f %8.4f %7.3f %7.2f %9.5f %5s\n", m.label.c_str(),
-                  cases[i].id.substr(0, 12).c_str(), u.prompt, u.prefix, u.reused, u.recomputed, u.fresh, ttft,
-                  spread(m.ttft), ttft / full_ttft, ttft / bound, kl, top1 ? "same" : "other");
-      if (o.decode > 0) std::printf("%28s decode %.1f tokens/s\n", "", median(m.decode));
-      std::fflush(stdout);
-    }
+    add_rows(cases[i].id, all, o, rates, report);
   }
   report.write(o.json);
 }
