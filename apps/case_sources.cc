@@ -8,14 +8,14 @@
 
 namespace kvilt {
 
-std::pair<CLI::Option*, CLI::Option*> add_case_options(CLI::App& app, CaseOptions& o) {
-  CLI::Option* cases = app.add_option("--cases", o.cases,
-                                      "RAG cases or dialogues, JSON lines; may be given more than once (docs/eval.md)");
+std::pair<Option, Option> add_case_options(Command app, CaseOptions& o) {
+  Option cases = app.add_option("--cases", o.cases,
+                                "RAG cases or dialogues, JSON lines; may be given more than once (docs/eval.md)");
   std::string names = "generated questions, NAME[:n=20,length=2048,seed=1,...], may be given more than once:";
   for (const SuiteEntry& entry : suite_table()) names += fmt::format("\n  {}: {}", entry.name, entry.what);
-  CLI::Option* suites = app.add_option("--suite", o.suites, names);
-  app.add_option("--prompt", o.form, "chat (the model's template) or plain")->capture_default_str();
-  app.add_option("--lead", o.lead, "the answer's first words in chat prompts")->capture_default_str();
+  Option suites = app.add_option("--suite", o.suites, names);
+  app.add_option("--prompt", o.form, "chat (the model's template) or plain").show_default();
+  app.add_option("--lead", o.lead, "the answer's first words in chat prompts").show_default();
   app.add_option("--limit", o.limit, "lines of each file at most (0: all)");
   return {cases, suites};
 }

@@ -18,7 +18,7 @@ struct CaseOptions {
 };
 
 // Adds --cases, --suite, --prompt, --lead and --limit; returns the first two.
-std::pair<CLI::Option*, CLI::Option*> add_case_options(CLI::App& app, CaseOptions& o);
+std::pair<Option, Option> add_case_options(Command app, CaseOptions& o);
 
 // Exits with 1 on a mistake in them.
 std::vector<CaseSource> sources_of(Engine& engine, const CaseOptions& o);

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
+#include "apps/flags.h"
 #include "base/error.h"
-#include "kvilt/version.h"
+#include "eval/statistics.h"
 
 namespace kvilt {
 
@@ -33,57 +33,48 @@ std::string default_pack_cache() {
 
 }  // namespace
 
-void add_engine_options(CLI::App& app, EngineOptions& o, bool model_flag) {
+void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   const char* what = "a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)";
-  (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what))->required();
-  app.add_option("--threads,-t", o.threads, "threads (0: all cores)")->capture_default_str();
+  (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what)).required();
+  app.add_option("--threads,-t", o.threads, "threads (0: all cores)").show_default();
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
-  app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference")
-      ->capture_default_str();
-  app.add_option("--activations", o.activations,
-                 "what rows are rounded to beside weights: auto (int8 beside quantised ones), or bf16, f32 (quantised "
-                 "weights are widened in memory: nearer to exact arithmetic, and slower)")
-      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
-      ->capture_default_str();
-  auto* quality =
-      app.add_option("--quality", o.quality,
+  app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
+  app.add_choice(
+      "--activations", o.activations, parse_activations, activations_name,
+      "what rows are rounded to where they meet weights: auto (int8 with quantised ones), or bf16, f32 (quantised "
+      "weights are widened in memory: nearer to exact arithmetic, and slower)");
+  const Option quality =
+      app.add_choice("--quality", o.quality, parse_quality, quality_name,
                      "how near answers are to those of a full pass unless a request says otherwise: draft (the "
-                     "quickest), balanced, exact (known pieces are not reused, known beginnings are)")
-          ->check(CLI::IsMember({"draft", "balanced", "exact"}))
-          ->capture_default_str();
+                     "quickest), balanced, exact (known pieces are not reused, known beginnings are)");
   app.add_option("--policy", o.policy, "one method instead of that dial; kvilt info MODEL names them")
-      ->capture_default_str()
-      ->excludes(quality);
-  app.add_option(
-         "--reuse-from", o.reuse_from,
-         "whose KV of a known piece is used: first (as first computed), last (as its last context under the same "
-         "policy left it)")
-      ->check(CLI::IsMember({"first", "last"}))
-      ->capture_default_str();
+      .show_default()
+      .excludes(quality);
+  app.add_choice("--reuse-from", o.reuse_from, parse_reuse_from, reuse_from_name,
+                 "whose KV of a known piece is used: first (as first computed), last (as its last context under the "
+                 "same policy left it)");
   app.add_option(
       "--head-map", o.head_maps,
       "what policy redknot reads in each KV head: FILE, or NAME=FILE for map=NAME; may be given more than once");
-  app.add_option("--placement", o.placement, "zero-copy (pieces stay where they are, queries turn) or copy")
-      ->capture_default_str();
+  app.add_choice("--placement", o.placement, parse_placement, placement_name,
+                 "zero-copy (pieces stay where they are, queries are rotated) or copy");
   app.add_option("--kv-bytes", o.kv_bytes, "size of the KV pool, e.g. 2GiB (0: half of the free memory, at most 4 GiB)")
-      ->transform(CLI::AsSizeValue(false));
-  app.add_option("--kv-type", o.kv_type,
+      .bytes();
+  app.add_choice("--kv-type", o.kv_type, parse_kv_type, kv_type_name,
                  "how keys and values are kept: f32, f16, bf16, int8; auto: bf16 where this machine attends faster so, "
-                 "else f32")
-      ->capture_default_str();
+                 "else f32");
   app.add_option("--context", o.context, "longest prompt and answer together (0: the model's own)");
-  app.add_option("--min-segment", o.min_segment, "shortest unmarked piece that is reused, in tokens")
-      ->capture_default_str();
-  app.add_option("--chunk", o.chunk_tokens, "prefill rows of one step")->capture_default_str();
-  app.add_option("--max-sequences", o.max_sequences, "requests computed at once; more wait")->capture_default_str();
-  app.add_option("--page-slots", o.page_slots, "tokens of a KV page")->capture_default_str();
+  app.add_option("--min-segment", o.min_segment, "shortest unmarked piece that is reused, in tokens").show_default();
+  app.add_option("--chunk", o.chunk_tokens, "prefill rows of one step").show_default();
+  app.add_option("--max-sequences", o.max_sequences, "requests computed at once; more wait").show_default();
+  app.add_option("--page-slots", o.page_slots, "tokens of a KV page").show_default();
   app.add_option("--audit", o.audit, "share of the requests that are computed again in full when idle, e.g. 0.01")
-      ->capture_default_str();
+      .show_default();
   app.add_option("--audit-limit", o.audit_limit, "switch a policy off at this mean KL of its last 20 audits (0: never)")
-      ->capture_default_str();
+      .show_default();
   o.pack_cache = default_pack_cache();
   app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
-      ->capture_default_str();
+      .show_default();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 
@@ -113,38 +104,6 @@ void Progress::at(double share, const std::string& note) {
   drawn_ = true;
 }
 
-Report::Report(int argc, char** argv) {
-  std::string command;
-  for (int i = 0; i < argc; ++i) command += (i ? " " : "") + std::string(i ? argv[i] : "kvilt");
-  std::string cpu = "unknown";
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) == 0) {
-      cpu = line.substr(line.find(':') + 2);
-      break;
-    }
-  }
-  head_ = {{"version", kVersion},
-           {"command", command},
-           {"machine", {{"cpu", cpu}, {"cores", std::thread::hardware_concurrency()}}}};
-}
-
-void Report::set_model(const ModelInfo& info) {
-  head_["machine"]["backend"] = info.backend;
-  head_["machine"]["threads"] = info.threads;
-  head_["machine"]["kv_type"] = info.kv_type;
-  head_["model"] = {
-      {"name", info.name}, {"arch", info.arch}, {"description", info.description}, {"fingerprint", info.fingerprint}};
-}
-
-nlohmann::ordered_json Report::whole() const {
-  nlohmann::ordered_json out = head_;
-  out["rows"] = rows_;
-  return out;
-}
-
-void Report::write(const std::string& path) const { write_text(path, whole().dump(1) + "\n"); }
-
 void write_text(const std::string& path, const std::string& text) {
   if (path.empty()) return;
   std::ofstream file(path);
@@ -157,18 +116,7 @@ Answered run_request(Engine& engine, Request request, std::function<void(const s
   return value_or_fail(ask(engine, std::move(request), std::move(on_text)));
 }
 
-namespace {
-double quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double at = q * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
-}
-}  // namespace
-
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 double spread(const std::vector<double>& values) { return (quantile(values, 0.75) - quantile(values, 0.25)) / 2; }
 
 std::vector<std::string> split_commas(const std::string& text) {

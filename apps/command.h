@@ -1,18 +1,20 @@
-// apps/command.h: what the sub-commands share: options of an engine, reports as JSON, progress bars, a blocking sink.
+// apps/command.h: what the sub-commands share: the engine's flags, errors, progress bars.
+// Not here: reports as JSON (report.h).
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "eval/ask.h"
-#include "kvilt/engine.h"
+#include "apps/flags.h"
+#include "kvilt/ask.h"
 
 namespace kvilt {
 
 // Adds MODEL and the engine's options to a sub-command. model_flag: --model M instead of the positional MODEL.
-void add_engine_options(CLI::App& app, EngineOptions& options, bool model_flag);
+void add_engine_options(Command app, EngineOptions& options, bool model_flag);
 
 // Opens with a progress bar; prints the error and exits with 1 if that fails.
 std::unique_ptr<Engine> open_or_exit(const EngineOptions& options);
@@ -39,36 +41,20 @@ class Progress {
   bool drawn_ = false;
 };
 
-// {"version", "command", "machine", "model", "rows"} as DESIGN 8 has it.
-class Report {
- public:
-  Report(int argc, char** argv);
-  void set_model(const ModelInfo& info);
-  void add(nlohmann::ordered_json row) { rows_.push_back(std::move(row)); }
-  void set(const std::string& name, nlohmann::ordered_json value) { head_[name] = std::move(value); }
-  const nlohmann::ordered_json& rows() const { return rows_; }
-  nlohmann::ordered_json whole() const;
-  void write(const std::string& path) const;  // exits with 1 if that fails; does nothing for an empty path
-
- private:
-  nlohmann::ordered_json head_;
-  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
-};
-
 // Exits with 1 if that fails; does nothing for an empty path.
 void write_text(const std::string& path, const std::string& text);
 
 // Submits and waits; exits with 1 on an error.
 Answered run_request(Engine& engine, Request request, std::function<void(const std::string&)> on_text = nullptr);
 
-double median(std::vector<double> values);
+double median(const std::vector<double>& values);  // 0 for none
 double spread(const std::vector<double>& values);  // half the distance between the quartiles
 std::vector<std::string> split_commas(const std::string& text);
 std::vector<int> split_numbers(const std::string& text, const char* what);
 
 // The sub-commands: each registers itself with the program.
 struct Program {
-  CLI::App app;
+  Command app;
   int argc = 0;
   char** argv = nullptr;
 };
@@ -81,12 +67,12 @@ void add_eval(Program& program);
 void add_profile(Program& program);
 void add_session(Program& program);
 void eval_parity(const EngineOptions& engine, const std::string& path, const std::string& json, Program& program);
-void add_bench_reuse(Program& program, CLI::App& bench);
-void add_bench_dense(Program& program, CLI::App& bench);
-void add_bench_workloads(Program& program, CLI::App& bench);
-void add_bench_kv(Program& program, CLI::App& bench);
-void add_bench_kernels(Program& program, CLI::App& bench);
-void add_bench_segpaged(Program& program, CLI::App& bench);
-void add_bench_capacity(Program& program, CLI::App& bench);
+void add_bench_reuse(Program& program, Command bench);
+void add_bench_dense(Program& program, Command bench);
+void add_bench_workloads(Program& program, Command bench);
+void add_bench_kv(Program& program, Command bench);
+void add_bench_kernels(Program& program, Command bench);
+void add_bench_segpaged(Program& program, Command bench);
+void add_bench_capacity(Program& program, Command bench);
 
 }  // namespace kvilt

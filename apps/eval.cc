@@ -1,5 +1,6 @@
-// apps/eval.cc: kvilt eval: is it right, and how near is approximate reuse to the full pass? --parity compares with logits from
-// elsewhere (eval_parity.cc); --cases and --suite compare policies with `full` on questions (src/eval/, docs/eval.md).
+// apps/eval.cc: kvilt eval: is it right, and how near is approximate reuse to the full pass? --parity compares with
+// logits from elsewhere (eval_parity.cc); --cases and --suite compare policies with `full` on questions (src/eval/,
+// docs/eval.md).
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 
 #include "apps/case_sources.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "eval/aggregate.h"
 #include "eval/journal.h"
@@ -41,7 +44,7 @@ std::vector<PolicySpec> policies_of(const std::string& text) {
 std::vector<std::pair<std::string, std::string>> pairs_of(const EvalOptions& o,
                                                           const std::vector<PolicySpec>& policies) {
   const auto known = [&](const std::string& label) {
-    return std::any_of(policies.begin(), policies.end(), [&](const PolicySpec& p) { return p.label == label; });
+    return std::ranges::any_of(policies, [&](const PolicySpec& p) { return p.label == label; });
   };
   std::vector<std::pair<std::string, std::string>> out;
   for (const std::string& pair : o.pairs) {
@@ -91,10 +94,52 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-void eval_cases(EvalOptions o, int argc, char** argv) {
+// What a journal's results depend on; one that was written with other settings is refused.
+Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
+  const std::string path = o.journal.empty() && !o.json.empty() ? o.json + ".journal" : o.journal;
+  if (o.fresh && !path.empty()) ::unlink(path.c_str());
+  nlohmann::ordered_json setup = {
+      {"model", info.fingerprint},        {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
+      {"answer_tokens", o.answer_tokens}, {"seed", o.seed}};
+  if (o.engine.activations != ActivationType::kAuto) setup["activations"] = activations_name(o.engine.activations);
+  if (info.kv_type != "f32") setup["kv_type"] = info.kv_type;  // f32: as in journals from before
+  if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
+  if (o.before > 0) setup["before"] = o.before;
+  return value_or_fail(Journal::open(path, setup));
+}
+
+struct EvalRun {
+  const std::vector<CaseSource>& sources;
+  const std::vector<PolicySpec>& policies;
+  RunOptions options;
+};
+
+// Runs what the journal does not hold, with a bar, or a line every half minute where there is no terminal. Returns the number
+// of cases that were left out.
+int run_into(Journal& journal, Engine& engine, const EvalRun& run) {
+  RunEvents events;
+  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
+    return journal.has(suite, id, policy);
+  };
+  events.on_result = [&](const CaseResult& result) { return journal.add(result); };
+  events.on_quilt = [&](const Quilt& quilt) { return journal.add(quilt); };
+  Progress progress("eval");
+  const bool lines = ::isatty(STDERR_FILENO) != 1;
+  auto said = std::chrono::steady_clock::now();
+  events.on_progress = [&](double share, double seconds_left, const std::string& note) {
+    const std::string text = (seconds_left < 0 ? "" : clock_text(seconds_left) + " left  ") + note;
+    progress.at(share, text);
+    if (!lines || std::chrono::steady_clock::now() - said < std::chrono::seconds(30)) return;
+    said = std::chrono::steady_clock::now();
+    std::fprintf(stderr, "%3.0f %%  %s\n", 100 * share, text.c_str());
+  };
+  return value_or_fail(run_cases(engine, run.sources, run.policies, run.options, events));
+}
+
+void eval_cases(const EvalOptions& o, int argc, char** argv) {
   const auto policies = policies_of(o.policies);
   const auto pairs = pairs_of(o, policies);
-  RunOptions run{
+  const RunOptions run{
       value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, o.prompt_rows, 60 * o.max_minutes, o.before};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
@@ -104,36 +149,8 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
   for (const PolicySpec& policy : policies) {
     if (const auto good = engine->check_policy(policy.choice); !good.ok()) fail(good.error());
   }
-  if (o.journal.empty() && !o.json.empty()) o.journal = o.json + ".journal";
-  if (o.fresh && !o.journal.empty()) ::unlink(o.journal.c_str());
-  nlohmann::ordered_json setup = {
-      {"model", engine->info().fingerprint}, {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
-      {"answer_tokens", o.answer_tokens},    {"seed", o.seed}};
-  if (o.engine.activations != "auto") setup["activations"] = o.engine.activations;
-  if (engine->info().kv_type != "f32") setup["kv_type"] = engine->info().kv_type;  // f32: as in journals from before
-  if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
-  if (o.before > 0) setup["before"] = o.before;
-  Journal journal = value_or_fail(Journal::open(o.journal, setup));
-  RunEvents events;
-  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
-    return journal.has(suite, id, policy);
-  };
-  events.on_result = [&](const CaseResult& result) { return journal.add(result); };
-  events.on_quilt = [&](const Quilt& quilt) { return journal.add(quilt); };
-  int left = 0;
-  {
-    Progress progress("eval");
-    const bool lines = ::isatty(STDERR_FILENO) != 1;
-    auto said = std::chrono::steady_clock::now();
-    events.on_progress = [&](double share, double seconds_left, const std::string& note) {
-      const std::string text = (seconds_left < 0 ? "" : clock_text(seconds_left) + " left  ") + note;
-      progress.at(share, text);
-      if (!lines || std::chrono::steady_clock::now() - said < std::chrono::seconds(30)) return;
-      said = std::chrono::steady_clock::now();
-      std::fprintf(stderr, "%3.0f %%  %s\n", 100 * share, text.c_str());
-    };
-    left = value_or_fail(run_cases(*engine, sources, policies, run, events));
-  }
+  Journal journal = open_journal(o, engine->info());
+  const int left = run_into(journal, *engine, {sources, policies, run});
   // Only what this run asked for: a journal may hold more policies and cases.
   std::set<std::pair<std::string, std::string>> asked;
   for (const CaseSource& source : sources) asked.insert({source.suite, source.id});
@@ -161,44 +178,44 @@ void eval_cases(EvalOptions o, int argc, char** argv) {
 }  // namespace
 
 void add_eval(Program& program) {
-  auto* app = program.app.add_subcommand(
+  auto app = program.app.add_subcommand(
       "eval", "how near is reuse to the full pass? questions under several policies, or logits from elsewhere");
   auto o = std::make_shared<EvalOptions>();
-  add_engine_options(*app, o->engine, true);
-  auto* parity =
-      app->add_option("--parity", o->parity,
-                      "a parity file: this build against reference logits (docs/formats/json.md); --kv-type auto is "
-                      "f32 then");
-  const auto [cases, suites] = add_case_options(*app, o->from);
-  parity->excludes(cases)->excludes(suites);
-  app->add_option("--policies", o->policies,
-                  "comma-separated; parameters as sparsex:l_star=0:k=0.1; full is always measured")
-      ->capture_default_str();
-  app->add_option("--pair", o->pairs,
-                  "A/B: paired ratio of distances between two of the policies; may be given more than once");
-  app->add_option("--warm", o->warm,
-                  "what stands before a piece when it is computed first: alone, system (the fixed prefix), context "
-                  "(the other pieces)")
-      ->capture_default_str();
-  app->add_option("--answer-tokens", o->answer_tokens, "longest answer")->capture_default_str();
-  app->add_option("--prompt-rows", o->prompt_rows, "compare at so many of the prompt's last positions too (kl_prompt)")
-      ->check(CLI::Range(0, 1024));
-  app->add_option("--seed", o->seed, "of the order in which policies run, and of --warm context")
-      ->capture_default_str();
-  app->add_option(
+  add_engine_options(app, o->engine, true);
+  auto parity =
+      app.add_option("--parity", o->parity,
+                     "a parity file: this build against reference logits (docs/formats/json.md); --kv-type auto is "
+                     "f32 then");
+  const auto [cases, suites] = add_case_options(app, o->from);
+  parity.excludes(cases).excludes(suites);
+  app.add_option("--policies", o->policies,
+                 "comma-separated; parameters as sparsex:l_star=0:k=0.1; full is always measured")
+      .show_default();
+  app.add_option("--pair", o->pairs,
+                 "A/B: paired ratio of distances between two of the policies; may be given more than once");
+  app.add_option(
+         "--warm", o->warm,
+         "what comes before a piece when it is computed first: alone (nothing), system (the fixed prefix), context "
+         "(the other pieces)")
+      .show_default();
+  app.add_option("--answer-tokens", o->answer_tokens, "longest answer").show_default();
+  app.add_option("--prompt-rows", o->prompt_rows, "compare at this many of the prompt's last positions too (kl_prompt)")
+      .range(0, 1024);
+  app.add_option("--seed", o->seed, "of the order in which policies run, and of --warm context").show_default();
+  app.add_option(
          "--before", o->before,
-         "for policies with reuse_from=last: so many requests over the same pieces come first, in other orders")
-      ->capture_default_str();
-  app->add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
-  app->add_option("--journal", o->journal,
-                  "results of single cases, written at once; by default FILE.journal of --json FILE");
-  app->add_flag("--fresh", o->fresh, "begin the journal anew");
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->add_option("--markdown", o->markdown, "write tables to this file");
-  app->add_option("--html", o->html, "write a page with plots, tables and the quilt of the first case to this file");
-  app->callback([o, &program] {
+         "for policies with reuse_from=last: this many requests over the same pieces come first, in other orders")
+      .show_default();
+  app.add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
+  app.add_option("--journal", o->journal,
+                 "results of single cases, written at once; by default FILE.journal of --json FILE");
+  app.add_flag("--fresh", o->fresh, "begin the journal anew");
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.add_option("--markdown", o->markdown, "write tables to this file");
+  app.add_option("--html", o->html, "write a page with plots, tables and the quilt of the first case to this file");
+  app.callback([o, &program] {
     if (!o->parity.empty()) {
-      if (o->engine.kv_type == "auto") o->engine.kv_type = "f32";  // it compares with exact arithmetic
+      if (o->engine.kv_type == KvType::kAuto) o->engine.kv_type = KvType::kF32;  // it compares with exact arithmetic
       return eval_parity(o->engine, o->parity, o->json, program);
     }
     if (o->from.empty()) fail("give --cases FILE, --suite NAME or --parity FILE; see kvilt eval --help");

@@ -1,9 +1,11 @@
-// apps/eval_parity.cc: kvilt eval --parity: this build against logits and greedy tokens that somebody else computed (DESIGN 8).
+// apps/eval_parity.cc: kvilt eval --parity: this build against logits and greedy tokens from elsewhere
+// (docs/formats/json.md#input-a-parity-file).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "apps/command.h"
+#include "apps/report.h"
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -14,7 +16,7 @@ namespace {
 // KL(reference || ours) in nats over the tokens that the reference lists, both made to sum to 1 there.
 double kl_over(const std::vector<std::pair<int32_t, float>>& top, const std::vector<float>& logits) {
   std::vector<float> theirs, ours;
-  for (const auto& [id, value] : top) theirs.push_back(value), ours.push_back(logits[static_cast<size_t>(id)]);
+  for (const auto& [id, value] : top) theirs.push_back(value), ours.push_back(logits[id]);
   return Reference(std::move(theirs)).kl(ours);
 }
 
@@ -48,18 +50,17 @@ void eval_parity(const EngineOptions& options, const std::string& path, const st
     request.sampling.temperature = 0;
     request.sampling.ignore_eos = true;
     request.sampling.max_tokens = static_cast<int>(greedy.size());
-    request.first_logits = true;
+    request.evaluation.first_logits = true;
     const Answered out = run_request(*engine, std::move(request));
-    const std::vector<float>& logits = out.completion.first_logits;
+    const std::vector<float>& logits = out.completion.logits.first;
     double most = 0;
     for (const auto& [id, value] : top) {
       if (id < 0 || id >= static_cast<int32_t>(logits.size()))
         fail(fmt::format("{}: case '{}': no token {}", path, name, id));
-      most = std::max(most, std::abs(double{value} - double{logits[static_cast<size_t>(id)]}));
+      most = std::max(most, std::abs(double{value} - double{logits[id]}));
     }
     const double kl = kl_over(top, logits);
-    const auto best =
-        std::max_element(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto best = std::ranges::max_element(top, [](const auto& a, const auto& b) { return a.second < b.second; });
     const auto equal = static_cast<int>(
         std::mismatch(greedy.begin(), greedy.end(), out.ids.begin(), out.ids.end()).first - greedy.begin());
     const bool top1 = most_likely(logits) == best->first;

@@ -3,8 +3,10 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "apps/command.h"
+#include "apps/flags.h"
 
 namespace kvilt {
 namespace {
@@ -53,22 +55,22 @@ void generate(GenerateOptions o) {
 }  // namespace
 
 void add_generate(Program& program) {
-  auto* app = program.app.add_subcommand("generate", "one answer on the terminal");
+  auto app = program.app.add_subcommand("generate", "one answer on the terminal");
   auto o = std::make_shared<GenerateOptions>();
   o->sampling.max_tokens = 256;
   o->sampling.temperature = 0;
-  add_engine_options(*app, o->engine, false);
-  app->add_option("PROMPT", o->prompt, "the question; - or nothing: standard input");
-  app->add_option("--file,-f", o->file, "read the prompt from a file");
-  app->add_option("--system", o->system, "system message");
-  app->add_flag("--raw", o->raw, "continue the text as it is, without the chat template");
-  app->add_option("--max-tokens,-n", o->sampling.max_tokens, "length of the answer")->capture_default_str();
-  app->add_option("--temperature", o->sampling.temperature, "0: the most likely token")->capture_default_str();
-  app->add_option("--top-p", o->sampling.top_p)->capture_default_str();
-  app->add_option("--top-k", o->sampling.top_k)->capture_default_str();
-  app->add_option("--min-p", o->sampling.min_p)->capture_default_str();
-  app->add_option("--seed", o->seed, "the same seed gives the same text");
-  app->callback([o] { generate(*o); });
+  add_engine_options(app, o->engine, false);
+  app.add_option("PROMPT", o->prompt, "the question; - or nothing: standard input");
+  app.add_option("--file,-f", o->file, "read the prompt from a file");
+  app.add_option("--system", o->system, "system message");
+  app.add_flag("--raw", o->raw, "continue the text as it is, without the chat template");
+  app.add_option("--max-tokens,-n", o->sampling.max_tokens, "length of the answer").show_default();
+  app.add_option("--temperature", o->sampling.temperature, "0: the most likely token").show_default();
+  app.add_option("--top-p", o->sampling.top_p).show_default();
+  app.add_option("--top-k", o->sampling.top_k).show_default();
+  app.add_option("--min-p", o->sampling.min_p).show_default();
+  app.add_option("--seed", o->seed, "the same seed gives the same text");
+  app.callback([o] { generate(*o); });
 }
 
 }  // namespace kvilt

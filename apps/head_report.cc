@@ -7,28 +7,12 @@
 #include <numeric>
 #include <span>
 
+#include "apps/head_report.html.h"
+#include "eval/html.h"
 #include "eval/report.h"
 
 namespace kvilt {
 namespace {
-
-std::vector<double> ranks(const std::vector<double>& values) {
-  std::vector<size_t> order(values.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
-  std::vector<double> out(values.size());
-  for (size_t i = 0, end; i < order.size(); i = end) {
-    for (end = i; end < order.size() && values[order[end]] == values[order[i]];) ++end;
-    for (size_t j = i; j < end; ++j) out[order[j]] = static_cast<double>(i + end - 1) / 2;
-  }
-  return out;
-}
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) out += c == '<' ? std::string("&lt;") : c == '&' ? std::string("&amp;") : std::string(1, c);
-  return out;
-}
 
 std::string name_of(const HeadMap& map, size_t head) {
   return fmt::format("layer {} head {}", head / static_cast<size_t>(map.G), head % static_cast<size_t>(map.G));
@@ -37,7 +21,7 @@ std::string name_of(const HeadMap& map, size_t head) {
 std::vector<size_t> by_score(const HeadReport& r) {
   std::vector<size_t> order(r.score.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return r.score[a] > r.score[b]; });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return r.score[a] > r.score[b]; });
   return order;
 }
 
@@ -129,7 +113,7 @@ std::string summary(const HeadReport& r) {
 // Layers from left to right, KV heads downwards; the darker, the higher the score; a frame: global.
 std::string picture(const HeadReport& r) {
   const double cell = r.map.L > 48 ? 16 : 26, left = 60, top = 22;
-  const double most = *std::max_element(r.score.begin(), r.score.end());
+  const double most = *std::ranges::max_element(r.score);
   std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\">\n", left + cell * r.map.L + 8,
                                 top + cell * r.map.G + 26, left + cell * r.map.L + 8);
   for (int l = 0; l < r.map.L; ++l) {
@@ -158,7 +142,7 @@ std::string windows(const HeadReport& r, bool html) {
   for (size_t w = 0; w < r.profile.windows.size(); ++w) {
     const auto& inside = r.profile.inside[w];
     const auto share = [&](double least) {
-      return fmt::format("{} of {}", std::count_if(inside.begin(), inside.end(), [&](double x) { return x >= least; }),
+      return fmt::format("{} of {}", std::ranges::count_if(inside, [&](double x) { return x >= least; }),
                          inside.size());
     };
     table.add(
@@ -171,18 +155,6 @@ std::string windows(const HeadReport& r, bool html) {
 
 }  // namespace
 
-double rank_correlation(const std::vector<double>& a, const std::vector<double>& b) {
-  const std::vector<double> x = ranks(a), y = ranks(b);
-  const double mean = (static_cast<double>(x.size()) - 1) / 2;
-  double xy = 0, xx = 0, yy = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    xy += (x[i] - mean) * (y[i] - mean);
-    xx += (x[i] - mean) * (x[i] - mean);
-    yy += (y[i] - mean) * (y[i] - mean);
-  }
-  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
-}
-
 std::string head_markdown(const HeadReport& r) {
   Table heads(false, kHeadColumns);
   for (const size_t head : by_score(r)) heads.add(cells(r, head));
@@ -193,17 +165,14 @@ std::string head_markdown(const HeadReport& r) {
 std::string head_html(const HeadReport& r) {
   Table heads(true, kHeadColumns);
   for (const size_t head : by_score(r)) heads.add(cells(r, head));
-  return fmt::format(
-      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>KV heads of {}</title><style>"
-      "body{{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em}}"
-      "table{{border-collapse:collapse;margin:1em 0}}td,th{{border:1px solid #ccc;padding:.2em .6em;text-align:left}}"
-      "svg{{max-width:100%}}code{{font-size:13px}}</style></head><body>\n<h1>KV heads of "
-      "{}</h1>\n<p><code>{}</code></p>\n"
-      "<p>{}</p>\n{}<p>Layers from left to right. The darker, the more is lost when the head is local ({}); framed in "
-      "red: "
-      "it sees everything.</p>\n<h2>Evaluation</h2>\n{}<h2>Windows</h2>\n{}<h2>Heads</h2>\n{}</body></html>\n",
-      escape(r.model), escape(r.model), escape(r.command), escape(summary(r)), picture(r), escape(r.by),
-      evaluation(r, true), windows(r, true), heads.text());
+  return filled(kHeadReportHtml, {{"model", escape(r.model)},
+                                  {"command", escape(r.command)},
+                                  {"summary", escape(summary(r))},
+                                  {"picture", picture(r)},
+                                  {"by", escape(r.by)},
+                                  {"evaluation", evaluation(r, true)},
+                                  {"windows", windows(r, true)},
+                                  {"heads", heads.text()}});
 }
 
 }  // namespace kvilt

@@ -1,4 +1,4 @@
-// apps/head_report.h: what `kvilt profile heads` found, for people: a page with a picture of layers x KV heads, and Markdown.
+// apps/head_report.h: what `kvilt profile heads` found, for people: Markdown, and a page with a picture of the heads.
 // Role: text only; the command writes files.
 #pragma once
 
@@ -26,8 +26,5 @@ struct HeadReport {
 
 std::string head_markdown(const HeadReport& report);
 std::string head_html(const HeadReport& report);
-
-// Spearman's rank correlation; ties share their mean rank. 0 where one list is constant.
-double rank_correlation(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace kvilt

@@ -3,11 +3,14 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "apps/bench/rates.h"
 #include "apps/command.h"
+#include "apps/flags.h"
 #include "base/error.h"
+#include "engine/options.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 #include "tensor/kv_row.h"
@@ -73,7 +76,7 @@ void info(const std::string& path, bool json, bool measured) {
     }
   }
   if (!c.tied_embeddings) add(file->weights.lm_head.w);
-  const std::string auto_kv = backend.bf16_attention_pays(c.E) ? "bf16" : "f32";
+  const DType kv = value_or_fail(resolve({}, c, backend)).kv_dtype;
   Json out{{"name", c.name},
            {"architecture", c.arch},
            {"file", file->description},
@@ -97,8 +100,8 @@ void info(const std::string& path, bool json, bool measured) {
            {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},
            {"fingerprint", file->fingerprint},
            {"backend", backend.name()},
-           {"kv_type_auto", auto_kv},
-           {"attention", attention_of(backend, *kv_type_of(auto_kv), c.E)}};
+           {"kv_type_auto", kv_type_name(kv)},
+           {"attention", attention_of(backend, kv, c.E)}};
   const Json kernels = kernel_table(*file, backend, measured);
   if (json) {
     out["kernels"] = kernels;
@@ -133,27 +136,27 @@ void tokenize(const std::string& path, std::string text, bool special, bool ids_
 }  // namespace
 
 void add_info(Program& program) {
-  auto* app = program.app.add_subcommand("info", "what a model file holds, and which kernels serve it on this machine");
+  auto app = program.app.add_subcommand("info", "what a model file holds, and which kernels serve it on this machine");
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false), measure = std::make_shared<bool>(false);
-  app->add_option("MODEL", *path, "a .gguf file or a Hugging Face folder")->required();
-  app->add_flag("--json", *json, "as JSON");
-  app->add_flag("--measure", *measure, "time each kernel on its shape: GB/s of weights for one row, GOP/s for 512");
-  app->callback([path, json, measure] { info(*path, *json, *measure); });
+  app.add_option("MODEL", *path, "a .gguf file or a Hugging Face folder").required();
+  app.add_flag("--json", *json, "as JSON");
+  app.add_flag("--measure", *measure, "time each kernel on its shape: GB/s of weights for one row, GOP/s for 512");
+  app.callback([path, json, measure] { info(*path, *json, *measure); });
 }
 
 void add_tokenize(Program& program) {
-  auto* app = program.app.add_subcommand("tokenize", "how a model cuts text");
+  auto app = program.app.add_subcommand("tokenize", "how a model cuts text");
   struct Options {
     std::string path, text;
     bool special = false, ids = false;
   };
   auto o = std::make_shared<Options>();
-  app->add_option("MODEL", o->path, "a .gguf file or a Hugging Face folder")->required();
-  app->add_option("TEXT", o->text, "the text; - or nothing: standard input");
-  app->add_flag("--special", o->special, "texts of special tokens become those tokens");
-  app->add_flag("--ids", o->ids, "ids alone, on one line");
-  app->callback([o] { tokenize(o->path, o->text, o->special, o->ids); });
+  app.add_option("MODEL", o->path, "a .gguf file or a Hugging Face folder").required();
+  app.add_option("TEXT", o->text, "the text; - or nothing: standard input");
+  app.add_flag("--special", o->special, "texts of special tokens become those tokens");
+  app.add_flag("--ids", o->ids, "only the ids, on one line");
+  app.callback([o] { tokenize(o->path, o->text, o->special, o->ids); });
 }
 
 }  // namespace kvilt

@@ -2,6 +2,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "apps/command.h"
@@ -9,20 +10,17 @@
 
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvilt"));  // answers and figures have standard output
-  kvilt::Program program;
-  program.argc = argc;
-  program.argv = argv;
-  CLI::App& app = program.app;
-  app.name("kvilt");
-  app.description(
+  CLI::App app(
       "An LLM engine whose KV cache is keyed by content, not by position.\n\n"
       "  kvilt serve MODEL                      an OpenAI-compatible server on http://127.0.0.1:8000\n"
       "  kvilt generate MODEL \"a question\"      one answer, with what was reused and computed\n"
       "  kvilt bench reuse --model M --synthetic 8x256 --order shuffle\n"
-      "                                         what each policy saves on known documents in a new order\n");
+      "                                         what each policy saves on known documents in a new order\n",
+      "kvilt");
   app.set_version_flag("--version", kvilt::kVersion);
   app.require_subcommand(1);
   app.fallthrough();
+  kvilt::Program program{kvilt::Command(&app), argc, argv};
   kvilt::add_serve(program);
   kvilt::add_generate(program);
   kvilt::add_info(program);

@@ -1,17 +1,19 @@
-// apps/profile.cc: kvilt profile heads: which KV heads of a model may be local? From the user's own questions to a head map, with
-// the controls that say whether it is worth anything.
-// Method: some cases are profiled (engine/head_profile.h), the scores averaged, the highest `share` of the heads made global. The
-//         other cases are asked in full and under the map, random maps of the same share, 'first layers global', 'last layers
-//         global' and 'all local' (eval/runner.h); if the map is no better than random ones the report says so.
-// Source: METHODS 2.3 and FINDINGS' third study.
+// apps/profile.cc: kvilt profile heads: which KV heads of a model may be local? From the user's own questions to a head
+// map, with the controls that say whether it is worth anything.
+// Method: some cases are profiled (kvilt/head_profile.h), the scores averaged, and the highest `share` of the heads
+//         made global (model/head_choice.h). The other cases are asked in full and under the map, random maps of the
+//         same share, 'first layers global', 'last layers global' and 'all local' (eval/runner.h); if the map is no
+//         better than random ones, the report says so.
+// Source: docs/design/heads.md#profiling.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "apps/case_sources.h"
 #include "apps/command.h"
+#include "apps/flags.h"
 #include "apps/head_report.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "eval/aggregate.h"
@@ -19,6 +21,8 @@
 #include "eval/report.h"
 #include "eval/runner.h"
 #include "eval/suite.h"
+#include "kvilt/head_profile.h"
+#include "model/head_choice.h"
 
 namespace kvilt {
 namespace {
@@ -32,13 +36,11 @@ struct ProfileOptions {
   HeadProfileOptions heads;
   std::string by = "ablation", out, markdown, html, json, shares;
   bool map_only = false;
-  double share = 0.25, loss = 0, window_mass = 0;
+  HeadChoice choice;
   int profiled = 0, most_tokens = 4096, rows = 24;
 };
 
-using Scores = std::vector<double>;
-
-// Two texts that say nothing of a question: what stands before it should not matter to a local head.
+// Two texts that have nothing to do with a question: what comes before it should not matter to a local head.
 constexpr const char* kPrefixes[] = {
     "The harbour office keeps a ledger of every ship: its name, where it came from, what it carried and how long it "
     "lay at "
@@ -48,106 +50,6 @@ constexpr const char* kPrefixes[] = {
     "shape.radius ** 2\n        else:\n            total += shape.width * shape.height\n    return total\n\n"};
 
 bool wants_prefixes(const std::string& by) { return by == "shift" || by == "paper"; }
-
-Scores scores_of(const HeadProfile& profile, const std::string& by) {
-  if (by == "ablation") return profile.ablation;
-  if (by == "edge-mean") return profile.edge_mean;
-  if (by == "shift") return profile.shift_max;
-  Scores out = profile.edge_max;
-  for (size_t i = 0; i < out.size() && by == "paper"; ++i) out[i] = std::max(out[i], profile.shift_max[i]);
-  return out;
-}
-
-void add_to(Scores& sum, const Scores& values, double weight) {
-  sum.resize(std::max(sum.size(), values.size()), 0);
-  for (size_t i = 0; i < values.size(); ++i) sum[i] += weight * values[i];
-}
-
-// Of single prompts' profiles the mean; of the windows those that all prompts were long enough for.
-HeadProfile mean_profile(const std::vector<HeadProfile>& all) {
-  HeadProfile out;
-  out.layers = all[0].layers, out.kv_heads = all[0].kv_heads;
-  const double weight = 1.0 / static_cast<double>(all.size());
-  size_t windows = all[0].windows.size();
-  for (const HeadProfile& one : all) windows = std::min(windows, one.windows.size());
-  out.windows.assign(all[0].windows.begin(), all[0].windows.begin() + static_cast<long>(windows));
-  out.inside.resize(windows);
-  double tokens = 0;
-  for (const HeadProfile& one : all) {
-    tokens += weight * one.tokens;
-    add_to(out.ablation, one.ablation, weight);
-    add_to(out.edge_max, one.edge_max, weight);
-    add_to(out.edge_mean, one.edge_mean, weight);
-    add_to(out.shift_max, one.shift_max, weight);
-    add_to(out.shift_mean, one.shift_mean, weight);
-    for (size_t w = 0; w < windows; ++w) add_to(out.inside[w], one.inside[w], weight);
-  }
-  out.tokens = static_cast<int>(std::lround(tokens));
-  return out;
-}
-
-// Mean rank correlation of pairs of prompts.
-double stability_of(const std::vector<HeadProfile>& all, const std::string& by) {
-  double sum = 0;
-  int pairs = 0;
-  for (size_t a = 0; a < all.size(); ++a) {
-    for (size_t b = a + 1; b < all.size(); ++b, ++pairs)
-      sum += rank_correlation(scores_of(all[a], by), scores_of(all[b], by));
-  }
-  return pairs > 0 ? sum / pairs : 0;
-}
-
-// The highest scores global: `share` of them, or with `loss` as few as leave local heads whose scores sum to no more.
-HeadMap choose(const HeadProfile& profile, const Scores& score, const ProfileOptions& o) {
-  HeadMap map = uniform_head_map(profile.layers, profile.kv_heads, HeadClass::kLocal, o.heads.window, o.heads.sink);
-  std::vector<size_t> order(score.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return score[a] > score[b]; });
-  auto open = static_cast<size_t>(std::llround(o.share * static_cast<double>(order.size())));
-  if (o.loss > 0) {
-    double left = std::accumulate(score.begin(), score.end(), 0.0);
-    for (open = 0; open < order.size() && left > o.loss; ++open) left -= score[order[open]];
-  }
-  for (size_t i = 0; i < order.size(); ++i) {
-    const size_t head = order[i];
-    if (i < open) {
-      map.heads[head] = HeadClass::kGlobal;
-      map.window[head] = -1, map.sink[head] = 0;
-    } else if (o.window_mass > 0) {  // the shortest window tried that holds the mass; none does: the longest
-      for (size_t w = 0; w < profile.windows.size(); ++w) {
-        map.window[head] = std::max(o.heads.window, profile.windows[w]);
-        if (profile.inside[w][head] >= o.window_mass) break;
-      }
-    }
-  }
-  return map;
-}
-
-// Seeded random heads, the first or the last ones, of the same number; or none.
-HeadMap control(const HeadMap& map, const std::string& global, uint64_t seed) {
-  HeadMap out = uniform_head_map(map.L, map.G, HeadClass::kLocal);
-  int64_t windows = 0, sinks = 0, local = map.count(HeadClass::kLocal);
-  for (size_t i = 0; i < map.heads.size(); ++i) {
-    if (map.heads[i] == HeadClass::kLocal) windows += map.window[i], sinks += map.sink[i];
-  }
-  if (local > 0) {  // as many keys, whoever reads them
-    out = uniform_head_map(map.L, map.G, HeadClass::kLocal, static_cast<int32_t>(windows / local),
-                           static_cast<int32_t>(sinks / local));
-  }
-  std::vector<size_t> order(map.heads.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  if (global == "random") {
-    std::mt19937_64 rng(seed);
-    shuffle(order, rng);
-  }
-  if (global == "last") std::reverse(order.begin(), order.end());
-  for (int i = 0; i < map.count(HeadClass::kGlobal) && global != "none"; ++i) {
-    const size_t head = order[static_cast<size_t>(i)];
-    out.heads[head] = HeadClass::kGlobal;
-    out.window[head] = -1, out.sink[head] = 0;
-  }
-  return out;
-}
 
 std::vector<HeadProfile> profile_all(Engine& engine, const std::vector<CaseSource>& cases, const ProfileOptions& o) {
   std::vector<HeadProfile> out;
@@ -167,7 +69,7 @@ std::vector<HeadProfile> profile_all(Engine& engine, const std::vector<CaseSourc
     options.progress = [&](double share) {
       progress.at((static_cast<double>(out.size()) + share) / static_cast<double>(cases.size()), source.id);
     };
-    out.push_back(value_or_fail(engine.profile_heads(prompt.ids, options)));
+    out.push_back(value_or_fail(profile_heads(engine, prompt.ids, options)));
   }
   return out;
 }
@@ -182,10 +84,10 @@ std::vector<PolicySpec> policies_of(Engine& engine, const HeadMap& map) {
   };
   add(kMapName, map);
   for (int seed = 1; seed <= kRandomMaps; ++seed)
-    add(fmt::format("random-{}", seed), control(map, "random", static_cast<uint64_t>(seed)));
-  add("first", control(map, "first", 0));
-  add("last", control(map, "last", 0));
-  add("all-local", control(map, "none", 0));
+    add(fmt::format("random-{}", seed), control_of(map, "random", static_cast<uint64_t>(seed)));
+  add("first", control_of(map, "first"));
+  add("last", control_of(map, "last"));
+  add("all-local", control_of(map, "none"));
   return out;
 }
 
@@ -230,7 +132,7 @@ void evaluate(Engine& engine, const std::vector<CaseSource>& cases, const Profil
 }
 
 // "map.json" -> "map.random.json"
-std::string beside(const std::string& path, const std::string& what) {
+std::string next_to(const std::string& path, const std::string& what) {
   const size_t dot = path.rfind(".json");
   return dot != std::string::npos && dot + 5 == path.size() ? path.substr(0, dot) + "." + what + ".json"
                                                             : path + "." + what;
@@ -252,25 +154,27 @@ void print(const HeadReport& report) {
 void write_maps(const HeadMap& map, const std::string& path) {
   if (path.empty()) return;
   write_text(path, head_map_json(map));
-  write_text(beside(path, "random"), head_map_json(control(map, "random", 1)));
-  write_text(beside(path, "first"), head_map_json(control(map, "first", 0)));
+  write_text(next_to(path, "random"), head_map_json(control_of(map, "random", 1)));
+  write_text(next_to(path, "first"), head_map_json(control_of(map, "first")));
 }
 
 // One profile, a map of each share: FILE.10.json of 0.1.
 void write_shares(const HeadReport& report, ProfileOptions o) {
   for (const std::string& text : split_commas(o.shares)) {
     char* end = nullptr;
-    o.share = std::strtod(text.c_str(), &end);
-    if (end == text.c_str() || *end != 0 || !(o.share >= 0 && o.share <= 1))
+    o.choice.share = std::strtod(text.c_str(), &end);
+    if (end == text.c_str() || *end != 0 || !(o.choice.share >= 0 && o.choice.share <= 1))
       fail("--shares: '" + text + "' is no share");
-    write_maps(choose(report.profile, report.score, o), beside(o.out, fmt::format("{}", std::lround(100 * o.share))));
+    write_maps(choose_head_map(report.profile, report.score, o.choice),
+               next_to(o.out, fmt::format("{}", std::lround(100 * o.choice.share))));
   }
 }
 
-void profile_heads(ProfileOptions o, int argc, char** argv) {
-  if (!o.shares.empty() && o.out.empty()) fail("--shares needs --out FILE: the maps stand beside it");
+void profile(ProfileOptions o, int argc, char** argv) {
+  if (!o.shares.empty() && o.out.empty()) fail("--shares needs --out FILE: the maps are written next to it");
   if (o.from.empty()) fail("give --cases FILE or --suite NAME: questions like those that the model will be asked");
   o.heads.ablation = o.by == "ablation";
+  o.choice.window = o.heads.window, o.choice.sink = o.heads.sink;
   Report file(argc, argv);
   auto engine = open_or_exit(o.engine);
   file.set_model(engine->info());
@@ -289,9 +193,9 @@ void profile_heads(ProfileOptions o, int argc, char** argv) {
   report.by = o.by;
   report.prompts = profiled;
   report.profile = mean_profile(profiles);
-  report.stability = stability_of(profiles, o.by);
-  report.score = scores_of(report.profile, o.by);
-  report.map = choose(report.profile, report.score, o);
+  report.stability = score_stability(profiles, o.by);
+  report.score = head_scores(report.profile, o.by);
+  report.map = choose_head_map(report.profile, report.score, o.choice);
   write_maps(report.map, o.out);
   write_shares(report, o);
   report.verdict = "The map was not tested (--map-only): it may be no better than a random one.";
@@ -318,47 +222,46 @@ void profile_heads(ProfileOptions o, int argc, char** argv) {
 }  // namespace
 
 void add_profile(Program& program) {
-  auto* profile = program.app.add_subcommand("profile", "what a model does on your own text");
-  profile->require_subcommand(1);
-  auto* app =
-      profile->add_subcommand("heads", "which KV heads may read a window alone? makes a head map for --policy redknot");
+  auto profile = program.app.add_subcommand("profile", "what a model does on your own text");
+  profile.require_subcommand();
+  auto app =
+      profile.add_subcommand("heads", "which KV heads may read only a window? makes a head map for --policy redknot");
   auto o = std::make_shared<ProfileOptions>();
-  add_engine_options(*app, o->engine, true);
-  add_case_options(*app, o->from);
-  app->add_option("--out,-o", o->out,
-                  "write the map to this file, and controls beside it (FILE.random.json, FILE.first.json)");
-  app->add_option(
+  add_engine_options(app, o->engine, true);
+  add_case_options(app, o->from);
+  app.add_option("--out,-o", o->out,
+                 "write the map to this file, and controls next to it (FILE.random.json, FILE.first.json)");
+  app.add_option(
          "--by", o->by,
          "ablation (KL when only this head is local: half a forward a head), edge-mean or edge-max (attention outside "
          "of the window: one forward), shift (1 - cosine of its attention with and without a prefix: three forwards), "
          "paper (the higher of edge-max and shift)")
-      ->check(CLI::IsMember({"ablation", "edge-mean", "edge-max", "shift", "paper"}))
-      ->capture_default_str();
-  app->add_option("--share", o->share, "of the heads that are to see everything")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app->add_option("--shares", o->shares,
-                  "of the same profile also maps of these shares, comma-separated: 0.1,0.5 writes FILE.10.json and "
-                  "FILE.50.json, with their controls");
-  app->add_flag("--map-only", o->map_only, "write the maps and test none (a study does, with kvilt eval)");
-  app->add_option("--loss", o->loss, "instead: as few as leave local heads whose scores sum to no more than this");
-  app->add_option("--window", o->heads.window, "of local heads")->capture_default_str();
-  app->add_option("--sink", o->heads.sink, "of local heads")->capture_default_str();
-  app->add_option(
-      "--window-mass", o->window_mass,
+      .one_of({"ablation", "edge-mean", "edge-max", "shift", "paper"})
+      .show_default();
+  app.add_option("--share", o->choice.share, "of the heads that are to see everything").range(0.0, 1.0).show_default();
+  app.add_option(
+      "--shares", o->shares,
+      "also write maps of these shares, of the same profile, comma-separated: 0.1,0.5 writes FILE.10.json and "
+      "FILE.50.json, with their controls");
+  app.add_flag("--map-only", o->map_only, "write the maps and test none (a study tests them with kvilt eval)");
+  app.add_option("--loss", o->choice.loss,
+                 "instead: as few as leave local heads whose scores sum to no more than this");
+  app.add_option("--window", o->heads.window, "of local heads").show_default();
+  app.add_option("--sink", o->heads.sink, "of local heads").show_default();
+  app.add_option(
+      "--window-mass", o->choice.window_mass,
       "instead of one window: for each local head the shortest one tried that holds this share of its attention");
-  app->add_option("--rows", o->heads.rows, "the prompt's last rows, on which the ablation's KL is taken")
-      ->capture_default_str();
-  app->add_option("--profile", o->profiled,
-                  "cases that are profiled; the others are evaluated (0: half of them, at most 4)");
-  app->add_option("--max-tokens", o->most_tokens, "longest prompt that is profiled")->capture_default_str();
-  app->add_option("--prompt-rows", o->rows, "the prompt's last rows, on which the evaluation's KL is taken")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app->add_option("--html", o->html, "write a page with a picture of layers x heads to this file");
-  app->add_option("--markdown", o->markdown, "write tables to this file");
-  app->add_option("--json", o->json, "write rows and scores to this file");
-  app->callback([o, &program] { profile_heads(*o, program.argc, program.argv); });
+  app.add_option("--rows", o->heads.rows, "the prompt's last rows, on which the ablation's KL is taken").show_default();
+  app.add_option("--profile", o->profiled,
+                 "cases that are profiled; the others are evaluated (0: half of them, at most 4)");
+  app.add_option("--max-tokens", o->most_tokens, "longest prompt that is profiled").show_default();
+  app.add_option("--prompt-rows", o->rows, "the prompt's last rows, on which the evaluation's KL is taken")
+      .range(1, 1024)
+      .show_default();
+  app.add_option("--html", o->html, "write a page with a picture of layers x heads to this file");
+  app.add_option("--markdown", o->markdown, "write tables to this file");
+  app.add_option("--json", o->json, "write rows and scores to this file");
+  app.callback([o, &program] { kvilt::profile(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

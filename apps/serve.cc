@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "apps/command.h"
+#include "apps/flags.h"
 #include "server/server.h"
 
 namespace kvilt {
@@ -57,23 +58,20 @@ void serve(ServeOptions options) {
 }  // namespace
 
 void add_serve(Program& program) {
-  auto* app = program.app.add_subcommand("serve", "an OpenAI-compatible server");
+  auto app = program.app.add_subcommand("serve", "an OpenAI-compatible server");
   auto options = std::make_shared<ServeOptions>();
-  add_engine_options(*app, options->engine, false);
-  app->add_option("--host", options->server.host, "address to listen on")->capture_default_str();
-  app->add_option("--port,-p", options->server.port, "port; 0: any free one, printed")->capture_default_str();
-  app->add_option("--api-key", options->server.api_key,
-                  "clients must send it as a bearer token (or environment KVILT_API_KEY)");
-  app->add_option("--alias", options->server.model_alias, "the model's name for clients");
-  app->add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
-  app->add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB")
-      ->transform(CLI::AsSizeValue(false));
-  app->add_option("--max-connections", options->server.max_connections, "open connections; more get 503")
-      ->capture_default_str();
-  app->add_option("--shutdown-seconds", options->server.shutdown_s,
-                  "how long running requests may go on after a signal")
-      ->capture_default_str();
-  app->callback([options] { serve(*options); });
+  add_engine_options(app, options->engine, false);
+  app.add_option("--host", options->server.host, "address to listen on").show_default();
+  app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
+  app.add_option("--api-key", options->server.api_key,
+                 "clients must send it as a bearer token (or environment KVILT_API_KEY)");
+  app.add_option("--alias", options->server.model_alias, "the model's name for clients");
+  app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
+  app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();
+  app.add_option("--max-connections", options->server.max_connections, "open connections; more get 503").show_default();
+  app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
+      .show_default();
+  app.callback([options] { serve(*options); });
 }
 
 }  // namespace kvilt

@@ -1,5 +1,5 @@
-// apps/session.cc: kvilt session export | import: prefill in one process, the answer in another: the KV of a prompt, of each head
-// what it keeps, through a file or a pipe (docs/formats/session.md).
+// apps/session.cc: kvilt session export | import: one process prefills, another answers. The KV of a prompt, for each
+// head what it keeps, goes through a file or a pipe (docs/formats/session.md).
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +8,8 @@
 #include <iterator>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "eval/runner.h"
 #include "kvilt/session.h"
 
@@ -21,7 +23,7 @@ struct SessionOptions {
   SamplingParams sampling;
 };
 
-// Bytes of K and V beside what they would be if every head kept everything; and all that moved.
+// Prints the bytes of K and V, what they would be if every head kept everything, and all that moved.
 void report(const SessionOptions& o, const ExportedSession& session, double seconds, Program& program) {
   const SessionInfo info = value_or_fail(session_info(session));
   const auto moved = static_cast<int64_t>(session.bytes.size());
@@ -91,33 +93,35 @@ void import_session(SessionOptions o, Program& program) {
 }  // namespace
 
 void add_session(Program& program) {
-  auto* session = program.app.add_subcommand("session", "a prompt's KV out of one process and into another");
-  session->require_subcommand(1);
+  auto session = program.app.add_subcommand("session", "a prompt's KV out of one process and into another");
+  session.require_subcommand();
   auto o = std::make_shared<SessionOptions>();
   o->sampling.temperature = 0;
+  o->sampling.max_tokens = 1;
 
-  auto* out = session->add_subcommand("export", "computes a prompt and writes its KV, of each head what it keeps");
-  add_engine_options(*out, o->engine, false);
-  out->add_option("PROMPT", o->prompt, "the question");
-  out->add_option("--file,-f", o->file, "read the prompt from a file");
-  out->add_flag("--raw", o->raw, "the text as it is, without the chat template");
-  out->add_option("--method", o->method, "policy and parameters, e.g. redknot:map=mine:window=256");
-  out->add_option("--max-tokens,-n", o->sampling.max_tokens,
-                  "tokens of the answer that are computed here (1: the first)")
-      ->default_val(1);
-  out->add_option("--out,-o", o->path, "the session goes to this file; -: standard output");
-  out->add_option("--json", o->json, "write bytes and times to this file");
-  out->callback([o, &program] { export_session(*o, program); });
+  auto out = session.add_subcommand("export", "computes a prompt and writes its KV: for each head what it keeps");
+  add_engine_options(out, o->engine, false);
+  out.add_option("PROMPT", o->prompt, "the question");
+  out.add_option("--file,-f", o->file, "read the prompt from a file");
+  out.add_flag("--raw", o->raw, "the text as it is, without the chat template");
+  out.add_option("--method", o->method, "policy and parameters, e.g. redknot:map=mine:window=256");
+  out.add_option("--max-tokens,-n", o->sampling.max_tokens,
+                 "tokens of the answer that are computed here (1: the first)")
+      .show_default();
+  out.add_option("--out,-o", o->path, "the session goes to this file; -: standard output");
+  out.add_option("--json", o->json, "write bytes and times to this file");
+  out.callback([o, &program] { export_session(*o, program); });
 
-  auto* in = session->add_subcommand("import", "goes on with a session: prints its known tokens and those that follow");
+  auto in = session.add_subcommand("import", "goes on with a session: prints its known tokens and those that follow");
   auto i = std::make_shared<SessionOptions>();
   i->sampling.temperature = 0;
-  add_engine_options(*in, i->engine, false);
-  in->add_option("SESSION", i->path, "the file; -: standard input")->required();
-  in->add_option("--append", i->append, "text to follow the session's, as it is");
-  in->add_option("--max-tokens,-n", i->sampling.max_tokens, "length of the answer")->default_val(256);
-  in->add_option("--json", i->json, "write bytes and times to this file");
-  in->callback([i, &program] { import_session(*i, program); });
+  i->sampling.max_tokens = 256;
+  add_engine_options(in, i->engine, false);
+  in.add_option("SESSION", i->path, "the file; -: standard input").required();
+  in.add_option("--append", i->append, "text to follow the session's, as it is");
+  in.add_option("--max-tokens,-n", i->sampling.max_tokens, "length of the answer").show_default();
+  in.add_option("--json", i->json, "write bytes and times to this file");
+  in.callback([i, &program] { import_session(*i, program); });
 }
 
 }  // namespace kvilt

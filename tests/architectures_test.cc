@@ -39,9 +39,9 @@ class Architectures : public testing::TestWithParam<std::tuple<std::string, std:
     EngineOptions options{.model = std::get<0>(GetParam()),
                           .backend = std::string(std::get<1>(GetParam())),
                           .threads = threads,
-                          .kv_type = kv_type,
+                          .kv_type = *parse_kv_type(kv_type),
                           .chunk_tokens = chunk};
-    options.placement = placement;
+    options.placement = *parse_placement(placement);
     options.kv_bytes = int64_t{16} << 20;
     return open_for_test(options);
   }
@@ -52,9 +52,9 @@ class Architectures : public testing::TestWithParam<std::tuple<std::string, std:
 
 TEST_P(Architectures, ChunkedIsWholeAndBatchedIsAlone) {
   auto whole = engine(), chunked = engine(13, "zero-copy", 1);
-  const Outcome full = ask(*whole, request(asked)), other = ask(*whole, request(known));
-  expect_equal(ask(*chunked, request(asked)), full);
-  EXPECT_NE(full.completion.first_logits, other.completion.first_logits);
+  const Outcome full = ask_ok(*whole, request(asked)), other = ask_ok(*whole, request(known));
+  expect_equal(ask_ok(*chunked, request(asked)), full);
+  EXPECT_NE(full.completion.logits.first, other.completion.logits.first);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 4; ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
@@ -62,7 +62,7 @@ TEST_P(Architectures, ChunkedIsWholeAndBatchedIsAlone) {
   }
   for (size_t i = 0; i < sinks.size(); ++i) {
     const Outcome& want = i % 2 == 0 ? full : other;
-    EXPECT_EQ(sinks[i]->wait().first_logits, want.completion.first_logits);
+    EXPECT_EQ(sinks[i]->wait().logits.first, want.completion.logits.first);
     EXPECT_EQ(sinks[i]->ids, want.ids);
   }
 }
@@ -70,9 +70,9 @@ TEST_P(Architectures, ChunkedIsWholeAndBatchedIsAlone) {
 TEST_P(Architectures, AnExactPrefixIsExact) {
   auto one = engine();
   if (!one->info().reuse) GTEST_SKIP() << "LongRope shows it below";
-  const Outcome full = ask(*one, request(join({known, question})));
+  const Outcome full = ask_ok(*one, request(join({known, question})));
   warm(*one, known);
-  const Outcome hit = ask(*one, request(join({known, question}), "prefix"));
+  const Outcome hit = ask_ok(*one, request(join({known, question}), "prefix"));
   EXPECT_EQ(hit.usage().prefix, static_cast<int>(known.size()));
   expect_equal(hit, full);
 }
@@ -81,32 +81,32 @@ TEST_P(Architectures, RecomputingAllIsFullAndNaiveIsNot) {
   auto one = engine(50);
   if (!one->info().reuse) GTEST_SKIP() << one->info().reuse_refused;
   warm(*one, known);
-  const Outcome full = ask(*one, request(asked)), naive = ask(*one, request(asked, "naive"));
+  const Outcome full = ask_ok(*one, request(asked)), naive = ask_ok(*one, request(asked, "naive"));
   EXPECT_EQ(naive.usage().reused, static_cast<int>(a.size() + b.size()));
-  EXPECT_GT(max_abs_difference(naive.completion.first_logits, full.completion.first_logits), 1e-3) << "power";
+  EXPECT_GT(max_abs_difference(naive.completion.logits.first, full.completion.logits.first), 1e-3) << "power";
   for (const char* phase1 : {"all", "catchup"}) {
     for (const char* l_star : {"0", "2"}) {
       if (l_star[0] == '2' && one->info().layers < 3)
         continue;  // layer 1, the last one, would have been computed in full
-      const Outcome all = ask(*one, request(asked, "sparsex", {{"k", "1"}, {"phase1", phase1}, {"l_star", l_star}}));
+      const Outcome all = ask_ok(*one, request(asked, "sparsex", {{"k", "1"}, {"phase1", phase1}, {"l_star", l_star}}));
       EXPECT_EQ(all.usage().recomputed, all.usage().reused);
       expect_equal(all, full);
       const Outcome few =
-          ask(*one, request(asked, "sparsex", {{"k", "0.05"}, {"b", "1"}, {"phase1", phase1}, {"l_star", l_star}}));
+          ask_ok(*one, request(asked, "sparsex", {{"k", "0.05"}, {"b", "1"}, {"phase1", phase1}, {"l_star", l_star}}));
       EXPECT_LT(few.usage().recomputed, few.usage().reused / 2);
-      EXPECT_NE(few.completion.first_logits, full.completion.first_logits) << "power";
+      EXPECT_NE(few.completion.logits.first, full.completion.logits.first) << "power";
     }
   }
-  expect_equal(ask(*one, request(asked, "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}})), naive);
+  expect_equal(ask_ok(*one, request(asked, "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}})), naive);
 }
 
 TEST_P(Architectures, CopiedIsZeroCopyToRounding) {
   auto zero = engine(512, "zero-copy", 2, "f32"), copy = engine(512, "copy", 2, "f32");
   if (!zero->info().reuse) GTEST_SKIP() << zero->info().reuse_refused;
   for (Engine* each : {zero.get(), copy.get()}) warm(*each, known);
-  const Outcome x = ask(*zero, request(asked, "naive")), y = ask(*copy, request(asked, "naive"));
+  const Outcome x = ask_ok(*zero, request(asked, "naive")), y = ask_ok(*copy, request(asked, "naive"));
   EXPECT_EQ(x.usage().reused, y.usage().reused);
-  EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 1e-3);
+  EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 1e-3);
 }
 
 // Angles that depend on the length: segments are refused with the reason, and a prefix is found on its own side of the
@@ -116,7 +116,7 @@ TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
     return open_for_test({.model = "tests/data/fixtures/phi3-longrope", .kv_bytes = int64_t{16} << 20});
   };
   const auto ask_for = [](Engine& engine, const std::vector<int32_t>& ids, int answer) {
-    return ask(engine, request_of(ids, "prefix", answer));
+    return ask_ok(engine, request_of(ids, "prefix", answer));
   };
   auto one = open(), fresh = open();
   EXPECT_FALSE(one->info().reuse);
@@ -128,11 +128,11 @@ TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
   ask_for(*one, start, 0);
   const Outcome hit = ask_for(*one, within, 4), alone = ask_for(*fresh, within, 4);
   EXPECT_EQ(hit.usage().prefix, 60);
-  EXPECT_EQ(hit.completion.first_logits, alone.completion.first_logits);
+  EXPECT_EQ(hit.completion.logits.first, alone.completion.logits.first);
   const Outcome longer = ask_for(*one, beyond, 4), again = ask_for(*one, beyond, 4), plain = ask_for(*fresh, beyond, 4);
   for (const Outcome* out : {&longer, &again}) {
     EXPECT_EQ(out->usage().prefix, 0);
-    EXPECT_EQ(out->completion.first_logits, plain.completion.first_logits);
+    EXPECT_EQ(out->completion.logits.first, plain.completion.logits.first);
     EXPECT_EQ(out->ids, plain.ids);
   }
   // An answer that crosses the border starts again there: from then on it is what the whole text gives.

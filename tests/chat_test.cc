@@ -70,13 +70,13 @@ TEST_F(Chat, WarmedDocumentsAreFoundAndTheFirstIsExact) {
     EXPECT_EQ(prompt.marks.back().end, static_cast<int32_t>(prompt.ids.size()));  // nothing after the document
     Request warm = request_of(prompt.ids, "prefix", 0);
     warm.prompt.marks = prompt.marks;
-    ask(*engine, warm);
+    ask_ok(*engine, warm);
   }
   const Prompt asked = prompt_of(request({2, 3, 1}));
   Request question = request_of(asked.ids, "naive");
   question.prompt.marks = asked.marks;
   question.publish = false;
-  const Outcome out = ask(*engine, question);
+  const Outcome out = ask_ok(*engine, question);
   EXPECT_EQ(out.usage().prefix, asked.marks[0].end);  // the fixed prefix and the document that follows it: exact
   EXPECT_EQ(out.usage().reused, asked.marks[2].end - asked.marks[1].begin);
   EXPECT_EQ(out.usage().fresh, static_cast<int>(asked.ids.size()) - asked.marks[2].end);
@@ -90,12 +90,12 @@ TEST_F(Chat, ShortMarksAreFoundShortTextIsNot) {
   const Prompt asked = prompt_of(short_documents);
   Request warm = request_of(known.ids, "full", 0);
   warm.prompt.marks = known.marks;
-  ask(*engine, warm);
+  ask_ok(*engine, warm);
   Request question = request_of(asked.ids, "naive");
   question.publish = false;
-  const int unmarked = ask(*engine, question).usage().reused;
+  const int unmarked = ask_ok(*engine, question).usage().reused;
   question.prompt.marks = asked.marks;
-  EXPECT_GT(ask(*engine, question).usage().reused, unmarked + 8);
+  EXPECT_GT(ask_ok(*engine, question).usage().reused, unmarked + 8);
 }
 
 TEST_F(Chat, NobodysTextBecomesSpecial) {

@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "kvilt/engine.h"
+#include "kvilt/ask.h"
 
 namespace kvilt {
 
@@ -47,12 +47,7 @@ class CollectingSink : public TokenSink {
   std::optional<Completion> done_;
 };
 
-struct Outcome {
-  std::vector<int32_t> ids;
-  std::string text;
-  Completion completion;
-  const PromptUsage& usage() const { return completion.usage; }
-};
+using Outcome = Answered;
 
 inline Request request_of(std::vector<int32_t> ids, const std::string& policy = "full", int max_tokens = 1) {
   Request request;
@@ -61,30 +56,28 @@ inline Request request_of(std::vector<int32_t> ids, const std::string& policy = 
   request.sampling.temperature = 0;
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
-  request.first_logits = true;
+  request.evaluation.first_logits = true;
   return request;
 }
 
-inline Outcome ask(Engine& engine, Request request) {
-  auto sink = std::make_shared<CollectingSink>();
-  const auto id = engine.submit(std::move(request), sink);
-  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
-  if (!id.ok()) return {};
-  Completion completion = sink->wait();
-  return {sink->ids, sink->text, std::move(completion)};
+// Expects an answer.
+inline Outcome ask_ok(Engine& engine, Request request) {
+  Result<Answered> out = ask(engine, std::move(request));
+  EXPECT_TRUE(out.ok()) << (out.ok() ? "" : out.error().message);
+  return out.ok() ? std::move(out).value() : Outcome();
 }
 
 // Asks each request by itself, then all at once, and expects the same first logits and tokens.
 inline void expect_batched_equals_alone(Engine& engine, const std::vector<Request>& requests) {
   std::vector<Outcome> alone;
-  for (const Request& request : requests) alone.push_back(ask(engine, request));
+  for (const Request& request : requests) alone.push_back(ask_ok(engine, request));
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (const Request& request : requests) {
     sinks.push_back(std::make_shared<CollectingSink>());
     ASSERT_TRUE(engine.submit(request, sinks.back()).ok());
   }
   for (size_t i = 0; i < sinks.size(); ++i) {
-    EXPECT_EQ(sinks[i]->wait().first_logits, alone[i].completion.first_logits) << i;
+    EXPECT_EQ(sinks[i]->wait().logits.first, alone[i].completion.logits.first) << i;
     EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
   }
 }
@@ -110,22 +103,22 @@ inline Request unpublished(std::vector<int32_t> ids, const std::string& policy, 
 
 inline Outcome ask_with(Engine& engine, std::vector<int32_t> ids, const std::string& policy, Params params = {},
                         int max_tokens = 6) {
-  return ask(engine, unpublished(std::move(ids), policy, std::move(params), max_tokens));
+  return ask_ok(engine, unpublished(std::move(ids), policy, std::move(params), max_tokens));
 }
 
 // Puts the prompt's KV into the cache.
 inline Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string& policy = "full") {
-  return ask(engine, request_of(std::move(ids), policy, 0));
+  return ask_ok(engine, request_of(std::move(ids), policy, 0));
 }
 
 // To the bit; all_logits are empty on both sides unless the requests asked for them.
 inline void expect_equal(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.completion.first_logits, b.completion.first_logits);
-  EXPECT_EQ(a.completion.all_logits, b.completion.all_logits);
+  EXPECT_EQ(a.completion.logits.first, b.completion.logits.first);
+  EXPECT_EQ(a.completion.logits.all, b.completion.logits.all);
   EXPECT_EQ(a.ids, b.ids);
 }
 inline void expect_differ(const Outcome& a, const Outcome& b) {
-  EXPECT_NE(a.completion.first_logits, b.completion.first_logits) << "power";
+  EXPECT_NE(a.completion.logits.first, b.completion.logits.first) << "power";
 }
 
 inline double max_abs_difference(const std::vector<float>& a, const std::vector<float>& b) {

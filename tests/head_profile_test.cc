@@ -7,6 +7,7 @@
 
 #include "forward/driver.h"
 #include "kernels/dispatch.h"
+#include "kvilt/head_profile.h"
 #include "model/model_file.h"
 #include "probe_prompts.h"
 
@@ -80,7 +81,7 @@ class PrefixShift : public testing::Test {
     options.window = 16;
     options.prefixes = std::move(prefixes);
     options.prefix_at = at;
-    auto out = engine->profile_heads(tokens(120, 1), options);
+    auto out = profile_heads(*engine, tokens(120, 1), options);
     EXPECT_TRUE(out.ok()) << out.error().message;
     return std::move(out).value();
   }
@@ -110,14 +111,14 @@ TEST_F(PrefixShift, MistakesAreNamed) {
   HeadProfileOptions options;
   options.ablation = false;
   options.prefixes = {{5, 1 << 30}};
-  const auto token = engine->profile_heads(tokens(50, 1), options);
+  const auto token = profile_heads(*engine, tokens(50, 1), options);
   ASSERT_FALSE(token.ok());
   EXPECT_NE(token.error().message.find("prefix[1]"), std::string::npos);
   options.prefixes = {tokens(1 << 17, 1)};
-  EXPECT_EQ(engine->profile_heads(tokens(50, 1), options).error().code, Code::kExhausted);
+  EXPECT_EQ(profile_heads(*engine, tokens(50, 1), options).error().code, Code::kExhausted);
   options.prefixes = {{5}};
   options.prefix_at = 50;
-  EXPECT_EQ(engine->profile_heads(tokens(50, 1), options).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(profile_heads(*engine, tokens(50, 1), options).error().code, Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ class Sink : public TokenSink {
 Request question(int number, const SamplingParams& sampling) {
   Request request = request_of({}, "full", kTokens);
   for (int t = 0; t < kPrompt; ++t) request.prompt.ids.push_back(3 + (number + t * 7) % 26);
-  request.first_logits = false;
+  request.evaluation.first_logits = false;
   request.sampling = sampling;
   request.sampling.max_tokens = kTokens;
   request.sampling.ignore_eos = true;

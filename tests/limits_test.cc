@@ -23,8 +23,8 @@ class Limits : public testing::TestWithParam<std::string> {
     return open_for_test({.model = kModel, .backend = GetParam(), .threads = threads, .chunk_tokens = chunk});
   }
   std::unique_ptr<Engine> fp32_engine(const std::string& placement) const {
-    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = "f32"};
-    options.placement = placement;
+    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32};
+    options.placement = *parse_placement(placement);
     return open_for_test(options);
   }
   const Quilt quilt;
@@ -41,7 +41,7 @@ TEST_P(Limits, ChunksAndThreadsDoNotChangeABit) {
   }
   auto other = quilt.asked();
   other[3] ^= 1;  // power: one changed token must show
-  EXPECT_NE(ask_with(*whole, other, "full").completion.first_logits, reference.completion.first_logits);
+  EXPECT_NE(ask_with(*whole, other, "full").completion.logits.first, reference.completion.logits.first);
 }
 
 TEST_P(Limits, BatchedEqualsAlone) {
@@ -91,10 +91,10 @@ TEST_P(Limits, AWholeMarkedPromptHitStaysExact) {
   auto engine = engine_with();
   Request request = request_of(join({quilt.head, quilt.a}), "full", 0);
   request.prompt.marks = {{9, 79}};
-  ask(*engine, request);
+  ask_ok(*engine, request);
   request.policy.name = "naive";
   request.sampling.max_tokens = 4;
-  const Outcome again = ask(*engine, request);
+  const Outcome again = ask_ok(*engine, request);
   EXPECT_EQ(again.usage().prefix, 78);
   EXPECT_EQ(again.usage().reused, 0);  // and not the last token, as a piece of the mark
   expect_equal(again, ask_with(*engine, join({quilt.head, quilt.a}), "full", {}, 4));
@@ -109,7 +109,7 @@ TEST_P(Limits, NaiveReusesAndDiffers) {
   EXPECT_EQ(naive.usage().reused, 187);
   EXPECT_EQ(naive.usage().fresh, 21);
   EXPECT_EQ(naive.usage().recomputed, 0);
-  EXPECT_NE(naive.completion.first_logits, full.completion.first_logits);
+  EXPECT_NE(naive.completion.logits.first, full.completion.logits.first);
   EXPECT_LT(naive.usage().flops, 0.2 * full.usage().flops);
 }
 
@@ -135,7 +135,7 @@ TEST_P(Limits, SparseXWithEverythingIsFull) {
             ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0.1"}, {"phase1", phase1}, {"l_star", l_star}});
         EXPECT_LT(few.usage().recomputed, 60);
         EXPECT_GT(few.usage().recomputed, 18);
-        EXPECT_NE(few.completion.first_logits, full.completion.first_logits) << "power: a small budget must differ";
+        EXPECT_NE(few.completion.logits.first, full.completion.logits.first) << "power: a small budget must differ";
       }
     }
     // l* = L: every layer of the phase-1 pass is full, only the rows that leave the last layer are fewer.
@@ -151,8 +151,8 @@ TEST_P(Limits, SparseXWithNothingIsNaive) {
   const Outcome naive = ask_with(*engine, quilt.asked(), "naive");
   expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "0"}}), naive);
   expect_equal(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "0"}, {"l_star", "3"}}), naive);
-  EXPECT_NE(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "2"}}).completion.first_logits,
-            naive.completion.first_logits);
+  EXPECT_NE(ask_with(*engine, quilt.asked(), "sparsex", {{"k", "0"}, {"b", "2"}}).completion.logits.first,
+            naive.completion.logits.first);
 }
 
 TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
@@ -166,7 +166,7 @@ TEST_P(Limits, SelectionSeesTheWholePromptWhateverTheChunk) {
     }
   }
   for (size_t i = 2; i < outcomes.size(); ++i) expect_equal(outcomes[i], outcomes[i % 2]);
-  EXPECT_NE(outcomes[0].completion.first_logits, outcomes[1].completion.first_logits);
+  EXPECT_NE(outcomes[0].completion.logits.first, outcomes[1].completion.logits.first);
 }
 
 // With fp32 keys: a rotated copy of a narrower type is rounded once more (realign_test.cc, kv_types_test.cc).
@@ -178,9 +178,9 @@ TEST_P(Limits, CopiedEqualsZeroCopyToRounding) {
     const Outcome a = ask_with(*zero, quilt.asked(), policy), b = ask_with(*copy, quilt.asked(), policy);
     EXPECT_EQ(a.usage().reused, b.usage().reused);
     EXPECT_EQ(a.usage().recomputed, b.usage().recomputed);
-    EXPECT_LT(max_abs_difference(a.completion.first_logits, b.completion.first_logits), 2e-3);
+    EXPECT_LT(max_abs_difference(a.completion.logits.first, b.completion.logits.first), 2e-3);
     EXPECT_EQ(a.ids, b.ids);
-    EXPECT_GT(max_abs_difference(a.completion.first_logits, full.completion.first_logits), 1e-2) << "power";
+    EXPECT_GT(max_abs_difference(a.completion.logits.first, full.completion.logits.first), 1e-2) << "power";
   }
 }
 
@@ -189,7 +189,7 @@ TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
   warm(*engine, quilt.known());
   const Outcome full = ask_with(*engine, quilt.asked(), "full");
   // Published by an approximate request: question and answer, computed over placed pieces.
-  const Outcome naive = ask(*engine, request_of(quilt.asked(), "naive", 40));
+  const Outcome naive = ask_ok(*engine, request_of(quilt.asked(), "naive", 40));
   EXPECT_EQ(naive.usage().reused, 187);
   const Outcome again = ask_with(*engine, quilt.asked(), "prefix");
   EXPECT_EQ(again.usage().prefix, 9);
@@ -198,7 +198,7 @@ TEST_P(Limits, ApproximateKvIsNeverAnExactPrefix) {
 
 TEST_P(Limits, AnAnswerIsFoundInAnotherPrompt) {
   auto engine = engine_with();
-  const Outcome first = ask(*engine, request_of(quilt.asked(), "full", 60));
+  const Outcome first = ask_ok(*engine, request_of(quilt.asked(), "full", 60));
   ASSERT_EQ(first.ids.size(), 60u);
   const auto quoted = join({tokens(40, 77), first.ids, tokens(10, 78)});
   const Outcome second = ask_with(*engine, quoted, "naive");
@@ -214,14 +214,14 @@ TEST_P(Limits, SaltsAndNameSpacesNeverMeet) {
   auto engine = engine_with();
   Request mine = request_of(quilt.known(), "full", 0);
   mine.cache_salt = "mine";
-  ask(*engine, mine);
+  ask_ok(*engine, mine);
   for (const auto& [salt, name_space, found] :
        {std::tuple("mine", "", true), {"yours", "", false}, {"", "", false}, {"mine", "other", false}}) {
     Request request = request_of(quilt.asked(), "naive");
     request.cache_salt = salt;
     request.name_space = name_space;
     request.publish = false;
-    const Outcome out = ask(*engine, request);
+    const Outcome out = ask_ok(*engine, request);
     EXPECT_EQ(out.usage().reused + out.usage().prefix > 0, found) << salt << "/" << name_space;
   }
 }
@@ -233,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, Limits, testing::Values("reference", "auto"))
 constexpr int64_t kTokenBytes = 2 * 6 * 2 * 32 * 4;  // of probe-1M, fp32
 
 std::unique_ptr<Engine> engine_with(int64_t kv_bytes) {
-  EngineOptions options{.model = kModel, .kv_type = "f32"};
+  EngineOptions options{.model = kModel, .kv_type = KvType::kF32};
   options.kv_bytes = kv_bytes;
   return open_for_test(options);
 }
@@ -245,7 +245,7 @@ TEST(Pool, OldSegmentsGoFirstAndResultsStay) {
     for (uint32_t seed = 20; seed < 30; ++seed) {
       const auto prompt = join({tokens(200, seed), quilt.question});
       Request request = request_of(prompt, "prefix", 8);
-      expect_equal(ask(*small, request), ask_with(*large, prompt, "full", {}, 8));
+      expect_equal(ask_ok(*small, request), ask_with(*large, prompt, "full", {}, 8));
     }
   }
   EXPECT_GT(small->stats().evicted_segments, 0);
@@ -258,7 +258,7 @@ TEST(Pool, APromptThatCanNeverFitIsRefused) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kTooLong);
   EXPECT_NE(refused.error().message.find("--kv-bytes"), std::string::npos);
-  ask(*small, request_of(tokens(200, 1)));  // and the engine goes on
+  ask_ok(*small, request_of(tokens(200, 1)));  // and the engine goes on
 }
 
 TEST(Pool, PreemptedRequestsEndWithTheSameText) {
@@ -273,20 +273,20 @@ TEST(Pool, PreemptedRequestsEndWithTheSameText) {
   for (size_t i = 0; i < sinks.size(); ++i) {
     const Completion done = sinks[i]->wait();
     EXPECT_FALSE(done.error) << done.error->message;
-    EXPECT_EQ(sinks[i]->ids, ask(*large, requests[i]).ids) << i;
+    EXPECT_EQ(sinks[i]->ids, ask_ok(*large, requests[i]).ids) << i;
   }
   EXPECT_GT(small->stats().preemptions, 0u);
 }
 
 TEST(Pool, ALoneAnswerThatOutgrowsThePoolIsCutShort) {
   auto small = engine_with(300 * kTokenBytes);
-  const Outcome out = ask(*small, request_of(tokens(250, 1), "full", 400));
+  const Outcome out = ask_ok(*small, request_of(tokens(250, 1), "full", 400));
   EXPECT_FALSE(out.completion.error);
   EXPECT_EQ(out.completion.finish, Finish::kLength);
   EXPECT_GT(out.ids.size(), 10u);
   EXPECT_LT(out.ids.size(), 400u);
   EXPECT_EQ(small->stats().running, 0);
-  ask(*small, request_of(tokens(100, 2)));
+  ask_ok(*small, request_of(tokens(100, 2)));
 }
 
 TEST(Queue, FullIsAnErrorAtOnce) {
@@ -317,7 +317,7 @@ TEST(Cancel, EndsPromptlyAndFreesEverything) {
   engine->cancel(*id);  // again: ignored
   engine->clear_cache();
   EXPECT_EQ(engine->stats().running, 0);
-  ask(*engine, request_of(tokens(10, 3)));
+  ask_ok(*engine, request_of(tokens(10, 3)));
   engine->clear_cache();
   ask_with(*engine, tokens(10, 4), "full", {}, 1);
   EXPECT_EQ(engine->stats().kv_pages_used, 0);
@@ -329,7 +329,7 @@ TEST(Seeds, SameSeedSameTextWhateverElseRuns) {
   request.sampling.temperature = 1.2f;
   request.sampling.seed = 99;
   request.publish = false;
-  const auto alone = ask(*engine, request).ids;
+  const auto alone = ask_ok(*engine, request).ids;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 4; ++i) {
     Request other = request;

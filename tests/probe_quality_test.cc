@@ -29,7 +29,7 @@ std::vector<double> run(const std::string& cases, int limit, const std::vector<A
     std::string prompt = entry["system"];
     for (const auto& segment : entry["segments"]) {
       const std::string text = segment["text"];
-      ask(*engine, request_of(engine->tokenize(text, true, false).value(), "full", 0));
+      ask_ok(*engine, request_of(engine->tokenize(text, true, false).value(), "full", 0));
       prompt += " " + text;
     }
     prompt += " " + entry["question"].get<std::string>();
@@ -39,7 +39,7 @@ std::vector<double> run(const std::string& cases, int limit, const std::vector<A
       request.policy.params = asked.params;
       request.sampling.ignore_eos = false;
       request.publish = false;
-      const Outcome out = ask(*engine, std::move(request));
+      const Outcome out = ask_ok(*engine, std::move(request));
       if (asked.policy != "full") {
         EXPECT_GT(out.usage().reused, static_cast<int>(ids.size()) * 8 / 10);
       }

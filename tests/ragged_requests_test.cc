@@ -28,7 +28,7 @@ class LookingSink : public CollectingSink {
 };
 
 std::unique_ptr<Engine> engine_of(int pages, int chunk = 64) {
-  EngineOptions options{.model = kModel, .kv_type = "f32", .page_slots = kP, .chunk_tokens = chunk};
+  EngineOptions options{.model = kModel, .kv_type = KvType::kF32, .page_slots = kP, .chunk_tokens = chunk};
   options.cache = false;
   options.kv_bytes = int64_t{64} << 20;
   if (pages > 0) {
@@ -70,16 +70,16 @@ TEST(RaggedRequests, AccountsByClass) {
   EXPECT_EQ(e->stats().request_pages.local, 0) << "it has ended";
 
   // Without a map every head is dense; a window over everything makes a head local, but it keeps all.
-  const ByHeadClass full = ask(*e, request_of(tokens(200, 1), "full", 1)).usage().kv_bytes;
+  const ByHeadClass full = ask_ok(*e, request_of(tokens(200, 1), "full", 1)).usage().kv_bytes;
   EXPECT_EQ(full.dense, 12 * 13 * page);
   EXPECT_EQ(full.global + full.local + full.retrieval, 0);
   Request wide = request_of(tokens(200, 1), "redknot", 1);
   wide.policy.params = {{"window", "500"}};
-  EXPECT_EQ(ask(*e, wide).usage().kv_bytes.local, 7 * 13 * page);
+  EXPECT_EQ(ask_ok(*e, wide).usage().kv_bytes.local, 7 * 13 * page);
   // Restored heads are global.
   Request restored = request_of(tokens(200, 1), "redknot", 1);
   restored.policy.params = {{"restore", "1e-9"}};
-  const ByHeadClass all = ask(*e, restored).usage().kv_bytes;
+  const ByHeadClass all = ask_ok(*e, restored).usage().kv_bytes;
   EXPECT_EQ(all.local, 0);
   EXPECT_EQ(all.global, 9 * 13 * page);
 }
@@ -115,13 +115,13 @@ std::vector<std::shared_ptr<CollectingSink>> ask_all(Engine& e, const std::vecto
 // A prompt whose dense pages would fill the pool twice over fits where its heads keep sink and window.
 TEST(RaggedRequests, APromptIsAdmittedByWhatItsHeadsKeep) {
   const auto large = engine_of(0);
-  const Outcome alone = ask(*large, narrow(tokens(200, 1), 40));
+  const Outcome alone = ask_ok(*large, narrow(tokens(200, 1), 40));
   EXPECT_EQ(large->stats().preemptions, 0u);
   // A local head of a chunk of 64 needs 2 + 6 pages of 13 while the prompt is computed.
   const auto small = engine_of(12 * 8);
-  const Outcome out = ask(*small, narrow(tokens(200, 1), 40));
+  const Outcome out = ask_ok(*small, narrow(tokens(200, 1), 40));
   EXPECT_EQ(out.ids, alone.ids);
-  EXPECT_EQ(out.completion.first_logits, alone.completion.first_logits);
+  EXPECT_EQ(out.completion.logits.first, alone.completion.logits.first);
   const auto refused = [&](Engine& e, const Request& request) {
     const auto id = e.submit(request, std::make_shared<CollectingSink>());
     return !id.ok() && id.error().code == Code::kTooLong;
@@ -150,7 +150,7 @@ TEST(RaggedRequests, MoreOfThemRunAtOnce) {
   EXPECT_LE(most_dense, 2);  // 13 pages a head at first, 22 in the end
   EXPECT_EQ(most_ragged, 8);
   EXPECT_EQ(e->stats().preemptions, preempted) << "none of the ragged ones";
-  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(answers[i]->ids, ask(*e, ragged[i]).ids) << i;
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(answers[i]->ids, ask_ok(*e, ragged[i]).ids) << i;
 }
 
 // Requests that are preempted in the middle of their answers start again and give the same tokens, whatever their heads
@@ -168,7 +168,7 @@ TEST(RaggedRequests, PreemptionChangesNothing) {
     for (uint32_t i = 0; i < 3; ++i) {
       requests.push_back(request_of(tokens(150, i), "redknot", 200));
       requests.back().policy.params = params;
-      requests.back().all_logits = true;
+      requests.back().evaluation.all_logits = true;
     }
     int most = 0;
     const uint64_t preempted = small->stats().preemptions;
@@ -177,9 +177,9 @@ TEST(RaggedRequests, PreemptionChangesNothing) {
     EXPECT_GT(small->stats().preemptions, preempted) << "power";
     EXPECT_EQ(large->stats().preemptions, 0u);
     for (size_t i = 0; i < requests.size(); ++i) {
-      const Outcome alone = ask(*large, requests[i]);
+      const Outcome alone = ask_ok(*large, requests[i]);
       EXPECT_EQ(answers[i]->ids, alone.ids) << i;
-      EXPECT_EQ(answers[i]->wait().all_logits, alone.completion.all_logits) << i;
+      EXPECT_EQ(answers[i]->wait().logits.all, alone.completion.logits.all) << i;
     }
     EXPECT_NE(answers[0]->ids, before) << "power";
     before = answers[0]->ids;

@@ -21,12 +21,12 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
   const std::vector<int32_t> asked = tokens(200, 1);
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& kv_type = "auto") const {
-    return open_for_test({.model = kModel, .backend = GetParam(), .kv_type = kv_type, .chunk_tokens = chunk});
+    return open_for_test({.model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk});
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
     Request request = unpublished(ids.empty() ? asked : std::move(ids), policy, std::move(params));
-    request.all_logits = true;
-    return ask(engine, std::move(request));
+    request.evaluation.all_logits = true;
+    return ask_ok(engine, std::move(request));
   }
 };
 
@@ -59,7 +59,7 @@ TEST_P(RedKnotLimits, AWindowThatHoldsEverythingIsFull) {
   Params one_less{{"global", "none"}, {"window", "198"}, {"sink", "0"}};
   expect_differ(run(*e, "redknot", one_less), full);
   one_less["window"] = "199";
-  EXPECT_EQ(run(*e, "redknot", one_less).completion.first_logits, full.completion.first_logits);
+  EXPECT_EQ(run(*e, "redknot", one_less).completion.logits.first, full.completion.logits.first);
 }
 
 TEST_P(RedKnotLimits, NoMassIsTheFirstAndTheRecentRows) {
@@ -112,12 +112,12 @@ TEST_P(RedKnotLimits, BatchedEqualsAlone) {
 TEST_P(RedKnotLimits, DecodeKeepsTheViews) {
   const auto e = engine();
   Request request = unpublished(asked, "redknot", kNarrow);
-  request.forced = tokens(6, 7);
-  const Outcome decoded = ask(*e, request);
-  ASSERT_EQ(decoded.completion.all_logits.size(), 6u);
-  const auto longer = join({asked, {request.forced.begin(), request.forced.begin() + 5}});
-  EXPECT_EQ(run(*e, "redknot", kNarrow, longer).completion.first_logits, decoded.completion.all_logits[5]);
-  EXPECT_NE(run(*e, "full", {}, longer).completion.first_logits, decoded.completion.all_logits[5]) << "power";
+  request.evaluation.forced = tokens(6, 7);
+  const Outcome decoded = ask_ok(*e, request);
+  ASSERT_EQ(decoded.completion.logits.all.size(), 6u);
+  const auto longer = join({asked, {request.evaluation.forced.begin(), request.evaluation.forced.begin() + 5}});
+  EXPECT_EQ(run(*e, "redknot", kNarrow, longer).completion.logits.first, decoded.completion.logits.all[5]);
+  EXPECT_NE(run(*e, "full", {}, longer).completion.logits.first, decoded.completion.logits.all[5]) << "power";
 }
 
 // With every head local, a row knows nothing of tokens further back than layers times window: also in decode, where the
@@ -128,8 +128,8 @@ TEST_P(RedKnotLimits, TheWindowSlides) {
   for (size_t i = 0; i < 195 - kL * 8; ++i) other[i] = other[i] == 5 ? 6 : 5;
   const auto answers = [&](const std::vector<int32_t>& ids, const char* window) {
     Request request = unpublished(ids, "redknot", {{"global", "none"}, {"window", window}, {"sink", "0"}}, 8);
-    request.forced = tokens(8, 7);
-    return ask(*e, request).completion.all_logits;
+    request.evaluation.forced = tokens(8, 7);
+    return ask_ok(*e, request).completion.logits.all;
   };
   EXPECT_EQ(answers(asked, "8"), answers(other, "8"));
   EXPECT_NE(answers(asked, "12"), answers(other, "12")) << "power";
@@ -142,8 +142,8 @@ TEST_P(RedKnotLimits, NarrowedKvIsNotPublished) {
     e->clear_cache();
     Request request = request_of(asked, "redknot", 40);
     request.policy.params = params;
-    const Outcome first = ask(*e, request);
-    return ask(*e, request_of(join({asked, first.ids, tokens(3, 8)}), "prefix")).usage().prefix;
+    const Outcome first = ask_ok(*e, request);
+    return ask_ok(*e, request_of(join({asked, first.ids, tokens(3, 8)}), "prefix")).usage().prefix;
   };
   EXPECT_EQ(prefix_after(kNarrow), 0);
   EXPECT_EQ(prefix_after({{"global", "all"}, {"ffn_mass", "0.5"}}), 0);
@@ -175,9 +175,9 @@ TEST_P(RedKnotLimits, StoredPiecesAndWideWindowsAreNaive) {
                 stored = run(*e, "redknot", with(wide, {{"local", "stored"}}), prompt);
   EXPECT_EQ(stored.usage().reused, naive.usage().reused);
   EXPECT_GT(stored.usage().reused, 100);
-  EXPECT_LT(max_abs_difference(stored.completion.first_logits, naive.completion.first_logits), 4e-3);
+  EXPECT_LT(max_abs_difference(stored.completion.logits.first, naive.completion.logits.first), 4e-3);
   const Outcome full = run(*e, "full", {}, prompt);
-  EXPECT_GT(max_abs_difference(full.completion.first_logits, naive.completion.first_logits), 1e-2) << "power";
+  EXPECT_GT(max_abs_difference(full.completion.logits.first, naive.completion.logits.first), 1e-2) << "power";
   expect_equal(run(*e, "redknot", wide, prompt), full);
   expect_equal(run(*e, "redknot", {{"global", "all"}, {"local", "stored"}}, prompt), full);
   const Outcome some = run(*e, "redknot", with(kNarrow, {{"local", "stored"}}), prompt);
@@ -202,8 +202,8 @@ TEST_P(RedKnotLimits, RestoredHeadsReadEverything) {
     // Between them: some heads.
     bool between = false;
     for (const char* tau : {"0.4", "0.6", "0.7", "0.8", "0.9"}) {
-      const auto logits = restored(tau).completion.first_logits;
-      between = between || (logits != full.completion.first_logits && logits != narrow.completion.first_logits);
+      const auto logits = restored(tau).completion.logits.first;
+      between = between || (logits != full.completion.logits.first && logits != narrow.completion.logits.first);
     }
     EXPECT_TRUE(between);
     const double cost = restored("1").usage().flops / narrow.usage().flops;
@@ -250,14 +250,14 @@ TEST_P(RedKnotLimits, PromptLogitsAreThoseOfShorterPrompts) {
     const auto e = engine(chunk);
     for (const bool narrow : {false, true}) {
       Request request = unpublished(asked, narrow ? "redknot" : "full", narrow ? kNarrow : Params{}, 3);
-      request.prompt_logits = 20;
-      const Outcome out = ask(*e, request);
-      ASSERT_EQ(out.completion.prompt_logits.size(), 20u);
-      EXPECT_EQ(out.completion.prompt_logits.back(), out.completion.first_logits);
-      EXPECT_NE(out.completion.prompt_logits.front(), out.completion.first_logits) << "power";
+      request.evaluation.prompt_logits = 20;
+      const Outcome out = ask_ok(*e, request);
+      ASSERT_EQ(out.completion.logits.prompt.size(), 20u);
+      EXPECT_EQ(out.completion.logits.prompt.back(), out.completion.logits.first);
+      EXPECT_NE(out.completion.logits.prompt.front(), out.completion.logits.first) << "power";
       const std::vector<int32_t> shorter(asked.begin(), asked.end() - 12);
       const Outcome at = run(*e, request.policy.name, request.policy.params, shorter);
-      EXPECT_EQ(out.completion.prompt_logits[7], at.completion.first_logits);
+      EXPECT_EQ(out.completion.logits.prompt[7], at.completion.logits.first);
       const Outcome plain = run(*e, request.policy.name, request.policy.params);
       EXPECT_EQ(out.ids, std::vector<int32_t>(plain.ids.begin(), plain.ids.begin() + 3));
     }

@@ -15,7 +15,7 @@ namespace {
 
 std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
   // Pools are counted in kTokenBytes, of fp32; nothing here depends on the threads.
-  EngineOptions options{.model = kModel, .threads = 1, .kv_type = "f32", .chunk_tokens = chunk};
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .chunk_tokens = chunk};
   options.kv_bytes = kv_bytes;
   return open_for_test(options);
 }
@@ -125,13 +125,13 @@ TEST(Pool, WhatARequestReusesCannotMakeItFail) {
     for (const int answer : {1, 200}) {  // does not fit at once; or outgrows the pool only while it answers
       auto large = engine_with(), small = engine_with(600 * kTokenBytes);
       const auto known = tokens(400, 1);
-      ask(*small, request_of(known, "full", 0));
+      ask_ok(*small, request_of(known, "full", 0));
       const auto prompt = join({{known.begin(), known.begin() + 40}, tokens(answer == 1 ? 300 : 130, 2)});
-      const Outcome out = ask(*small, request_of(prompt, policy, answer));
+      const Outcome out = ask_ok(*small, request_of(prompt, policy, answer));
       ASSERT_FALSE(out.completion.error) << policy << " " << answer << ": " << out.completion.error->message;
-      const Outcome expected = ask(*large, request_of(prompt, "full", answer));
+      const Outcome expected = ask_ok(*large, request_of(prompt, "full", answer));
       EXPECT_EQ(out.ids, expected.ids) << policy;
-      EXPECT_EQ(out.completion.first_logits, expected.completion.first_logits) << policy;
+      EXPECT_EQ(out.completion.logits.first, expected.completion.logits.first) << policy;
       const PromptUsage& usage = out.usage();
       EXPECT_EQ(usage.prefix + usage.reused + usage.fresh, usage.prompt);
     }
@@ -156,7 +156,7 @@ class Watching : public CollectingSink {
 
 TEST(Pool, ARequestThatWaitsDropsNothing) {
   auto engine = engine_with(576 * kTokenBytes);
-  ask(*engine, request_of(tokens(100, 1), "full", 0));
+  ask_ok(*engine, request_of(tokens(100, 1), "full", 0));
   const auto gate = hold(*engine);
   const auto first = std::make_shared<Watching>(*engine), second = std::make_shared<Watching>(*engine);
   ASSERT_TRUE(engine->submit(request_of(tokens(103, 2), "full", 60), first).ok());
@@ -173,17 +173,17 @@ TEST(Pool, ARequestThatWaitsDropsNothing) {
 TEST(Pool, WhatIsKnownExactlyIsNotKeptTwice) {
   auto engine = engine_with();
   const auto prompt = tokens(100, 1);
-  ask(*engine, request_of(prompt, "full", 40));
+  ask_ok(*engine, request_of(prompt, "full", 40));
   const EngineStats once = engine->stats();
   EXPECT_EQ(once.cached_tokens, 139);  // the last token's KV was never computed
-  ask(*engine, request_of(prompt, "full", 40));
+  ask_ok(*engine, request_of(prompt, "full", 40));
   EXPECT_EQ(engine->stats().cached_tokens, once.cached_tokens);
   EXPECT_EQ(engine->stats().cached_segments, once.cached_segments);
-  ask(*engine, request_of(prompt, "full", 60));  // a longer answer is new
+  ask_ok(*engine, request_of(prompt, "full", 60));  // a longer answer is new
   EXPECT_GT(engine->stats().cached_tokens, once.cached_tokens);
   const auto longer = join({prompt, tokens(30, 2)});
-  ask(*engine, request_of(longer, "full", 1));  // and so is a longer prompt
-  EXPECT_EQ(ask(*engine, request_of(longer, "prefix", 1)).usage().prefix, 129);
+  ask_ok(*engine, request_of(longer, "full", 1));  // and so is a longer prompt
+  EXPECT_EQ(ask_ok(*engine, request_of(longer, "prefix", 1)).usage().prefix, 129);
 }
 
 // A request that waits for the same prompt's KV does not keep the next ones waiting.
@@ -207,13 +207,13 @@ TEST(Pool, AChainIsEvictedFromItsEnd) {
   auto engine = engine_with(576 * kTokenBytes);  // 18 blocks of 32 tokens
   const auto first = tokens(150, 1);             // 5 blocks
   const auto second = join({first, tokens(150, 2)});
-  ask(*engine, request_of(first, "prefix", 0));
-  ask(*engine, request_of(second, "prefix", 0));        // 5 more
-  ask(*engine, request_of(tokens(380, 3), "full", 0));  // 12: one of the two must go
+  ask_ok(*engine, request_of(first, "prefix", 0));
+  ask_ok(*engine, request_of(second, "prefix", 0));        // 5 more
+  ask_ok(*engine, request_of(tokens(380, 3), "full", 0));  // 12: one of the two must go
   EXPECT_EQ(engine->stats().evicted_segments, 1);
   Request again = request_of(second, "prefix", 0);
   again.publish = false;
-  EXPECT_EQ(ask(*engine, again).usage().prefix, 150);
+  EXPECT_EQ(ask_ok(*engine, again).usage().prefix, 150);
 }
 
 // Preempted before its first token, it finds other pieces when it starts again: the account is of what was done then.

@@ -16,8 +16,8 @@ class Repair : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
                                  const std::string& kv_type = "auto") const {
-    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = kv_type, .chunk_tokens = chunk};
-    options.placement = placement;
+    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
+    options.placement = *parse_placement(placement);
     auto out = open_for_test(options);
     warm(*out, join({head, a, b, c}));
     return out;
@@ -142,8 +142,8 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
   // A carry of nothing gets the same values another way (private copies).
   const Outcome zero = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"scale_k", "0"}, {"scale_v", "0"}});
   const Outcome none = run(*e, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"carry", "none"}});
-  EXPECT_LT(max_abs_difference(zero.completion.first_logits, none.completion.first_logits), 2e-3);
-  EXPECT_GT(max_abs_difference(run(*e, "mend", share).completion.first_logits, none.completion.first_logits), 2e-2)
+  EXPECT_LT(max_abs_difference(zero.completion.logits.first, none.completion.logits.first), 2e-3);
+  EXPECT_GT(max_abs_difference(run(*e, "mend", share).completion.logits.first, none.completion.logits.first), 2e-2)
       << "power";
 }
 
@@ -175,8 +175,8 @@ TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
     SCOPED_TRACE(policy);
     const Outcome x = run(*zero, policy), y = run(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);
-    EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 4e-3);
-    EXPECT_GT(max_abs_difference(x.completion.first_logits, full.completion.first_logits), 1e-2) << "power";
+    EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 4e-3);
+    EXPECT_GT(max_abs_difference(x.completion.logits.first, full.completion.logits.first), 1e-2) << "power";
   }
 }
 
@@ -191,7 +191,7 @@ TEST_P(Repair, CopiedEqualsZeroCopyWhereThePromptEndsInAPiece) {
     SCOPED_TRACE(policy);
     const Outcome x = ends_known(*zero, policy), y = ends_known(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);
-    EXPECT_LT(max_abs_difference(x.completion.first_logits, y.completion.first_logits), 4e-3);
+    EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 4e-3);
   }
 }
 

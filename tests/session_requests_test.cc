@@ -16,14 +16,14 @@ namespace kvilt {
 namespace {
 
 std::unique_ptr<Engine> engine_of(int page_slots, int chunk, const std::string& kv_type = "f32", int64_t bytes = 0) {
-  EngineOptions options{.model = kModel, .kv_type = kv_type, .page_slots = page_slots, .chunk_tokens = chunk};
+  EngineOptions options{.model = kModel, .kv_type = *parse_kv_type(kv_type), .page_slots = page_slots, .chunk_tokens = chunk};
   options.kv_bytes = bytes;
   return open_for_test(options);
 }
 
 Request asked(std::vector<int32_t> ids, const std::string& policy, const Params& params, int max_tokens) {
   Request request = unpublished(std::move(ids), policy, params, max_tokens);
-  request.all_logits = true;
+  request.evaluation.all_logits = true;
   return request;
 }
 
@@ -37,7 +37,7 @@ Request resumed(std::shared_ptr<const ExportedSession> session, const std::vecto
 
 std::shared_ptr<const ExportedSession> exported(Engine& engine, Request request) {
   request.export_session = true;
-  const auto session = ask(engine, std::move(request)).completion.session;
+  const auto session = ask_ok(engine, std::move(request)).completion.session;
   EXPECT_TRUE(session);
   return session;
 }
@@ -48,28 +48,28 @@ const Params kNarrow{{"global", "none"}, {"window", "8"}, {"sink", "2"}},
 TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
   const auto here = engine_of(16, 64), there = engine_of(8, 512);
   const auto doc = tokens(90, 4), prompt = join({tokens(40, 1), doc, tokens(50, 2)});
-  ask(*here, request_of(join({tokens(7, 3), doc}), "full", 0));  // a piece that naive places with a shift
+  ask_ok(*here, request_of(join({tokens(7, 3), doc}), "full", 0));  // a piece that naive places with a shift
   std::vector<int32_t> full;
   for (const auto& [policy, params] : std::vector<std::pair<std::string, Params>>{
            {"full", {}}, {"redknot", kNarrow}, {"redknot", kMixed}, {"naive", {}}, {"mend", {}}}) {
     SCOPED_TRACE(policy);
-    const Outcome whole = ask(*here, asked(prompt, policy, params, 25));
+    const Outcome whole = ask_ok(*here, asked(prompt, policy, params, 25));
     if (policy == "naive") {
       EXPECT_EQ(whole.usage().reused, 90) << "power";
     }
     if (policy == "full") {
       full = whole.ids;
     } else {
-      EXPECT_NE(whole.completion.first_logits, ask(*here, asked(prompt, "full", {}, 1)).completion.first_logits);
+      EXPECT_NE(whole.completion.logits.first, ask_ok(*here, asked(prompt, "full", {}, 1)).completion.logits.first);
     }
     const auto session = exported(*here, asked(prompt, policy, params, 1));
     EXPECT_EQ(session_info(*session)->positions, 180);
     EXPECT_EQ(session_info(*session)->tokens, join({prompt, {whole.ids[0]}}));
-    const Outcome rest = ask(*there, resumed(session, {}, 24));
+    const Outcome rest = ask_ok(*there, resumed(session, {}, 24));
     EXPECT_EQ(join({{whole.ids[0]}, rest.ids}), whole.ids);
-    const std::vector<std::vector<float>> after(whole.completion.all_logits.begin() + 1,
-                                                whole.completion.all_logits.end());
-    EXPECT_EQ(rest.completion.all_logits, after);
+    const std::vector<std::vector<float>> after(whole.completion.logits.all.begin() + 1,
+                                                whole.completion.logits.all.end());
+    EXPECT_EQ(rest.completion.logits.all, after);
     EXPECT_EQ(rest.usage().prefix, 180);
     EXPECT_EQ(rest.usage().policy, "session");
     // Bytes: every head's keys and values, or only sink and window.
@@ -93,16 +93,16 @@ TEST(SessionRequests, ATurnMayFollow) {
     const auto info = session_info(*session);
     EXPECT_EQ(info->positions, 149);
     ASSERT_EQ(info->tokens.size(), 150u);
-    const Outcome second = ask(*there, resumed(session, more, 10));
-    const Outcome whole = ask(*here, asked(join({info->tokens, more}), "redknot", params, 10));
-    EXPECT_EQ(second.completion.all_logits, whole.completion.all_logits);
+    const Outcome second = ask_ok(*there, resumed(session, more, 10));
+    const Outcome whole = ask_ok(*here, asked(join({info->tokens, more}), "redknot", params, 10));
+    EXPECT_EQ(second.completion.logits.all, whole.completion.logits.all);
     EXPECT_EQ(second.ids, whole.ids);
     EXPECT_LT(second.usage().flops, 0.5 * whole.usage().flops) << "the session's part is not computed again";
     // With max_tokens 0 nothing but the prompt is in it.
     const auto bare = exported(*here, asked(prompt, "redknot", params, 0));
     EXPECT_EQ(session_info(*bare)->tokens, prompt);
-    EXPECT_EQ(ask(*there, resumed(bare, more, 5)).ids,
-              ask(*here, asked(join({prompt, more}), "redknot", params, 5)).ids);
+    EXPECT_EQ(ask_ok(*there, resumed(bare, more, 5)).ids,
+              ask_ok(*here, asked(join({prompt, more}), "redknot", params, 5)).ids);
   }
 }
 
@@ -115,7 +115,7 @@ TEST(SessionRequests, PreemptionImportsItAgain) {
   std::vector<std::vector<int32_t>> want;
   for (uint32_t i = 0; i < 2; ++i) {
     const auto prompt = tokens(150, i);
-    want.push_back(ask(*here, asked(prompt, "redknot", kMixed, 250)).ids);
+    want.push_back(ask_ok(*here, asked(prompt, "redknot", kMixed, 250)).ids);
     const auto session = exported(*here, asked(prompt, "redknot", kMixed, 1));
     sinks.push_back(std::make_shared<CollectingSink>());
     ASSERT_TRUE(there->submit(resumed(session, {}, 249), sinks.back()).ok());
@@ -129,7 +129,7 @@ TEST(SessionRequests, PreemptionImportsItAgain) {
 TEST(SessionRequests, ThroughAFileAndASocket) {
   const auto here = engine_of(16, 64), there = engine_of(16, 64);
   const auto session = exported(*here, asked(tokens(100, 1), "redknot", kMixed, 1));
-  const auto want = ask(*there, resumed(session, {}, 12)).ids;
+  const auto want = ask_ok(*there, resumed(session, {}, 12)).ids;
   const std::string path = testing::TempDir() + "session_requests_" + std::to_string(::getpid());
   ASSERT_TRUE(save_session(*session, path).ok());
   const auto same = load_session(path);
@@ -137,7 +137,7 @@ TEST(SessionRequests, ThroughAFileAndASocket) {
   EXPECT_EQ(same->bytes, session->bytes);
   EXPECT_EQ(same->kv, session->kv);
   EXPECT_EQ(same->dense, session->dense);
-  EXPECT_EQ(ask(*there, resumed(std::make_shared<ExportedSession>(*same), {}, 12)).ids, want);
+  EXPECT_EQ(ask_ok(*there, resumed(std::make_shared<ExportedSession>(*same), {}, 12)).ids, want);
   std::filesystem::resize_file(path, session->bytes.size() + 1);
   EXPECT_EQ(load_session(path).error().code, Code::kCorrupt);
   std::filesystem::resize_file(path, session->bytes.size() / 2);
@@ -168,7 +168,7 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
     return id.ok() ? "" : id.error().message;
   };
   const Request good = resumed(session, {}, 3);
-  EXPECT_EQ(ask(*here, good).ids.size(), 3u) << "power";
+  EXPECT_EQ(ask_ok(*here, good).ids.size(), 3u) << "power";
   Request bad = good;
   bad.prompt.ids[17] ^= 1;
   EXPECT_NE(refused(*here, bad).find("token 17"), std::string::npos);
@@ -179,7 +179,7 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
   bad.policy.name = "full";
   EXPECT_NE(refused(*here, bad).find("policy"), std::string::npos);
   EXPECT_NE(refused(*engine_of(16, 64, "int8"), good).find("KV type"), std::string::npos);
-  const auto other = open_for_test({.model = "tests/data/fixtures/llama", .kv_type = "f32"});
+  const auto other = open_for_test({.model = "tests/data/fixtures/llama", .kv_type = KvType::kF32});
   EXPECT_NE(refused(*other, good).find("another model"), std::string::npos);
   for (const size_t at : {size_t{3}, size_t{50}, size_t{90}, session->bytes.size() - 100}) {
     auto damaged = std::make_shared<ExportedSession>(*session);
@@ -199,7 +199,7 @@ TEST(SessionRequests, WhatCannotGoOnIsRefused) {
 TEST(SessionRequests, HostileSessionsEndInAnErrorOrAnAnswer) {
   const auto here = engine_of(16, 64), there = engine_of(8, 32);
   const auto doc = tokens(40, 4), prompt = join({tokens(20, 1), doc, tokens(9, 2)});
-  ask(*here, request_of(join({tokens(7, 3), doc}), "full", 0));
+  ask_ok(*here, request_of(join({tokens(7, 3), doc}), "full", 0));
   std::mt19937 rng(5);
   int refused = 0, answered = 0;
   for (const auto& [policy, params] :

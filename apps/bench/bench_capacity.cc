@@ -1,12 +1,14 @@
-// apps/bench/bench_capacity.cc: kvilt bench capacity: how many sessions one KV pool holds, dense beside head classes, counted by
-// opening page tables as the engine does (chunk by chunk, with the room that a chunk needs) until one does not fit.
-// Also the bytes that a transfer of one session moves (kv/session_file.h): what its heads keep, beside all. No model; pages
-// are counted, not touched.
+// apps/bench/bench_capacity.cc: kvilt bench capacity: how many sessions one KV pool holds, dense and with head classes.
+// It opens page tables as the engine does (chunk by chunk, with the room that a chunk needs) until one does not fit.
+// It also reports the bytes that a transfer of one session moves (kv/session_file.h): what its heads keep, and what
+// dense ones would. It needs no model; pages are counted, not touched.
 #include <algorithm>
 #include <cstdio>
 #include <random>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "kv/page_table.h"
 #include "tensor/kv_row.h"
@@ -20,7 +22,7 @@ struct CapacityOptions {
   double pool_gib = 8;
 };
 
-// `share` per cent of all (layer, head) keep everything, spread by a fixed shuffle.
+// `share` per cent of all (layer, head) pairs keep everything; a fixed shuffle spreads them.
 std::vector<HeadKeep> spread_keeps(int count, int share, HeadKeep local) {
   std::vector<HeadKeep> out(static_cast<size_t>(count), local);
   std::fill_n(out.begin(), (count * share + 50) / 100, HeadKeep{});
@@ -100,27 +102,24 @@ void bench_capacity(const CapacityOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_capacity(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("capacity", "sessions that one KV pool holds when heads keep sink and window alone");
+void add_bench_capacity(Program& program, Command bench) {
+  auto app = bench.add_subcommand("capacity", "sessions that one KV pool holds when heads keep only sink and window");
   auto o = std::make_shared<CapacityOptions>();
-  app->add_option("--tokens", o->tokens, "of a session, comma-separated")->capture_default_str();
-  app->add_option("--window", o->windows, "of local heads, comma-separated")->capture_default_str();
-  app->add_option("--global", o->global, "heads that keep everything, in per cent, comma-separated")
-      ->capture_default_str();
-  app->add_option("--kv-types", o->kv_types, "comma-separated")->capture_default_str();
-  app->add_option("--layers", o->layers, "L")->check(CLI::Range(1, 1000))->capture_default_str();
-  app->add_option("--heads", o->heads, "KV heads of a layer")->check(CLI::Range(1, 1000))->capture_default_str();
-  app->add_option("--head-size", o->head_size, "E")->check(CLI::Range(2, 512))->capture_default_str();
-  app->add_option("--sink", o->sink, "first positions that a local head keeps")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app->add_option("--page-slots", o->page_slots, "P")->check(CLI::Range(1, 4096))->capture_default_str();
-  app->add_option("--chunk", o->chunk, "rows of a prefill step")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  app->add_option("--pool-gib", o->pool_gib, "size of the pool; its memory is not touched")
-      ->check(CLI::Range(0.01, 1000.0))
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_capacity(*o, program.argc, program.argv); });
+  app.add_option("--tokens", o->tokens, "of a session, comma-separated").show_default();
+  app.add_option("--window", o->windows, "of local heads, comma-separated").show_default();
+  app.add_option("--global", o->global, "heads that keep everything, in per cent, comma-separated").show_default();
+  app.add_option("--kv-types", o->kv_types, "comma-separated").show_default();
+  app.add_option("--layers", o->layers, "L").range(1, 1000).show_default();
+  app.add_option("--heads", o->heads, "KV heads of a layer").range(1, 1000).show_default();
+  app.add_option("--head-size", o->head_size, "E").range(2, 512).show_default();
+  app.add_option("--sink", o->sink, "first positions that a local head keeps").range(0, 1 << 20).show_default();
+  app.add_option("--page-slots", o->page_slots, "P").range(1, 4096).show_default();
+  app.add_option("--chunk", o->chunk, "rows of a prefill step").range(1, 1 << 16).show_default();
+  app.add_option("--pool-gib", o->pool_gib, "size of the pool; its memory is not touched")
+      .range(0.01, 1000.0)
+      .show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_capacity(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

@@ -1,10 +1,10 @@
-// apps/bench/bench_dense.cc: kvilt bench dense: prefill and decode without reuse, beside what the machine allows.
+// apps/bench/bench_dense.cc: kvilt bench dense: prefill and decode without reuse, and what the machine allows.
 //   gemm_bound_tok_s:      linear FLOPs at the measured peak of the weights' instruction, attention at that of its KV
 //                          type's (FMA, or bf16 pairs)
-//   bandwidth_bound_tok_s: sequences of a step / time to read every weight as the file has it, and the KV of all, once; at the
-//                          median of the read rates before and after each sample, since a virtual machine's memory has phases
-//                          (30 to 57 GB/s within the hour)
-//   linear_of_peak, attention_of_peak: what the kernels alone reach of those peaks on this model's large shapes
+//   bandwidth_bound_tok_s: sequences of a step / time to read every weight as the file has it, and the KV of all, once.
+//                          The read rate is the median of those before and after each sample: a virtual machine's
+//                          memory has phases (30 to 57 GB/s within an hour)
+//   linear_of_peak, attention_of_peak: what the kernels by themselves reach of those peaks on this model's large shapes
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -17,6 +17,8 @@
 #include "apps/bench/rag_prompt.h"
 #include "apps/bench/rates.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 
 namespace kvilt {
@@ -71,7 +73,7 @@ class TimedSink : public TokenSink {
 
   int64_t tokens_between(Clock::time_point after, Clock::time_point until) {
     std::lock_guard lock(mutex_);
-    return std::count_if(times_.begin(), times_.end(), [&](auto t) { return t > after && t <= until; });
+    return std::ranges::count_if(times_, [&](auto t) { return t > after && t <= until; });
   }
 
  private:
@@ -93,8 +95,8 @@ Request dense_request(std::vector<int32_t> ids, int max_tokens) {
   return request;
 }
 
-// `batch` equal-length prompts at once. Who is prefilled first decodes along with the others' prefills; the decode rate is
-// taken from when the last one has its first token until it has `decode` more, while all of them still run.
+// `batch` prompts of equal length at once. The one that is prefilled first decodes during the others' prefills; the
+// decode rate is taken from the last one's first token until it has `decode` more, while all of them still run.
 void measure(Engine& engine, const DenseOptions& o, int tokens, int batch, uint64_t seed, DenseTimes& out) {
   std::vector<std::shared_ptr<TimedSink>> sinks;
   std::vector<RequestId> requests;
@@ -107,7 +109,7 @@ void measure(Engine& engine, const DenseOptions& o, int tokens, int batch, uint6
   const auto begin = Clock::now();
   for (int b = 0; b < batch; ++b) {
     sinks.push_back(std::make_shared<TimedSink>(static_cast<size_t>(o.decode) + 1));
-    auto request = dense_request(std::move(prompts[static_cast<size_t>(b)]), o.decode + 1 + (batch > 1 ? ahead : 0));
+    auto request = dense_request(std::move(prompts[b]), o.decode + 1 + (batch > 1 ? ahead : 0));
     requests.push_back(value_or_fail(engine.submit(std::move(request), sinks.back())));
   }
   Clock::time_point first = begin, last = begin;
@@ -214,31 +216,31 @@ void bench_dense(DenseOptions o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_dense(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("dense", "prefill and decode speed without reuse, beside the bounds");
+void add_bench_dense(Program& program, Command bench) {
+  auto app = bench.add_subcommand("dense", "prefill and decode speed without reuse, compared with the bounds");
   auto o = std::make_shared<DenseOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->remove_option(app->get_option("--threads"));
-  app->add_option("--threads,-t", o->threads, "comma-separated")->capture_default_str();
-  app->add_option("--prompt", o->prompts, "prompt lengths in tokens, comma-separated")->capture_default_str();
-  app->add_option("--batch", o->batches, "sequences at once, comma-separated")->capture_default_str();
-  app->add_option("--decode", o->decode, "tokens decoded after each prompt")->capture_default_str();
-  app->add_option("--rounds", o->rounds, "measurements of each; the median is reported")->capture_default_str();
-  app->add_flag("--speed-only", o->speed_only, "leave out the bounds (and the seconds that measuring them takes)");
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_dense(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.remove_option("--threads");
+  app.add_option("--threads,-t", o->threads, "comma-separated").show_default();
+  app.add_option("--prompt", o->prompts, "prompt lengths in tokens, comma-separated").show_default();
+  app.add_option("--batch", o->batches, "sequences at once, comma-separated").show_default();
+  app.add_option("--decode", o->decode, "tokens decoded after each prompt").show_default();
+  app.add_option("--rounds", o->rounds, "measurements of each; the median is reported").show_default();
+  app.add_flag("--speed-only", o->speed_only, "leave out the bounds (and the seconds that measuring them takes)");
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_dense(*o, program.argc, program.argv); });
 }
 
 void add_bench(Program& program) {
-  auto* bench = program.app.add_subcommand("bench", "measurements, as tables and JSON");
-  bench->require_subcommand(1);
-  add_bench_reuse(program, *bench);
-  add_bench_dense(program, *bench);
-  add_bench_workloads(program, *bench);
-  add_bench_kv(program, *bench);
-  add_bench_kernels(program, *bench);
-  add_bench_segpaged(program, *bench);
-  add_bench_capacity(program, *bench);
+  auto bench = program.app.add_subcommand("bench", "measurements, as tables and JSON");
+  bench.require_subcommand();
+  add_bench_reuse(program, bench);
+  add_bench_dense(program, bench);
+  add_bench_workloads(program, bench);
+  add_bench_kv(program, bench);
+  add_bench_kernels(program, bench);
+  add_bench_segpaged(program, bench);
+  add_bench_capacity(program, bench);
 }
 
 }  // namespace kvilt

@@ -1,9 +1,9 @@
-// apps/bench/bench_kernels.cc: kvilt bench kernels: every operation of a backend on a model's shapes (default: Qwen2.5-0.5B's), each
-// beside the machine's peaks, measured in the same run.
+// apps/bench/bench_kernels.cc: kvilt bench kernels: every operation of a backend on a model's shapes (default:
+// Qwen2.5-0.5B's), each compared with the machine's peaks, measured in the same run.
 //   of_peak:   floating point (or integer) operations a second / measured peak of the kernel's instruction
-//   of_read:   bytes a second / measured read bandwidth: weights as the file stores them, K and V, rows read and written
+//   of_read:   bytes a second / measured read bandwidth: weights as the file stores them, K and V, rows in and out
 //   of_bound:  the larger of the time at peak and the time at bandwidth / time taken; what is in a cache may exceed 1
-// Weights and keys are copied until the caches cannot hold them where few rows use them, as in a model.
+// Where few rows use them, weights and keys are copied until the caches cannot hold them, as in a model.
 // Not here:  quantising activations by itself: it is a part of matmul, and in its time.
 #include <algorithm>
 #include <chrono>
@@ -17,6 +17,8 @@
 
 #include "apps/bench/rates.h"
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "kernels/dispatch.h"
 #include "kernels/peak.h"
 #include "kernels/weight_samples.h"
@@ -177,7 +179,7 @@ void KernelBench::matmul(const MatmulShape& s, int64_t rows) {
       seconds);
 }
 
-// The last `rows` of `keys` positions look at all before them: rows == keys is a prefill, rows == 1 a decode.
+// The last `rows` of `keys` positions attend to all before them: rows == keys is a prefill, rows == 1 a decode.
 void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) {
   const int group = s.H / s.G;
   const AttendShape shape = {.group = group,
@@ -204,7 +206,7 @@ void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) 
     const std::byte* kv_of = pool.as<std::byte>() + (i % copies) * 2 * side * static_cast<size_t>(s.G);
     std::vector<AttendTask> tasks;
     for (int g = 0; g < s.G; ++g) {
-      KvSpan& span = spans[static_cast<size_t>(g)];
+      KvSpan& span = spans[g];
       const std::byte* k = kv_of + 2 * side * static_cast<size_t>(g);
       span = {k, k + side, nullptr, 0, static_cast<int32_t>(keys)};
       AttendTask task;
@@ -227,7 +229,7 @@ void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) 
       seconds);
 }
 
-// What runs over rows alone: every byte is read and written once.
+// Work on rows without weights: every byte is read and written once.
 void KernelBench::row_work(const Shapes& s, int64_t rows) {
   const int64_t heads = int64_t{s.H} * s.E;
   FloatMat x, y, gate, up, q;
@@ -295,19 +297,18 @@ MatmulRate matmul_rate(const Backend& backend, const MatmulShape& shape, int64_t
           1e-9 * static_cast<double>(weight_bytes(shape)) / seconds};
 }
 
-void add_bench_kernels(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("kernels", "each operation and shape, beside the machine's measured peaks");
+void add_bench_kernels(Program& program, Command bench) {
+  auto app = bench.add_subcommand("kernels", "each operation and shape, compared with the machine's measured peaks");
   auto o = std::make_shared<KernelOptions>();
-  app->add_option("--model", o->model, "take shapes and types from this model (its weights are not read)");
-  app->add_option("--backend", o->backend, "kernels: auto, avx512, avx2, reference")->capture_default_str();
-  app->add_option("--threads,-t", o->threads, "threads (0: all cores)")->capture_default_str();
-  app->add_option("--rows", o->rows, "rows of matmuls and row work, comma-separated")->capture_default_str();
-  app->add_option("--lengths", o->lengths, "keys of attention, comma-separated")->capture_default_str();
-  app->add_option("--only", o->only, "one operation: matmul, attend, attend-one, rms_norm, head_norm, rope, silu_mul");
-  app->add_option("--seconds", o->seconds, "time for each row of the table; the best call counts")
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_kernels(*o, program.argc, program.argv); });
+  app.add_option("--model", o->model, "take shapes and types from this model (its weights are not read)");
+  app.add_option("--backend", o->backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
+  app.add_option("--threads,-t", o->threads, "threads (0: all cores)").show_default();
+  app.add_option("--rows", o->rows, "rows of matmuls and row work, comma-separated").show_default();
+  app.add_option("--lengths", o->lengths, "keys of attention, comma-separated").show_default();
+  app.add_option("--only", o->only, "one operation: matmul, attend, attend-one, rms_norm, head_norm, rope, silu_mul");
+  app.add_option("--seconds", o->seconds, "time for each row of the table; the best call counts").show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_kernels(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

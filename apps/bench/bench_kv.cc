@@ -1,11 +1,13 @@
-// apps/bench/bench_kv.cc: kvilt bench kv: what a KV type costs in accuracy: the next token's distribution behind many cuts of a text,
-// against fp32 KV of the same weights.
-// Method: cut n asks for one token behind the first n tokens, as an exact prefix hit on the cut before, which equals a full
-//         prefill bit for bit; so a text of T tokens is prefilled once a type.
+// apps/bench/bench_kv.cc: kvilt bench kv: what a KV type costs in accuracy: the next token's distribution after many
+// cuts of a text, compared with fp32 KV of the same weights.
+// Method: cut n asks for one token after the first n tokens. It is an exact prefix hit on the cut before, which equals
+//         a full prefill bit for bit, so a text of T tokens is prefilled once for each type.
 #include <algorithm>
 #include <cstdio>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -21,9 +23,9 @@ struct KvOptions {
   int tokens = 2048, cuts = 32;
 };
 
-// Logits behind each cut.
+// The logits after each cut.
 std::vector<std::vector<float>> measure(KvOptions o, const std::string& type, const std::string& text, Report& report) {
-  o.engine.kv_type = type;
+  o.engine.kv_type = value_or_fail(parse_kv_type(type));
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
   std::vector<int32_t> ids = value_or_fail(engine->tokenize(text, false, true));
@@ -38,8 +40,8 @@ std::vector<std::vector<float>> measure(KvOptions o, const std::string& type, co
     request.policy.name = "prefix";
     request.sampling.temperature = 0;
     request.sampling.max_tokens = 1;
-    request.first_logits = true;
-    out.push_back(run_request(*engine, std::move(request)).completion.first_logits);
+    request.evaluation.first_logits = true;
+    out.push_back(run_request(*engine, std::move(request)).completion.logits.first);
   }
   return out;
 }
@@ -59,7 +61,7 @@ void bench_kv(const KvOptions& o, int argc, char** argv) {
       sum += kl.back();
       same += most_likely(exact[i]) == most_likely(logits[i]) ? 1 : 0;
     }
-    const double mean = sum / static_cast<double>(kl.size()), worst = *std::max_element(kl.begin(), kl.end());
+    const double mean = sum / static_cast<double>(kl.size()), worst = *std::ranges::max_element(kl);
     report.add({{"type", type},
                 {"tokens", o.tokens},
                 {"cuts", kl.size()},
@@ -76,19 +78,17 @@ void bench_kv(const KvOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_kv(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("kv", "what each KV type costs in accuracy, on a text");
+void add_bench_kv(Program& program, Command bench) {
+  auto app = bench.add_subcommand("kv", "what each KV type costs in accuracy, on a text");
   auto o = std::make_shared<KvOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->remove_option(app->get_option("--kv-type"));
-  app->add_option("--text", o->text, "a text file")->required();
-  app->add_option("--types", o->types, "compared with f32, comma-separated")->capture_default_str();
-  app->add_option("--tokens", o->tokens, "of the text")->capture_default_str();
-  app->add_option("--cuts", o->cuts, "positions whose next token is compared")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_kv(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.remove_option("--kv-type");
+  app.add_option("--text", o->text, "a text file").required();
+  app.add_option("--types", o->types, "compared with f32, comma-separated").show_default();
+  app.add_option("--tokens", o->tokens, "of the text").show_default();
+  app.add_option("--cuts", o->cuts, "positions whose next token is compared").range(1, 100000).show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_kv(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

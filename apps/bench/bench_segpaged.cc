@@ -1,9 +1,10 @@
-// apps/bench/bench_segpaged.cc: kvilt bench segpaged: attention over ragged heads (SegPagedAttention, METHODS 2.3) beside dense
-// attention, on tables that really hold what each head keeps; needs no model.
-// Baseline:  our dense kernel over all keys, unmasked: what dense attention with a mask costs at least.
-// Prefill:   a prompt is written chunk by chunk, as the engine does it; at a few depths in the middle of equal parts (cost grows
-//            linearly with depth, so their sum stands for the whole) one chunk's rows attend. ideal: visible (query, key) pairs.
-// Decode:    steps behind the prompt: slot, write, spans, attention, through enough layers that no cache holds them.
+// apps/bench/bench_segpaged.cc: kvilt bench segpaged: attention over ragged heads (docs/papers.md#redknot,
+// SegPagedAttention) and dense attention, on tables that really hold what each head keeps. It needs no model.
+// Baseline:  our dense kernel over all keys, unmasked: dense attention with a mask costs at least that.
+// Prefill:   a prompt is written chunk by chunk, as the engine does it; at a few depths, the middles of equal parts,
+//            one chunk's rows attend (cost grows linearly with depth, so their sum represents the whole). ideal:
+//            visible (query, key) pairs.
+// Decode:    steps after the prompt: slot, write, spans, attention, through enough layers that no cache holds them.
 //            ideal: bytes of K and V that the heads see.
 // Outputs are compared bit for bit with a mask over the dense table.
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include <thread>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "kernels/dispatch.h"
 #include "kv/page_table.h"
@@ -37,11 +40,11 @@ struct SegpagedOptions {
 // The first `local` heads of every layer in a fixed shuffle keep sink and window.
 std::vector<HeadKeep> keeps_of(const KvShape& shape, int local, HeadKeep keep) {
   std::vector<int> order(static_cast<size_t>(shape.G));
-  for (int i = 0; i < shape.G; ++i) order[static_cast<size_t>(i)] = i;
+  for (int i = 0; i < shape.G; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), std::mt19937(7));
   std::vector<HeadKeep> out(static_cast<size_t>(shape.L * shape.G));
   for (int layer = 0; layer < shape.L; ++layer) {
-    for (int i = 0; i < local; ++i) out[static_cast<size_t>(layer * shape.G + order[static_cast<size_t>(i)])] = keep;
+    for (int i = 0; i < local; ++i) out[layer * shape.G + order[i]] = keep;
   }
   return out;
 }
@@ -71,7 +74,7 @@ struct Text {
   PageTable table;
   std::vector<HeadKeep> keeps;  // empty: dense
   double share = 0;             // of local heads
-  std::vector<double> times;    // at one place, a round each
+  std::vector<double> times;    // at one place, one for each round
   double prefill_s = 0, pairs = 0;
   std::vector<float> out;
 };
@@ -118,7 +121,7 @@ class SegpagedBench {
   std::vector<int32_t> pos_;
 };
 
-// One attention call over all heads of a layer, as the driver makes it. Returns the seconds with the search for the spans.
+// One attention call over all heads of a layer, as the driver makes it. Returns its seconds, with finding the spans.
 double SegpagedBench::attend(Text& text, int layer, kvilt::Run rows, const std::vector<HeadKeep>& masks,
                              std::vector<float>& out) {
   const int width = o_.group * o_.head_size, stride = o_.heads * width;
@@ -140,7 +143,7 @@ double SegpagedBench::attend(Text& text, int layer, kvilt::Run rows, const std::
     task.q_stride = task.out_stride = stride;
     task.pos = pos_;
     if (!masks.empty()) {
-      const HeadKeep& keep = masks[static_cast<size_t>(layer * o_.heads + head)];
+      const HeadKeep& keep = masks[layer * o_.heads + head];
       task.mask = {.sink = keep.sink, .window = keep.window};
     }
     text.table.resolve(layer, head, rows, task.mask, spans_);
@@ -180,11 +183,11 @@ double SegpagedBench::seen(const HeadKeep& keep, int32_t pos) const {
 double SegpagedBench::seen_by_all(const Text& text, int layers, int32_t pos) const {
   if (text.keeps.empty()) return (pos + 1.0) * layers * o_.heads;
   double sum = 0;
-  for (int i = 0; i < layers * o_.heads; ++i) sum += seen(text.keeps[static_cast<size_t>(i)], pos);
+  for (int i = 0; i < layers * o_.heads; ++i) sum += seen(text.keeps[i], pos);
   return sum;
 }
 
-// All texts in turn, a few rounds, at the same rows of layer 0.
+// All texts one after another, for a few rounds, at the same rows of layer 0.
 void SegpagedBench::measure_chunk(Texts& texts, kvilt::Run rows) {
   for (auto& text : texts) text->times.clear();
   for (int round = 0; round < o_.rounds; ++round) {
@@ -217,7 +220,7 @@ void SegpagedBench::prefill(Texts& texts, int tokens) {
   for (auto& text : texts) text->table.keep(text->keeps, 0);
 }
 
-// Steps of all layers, the texts in turn.
+// Steps of all layers, the texts one after another.
 void SegpagedBench::decode(Texts& texts, int tokens) {
   for (auto& text : texts) text->times.clear();
   const int layers = texts.front()->table.shape().L;
@@ -321,43 +324,33 @@ void bench_segpaged(const SegpagedOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_segpaged(Program& program, CLI::App& bench) {
-  auto* app =
-      bench.add_subcommand("segpaged", "attention over heads that keep sink and window, beside dense attention");
+void add_bench_segpaged(Program& program, Command bench) {
+  auto app =
+      bench.add_subcommand("segpaged", "attention over heads that keep sink and window, compared with dense attention");
   auto o = std::make_shared<SegpagedOptions>();
-  app->add_option("--tokens", o->tokens, "prompt lengths, comma-separated")->capture_default_str();
-  app->add_option("--window", o->windows, "keys behind the query that a local head sees, comma-separated")
-      ->capture_default_str();
-  app->add_option("--local", o->shares, "local heads in per cent, comma-separated")->capture_default_str();
-  app->add_option("--phases", o->phases, "prefill, decode or both")->capture_default_str();
-  app->add_option("--sink", o->sink, "first positions that every head sees")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app->add_option("--heads", o->heads, "KV heads of a layer")->check(CLI::Range(1, 4096))->capture_default_str();
-  app->add_option("--group", o->group, "query heads of a KV head")->check(CLI::Range(1, 64))->capture_default_str();
-  app->add_option("--head-size", o->head_size, "E")->check(CLI::Range(2, 512))->capture_default_str();
-  app->add_option("--kv-type", o->kv_type, "f32, f16, bf16 or int8")->capture_default_str();
-  app->add_option("--page-slots", o->page_slots, "P")->check(CLI::Range(1, 4096))->capture_default_str();
-  app->add_option("--chunk", o->chunk, "rows of a prefill step")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  app->add_option("--samples", o->samples, "depths at which a chunk is measured")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app->add_option("--rounds", o->rounds, "of each chunk, in turn; the median counts")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app->add_option("--steps", o->steps, "decode steps, in turn; the median counts")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  app->add_option("--decode-tokens", o->decode_tokens,
-                  "as many layers as make this many tokens: no cache must hold them")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  app->add_option("--backend", o->backend, "auto, avx512, avx2, reference")->capture_default_str();
-  app->add_option("--threads,-t", o->threads, "0: the machine's cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_segpaged(*o, program.argc, program.argv); });
+  app.add_option("--tokens", o->tokens, "prompt lengths, comma-separated").show_default();
+  app.add_option("--window", o->windows, "keys before the query that a local head sees, comma-separated")
+      .show_default();
+  app.add_option("--local", o->shares, "local heads in per cent, comma-separated").show_default();
+  app.add_option("--phases", o->phases, "prefill, decode or both").show_default();
+  app.add_option("--sink", o->sink, "first positions that every head sees").range(0, 1 << 20).show_default();
+  app.add_option("--heads", o->heads, "KV heads of a layer").range(1, 4096).show_default();
+  app.add_option("--group", o->group, "query heads of a KV head").range(1, 64).show_default();
+  app.add_option("--head-size", o->head_size, "E").range(2, 512).show_default();
+  app.add_option("--kv-type", o->kv_type, "f32, f16, bf16 or int8").show_default();
+  app.add_option("--page-slots", o->page_slots, "P").range(1, 4096).show_default();
+  app.add_option("--chunk", o->chunk, "rows of a prefill step").range(1, 1 << 16).show_default();
+  app.add_option("--samples", o->samples, "depths at which a chunk is measured").range(1, 1024).show_default();
+  app.add_option("--rounds", o->rounds, "of each chunk, alternating; the median counts").range(1, 1000).show_default();
+  app.add_option("--steps", o->steps, "decode steps, alternating; the median counts").range(1, 10000).show_default();
+  app.add_option("--decode-tokens", o->decode_tokens,
+                 "as many layers as make this many tokens: no cache must hold them")
+      .range(1, 1 << 24)
+      .show_default();
+  app.add_option("--backend", o->backend, "auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
+  app.add_option("--threads,-t", o->threads, "0: the machine's cores").range(0, 1024).show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_segpaged(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

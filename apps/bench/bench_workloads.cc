@@ -1,10 +1,12 @@
-// apps/bench/bench_workloads.cc: kvilt bench workloads: whole streams of requests under each policy, everything published, as a server sees
-// them. Shapes of public non-prefix workloads, with our own generator (docs/formats/json.md):
-//   permutator  one system prompt and N contexts, asked in P different orders       (LMCache's long-doc-permutator)
-//   suffix      N prefixes before one shared suffix, two passes in different order; a breaker of a few new tokens stands between
-//               them, so that the suffix is never part of an exact prefix            (LMCache's prefix-suffix-tuner)
-//   mooncake    the block pattern of a trace (timestamp, input_length, hash_ids): equal ids are equal text; lengths scaled down
-// Method: per policy the cache is emptied, then the stream runs one request after another; the first token ends a request.
+// apps/bench/bench_workloads.cc: kvilt bench workloads: whole streams of requests under each policy, everything
+// published, as a server sees them. The shapes are those of public workloads that share no prefix
+// (docs/formats/json.md); the generator is ours.
+//   permutator  one system prompt and N contexts, asked in P different orders (LMCache's long-doc-permutator)
+//   suffix      N prefixes before one shared suffix, two passes in different order; a breaker of a few new tokens
+//               separates them, so that the suffix is never part of an exact prefix (LMCache's prefix-suffix-tuner)
+//   mooncake    the block pattern of a trace (timestamp, input_length, hash_ids): equal ids are equal text; lengths are
+//               scaled down
+// Method: for each policy the cache is emptied, then the requests run one after another; the first token ends each.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -12,6 +14,8 @@
 #include <random>
 
 #include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
 #include "base/error.h"
 #include "eval/runner.h"
 
@@ -113,7 +117,7 @@ Workload mooncake(const WorkloadOptions& o, const Texts& texts) {
 }
 
 double percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const auto i = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
   return values[i];
 }
@@ -179,7 +183,7 @@ void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
   const Texts texts(engine->info().vocab, o.seed);
   std::vector<Workload> workloads;
   std::vector<std::string> names = split_commas(o.workloads);
-  if (!o.trace.empty() && std::find(names.begin(), names.end(), "mooncake") == names.end()) names.push_back("mooncake");
+  if (!o.trace.empty() && std::ranges::find(names, "mooncake") == names.end()) names.push_back("mooncake");
   for (const std::string& name : names) {
     if (name == "permutator") {
       workloads.push_back(permutator(o, texts));
@@ -201,25 +205,23 @@ void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
 
 }  // namespace
 
-void add_bench_workloads(Program& program, CLI::App& bench) {
-  auto* app = bench.add_subcommand("workloads", "streams of requests, everything cached as they come: TTFT per policy");
+void add_bench_workloads(Program& program, Command bench) {
+  auto app = bench.add_subcommand("workloads", "streams of requests, everything cached as they come: TTFT per policy");
   auto o = std::make_shared<WorkloadOptions>();
-  add_engine_options(*app, o->engine, true);
-  app->add_option("--workloads", o->workloads, "comma-separated: permutator, suffix, mooncake")->capture_default_str();
-  app->add_option("--trace", o->trace, "a Mooncake trace; adds the workload mooncake");
-  app->add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1")
-      ->capture_default_str();
-  app->add_option("--contexts", o->contexts, "contexts of a permutator request")->capture_default_str();
-  app->add_option("--context-tokens", o->context_tokens, "their length")->capture_default_str();
-  app->add_option("--permutations", o->permutations, "permutator requests")->capture_default_str();
-  app->add_option("--prefixes", o->prefixes, "prefixes of suffix (each asked twice)")->capture_default_str();
-  app->add_option("--requests", o->requests, "requests taken from the trace")->capture_default_str();
-  app->add_option("--block-tokens", o->block_tokens, "tokens of a trace's block (512 in the trace)")
-      ->capture_default_str();
-  app->add_option("--most-tokens", o->most_tokens, "a trace's prompts are cut here")->capture_default_str();
-  app->add_option("--seed", o->seed, "of texts and orders")->capture_default_str();
-  app->add_option("--json", o->json, "write the rows to this file");
-  app->callback([o, &program] { bench_workloads(*o, program.argc, program.argv); });
+  add_engine_options(app, o->engine, true);
+  app.add_option("--workloads", o->workloads, "comma-separated: permutator, suffix, mooncake").show_default();
+  app.add_option("--trace", o->trace, "a Mooncake trace; adds the workload mooncake");
+  app.add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1").show_default();
+  app.add_option("--contexts", o->contexts, "contexts of a permutator request").show_default();
+  app.add_option("--context-tokens", o->context_tokens, "their length").show_default();
+  app.add_option("--permutations", o->permutations, "permutator requests").show_default();
+  app.add_option("--prefixes", o->prefixes, "prefixes of suffix (each asked twice)").show_default();
+  app.add_option("--requests", o->requests, "requests taken from the trace").show_default();
+  app.add_option("--block-tokens", o->block_tokens, "tokens of a trace's block (512 in the trace)").show_default();
+  app.add_option("--most-tokens", o->most_tokens, "a trace's prompts are cut here").show_default();
+  app.add_option("--seed", o->seed, "of texts and orders").show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_workloads(*o, program.argc, program.argv); });
 }
 
 }  // namespace kvilt

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What stands before and behind the pieces: the chat prompt around a marked place holder.
+// The prompt before and after the pieces: the chat prompt around a marked placeholder.
 Status frame(const Engine& engine, const std::string& system, const std::string& question, RagPrompt& out) {
   Json chat{{"messages", Json::array()}};
   if (!system.empty()) chat["messages"].push_back({{"role", "system"}, {"content", system}});
@@ -64,7 +64,7 @@ Prompt RagPrompt::in_order(const std::vector<int>& order, bool marked) const {
   Prompt out;
   out.ids = head;
   for (const int i : order) {
-    const auto& piece = i < 0 ? extra : pieces[static_cast<size_t>(i)];
+    const auto& piece = i < 0 ? extra : pieces[i];
     const auto begin = static_cast<int32_t>(out.ids.size());
     out.ids.insert(out.ids.end(), piece.begin(), piece.end());
     if (marked && !piece.empty()) out.marks.push_back({begin, static_cast<int32_t>(out.ids.size())});
@@ -73,7 +73,7 @@ Prompt RagPrompt::in_order(const std::vector<int>& order, bool marked) const {
   return out;
 }
 
-// A system turn or none, and a user's turn of pieces with the question behind them: as case_file.h makes of 'segments'.
+// A system turn or none, and a user's turn of pieces followed by the question: as case_file.h makes of 'segments'.
 Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from) {
   const bool has_system = !from.turns.empty() && from.turns[0].role == "system";
   const std::string system = has_system ? from.turns[0].parts[0].text : "";
@@ -117,7 +117,7 @@ Result<std::vector<int>> piece_order(const std::string& name, int count, uint64_
   std::iota(order.begin(), order.end(), 0);
   if (name == "same") return order;
   if (name == "reverse") {
-    std::reverse(order.begin(), order.end());
+    std::ranges::reverse(order);
     return order;
   }
   if (name == "shuffle") {

@@ -1,5 +1,5 @@
-// apps/bench/rag_prompt.h: RAG cases (DESIGN 8) and synthetic ones as token ids: head | pieces | tail, each tokenised by itself, so that
-// a piece has the same ids in every order.
+// apps/bench/rag_prompt.h: RAG cases (docs/formats/json.md#input-rag-cases-json-lines) and synthetic ones as token ids:
+// head | pieces | tail, each tokenised by itself, so that a piece has the same ids in every order.
 #pragma once
 
 #include <random>
@@ -22,7 +22,7 @@ struct RagPrompt {
 };
 // Errors: kInvalidArgument for a dialogue.
 Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from);
-// `count` pieces of `size` tokens each, from a small grammar of facts (or random ids where the tokenizer knows no English).
+// `count` pieces of `size` tokens each, from a small grammar of facts (random ids if the tokenizer knows no English).
 Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed);
 
 // same, reverse, shuffle, insert (extra in front), drop (without the first), or pieces by number from 1 as 3-1-2.

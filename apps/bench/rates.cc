@@ -8,6 +8,7 @@
 #include <random>
 
 #include "apps/command.h"
+#include "engine/options.h"
 #include "forward/prepared_model.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
@@ -41,8 +42,8 @@ Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
   return out;
 }
 
-// A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router and
-// as many experts as a row chooses.
+// A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router
+// and as many experts as a row chooses.
 std::vector<std::vector<const PreparedLinear*>> calls_of(const PreparedModel& model, const PreparedLayer& l) {
   std::vector<std::vector<const PreparedLinear*>> calls = {{&l.q, &l.k, &l.v}, {&l.o}};
   if (l.experts.empty()) {
@@ -165,16 +166,12 @@ struct RateProbe::Parts {
 };
 
 RateProbe::RateProbe(const EngineOptions& options)
-    : parts_(new Parts{
-          ThreadPool(options.threads > 0 ? options.threads
-                                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-          nullptr, nullptr, DType::kF32}) {
+    : parts_(new Parts{ThreadPool(threads_of(options)), nullptr, nullptr, DType::kF32}) {
   const Backend* backend = value_or_fail(find_backend(options.backend));
   parts_->file = value_or_fail(open_model(options.model));
-  parts_->model = PreparedModel::prepare(parts_->file, *backend, parts_->pool, nullptr, "",
-                                         activations_of(options.activations).value_or(Activations::kAuto));
-  const bool bf16 = options.kv_type == "auto" && backend->bf16_attention_pays(parts_->file->config.E);
-  parts_->kv_type = kv_type_of(options.kv_type).value_or(bf16 ? DType::kBF16 : DType::kF32);
+  parts_->model =
+      PreparedModel::prepare(parts_->file, *backend, parts_->pool, nullptr, "", activations_of(options.activations));
+  parts_->kv_type = value_or_fail(resolve(options, parts_->file->config, *backend)).kv_dtype;
 }
 
 RateProbe::~RateProbe() = default;

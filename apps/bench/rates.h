@@ -1,8 +1,8 @@
-// apps/bench/rates.h: what this build reaches on this machine on large dense shapes, and what the machine's instructions could:
-// the rates behind every bound (DESIGN 7, 8).
-//   reached:   bound_s = max(linear FLOPs / matmul rate + attention FLOPs / attention rate, bytes / read bandwidth) of the
-//              layers, and the same of the head: it works on one row, behind all layers, so its weights are read by then
-//              by nobody else, and no cache holds them (0.5 B: 145 MB, 4.4 ms of reading for 0.4 ms of arithmetic)
+// apps/bench/rates.h: what this build reaches on this machine on large dense shapes, and what the machine's
+// instructions could: the rates that every bound is made of.
+//   reached:   bound_s = max(linear FLOPs / matmul rate + attention FLOPs / attention rate, bytes / read bandwidth) of
+//              the layers, plus the same of the head. The head works on one row, after all layers, and no cache holds
+//              its weights then (0.5 B: 145 MB, 4.4 ms of reading for 0.4 ms of arithmetic)
 //   possible:  gemm_bound = the same FLOPs at the measured peak of the instruction that each kernel uses
 #pragma once
 
@@ -24,7 +24,7 @@ struct Rates {
   double linear_peak_flops = 0;  // a second: every weight at its instruction's peak (integer dots for quantised ones)
   double weight_bytes = 0;       // of the linear layers and the head, as the file stores them
   double head_flops = 0, head_bytes = 0;           // of one row, as PromptUsage counts them
-  double bound_s(const PromptUsage& usage) const;  // of a prefill whose last row alone runs through the head
+  double bound_s(const PromptUsage& usage) const;  // of a prefill of which only the last row runs through the head
   double gemm_bound_s(const PromptUsage& usage) const;
 };
 

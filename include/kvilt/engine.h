@@ -1,10 +1,11 @@
 // kvilt/engine.h: all that an embedder needs. Start here.
 //
-//   auto engine = kvilt::open_engine({.model = "model.gguf"});
-//   auto prompt = engine.value()->chat_prompt(json);              // or tokenize()
-//   engine.value()->submit({.prompt = prompt.value()}, sink);      // tokens arrive at the sink
+//   auto engine = kvilt::open_engine({.model = "model.gguf"});          // options: kvilt/options.h
+//   auto prompt = engine.value()->chat_prompt(json);                    // or tokenize()
+//   auto answer = kvilt::ask(*engine.value(), {.prompt = *prompt});     // kvilt/ask.h: submits and waits
+//   engine.value()->submit({.prompt = *prompt}, sink);                  // or: tokens arrive at the sink
 //
-// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; callers' threads only push to a queue.
+// Role:    requests in, tokens out. One engine thread owns scheduler, KV and driver; callers only push to a queue.
 // Threads: every method may be called from any thread. Sinks are called on the engine thread: they must not block.
 // Errors:  Result (kvilt/result.h); a request that fails later ends with Completion::error.
 // Units:   tokens, seconds, bytes, floating point operations (a multiply-add is two).
@@ -12,50 +13,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "kvilt/head_profile.h"
+#include "kvilt/options.h"
 #include "kvilt/request.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
-
-struct EngineOptions {
-  std::string model;             // a .gguf file or a Hugging Face folder
-  std::string backend = "auto";  // auto, avx512, avx2, reference
-  int threads = 0;               // 0: the machine's cores
-  bool pin = false;              // each thread on a core of its own; ignored with more threads than cores
-  int64_t kv_bytes = 0;          // size of the KV pool; 0: half of the memory that is free, at most 4 GiB
-  std::string kv_type = "auto";  // keys and values as kept: f32, f16, bf16, int8; auto: below
-  // bf16 where attention over it is measured to be faster on this machine (twice the products an instruction on AMD since
-  // Zen 4; heads of a multiple of 32), else f32. ModelInfo::kv_type says which.
-  std::string activations =
-      "auto";              // rounding of rows beside weights: auto, bf16 or f32 (kernels/backend.h); the latter two
-                           // widen quantised weights in memory: nearer to exact arithmetic, and slower
-  int page_slots = 32;     // P
-  int chunk_tokens = 512;  // rows of prefill that one step computes at most
-  int max_sequences = 64;  // requests computed at once; more wait
-  int max_queue = 1024;    // requests that wait; more get kExhausted
-  int context = 0;         // longest prompt + answer; 0: the model's own
-  int min_segment = 32;    // shortest unmarked run that is reused
-  std::string policy = "auto";       // default policy of requests that name none
-  std::string quality = "balanced";  // of requests under `auto` that name none: draft, balanced, exact
-  std::string reuse_from = "first";  // a piece's KV: as it was first computed, or "last": as its last context left it
-  std::string placement = "zero-copy";  // or "copy"
-  std::string pack_cache;               // folder for packed weights, so that later starts map them; empty: none
-  bool cache = true;                    // false: nothing is published or found (for measurements)
-  double audit = 0;  // share of the requests that are computed again in full when the engine is idle (EngineStats)
-  double audit_limit = 0;  // a policy whose last 20 audits have a higher mean KL (nats) is switched off; 0: never
-  std::vector<std::string> head_maps;  // files for policy redknot: FILE, or NAME=FILE for requests with map=NAME
-  uint64_t seed = 0;                   // 0: drawn at start; seeds of requests without one
-};
 
 struct ModelInfo {
   std::string name, arch, description, backend, fingerprint, kv_type;
@@ -71,13 +39,13 @@ struct ModelInfo {
 struct AuditStats {
   std::string policy;
   uint64_t requests = 0;
-  double kl_first = 0,
-         kl_answer = 0;  // mean KL(full || policy) in nats: at the first token; over the first (at most 8)
-  double top1 = 0;       // share whose most likely first token is full's
+  double kl_first = 0;   // mean KL(full || policy) in nats at the first token
+  double kl_answer = 0;  // the same over the first tokens (at most 8)
+  double top1 = 0;       // share of requests whose most likely first token is full's
   bool off = false;      // audit_limit was crossed: its requests run with `prefix`
 };
 
-// Counters since start, gauges now.
+// Counters since the start, and gauges of this moment.
 struct EngineCounters {
   int running = 0, waiting = 0;
   uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
@@ -85,7 +53,7 @@ struct EngineCounters {
   uint64_t generated_tokens = 0, steps = 0;
   int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
   ByHeadClass request_pages;                // own pages of running requests
-  int64_t reserved_pages = 0;               // those that their local heads are still to take
+  int64_t reserved_pages = 0;               // pages that their local heads have yet to take
   int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
 };
 
@@ -105,22 +73,19 @@ class Engine {
   virtual Result<std::string> detokenize(const std::vector<int32_t>& ids) const = 0;
   virtual std::string token_text(int32_t id) const = 0;  // raw bytes; may be half a UTF-8 sequence
 
-  // The prompt of an OpenAI chat request: reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
-  // (default true), part_separator (what joins a message's parts where the template takes strings; a line end). Parts with cache_control, and documents, become marks. A template without documents gets them at
-  // the start of the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
+  // The prompt of an OpenAI chat request. Reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
+  // (default true) and part_separator (what joins a message's parts where the template takes strings; default: a line
+  // end). Parts with cache_control, and documents, become marks. A template without documents gets them at the start of
+  // the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
   virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
 
-  // The prompts that warm documents: one per document, each behind the fixed prefix of `request` (its messages up to
+  // The prompts that warm documents: one per document, each after the fixed prefix of `request` (its messages up to
   // where documents go). Submit them with max_tokens 0.
   virtual Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const = 0;
 
-  // Takes a head map (docs/formats/head_map.md) for requests with map=`name`. Errors: kCorrupt, kInvalidArgument if it is of
-  // another model's shape.
+  // Takes a head map (docs/formats/head_map.md) for requests with map=`name`. Errors: kCorrupt, kInvalidArgument if it
+  // is made for another model's shape. How to make one: kvilt/head_profile.h.
   virtual Status set_head_map(const std::string& name, std::string_view json) = 0;
-
-  // What the model's KV heads look at in a prompt, to make a head map of. Takes seconds to minutes, in which nothing else is
-  // computed. Errors: kInvalidArgument, kExhausted where the KV pool has no room for the prompt.
-  virtual Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) = 0;
 
   // Checks a policy's name and parameters without running it.
   virtual Status check_policy(const PolicyChoice& policy) const = 0;
@@ -129,7 +94,7 @@ class Engine {
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
   virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
 
-  virtual void clear_cache() = 0;          // drops every cached run that nothing uses now
+  virtual void clear_cache() = 0;          // drops every cached segment that nothing uses now
   virtual void drain(double seconds) = 0;  // no new requests; waits for the running ones, then cancels the rest
 };
 

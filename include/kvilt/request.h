@@ -31,12 +31,12 @@ struct SamplingParams {
   float temperature = 1, top_p = 1, min_p = 0;
   int top_k = 0;  // 0: all
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
-  std::map<int32_t, float> logit_bias;
-  std::optional<uint64_t> seed;
-  std::vector<std::string> stop;  // text; not part of the answer
-  std::vector<int32_t> stop_ids;
+  std::map<int32_t, float> logit_bias = {};
+  std::optional<uint64_t> seed = {};
+  std::vector<std::string> stop = {};  // text; not part of the answer
+  std::vector<int32_t> stop_ids = {};
   bool ignore_eos = false;
-  int logprobs = -1;  // -1: none; n: the chosen token's and the n most likely ones'
+  int logprobs = -1;  // -1: none; n: those of the chosen token and of the n most likely ones
 };
 
 struct PolicyChoice {
@@ -45,30 +45,44 @@ struct PolicyChoice {
   std::map<std::string, std::string> params;
 };
 
-// What a request left of its KV, as bytes (docs/formats/session.md, kvilt/session.h): of each KV head what it keeps.
+// A request's KV as bytes (docs/formats/session.md, kvilt/session.h): for each KV head what it keeps.
 struct ExportedSession {
   std::vector<std::byte> bytes;
-  int64_t kv = 0;     // of them rows of keys and values
-  int64_t dense = 0;  // the same if every head kept everything
+  int64_t kv = 0;     // how many of them are rows of keys and values
+  int64_t dense = 0;  // how many those would be if every head kept everything
+};
+
+// What measurements ask for and a server does not; by default nothing. Results: Completion::logits.
+struct Evaluation {
+  // Teacher forcing: the answer's tokens are these. Empty: they are sampled.
+  std::vector<int32_t> forced = {};
+  bool first_logits = false;  // EvaluationLogits::first is filled; with `forced`, EvaluationLogits::all too
+  int prompt_logits = 0;      // EvaluationLogits::prompt is filled, for this many of the prompt's last tokens
+  bool all_logits = false;    // EvaluationLogits::all is filled without `forced` too: V floats a token
+};
+
+struct EvaluationLogits {
+  std::vector<float> first;  // V: what chose the first token
+  // After each of the prompt's last Evaluation::prompt_logits tokens (fewer where an exact prefix holds them), V each.
+  std::vector<std::vector<float>> prompt;
+  // Per sampled token, V each; where an end token ended the answer, its logits come last.
+  std::vector<std::vector<float>> all;
 };
 
 struct Request {
-  Prompt prompt;
-  SamplingParams sampling;
-  PolicyChoice policy;
-  std::string name_space;  // keys of different name spaces or salts never meet
-  std::string cache_salt;
-  bool publish = true;        // keep this request's KV for later ones
-  bool first_logits = false;  // Completion::first_logits is filled (evaluation)
-  // Teacher forcing: the answer's tokens are these; with first_logits, all_logits is filled too.
-  std::vector<int32_t> forced;
-  int prompt_logits = 0;    // Completion::prompt_logits: of so many of the prompt's last tokens (evaluation)
-  bool all_logits = false;  // all_logits is filled without `forced` as well: V floats a token
+  Prompt prompt = {};
+  SamplingParams sampling = {};
+  PolicyChoice policy = {};
+  std::string name_space = "";  // keys of different name spaces or salts never meet
+  std::string cache_salt = "";
+  bool publish = true;  // keep this request's KV for later ones
+  Evaluation evaluation = {};
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
-  // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's tokens and have
-  // at least one more. The rest is computed behind it with the session's views; `policy` must be empty, nothing is published.
-  std::shared_ptr<const ExportedSession> session;
+  // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's
+  // tokens and have at least one more. The rest is computed after it with the session's views; `policy` must be empty,
+  // and nothing is published.
+  std::shared_ptr<const ExportedSession> session = nullptr;
 };
 
 struct TokenLogprob {
@@ -77,16 +91,15 @@ struct TokenLogprob {
   std::vector<std::pair<int32_t, float>> top;  // most likely first
 };
 
-// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 sequences, nothing of a
-// stop string.
+// One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 texts, nothing of a stop text.
 struct TokenDelta {
   std::string text;
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs;  // with SamplingParams::logprobs >= 0
 };
 
-// A sum a class of KV heads (docs/formats/head_map.md). A head that was made local, or restored, counts as what it is in this
-// request; heads of requests without head classes count as dense.
+// One sum for each class of KV heads (docs/formats/head_map.md). A head that was made local, or restored, counts as
+// what it is in this request; heads of requests without head classes count as dense.
 struct ByHeadClass {
   int64_t global = 0, local = 0, retrieval = 0, dense = 0;
 };
@@ -96,9 +109,9 @@ struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
   std::string policy;
   double flops = 0;  // of the prefill
-  double bytes = 0;  // read and written by the prefill: weights once a step, KV, activations not counted
+  double bytes = 0;  // read and written by the prefill: weights once a step, and KV; activations are not counted
   double linear_flops = 0, attention_flops = 0;  // flops = their sum
-  // Of pages of its own that the request held when its prefill ended; placed pieces are the cache's.
+  // Of the pages that were the request's own when its prefill ended; those of placed pieces belong to the cache.
   ByHeadClass kv_bytes;
   int steps = 0;        // engine steps that the prefill took
   double queued_s = 0;  // from submit to the first step
@@ -114,11 +127,7 @@ struct Completion {
   PromptUsage usage;
   int completion_tokens = 0;
   double total_s = 0;
-  std::vector<float> first_logits;  // V
-  // What follows each of the prompt's last Request::prompt_logits tokens (fewer where an exact prefix holds them), V each.
-  std::vector<std::vector<float>> prompt_logits;
-  // Per sampled token, V each; where an end token ended the answer, its logits come last.
-  std::vector<std::vector<float>> all_logits;
+  EvaluationLogits logits;                         // with Request::evaluation
   std::shared_ptr<const ExportedSession> session;  // with export_session, unless the request failed or was cancelled
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.

@@ -1,20 +1,17 @@
-// engine/engine.cc: the public Engine over the engine thread: checks requests, posts them, answers what needs no
-// thread.
+// engine/engine.cc: the public Engine over the engine thread: checks requests and posts them; answers the rest itself.
 #include "kvilt/engine.h"
-
-#include <sys/sysinfo.h>
 
 #include <atomic>
 #include <cmath>
 #include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "base/error.h"
 #include "engine/chat.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
+#include "engine/options.h"
 #include "engine/session.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
@@ -23,20 +20,8 @@ namespace kvilt {
 namespace {
 
 constexpr int kMaxHeadSize = 512;  // of kernels/x86/attend.cc
-constexpr int64_t kDefaultKvBytes = int64_t{4} << 30;
 
-int64_t default_kv_bytes() {
-  struct sysinfo info {};
-  if (::sysinfo(&info) != 0) return kDefaultKvBytes;
-  return std::min(kDefaultKvBytes, static_cast<int64_t>(info.freeram) * static_cast<int64_t>(info.mem_unit) / 2);
-}
-
-Status check_reuse_from(const std::string& from) {
-  if (from == "first" || from == "last") return {};
-  return error(Code::kInvalidArgument, "reuse_from is '{}', not first or last", from);
-}
-
-// One text per setting; names and values were checked, so that none holds these signs.
+// One text for each setting: names and values were checked, so none of them holds these signs.
 std::string written_out(const PolicyChoice& choice) {
   std::string out = choice.name;
   for (const auto& [name, value] : choice.params) out += ":" + name + "=" + value;
@@ -47,7 +32,7 @@ class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
       : info_(std::move(info)), chat_(std::move(chat)), files_(std::move(files)), loop_(std::move(parts)) {}
-  ~EngineImpl() override { draining_ = true; }  // a sink that asks again while it hears of its end is refused
+  ~EngineImpl() override { draining_ = true; }  // a sink that submits again from on_finish is refused
 
   const ModelInfo& info() const override { return info_; }
   EngineStats stats() const override { return loop_.stats(); }
@@ -88,7 +73,7 @@ class EngineImpl : public Engine {
     return {};
   }
 
-  Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) override {
+  Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) {
     KVILT_TRY(check_ids(prompt, "prompt"));
     KVILT_TRY(check_profile(prompt, options));
     for (const auto& prefix : options.prefixes) KVILT_TRY(check_ids(prefix, "prefix"));
@@ -112,7 +97,7 @@ class EngineImpl : public Engine {
   void drain(double seconds) override;
 
  private:
-  const EngineOptions& options() const { return loop_.parts().options; }
+  const ResolvedOptions& options() const { return loop_.parts().options; }
   const Tokenizer* tokenizer() const { return loop_.parts().file->tokenizer.get(); }
   static Error no_tokenizer() {
     return error(Code::kUnsupported, "this model came without a tokenizer; send token ids");
@@ -133,19 +118,21 @@ class EngineImpl : public Engine {
     bool from_last = false;
     std::unique_ptr<ReusePolicy> policy;
   };
-  // With what the request leaves open: its policy (a quality alone asks for `auto`), the quality of `auto`, reuse_from.
+  // Fills in what the request leaves open: its policy (a quality without one asks for `auto`), auto's quality,
+  // reuse_from.
   Result<Chosen> chosen(PolicyChoice choice) const {
     if (choice.name.empty()) choice.name = choice.params.count("quality") ? "auto" : default_policy();
-    if (choice.name == "auto") choice.params.try_emplace("quality", options().quality);
-    std::string from = options().reuse_from;
-    if (const auto given = choice.params.extract("reuse_from")) from = given.mapped();
-    KVILT_TRY(check_reuse_from(from));
+    if (choice.name == "auto") choice.params.try_emplace("quality", quality_name(options().quality));
+    ReuseFrom from = options().reuse_from;
+    if (const auto given = choice.params.extract("reuse_from")) {
+      KVILT_ASSIGN(from, parse_reuse_from(given.mapped()));
+    }
     KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params, files()));
     if (!info_.reuse && policy->wants_pieces()) {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }
-    return Chosen{std::move(choice), from == "last", std::move(policy)};
+    return Chosen{std::move(choice), from == ReuseFrom::kLast, std::move(policy)};
   }
   PolicyFiles files() const {
     std::lock_guard lock(files_mutex_);
@@ -196,7 +183,7 @@ class CountingSink : public TokenSink {
   std::atomic<int>& open_;
 };
 
-// Pages that a prompt of so many tokens takes while it is computed, with nothing found, of each KV head what its view keeps.
+// Pages that a prompt of this length needs with an empty cache; each KV head keeps what its view says.
 int64_t EngineImpl::pages_alone(const ReusePolicy& policy, int64_t tokens) const {
   const EngineParts& parts = loop_.parts();
   const ModelConfig& config = parts.model->config();
@@ -209,7 +196,7 @@ int64_t EngineImpl::pages_alone(const ReusePolicy& policy, int64_t tokens) const
   return table.pages_for(all, std::vector<uint16_t>(static_cast<size_t>(config.L), 0));
 }
 
-// The prompt goes on where the session ends.
+// A prompt that goes on where the session ends, of this model.
 Result<SessionSummary> EngineImpl::check_session_of(const Request& request) const {
   const PageStore& store = loop_.parts().cache->store();
   if (!request.policy.name.empty() || !request.policy.params.empty()) {
@@ -229,7 +216,7 @@ Result<SessionSummary> EngineImpl::check_session_of(const Request& request) cons
   }
   const ModelConfig& config = loop_.parts().model->config();
   if (config.is_long(session.positions) != config.is_long(static_cast<int64_t>(ids.size()))) {
-    return error(Code::kUnsupported, "session: its keys were turned by the angles of shorter texts than this prompt");
+    return error(Code::kUnsupported, "session: its keys were rotated by the angles of shorter texts than this prompt");
   }
   return session;
 }
@@ -239,9 +226,9 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
   const auto size = static_cast<int64_t>(request.prompt.ids.size());
   if (size == 0) return error(Code::kInvalidArgument, "the prompt is empty");
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
-  KVILT_TRY(check_ids(request.forced, "forced"));
+  KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
-  if (size + static_cast<int64_t>(request.forced.size()) > longest) {
+  if (size + static_cast<int64_t>(request.evaluation.forced.size()) > longest) {
     return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,
                  longest);
   }
@@ -349,7 +336,7 @@ ModelInfo describe(const EngineParts& parts) {
   info.description = parts.file->description;
   info.backend = std::string(parts.model->backend().name());
   info.fingerprint = parts.file->fingerprint;
-  info.context = parts.options.context > 0 ? std::min(parts.options.context, c.context) : c.context;
+  info.context = parts.options.context;
   info.vocab = c.V;
   info.layers = c.L;
   info.width = c.D;
@@ -375,37 +362,26 @@ ModelInfo describe(const EngineParts& parts) {
 
 }  // namespace
 
+Result<HeadProfile> profile_heads(Engine& engine, const std::vector<int32_t>& prompt,
+                                  const HeadProfileOptions& options) {
+  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
+  if (!ours) return error(Code::kUnsupported, "heads can be profiled in an engine of open_engine only");
+  return ours->profile_heads(prompt, options);
+}
+
 Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function<void(double)> progress) {
-  if (options.threads < 0 || options.page_slots < 1 || options.chunk_tokens < 1 || options.max_sequences < 1 ||
-      options.min_segment < 1) {
-    return error(Code::kInvalidArgument, "threads >= 0; page_slots, chunk_tokens, max_sequences and min_segment >= 1");
-  }
-  if (!(options.audit >= 0 && options.audit <= 1) || !(options.audit_limit >= 0)) {
-    return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
-  }
-  if (options.placement != "zero-copy" && options.placement != "copy") {
-    return error(Code::kInvalidArgument, "placement is '{}', not zero-copy or copy", options.placement);
-  }
-  if (!activations_of(options.activations)) {
-    return error(Code::kInvalidArgument, "activations is '{}', not auto, bf16 or f32", options.activations);
-  }
-  if (options.kv_type != "auto" && !kv_type_of(options.kv_type)) {
-    return error(Code::kInvalidArgument, "kv_type is '{}', not auto, f32, f16, bf16 or int8", options.kv_type);
-  }
+  KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
   KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}, files));
-  KVILT_TRY(check_reuse_from(options.reuse_from));
-  KVILT_ASSIGN(const auto any_quality, make_policy("auto", {{"quality", options.quality}}));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
-  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   EngineParts parts;
-  parts.pool = std::make_unique<ThreadPool>(options.threads);
+  parts.pool = std::make_unique<ThreadPool>(threads_of(options));
   // Weights are packed, or mapped and checked, while the tokenizer is built on a thread of its own.
   const auto prepare = [&](const ModelFile& file) {
     if (file.config.E > kMaxHeadSize) return;
     const std::shared_ptr<const ModelFile> seen(std::shared_ptr<const ModelFile>(), &file);  // parts.file owns it later
     parts.model = PreparedModel::prepare(seen, *backend, *parts.pool, progress, options.pack_cache,
-                                         *activations_of(options.activations));
+                                         activations_of(options.activations));
   };
   KVILT_ASSIGN(auto file, open_model(options.model, prepare));
   parts.file = std::move(file);
@@ -414,17 +390,16 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
     return error(Code::kUnsupported, "{}: heads of {} elements; the attention kernels take {} at most", options.model,
                  c.E, kMaxHeadSize);
   }
-  if (options.kv_type == "auto") options.kv_type = backend->bf16_attention_pays(c.E) ? "bf16" : "f32";
-  const DType kv_type = *kv_type_of(options.kv_type);
+  KVILT_ASSIGN(parts.options, resolve(options, c, *backend));
   for (const auto& [name, map] : files.head_maps) {
     KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));
   }
-  if (options.kv_bytes == 0) options.kv_bytes = default_kv_bytes();
-  if (options.seed == 0) options.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
-  KVILT_ASSIGN(auto store, PageStore::create({c.L, c.G, c.E, options.page_slots, kv_type}, options.kv_bytes));
+  const DType kv_type = parts.options.kv_dtype;
+  KVILT_ASSIGN(auto store,
+               PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
   parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
-                                               parts.file->fingerprint + "/" + options.kv_type, options.min_segment);
-  parts.options = options;
+                                               fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
+                                               parts.options.min_segment);
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
     auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token);

@@ -180,10 +180,10 @@ Admission EngineLoop::prepare(Sequence& s) {
   }
   if (s.prefill_len > s.prompt_len) found.layout.answer = s.prompt_len;
   if (found.layout.prefix == 0 || !with_session) place(s, std::move(found.placements));
-  s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config, s.request.prompt_logits);
+  s.prefill = std::make_unique<Prefill>(*s.policy, found.layout, config, s.request.evaluation.prompt_logits);
   s.kv->keep(s.prefill->keeps(), parts_.options.chunk_tokens);
   const auto writes = s.prefill->writes();
-  const bool copy = parts_.options.placement == "copy";
+  const bool copy = parts_.options.placement == PlacementMode::kCopy;
   const int64_t pages = s.kv->pages_for(writes.sets, writes.write) + (copy ? s.kv->copy_pages() : 0);
   const bool fits = parts_.cache->make_room(pages);
   if (!fits && !scheduler_.running().empty()) {
@@ -200,7 +200,7 @@ Admission EngineLoop::prepare(Sequence& s) {
     s.first_step = Clock::now();
     s.usage.queued_s = seconds(s.submitted, s.first_step);
   }
-  if (s.completion.completion_tokens == 0) s.completion.prompt_logits.clear();  // of a prefill that was broken off
+  if (s.completion.completion_tokens == 0) s.completion.logits.prompt.clear();  // of a prefill that was broken off
   if (s.completion.completion_tokens == 0) {  // also when it starts again: the account is of what was done then
     s.usage.prompt = s.prompt_len;
     s.usage.prefix = found.layout.prefix;
@@ -229,7 +229,7 @@ void EngineLoop::place(Sequence& s, std::vector<Placement> placements) {
 
 // With --placement copy, if there is room: else what was placed stays where it is.
 void EngineLoop::copy_placed(Sequence& s) {
-  if (parts_.options.placement != "copy" || !parts_.cache->make_room(s.kv->copy_pages())) return;
+  if (parts_.options.placement != PlacementMode::kCopy || !parts_.cache->make_room(s.kv->copy_pages())) return;
   const double bytes = static_cast<double>(count(s.kv->known(0))) * static_cast<double>(s.kv->shape().token_bytes());
   s.kv->copy_in(parts_.model->backend(), parts_.model->attend_shape(s.kv->shape().dtype));
   s.work.bytes += 2 * bytes;
@@ -255,8 +255,8 @@ void EngineLoop::run_group(StepGroup& group) {
         s.prefill->next_chunk(1).begin == (band.in.empty() ? band.cut_rows : band.in[0]).front().begin) {
       s.hidden.reset(band.cut_rows, parts_.model->config().D);
     }
-    const bool skip_logits =
-        !item.decode && s.request.sampling.max_tokens == 0 && !s.request.first_logits && s.request.prompt_logits == 0;
+    const bool skip_logits = !item.decode && s.request.sampling.max_tokens == 0 && !s.request.evaluation.first_logits &&
+                             s.request.evaluation.prompt_logits == 0;
     const int64_t rows = item.decode ? 1 : s.prefill->logit_rows(item.range);
     if (rows > 0 && !skip_logits) {
       s.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));
@@ -276,10 +276,10 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   }
   s.work += work;
   ++s.usage.steps;
-  if (const int64_t rows = s.prefill->logit_rows(item.range); rows > 0 && s.request.prompt_logits > 0) {
+  if (const int64_t rows = s.prefill->logit_rows(item.range); rows > 0 && s.request.evaluation.prompt_logits > 0) {
     const auto V = static_cast<ptrdiff_t>(parts_.model->config().V);
     for (int64_t r = 0; r < rows && s.completion.completion_tokens == 0; ++r) {
-      s.completion.prompt_logits.emplace_back(s.logits.begin() + r * V, s.logits.begin() + (r + 1) * V);
+      s.completion.logits.prompt.emplace_back(s.logits.begin() + r * V, s.logits.begin() + (r + 1) * V);
     }
     s.logits.erase(s.logits.begin(), s.logits.end() - V);  // sampled from is the last
   }
@@ -307,7 +307,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (first) {
     const Runs recomputed = s.prefill->recomputed();
     s.usage.recomputed = static_cast<int>(count(recomputed));
-    if (s.request.first_logits) {
+    if (s.request.evaluation.first_logits) {
       for (const Run& run : s.prefill->layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
       for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});
     }
@@ -332,8 +332,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
-    if (s.request.first_logits) s.completion.first_logits = s.logits;
-    if (s.request.forced.empty() && s.request.sampling.max_tokens != 0) {
+    if (s.request.evaluation.first_logits) s.completion.logits.first = s.logits;
+    if (s.request.evaluation.forced.empty() && s.request.sampling.max_tokens != 0) {
       if (auto record = audit_.sample(s.request.policy.name, s.usage.reused)) sampled_[s.id] = std::move(record);
     }
   }
@@ -352,16 +352,16 @@ void EngineLoop::sample(Sequence& s) {
   const std::vector<float> raw = params.logprobs >= 0 ? s.logits : std::vector<float>();
   const auto& ends = parts_.model->config().eos_ids;
   int32_t id;
-  if (s.request.all_logits || (s.request.first_logits && !s.request.forced.empty())) {
-    s.completion.all_logits.push_back(s.logits);
+  if (s.request.evaluation.all_logits || (s.request.evaluation.first_logits && !s.request.evaluation.forced.empty())) {
+    s.completion.logits.all.push_back(s.logits);
   }
-  if (!s.request.forced.empty()) {
-    id = s.request.forced[static_cast<size_t>(s.completion.completion_tokens)];
+  if (!s.request.evaluation.forced.empty()) {
+    id = s.request.evaluation.forced[static_cast<size_t>(s.completion.completion_tokens)];
   } else {
     id = s.sampler->sample(s.logits);
   }
   const auto in = [id](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
-  if (s.request.forced.empty() && ((!params.ignore_eos && in(ends)) || in(params.stop_ids))) {
+  if (s.request.evaluation.forced.empty() && ((!params.ignore_eos && in(ends)) || in(params.stop_ids))) {
     end(s, Finish::kStop);
     return;
   }
@@ -374,8 +374,8 @@ void EngineLoop::sample(Sequence& s) {
   delta_.logprobs.clear();
   if (params.logprobs >= 0) delta_.logprobs.push_back(Sampler::logprob(raw, id, params.logprobs));
   s.sink->on_tokens(delta_);
-  const bool forced_out =
-      !s.request.forced.empty() && s.completion.completion_tokens == static_cast<int>(s.request.forced.size());
+  const bool forced_out = !s.request.evaluation.forced.empty() &&
+                          s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());
   if (answer.stopped()) {
     end(s, Finish::kStop);
   } else if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) {
@@ -455,8 +455,8 @@ void EngineLoop::start_audit() {
   s->policy = make_policy("full", {}).value();
   s->request.policy.name = "full";
   s->request.publish = false;
-  s->request.first_logits = true;
-  s->request.forced = auditing_->answer;
+  s->request.evaluation.first_logits = true;
+  s->request.evaluation.forced = auditing_->answer;
   s->tokens = s->request.prompt.ids = auditing_->prompt;
   s->prompt_len = static_cast<int32_t>(s->tokens.size());
   s->max_len = s->prompt_len + static_cast<int32_t>(auditing_->answer.size());
@@ -475,8 +475,8 @@ void EngineLoop::drop_audit() {
 
 void EngineLoop::end_audit(Completion completion) {
   if (!auditing_) return;
-  const bool whole = !completion.error && completion.all_logits.size() == auditing_->answer.size();
-  audit_.finish(std::move(auditing_), whole ? std::move(completion.all_logits) : std::vector<std::vector<float>>());
+  const bool whole = !completion.error && completion.logits.all.size() == auditing_->answer.size();
+  audit_.finish(std::move(auditing_), whole ? std::move(completion.logits.all) : std::vector<std::vector<float>>());
   std::vector<AuditStats> found = audit_.stats();
   std::lock_guard lock(mutex_);
   audits_ = std::move(found);

@@ -18,14 +18,16 @@
 #include "engine/answer_text.h"
 #include "engine/audit.h"
 #include "engine/content_cache.h"
+#include "engine/options.h"
 #include "forward/driver.h"
+#include "kvilt/head_profile.h"
 #include "sched/scheduler.h"
 
 namespace kvilt {
 
 // What the engine thread works with; built by open_engine before the thread starts.
 struct EngineParts {
-  EngineOptions options;
+  ResolvedOptions options;
   std::shared_ptr<const ModelFile> file;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<PreparedModel> model;

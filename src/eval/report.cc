@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "eval/html.h"
 #include "eval/report.html.h"
 
 namespace kvilt {
@@ -55,24 +56,6 @@ const std::vector<Column>& columns() {
       {"FLOPs / full", [](const Json& row) { return number(row["flops_ratio"]); }},
       {"recomputed", [](const Json& row) { return number(row["recomputed_ratio"]); }}};
   return all;
-}
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 struct Point {

@@ -7,8 +7,8 @@
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "eval/ask.h"
 #include "eval/score.h"
+#include "kvilt/ask.h"
 
 namespace kvilt {
 namespace {
@@ -35,7 +35,7 @@ class CaseRun {
       request.prompt = std::move(before.prompt);
       request.policy.name = "prefix";
       request.sampling.max_tokens = static_cast<int>(before.answer.size());
-      request.forced = std::move(before.answer);
+      request.evaluation.forced = std::move(before.answer);
       KVILT_TRY(checked(ask(engine_, std::move(request))));
     }
     before_ = engine_.stats();
@@ -51,12 +51,12 @@ class CaseRun {
       for (int i = 0; i < options_.before; ++i) KVILT_TRY(ask_otherwise(policy.choice, i));
     }
     Request request = question(policy.choice);
-    request.forced = path_;
+    request.evaluation.forced = path_;
     request.sampling.max_tokens = static_cast<int>(path_.size());
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
     CaseResult result = account(policy.label, out.completion.usage);
-    compare(out.completion.all_logits, result);
-    compare_prompt(out.completion.prompt_logits, result);
+    compare(out.completion.logits.all, result);
+    compare_prompt(out.completion.logits.prompt, result);
     result.answer = full_.answer;
     result.score = full_.score;
     if (!case_.answers.empty() && !*result.same_answer) KVILT_TRY(own_answer(policy, result));
@@ -120,8 +120,8 @@ class CaseRun {
     request.sampling.temperature = 0;
     request.sampling.max_tokens = options_.answer_tokens;
     request.publish = false;
-    request.first_logits = true;
-    request.prompt_logits = options_.prompt_rows;
+    request.evaluation.first_logits = true;
+    request.evaluation.prompt_logits = options_.prompt_rows;
     return request;
   }
 
@@ -141,18 +141,18 @@ class CaseRun {
 
   Status full_pass() {
     Request request = question({kFull, {}});
-    request.all_logits = true;
-    request.forced = case_.truth;
+    request.evaluation.all_logits = true;
+    request.evaluation.forced = case_.truth;
     if (!case_.truth.empty()) request.sampling.max_tokens = static_cast<int>(case_.truth.size());
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
     path_ = out.ids;
-    auto& logits = out.completion.all_logits;
+    auto& logits = out.completion.logits.all;
     if (path_.size() < logits.size()) path_.push_back(most_likely(logits.back()));  // the end token
     if (path_.empty() || path_.size() != logits.size())
       return error(Code::kInternal, "case '{}' of {}: full gave no answer", case_.id, case_.suite);
     for (auto& position : logits) reference_.emplace_back(std::move(position));
     logits.clear();
-    for (auto& position : out.completion.prompt_logits) prompt_reference_.emplace_back(std::move(position));
+    for (auto& position : out.completion.logits.prompt) prompt_reference_.emplace_back(std::move(position));
     full_ = account(kFull, out.completion.usage);
     if (!prompt_reference_.empty()) full_.kl_prompt = 0;
     full_.answer = case_.truth.empty() ? out.text : "";
@@ -217,8 +217,7 @@ class CaseRun {
 
   Status own_answer(const PolicySpec& policy, CaseResult& result) {
     Request request = question(policy.choice);
-    request.first_logits = false;
-    request.prompt_logits = 0;
+    request.evaluation = {};
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
     result.answer = out.text;
     result.score = score_answer(case_.metric, case_.answers, out.text);
@@ -226,9 +225,7 @@ class CaseRun {
   }
 
   void keep(Completion completion) {
-    completion.all_logits.clear();
-    completion.first_logits.clear();
-    completion.prompt_logits.clear();
+    completion.logits = {};
     last_ = std::move(completion);
   }
 

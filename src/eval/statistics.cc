@@ -45,11 +45,13 @@ std::optional<Estimate> paired_ratio(const std::vector<double>& a, const std::ve
   return out;
 }
 
-double median_of(std::vector<double> values) {
+double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+  const double at = q * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<size_t>(at);
+  const size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
 }
 
 }  // namespace kvilt

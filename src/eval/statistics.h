@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace kvilt {
@@ -20,6 +21,8 @@ std::optional<Estimate> mean_with_interval(const std::vector<double>& values);
 // Differences below the floor of 0.001 nats do not matter.
 std::optional<Estimate> paired_ratio(const std::vector<double>& a, const std::vector<double>& b, double floor = 0.001);
 
-double median_of(std::vector<double> values);  // 0 for none
+// q from 0 to 1; between two values the line that joins them. 0 for no values.
+double quantile(std::vector<double> values, double q);
+inline double median_of(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 }  // namespace kvilt

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "eval/ask.h"
 #include "eval/json_lines.h"
 #include "eval/prompt.h"
 #include "eval/suite.h"
+#include "kvilt/ask.h"
 
 namespace kvilt {
 namespace {

@@ -97,7 +97,7 @@ MendParams params_of(PolicyParams& p) {
   params.r = p.number("r,budget", 0.15, 0, 1);
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
-  params.value_norm = p.choice("value_norm", "yes", {"yes", "no"}) == "yes";
+  params.value_norm = p.flag("value_norm", true);
   const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});
   params.carries = kernel != "none";
   params.carry.kernel = kernel == "mean"       ? Carry::Kernel::kMean
@@ -108,7 +108,7 @@ MendParams params_of(PolicyParams& p) {
   params.carry.content_width = static_cast<float>(p.number("content_width", 0.9, 0.1, 1e6));
   params.carry.width = static_cast<float>(p.number("width", 8, 0.01, 1e6));
   params.carry.noise = static_cast<float>(p.number("noise", 0.5, 0.05, 1e6));
-  params.carry.gain = p.choice("gain", "yes", {"yes", "no"}) == "yes";
+  params.carry.gain = p.flag("gain", true);
   params.carry.scale_k = static_cast<float>(p.number("scale_k", 1, 0, 4));
   // With the plain mean half of V's change was best, with the local kernels all of it.
   params.carry.scale_v = static_cast<float>(p.number("scale_v", kernel == "mean" ? 0.5 : 1, 0, 4));

@@ -21,8 +21,6 @@ class Naive : public ReusePolicy {
 
 }  // namespace
 
-std::unique_ptr<ReusePolicy> make_naive(PolicyParams& p) {
-  return std::make_unique<Naive>(p.choice("align", "yes", {"yes", "no"}) == "yes");
-}
+std::unique_ptr<ReusePolicy> make_naive(PolicyParams& p) { return std::make_unique<Naive>(p.flag("align", true)); }
 
 }  // namespace kvilt

@@ -77,6 +77,11 @@ std::string PolicyParams::choice(const std::string& name, const std::string& fal
   return *text;
 }
 
+bool PolicyParams::flag(const std::string& name, bool fallback) {
+  const std::string word = choice(name, fallback ? "yes" : "no", {"yes", "no", "true", "false"});
+  return word == "yes" || word == "true";
+}
+
 std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
   std::string taken;
   const std::string* text = take(name, taken);

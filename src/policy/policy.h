@@ -92,6 +92,7 @@ class PolicyParams {
   double number(const std::string& names, double fallback, double low, double high);
   int integer(const std::string& names, int fallback, int low, int high);
   std::string choice(const std::string& name, const std::string& fallback, const std::vector<std::string>& allowed);
+  bool flag(const std::string& name, bool fallback);  // yes or no, and JSON's true or false
   // The head map that parameter `name` names; null where neither it nor a default one is there.
   std::shared_ptr<const HeadMap> head_map(const std::string& name);
   void wrong(const std::string& why);              // keeps the first

@@ -284,5 +284,21 @@ TEST(Policy, ParametersAreChecked) {
   EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
 }
 
+TEST(Policy, YesAndNoMayBeJsonsTrueAndFalse) {
+  for (const std::string word : {"yes", "no", "true", "false"}) {
+    for (const bool fallback : {false, true}) {
+      PolicyParams params({{"gain", word}});
+      EXPECT_EQ(params.flag("gain", fallback), word == "yes" || word == "true") << word;
+      EXPECT_TRUE(params.finish("mend").ok());
+    }
+  }
+  PolicyParams none({});
+  EXPECT_TRUE(none.flag("gain", true));
+  EXPECT_FALSE(none.flag("gain", false));
+  const auto wrong = make_policy("mend", {{"gain", "1"}});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().message.find("yes, no, true, false"), std::string::npos) << wrong.error().message;
+}
+
 }  // namespace
 }  // namespace kvilt

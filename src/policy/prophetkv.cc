@@ -36,7 +36,7 @@ class ProphetKV : public ReusePolicy {
 std::unique_ptr<ReusePolicy> make_prophetkv(PolicyParams& p) {
   const double r = p.number("r,budget", 0.2, 0, 1);
   const int tail = p.integer("tail", 64, 1, 1 << 20);
-  const bool values = p.choice("value_norm", "no", {"yes", "no"}) == "yes";
+  const bool values = p.flag("value_norm", false);
   return std::make_unique<ProphetKV>(r, tail, values ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum);
 }
 

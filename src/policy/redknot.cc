@@ -18,7 +18,7 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "base/random.h"
+#include "model/head_choice.h"
 #include "policy/question_stage.h"
 
 namespace kvilt {
@@ -39,19 +39,9 @@ struct RedKnotParams {
 
 // `share` of the heads global, as the name says; the others local.
 HeadMap control_map(const RedKnotParams& params, const ModelConfig& config) {
-  HeadMap map = uniform_head_map(config.L, config.G, HeadClass::kLocal);
-  std::vector<size_t> order(map.heads.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  auto open = static_cast<size_t>(std::llround(params.share * static_cast<double>(order.size())));
-  if (params.global == "all") open = order.size();
-  if (params.global == "none") open = 0;
-  if (params.global == "last") std::ranges::reverse(order);
-  if (params.global == "random") {
-    std::mt19937_64 rng(params.seed);
-    shuffle(order, rng);
-  }
-  for (size_t i = 0; i < open; ++i) map.heads[order[i]] = HeadClass::kGlobal;
-  return map;
+  const double heads = config.L * config.G;
+  return control_head_map(config.L, config.G,
+                          {params.global, static_cast<size_t>(std::llround(params.share * heads)), params.seed});
 }
 
 class RedKnot : public ReusePolicy {

@@ -142,10 +142,6 @@ Result<std::vector<Prompt>> FakeEngine::document_prompts(const Json& request) co
 
 Status FakeEngine::set_head_map(const std::string&, std::string_view) { return {}; }
 
-Result<HeadProfile> FakeEngine::profile_heads(const std::vector<int32_t>&, const HeadProfileOptions&) {
-  return error(Code::kUnsupported, "a test double has no heads");
-}
-
 Status FakeEngine::check_policy(const PolicyChoice& policy) const {
   if (!policy.name.empty() && std::ranges::find(info_.policies, policy.name) == info_.policies.end()) {
     return error(Code::kInvalidArgument, "there is no policy '{}'", policy.name);

@@ -1,0 +1,146 @@
+// kvilt/options.h: how an engine is opened, option by option, and the words that options are chosen from.
+// Role:   plain data. Each enum has parse_x(), which reads the word that flags and JSON use, and x_name(), which gives
+//         it back.
+// Errors: parse_x: kInvalidArgument, listing the words there are.
+// Units:  tokens, bytes, nats.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+enum class KvType { kAuto, kF32, kF16, kBF16, kInt8 };  // auto, f32, f16, bf16, int8
+enum class ActivationType { kAuto, kBF16, kF32 };       // auto, bf16, f32
+enum class PlacementMode { kZeroCopy, kCopy };          // zero-copy, copy
+enum class ReuseFrom { kFirst, kLast };                 // first, last
+enum class Quality { kDraft, kBalanced, kExact };       // draft, balanced, exact
+
+Result<KvType> parse_kv_type(std::string_view word);
+Result<ActivationType> parse_activations(std::string_view word);
+Result<PlacementMode> parse_placement(std::string_view word);
+Result<ReuseFrom> parse_reuse_from(std::string_view word);
+Result<Quality> parse_quality(std::string_view word);
+
+std::string_view kv_type_name(KvType type);
+std::string_view activations_name(ActivationType type);
+std::string_view placement_name(PlacementMode mode);
+std::string_view reuse_from_name(ReuseFrom from);
+std::string_view quality_name(Quality quality);
+
+struct EngineOptions {
+  // ---- The model and the machine
+
+  // A .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). It has no default.
+  std::string model;
+
+  // Kernels, by name: `kvilt info MODEL` prints the one that "auto" chooses. An unknown name, or one whose instructions
+  // this machine lacks, is an error that lists those it can run.
+  // Default: "auto", the best of this machine (or what the environment variable KVILT_BACKEND names).
+  std::string backend = "auto";
+
+  // Threads that compute, the engine's own included.
+  // Default: 0, the machine's cores.
+  int threads = 0;
+
+  // Each thread on a core of its own. Ignored where there are more threads than cores.
+  // Default: false.
+  bool pin = false;
+
+  // A folder that keeps packed weights: later starts map them instead of packing again (docs/design/startup.md).
+  // Default: empty, none. Cost: about the model's size on disk.
+  std::string pack_cache = "";
+
+  // ---- What is computed, and how exactly
+
+  // The policy of requests that name none (docs/papers.md lists them). A model whose RoPE depends on the length of the
+  // prompt falls back to "prefix".
+  // Default: "auto", which repairs what it reuses as far as `quality` asks.
+  std::string policy = "auto";
+
+  // How near answers under policy "auto" are to a full pass, unless a request says otherwise. kDraft repairs least and
+  // is quickest; kExact reuses known beginnings only.
+  // Default: kBalanced.
+  Quality quality = Quality::kBalanced;
+
+  // Which KV of a known piece is used: as first computed, or as its last context under the same policy left it.
+  // Default: kFirst. kLast keeps a second copy of every piece that was repaired.
+  ReuseFrom reuse_from = ReuseFrom::kFirst;
+
+  // How found pieces enter a request. kZeroCopy reads them where they are and rotates queries instead of keys; kCopy
+  // copies and rotates them into the request's own pages.
+  // Default: kZeroCopy. kCopy costs pages and a pass over the pieces, and is there to be compared with.
+  PlacementMode placement = PlacementMode::kZeroCopy;
+
+  // How keys and values are kept. kInt8 takes about a quarter of kF32's memory, kF16 and kBF16 half; all three round.
+  // Default: kAuto, bf16 where attention over it is measured to be faster on this machine (twice the products an
+  // instruction on AMD since Zen 4; heads of a multiple of 32), else f32. ModelInfo::kv_type says which.
+  KvType kv_type = KvType::kAuto;
+
+  // What rows of activations are rounded to where they meet weights (kernels/backend.h Activations).
+  // Default: kAuto, int8 with quantised weights. kBF16 and kF32 widen quantised weights in memory: nearer to exact
+  // arithmetic, and slower.
+  ActivationType activations = ActivationType::kAuto;
+
+  // Files for policy "redknot" (docs/formats/head_map.md): FILE, or NAME=FILE for requests with map=NAME.
+  // Default: none.
+  std::vector<std::string> head_maps = {};
+
+  // Seeds of requests that bring none are drawn from this one.
+  // Default: 0, drawn when the engine opens.
+  uint64_t seed = 0;
+
+  // ---- Memory and cache
+
+  // Bytes of the KV pool, for running requests and the cache together. All of it is reserved when the engine opens.
+  // Default: 0, half of the memory that is free then, at most 4 GiB.
+  int64_t kv_bytes = 0;
+
+  // Tokens of a KV page.
+  // Default: 32. Smaller pages waste less at the ends of pieces and cost more entries per token.
+  int page_slots = 32;
+
+  // The shortest unmarked piece that is reused, in tokens. Shorter ones save less than finding and placing them costs.
+  // Default: 32.
+  int min_segment = 32;
+
+  // Whether anything is found or kept. false is for measurements.
+  // Default: true.
+  bool cache = true;
+
+  // ---- Who runs when
+
+  // The longest prompt and answer together, in tokens. What the model was trained for is the most.
+  // Default: 0, the model's own.
+  int context = 0;
+
+  // Rows of prefill that one step computes at most. Long chunks keep the kernels busy; short ones let other requests'
+  // next tokens come sooner.
+  // Default: 512.
+  int chunk_tokens = 512;
+
+  // Requests computed at once. More wait.
+  // Default: 64.
+  int max_sequences = 64;
+
+  // Requests that wait. More get kExhausted.
+  // Default: 1024.
+  int max_queue = 1024;
+
+  // ---- Audits
+
+  // The share of the requests that are computed again in full when the engine is idle, to measure what reuse changes
+  // (EngineStats::audits).
+  // Default: 0, none. Cost: a full prefill for each, dropped as soon as a request comes.
+  double audit = 0;
+
+  // A policy whose last 20 audits have a higher mean KL, in nats, is switched off: its requests run with "prefix".
+  // Default: 0, never.
+  double audit_limit = 0;
+};
+
+}  // namespace kvilt

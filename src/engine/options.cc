@@ -1,0 +1,114 @@
+#include "engine/options.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <random>
+#include <span>
+#include <thread>
+
+#include "base/error.h"
+#include "tensor/kv_row.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int64_t kDefaultKvBytes = int64_t{4} << 30;
+
+template <class T>
+struct Word {
+  T value;
+  std::string_view text;
+};
+constexpr Word<KvType> kKvTypes[] = {{KvType::kAuto, "auto"},
+                                     {KvType::kF32, "f32"},
+                                     {KvType::kF16, "f16"},
+                                     {KvType::kBF16, "bf16"},
+                                     {KvType::kInt8, "int8"}};
+constexpr Word<ActivationType> kActivations[] = {
+    {ActivationType::kAuto, "auto"}, {ActivationType::kBF16, "bf16"}, {ActivationType::kF32, "f32"}};
+constexpr Word<PlacementMode> kPlacements[] = {{PlacementMode::kZeroCopy, "zero-copy"}, {PlacementMode::kCopy, "copy"}};
+constexpr Word<ReuseFrom> kReuseFroms[] = {{ReuseFrom::kFirst, "first"}, {ReuseFrom::kLast, "last"}};
+constexpr Word<Quality> kQualities[] = {
+    {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
+
+// "a, b or c"
+template <class T>
+std::string list(std::span<const Word<T>> words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    out += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + std::string(words[i].text);
+  }
+  return out;
+}
+
+template <class T, size_t N>
+Result<T> parse(const char* option, const Word<T> (&words)[N], std::string_view given) {
+  for (const Word<T>& word : words) {
+    if (word.text == given) return word.value;
+  }
+  return error(Code::kInvalidArgument, "{} is '{}', not {}", option, given, list<T>(words));
+}
+
+template <class T, size_t N>
+std::string_view name(const Word<T> (&words)[N], T value) {
+  for (const Word<T>& word : words) {
+    if (word.value == value) return word.text;
+  }
+  return "?";
+}
+
+int64_t default_kv_bytes() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return kDefaultKvBytes;
+  return std::min(kDefaultKvBytes, static_cast<int64_t>(info.freeram) * static_cast<int64_t>(info.mem_unit) / 2);
+}
+
+}  // namespace
+
+Result<KvType> parse_kv_type(std::string_view word) { return parse("kv_type", kKvTypes, word); }
+Result<ActivationType> parse_activations(std::string_view word) { return parse("activations", kActivations, word); }
+Result<PlacementMode> parse_placement(std::string_view word) { return parse("placement", kPlacements, word); }
+Result<ReuseFrom> parse_reuse_from(std::string_view word) { return parse("reuse_from", kReuseFroms, word); }
+Result<Quality> parse_quality(std::string_view word) { return parse("quality", kQualities, word); }
+
+std::string_view kv_type_name(KvType type) { return name(kKvTypes, type); }
+std::string_view activations_name(ActivationType type) { return name(kActivations, type); }
+std::string_view placement_name(PlacementMode mode) { return name(kPlacements, mode); }
+std::string_view reuse_from_name(ReuseFrom from) { return name(kReuseFroms, from); }
+std::string_view quality_name(Quality quality) { return name(kQualities, quality); }
+
+Status check_options(const EngineOptions& o) {
+  if (o.threads < 0 || o.page_slots < 1 || o.chunk_tokens < 1 || o.max_sequences < 1 || o.min_segment < 1) {
+    return error(Code::kInvalidArgument, "threads >= 0; page_slots, chunk_tokens, max_sequences and min_segment >= 1");
+  }
+  if (!(o.audit >= 0 && o.audit <= 1) || !(o.audit_limit >= 0)) {
+    return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
+  }
+  return {};
+}
+
+Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig& config, const Backend& backend) {
+  KVILT_TRY(check_options(options));
+  ResolvedOptions out{options};
+  out.backend = std::string(backend.name());
+  out.threads = threads_of(options);
+  if (out.kv_type == KvType::kAuto) out.kv_type = backend.bf16_attention_pays(config.E) ? KvType::kBF16 : KvType::kF32;
+  out.kv_dtype = *kv_type_of(kv_type_name(out.kv_type));
+  if (out.kv_bytes == 0) out.kv_bytes = default_kv_bytes();
+  out.context = options.context > 0 ? std::min(options.context, config.context) : config.context;
+  if (out.seed == 0) out.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+  return out;
+}
+
+int threads_of(const EngineOptions& options) {
+  return options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+Activations activations_of(ActivationType type) {
+  return type == ActivationType::kBF16  ? Activations::kBF16
+         : type == ActivationType::kF32 ? Activations::kF32
+                                        : Activations::kAuto;
+}
+
+}  // namespace kvilt
