@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables and the picture of docs/results/quality.md, from the journals of `kvilt eval`.
+"""The tables and the picture of docs/results/quality-by-method.md, from the journals of `kvilt eval`.
 
 JOURNAL: FILE.json.journal beside a report (docs/eval.md); several are read as one study of the same cases.
 
