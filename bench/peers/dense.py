@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Dense speed of Kvilt beside the CPU engines that people would take instead: the same weights, machine, threads, prompts.
+"""Dense speed of Kvilt and of the CPU engines that people would take instead: one set of weights, machine and prompts.
 
-usage: dense.py setup                          installs and builds the peers in a private folder (once; up to an hour on two cores)
+usage: dense.py setup                      installs and builds the peers in a private folder (once; up to an hour)
        dense.py weights --model Q4_K_M.gguf    writes the model again as Q8_0 and Q4_0 (OpenVINO reads no Q5_0)
-       dense.py run [--rounds 3]               alternates the engines, A B C A B C, over formats and prompts; prints the table
+       dense.py run [--rounds 3]           alternates the engines, A B C A B C, over formats and prompts; prints the table
        dense.py cell ENGINE FORMAT PROMPT BATCH    one engine's one measurement; each `run` is made of these
-       dense.py table                          the table of what has been measured
+       dense.py table                      the table of what has been measured
 
 Peers: llama.cpp as in the llama-cpp-python source package, its default build (march=native) and one with OpenBLAS (from
 PyPI: scipy-openblas32); openvino-genai from PyPI. Every cell is one process that loads the model, runs once to warm up
 and measures prefill of PROMPT tokens and then a decode of 64, `--repeat` times; --batch N decodes N sequences at once.
-Prefill is tokens / time to the first token. Samples are kept in WORK/samples.json, one list for each cell, so that a run may be interrupted
-and cells measured again (`--fresh` forgets). --wrap PROGRAM runs each cell under a program, e.g. one that keeps the
-machine quiet. `table --json F --markdown F` writes medians, spreads (half the interquartile distance) and ratios.
-Needs python3 with venv and pip, cmake, ninja, g++.
+Prefill is tokens / time to the first token. Samples are kept in WORK/samples.json, one list for each cell, so that a
+run may be interrupted and cells measured again (`--fresh` forgets). --wrap PROGRAM runs each cell under a program, e.g.
+one that keeps the machine quiet. `table --json F --markdown F` writes medians, spreads (half the interquartile
+distance) and ratios. Needs python3 with venv and pip, cmake, ninja, g++.
 """
 import argparse
 import glob
