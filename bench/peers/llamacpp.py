@@ -22,7 +22,7 @@ import time
 import urllib.request
 
 VERSION = "0.3.36"
-SETTINGS = {  # name: flags of llama-server beside model, threads and context
+SETTINGS = {  # name: flags of llama-server besides model, threads and context
     "default": [],
     "cache-reuse 256": ["--cache-reuse", "256"],
     "one slot": ["--parallel", "1"],
