@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The tables and the picture of docs/results/quality.md, from the journals of `kvilt eval`.
+"""The tables and the picture of docs/results/quality-by-method.md, from the journals of `kvilt eval`.
 
-JOURNAL: FILE.json.journal beside a report (docs/eval.md); several are read as one study of the same cases.
+JOURNAL: FILE.json.journal next to a report (docs/eval.md); several are read as one study of the same cases.
 
-Policies are compared by the paired geometric mean of (KL + .001) / (KL of the other + .001), since KL is heavy-tailed. Brackets: 95 % of
-2,000 bootstrap samples of the cases, drawn with a fixed seed. Standard library only.
+Policies are compared by the paired geometric mean of (KL + .001) / (KL of the other + .001), since KL is heavy-tailed
+(docs/eval.md#paired-ratios). Brackets: 95 % of 2,000 bootstrap samples of the cases, drawn with a fixed seed. Standard
+library only.
 """
 import argparse
 import json

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Dense speed of Kvilt beside the CPU engines that people would take instead: the same weights, machine, threads, prompts.
+"""Dense speed of Kvilt and of the CPU engines that people would take instead: one set of weights, machine and prompts.
 
-usage: dense.py setup                          installs and builds the peers in a private folder (once; up to an hour on two cores)
+usage: dense.py setup                      installs and builds the peers in a private folder (once; up to an hour)
        dense.py weights --model Q4_K_M.gguf    writes the model again as Q8_0 and Q4_0 (OpenVINO reads no Q5_0)
-       dense.py run [--rounds 3]               alternates the engines, A B C A B C, over formats and prompts; prints the table
+       dense.py run [--rounds 3]           alternates the engines, A B C A B C, over formats and prompts; prints the table
        dense.py cell ENGINE FORMAT PROMPT BATCH    one engine's one measurement; each `run` is made of these
-       dense.py table                          the table of what has been measured
+       dense.py table                      the table of what has been measured
 
 Peers: llama.cpp as in the llama-cpp-python source package, its default build (march=native) and one with OpenBLAS (from
 PyPI: scipy-openblas32); openvino-genai from PyPI. Every cell is one process that loads the model, runs once to warm up
 and measures prefill of PROMPT tokens and then a decode of 64, `--repeat` times; --batch N decodes N sequences at once.
-Prefill is tokens / time to the first token. Samples are kept in WORK/samples.json, one list for each cell, so that a run may be interrupted
-and cells measured again (`--fresh` forgets). --wrap PROGRAM runs each cell under a program, e.g. one that keeps the
-machine quiet. `table --json F --markdown F` writes medians, spreads (half the interquartile distance) and ratios.
-Needs python3 with venv and pip, cmake, ninja, g++.
+Prefill is tokens / time to the first token. Samples are kept in WORK/samples.json, one list for each cell, so that a
+run may be interrupted and cells measured again (`--fresh` forgets). --wrap PROGRAM runs each cell under a program, e.g.
+one that keeps the machine quiet. `table --json F --markdown F` writes medians, spreads (half the interquartile
+distance) and ratios. Needs python3 with venv and pip, cmake, ninja, g++.
 """
 import argparse
 import glob
@@ -38,7 +38,7 @@ FORMATS = ["q4_k_m", "q8_0", "q4_0"]
 BATCH_PROMPT = 128  # of each sequence when several are decoded at once
 LONG = 4000  # prompts beyond are measured once and without a first run: they warm themselves
 
-# The library's names carry a prefix, so that it can live beside another BLAS; llama.cpp does not know it.
+# The library's names carry a prefix, so that it can live next to another BLAS; llama.cpp does not know it.
 SHIM = """#pragma once
 #define cblas_sgemm scipy_cblas_sgemm
 #define openblas_set_num_threads scipy_openblas_set_num_threads
@@ -76,7 +76,7 @@ def setup(args):
             archive.extractall(work / "src", filter="data")
     tools = os.environ | {"PATH": f"{work}/env/bin:{os.environ['PATH']}"}
     for variant, target in (("llamacpp", "llama-batched-bench"), ("llamacpp-openblas", "ggml")):
-        # The variants differ in the ggml libraries alone; the program takes the other ones by LD_LIBRARY_PATH.
+        # The variants differ only in the ggml libraries; the program takes the other ones by LD_LIBRARY_PATH.
         if not (work / variant / "bin/libggml.so").exists():
             sh("cmake", "-G", "Ninja", "-S", source, "-B", work / variant, "-DCMAKE_BUILD_TYPE=Release", *cmake_flags(work, variant), env=tools)
             sh("cmake", "--build", work / variant, "--target", target, env=tools)
@@ -154,7 +154,7 @@ def openvino_inner(path, prompt, batch, threads, decode, repeat, work):
 
 
 def openvino_batch(pipe, config, ids, batch, prompt, decode, round):
-    config.max_new_tokens = decode + 1 + 4 * batch  # so that nobody ends before the last one has decoded its share
+    config.max_new_tokens = decode + 1 + 4 * batch  # so that no sequence ends before the last one has decoded its share
     handles = [pipe.add_request(round * batch + i, ids(), config) for i in range(batch)]
     begin, counts, marks = time.perf_counter(), [0] * batch, []
     while pipe.has_non_finished_requests():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures llama.cpp (the one in the llama-cpp-python source package, default build) on the model that Kvilt is measured on.
+"""Measures llama.cpp (llama-cpp-python's source package, default build) on the model that Kvilt is measured on.
 
 usage: llamacpp.py MODEL.gguf [--work DIR] [--threads 1,2] [--prompt 512,2048] [--skip-speed] [--json OUT.json]
 
@@ -22,7 +22,7 @@ import time
 import urllib.request
 
 VERSION = "0.3.36"
-SETTINGS = {  # name: flags of llama-server beside model, threads and context
+SETTINGS = {  # name: flags of llama-server besides model, threads and context
     "default": [],
     "cache-reuse 256": ["--cache-reuse", "256"],
     "one slot": ["--parallel", "1"],

@@ -4,7 +4,7 @@
 usage: rewrite_gguf.py MODEL.gguf OUT.gguf --type Q8_0|Q4_0|F16
 
 Vectors (norms, biases), metadata and tokenizer stay as they are. A matrix that already has the format is copied bit for
-bit; the others are dequantised to fp32 and rounded anew by the format's plain rule (no importance weighting), which
+bit; the others are dequantised to fp32 and rounded again by the format's plain rule (no importance weighting), which
 costs quality: these files are for measuring speed, not answers. The vocabulary matrix: where the file holds it twice
 (token_embd and output of a tied model, in two types) the finer one is kept as token_embd and `output` is left out,
 which every reader takes as "tied"; --untied keeps both.
@@ -31,7 +31,7 @@ def copy_fields(reader, writer, target):
 
 
 def rounded(tensor, target):
-    """The tensor's rows in the target format, in slices: the vocabulary in fp32 alone would be half a gigabyte."""
+    """The tensor's rows in the target format, in slices: the vocabulary's fp32 by itself would be half a gigabyte."""
     rows, step = tensor.data, 8192
     parts = [gguf.quants.quantize(gguf.quants.dequantize(rows[i:i + step], tensor.tensor_type), target) for i in range(0, len(rows), step)]
     return numpy.concatenate(parts)
