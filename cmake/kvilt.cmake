@@ -47,6 +47,8 @@ function(kvilt_test name)
   cmake_parse_arguments(T "" "" "SOURCES;DEPS;LIBS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   add_dependencies(kvilt_tests ${name})
+  # A test's own code runs once: -O1 compiles it in two thirds of the time of -O3 (what it tests keeps its flags).
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   foreach(dep ${T_DEPS})
     target_link_libraries(${name} PRIVATE kvilt_${dep})
   endforeach()
