@@ -11,7 +11,7 @@
 namespace kvilt {
 
 bool Audit::off(const std::string& policy) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return off_.count(policy) > 0;
 }
 
@@ -75,7 +75,7 @@ void Audit::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<
   spdlog::info("audit: {}: KL {:.4f} at the first token of {} prompt tokens; mean of the last {}: {:.4f}",
                record->policy, first, record->prompt.size(), sums.recent.size(), recent);
   if (limit_ <= 0 || sums.recent.size() < kRecent || recent <= limit_) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (off_.insert(record->policy).second) {
     spdlog::warn("audit: policy {} is switched off: mean KL {:.4f} over its last {} audits is above {:.4f}",
                  record->policy, recent, kRecent, limit_);

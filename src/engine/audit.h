@@ -13,12 +13,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kvilt/engine.h"
 
 namespace kvilt {
@@ -63,8 +63,8 @@ class Audit {
   std::deque<std::unique_ptr<AuditRecord>> waiting_;
   std::map<std::string, Sums> sums_;
   uint64_t dropped_ = 0;
-  mutable std::mutex mutex_;
-  std::set<std::string> off_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::set<std::string> off_ KVILT_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvilt

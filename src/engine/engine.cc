@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <future>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "engine/chat.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
@@ -68,7 +68,7 @@ class EngineImpl : public Engine {
   Status set_head_map(const std::string& name, std::string_view json) override {
     KVILT_ASSIGN(HeadMap map, parse_head_map(json, "head map '" + name + "'"));
     KVILT_TRY(check_head_map(map, loop_.parts().model->config(), "head map '" + name + "'"));
-    std::lock_guard lock(files_mutex_);
+    MutexLock lock(files_mutex_);
     files_.head_maps[name] = std::make_shared<const HeadMap>(std::move(map));
     return {};
   }
@@ -135,7 +135,7 @@ class EngineImpl : public Engine {
     return Chosen{std::move(choice), from == ReuseFrom::kLast, std::move(policy)};
   }
   PolicyFiles files() const {
-    std::lock_guard lock(files_mutex_);
+    MutexLock lock(files_mutex_);
     return files_;
   }
   // Where the model forbids reuse, the default falls back to the exact prefix.
@@ -159,8 +159,8 @@ class EngineImpl : public Engine {
 
   const ModelInfo info_;
   const std::optional<ChatPrompts> chat_;
-  mutable std::mutex files_mutex_;
-  PolicyFiles files_;  // guarded by files_mutex_
+  mutable Mutex files_mutex_;
+  PolicyFiles files_ KVILT_GUARDED_BY(files_mutex_);
   std::atomic<RequestId> last_id_{0};
   std::atomic<uint64_t> seeds_{0};
   std::atomic<int> open_{0};  // submitted and not finished

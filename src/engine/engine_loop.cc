@@ -51,7 +51,7 @@ EngineLoop::EngineLoop(EngineParts parts)
 
 EngineLoop::~EngineLoop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
     posted_.store(true, std::memory_order_release);
   }
@@ -61,7 +61,7 @@ EngineLoop::~EngineLoop() {
 
 void EngineLoop::post(std::function<void()> task) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     inbox_.push_back(std::move(task));
     posted_.store(true, std::memory_order_release);
   }
@@ -70,7 +70,7 @@ void EngineLoop::post(std::function<void()> task) {
 
 EngineStats EngineLoop::stats() const {
   EngineStats out{latest_.get(), {}};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   out.audits = audits_;
   return out;
 }
@@ -81,8 +81,9 @@ void EngineLoop::run() {
   std::vector<std::function<void()>> tasks;
   for (bool stop = false;;) {
     if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
-      std::unique_lock lock(mutex_);
-      if (scheduler_.idle() && !audit_.waiting()) wake_.wait(lock, [this] { return stop_ || !inbox_.empty(); });
+      MutexLock lock(mutex_);
+      if (scheduler_.idle() && !audit_.waiting())
+        wake_.wait(lock, [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); });
       stop = stop_;
       tasks.swap(inbox_);
       posted_.store(false, std::memory_order_relaxed);
@@ -478,7 +479,7 @@ void EngineLoop::end_audit(Completion completion) {
   const bool whole = !completion.error && completion.logits.all.size() == auditing_->answer.size();
   audit_.finish(std::move(auditing_), whole ? std::move(completion.logits.all) : std::vector<std::vector<float>>());
   std::vector<AuditStats> found = audit_.stats();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   audits_ = std::move(found);
 }
 

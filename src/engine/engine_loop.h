@@ -6,15 +6,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/latest.h"
+#include "base/mutex.h"
 #include "engine/answer_text.h"
 #include "engine/audit.h"
 #include "engine/content_cache.h"
@@ -94,13 +93,13 @@ class EngineLoop {
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::function<void()>> inbox_;  // guarded by mutex_
-  bool stop_ = false;                         // guarded by mutex_
-  std::vector<AuditStats> audits_;            // guarded by mutex_
-  std::atomic<bool> posted_{false};           // inbox_ or stop_ changed: steps look here, and take the mutex only then
-  std::thread thread_;                        // last: everything it uses is there
+  mutable Mutex mutex_;
+  Condition wake_;
+  std::vector<std::function<void()>> inbox_ KVILT_GUARDED_BY(mutex_);
+  bool stop_ KVILT_GUARDED_BY(mutex_) = false;
+  std::vector<AuditStats> audits_ KVILT_GUARDED_BY(mutex_);
+  std::atomic<bool> posted_{false};  // inbox_ or stop_ changed: steps look here, and take the mutex only then
+  std::thread thread_;               // last: everything it uses is there
 };
 
 }  // namespace kvilt

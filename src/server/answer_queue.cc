@@ -1,20 +1,18 @@
 #include "server/answer_queue.h"
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "server/metrics.h"
 
 namespace kvilt::server {
 
 struct AnswerQueue::Queue {
-  mutable std::mutex mutex;
-  std::condition_variable filled;
-  // State below is protected by mutex.
-  std::deque<Event> events;
-  size_t bytes = 0;
-  bool overflowed = false;
+  mutable Mutex mutex;
+  Condition filled;
+  std::deque<Event> events KVILT_GUARDED_BY(mutex);
+  size_t bytes KVILT_GUARDED_BY(mutex) = 0;
+  bool overflowed KVILT_GUARDED_BY(mutex) = false;
 };
 
 namespace {
@@ -45,7 +43,7 @@ class AnswerQueue::Sink : public TokenSink {
  private:
   void push(Event event) {
     {
-      std::lock_guard lock(queue_->mutex);
+      MutexLock lock(queue_->mutex);
       const size_t bytes = size_of(event);
       // Ends always fit: there is one per choice, and the thread that waits must see it.
       if (!event.end && (queue_->overflowed || queue_->bytes + bytes > kMaxQueuedBytes)) {
@@ -78,8 +76,9 @@ Status AnswerQueue::submit(Request request) {
 }
 
 std::optional<Event> AnswerQueue::next(std::chrono::milliseconds patience) {
-  std::unique_lock lock(queue_->mutex);
-  if (!queue_->filled.wait_for(lock, patience, [&] { return !queue_->events.empty(); })) return std::nullopt;
+  MutexLock lock(queue_->mutex);
+  if (!queue_->filled.wait_for(lock, patience, [&]() KVILT_REQUIRES(queue_->mutex) { return !queue_->events.empty(); }))
+    return std::nullopt;
   Event event = std::move(queue_->events.front());
   queue_->events.pop_front();
   queue_->bytes -= size_of(event);
@@ -91,7 +90,7 @@ std::optional<Event> AnswerQueue::next(std::chrono::milliseconds patience) {
 }
 
 bool AnswerQueue::overflowed() const {
-  std::lock_guard lock(queue_->mutex);
+  MutexLock lock(queue_->mutex);
   return queue_->overflowed;
 }
 

@@ -71,7 +71,7 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
 
 FakeEngine::~FakeEngine() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
     for (auto& [id, running] : requests_) running->cancelled = true;
   }
@@ -80,7 +80,7 @@ FakeEngine::~FakeEngine() {
 }
 
 EngineStats FakeEngine::stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   EngineStats stats = stats_;
   for (const auto& [id, running] : requests_) ++(running->running ? stats.running : stats.waiting);
   return stats;
@@ -163,7 +163,7 @@ Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink>
   if (length >= options_.context) {
     return error(Code::kTooLong, "the prompt has {} tokens; this model's context is {}", length, options_.context);
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
   if (static_cast<int>(requests_.size()) >= options_.max_queue) {
     return error(Code::kExhausted, "{} requests wait already: try again soon", requests_.size());
@@ -180,21 +180,21 @@ Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink>
 }
 
 void FakeEngine::cancel(RequestId id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = requests_.find(id);
   if (it != requests_.end()) it->second->cancelled = true;
   changed_.notify_all();
 }
 
 void FakeEngine::clear_cache() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   cache_.clear();
 }
 
 void FakeEngine::drain(double seconds) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   draining_ = true;
-  const auto idle = [&] { return requests_.empty(); };
+  const auto idle = [&]() KVILT_REQUIRES(mutex_) { return requests_.empty(); };
   if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), idle)) return;
   for (auto& [id, running] : requests_) running->cancelled = true;
   changed_.notify_all();
@@ -202,19 +202,19 @@ void FakeEngine::drain(double seconds) {
 }
 
 int FakeEngine::cancelled() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(stats_.requests_cancelled);
 }
 
 Request FakeEngine::last_request() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return last_request_;
 }
 
 void FakeEngine::loop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !requests_.empty(); });
+    changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !requests_.empty(); });
     if (requests_.empty()) return;
     std::vector<Running*> step_set;
     for (auto& [id, running] : requests_) {
@@ -241,12 +241,13 @@ void FakeEngine::loop() {
     ++stats_.steps;
     changed_.notify_all();
     if (options_.seconds_per_token > 0 && !stop_) {
-      changed_.wait_for(lock, std::chrono::duration<double>(options_.seconds_per_token), [&] { return stop_; });
+      changed_.wait_for(lock, std::chrono::duration<double>(options_.seconds_per_token),
+                        [&]() KVILT_REQUIRES(mutex_) { return stop_; });
     }
   }
 }
 
-// Called with the lock held. Counts what an earlier prompt left, and prepares the answer.
+// Counts what an earlier prompt left, and prepares the answer.
 void FakeEngine::place(Running& running) {
   running.running = true;
   const auto& ids = running.request.prompt.ids;
@@ -328,7 +329,7 @@ bool FakeEngine::step(Running& running) {
   Completion& completion = running.completion;
   bool cancelled = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled = running.cancelled;
   }
   const auto holds = [&](const char* word) {

@@ -8,13 +8,12 @@
 // Not here:   anything like a model.
 #pragma once
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kvilt/engine.h"
 
 namespace kvilt::server {
@@ -58,21 +57,20 @@ class FakeEngine : public Engine {
   struct Running;
   void loop();
   bool step(Running& running);  // true: finished
-  void place(Running& running);
+  void place(Running& running) KVILT_REQUIRES(mutex_);
   int32_t next_token(Running& running) const;
   void emit(Running& running, int32_t id, bool last);
 
   const FakeOptions options_;
   ModelInfo info_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // State below is protected by mutex_.
-  std::map<RequestId, std::unique_ptr<Running>> requests_;
-  std::map<std::string, std::vector<std::vector<int32_t>>> cache_;  // prompts by salt
-  EngineStats stats_;
-  Request last_request_;
-  RequestId next_id_ = 1;
-  bool draining_ = false, stop_ = false;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::map<RequestId, std::unique_ptr<Running>> requests_ KVILT_GUARDED_BY(mutex_);
+  std::map<std::string, std::vector<std::vector<int32_t>>> cache_ KVILT_GUARDED_BY(mutex_);  // prompts by salt
+  EngineStats stats_ KVILT_GUARDED_BY(mutex_);
+  Request last_request_ KVILT_GUARDED_BY(mutex_);
+  RequestId next_id_ KVILT_GUARDED_BY(mutex_) = 1;
+  bool draining_ KVILT_GUARDED_BY(mutex_) = false, stop_ KVILT_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

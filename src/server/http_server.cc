@@ -5,14 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "server/api_error.h"
 
 namespace kvilt::server {
@@ -45,12 +44,12 @@ void answer_and_close(Connection& connection, int status, std::string_view reaso
 class ConnectionPool : public httplib::TaskQueue {
  public:
   explicit ConnectionPool(int limit) : limit_(limit) {
-    refuser_ = std::thread([this] { work(refusals_, Mode::kRefuse); });
+    refuser_ = std::thread([this] { work(Mode::kRefuse); });
   }
 
   void enqueue(std::function<void()> task) override {
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       if (outstanding_ < limit_ && has_thread_for(outstanding_ + 1)) {
         ++outstanding_;
         tasks_.push_back(std::move(task));
@@ -70,7 +69,7 @@ class ConnectionPool : public httplib::TaskQueue {
 
   void shutdown() override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
     changed_.notify_all();
@@ -83,7 +82,7 @@ class ConnectionPool : public httplib::TaskQueue {
   bool has_thread_for(int tasks) {
     if (tasks <= static_cast<int>(threads_.size())) return true;
     try {
-      threads_.emplace_back([this] { work(tasks_, Mode::kServe); });
+      threads_.emplace_back([this] { work(Mode::kServe); });
     } catch (const std::system_error& e) {
       spdlog::warn("no thread for another connection: {}", e.what());
       return false;
@@ -91,11 +90,12 @@ class ConnectionPool : public httplib::TaskQueue {
     return true;
   }
 
-  void work(std::deque<std::function<void()>>& queue, Mode thread_mode) {
+  void work(Mode thread_mode) {
     mode = thread_mode;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
+    auto& queue = thread_mode == Mode::kServe ? tasks_ : refusals_;
     for (;;) {
-      changed_.wait(lock, [&] { return stop_ || !queue.empty(); });
+      changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !queue.empty(); });
       if (queue.empty()) return;
       auto task = std::move(queue.front());
       queue.pop_front();
@@ -107,13 +107,12 @@ class ConnectionPool : public httplib::TaskQueue {
   }
 
   const int limit_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // State below is protected by mutex_.
-  std::deque<std::function<void()>> tasks_, refusals_;
-  std::vector<std::thread> threads_;  // appended by the accepting thread only
-  int outstanding_ = 0;               // tasks queued or running
-  bool stop_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> tasks_ KVILT_GUARDED_BY(mutex_), refusals_ KVILT_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;              // appended by the accepting thread only
+  int outstanding_ KVILT_GUARDED_BY(mutex_) = 0;  // tasks queued or running
+  bool stop_ KVILT_GUARDED_BY(mutex_) = false;
   std::thread refuser_;
 };
 

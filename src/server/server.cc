@@ -5,11 +5,10 @@
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "server/service.h"
 
 namespace kvilt {
@@ -19,12 +18,11 @@ struct Server::Parts {
 
   server::Service service;
   int port = 0;
-  std::mutex mutex;
-  std::condition_variable changed;
-  // State below is protected by mutex.
-  bool running = false;
-  bool stopping = false;
-  bool drained = false;
+  Mutex mutex;
+  Condition changed;
+  bool running KVILT_GUARDED_BY(mutex) = false;
+  bool stopping KVILT_GUARDED_BY(mutex) = false;
+  bool drained KVILT_GUARDED_BY(mutex) = false;
 };
 
 Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
@@ -51,8 +49,8 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Server::~Server() {
   shutdown();
-  std::unique_lock lock(parts_->mutex);
-  parts_->changed.wait(lock, [&] { return !parts_->running; });
+  MutexLock lock(parts_->mutex);
+  parts_->changed.wait(lock, [&]() KVILT_REQUIRES(parts_->mutex) { return !parts_->running; });
 }
 
 int Server::port() const { return parts_->port; }
@@ -61,13 +59,13 @@ void Server::attach(std::shared_ptr<Engine> engine) { parts_->service.attach(std
 
 void Server::run() {
   {
-    std::lock_guard lock(parts_->mutex);
+    MutexLock lock(parts_->mutex);
     if (parts_->stopping) return;
     parts_->running = true;
   }
   parts_->service.http().run();
   {
-    std::lock_guard lock(parts_->mutex);
+    MutexLock lock(parts_->mutex);
     parts_->running = false;
     parts_->changed.notify_all();
   }
@@ -75,9 +73,9 @@ void Server::run() {
 
 void Server::shutdown() {
   {
-    std::unique_lock lock(parts_->mutex);
+    MutexLock lock(parts_->mutex);
     if (parts_->stopping) {
-      parts_->changed.wait(lock, [&] { return parts_->drained; });
+      parts_->changed.wait(lock, [&]() KVILT_REQUIRES(parts_->mutex) { return parts_->drained; });
       return;
     }
     parts_->stopping = true;
@@ -89,8 +87,9 @@ void Server::shutdown() {
   {
     // The last tokens are on their way. Healthy clients get a moment to take them; then clients that do not read are
     // cut off.
-    std::unique_lock lock(parts_->mutex);
-    parts_->changed.wait_for(lock, std::chrono::seconds(2), [&] { return !parts_->running; });
+    MutexLock lock(parts_->mutex);
+    parts_->changed.wait_for(lock, std::chrono::seconds(2),
+                             [&]() KVILT_REQUIRES(parts_->mutex) { return !parts_->running; });
     service.http().abort_connections();
     parts_->drained = true;
     parts_->changed.notify_all();

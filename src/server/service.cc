@@ -68,12 +68,12 @@ Service::Service(ServerOptions options)
 
 void Service::attach(std::shared_ptr<Engine> engine) {
   const std::string model = options_.model_alias.empty() ? engine->info().name : options_.model_alias;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   attached_ = {std::move(engine), std::make_shared<Metrics>(model), model, static_cast<int64_t>(std::time(nullptr))};
 }
 
 Attached Service::attached() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return attached_;
 }
 

@@ -10,10 +10,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "base/mutex.h"
 #include "server/api_error.h"
 #include "server/http_server.h"
 #include "server/json_fields.h"
@@ -76,8 +76,8 @@ class Service {
   };
   std::map<std::string, Route> routes_;  // constant after construction of the server
 
-  mutable std::mutex mutex_;
-  Attached attached_;  // protected by mutex_
+  mutable Mutex mutex_;
+  Attached attached_ KVILT_GUARDED_BY(mutex_);
 };
 
 void reply_json(httplib::Response& response, const Json& json);

@@ -203,7 +203,7 @@ bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16
 WeightMemory::Slice WeightMemory::take(size_t bytes) {
   constexpr size_t kSlab = size_t{32} << 20;
   bytes = (bytes + 63) / 64 * 64;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (slab_ == nullptr || used_ + bytes > slab_->bytes()) {
     slab_ = std::make_shared<const Buffer>(std::max(bytes, kSlab));
     used_ = 0;

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "kernels/backend.h"
 #include "kernels/x86/kernels.h"
 #include "tensor/view.h"
@@ -35,9 +35,9 @@ class WeightMemory {
   Slice take(size_t bytes);
 
  private:
-  std::mutex mutex_;
-  std::shared_ptr<const Buffer> slab_;  // the last one, partly used
-  size_t used_ = 0;
+  Mutex mutex_;
+  std::shared_ptr<const Buffer> slab_ KVILT_GUARDED_BY(mutex_);  // the last one, partly used
+  size_t used_ KVILT_GUARDED_BY(mutex_) = 0;
 };
 
 // REQUIRES: K is a multiple of the dtype's block. pairs: bf16 pairs are multiplied on this machine.
