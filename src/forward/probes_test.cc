@@ -113,7 +113,7 @@ TEST_P(ProbesTest, ColumnSumsAreThoseOfASoftmax) {
 
 TEST_P(ProbesTest, OutsideIsWhatAViewHides) {
   Stage stage = stage_with(Estimator::kOutside);
-  stage.probes[0].views = {{2, 5}, {}, {0, 30}};
+  stage.probes[0].views = {View{{2, 5}}, View{}, View{{0, 30}}};
   const std::vector<double> sums = look(stage).outside;
   ASSERT_EQ(sums.size(), static_cast<size_t>(c.L * c.H * 3));
   for (int h = 0; h < c.H; ++h) {

@@ -129,8 +129,8 @@ class RedKnot : public ReusePolicy {
         const int window = map.window[i] >= 0 ? map.window[i] : HeadMap::kWindow;
         const int sink = map.window[i] >= 0 ? map.sink[i] : HeadMap::kSink;
         constexpr int32_t kLongest = 1 << 30;  // a map may say more than positions can be added to
-        const View view{std::min(params_.sink >= 0 ? params_.sink : sink, kLongest),
-                        std::min(params_.window >= 0 ? params_.window : window, kLongest), 0};
+        const View view{{std::min(params_.sink >= 0 ? params_.sink : sink, kLongest),
+                         std::min(params_.window >= 0 ? params_.window : window, kLongest)}};
         auto known = std::find(plan.views.begin(), plan.views.end(), view);
         if (known == plan.views.end()) known = plan.views.insert(known, view);
         plan.head_view[i] = static_cast<uint16_t>(known - plan.views.begin());
