@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   config.G = 1 + in.small(3);
   Plan plan;
   plan.prompt_len = in.any();
-  if (in.small(4) == 0) plan.views.push_back({in.any(), in.any(), in.any()});
+  if (in.small(4) == 0) plan.views.push_back({{in.any(), in.any()}, in.any()});
   for (int n = in.small(4) == 0 ? config.L * config.G : 0; n > 0; --n)
     plan.head_view.push_back(static_cast<uint16_t>(in.small(3)));
   const Runs known = in.runs();

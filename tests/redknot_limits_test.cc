@@ -301,7 +301,7 @@ class OneHead : public testing::Test {
     const auto ids = tokens(kT, 3);
     Plan plan;
     plan.prompt_len = kT;
-    plan.views.push_back({0, kWindow, 0});
+    plan.views.push_back({{0, kWindow}});
     plan.head_view.assign(kL * kG, 0);
     if (local >= 0) plan.head_view[local] = 1;
     plan.stages = {uniform_stage({{0, kT}}, kL)};

@@ -119,7 +119,7 @@ class SegPaged : public testing::TestWithParam<std::tuple<std::string, std::stri
   }
   // Every second head is local.
   Heads mixed(int32_t sink, int32_t window, bool ragged, int32_t chunk = kPrompt) const {
-    Heads out{{View{}, View{sink, window, 0}}, {}, ragged, chunk};
+    Heads out{{View{}, View{{sink, window}}}, {}, ragged, chunk};
     for (size_t i = 0; i < heads(); ++i) out.head_view.push_back(static_cast<uint16_t>((i + i / config().G) % 2));
     return out;
   }
@@ -133,13 +133,13 @@ class SegPaged : public testing::TestWithParam<std::tuple<std::string, std::stri
 
 TEST_P(SegPaged, AllGlobalAndWindowsBeyondTheTextAreDense) {
   const auto dense = run({});
-  Heads global{{View{}, View{3, 5, 0}}, std::vector<uint16_t>(heads(), 0)};
+  Heads global{{View{}, View{{3, 5}}}, std::vector<uint16_t>(heads(), 0)};
   EXPECT_EQ(run(global)->logits, dense->logits);
-  EXPECT_EQ(run({{View{0, 1000, 0}}, {}})->logits, dense->logits);
-  EXPECT_EQ(run({{View{4, kPrompt + kSteps, 0}}, {}, true, 40})->logits, dense->logits);
-  EXPECT_EQ(run({{View{1000, 0, 0}}, {}})->logits, dense->logits);   // the sink covers all
-  EXPECT_EQ(run({{View{150, 120, 0}}, {}})->logits, dense->logits);  // they overlap: a key counts once
-  const auto few = run({{View{4, 16, 0}}, {}});
+  EXPECT_EQ(run({{View{{0, 1000}}}, {}})->logits, dense->logits);
+  EXPECT_EQ(run({{View{{4, kPrompt + kSteps}}}, {}, true, 40})->logits, dense->logits);
+  EXPECT_EQ(run({{View{{1000, 0}}}, {}})->logits, dense->logits);   // the sink covers all
+  EXPECT_EQ(run({{View{{150, 120}}}, {}})->logits, dense->logits);  // they overlap: a key counts once
+  const auto few = run({{View{{4, 16}}}, {}});
   for (size_t i = 0; i < dense->logits.size(); ++i) EXPECT_NE(few->logits[i], dense->logits[i]) << "power";
 }
 
@@ -159,7 +159,7 @@ TEST_P(SegPaged, RaggedPagesEqualMasksInPromptAndDecode) {
 TEST_P(SegPaged, OneLocalHeadChangesNothingButThroughThatHead) {
   const auto dense = run({});
   const int at = config().L / 2;
-  Heads one{{View{}, View{2, 7, 0}}, std::vector<uint16_t>(heads(), 0)};
+  Heads one{{View{}, View{{2, 7}}}, std::vector<uint16_t>(heads(), 0)};
   one.head_view[at * config().G] = 1;
   one.ragged = false;  // so that all keys can be compared
   const auto local = run(one);

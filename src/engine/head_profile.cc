@@ -112,9 +112,9 @@ class Profiler {
     const int32_t first = T_ / 4, step = std::max(1, (T_ - first) / kSpread);
     for (int32_t pos = first; pos < T_; pos += step) spread = unite(spread, Runs{{pos, pos + 1}});
     probe.rows = unite(spread, last_);
-    probe.views = {{options_.sink, options_.window, 0}};
+    probe.views = {View{{options_.sink, options_.window}}};
     for (const int window : kLadder) {
-      if (window < T_) probe.views.push_back({options_.sink, window, 0});
+      if (window < T_) probe.views.push_back({{options_.sink, window}});
     }
     return probe;
   }
@@ -247,7 +247,7 @@ class Profiler {
   // KL(full || only this head local), mean over the last rows.
   double without(int layer, int head) {
     Plan plan = plan_of(layer > 0 ? std::vector<int>{layer} : std::vector<int>{});
-    plan.views.push_back({options_.sink, options_.window, 0});
+    plan.views.push_back({{options_.sink, options_.window}});
     plan.head_view.assign(static_cast<size_t>(config_.L * config_.G), 0);
     plan.head_view[static_cast<size_t>(layer * config_.G + head)] = 1;
     const std::vector<float>& from = entering_[static_cast<size_t>(layer)];

@@ -26,7 +26,7 @@ class SessionPolicy : public ReusePolicy {
     plan.prompt_len = layout.prompt_len;
     plan.stages = {uniform_stage({{layout.prefix, layout.prompt_len}}, config.L)};
     for (const HeadKeep& keep : keeps_) {
-      const View view{keep.all() ? 0 : keep.sink, keep.window, 0};
+      const View view{keep.all() ? HeadWindow{} : keep};
       auto known = std::find(plan.views.begin(), plan.views.end(), view);
       if (known == plan.views.end()) known = plan.views.insert(known, view);
       plan.head_view.push_back(static_cast<uint16_t>(known - plan.views.begin()));

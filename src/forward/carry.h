@@ -1,16 +1,17 @@
-// forward/carry.h: what a stage that repairs does beside attention: it compares K and V just computed with their placed
-// twins, and carries the change over to other placed positions of the group (plan/carry.h; METHODS 2.6, docs/math/carry.md).
+// forward/carry.h: what a stage that repairs does besides attention: it compares K and V just computed with their
+// placed twins, and carries the change over to other placed positions of the group (plan/carry.h, docs/math/carry.md).
 // Role:       two steps of the driver's layer: compare() before K and V are stored, carry() after.
-// Contents:   for weights by content, how unlike two positions are is read once, at the group's first layer, from the placed
-//             keys of three layers; each layer's own, anew, do no better (docs/math/carry.md).
-// Gain:       how much of the recomputed tokens' change tells about others differs by layer, head, K and V: each of them is
-//             predicted from the others of its group, and what is carried is scaled by a = <predicted, true> / |predicted|^2
-//             (least squares, in [0, 1]) over the groups so far.
-// Invariants: placed runs are only read; a group without recomputed positions is not touched. A chunk holds all of a group's
-//             recomputed rows (sched/prefill.h) and groups come in order, so the result does not depend on the chunk.
+// Contents:   for weights by content, how unlike two positions are is read once, at the group's first layer, from the
+//             placed keys of three layers. Reading each layer's own keys anew does no better (docs/math/carry.md).
+// Gain:       how much of the recomputed tokens' change tells about others differs by layer, head, K and V: each of
+//             them is predicted from the others of its group, and what is carried is scaled by a = <predicted, true> /
+//             |predicted|^2 (least squares, in [0, 1]) over the groups so far.
+// Invariants: placed segments are only read; a group without recomputed positions is not touched. A chunk holds all
+//             of a group's recomputed rows (sched/prefill.h) and groups come in order, so the result does not depend on
+//             the chunk.
 // Threads:    the engine thread; groups run on the pool.
-// Cost:       a pass over the K and V of the mended groups, and 2 (m + n) n 2 G E operations a group and layer; once a group
-//             6 (m + n) n G E for the contents, beside the weights' own.
+// Cost:       a pass over the K and V of the mended groups, and 2 (m + n) n 2 G E operations a group and layer; once a
+//             group 6 (m + n) n G E for the contents, and the weights' own (plan/carry.h).
 #pragma once
 
 #include <algorithm>
@@ -54,19 +55,22 @@ class CarryPass {
   CarryPass(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool) {}
 
   void compare(const FreshRows& rows, Changes& out);
-  // Where something was placed, it takes the fresh rows' place in the KV heads that `heads` marks.
+  // Where something was placed, it replaces the fresh rows in the KV heads that `heads` marks (1).
   void keep(const FreshRows& rows, std::span<const uint8_t> heads) const;
-  // Mends the groups whose recomputed positions are among rows.pos; `written` is the layer's write set. Returns the
-  // floating point operations and adds the bytes moved.
-  double carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes,
-               CarryState& state, double& bytes);
+  struct Cost {
+    double flops = 0, bytes = 0;
+  };
+  // Mends the groups whose recomputed positions are among rows.pos; `written` is the layer's write set.
+  Cost carry(const Carry& carry, const Runs& written, const FreshRows& rows, const Changes& changes, CarryState& state);
 
  private:
   struct Group;
+  std::vector<Group> groups_of(const Carry& carry, const Runs& written, const FreshRows& rows, CarryState& state,
+                               Cost& cost);
   double weigh_all(const Carry& carry, std::span<const size_t> which, const PageTable& kv, CarryState& state,
                    double& bytes);
-  std::vector<float> contents(const PageTable& kv, const CarryWeights& group) const;
-  void gather(const FreshRows& rows, const Changes& changes, Group& group) const;
+  void read_contents(const PageTable& kv, const CarryWeights& group, FloatMat& out) const;
+  static void gather(const Changes& changes, Group& group);
   void predict(const FreshRows& rows, Group& group) const;
   void mend(const Group& group, const Carry& carry, const FreshRows& rows) const;
   void load(const PageTable& kv, int layer, const PageTable::Placed& placed, int head, float* k, float* v) const;

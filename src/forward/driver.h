@@ -1,16 +1,16 @@
 // forward/driver.h: computes what plans say. It knows no method: the dense pass, a decode step, SparseX and every later
-// policy are rows, write sets, views and probes to it (DESIGN 1).
+// policy are rows, write sets, views and probes to it (docs/design/plan.md).
 //
 // One run() takes chunks (parts of bands of several sequences) that share the layers [layer_begin, layer_end) and does:
-//   for each layer:  norm; q of the rows that leave it, k and v of the rows it writes; q/k norm; rope
+//   for each layer:  norm; q of the rows that attend there, k and v of the rows it writes; q/k norm; rope
 //                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per
 //                    sequence and KV head;   x += FFN(norm(x)), of the rows that the stage's ffn rule names
 //                    (a model with post_norms: x += norm(Wo attend(q, spans));   x += norm(FFN(norm(x))))
 //   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
 // Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
-//             thread count.
+//             thread count. A decode step allocates nothing (tests/hot_path_test.cc).
 // Threads:    the engine thread.
-// Not here:   which rows (plan/), who runs when (sched/), sampling (sampler.h).
+// Not here:   which rows (plan/), who runs when (sched/), what probes measure (probes.h), sampling (sampler.h).
 #pragma once
 
 #include <memory>
@@ -21,6 +21,7 @@
 #include "forward/carry.h"
 #include "forward/hidden_rows.h"
 #include "forward/prepared_model.h"
+#include "forward/probes.h"
 #include "kv/page_table.h"
 #include "plan/plan.h"
 
@@ -29,7 +30,12 @@ namespace kvilt {
 // Work that was done, for one sequence's account.
 struct Work {
   double linear_flops = 0, attention_flops = 0, bytes = 0;
-  Work& operator+=(const Work& other);
+  Work& operator+=(const Work& other) {
+    linear_flops += other.linear_flops;
+    attention_flops += other.attention_flops;
+    bytes += other.bytes;
+    return *this;
+  }
 };
 
 // A part of one band of one sequence: its rows with positions in `range`.
@@ -42,7 +48,7 @@ struct Chunk {
   std::span<const int32_t> tokens;  // by position
   HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
   CarryState* carry = nullptr;      // of a stage that carries
-  std::span<Probe> probes;          // one per stage->probes; score has prompt_len entries
+  std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
   Work work;                        // added to
 };
@@ -58,21 +64,26 @@ class Driver {
  private:
   using Rows = BatchRows;
   struct Scratch;
+  // A cut splits its layer: one band stores K and V and runs the probes, the next one goes on with the rows that leave.
+  enum class Part : uint8_t { kWhole, kBeforeCut, kAfterCut };
   void start(std::span<Chunk> chunks);
   void layer(std::span<Chunk> chunks, int l);
   void cut(std::span<Chunk> chunks, int l);
-  void project(std::span<Chunk> chunks, int l, const Rows& write, const Rows& query);
-  void turn(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
-  void attend(std::span<Chunk> chunks, int l, const Rows& query, bool with_probes);
-  void probe(std::span<Chunk> chunks, int l, const Rows& query);
-  void look(Chunk& chunk, const ProbeSpec& spec, std::span<const AttendTask> heads, std::vector<double>& score);
+  void choose_rows(std::span<Chunk> chunks, int l, Part part);
+  void project(std::span<Chunk> chunks, int l);
+  void rotate(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
   void store(Chunk& chunk, const FreshRows& rows);
-  Rows& choose_fed(std::span<Chunk> chunks, int l);
-  void feed_some(std::span<Chunk> chunks, int l, Rows& fed);
-  void feed_forward(std::span<Chunk> chunks, int l);
-  MatmulJob residual_job(const PreparedLinear& last, const std::vector<float>& norm);
-  void add_normed(const std::vector<float>& norm);
-  void experts(std::span<Chunk> chunks, int l);
+  void attend(std::span<Chunk> chunks, int l, Part part);
+  void add_tasks(Chunk& chunk, size_t i, int l);
+  void probe(std::span<Chunk> chunks, int l);
+  void narrow(std::span<Chunk> chunks, int l);
+  void choose_fed(std::span<Chunk> chunks, int l);
+  void add_attended(std::span<Chunk> chunks, int l);
+  void feed(std::span<Chunk> chunks, int l);
+  void feed_rows(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
+  void feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
+  MatmulJob residual_job(const PreparedLinear& last, const std::vector<float>& norm, Mat<float> x);
+  void add_normed(const std::vector<float>& norm, Mat<float> x);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
   void ffn(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, const FfnJob& job);
@@ -81,6 +92,7 @@ class Driver {
   const PreparedModel& model_;
   ThreadPool& pool_;
   CarryPass carry_;
+  ProbePass probes_;
   std::unique_ptr<Scratch> scratch_;
 };
 

@@ -15,7 +15,7 @@ void ExpertRouting::route(Mat<const float> logits, int top_k, bool renormalise) 
   for (int64_t r = 0; r < logits.rows; ++r) {
     const float* row = logits.row(r);
     const size_t begin = choices_.size();
-    for (int e = 0; e < experts; ++e) {  // sorted by falling logit; an equal one stays behind
+    for (int e = 0; e < experts; ++e) {  // sorted by falling logit; equal ones in the order of the experts
       size_t at = choices_.size();
       if (at == begin + static_cast<size_t>(top_k)) {
         if (!(row[e] > choices_.back().weight)) continue;
@@ -35,7 +35,7 @@ void ExpertRouting::route(Mat<const float> logits, int top_k, bool renormalise) 
     for (Choice& choice : chosen) {
       choice.weight = std::exp(choice.weight - most);
       if (renormalise) sum += choice.weight;
-      ++first_[static_cast<size_t>(choice.expert) + 1];
+      ++first_[choice.expert + 1];
     }
     for (Choice& choice : chosen) choice.weight = static_cast<float>(choice.weight / sum);
   }
@@ -44,12 +44,24 @@ void ExpertRouting::route(Mat<const float> logits, int top_k, bool renormalise) 
   // Filled from the ends, rows backwards, so that first_ ends up where it began.
   for (size_t i = choices_.size(); i-- > 0;) {
     const Choice& choice = choices_[i];
-    routed_[static_cast<size_t>(--first_[static_cast<size_t>(choice.expert) + 1])] = {static_cast<int64_t>(i) / top_k,
-                                                                                      choice.weight};
+    routed_[--first_[choice.expert + 1]] = {static_cast<int64_t>(i) / top_k, choice.weight};
   }
   // Now first_[e + 1] is where e begins.
   std::rotate(first_.begin(), first_.begin() + 1, first_.end());
   first_.back() = static_cast<int64_t>(routed_.size());
+}
+
+const BatchRows& select_routed(const BatchRows& from, std::span<const RoutedRow> routed, BatchRows& out) {
+  out.clear();
+  size_t next = 0;
+  for (size_t c = 0; c + 1 < from.first.size(); ++c) {
+    for (; next < routed.size() && routed[next].row < from.first[c + 1]; ++next) {
+      out.push(from.pos[routed[next].row], routed[next].row);
+    }
+    out.first.push_back(out.size());
+  }
+  out.all = out.size() == from.size();
+  return out;
 }
 
 }  // namespace kvilt

@@ -1,7 +1,7 @@
-// forward/expert_routing.h: which rows of a batch go to which experts of a mixture-of-experts layer, and at what weight.
+// forward/expert_routing.h: which rows of a batch go to which experts of a mixture-of-experts layer, with what weight.
 // Source:     Mixtral (arXiv:2401.04088) and Qwen3's MoE layers: softmax over the router's logits, the top_k
 //             probabilities, made to sum to one if the model says so.
-// Invariants: a row's experts and weights come from its own logits alone (row-invariant); of equal logits the expert
+// Invariants: a row's experts and weights come from its own logits only (row-invariant); of equal logits the expert
 //             with the lower number wins; rows of an expert rise.
 // Threads:    the engine thread.
 // Cost:       O(rows * (experts + top_k^2)), no allocation once the largest batch was seen.
@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "forward/batch_rows.h"
 #include "tensor/view.h"
 
 namespace kvilt {
@@ -27,8 +28,7 @@ class ExpertRouting {
   void route(Mat<const float> logits, int top_k, bool renormalise);
   // The rows that chose this expert.
   std::span<const RoutedRow> rows_of(int expert) const {
-    const auto e = static_cast<size_t>(expert);
-    return std::span(routed_).subspan(static_cast<size_t>(first_[e]), static_cast<size_t>(first_[e + 1] - first_[e]));
+    return std::span(routed_).subspan(first_[expert], first_[expert + 1] - first_[expert]);
   }
 
  private:
@@ -40,5 +40,8 @@ class ExpertRouting {
   std::vector<int64_t> first_;     // expert e's rows are routed_[first_[e]] ..
   std::vector<RoutedRow> routed_;  // by expert, then by row
 };
+
+// The rows of `from` that routed names, chunk by chunk, into out.
+const BatchRows& select_routed(const BatchRows& from, std::span<const RoutedRow> routed, BatchRows& out);
 
 }  // namespace kvilt

@@ -17,7 +17,7 @@ std::vector<std::vector<float>> weights_of(const ExpertRouting& routing, int64_t
     for (const RoutedRow& routed : routing.rows_of(e)) {
       EXPECT_GT(routed.row, last) << "rows of an expert rise";
       last = routed.row;
-      out[static_cast<size_t>(routed.row)][static_cast<size_t>(e)] = routed.weight;
+      out[routed.row][e] = routed.weight;
     }
   }
   return out;
@@ -46,18 +46,18 @@ TEST(ExpertRouting, EqualsSortingAndDoesNotDependOnOtherRows) {
   std::mt19937 random(3);
   std::vector<float> logits(40 * kExperts);
   for (float& x : logits) x = static_cast<float>(static_cast<int>(random() % 9)) - 4;  // many ties
-  ExpertRouting routing, alone;
+  ExpertRouting routing, single;
   routing.route({logits.data(), 40, kExperts}, kTop, false);
   const auto all = weights_of(routing, 40, kExperts);
   for (int64_t r = 0; r < 40; ++r) {
-    const float* row = &logits[static_cast<size_t>(r * kExperts)];
-    alone.route({row, 1, kExperts}, kTop, false);
-    EXPECT_EQ(weights_of(alone, 1, kExperts)[0], all[static_cast<size_t>(r)]);
+    const float* row = &logits[r * kExperts];
+    single.route({row, 1, kExperts}, kTop, false);
+    EXPECT_EQ(weights_of(single, 1, kExperts)[0], all[r]);
     std::vector<int> order(kExperts);
-    for (int e = 0; e < kExperts; ++e) order[static_cast<size_t>(e)] = e;
+    for (int e = 0; e < kExperts; ++e) order[e] = e;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
     for (int i = 0; i < kExperts; ++i) {
-      EXPECT_EQ(all[static_cast<size_t>(r)][static_cast<size_t>(order[static_cast<size_t>(i)])] > 0, i < kTop);
+      EXPECT_EQ(all[r][order[i]] > 0, i < kTop);
     }
   }
   routing.route({logits.data(), 3, kExperts}, kExperts, true);  // all of them

@@ -22,7 +22,7 @@ uint64_t mixed(uint64_t seed, int layer, int32_t pos) {
   return x ^ (x >> 31);
 }
 
-// Of a block's rows [begin, end) those that hold the mass: how many of them, and in which order.
+// Marks those of a block's rows [begin, end) that hold the mass: how many, and in which order, the rule says.
 void choose_block(const FfnRule& rule, const FfnRows& rows, size_t begin, size_t end, uint8_t* runs) {
   const double mass = rule.mass_at(rows.layer);
   std::vector<double> score(end - begin);

@@ -1,6 +1,6 @@
-// forward/ffn_rows.h: which rows of a layer run the FFN (plan.h, FfnRule; METHODS 2.3).
-// Invariants: a block's choice depends on that block's rows alone, so chunk and batch do not matter; equal scores: the lower
-//             position first.
+// forward/ffn_rows.h: which rows of a layer run the FFN (plan.h, FfnRule; docs/design/heads.md#sparse-ffn).
+// Invariants: a block's choice depends on that block's rows only, so chunk and batch do not matter; of equal scores the
+//             lower position comes first.
 // Cost:       one pass over the rows' attention outputs, and a sort a block: under 1 % of the FFN that it saves.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace kvilt {
 
-// The rows of one sequence that leave `layer`: whole blocks of kFfnBlock positions, but for rows that left before.
+// The rows of one sequence that leave `layer`: whole blocks of kFfnBlock positions, without rows that left before.
 struct FfnRows {
   int layer = 0;
   int32_t prompt_len = 0;

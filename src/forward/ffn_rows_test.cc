@@ -70,7 +70,7 @@ TEST(FfnRows, RandomTakesAsMany) {
   EXPECT_NE(chosen(rule, norms), random);
 }
 
-// METHODS 2.3, MoE: in layers of experts the rows below a share of the mean are left out, whatever the mass.
+// In layers of experts the rows below a share of the mean are left out, whatever the mass.
 TEST(FfnRows, ExpertsByThreshold) {
   FfnRule rule;
   rule.recent = 0;

@@ -18,10 +18,9 @@ void HiddenRows::reset(Runs rows, int D) {
 }
 
 float* HiddenRows::row(int32_t pos) {
-  const auto after =
-      std::upper_bound(rows_.begin(), rows_.end(), pos, [](int32_t p, const Run& r) { return p < r.begin; });
+  const auto after = std::ranges::upper_bound(rows_, pos, {}, &Run::begin);
   CHECK(after != rows_.begin() && pos < std::prev(after)->end);
-  const auto i = static_cast<size_t>(std::prev(after) - rows_.begin());
+  const auto i = std::prev(after) - rows_.begin();
   return x_.view().row(first_[i] + pos - rows_[i].begin);
 }
 

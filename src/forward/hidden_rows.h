@@ -12,8 +12,8 @@ namespace kvilt {
 
 class HiddenRows {
  public:
-  void reset(Runs rows, int D);
-  float* row(int32_t pos);  // REQUIRES: pos is one of rows
+  void reset(Runs rows, int D);  // uninitialised
+  float* row(int32_t pos);       // D values. REQUIRES: pos is one of rows
 
  private:
   Runs rows_;

@@ -11,13 +11,12 @@ namespace kvilt {
 
 // What the plan lets a KV head see of what the model's layer lets it see.
 inline KeyMask mask_of(const Plan& plan, const ModelConfig& config, int layer, int head) {
-  const size_t view = plan.head_view.empty() ? 0 : plan.head_view[static_cast<size_t>(layer * config.G + head)];
-  const View& v = plan.views[view];
+  const View& view = plan.views[plan.head_view.empty() ? 0 : plan.head_view[layer * config.G + head]];
+  KeyMask mask = KeyMask::of(view);
+  if (view.dense_last_rows > 0) mask.dense_from = plan.prompt_len - view.dense_last_rows;
   const int window = config.window_at(layer);
-  return {.sink = v.sink,
-          .window = v.window,
-          .dense_from = v.dense_last_rows > 0 ? plan.prompt_len - v.dense_last_rows : INT32_MAX,
-          .reach = window < 0 ? -1 : window - 1};
+  mask.reach = window < 0 ? -1 : window - 1;
+  return mask;
 }
 
 // Keys that the row at pos sees, for the account of FLOPs.

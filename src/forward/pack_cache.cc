@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".pack";
-constexpr size_t kTemporary = 7;            // ".XXXXXX" behind the suffix while it is written
-constexpr size_t kSpare = size_t{1} << 30;  // of the disk stay free
+constexpr size_t kTemporary = 7;            // ".XXXXXX" after the suffix while it is written
+constexpr size_t kSpare = size_t{1} << 30;  // of the disk, left free
 
 std::string hex(const Digest& digest, size_t bytes) {
   std::string out;
@@ -93,7 +93,7 @@ std::unique_ptr<PackedWeight> PackCache::get(const WeightView& w) {
 void PackCache::keep() {
   if (folder_.empty() || packed_ == 0) return;
   const auto before = [](const PackEntry& a, const PackEntry& b) { return a.source < b.source; };
-  std::sort(entries_.begin(), entries_.end(), before);
+  std::ranges::sort(entries_, before);
   const auto same = [](const PackEntry& a, const PackEntry& b) { return a.source == b.source; };
   entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
   size_t bytes = 0;

@@ -1,10 +1,11 @@
 // forward/pack_cache.h: weights are re-ordered once per file and machine; later starts map the result.
-// Role:       where the packed weights of a model lie, and whether they are still those of its files. PreparedModel asks
-//             for every weight; what was missing is packed, and then all is written again.
-// Invariants: a start never fails for the cache's sake: whatever is wrong with it is logged, and the weights are packed.
+// Role:       where the packed weights of a model are, and whether they are still those of its files. PreparedModel
+//             asks for every weight; what was missing is packed, and then all is written again.
+// Invariants: a start never fails for the cache's sake: whatever is wrong with it is logged, and the weights are
+// packed.
 //             One file per (weight file, layout) stays: writing one deletes its predecessors and what a killed
 //             writer left.
-// Threads:    one; the pool works along.
+// Threads:    one, which the pool helps.
 // Not here:   the bytes (pack_file.h); what the layouts are (kernels/).
 #pragma once
 

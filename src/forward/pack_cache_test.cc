@@ -204,8 +204,8 @@ TEST_F(PackCacheTest, ManyWritersAndReadersAtOnce) {
   EXPECT_EQ(start(), (Counts{kWeights, 0}));
 }
 
-// A file larger than one piece, so that images cross the pieces' borders and the copy into huge pages is taken.
-TEST(PackFile, ImagesAcrossPieces) {
+// A file larger than one block, so that images cross the blocks' borders and the copy into huge pages is taken.
+TEST(PackFile, ImagesAcrossBlocks) {
   std::string name = (fs::temp_directory_path() / "kvilt_pack_XXXXXX").string();
   ASSERT_NE(::mkdtemp(name.data()), nullptr);
   ThreadPool pool(2);

@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little, "the numbers of the fi
 
 constexpr char kMagic[8] = {'k', 'v', 'i', 'l', 't', 'p', 'a', 'k'};
 constexpr uint32_t kVersion = 1;
-constexpr size_t kPiece = size_t{4} << 20;  // of the data, one checksum each; also what is written at once
+constexpr size_t kBlock = size_t{4} << 20;  // of the data, one checksum each; also what is written at once
 constexpr size_t kAlign = 64;
 constexpr uint32_t kMaxEntries = 1 << 20;
 constexpr int kLastDType = static_cast<int>(DType::kI8);
@@ -33,7 +33,7 @@ struct Header {
   uint32_t version, entries;
   uint64_t file_bytes, data_begin;
   uint8_t key[16];
-  uint64_t pieces;
+  uint64_t blocks;
   uint64_t checksum;  // of the bytes before data_begin, this number taken as 0
 };
 struct Entry {
@@ -44,10 +44,10 @@ struct Entry {
 static_assert(sizeof(Header) == 64 && sizeof(Entry) == 48);
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-size_t index_bytes(size_t entries, size_t pieces) {
-  return aligned(sizeof(Header) + entries * sizeof(Entry) + pieces * sizeof(uint64_t));
+size_t index_bytes(size_t entries, size_t blocks) {
+  return aligned(sizeof(Header) + entries * sizeof(Entry) + blocks * sizeof(uint64_t));
 }
-size_t pieces_of(size_t data_bytes) { return (data_bytes + kPiece - 1) / kPiece; }
+size_t blocks_of(size_t data_bytes) { return (data_bytes + kBlock - 1) / kBlock; }
 
 // Bytes before the data, their checksum in place.
 uint64_t index_checksum(std::span<const std::byte> index) {
@@ -58,7 +58,7 @@ uint64_t index_checksum(std::span<const std::byte> index) {
 
 Error damaged(const std::string& path, const char* what) { return error(Code::kCorrupt, "{}: {}", path, what); }
 
-// The header, if file and header agree. Then index [0, data_begin) lies inside the file.
+// The header, if file and header agree. Then the index [0, data_begin) is inside the file.
 Result<Header> read_header(std::span<const std::byte> file, const std::string& path, const Digest& key) {
   Header h;
   if (file.size() < sizeof h) return damaged(path, "shorter than its header");
@@ -67,9 +67,9 @@ Result<Header> read_header(std::span<const std::byte> file, const std::string& p
   if (h.version != kVersion) return damaged(path, "of another version");
   if (std::memcmp(h.key, key.data(), key.size()) != 0) return damaged(path, "of other weights");
   if (h.file_bytes != file.size()) return damaged(path, "cut short or longer than it says");
-  if (h.entries > kMaxEntries || h.pieces > file.size() / kPiece + 1 ||
-      h.data_begin != index_bytes(h.entries, h.pieces) || h.data_begin > file.size() ||
-      h.pieces != pieces_of(file.size() - h.data_begin)) {
+  if (h.entries > kMaxEntries || h.blocks > file.size() / kBlock + 1 ||
+      h.data_begin != index_bytes(h.entries, h.blocks) || h.data_begin > file.size() ||
+      h.blocks != blocks_of(file.size() - h.data_begin)) {
     return damaged(path, "its sizes contradict each other");
   }
   if (index_checksum(file.first(h.data_begin)) != h.checksum) return damaged(path, "its index is damaged");
@@ -94,15 +94,15 @@ Result<std::vector<PackEntry>> read_entries(std::span<const std::byte> file, con
   return out;
 }
 
-std::span<const std::byte> piece(std::span<const std::byte> data, size_t i) {
-  return data.subspan(i * kPiece, std::min(kPiece, data.size() - i * kPiece));
+std::span<const std::byte> block(std::span<const std::byte> data, size_t i) {
+  return data.subspan(i * kBlock, std::min(kBlock, data.size() - i * kBlock));
 }
 
-// True if every piece of `data` has its checksum. With `copy`, data is copied there first, and the copy is checked.
-bool check_pieces(std::span<const std::byte> data, const std::byte* sums, std::byte* copy, ThreadPool& pool) {
+// True if every block of `data` has its checksum. With `copy`, data is copied there first, and the copy is checked.
+bool check_blocks(std::span<const std::byte> data, const std::byte* sums, std::byte* copy, ThreadPool& pool) {
   std::atomic<bool> good = true;
-  pool.parallel_for(static_cast<int64_t>(pieces_of(data.size())), [&](int64_t i, int) {
-    std::span<const std::byte> part = piece(data, static_cast<size_t>(i));
+  pool.parallel_for(static_cast<int64_t>(blocks_of(data.size())), [&](int64_t i, int) {
+    std::span<const std::byte> part = block(data, static_cast<size_t>(i));
 #ifdef MADV_POPULATE_READ
     if (!copy) {  // one call instead of a fault per 64 KB where pages are small
       const auto at = reinterpret_cast<uintptr_t>(part.data()), page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -110,7 +110,7 @@ bool check_pieces(std::span<const std::byte> data, const std::byte* sums, std::b
     }
 #endif
     if (copy) {
-      std::byte* to = copy + static_cast<size_t>(i) * kPiece;
+      std::byte* to = copy + static_cast<size_t>(i) * kBlock;
       std::memcpy(to, part.data(), part.size());
       part = {to, part.size()};
     }
@@ -131,12 +131,12 @@ Result<PackFile> PackFile::open(const std::string& path, const Digest& key, Thre
   KVILT_ASSIGN(out.entries_, read_entries(file->bytes(), h, path));
   const std::span<const std::byte> data = file->bytes().subspan(h.data_begin);
   const std::byte* sums = file->bytes().data() + sizeof h + h.entries * sizeof(Entry);
-  if (!check_pieces(data, sums, nullptr, pool)) return damaged(path, "its contents are damaged");
+  if (!check_blocks(data, sums, nullptr, pool)) return damaged(path, "its contents are damaged");
   out.memory_ = file;
   // Small pages read a quarter slower, at every step: then one copy into huge ones pays within 50 tokens.
-  if (data.size() > kPiece && file->huge_bytes() < data.size() / 2) {
+  if (data.size() > kBlock && file->huge_bytes() < data.size() / 2) {
     auto copy = std::make_shared<const Buffer>(data.size());
-    if (!check_pieces(data, sums, copy->as<std::byte>(), pool)) return damaged(path, "its contents changed");
+    if (!check_blocks(data, sums, copy->as<std::byte>(), pool)) return damaged(path, "its contents changed");
     for (PackEntry& e : out.entries_)
       e.image = {copy->as<std::byte>() + (e.image.data() - data.data()), e.image.size()};
     out.memory_ = copy;
@@ -153,16 +153,16 @@ const PackEntry* PackFile::find(const PackSource& source) const {
 
 namespace {
 
-// Collects bytes and writes them kPiece at a time: the page cache then takes large pages.
+// Collects bytes and writes them kBlock at a time: the page cache then takes large pages.
 class Writer {
  public:
-  explicit Writer(int fd) : fd_(fd) { buffer_.reserve(kPiece); }
+  explicit Writer(int fd) : fd_(fd) { buffer_.reserve(kBlock); }
   bool add(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const size_t n = std::min(bytes.size(), kPiece - buffer_.size());
+      const size_t n = std::min(bytes.size(), kBlock - buffer_.size());
       buffer_.insert(buffer_.end(), bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(n));
       bytes = bytes.subspan(n);
-      if (buffer_.size() == kPiece && !flush()) return false;
+      if (buffer_.size() == kBlock && !flush()) return false;
     }
     return true;
   }
@@ -194,12 +194,12 @@ bool stream(std::span<const PackEntry> entries, Take take) {
   return true;
 }
 
-// Checksums of the data's pieces. A piece may hold parts of several images, so it is put together first.
-std::vector<uint64_t> piece_sums(std::span<const PackEntry> entries, std::span<const uint64_t> begins,
+// Checksums of the data's blocks. A block may hold parts of several images, so it is put together first.
+std::vector<uint64_t> block_sums(std::span<const PackEntry> entries, std::span<const uint64_t> begins,
                                  size_t data_bytes, ThreadPool& pool) {
-  std::vector<uint64_t> sums(pieces_of(data_bytes));
+  std::vector<uint64_t> sums(blocks_of(data_bytes));
   pool.parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i, int) {
-    const size_t from = static_cast<size_t>(i) * kPiece, end = std::min(data_bytes, from + kPiece);
+    const size_t from = static_cast<size_t>(i) * kBlock, end = std::min(data_bytes, from + kBlock);
     std::vector<std::byte> bytes(end - from);
     size_t e = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), from) - begins.begin()) - 1;
     for (; e < entries.size() && begins[e] < end; ++e) {
@@ -208,7 +208,7 @@ std::vector<uint64_t> piece_sums(std::span<const PackEntry> entries, std::span<c
       const size_t last = std::min(end, static_cast<size_t>(begins[e]) + image.size());
       if (first < last) std::memcpy(bytes.data() + (first - from), image.data() + (first - begins[e]), last - first);
     }
-    sums[static_cast<size_t>(i)] = checksum(bytes);
+    sums[i] = checksum(bytes);
   });
   return sums;
 }
@@ -220,7 +220,7 @@ std::vector<std::byte> make_index(const Digest& key, std::span<const PackEntry> 
     begins.push_back(data_bytes);
     data_bytes += aligned(e.image.size());
   }
-  const std::vector<uint64_t> sums = piece_sums(entries, begins, data_bytes, pool);
+  const std::vector<uint64_t> sums = block_sums(entries, begins, data_bytes, pool);
   std::vector<std::byte> index(index_bytes(entries.size(), sums.size()));
   Header h = {};
   std::memcpy(h.magic, kMagic, sizeof kMagic);
@@ -228,7 +228,7 @@ std::vector<std::byte> make_index(const Digest& key, std::span<const PackEntry> 
   h.entries = static_cast<uint32_t>(entries.size());
   h.data_begin = index.size();
   h.file_bytes = index.size() + data_bytes;
-  h.pieces = sums.size();
+  h.blocks = sums.size();
   std::memcpy(h.key, key.data(), key.size());
   std::memcpy(index.data(), &h, sizeof h);
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -251,7 +251,7 @@ std::vector<std::byte> make_index(const Digest& key, std::span<const PackEntry> 
 }  // namespace
 
 Status PackFile::write(const std::string& path, const Digest& key, std::vector<PackEntry> entries, ThreadPool& pool) {
-  std::sort(entries.begin(), entries.end(), [](auto& a, auto& b) { return a.source < b.source; });
+  std::ranges::sort(entries, {}, &PackEntry::source);
   const std::vector<std::byte> index = make_index(key, entries, pool);
   std::string temporary = path + ".XXXXXX";
   const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);

@@ -1,8 +1,8 @@
-// forward/pack_file.h: packed weights in a file: written once, mapped by later starts. docs/formats/pack.md has the bytes.
+// forward/pack_file.h: packed weights in a file: written once, mapped by later starts. see docs/formats/pack.md.
 // Invariants: a PackFile that opened is whole: magic, version, key, sizes and the checksum of every byte were right.
-//             What it holds is damaged-proof, not tamper-proof: whoever may write the folder may change the weights.
-// Threads:    open and write on one thread, the checksums on the pool; immutable afterwards. Two processes may write the
-//             same path at once: each writes a file of its own and renames it.
+//             That guards against damage, not against tampering: whoever may write the folder may change the weights.
+// Threads:    open and write on one thread, the checksums on the pool; immutable afterwards. Two processes may write
+//             the same path at once: each writes a file of its own and renames it.
 // Cost:       open reads every byte once at memory speed (400 MB: 20 ms), which also maps the pages.
 // Not here:   which file belongs to which weights (pack_cache.h).
 #pragma once
@@ -39,14 +39,14 @@ class PackFile {
   // Errors: kNotFound, kIo; kCorrupt (cut short, changed, of another version or key).
   static Result<PackFile> open(const std::string& path, const Digest& key, ThreadPool& pool);
 
-  // The image's data lies at a multiple of 64. Null: no such weight.
+  // The image's data is at a multiple of 64. Null: no such weight.
   const PackEntry* find(const PackSource& source) const;
   size_t size() const { return entries_.size(); }
   // Keeps the images alive.
   std::shared_ptr<const void> memory() const { return memory_; }
   bool mapped() const { return mapped_; }  // false: copied, since the system did not map huge pages
 
-  // Writes beside `path`, then renames. Entries in any order, sources distinct.
+  // Writes a temporary file next to `path`, then renames it. Entries in any order, sources distinct.
   static Status write(const std::string& path, const Digest& key, std::vector<PackEntry> entries, ThreadPool& pool);
 
  private:

@@ -38,8 +38,8 @@ struct PreparedLayer {
 
 class PreparedModel {
  public:
-  // pack_cache: a folder that keeps packed weights for later starts, or nothing (pack_cache.h); weights that activations widen
-  // are not kept there.
+  // pack_cache: a folder that keeps packed weights for later starts, or empty (pack_cache.h); weights that
+  // `activations` widens are not kept there. progress: called with the share that is done, in (0, 1]; may be empty.
   static std::unique_ptr<PreparedModel> prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
                                                 ThreadPool& pool, const std::function<void(double)>& progress,
                                                 const std::string& pack_cache = "",
@@ -47,7 +47,7 @@ class PreparedModel {
 
   const ModelConfig& config() const { return file_->config; }
   const Backend& backend() const { return *backend_; }
-  const PreparedLayer& layer(int l) const { return layers_[static_cast<size_t>(l)]; }
+  const PreparedLayer& layer(int l) const { return layers_[l]; }
   const std::vector<float>& final_norm() const { return final_norm_; }
   const PreparedLinear& lm_head() const { return lm_head_; }
   void embed(int32_t token, float* x) const;  // D values

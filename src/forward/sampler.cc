@@ -41,11 +41,11 @@ void Sampler::accept(int32_t id) {
 void Sampler::penalise(std::span<float> logits) const {
   const auto size = static_cast<int32_t>(logits.size());
   for (const auto& [id, bias] : params_.logit_bias) {
-    if (id >= 0 && id < size) logits[static_cast<size_t>(id)] += bias;
+    if (id >= 0 && id < size) logits[id] += bias;
   }
   if (params_.repetition_penalty != 1) {
     const auto repeat = [&](int32_t id) {
-      float& x = logits[static_cast<size_t>(id)];
+      float& x = logits[id];
       x = x > 0 ? x / params_.repetition_penalty : x * params_.repetition_penalty;
     };
     for (const auto& [id, times] : in_prompt_) repeat(id);
@@ -55,8 +55,7 @@ void Sampler::penalise(std::span<float> logits) const {
   }
   if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) {
     for (const auto& [id, times] : seen_) {
-      logits[static_cast<size_t>(id)] -=
-          params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
+      logits[id] -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
     }
   }
 }
@@ -69,8 +68,8 @@ int32_t Sampler::sample(std::span<float> logits) {
     accept(id);
     return id;
   }
-  // Behind the largest logit, so that no temperature overflows: the largest weight is 1.
-  const float most = logits[static_cast<size_t>(most_likely(logits))];
+  // Relative to the largest logit, so that no temperature overflows: the largest weight is 1.
+  const float most = logits[most_likely(logits)];
   // Kept from call to call: V of each, for one thread however many requests it has.
   thread_local std::vector<Candidate> kept;
   thread_local std::vector<double> weight;
@@ -117,7 +116,7 @@ int32_t Sampler::sample(std::span<float> logits) {
 
 TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top) {
   const double all = log_sum_exp(logits);
-  TokenLogprob out{id, static_cast<float>(logits[static_cast<size_t>(id)] - all), {}};
+  TokenLogprob out{id, static_cast<float>(logits[id] - all), {}};
   std::vector<Candidate> best(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) best[i] = {static_cast<int32_t>(i), logits[i]};
   const auto n = std::min(best.size(), static_cast<size_t>(std::max(top, 0)));

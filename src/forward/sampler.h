@@ -1,6 +1,6 @@
 // forward/sampler.h: logits to a token. Penalties, bias, temperature, top-k, top-p, min-p, seeded draw,
 // log-probabilities.
-// Invariants: the n-th draw of a request is a function of its seed and n alone, so the text does not depend on the
+// Invariants: the n-th draw of a request is a function of its seed and n only, so the text does not depend on the
 //             batch. Order of the filters: bias, repetition, presence and frequency penalties; temperature; top-k;
 //             top-p; min-p.
 // Threads:    one per request.

@@ -52,11 +52,11 @@ TEST(Sampler, FrequenciesFollowTheWeights) {
   constexpr int kDraws = 55000;
   for (int i = 0; i < kDraws; ++i) {
     auto logits = ladder(10);
-    ++times[static_cast<size_t>(sampler.sample(logits))];
+    ++times[sampler.sample(logits)];
   }
   for (int i = 0; i < 10; ++i) {
     const double expected = kDraws * (i + 1) / 55.0;
-    EXPECT_NEAR(times[static_cast<size_t>(i)], expected, 6 * std::sqrt(expected));
+    EXPECT_NEAR(times[i], expected, 6 * std::sqrt(expected));
   }
 }
 
@@ -125,7 +125,7 @@ TEST(Sampler, LargeVocabulariesAreFilteredAsIfSorted) {
     float lowest = sorted[0];
     for (int i = 0; i < 1000; ++i) {
       std::vector<float> copy = logits;
-      lowest = std::min(lowest, logits[static_cast<size_t>(sampler.sample(copy))]);
+      lowest = std::min(lowest, logits[sampler.sample(copy)]);
     }
     EXPECT_GE(lowest, least - 1e-5f);
     EXPECT_LT(lowest, least + 0.1f);  // power: the tail of the head is drawn
@@ -196,7 +196,7 @@ TEST(Sampler, FiltersActInOrder) {
   EXPECT_EQ(drawn(params, 4000), (std::set<int32_t>{5, 6, 7, 8, 9}));
 }
 
-// The n-th draw depends on seed and n alone: filters and penalties of other steps do not shift it.
+// The n-th draw depends on seed and n only: filters and penalties of other steps do not shift it.
 TEST(Sampler, AForcedTokenTakesNoDraw) {
   Sampler plain(SamplingParams{}, 3, {}), forced(SamplingParams{}, 3, {});
   forced.accept(1);

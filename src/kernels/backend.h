@@ -16,6 +16,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/head_window.h"
 #include "base/thread_pool.h"
 #include "tensor/dtype.h"
 #include "tensor/rope.h"
@@ -99,6 +100,7 @@ struct KeyMask {
   int32_t sink = 0, window = -1;
   int32_t dense_from = INT32_MAX;  // rows at positions >= dense_from see all j <= i
   int32_t reach = -1;  // a sliding-window layer of the model: i - j <= reach for every row and key; < 0: no such limit
+  static KeyMask of(const HeadWindow& seen) { return {.sink = seen.sink, .window = seen.window}; }
 };
 
 // The queries of one sequence for one KV head: the H/G query heads of its group.

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/head_window.h"
 #include "base/runs.h"
 #include "index/cached_segment.h"
 #include "kernels/backend.h"
@@ -64,12 +65,8 @@ struct Placement {
   int32_t shift() const { return pos - (segment->pos + offset); }
 };
 
-// What a KV head keeps: positions < sink, and those at most `window` before a row still to come; window < 0: all.
-struct HeadKeep {
-  int32_t sink = 0, window = -1;
-  bool all() const { return window < 0; }
-  friend bool operator==(const HeadKeep&, const HeadKeep&) = default;
-};
+// What a KV head keeps: what every row still to come sees of it.
+using HeadKeep = HeadWindow;
 
 // Layers [begin, end).
 struct LayerRange {

@@ -20,7 +20,8 @@ void solve(std::vector<double>& a, int64_t n, std::vector<double>& b, int64_t m)
       a[i * n + j] = sum / a[j * n + j];
     }
   }
-  // b[to] -= sum_k a(k) b[k] over [begin, end): four rows at a time, since a pass over b[to] costs more than its products.
+  // b[to] -= sum_k a(k) b[k] over [begin, end): four rows at a time, since a pass over b[to] costs more than its
+  // products.
   const auto subtract_rows = [&](int64_t begin, int64_t end, int64_t to, const auto& times) {
     double* out = b.data() + to * m;
     int64_t k = begin;
@@ -57,7 +58,7 @@ void regress(const K& k, double noise, CarryWeights& out) {
   }
 }
 
-// The part that each source, then each target stands in.
+// The part of the group that holds each source, then each target.
 std::vector<size_t> parts_of(const CarryGroup& group, const CarryWeights& of) {
   std::vector<size_t> out;
   for (const auto* positions : {&of.sources, &of.targets}) {
@@ -75,9 +76,7 @@ void kernel_regression(const Carry& carry, const CarryGroup& group, std::span<co
                        CarryWeights& out) {
   const auto n = static_cast<int64_t>(out.sources.size());
   const std::vector<size_t> part = parts_of(group, out);
-  const auto together = [&](int64_t i, int64_t j) {
-    return part[static_cast<size_t>(i)] == part[static_cast<size_t>(j)];
-  };
+  const auto together = [&](int64_t i, int64_t j) { return part[i] == part[j]; };
   const auto near = [&, width = double{carry.width}](int64_t i, int64_t j) {
     if (!together(i, j)) return 0.0;
     const double d = (i < n ? out.sources[i] : out.targets[i - n]) - out.sources[j];
@@ -86,7 +85,7 @@ void kernel_regression(const Carry& carry, const CarryGroup& group, std::span<co
   if (carry.kernel == Carry::Kernel::kGaussian) return regress(near, carry.noise, out);
   CHECK(distance.size() == part.size() * out.sources.size());
   const auto both = [&, width = double{carry.content_width}](int64_t i, int64_t j) {
-    const double alike = std::exp(-double{distance[static_cast<size_t>(i * n + j)]} / (2 * width * width));
+    const double alike = std::exp(-double{distance[i * n + j]} / (2 * width * width));
     return near(i, j) + (together(i, j) ? 2 * alike : alike);
   };
   regress(both, carry.noise, out);
@@ -125,8 +124,8 @@ void weigh(const Carry& carry, const CarryGroup& group, std::span<const float> d
   switch (carry.kernel) {
     case Carry::Kernel::kMean:
       CHECK(group.parts.size() == 1);
-      std::fill(out.w.begin(), out.w.end(), static_cast<float>(1 / (all + noise)));
-      std::fill(out.left_out.begin(), out.left_out.end(), static_cast<float>(1 / (others + noise)));
+      std::ranges::fill(out.w, static_cast<float>(1 / (all + noise)));
+      std::ranges::fill(out.left_out, static_cast<float>(1 / (others + noise)));
       for (size_t i = 0; i < n; ++i) out.left_out[i * n + i] = 0;
       break;
     case Carry::Kernel::kGaussian:

@@ -1,4 +1,4 @@
-// The carry's weights against their definitions (METHODS 2.6).
+// The carry's weights against their definitions (docs/math/carry.md).
 #include "plan/carry.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ Carry carry_of(Carry::Kernel kernel, float width = 8) {
   return carry;
 }
 
-// distance of position a from source b; kContent's alone.
+// Distance of position a from source b, for kContent.
 using Distance = std::function<float(int32_t, int32_t)>;
 
 CarryWeights carry_weights(const Carry& carry, const CarryGroup& group, const Runs& written, const Distance& d = {}) {
@@ -39,7 +39,7 @@ CarryWeights carry_weights(const Carry& carry, Run part, const Runs& written) {
   return carry_weights(carry, CarryGroup{{part}}, written);
 }
 
-// What stands at a position, as one number: every third is alike.
+// A position's content as one number: every third is alike.
 float content(int32_t a, int32_t b) { return static_cast<float>((a % 3 - b % 3) * (a % 3 - b % 3)); }
 
 TEST(Carry, MeanIsShrunk) {
@@ -92,13 +92,14 @@ TEST(Carry, NothingWithoutSourcesOrTargets) {
 }
 
 TEST(Carry, ByContentByHand) {
-  // Source 1 in part [0, 2), target 0 beside it, targets 5 and 6 in another part; lambda 1: k(s, s) + 1 = 1 + 1 + 2 + 1.
+  // Source 1 in part [0, 2), target 0 next to it, targets 5 and 6 in another part.
+  // lambda 1: k(s, s) + 1 = 1 + 1 + 2 + 1.
   Carry carry = carry_of(Carry::Kernel::kContent, 1);
   carry.content_width = 1;
   const CarryGroup group{{{0, 2}, {5, 7}}};
   const auto d = [](int32_t a, int32_t b) { return a == b ? 0.0f : a == 5 ? 2.0f : 1.0f; };
   const CarryWeights w = carry_weights(carry, group, {{1, 2}, {3, 4}}, d);
-  EXPECT_EQ(w.sources, (std::vector<int32_t>{1}));  // what stands between the parts is none of them
+  EXPECT_EQ(w.sources, (std::vector<int32_t>{1}));  // the gap between the parts belongs to neither
   EXPECT_EQ(w.targets, (std::vector<int32_t>{0, 5, 6}));
   EXPECT_NEAR(w.w[0], (1 + std::exp(-0.5) + 2 * std::exp(-0.5)) / 5, 1e-6);
   EXPECT_NEAR(w.w[1], std::exp(-1.0) / 5, 1e-6);
@@ -107,7 +108,7 @@ TEST(Carry, ByContentByHand) {
 
 TEST(Carry, WhatIsNothingAlikeIsLeftToItsPart) {
   Carry by_content = carry_of(Carry::Kernel::kContent, 4), gaussian = carry_of(Carry::Kernel::kGaussian, 4);
-  gaussian.noise = by_content.noise + 2;  // alike to itself alone: k(s, s) alone has the 2 more
+  gaussian.noise = by_content.noise + 2;  // alike only to itself: only k(s, s) has the 2 more
   const auto nothing_alike = [](int32_t a, int32_t b) { return a == b ? 0.0f : 1e6f; };
   const Runs written{{3, 5}, {9, 10}, {33, 34}};
   const CarryWeights both = carry_weights(by_content, CarryGroup{{{0, 20}, {30, 40}}}, written, nothing_alike);

@@ -7,19 +7,9 @@
 
 namespace kvilt {
 
-Runs probe_rows(const Stage& stage, int layer) {
-  Runs rows;
-  for (const ProbeSpec& probe : stage.probes) {
-    if (looks(probe.estimator) && std::find(probe.layers.begin(), probe.layers.end(), layer) != probe.layers.end())
-      rows = unite(rows, probe.rows);
-  }
-  return rows;
-}
 namespace {
 
-bool is_cut(const Stage& stage, int layer) {
-  return std::find(stage.cuts.begin(), stage.cuts.end(), layer) != stage.cuts.end();
-}
+bool is_cut(const Stage& stage, int layer) { return std::ranges::find(stage.cuts, layer) != stage.cuts.end(); }
 
 // Rows that layer `layer` itself names: written there, or probing there.
 Runs named_at(const Stage& stage, int layer) {
@@ -29,12 +19,32 @@ Runs named_at(const Stage& stage, int layer) {
 
 }  // namespace
 
+Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len) {
+  Probe out;
+  const auto layers = static_cast<size_t>(config.L);
+  if (spec.estimator == Estimator::kOutside) {
+    out.outside.assign(layers * static_cast<size_t>(config.H) * spec.views.size(), 0);
+  } else if (spec.estimator == Estimator::kWeights) {
+    out.weights.resize(layers);
+  } else {
+    out.score.assign(static_cast<size_t>(prompt_len), 0);
+  }
+  return out;
+}
+
+Runs probe_rows(const Stage& stage, int layer) {
+  Runs rows;
+  for (const ProbeSpec& probe : stage.probes) {
+    if (looks(probe.estimator) && probe.at(layer)) rows = unite(rows, probe.rows);
+  }
+  return rows;
+}
+
 bool Plan::narrowed() const {
-  if (std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.ffn.has_value(); })) return true;
-  if (std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return !stage.keeps_placed.empty(); }))
-    return true;
-  const auto narrow = [this](uint16_t view) { return views[view].window >= 0; };
-  return head_view.empty() ? narrow(0) : std::any_of(head_view.begin(), head_view.end(), narrow);
+  const auto narrow_stage = [](const Stage& stage) { return stage.ffn.has_value() || !stage.keeps_placed.empty(); };
+  if (std::ranges::any_of(stages, narrow_stage)) return true;
+  const auto narrow = [this](uint16_t view) { return !views[view].all(); };
+  return head_view.empty() ? narrow(0) : std::ranges::any_of(head_view, narrow);
 }
 
 Stage uniform_stage(const Runs& write, int layer_end) {
@@ -80,7 +90,9 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
   return band;
 }
 
-static Status validate_carry(const Carry& carry, const Runs& known, size_t stage) {
+namespace {
+
+Status validate_carry(const Carry& carry, const Runs& known, size_t stage) {
   const auto bad = [stage](const char* rule) { return error(Code::kInternal, "plan: stage {}: {}", stage, rule); };
   int32_t end = 0;
   for (const CarryGroup& group : carry.groups) {
@@ -99,83 +111,107 @@ static Status validate_carry(const Carry& carry, const Runs& known, size_t stage
   return {};
 }
 
-Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) {
+Error broken(size_t stage, int layer, const char* rule) {
+  return error(Code::kInternal, "plan: stage {}, layer {}: {}", stage, layer, rule);
+}
+
+// Layers, write sets and cuts of stage s.
+Status validate_layers(const Plan& plan, const ModelConfig& config, size_t s) {
+  const Stage& stage = plan.stages[s];
   const Runs whole{{0, plan.prompt_len}};
-  const auto bad = [](size_t stage, int layer, const char* rule) {
-    return error(Code::kInternal, "plan: stage {}, layer {}: {}", stage, layer, rule);
-  };
-  if (plan.prompt_len <= 0 || plan.stages.empty() || plan.views.empty()) return bad(0, 0, "no prompt, stage or view");
-  if (!is_normal(known) || !includes(whole, known)) return bad(0, 0, "known positions are not runs inside the prompt");
-  if (!plan.head_view.empty() && plan.head_view.size() != static_cast<size_t>(config.L * config.G)) {
-    return bad(0, 0, "head_view needs L * G entries");
+  if (stage.layer_end < 0 || stage.layer_end > config.L)
+    return broken(s, stage.layer_end, "layer_end outside the model");
+  if (s + 1 == plan.stages.size() && stage.layer_end != config.L)
+    return broken(s, stage.layer_end, "the last stage must run all layers");
+  if (stage.write.size() != static_cast<size_t>(stage.layer_end) + 1)
+    return broken(s, 0, "write needs layer_end + 1 entries");
+  for (const uint16_t set : stage.write) {
+    if (set >= stage.sets.size()) return broken(s, 0, "write names no set");
   }
-  if (!plan.head_class.empty() && plan.head_class.size() != static_cast<size_t>(config.L * config.G)) {
-    return bad(0, 0, "head_class needs L * G entries");
+  for (const Runs& set : stage.sets) {
+    if (!is_normal(set) || !includes(whole, set)) return broken(s, 0, "a write set is not runs inside the prompt");
   }
+  for (size_t i = 0; i < stage.cuts.size(); ++i) {
+    const int cut = stage.cuts[i];
+    if (cut < 0 || cut > stage.layer_end || cut >= config.L) return broken(s, cut, "cut outside the stage");
+    if (cut == 0 && stage.layer_end != 0) return broken(s, cut, "a cut at layer 0 ends its stage");
+    if (i > 0 && cut <= stage.cuts[i - 1]) return broken(s, cut, "cuts must rise");
+  }
+  return {};
+}
+
+Status validate_probe(const ProbeSpec& probe, const Stage& stage, size_t s, const Runs& whole) {
+  if (!is_normal(probe.rows) || !includes(whole, probe.rows))
+    return broken(s, 0, "probe rows are not runs inside the prompt");
+  if ((probe.estimator == Estimator::kOutside) == probe.views.empty() || (!probe.views.empty() && probe.key_end >= 0))
+    return broken(s, 0, "views are of outside probes, which see all keys");
+  for (const int layer : probe.layers) {
+    const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
+    if (!reached) return broken(s, layer, "probe at a layer that the stage does not reach");
+    if (!looks(probe.estimator) && !includes(stage.write_at(layer), probe.rows))
+      return broken(s, layer, "a probe compares what is not written");
+  }
+  return {};
+}
+
+// What a stage has besides layers: heads that keep, a carry, an ffn rule.
+Status validate_extras(const Stage& stage, const ModelConfig& config, size_t s, const Runs& known) {
+  if (!stage.keeps_placed.empty() &&
+      (stage.carry || stage.keeps_placed.size() != static_cast<size_t>(config.L * config.G)))
+    return broken(s, 0, "keeps_placed needs L * G entries and no carry");
+  if (stage.carry) {
+    KVILT_TRY(validate_carry(*stage.carry, known, s));
+  }
+  if (const auto& ffn = stage.ffn) {
+    const auto share = [](double mass) { return mass >= 0 && mass <= 1; };
+    if (!share(ffn->mass) || !share(ffn->deep_mass) || ffn->recent < 0 || !(ffn->expert_threshold >= 0))
+      return broken(s, 0, "an ffn rule's masses are shares, its recent rows a number");
+    if (stage.carry) return broken(s, 0, "carry and ffn rule: their groups differ");
+  }
+  return {};
+}
+
+Status validate_heads(const Plan& plan, const ModelConfig& config) {
+  const auto heads = static_cast<size_t>(config.L * config.G);
+  if (!plan.head_view.empty() && plan.head_view.size() != heads) return broken(0, 0, "head_view needs L * G entries");
+  if (!plan.head_class.empty() && plan.head_class.size() != heads)
+    return broken(0, 0, "head_class needs L * G entries");
   for (const uint16_t view : plan.head_view) {
-    if (view >= plan.views.size()) return bad(0, 0, "head_view names no view");
+    if (view >= plan.views.size()) return broken(0, 0, "head_view names no view");
   }
   for (const View& view : plan.views) {
-    if (view.sink < 0 || view.window < -1 || view.dense_last_rows < 0) return bad(0, 0, "negative view");
+    if (view.sink < 0 || view.window < -1 || view.dense_last_rows < 0) return broken(0, 0, "negative view");
   }
+  return {};
+}
+
+}  // namespace
+
+Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) {
+  const Runs whole{{0, plan.prompt_len}};
+  if (plan.prompt_len <= 0 || plan.stages.empty() || plan.views.empty())
+    return broken(0, 0, "no prompt, stage or view");
+  if (!is_normal(known) || !includes(whole, known))
+    return broken(0, 0, "known positions are not runs inside the prompt");
+  KVILT_TRY(validate_heads(plan, config));
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    const bool last_stage = s + 1 == plan.stages.size();
-    if (stage.layer_end < 0 || stage.layer_end > config.L)
-      return bad(s, stage.layer_end, "layer_end outside the model");
-    if (last_stage && stage.layer_end != config.L) return bad(s, stage.layer_end, "the last stage must run all layers");
-    if (stage.write.size() != static_cast<size_t>(stage.layer_end) + 1)
-      return bad(s, 0, "write needs layer_end + 1 entries");
-    for (const uint16_t set : stage.write) {
-      if (set >= stage.sets.size()) return bad(s, 0, "write names no set");
-    }
-    for (const Runs& set : stage.sets) {
-      if (!is_normal(set) || !includes(whole, set)) return bad(s, 0, "a write set is not runs inside the prompt");
-    }
-    for (size_t i = 0; i < stage.cuts.size(); ++i) {
-      const int cut = stage.cuts[i];
-      if (cut < 0 || cut > stage.layer_end || cut >= config.L) return bad(s, cut, "cut outside the stage");
-      if (cut == 0 && stage.layer_end != 0) return bad(s, cut, "a cut at layer 0 ends its stage");
-      if (i > 0 && cut <= stage.cuts[i - 1]) return bad(s, cut, "cuts must rise");
-    }
-    for (const ProbeSpec& probe : stage.probes) {
-      if (!is_normal(probe.rows) || !includes(whole, probe.rows))
-        return bad(s, 0, "probe rows are not runs inside the prompt");
-      if ((probe.estimator == Estimator::kOutside) == probe.views.empty() ||
-          (!probe.views.empty() && probe.key_end >= 0))
-        return bad(s, 0, "views are of outside probes, which see all keys");
-      for (const int layer : probe.layers) {
-        const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
-        if (!reached) return bad(s, layer, "probe at a layer that the stage does not reach");
-        if (!looks(probe.estimator) && !includes(stage.write_at(layer), probe.rows))
-          return bad(s, layer, "a probe compares what is not written");
-      }
-    }
-    if (!stage.keeps_placed.empty() &&
-        (stage.carry || stage.keeps_placed.size() != static_cast<size_t>(config.L * config.G)))
-      return bad(s, 0, "keeps_placed needs L * G entries and no carry");
-    if (stage.carry) {
-      KVILT_TRY(validate_carry(*stage.carry, known, s));
-    }
-    if (const auto& ffn = stage.ffn) {
-      const auto share = [](double mass) { return mass >= 0 && mass <= 1; };
-      if (!share(ffn->mass) || !share(ffn->deep_mass) || ffn->recent < 0 || !(ffn->expert_threshold >= 0))
-        return bad(s, 0, "an ffn rule's masses are shares, its recent rows a number");
-      if (stage.carry) return bad(s, 0, "carry and ffn rule: their groups differ");
-    }
-    if (last_stage && stage.discard) return bad(s, 0, "the last stage cannot be discarded");
-    if (!last_stage) continue;
-    for (int layer = 0; layer < config.L; ++layer) {
-      const Runs& write = stage.write_at(layer);
-      if (!contains(write, plan.prompt_len - 1)) return bad(s, layer, "T - 1 is not written");
-      if (!includes(unite(known, write), whole)) return bad(s, layer, "a position is neither known nor written");
-    }
+    KVILT_TRY(validate_layers(plan, config, s));
+    for (const ProbeSpec& probe : stage.probes) KVILT_TRY(validate_probe(probe, stage, s, whole));
+    KVILT_TRY(validate_extras(stage, config, s, known));
+  }
+  const size_t last = plan.stages.size() - 1;
+  if (plan.stages[last].discard) return broken(last, 0, "the last stage cannot be discarded");
+  for (int layer = 0; layer < config.L; ++layer) {
+    const Runs& write = plan.stages[last].write_at(layer);
+    if (!contains(write, plan.prompt_len - 1)) return broken(last, layer, "T - 1 is not written");
+    if (!includes(unite(known, write), whole)) return broken(last, layer, "a position is neither known nor written");
   }
   return {};
 }
 
 std::string picture(const Plan& plan, int stage_index, int step) {
-  const Stage& stage = plan.stages[static_cast<size_t>(stage_index)];
+  const Stage& stage = plan.stages[stage_index];
   std::string out;
   const int deepest = is_cut(stage, stage.layer_end) ? stage.layer_end : stage.layer_end - 1;
   for (int layer = deepest; layer >= 0; --layer) {

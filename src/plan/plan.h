@@ -1,10 +1,10 @@
 // plan/plan.h: WHAT to compute, as data. A policy (policy/) writes a Plan, the driver (forward/) computes it and knows
 // no method; the dense pass is the plan whose sets are full.
-// Source: DESIGN 1, METHODS 1.2.
+// Source: docs/design/plan.md.
 //
 // A plan has stages; each starts again from the embeddings. Within a stage, layer l has a write set W(l): positions
 // whose K and V are computed at l and stored before attention at l. Which rows run through l is derived, never chosen:
-//   out(l) = union of W(m) and probe rows at m, for all m > l            (METHODS 1.2: A)
+//   out(l) = union of W(m) and probe rows at m, for all m > l
 //   in(l)  = out(l - 1);  out of the last layer = {T - 1}: the row whose logits are wanted.
 // A stage may be cut at layers: at a cut c the driver has run layers < c for all rows, written K and V of W(c),
 // attended none at c, and calls refine() with the probes; refine may shrink W(m) for m > c and the later stages' sets.
@@ -17,79 +17,64 @@
 // Not here: which keys are cached (PromptLayout in policy/policy.h), sampling.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/head_window.h"
 #include "base/runs.h"
 #include "kvilt/result.h"
 #include "model/config.h"
 #include "model/head_map.h"
+#include "plan/carry.h"
 
 namespace kvilt {
 
-// Which keys the rows of a KV head see: absolute positions j <= i with i - j <= window or j < sink (a set: a key named
-// twice counts once); window < 0: all. The last dense_last_rows rows of the prompt see all, and where there are such, so do
-// the rows of the answer.
-struct View {
-  int32_t sink = 0, window = -1, dense_last_rows = 0;
+// Which keys the rows of a KV head see: of the positions j <= i those with i - j <= window or j < sink (a set: a key
+// named twice counts once); window < 0: all. The last dense_last_rows rows of the prompt see all, and where there are
+// such rows, so do those of the answer.
+struct View : HeadWindow {
+  int32_t dense_last_rows = 0;
   friend bool operator==(const View&, const View&) = default;
 };
 
+// What a probe measures; forward/probes.cc has a function for each.
 enum class Estimator : uint8_t {
   kColumnSum,           // sum over rows and heads of the attention weight at a position
   kColumnSumValueNorm,  // the same, times |V| of that position
   kKeyChange,           // squared distance of the K just computed for a position from its placed twin, realigned
   kValueChange,         // the same of V
-  kOutside,             // share of a row's attention outside of views: per query head and view, not per position
-  kWeights,             // the attention weights themselves, of each row and query head
+  kOutside,             // share of a row's attention outside of views. For head profiles, and redknot's restore
+  kWeights,             // the attention weights themselves, of each row and query head. For head profiles only
 };
-// Whether rows look (with their queries); the others are compared.
+// True if the estimator is computed from the attention of rows; the others compare fresh with placed K or V.
 constexpr bool looks(Estimator e) { return e != Estimator::kKeyChange && e != Estimator::kValueChange; }
 
-// What to measure while a stage runs. The sums over layers, KV heads and rows make one score per position.
+// What to measure while a stage runs, summed over layers, KV heads and rows.
 struct ProbeSpec {
   Estimator estimator = Estimator::kColumnSum;
   std::vector<int> layers;  // a cut layer, or layers below the stage's end
   Runs rows;                // positions whose queries look; for the changes: positions that are compared
-  int32_t key_end = -1;     // attention weights are normalised over keys < key_end alone; -1: over all that a row sees
+  int32_t key_end = -1;     // attention weights are normalised over keys < key_end only; -1: over all that a row sees
   std::vector<View> views = {};  // kOutside: what lies outside of each of them, whatever the plan lets the head see
+  bool at(int layer) const { return std::ranges::find(layers, layer) != layers.end(); }
 };
 
+// What a probe found. Its spec's estimator fills one of these.
 struct Probe {
-  std::vector<double> score;  // by position; 0 where no row looked
-  // kOutside: [(layer * H + query head) * views + view], summed over the rows.
-  std::vector<double> outside;
-  // kWeights: per layer [(query head * rows + row) * prompt_len + position]; rows as the probe's, by position.
+  std::vector<double> score;    // sums and changes: by position; 0 where no row looked
+  std::vector<double> outside;  // kOutside: [(layer * H + query head) * views + view], summed over the rows
+  // kWeights: per layer [(query head * rows + row) * prompt_len + position]; rows as the spec's, by position.
   std::vector<std::vector<float>> weights;
 };
+// One with zeros of the right size, to which the driver adds.
+Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len);
 
-// Positions whose changes tell about each other. A chunk takes all rows of its range at once: keep ranges short.
-struct CarryGroup {
-  std::vector<Run> parts;  // pieces, or parts of them: sorted, disjoint, may touch; placed positions. Never empty
-  Run range() const { return {parts.front().begin, parts.back().end}; }  // with what stands between its parts
-  Runs positions() const { return normalize(Runs(parts.begin(), parts.end())); }
-};
-
-// What the placed tokens beside recomputed ones take over from them (METHODS 2.6): a group's recomputed positions S show by
-// how much K and V changed, and every other position u of the group gets sum_s w(u, s) change(s), in a private copy.
-// K's change is taken and added before its rotation, so that it does not depend on the distance from s to u.
-struct Carry {
-  enum class Kernel : uint8_t { kMean, kGaussian, kNearest, kContent };  // plan/carry.h
-  Kernel kernel = Kernel::kGaussian;
-  float width = 8;                 // kGaussian, kContent: sigma, in tokens
-  float content_width = 0.9f;      // kContent: sigma of the contents' distance, in units of their spread
-  float noise = 0.5f;              // of one change: what is added to k(s, s)
-  bool gain = true;                // scale by how well the recomputed positions predict each other (forward/carry.h)
-  float scale_k = 1, scale_v = 1;  // of what is added
-  int layer_begin = 1;             // layer 0 needs no context: nothing changes there
-  std::vector<CarryGroup> groups;  // their ranges are sorted and disjoint
-};
-
-// Which rows run the FFN (METHODS 2.3: F); the others keep their residual. Rows are chosen among those of a block of
-// positions [n kFfnBlock, (n + 1) kFfnBlock), whole whatever the chunk, so that chunked = whole: in a block, the rows that
-// matter most while their share of the block's total stays below `mass`, the first of them always; and the prompt's last
-// `recent` rows.
+// Which rows run the FFN (docs/design/heads.md#sparse-ffn); the others keep their residual. Rows are chosen among those
+// of a block of positions [n kFfnBlock, (n + 1) kFfnBlock), whole whatever the chunk, so that chunked = whole: in a
+// block, the rows that matter most while their share of the block's total stays below `mass`, the first of them always;
+// and the prompt's last `recent` rows.
 inline constexpr int32_t kFfnBlock = 512;
 struct FfnRule {
   enum class By : uint8_t {
@@ -99,7 +84,7 @@ struct FfnRule {
   };
   By by = By::kAttention;
   double mass = 1, deep_mass = 1;  // 1: all rows; deep_mass from layer deep_begin on
-  // > 0: in layers of experts not the mass decides, but the score: rows below this share of their block's mean are left out.
+  // > 0: in layers of experts the score decides, not the mass: rows below this share of their block's mean do not run.
   double expert_threshold = 0;
   int layer_begin = 0, deep_begin = INT32_MAX;
   int32_t recent = 128;
@@ -114,16 +99,17 @@ struct FfnRule {
 struct Stage {
   int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
   std::vector<Runs> sets;  // distinct write sets
-  std::vector<uint16_t>
-      write;              // per layer in [0, layer_end], an index into sets; entry layer_end counts only if it is a cut
-  std::vector<int> cuts;  // increasing, <= layer_end; refine() is called at each
+  // Per layer in [0, layer_end], an index into sets; entry layer_end counts only if it is a cut.
+  std::vector<uint16_t> write;
+  std::vector<int> cuts;          // increasing, <= layer_end; refine() is called at each
   std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
   std::optional<Carry> carry;
   std::optional<FfnRule> ffn;
-  // Per layer * G + KV head, 1: at placed positions the head keeps what was placed (realigned), whatever is computed. Empty: none.
+  // Per layer * G + KV head, 1: at placed positions the head keeps what was placed (realigned), whatever is computed.
+  // Empty: none.
   std::vector<uint8_t> keeps_placed;
   bool discard = false;  // what the stage wrote is forgotten at its end: the next one starts from what was placed
-  const Runs& write_at(int layer) const { return sets[write[static_cast<size_t>(layer)]]; }
+  const Runs& write_at(int layer) const { return sets[write[layer]]; }
 };
 
 struct Plan {
@@ -131,10 +117,10 @@ struct Plan {
   std::vector<View> views{View{}};
   std::vector<uint16_t> head_view;  // per layer * G + KV head; empty: all view 0
   std::vector<Stage> stages;
-  // Per layer * G + KV head what its view makes it, for accounts: the computing looks at views alone. Empty: all dense.
+  // Per layer * G + KV head what its view makes it, for accounts: the driver reads views only. Empty: all dense.
   std::vector<HeadClass> head_class;
 
-  // Some rows see less than a dense pass would: what they compute is this request's alone, and no exact prefix of others.
+  // True if some rows see less than in a dense pass: what they compute is no exact prefix for other requests.
   bool narrowed() const;
 };
 
@@ -157,9 +143,10 @@ struct Band {
 Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& final_rows);
 
 // The invariants, stated once; a fuzzer attacks them. Errors: kInternal, naming stage, layer and rule.
-//   sets are normal and inside [0, T); T - 1 is written in every layer of the last stage; cuts rise and lie in the
-//   stage; rows nest with depth by construction, so W(l) must lie inside what enters layer l; probe layers and rows are
-//   reachable; carry groups are sorted and known; `known` (placed or exact prefix) and what the plan writes cover [0, T) in every layer of the last stage.
+//   Sets are normal and inside [0, T); T - 1 is written in every layer of the last stage; cuts rise and are inside the
+//   stage; rows nest with depth by construction, so W(l) must be inside what enters layer l; probe layers and rows are
+//   reachable; carry groups are sorted and known; `known` (placed or exact prefix) and what the plan writes cover
+//   [0, T) in every layer of the last stage.
 Status validate(const Plan& plan, const ModelConfig& config, const Runs& known);
 
 // A picture for tests and docs: a line a layer (deepest first), a column for every `step` positions; '#': all written,

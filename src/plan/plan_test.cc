@@ -21,8 +21,7 @@ Plan dense(int T, int L) {
   return plan;
 }
 
-// 12 positions: 0-3 exact prefix, 4-9 reused, 10-11 fresh. All rows until the cut at layer 2, then 5 and the fresh
-// ones.
+// 12 positions: 0-3 exact prefix, 4-9 reused, 10-11 fresh. All rows until the cut at layer 2, then 5, 10 and 11.
 Plan cut_plan() {
   Plan plan;
   plan.prompt_len = 12;
@@ -114,7 +113,7 @@ TEST(Plan, ValidateNamesEveryBrokenRule) {
   };
   using Kernel = Carry::Kernel;
   EXPECT_FALSE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{0, 3}, {4, 6}}}, {{{6, 8}}}}); }));
-  EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kMean, {{{{0, 3}, {4, 6}}}}); }));     // of one part alone
+  EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kMean, {{{{0, 3}, {4, 6}}}}); }));     // takes one part only
   EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{0, 3}, {2, 6}}}}); }));  // not disjoint
   EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{}}); }));
   EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{8, 11}}}}); }));  // 10 is not placed

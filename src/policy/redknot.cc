@@ -119,8 +119,8 @@ class RedKnot : public ReusePolicy {
         const int window = map.window[i] >= 0 ? map.window[i] : HeadMap::kWindow;
         const int sink = map.window[i] >= 0 ? map.sink[i] : HeadMap::kSink;
         constexpr int32_t kLongest = 1 << 30;  // a map may say more; sums with positions must stay in range
-        const View view{std::min(params_.sink >= 0 ? params_.sink : sink, kLongest),
-                        std::min(params_.window >= 0 ? params_.window : window, kLongest), 0};
+        const View view{{std::min(params_.sink >= 0 ? params_.sink : sink, kLongest),
+                         std::min(params_.window >= 0 ? params_.window : window, kLongest)}};
         auto known = std::ranges::find(plan.views, view);
         if (known == plan.views.end()) known = plan.views.insert(known, view);
         plan.head_view[i] = static_cast<uint16_t>(known - plan.views.begin());

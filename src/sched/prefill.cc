@@ -20,9 +20,7 @@ void Prefill::enter_stage(size_t stage) {
   stage_ = stage;
   first_probe_ = probes_.size();
   for (const ProbeSpec& spec : plan_.stages[stage].probes) {
-    Probe& probe = probes_.emplace_back();
-    probe.score.assign(static_cast<size_t>(plan_.prompt_len), 0);
-    probe.outside.assign(spec.views.size() * static_cast<size_t>(config_.L * config_.H), 0);
+    probes_.push_back(empty_probe(spec, config_, plan_.prompt_len));
   }
   enter_band(0);
 }
@@ -132,7 +130,7 @@ std::vector<HeadKeep> Prefill::keeps() const {
   std::vector<HeadKeep> out;
   for (size_t i = 0; i < static_cast<size_t>(config_.L * config_.G); ++i) {
     const View& view = plan_.views[plan_.head_view.empty() ? 0 : plan_.head_view[i]];
-    out.push_back(view.dense_last_rows > 0 ? HeadKeep{} : HeadKeep{view.sink, view.window});
+    out.push_back(view.dense_last_rows > 0 ? HeadKeep{} : HeadKeep{view});
   }
   return out;
 }

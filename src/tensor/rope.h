@@ -22,6 +22,23 @@ struct RopeConfig {
   bool length_dependent = false;  // dynamic NTK, LongRoPE: a cached key would be wrong at another length; reuse refuses
 };
 
+// Rotates the first R elements of one head by `rotation`, cos[R/2] then sin[R/2]; sign -1 rotates back. The plain scalar
+// form: kernels have their own for whole tiles.
+inline void rotate_head(RopePairs pairs, int R, const float* rotation, float sign, float* x) {
+  const int half = R / 2;
+  const auto rotate_pair = [&](int i, float& a, float& b) {
+    const float c = rotation[i], s = sign * rotation[half + i];
+    const float xa = a, xb = b;
+    a = xa * c - xb * s;
+    b = xa * s + xb * c;
+  };
+  if (pairs == RopePairs::kHalves) {
+    for (int i = 0; i < half; ++i) rotate_pair(i, x[i], x[i + half]);
+  } else {
+    for (int i = 0; i < half; ++i) rotate_pair(i, x[2 * i], x[2 * i + 1]);
+  }
+}
+
 // The RoPE of each layer: one for all, or (gemma3) a second one for the local layers. A view: it owns nothing.
 struct LayerRopes {
   const RopeConfig* global;

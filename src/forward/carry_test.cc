@@ -1,0 +1,216 @@
+// The carry over hand-made K and V, against its definition (docs/math/carry.md); then through the driver, in chunks.
+#include "forward/carry.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "forward/prompt_for_test.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int32_t kCount = 8, kAt = 10;  // a segment of 8 tokens, placed at 10
+constexpr int kLayer = 1;
+using Vector = std::vector<float>;
+
+struct Row {
+  Vector k, v;  // of one KV head
+};
+
+Vector minus(Vector a, const Vector& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+  return a;
+}
+Vector plus(Vector a, float times, const Vector& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += times * b[i];
+  return a;
+}
+
+class CarryPassTest : public testing::Test {
+ protected:
+  CarryPassTest() : on(kGemma), c(on.config()), pass(*on.model, on.pool), table(*on.store, c.ropes()) {
+    PageTable source(*on.store, c.ropes());
+    const std::vector<uint16_t> write(static_cast<size_t>(c.L), 0);
+    source.add(std::vector<Runs>{{{0, kCount}}}, write);
+    for (int l = 0; l < c.L; ++l) {
+      for (int32_t pos = 0; pos < kCount; ++pos) {
+        const uint32_t seed = 100 + static_cast<uint32_t>(l * kCount + pos) * 2;
+        source.write(l, pos, floats(seed).data(), floats(seed + 1).data());
+      }
+    }
+    table.place({source.publish(1, {0, kCount}, std::vector<int32_t>(kCount, 5), true), 0, kCount, kAt});
+    placed_only.place(table.placements()[0]);
+    table.add(std::vector<Runs>{{{kAt, kAt + kCount}}}, write);
+    for (int l = 0; l < c.L; ++l) {
+      for (int32_t pos = kAt; pos < kAt + kCount; ++pos) table.write(l, pos, untouched.data(), untouched.data());
+    }
+    carry.kernel = Carry::Kernel::kMean;
+    carry.noise = 0.5f;
+    carry.gain = false;
+    carry.groups = {{{{kAt, kAt + kCount}}}};
+  }
+  Vector floats(uint32_t seed) const { return random_floats(static_cast<size_t>(c.G * c.E), seed); }
+
+  // What attention reads at pos; K rotated to where it is.
+  Row read(const PageTable& from, int layer, int head, int32_t pos) const {
+    std::vector<KvSpan> spans;
+    from.resolve(layer, head, {pos, pos + 1}, {}, spans);
+    for (const KvSpan& span : spans) {
+      if (pos < span.pos || pos >= span.pos + span.count) continue;
+      const auto* k = static_cast<const float*>(span.k) + (pos - span.pos) * c.E;
+      const auto* v = static_cast<const float*>(span.v) + (pos - span.pos) * c.E;
+      Row out{{k, k + c.E}, {v, v + c.E}};
+      if (span.rotation) rotate_head(rope(layer).pairs, rope(layer).rotary_dim, span.rotation, 1, out.k.data());
+      return out;
+    }
+    ADD_FAILURE() << "nothing at " << pos;
+    return {};
+  }
+  Row placed(int layer, int head, int32_t pos) const { return read(placed_only, layer, head, pos); }
+  RopeConfig rope(int layer) const { return c.ropes().at(layer); }
+  // x of position `from`, as it would be at `to`.
+  Vector moved(int layer, int32_t from, int32_t to, Vector x) const {
+    rotate_head(rope(layer).pairs, rope(layer).rotary_dim, rotation(rope(layer), to - from).data(), 1, x.data());
+    return x;
+  }
+
+  // Stores fresh K and V (all heads) at `pos` and carries.
+  CarryPass::Cost store(int layer, std::vector<int32_t> pos, Vector k, Vector v) {
+    const auto n = static_cast<int64_t>(pos.size());
+    const FreshRows rows{&table, layer, pos, {k.data(), n, c.G * c.E}, {v.data(), n, c.G * c.E}};
+    pass.compare(rows, changes);
+    for (int64_t r = 0; r < n; ++r) table.write(layer, pos[r], rows.k.row(r), rows.v.row(r));
+    return pass.carry(carry, runs_of(pos), rows, changes, state);
+  }
+  // Placed K and V of all heads at pos, V moved by `by` everywhere.
+  std::pair<Vector, Vector> near_placed(int32_t pos, float by) const {
+    std::pair<Vector, Vector> out;
+    for (int g = 0; g < c.G; ++g) {
+      Row row = placed(kLayer, g, pos);
+      out.first.insert(out.first.end(), row.k.begin(), row.k.end());
+      for (const float x : row.v) out.second.push_back(x + by);
+    }
+    return out;
+  }
+  static void expect_near(const Vector& a, const Vector& b, double tolerance) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], tolerance);
+  }
+
+  ModelForTest on;
+  const ModelConfig& c;
+  CarryPass pass;
+  PageTable table, placed_only{*on.store, c.ropes()};
+  const Vector untouched = Vector(static_cast<size_t>(c.G * c.E), 7);
+  Carry carry;
+  CarryState state;
+  Changes changes;
+};
+
+TEST_F(CarryPassTest, TheMeanTakesOverTheChange) {
+  const int32_t source = 12;
+  const Vector k = floats(1), v = floats(2);
+  EXPECT_GT(store(kLayer, {source}, k, v).flops, 0);
+  EXPECT_EQ(changes.placed, std::vector<uint8_t>{1});
+  const float w = 1 / 1.5f;
+  for (int g = 0; g < c.G; ++g) {
+    const Row was = placed(kLayer, g, source);
+    const Vector dk = minus({k.begin() + g * c.E, k.begin() + (g + 1) * c.E}, was.k);
+    const Vector dv = minus({v.begin() + g * c.E, v.begin() + (g + 1) * c.E}, was.v);
+    EXPECT_EQ(read(table, kLayer, g, source).v, Vector(v.begin() + g * c.E, v.begin() + (g + 1) * c.E));
+    for (const int32_t target : {10, 11, 13, 17}) {
+      const Row got = read(table, kLayer, g, target), base = placed(kLayer, g, target);
+      expect_near(got.v, plus(base.v, w, dv), 1e-5);
+      expect_near(got.k, plus(base.k, w, moved(kLayer, source, target, dk)), 1e-5);
+      EXPECT_GT(largest_difference(got.v, base.v), 0.1) << "power";
+      EXPECT_GT(largest_difference(got.k, plus(base.k, w, dk)), 1e-3) << "power: the change is rotated along";
+    }
+  }
+}
+
+TEST_F(CarryPassTest, NoGroupChangesNothing) {
+  carry.groups.clear();
+  const auto cost = store(kLayer, {12}, floats(1), floats(2));
+  EXPECT_EQ(cost.flops, 0);
+  EXPECT_EQ(cost.bytes, 0);
+  EXPECT_EQ(read(table, kLayer, 0, 13).v, Vector(static_cast<size_t>(c.E), 7));
+}
+
+TEST_F(CarryPassTest, AGroupWithoutRecomputedPositionsIsNotTouched) {
+  carry.groups = {{{{kAt, 13}}}, {{{14, kAt + kCount}}}};
+  store(kLayer, {12}, floats(1), floats(2));
+  EXPECT_EQ(read(table, kLayer, 0, 15).v, Vector(static_cast<size_t>(c.E), 7));
+  EXPECT_NE(read(table, kLayer, 0, 11).v, Vector(static_cast<size_t>(c.E), 7)) << "power";
+}
+
+TEST_F(CarryPassTest, BelowItsFirstLayerWhatWasPlacedStays) {
+  store(0, {12}, floats(1), floats(2));
+  for (int g = 0; g < c.G; ++g) {
+    EXPECT_EQ(read(table, 0, g, 13).v, placed(0, g, 13).v);
+    EXPECT_EQ(read(table, 0, g, 13).k, placed(0, g, 13).k);
+  }
+}
+
+TEST_F(CarryPassTest, TheGainDropsWhatSourcesDoNotTellOfEachOther) {
+  carry.gain = true;
+  const auto target_after = [&](float by_12, float by_15) {
+    state = {};
+    auto [k, v] = near_placed(12, by_12);
+    const auto [k15, v15] = near_placed(15, by_15);
+    k.insert(k.end(), k15.begin(), k15.end());
+    v.insert(v.end(), v15.begin(), v15.end());
+    store(kLayer, {12, 15}, k, v);
+    return read(table, kLayer, 0, 13).v;
+  };
+  const Vector base = placed(kLayer, 0, 13).v;
+  expect_near(target_after(1, -1), base, 1e-6);
+  // Equal changes predict each other: the gain is 1, and the mean of two is shrunk to 2 / 2.5.
+  expect_near(target_after(1, 1), plus(base, 1, Vector(base.size(), 0.8f)), 1e-5);
+}
+
+TEST_F(CarryPassTest, HeadsThatKeepGetWhatWasPlaced) {
+  Vector k = floats(1), v = floats(2);
+  const std::vector<int32_t> pos{12};
+  const FreshRows rows{&table, kLayer, pos, {k.data(), 1, c.G * c.E}, {v.data(), 1, c.G * c.E}};
+  pass.keep(rows, std::vector<uint8_t>{1, 0});
+  EXPECT_EQ(Vector(v.begin(), v.begin() + c.E), placed(kLayer, 0, 12).v);
+  EXPECT_EQ(Vector(k.begin(), k.begin() + c.E), placed(kLayer, 0, 12).k);
+  const Vector fresh = floats(2);
+  EXPECT_EQ(Vector(v.begin() + c.E, v.end()), Vector(fresh.begin() + c.E, fresh.end()));
+}
+
+// 10 fresh tokens, 40 placed ones of another context, 10 fresh ones; some of the placed are computed again.
+TEST(CarryInTheDriver, ChunkedEqualsWhole) {
+  using Kernel = Carry::Kernel;
+  for (const char* backend : {"reference", "auto"}) {
+    ModelForTest on(kProbe, backend);
+    Driver driver(*on.model, on.pool);
+    PromptForTest source(on, random_tokens(40, 1, on.config()));
+    source.run(driver);
+    const auto segment = source.publish();
+    auto ids = random_tokens(60, 2, on.config());
+    std::ranges::copy(source.ids, ids.begin() + 10);
+    const auto logits = [&](std::optional<Kernel> kernel, int32_t chunk) {
+      PromptForTest prompt(on, ids);
+      prompt.table.place({segment, 0, 40, 10});
+      prompt.stage().sets = {{{0, 10}, {12, 14}, {25, 26}, {33, 37}, {50, 60}}};
+      if (kernel) {
+        Carry& carry = prompt.stage().carry.emplace();
+        carry.kernel = *kernel;
+        carry.groups = {{{{10, 30}}}, {{{30, 50}}}};
+      }
+      prompt.run(driver, chunk);
+      return prompt.logits;
+    };
+    const auto plain = logits({}, 60);
+    for (const Kernel kernel : {Kernel::kMean, Kernel::kGaussian, Kernel::kNearest, Kernel::kContent}) {
+      const auto whole = logits(kernel, 60);
+      EXPECT_EQ(whole, logits(kernel, 30));
+      EXPECT_GT(largest_difference(whole, plain), 1e-5) << "power";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvilt
