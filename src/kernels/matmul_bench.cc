@@ -94,7 +94,7 @@ void pack(benchmark::State& state, const Backend* backend, DType type) {
 // All linear layers of one step of Qwen2.5-0.5B in its Q4_K_M file: what a decode step (rows = 1) or a prefill chunk
 // costs at least. Layers: q, k, v together; o; gate and up together; down; then the vocabulary for the last row.
 void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
-  constexpr int64_t kLayers = 24, D = 896, KV = 128, F = 4864, V = 151936;
+  constexpr int64_t kLayers = 24, D = 896, kKvWidth = 128, F = 4864, V = 151936;
   struct Layer {
     std::unique_ptr<PackedWeight> q, k, v, o, gate, up, down;
   };
@@ -105,8 +105,8 @@ void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
   std::vector<Layer> layers;
   for (int64_t l = 0; l < kLayers; ++l) {
     const bool fine = l < 3 || l >= 21 || l % 3 == 2;  // llama.cpp's rule for the layers that get more bits
-    layers.push_back({make(DType::kQ5_0, D, D), make(DType::kQ5_0, KV, D),
-                      make(fine ? DType::kQ8_0 : DType::kQ5_0, KV, D), make(DType::kQ5_0, D, D),
+    layers.push_back({make(DType::kQ5_0, D, D), make(DType::kQ5_0, kKvWidth, D),
+                      make(fine ? DType::kQ8_0 : DType::kQ5_0, kKvWidth, D), make(DType::kQ5_0, D, D),
                       make(DType::kQ5_0, F, D), make(DType::kQ5_0, F, D),
                       make(fine ? DType::kQ6_K : DType::kQ4_K, D, F)});
   }
@@ -117,8 +117,8 @@ void model_step(benchmark::State& state, const Backend* backend, int64_t rows) {
     std::fill(y.data, y.data + rows * cols, 0.25f);
     return y;
   };
-  const Mat<float> x = buffer(0, D), q = buffer(1, D), k = buffer(2, KV), v = buffer(3, KV), gate = buffer(4, F),
-                   up = buffer(5, F);
+  const Mat<float> x = buffer(0, D), q = buffer(1, D), k = buffer(2, kKvWidth), v = buffer(3, kKvWidth),
+                   gate = buffer(4, F), up = buffer(5, F);
   std::vector<float> logits(V);
   double best = 1e30, bytes = static_cast<double>(head->bytes), ops = 2.0 * static_cast<double>(V * D);
   for (const Layer& l : layers) {

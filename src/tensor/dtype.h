@@ -10,6 +10,7 @@
 
 namespace kvilt {
 
+// NOLINTNEXTLINE(readability-identifier-naming): the names of GGUF
 enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kI8 };
 
 struct DTypeInfo {

@@ -352,16 +352,16 @@ void matmul(const MatmulPart& part) {
 }  // namespace
 
 namespace quantised {
-#define KVILT_MATMUL(type) \
-  void matmul_##type(const MatmulPart& part) { matmul<DType::k##type>(part); }
-KVILT_MATMUL(Q4_0)
-KVILT_MATMUL(Q4_1)
-KVILT_MATMUL(Q5_0)
-KVILT_MATMUL(Q5_1)
-KVILT_MATMUL(Q8_0)
-KVILT_MATMUL(Q4_K)
-KVILT_MATMUL(Q5_K)
-KVILT_MATMUL(Q6_K)
+#define KVILT_MATMUL(name, type) \
+  void matmul_##name(const MatmulPart& part) { matmul<DType::type>(part); }
+KVILT_MATMUL(q4_0, kQ4_0)
+KVILT_MATMUL(q4_1, kQ4_1)
+KVILT_MATMUL(q5_0, kQ5_0)
+KVILT_MATMUL(q5_1, kQ5_1)
+KVILT_MATMUL(q8_0, kQ8_0)
+KVILT_MATMUL(q4_k, kQ4_K)
+KVILT_MATMUL(q5_k, kQ5_K)
+KVILT_MATMUL(q6_k, kQ6_K)
 #undef KVILT_MATMUL
 }  // namespace quantised
 

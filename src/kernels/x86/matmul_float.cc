@@ -113,9 +113,9 @@ void matmul(const MatmulPart& part) {
 }  // namespace
 
 namespace floats {
-void matmul_F32(const MatmulPart& part) { matmul<DType::kF32>(part); }
-void matmul_F16(const MatmulPart& part) { matmul<DType::kF16>(part); }
-void matmul_BF16(const MatmulPart& part) { matmul<DType::kBF16>(part); }
+void matmul_f32(const MatmulPart& part) { matmul<DType::kF32>(part); }
+void matmul_f16(const MatmulPart& part) { matmul<DType::kF16>(part); }
+void matmul_bf16(const MatmulPart& part) { matmul<DType::kBF16>(part); }
 }  // namespace floats
 
 }  // namespace kvilt::KVILT_ISA

@@ -278,28 +278,28 @@ void gelu_mul(float* gate, const float* up, int64_t count) {
 
 // Defined in matmul.cc and matmul_float.cc of the same ISA.
 namespace quantised {
-void matmul_Q4_0(const x86::MatmulPart&);
-void matmul_Q4_1(const x86::MatmulPart&);
-void matmul_Q5_0(const x86::MatmulPart&);
-void matmul_Q5_1(const x86::MatmulPart&);
-void matmul_Q8_0(const x86::MatmulPart&);
-void matmul_Q4_K(const x86::MatmulPart&);
-void matmul_Q5_K(const x86::MatmulPart&);
-void matmul_Q6_K(const x86::MatmulPart&);
+void matmul_q4_0(const x86::MatmulPart&);
+void matmul_q4_1(const x86::MatmulPart&);
+void matmul_q5_0(const x86::MatmulPart&);
+void matmul_q5_1(const x86::MatmulPart&);
+void matmul_q8_0(const x86::MatmulPart&);
+void matmul_q4_k(const x86::MatmulPart&);
+void matmul_q5_k(const x86::MatmulPart&);
+void matmul_q6_k(const x86::MatmulPart&);
 }  // namespace quantised
 namespace floats {
-void matmul_F32(const x86::MatmulPart&);
-void matmul_F16(const x86::MatmulPart&);
-void matmul_BF16(const x86::MatmulPart&);
+void matmul_f32(const x86::MatmulPart&);
+void matmul_f16(const x86::MatmulPart&);
+void matmul_bf16(const x86::MatmulPart&);
 }  // namespace floats
 
 const x86::Kernels kKernels = {
     kMaxRows,
     quantize,
     interleave,
-    {floats::matmul_F32, floats::matmul_F16, floats::matmul_BF16, quantised::matmul_Q4_0, quantised::matmul_Q4_1,
-     quantised::matmul_Q5_0, quantised::matmul_Q5_1, quantised::matmul_Q8_0, quantised::matmul_Q4_K,
-     quantised::matmul_Q5_K, quantised::matmul_Q6_K, nullptr},
+    {floats::matmul_f32, floats::matmul_f16, floats::matmul_bf16, quantised::matmul_q4_0, quantised::matmul_q4_1,
+     quantised::matmul_q5_0, quantised::matmul_q5_1, quantised::matmul_q8_0, quantised::matmul_q4_k,
+     quantised::matmul_q5_k, quantised::matmul_q6_k, nullptr},
     rms_norm,
     silu_mul,
     gelu_mul,
