@@ -23,7 +23,7 @@ std::string AnswerText::finish() {
   return stopped() ? out : out + std::move(held_);
 }
 
-// Cuts the held text at the first stop string; without one, keeps the longest tail that could begin one and appends the rest.
+// Cuts the held text at the first stop string; else keeps the longest tail that could begin one and appends the rest.
 void AnswerText::release(std::string& text) {
   size_t first = std::string::npos;
   for (const std::string& stop : stop_) {

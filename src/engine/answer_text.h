@@ -1,5 +1,5 @@
-// engine/answer_text.h: tokens to the text that may be sent: whole UTF-8 sequences, and nothing that might still become a
-// stop string.
+// engine/answer_text.h: tokens to the text that may be sent: whole UTF-8 sequences, and nothing that might still become
+// a stop string.
 // Threads: one per request.
 // Cost:    O(length of the stop strings) a token.
 #pragma once

@@ -1,12 +1,12 @@
 // engine/audit_ledger.h: what approximate reuse costs, measured on a sample of the real requests.
-// Role:       decides which requests are sampled, keeps their records until the engine is idle, and accounts per policy for
-//             the KL between what a request computed and the full pass over the same tokens. A policy whose recent mean
-//             crosses a limit is switched off.
+// Role:       decides which requests are sampled, keeps their records until the engine is idle, and accounts per policy
+//             for the KL between what a request computed and the full pass over the same tokens. A policy whose recent
+//             mean crosses a limit is switched off.
 // Invariants: requests that reused nothing or that are exact are never sampled. An interrupted audit is tried again,
 //             kAttempts times in all.
 // Threads:    the engine thread, but for off(), which any thread may ask.
-// Cost:       V floats kept for each of the first kTokens tokens of a sampled request (0.6 MB each at V = 151,936), for at
-//             most kWaiting requests.
+// Cost:       V floats kept for each of the first kTokens tokens of a sampled request (0.6 MB each at V = 151,936), for
+//             at most kWaiting requests.
 // Not here:   the full pass itself (engine/auditor.h).
 #pragma once
 

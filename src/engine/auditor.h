@@ -1,6 +1,6 @@
-// engine/auditor.h: the audits of an engine: which of its requests are sampled, and the sequence that computes one of them
-// again in full when the engine is idle.
-// Role:       EngineLoop says what its requests do; the figures and the verdict are the ledger's (engine/audit_ledger.h).
+// engine/auditor.h: the audits of an engine: which of its requests are sampled, and the sequence that computes one of
+// them again in full when the engine is idle.
+// Role:       EngineLoop says what its requests do; the figures and the verdict are AuditLedger's.
 // Invariants: an audit makes way as soon as a real request comes, and is tried again later.
 // Threads:    the engine thread, but for off() and stats(), which any thread may ask.
 #pragma once
@@ -33,7 +33,7 @@ class Auditor {
 
   bool waiting() const { return ledger_.waiting(); }
   bool auditing() const { return record_ != nullptr; }
-  // The next audit: a sampled request again, in full, with its own answer forced. Nothing is found and nothing published.
+  // The next audit: a sampled request again, in full, with its own answer forced. It finds and publishes nothing.
   // REQUIRES: waiting(), not auditing().
   std::unique_ptr<Sequence> start();
   // What became of it. finish() does nothing after interrupt().

@@ -1,6 +1,6 @@
 // engine/chat.h: an OpenAI chat request to token ids with marks.
-// Idea:       the template is rendered once; the text is cut at the marks' borders before it is tokenised, and the ids are
-//             joined, so that a marked part has the same ids in every prompt (docs/design/finding.md).
+// Idea:       the template is rendered once; the text is cut at the marks' borders before it is tokenised, and the ids
+//             are joined, so that a marked part has the same ids in every prompt (docs/design/finding.md).
 // Invariants: special tokens are recognised in the template's own text only.
 // Threads:    immutable; any thread.
 #pragma once

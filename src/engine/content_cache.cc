@@ -99,7 +99,7 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
   return id;
 }
 
-// What was just inserted continues the prefix, whose segments must not leave before it: they become the most recent ones.
+// What was just inserted continues the prefix, whose segments must not leave before it: they become the most recent.
 void ContentCache::touch_prefix(const Own& own) {
   const auto placed = own.kv.placements();
   for (auto it = placed.rbegin(); it != placed.rend(); ++it) {
@@ -107,8 +107,9 @@ void ContentCache::touch_prefix(const Own& own) {
   }
 }
 
-// The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile, or
-// this one was told not to look. Keeping it twice would only take room. (Marks belong to a segment: a marked one is kept anew.)
+// The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile,
+// or this one was told not to look. Keeping it twice would only take room. (Marks are of a segment: with some, it is
+// kept anew.)
 std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end) {
   if (!own.marks.empty()) return {};
   const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domain, end);
@@ -146,8 +147,8 @@ std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
   return out;
 }
 
-// A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages. Nothing is
-// kept of a piece whose KV is in part still that of its first build: it would have to be copied.
+// A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages.
+// Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied.
 void ContentCache::publish_repaired(const Own& own) {
   for (const Run& piece : own.layout.pieces) {
     if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;

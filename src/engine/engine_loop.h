@@ -1,8 +1,8 @@
-// engine/engine_loop.h: the engine thread: takes requests from the inbox, steps the scheduler, runs the driver, samples,
-// publishes.
+// engine/engine_loop.h: the engine thread: takes requests from the inbox, steps the scheduler, runs the driver,
+// samples, publishes.
 // Role:     the one owner of scheduler, KV and driver (ARCHITECTURE.md). Start at step().
 // Threads:  post(), stats(), policy_off() and parts() from any thread; everything else on the engine thread.
-// Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), who runs next (sched/).
+// Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), the order (sched/).
 #pragma once
 
 #include <atomic>

@@ -1,10 +1,10 @@
 // engine/head_profile.h: profiles the KV heads of a model on one prompt (kvilt/head_profile.h).
-// Method:  one dense pass keeps the hidden states that enter each layer, and measures attention outside of windows. Then for
-//          each KV head, deepest layer first, the layers from its own on are computed again with only that head local. A
-//          layer's K and V do not depend on a view in it, and a deeper head's pass rewrites deeper layers only: one page
-//          table serves all. With prefixes, the prompt without any and with each of them runs once more, layer by layer in
-//          lock-step.
-// Cost:    half a forward per KV head on average; L T D floats for the hidden states, rows V floats for the distributions.
+// Method:  one dense pass keeps the hidden states that enter each layer, and measures attention outside of windows.
+//          Then for each KV head, deepest layer first, the layers from its own on are computed again with only that
+//          head local. A layer's K and V do not depend on a view in it, and a deeper head's pass rewrites deeper layers
+//          only: one page table serves all. With prefixes, the prompt without any and with each of them runs once more,
+//          layer by layer in lock-step.
+// Cost:    half a forward per KV head on average; L T D floats of hidden states, rows V floats of distributions.
 // Threads: the engine thread, between steps.
 #pragma once
 

@@ -49,7 +49,8 @@ Admission Preparer::prepare(Sequence& s, std::span<const std::unique_ptr<Sequenc
   return Admission::kReady;
 }
 
-// False: there is no room, and others run. Without others it starts all the same, and the scheduler makes room or gives up.
+// Returns false where there is no room while others run. Without others it starts all the same: the scheduler has the
+// last word.
 bool Preparer::start(Sequence& s, bool may_wait) const {
   const bool with_session = s.session_len > 0 && !s.without_cache;
   s.running.prefill_len = static_cast<int32_t>(s.tokens.size());

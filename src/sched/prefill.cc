@@ -73,7 +73,7 @@ Run Prefill::next_chunk(int max_rows) const {
   return whole_groups(chunk);
 }
 
-// The group of positions around `pos` whose rows are needed at once, if there is one: a carry's, or an ffn rule's block.
+// The group of positions around `pos` whose rows are needed at once, if any: a carry's, or an ffn rule's block.
 std::optional<Run> Prefill::group_of(int32_t pos) const {
   if (stage().ffn) {
     const int32_t begin = pos / kFfnBlock * kFfnBlock;

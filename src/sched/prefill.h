@@ -1,6 +1,6 @@
-// sched/prefill.h: how far a request has come in its plan (stage, band, chunk), and what one band hands to the next. The
-// scheduler's unit of work is a chunk of a band.
-// Invariants: rows of a band are taken in increasing position, each once; refine() is called when the last of them is done.
+// sched/prefill.h: how far a request has come in its plan (stage, band, chunk), and what one band hands to the next.
+// The scheduler's unit of work is a chunk of a band.
+// Invariants: rows of a band are taken in increasing position, each once; refine() is called after the last of them.
 // Threads:    the engine thread.
 // Not here:   which requests run (scheduler.h), the computing (forward/).
 #pragma once
@@ -42,8 +42,8 @@ class Prefill {
   bool has_slots() const { return has_slots_; }
   void slots_added() { has_slots_ = true; }
 
-  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band, or all of one group of a carry
-  // or one block of an ffn rule (512 positions at most), which are never cut.
+  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band, or all of one group of a
+  // carry or one block of an ffn rule (512 positions at most), which are never cut.
   Run next_chunk(int max_rows) const;
   int64_t rows_in(Run range) const;
   // No chunk of the band was computed yet.
@@ -55,8 +55,8 @@ class Prefill {
   HiddenRows& hidden() { return hidden_; }
   CarryState& carry() { return carry_; }  // of this stage
 
-  // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its view
-  // shows to the rows to come. A view with dense last rows keeps everything.
+  // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its
+  // view shows to the rows to come. A view with dense last rows keeps everything.
   std::vector<HeadKeep> keeps() const;
   // What a chunk writes: layers, and positions with the groups of a carry that it mends.
   LayerRange layers_written() const { return {band_.layer_begin, band_.layer_end + (band_.cut ? 1 : 0)}; }

@@ -1,4 +1,4 @@
-// Chunks, bands and stages of a prefill: every row once, in order, whatever the chunk size; refine at the right moments.
+// Chunks, bands and stages of a prefill: every row once, in order, whatever the chunk size; refine when it is due.
 #include "sched/prefill.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
   }
 }
 
-// A carry's group is never cut, whatever max_rows says: so its range, new text between its parts included, must stay short.
+// A carry's group is never cut, whatever max_rows says: so its range, with new text between its parts, must be short.
 TEST(Prefill, FarPiecesDoNotMakeALongChunk) {
   const auto mend = std::move(make_policy("mend", {})).value();
   const PromptLayout layout{4200, 0, {{0, 100}, {150, 250}, {4000, 4100}}};
@@ -80,7 +80,8 @@ TEST(Prefill, FarPiecesDoNotMakeALongChunk) {
   EXPECT_GT(rows, 2 * 3800);
 }
 
-// A later stage's choice reads what an earlier one saw: refine() has the probes of all stages so far, the driver its stage's.
+// A later stage's choice reads what an earlier one saw: refine() has the probes of all stages so far, and the
+// driver those of its stage.
 TEST(Prefill, ProbesOfEarlierStagesStay) {
   const auto policy = make_policy("auto", {{"hop", "0.1"}}).value();
   const PromptLayout layout{300, 0, {{0, 140}, {140, 280}}};

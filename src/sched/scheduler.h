@@ -1,9 +1,9 @@
 // sched/scheduler.h: who runs in the next step.
-// Idea:       continuous batching: a step holds one row of every decoding sequence and as many prefill rows as its budget
-//             allows, so a decode waits for one chunk at most (docs/design/scheduler.md).
-// Policy:     decodes first, then prefills in order of arrival. When pages run out, cached segments go (make_room); then
-//             the sequence that came last is preempted and waits in front of the queue. A lone sequence that still cannot
-//             go on fails.
+// Idea:       continuous batching: a step holds one row of every decoding sequence and as many prefill rows as its
+//             budget allows, so a decode waits for one chunk at most (docs/design/scheduler.md).
+// Policy:     decodes first, then prefills in order of arrival. When pages run out, cached segments go (make_room);
+//             then the sequence that came last is preempted and waits in front of the queue. A lone sequence that still
+//             cannot go on fails.
 // Invariants: results do not depend on what shares a step (kernels are row-invariant).
 // Threads:    the engine thread.
 // Not here:   computing, sampling, finding (engine/).
@@ -56,8 +56,8 @@ class Scheduler {
   // Moves waiting sequences to running while there is a place. prepare(sequence) looks up, plans and places.
   void admit(FunctionRef<Admission(Sequence&)> prepare);
 
-  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups are
-  // valid until the next call; a step of decodes allocates nothing.
+  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups
+  // are valid until the next call; a step of decodes allocates nothing.
   std::span<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
 
   // Running sequences that `which` names give their pages back and start again, in front of the queue.
