@@ -73,7 +73,7 @@ class ContentCacheTest : public testing::Test {
     asked.published = cache->publish_prompt(asked.own(domain));
     return asked;
   }
-  // The last token of an answer is never fed.
+  // Here every token of the answer has its KV.
   void answer(Asked& asked, const Tokens& said) {
     for (const int32_t id : said) {
       asked.kv->add_next(static_cast<int32_t>(asked.tokens.size()));
