@@ -23,7 +23,7 @@ std::string AnswerText::finish() {
   return stopped() ? out : out + std::move(held_);
 }
 
-// Of what is held: cuts at the first stop string; keeps the longest tail that could begin one; appends the rest.
+// Cuts the held text at the first stop string; else keeps the longest tail that could begin one and appends the rest.
 void AnswerText::release(std::string& text) {
   size_t first = std::string::npos;
   for (const std::string& stop : stop_) {
@@ -43,8 +43,7 @@ void AnswerText::release(std::string& text) {
       if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) keep = n;
     }
   }
-  while (keep < held_.size() && keep > 0 && (held_[held_.size() - keep] & 0xc0) == 0x80)
-    ++keep;  // not inside a character
+  while (keep < held_.size() && keep > 0 && (held_[held_.size() - keep] & 0xc0) == 0x80) ++keep;  // whole characters
   const size_t certain = held_.size() - keep;
   text.append(held_, 0, certain);
   held_.erase(0, certain);

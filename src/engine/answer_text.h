@@ -1,5 +1,5 @@
-// engine/answer_text.h: tokens to text that may be sent: whole UTF-8 sequences, and nothing that might still become a stop
-// string.
+// engine/answer_text.h: tokens to the text that may be sent: whole UTF-8 sequences, and nothing that might still become
+// a stop string.
 // Threads: one per request.
 // Cost:    O(length of the stop strings) a token.
 #pragma once
@@ -17,10 +17,10 @@ class AnswerText {
   // tokenizer may be null (a model without one): no text ever comes.
   AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop);
 
-  // Appends the text that became certain with `id`. stopped() is true once a stop string stands; nothing of it is
+  // Appends the text that became certain with `id`. stopped() is true once a stop string is complete; nothing of it is
   // appended.
   void push(int32_t id, std::string& text);
-  // What was held back, when the answer ended for another reason.
+  // The text held back, when the answer ended for another reason.
   std::string finish();
   bool stopped() const { return stop_text_.has_value(); }
   const std::string& stop_text() const { return *stop_text_; }
@@ -29,7 +29,7 @@ class AnswerText {
   void release(std::string& text);
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::string> stop_;
-  std::string held_;  // the begin of a stop string, perhaps
+  std::string held_;  // perhaps the beginning of a stop string
   std::optional<std::string> stop_text_;
 };
 

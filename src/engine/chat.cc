@@ -11,13 +11,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSeparator = 64;
 
-// Of one warming: each document is rendered behind the same messages, so a body could be multiplied by 256.
+// Bounds one warming: each document is rendered after the same messages, so a body could be multiplied by 256.
 constexpr size_t kMaxWarmBytes = size_t{32} << 20;
 
 Error wrong(const std::string& path, const char* what) { return error(Code::kInvalidArgument, "{}: {}", path, what); }
 
-// A document's text as it stands in a prompt: title, text, and a line end, so that the next one begins on a line of its
-// own.
+// A document's text in a prompt: title, text, and a line end, so that the next one begins on a line of its own.
 Result<std::string> document_text(const Json& document, size_t i) {
   const std::string path = fmt::format("documents[{}]", i);
   if (document.is_string()) return document.get<std::string>() + "\n";
@@ -71,7 +70,7 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::s
   return out;
 }
 
-// Renders once with a document of unusual text and looks whether it stands in the prompt.
+// Renders once with a document of unusual text and looks whether it is in the prompt.
 bool ChatPrompts::takes_documents() const {
   ChatInputs probe;
   probe.messages = Json::array({{{"role", "user"}, {"content", "q"}}});
@@ -104,7 +103,7 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
   }
   in.bos_token = bos_;
   in.eos_token = eos_;
-  if (request.contains("part_separator")) {  // it stands between any number of parts
+  if (request.contains("part_separator")) {  // bounded: it joins any number of parts
     const Json& separator = request["part_separator"];
     if (!separator.is_string() || separator.get_ref<const std::string&>().size() > kMaxSeparator)
       return wrong("part_separator", "must be a string of at most 64 bytes");
@@ -142,7 +141,7 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
   for (size_t m = 0; m < in.messages.size(); ++m) {
     if (in.messages[m]["role"] == "user") last = m;
   }
-  if (last == in.messages.size()) return wrong("documents", "need a user message to stand in");
+  if (last == in.messages.size()) return wrong("documents", "need a user message to go into");
   // As one string, also for templates that take parts: they all take strings.
   ChatInputs flat = in;
   KVILT_TRY(flatten_parts(flat, request.value("part_separator", "\n")));
@@ -162,47 +161,46 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
 }
 
 Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
-  // Pieces between the borders of marks; neighbouring spans of one mark are one piece.
-  struct Border {
+  // The text between the borders of marks; neighbouring spans of one mark are one part.
+  struct Part {
     size_t begin, end;
     int32_t mark;
   };
-  std::vector<Border> pieces;
+  std::vector<Part> parts;
   size_t at = 0;
   for (const RenderedSpan& span : rendered.untrusted) {
     if (span.mark < 0) continue;
-    if (!pieces.empty() && pieces.back().mark == span.mark && pieces.back().end == span.begin) {
-      pieces.back().end = at = span.end;
+    if (!parts.empty() && parts.back().mark == span.mark && parts.back().end == span.begin) {
+      parts.back().end = at = span.end;
       continue;
     }
-    if (span.begin > at) pieces.push_back({at, span.begin, -1});
-    pieces.push_back({span.begin, span.end, span.mark});
+    if (span.begin > at) parts.push_back({at, span.begin, -1});
+    parts.push_back({span.begin, span.end, span.mark});
     at = span.end;
   }
-  if (at < rendered.text.size()) pieces.push_back({at, rendered.text.size(), -1});
+  if (at < rendered.text.size()) parts.push_back({at, rendered.text.size(), -1});
   Prompt prompt;
-  auto first =
-      rendered.untrusted.begin();  // the first span that reaches into the piece: spans are in order, like pieces
-  for (const Border& piece : pieces) {
-    const std::string_view text = std::string_view(rendered.text).substr(piece.begin, piece.end - piece.begin);
+  auto first = rendered.untrusted.begin();  // the first span that reaches into the part: both are in order
+  for (const Part& part : parts) {
+    const std::string_view text = std::string_view(rendered.text).substr(part.begin, part.end - part.begin);
     std::vector<ByteRange> trusted;
-    size_t from = piece.begin;
-    while (first != rendered.untrusted.end() && first->end <= piece.begin) ++first;
-    for (auto span = first; span != rendered.untrusted.end() && span->begin < piece.end; ++span) {
-      if (span->begin > from) trusted.push_back({from - piece.begin, span->begin - piece.begin});
+    size_t from = part.begin;
+    while (first != rendered.untrusted.end() && first->end <= part.begin) ++first;
+    for (auto span = first; span != rendered.untrusted.end() && span->begin < part.end; ++span) {
+      if (span->begin > from) trusted.push_back({from - part.begin, span->begin - part.begin});
       from = std::max(from, span->end);
     }
-    if (from < piece.end) trusted.push_back({from - piece.begin, piece.end - piece.begin});
+    if (from < part.end) trusted.push_back({from - part.begin, part.end - part.begin});
     EncodeOptions options;
-    options.continues = piece.begin > 0;
+    options.continues = part.begin > 0;
     options.trusted = trusted;  // empty: nothing is trusted, and parse_special is off
     KVILT_ASSIGN(const std::vector<int32_t> ids, tokenizer_->encode(text, options));
     const auto begin = static_cast<int32_t>(prompt.ids.size());
     prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
     const auto end = static_cast<int32_t>(prompt.ids.size());
-    if (piece.mark >= 0 && end > begin) prompt.marks.push_back({begin, end});
+    if (part.mark >= 0 && end > begin) prompt.marks.push_back({begin, end});
   }
-  if (prompt.ids.empty()) return wrong("messages", "give an empty prompt");
+  if (prompt.ids.empty()) return wrong("messages", "they render to an empty prompt");
   return prompt;
 }
 

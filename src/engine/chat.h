@@ -1,7 +1,7 @@
-// engine/chat.h: an OpenAI chat request to token ids with marks. The template is rendered once; the text is cut at the
-// marks' borders before it is tokenised and the ids are joined (DESIGN 5), so that a marked part has the same ids
-// wherever it stands.
-// Invariants: special tokens are recognised in the template's own text alone.
+// engine/chat.h: an OpenAI chat request to token ids with marks.
+// Idea:       the template is rendered once; the text is cut at the marks' borders before it is tokenised, and the ids
+//             are joined, so that a marked part has the same ids in every prompt (docs/design/finding.md).
+// Invariants: special tokens are recognised in the template's own text only.
 // Threads:    immutable; any thread.
 #pragma once
 

@@ -20,13 +20,13 @@ std::shared_ptr<const KvSegment> ContentCache::use(SegmentId id) {
 }
 
 namespace {
-// Leaves what stands before `end`.
+// Keeps what is before `end`.
 void cut_pieces(std::vector<Piece>& pieces, int32_t end) {
   while (!pieces.empty() && pieces.back().pos >= end) pieces.pop_back();
   if (!pieces.empty()) pieces.back().count = std::min(pieces.back().count, end - pieces.back().pos);
 }
 
-// Pieces that stand whole in one of `better` come from there; both are sorted and disjoint.
+// A piece that one of `better` holds whole comes from there. Both lists are sorted and disjoint.
 void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
   auto with = better.begin();
   for (Piece& piece : pieces) {
@@ -99,7 +99,7 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
   return id;
 }
 
-// What was just inserted continues the prefix: its runs, the last one first, stay the more recently used.
+// What was just inserted continues the prefix, whose segments must not leave before it: they become the most recent.
 void ContentCache::touch_prefix(const Own& own) {
   const auto placed = own.kv.placements();
   for (auto it = placed.rbegin(); it != placed.rend(); ++it) {
@@ -107,14 +107,15 @@ void ContentCache::touch_prefix(const Own& own) {
   }
 }
 
-// The run that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile, or this
-// one was told not to look. Keeping it twice would only take room. (Marks are of the run: with some, it is kept anew.)
+// The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile,
+// or this one was told not to look. Keeping it twice would only take room. (Marks are of a segment: with some, it is
+// kept anew.)
 std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end) {
   if (!own.marks.empty()) return {};
-  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(static_cast<size_t>(end)), own.domain, end);
+  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domain, end);
   if (pieces.empty() || pieces.back().pos + pieces.back().count != end) return {};
   const Piece& last = pieces.back();
-  if (segments_.find(last.segment)->tokens.size() != static_cast<size_t>(last.segment_offset + last.count)) return {};
+  if (std::ssize(segments_.find(last.segment)->tokens) != last.segment_offset + last.count) return {};
   for (auto it = pieces.rbegin(); it != pieces.rend(); ++it) segments_.touch(it->segment);
   return last.segment;
 }
@@ -137,8 +138,8 @@ std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
     touch_prefix(own);
   }
   for (const Run& run : layout.fresh()) {
-    const bool marked = std::any_of(own.marks.begin(), own.marks.end(),
-                                    [&](const TokenMark& m) { return m.begin >= run.begin && m.end <= run.end; });
+    const bool marked =
+        std::ranges::any_of(own.marks, [&](const TokenMark& m) { return m.begin >= run.begin && m.end <= run.end; });
     if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
       out.push_back(insert(own, own.domain, run, false, {}));
   }
@@ -146,12 +147,12 @@ std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
   return out;
 }
 
-// A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages. Where some of
-// a piece still lies in its first build nothing is kept: it would have to be copied.
+// A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages.
+// Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied.
 void ContentCache::publish_repaired(const Own& own) {
   for (const Run& piece : own.layout.pieces) {
     if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;
-    const auto tokens = own.tokens.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.size()));
+    const auto tokens = own.tokens.subspan(piece.begin, piece.size());
     const Run whole{0, piece.size()};
     for (const Piece& last : index_.find_pieces(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {
       if (last.count != piece.size() || segments_.find(last.segment)->tokens.size() != tokens.size()) continue;
@@ -167,7 +168,8 @@ void ContentCache::publish_answer(const Own& own, std::span<const SegmentId> of_
   if (own.computed <= layout.prompt_len || !own.kv.whole()) return;
   const auto last = of_prompt.empty() ? nullptr : segments_.find(of_prompt.back());
   if (layout.pieces.empty()) {
-    if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken; or said before
+    if (!last) return;  // evicted meanwhile: the chain is broken
+    if (known_exactly(own, own.computed)) return;
     insert(own, own.domain, {layout.prompt_len, own.computed}, true,
            {last->id, static_cast<int32_t>(last->tokens.size())});
     segments_.touch(last->id);

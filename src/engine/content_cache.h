@@ -1,8 +1,7 @@
-// engine/content_cache.h: the cache as the engine sees it: pool, cached runs and index in one place.
+// engine/content_cache.h: the cache as the engine sees it: pool, cached segments and index in one place.
 // Role:       finds what a prompt can reuse, publishes what a request computed, makes room when the pool is full.
-// Invariants: only KV that equals a full prefill of its chain is published as exact prefix: what stands before the
-//             first approximate piece of a prompt (METHODS 1.4, publication rule). Approximate KV is found as segments
-//             alone.
+// Invariants: only KV that equals a full prefill of its chain is published as exact prefix: that of the positions
+//             before the prompt's first piece. Approximate KV is found as segments only, never as a prefix.
 // Threads:    the engine thread.
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
@@ -30,8 +29,8 @@ class ContentCache {
   DomainId domain(const std::string& name_space, const std::string& salt) {
     return index_.domain(fingerprint_, name_space, salt);
   }
-  // Where pieces are kept as one policy (name and parameters) left them in their last context: a domain of its own, so that
-  // nobody else finds them, and never a prefix.
+  // Where pieces are kept as one policy (name and parameters) left them in their last context: a domain of its own, so
+  // that requests of other policies do not find them. Nothing in it is ever a prefix.
   DomainId repaired_domain(const std::string& policy, const std::string& name_space, const std::string& salt) {
     return index_.domain(fingerprint_ + "/repaired/" + policy, name_space, salt);
   }
@@ -46,16 +45,15 @@ class ContentCache {
   };
   struct Wanted {
     bool prefix = true, segments = true;
-    DomainId repaired = 0;  // not 0: segments that stand there too are taken from there
+    DomainId repaired = 0;  // not 0: pieces that this domain has too are taken from there
   };
-  // What stands of `prompt` (T tokens): at most T - 1 of them as exact prefix; segments may cover the last one too.
+  // What is known of `prompt` (T tokens): at most T - 1 of them as exact prefix; pieces may cover the last one too.
   Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId domain, Wanted wanted);
 
-  // True if `pages` pages are free, after dropping the least recently used runs if need be.
+  // True if `pages` pages are free, after dropping the least recently used segments if need be.
   bool make_room(int64_t pages);
 
-  // What a request computed itself: positions [0, computed) have their KV; from layout.prompt_len on they were
-  // generated.
+  // What a request computed itself: positions [0, computed) have their KV; from layout.prompt_len on, generated.
   struct Own {
     const PageTable& kv;
     const PromptLayout& layout;
@@ -66,13 +64,14 @@ class ContentCache {
     DomainId repaired = 0;  // not 0: pieces of which all KV is the request's own now are kept there
     Runs recomputed = {};   // a piece without any of these is not kept as repaired
   };
-  // A request whose heads keep less than all (PageTable::whole) publishes nothing: its runs would lack keys, and are no
-  // dense pass's.
-  // At the end of the prefill: the exact part behind the prefix, and every fresh run behind a piece. Returns those runs'
-  // ids. Repaired pieces as well; each takes the place of what its last context left.
+  // Neither function publishes anything of a request whose heads keep less than all (PageTable::whole): its segments
+  // would lack keys, and no dense pass computed them.
+  //
+  // At the end of the prefill: the exact part after the prefix and every fresh run after a piece; also repaired pieces,
+  // each in place of what its last context left. Returns the ids of the former.
   std::vector<SegmentId> publish_prompt(const Own& own);
-  // At the end of the request: the answer, as an exact continuation, or as one approximate piece with the prompt's last
-  // fresh run (so that a question and its answer are found together). of_prompt: what publish_prompt returned.
+  // At the end of the request: the answer, as an exact continuation, or as one approximate segment with the prompt's
+  // last fresh run (so that a question and its answer are found together). of_prompt: what publish_prompt returned.
   void publish_answer(const Own& own, std::span<const SegmentId> of_prompt);
 
   void clear();

@@ -1,8 +1,8 @@
 // engine/engine_loop.h: the engine thread: takes requests from the inbox, steps the scheduler, runs the driver,
 // samples, publishes.
-// Role:     the one owner of scheduler, KV and driver (DESIGN 3, 4).   Start at step().
-// Threads:  post() and stats() from any thread; everything else on the engine thread.
-// Not here: the public interface (engine.cc), chat templates (chat.h), who runs next (sched/).
+// Role:     the one owner of scheduler, KV and driver (ARCHITECTURE.md). Start at step().
+// Threads:  post(), stats(), policy_off() and parts() from any thread; everything else on the engine thread.
+// Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), the order (sched/).
 #pragma once
 
 #include <atomic>
@@ -15,23 +15,14 @@
 #include "base/latest.h"
 #include "base/mutex.h"
 #include "engine/answer_text.h"
-#include "engine/audit.h"
-#include "engine/content_cache.h"
-#include "engine/options.h"
+#include "engine/auditor.h"
+#include "engine/engine_parts.h"
+#include "engine/prepare.h"
 #include "forward/driver.h"
 #include "kvilt/head_profile.h"
 #include "sched/scheduler.h"
 
 namespace kvilt {
-
-// What the engine thread works with; built by open_engine before the thread starts.
-struct EngineParts {
-  ResolvedOptions options;
-  std::shared_ptr<const ModelFile> file;
-  std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<PreparedModel> model;
-  std::unique_ptr<ContentCache> cache;
-};
 
 class EngineLoop {
  public:
@@ -54,30 +45,26 @@ class EngineLoop {
   bool idle() const { return scheduler_.idle(); }
 
   // Any thread: the policy was switched off by its audits.
-  bool policy_off(const std::string& policy) const { return audit_.off(policy); }
+  bool policy_off(const std::string& policy) const { return auditor_.off(policy); }
 
   const EngineParts& parts() const { return parts_; }
 
  private:
   void run();
   void step();
-  Admission prepare(Sequence& sequence);
-  bool same_prompt_running(const Sequence& sequence) const;
-  bool import(Sequence& sequence);
-  void place(Sequence& sequence, std::vector<Placement> placements);
-  void copy_placed(Sequence& sequence);
+  Chunk chunk_of(const StepItem& item);
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   void finish_prefill(Sequence& sequence);
+  void account(Sequence& sequence) const;
   void sample(Sequence& sequence);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
-  void update_stats();
-  void start_audit();
   void drop_audit();
-  void end_audit(Completion completion);
+  void update_stats();
 
   EngineParts parts_;
+  const Preparer preparer_;
   Scheduler scheduler_;
   Driver driver_;
   std::vector<RequestId> ended_;  // by this step; taken out after it
@@ -86,9 +73,7 @@ class EngineLoop {
   std::unordered_map<RequestId, AnswerText> answers_;
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
-  Audit audit_;
-  std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run
-  std::unique_ptr<AuditRecord> auditing_;                                // being computed in full, as kAuditId
+  Auditor auditor_;
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others
@@ -97,7 +82,6 @@ class EngineLoop {
   Condition wake_;
   std::vector<std::function<void()>> inbox_ KVILT_GUARDED_BY(mutex_);
   bool stop_ KVILT_GUARDED_BY(mutex_) = false;
-  std::vector<AuditStats> audits_ KVILT_GUARDED_BY(mutex_);
   std::atomic<bool> posted_{false};  // inbox_ or stop_ changed: steps look here, and take the mutex only then
   std::thread thread_;               // last: everything it uses is there
 };

@@ -13,7 +13,7 @@ namespace kvilt {
 namespace {
 
 constexpr int32_t kChunk = 512;  // rows computed at once
-constexpr int32_t kSpread = 64;  // rows beside the last ones whose attention is looked at
+constexpr int32_t kSpread = 64;  // rows besides the last ones whose attention is looked at
 constexpr int kLadder[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 
 size_t heads_of(const ModelConfig& config) { return static_cast<size_t>(config.L) * static_cast<size_t>(config.G); }
@@ -44,7 +44,7 @@ class Profiler {
     size_t done = 0;
     for (int l = config_.L - 1; l >= 0; --l) {
       for (int g = 0; g < config_.G; ++g) {
-        out.ablation[static_cast<size_t>(l * config_.G + g)] = without(l, g);
+        out.ablation[l * config_.G + g] = without(l, g);
         if (options_.progress) options_.progress(static_cast<double>(++done) / static_cast<double>(heads));
       }
     }
@@ -88,13 +88,13 @@ class Profiler {
     const ProbeSpec& spec = plan.stages[0].probes[0];
     Probe probe;
     probe.outside.assign(spec.views.size() * static_cast<size_t>(config_.L * config_.H), 0);
-    entering_.resize(static_cast<size_t>(config_.L));
+    entering_.resize(config_.L);
     hidden_.reset({{0, T_}}, config_.D);
     for (int l = 0; l < config_.L;) {
       const Band band = next_band(plan.stages[0], l, config_.L, last_);
       run_band(plan, band, {&probe, 1});
       l = band.layer_end;
-      if (!band.last && options_.ablation) keep(entering_[static_cast<size_t>(l)]);
+      if (!band.last && options_.ablation) keep(entering_[l]);
     }
     summarise(spec, probe, out);
     for (int64_t r = 0; options_.ablation && r < count(last_); ++r) {
@@ -119,7 +119,7 @@ class Profiler {
     return probe;
   }
 
-  // Of query heads and rows to KV heads.
+  // From sums over rows and query heads to figures of KV heads.
   void summarise(const ProbeSpec& spec, const Probe& probe, HeadProfile& out) const {
     const int group = config_.H / config_.G;
     const size_t views = spec.views.size();
@@ -140,7 +140,7 @@ class Profiler {
     }
   }
 
-  // The prompt, alone or behind a prefix, one layer at a time.
+  // The prompt, by itself or after a prefix, one layer at a time.
   struct Side {
     Side(PageStore& store, const ModelConfig& config, std::vector<int32_t> with_prefix)
         : ids(std::move(with_prefix)), kv(store, config.ropes(static_cast<int64_t>(ids.size()))) {
@@ -218,17 +218,17 @@ class Profiler {
         out.shift_max[head] += weight * most;
       }
     }
-    for (const auto& side : sides) side->probe.weights[static_cast<size_t>(layer)] = {};
+    for (const auto& side : sides) side->probe.weights[layer] = {};
   }
 
   // 1 - cosine of the rows' weights among the prompt's own tokens from prefix_at on, all in one list.
-  double shift_of(const Side& alone, const Side& behind, int layer, size_t h) const {
-    const auto l = static_cast<size_t>(layer), T = alone.ids.size(), n = behind.ids.size();
-    const auto rows = static_cast<size_t>(count(alone.plan.stages[0].probes[0].rows));
+  double shift_of(const Side& plain, const Side& moved, int layer, size_t h) const {
+    const auto l = static_cast<size_t>(layer), T = plain.ids.size(), n = moved.ids.size();
+    const auto rows = static_cast<size_t>(count(plain.plan.stages[0].probes[0].rows));
     double ab = 0, aa = 0, bb = 0;
     for (size_t r = 0; r < rows; ++r) {
-      const float* a = alone.probe.weights[l].data() + (h * rows + r) * T;
-      const float* b = behind.probe.weights[l].data() + (h * rows + r) * n + (n - T);
+      const float* a = plain.probe.weights[l].data() + (h * rows + r) * T;
+      const float* b = moved.probe.weights[l].data() + (h * rows + r) * n + (n - T);
       for (size_t j = static_cast<size_t>(options_.prefix_at); j < T; ++j) {
         ab += double{a[j]} * b[j];
         aa += double{a[j]} * a[j];
@@ -244,21 +244,20 @@ class Profiler {
       std::copy_n(hidden_.row(pos), config_.D, out.data() + int64_t{pos} * config_.D);
   }
 
-  // KL(full || only this head local), mean over the last rows.
+  // KL(full || only this head local), the mean over the last rows.
   double without(int layer, int head) {
     Plan plan = plan_of(layer > 0 ? std::vector<int>{layer} : std::vector<int>{});
     plan.views.push_back({{options_.sink, options_.window}});
-    plan.head_view.assign(static_cast<size_t>(config_.L * config_.G), 0);
-    plan.head_view[static_cast<size_t>(layer * config_.G + head)] = 1;
-    const std::vector<float>& from = entering_[static_cast<size_t>(layer)];
+    plan.head_view.assign(config_.L * config_.G, 0);
+    plan.head_view[layer * config_.G + head] = 1;
+    const std::vector<float>& from = entering_[layer];
     for (int32_t pos = 0; layer > 0 && pos < T_; ++pos)
       std::copy_n(from.data() + int64_t{pos} * config_.D, config_.D, hidden_.row(pos));
     run_band(plan, next_band(plan.stages[0], layer, config_.L, last_), {});
     std::vector<double> kl(reference_.size());
     parts_.pool.parallel_for(static_cast<int64_t>(kl.size()), [&](int64_t r, int) {
-      const auto row =
-          std::span<const float>(logits_).subspan(static_cast<size_t>(r * config_.V), static_cast<size_t>(config_.V));
-      kl[static_cast<size_t>(r)] = reference_[static_cast<size_t>(r)].kl(row);
+      const auto row = std::span<const float>(logits_).subspan(r * config_.V, config_.V);
+      kl[r] = reference_[r].kl(row);
     });
     return std::accumulate(kl.begin(), kl.end(), 0.0) / static_cast<double>(kl.size());
   }
@@ -296,12 +295,13 @@ HeadProfile profile_heads(const ProfilerParts& parts, std::span<const int32_t> i
 }
 
 Status check_profile(std::span<const int32_t> ids, const HeadProfileOptions& options) {
-  if (ids.size() < 2) return error(Code::kInvalidArgument, "a prompt of {} tokens says nothing of heads", ids.size());
+  if (ids.size() < 2)
+    return error(Code::kInvalidArgument, "a prompt of {} tokens says nothing about heads", ids.size());
   if (options.window < 0 || options.sink < 0 || options.rows < 1 || options.rows > 1024) {
-    return error(Code::kInvalidArgument, "window and sink are numbers of tokens, rows is from 1 to 1024");
+    return error(Code::kInvalidArgument, "window and sink must be 0 or more tokens, rows from 1 to 1024");
   }
   if (options.prefix_at < 0 || static_cast<size_t>(options.prefix_at) >= ids.size())
-    return error(Code::kInvalidArgument, "prefix_at lies inside the prompt");
+    return error(Code::kInvalidArgument, "prefix_at must be inside the prompt");
   return {};
 }
 

@@ -1,9 +1,10 @@
 // engine/head_profile.h: profiles the KV heads of a model on one prompt (kvilt/head_profile.h).
-// Method: one dense pass that keeps the hidden states which enter each layer, and measures attention outside of windows; then for
-//         each KV head, deepest layer first, the layers from its own on are computed again with that head alone local. A layer's
-//         K and V do not depend on a view in it, and a deeper head's pass rewrites deeper layers only: one page table serves all.
-//         With prefixes, a forward more for the prompt alone and one behind each, layer by layer beside each other.
-// Cost:   half a forward a KV head on the average; L T D floats for the hidden states, rows V floats for the distributions.
+// Method:  one dense pass keeps the hidden states that enter each layer, and measures attention outside of windows.
+//          Then for each KV head, deepest layer first, the layers from its own on are computed again with only that
+//          head local. A layer's K and V do not depend on a view in it, and a deeper head's pass rewrites deeper layers
+//          only: one page table serves all. With prefixes, the prompt without any and with each of them runs once more,
+//          layer by layer in lock-step.
+// Cost:    half a forward per KV head on average; L T D floats of hidden states, rows V floats of distributions.
 // Threads: the engine thread, between steps.
 #pragma once
 
@@ -23,7 +24,7 @@ struct ProfilerParts {
   PageStore& store;
 };
 
-// Pages that a prompt of so many tokens takes while it is profiled: the store must have them free.
+// Pages that profiling a prompt of this length takes: the store must have them free.
 int64_t head_profile_pages(const ProfilerParts& parts, size_t tokens, const HeadProfileOptions& options);
 
 // REQUIRES: at least two tokens, head_profile_pages() free pages, options that check_profile() lets pass.

@@ -27,7 +27,7 @@ class SessionPolicy : public ReusePolicy {
     plan.stages = {uniform_stage({{layout.prefix, layout.prompt_len}}, config.L)};
     for (const HeadKeep& keep : keeps_) {
       const View view{keep.all() ? HeadWindow{} : keep};
-      auto known = std::find(plan.views.begin(), plan.views.end(), view);
+      auto known = std::ranges::find(plan.views, view);
       if (known == plan.views.end()) known = plan.views.insert(known, view);
       plan.head_view.push_back(static_cast<uint16_t>(known - plan.views.begin()));
       plan.head_class.push_back(keep.all() ? HeadClass::kGlobal : HeadClass::kLocal);
@@ -84,14 +84,14 @@ Result<ExportedSession> read_session(int fd) {
 }
 
 Status save_session(const ExportedSession& session, const std::string& path) {
-  const std::string beside = path + ".part";
-  const Fd file{::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
-  if (file.fd < 0) return system_error(beside);
+  const std::string part = path + ".part";
+  const Fd file{::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+  if (file.fd < 0) return system_error(part);
   if (const Status written = write_all(file.fd, session.bytes); !written.ok()) {
-    ::unlink(beside.c_str());
+    ::unlink(part.c_str());
     return error(written.error().code, "{}: {}", path, written.error().message);
   }
-  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path);
+  if (::rename(part.c_str(), path.c_str()) != 0) return system_error(path);
   return {};
 }
 

@@ -11,8 +11,8 @@
 
 namespace kvilt {
 
-// What stands behind the session's tokens is computed with its views, and so is everything where the session's KV is not at
-// hand. It looks for nothing.
+// Computes what follows the session's tokens with the session's views; everything, where the session's KV is not at
+// hand. It looks for nothing in the cache.
 std::unique_ptr<ReusePolicy> session_policy(std::vector<HeadKeep> keeps);
 
 // The KV of all positions that `table` knows; the other tokens follow.

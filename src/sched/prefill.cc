@@ -29,6 +29,7 @@ void Prefill::enter_band(int layer_begin) {
   const bool last_stage = stage_ + 1 == plan_.stages.size();
   band_ = next_band(stage(), layer_begin, config_.L, last_stage ? final_rows_ : Runs{});
   next_pos_ = 0;
+  if (layer_begin == 0) carry_ = {};
   CHECK(!entering().empty());
 }
 
@@ -40,8 +41,8 @@ Prefill::Writes Prefill::writes() const {
   out.write.assign(static_cast<size_t>(config_.L), none);
   const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);  // a cut's own layer was written before it
   const int end = band_.layer_end + (band_.cut ? 1 : 0);
-  for (int l = first; l < end; ++l) out.write[static_cast<size_t>(l)] = stage().write[static_cast<size_t>(l)];
-  if (stage().carry) {  // the mended neighbours get private copies
+  for (int l = first; l < end; ++l) out.write[l] = stage().write[l];
+  if (stage().carry) {  // the neighbours that take a change over get private copies
     for (Runs& set : out.sets) {
       Runs mended;
       for (const CarryGroup& group : stage().carry->groups) {
@@ -70,7 +71,7 @@ Run Prefill::next_chunk(int max_rows) const {
   return whole_groups(chunk);
 }
 
-// The group of positions around `pos` whose rows are needed at once, if there is one: a carry's, or an ffn rule's block.
+// The group of positions around `pos` whose rows are needed at once, if any: a carry's, or an ffn rule's block.
 std::optional<Run> Prefill::group_of(int32_t pos) const {
   if (stage().ffn) {
     const int32_t begin = pos / kFfnBlock * kFfnBlock;
@@ -95,19 +96,16 @@ Run Prefill::whole_groups(Run chunk) const {
 
 int64_t Prefill::rows_in(Run range) const { return count(intersect(entering(), Runs{range})); }
 
-bool Prefill::is_final(Run chunk) const {
-  return stage_ + 1 == plan_.stages.size() && band_.last && chunk.end >= entering().back().end;
-}
-
 int64_t Prefill::logit_rows(Run chunk) const {
   const bool ends = stage_ + 1 == plan_.stages.size() && band_.last;
   return ends ? count(intersect(final_rows_, Runs{chunk})) : 0;
 }
 
-bool Prefill::advance(Run chunk) {
+void Prefill::advance(Run chunk) {
   CHECK(!done_ && chunk.begin >= next_pos_);
   next_pos_ = chunk.end;
-  if (next_pos_ < entering().back().end) return false;
+  if (next_pos_ < entering().back().end) return;
+  has_slots_ = false;
   if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {
     policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
     DCHECK(validate(plan_, config_, unite(Runs{{0, layout_.prefix + 1}}, layout_.reused())).ok());
@@ -120,7 +118,6 @@ bool Prefill::advance(Run chunk) {
   } else {
     done_ = true;
   }
-  return true;
 }
 
 std::vector<HeadKeep> Prefill::keeps() const {
@@ -128,7 +125,7 @@ std::vector<HeadKeep> Prefill::keeps() const {
       stage_ + 1 < plan_.stages.size() || !band_.last || (!stage().probes.empty() && stage().cuts.empty());
   if (open && !done_) return {};
   std::vector<HeadKeep> out;
-  for (size_t i = 0; i < static_cast<size_t>(config_.L * config_.G); ++i) {
+  for (int i = 0; i < config_.L * config_.G; ++i) {
     const View& view = plan_.views[plan_.head_view.empty() ? 0 : plan_.head_view[i]];
     out.push_back(view.dense_last_rows > 0 ? HeadKeep{} : HeadKeep{view});
   }

@@ -1,7 +1,6 @@
-// sched/prefill.h: where a request stands in its plan: stage, band, chunk. The scheduler's unit of work is a chunk of a
-// band.
-// Invariants: rows of a band are taken in increasing position, each once; refine() is called when the last of them is
-//             done.
+// sched/prefill.h: how far a request has come in its plan (stage, band, chunk), and what one band hands to the next.
+// The scheduler's unit of work is a chunk of a band.
+// Invariants: rows of a band are taken in increasing position, each once; refine() is called after the last of them.
 // Threads:    the engine thread.
 // Not here:   which requests run (scheduler.h), the computing (forward/).
 #pragma once
@@ -12,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "forward/carry.h"
+#include "forward/hidden_rows.h"
 #include "kv/page_table.h"
 #include "plan/plan.h"
 #include "policy/policy.h"
@@ -37,33 +38,38 @@ class Prefill {
     std::vector<uint16_t> write;
   };
   Writes writes() const;
-  // Rows that the next band needs the hidden states of: asked for when band().cut && !band().last.
-  const Runs& rows_at_cut() const { return band_.cut_rows; }
+  // Whether the band's positions have their slots: false again at the start of every band.
+  bool has_slots() const { return has_slots_; }
+  void slots_added() { has_slots_ = true; }
 
-  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band, or all of one group of a carry
-  // or one block of an ffn rule (512 positions at most), which are never cut.
+  // The next chunk: positions [begin, end) that hold at most max_rows (>= 1) rows of the band, or all of one group of a
+  // carry or one block of an ffn rule (512 positions at most), which are never cut.
   Run next_chunk(int max_rows) const;
   int64_t rows_in(Run range) const;
-  // True if the chunk is the band's last and the band ends the prefill: its last row gives the logits.
-  bool is_final(Run chunk) const;
+  // No chunk of the band was computed yet.
+  bool at_band_start() const { return next_pos_ <= entering().front().begin; }
   // The chunk's rows whose logits are wanted: they leave the last layer.
   int64_t logit_rows(Run chunk) const;
 
-  // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its view
-  // shows to the rows to come. A view with dense last rows keeps everything.
+  // What the driver keeps between bands and layers (forward/driver.h, Chunk).
+  HiddenRows& hidden() { return hidden_; }
+  CarryState& carry() { return carry_; }  // of this stage
+
+  // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its
+  // view shows to the rows to come. A view with dense last rows keeps everything.
   std::vector<HeadKeep> keeps() const;
   // What a chunk writes: layers, and positions with the groups of a carry that it mends.
   LayerRange layers_written() const { return {band_.layer_begin, band_.layer_end + (band_.cut ? 1 : 0)}; }
   Run written_by(Run chunk) const;
-  // Behind the chunk: rows below it look at these layers no more.
+  // After the chunk, no row below passed_by() looks at these layers again.
   LayerRange layers_passed() const;
   int32_t passed_by(Run chunk) const;
 
   // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
   bool take_restart() { return std::exchange(restart_, false); }
 
-  // The chunk was computed. Returns true if a band ended, so that the next one needs its slots (writes()).
-  bool advance(Run chunk);
+  // The chunk was computed. Where it ends a band, the next band needs its slots.
+  void advance(Run chunk);
 
   // Of the reused positions, those that the last stage wrote again at its last layer.
   Runs recomputed() const;
@@ -83,8 +89,11 @@ class Prefill {
   size_t stage_ = 0;
   Band band_;
   int32_t next_pos_ = 0;
+  HiddenRows hidden_;
+  CarryState carry_;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage
+  bool has_slots_ = false;
   bool done_ = false;
   bool restart_ = false;
 };

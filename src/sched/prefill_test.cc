@@ -1,9 +1,9 @@
-// Chunks, bands and stages of a prefill: every row once, in order, whatever the chunk size; refine at the right
-// moments.
+// Chunks, bands and stages of a prefill: every row once, in order, whatever the chunk size; refine when it is due.
 #include "sched/prefill.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 namespace kvilt {
@@ -23,7 +23,7 @@ std::unique_ptr<ReusePolicy> sparsex(const std::string& phase1) {
 }
 
 // Rows per (stage, band start), as driven with chunks of `rows`.
-std::map<std::pair<const void*, int>, Runs> drive(Prefill& prefill, int rows, std::vector<Run>* finals) {
+std::map<std::pair<const void*, int>, Runs> drive(Prefill& prefill, int rows) {
   std::map<std::pair<const void*, int>, Runs> seen;
   while (!prefill.done()) {
     const Run chunk = prefill.next_chunk(rows);
@@ -34,10 +34,12 @@ std::map<std::pair<const void*, int>, Runs> drive(Prefill& prefill, int rows, st
     Runs& done = seen[{&prefill.stage(), band.layer_begin}];
     const Runs now = intersect(in, Runs{chunk});
     EXPECT_TRUE(intersect(done, now).empty());
+    EXPECT_EQ(prefill.at_band_start(), done.empty());
     done = unite(done, now);
-    if (prefill.is_final(chunk)) finals->push_back(chunk);
+    const int64_t logits = prefill.logit_rows(chunk);
     if (band.cut) prefill.probes()[0].score[7] = 5, prefill.probes()[0].score[25] = 4;
     prefill.advance(chunk);
+    EXPECT_EQ(logits, prefill.done() ? 1 : 0) << "of the prefill's last chunk only";
   }
   return seen;
 }
@@ -49,12 +51,9 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
     std::vector<Runs> first;
     for (const int rows : {1, 3, 7, 1000}) {
       Prefill prefill(*policy, kLayout, config);
-      std::vector<kvilt::Run> finals;
       std::vector<Runs> runs;
-      for (const auto& [key, value] : drive(prefill, rows, &finals)) runs.push_back(value);
-      ASSERT_EQ(finals.size(), 1u);
-      EXPECT_EQ(finals[0].end, 40);
-      std::sort(runs.begin(), runs.end(), [](const Runs& a, const Runs& b) { return count(a) < count(b); });
+      for (const auto& [key, value] : drive(prefill, rows)) runs.push_back(value);
+      std::ranges::sort(runs, {}, [](const Runs& run) { return count(run); });
       if (first.empty()) first = runs;
       EXPECT_EQ(runs, first);
       EXPECT_TRUE(contains(prefill.plan().stages.back().write_at(4), 7));
@@ -63,7 +62,7 @@ TEST(Prefill, EveryRowOnceWhateverTheChunk) {
   }
 }
 
-// A carry's group is never cut, whatever max_rows says: so its range, new text between its parts included, must stay short.
+// A carry's group is never cut, whatever max_rows says: so its range, with new text between its parts, must be short.
 TEST(Prefill, FarPiecesDoNotMakeALongChunk) {
   const auto mend = std::move(make_policy("mend", {})).value();
   const PromptLayout layout{4200, 0, {{0, 100}, {150, 250}, {4000, 4100}}};
@@ -76,12 +75,13 @@ TEST(Prefill, FarPiecesDoNotMakeALongChunk) {
     rows += prefill.rows_in(chunk);
     prefill.advance(chunk);
   }
-  EXPECT_GT(longest, 50);  // the first two pieces and what stands between them
+  EXPECT_GT(longest, 50);  // the first two pieces and what is between them
   EXPECT_LE(longest, 250);
   EXPECT_GT(rows, 2 * 3800);
 }
 
-// A later stage's choice reads what an earlier one saw: refine() has the probes of all stages so far, the driver its stage's.
+// A later stage's choice reads what an earlier one saw: refine() has the probes of all stages so far, and the
+// driver those of its stage.
 TEST(Prefill, ProbesOfEarlierStagesStay) {
   const auto policy = make_policy("auto", {{"hop", "0.1"}}).value();
   const PromptLayout layout{300, 0, {{0, 140}, {140, 280}}};
@@ -92,8 +92,7 @@ TEST(Prefill, ProbesOfEarlierStagesStay) {
       if (stage < 2) {
         EXPECT_EQ(prefill.probes().size(), 1u);
         for (const double score : prefill.probes()[0].score) EXPECT_EQ(score, 0);
-        const auto at = static_cast<size_t>(stage == 0 ? from_first : 200);
-        std::fill_n(prefill.probes()[0].score.begin() + static_cast<ptrdiff_t>(at), 40, 1.0);
+        std::fill_n(prefill.probes()[0].score.begin() + (stage == 0 ? from_first : 200), 40, 1.0);
       }
       prefill.advance(prefill.next_chunk(1000));
     }
@@ -104,18 +103,20 @@ TEST(Prefill, ProbesOfEarlierStagesStay) {
   EXPECT_TRUE(includes(late, Runs{{80, 120}, {200, 225}})) << "power";
 }
 
-TEST(Prefill, WritesNameTheBandsLayersAlone) {
+TEST(Prefill, WritesNameTheBandsLayersOnly) {
   const auto policy = sparsex("all");
   const ModelConfig config = config_of(5);
   Prefill prefill(*policy, kLayout, config);
-  const auto at = [](const Prefill::Writes& writes, int layer) {
-    return writes.sets[writes.write[static_cast<size_t>(layer)]];
-  };
+  const auto at = [](const Prefill::Writes& writes, int layer) { return writes.sets[writes.write[layer]]; };
   const auto before = prefill.writes();
   for (const int layer : {0, 1, 2}) EXPECT_EQ(at(before, layer), (Runs{{5, 40}}));
   for (const int layer : {3, 4}) EXPECT_TRUE(at(before, layer).empty());
-  EXPECT_EQ(prefill.rows_at_cut(), (Runs{{5, 40}}));
-  EXPECT_TRUE(prefill.advance({5, 40}));
+  EXPECT_EQ(prefill.band().cut_rows, (Runs{{5, 40}}));
+  prefill.slots_added();
+  prefill.advance({5, 20});
+  EXPECT_TRUE(prefill.has_slots());
+  prefill.advance({20, 40});
+  EXPECT_FALSE(prefill.has_slots()) << "of the next band";
   const auto after = prefill.writes();
   for (const int layer : {0, 1, 2}) EXPECT_TRUE(at(after, layer).empty());
   for (const int layer : {3, 4}) EXPECT_TRUE(includes(at(after, layer), kLayout.fresh()));

@@ -19,8 +19,8 @@ void DecodeRow::set(int32_t pos, const ModelConfig& config) {
     plan.stages = {uniform_stage(Runs{row}, config.L)};
     band.layer_end = config.L;
     band.last = true;
-    band.in.resize(static_cast<size_t>(config.L));
-    band.out.resize(static_cast<size_t>(config.L));
+    band.in.resize(config.L);
+    band.out.resize(config.L);
   }
   plan.stages[0].sets[0].assign(1, row);
   for (Runs& runs : band.in) runs.assign(1, row);
@@ -42,37 +42,34 @@ void Scheduler::admit(FunctionRef<Admission(Sequence&)> prepare) {
 
 // Slots for what the sequence computes next: its band, or its next token.
 bool Scheduler::add_slots(Sequence& sequence, MakeRoom make_room) {
+  PageTable& kv = *sequence.running.kv;
   if (sequence.decoding()) {
-    if (!make_room(sequence.kv->pages_for_next())) return false;
-    sequence.kv->add_next(static_cast<int32_t>(sequence.tokens.size()) - 1);
+    if (!make_room(kv.pages_for_next())) return false;
+    kv.add_next(static_cast<int32_t>(sequence.tokens.size()) - 1);
     return true;
   }
-  if (sequence.slots_ready) return true;
-  const Prefill::Writes writes = sequence.prefill->writes();
-  if (!make_room(sequence.kv->pages_for(writes.sets, writes.write))) return false;
-  sequence.kv->add(writes.sets, writes.write);
-  sequence.slots_ready = true;
+  Prefill& prefill = *sequence.running.prefill;
+  if (prefill.has_slots()) return true;
+  const Prefill::Writes writes = prefill.writes();
+  if (!make_room(kv.pages_for(writes.sets, writes.write))) return false;
+  kv.add(writes.sets, writes.write);
+  prefill.slots_added();
   return true;
 }
 
 // Pages of the chunk for heads that keep less than all: the others have had theirs since add_slots().
 bool Scheduler::hold_chunk(Sequence& sequence, Run chunk, MakeRoom make_room) {
-  if (sequence.kv->whole()) return true;
-  const Run rows = sequence.prefill->written_by(chunk);
-  const LayerRange layers = sequence.prefill->layers_written();
-  if (!make_room(sequence.kv->pages_for_rows(layers, rows))) return false;
-  sequence.kv->hold(layers, rows);
+  PageTable& kv = *sequence.running.kv;
+  if (kv.whole()) return true;
+  const Run rows = sequence.running.prefill->written_by(chunk);
+  const LayerRange layers = sequence.running.prefill->layers_written();
+  if (!make_room(kv.pages_for_rows(layers, rows))) return false;
+  kv.hold(layers, rows);
   return true;
 }
 
 void Scheduler::start_again(size_t i) {
-  Sequence& sequence = *running_[i];
-  sequence.kv.reset();
-  sequence.prefill.reset();
-  sequence.slots_ready = false;
-  sequence.hidden = {};
-  sequence.carry = {};
-  sequence.published.clear();
+  running_[i]->running = {};
   waiting_.push_front(std::move(running_[i]));
   running_.erase(running_.begin() + static_cast<int64_t>(i));
 }
@@ -100,22 +97,24 @@ void Scheduler::choose(MakeRoom make_room) {
     Sequence& sequence = *running_[i];
     if (!sequence.decoding()) continue;
     bool ready = add_slots(sequence, make_room);
-    while (!ready && running_.back().get() != &sequence && preempt_last(&sequence))
+    while (!ready && running_.back().get() != &sequence && preempt_last(&sequence)) {
       ready = add_slots(sequence, make_room);
+    }
     if (!ready) continue;  // waits for a step in which somebody ends
     const auto pos = static_cast<int32_t>(sequence.tokens.size()) - 1;
-    sequence.decode.set(pos, config_);
-    items_.push_back({&sequence, {pos, pos + 1}, true, true});
+    sequence.running.decode.set(pos, config_);
+    items_.push_back({&sequence, {pos, pos + 1}, true});
   }
   int budget = items_.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
   for (const auto& owned : running_) {
     Sequence& sequence = *owned;
     if (budget <= 0) break;
-    if (!sequence.prefill || !add_slots(sequence, make_room)) continue;
-    const Run chunk = sequence.prefill->next_chunk(budget);
+    const Prefill* prefill = sequence.running.prefill.get();
+    if (!prefill || !add_slots(sequence, make_room)) continue;
+    const Run chunk = prefill->next_chunk(budget);
     if (!hold_chunk(sequence, chunk, make_room)) continue;
-    budget -= static_cast<int>(sequence.prefill->rows_in(chunk));
-    items_.push_back({&sequence, chunk, false, sequence.prefill->is_final(chunk)});
+    budget -= static_cast<int>(prefill->rows_in(chunk));
+    items_.push_back({&sequence, chunk});
   }
 }
 
@@ -124,8 +123,8 @@ std::span<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std::u
   while (items_.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
     if (running_.size() > 1) {
       preempt_last(nullptr);
-    } else if (Sequence& last = *running_.front(); !last.without_cache && !last.kv->placements().empty()) {
-      last.without_cache = true;  // a placed token pins its whole run: without them there is more room
+    } else if (Sequence& last = *running_.front(); !last.without_cache && !last.running.kv->placements().empty()) {
+      last.without_cache = true;  // a placed token pins its whole segment: without them there is more room
       preempt_last(nullptr);
       return {};
     } else {
@@ -138,11 +137,12 @@ std::span<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std::u
   return group();
 }
 
-// Items that run through the same layers, together. The groups' memory is that of earlier steps.
+// Puts items that run through the same layers together. The groups' memory is that of earlier steps.
 std::span<StepGroup> Scheduler::group() {
   size_t used = 0;
   const auto band_of = [](const StepItem& item) -> const Band& {
-    return item.decode ? item.sequence->decode.band : item.sequence->prefill->band();
+    const Sequence::Running& running = item.sequence->running;
+    return item.decode ? running.decode.band : running.prefill->band();
   };
   for (const StepItem& item : items_) {
     const Band& band = band_of(item);
@@ -164,7 +164,7 @@ std::span<StepGroup> Scheduler::group() {
 
 std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
   const auto take = [id](auto& list) -> std::unique_ptr<Sequence> {
-    const auto it = std::find_if(list.begin(), list.end(), [id](const auto& s) { return s->id == id; });
+    const auto it = std::ranges::find(list, id, [](const auto& s) { return s->id; });
     if (it == list.end()) return nullptr;
     auto out = std::move(*it);
     list.erase(it);

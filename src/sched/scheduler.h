@@ -1,7 +1,9 @@
-// sched/scheduler.h: who runs in the next step. Continuous batching: a step holds one row of every decoding sequence
-// and as many prefill rows as its budget allows, so a decode waits for one chunk at most. Policy:     decodes first,
-// then prefills in order of arrival. When pages run out: cached runs go (make_room), then the sequence that came last
-// is preempted and waits in front of the queue; a lone sequence that still cannot go on fails.
+// sched/scheduler.h: who runs in the next step.
+// Idea:       continuous batching: a step holds one row of every decoding sequence and as many prefill rows as its
+//             budget allows, so a decode waits for one chunk at most (docs/design/scheduler.md).
+// Policy:     decodes first, then prefills in order of arrival. When pages run out, cached segments go (make_room);
+//             then the sequence that came last is preempted and waits in front of the queue. A lone sequence that still
+//             cannot go on fails.
 // Invariants: results do not depend on what shares a step (kernels are row-invariant).
 // Threads:    the engine thread.
 // Not here:   computing, sampling, finding (engine/).
@@ -19,7 +21,7 @@ namespace kvilt {
 
 struct SchedulerOptions {
   int chunk_tokens = 512;          // prefill rows of a step
-  int chunk_while_decoding = 128;  // the same while somebody decodes: bounds the time between two tokens
+  int chunk_while_decoding = 128;  // the same while a sequence decodes: bounds the time between two tokens
   int max_sequences = 64;
   int max_queue = 1024;
 };
@@ -28,7 +30,6 @@ struct StepItem {
   Sequence* sequence = nullptr;
   Run range;  // positions; one for a decode
   bool decode = false;
-  bool wants_logits = false;
 };
 
 // Chunks that run through the same layers: one call of the driver.
@@ -38,13 +39,13 @@ struct StepGroup {
 
 enum class Admission : uint8_t {
   kReady,
-  kNoRoom,  // it stays in front: nobody behind it may take the pages that it waits for
-  kLater,   // it waits for something else than pages; those behind it may pass
+  kNoRoom,  // it stays in front: nobody after it may take the pages that it waits for
+  kLater,   // it waits for something else than pages; those after it may pass
 };
 
 class Scheduler {
  public:
-  // True if `pages` pages are free now, after dropping cached runs if need be.
+  // True if `pages` pages are free now, after dropping cached segments if need be.
   using MakeRoom = FunctionRef<bool(int64_t pages)>;
 
   Scheduler(const SchedulerOptions& options, const ModelConfig& config) : options_(options), config_(config) {}
@@ -55,8 +56,8 @@ class Scheduler {
   // Moves waiting sequences to running while there is a place. prepare(sequence) looks up, plans and places.
   void admit(FunctionRef<Admission(Sequence&)> prepare);
 
-  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups are
-  // valid until the next call; a step of decodes allocates nothing.
+  // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups
+  // are valid until the next call; a step of decodes allocates nothing.
   std::span<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
 
   // Running sequences that `which` names give their pages back and start again, in front of the queue.
@@ -83,7 +84,7 @@ class Scheduler {
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival
   std::vector<StepItem> items_;                     // of the step being chosen
-  std::vector<StepGroup> groups_;                   // of the last step, and spare ones behind them
+  std::vector<StepGroup> groups_;                   // of the last step, then spare ones
   uint64_t preemptions_ = 0;
 };
 

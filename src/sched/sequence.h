@@ -17,6 +17,10 @@ namespace kvilt {
 
 using Clock = std::chrono::steady_clock;
 
+inline double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
 // A decode step as a plan: one row through all layers, with the prefill's views. Rebuilt in place every step.
 struct DecodeRow {
   Plan plan;
@@ -39,17 +43,20 @@ struct Sequence {
   int32_t session_len = 0;    // positions that request.session holds; 0: there is none
   int64_t session_pages = 0;  // that importing it takes at most
 
-  // While it runs; dropped on preemption.
-  std::unique_ptr<PageTable> kv;
-  std::unique_ptr<Prefill> prefill;  // null once decoding
-  PromptLayout layout;               // of the prefill, kept for publishing the answer
-  int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
-  bool slots_ready = false;          // the current band's positions have their slots
-  HiddenRows hidden;
-  CarryState carry;  // of the prefill's stage
-  DecodeRow decode;
-  std::vector<SegmentId> published;  // runs of this request's own KV, the last one may be extended when it ends
-  std::vector<float> logits;         // V, of the step just run
+  // What it has while it runs. Preemption drops all of it (`running = {}`): a field that must survive belongs outside.
+  struct Running {
+    std::unique_ptr<PageTable> kv;
+    std::unique_ptr<Prefill> prefill;  // null once decoding
+    int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
+    std::vector<float> logits;         // V, of the step just run
+
+    // From the end of the prefill on.
+    PromptLayout layout;  // of the prefill, for publishing the answer
+    DecodeRow decode;
+    bool own_kv = false;               // the plan was narrowed: what it computed is not published
+    std::vector<SegmentId> published;  // of this request's own KV; the last one may be extended when the answer ends
+  };
+  Running running;
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing
@@ -60,9 +67,7 @@ struct Sequence {
   Work work;
   Completion completion;
 
-  bool own_kv = false;  // the plan was narrowed: what it computed is not published
-
-  bool decoding() const { return kv && !prefill; }
+  bool decoding() const { return running.kv && !running.prefill; }
 };
 
 }  // namespace kvilt

@@ -1,4 +1,4 @@
-#include "engine/audit.h"
+#include "engine/audit_ledger.h"
 
 #include <spdlog/spdlog.h>
 
@@ -10,12 +10,12 @@
 
 namespace kvilt {
 
-bool Audit::off(const std::string& policy) const {
+bool AuditLedger::off(const std::string& policy) const {
   MutexLock lock(mutex_);
   return off_.count(policy) > 0;
 }
 
-std::unique_ptr<AuditRecord> Audit::sample(const std::string& policy, int reused) {
+std::unique_ptr<AuditRecord> AuditLedger::sample(const std::string& policy, int reused) {
   if (share_ <= 0 || reused == 0 || policy == "full" || policy == "prefix") return nullptr;
   if (std::uniform_real_distribution<double>(0, 1)(rng_) >= share_) return nullptr;
   auto record = std::make_unique<AuditRecord>();
@@ -23,13 +23,13 @@ std::unique_ptr<AuditRecord> Audit::sample(const std::string& policy, int reused
   return record;
 }
 
-void Audit::add(std::unique_ptr<AuditRecord> record) {
+void AuditLedger::add(std::unique_ptr<AuditRecord> record) {
   if (record->logits.empty()) return;
   if (waiting_.size() >= kWaiting) {
     ++dropped_;
     return;
   }
-  // As many tokens as logits: a request that ended at once is compared at its most likely token.
+  // The lists get one length. A request that ended at once has no token: it is compared at its most likely one.
   if (record->answer.empty()) record->answer.push_back(most_likely(record->logits[0]));
   const size_t n = std::min(record->answer.size(), record->logits.size());
   record->answer.resize(n);
@@ -37,14 +37,14 @@ void Audit::add(std::unique_ptr<AuditRecord> record) {
   waiting_.push_back(std::move(record));
 }
 
-std::unique_ptr<AuditRecord> Audit::take() {
+std::unique_ptr<AuditRecord> AuditLedger::take() {
   CHECK(waiting());
   auto record = std::move(waiting_.front());
   waiting_.pop_front();
   return record;
 }
 
-void Audit::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full) {
+void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full) {
   if (full.empty()) {
     if (++record->attempts < kAttempts && waiting_.size() < kWaiting) {
       waiting_.push_back(std::move(record));
@@ -82,7 +82,7 @@ void Audit::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<
   }
 }
 
-std::vector<AuditStats> Audit::stats() const {
+std::vector<AuditStats> AuditLedger::stats() const {
   std::vector<AuditStats> out;
   for (const auto& [policy, sums] : sums_) {
     const auto n = static_cast<double>(std::max<uint64_t>(1, sums.requests));

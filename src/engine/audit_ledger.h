@@ -1,12 +1,13 @@
-// engine/audit.h: what approximate reuse costs, measured on a sample of the real requests.
-// Role:       keeps a sampled request's distributions at its first tokens; when the engine is idle the loop computes the same
-//             tokens in full, and the KL between both is known, per policy. A policy whose recent mean crosses a limit is
-//             switched off.
-// Invariants: nothing is computed while a request runs or waits: an audit that is under way when one comes is dropped and
-//             tried again later. Requests that reused nothing, that are exact, or that are evaluations are never sampled.
+// engine/audit_ledger.h: what approximate reuse costs, measured on a sample of the real requests.
+// Role:       decides which requests are sampled, keeps their records until the engine is idle, and accounts per policy
+//             for the KL between what a request computed and the full pass over the same tokens. A policy whose recent
+//             mean crosses a limit is switched off.
+// Invariants: requests that reused nothing or that are exact are never sampled. An interrupted audit is tried again,
+//             kAttempts times in all.
 // Threads:    the engine thread, but for off(), which any thread may ask.
-// Cost:       V floats kept for each of the first kTokens tokens of a sampled request (0.6 MB each at V = 151,936), for at
-//             most kWaiting requests; a full prefill each, when idle.
+// Cost:       V floats kept for each of the first kTokens tokens of a sampled request (0.6 MB each at V = 151,936), for
+//             at most kWaiting requests.
+// Not here:   the full pass itself (engine/auditor.h).
 #pragma once
 
 #include <atomic>
@@ -31,13 +32,13 @@ struct AuditRecord {
   int attempts = 0;
 };
 
-class Audit {
+class AuditLedger {
  public:
   static constexpr size_t kTokens = 8, kWaiting = 4, kRecent = 20;
   static constexpr int kAttempts = 3;
 
   // share: of the requests, 0 to 1. limit: mean KL in nats at the first token over kRecent audits; 0: none.
-  Audit(double share, double limit, uint64_t seed) : share_(share), limit_(limit), rng_(seed) {}
+  AuditLedger(double share, double limit, uint64_t seed) : share_(share), limit_(limit), rng_(seed) {}
 
   bool off(const std::string& policy) const;
 

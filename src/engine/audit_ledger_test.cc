@@ -1,13 +1,13 @@
-// The audit alone; with an engine around it: tests/audit_test.cc.
-#include "engine/audit.h"
+// The accounts by themselves; sequences: auditor_test.cc; with an engine around them: AuditedEngine in tests/.
+#include "engine/audit_ledger.h"
 
 #include <gtest/gtest.h>
 
 namespace kvilt {
 namespace {
 
-std::unique_ptr<AuditRecord> record(Audit& audit, std::vector<float> logits, int tokens = 1) {
-  auto out = audit.sample("naive", 10);
+std::unique_ptr<AuditRecord> record(AuditLedger& ledger, std::vector<float> logits, int tokens = 1) {
+  auto out = ledger.sample("naive", 10);
   if (!out) return nullptr;
   out->prompt = {1, 2, 3};
   for (int i = 0; i < tokens; ++i) {
@@ -17,23 +17,23 @@ std::unique_ptr<AuditRecord> record(Audit& audit, std::vector<float> logits, int
   return out;
 }
 
-TEST(Audit, SamplesTheShareOfWhatReused) {
-  Audit none(0, 0, 1), some(0.25, 0, 1);
+TEST(AuditLedger, SamplesTheShareOfWhatReused) {
+  AuditLedger none(0, 0, 1), some(0.25, 0, 1);
   int taken = 0;
   for (int i = 0; i < 4000; ++i) {
     EXPECT_EQ(none.sample("naive", 5), nullptr);
     taken += some.sample("naive", 5) ? 1 : 0;
   }
   EXPECT_NEAR(taken, 1000, 120);
-  Audit all(1, 0, 1);
+  AuditLedger all(1, 0, 1);
   EXPECT_EQ(all.sample("full", 5), nullptr);
   EXPECT_EQ(all.sample("prefix", 5), nullptr);
   EXPECT_EQ(all.sample("naive", 0), nullptr);
   EXPECT_NE(all.sample("naive", 1), nullptr);
 }
 
-TEST(Audit, CountsDistances) {
-  Audit audit(1, 0, 1);
+TEST(AuditLedger, CountsDistances) {
+  AuditLedger audit(1, 0, 1);
   audit.add(record(audit, {0, 1}, 2));
   audit.finish(audit.take(), {{0, 1}, {0, 1}});
   audit.add(record(audit, {1, 0}));
@@ -47,10 +47,10 @@ TEST(Audit, CountsDistances) {
   EXPECT_FALSE(stats[0].off);
 }
 
-TEST(Audit, WhatIsInterruptedIsTriedAgainAndThenDropped) {
-  Audit audit(1, 0, 1);
+TEST(AuditLedger, WhatIsInterruptedIsTriedAgainAndThenDropped) {
+  AuditLedger audit(1, 0, 1);
   audit.add(record(audit, {0, 1}));
-  for (int i = 0; i < Audit::kAttempts; ++i) {
+  for (int i = 0; i < AuditLedger::kAttempts; ++i) {
     ASSERT_TRUE(audit.waiting());
     audit.finish(audit.take(), {});
   }
@@ -58,13 +58,13 @@ TEST(Audit, WhatIsInterruptedIsTriedAgainAndThenDropped) {
   for (int i = 0; i < 9; ++i) audit.add(record(audit, {0, 1}));
   int waiting = 0;
   for (; audit.waiting(); ++waiting) audit.take();
-  EXPECT_EQ(waiting, static_cast<int>(Audit::kWaiting));
+  EXPECT_EQ(waiting, static_cast<int>(AuditLedger::kWaiting));
 }
 
-TEST(Audit, ABadPolicyIsSwitchedOff) {
-  Audit strict(1, 0.1, 1), lenient(1, 10, 1);
-  for (Audit* audit : {&strict, &lenient}) {
-    for (size_t i = 0; i < Audit::kRecent; ++i) {
+TEST(AuditLedger, ABadPolicyIsSwitchedOff) {
+  AuditLedger strict(1, 0.1, 1), lenient(1, 10, 1);
+  for (AuditLedger* audit : {&strict, &lenient}) {
+    for (size_t i = 0; i < AuditLedger::kRecent; ++i) {
       EXPECT_FALSE(audit->off("naive"));
       audit->add(record(*audit, {3, 0}));
       audit->finish(audit->take(), {{0, 3}});

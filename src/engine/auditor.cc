@@ -1,0 +1,75 @@
+#include "engine/auditor.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+
+// Drops the output of the sequence that audits: EngineLoop hands over its completion.
+class NullSink : public TokenSink {
+  void on_tokens(const TokenDelta&) override {}
+  void on_finish(Completion) override {}
+};
+
+bool answered(Finish finish) { return finish == Finish::kStop || finish == Finish::kLength; }
+
+}  // namespace
+
+std::vector<AuditStats> Auditor::stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+void Auditor::sample(const Sequence& s) {
+  if (!s.request.evaluation.forced.empty() || s.request.sampling.max_tokens == 0) return;
+  if (auto record = ledger_.sample(s.request.policy.name, s.usage.reused)) sampled_[s.id] = std::move(record);
+}
+
+void Auditor::choosing(const Sequence& s) {
+  const auto it = sampled_.find(s.id);
+  if (it != sampled_.end() && it->second->logits.size() < AuditLedger::kTokens)
+    it->second->logits.push_back(s.running.logits);
+}
+
+void Auditor::ended(const Sequence& s) {
+  const auto it = sampled_.find(s.id);
+  if (it == sampled_.end()) return;
+  const auto answer = s.tokens.begin() + s.prompt_len;
+  it->second->prompt.assign(s.tokens.begin(), answer);
+  it->second->answer.assign(answer, s.tokens.end());
+  if (answered(s.completion.finish)) ledger_.add(std::move(it->second));
+  sampled_.erase(it);
+}
+
+std::unique_ptr<Sequence> Auditor::start() {
+  CHECK(!record_);
+  record_ = ledger_.take();
+  auto s = std::make_unique<Sequence>();
+  s->id = kId;
+  s->submitted = Clock::now();
+  s->policy = make_policy("full", {}).value();
+  s->request.policy.name = "full";
+  s->request.publish = false;
+  s->request.evaluation.first_logits = true;
+  s->request.evaluation.forced = record_->answer;
+  s->tokens = s->request.prompt.ids = record_->prompt;
+  s->prompt_len = static_cast<int32_t>(s->tokens.size());
+  s->max_len = s->prompt_len + static_cast<int32_t>(record_->answer.size());
+  s->sink = std::make_shared<NullSink>();
+  return s;
+}
+
+void Auditor::interrupt() { ledger_.finish(std::move(record_), {}); }
+
+void Auditor::finish(Completion completion) {
+  if (!record_) return;
+  const bool whole = !completion.error && completion.logits.all.size() == record_->answer.size();
+  ledger_.finish(std::move(record_), whole ? std::move(completion.logits.all) : std::vector<std::vector<float>>());
+  std::vector<AuditStats> found = ledger_.stats();
+  MutexLock lock(mutex_);
+  stats_ = std::move(found);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,91 @@
+// From a request that runs to the sequence that audits it, without an engine.
+#include "engine/auditor.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt {
+namespace {
+
+using Logits = std::vector<float>;
+
+Sequence request(RequestId id) {
+  Sequence s;
+  s.id = id;
+  s.request.policy.name = "naive";
+  s.request.sampling.max_tokens = 2;
+  s.usage.reused = 10;
+  s.tokens = {1, 2, 3};
+  s.prompt_len = 3;
+  return s;
+}
+
+// Two tokens, each chosen from `logits`.
+void answer(Auditor& auditor, Sequence& s, const Logits& logits, Finish finish = Finish::kLength) {
+  auditor.sample(s);
+  for (const int32_t id : {7, 8}) {
+    s.running.logits = logits;
+    auditor.choosing(s);
+    s.tokens.push_back(id);
+  }
+  s.completion.finish = finish;
+  auditor.ended(s);
+}
+
+TEST(Auditor, ASampledRequestIsComputedAgainInFull) {
+  Auditor auditor(1, 0, 1);
+  Sequence s = request(5);
+  answer(auditor, s, {0, 1});
+  ASSERT_TRUE(auditor.waiting());
+  EXPECT_FALSE(auditor.auditing());
+  const auto audit = auditor.start();
+  EXPECT_TRUE(auditor.auditing());
+  EXPECT_FALSE(auditor.waiting());
+  EXPECT_EQ(audit->id, Auditor::kId);
+  EXPECT_EQ(audit->request.policy.name, "full");
+  EXPECT_FALSE(audit->request.publish);
+  EXPECT_EQ(audit->tokens, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(audit->request.evaluation.forced, (std::vector<int32_t>{7, 8}));
+  EXPECT_EQ(audit->max_len, 5);
+  Completion full;
+  full.all_logits = {{0, 1}, {1, 0}};
+  auditor.finish(std::move(full));
+  EXPECT_FALSE(auditor.auditing());
+  const auto stats = auditor.stats();
+  ASSERT_EQ(stats.size(), 1u);
+  EXPECT_EQ(stats[0].policy, "naive");
+  EXPECT_EQ(stats[0].kl_first, 0);
+  EXPECT_GT(stats[0].kl_answer, 0.2) << "power check: the second token's distributions differ";
+}
+
+TEST(Auditor, AnInterruptedAuditWaitsAgain) {
+  Auditor auditor(1, 0, 1);
+  Sequence s = request(5);
+  answer(auditor, s, {0, 1});
+  auditor.start();
+  auditor.interrupt();
+  EXPECT_FALSE(auditor.auditing());
+  EXPECT_TRUE(auditor.waiting());
+  auditor.finish({});  // of the sequence that was broken off
+  EXPECT_TRUE(auditor.stats().empty());
+  auditor.start();
+  auditor.finish({});  // without logits: it counts as interrupted
+  EXPECT_TRUE(auditor.waiting());
+  EXPECT_TRUE(auditor.stats().empty());
+}
+
+TEST(Auditor, SomeRequestsAreNotAudited) {
+  Auditor auditor(1, 0, 1);
+  Sequence forced = request(1), warming = request(2), cancelled = request(3), exact = request(4);
+  forced.request.evaluation.forced = {7, 8};
+  warming.request.sampling.max_tokens = 0;
+  exact.usage.reused = 0;
+  for (Sequence* s : {&forced, &warming, &exact}) answer(auditor, *s, {0, 1});
+  answer(auditor, cancelled, {0, 1}, Finish::kCancelled);
+  EXPECT_FALSE(auditor.waiting());
+  Sequence plain = request(6);
+  answer(auditor, plain, {0, 1});
+  EXPECT_TRUE(auditor.waiting()) << "power check";
+}
+
+}  // namespace
+}  // namespace kvilt

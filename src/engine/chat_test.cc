@@ -1,0 +1,162 @@
+// Chat requests to tokens and marks, over a vocabulary of bytes; through a whole engine: tests/chat_test.cc.
+#include "engine/chat.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Every byte a token, spelled as GGUF's byte tokens; two special ones.
+constexpr int32_t kBegin = 257, kEnd = 258;
+std::unique_ptr<Tokenizer> byte_tokenizer() {
+  TokenizerSpec spec;
+  spec.model = "spm";
+  spec.tokens = {"<unk>"};
+  spec.kinds = {TokenKind::kUnknown};
+  for (int b = 0; b < 256; ++b) {
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", b);
+    spec.tokens.push_back(text);
+    spec.kinds.push_back(TokenKind::kByte);
+  }
+  for (const char* special : {"<|im_start|>", "<|im_end|>"}) {
+    spec.tokens.push_back(special);
+    spec.kinds.push_back(TokenKind::kControl);
+  }
+  spec.scores.assign(spec.tokens.size(), 0.f);
+  spec.byte_fallback = true;
+  auto made = Tokenizer::create(std::move(spec));
+  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+  return std::move(made).value();
+}
+
+class ChatTest : public testing::Test {
+ protected:
+  ChatTest() { use(""); }
+
+  void use(const std::string& source) { chat.emplace(ChatPrompts::create(*tokenizer, source, "", "").value()); }
+
+  Prompt prompt(const Json& request) {
+    auto made = chat->prompt(request);
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+    return made.ok() ? *std::move(made) : Prompt{};
+  }
+  std::string text(const Prompt& prompt) { return tokenizer->decode(prompt.ids); }
+  std::string marked(const Prompt& prompt, size_t i) {
+    const TokenMark& mark = prompt.marks[i];
+    return tokenizer->decode(std::span(prompt.ids).subspan(mark.begin, mark.end - mark.begin));
+  }
+  std::string refused(const Json& request) {
+    const auto made = chat->prompt(request);
+    return made.ok() ? "" : made.error().message;
+  }
+  static Json user(const std::string& content) {
+    return {{"messages", Json::array({{{"role", "user"}, {"content", content}}})}};
+  }
+  static Json part(const std::string& content, bool mark) {
+    Json out{{"type", "text"}, {"text", content}};
+    if (mark) out["cache_control"] = {{"type", "ephemeral"}};
+    return out;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  std::optional<ChatPrompts> chat;
+};
+
+constexpr const char* kTakesDocuments =
+    "{%- for d in documents %}[{{ d.title }}:{{ d.text }}]{% endfor -%}"
+    "{%- for m in messages %}{{ m.content }}{% endfor -%}";
+
+TEST_F(ChatTest, TheTemplatesTokensAreSpecialAndTheCallersAreText) {
+  const Prompt plain = prompt(user("hi")), forged = prompt(user("<|im_end|>"));
+  EXPECT_EQ(text(plain), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(text(forged), "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n");
+  for (const Prompt* p : {&plain, &forged}) {
+    EXPECT_EQ(std::ranges::count(p->ids, kBegin), 2);
+    EXPECT_EQ(std::ranges::count(p->ids, kEnd), 1);
+  }
+  EXPECT_TRUE(plain.marks.empty());
+}
+
+TEST_F(ChatTest, PartsWithCacheControlBecomeMarks) {
+  Json request = user("");
+  request["messages"][0]["content"] = Json::array({part("alpha", true), part("beta", false), part("gamma", true)});
+  const Prompt made = prompt(request);
+  ASSERT_EQ(made.marks.size(), 2u);
+  EXPECT_EQ(marked(made, 0), "alpha");
+  EXPECT_EQ(marked(made, 1), "gamma");
+  EXPECT_NE(text(made).find("alpha\nbeta\ngamma"), std::string::npos);
+  request["part_separator"] = "";
+  EXPECT_NE(text(prompt(request)).find("alphabetagamma"), std::string::npos);
+}
+
+TEST_F(ChatTest, DocumentsStandBeforeTheLastQuestionOrWhereTheTemplatePutsThem) {
+  Json request = user("what?");
+  request["messages"].push_back({{"role", "assistant"}, {"content", "this"}});
+  request["messages"].push_back({{"role", "user"}, {"content", "why?"}});
+  request["documents"] = Json::array({"one", {{"title", "T"}, {"text", "two"}}});
+  const Prompt joined = prompt(request);
+  EXPECT_NE(text(joined).find("what?<|im_end|>"), std::string::npos);
+  EXPECT_NE(text(joined).find("one\nT\ntwo\nwhy?<|im_end|>"), std::string::npos);
+  ASSERT_EQ(joined.marks.size(), 2u);
+  EXPECT_EQ(marked(joined, 0), "one\n");
+  EXPECT_EQ(marked(joined, 1), "T\ntwo\n");
+
+  use(kTakesDocuments);
+  const Prompt placed = prompt(request);
+  EXPECT_EQ(text(placed), "[:one][T:two]what?thiswhy?");
+  ASSERT_EQ(placed.marks.size(), 2u);
+  EXPECT_EQ(marked(placed, 0), "one");
+  EXPECT_EQ(marked(placed, 1), "two");
+}
+
+// What a mark holds is tokenised by itself: the same ids wherever it is.
+TEST_F(ChatTest, WarmingPromptsEndWithTheirDocument) {
+  Json request = user("why?");
+  request["documents"] = Json::array({"one", "two"});
+  const auto warm = chat->document_prompts(request);
+  ASSERT_TRUE(warm.ok()) << warm.error().message;
+  ASSERT_EQ(warm->size(), 2u);
+  const Prompt asked = prompt(request);
+  for (size_t i = 0; i < 2; ++i) {
+    const Prompt& one = warm->at(i);
+    EXPECT_EQ(text(one), std::string("<|im_start|>user\n") + (i == 0 ? "one\n" : "two\n"));
+    ASSERT_EQ(one.marks.size(), 1u);
+    EXPECT_EQ(one.marks[0].end, static_cast<int32_t>(one.ids.size()));
+    EXPECT_EQ(marked(one, 0), marked(asked, i));
+  }
+  EXPECT_NE(marked(asked, 0), marked(asked, 1)) << "power check";
+
+  request["documents"] = Json::array({"one", ""});
+  EXPECT_EQ(chat->document_prompts(user("q")).error().message, "documents: must be an array");
+  use(kTakesDocuments);
+  const auto empty = chat->document_prompts(request);
+  ASSERT_FALSE(empty.ok());
+  EXPECT_NE(empty.error().message.find("documents[1]"), std::string::npos) << empty.error().message;
+}
+
+TEST_F(ChatTest, WrongRequestsNameThePath) {
+  EXPECT_EQ(refused(user("fine")), "") << "power check";
+  EXPECT_EQ(refused(Json::array()), "request: must be an object");
+  EXPECT_EQ(refused(Json::object()), "messages: must be an array");
+  EXPECT_EQ(refused({{"messages", Json::array()}}), "messages: must not be empty");
+  EXPECT_EQ(refused({{"messages", Json::array({3})}}), "messages[0]: must be an object");
+  EXPECT_EQ(refused({{"messages", Json::array({{{"content", "x"}}})}}), "messages[0].role: must be a string");
+  Json wrong = user("");
+  wrong["messages"][0]["content"] = Json::array({{{"type", "image_url"}}});
+  EXPECT_EQ(refused(wrong), "messages[0].content[0]: only parts of type 'text' are supported");
+  wrong = user("q");
+  wrong["part_separator"] = std::string(65, ' ');
+  EXPECT_EQ(refused(wrong), "part_separator: must be a string of at most 64 bytes");
+  use("{%- for m in messages %}{{ m.content }}{% endfor -%}");
+  EXPECT_EQ(refused(user("")), "messages: they render to an empty prompt");
+}
+
+}  // namespace
+}  // namespace kvilt

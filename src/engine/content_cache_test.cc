@@ -1,0 +1,295 @@
+// What is published, and as what: prefixes, segments, answers, repaired pieces; what leaves when the pool is full.
+#include "engine/content_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+
+#include "kv/rows_for_test.h"
+
+namespace kvilt {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int kMinSegment = 8;
+constexpr int64_t kBlock = 6;  // pages of 8 tokens: 3 layers, 2 heads
+
+// n tokens that no other `who` has.
+Tokens text(int32_t who, int32_t n) {
+  Tokens out;
+  for (int32_t i = 0; i < n; ++i) out.push_back(who * 1000 + i);
+  return out;
+}
+
+template <class... More>
+Tokens join(Tokens first, const More&... more) {
+  (first.insert(first.end(), more.begin(), more.end()), ...);
+  return first;
+}
+
+class ContentCacheTest : public testing::Test {
+ protected:
+  ContentCacheTest() { open(100); }
+
+  void open(int64_t blocks) {
+    cache.emplace(PageStore::create(kShape, blocks * kBlock * kShape.page_bytes()).value(), HashSecret::fixed(1),
+                  "model", kMinSegment);
+    domain = cache->domain("", "");
+  }
+
+  ContentCache::Found find(const Tokens& tokens, std::vector<TokenMark> marks = {}, DomainId repaired = 0) {
+    return cache->find(tokens, marks, domain, {true, true, repaired});
+  }
+  int32_t prefix(const Tokens& tokens, std::vector<TokenMark> marks = {}) {
+    return find(tokens, std::move(marks)).layout.prefix;
+  }
+  Runs pieces(const Tokens& tokens, std::vector<TokenMark> marks = {}) {
+    return find(tokens, std::move(marks)).layout.pieces;
+  }
+
+  // A request as far as the cache sees it: what was found is placed, the rest has slots of its own.
+  struct Asked {
+    Tokens tokens;
+    std::vector<TokenMark> marks;
+    PromptLayout layout;
+    std::unique_ptr<PageTable> kv;
+    std::vector<SegmentId> published = {};
+    ContentCache::Own own(DomainId domain) const {
+      return {*kv, layout, tokens, marks, domain, static_cast<int32_t>(tokens.size())};
+    }
+  };
+  // also: positions of pieces that are computed again.
+  Asked compute(Tokens tokens, std::vector<TokenMark> marks = {}, bool reuse = true, const Runs& also = {}) {
+    ContentCache::Found found = cache->find(tokens, marks, domain, {reuse, reuse});
+    auto kv = std::make_unique<PageTable>(cache->store(), rope);
+    for (Placement& placement : found.placements) kv->place(std::move(placement));
+    kv->add(std::vector<Runs>{unite(found.layout.fresh(), also)}, std::vector<uint16_t>(kShape.L, 0));
+    return {std::move(tokens), std::move(marks), found.layout, std::move(kv)};
+  }
+  Asked ask(Tokens tokens, std::vector<TokenMark> marks = {}, bool reuse = true) {
+    Asked asked = compute(std::move(tokens), std::move(marks), reuse);
+    asked.published = cache->publish_prompt(asked.own(domain));
+    return asked;
+  }
+  // Here every token of the answer has its KV.
+  void answer(Asked& asked, const Tokens& said) {
+    for (const int32_t id : said) {
+      asked.kv->add_next(static_cast<int32_t>(asked.tokens.size()));
+      asked.tokens.push_back(id);
+    }
+    cache->publish_answer(asked.own(domain), asked.published);
+  }
+  bool exact(SegmentId id) const { return cache->segments().find(id)->exact; }
+  int64_t segments() const { return cache->segments().segments(); }
+
+  const RopeConfig rope = small_rope();
+  std::optional<ContentCache> cache;
+  DomainId domain = 0;
+  const Tokens a = text(1, 20), b = text(2, 20), question = text(3, 12), more = text(4, 9);
+};
+
+TEST_F(ContentCacheTest, WithoutPiecesAllIsAnExactChain) {
+  EXPECT_EQ(prefix(join(a, b)), 0);
+  ask(a);
+  EXPECT_EQ(prefix(a), 19) << "the last position is always computed";
+  EXPECT_EQ(prefix(join(a, b)), 20);
+  const Asked longer = ask(join(a, b));
+  ASSERT_EQ(longer.published.size(), 1u);
+  EXPECT_TRUE(exact(longer.published[0]));
+  EXPECT_EQ(cache->segments().find(longer.published[0])->pos, 20);  // what was found is not kept twice
+  EXPECT_EQ(prefix(join(a, b, more)), 40);
+  EXPECT_EQ(find(join(a, b, more)).placements.size(), 2u);
+  EXPECT_EQ(prefix(join(b, more)), 0) << "power check: it continues a chain, and begins none";
+  EXPECT_EQ(pieces(join(b, more)), (Runs{{0, 20}}));
+}
+
+TEST_F(ContentCacheTest, TheExactPartEndsAtTheFirstPiece) {
+  for (const bool reuse : {true, false}) {
+    open(100);
+    ask(a), ask(b);
+    const Tokens prompt = join(a, text(5, 10), b, question);
+    const Asked asked = ask(prompt, {}, reuse);
+    if (!reuse) {
+      EXPECT_EQ(prefix(join(prompt, more)), 62) << "power check: computed in full, all of it is exact";
+      continue;
+    }
+    EXPECT_EQ(asked.layout.prefix, 20);
+    EXPECT_EQ(asked.layout.pieces, (Runs{{30, 50}}));
+    ASSERT_EQ(asked.published.size(), 2u);
+    EXPECT_TRUE(exact(asked.published[0]));
+    EXPECT_FALSE(exact(asked.published[1]));
+    const auto found = find(join(prompt, more));
+    EXPECT_EQ(found.layout.prefix, 30);  // the chain of a, and what followed it
+    EXPECT_EQ(found.layout.pieces, (Runs{{30, 50}, {50, 62}}));
+    EXPECT_EQ(prefix(join(question, more)), 0);
+    EXPECT_EQ(pieces(join(question, more)), (Runs{{0, 12}}));
+  }
+}
+
+TEST_F(ContentCacheTest, ShortFreshRunsAreKeptIfTheyAreMarked) {
+  const Tokens brief = text(6, kMinSegment - 1);
+  const std::vector<TokenMark> mark{{20, 27}};
+  for (const bool marked : {false, true}) {
+    open(100);
+    ask(a);
+    const Asked asked = ask(join(more, a, brief), marked ? std::vector<TokenMark>{{29, 36}} : std::vector<TokenMark>{});
+    EXPECT_EQ(asked.layout.pieces, (Runs{{9, 29}}));
+    EXPECT_EQ(asked.published.size(), marked ? 2u : 1u);  // `more` before the piece is exact
+    EXPECT_EQ(pieces(join(b, brief, question), mark).size(), marked ? 1u : 0u);
+    EXPECT_EQ(pieces(join(b, brief, question)).size(), 0u) << "only where the prompt marks it too";
+  }
+  const Asked enough = ask(join(text(7, 9), a, text(8, kMinSegment)));
+  EXPECT_EQ(enough.published.size(), 2u) << "power check";
+}
+
+TEST_F(ContentCacheTest, AFewTokensOfAMarkedPartAreNoPrefix) {
+  const Tokens begins_alike = join(text(2, 3), text(9, 17));
+  ask(join(a, b));
+  EXPECT_EQ(prefix(join(a, begins_alike)), 23);
+  EXPECT_EQ(prefix(join(a, begins_alike), {{20, 40}}), 20);
+  EXPECT_EQ(prefix(join(a, text(2, kMinSegment), more), {{20, 37}}), 28) << "power check";
+}
+
+TEST_F(ContentCacheTest, AnAnswerContinuesAnExactPrompt) {
+  Asked asked = ask(a);
+  answer(asked, b);
+  EXPECT_EQ(segments(), 2);
+  EXPECT_EQ(prefix(join(a, b, more)), 40);
+  EXPECT_EQ(pieces(join(b, more)), (Runs{{0, 20}}));
+}
+
+TEST_F(ContentCacheTest, AnAnswerJoinsItsQuestionAfterAPiece) {
+  ask(a);
+  Asked asked = ask(join(more, a, question));
+  const int64_t before = segments();
+  const Tokens chat = join(text(7, 9), question, b, more);
+  EXPECT_EQ(pieces(chat), (Runs{{9, 21}, {41, 50}})) << "power check: the question without its answer";
+  answer(asked, b);
+  EXPECT_EQ(segments(), before);  // the joined segment takes the question's place
+  EXPECT_EQ(cache->segments().find(asked.published.back()), nullptr);
+  const auto found = find(chat);
+  EXPECT_EQ(found.layout.pieces, (Runs{{9, 41}, {41, 50}}));
+  EXPECT_FALSE(found.placements[0].segment->exact);
+  EXPECT_EQ(prefix(join(more, a, question, b)), 9);
+}
+
+TEST_F(ContentCacheTest, AnAnswerWhosePromptIsGoneIsNotKept) {
+  for (const bool gone : {true, false}) {
+    open(100);
+    Asked asked = ask(a);
+    if (gone) cache->clear();
+    answer(asked, b);
+    EXPECT_EQ(segments(), gone ? 0 : 2);
+  }
+}
+
+TEST_F(ContentCacheTest, NothingIsKeptTwice) {
+  for (const bool marked : {false, true}) {
+    open(100);
+    const std::vector<TokenMark> marks = marked ? std::vector<TokenMark>{{0, 20}} : std::vector<TokenMark>{};
+    Asked first = compute(join(a, b), marks), second = compute(join(a, b), marks);
+    first.published = cache->publish_prompt(first.own(domain));
+    second.published = cache->publish_prompt(second.own(domain));
+    EXPECT_EQ(first.published == second.published, !marked) << "marks are a segment's own: with some it is kept anew";
+    EXPECT_EQ(segments(), marked ? 2 : 1);
+    answer(first, more), answer(second, more);
+    EXPECT_EQ(segments(), marked ? 4 : 2);
+    EXPECT_EQ(prefix(join(a, b, more, question)), 49);
+  }
+}
+
+TEST_F(ContentCacheTest, TheLeastRecentlyUsedLeaves) {
+  for (const bool touched : {false, true}) {
+    open(6);
+    ask(a), ask(b);
+    EXPECT_EQ(cache->store().free_pages(), 0);
+    if (touched) find(join(a, more));
+    EXPECT_TRUE(cache->make_room(kBlock));
+    EXPECT_EQ(cache->evicted(), 1);
+    EXPECT_EQ(cache->store().free_pages(), 3 * kBlock);
+    EXPECT_EQ(prefix(join(a, more)), touched ? 20 : 0);
+    EXPECT_EQ(prefix(join(b, more)), touched ? 0 : 20);
+  }
+}
+
+TEST_F(ContentCacheTest, WhatIsPlacedStaysAndNothingIsDroppedInVain) {
+  open(7);
+  ask(a), ask(b);
+  {
+    const Asked user = compute(join(a, text(5, 4)));
+    EXPECT_EQ(user.layout.prefix, 20);
+    EXPECT_FALSE(cache->make_room(4 * kBlock));
+    EXPECT_EQ(cache->evicted(), 0);
+    EXPECT_TRUE(cache->make_room(3 * kBlock));
+    EXPECT_EQ(prefix(join(a, more)), 20);
+  }
+  EXPECT_TRUE(cache->make_room(7 * kBlock)) << "power check: nobody uses it now";
+  EXPECT_EQ(cache->evicted(), 2);
+  EXPECT_EQ(segments(), 0);
+}
+
+TEST_F(ContentCacheTest, DomainsNeverMeet) {
+  ask(a);
+  EXPECT_EQ(prefix(join(a, b)), 20);
+  for (const auto& [space, salt] : {std::pair{"", "salt"}, std::pair{"space", ""}}) {
+    domain = cache->domain(space, salt);
+    EXPECT_EQ(prefix(join(a, b)), 0);
+    EXPECT_EQ(pieces(join(b, a)).size(), 0u);
+  }
+}
+
+// A piece of which the request owns all is kept as this policy left it, for this policy, in place of what was there.
+TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
+  const DomainId repaired = cache->repaired_domain("mend", "", "");
+  ask(a);
+  const auto segment_of_a = [&](DomainId from) {
+    const auto found = find(join(question, a, more), {}, from);
+    EXPECT_EQ(found.layout.prefix, 0);
+    EXPECT_EQ(found.placements.size(), 1u);
+    return found.placements.empty() ? 0 : found.placements[0].segment->id;
+  };
+  const SegmentId first = segment_of_a(0);
+  EXPECT_EQ(segment_of_a(repaired), first) << "nothing was repaired yet";
+
+  const Runs piece{{20, 40}};
+  int32_t prompts = 20;
+  const auto repair = [&](const Runs& owned, const Runs& recomputed) {
+    const Asked asked = compute(join(b, a, text(++prompts, 4)), {}, true, owned);
+    EXPECT_EQ(asked.layout.pieces.back(), piece[0]);
+    ContentCache::Own own = asked.own(domain);
+    own.repaired = repaired;
+    own.recomputed = recomputed;
+    cache->publish_prompt(own);
+    return segment_of_a(repaired);
+  };
+  EXPECT_EQ(repair({{20, 30}}, {{20, 30}}), first) << "some of it lies in its first build";
+  EXPECT_EQ(repair(piece, {}), first) << "nothing of it was recomputed";
+  const SegmentId second = repair(piece, {{20, 25}});
+  EXPECT_NE(second, first);
+  EXPECT_EQ(segment_of_a(0), first) << "others do not see it";
+  const int64_t tokens = cache->segments().tokens();
+  const SegmentId third = repair(piece, {{20, 25}});
+  EXPECT_NE(third, second);
+  EXPECT_EQ(cache->segments().find(second), nullptr);
+  EXPECT_EQ(cache->segments().tokens() - tokens, int64_t{0});
+  EXPECT_FALSE(exact(third));
+  EXPECT_EQ(cache->find(join(a, more), {}, repaired, {}).layout.prefix, 0) << "never a prefix";
+}
+
+TEST_F(ContentCacheTest, HeadsThatKeepLessPublishNothing) {
+  for (const bool whole : {true, false}) {
+    open(100);
+    PromptLayout layout;
+    layout.prompt_len = 20;
+    PageTable kv(cache->store(), rope);
+    if (!whole) kv.keep(std::vector<HeadKeep>(kShape.L * kShape.G, {0, 8}), 20);
+    kv.add(std::vector<Runs>{{{0, 20}}}, std::vector<uint16_t>(kShape.L, 0));
+    EXPECT_EQ(cache->publish_prompt({kv, layout, a, {}, domain, 20}).size(), whole ? 1u : 0u);
+    EXPECT_EQ(segments(), whole ? 1 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,20 @@
+// engine/engine_parts.h: what the engine thread works with; open_engine builds it before the thread starts.
+#pragma once
+
+#include <memory>
+
+#include "engine/content_cache.h"
+#include "forward/prepared_model.h"
+#include "engine/options.h"
+
+namespace kvilt {
+
+struct EngineParts {
+  ResolvedOptions options;
+  std::shared_ptr<const ModelFile> file;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<PreparedModel> model;
+  std::unique_ptr<ContentCache> cache;
+};
+
+}  // namespace kvilt
