@@ -1,5 +1,5 @@
-// embed MODEL: the engine inside another program. Two notes are read once, then asked about in the other order: their
-// KV is found by content, so only the question is computed in full.
+// embed MODEL: the engine inside another program. Two notes are read once, then sent again in the other order: their KV
+// is found by content, and only some of it is computed again.
 #include <kvilt/ask.h>
 
 #include <cstdio>
@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
       if (&part != &parts.back()) request.prompt.marks.push_back({begin, end});  // a piece that may come again
     }
     request.sampling = {.max_tokens = 16, .temperature = 0};
+    request.policy.name = "mend";  // the default, auto, would rather compute notes as short as these
     const auto answer = ask(**engine, std::move(request));
     if (!answer.ok()) return std::fprintf(stderr, "%s\n", answer.error().message.c_str()), 1;
     const PromptUsage& usage = answer->usage();
