@@ -160,7 +160,7 @@ TEST_P(SegPaged, OneLocalHeadChangesNothingButThroughThatHead) {
   const auto dense = run({});
   const int at = config().L / 2;
   Heads one{{View{}, View{2, 7, 0}}, std::vector<uint16_t>(heads(), 0)};
-  one.head_view[at * config().G] = 1;
+  one.head_view[static_cast<size_t>(at * config().G)] = 1;
   one.ragged = false;  // so that all keys can be compared
   const auto local = run(one);
   const auto bytes = static_cast<size_t>(store->shape().row_bytes());

@@ -127,7 +127,7 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::mt19937_64 rng(seed);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
-  if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // or the first piece would be an exact prefix
+  if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // else the first piece would be an exact prefix
   for (const size_t i : order) add_marked(head, pieces[i]);
   return std::vector<PastRequest>{{head, {}}};
 }

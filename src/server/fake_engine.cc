@@ -250,7 +250,7 @@ void FakeEngine::loop() {
   }
 }
 
-// Called with the lock held. Counts what an earlier prompt left, and prepares the answer.
+// Counts what an earlier prompt left, and prepares the answer.
 void FakeEngine::place(Running& running) {
   running.running = true;
   const auto& ids = running.request.prompt.ids;

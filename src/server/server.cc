@@ -87,8 +87,7 @@ void Server::shutdown() {
   service.http().stop_accepting();
   if (auto engine = service.attached().engine) engine->drain(service.options().shutdown_s);
   {
-    // The last tokens are on their way. Healthy clients get a moment to take them; then clients that do not read are
-    // cut off.
+    // The last tokens are on their way: a moment for healthy clients, then an end for those that do not read.
     std::unique_lock lock(parts_->mutex);
     parts_->changed.wait_for(lock, std::chrono::seconds(2), [&] { return !parts_->running; });
     service.http().abort_connections();
