@@ -47,7 +47,7 @@ TEST(Auditor, ASampledRequestIsComputedAgainInFull) {
   EXPECT_EQ(audit->request.evaluation.forced, (std::vector<int32_t>{7, 8}));
   EXPECT_EQ(audit->max_len, 5);
   Completion full;
-  full.all_logits = {{0, 1}, {1, 0}};
+  full.logits.all = {{0, 1}, {1, 0}};
   auditor.finish(std::move(full));
   EXPECT_FALSE(auditor.auditing());
   const auto stats = auditor.stats();

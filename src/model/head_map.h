@@ -17,9 +17,9 @@
 namespace kvilt {
 
 enum class HeadClass : uint8_t {
-  kLocal,   // sink and window
-  kGlobal,  // everything
-  kRetrieval,  // the keys that hold retrieval_top_p of its attention; no policy chooses these keys yet: it reads everything
+  kLocal,      // sink and window
+  kGlobal,     // everything
+  kRetrieval,  // the keys that hold retrieval_top_p of its attention; no policy chooses them yet: it reads everything
   kDense,      // everything, and never to be made local
 };
 

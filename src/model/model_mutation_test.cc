@@ -9,9 +9,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
-#include <nlohmann/json.hpp>
 #include "base/mapped_file.h"
 #include "model/model_file.h"
 #include "tensor/dequantize.h"

@@ -27,14 +27,8 @@ Value Interpreter::eval_inner(const Expr& expr, const ScopePtr& scope) {
       return make_list(meter_, eval_all(expr, scope), Flavor::kTuple);
     case ExprKind::kList:
       return make_list(meter_, eval_all(expr, scope));
-    case ExprKind::kDict: {
-      DictBuilder dict(meter_);
-      for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
-        Value key = child(i);
-        dict.set(std::move(key), child(i + 1));
-      }
-      return dict.take();
-    }
+    case ExprKind::kDict:
+      return eval_dict(expr, scope);
     case ExprKind::kAttribute:
       return attribute(child(0), expr.name);
     case ExprKind::kItem:
@@ -75,7 +69,7 @@ Value Interpreter::eval_inner(const Expr& expr, const ScopePtr& scope) {
       if (expr.children[2]) return child(2);
       return Value::undefined("the inline if-expression evaluated to false and no else section was defined.");
   }
-  fail("a slice stands outside of []");
+  fail("a slice is outside of []");
 }
 
 Value Interpreter::eval_name(const Expr& expr, const ScopePtr& scope) {
@@ -86,6 +80,15 @@ Value Interpreter::eval_name(const Expr& expr, const ScopePtr& scope) {
     return Value(std::move(function));
   }
   return Value::undefined(fmt::format("'{}' is undefined", expr.name));
+}
+
+Value Interpreter::eval_dict(const Expr& expr, const ScopePtr& scope) {
+  DictBuilder dict(meter_);
+  for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
+    Value key = eval(*expr.children[i], scope);
+    dict.set(std::move(key), eval(*expr.children[i + 1], scope));
+  }
+  return dict.take();
 }
 
 Value Interpreter::eval_concat(const Expr& expr, const ScopePtr& scope) {

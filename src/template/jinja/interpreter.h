@@ -65,6 +65,7 @@ class Interpreter {
   Value eval_filter(const Expr& expr, const ScopePtr& scope, const Value* input);
   Value eval_item(const Expr& expr, const ScopePtr& scope);
   Value eval_compare(const Expr& expr, const ScopePtr& scope);
+  Value eval_dict(const Expr& expr, const ScopePtr& scope);
   Value eval_concat(const Expr& expr, const ScopePtr& scope);
   std::vector<Value> eval_all(const Expr& expr, const ScopePtr& scope);
   CallArgs eval_arguments(const Expr& expr, const ScopePtr& scope);
