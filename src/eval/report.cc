@@ -180,18 +180,6 @@ std::string quilt_section(const std::vector<Quilt>& quilts) {
   return out;
 }
 
-// Puts a value in place of each {{name}}. Values are not searched for more names.
-std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
-  std::string out;
-  for (size_t open; (open = page.find("{{")) != page.npos;) {
-    const size_t close = page.find("}}", open);
-    out += page.substr(0, open);
-    out += values.at(page.substr(open + 2, close - open - 2));
-    page.remove_prefix(close + 2);
-  }
-  return out.append(page);
-}
-
 }  // namespace
 
 std::string with_interval(const Json& row, const std::string& name) {

@@ -52,7 +52,6 @@ struct PackLayout {
 //   kF32    not at all; quantised weights are widened to F32 when they are packed.
 // Backends without packed weights (reference) round nothing, whatever is asked.
 enum class Activations { kAuto, kBF16, kF32 };
-std::optional<Activations> activations_of(std::string_view name);  // auto, bf16, f32, as flags spell them
 
 // What pack() takes: a tensor as stored in the file (see model/weights.h Tensor).
 struct WeightView {

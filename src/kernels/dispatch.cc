@@ -93,13 +93,6 @@ std::vector<std::string_view> backend_names() {
   return names;
 }
 
-std::optional<Activations> activations_of(std::string_view name) {
-  if (name == "auto") return Activations::kAuto;
-  if (name == "bf16") return Activations::kBF16;
-  if (name == "f32") return Activations::kF32;
-  return {};
-}
-
 std::string_view kernel_of(const Backend& backend, DType weight) {
   const Instructions& known = instructions(backend);
   if (weight == DType::kBF16 && backend.bf16_matmul_pays()) return "vdpbf16ps, 512 bits, bf16 rows";

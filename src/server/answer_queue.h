@@ -28,6 +28,8 @@ struct Event {
 class AnswerQueue {
  public:
   static constexpr size_t kMaxQueuedBytes = 1 << 20;
+  // How long a route waits in next() before it looks whether its client is still there.
+  static constexpr auto kLook = std::chrono::milliseconds(50);
 
   AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics);
   ~AnswerQueue();

@@ -12,7 +12,6 @@
 namespace kvilt::server {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr int kAtOnce = 8;  // documents in the engine's queue at once, so that other requests come between
 
 // Tokens of the document itself: what is marked, or the whole prompt if nothing is.
@@ -60,7 +59,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
         return reply_error(response, api_error(status.error(), name));
       }
     }
-    auto event = answer.next(kLook);
+    auto event = answer.next(AnswerQueue::kLook);
     if (Connection::current()->peer_gone()) {
       Connection::current()->close_after_response();
       response.status = 499;

@@ -1,7 +1,7 @@
 // server/routes_generate.cc: POST /v1/chat/completions and /v1/completions, whole and streamed.
 // Role:       parsed request -> one engine request per choice (answer_queue.h) -> JSON or SSE (openai_response.h,
 //             sse.h).
-// Invariants: while an answer is made, the client's socket is checked every kLook; when the client is gone, the whole
+// Invariants: while an answer is made, the client's socket is checked every AnswerQueue::kLook; when the client is gone, the whole
 //             request is cancelled at once. Errors before the first token get their HTTP status; later ones end the
 //             stream with an event {"error": ...}.
 #include <fmt/format.h>
@@ -18,7 +18,6 @@
 namespace kvilt::server {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);
 // How long a stream's head waits for the first token, so that an early error can still have a status.
 constexpr auto kHeadPatience = std::chrono::seconds(5);
 
@@ -43,7 +42,7 @@ enum class Wait { kEvent, kTimeout, kGone };
 Wait wait_event(AnswerQueue& answer, Clock::time_point deadline, Event& out) {
   const Connection& client = *Connection::current();
   for (;;) {
-    auto event = answer.next(kLook);
+    auto event = answer.next(AnswerQueue::kLook);
     if (client.peer_gone()) return Wait::kGone;  // checked with every event too: a busy answer never times out
     if (event) {
       out = std::move(*event);
@@ -233,12 +232,6 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
   } else {
     reply_whole(*job, response);
   }
-}
-
-RequestLimits limits_of(const Engine& engine) {
-  RequestLimits limits;
-  limits.vocab = engine.info().vocab;
-  return limits;
 }
 
 void chat(const Call& call, httplib::Response& response) {

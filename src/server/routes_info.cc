@@ -9,12 +9,6 @@
 namespace kvilt::server {
 namespace {
 
-RequestLimits limits_of(const Engine& engine) {
-  RequestLimits limits;
-  limits.vocab = engine.info().vocab;
-  return limits;
-}
-
 void list_models(const Call& call, httplib::Response& response) {
   const Json model = model_json(call.engine().info(), call.attached.model, call.attached.since);
   reply_json(response, {{"object", "list"}, {"data", Json::array({model})}});

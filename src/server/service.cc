@@ -53,6 +53,12 @@ void reply_error(httplib::Response& response, const ApiError& error) {
   if (error.status == 503 || error.status == 429) response.set_header("Retry-After", "1");
 }
 
+RequestLimits limits_of(const Engine& engine) {
+  RequestLimits limits;
+  limits.vocab = engine.info().vocab;
+  return limits;
+}
+
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name) {
   if (name.empty() || name == attached.model || name == attached.engine->info().name) return std::nullopt;
   return ApiError{404, fmt::format("the model '{}' is not served here; this server has '{}'", name, attached.model),

@@ -31,6 +31,8 @@ struct Attached {
 };
 
 // A request whose engine is there.
+struct RequestLimits;  // openai_request.h
+
 struct Call {
   const httplib::Request& http;
   const Json& body;  // of a POST; else null
@@ -84,6 +86,8 @@ void reply_json(httplib::Response& response, const Json& json);
 void reply_error(httplib::Response& response, const ApiError& error);
 // An error if the request names another model.
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
+// What this engine's model bounds in a request.
+RequestLimits limits_of(const Engine& engine);
 
 void add_generate_routes(Service& service);  // routes_generate.cc
 void add_info_routes(Service& service);      // routes_info.cc
