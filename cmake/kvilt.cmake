@@ -10,10 +10,6 @@ if(KVILT_TESTS)
   include(GoogleTest)
   add_custom_target(kvilt_tests)  # every test program: what the sanitizers' presets build
 endif()
-find_program(KVILT_LLD ld.lld)
-if(KVILT_LLD)  # a program of 40 MB of debug information links in a second
-  add_link_options(-fuse-ld=lld)
-endif()
 find_program(KVILT_CCACHE ccache)
 if(KVILT_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${KVILT_CCACHE})

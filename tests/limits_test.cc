@@ -27,7 +27,7 @@ class Limits : public testing::TestWithParam<std::string> {
     options.placement = *parse_placement(placement);
     return open_for_test(options);
   }
-  const Quilt quilt;
+  const Quilt quilt{};
 };
 
 TEST_P(Limits, ChunksAndThreadsDoNotChangeABit) {
@@ -239,7 +239,7 @@ std::unique_ptr<Engine> engine_with(int64_t kv_bytes) {
 }
 
 TEST(Pool, OldSegmentsGoFirstAndResultsStay) {
-  const Quilt quilt;
+  const Quilt quilt{};
   auto large = engine_with(0), small = engine_with(600 * kTokenBytes);
   for (int round = 0; round < 3; ++round) {
     for (uint32_t seed = 20; seed < 30; ++seed) {

@@ -45,7 +45,8 @@ class Parity : public testing::TestWithParam<std::tuple<ParityCase, std::string>
 TEST_P(Parity, LogitsAndGreedyTokens) {
   const auto& [model, backend] = GetParam();
   // f32: rounded keys are 1e-2 away (kv_types_test.cc), and BF16 weights would round rows.
-  auto engine = open_for_test({.model = model.model, .backend = backend, .kv_type = KvType::kF32, .activations = ActivationType::kF32});
+  auto engine = open_for_test(
+      {.model = model.model, .backend = backend, .kv_type = KvType::kF32, .activations = ActivationType::kF32});
   ASSERT_TRUE(engine);
   std::ifstream file(model.parity);
   ASSERT_TRUE(file) << model.parity;

@@ -21,7 +21,8 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
   const std::vector<int32_t> asked = tokens(200, 1);
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& kv_type = "auto") const {
-    return open_for_test({.model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk});
+    return open_for_test(
+        {.model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk});
   }
   Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
     Request request = unpublished(ids.empty() ? asked : std::move(ids), policy, std::move(params));

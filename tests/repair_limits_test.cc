@@ -16,7 +16,8 @@ class Repair : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
                                  const std::string& kv_type = "auto") const {
-    EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
+    EngineOptions options{
+        .model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
     options.placement = *parse_placement(placement);
     auto out = open_for_test(options);
     warm(*out, join({head, a, b, c}));

@@ -16,7 +16,8 @@ namespace kvilt {
 namespace {
 
 std::unique_ptr<Engine> engine_of(int page_slots, int chunk, const std::string& kv_type = "f32", int64_t bytes = 0) {
-  EngineOptions options{.model = kModel, .kv_type = *parse_kv_type(kv_type), .page_slots = page_slots, .chunk_tokens = chunk};
+  EngineOptions options{
+      .model = kModel, .kv_type = *parse_kv_type(kv_type), .page_slots = page_slots, .chunk_tokens = chunk};
   options.kv_bytes = bytes;
   return open_for_test(options);
 }

@@ -162,8 +162,8 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     // Rows at a later cut of a stage are some of those at the first: they go back to the places that they came from.
     if (band.cut && !band.last && band.layer_begin == 0 && prefill.at_band_start())
       prefill.hidden().reset(band.cut_rows, parts_.model->config().D);
-    const bool nobody_asks =
-        s.request.sampling.max_tokens == 0 && !s.request.evaluation.first_logits && s.request.evaluation.prompt_logits == 0;
+    const bool nobody_asks = s.request.sampling.max_tokens == 0 && !s.request.evaluation.first_logits &&
+                             s.request.evaluation.prompt_logits == 0;
     rows = nobody_asks ? 0 : prefill.logit_rows(item.range);
   }
   if (rows > 0) {
@@ -259,7 +259,8 @@ void EngineLoop::sample(Sequence& s) {
   std::vector<float>& logits = s.running.logits;
   auditor_.choosing(s);
   const std::vector<float> raw = params.logprobs >= 0 ? logits : std::vector<float>();
-  if (s.request.evaluation.all_logits || (s.request.evaluation.first_logits && forced)) s.completion.logits.all.push_back(logits);
+  if (s.request.evaluation.all_logits || (s.request.evaluation.first_logits && forced))
+    s.completion.logits.all.push_back(logits);
   const int32_t id = forced ? s.request.evaluation.forced[s.completion.completion_tokens] : s.sampler->sample(logits);
   const auto& ends = parts_.model->config().eos_ids;
   const auto in = [id](const std::vector<int32_t>& ids) { return std::ranges::find(ids, id) != ids.end(); };
@@ -276,7 +277,8 @@ void EngineLoop::sample(Sequence& s) {
   delta_.logprobs.clear();
   if (params.logprobs >= 0) delta_.logprobs.push_back(Sampler::logprob(raw, id, params.logprobs));
   s.sink->on_tokens(delta_);
-  const bool forced_out = forced && s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());
+  const bool forced_out =
+      forced && s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());
   if (answer.stopped()) {
     end(s, Finish::kStop);
   } else if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) {

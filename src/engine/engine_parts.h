@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "engine/content_cache.h"
-#include "forward/prepared_model.h"
 #include "engine/options.h"
+#include "forward/prepared_model.h"
 
 namespace kvilt {
 

@@ -66,7 +66,8 @@ bool Preparer::start(Sequence& s, bool may_wait) const {
     place(s, {});  // it is computed instead
   }
   if (s.running.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
-  s.running.prefill = std::make_unique<Prefill>(*s.policy, layout, parts_.model->config(), s.request.evaluation.prompt_logits);
+  s.running.prefill =
+      std::make_unique<Prefill>(*s.policy, layout, parts_.model->config(), s.request.evaluation.prompt_logits);
   PageTable& kv = *s.running.kv;
   kv.keep(s.running.prefill->keeps(), parts_.options.chunk_tokens);
   const auto writes = s.running.prefill->writes();

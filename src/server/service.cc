@@ -8,6 +8,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "server/openai_request.h"
+
 namespace kvilt::server {
 namespace {
 
