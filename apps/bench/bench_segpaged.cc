@@ -104,8 +104,11 @@ class SegpagedBench {
   void decode(Texts& texts, int tokens);
   double seen(const HeadKeep& keep, int32_t pos) const;
   double seen_by_all(const Text& text, int layers, int32_t pos) const;
-  void add_row(const char* phase, int tokens, int window, const Text& dense, const Text& ragged, double dense_s,
-               double ragged_s);
+  struct Timed {
+    const Text& text;
+    double s;
+  };
+  void add_row(const char* phase, int tokens, int window, Timed dense, Timed ragged);
 
   const SegpagedOptions& o_;
   const Backend& backend_;
@@ -240,8 +243,9 @@ void SegpagedBench::decode(Texts& texts, int tokens) {
     check(*texts[0], *texts[i], layers - 1, {tokens + o_.steps - 1, tokens + o_.steps});
 }
 
-void SegpagedBench::add_row(const char* phase, int tokens, int window, const Text& dense, const Text& ragged,
-                            double dense_s, double ragged_s) {
+void SegpagedBench::add_row(const char* phase, int tokens, int window, Timed dense_run, Timed ragged_run) {
+  const auto& [dense, dense_s] = dense_run;
+  const auto& [ragged, ragged_s] = ragged_run;
   const int layers = dense.table.shape().L;
   const bool decoding = std::string(phase) == "decode";
   const int32_t pos = tokens + o_.steps / 2;
@@ -283,11 +287,11 @@ void SegpagedBench::run(int tokens, int window, const std::vector<double>& share
   prefill(texts, tokens);
   Text& dense = *texts.front();
   for (size_t i = 1; i < texts.size() && dense.prefill_s > 0; ++i)
-    add_row("prefill", tokens, window, dense, *texts[i], dense.prefill_s, texts[i]->prefill_s);
+    add_row("prefill", tokens, window, {dense, dense.prefill_s}, {*texts[i], texts[i]->prefill_s});
   if (o_.phases.find("decode") == std::string::npos) return;
   decode(texts, tokens);
   for (size_t i = 1; i < texts.size(); ++i)
-    add_row("decode", tokens, window, dense, *texts[i], median(dense.times), median(texts[i]->times));
+    add_row("decode", tokens, window, {dense, median(dense.times)}, {*texts[i], median(texts[i]->times)});
 }
 
 void bench_segpaged(const SegpagedOptions& o, int argc, char** argv) {

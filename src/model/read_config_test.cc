@@ -53,13 +53,12 @@ void expect_refused(const TinyGguf& tiny, Code code, const std::string& part) {
 TEST(GgufModel, EveryTensorTypeOpens) {
   for (const auto& type : kTinyTypes) {
     TinyGguf tiny;
-    tiny.type = type.id;
-    tiny.dtype = type.dtype;
+    tiny.type = type.id, tiny.dtype = type.dtype;
     const auto model = open_tiny(tiny);
     ASSERT_TRUE(model.ok()) << model.error().message;
     const Tensor& down = (*model)->weights.layers[1].down.w;
     EXPECT_EQ(down.dtype, type.dtype);
-    std::vector<float> values(static_cast<size_t>(down.rows * down.cols));
+    std::vector<float> values(down.rows * down.cols);
     dequantize(down.dtype, down.data, values.size(), values.data());
     double sum = 0;
     for (const float v : values) sum += std::fabs(v);
@@ -276,8 +275,7 @@ TEST(GgufModel, Phi3IsFusedAndItsFactorsAreTensors) {
   for (const auto& type : {kTinyTypes[0], kTinyTypes[8]}) {  // F32 and Q4_K: parts begin at whole rows
     TinyGguf tiny;
     tiny.arch = "phi3";
-    tiny.type = type.id;
-    tiny.dtype = type.dtype;
+    tiny.type = type.id, tiny.dtype = type.dtype;
     tiny.fused = tiny.head = true;
     std::string factors(32 * 4, '\0');
     for (int i = 0; i < 32; ++i) {
@@ -515,7 +513,7 @@ class HfFolder : public ::testing::Test {
     return *parse_json(*read_file((folder_.path() / name).string(), 1 << 24), name);
   }
   void change(const std::string& name, const std::function<void(nlohmann::json&)>& edit) {
-    nlohmann::json document = json(name);
+    auto document = json(name);
     edit(document);
     folder_.write(name, document.dump());
   }

@@ -19,10 +19,9 @@ struct Bf16Tiles {
   void (*load_queries)(const TileShape&, const float* q, int64_t stride, int rows, const float* rotation, float* out);
   void (*gather_keys)(const TileShape&, const void* const* keys, uint64_t wanted, float* kt);
   void (*gather_values)(const TileShape&, const void* const* values, int first, int last, float* v);
-  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
-                 float* s);
-  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,
-                        const void* const* ahead, float* s);  // kBF16 only
+  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, WantedColumns wanted, float* s);
+  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, WantedColumns wanted,
+                        float* s);  // kBF16 only
   void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);
   void (*add_values)(const TileShape&, int lines, const float* p, const ValueTile& v, const float* scale_back,
                      float* acc);

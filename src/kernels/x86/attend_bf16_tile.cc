@@ -18,6 +18,7 @@ using x86::kLanes;
 using x86::TileShape;
 using x86::TileState;
 using x86::ValueTile;
+using x86::WantedColumns;
 
 constexpr int kPairs = kBlock / 2;
 
@@ -132,8 +133,7 @@ struct Bf16Pairs {
   KVILT_INLINE Vec multiply_add(__m512bh a, __m512bh b, Vec sum) { return _mm512_dpbf16_ps(sum, a, b); }
 };
 
-void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
-            float* s) {
+void scores(const TileShape& shape, const float* q, int lines, const float* kt, WantedColumns wanted, float* s) {
   const int words = shape.E / 2;
   masked_product<Bf16Pairs>({.a = reinterpret_cast<const int32_t*>(q),
                              .a_stride = words,
@@ -142,8 +142,8 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
                              .k = words,
                              .c = s,
                              .c_stride = kBlock,
-                             .mask = mask,
-                             .ahead = ahead,
+                             .mask = wanted.mask,
+                             .ahead = wanted.ahead,
                              .ahead_last = shape.row_bytes,
                              .column_scale = shape.kv == Element::kI8 ? kt + words * kBlock : nullptr},
                             lines);
@@ -186,8 +186,9 @@ KVILT_INLINE void transpose_scores(const __m256 (&r)[kDirectKeys], Vec (&lines)[
   }
 }
 
-void scores_direct(const TileShape& shape, const float* q, int lines, const void* const* keys, uint64_t mask,
-                   const void* const* ahead, float* s) {
+void scores_direct(const TileShape& shape, const float* q, int lines, const void* const* keys, WantedColumns wanted,
+                   float* s) {
+  const auto [mask, ahead] = wanted;
   constexpr uint64_t kVecMask = (uint64_t{1} << kDirectKeys) - 1;
   const auto* columns = reinterpret_cast<const __m256i*>(q + 4 * shape.E);
   const int words = shape.E / 2;

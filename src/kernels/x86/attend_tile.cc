@@ -15,6 +15,7 @@ using x86::kNoScore;
 using x86::TileShape;
 using x86::TileState;
 using x86::ValueTile;
+using x86::WantedColumns;
 
 constexpr float kLog2E = 1.44269504089f;
 constexpr double kLn2 = 0.69314718055994530942;
@@ -179,8 +180,7 @@ struct Fp32 {
   KVILT_INLINE Vec multiply_add(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }
 };
 
-void scores(const TileShape& shape, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
-            float* s) {
+void scores(const TileShape& shape, const float* q, int lines, const float* kt, WantedColumns wanted, float* s) {
   masked_product<Fp32>({.a = q,
                         .a_stride = shape.E,
                         .b = kt,
@@ -188,8 +188,8 @@ void scores(const TileShape& shape, const float* q, int lines, const float* kt, 
                         .k = shape.E,
                         .c = s,
                         .c_stride = kBlock,
-                        .mask = mask,
-                        .ahead = ahead,
+                        .mask = wanted.mask,
+                        .ahead = wanted.ahead,
                         .ahead_last = shape.row_bytes},
                        lines);
 }

@@ -40,11 +40,17 @@ struct TileState {
   float* acc;   // lines x width
 };
 
+// What a product over a block computes, and what it fetches for the next one meanwhile.
+struct WantedColumns {
+  uint64_t mask;
+  const void* const* ahead;  // 64 rows to fetch into the cache, or null
+};
+
 struct ValueTile {
   int32_t first, last;
   const float* data;
   int64_t stride;
-  const void* const* ahead;  // as in scores
+  const void* const* ahead;  // as in WantedColumns
 };
 
 struct TileKernels {
@@ -56,9 +62,8 @@ struct TileKernels {
   void (*gather_keys)(const TileShape&, const void* const* keys, uint64_t wanted, float* kt);
   // v (64 x width) = the values [first, last) of the 64 at `values`; the others stay as they are.
   void (*gather_values)(const TileShape&, const void* const* values, int first, int last, float* v);
-  // s (lines x 64) = q . kt, in the columns of `mask` only. ahead: 64 rows to fetch into the cache meanwhile, or null.
-  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, uint64_t mask, const void* const* ahead,
-                 float* s);
+  // s (lines x 64) = q . kt, in the wanted columns only.
+  void (*scores)(const TileShape&, const float* q, int lines, const float* kt, WantedColumns wanted, float* s);
   // Column j of every line = what was in column place[j].
   void (*permute)(int lines, const int32_t* place, float* s);
   // s = exp2(s - new maximum), 0 in columns that are not in visible[row]; scale_back[line] = exp2(old - new maximum).
@@ -81,8 +86,8 @@ struct TileKernels {
   // rotation (cos[n], sin[n]) = magnitude * cos, sin of pos * inv_freq[i], computed in double.
   void (*angles)(double pos, const double* inv_freq, int n, double magnitude, float* rotation);
   // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; may be null.
-  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, uint64_t mask,
-                        const void* const* ahead, float* s) = nullptr;
+  void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, WantedColumns wanted,
+                        float* s) = nullptr;
   int32_t query_bytes = 4;  // of each of the E elements of a line that load_queries writes
 };
 

@@ -27,10 +27,10 @@ void BlockScores::compute(const KeyBlock& block, std::span<const RowPart> parts,
       const uint64_t places = block.permuted ? keys.places : keys.places & part.wanted;
       const int line = part.first * shape_.group, lines = part.count * shape_.group;
       if (direct) {
-        isa_.scores_direct(shape_, q, lines, block.k, places, ahead, s);
+        isa_.scores_direct(shape_, q, lines, block.k, {places, ahead}, s);
       } else {
         const float* queries = q + int64_t{line} * shape_.E * isa_.query_bytes / 4;
-        isa_.scores(shape_, queries, lines, kt_, places, ahead, s + line * kBlock);
+        isa_.scores(shape_, queries, lines, kt_, {places, ahead}, s + line * kBlock);
       }
       ahead = nullptr;
     }
