@@ -24,24 +24,9 @@ void check_shape(const AttendShape& shape) {
   CHECK(shape.group >= 1 && shape.E >= 1 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.E);
 }
 
-// The two elements that angle i rotates.
-struct Pair {
-  int a, b;
-};
-Pair pair_of(RopePairs pairs, int rotary_dim, int i) {
-  return pairs == RopePairs::kHalves ? Pair{i, i + rotary_dim / 2} : Pair{2 * i, 2 * i + 1};
-}
-
 // Rotates x by the angles of `rotation` (cos[R/2], sin[R/2]), or back by them if sign is -1.
 void rotate(const AttendShape& shape, const float* rotation, float sign, float* x) {
-  const int half = shape.rotary_dim / 2;
-  for (int i = 0; i < half; ++i) {
-    const auto [a, b] = pair_of(shape.pairs, shape.rotary_dim, i);
-    const float c = rotation[i], s = sign * rotation[half + i];
-    const float xa = x[a], xb = x[b];
-    x[a] = xa * c - xb * s;
-    x[b] = xa * s + xb * c;
-  }
+  rotate_head(shape.pairs, shape.rotary_dim, rotation, sign, x);
 }
 
 bool sees(const KeyMask& mask, int32_t i, int32_t j) {
