@@ -1,7 +1,7 @@
 # kvilt_module(NAME SOURCES a.cc ... [DEPS module ...] [LIBS target ...] [TESTS a_test.cc ...] [APART b.cc ...])
 #   One static library kvilt_NAME for src/NAME, and one test program NAME_test from its TESTS.
-#   With KVILT_UNITY the compiler gets several SOURCES at once, but those in APART one by one: sources that are touched all the
-#   time, or whose file-local names another source of the module has too.
+#   With KVILT_UNITY the compiler gets several SOURCES (or TESTS) at once, but those in APART one by one: sources that are
+#   touched all the time, or whose file-local names another one has too.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 if(KVILT_TESTS)
@@ -34,10 +34,10 @@ if(KVILT_SANITIZE)
 endif()
 
 # Most of a source's compile time is its headers and the templates that they instantiate: eight sources at once take about
-# as long as two of them one by one.
-function(kvilt_unity target)
+# as long as two of them one by one. Tests are longer: four at once keep all cores busy to the end.
+function(kvilt_unity target batch)
   if(KVILT_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
     set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()
@@ -45,20 +45,22 @@ endfunction()
 function(kvilt_module name)
   cmake_parse_arguments(M "" "" "SOURCES;DEPS;LIBS;TESTS;APART" ${ARGN})
   add_library(kvilt_${name} STATIC ${M_SOURCES})
-  kvilt_unity(kvilt_${name} ${M_APART})
+  kvilt_unity(kvilt_${name} 8 ${M_APART})
   target_link_libraries(kvilt_${name} PUBLIC kvilt_options ${M_LIBS})
   foreach(dep ${M_DEPS})
     target_link_libraries(kvilt_${name} PUBLIC kvilt_${dep})
   endforeach()
   if(KVILT_TESTS AND M_TESTS)
-    kvilt_test(${name}_test SOURCES ${M_TESTS} DEPS ${name})
+    kvilt_test(${name}_test SOURCES ${M_TESTS} DEPS ${name} APART ${M_APART})
   endif()
 endfunction()
 
-# kvilt_test(NAME SOURCES ... DEPS module ...): a GoogleTest program; it runs in the source root so that test data has one path.
+# kvilt_test(NAME SOURCES ... DEPS module ... [APART b.cc ...]): a GoogleTest program; it runs in the source root so that
+# test data has one path.
 function(kvilt_test name)
-  cmake_parse_arguments(T "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(T "" "" "SOURCES;DEPS;LIBS;APART" ${ARGN})
   add_executable(${name} ${T_SOURCES})
+  kvilt_unity(${name} 4 ${T_APART})
   add_dependencies(kvilt_tests ${name})
   # A test's own code runs once: -O1 compiles it in two thirds of the time of -O3 (what it tests keeps its flags).
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
