@@ -145,6 +145,8 @@ Status validate_probe(const ProbeSpec& probe, const Stage& stage, size_t s, cons
     return broken(s, 0, "probe rows are not runs inside the prompt");
   if ((probe.estimator == Estimator::kOutside) == probe.views.empty() || (!probe.views.empty() && probe.key_end >= 0))
     return broken(s, 0, "views are of outside probes, which see all keys");
+  const bool sums = probe.estimator == Estimator::kColumnSum || probe.estimator == Estimator::kColumnSumValueNorm;
+  if (probe.key_end >= 0 && !sums) return broken(s, 0, "only column sums are normalised over a part of the keys");
   for (const int layer : probe.layers) {
     const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
     if (!reached) return broken(s, layer, "probe at a layer that the stage does not reach");

@@ -5,7 +5,8 @@
 //   1. NAME.cc: a ReusePolicy, and `std::unique_ptr<ReusePolicy> make_NAME(PolicyParams&)`, which takes its parameters.
 //   2. NAME in POLICIES, src/policy/CMakeLists.txt: requests, flags and benches know it then.
 //   3. A test of its plans in policy_test.cc (or NAME_test.cc, added to TESTS), and of its limits in
-//      tests/limits_test.cc: the settings at which it must equal `full` or `naive` bit for bit, with a power check.
+//      tests/limits_test.cc or tests/repair_limits_test.cc: the settings at which it must equal `full` or `naive` bit
+//      for bit, with a power check.
 //   4. Its section in docs/papers.md: source, parameters and defaults, where it differs, what was reproduced.
 //
 // What a plan can ask for (docs/design/plan.md#words):
@@ -13,7 +14,7 @@
 //           (kColumnSum), the same times |V| (kColumnSumValueNorm), how far the K or V just computed moved from its
 //           placed twin (kKeyChange, kValueChange; the rows must be written at that layer). By head and view: attention
 //           outside of the view (kOutside). kWeights is for head profiles. A new kind is an Estimator in plan/plan.h
-//           and a function in forward/probes.cc.
+//           and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
 //   cuts    A stage is cut at layer c: K and V of W(c) are stored, nothing has attended at c. refine() may then shrink
 //           W(m) for m > c, all sets of later stages, and set the views that the last stage ends with. A cut at layer 0
 //           must end its stage. A stage with probes and without cuts is refined at its end.
