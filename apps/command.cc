@@ -36,7 +36,7 @@ std::string default_pack_cache() {
 void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   const char* what = "a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)";
   (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what)).required();
-  app.add_option("--threads,-t", o.threads, "threads (0: all cores)").show_default();
+  app.add_option("--threads,-t", o.threads, "threads, at most 1024 (0: all cores)").show_default();
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
   app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
   app.add_choice(
@@ -58,7 +58,8 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
       "what policy redknot reads in each KV head: FILE, or NAME=FILE for map=NAME; may be given more than once");
   app.add_choice("--placement", o.placement, parse_placement, placement_name,
                  "zero-copy (pieces stay where they are, queries are rotated) or copy");
-  app.add_option("--kv-bytes", o.kv_bytes, "size of the KV pool, e.g. 2GiB (0: half of the free memory, at most 4 GiB)")
+  app.add_option("--kv-bytes", o.kv_bytes,
+                 "size of the KV pool, e.g. 2GiB (0: half of the available memory, at most 4 GiB)")
       .bytes();
   app.add_choice("--kv-type", o.kv_type, parse_kv_type, kv_type_name,
                  "how keys and values are kept: f32, f16, bf16, int8; auto: bf16 where this machine attends faster so, "

@@ -11,6 +11,9 @@ Option& Option::range(int low, int high) { return option_->check(CLI::Range(low,
 Option& Option::range(double low, double high) { return option_->check(CLI::Range(low, high)), *this; }
 Option& Option::one_of(const std::vector<std::string>& words) { return option_->check(CLI::IsMember(words)), *this; }
 Option& Option::bytes() { return option_->transform(CLI::AsSizeValue(false)), *this; }
+Option& Option::not_empty(const std::string& why) {
+  return option_->check([why](const std::string& given) { return given.empty() ? why : std::string(); }), *this;
+}
 Option& Option::excludes(const Option& other) { return option_->excludes(other.option_), *this; }
 
 Command Command::add_subcommand(const std::string& name, const std::string& what) {

@@ -25,7 +25,8 @@ class Option {
   Option& range(int low, int high);
   Option& range(double low, double high);
   Option& one_of(const std::vector<std::string>& words);
-  Option& bytes();  // takes 2GiB, 100kb, ...
+  Option& bytes();                            // takes 2GiB, 100kb, ...
+  Option& not_empty(const std::string& why);  // "" is an error that says why
   Option& excludes(const Option& other);
 
  private:

@@ -14,6 +14,7 @@
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 #include "tensor/kv_row.h"
+#include "text/unicode.h"
 
 namespace kvilt {
 namespace {
@@ -109,7 +110,7 @@ void info(const std::string& path, bool json, bool measured) {
     return;
   }
   for (const auto& [key, value] : out.items()) {
-    fmt::print("{:<24} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    fmt::print("{:<24} {}\n", key, value.is_string() ? for_terminal(value.get<std::string>()) : value.dump());
   }
   print_kernels(kernels);
 }

@@ -8,6 +8,7 @@
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "server/server.h"
+#include "text/unicode.h"
 
 namespace kvilt {
 namespace {
@@ -17,9 +18,15 @@ struct ServeOptions {
   ServerOptions server;
 };
 
+// An empty key is most often a variable that was not set.
+constexpr const char* kEmptyKey = "the key is empty, which would let everyone in; give a key, or none at all";
+
 void serve(ServeOptions options) {
   if (options.server.api_key.empty()) {
-    if (const char* key = std::getenv("KVILT_API_KEY")) options.server.api_key = key;
+    if (const char* key = std::getenv("KVILT_API_KEY")) {
+      options.server.api_key = key;
+      if (options.server.api_key.empty()) fail(std::string("environment KVILT_API_KEY: ") + kEmptyKey);
+    }
   }
   // Signals are taken by one thread that waits for them; every other thread inherits the block.
   sigset_t signals;
@@ -35,9 +42,9 @@ void serve(ServeOptions options) {
     engine = open_or_exit(options.engine);
     server->attach(engine);
     const ModelInfo& info = engine->info();
-    std::printf("%s (%s), %s kernels, %d threads, KV pool %.1f GiB (%.0f k tokens of %s)\n", info.name.c_str(),
-                info.description.c_str(), info.backend.c_str(), info.threads,
-                static_cast<double>(info.kv_pool_bytes) / (1 << 30),
+    std::printf("%s (%s), %s kernels, %d threads, KV pool %.1f GiB (%.0f k tokens of %s)\n",
+                for_terminal(info.name).c_str(), for_terminal(info.description).c_str(), info.backend.c_str(),
+                info.threads, static_cast<double>(info.kv_pool_bytes) / (1 << 30),
                 static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000, info.kv_type.c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
@@ -64,7 +71,8 @@ void add_serve(Program& program) {
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
   app.add_option("--api-key", options->server.api_key,
-                 "clients must send it as a bearer token (or environment KVILT_API_KEY)");
+                 "clients must send it as a bearer token (or environment KVILT_API_KEY)")
+      .not_empty(kEmptyKey);
   app.add_option("--alias", options->server.model_alias, "the model's name for clients");
   app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
   app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();

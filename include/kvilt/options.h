@@ -44,7 +44,7 @@ struct EngineOptions {
   std::string backend = "auto";
 
   // Threads that compute, the engine's own included.
-  // Default: 0, the machine's cores.
+  // Default: 0, the machine's cores. At most 1024.
   int threads = 0;
 
   // Each thread on a core of its own. Ignored where there are more threads than cores.
@@ -97,7 +97,7 @@ struct EngineOptions {
   // ---- Memory and cache
 
   // Bytes of the KV pool, for running requests and the cache together. All of it is reserved when the engine opens.
-  // Default: 0, half of the memory that is free then, at most 4 GiB.
+  // Default: 0, half of what machine and control groups (containers) have available then, at most 4 GiB.
   int64_t kv_bytes = 0;
 
   // Tokens of a KV page.

@@ -1,6 +1,8 @@
 // engine/engine.cc: the public Engine over the engine thread: checks requests and posts them; answers the rest itself.
 #include "kvilt/engine.h"
 
+#include <spdlog/spdlog.h>
+
 #include <atomic>
 #include <cmath>
 #include <future>
@@ -11,6 +13,7 @@
 #include "engine/chat.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
+#include "engine/memory.h"
 #include "engine/options.h"
 #include "engine/session.h"
 #include "kernels/dispatch.h"
@@ -391,6 +394,8 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
                  c.E, kMaxHeadSize);
   }
   KVILT_ASSIGN(parts.options, resolve(options, c, *backend));
+  if (const std::string warning = pool_warning(options.kv_bytes, available_memory()); !warning.empty())
+    spdlog::warn("{}", warning);
   for (const auto& [name, map] : files.head_maps) {
     KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));
   }

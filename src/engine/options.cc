@@ -1,19 +1,18 @@
 #include "engine/options.h"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <random>
 #include <span>
 #include <thread>
 
 #include "base/error.h"
+#include "engine/memory.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt {
 namespace {
 
-constexpr int64_t kDefaultKvBytes = int64_t{4} << 30;
+constexpr int kMaxThreads = 1024;  // a step of 5,000 threads takes minutes, and is a slip of the finger
 
 template <class T>
 struct Word {
@@ -58,11 +57,12 @@ std::string_view name(const Word<T> (&words)[N], T value) {
   return "?";
 }
 
-int64_t default_kv_bytes() {
-  struct sysinfo info {};
-  if (::sysinfo(&info) != 0) return kDefaultKvBytes;
-  return std::min(kDefaultKvBytes, static_cast<int64_t>(info.freeram) * static_cast<int64_t>(info.mem_unit) / 2);
-}
+// An option that is a number, the flag that sets it, and its range.
+struct Number {
+  const char *option, *flag;
+  int64_t value, low;
+  int64_t high = INT64_MAX;
+};
 
 }  // namespace
 
@@ -79,8 +79,17 @@ std::string_view reuse_from_name(ReuseFrom from) { return name(kReuseFroms, from
 std::string_view quality_name(Quality quality) { return name(kQualities, quality); }
 
 Status check_options(const EngineOptions& o) {
-  if (o.threads < 0 || o.page_slots < 1 || o.chunk_tokens < 1 || o.max_sequences < 1 || o.min_segment < 1) {
-    return error(Code::kInvalidArgument, "threads >= 0; page_slots, chunk_tokens, max_sequences and min_segment >= 1");
+  for (const Number& n : {Number{"threads", "--threads", o.threads, 0, kMaxThreads},
+                          {"kv_bytes", "--kv-bytes", o.kv_bytes, 0},
+                          {"page_slots", "--page-slots", o.page_slots, 1},
+                          {"min_segment", "--min-segment", o.min_segment, 1},
+                          {"context", "--context", o.context, 0},
+                          {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
+                          {"max_sequences", "--max-sequences", o.max_sequences, 1}}) {
+    if (n.value >= n.low && n.value <= n.high) continue;
+    const std::string range = n.high == INT64_MAX ? fmt::format("{} or more", n.low)  //
+                                                  : fmt::format("from {} to {}", n.low, n.high);
+    return error(Code::kInvalidArgument, "{} ({}) is {}, not {}", n.option, n.flag, n.value, range);
   }
   if (!(o.audit >= 0 && o.audit <= 1) || !(o.audit_limit >= 0)) {
     return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
@@ -95,7 +104,7 @@ Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig&
   out.threads = threads_of(options);
   if (out.kv_type == KvType::kAuto) out.kv_type = backend.bf16_attention_pays(config.E) ? KvType::kBF16 : KvType::kF32;
   out.kv_dtype = *kv_type_of(kv_type_name(out.kv_type));
-  if (out.kv_bytes == 0) out.kv_bytes = default_kv_bytes();
+  if (out.kv_bytes == 0) out.kv_bytes = default_kv_bytes(available_memory());
   out.context = options.context > 0 ? std::min(options.context, config.context) : config.context;
   if (out.seed == 0) out.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   return out;

@@ -18,7 +18,7 @@ struct ResolvedOptions : EngineOptions {
 // What can be said without a model. Errors: kInvalidArgument, naming the option and its range.
 Status check_options(const EngineOptions& options);
 
-// Call it when the weights are in memory: the default pool is half of what is free then. Errors: check_options'.
+// Call it when the weights are in memory: the default pool is half of what is available then. Errors: check_options'.
 Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig& config, const Backend& backend);
 
 // Those that a model is opened with, before its config is known: threads > 0, and what its rows are rounded to.

@@ -97,11 +97,27 @@ TEST(Options, WrongNumbersAreRefused) {
     return !status.ok() && status.error().code == Code::kInvalidArgument;
   };
   EXPECT_TRUE(refused([](EngineOptions& o) { o.threads = -1; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.threads = 1025; }));
+  EXPECT_FALSE(refused([](EngineOptions& o) { o.threads = 1024; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.context = -1; }));
+  EXPECT_FALSE(refused([](EngineOptions& o) { o.context = 0; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.kv_bytes = -1; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.min_segment = 0; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.max_sequences = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.page_slots = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.chunk_tokens = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.audit = 1.5; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.audit_limit = -1; }));
   EXPECT_FALSE(refused([](EngineOptions&) {}));
+}
+
+TEST(Options, AnErrorNamesTheFlagAndItsRange) {
+  EngineOptions options;
+  options.threads = 5000;
+  EXPECT_EQ(check_options(options).error().message, "threads (--threads) is 5000, not from 0 to 1024");
+  options = {};
+  options.context = -1;
+  EXPECT_EQ(check_options(options).error().message, "context (--context) is -1, not 0 or more");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "base/error.h"
@@ -25,11 +26,32 @@ struct Server::Parts {
   bool drained KVILT_GUARDED_BY(mutex) = false;
 };
 
-Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
-  if (options.port < 0 || options.port > 65535) {
-    return error(Code::kInvalidArgument, "port {} is not from 0 to 65535", options.port);
+namespace {
+
+constexpr double kMaxShutdownSeconds = 86400;
+constexpr size_t kMaxBody = INT32_MAX;  // a size that was negative is far above it
+
+Status check_options(const ServerOptions& o) {
+  constexpr auto kWrong = Code::kInvalidArgument;
+  if (o.host.empty())
+    return error(kWrong, "host (--host) is empty: 127.0.0.1 is this machine only, 0.0.0.0 all of IPv4");
+  if (o.port < 0 || o.port > 65535) return error(kWrong, "port (--port) is {}, not from 0 to 65535", o.port);
+  if (o.max_body_bytes < 1 || o.max_body_bytes > kMaxBody) {
+    return error(kWrong, "max_body_bytes (--max-body) is {}, not from 1 to {}", o.max_body_bytes, kMaxBody);
   }
-  if (options.max_connections < 1) return error(Code::kInvalidArgument, "max_connections must be at least 1");
+  if (o.max_connections < 1) {
+    return error(kWrong, "max_connections (--max-connections) is {}, not 1 or more", o.max_connections);
+  }
+  if (!(o.shutdown_s >= 0 && o.shutdown_s <= kMaxShutdownSeconds)) {
+    return error(kWrong, "shutdown_s (--shutdown-seconds) is {}, not from 0 to {}", o.shutdown_s, kMaxShutdownSeconds);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
+  KVILT_TRY(check_options(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
   auto parts = std::make_unique<Parts>(std::move(options));
   server::add_generate_routes(parts->service);

@@ -1,12 +1,39 @@
 // Clients that vanish, stall, crowd or lie, and how the server ends.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
 namespace {
+
+TEST(ServerLimits, OptionsOutOfRangeAreRefused) {
+  const auto why = [](auto change) {
+    ServerOptions options{.port = 0};
+    change(options);
+    const auto server = kvilt::Server::listen(options);
+    if (server.ok()) return std::string();
+    EXPECT_EQ(server.error().code, Code::kInvalidArgument);
+    return server.error().message;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  for (const double wrong : {-1.0, 86401.0, nan, infinite}) {
+    EXPECT_NE(why([&](ServerOptions& o) { o.shutdown_s = wrong; }).find("--shutdown-seconds"), std::string::npos)
+        << wrong;
+  }
+  EXPECT_EQ(why([](ServerOptions& o) { o.shutdown_s = -1; }),
+            "shutdown_s (--shutdown-seconds) is -1, not from 0 to 86400");
+  EXPECT_EQ(why([](ServerOptions& o) { o.max_body_bytes = 0; }),
+            "max_body_bytes (--max-body) is 0, not from 1 to 2147483647");
+  EXPECT_NE(why([](ServerOptions& o) { o.max_body_bytes = static_cast<size_t>(-1); }).find("--max-body"),
+            std::string::npos);
+  EXPECT_NE(why([](ServerOptions& o) { o.host = ""; }).find("--host"), std::string::npos);
+  EXPECT_NE(why([](ServerOptions& o) { o.port = 65536; }).find("--port"), std::string::npos);
+  EXPECT_NE(why([](ServerOptions& o) { o.max_connections = 0; }).find("--max-connections"), std::string::npos);
+  EXPECT_EQ(why([](ServerOptions& o) { o.shutdown_s = 0, o.max_body_bytes = 1, o.max_connections = 1; }), "");
+}
 
 TEST(ServerLimits, VanishedClientsAreCancelled) {
   FakeOptions fake;

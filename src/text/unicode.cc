@@ -5,9 +5,12 @@
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
 #include <unicode/uchar.h>
+#include <unicode/unistr.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 
@@ -50,6 +53,62 @@ const Spelling& spelling() {
     return t;
   }();
   return table;
+}
+
+// A longer run of marks is put in order here. Text in UAX 15's stream-safe format has no longer one.
+constexpr int kLongRun = 30;
+
+// Appends `text`, decomposed and in canonical order.
+void append_ordered(std::string_view text, const icu::Normalizer2& decomposer, std::string& out) {
+  std::vector<uint32_t> marks;  // since the last starter: combining class << 24 | code point
+  const auto flush = [&] {
+    std::ranges::stable_sort(marks, {}, [](uint32_t mark) { return mark >> 24; });
+    for (const uint32_t mark : marks) append_utf8(out, static_cast<int32_t>(mark & 0xFFFFFF));
+    marks.clear();
+  };
+  const auto add = [&](int32_t c) {
+    const uint32_t combining_class = decomposer.getCombiningClass(c);
+    if (combining_class != 0) return marks.push_back(combining_class << 24 | static_cast<uint32_t>(c));
+    flush();
+    append_utf8(out, c);
+  };
+  icu::UnicodeString parts;
+  for (size_t i = 0; i < text.size();) {
+    const CodePoint c = first_code_point(text.substr(i));
+    if (decomposer.getDecomposition(c.value, parts)) {
+      for (int32_t k = 0; k < parts.length(); k = parts.moveIndex32(k, 1)) add(parts.char32At(k));
+    } else {
+      add(c.value);
+    }
+    i += c.size;
+  }
+  flush();
+}
+
+// ICU walks back over a run of marks to the place of each: quadratic. So long runs come to it in order, which changes no
+// form of the text. Returns false, and leaves `out` alone, if there is none. decomposer: the form's, NFD or NFKD.
+bool order_long_runs(std::string_view text, const icu::Normalizer2& decomposer, std::string& out) {
+  constexpr int32_t kFirstMark = 0x300;
+  size_t done = 0, begin = 0;  // `out` has the text up to done; the run's character begins at begin
+  int marks = 0;
+  for (size_t i = 0;;) {
+    const CodePoint c = i < text.size() ? first_code_point(text.substr(i)) : CodePoint{};
+    if (c.value < kFirstMark || decomposer.hasBoundaryBefore(c.value)) {
+      if (marks > kLongRun) {
+        out.append(text.substr(done, begin - done));
+        append_ordered(text.substr(begin, i - begin), decomposer, out);
+        done = i;
+      }
+      if (i == text.size()) break;
+      begin = i;
+      marks = 0;
+    } else {
+      ++marks;
+    }
+    i += c.size;
+  }
+  if (done > 0) out.append(text.substr(done));
+  return done > 0;
 }
 
 }  // namespace
@@ -122,23 +181,16 @@ void append_repaired(std::string& out, std::string_view bytes) {
 
 Result<std::string> to_normal_form(std::string_view text, NormalForm form) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* normalizer = nullptr;
-  switch (form) {
-    case NormalForm::kNfc:
-      normalizer = icu::Normalizer2::getNFCInstance(status);
-      break;
-    case NormalForm::kNfd:
-      normalizer = icu::Normalizer2::getNFDInstance(status);
-      break;
-    case NormalForm::kNfkc:
-      normalizer = icu::Normalizer2::getNFKCInstance(status);
-      break;
-    case NormalForm::kNfkd:
-      normalizer = icu::Normalizer2::getNFKDInstance(status);
-      break;
-  }
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  const icu::Normalizer2* const decomposer =
+      compatible ? icu::Normalizer2::getNFKDInstance(status) : icu::Normalizer2::getNFDInstance(status);
+  const icu::Normalizer2* normalizer = decomposer;
+  if (form == NormalForm::kNfc) normalizer = icu::Normalizer2::getNFCInstance(status);
+  if (form == NormalForm::kNfkc) normalizer = icu::Normalizer2::getNFKCInstance(status);
   std::string out;
   if (U_SUCCESS(status)) {
+    std::string ordered;
+    if (order_long_runs(text, *decomposer, ordered)) text = ordered;
     out.reserve(text.size());
     icu::StringByteSink<std::string> sink(&out);
     const icu::StringPiece piece(text.data(), static_cast<int32_t>(text.size()));
@@ -186,6 +238,23 @@ bool unspell_bytes(std::string_view text, std::string& bytes) {
     i += c.size;
   }
   return true;
+}
+
+std::string for_terminal(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    const CodePoint c = first_code_point(text.substr(i));
+    const std::string_view bytes = text.substr(i, static_cast<size_t>(c.size));
+    if (c.value < 0) {
+      for (const char byte : bytes) out += fmt::format("\\x{:02x}", static_cast<uint8_t>(byte));
+    } else if (U_GET_GC_MASK(c.value) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_ZL_MASK | U_GC_ZP_MASK)) {
+      out += fmt::format("\\u{:04x}", c.value);
+    } else {
+      out.append(bytes);
+    }
+    i += bytes.size();
+  }
+  return out;
 }
 
 }  // namespace kvilt

@@ -2,7 +2,7 @@
 // Role:    checks and repairs UTF-8, normalises (ICU), and spells bytes as GPT-2's byte-level vocabularies do.
 // Source:  Unicode 15, table 3-7 (well-formed UTF-8) and the "maximal subpart" rule for replacement.
 // Threads: pure; any thread.
-// Cost:    linear.
+// Cost:    linear; n log n in a run of n combining marks.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,9 @@ Result<std::string> to_normal_form(std::string_view text, NormalForm form);
 std::string to_lower(std::string_view text);
 bool is_white_space(int32_t code_point);
 bool is_word_character(int32_t code_point);
+// For a terminal: control characters (ESC, new lines, those that turn the direction of text) as \u001b, bytes that are
+// not UTF-8 as \xff.
+std::string for_terminal(std::string_view text);
 
 // GPT-2's printable spelling: one character per byte, bytes that do not print are U+0100 and up.
 std::string spell_bytes(std::string_view bytes);

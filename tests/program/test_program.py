@@ -70,12 +70,35 @@ def test_generate_continues_a_story_and_repeats_itself():
     (["session", "export", PROBE, "hi", "--raw"], "--out"),
     (["session", "import", PROBE, "no/such/session"], "no/such/session"),
     (["session", "import", PROBE, "README.md"], "README.md: session"),
+    (["generate", GGUF, "hi", "--threads", "5000"], "1024"),
+    (["generate", GGUF, "hi", "--context", "-1"], "--context"),
+    (["serve", GGUF, "--port", "0", "--host", ""], "--host"),
+    (["serve", GGUF, "--port", "0", "--max-body", "0"], "--max-body"),
+    (["serve", GGUF, "--port", "0", "--shutdown-seconds", "-1"], "--shutdown-seconds"),
+    (["serve", GGUF, "--port", "0", "--api-key", ""], "--api-key"),
     (["frobnicate"], "frobnicate"),
 ], ids=lambda value: "-".join(map(str, value)).replace(str(ROOT), "") if isinstance(value, list) else "")
 def test_mistakes_are_named(args, word):
     done = kvilt(*args, seconds=60)
     assert done.returncode not in (0, -6, -11), done
     assert word in done.stderr and len(done.stderr.splitlines()) < 12
+
+
+def test_an_empty_key_of_the_environment_is_refused(monkeypatch):
+    monkeypatch.setenv("KVILT_API_KEY", "")
+    done = kvilt("serve", GGUF, "--port", "0", seconds=60)
+    assert done.returncode == 1 and "KVILT_API_KEY" in done.stderr
+
+
+def test_names_in_a_file_do_not_reach_the_terminal_raw(tmp_path):
+    bad = tmp_path / "bad.gguf"
+    name, hostile = b"stories260K (derived", "\x1b[31m\x07\u009b2J\u202e".encode()
+    data = GGUF.read_bytes()
+    assert data.count(name) == 1
+    bad.write_bytes(data.replace(name, hostile.ljust(len(name), b"!")))
+    done = kvilt("info", bad)
+    assert done.returncode == 0 and "\\u001b[31m\\u0007\\u009b2J\\u202e" in done.stdout
+    assert not set(done.stdout) & set("\x1b\x07\u009b\u202e")
 
 
 def reuse(model, tmp_path, *flags):
