@@ -156,10 +156,12 @@ Connection::Head Connection::read_head(const std::function<bool()>& give_way) {
     if (end != std::string::npos || buffer_.size() > limits_.head_bytes) return Head::kTooLarge;
     scanned = buffer_.size();
     const bool idle = buffer_.empty();
-    if (!wait(POLLIN, deadline, idle ? &idle_end : nullptr)) return idle || abort_ ? Head::kClosed : Head::kTimeout;
     char block[8192];
-    const ssize_t got = receive(block, sizeof block);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+    const ssize_t got = receive(block, sizeof block);  // before the wait: what has come is answered, also at a stop
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait(POLLIN, deadline, idle ? &idle_end : nullptr)) return idle || abort_ ? Head::kClosed : Head::kTimeout;
+      continue;
+    }
     if (got <= 0) return Head::kClosed;
     if (idle) deadline = after(limits_.head_s);
     buffer_.append(block, static_cast<size_t>(got));
