@@ -16,6 +16,8 @@ namespace {
 
 thread_local Connection* current_connection = nullptr;
 
+constexpr size_t kMaxField = 8190;    // of one header field: httplib reads no longer line (8,192 with its end)
+constexpr size_t kMaxFieldName = 64;  // of a header's name in a message
 constexpr auto kSlice = std::chrono::milliseconds(100);  // how soon a waiting thread sees stop, abort and guards
 
 Clock::time_point after(double seconds) {
@@ -86,6 +88,12 @@ HeadVerdict check_head(std::string& head, size_t max_body_bytes) {
       } else if (colon == std::string_view::npos || colon == 0 || line[colon - 1] == ' ' || line[0] == ' ' ||
                  line[0] == '\t') {
         bad = {400, "a header line is not 'Name: value'", ""};
+      } else if (line.size() > kMaxField) {
+        bad = {431,
+               fmt::format("the header field {} has more than {} bytes", line.substr(0, std::min(colon, kMaxFieldName)),
+                           kMaxField),
+               ""};
+        keep = false;
       } else {
         const std::string_view name = line.substr(0, colon);
         framing.see(name, trim(line.substr(colon + 1)));
