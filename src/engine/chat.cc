@@ -16,19 +16,31 @@ constexpr size_t kMaxWarmBytes = size_t{32} << 20;
 
 Error wrong(const std::string& path, const char* what) { return error(Code::kInvalidArgument, "{}: {}", path, what); }
 
+// A field's value, or null if it is absent or null: the two mean the same.
+const Json* given(const Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
 // A document's text in a prompt: title, text, and a line end, so that the next one begins on a line of its own.
 Result<std::string> document_text(const Json& document, size_t i) {
   const std::string path = fmt::format("documents[{}]", i);
   if (document.is_string()) return document.get<std::string>() + "\n";
   if (!document.is_object()) return wrong(path, "must be a string or an object with 'text'");
-  const char* key = document.contains("text") ? "text" : "content";
-  if (!document.contains(key) || !document[key].is_string()) return wrong(path, "needs a string 'text'");
+  const Json* text = given(document, "text");
+  if (!text) text = given(document, "content");
+  if (!text || !text->is_string()) return wrong(path, "needs a string 'text'");
   std::string out;
-  if (document.contains("title")) {
-    if (!document["title"].is_string()) return wrong(path + ".title", "must be a string");
-    if (!document["title"].get_ref<const std::string&>().empty()) out = document["title"].get<std::string>() + "\n";
+  if (const Json* title = given(document, "title")) {
+    if (!title->is_string()) return wrong(path + ".title", "must be a string");
+    if (!title->get_ref<const std::string&>().empty()) out = title->get<std::string>() + "\n";
   }
-  return out + document[key].get<std::string>() + "\n";
+  return out + text->get<std::string>() + "\n";
+}
+
+std::string separator_of(const Json& request) {
+  const Json* separator = given(request, "part_separator");
+  return separator ? separator->get<std::string>() : "\n";
 }
 
 // Marks of the content parts that carry cache_control.
@@ -97,18 +109,17 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
     if (!request["chat_template_kwargs"].is_object()) return wrong("chat_template_kwargs", "must be an object");
     in.extra = request["chat_template_kwargs"];
   }
-  if (request.contains("add_generation_prompt")) {
-    if (!request["add_generation_prompt"].is_boolean()) return wrong("add_generation_prompt", "must be true or false");
-    in.add_generation_prompt = request["add_generation_prompt"].get<bool>();
+  if (const Json* add = given(request, "add_generation_prompt")) {
+    if (!add->is_boolean()) return wrong("add_generation_prompt", "must be true or false");
+    in.add_generation_prompt = add->get<bool>();
   }
   in.bos_token = bos_;
   in.eos_token = eos_;
-  if (request.contains("part_separator")) {  // bounded: it joins any number of parts
-    const Json& separator = request["part_separator"];
-    if (!separator.is_string() || separator.get_ref<const std::string&>().size() > kMaxSeparator)
+  if (const Json* separator = given(request, "part_separator")) {  // bounded: it joins any number of parts
+    if (!separator->is_string() || separator->get_ref<const std::string&>().size() > kMaxSeparator)
       return wrong("part_separator", "must be a string of at most 64 bytes");
   }
-  if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in, request.value("part_separator", "\n")));
+  if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in, separator_of(request)));
   KVILT_TRY(add_documents(request, in));
   return in;
 }
@@ -130,7 +141,8 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
     in.documents = Json::array();
     for (size_t i = 0; i < documents.size(); ++i) {
       Json document = documents[i].is_object() ? documents[i] : Json{{"title", ""}, {"text", documents[i]}};
-      if (!document.contains("text")) document["text"] = document["content"];
+      if (!given(document, "text")) document["text"] = document["content"];
+      if (!given(document, "title")) document.erase("title");  // a template would print the null
       const size_t size = document["text"].get_ref<const std::string&>().size();
       in.documents.push_back(std::move(document));
       if (size > 0) in.marks.push_back({Json::json_pointer("/documents") / i / "text", 0, size, id++});
@@ -144,7 +156,7 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
   if (last == in.messages.size()) return wrong("documents", "need a user message to go into");
   // As one string, also for templates that take parts: they all take strings.
   ChatInputs flat = in;
-  KVILT_TRY(flatten_parts(flat, request.value("part_separator", "\n")));
+  KVILT_TRY(flatten_parts(flat, separator_of(request)));
   in = std::move(flat);
   Json& content = in.messages[last]["content"];
   if (!content.is_string()) content = "";

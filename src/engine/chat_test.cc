@@ -116,6 +116,44 @@ TEST_F(ChatTest, DocumentsStandBeforeTheLastQuestionOrWhereTheTemplatePutsThem) 
   EXPECT_EQ(marked(placed, 1), "two");
 }
 
+// Clients whose types have optional fields send them as null.
+TEST_F(ChatTest, NullCountsAsAbsent) {
+  for (const char* source : {"", kTakesDocuments}) {
+    use(source);
+    Json absent = user("why?");
+    absent["messages"][0]["content"] = Json::array({part("a", false), part("b", false)});
+    absent["documents"] = Json::array({{{"text", "one"}}});
+    Json nulls = absent;
+    nulls["documents"][0]["title"] = nullptr;
+    nulls["documents"][0]["content"] = nullptr;
+    for (const char* name : {"add_generation_prompt", "part_separator", "tools", "chat_template_kwargs"}) {
+      nulls[name] = nullptr;
+    }
+    EXPECT_EQ(refused(nulls), "");
+    EXPECT_EQ(prompt(nulls).ids, prompt(absent).ids);
+    nulls["documents"][0]["title"] = "T";
+    EXPECT_NE(prompt(nulls).ids, prompt(absent).ids) << "power check";
+    nulls["documents"][0] = {{"text", nullptr}, {"content", "one"}};
+    EXPECT_EQ(prompt(nulls).ids, prompt(absent).ids);
+    nulls["documents"] = nullptr;
+    absent.erase("documents");
+    EXPECT_EQ(refused(nulls), refused(absent));
+  }
+}
+
+TEST_F(ChatTest, FallbackTakesToolCallsWithoutContent) {
+  Json request = user("why?");
+  request["messages"].push_back({{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array()}});
+  request["messages"].push_back({{"role", "assistant"}, {"tool_calls", Json::array()}});
+  request["messages"].push_back({{"role", "tool"}, {"content", "42"}});
+  ASSERT_EQ(refused(request), "");
+  const std::string turn = "<|im_start|>assistant\n<|im_end|>\n";
+  EXPECT_NE(text(prompt(request)).find("why?<|im_end|>\n" + turn + turn + "<|im_start|>tool\n42<|im_end|>"),
+            std::string::npos);
+  request["messages"][1]["content"] = 5;
+  EXPECT_NE(refused(request), "") << "power check: what is no text is refused still";
+}
+
 // What a mark holds is tokenised by itself: the same ids wherever it is.
 TEST_F(ChatTest, WarmingPromptsEndWithTheirDocument) {
   Json request = user("why?");

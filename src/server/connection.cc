@@ -16,6 +16,8 @@ namespace {
 
 thread_local Connection* current_connection = nullptr;
 
+constexpr size_t kMaxField = 8190;    // of one header field: httplib reads no longer line (8,192 with its end)
+constexpr size_t kMaxFieldName = 64;  // of a header's name in a message
 constexpr auto kSlice = std::chrono::milliseconds(100);  // how soon a waiting thread sees stop, abort and guards
 
 Clock::time_point after(double seconds) {
@@ -86,6 +88,12 @@ HeadVerdict check_head(std::string& head, size_t max_body_bytes) {
       } else if (colon == std::string_view::npos || colon == 0 || line[colon - 1] == ' ' || line[0] == ' ' ||
                  line[0] == '\t') {
         bad = {400, "a header line is not 'Name: value'", ""};
+      } else if (line.size() > kMaxField) {
+        bad = {431,
+               fmt::format("the header field {} has more than {} bytes", line.substr(0, std::min(colon, kMaxFieldName)),
+                           kMaxField),
+               ""};
+        keep = false;
       } else {
         const std::string_view name = line.substr(0, colon);
         framing.see(name, trim(line.substr(colon + 1)));
@@ -156,10 +164,12 @@ Connection::Head Connection::read_head(const std::function<bool()>& give_way) {
     if (end != std::string::npos || buffer_.size() > limits_.head_bytes) return Head::kTooLarge;
     scanned = buffer_.size();
     const bool idle = buffer_.empty();
-    if (!wait(POLLIN, deadline, idle ? &idle_end : nullptr)) return idle || abort_ ? Head::kClosed : Head::kTimeout;
     char block[8192];
-    const ssize_t got = receive(block, sizeof block);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+    const ssize_t got = receive(block, sizeof block);  // before the wait: what has come is answered, also at a stop
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait(POLLIN, deadline, idle ? &idle_end : nullptr)) return idle || abort_ ? Head::kClosed : Head::kTimeout;
+      continue;
+    }
     if (got <= 0) return Head::kClosed;
     if (idle) deadline = after(limits_.head_s);
     buffer_.append(block, static_cast<size_t>(got));

@@ -211,16 +211,27 @@ Request FakeEngine::last_request() const {
   return last_request_;
 }
 
+void FakeEngine::hold(bool held) {
+  MutexLock lock(mutex_);
+  held_ = held;
+  changed_.notify_all();
+}
+
+std::vector<FakeEngine::Running*> FakeEngine::next_step() const {
+  std::vector<Running*> set;
+  for (const auto& [id, running] : requests_) {
+    if (running->cancelled || (!held_ && static_cast<int>(set.size()) < options_.max_running))
+      set.push_back(running.get());
+  }
+  return set;
+}
+
 void FakeEngine::loop() {
   MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !requests_.empty(); });
+    changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !next_step().empty(); });
     if (requests_.empty()) return;
-    std::vector<Running*> step_set;
-    for (auto& [id, running] : requests_) {
-      if (static_cast<int>(step_set.size()) < options_.max_running || running->cancelled)
-        step_set.push_back(running.get());
-    }
+    const std::vector<Running*> step_set = next_step();
     for (Running* running : step_set) {
       if (!running->running) place(*running);
     }

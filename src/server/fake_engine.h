@@ -49,6 +49,8 @@ class FakeEngine : public Engine {
   void clear_cache() override;
   void drain(double seconds) override;
 
+  // For tests: while held, no token is made and nothing ends but what is cancelled.
+  void hold(bool held);
   // For tests: how many requests were ended by cancel(), and the last request as it was submitted.
   int cancelled() const;
   Request last_request() const;
@@ -57,6 +59,7 @@ class FakeEngine : public Engine {
   struct Running;
   void loop();
   bool step(Running& running);  // true: finished
+  std::vector<Running*> next_step() const KVILT_REQUIRES(mutex_);
   void place(Running& running) KVILT_REQUIRES(mutex_);
   int32_t next_token(Running& running) const;
   void emit(Running& running, int32_t id, bool last);
@@ -71,6 +74,7 @@ class FakeEngine : public Engine {
   Request last_request_ KVILT_GUARDED_BY(mutex_);
   RequestId next_id_ KVILT_GUARDED_BY(mutex_) = 1;
   bool draining_ KVILT_GUARDED_BY(mutex_) = false, stop_ KVILT_GUARDED_BY(mutex_) = false;
+  bool held_ KVILT_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -1,10 +1,13 @@
 #include "server/http_server.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
 #include <string_view>
 #include <system_error>
@@ -13,16 +16,13 @@
 
 #include "base/mutex.h"
 #include "server/api_error.h"
+#include "server/waiting_room.h"
 
 namespace kvilt::server {
 namespace {
 
-// Set while a task runs on the thread that only refuses, or is dropped because even that thread cannot keep up.
-enum class Mode { kServe, kRefuse, kDrop };
-thread_local Mode mode = Mode::kServe;
-
-constexpr size_t kRefusalBacklog = 64;
-constexpr int kListenBacklog = 256;  // httplib's own is 5
+constexpr int64_t kMostWaiting = 512;  // connections without a thread; less where the process may open few files
+constexpr int kListenBacklog = 256;    // httplib's own is 5
 
 // An answer to a client whose request never reaches the library.
 std::string canned(int status, std::string_view reason, const ApiError& error) {
@@ -40,49 +40,46 @@ void answer_and_close(Connection& connection, int status, std::string_view reaso
 
 }  // namespace
 
-// Starts threads when they are first needed, up to the limit. One more thread refuses what exceeds it.
+// Starts threads when they are first needed, up to the limit. The waiting room hands them their connections.
 class ConnectionPool : public httplib::TaskQueue {
  public:
-  explicit ConnectionPool(int limit) : limit_(limit) {
-    refuser_ = std::thread([this] { work(Mode::kRefuse); });
+  // serve: serves a socket until it is closed. room: `admit` is set here.
+  ConnectionPool(int limit, std::function<void(int)> serve, WaitingRoom::Options room)
+      : limit_(limit), serve_(std::move(serve)) {
+    room.admit = [this](int sock) { return admit(sock); };
+    room_ = std::make_unique<WaitingRoom>(std::move(room));
   }
 
-  void enqueue(std::function<void()> task) override {
-    {
-      MutexLock lock(mutex_);
-      if (outstanding_ < limit_ && has_thread_for(outstanding_ + 1)) {
-        ++outstanding_;
-        tasks_.push_back(std::move(task));
-        changed_.notify_all();
-        return;
-      }
-      if (refusals_.size() < kRefusalBacklog) {
-        refusals_.push_back(std::move(task));
-        changed_.notify_all();
-        return;
-      }
-    }
-    mode = Mode::kDrop;
-    task();
-    mode = Mode::kServe;
-  }
+  WaitingRoom& room() { return *room_; }
+
+  // The library's tasks are only `process_and_close_socket`, which never waits.
+  void enqueue(std::function<void()> task) override { task(); }
 
   void shutdown() override {
+    room_->leave();
     {
       MutexLock lock(mutex_);
       stop_ = true;
     }
     changed_.notify_all();
     for (auto& thread : threads_) thread.join();
-    refuser_.join();
   }
 
  private:
+  bool admit(int sock) {
+    MutexLock lock(mutex_);
+    if (outstanding_ >= limit_ || !has_thread_for(outstanding_ + 1)) return false;
+    ++outstanding_;
+    sockets_.push_back(sock);
+    changed_.notify_one();
+    return true;
+  }
+
   // False: the system starts no more threads.
   bool has_thread_for(int tasks) {
     if (tasks <= static_cast<int>(threads_.size())) return true;
     try {
-      threads_.emplace_back([this] { work(Mode::kServe); });
+      threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& e) {
       spdlog::warn("no thread for another connection: {}", e.what());
       return false;
@@ -90,36 +87,36 @@ class ConnectionPool : public httplib::TaskQueue {
     return true;
   }
 
-  void work(Mode thread_mode) {
-    mode = thread_mode;
+  void work() {
     MutexLock lock(mutex_);
-    auto& queue = thread_mode == Mode::kServe ? tasks_ : refusals_;
     for (;;) {
-      changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !queue.empty(); });
-      if (queue.empty()) return;
-      auto task = std::move(queue.front());
-      queue.pop_front();
+      changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return stop_ || !sockets_.empty(); });
+      if (sockets_.empty()) return;
+      const int sock = sockets_.front();
+      sockets_.pop_front();
       lock.unlock();
-      task();
+      serve_(sock);
       lock.lock();
-      if (thread_mode == Mode::kServe) --outstanding_;
+      --outstanding_;
+      room_->look_again();
     }
   }
 
   const int limit_;
+  const std::function<void(int)> serve_;
   Mutex mutex_;
   Condition changed_;
-  std::deque<std::function<void()>> tasks_ KVILT_GUARDED_BY(mutex_), refusals_ KVILT_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_;              // appended by the accepting thread only
-  int outstanding_ KVILT_GUARDED_BY(mutex_) = 0;  // tasks queued or running
+  std::deque<int> sockets_ KVILT_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;              // appended by the waiting room's thread only, until it has ended
+  int outstanding_ KVILT_GUARDED_BY(mutex_) = 0;  // sockets queued or served
   bool stop_ KVILT_GUARDED_BY(mutex_) = false;
-  std::thread refuser_;
+  std::unique_ptr<WaitingRoom> room_;
 };
 
 HttpServer::HttpServer(ConnectionLimits limits, int max_connections)
     : limits_(limits), max_connections_(max_connections) {
-  new_task_queue = [this] { return new ConnectionPool(max_connections_); };  // httplib takes ownership
-  set_keep_alive_timeout(static_cast<time_t>(limits_.idle_s));               // what the Keep-Alive header says
+  new_task_queue = [this] { return make_pool().release(); };    // httplib takes ownership
+  set_keep_alive_timeout(static_cast<time_t>(limits_.idle_s));  // what the Keep-Alive header says
   set_keep_alive_max_count(1000);
   // httplib's default, SO_REUSEPORT, would let a second server take the same port and half of the requests.
   set_socket_options([](socket_t sock) {
@@ -130,7 +127,8 @@ HttpServer::HttpServer(ConnectionLimits limits, int max_connections)
 
 HttpServer::~HttpServer() {
   stop_accepting();
-  if (closing_ != INVALID_SOCKET) ::close(closing_);
+  if (!ran_ && svr_sock_ != INVALID_SOCKET) ::close(svr_sock_);
+  if (listener_ != INVALID_SOCKET) ::close(listener_);
 }
 
 int HttpServer::bind(const std::string& host, int port) {
@@ -141,52 +139,67 @@ int HttpServer::bind(const std::string& host, int port) {
     bound = -1;
   }
   if (bound > 0 && ::listen(svr_sock_, kListenBacklog) != 0) return -1;
-  return bound;
+  if (bound > 0) listener_ = ::fcntl(svr_sock_, F_DUPFD_CLOEXEC, 0);
+  return bound > 0 && listener_ < 0 ? -1 : bound;
 }
 
 void HttpServer::run() {
-  if (!stop_) listen_after_bind();
+  if (stop_) return;
+  ran_ = true;
+  listen_after_bind();
 }
 
 void HttpServer::stop_accepting() {
-  stop_ = true;
-  // httplib's stop() closes the socket while accept() may still use its number; here accept() wakes first and the
-  // number stays taken until the end.
-  const socket_t sock = svr_sock_.exchange(INVALID_SOCKET);
-  if (sock == INVALID_SOCKET) return;
-  closing_ = sock;
-  ::shutdown(sock, SHUT_RDWR);
+  if (stop_.exchange(true) || listener_ == INVALID_SOCKET) return;
+  // httplib's stop() would mark its socket as invalid. Its writers of streams take that mark for a reason to write
+  // nothing more, and they look before the first byte too; and the number could be another's while accept() uses it.
+  // Here accept() fails, and the library closes its number, which stays marked as valid.
+  ::shutdown(listener_, SHUT_RDWR);
 }
 
+std::unique_ptr<ConnectionPool> HttpServer::make_pool() {
+  rlimit files{};
+  const bool bounded = ::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (1 << 20);
+  const int64_t most = bounded ? static_cast<int64_t>(files.rlim_cur) : 1 << 20;
+  WaitingRoom::Options room;
+  room.places = static_cast<size_t>(std::clamp<int64_t>((most - max_connections_) / 2, 16, kMostWaiting));
+  room.silent_s = limits_.idle_s;
+  room.idle = [this] { return idle_.load(); };
+  room.answer_probe = [this](int sock) { answer_probe(sock); };
+  room.refuse = [this](int sock) { refuse(sock); };
+  auto pool = std::make_unique<ConnectionPool>(
+      max_connections_, [this](int sock) { serve_to_end(sock); }, std::move(room));
+  pool_ = pool.get();
+  return pool;
+}
+
+// On the accepting thread.
 bool HttpServer::process_and_close_socket(socket_t sock) {
-  switch (mode) {
-    case Mode::kServe:
-      ++open_;
-      try {
-        serve(sock);
-      } catch (const std::exception& e) {  // while a stream was written: the library catches only what handlers throw
-        spdlog::error("a connection ended: {}", e.what());
-      }
-      --open_;
-      break;
-    case Mode::kRefuse:
-      refuse(sock);
-      break;
-    case Mode::kDrop:
-      ++refused_;
-      break;
+  pool_->room().enter(sock);
+  return true;
+}
+
+void HttpServer::serve_to_end(int sock) {
+  ++open_;
+  try {
+    serve(sock);
+  } catch (const std::exception& e) {  // while a stream was written: the library catches only what handlers throw
+    spdlog::error("a connection ended: {}", e.what());
   }
+  --open_;
   ::shutdown(sock, SHUT_RDWR);
   ::close(sock);
-  return true;
 }
 
 void HttpServer::serve(int sock) {
   Connection connection(sock, limits_, stop_, abort_);
   // When every thread is taken, a client that only keeps its connection for later gives way to one that waits.
-  const std::function<bool()> crowded = [this] { return open_ >= max_connections_; };
+  const std::function<bool()> crowded = [this] { return pool_->room().gives_way(); };
   for (bool first = true;; first = false) {
-    switch (connection.read_head(first ? nullptr : crowded)) {
+    idle_ += !first;
+    const Connection::Head head = connection.read_head(first ? nullptr : crowded);
+    idle_ -= !first;
+    switch (head) {
       case Connection::Head::kClosed:
         return;
       case Connection::Head::kTooLarge:
@@ -201,16 +214,36 @@ void HttpServer::serve(int sock) {
     const bool close = connection.must_close() || stop_;
     const bool answered = process_request(connection, close, client_closes, nullptr);
     connection.set_write_guard(nullptr);
-    if (connection.must_close() || close) return connection.linger();
+    if (connection.must_close() || close || stop_) return connection.linger();
     if (!answered || client_closes) return;
+  }
+}
+
+// A whole GET /health or /metrics is in the socket; its answer fits into the socket's buffer. So nothing waits here.
+void HttpServer::answer_probe(int sock) {
+  ConnectionLimits limits = limits_;
+  limits.head_s = limits.write_s = 1;
+  try {
+    Connection connection(sock, limits, stop_, abort_);
+    bool client_closes = false;
+    if (connection.read_head(nullptr) == Connection::Head::kReady) {
+      process_request(connection, true, client_closes, nullptr);
+    }
+  } catch (const std::exception& e) {
+    spdlog::error("a connection ended: {}", e.what());
   }
 }
 
 void HttpServer::refuse(int sock) {
   ++refused_;
-  Connection connection(sock, limits_, stop_, abort_);
-  answer_and_close(connection, 503, "Service Unavailable",
-                   fmt::format("all {} connections of this server are in use: try again soon", max_connections_));
+  const std::string text =
+      canned(503, "Service Unavailable",
+             {503,
+              stop_ ? "the server is shutting down"
+                    : fmt::format("all {} connections of this server are in use: try again soon", max_connections_),
+              "", stop_ ? "unavailable" : ""});
+  // The socket is new, so its buffer takes the text whole.
+  [[maybe_unused]] const ssize_t sent = ::send(sock, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace kvilt::server

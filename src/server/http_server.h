@@ -1,6 +1,6 @@
 // server/http_server.h: cpp-httplib's server with a bounded set of threads, our Connection, and an orderly end.
-// Role:       accepts connections, refuses those above max_connections with 503, runs the library's parser and
-//             handlers.
+// Role:       accepts connections, gives each a thread with its first byte (waiting_room.h refuses those above
+//             max_connections with 503), runs the library's parser and handlers.
 // Invariants: one thread serves one connection at a time; a refused client gets an answer, not a reset.
 // Threads:    run() blocks its caller; stop_accepting() and abort_connections() from any thread.
 // Not here:   what a request means (routes*.cc).
@@ -9,6 +9,7 @@
 #include <httplib.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 
 #include "server/connection.h"
@@ -26,25 +27,31 @@ class HttpServer : public httplib::Server {
   int bind(const std::string& host, int port);
   // Serves until stop_accepting(); returns when every connection has ended.
   void run();
-  // No new connections; idle ones close; running requests go on. Idempotent.
+  // No new connections; idle ones close; running requests go on, and the library does not learn of it: it would cut
+  // off every stream that it asks about. Idempotent.
   void stop_accepting();
   // Every read and write fails from now on (after the grace of a shutdown).
   void abort_connections() { abort_ = true; }
 
-  int open_connections() const { return open_; }
+  int open_connections() const { return open_; }  // that have a thread
   uint64_t refused_connections() const { return refused_; }
 
  private:
   bool process_and_close_socket(socket_t sock) override;
+  std::unique_ptr<ConnectionPool> make_pool();
+  void serve_to_end(int sock);
   void serve(int sock);
+  void answer_probe(int sock);
   void refuse(int sock);
 
   const ConnectionLimits limits_;
   const int max_connections_;
   std::atomic<bool> stop_{false}, abort_{false};
-  std::atomic<int> open_{0};
+  std::atomic<int> open_{0}, idle_{0};
   std::atomic<uint64_t> refused_{0};
-  std::atomic<socket_t> closing_{INVALID_SOCKET};  // the listening socket after stop_accepting()
+  socket_t listener_ = INVALID_SOCKET;  // our own number for the listening socket: the library closes its number
+  bool ran_ = false;
+  ConnectionPool* pool_ = nullptr;  // the library's, while it runs
 };
 
 }  // namespace kvilt::server

@@ -26,7 +26,7 @@ struct ServerOptions {
   std::string model_alias;   // the model's id for clients; empty: ModelInfo::name
   std::string allow_origin;  // pages of other origins that may call: one origin, or "*"; empty: none
   size_t max_body_bytes = 16 * 1024 * 1024;
-  int max_connections = 128;      // each takes a thread while it is open; more get 503
+  int max_connections = 128;      // that have sent something: each takes a thread while it is open; more get 503
   double idle_timeout_s = 30;     // of a connection between requests
   double request_timeout_s = 60;  // for a request's head and body to arrive
   double write_timeout_s = 30;    // for a client to take any of what is written

@@ -1,5 +1,7 @@
 // Clients that vanish, stall, crowd or lie, and how the server ends.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <limits>
 #include <random>
@@ -115,6 +117,9 @@ TEST(ServerLimits, OversizedBodies) {
   RawClient fits(running.server->port());
   fits.send(head + block + "0\r\n\r\n");
   EXPECT_NE(fits.receive("}}", 2000).find("not valid JSON"), std::string::npos);
+  RawClient trailers(running.server->port());
+  trailers.send(head + block + "0\r\nX-Checksum: 1\r\n\r\n");
+  EXPECT_NE(trailers.receive().find("its chunks have trailers"), std::string::npos);
   RawClient huge(running.server->port());
   huge.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551615\r\n\r\n");
   EXPECT_NE(huge.receive().find("413"), std::string::npos);
@@ -139,6 +144,9 @@ TEST(ServerLimits, BadHeads) {
       {"GET /" + std::string(3000, 'a') + " HTTP/1.1\r\n\r\n", "414"},
       {"GET / HTTP/1.1\r\nX: " + std::string(40000, 'a') + "\r\n\r\n", "431"},
       {"GET / HTTP/1.1\r\n" + std::string(100000, 'a'), "431"},
+      {"GET /health HTTP/1.1\r\nCookie: " + std::string(9000, 'a') + "\r\n\r\n", "431"},
+      {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nCookie: " + std::string(8190, 'a') + "\r\n\r\n{}",
+       "431"},
       {"BREW /coffee HTTP/1.1\r\n\r\n", "400"},
       {"TRACE / HTTP/1.1\r\n\r\n", "405"},
   };
@@ -150,6 +158,9 @@ TEST(ServerLimits, BadHeads) {
         << bytes.substr(0, 80) << "\n-> " << reply.substr(0, 300);
     EXPECT_NE(reply.find("\"error\""), std::string::npos) << reply.substr(0, 300);
   }
+  RawClient longest(running.server->port());  // of one field that the library still reads
+  longest.send("GET /health HTTP/1.1\r\nCookie: " + std::string(8182, 'a') + "\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(longest.receive().rfind("HTTP/1.1 200", 0), 0u);
   // A Range that httplib's regex would recurse over, and one that would multiply the answer.
   for (const std::string& range : {std::string(8000, '1'), [] {
                                      std::string many = "0-";
@@ -189,15 +200,109 @@ TEST(ServerLimits, MoreConnectionsThanThreads) {
     streams.back()->send(request("/v1/chat/completions", kLongStream));
     EXPECT_NE(streams.back()->receive("content\":\"").find("200 OK"), std::string::npos);
   }
-  auto refused = running.client().Get("/health");
+  auto refused = running.client().Get("/v1/models");
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->get_header_value("Retry-After"), "1");
   EXPECT_EQ(error_of(refused)["type"], "server_error");
   streams.pop_back();
   EXPECT_TRUE(eventually([&] {
-    auto reply = running.client().Get("/health");
+    auto reply = running.client().Get("/v1/models");
     return reply && reply->status == 200;
   }));
+}
+
+// A server whose two threads are taken by streams that wait for a token.
+class FullServer : public testing::Test {
+ protected:
+  FullServer() {
+    running.engine->hold(true);
+    for (auto& stream : streams) stream.send(request("/v1/chat/completions", kLongStream));
+    EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting == 2; }));
+  }
+  ~FullServer() override { running.engine->hold(false); }
+
+  static ServerOptions two() {
+    ServerOptions options;
+    options.max_connections = 2;
+    return options;
+  }
+
+  LiveServer running{{}, two()};
+  RawClient streams[2] = {RawClient(running.server->port()), RawClient(running.server->port())};
+};
+
+TEST_F(FullServer, AnswersHealthAndMetrics) {
+  for (int i = 0; i < 3; ++i) {
+    for (const char* path : {"/health", "/metrics"}) {
+      auto reply = running.client().Get(path);
+      ASSERT_TRUE(reply) << path;
+      EXPECT_EQ(reply->status, 200) << path;
+    }
+  }
+  EXPECT_NE(running.client().Get("/metrics")->body.find("http_connections_refused_total"), std::string::npos);
+  EXPECT_EQ(running.client().Get("/v1/models")->status, 503) << "power check: it is full";
+  EXPECT_EQ(running.client().Get("/healthy")->status, 503);
+}
+
+TEST_F(FullServer, RefusesEveryPoliteClientBesideSilentOnes) {
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int i = 0; i < 70; ++i) silent.push_back(std::make_unique<RawClient>(running.server->port()));
+  std::vector<std::unique_ptr<RawClient>> polite;
+  for (int i = 0; i < 100; ++i) {
+    polite.push_back(std::make_unique<RawClient>(running.server->port()));
+    EXPECT_TRUE(polite.back()->send(request("/v1/chat/completions", kChat)));
+  }
+  for (auto& client : polite) {
+    EXPECT_EQ(client->receive().rfind("HTTP/1.1 503", 0), 0u);
+    EXPECT_TRUE(client->ended());
+  }
+  EXPECT_EQ(silent[0]->receive("", 50), "");
+  EXPECT_FALSE(silent[0]->ended()) << "power check: the silent ones are still there";
+}
+
+TEST_F(FullServer, SaysNothingToTheSilentUntilTheySpeak) {
+  RawClient late(running.server->port());
+  EXPECT_EQ(late.receive("", 50), "");
+  EXPECT_FALSE(late.ended());
+  late.send("GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(late.receive().rfind("HTTP/1.1 503", 0), 0u);
+}
+
+// Where a process may open few files the room has few places. The first ones leave with an answer.
+TEST(ServerLimits, TheLongestSilentLeaveFirst) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few{120, files.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  ServerOptions options;
+  options.max_connections = 60;  // leaves 30 places
+  LiveServer running({}, options);
+  EXPECT_EQ(running.client().Get("/health")->status, 200);  // from here on the number of places is fixed
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<RawClient>(running.server->port()));
+  for (int i : {0, 9}) {
+    EXPECT_EQ(silent[i]->receive().rfind("HTTP/1.1 503", 0), 0u);
+    EXPECT_TRUE(silent[i]->ended());
+  }
+  for (int i : {10, 39}) {
+    EXPECT_EQ(silent[i]->receive("", 50), "");
+    EXPECT_FALSE(silent[i]->ended()) << i;
+  }
+}
+
+TEST(ServerLimits, SilentConnectionsTakeNoThread) {
+  ServerOptions options;
+  options.max_connections = 2;
+  LiveServer running({}, options);
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(std::make_unique<RawClient>(running.server->port()));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(running.post("/v1/chat/completions", kChat)->status, 200);
+  silent[7]->send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(silent[7]->receive("ok").find("200 OK"), std::string::npos);
+  EXPECT_EQ(silent[8]->receive("", 50), "");
+  EXPECT_FALSE(silent[8]->ended()) << "power check: they are still there";
 }
 
 TEST(ServerLimits, IdleConnectionsGiveWay) {
@@ -211,7 +316,7 @@ TEST(ServerLimits, IdleConnectionsGiveWay) {
     EXPECT_NE(idle.back()->receive("ok").find("200"), std::string::npos);
   }
   EXPECT_TRUE(eventually([&] {
-    auto reply = running.client().Get("/health");
+    auto reply = running.client().Get("/v1/models");  // the waiting room would answer /health itself
     return reply && reply->status == 200;
   }));
 }
@@ -253,6 +358,91 @@ TEST(ServerLimits, ShutdownLetsRequestsFinish) {
   EXPECT_TRUE(idle.ended());
   RawClient late(running.server->port());
   EXPECT_FALSE(late.connected());
+}
+
+// One stream in the middle, streams that wait for their first token, one that began long ago with HTTP/1.0, and a whole
+// answer: all that run when the stop comes end as if it had not come.
+TEST(ServerLimits, ShutdownLetsStreamsWithoutATokenFinish) {
+  FakeOptions fake;
+  fake.max_running = 2;
+  fake.seconds_per_token = 0.001;
+  ServerOptions options;
+  options.shutdown_s = 60;
+  LiveServer running(fake, options);
+  const auto ask = [](bool stream, int tokens) {
+    return R"({"messages": [{"role": "user", "content": "hi"}], "ignore_eos": true, "max_tokens": )" +
+           std::to_string(tokens) + R"(, "stream": )" + (stream ? "true}" : "false}");
+  };
+  RawClient middle(running.server->port());
+  middle.send(request("/v1/chat/completions", ask(true, 500)));
+  const std::string begun = middle.receive("content\":\"");
+  EXPECT_NE(begun.find("200 OK"), std::string::npos);
+  running.engine->hold(true);
+  std::vector<std::unique_ptr<RawClient>> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(std::make_unique<RawClient>(running.server->port()));
+    streams.back()->send(request("/v1/chat/completions", ask(true, 20)));
+  }
+  RawClient old(running.server->port()), whole(running.server->port());
+  std::string old_request = request("/v1/chat/completions", ask(true, 20));
+  old_request.replace(old_request.find("HTTP/1.1"), 8, "HTTP/1.0");
+  old.send(old_request);
+  whole.send(request("/v1/chat/completions", ask(false, 20)));
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().waiting == 6; }));
+  ASSERT_EQ(running.engine->stats().running, 1) << "power check: the first stream must still be in the middle";
+
+  std::thread stopper([&] { running.server->shutdown(); });
+  EXPECT_TRUE(eventually([&] { return !RawClient(running.server->port()).connected(); }));
+  EXPECT_EQ(running.engine->stats().waiting, 6) << "power check: none had a token before the stop";
+  running.engine->hold(false);
+  const std::string rest = middle.receive();
+  EXPECT_NE(rest.find("data: [DONE]\n\n\r\n0\r\n\r\n"), std::string::npos) << rest.substr(0, 300);
+  for (auto& client : streams) {
+    const std::string reply = client->receive();
+    EXPECT_NE(reply.find("\"finish_reason\":\"length\""), std::string::npos) << reply.substr(0, 300);
+    EXPECT_NE(reply.find("data: [DONE]\n\n\r\n0\r\n\r\n"), std::string::npos);
+  }
+  const std::string unframed = old.receive();
+  EXPECT_NE(unframed.find("data: [DONE]\n\n"), std::string::npos) << unframed.substr(0, 300);
+  EXPECT_NE(whole.receive().find("\"finish_reason\":\"length\""), std::string::npos);
+  stopper.join();
+  EXPECT_EQ(running.engine->stats().requests_ok, 7u);
+}
+
+// The same, when the stop finds streams that wait and their time is too short: each says why it ended.
+TEST(ServerLimits, ShutdownEndsStreamsWithoutAToken) {
+  ServerOptions options;
+  options.shutdown_s = 0.2;
+  LiveServer running({}, options);
+  running.engine->hold(true);
+  RawClient stream(running.server->port());
+  stream.send(request("/v1/chat/completions", kLongStream));
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().waiting == 1; }));
+  running.server->shutdown();
+  EXPECT_NE(stream.receive().find("\"code\":\"cancelled\""), std::string::npos);
+}
+
+// Every number of a socket that the server and the library opened is closed once.
+TEST(ServerLimits, ServersLeaveNoFilesOpen) {
+  const auto open_files = [] {
+    int files = 0;
+    for (int i = 0; i < 1024; ++i) files += ::fcntl(i, F_GETFD) != -1;
+    return files;
+  };
+  LiveServer().post("/v1/chat/completions", kChat);  // what libraries open once
+  const int before = open_files();
+  {
+    LiveServer running;
+    EXPECT_EQ(running.post("/v1/chat/completions", kChat)->status, 200);
+    EXPECT_GT(open_files(), before) << "power check";
+  }
+  {
+    ServerOptions options;
+    options.port = 0;
+    auto never_ran = kvilt::Server::listen(options);
+    ASSERT_TRUE(never_ran.ok());
+  }
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST(ServerLimits, ShutdownEndsWhatTakesTooLong) {

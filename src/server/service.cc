@@ -214,7 +214,7 @@ std::optional<ApiError> Service::read_body(const httplib::ContentReader& reader,
   if (too_large || Connection::current()->body_too_large()) {
     return ApiError{413, fmt::format("the body has more than {} bytes", options_.max_body_bytes), "", ""};
   }
-  return ApiError{400, "the body ended early or came too slowly", "", ""};
+  return ApiError{400, "the body ended early or came too slowly, or its chunks have trailers", "", ""};
 }
 
 std::optional<ApiError> Service::need_engine(const Attached& attached) const {
