@@ -49,7 +49,8 @@ class SchedulerTest : public testing::Test {
   }
 
   void open(int64_t blocks, SchedulerOptions options = {}) {
-    scheduler.reset();  // its sequences give their pages back to the store that they are of
+    scheduler.reset();  // its sequences, and those that failed, give their pages back to the store that they are of
+    failed.clear();
     store.emplace(PageStore::create(kShape, blocks * kBlock * kShape.page_bytes()).value());
     scheduler.emplace(options, config);
   }
