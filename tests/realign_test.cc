@@ -58,7 +58,7 @@ TEST_P(Realign, LayerZeroKeysOfAPlacedPieceEqualFreshOnes) {
   PageTable alone(*store, c.ropes()), fresh(*store, c.ropes());
   prefill(driver, alone, c, piece);
   prefill(driver, fresh, c, prompt);
-  const auto run = alone.publish(1, {0, 70}, piece, true);
+  const auto run = alone.publish({0, 70});
   PageTable placed(*store, c.ropes());
   placed.place({run, 5, 60, 95});  // its tokens 5 .. 64, 90 positions further on
   placed.copy_in(*backend, model->attend_shape(DType::kF32));

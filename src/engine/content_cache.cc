@@ -12,14 +12,8 @@ ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::strin
       fingerprint_(std::move(fingerprint)),
       min_segment_(min_segment) {}
 
-std::shared_ptr<const KvSegment> ContentCache::use(SegmentId id) {
-  segments_.touch(id);
-  auto segment = segments_.find(id);
-  CHECK(segment);  // the index forgets what is evicted
-  return segment;
-}
-
 namespace {
+
 // Keeps what is before `end`.
 void cut_pieces(std::vector<Piece>& pieces, int32_t end) {
   while (!pieces.empty() && pieces.back().pos >= end) pieces.pop_back();
@@ -36,159 +30,301 @@ void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
       piece = {with->segment, with->segment_offset + piece.pos - with->pos, piece.count, piece.pos};
   }
 }
-}  // namespace
 
-ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                       DomainId domain, Wanted wanted) {
-  Found found;
-  found.layout.prompt_len = static_cast<int32_t>(prompt.size());
-  if (!marks.empty()) found.layout.question = marks.back().end;
-  std::vector<Piece> prefix, segments;
-  if (wanted.prefix) prefix = index_.find_prefix(prompt, domain, found.layout.prompt_len - 1);
-  if (!prefix.empty()) found.layout.prefix = prefix.back().pos + prefix.back().count;
-  // Two documents that begin alike: a few tokens of a marked part are worth less than a whole piece for later requests.
-  for (const TokenMark& mark : marks) {
-    const int32_t inside = found.layout.prefix - mark.begin;
-    if (inside > 0 && found.layout.prefix < mark.end && inside < min_segment_)
-      cut_pieces(prefix, found.layout.prefix = mark.begin);
-  }
-  if (wanted.segments) {
-    Runs ranges;
-    for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
-    segments = index_.find_pieces(prompt, found.layout.prefix, domain, min_segment_, ranges);
-    // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
-    std::erase_if(segments, [&](const Piece& piece) { return piece.pos + 1 == found.layout.prompt_len; });
-    if (wanted.repaired != 0) {
-      const auto from_last = index_.find_pieces(prompt, found.layout.prefix, wanted.repaired, min_segment_, ranges);
-      take_from(from_last, segments);
+// Adds the parts of `more` that `pieces` leaves free, of at least min_tokens tokens or a whole piece. Both lists are
+// sorted and disjoint.
+void fill_gaps(const std::vector<Piece>& more, int32_t min_tokens, std::vector<Piece>& pieces) {
+  if (more.empty()) return;
+  Runs taken, wanted;
+  for (const Piece& piece : pieces) taken.push_back({piece.pos, piece.pos + piece.count});
+  taken = normalize(std::move(taken));
+  const size_t before = pieces.size();
+  auto next = taken.begin();
+  for (const Piece& piece : more) {
+    const int32_t end = piece.pos + piece.count;
+    while (next != taken.end() && next->end <= piece.pos) ++next;
+    auto over = next;
+    for (int32_t pos = piece.pos; pos < end;) {
+      const bool free = over == taken.end() || over->begin >= end;
+      const int32_t until = free ? end : over->begin, size = until - pos;
+      if (size >= std::min(min_tokens, piece.count))
+        pieces.push_back({piece.segment, piece.segment_offset + pos - piece.pos, size, pos});
+      if (free) break;
+      pos = over++->end;
     }
   }
-  for (const auto& list : {prefix, segments}) {
-    for (const Piece& piece : list)
-      found.placements.push_back({segments_.find(piece.segment), piece.segment_offset, piece.count, piece.pos});
+  if (pieces.size() > before) std::ranges::sort(pieces, {}, &Piece::pos);
+}
+
+ChainEnd end_of(const std::vector<Piece>& chain) {
+  if (chain.empty()) return {};
+  const Piece& last = chain.back();
+  return {last.segment, last.segment_offset + last.count, last.pos + last.count};
+}
+
+bool within(const TokenMark& mark, Run run) {
+  return mark.begin >= run.begin && mark.end <= run.end && mark.begin < mark.end;
+}
+
+}  // namespace
+
+std::vector<Piece> ContentCache::find_pieces(std::span<const int32_t> prompt, int32_t from,
+                                             std::span<const TokenMark> marks, const ContentDomains& domains) const {
+  Runs ranges;
+  for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
+  const auto in = [&](DomainId domain) { return index_.find_pieces(prompt, from, domain, min_segment_, ranges); };
+  std::vector<Piece> pieces = in(domains.exact);
+  if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
+  // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
+  std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == static_cast<int32_t>(prompt.size()); });
+  if (domains.repaired != 0) take_from(in(domains.repaired), pieces);
+  return pieces;
+}
+
+ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                       const ContentDomains& domains, Wanted wanted) {
+  Found found;
+  PromptLayout& layout = found.layout;
+  layout.prompt_len = static_cast<int32_t>(prompt.size());
+  if (!marks.empty()) layout.question = marks.back().end;
+  // Two documents that begin alike: a few tokens of a marked part are worth less than a whole piece for later requests.
+  const auto longest = [&](DomainId domain) {
+    std::vector<Piece> chain = index_.find_prefix(prompt, domain, layout.prompt_len - 1);
+    const int32_t end = end_of(chain).pos;
+    const auto mark = std::ranges::upper_bound(marks, end, {}, &TokenMark::end);
+    if (mark != marks.end() && mark->begin < end && end - mark->begin < min_segment_) cut_pieces(chain, mark->begin);
+    return chain;
+  };
+  std::vector<Piece> pieces;
+  if (wanted.prefix) found.known = longest(domains.exact);
+  found.exact = end_of(found.known);
+  layout.prefix = found.exact.pos;
+  if (wanted.prefix && domains.chain != 0) {
+    std::vector<Piece> chain = longest(domains.chain);
+    if (end_of(chain).pos >= layout.prefix + kChainGain) {
+      found.known = std::move(chain);
+      found.chain = end_of(found.known);
+      layout.prefix = found.chain.pos;
+    }
   }
-  for (const Piece& piece : segments) found.layout.pieces.push_back({piece.pos, piece.pos + piece.count});
-  // Children before parents, so that a parent is never older than what continues it.
-  for (auto it = found.placements.rbegin(); it != found.placements.rend(); ++it) use(it->segment->id);
+  if (wanted.pieces) pieces = find_pieces(prompt, layout.prefix, marks, domains);
+  for (const Piece& piece : pieces) layout.pieces.push_back({piece.pos, piece.pos + piece.count});
+  found.known.insert(found.known.end(), pieces.begin(), pieces.end());
+  for (const Piece& piece : found.known) {
+    const CachedSegment* segment = segments_.find(piece.segment);
+    CHECK(segment);  // the index forgets what leaves
+    std::vector<Placement> parts;
+    segment->place(piece.segment_offset, piece.count, piece.pos, parts);
+    for (Placement& part : parts) (part.segment->whole() ? found.placements : found.overlays).push_back(std::move(part));
+  }
   return found;
 }
 
+// ---- What leaves ----------------------------------------------------------------------------------------------------
+
 bool ContentCache::make_room(int64_t pages) {
-  const int64_t missing = pages - store_.free_pages();
-  if (missing > 0 && segments_.reclaimable(missing) < missing) return false;  // nothing is dropped in vain
-  while (store_.free_pages() < pages) {
-    const auto id = segments_.evict();
-    if (!id) return false;
-    index_.erase(*id);
-    ++evicted_;
-  }
+  if (pages - store_.free_pages() > reclaimable()) return false;  // nothing is dropped in vain
+  while (store_.free_pages() < pages) evict(*store_.idle().next());
   return true;
+}
+
+void ContentCache::evict(Extent& extent) {
+  const ExtentKeep until_done(&extent);
+  const std::vector<SegmentId> inside = extent.segments;
+  for (const SegmentId id : inside) {
+    if (segments_.find(id)) cut(id, segments_.lost(id, extent));
+  }
+  extent.evict();
+  ++evicted_;
+}
+
+// The segment loses these tokens. What comes before them stays what it was; what comes after is found as pieces only.
+void ContentCache::cut(SegmentId id, const Runs& lost) {
+  if (lost.empty()) return;
+  const CachedSegment& segment = *segments_.find(id);
+  const SegmentInfo& info = index_.info(id);
+  struct Rest {
+    CachedSegment segment;
+    SegmentInfo info;
+    Runs marks;
+  };
+  std::vector<Rest> rest;
+  const int32_t first = lost.front().begin;
+  const Runs marks = index_.marks(id);
+  for (const Run& run : subtract(Runs{{first, segment.count}}, lost)) {
+    if (segment.chain || run.size() < min_segment_) continue;
+    Rest& out = rest.emplace_back();
+    out.segment = {segments_.next_id(), segment.pos + run.begin, run.size(), false, segment.within(run.begin, run.size())};
+    out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
+    out.info.found_as = FoundAs::kPieces;
+    for (const Run& mark : marks) {
+      if (mark.begin >= run.begin && mark.end <= run.end) out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
+    }
+  }
+  const bool keep = first >= (segment.chain ? 1 : min_segment_);
+  const std::vector<SegmentId> left = keep ? index_.truncate(id, first) : index_.erase(id);
+  keep ? segments_.truncate(id, first) : segments_.erase(id);
+  for (Rest& part : rest) {
+    const SegmentId as = part.segment.id;
+    enter(std::move(part.segment), std::move(part.info));
+    for (const Run& mark : part.marks) index_.add_mark(as, mark.begin, mark.end);
+  }
+  for (const SegmentId orphan : left) {  // a chain that nothing leads to can never be found
+    if (const CachedSegment* chain = segments_.find(orphan); chain && chain->chain) erase(orphan);
+  }
+}
+
+void ContentCache::erase(SegmentId id) {
+  for (const SegmentId orphan : index_.erase(id)) {
+    const CachedSegment* chain = segments_.find(orphan);
+    if (!chain || !chain->chain) continue;
+    index_.erase(orphan);
+    segments_.erase(orphan);
+  }
+  segments_.erase(id);
+}
+
+void ContentCache::clear() {
+  while (!segments_.empty()) erase(segments_.any());
+}
+
+// ---- What comes -----------------------------------------------------------------------------------------------------
+
+// What the index cannot find is not cached: a client may name thousands of salts while a request waits, and the domain
+// of its own is forgotten then.
+void ContentCache::enter(CachedSegment segment, SegmentInfo info) {
+  const SegmentId id = segment.id;
+  segments_.insert(std::move(segment));
+  if (index_.insert(id, std::move(info))) return;
+  index_.erase(id);
+  segments_.erase(id);
 }
 
 SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent) {
   const auto first = own.tokens.begin() + positions.begin;
-  std::vector<int32_t> tokens(first, first + positions.size());
   const SegmentId id = segments_.next_id();
-  index_.insert(id, {tokens, domain, exact, parent.segment, parent.tokens});
-  segments_.insert(own.kv.publish(id, positions, std::move(tokens), exact));
-  for (const TokenMark& mark : own.marks) {
-    if (mark.begin >= positions.begin && mark.end <= positions.end && mark.begin < mark.end) {
-      index_.add_mark(id, mark.begin - positions.begin, mark.end - positions.begin);
-    }
+  enter({id, positions.begin, positions.size(), false, {{own.kv.publish(positions), 0, positions.size(), positions.begin}}},
+        {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens});
+  if (!index_.contains(id)) return id;
+  for (auto mark = std::ranges::lower_bound(own.marks, positions.begin, {}, &TokenMark::begin);
+       mark != own.marks.end() && mark->begin < positions.end; ++mark) {
+    if (within(*mark, positions)) index_.add_mark(id, mark->begin - positions.begin, mark->end - positions.begin);
   }
   return id;
 }
 
-// What was just inserted continues the prefix, whose segments must not leave before it: they become the most recent.
-void ContentCache::touch_prefix(const Own& own) {
-  const auto placed = own.kv.placements();
-  for (auto it = placed.rbegin(); it != placed.rend(); ++it) {
-    if (it->pos < own.layout.prefix) segments_.touch(it->segment->id);
-  }
-}
-
 // The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile,
-// or this one was told not to look. Keeping it twice would only take room. (Marks are of a segment: with some, it is
-// kept anew.)
+// or this one was told not to look. Keeping it twice would only take room. What this request marks of it is marked
+// there; a mark that lies in two of its segments can only be kept with a segment of its own.
 std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end) {
-  if (!own.marks.empty()) return {};
-  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domain, end);
-  if (pieces.empty() || pieces.back().pos + pieces.back().count != end) return {};
-  const Piece& last = pieces.back();
-  if (std::ssize(segments_.find(last.segment)->tokens) != last.segment_offset + last.count) return {};
+  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domains.exact, end);
+  if (end_of(pieces).pos != end || index_.info(pieces.back().segment).tokens.size() != static_cast<size_t>(end_of(pieces).tokens)) return {};
+  std::vector<std::pair<const Piece*, TokenMark>> marks;
+  auto piece = pieces.begin();
+  for (const TokenMark& mark : own.marks) {
+    if (mark.begin < own.layout.prefix || mark.end > end || mark.begin >= mark.end) continue;
+    while (piece->pos + piece->count <= mark.begin) ++piece;
+    if (mark.end > piece->pos + piece->count) return {};
+    marks.emplace_back(&*piece, mark);
+  }
+  for (const auto& [of, mark] : marks) {
+    const int32_t by = of->segment_offset - of->pos;
+    index_.add_mark(of->segment, mark.begin + by, mark.end + by);
+  }
   for (auto it = pieces.rbegin(); it != pieces.rend(); ++it) segments_.touch(it->segment);
-  return last.segment;
+  return pieces.back().segment;
 }
 
-std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
+void ContentCache::publish_part(const Own& own) {
   const PromptLayout& layout = own.layout;
-  std::vector<SegmentId> out;
+  const int32_t first = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
+  const int32_t end = std::min(first, own.computed);
+  if (!own.kv.whole() || own.exact.pos != layout.prefix || end - layout.prefix < min_segment_) return;
+  if (!known_exactly(own, end))
+    insert(own, own.domains.exact, {layout.prefix, end}, true, {own.exact.segment, own.exact.tokens});
+}
+
+ContentCache::Published ContentCache::publish_prompt(const Own& own) {
+  const PromptLayout& layout = own.layout;
+  Published out;
+  out.chain = own.chain;
   if (!own.kv.whole()) return out;
-  // The exact part: [prefix, first piece), and all of it if there is no piece.
-  const int32_t exact_end = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
+  // The exact part: [prefix, first piece), and all of it if there is no piece; none if the prefix is itself a chain.
+  const int32_t first = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
+  const int32_t exact_end = own.exact.pos == layout.prefix ? first : layout.prefix;
   if (const auto known = exact_end > layout.prefix ? known_exactly(own, exact_end) : std::nullopt) {
-    out.push_back(*known);
+    out.segments.push_back(*known);
   } else if (exact_end > layout.prefix) {
-    Parent parent;
-    for (const Placement& placement : own.kv.placements()) {
-      if (placement.pos + placement.count == layout.prefix)
-        parent = {placement.segment->id, placement.offset + placement.count};
+    out.segments.push_back(insert(own, own.domains.exact, {layout.prefix, exact_end}, true, {own.exact.segment, own.exact.tokens}));
+  }
+  if (own.domains.approximate != 0) {
+    auto mark = own.marks.begin();
+    for (const Run& run : layout.fresh()) {
+      while (mark != own.marks.end() && mark->begin < run.begin) ++mark;
+      const bool marked = mark != own.marks.end() && within(*mark, run);
+      if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
+        out.segments.push_back(insert(own, own.domains.approximate, run, false, {}));
     }
-    out.push_back(insert(own, own.domain, {layout.prefix, exact_end}, true, parent));
-    touch_prefix(own);
   }
-  for (const Run& run : layout.fresh()) {
-    const bool marked =
-        std::ranges::any_of(own.marks, [&](const TokenMark& m) { return m.begin >= run.begin && m.end <= run.end; });
-    if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
-      out.push_back(insert(own, own.domain, run, false, {}));
-  }
-  if (own.repaired != 0) publish_repaired(own);
+  if (own.domains.repaired != 0) publish_repaired(own);
+  if (exact_end < layout.prompt_len) out.chain = publish_chain(own, layout.prompt_len);
   return out;
+}
+
+// What the request has of tokens [0, end) continues the chain that it went on from. It serves requests of the same
+// policy with the same text before it: others find its clean pieces, not this.
+ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
+  if (own.domains.chain == 0 || end <= own.chain.pos) return own.chain;
+  const ChainEnd known = end_of(index_.find_prefix(own.tokens.first(end), own.domains.chain, end));
+  if (known.pos == end) return known;
+  const bool goes_on = own.chain.segment != 0 && index_.contains(own.chain.segment);
+  const Run run{goes_on ? own.chain.pos : 0, end};
+  const SegmentId id = segments_.next_id();
+  SegmentInfo info;
+  info.tokens.assign(own.tokens.begin() + run.begin, own.tokens.begin() + run.end);
+  info.domain = own.domains.chain;
+  info.found_as = FoundAs::kChain;
+  if (goes_on) info.parent = own.chain.segment, info.parent_tokens = own.chain.tokens;
+  enter({id, run.begin, run.size(), true, view_of(own.kv, run)}, std::move(info));
+  return {id, run.size(), end};
 }
 
 // A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages.
 // Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied.
 void ContentCache::publish_repaired(const Own& own) {
+  const Runs owned = own.kv.owned();
   for (const Run& piece : own.layout.pieces) {
-    if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;
+    if (intersect(own.recomputed, Runs{piece}).empty() || !includes(owned, Runs{piece})) continue;
     const auto tokens = own.tokens.subspan(piece.begin, piece.size());
     const Run whole{0, piece.size()};
-    for (const Piece& last : index_.find_pieces(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {
-      if (last.count != piece.size() || segments_.find(last.segment)->tokens.size() != tokens.size()) continue;
-      index_.erase(last.segment);
-      segments_.erase(last.segment);
+    for (const Piece& last : index_.find_pieces(tokens, 0, own.domains.repaired, min_segment_, {&whole, 1})) {
+      if (last.count == piece.size() && segments_.find(last.segment)->count == piece.size()) erase(last.segment);
     }
-    insert(own, own.repaired, piece, false, {});
+    insert(own, own.domains.repaired, piece, false, {});
   }
 }
 
-void ContentCache::publish_answer(const Own& own, std::span<const SegmentId> of_prompt) {
+void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {
   const PromptLayout& layout = own.layout;
   if (own.computed <= layout.prompt_len || !own.kv.whole()) return;
-  const auto last = of_prompt.empty() ? nullptr : segments_.find(of_prompt.back());
-  if (layout.pieces.empty()) {
-    if (!last) return;  // evicted meanwhile: the chain is broken
-    if (known_exactly(own, own.computed)) return;
-    insert(own, own.domain, {layout.prompt_len, own.computed}, true,
-           {last->id, static_cast<int32_t>(last->tokens.size())});
-    segments_.touch(last->id);
-    touch_prefix(own);
+  if (of_prompt.chain.pos == layout.prompt_len) {
+    Own now = own;
+    now.chain = of_prompt.chain;
+    publish_chain(now, own.computed);
+  }
+  const CachedSegment* last = of_prompt.segments.empty() ? nullptr : segments_.find(of_prompt.segments.back());
+  if (layout.pieces.empty() && own.exact.pos == layout.prefix) {
+    if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken
+    insert(own, own.domains.exact, {layout.prompt_len, own.computed}, true, {last->id, last->count});
     return;
   }
+  if (own.domains.approximate == 0) return;
   const Runs fresh = layout.fresh();
   Run whole{layout.prompt_len, own.computed};
   if (!fresh.empty() && fresh.back().end == layout.prompt_len) whole.begin = fresh.back().begin;
   if (whole.size() < min_segment_) return;
-  if (last && !last->exact && last->pos == whole.begin) {
-    index_.erase(last->id);
-    segments_.erase(last->id);
-  }
-  insert(own, own.domain, whole, false, {});
-}
-
-void ContentCache::clear() {
-  while (const auto id = segments_.evict()) index_.erase(*id);
+  if (last && last->pos == whole.begin && index_.info(last->id).domain == own.domains.approximate) erase(last->id);
+  insert(own, own.domains.approximate, whole, false, {});
 }
 
 }  // namespace kvilt

@@ -1,7 +1,9 @@
 // engine/content_cache.h: the cache as the engine sees it: pool, cached segments and index in one place.
 // Role:       finds what a prompt can reuse, publishes what a request computed, makes room when the pool is full.
 // Invariants: only KV that equals a full prefill of its chain is published as exact prefix: that of the positions
-//             before the prompt's first piece. Approximate KV is found as segments only, never as a prefix.
+//             before the prompt's first piece. Approximate KV is in the domains of the policy that left it: its pieces,
+//             and whole prompts as chains, by which the next turn of a conversation goes on from what was repaired once
+//             (docs/design/kv.md#chains).
 // Threads:    the engine thread.
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
@@ -22,72 +24,98 @@ namespace kvilt {
 
 class ContentCache {
  public:
+  using Published = PublishedPrompt;
   // fingerprint: of the weights and of what else decides the bytes of KV (its type).
   ContentCache(PageStore store, const HashSecret& secret, std::string fingerprint, int min_segment);
 
   PageStore& store() { return store_; }
-  DomainId domain(const std::string& name_space, const std::string& salt) {
-    return index_.domain(fingerprint_, name_space, salt);
+  int64_t reclaimable() const { return store_.idle().pages(); }  // pages that evicting would free now
+
+  ContentDomains domains(const std::string& name_space, const std::string& salt) {
+    return {.exact = domain("", name_space, salt)};
   }
-  // Where pieces are kept as one policy (name and parameters) left them in their last context: a domain of its own, so
-  // that requests of other policies do not find them. Nothing in it is ever a prefix.
+  // For a policy (name and parameters) that reuses pieces: what it leaves is approximate, and only requests of the same
+  // policy find it. Nothing of it is ever an exact prefix, nor a piece for others.
+  ContentDomains domains(const std::string& name_space, const std::string& salt, const std::string& policy) {
+    return {.exact = domain("", name_space, salt),
+            .approximate = domain("/approximate/" + policy, name_space, salt),
+            .chain = domain("/chain/" + policy, name_space, salt)};
+  }
+  // Where pieces are kept as one policy left them in their last context.
   DomainId repaired_domain(const std::string& policy, const std::string& name_space, const std::string& salt) {
-    return index_.domain(fingerprint_ + "/repaired/" + policy, name_space, salt);
+    return domain("/repaired/" + policy, name_space, salt);
   }
 
   struct Found {
     PromptLayout layout;
-    std::vector<Placement> placements;
-    void drop_pieces() {  // the exact prefix stays
+    std::vector<Placement> placements, overlays;  // overlays: of the chain (PageTable::overlay)
+    ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
+    std::vector<Piece> known;                     // what was found, by segment
+    void drop_pieces() {                          // the prefix stays
       layout.pieces.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
   };
   struct Wanted {
-    bool prefix = true, segments = true;
-    DomainId repaired = 0;  // not 0: pieces that this domain has too are taken from there
+    bool prefix = true, pieces = true;
   };
-  // What is known of `prompt` (T tokens): at most T - 1 of them as exact prefix; pieces may cover the last one too.
-  Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId domain, Wanted wanted);
+  // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
+  // is exact, or what an earlier request of the same policy left of the same text, where that reaches further by
+  // kChainGain tokens or more.
+  static constexpr int32_t kChainGain = 64;
+  Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, const ContentDomains& domains,
+             Wanted wanted);
 
-  // True if `pages` pages are free, after dropping the least recently used segments if need be.
+  // True if `pages` pages are free, after evicting the least recently used extents if need be.
   bool make_room(int64_t pages);
 
+  static inline const Runs kNone{};
   // What a request computed itself: positions [0, computed) have their KV; from layout.prompt_len on, generated.
   struct Own {
     const PageTable& kv;
     const PromptLayout& layout;
     std::span<const int32_t> tokens;
     std::span<const TokenMark> marks;
-    DomainId domain;
-    int32_t computed;
-    DomainId repaired = 0;  // not 0: pieces of which all KV is the request's own now are kept there
-    Runs recomputed = {};   // a piece without any of these is not kept as repaired
+    const ContentDomains& domains;
+    int32_t computed = 0;
+    ChainEnd exact = {}, chain = {};  // what Found had; `chain` then as the functions below returned it
+    const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
   };
-  // Neither function publishes anything of a request whose heads keep less than all (PageTable::whole): its segments
-  // would lack keys, and no dense pass computed them.
-  //
-  // At the end of the prefill: the exact part after the prefix and every fresh run after a piece; also repaired pieces,
-  // each in place of what its last context left. Returns the ids of the former.
-  std::vector<SegmentId> publish_prompt(const Own& own);
-  // At the end of the request: the answer, as an exact continuation, or as one approximate segment with the prompt's
-  // last fresh run (so that a question and its answer are found together). of_prompt: what publish_prompt returned.
-  void publish_answer(const Own& own, std::span<const SegmentId> of_prompt);
+  // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
+  // segments would lack keys, and no dense pass computed them.
+  // At the end of the prefill: the exact part after the prefix and every fresh run after a piece; the whole prompt as a
+  // chain, if anything of it is approximate; also repaired pieces, each in place of what its last context left.
+  Published publish_prompt(const Own& own);
+  // Of a prefill that was broken off: the exact part of positions [0, computed).
+  void publish_part(const Own& own);
+  // At the end of the request, or when it is preempted: the answer, as an exact continuation, or as one approximate
+  // segment with the prompt's last fresh run (so that a question and its answer are found together), and as what
+  // continues the chain. of_prompt: what publish_prompt returned.
+  void publish_answer(const Own& own, const Published& of_prompt);
 
   void clear();
   const SegmentCache& segments() const { return segments_; }
-  int64_t evicted() const { return evicted_; }
+  bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
+  int64_t evicted() const { return evicted_; }  // extents
 
  private:
   struct Parent {
     SegmentId segment = 0;
     int32_t tokens = 0;
   };
+  DomainId domain(const std::string& of, const std::string& name_space, const std::string& salt) {
+    return index_.domain(fingerprint_ + of, name_space, salt);
+  }
+  void enter(CachedSegment segment, SegmentInfo info);
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
+  ChainEnd publish_chain(const Own& own, int32_t end);
   void publish_repaired(const Own& own);
-  std::shared_ptr<const KvSegment> use(SegmentId id);
-  void touch_prefix(const Own& own);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
+  std::vector<Piece> find_pieces(std::span<const int32_t> prompt, int32_t from, std::span<const TokenMark> marks,
+                                 const ContentDomains& domains) const;
+  void erase(SegmentId id);
+  void evict(Extent& extent);
+  void cut(SegmentId id, const Runs& lost);
 
   PageStore store_;  // before segments_: pages return to it
   SegmentCache segments_;

@@ -1,4 +1,4 @@
-// What is published, and as what: prefixes, segments, answers, repaired pieces; what leaves when the pool is full.
+// What is published, and as what: prefixes, pieces, answers, chains, repaired pieces; what leaves when the pool is full.
 #include "engine/content_cache.h"
 
 #include <gtest/gtest.h>
@@ -36,11 +36,12 @@ class ContentCacheTest : public testing::Test {
   void open(int64_t blocks) {
     cache.emplace(PageStore::create(kShape, blocks * kBlock * kShape.page_bytes()).value(), HashSecret::fixed(1),
                   "model", kMinSegment);
-    domain = cache->domain("", "");
+    domains = cache->domains("", "", "mend");
+    domains.chain = 0;  // the tests of chains turn it on
   }
 
-  ContentCache::Found find(const Tokens& tokens, std::vector<TokenMark> marks = {}, DomainId repaired = 0) {
-    return cache->find(tokens, marks, domain, {true, true, repaired});
+  ContentCache::Found find(const Tokens& tokens, std::vector<TokenMark> marks = {}) {
+    return cache->find(tokens, marks, domains, {true, true});
   }
   int32_t prefix(const Tokens& tokens, std::vector<TokenMark> marks = {}) {
     return find(tokens, std::move(marks)).layout.prefix;
@@ -55,22 +56,27 @@ class ContentCacheTest : public testing::Test {
     std::vector<TokenMark> marks;
     PromptLayout layout;
     std::unique_ptr<PageTable> kv;
-    std::vector<SegmentId> published = {};
-    ContentCache::Own own(DomainId domain) const {
-      return {*kv, layout, tokens, marks, domain, static_cast<int32_t>(tokens.size())};
+    ChainEnd exact = {}, chain = {};
+    ContentCache::Published published = {};
+    ContentCache::Own own(const ContentDomains& domains) const {
+      return {*kv, layout, tokens, marks, domains, static_cast<int32_t>(tokens.size()), exact, chain};
     }
   };
   // also: positions of pieces that are computed again.
   Asked compute(Tokens tokens, std::vector<TokenMark> marks = {}, bool reuse = true, const Runs& also = {}) {
-    ContentCache::Found found = cache->find(tokens, marks, domain, {reuse, reuse});
+    ContentCache::Found found = cache->find(tokens, marks, domains, {reuse, reuse});
     auto kv = std::make_unique<PageTable>(cache->store(), rope);
     for (Placement& placement : found.placements) kv->place(std::move(placement));
-    kv->add(std::vector<Runs>{unite(found.layout.fresh(), also)}, std::vector<uint16_t>(kShape.L, 0));
-    return {std::move(tokens), std::move(marks), found.layout, std::move(kv)};
+    for (Placement& placement : found.overlays) kv->overlay(std::move(placement));
+    const std::vector<Runs> sets{unite(found.layout.fresh(), also)};
+    const std::vector<uint16_t> write(kShape.L, 0);
+    EXPECT_TRUE(cache->make_room(kv->pages_for(sets, write)));
+    kv->add(sets, write);
+    return {std::move(tokens), std::move(marks), found.layout, std::move(kv), found.exact, found.chain};
   }
   Asked ask(Tokens tokens, std::vector<TokenMark> marks = {}, bool reuse = true) {
     Asked asked = compute(std::move(tokens), std::move(marks), reuse);
-    asked.published = cache->publish_prompt(asked.own(domain));
+    asked.published = cache->publish_prompt(asked.own(domains));
     return asked;
   }
   // Here every token of the answer has its KV.
@@ -79,14 +85,14 @@ class ContentCacheTest : public testing::Test {
       asked.kv->add_next(static_cast<int32_t>(asked.tokens.size()));
       asked.tokens.push_back(id);
     }
-    cache->publish_answer(asked.own(domain), asked.published);
+    cache->publish_answer(asked.own(domains), asked.published);
   }
-  bool exact(SegmentId id) const { return cache->segments().find(id)->exact; }
+  bool exact(SegmentId id) const { return cache->exact(id); }
   int64_t segments() const { return cache->segments().segments(); }
 
   const RopeConfig rope = small_rope();
   std::optional<ContentCache> cache;
-  DomainId domain = 0;
+  ContentDomains domains;
   const Tokens a = text(1, 20), b = text(2, 20), question = text(3, 12), more = text(4, 9);
 };
 
@@ -96,9 +102,9 @@ TEST_F(ContentCacheTest, WithoutPiecesAllIsAnExactChain) {
   EXPECT_EQ(prefix(a), 19) << "the last position is always computed";
   EXPECT_EQ(prefix(join(a, b)), 20);
   const Asked longer = ask(join(a, b));
-  ASSERT_EQ(longer.published.size(), 1u);
-  EXPECT_TRUE(exact(longer.published[0]));
-  EXPECT_EQ(cache->segments().find(longer.published[0])->pos, 20);  // what was found is not kept twice
+  ASSERT_EQ(longer.published.segments.size(), 1u);
+  EXPECT_TRUE(exact(longer.published.segments[0]));
+  EXPECT_EQ(cache->segments().find(longer.published.segments[0])->pos, 20);  // what was found is not kept twice
   EXPECT_EQ(prefix(join(a, b, more)), 40);
   EXPECT_EQ(find(join(a, b, more)).placements.size(), 2u);
   EXPECT_EQ(prefix(join(b, more)), 0) << "power check: it continues a chain, and begins none";
@@ -108,7 +114,8 @@ TEST_F(ContentCacheTest, WithoutPiecesAllIsAnExactChain) {
 TEST_F(ContentCacheTest, TheExactPartEndsAtTheFirstPiece) {
   for (const bool reuse : {true, false}) {
     open(100);
-    ask(a), ask(b);
+    ask(a);
+    ask(b);
     const Tokens prompt = join(a, text(5, 10), b, question);
     const Asked asked = ask(prompt, {}, reuse);
     if (!reuse) {
@@ -117,9 +124,9 @@ TEST_F(ContentCacheTest, TheExactPartEndsAtTheFirstPiece) {
     }
     EXPECT_EQ(asked.layout.prefix, 20);
     EXPECT_EQ(asked.layout.pieces, (Runs{{30, 50}}));
-    ASSERT_EQ(asked.published.size(), 2u);
-    EXPECT_TRUE(exact(asked.published[0]));
-    EXPECT_FALSE(exact(asked.published[1]));
+    ASSERT_EQ(asked.published.segments.size(), 2u);
+    EXPECT_TRUE(exact(asked.published.segments[0]));
+    EXPECT_FALSE(exact(asked.published.segments[1]));
     const auto found = find(join(prompt, more));
     EXPECT_EQ(found.layout.prefix, 30);  // the chain of a, and what followed it
     EXPECT_EQ(found.layout.pieces, (Runs{{30, 50}, {50, 62}}));
@@ -136,12 +143,12 @@ TEST_F(ContentCacheTest, ShortFreshRunsAreKeptIfTheyAreMarked) {
     ask(a);
     const Asked asked = ask(join(more, a, brief), marked ? std::vector<TokenMark>{{29, 36}} : std::vector<TokenMark>{});
     EXPECT_EQ(asked.layout.pieces, (Runs{{9, 29}}));
-    EXPECT_EQ(asked.published.size(), marked ? 2u : 1u);  // `more` before the piece is exact
+    EXPECT_EQ(asked.published.segments.size(), marked ? 2u : 1u);  // `more` before the piece is exact
     EXPECT_EQ(pieces(join(b, brief, question), mark).size(), marked ? 1u : 0u);
     EXPECT_EQ(pieces(join(b, brief, question)).size(), 0u) << "only where the prompt marks it too";
   }
   const Asked enough = ask(join(text(7, 9), a, text(8, kMinSegment)));
-  EXPECT_EQ(enough.published.size(), 2u) << "power check";
+  EXPECT_EQ(enough.published.segments.size(), 2u) << "power check";
 }
 
 TEST_F(ContentCacheTest, AFewTokensOfAMarkedPartAreNoPrefix) {
@@ -168,10 +175,10 @@ TEST_F(ContentCacheTest, AnAnswerJoinsItsQuestionAfterAPiece) {
   EXPECT_EQ(pieces(chat), (Runs{{9, 21}, {41, 50}})) << "power check: the question without its answer";
   answer(asked, b);
   EXPECT_EQ(segments(), before);  // the joined segment takes the question's place
-  EXPECT_EQ(cache->segments().find(asked.published.back()), nullptr);
+  EXPECT_EQ(cache->segments().find(asked.published.segments.back()), nullptr);
   const auto found = find(chat);
   EXPECT_EQ(found.layout.pieces, (Runs{{9, 41}, {41, 50}}));
-  EXPECT_FALSE(found.placements[0].segment->exact);
+  EXPECT_FALSE(exact(found.known[0].segment));
   EXPECT_EQ(prefix(join(more, a, question, b)), 9);
 }
 
@@ -189,21 +196,36 @@ TEST_F(ContentCacheTest, NothingIsKeptTwice) {
   for (const bool marked : {false, true}) {
     open(100);
     const std::vector<TokenMark> marks = marked ? std::vector<TokenMark>{{0, 20}} : std::vector<TokenMark>{};
-    Asked first = compute(join(a, b), marks), second = compute(join(a, b), marks);
-    first.published = cache->publish_prompt(first.own(domain));
-    second.published = cache->publish_prompt(second.own(domain));
-    EXPECT_EQ(first.published == second.published, !marked) << "marks are a segment's own: with some it is kept anew";
-    EXPECT_EQ(segments(), marked ? 2 : 1);
+    Asked first = compute(join(a, b)), second = compute(join(a, b), marks);
+    first.published = cache->publish_prompt(first.own(domains));
+    second.published = cache->publish_prompt(second.own(domains));
+    EXPECT_EQ(first.published.segments, second.published.segments);
+    EXPECT_EQ(segments(), 1);
     answer(first, more), answer(second, more);
-    EXPECT_EQ(segments(), marked ? 4 : 2);
+    EXPECT_EQ(segments(), 2);
     EXPECT_EQ(prefix(join(a, b, more, question)), 49);
   }
+}
+
+// What is marked later is marked in what is cached; only a mark over two segments needs one of its own.
+TEST_F(ContentCacheTest, AMarkOfKnownTextIsKeptWithIt) {
+  const Tokens brief = text(6, kMinSegment - 2), other = join(text(7, 30), brief, text(8, 30));
+  const std::vector<TokenMark> there{{30, 36}};
+  ask(join(a, brief, b));
+  EXPECT_EQ(pieces(other, there).size(), 0u);
+  ask(join(a, brief, b), {{20, 26}}, false);
+  EXPECT_EQ(segments(), 1);
+  EXPECT_EQ(pieces(other, there), (Runs{{30, 36}}));
+  ask(join(a, brief, b, more, question));
+  ask(join(a, brief, b, more, question), {{40, 50}}, false);
+  EXPECT_EQ(segments(), 3) << "power: this mark begins in the first segment and ends in the second";
 }
 
 TEST_F(ContentCacheTest, TheLeastRecentlyUsedLeaves) {
   for (const bool touched : {false, true}) {
     open(6);
-    ask(a), ask(b);
+    ask(a);
+    ask(b);
     EXPECT_EQ(cache->store().free_pages(), 0);
     if (touched) find(join(a, more));
     EXPECT_TRUE(cache->make_room(kBlock));
@@ -216,7 +238,8 @@ TEST_F(ContentCacheTest, TheLeastRecentlyUsedLeaves) {
 
 TEST_F(ContentCacheTest, WhatIsPlacedStaysAndNothingIsDroppedInVain) {
   open(7);
-  ask(a), ask(b);
+  ask(a);
+  ask(b);
   {
     const Asked user = compute(join(a, text(5, 4)));
     EXPECT_EQ(user.layout.prefix, 20);
@@ -234,7 +257,7 @@ TEST_F(ContentCacheTest, DomainsNeverMeet) {
   ask(a);
   EXPECT_EQ(prefix(join(a, b)), 20);
   for (const auto& [space, salt] : {std::pair{"", "salt"}, std::pair{"space", ""}}) {
-    domain = cache->domain(space, salt);
+    domains = cache->domains(space, salt, "mend");
     EXPECT_EQ(prefix(join(a, b)), 0);
     EXPECT_EQ(pieces(join(b, a)).size(), 0u);
   }
@@ -243,12 +266,14 @@ TEST_F(ContentCacheTest, DomainsNeverMeet) {
 // A piece of which the request owns all is kept as this policy left it, for this policy, in place of what was there.
 TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
   const DomainId repaired = cache->repaired_domain("mend", "", "");
+  domains.approximate = 0;
   ask(a);
   const auto segment_of_a = [&](DomainId from) {
-    const auto found = find(join(question, a, more), {}, from);
+    domains.repaired = from;
+    const auto found = find(join(question, a, more));
     EXPECT_EQ(found.layout.prefix, 0);
-    EXPECT_EQ(found.placements.size(), 1u);
-    return found.placements.empty() ? 0 : found.placements[0].segment->id;
+    EXPECT_EQ(found.known.size(), 1u);
+    return found.known.empty() ? 0 : found.known[0].segment;
   };
   const SegmentId first = segment_of_a(0);
   EXPECT_EQ(segment_of_a(repaired), first) << "nothing was repaired yet";
@@ -256,11 +281,11 @@ TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
   const Runs piece{{20, 40}};
   int32_t prompts = 20;
   const auto repair = [&](const Runs& owned, const Runs& recomputed) {
+    domains.repaired = 0;
     const Asked asked = compute(join(b, a, text(++prompts, 4)), {}, true, owned);
     EXPECT_EQ(asked.layout.pieces.back(), piece[0]);
-    ContentCache::Own own = asked.own(domain);
-    own.repaired = repaired;
-    own.recomputed = recomputed;
+    domains.repaired = repaired;
+    const ContentCache::Own own{*asked.kv, asked.layout, asked.tokens, {}, domains, 44, asked.exact, {}, recomputed};
     cache->publish_prompt(own);
     return segment_of_a(repaired);
   };
@@ -275,7 +300,146 @@ TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
   EXPECT_EQ(cache->segments().find(second), nullptr);
   EXPECT_EQ(cache->segments().tokens() - tokens, int64_t{0});
   EXPECT_FALSE(exact(third));
-  EXPECT_EQ(cache->find(join(a, more), {}, repaired, {}).layout.prefix, 0) << "never a prefix";
+  ContentDomains only;
+  only.exact = repaired;
+  EXPECT_EQ(cache->find(join(a, more), {}, only, {}).layout.prefix, 0) << "never a prefix";
+}
+
+// ---- Chains ---------------------------------------------------------------------------------------------------------
+
+class ChainTest : public ContentCacheTest {
+ protected:
+  ChainTest() {
+    domains = mend = cache->domains("", "", "mend");
+    ask(document);
+    ask(b);
+  }
+  const Tokens document = text(11, 120);
+  ContentDomains mend;
+};
+
+TEST_F(ChainTest, TheNextTurnGoesOnFromWhatTheLastOneLeft) {
+  const Tokens turn = join(b, document, question);  // b is an exact prefix, the document a piece
+  Asked first = ask(turn);
+  EXPECT_EQ(first.layout.prefix, 20);
+  EXPECT_EQ(first.layout.pieces, (Runs{{20, 140}}));
+  EXPECT_EQ(find(turn).layout.prefix, 151) << "again, or another choice: the last row alone";
+  answer(first, more);
+  const Tokens next = join(turn, more, text(12, 15));
+  const auto found = find(next);
+  EXPECT_EQ(found.layout.prefix, 161);
+  EXPECT_EQ(found.exact.pos, 20);
+  EXPECT_TRUE(found.layout.pieces.empty());
+  // Two turns later: chains continue chains.
+  Asked second = ask(next);
+  answer(second, text(13, 5));
+  EXPECT_EQ(find(join(next, text(13, 5), question)).layout.prefix, 181);
+
+  domains = cache->domains("", "", "sparsex");
+  EXPECT_EQ(find(next).layout.prefix, 20) << "power: another policy does not see it";
+  domains = cache->domains("", "");
+  EXPECT_EQ(find(next).layout.prefix, 20) << "nor does an exact request";
+}
+
+TEST_F(ChainTest, WhatGoesOnFromAChainIsNeverExact) {
+  Asked first = ask(join(b, document, question));
+  answer(first, more);
+  const Tokens next = join(b, document, question, more, text(12, 40));
+  Asked second = ask(next);
+  EXPECT_EQ(second.layout.prefix, 161);
+  answer(second, text(13, 30));
+  domains = cache->domains("", "");
+  EXPECT_EQ(find(join(next, text(13, 30), a)).layout.prefix, 20);
+  EXPECT_TRUE(find(join(a, text(12, 40), a)).layout.pieces.empty()) << "no piece for others";
+  domains = mend;
+  EXPECT_EQ(find(join(a, text(12, 40), a)).layout.pieces, (Runs{{20, 60}})) << "power: for the same policy";
+}
+
+TEST_F(ChainTest, TheExactChainWinsOnceItIsThere) {
+  const Tokens turn = join(b, document, question);
+  ask(turn);
+  domains = cache->domains("", "");
+  ask(turn, {}, false);  // exactly
+  domains = mend;
+  const auto found = find(join(turn, more));
+  EXPECT_EQ(found.chain.pos, 0);
+  EXPECT_EQ(found.exact.pos, 152);
+  EXPECT_EQ(found.layout.prefix, 152);
+}
+
+TEST_F(ChainTest, AChainIsCutWhereItsPiecesAreEvicted) {
+  const Tokens turn = join(b, document, question);
+  Asked first = ask(turn);
+  answer(first, more);
+  first.kv.reset();
+  const int64_t before = segments();
+  cache->clear();
+  EXPECT_EQ(segments(), 0);
+  EXPECT_EQ(cache->store().free_pages(), cache->store().pages()) << before;
+}
+
+TEST_F(ChainTest, WhatIsEvictedTakesAlongWhatNothingLeadsTo) {
+  const Tokens turn = join(b, document, question);
+  Asked first = ask(turn);
+  answer(first, more);
+  Asked second = ask(join(turn, more, text(12, 15)));
+  answer(second, text(13, 5));
+  first.kv.reset(), second.kv.reset();
+  while (Extent* next = cache->store().idle().next()) {
+    EXPECT_GT(next->segments.size(), 0u) << "pages that nothing finds";
+    EXPECT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+    find(join(turn, more, a));  // what is found is there: placing it would hit a CHECK
+  }
+  EXPECT_EQ(segments(), 0);
+}
+
+// ---- What leaves ----------------------------------------------------------------------------------------------------
+
+// One hot prefix of a long prompt keeps itself and no more.
+TEST_F(ContentCacheTest, AHotPrefixKeepsItsExtentOnly) {
+  open(600);
+  const Tokens system = text(20, 40), novel = text(21, 2000);
+  { ask(join(system, novel), {{40, 200}}); }
+  const int64_t whole = cache->segments().tokens();
+  EXPECT_EQ(whole, 2040);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(prefix(join(system, text(30 + i, 300))), 40);
+    ask(join(system, text(30 + i, 300)));
+  }
+  EXPECT_TRUE(cache->make_room(cache->store().pages() - 3 * 32 * kBlock));
+  EXPECT_EQ(prefix(join(system, a)), 40);
+  EXPECT_LE(cache->segments().tokens(), 3 * 256 + 40);
+  EXPECT_GT(cache->evicted(), 0);
+}
+
+// Its middle goes: what was before it is still a prefix, what comes after it still a piece, with its marks.
+TEST_F(ContentCacheTest, ACutSegmentIsFoundOnBothSides) {
+  open(600);
+  const Tokens novel = text(21, 900), brief(novel.begin() + 800, novel.begin() + 805);
+  ask(novel, {{10, 15}, {800, 805}});
+  const ExtentUse first(cache->store().idle().next());  // the end leaves first: it and the beginning are pinned
+  const Tokens tail(novel.begin() + 600, novel.end());
+  const auto keep = find(join(a, tail));
+  const auto begin = find(Tokens(novel.begin(), novel.begin() + 100));
+  ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+  EXPECT_EQ(prefix(novel), 256);
+  EXPECT_EQ(find(join(a, novel)).layout.pieces, (Runs{{20, 276}, {532, 920}}));
+  EXPECT_EQ(pieces(join(text(7, 40), brief, text(8, 40)), {{40, 45}}), (Runs{{40, 45}}));
+  EXPECT_EQ(pieces(join(text(7, 40), text(9, 5), text(8, 40)), {{40, 45}}).size(), 0u) << "power";
+}
+
+TEST_F(ContentCacheTest, APartOfABrokenPrefillIsKept) {
+  const Tokens novel = text(21, 100);
+  Asked asked = compute(novel);
+  ContentCache::Own own = asked.own(domains);
+  own.computed = 64;
+  cache->publish_part(own);
+  EXPECT_EQ(prefix(novel), 64);
+  own.computed = 3;
+  cache->publish_part(own);
+  EXPECT_EQ(segments(), 1);
+  asked.kv.reset();
+  EXPECT_EQ(cache->store().pages() - cache->store().free_pages(), 8 * kBlock) << "and no page more";
 }
 
 TEST_F(ContentCacheTest, HeadsThatKeepLessPublishNothing) {
@@ -286,7 +450,7 @@ TEST_F(ContentCacheTest, HeadsThatKeepLessPublishNothing) {
     PageTable kv(cache->store(), rope);
     if (!whole) kv.keep(std::vector<HeadKeep>(kShape.L * kShape.G, {0, 8}), 20);
     kv.add(std::vector<Runs>{{{0, 20}}}, std::vector<uint16_t>(kShape.L, 0));
-    EXPECT_EQ(cache->publish_prompt({kv, layout, a, {}, domain, 20}).size(), whole ? 1u : 0u);
+    EXPECT_EQ(cache->publish_prompt({kv, layout, a, {}, domains, 20}).segments.size(), whole ? 1u : 0u);
     EXPECT_EQ(segments(), whole ? 1 : 0);
   }
 }

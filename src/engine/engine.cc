@@ -302,9 +302,13 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   loop_.post([this, shared, from_last = chosen.from_last] {
     const Request& asked = (*shared)->request;
     ContentCache& cache = *loop_.parts().cache;
-    (*shared)->domain = cache.domain(asked.name_space, asked.cache_salt);
-    if (from_last)
-      (*shared)->repaired = cache.repaired_domain(written_out(asked.policy), asked.name_space, asked.cache_salt);
+    const ReusePolicy& policy = *(*shared)->policy;
+    ContentDomains& domains = (*shared)->domains;
+    const std::string& space = asked.name_space;
+    const std::string name = written_out(asked.policy);
+    domains = policy.wants_pieces() && policy.keeps_approximate() ? cache.domains(space, asked.cache_salt, name)
+                                                                  : cache.domains(space, asked.cache_salt);
+    if (from_last) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
     loop_.add(std::move(*shared));
   });
   return id;

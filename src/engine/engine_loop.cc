@@ -34,6 +34,13 @@ void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum) {
   }
 }
 
+// What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
+ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
+                         const Runs& recomputed = ContentCache::kNone) {
+  return {*s.running.kv,    layout,          s.tokens,   s.request.prompt.marks, s.domains, computed,
+          s.running.exact, s.running.chain, recomputed};
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(EngineParts parts)
@@ -235,8 +242,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
   now.own_kv = now.prefill->plan().narrowed();
   now.decode.take_views(now.prefill->plan());
   if (parts_.options.cache && s.request.publish && !now.own_kv) {
-    now.published = parts_.cache->publish_prompt({*now.kv, now.layout, s.tokens, s.request.prompt.marks, s.domain,
-                                                  now.prefill_len, s.repaired, now.prefill->recomputed()});
+    const Runs recomputed = now.prefill->recomputed();
+    now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
   now.prefill.reset();  // also T x D floats that no decode step needs
   if (first) {
@@ -286,15 +293,24 @@ void EngineLoop::sample(Sequence& s) {
   }
 }
 
+// Publishes what a sequence has computed that ends now, or starts again: its answer so far, or the exact part of a
+// prefill that was broken off. Whoever asks again goes on from there.
+void EngineLoop::keep_work(const Sequence& s) const {
+  const Sequence::Running& now = s.running;
+  if (!now.kv || !parts_.options.cache || !s.request.publish) return;
+  if (now.prefill) {
+    if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
+      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));
+  } else if (!now.own_kv) {
+    // The last token's own KV was never computed; an end token was never fed.
+    parts_.cache->publish_answer(own_of(s, now.layout, static_cast<int32_t>(s.tokens.size()) - 1), now.published);
+  }
+}
+
 // The sequence is over: publish what it generated, then tell its sink. It is taken out of the scheduler by the caller.
 void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
   const Sequence::Running& now = s.running;
-  if (s.decoding() && parts_.options.cache && s.request.publish && !now.own_kv && finish != Finish::kError) {
-    // The last token's own KV was never computed; an end token was never fed.
-    const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
-    parts_.cache->publish_answer({*now.kv, now.layout, s.tokens, s.request.prompt.marks, s.domain, computed},
-                                 now.published);
-  }
+  if (finish != Finish::kError) keep_work(s);
   if (s.request.export_session && s.decoding() && (finish == Finish::kStop || finish == Finish::kLength))
     s.completion.session = export_kv(*now.kv, s.tokens, parts_.file->fingerprint);
   AnswerText& answer = answers_.at(s.id);

@@ -56,6 +56,7 @@ class EngineLoop {
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   void finish_prefill(Sequence& sequence);
+  void keep_work(const Sequence& sequence) const;
   void account(Sequence& sequence) const;
   void sample(Sequence& sequence);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);

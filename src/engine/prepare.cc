@@ -11,7 +11,7 @@ namespace {
 // Another request computes and will publish the very prompt.
 bool same_prompt_runs(std::span<const std::unique_ptr<Sequence>> running, const Sequence& s) {
   return std::ranges::any_of(running, [&](const auto& other) {
-    return other->running.prefill && other->domain == s.domain && other->tokens == s.tokens && other->request.publish;
+    return other->running.prefill && other->domains.exact == s.domains.exact && other->tokens == s.tokens && other->request.publish;
   });
 }
 
@@ -63,7 +63,7 @@ bool Preparer::start(Sequence& s, bool may_wait) const {
   } else if (may_wait) {
     return false;
   } else {
-    place(s, {});  // it is computed instead
+    place(s, {}, {});  // it is computed instead
   }
   if (s.running.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
   s.running.prefill =
@@ -87,11 +87,13 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   ContentCache::Found found;
   found.layout.prompt_len = s.running.prefill_len;
   if (uses_cache(s)) {
-    found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domain,
-                               {s.policy->wants_prefix(), s.policy->wants_pieces(), s.repaired});
+    found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains,
+                               {s.policy->wants_prefix(), s.policy->wants_pieces()});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) found.drop_pieces();
   }
-  place(s, std::move(found.placements));
+  s.running.exact = found.exact;
+  s.running.chain = found.chain;
+  place(s, std::move(found.placements), std::move(found.overlays));
   return std::move(found.layout);
 }
 
@@ -106,15 +108,16 @@ bool Preparer::place_session(Sequence& s) const {
 }
 
 // A new page table that holds what was found and nothing else.
-void Preparer::place(Sequence& s, std::vector<Placement> placements) const {
+void Preparer::place(Sequence& s, std::vector<Placement> placements, std::vector<Placement> overlays) const {
   s.running.kv =
       std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes(s.running.prefill_len));
   for (Placement& placement : placements) s.running.kv->place(std::move(placement), s.policy->wants_realigned());
+  for (Placement& placement : overlays) s.running.kv->overlay(std::move(placement));
 }
 
 void Preparer::place_again(Sequence& s) const {
-  const auto first = s.running.kv->first_placements();
-  place(s, {first.begin(), first.end()});
+  const auto first = s.running.kv->first_placements(), over = s.running.kv->overlays();
+  place(s, {first.begin(), first.end()}, {over.begin(), over.end()});
   copy_placed(s);
 }
 

@@ -30,7 +30,7 @@ class Preparer {
   bool start(Sequence& sequence, bool may_wait) const;
   bool place_session(Sequence& sequence) const;
   PromptLayout place_found(Sequence& sequence) const;
-  void place(Sequence& sequence, std::vector<Placement> placements) const;
+  void place(Sequence& sequence, std::vector<Placement> placements, std::vector<Placement> overlays) const;
   void copy_placed(Sequence& sequence) const;
 
   const EngineParts& parts_;

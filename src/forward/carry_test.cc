@@ -39,7 +39,7 @@ class CarryPassTest : public testing::Test {
         source.write(l, pos, floats(seed).data(), floats(seed + 1).data());
       }
     }
-    table.place({source.publish(1, {0, kCount}, std::vector<int32_t>(kCount, 5), true), 0, kCount, kAt});
+    table.place({source.publish({0, kCount}), 0, kCount, kAt});
     placed_only.place(table.placements()[0]);
     table.add(std::vector<Runs>{{{kAt, kAt + kCount}}}, write);
     for (int l = 0; l < c.L; ++l) {

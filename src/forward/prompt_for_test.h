@@ -127,7 +127,7 @@ class PromptForTest {
     return out;
   }
   // All of it as a segment for other prompts.
-  std::shared_ptr<KvSegment> publish() const { return table.publish(1, {0, T()}, ids, true); }
+  std::shared_ptr<const KvSegment> publish() const { return table.publish({0, T()}); }
 
   std::vector<int32_t> ids;
   PageTable table;

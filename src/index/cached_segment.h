@@ -13,12 +13,35 @@ using SegmentId = uint64_t;  // never reused; 0 names no segment
 // own domain only.
 using DomainId = int64_t;
 
+// How a segment is found.
+enum class FoundAs : uint8_t {
+  kBoth,    // as a part of any prompt; if it is exact, also as a prefix
+  kPieces,  // only as a part of any prompt: it is exact, but what it continued is gone
+  kChain,   // only as what continues its parent: one conversation under one policy
+};
+
 struct SegmentInfo {
   std::vector<int32_t> tokens;
   DomainId domain = 0;
   bool exact = false;         // its KV equals a full prefill of [parent chain ..., tokens]: usable as an exact prefix
-  SegmentId parent = 0;       // of an exact segment: the one that it continues ...
+  SegmentId parent = 0;       // of an exact segment or a chain: the one that it continues ...
   int32_t parent_tokens = 0;  // ... after this many of its tokens; 0: the segment starts at position 0
+  FoundAs found_as = FoundAs::kBoth;
+  bool in_tree() const { return found_as == FoundAs::kChain || (exact && found_as == FoundAs::kBoth); }
+};
+
+// The key spaces in which a request looks, and to which it publishes; 0: neither.
+struct ContentDomains {
+  DomainId exact = 0;        // KV that equals a full prefill of its chain
+  DomainId approximate = 0;  // pieces that requests of one policy computed after others' pieces
+  DomainId chain = 0;        // whole prompts as requests of one policy left them
+  DomainId repaired = 0;     // others' pieces as one policy repaired them last
+};
+
+// Where a chain of segments from position 0 ends: after `tokens` tokens of `segment`, at position pos.
+struct ChainEnd {
+  SegmentId segment = 0;
+  int32_t tokens = 0, pos = 0;
 };
 
 // A known part of a prompt: `count` tokens from pos on equal those of `segment` from its token segment_offset on.
@@ -26,6 +49,13 @@ struct Piece {
   SegmentId segment = 0;
   int32_t segment_offset = 0, count = 0, pos = 0;
   bool operator==(const Piece&) const = default;
+};
+
+// What a request has published of its prompt: segments of its own KV, of which the last one may be extended when the
+// answer ends, and the chain that the answer continues.
+struct PublishedPrompt {
+  std::vector<SegmentId> segments;
+  ChainEnd chain;
 };
 
 }  // namespace kvilt

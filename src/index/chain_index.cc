@@ -96,20 +96,50 @@ void ChainIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& dom
   siblings(segments, segment)->insert(child_of(segment, slot));
 }
 
-void ChainIndex::erase(SegmentTable& segments, uint32_t slot) {
-  if (segments[slot].chain.start < 0) return;
+std::vector<SegmentId> ChainIndex::erase(SegmentTable& segments, uint32_t slot) {
+  std::vector<SegmentId> left;
+  if (segments[slot].chain.start < 0) return left;
   std::set<ChainChild>* others = siblings(segments, segments[slot]);
   others->erase(child_of(segments[slot], slot));
   if (segments[slot].chain.parent == kNoSegment && others->empty()) roots_.erase(segments[slot].info.domain);
+  take_out(segments, {slot}, left);
+  left.erase(left.begin());  // the segment itself
+  return left;
+}
 
-  std::vector<uint32_t> leaving{slot};
+// Takes `leaving` and all that continue them out of the tree. Their parents' lists are the caller's.
+void ChainIndex::take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left) {
   while (!leaving.empty()) {
-    ChainLink& chain = segments[leaving.back()].chain;
+    SegmentRecord& segment = segments[leaving.back()];
     leaving.pop_back();
+    left.push_back(segment.id);
+    ChainLink& chain = segment.chain;
     for (size_t i = 0; i < chain.nodes.size(); ++i) table_.remove(table_key(chain.keys[i]), chain.nodes[i]);
     for (const ChainChild& child : chain.children) leaving.push_back(child.segment);
     chain = {};
   }
+}
+
+std::vector<SegmentId> ChainIndex::truncate(SegmentTable& segments, uint32_t slot, int32_t tokens) {
+  std::vector<SegmentId> left;
+  ChainLink& chain = segments[slot].chain;
+  if (chain.start < 0) {
+    segments.truncate(slot, tokens);
+    return left;
+  }
+  std::set<ChainChild>* others = siblings(segments, segments[slot]);
+  others->erase(child_of(segments[slot], slot));
+  std::vector<uint32_t> leaving;
+  const auto first = chain.children.lower_bound({.attach = tokens + 1});
+  for (auto it = first; it != chain.children.end(); ++it) leaving.push_back(it->segment);
+  chain.children.erase(first, chain.children.end());
+  const auto blocks = static_cast<size_t>((chain.start + tokens) / kBlockTokens - chain.start / kBlockTokens);
+  for (; chain.nodes.size() > blocks; chain.nodes.pop_back(), chain.keys.pop_back())
+    table_.remove(table_key(chain.keys.back()), chain.nodes.back());
+  segments.truncate(slot, tokens);
+  others->insert(child_of(segments[slot], slot));
+  take_out(segments, std::move(leaving), left);
+  return left;
 }
 
 std::vector<Piece> ChainIndex::find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,

@@ -8,7 +8,7 @@
 //             a block the first is tried first.
 // Threads:    one owner.
 // Cost:       one keyed hash (two BLAKE2b compressions) per 16 tokens; the tail visits at most kMaxVisits segments.
-// Not here:   approximate segments; they never enter.
+// Not here:   approximate segments, but for the chains of one policy, whose domain no other request names.
 #pragma once
 
 #include <span>
@@ -30,10 +30,14 @@ class ChainIndex {
   // key_mask: all ones; fewer bits only to force collisions in tests.
   ChainIndex(const HashSecret& secret, uint64_t key_mask) : secret_(secret), key_mask_(key_mask) {}
 
-  // Adds the exact segment `slot` of a known domain. It stays out of the tree when its parent is not in the tree.
+  // Adds the segment `slot` of a known domain. It stays out of the tree when its parent is not in the tree.
   void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);
-  // Takes the segment, and all that continue it, out of the tree. Does nothing for a segment that is not in it.
-  void erase(SegmentTable& segments, uint32_t slot);
+  // Takes the segment, and all that continue it, out of the tree; returns the latter. Does nothing for a segment that is
+  // not in it.
+  std::vector<SegmentId> erase(SegmentTable& segments, uint32_t slot);
+  // Keeps the segment's first `tokens` tokens, in the tree and in the table; what continues a later one leaves the tree
+  // and is returned.
+  std::vector<SegmentId> truncate(SegmentTable& segments, uint32_t slot, int32_t tokens);
 
   // The longest known prefix of `prompt`: contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,
@@ -52,6 +56,7 @@ class ChainIndex {
 
   Digest block_key(const Digest& domain, const Digest* previous, std::span<const int32_t> ids) const;
   uint64_t table_key(const Digest& key) const;
+  void take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left);
   std::set<ChainChild>* siblings(SegmentTable& segments, const SegmentRecord& segment);
   bool verified(const SegmentTable& segments, const Reach& reach, std::span<const int32_t> prompt) const;
   void extend(TailSearch& search, Reach from) const;

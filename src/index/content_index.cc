@@ -29,30 +29,66 @@ DomainId ContentIndex::domain(std::string_view fingerprint, std::string_view nam
   return domains_.id(fingerprint, name_space, salt);
 }
 
-void ContentIndex::insert(SegmentId id, SegmentInfo info) {
+bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   CHECK(info.parent_tokens >= 0);
   const uint32_t slot = table_.add(id, std::move(info));
   SegmentRecord& segment = table_[slot];
   tokens_ += segment.info.tokens.size();
   const Digest* digest = domains_.digest(segment.info.domain);
-  if (digest == nullptr) return;
+  if (digest == nullptr) return false;
   segment.indexed = true;
   domains_.hold(segment.info.domain);
-  segments_.insert(table_, slot, *digest);
-  if (segment.info.exact) chains_.insert(table_, slot, *digest);
+  if (segment.info.found_as != FoundAs::kChain) segments_.insert(table_, slot, *digest);
+  if (segment.info.in_tree()) chains_.insert(table_, slot, *digest);
+  return segment.info.found_as != FoundAs::kChain || segment.chain.start >= 0;
 }
 
-void ContentIndex::erase(SegmentId id) {
+std::vector<SegmentId> ContentIndex::erase(SegmentId id) {
+  std::vector<SegmentId> left;
   const uint32_t slot = table_.find(id);
-  if (slot == kNoSegment) return;
+  if (slot == kNoSegment) return left;
   SegmentRecord& segment = table_[slot];
   tokens_ -= segment.info.tokens.size();
   if (segment.indexed) {
-    segments_.erase(table_, slot, *domains_.digest(segment.info.domain));
-    chains_.erase(table_, slot);
+    if (segment.info.found_as != FoundAs::kChain) segments_.erase(table_, slot, *domains_.digest(segment.info.domain));
+    left = chains_.erase(table_, slot);
     domains_.release(segment.info.domain);
   }
   table_.remove(slot);
+  return left;
+}
+
+std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment && tokens > 0 && tokens <= table_[slot].size());
+  SegmentRecord& segment = table_[slot];
+  tokens_ -= segment.info.tokens.size() - static_cast<size_t>(tokens);
+  const Runs marks = this->marks(id);
+  const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
+  const Digest* digest = domains_.digest(segment.info.domain);
+  if (pieces) segments_.erase(table_, slot, *digest);
+  std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens);
+  if (pieces) {
+    segments_.insert(table_, slot, *digest);
+    for (const Run& mark : marks) {
+      if (mark.end <= tokens) segments_.add_mark(table_, slot, *digest, mark);
+    }
+  }
+  return left;
+}
+
+const SegmentInfo& ContentIndex::info(SegmentId id) const {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment);
+  return table_[slot].info;
+}
+
+Runs ContentIndex::marks(SegmentId id) const {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment);
+  Runs out;
+  for (const MarkEntry& mark : table_[slot].marks) out.push_back({mark.begin, mark.end});
+  return out;
 }
 
 void ContentIndex::add_mark(SegmentId id, int32_t begin, int32_t end) {

@@ -41,10 +41,14 @@ class ContentIndex {
 
   // REQUIRES: id is neither 0 nor known; 0 <= parent_tokens <= the parent's size where the parent is known. An exact
   // segment whose parent is not (or no longer) in the tree of exact segments is never a prefix; pieces of it are found.
-  void insert(SegmentId id, SegmentInfo info);
+  // False: it cannot be found at all, since its domain was forgotten, or as a chain, since its parent is gone.
+  bool insert(SegmentId id, SegmentInfo info);
   // Nothing happens for an unknown id. Chains through the segment are no longer found as a prefix; pieces of the
-  // segments that continued it still are.
-  void erase(SegmentId id);
+  // segments that continued it still are. Returns these: what has left the tree besides it.
+  std::vector<SegmentId> erase(SegmentId id);
+  // Keeps the segment's first `tokens` tokens, the marks in them and what continues them. Returns what else has left the
+  // tree. REQUIRES: the segment is known; 0 < tokens <= its size.
+  std::vector<SegmentId> truncate(SegmentId id, int32_t tokens);
   // Marks tokens [begin, end) of the segment: where a mark of a prompt has the same content, they are found at any
   // length. REQUIRES: the segment is known, 0 <= begin <= end <= its size.
   void add_mark(SegmentId id, int32_t begin, int32_t end);
@@ -61,6 +65,8 @@ class ContentIndex {
   std::vector<Piece> find_pieces(std::span<const int32_t> prompt, int32_t from, DomainId domain, int32_t min_tokens,
                                  std::span<const Run> marks, SearchCost* cost = nullptr) const;
 
+  const SegmentInfo& info(SegmentId id) const;  // REQUIRES: the segment is known
+  Runs marks(SegmentId id) const;               // of its tokens, in the order in which they were added; the same
   bool contains(SegmentId id) const { return table_.find(id) != kNoSegment; }
   // Whether find_prefix can return a piece of the segment.
   bool is_prefix(SegmentId id) const;

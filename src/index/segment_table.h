@@ -88,6 +88,10 @@ class SegmentTable {
     texts_[slot] = {kept.tokens.data(), records_[slot].size(), kept.exact, kept.domain, id};
     return slot;
   }
+  void truncate(uint32_t slot, int32_t tokens) {  // keeps the first tokens
+    records_[slot].info.tokens.resize(tokens);
+    texts_[slot].size = tokens;
+  }
   void remove(uint32_t slot) {
     by_id_.erase(records_[slot].id);
     records_[slot] = {};

@@ -16,7 +16,9 @@ Result<PageStore> PageStore::create(const KvShape& shape, int64_t bytes) {
                  bytes, pages, shape.L * shape.G, shape.L * shape.G * shape.page_bytes());
   }
   try {
-    return PageStore(shape, pages, Buffer(pages * shape.page_bytes()));
+    PageStore store(shape, pages, Buffer(pages * shape.page_bytes()));
+    store.free_.reserve(static_cast<size_t>(pages));  // pages come back in destructors, which must not allocate
+    return store;
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "cannot reserve {} bytes for the KV pool; ask for less (--kv-bytes)", bytes);
   }
@@ -37,15 +39,12 @@ void PageStore::free(PageId page) {
   free_.push_back(page);
 }
 
-PageList::PageList(PageStore& store) : store_(store), lists_(store.shape().L * store.shape().G) {}
+PageList::PageList(PageStore& store)
+    : store_(store), extent_pages_(store.extent_pages()), lists_(store.shape().L * store.shape().G) {}
 
 PageList::~PageList() {
-  for (const List& list : lists_) {
-    for (const PageId page : list.pages) {
-      if (page != kNoPage) store_.free(page);
-    }
-  }
   for (const PageId page : spare_) store_.free(page);
+  while (!extents_.empty()) extents_.pop_back();  // what comes last becomes idle, and is evicted, first
 }
 
 PageId PageList::take() {
@@ -60,17 +59,18 @@ PageId PageList::take() {
 
 void PageList::hold(int layer, int head, int32_t page) {
   DCHECK(!held(layer, head, page));
-  List& list = this->list(layer, head);
-  if (page >= static_cast<int32_t>(list.pages.size())) list.pages.resize(page + 1, kNoPage);
-  list.pages[page] = take();
+  while (page / extent_pages_ >= static_cast<int32_t>(extents_.size()))
+    extents_.emplace_back(new Extent(store_, static_cast<int32_t>(extents_.size())));
+  extents_[page / extent_pages_]->put(list_of(layer, head), page % extent_pages_, take());
+  List& list = lists_[list_of(layer, head)];
+  list.end = std::max(list.end, page + 1);
   ++list.held;
 }
 
 void PageList::drop(int layer, int head, int32_t page) {
   CHECK(held(layer, head, page));
-  List& list = this->list(layer, head);
-  const PageId id = std::exchange(list.pages[page], kNoPage);
-  --list.held;
+  const PageId id = extents_[page / extent_pages_]->take(list_of(layer, head), page % extent_pages_);
+  --lists_[list_of(layer, head)].held;
   if (spare() < reserved_) {
     spare_.push_back(id);
   } else {
@@ -80,12 +80,8 @@ void PageList::drop(int layer, int head, int32_t page) {
 }
 
 void PageList::grow(int layer, int head, int32_t slots) {
-  List& list = this->list(layer, head);
-  const auto want = static_cast<size_t>(pages_of(slots));
-  while (list.pages.size() < want) {
-    list.pages.push_back(take());
-    ++list.held;
-  }
+  const int32_t want = pages_of(slots);
+  for (int32_t page = lists_[list_of(layer, head)].end; page < want; ++page) hold(layer, head, page);
 }
 
 void PageList::reserve(int64_t pages) {
@@ -99,6 +95,16 @@ void PageList::reserve(int64_t pages) {
     spare_.push_back(store_.alloc());
     ++total_;
   }
+}
+
+PinnedPages::PinnedPages(const PageStore& store, int32_t first, std::span<const ExtentKeep> extents)
+    : store_(&store), first_(first) {
+  extents_.reserve(extents.size());
+  for (const ExtentKeep& extent : extents) extents_.emplace_back(extent.get());
+}
+
+PinnedPages::~PinnedPages() {
+  while (!extents_.empty()) extents_.pop_back();
 }
 
 }  // namespace kvilt

@@ -1,23 +1,24 @@
 // kv/page_store.h: the bounded pool of pages. A page holds P slots of K and V of ONE (layer, KV head): first P keys,
 // then P values, as rows of a KV type (tensor/kv_row.h). A head can so keep less than another in real bytes.
 // Source:     SegPagedAttention in RedKnot (docs/papers.md#redknot); docs/design/kv.md#from-the-pool-up.
-// Invariants: a page has one owner (a PageList); sharing is by sharing the owner. Memory is committed when first
-//             touched.
+// Invariants: a page has one owner, an extent (kv/extent.h) or the spare pages of a PageList; sharing is by sharing the
+//             extent. Memory is committed when first touched.
 // Threads:    the engine thread.
 // Cost:       alloc and free are O(1).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
+#include "kv/extent.h"
 #include "kvilt/result.h"
 #include "tensor/kv_row.h"
 #include "tensor/view.h"
 
 namespace kvilt {
-
-using PageId = int32_t;
 
 struct KvShape {
   int L = 0, G = 0, E = 0;
@@ -34,6 +35,10 @@ class PageStore {
   static Result<PageStore> create(const KvShape& shape, int64_t bytes);
 
   const KvShape& shape() const { return shape_; }
+  int extent_pages() const { return std::max(1, kExtentSlots / shape_.P); }  // of one (layer, KV head)
+  int32_t extent_slots() const { return extent_pages() * shape_.P; }
+  IdleExtents& idle() { return idle_; }
+  const IdleExtents& idle() const { return idle_; }
   int64_t pages() const { return pages_; }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()) + pages_ - touched_; }
 
@@ -51,12 +56,14 @@ class PageStore {
   int64_t pages_ = 0;
   int64_t touched_ = 0;  // pages [touched_, pages_) were never handed out
   std::vector<PageId> free_;
+  IdleExtents idle_;
   Buffer arena_;
 };
 
-// The pages of one request's own K and V: per (layer, KV head) a list by slot / P, in which pages may be missing, since
-// a head that keeps less than another holds fewer (kv/page_table.h says which). It also owns spare pages, which are
-// reserved and wait to be held. All of them go back to the store when the list dies. Neither copied nor moved.
+// The pages of one request's own K and V, in extents: per (layer, KV head) a list by slot / P, in which pages may be
+// missing, since a head that keeps less than another holds fewer (kv/page_table.h says which). It also owns spare pages,
+// which are reserved and wait to be held. When the list dies, the spare pages go back to the store, and so do the pages
+// that no cached segment keeps. Neither copied nor moved.
 class PageList {
  public:
   explicit PageList(PageStore& store);
@@ -65,10 +72,11 @@ class PageList {
   PageList& operator=(const PageList&) = delete;
 
   bool held(int layer, int head, int32_t page) const {
-    const auto& pages = list(layer, head).pages;
-    return page < static_cast<int32_t>(pages.size()) && pages[page] != kNoPage;
+    const int32_t extent = page / extent_pages_;
+    return extent < static_cast<int32_t>(extents_.size()) &&
+           extents_[extent]->held(list_of(layer, head), page % extent_pages_);
   }
-  int64_t held(int layer, int head) const { return list(layer, head).held; }
+  int64_t held(int layer, int head) const { return lists_[list_of(layer, head)].held; }
   int32_t pages_of(int32_t slots) const { return (slots + store_.shape().P - 1) / store_.shape().P; }
 
   // Page number `page` of the list, taken from the spare ones if there are any. REQUIRES: it is missing; there is a
@@ -88,30 +96,62 @@ class PageList {
   std::byte* v(int layer, int head, int32_t slot) const { return at(store_.v(page(layer, head, slot)), slot); }
   int64_t pages() const { return total_; }  // held and spare
   PageStore& store() const { return store_; }
+  std::span<const ExtentUse> extents() const { return extents_; }
 
  private:
-  static constexpr PageId kNoPage = -1;
   struct List {
-    std::vector<PageId> pages;
+    int32_t end = 0;  // after the last page that was ever held
     int64_t held = 0;
   };
-  const List& list(int layer, int head) const { return lists_[layer * store_.shape().G + head]; }
-  List& list(int layer, int head) { return lists_[layer * store_.shape().G + head]; }
+  int list_of(int layer, int head) const { return layer * store_.shape().G + head; }
   PageId take();
   PageId page(int layer, int head, int32_t slot) const {
     const int32_t page = slot / store_.shape().P;
     CHECK(held(layer, head, page));  // its head may have dropped the key; never read a stranger's page
-    return list(layer, head).pages[page];
+    return extents_[page / extent_pages_]->at(list_of(layer, head), page % extent_pages_);
   }
   std::byte* at(std::byte* base, int32_t slot) const {
     return base + slot % store_.shape().P * store_.shape().row_bytes();
   }
 
   PageStore& store_;
+  const int32_t extent_pages_;
+  std::vector<ExtentUse> extents_;
   std::vector<List> lists_;  // L * G
   std::vector<PageId> spare_;
   int64_t reserved_ = 0;
   int64_t total_ = 0;
+};
+
+// Some consecutive extents of another request, pinned: what a placement reads.
+class PinnedPages {
+ public:
+  PinnedPages() = default;
+  // first: the number of extents[0]; null extents were evicted and must not be read.
+  PinnedPages(const PageStore& store, int32_t first, std::span<const ExtentKeep> extents);
+  PinnedPages(const PinnedPages&) = default;
+  PinnedPages(PinnedPages&&) = default;
+  PinnedPages& operator=(const PinnedPages&) = default;
+  PinnedPages& operator=(PinnedPages&&) = default;
+  ~PinnedPages();  // the last extents become idle first: they are evicted before what they continue
+
+  const std::byte* k(int layer, int head, int32_t slot) const { return at(store_->k(page(layer, head, slot)), slot); }
+  const std::byte* v(int layer, int head, int32_t slot) const { return at(store_->v(page(layer, head, slot)), slot); }
+
+ private:
+  PageId page(int layer, int head, int32_t slot) const {
+    const int32_t page = slot / store_->shape().P, per_extent = store_->extent_pages();
+    const Extent& extent = *extents_[page / per_extent - first_].get();
+    const int list = layer * store_->shape().G + head;
+    CHECK(extent.held(list, page % per_extent));
+    return extent.at(list, page % per_extent);
+  }
+  const std::byte* at(const std::byte* base, int32_t slot) const {
+    return base + slot % store_->shape().P * store_->shape().row_bytes();
+  }
+  const PageStore* store_ = nullptr;
+  int32_t first_ = 0;
+  std::vector<ExtentUse> extents_;
 };
 
 }  // namespace kvilt

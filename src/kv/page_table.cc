@@ -76,14 +76,105 @@ void SlotMap::add(const Runs& wanted) {
 PageTable::PageTable(PageStore& store, LayerRopes ropes)
     : store_(store),
       ropes_(ropes),
-      pages_(std::make_shared<PageList>(store)),
+      pages_(std::make_unique<PageList>(store)),
       maps_(1),
       map_of_(store.shape().L, 0),
       passed_(store.shape().L, 0) {}
 
+KvSegment::KvSegment(Run positions, std::vector<SlotMap> maps, std::vector<uint16_t> map_of, const PageList& pages)
+    : store_(pages.store()), positions_(positions), maps_(std::move(maps)), map_of_(std::move(map_of)) {
+  const int32_t per_extent = store_.extent_slots();
+  int32_t first = INT32_MAX, last = -1;
+  for (const SlotMap& map : maps_) {
+    int32_t here = 0;
+    for (const SlotRun& run : map.runs) {
+      first = std::min(first, run.slot / per_extent);
+      last = std::max(last, (run.slot + run.count - 1) / per_extent);
+      here += run.count;
+    }
+    whole_ = whole_ && here == positions_.size();
+  }
+  first_ = first;
+  for (int32_t i = first; i <= last; ++i) {
+    const bool there = i < static_cast<int32_t>(pages.extents().size());
+    extents_.emplace_back(there ? pages.extents()[i].get() : nullptr);
+  }
+  cover(1);
+}
+
+KvSegment::~KvSegment() {
+  cover(-1);
+  while (!extents_.empty()) extents_.pop_back();
+}
+
+// Tells every extent in which of its pages this segment has slots.
+void KvSegment::cover(int by) {
+  const int32_t P = store_.shape().P, per_extent = store_.extent_pages();
+  std::vector<int32_t> pages;  // of one map, each once
+  for (size_t m = 0; m < maps_.size(); ++m) {
+    pages.clear();
+    for (const SlotRun& run : maps_[m].runs) {
+      for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages.push_back(page);
+    }
+    std::ranges::sort(pages);
+    pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+    for (size_t layer = 0; layer < map_of_.size(); ++layer) {
+      if (map_of_[layer] != m) continue;
+      for (const int32_t page : pages) {
+        if (const ExtentKeep& extent = extents_[page / per_extent - first_])
+          extent->cover(static_cast<int>(layer), page % per_extent, by);
+      }
+    }
+  }
+}
+
+KvSegment::Extents KvSegment::extents_of(Run positions) const {
+  const int32_t per_extent = store_.extent_slots();
+  std::vector<bool> wanted(extents_.size());
+  for (const SlotMap& map : maps_) {
+    for (const SlotRun& run : map.within(positions)) {
+      for (int32_t i = run.slot / per_extent; i <= (run.slot + run.count - 1) / per_extent; ++i) wanted[i - first_] = true;
+    }
+  }
+  Extents out;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i] && out.list.empty()) continue;
+    if (out.list.empty()) out.first = first_ + static_cast<int32_t>(i);
+    out.list.push_back(wanted[i] ? extents_[i] : ExtentKeep());
+  }
+  while (!out.list.empty() && !out.list.back()) out.list.pop_back();
+  return out;
+}
+
+PinnedPages KvSegment::pin(Run positions) const {
+  CHECK(positions.begin >= positions_.begin && positions.end <= positions_.end);
+  const Extents extents = extents_of(positions);
+  return {store_, extents.first, extents.list};
+}
+
+Runs KvSegment::inside(const Extent& extent, Run positions) const {
+  const int32_t i = extent.number() - first_, slots = store_.extent_slots();
+  if (i < 0 || i >= static_cast<int32_t>(extents_.size()) || extents_[i].get() != &extent) return {};
+  const int32_t begin = extent.number() * slots, end = begin + slots;
+  Runs out;
+  for (const SlotMap& map : maps_) {
+    for (const SlotRun& run : map.within(positions)) {
+      const int32_t from = std::max(run.slot, begin), to = std::min(run.slot + run.count, end);
+      if (from < to) out.push_back({run.pos + from - run.slot, run.pos + to - run.slot});
+    }
+  }
+  return normalize(std::move(out));
+}
+
+PageTable::~PageTable() {
+  pages_.reset();
+  while (!overlays_.empty()) overlays_.pop_back();
+  placements_.clear();
+  while (!first_placements_.empty()) first_placements_.pop_back();
+}
+
 void PageTable::place(Placement placement, bool realign) {
-  CHECK(placement.count > 0 && placement.offset >= 0 &&
-        placement.offset + placement.count <= static_cast<int32_t>(placement.segment->tokens.size()));
+  CHECK(placement.count > 0);
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
   Rotations rotations;
   if (const int32_t shift = placement.shift(); shift != 0 && realign) {
@@ -98,6 +189,13 @@ void PageTable::place(Placement placement, bool realign) {
   first_rotations_.push_back(rotations);
   placements_.push_back(std::move(placement));
   rotations_.push_back(std::move(rotations));
+  atoms_.clear();
+}
+
+void PageTable::overlay(Placement placement) {
+  CHECK(placement.count > 0 && placement.shift() == 0);
+  CHECK(overlays_.empty() || overlays_.back().pos + overlays_.back().count <= placement.pos);
+  overlays_.push_back(std::move(placement));
   atoms_.clear();
 }
 
@@ -144,7 +242,7 @@ void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> w
   }
   maps_ = std::move(maps);
   atoms_.clear();
-  find_extents();
+  find_ranges();
 }
 
 int64_t PageTable::pages_for_next() const {
@@ -159,6 +257,7 @@ int64_t PageTable::pages_for_next() const {
 
 void PageTable::add_next(int32_t pos) {
   bool last = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
+  last = last && (overlays_.empty() || overlays_.back().pos + overlays_.back().count <= pos);
   for (SlotMap& map : maps_) {
     last = last && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
     if (!map.append({pos, pos + 1})) map.add({{pos, pos + 1}});
@@ -171,13 +270,13 @@ void PageTable::add_next(int32_t pos) {
   }
   for (auto& [layer, atoms] : atoms_) {  // one key more at the end: a decode step rebuilds nothing
     const int32_t slot = slot_map(layer).slot_of(pos);
-    const bool same_page = slot % store_.shape().P != 0 && !atoms.empty() && atoms.back().placement < 0 &&
+    const bool same_page = slot % store_.shape().P != 0 && !atoms.empty() && atoms.back().source == kPrivate &&
                            atoms.back().pos + atoms.back().count == pos &&
                            atoms.back().slot + atoms.back().count == slot;
     if (same_page) {
       ++atoms.back().count;
     } else {
-      atoms.push_back({pos, 1, slot, -1});
+      atoms.push_back({pos, 1, slot, kPrivate});
     }
   }
 }
@@ -205,47 +304,75 @@ const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
   return slot < 0 || !pages_->held(layer, head, slot / store_.shape().P) ? nullptr : pages_->k(layer, head, slot);
 }
 
-PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
-  const auto after = std::ranges::upper_bound(first_placements_, pos, {}, &Placement::pos);
-  if (after == first_placements_.begin()) return {};
+namespace {
+// The placement that holds the position; null: none.
+const Placement* at(std::span<const Placement> placements, int32_t pos) {
+  const auto after = std::ranges::upper_bound(placements, pos, {}, &Placement::pos);
+  if (after == placements.begin()) return nullptr;
   const Placement& placement = *std::prev(after);
-  if (pos >= placement.pos + placement.count) return {};
-  const KvSegment& segment = *placement.segment;
-  const Rotations& rotations = first_rotations_[std::prev(after) - first_placements_.begin()];
+  return pos < placement.pos + placement.count ? &placement : nullptr;
+}
+}  // namespace
+
+PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
+  if (const Placement* over = at(overlays_, pos)) {
+    if (const int32_t slot = over->segment->map(layer).slot_of(pos); slot >= 0) return {&over->pages, slot, nullptr};
+  }
+  const Placement* placement = at(first_placements_, pos);
+  if (!placement) return {};
+  const Rotations& rotations = first_rotations_[placement - first_placements_.data()];
   const auto* rotation = rotations.kind[ropes_.kind(layer)].get();
-  const int32_t slot = segment.maps[segment.map_of[layer]].slot_of(pos - placement.shift());
-  return {segment.pages.get(), slot, rotation ? rotation->data() : nullptr};
+  const int32_t slot = placement->segment->map(layer).slot_of(pos - placement->shift());
+  return {&placement->pages, slot, rotation ? rotation->data() : nullptr};
 }
 
 void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
   const int32_t P = store_.shape().P;
   while (atom.count > 0) {
     const int32_t here = std::min(atom.count, P - atom.slot % P);
-    out.push_back({atom.pos, here, atom.slot, atom.placement});
-    atom = {atom.pos + here, atom.count - here, atom.slot + here, atom.placement};
+    out.push_back({atom.pos, here, atom.slot, atom.source});
+    atom = {atom.pos + here, atom.count - here, atom.slot + here, atom.source};
+  }
+}
+
+const PinnedPages& PageTable::pages_of(const Atom& atom) const {
+  return atom.source >= 0 ? placements_[atom.source].pages : overlays_[-2 - atom.source].pages;
+}
+
+// Adds what the placement has at the layer, except at hidden positions.
+void PageTable::add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer,
+                          const Runs& hidden) const {
+  const SlotMap& map = placed.segment->map(layer);
+  const int32_t shift = placed.shift();
+  // Only the hidden runs near the placement matter: with many of both, looking at all for each would be quadratic.
+  const auto first = std::ranges::upper_bound(hidden, placed.pos, {}, &Run::end);
+  const auto last = std::lower_bound(first, hidden.end(), placed.pos + placed.count,
+                                     [](const Run& run, int32_t end) { return run.begin < end; });
+  for (const Run& left : subtract(Runs{placed.positions()}, Runs(first, last))) {
+    for (const SlotRun& part : map.within({left.begin - shift, left.end - shift}))
+      out.push_back({part.pos + shift, part.count, part.slot, source});
   }
 }
 
 const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   bool uniform = maps_.size() == 1;
-  for (const Placement& placement : placements_) uniform = uniform && placement.segment->maps.size() == 1;
+  for (const auto* list : {&placements_, &overlays_}) {
+    for (const Placement& placement : *list) uniform = uniform && placement.segment->uniform();
+  }
   const auto [it, fresh] = atoms_.try_emplace(uniform ? 0 : layer);
   std::vector<Atom>& out = it->second;
   if (!fresh) return out;
   const SlotMap& own = slot_map(layer);
   std::vector<Atom> whole;
-  for (const SlotRun& run : own.runs) whole.push_back({run.pos, run.count, run.slot, -1});
-  const Runs hidden = own.positions();
-  for (size_t i = 0; i < placements_.size(); ++i) {
-    const Placement& placed = placements_[i];
-    const SlotMap& map = placed.segment->maps[placed.segment->map_of[layer]];
-    const int32_t shift = placed.shift();
-    for (const Run& left : subtract(Runs{{placed.pos, placed.pos + placed.count}}, hidden)) {
-      for (const SlotRun& part : map.within({left.begin - shift, left.end - shift})) {
-        whole.push_back({part.pos + shift, part.count, part.slot, static_cast<int32_t>(i)});
-      }
-    }
+  for (const SlotRun& run : own.runs) whole.push_back({run.pos, run.count, run.slot, kPrivate});
+  Runs hidden = own.positions(), over;
+  for (size_t i = 0; i < overlays_.size(); ++i) {
+    add_atoms(whole, overlays_[i], -2 - static_cast<int32_t>(i), layer, hidden);
+    for (const SlotRun& part : overlays_[i].segment->map(layer).within(overlays_[i].positions()))
+      over.push_back({part.pos, part.pos + part.count});
   }
+  if (!over.empty()) hidden = unite(hidden, normalize(std::move(over)));
+  for (size_t i = 0; i < placements_.size(); ++i) add_atoms(whole, placements_[i], static_cast<int32_t>(i), layer, hidden);
   std::ranges::sort(whole, {}, &Atom::pos);
   for (const Atom& atom : whole) split_pages(out, atom);
   return out;
@@ -258,11 +385,13 @@ void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std:
     for (auto atom = std::partition_point(all.begin(), all.end(), ends_by); atom != all.end(); ++atom) {
       const int32_t begin = std::max(atom->pos, keys.begin), end = std::min(atom->pos + atom->count, keys.end);
       if (begin >= end) return;
-      const bool own = atom->placement < 0;
-      const auto placement = static_cast<size_t>(atom->placement);
-      const PageList& pages = own ? *pages_ : *placements_[placement].segment->pages;
-      const auto* rotation = own ? nullptr : rotations_[placement].kind[ropes_.kind(layer)].get();
       const int32_t slot = atom->slot + begin - atom->pos;
+      if (atom->source == kPrivate) {
+        spans.push_back({pages_->k(layer, head, slot), pages_->v(layer, head, slot), nullptr, begin, end - begin});
+        continue;
+      }
+      const PinnedPages& pages = pages_of(*atom);
+      const auto* rotation = atom->source < 0 ? nullptr : rotations_[atom->source].kind[ropes_.kind(layer)].get();
       spans.push_back({pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr,
                        begin, end - begin});
     }
@@ -276,7 +405,11 @@ void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std:
 
 Runs PageTable::known(int layer) const {
   Runs placed;
-  for (const Placement& placement : placements_) placed.push_back({placement.pos, placement.pos + placement.count});
+  for (const Placement& placement : placements_) placed.push_back(placement.positions());
+  for (const Placement& placement : overlays_) {
+    for (const SlotRun& part : placement.segment->map(layer).within(placement.positions()))
+      placed.push_back({part.pos, part.pos + part.count});
+  }
   return unite(normalize(std::move(placed)), slot_map(layer).positions());
 }
 
@@ -294,49 +427,48 @@ int64_t PageTable::copy_pages() const {
 
 void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
   const KvShape& shape = store_.shape();
-  std::vector<Placement> kept, copied;
-  std::vector<Rotations> rotations;
-  Runs runs;
+  Runs copied;
   for (size_t i = 0; i < placements_.size(); ++i) {
-    if (!rotations_[i]) {
-      kept.push_back(placements_[i]);
-      continue;
-    }
-    copied.push_back(placements_[i]);
-    rotations.push_back(rotations_[i]);
-    runs.push_back({placements_[i].pos, placements_[i].pos + placements_[i].count});
+    if (rotations_[i]) copied.push_back(placements_[i].positions());
   }
-  const std::vector<Runs> sets{normalize(runs)};
-  hand_out(sets, std::vector<uint16_t>(map_of_.size(), 0));
+  copied = normalize(std::move(copied));
+  std::vector<std::vector<Atom>> from;  // by layer: what is seen there now
+  for (int layer = 0; layer < shape.L; ++layer) from.push_back(atoms(layer));
+  hand_out(std::vector<Runs>{copied}, std::vector<uint16_t>(map_of_.size(), 0));
   grow_whole();
-  for (const Run& run : runs) hold({0, shape.L}, run);
+  for (const Run& run : copied) hold({0, shape.L}, run);
   for (int layer = 0; layer < shape.L; ++layer) {
-    const SlotMap& own = slot_map(layer);
-    for (size_t i = 0; i < copied.size(); ++i) {
-      const Placement& placed = copied[i];
-      const SlotMap& map = placed.segment->maps[placed.segment->map_of[layer]];
-      const int32_t first = placed.segment->pos + placed.offset;
-      std::vector<Atom> parts;
-      for (const SlotRun& part : map.within({first, first + placed.count}))
-        split_pages(parts, {part.pos, part.count, part.slot, 0});
-      for (const Atom& part : parts) {
-        for (int32_t done = 0; done < part.count;) {
-          const int32_t slot = own.slot_of(part.pos + placed.shift() + done);
-          const int32_t here = std::min(part.count - done, shape.P - slot % shape.P);
-          for (int head = 0; head < shape.G; ++head) {
-            backend.realign(attend, placed.segment->pages->k(layer, head, part.slot + done),
-                            rotations[i].kind[ropes_.kind(layer)]->data(), here, pages_->k(layer, head, slot));
-            std::memcpy(pages_->v(layer, head, slot), placed.segment->pages->v(layer, head, part.slot + done),
-                        here * shape.row_bytes());
-          }
-          done += here;
-        }
-      }
+    for (const Atom& atom : from[layer]) {
+      if (atom.source != kPrivate && contains(copied, atom.pos)) copy_atom(backend, attend, layer, atom);
     }
   }
-  placements_ = std::move(kept);
-  rotations_.assign(placements_.size(), {});
+  for (size_t i = placements_.size(); i-- > 0;) {
+    if (!rotations_[i]) continue;
+    placements_.erase(placements_.begin() + static_cast<ptrdiff_t>(i));
+    rotations_.erase(rotations_.begin() + static_cast<ptrdiff_t>(i));
+  }
   atoms_.clear();
+}
+
+// Copies rows of one page to the private slots of their positions, with K rotated.
+void PageTable::copy_atom(const Backend& backend, const AttendShape& attend, int layer, const Atom& atom) {
+  const KvShape& shape = store_.shape();
+  const PinnedPages& pages = pages_of(atom);
+  const auto* rotation = atom.source < 0 ? nullptr : rotations_[atom.source].kind[ropes_.kind(layer)].get();
+  for (int32_t done = 0; done < atom.count;) {
+    const int32_t slot = slot_map(layer).slot_of(atom.pos + done);
+    const int32_t here = std::min(atom.count - done, shape.P - slot % shape.P);
+    for (int head = 0; head < shape.G; ++head) {
+      const std::byte* k = pages.k(layer, head, atom.slot + done);
+      if (rotation) {
+        backend.realign(attend, k, rotation->data(), here, pages_->k(layer, head, slot));
+      } else {
+        std::memcpy(pages_->k(layer, head, slot), k, here * shape.row_bytes());
+      }
+      std::memcpy(pages_->v(layer, head, slot), pages.v(layer, head, atom.slot + done), here * shape.row_bytes());
+    }
+    done += here;
+  }
 }
 
 bool PageTable::owns(Run positions) const {
@@ -345,23 +477,23 @@ bool PageTable::owns(Run positions) const {
   });
 }
 
-std::shared_ptr<KvSegment> PageTable::publish(SegmentId id, Run run, std::vector<int32_t> tokens, bool exact) const {
-  CHECK(static_cast<int32_t>(tokens.size()) == run.size() && whole());
-  auto out = std::make_shared<KvSegment>();
-  out->id = id;
-  out->tokens = std::move(tokens);
-  out->pos = run.begin;
-  out->exact = exact;
-  out->pages = pages_;
+Runs PageTable::owned() const {
+  Runs out = maps_.front().positions();
+  for (size_t i = 1; i < maps_.size(); ++i) out = intersect(out, maps_[i].positions());
+  return out;
+}
+
+std::shared_ptr<const KvSegment> PageTable::publish(Run run) const {
+  CHECK(whole());
+  std::vector<SlotMap> maps;
+  bool any = false;
   for (const SlotMap& map : maps_) {
-    SlotMap part;
+    SlotMap& part = maps.emplace_back();
     part.runs = map.within(run);
     part.slots = map.slots;
-    CHECK(count(part.positions()) == run.size());
-    out->maps.push_back(std::move(part));
+    any = any || !part.runs.empty();
   }
-  out->map_of = map_of_;
-  return out;
+  return any ? std::make_shared<const KvSegment>(run, std::move(maps), map_of_, *pages_) : nullptr;
 }
 
 }  // namespace kvilt

@@ -6,8 +6,11 @@
 //             whoever computed it.
 //             Heads are ragged: one that keeps less than all (keep()) holds pages only for positions that a row still
 //             to come may see, or that the current chunk writes. Slots belong to the layer, pages to the head.
-// Invariants: placements are sorted and disjoint; a position's private slot never moves; segments are never written. No
-//             key that a mask shows is ever missing; reading one that was dropped is a CHECK.
+// Overlays:   an earlier request of the same conversation may have read a placed segment at some positions and layers
+//             and its own slots at others. Its view is placed again as it was: the segment, and what it computed itself
+//             as an overlay, which hides the segment where it has slots (docs/design/kv.md#chains).
+// Invariants: placements are sorted and disjoint, and so are overlays; a position's private slot never moves; segments
+//             are never written. No key that a mask shows is ever missing; reading one that was dropped is a CHECK.
 // Threads:    the engine thread.
 // Cost:       resolve is O(pages + slot runs) per (layer, head); layers with equal write sets share their geometry.
 // Not here:   which positions to write (plan/), finding segments (index/).
@@ -21,7 +24,6 @@
 
 #include "base/head_window.h"
 #include "base/runs.h"
-#include "index/cached_segment.h"
 #include "kernels/backend.h"
 #include "kv/page_store.h"
 #include "kvilt/result.h"
@@ -47,22 +49,60 @@ struct SlotMap {
   bool append(Run positions);
 };
 
-// Immutable cached KV: that of `tokens`, as computed (and K rotated) at positions pos, pos + 1, ... of some request.
-struct KvSegment {
-  SegmentId id = 0;
-  std::vector<int32_t> tokens;
-  int32_t pos = 0;
-  bool exact = false;  // equal to a full prefill of the chain of segments that it continues
-  std::shared_ptr<const PageList> pages;
-  std::vector<SlotMap> maps;     // distinct ones; positions are those of the computing request
-  std::vector<uint16_t> map_of;  // per layer
+// Immutable KV of positions [pos, pos + count) of some request, as computed (and K rotated) there. While it lives it
+// keeps the extents with its slots, except those that the cache evicts: the cache then cuts what it finds of them
+// (kv/segment_cache.h). Neither copied nor moved.
+class KvSegment {
+ public:
+  // maps: distinct ones; their positions lie in the run. map_of: per layer.
+  KvSegment(Run positions, std::vector<SlotMap> maps, std::vector<uint16_t> map_of, const PageList& pages);
+  ~KvSegment();
+  KvSegment(const KvSegment&) = delete;
+  KvSegment& operator=(const KvSegment&) = delete;
+
+  int32_t pos() const { return positions_.begin; }
+  int32_t count() const { return positions_.size(); }
+  Run positions() const { return positions_; }
+  const SlotMap& map(int layer) const { return maps_[map_of_[layer]]; }
+  bool uniform() const { return maps_.size() == 1; }
+  // True if each of the positions has a slot at every layer; else the request read others' KV at some of them.
+  bool whole() const { return whole_; }
+
+  // The extents with slots of `positions`, from number `first` on. Null ones have none.
+  struct Extents {
+    int32_t first = 0;
+    std::vector<ExtentKeep> list;
+  };
+  Extents extents_of(Run positions) const;
+  PinnedPages pin(Run positions) const;
+  // Those of the positions that have a slot in the extent at some layer.
+  Runs inside(const Extent& extent, Run positions) const;
+
+ private:
+  void cover(int by);
+  const PageStore& store_;
+  const Run positions_;
+  const std::vector<SlotMap> maps_;
+  const std::vector<uint16_t> map_of_;
+  int32_t first_ = 0;
+  std::vector<ExtentKeep> extents_;
+  bool whole_ = true;
 };
 
+// Tokens [offset, offset + count) of a segment are at positions [pos, pos + count) of a request. It pins the extents
+// that they are in, and no more.
 struct Placement {
+  Placement(std::shared_ptr<const KvSegment> from, int32_t offset, int32_t count, int32_t pos)
+      : segment(std::move(from)),
+        offset(offset),
+        count(count),
+        pos(pos),
+        pages(segment->pin({segment->pos() + offset, segment->pos() + offset + count})) {}
   std::shared_ptr<const KvSegment> segment;
-  int32_t offset = 0, count = 0;  // tokens [offset, offset + count) of the segment ...
-  int32_t pos = 0;                // ... are at positions [pos, pos + count) here
-  int32_t shift() const { return pos - (segment->pos + offset); }
+  int32_t offset = 0, count = 0, pos = 0;
+  PinnedPages pages;
+  int32_t shift() const { return pos - (segment->pos() + offset); }
+  Run positions() const { return {pos, pos + count}; }
 };
 
 // What a KV head keeps: what every row still to come sees of it.
@@ -77,11 +117,16 @@ class PageTable {
  public:
   // What `ropes` points to must outlive the table.
   PageTable(PageStore& store, LayerRopes ropes);
+  ~PageTable();  // what it pinned becomes idle, the conversation's end first
 
   // REQUIRES: sorted after the last placement, disjoint from it, before any private slot is added.
   // realign: queries are rotated by the shift; without it keys are read as if they were where they were computed.
   void place(Placement placement, bool realign = true);
+  // Places what another request computed of the same text at the same positions, on top of place(): where the segment
+  // has a slot it hides what is placed there. REQUIRES: as for place(), among overlays; no shift.
+  void overlay(Placement placement);
   std::span<const Placement> placements() const { return placements_; }
+  std::span<const Placement> overlays() const { return overlays_; }
   // All that place() was given, including what copy_in() has taken over since.
   std::span<const Placement> first_placements() const { return first_placements_; }
 
@@ -121,7 +166,7 @@ class PageTable {
   // What was placed at (layer, pos), in its shared segment, whatever was copied in or written since. rotation is what
   // realigns its K (null: it needs none). pages is null if nothing was placed there.
   struct Placed {
-    const PageList* pages = nullptr;
+    const PinnedPages* pages = nullptr;
     int32_t slot = 0;
     const float* rotation = nullptr;
   };
@@ -142,10 +187,11 @@ class PageTable {
 
   // Whether `positions` are private at every layer, so that they can be published.
   bool owns(Run positions) const;
-  // The private positions as an immutable segment for the cache; this table may go on growing. REQUIRES:
-  // owns(positions), and whole(): a table whose heads keep less publishes nothing, since its slots lack pages, and what
-  // is there was computed by rows that saw less than in a dense pass.
-  std::shared_ptr<KvSegment> publish(SegmentId id, Run positions, std::vector<int32_t> tokens, bool exact) const;
+  Runs owned() const;  // all such positions
+  // The private ones of the positions as an immutable segment for the cache; null if there are none. This table may go
+  // on growing. REQUIRES: whole(): a table whose heads keep less publishes nothing, since its slots lack pages, and
+  // what is there was computed by rows that saw less than in a dense pass.
+  std::shared_ptr<const KvSegment> publish(Run positions) const;
 
   const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
@@ -156,8 +202,9 @@ class PageTable {
  private:
   struct Atom {  // keys that are contiguous in memory
     int32_t pos, count, slot;
-    int32_t placement;  // -1: private
+    int32_t source;  // kPrivate; 0, 1, ...: a placement; -2, -3, ...: an overlay
   };
+  static constexpr int32_t kPrivate = -1;
   // A head that keeps less than all.
   struct LocalHead {
     int layer, head;
@@ -165,12 +212,15 @@ class PageTable {
     int32_t first = 0;      // pages before it were dropped, or are never dropped
     int64_t next_drop = 0;  // no page can be dropped while the layer's passed_ is below this
   };
-  struct Extent {  // the lowest and the highest position in a page of slots
+  struct PageRange {  // the lowest and the highest position in a page of slots
     int32_t low = INT32_MAX, high = -1;
   };
   using SlotCounts = std::vector<int32_t>;  // by layer, after an add()
   const std::vector<Atom>& atoms(int layer) const;
   void split_pages(std::vector<Atom>& out, Atom atom) const;
+  void add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer, const Runs& hidden) const;
+  const PinnedPages& pages_of(const Atom& atom) const;
+  void copy_atom(const Backend& backend, const AttendShape& attend, int layer, const Atom& atom);
   SlotCounts slots_after(std::span<const Runs> sets, std::span<const uint16_t> write) const;
   void hand_out(std::span<const Runs> sets, std::span<const uint16_t> write);
   int64_t pages_of_whole(const SlotCounts& slots) const;
@@ -178,7 +228,7 @@ class PageTable {
   void grow_whole();
   void drop_passed(LocalHead& head);
   std::vector<int32_t> page_numbers(int layer, const Runs& rows) const;
-  void find_extents();
+  void find_ranges();
   void slide(int32_t pos);
   bool is_local(int layer, int head) const { return !keeps(layer, head).all(); }
   std::vector<int32_t> kept_pages(const LocalHead& head, int32_t next) const;
@@ -192,14 +242,14 @@ class PageTable {
   };
 
   const LayerRopes ropes_;
-  std::vector<Placement> placements_, first_placements_;
+  std::vector<Placement> placements_, first_placements_, overlays_;
   std::vector<Rotations> rotations_, first_rotations_;  // per placement
-  std::shared_ptr<PageList> pages_;
+  std::unique_ptr<PageList> pages_;
   std::vector<SlotMap> maps_;                 // distinct ones
   std::vector<uint16_t> map_of_;              // per layer
   std::vector<HeadKeep> keeps_;               // L * G, or empty: all keep all
   std::vector<LocalHead> local_;              // by layer and head
-  std::vector<std::vector<Extent>> extents_;  // by map and page number, if there are local heads
+  std::vector<std::vector<PageRange>> ranges_;  // by map and page number, if there are local heads
   std::vector<int32_t> passed_;               // per layer: rows before it have attended
   int32_t chunk_ = 0;
   int64_t dropped_ = 0;

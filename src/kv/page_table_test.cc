@@ -42,12 +42,12 @@ class PageTableTest : public testing::Test {
     return out;
   }
 
-  std::shared_ptr<KvSegment> cached(int who, int32_t pos, int32_t count) {
+  std::shared_ptr<const KvSegment> cached(int who, int32_t pos, int32_t count) {
     PageTable table(store, rope);
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
     fill(table, who, runs, {0, 1, 2});
-    return table.publish(static_cast<SegmentId>(who), {pos, pos + count}, std::vector<int32_t>(count, who), false);
+    return table.publish({pos, pos + count});
   }
 
   PageStore store;
@@ -97,7 +97,7 @@ TEST_F(PageTableTest, RandomTablesAgreeWithAMap) {
       const auto segment = cached(who, static_cast<int32_t>(rng() % 50), size + offset);
       table.place({segment, offset, size, pos});
       for (int layer = 0; layer < 3; ++layer) {
-        for (int32_t i = 0; i < size; ++i) want[layer][pos + i] = row(who, layer, segment->pos + offset + i)[0];
+        for (int32_t i = 0; i < size; ++i) want[layer][pos + i] = row(who, layer, segment->pos() + offset + i)[0];
       }
       pos += size;
     }

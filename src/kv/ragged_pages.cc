@@ -39,7 +39,7 @@ void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
       const HeadKeep& keep = keeps_[i];
       if (!keep.all()) local_.push_back({i / shape.G, i % shape.G, keep, 0, 0});
     }
-    find_extents();
+    find_ranges();
   }
   if (chunk == 0) pages_->reserve(0);
   for (LocalHead& head : local_) drop_passed(head);
@@ -56,14 +56,14 @@ void PageTable::drop_passed(LocalHead& head) {
   const int64_t next_row = passed_[head.layer];
   if (next_row < head.next_drop) return;
   const SlotMap& map = slot_map(head.layer);
-  const std::vector<Extent>& extents = extents_[map_of_[head.layer]];
+  const std::vector<PageRange>& ranges = ranges_[map_of_[head.layer]];
   const int32_t full = map.slots / store_.shape().P;  // pages that get no more positions
   int64_t next_drop = INT64_MAX;
   bool leading = true;
-  for (int32_t page = head.first; page < static_cast<int32_t>(extents.size()); ++page) {
-    const Extent& extent = extents[page];
-    const bool sink = extent.low < head.keep.sink;
-    const int64_t last_seen_by = int64_t{extent.high} + head.keep.window;
+  for (int32_t page = head.first; page < static_cast<int32_t>(ranges.size()); ++page) {
+    const PageRange& range = ranges[page];
+    const bool sink = range.low < head.keep.sink;
+    const int64_t last_seen_by = int64_t{range.high} + head.keep.window;
     if (!sink && page < full && last_seen_by < next_row) {
       if (pages_->held(head.layer, head.head, page)) {
         pages_->drop(head.layer, head.head, page);
@@ -79,18 +79,18 @@ void PageTable::drop_passed(LocalHead& head) {
 }
 
 // Finds the lowest and the highest position in each page of slots.
-void PageTable::find_extents() {
-  extents_.clear();
+void PageTable::find_ranges() {
+  ranges_.clear();
   if (local_.empty()) return;
   const int32_t P = store_.shape().P;
   for (const SlotMap& map : maps_) {
-    std::vector<Extent>& extents = extents_.emplace_back(pages_->pages_of(map.slots));
+    std::vector<PageRange>& ranges = ranges_.emplace_back(pages_->pages_of(map.slots));
     for (SlotRun run : map.runs) {
       while (run.count > 0) {
         const int32_t here = std::min(run.count, P - run.slot % P);
-        Extent& extent = extents[run.slot / P];
-        extent.low = std::min(extent.low, run.pos);
-        extent.high = std::max(extent.high, run.pos + here - 1);
+        PageRange& range = ranges[run.slot / P];
+        range.low = std::min(range.low, run.pos);
+        range.high = std::max(range.high, run.pos + here - 1);
         run = {run.pos + here, run.count - here, run.slot + here};
       }
     }
@@ -202,10 +202,10 @@ void PageTable::slide(int32_t pos) {
   const int32_t P = store_.shape().P;
   for (size_t i = 0; i < maps_.size(); ++i) {
     const auto page = static_cast<size_t>(maps_[i].slot_of(pos) / P);
-    if (page >= extents_[i].size()) extents_[i].resize(page + 1);
-    Extent& extent = extents_[i][page];
-    extent.low = std::min(extent.low, pos);
-    extent.high = std::max(extent.high, pos);
+    if (page >= ranges_[i].size()) ranges_[i].resize(page + 1);
+    PageRange& range = ranges_[i][page];
+    range.low = std::min(range.low, pos);
+    range.high = std::max(range.high, pos);
   }
   passed({0, store_.shape().L}, pos);
   for (const LocalHead& head : local_) {

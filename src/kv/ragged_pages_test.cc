@@ -64,12 +64,12 @@ class RaggedPages : public testing::Test {
     }
   }
 
-  std::shared_ptr<KvSegment> cached(int who, int32_t pos, int32_t count) {
+  std::shared_ptr<const KvSegment> cached(int who, int32_t pos, int32_t count) {
     PageTable table(store, rope);
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(3, 0));
     for (int layer = 0; layer < 3; ++layer) write(table, who, layer, runs);
-    return table.publish(static_cast<SegmentId>(who), {pos, pos + count}, std::vector<int32_t>(count, who), false);
+    return table.publish({pos, pos + count});
   }
 
   PageStore store;
@@ -102,7 +102,7 @@ TEST_F(RaggedPages, RandomPromptsSeeWhatTheirMasksShow) {
         placed = {{begin, begin + size}};
         for (int layer = 0; layer < 3; ++layer) {
           for (int32_t i = 0; i < size; ++i)
-            want[layer][begin + i] = row(1, layer, table.placements()[0].segment->pos + i)[0];
+            want[layer][begin + i] = row(1, layer, table.placements()[0].segment->pos() + i)[0];
         }
       }
       table.keep(keeps, chunk);
@@ -227,7 +227,7 @@ TEST_F(RaggedPagesDeathTest, WhatWasDroppedIsNeitherReadNorWidenedNorPublished) 
   EXPECT_TRUE(table.can_keep(std::vector<HeadKeep>(6, HeadKeep{1, 7})).ok()) << "power";
   EXPECT_TRUE(table.can_keep(std::vector<HeadKeep>(6, HeadKeep{0, 3})).ok());
   EXPECT_DEATH(table.keep({}, 0), "");
-  EXPECT_DEATH(table.publish(1, {48, 50}, {1, 2}, false), "");
+  EXPECT_DEATH(table.publish({48, 50}), "");
 }
 
 }  // namespace

@@ -1,60 +1,134 @@
 #include "kv/segment_cache.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace kvilt {
+namespace {
 
-void SegmentCache::insert(std::shared_ptr<const KvSegment> segment) {
-  CHECK(!by_id_.count(segment->id));
-  tokens_ += static_cast<int64_t>(segment->tokens.size());
-  ++sharing_[segment->pages.get()];
-  const SegmentId id = segment->id;
-  by_id_[id] = order_.insert(order_.end(), std::move(segment));
+Run clip(Run a, Run b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+}  // namespace
+
+Run SegmentPart::of_kv(Run positions) const {
+  const int32_t by = kv->pos() + offset - pos;
+  return {positions.begin + by, positions.end + by};
 }
 
-std::shared_ptr<const KvSegment> SegmentCache::find(SegmentId id) const {
-  const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : *it->second;
-}
-
-void SegmentCache::touch(SegmentId id) {
-  const auto it = by_id_.find(id);
-  if (it != by_id_.end()) order_.splice(order_.end(), order_, it->second);
-}
-
-int64_t SegmentCache::reclaimable(int64_t enough) const {
-  std::unordered_map<const PageList*, int64_t> unused;  // by page list: segments seen so far that nobody has placed
-  int64_t pages = 0;
-  for (auto it = order_.begin(); it != order_.end() && pages < enough; ++it) {
-    const auto& list = (*it)->pages;
-    if (it->use_count() == 1 && ++unused[list.get()] == list.use_count()) pages += list->pages();
+void CachedSegment::place(int32_t offset, int32_t size, int32_t to, std::vector<Placement>& out) const {
+  const Run wanted{pos + offset, pos + offset + size};
+  for (const SegmentPart& part : parts) {
+    const Run here = clip(part.positions(), wanted);
+    if (here.size() > 0)
+      out.emplace_back(part.kv, part.offset + here.begin - part.pos, here.size(), to + here.begin - wanted.begin);
   }
-  return pages;
 }
 
-std::optional<SegmentId> SegmentCache::evict() {
-  if (order_.empty()) return std::nullopt;
-  auto victim = order_.begin();
-  for (auto it = order_.begin(); it != order_.end(); ++it) {
-    const auto& list = (*it)->pages;  // not placed by a running sequence, and the sequence that wrote it has ended
-    if (it->use_count() == 1 && sharing_.at(list.get()) == list.use_count()) {
-      victim = it;
-      break;
+std::vector<SegmentPart> CachedSegment::within(int32_t offset, int32_t size) const {
+  std::vector<SegmentPart> out;
+  for (const SegmentPart& part : parts) {
+    const Run here = clip(part.positions(), {pos + offset, pos + offset + size});
+    if (here.size() > 0) out.push_back({part.kv, part.offset + here.begin - part.pos, here.size(), here.begin});
+  }
+  return out;
+}
+
+std::vector<SegmentPart> view_of(const PageTable& table, Run positions) {
+  std::vector<SegmentPart> base, over;
+  const auto add = [&](std::span<const Placement> placements, const Runs& within, std::vector<SegmentPart>& out) {
+    for (const Placement& placed : placements) {
+      auto left = std::ranges::upper_bound(within, placed.pos, {}, &Run::end);
+      for (; left != within.end() && left->begin < placed.pos + placed.count; ++left) {
+        const Run here = clip(placed.positions(), *left);
+        out.push_back({placed.segment, placed.offset + here.begin - placed.pos, here.size(), here.begin});
+      }
+    }
+  };
+  const Runs not_owned = subtract(Runs{positions}, table.owned());
+  add(table.placements(), not_owned, base);
+  add(table.overlays(), not_owned, over);
+  if (auto own = table.publish(positions)) {
+    auto& out = own->whole() ? base : over;
+    out.push_back({own, 0, own->count(), positions.begin});
+    std::ranges::sort(out, {}, &SegmentPart::pos);
+  }
+  base.insert(base.end(), over.begin(), over.end());
+  return base;
+}
+
+template <class Visitor>
+void SegmentCache::each_extent(const CachedSegment& segment, Visitor&& visitor) {
+  for (const SegmentPart& part : segment.parts) {
+    for (const ExtentKeep& extent : part.kv->extents_of(part.of_kv(part.positions())).list) {
+      if (extent) visitor(*extent.get());
     }
   }
-  const SegmentId id = (*victim)->id;
-  erase(id);
-  return id;
+}
+
+void SegmentCache::enter(const CachedSegment& segment) {
+  each_extent(segment, [&](Extent& extent) {
+    if (!extent.segments.empty() && extent.segments.back() == segment.id) return;
+    if (!segment.chain) {
+      extent.order = IdleExtents::Order::kPieces;
+    } else if (extent.segments.empty()) {
+      extent.order = IdleExtents::Order::kChains;
+    }
+    extent.segments.push_back(segment.id);
+  });
+  if (!segment.chain) tokens_ += segment.count;
+}
+
+void SegmentCache::leave(const CachedSegment& segment) {
+  each_extent(segment, [&](Extent& extent) { std::erase(extent.segments, segment.id); });
+  if (!segment.chain) tokens_ -= segment.count;
+}
+
+void SegmentCache::insert(CachedSegment segment) {
+  const SegmentId id = segment.id;
+  const auto [it, fresh] = by_id_.emplace(id, std::move(segment));
+  CHECK(fresh);
+  enter(it->second);
+}
+
+const CachedSegment* SegmentCache::find(SegmentId id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &it->second;
 }
 
 void SegmentCache::erase(SegmentId id) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return;
-  tokens_ -= static_cast<int64_t>((*it->second)->tokens.size());
-  const auto sharing = sharing_.find((*it->second)->pages.get());
-  if (--sharing->second == 0) sharing_.erase(sharing);
-  order_.erase(it->second);
+  leave(it->second);
   by_id_.erase(it);
+}
+
+void SegmentCache::truncate(SegmentId id, int32_t count) {
+  CachedSegment& segment = by_id_.at(id);
+  CHECK(count > 0 && count <= segment.count);
+  leave(segment);
+  segment.parts = segment.within(0, count);
+  segment.count = count;
+  enter(segment);
+}
+
+void SegmentCache::touch(SegmentId id) {
+  const CachedSegment* segment = find(id);
+  if (!segment) return;
+  std::vector<Extent*> extents;
+  each_extent(*segment, [&](Extent& extent) { extents.push_back(&extent); });
+  for (auto it = extents.rbegin(); it != extents.rend(); ++it) (*it)->touch();
+}
+
+Runs SegmentCache::lost(SegmentId id, const Extent& extent) const {
+  const CachedSegment& segment = by_id_.at(id);
+  Runs out;
+  for (const SegmentPart& part : segment.parts) {
+    const int32_t by = part.pos - part.kv->pos() - part.offset - segment.pos;  // from kv's positions to our tokens
+    for (const Run& run : part.kv->inside(extent, part.of_kv(part.positions())))
+      out.push_back({run.begin + by, run.end + by});
+  }
+  return normalize(std::move(out));
 }
 
 }  // namespace kvilt

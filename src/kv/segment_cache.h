@@ -1,43 +1,69 @@
-// kv/segment_cache.h: the cached segments by id, in order of last use. It keeps them alive; index/ finds them.
-// Invariants: a segment that a sequence has placed stays in memory even when it is evicted here.
+// kv/segment_cache.h: the cached segments by id. It keeps their KV alive; index/ finds them.
+// Idea:       a cached segment is a recipe: parts of KV that lie one after the other, some of them shared with other
+//             segments. That of a chain has the parts as its request read them: pieces of other texts, and on top of
+//             them what it computed itself (PageTable::overlay).
+// Invariants: every extent with a part's slots names the segment. The KV of an extent that is evicted belongs to no
+//             segment any more: the owner cuts what lost() names, then calls Extent::evict().
 // Threads:    the engine thread.
-// Cost:       insert, find, touch and erase are O(1); evict and reclaimable go through the segments, oldest first.
-// Not here:   which segments are touched: ContentCache touches a chain's parent after its children, so that a parent is
-//             never older than they are and leaves later (docs/design/kv.md#when-the-pool-is-full).
+// Cost:       find is O(1); the others are linear in the segment's extents.
+// Not here:   the order of eviction (kv/extent.h), what is cut (engine/content_cache.h).
 #pragma once
 
-#include <list>
 #include <memory>
-#include <optional>
 #include <unordered_map>
+#include <vector>
 
+#include "index/cached_segment.h"
 #include "kv/page_table.h"
 
 namespace kvilt {
 
+// Tokens [offset, offset + count) of `kv`, which the computing request had at positions [pos, pos + count).
+struct SegmentPart {
+  std::shared_ptr<const KvSegment> kv;
+  int32_t offset = 0, count = 0, pos = 0;
+  Run positions() const { return {pos, pos + count}; }
+  Run of_kv(Run positions) const;  // where those of its positions are in kv
+};
+
+struct CachedSegment {
+  SegmentId id = 0;
+  int32_t pos = 0, count = 0;  // of its tokens, in the request that computed it
+  bool chain = false;          // found only as a chain (index/cached_segment.h)
+  std::vector<SegmentPart> parts;  // sorted and disjoint; those whose KV is not whole are overlays, sorted after them
+
+  // The segment's tokens [offset, offset + size) with the first at `to`.
+  void place(int32_t offset, int32_t size, int32_t to, std::vector<Placement>& out) const;
+  // Those parts, as parts of another segment.
+  std::vector<SegmentPart> within(int32_t offset, int32_t size) const;
+};
+
+// What a request has at these positions, as parts: what it computed itself, and what it placed and still reads.
+std::vector<SegmentPart> view_of(const PageTable& table, Run positions);
+
 class SegmentCache {
  public:
   SegmentId next_id() { return ++last_id_; }
-  void insert(std::shared_ptr<const KvSegment> segment);      // most recently used
-  std::shared_ptr<const KvSegment> find(SegmentId id) const;  // null if evicted
-  void touch(SegmentId id);  // makes it the most recently used; unknown ids are ignored
-  // Pages that evicting would free now, counted until there are `enough`: those of the page lists whose segments are
-  // all here and not placed anywhere.
-  int64_t reclaimable(int64_t enough) const;
-  // Drops the least recently used segment that no sequence has placed and whose page list only cached segments share.
-  // When there is none, drops the least recently used one. Null when the cache is empty.
-  std::optional<SegmentId> evict();
-  void erase(SegmentId id);  // an unknown id is ignored
-  bool empty() const { return order_.empty(); }
+  void insert(CachedSegment segment);            // REQUIRES: a new id
+  const CachedSegment* find(SegmentId id) const;  // null if it left
+  void erase(SegmentId id);                      // an unknown id is ignored
+  void truncate(SegmentId id, int32_t count);    // keeps its first `count` tokens
+  // Its idle extents become the most recently used, the first one last.
+  void touch(SegmentId id);
+  // Those of its tokens that have a slot in the extent.
+  Runs lost(SegmentId id, const Extent& extent) const;
 
+  bool empty() const { return by_id_.empty(); }
+  SegmentId any() const { return by_id_.begin()->first; }  // REQUIRES: not empty
   int64_t segments() const { return static_cast<int64_t>(by_id_.size()); }
-  int64_t tokens() const { return tokens_; }
+  int64_t tokens() const { return tokens_; }  // without chains: most of theirs are of other segments
 
  private:
-  using Order = std::list<std::shared_ptr<const KvSegment>>;
-  Order order_;  // least recently used first
-  std::unordered_map<SegmentId, Order::iterator> by_id_;
-  std::unordered_map<const PageList*, int64_t> sharing_;  // how many cached segments share a page list
+  template <class Visitor>
+  static void each_extent(const CachedSegment& segment, Visitor&& visitor);
+  void enter(const CachedSegment& segment);
+  void leave(const CachedSegment& segment);
+  std::unordered_map<SegmentId, CachedSegment> by_id_;
   SegmentId last_id_ = 0;
   int64_t tokens_ = 0;
 };

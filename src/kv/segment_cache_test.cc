@@ -1,4 +1,4 @@
-// Which segment leaves next, what evicting would free, and when pages really return.
+// Cached segments as recipes: what they place, which extents they are in, what they lose with one.
 #include "kv/segment_cache.h"
 
 #include <gtest/gtest.h>
@@ -8,139 +8,135 @@
 namespace kvilt {
 namespace {
 
-using Pages = std::shared_ptr<PageList>;
-using Segment = std::shared_ptr<const KvSegment>;
-
 class SegmentCacheTest : public testing::Test {
  protected:
-  SegmentCacheTest() : store(PageStore::create(kShape, 40 * kShape.page_bytes()).value()) {}
+  SegmentCacheTest() : store(PageStore::create(kShape, 4000 * kShape.page_bytes()).value()) {}
 
-  Pages pages(int32_t count) {
-    auto out = std::make_shared<PageList>(store);
-    out->grow(0, 0, count * kShape.P);
-    return out;
+  std::unique_ptr<PageTable> table_with(const Runs& own) {
+    auto table = std::make_unique<PageTable>(store, rope);
+    table->add(std::vector<Runs>{own}, std::vector<uint16_t>(kShape.L, 0));
+    return table;
   }
-  // Caches a segment of 10 tokens; by default with two pages of its own.
-  Segment add(SegmentId id, Pages list = nullptr) {
-    auto segment = std::make_shared<KvSegment>();
-    segment->id = id;
-    segment->tokens.assign(10, static_cast<int32_t>(id));
-    segment->pages = list ? list : pages(2);
-    cache.insert(segment);
-    return segment;
+  std::shared_ptr<const KvSegment> kv(int32_t begin, int32_t end) {
+    return table_with({{begin, end}})->publish({begin, end});
   }
-  std::vector<SegmentId> evict_all() {
-    std::vector<SegmentId> out;
-    while (const auto id = cache.evict()) out.push_back(*id);
-    return out;
+  // Caches positions [pos, pos + count) of a request.
+  SegmentId add(int32_t pos, int32_t count, bool chain = false) {
+    const SegmentId id = cache.next_id();
+    cache.insert({id, pos, count, chain, {{kv(pos, pos + count), 0, count, pos}}});
+    return id;
   }
 
+  const RopeConfig rope = small_rope();
   PageStore store;
   SegmentCache cache;
 };
 
-using Ids = std::vector<SegmentId>;
-
 TEST_F(SegmentCacheTest, KeepsWhatWasInsertedById) {
   EXPECT_TRUE(cache.empty());
-  add(cache.next_id());
-  add(cache.next_id());
-  ASSERT_NE(cache.find(2), nullptr);
-  EXPECT_EQ(cache.find(2)->tokens[0], 2);
-  EXPECT_EQ(cache.find(3), nullptr);
-  EXPECT_EQ(cache.segments(), 2);
+  const SegmentId one = add(0, 10), two = add(5, 20), chain = add(0, 40, true);
+  ASSERT_NE(cache.find(two), nullptr);
+  EXPECT_EQ(cache.find(two)->count, 20);
+  EXPECT_EQ(cache.find(99), nullptr);
+  EXPECT_EQ(cache.segments(), 3);
+  EXPECT_EQ(cache.tokens(), 30) << "a chain's tokens are others' as well";
+  cache.erase(one);
+  cache.erase(one);
+  EXPECT_EQ(cache.find(one), nullptr);
   EXPECT_EQ(cache.tokens(), 20);
-  EXPECT_FALSE(cache.empty());
-  EXPECT_EQ(cache.next_id(), SegmentId{3});
-}
-
-TEST_F(SegmentCacheTest, TheLeastRecentlyUsedLeavesFirst) {
-  for (SegmentId id = 1; id <= 4; ++id) add(id);
-  cache.touch(1);
-  cache.touch(3);
-  cache.touch(99);  // unknown
-  EXPECT_NE(cache.find(2), nullptr) << "finding is not using";
-  EXPECT_EQ(evict_all(), (Ids{2, 4, 1, 3}));
+  cache.erase(two), cache.erase(chain);
   EXPECT_TRUE(cache.empty());
-  EXPECT_EQ(cache.tokens(), 0);
-  for (SegmentId id = 1; id <= 4; ++id) add(id);
-  EXPECT_EQ(evict_all(), (Ids{1, 2, 3, 4})) << "power: untouched";
+  EXPECT_EQ(store.free_pages(), store.pages());
 }
 
-TEST_F(SegmentCacheTest, SegmentsInUseLeaveLast) {
-  const Pages running = pages(2);  // of a sequence that has published and still runs
-  for (SegmentId id = 1; id <= 5; ++id) add(id, id == 3 ? running : nullptr);
-  const Segment placed = cache.find(1);
-  EXPECT_EQ(evict_all(), (Ids{2, 4, 5, 1, 3})) << "those in use: in order of last use as well";
-  for (SegmentId id = 1; id <= 3; ++id) add(id);
-  EXPECT_EQ(evict_all(), (Ids{1, 2, 3})) << "power: nobody uses them";
+TEST_F(SegmentCacheTest, PlacesThePartsOfARange) {
+  const auto first = kv(0, 30), second = kv(100, 130);
+  const SegmentId id = cache.next_id();
+  cache.insert({id, 50, 60, true, {{first, 0, 30, 50}, {second, 5, 20, 85}}});  // positions 80 to 84 are nobody's
+  std::vector<Placement> placed;
+  cache.find(id)->place(20, 30, 7, placed);  // positions 70 to 99, now at 7
+  ASSERT_EQ(placed.size(), 2u);
+  EXPECT_EQ(placed[0].segment, first);
+  EXPECT_EQ(std::tuple(placed[0].offset, placed[0].count, placed[0].pos), std::tuple(20, 10, 7));
+  EXPECT_EQ(placed[1].segment, second);
+  EXPECT_EQ(std::tuple(placed[1].offset, placed[1].count, placed[1].pos), std::tuple(5, 15, 22));
+  placed.clear();
+  cache.find(id)->place(30, 5, 0, placed);
+  EXPECT_TRUE(placed.empty()) << "power: the gap";
 }
 
-TEST_F(SegmentCacheTest, SegmentsOfOneListAreNotInUseByEachOther) {
-  Pages shared = pages(3);
-  add(1, shared);
-  add(2, std::move(shared));
-  add(3);
-  EXPECT_EQ(evict_all(), (Ids{1, 2, 3}));
+// A view is what a table reads: its own rows where they are whole, else what it placed with its own rows on top.
+TEST_F(SegmentCacheTest, TheViewOfATableReadsTheSame) {
+  const auto source = kv(0, 40);
+  PageTable table(store, rope);
+  table.place({source, 0, 40, 10});
+  const std::vector<Runs> sets{{{0, 10}, {12, 20}, {50, 60}}, {{0, 10}, {14, 16}, {50, 60}}};
+  table.add(sets, std::vector<uint16_t>{0, 0, 1});
+  for (int layer = 0; layer < kShape.L; ++layer) {
+    for (const int32_t pos : positions(sets[layer == 2 ? 1 : 0]))
+      table.write(layer, pos, row(9, layer, pos).data(), row(9, layer, pos).data());
+  }
+  const auto parts = view_of(table, {0, 60});
+  const SegmentId id = cache.next_id();
+  cache.insert({id, 0, 60, true, parts});
+  std::vector<Placement> placed;
+  cache.find(id)->place(0, 60, 0, placed);
+  PageTable again(store, rope);
+  int overlays = 0;
+  for (const Placement& p : placed) {
+    p.segment->whole() ? again.place(p) : again.overlay(p);
+    overlays += p.segment->whole() ? 0 : 1;
+  }
+  EXPECT_EQ(overlays, 1);
+  for (int layer = 0; layer < kShape.L; ++layer) {
+    for (int head = 0; head < kShape.G; ++head) {
+      std::vector<KvSpan> want, got;
+      table.resolve(layer, head, {0, 60}, {}, want);
+      again.resolve(layer, head, {0, 60}, {}, got);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i].k, want[i].k) << layer << " " << want[i].pos;
+        EXPECT_EQ(std::tuple(got[i].pos, got[i].count), std::tuple(want[i].pos, want[i].count));
+        EXPECT_EQ(got[i].rotation == nullptr, want[i].rotation == nullptr);
+      }
+    }
+    EXPECT_EQ(again.known(layer), table.known(layer));
+  }
+  // A private row hides both; the next turn's view has that one, and the overlay below it elsewhere.
+  again.add(std::vector<Runs>{{{13, 15}}}, std::vector<uint16_t>(kShape.L, 0));
+  again.write(0, 13, row(8, 0, 13).data(), row(8, 0, 13).data());
+  std::vector<KvSpan> spans;
+  again.resolve(0, 0, {13, 14}, {}, spans);
+  EXPECT_EQ(static_cast<const float*>(spans.back().k)[0], row(8, 0, 13)[0]);
 }
 
-TEST_F(SegmentCacheTest, PagesReturnWhenTheLastHolderGoes) {
-  const int64_t before = store.free_pages();
-  add(4);
-  EXPECT_EQ(store.free_pages(), before - 2);
-  const RopeConfig rope = small_rope();
-  auto table = std::make_unique<PageTable>(store, rope);
-  table->place({cache.find(4), 0, 10, 7});
-  EXPECT_EQ(cache.evict(), SegmentId{4});
-  EXPECT_EQ(cache.find(4), nullptr);
-  EXPECT_EQ(store.free_pages(), before - 2) << "still placed";
-  table.reset();
-  EXPECT_EQ(store.free_pages(), before);
-  EXPECT_EQ(cache.evict(), std::nullopt);
-  add(5);
-  cache.evict();
-  EXPECT_EQ(store.free_pages(), before) << "power: nobody placed it";
-}
-
-TEST_F(SegmentCacheTest, ReclaimableIsWhatEvictingFreesNow) {
-  Pages shared = pages(3);
-  add(1);
-  add(2, shared);
-  add(3, std::move(shared));
-  add(4);
-  EXPECT_EQ(cache.reclaimable(1000), 2 + 3 + 2);
-  EXPECT_EQ(cache.reclaimable(1), 2) << "the oldest one is enough";
-  EXPECT_EQ(cache.reclaimable(3), 2 + 3);
-  EXPECT_EQ(cache.reclaimable(0), 0);
-  Segment placed = cache.find(3);
-  EXPECT_EQ(cache.reclaimable(1000), 2 + 2) << "the list of 2 and 3 stays while one of them is placed";
-  placed.reset();
-  const int64_t before = store.free_pages(), promised = cache.reclaimable(1000);
-  evict_all();
-  EXPECT_EQ(store.free_pages() - before, promised);
-  EXPECT_EQ(cache.reclaimable(1000), 0);
-}
-
-TEST_F(SegmentCacheTest, ErasedSegmentsAreForgotten) {
-  const int64_t before = store.free_pages();
-  for (SegmentId id = 1; id <= 3; ++id) add(id);
-  cache.erase(2);
-  cache.erase(2);
-  cache.erase(99);
-  EXPECT_EQ(cache.find(2), nullptr);
-  EXPECT_EQ(cache.segments(), 2);
-  EXPECT_EQ(cache.tokens(), 20);
-  EXPECT_EQ(store.free_pages(), before - 4);
-  EXPECT_EQ(evict_all(), (Ids{1, 3}));
+TEST_F(SegmentCacheTest, EveryExtentKnowsItsSegments) {
+  const int32_t slots = store.extent_slots();
+  auto table = table_with({{0, 2 * slots + 10}});
+  const SegmentId id = cache.next_id(), inner = cache.next_id();
+  const auto all = table->publish({0, 2 * slots + 10});
+  cache.insert({id, 0, 2 * slots + 10, false, {{all, 0, 2 * slots + 10, 0}}});
+  cache.insert({inner, 0, 10, true, {{all, slots + 5, 10, 0}}});
+  const KvSegment::Extents extents = all->extents_of(all->positions());
+  ASSERT_EQ(extents.list.size(), 3u);
+  EXPECT_EQ(extents.list[0]->segments, (std::vector<SegmentId>{id}));
+  EXPECT_EQ(extents.list[1]->segments, (std::vector<SegmentId>{id, inner}));
+  EXPECT_EQ(cache.lost(id, *extents.list[1].get()), (Runs{{slots, 2 * slots}}));
+  EXPECT_EQ(cache.lost(inner, *extents.list[1].get()), (Runs{{0, 10}}));
+  EXPECT_TRUE(cache.lost(inner, *extents.list[0].get()).empty()) << "power";
+  cache.truncate(id, slots + 1);
+  EXPECT_TRUE(extents.list[2]->segments.empty());
+  EXPECT_EQ(extents.list[1]->segments, (std::vector<SegmentId>{inner, id}));
+  EXPECT_EQ(cache.tokens(), slots + 1);
+  cache.erase(id);
+  EXPECT_EQ(extents.list[1]->segments, (std::vector<SegmentId>{inner}));
 }
 
 using SegmentCacheDeathTest = SegmentCacheTest;
 TEST_F(SegmentCacheDeathTest, AnIdIsInsertedOnce) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  add(1);
-  EXPECT_DEATH(add(1), "CHECK failed");
-  cache.erase(1);
-  EXPECT_EQ(add(1)->id, SegmentId{1}) << "power";
+  const SegmentId id = add(0, 10);
+  EXPECT_DEATH(cache.insert({id, 0, 10, false, {}}), "CHECK failed");
 }
 
 }  // namespace

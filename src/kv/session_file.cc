@@ -166,11 +166,9 @@ class Import {
     const KvShape& shape = store_.shape();
     for (size_t i = 0; i < in_.pieces().size(); ++i) {
       const SessionPiece& piece = in_.pieces()[i];
-      auto segment = std::make_shared<KvSegment>();
-      const auto first = session_.tokens.begin() + piece.pos;
-      segment->tokens.assign(first, first + piece.count);
-      segment->pos = piece.pos - piece.shift;
-      auto pages = std::make_shared<PageList>(store_);
+      std::vector<SlotMap> maps;
+      std::vector<uint16_t> map_of;
+      auto pages = std::make_unique<PageList>(store_);
       for (int layer = 0; layer < shape.L; ++layer) {
         SlotMap map;
         for (const SessionRun& at : in_.index(layer)) {
@@ -178,14 +176,15 @@ class Import {
           map.runs.push_back({at.pos - piece.shift, at.count, map.slots});
           map.slots += at.count;
         }
-        if (segment->maps.empty() || segment->maps.back().runs != map.runs) segment->maps.push_back(std::move(map));
-        segment->map_of.push_back(static_cast<uint16_t>(segment->maps.size() - 1));
-        KVILT_TRY(hold_piece(segment->maps.back(), layer, piece.shift, *pages));
+        if (maps.empty() || maps.back().runs != map.runs) maps.push_back(std::move(map));
+        map_of.push_back(static_cast<uint16_t>(maps.size() - 1));
+        KVILT_TRY(hold_piece(maps.back(), layer, piece.shift, *pages));
       }
-      segment->pages = pages;
+      const Run positions{piece.pos - piece.shift, piece.pos - piece.shift + piece.count};
+      const auto segment = std::make_shared<const KvSegment>(positions, std::move(maps), std::move(map_of), *pages);
       piece_pages_.push_back(std::move(pages));
       session_.table->place({segment, 0, piece.count, piece.pos});
-      piece_segments_.push_back(std::move(segment));
+      piece_segments_.push_back(segment);
     }
     return {};
   }
@@ -241,7 +240,7 @@ class Import {
         }
         const auto piece = static_cast<size_t>(part.source);
         const KvSegment& segment = *piece_segments_[piece];
-        const int32_t slot = segment.maps[segment.map_of[layer]].slot_of(pos - in_.pieces()[piece].shift);
+        const int32_t slot = segment.map(layer).slot_of(pos - in_.pieces()[piece].shift);
         std::memcpy(piece_pages_[piece]->k(layer, head, slot), k, rows.row_bytes);
         std::memcpy(piece_pages_[piece]->v(layer, head, slot), v, rows.row_bytes);
       }
@@ -253,7 +252,7 @@ class Import {
   SessionReader in_;
   KvSession session_;
   int32_t next_ = 0;
-  std::vector<std::shared_ptr<PageList>> piece_pages_;
+  std::vector<std::unique_ptr<PageList>> piece_pages_;
   std::vector<std::shared_ptr<const KvSegment>> piece_segments_;
 };
 

@@ -40,12 +40,12 @@ class SessionFile : public testing::TestWithParam<DType> {
     }
   }
 
-  std::shared_ptr<KvSegment> cached(int32_t pos, int32_t count) {
+  std::shared_ptr<const KvSegment> cached(int32_t pos, int32_t count) {
     PageTable table(store, rope);
     const Runs runs{{pos, pos + count}};
     table.add(std::vector<Runs>{runs}, std::vector<uint16_t>(kLayers, 0));
     for (int layer = 0; layer < kLayers; ++layer) write(table, layer, runs);
-    return table.publish(1, {pos, pos + count}, std::vector<int32_t>(count, 5), false);
+    return table.publish({pos, pos + count});
   }
 
   // 60 positions: a piece moved back, one that is where it was, one moved on; some of their positions are written anew.

@@ -15,6 +15,7 @@ class Oracle : public ReusePolicy {
   Oracle(double r, int tail, bool change, bool attention)
       : r_(r), tail_(tail), change_(change), attention_(attention) {}
 
+  bool keeps_approximate() const override { return false; }
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     const Runs computed{layout.after_prefix()};
     Plan plan = plan_for(layout);

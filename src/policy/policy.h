@@ -65,6 +65,9 @@ class ReusePolicy {
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_pieces() const { return true; }
   virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
+  // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is
+  // wrong on purpose.
+  virtual bool keeps_approximate() const { return wants_realigned(); }
   // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
   // computed and published exactly.
   virtual bool uses(const PromptLayout& layout, const ModelConfig& config) const { return true; }

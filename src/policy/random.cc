@@ -11,6 +11,7 @@ class Random : public ReusePolicy {
  public:
   Random(double r, int seed, int tail) : r_(r), seed_(seed), tail_(tail) {}
 
+  bool keeps_approximate() const override { return false; }
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     std::mt19937 rng(static_cast<uint32_t>(seed_));  // its sequence is fixed by the standard
     std::vector<double> score(layout.prompt_len);

@@ -159,6 +159,12 @@ int32_t Prefill::passed_by(Run chunk) const {
   return next;
 }
 
+int32_t Prefill::settled() const {
+  const bool plain = plan_.stages.size() == 1 && stage().cuts.empty() && !stage().carry && !stage().ffn &&
+                     layout_.pieces.empty();
+  return plain ? std::max(next_pos_, layout_.prefix) : layout_.prefix;
+}
+
 Runs Prefill::recomputed() const { return intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1)); }
 
 }  // namespace kvilt

@@ -65,6 +65,10 @@ class Prefill {
   LayerRange layers_passed() const;
   int32_t passed_by(Run chunk) const;
 
+  // Positions before it have their final KV at all layers, if nothing is approximate there: what can be published of a
+  // prefill that is broken off. The prefix's length where the plan has several stages or cuts.
+  int32_t settled() const;
+
   // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
   bool take_restart() { return std::exchange(restart_, false); }
 

@@ -126,7 +126,7 @@ class SchedulerTest : public testing::Test {
 
   ModelConfig config;
   std::optional<PageStore> store;
-  std::shared_ptr<KvSegment> cached;
+  std::shared_ptr<const KvSegment> cached;
   std::optional<Scheduler> scheduler;
   std::vector<std::unique_ptr<Sequence>> failed;  // by the last step
   std::vector<Ids> groups;                        // of the last step
@@ -199,7 +199,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndWaitsInFront) {
   open(5, {.max_sequences = 3});
   for (const RequestId id : {1, 2, 3, 4}) enqueue(id, 8);
   EXPECT_EQ(step(), (Ids{1, 2, 3}));  // a block each; the next tokens need three more, of which two are free
-  scheduler->running()[2]->running.published = {7};
+  scheduler->running()[2]->running.published.segments = {7};
   EXPECT_EQ(scheduler->preemptions(), 0u);
   std::vector<std::unique_ptr<Sequence>> none;
   const auto groups = scheduler->next_step([this](int64_t pages) { return make_room(pages); }, none);
@@ -211,7 +211,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndWaitsInFront) {
   open(4, {.max_sequences = 3});
   for (const RequestId id : {1, 2, 3, 4}) enqueue(id, 8);
   step();
-  scheduler->running()[2]->running.published = {7};
+  scheduler->running()[2]->running.published.segments = {7};
   EXPECT_EQ(scheduler->next_step([this](int64_t pages) { return make_room(pages); }, none)[0].items.size(), 2u);
   EXPECT_EQ(scheduler->preemptions(), 1u);
   EXPECT_EQ(running(), (Ids{1, 2}));
@@ -220,7 +220,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndWaitsInFront) {
   EXPECT_EQ(again.tokens.size(), 9u);  // what it said stays
   EXPECT_EQ(again.running.kv, nullptr);
   EXPECT_EQ(again.running.prefill, nullptr);
-  EXPECT_TRUE(again.running.published.empty());
+  EXPECT_TRUE(again.running.published.segments.empty());
   EXPECT_TRUE(again.running.decode.plan.stages.empty());
   EXPECT_FALSE(again.decoding());
   EXPECT_TRUE(none.empty());
@@ -292,7 +292,7 @@ TEST_F(SchedulerTest, ALoneSequenceTriesWithoutTheCacheOnce) {
   {
     PageTable table(*store, config.ropes());
     table.add(std::vector<Runs>{{{0, 32}}}, std::vector<uint16_t>(3, 0));
-    cached = table.publish(1, {0, 32}, std::vector<int32_t>(32, 1), true);
+    cached = table.publish({0, 32});
   }
   EXPECT_EQ(store->free_pages(), kBlock);
   const Sequence* s = enqueue(1, 9, make_policy("prefix", {}).value());

@@ -8,6 +8,7 @@
 
 #include "forward/driver.h"
 #include "forward/sampler.h"
+#include "index/cached_segment.h"
 #include "kv/page_table.h"
 #include "kvilt/request.h"
 #include "policy/policy.h"
@@ -34,8 +35,7 @@ struct Sequence {
   Request request;
   std::shared_ptr<TokenSink> sink;
   std::unique_ptr<ReusePolicy> policy;
-  int64_t domain = 0;           // of the content index
-  int64_t repaired = 0;         // the same, of the pieces that this policy repaired; 0: neither looked for nor kept
+  ContentDomains domains;       // of the content index
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_len = 0;       // of the request
   int32_t max_len = 0;          // tokens.size() never exceeds it
@@ -49,12 +49,13 @@ struct Sequence {
     std::unique_ptr<Prefill> prefill;  // null once decoding
     int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
     std::vector<float> logits;         // V, of the step just run
+    ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
 
     // From the end of the prefill on.
     PromptLayout layout;  // of the prefill, for publishing the answer
     DecodeRow decode;
-    bool own_kv = false;               // the plan was narrowed: what it computed is not published
-    std::vector<SegmentId> published;  // of this request's own KV; the last one may be extended when the answer ends
+    bool own_kv = false;  // the plan was narrowed: what it computed is not published
+    PublishedPrompt published;
   };
   Running running;
 

@@ -1,0 +1,122 @@
+// kv/extent.h: the unit of ownership: the pages of some hundred slots of one request, at all layers and KV heads.
+// Idea:       a request's own KV is a list of extents (PageList). What is cached of it keeps extents (KvSegment), what a
+//             running request reads pins those that it reads, and no more (Placement). The cache evicts extents.
+// Invariants: an extent with users is never evicted. When the last user goes, pages in which no kept segment has a slot
+//             go back to the pool at once: nothing stays that cannot be found. Without keepers either, all pages do.
+//             pages() of the idle order is the sum over idle extents; it is kept, never counted anew.
+// Threads:    the engine thread.
+// Cost:       O(1) but for pages that are freed. 4 bytes a page, and 2 bytes for each layer and page number.
+// Not here:   which segments lie in an extent (kv/segment_cache.h), which slots a request uses (kv/page_table.h).
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <utility>
+#include <vector>
+
+namespace kvilt {
+
+class PageStore;
+using PageId = int32_t;
+
+inline constexpr int32_t kExtentSlots = 256;  // about; a whole number of pages, at least one
+
+class Extent;
+
+// Extents that segments keep and nobody uses, in the order in which they became idle. Two orders: extents with KV for
+// any prompt, and those that only continue one conversation (chains).
+class IdleExtents {
+ public:
+  enum class Order : uint8_t { kPieces, kChains };
+  int64_t pages() const { return pages_[0] + pages_[1]; }
+  // The next to be evicted: the oldest of both; of the chains' while these hold more pages than the others do, so that
+  // conversations that nobody goes on with do not push out what everybody reads. Null: there is none.
+  Extent* next() const;
+
+ private:
+  friend class Extent;
+  std::list<Extent*> order_[2];
+  int64_t pages_[2] = {0, 0};
+  uint64_t clock_ = 0;
+};
+
+class Extent {
+ public:
+  enum class Hold : uint8_t { kUse, kKeep };
+  // number: which part of the request's slots it is: [number * slots of an extent, ...).
+  Extent(PageStore& store, int32_t number);
+  Extent(const Extent&) = delete;
+  Extent& operator=(const Extent&) = delete;
+
+  int32_t number() const { return number_; }
+  // list: layer * G + KV head. page: within the extent.
+  bool held(int list, int page) const { return pages_[list * per_list_ + page] != kNone; }
+  PageId at(int list, int page) const { return pages_[list * per_list_ + page]; }
+  void put(int list, int page, PageId id);  // REQUIRES: not held
+  PageId take(int list, int page);          // REQUIRES: held; the caller owns the page
+  int64_t pages() const { return held_; }
+
+  // A kept segment has (by = 1), or no longer has (-1), slots in the page at that layer.
+  void cover(int layer, int page, int by);
+  // All pages go back to the pool. REQUIRES: nobody uses it.
+  void evict();
+  // Makes an idle extent the most recently used.
+  void touch();
+
+  // Cached segments with a slot here, by id (kv/segment_cache.h keeps it).
+  std::vector<uint64_t> segments;
+  IdleExtents::Order order = IdleExtents::Order::kPieces;  // in which it waits when it is idle
+
+ private:
+  template <Hold>
+  friend class ExtentRef;
+  friend class IdleExtents;
+  static constexpr PageId kNone = -1;
+  ~Extent();
+  void add(Hold hold);
+  void release(Hold hold);
+  void drop(int list, int page);
+  void become_idle();
+  void leave_idle();
+
+  PageStore& store_;
+  const int32_t number_;
+  const int per_list_;
+  std::vector<PageId> pages_;      // [L * G][pages of an extent]
+  std::vector<uint16_t> covered_;  // [L][pages of an extent]
+  int64_t held_ = 0;
+  int users_ = 0, keepers_ = 0;
+  bool idle_ = false;
+  IdleExtents::Order waits_in_ = IdleExtents::Order::kPieces;
+  uint64_t idle_since_ = 0;
+  std::list<Extent*>::iterator place_;
+};
+
+// A counted reference.
+template <Extent::Hold hold>
+class ExtentRef {
+ public:
+  ExtentRef() = default;
+  explicit ExtentRef(Extent* extent) : extent_(extent) {
+    if (extent_) extent_->add(hold);
+  }
+  ExtentRef(const ExtentRef& other) : ExtentRef(other.extent_) {}
+  ExtentRef(ExtentRef&& other) noexcept : extent_(std::exchange(other.extent_, nullptr)) {}
+  ExtentRef& operator=(ExtentRef other) noexcept {
+    std::swap(extent_, other.extent_);
+    return *this;
+  }
+  ~ExtentRef() {
+    if (extent_) extent_->release(hold);
+  }
+  Extent* get() const { return extent_; }
+  Extent* operator->() const { return extent_; }
+  explicit operator bool() const { return extent_ != nullptr; }
+
+ private:
+  Extent* extent_ = nullptr;
+};
+using ExtentUse = ExtentRef<Extent::Hold::kUse>;    // it is read or written: it stays as it is
+using ExtentKeep = ExtentRef<Extent::Hold::kKeep>;  // it is cached: it stays until it is evicted
+
+}  // namespace kvilt
