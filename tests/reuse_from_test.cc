@@ -76,7 +76,7 @@ TEST_F(ReuseFrom, NothingIsKeptUnlessAsked) {
   EXPECT_EQ(run(*e, asked, "mend", kLast).completion.logits.first, first.completion.logits.first);
   run(*e, before, "mend", kLast, false);
   EXPECT_EQ(e->stats().cached_segments, runs);
-  run(*e, before, "mend", kLast, true);
+  run(*e, asked, "mend", kLast, true);  // not `before`: that is a chain by now
   EXPECT_GT(e->stats().cached_segments, runs) << "power";
 }
 
