@@ -70,6 +70,7 @@ void eval_parity(const EngineOptions& engine, const std::string& path, const std
 void add_bench_reuse(Program& program, Command bench);
 void add_bench_dense(Program& program, Command bench);
 void add_bench_workloads(Program& program, Command bench);
+void add_bench_traffic(Program& program, Command bench);
 void add_bench_kv(Program& program, Command bench);
 void add_bench_kernels(Program& program, Command bench);
 void add_bench_segpaged(Program& program, Command bench);

@@ -237,6 +237,7 @@ void add_bench(Program& program) {
   add_bench_reuse(program, bench);
   add_bench_dense(program, bench);
   add_bench_workloads(program, bench);
+  add_bench_traffic(program, bench);
   add_bench_kv(program, bench);
   add_bench_kernels(program, bench);
   add_bench_segpaged(program, bench);

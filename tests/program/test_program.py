@@ -14,7 +14,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
-COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
+COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["bench", "traffic"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
 
 
 def kvilt(*args, text=None, seconds=300):
@@ -60,6 +60,8 @@ def test_generate_continues_a_story_and_repeats_itself():
     (["eval", "--model", GGUF, "--parity", "no/such/file.json"], "no/such/file.json"),
     (["bench", "reuse", "--model", GGUF, "--synthetic", "many"], "many"),
     (["bench", "reuse", "--model", GGUF, "--synthetic", "2x64", "--order", "sideways"], "sideways"),
+    (["bench", "traffic", "--model", PROBE, "--only", "chat,magic"], "magic"),
+    (["bench", "traffic", "--model", GGUF, "--quick"], "context"),
     (["eval", "--model", PROBE], "--cases"),
     (["eval", "--model", PROBE, "--cases", "no/such/cases.jsonl"], "no/such/cases.jsonl"),
     (["eval", "--model", PROBE, "--cases", "demo/README.md"], "demo/README.md:1"),
@@ -245,6 +247,48 @@ def test_bench_kernels_reports_every_operation(model, tmp_path):
         assert row["of_bound"] == pytest.approx(max(row["of_peak"], row["of_read"]))
     types = {r["dtype"] for r in result["rows"] if r["operation"] == "matmul"}
     assert types == ({"F32"} if model else {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16", "F32"})
+
+
+FIGURES = {
+    "chat": {"chat_sum_ratio", "chat_sum_flops_ratio", "chat_later_turn_ratio", "regenerate_rows", "switch_later_turn_ratio", "n4_prefill_ratio"},
+    "burst": {"burst_tokens_ratio", "burst_ttft_median_s"},
+    "mixed": {"mixed_ttft_ratio", "mixed_long_loss", "wait_max_over_mean"},
+    "memory": {"pages_unfindable_share", "hot_prefix_tokens_kept", "reuse_last_over_first"},
+    "interrupted": {"retry_work_ratio"},
+    "sampling": {"sampling_share"},
+}
+
+
+@pytest.mark.parametrize("workload", FIGURES)
+def test_bench_traffic_reports_its_figures(workload, tmp_path):
+    out = tmp_path / "traffic.json"
+    done = kvilt("bench", "traffic", "--model", PROBE, "--quick", "--only", workload, "--json", out, seconds=900)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert {row["workload"] for row in report["rows"]} == {workload} and report["model"]["name"]
+    values = {row["figure"]: row["value"] for row in report["rows"]}
+    assert FIGURES[workload] <= set(values) and all(name in done.stdout for name in values)
+    assert all(isinstance(value, (int, float)) for value in values.values())
+    asked = {row["what"]: row for row in report["details"]}
+    if workload == "chat":
+        first, later = asked["default turn 1"], asked["exact turn 2"]
+        assert first["reused_tokens"] > 0.9 * 6 * 128, "the passages are known, in another order"
+        assert asked["exact turn 1"]["reused_tokens"] == later["recomputed_tokens"] == 0
+        assert later["prefix_tokens"] >= asked["exact turn 1"]["prompt_tokens"] > 6 * 128, "a turn begins with the one before"
+        assert all(asked[f"default turn {t}"]["prompt_tokens"] == asked[f"exact turn {t}"]["prompt_tokens"] for t in (1, 2, 3, 4))
+        assert values["chat_sum_flops_ratio"] > 0 and values["n4_prefill_ratio"] > 0.9 and values["regenerate_rows"] >= 1
+    elif workload == "burst":
+        assert values["burst_tokens_ratio"] > 0.9, "less than the union cannot be"
+    elif workload == "mixed":
+        assert asked["reuse behind long"]["reused_tokens"] >= 8 * 128 and asked["reuse behind long"]["fresh_tokens"] <= 51
+        assert asked["long disturbed"]["fresh_tokens"] > 3000 and values["wait_max_over_mean"] >= 1
+    elif workload == "memory":
+        assert 0 <= values["pages_unfindable_share"] <= values["pages_used_share"] <= 1
+        assert values["hot_prefix_tokens_kept"] >= 480 and values["reuse_first"] > 0.7 and values["reuse_last_over_first"] > 0
+    elif workload == "interrupted":
+        assert values["retry_work_ratio"] > 0.95 and values["retry_attempts"] >= 1
+    else:
+        assert values["sampling_share"] < 1
 
 
 def test_a_measure_of_the_paper_makes_a_map_too(tmp_path):
