@@ -115,12 +115,14 @@ void EngineLoop::step() {
     return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) &&
            !config.is_long(s.running.prefill_len);
   });
-  scheduler_.admit([this](Sequence& sequence) {
-    return preparer_.prepare(sequence, scheduler_.running(), changes_ + scheduler_.preemptions());
-  });
+  const auto make_room = [this](int64_t pages) { return parts_.cache->make_room(pages); };
+  const auto available = [this] { return preparer_.available(); };
+  const auto plan = [this](Sequence& s) { return preparer_.plan(s, scheduler_.running()); };
+  const auto start = [this](Sequence& s) { preparer_.start(s); };
+  const auto preempted = [this](Sequence& s) { publish_answer(s); };
   std::vector<std::unique_ptr<Sequence>> failed;
   const std::span<StepGroup> groups =
-      scheduler_.next_step([this](int64_t pages) { return parts_.cache->make_room(pages); }, failed);
+      scheduler_.next_step({make_room, available, plan, start, preempted, changes_}, failed);
   for (auto& sequence : failed) {
     if (sequence->completion.completion_tokens > 0) {  // as far as the pool goes, that is the answer
       end(*sequence, Finish::kLength);
@@ -286,15 +288,20 @@ void EngineLoop::sample(Sequence& s) {
   }
 }
 
+// What it has generated so far, at its end or before it gives its pages back.
+void EngineLoop::publish_answer(const Sequence& s) {
+  const Sequence::Running& now = s.running;
+  if (!s.decoding() || !parts_.options.cache || !s.request.publish || now.own_kv) return;
+  // The last token's own KV was never computed; an end token was never fed.
+  const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
+  parts_.cache->publish_answer({*now.kv, now.layout, s.tokens, s.request.prompt.marks, s.domain, computed},
+                               now.published);
+}
+
 // The sequence is over: publish what it generated, then tell its sink. It is taken out of the scheduler by the caller.
 void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
   const Sequence::Running& now = s.running;
-  if (s.decoding() && parts_.options.cache && s.request.publish && !now.own_kv && finish != Finish::kError) {
-    // The last token's own KV was never computed; an end token was never fed.
-    const auto computed = static_cast<int32_t>(s.tokens.size()) - 1;
-    parts_.cache->publish_answer({*now.kv, now.layout, s.tokens, s.request.prompt.marks, s.domain, computed},
-                                 now.published);
-  }
+  if (finish != Finish::kError) publish_answer(s);
   if (s.request.export_session && s.decoding() && (finish == Finish::kStop || finish == Finish::kLength))
     s.completion.session = export_kv(*now.kv, s.tokens, parts_.file->fingerprint);
   AnswerText& answer = answers_.at(s.id);

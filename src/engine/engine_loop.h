@@ -56,6 +56,7 @@ class EngineLoop {
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   void finish_prefill(Sequence& sequence);
+  void publish_answer(const Sequence& sequence);
   void account(Sequence& sequence) const;
   void sample(Sequence& sequence);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
@@ -64,7 +65,7 @@ class EngineLoop {
   void update_stats();
 
   EngineParts parts_;
-  const Preparer preparer_;
+  Preparer preparer_;
   Scheduler scheduler_;
   Driver driver_;
   std::vector<RequestId> ended_;  // by this step; taken out after it
