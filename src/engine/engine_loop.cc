@@ -122,12 +122,14 @@ void EngineLoop::step() {
     return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) &&
            !config.is_long(s.running.prefill_len);
   });
-  scheduler_.admit([this](Sequence& sequence) {
-    return preparer_.prepare(sequence, scheduler_.running(), changes_ + scheduler_.preemptions());
-  });
+  const auto make_room = [this](int64_t pages) { return parts_.cache->make_room(pages); };
+  const auto available = [this] { return preparer_.available(); };
+  const auto plan = [this](Sequence& s) { return preparer_.plan(s, scheduler_.running()); };
+  const auto start = [this](Sequence& s) { preparer_.start(s); };
+  const auto preempted = [this](Sequence& s) { keep_work(s); };
   std::vector<std::unique_ptr<Sequence>> failed;
   const std::span<StepGroup> groups =
-      scheduler_.next_step([this](int64_t pages) { return parts_.cache->make_room(pages); }, failed);
+      scheduler_.next_step({make_room, available, plan, start, preempted, changes_}, failed);
   for (auto& sequence : failed) {
     if (sequence->completion.completion_tokens > 0) {  // as far as the pool goes, that is the answer
       end(*sequence, Finish::kLength);

@@ -65,7 +65,7 @@ class EngineLoop {
   void update_stats();
 
   EngineParts parts_;
-  const Preparer preparer_;
+  Preparer preparer_;
   Scheduler scheduler_;
   Driver driver_;
   std::vector<RequestId> ended_;  // by this step; taken out after it

@@ -1,37 +1,52 @@
 #include "engine/prepare.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "kv/session_file.h"
 
 namespace kvilt {
-namespace {
-
-// Another request computes and will publish the very prompt.
-bool same_prompt_runs(std::span<const std::unique_ptr<Sequence>> running, const Sequence& s) {
-  return std::ranges::any_of(running, [&](const auto& other) {
-    return other->running.prefill && other->domains.exact == s.domains.exact && other->tokens == s.tokens && other->request.publish;
-  });
-}
-
-}  // namespace
 
 bool Preparer::uses_cache(const Sequence& s) const { return parts_.options.cache && !s.without_cache; }
 
-Admission Preparer::prepare(Sequence& s, std::span<const std::unique_ptr<Sequence>> running, uint64_t moment) const {
-  if (parts_.model->config().is_long(static_cast<int64_t>(s.tokens.size()))) {  // what is cached is of short prompts
+int64_t Preparer::available() const {
+  return parts_.cache->store().free_pages() + parts_.cache->reclaimable();
+}
+
+// Without others it starts whatever it takes: the scheduler has the last word.
+Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>> running) {
+  const ModelConfig& config = parts_.model->config();
+  if (config.is_long(static_cast<int64_t>(s.tokens.size()))) {  // what is cached is of short prompts
     s.without_cache = true;
     s.request.publish = false;
   }
-  if (uses_cache(s) && s.policy->wants_prefix() && same_prompt_runs(running, s)) return Admission::kLater;
-  const bool may_wait = !running.empty();
-  if (s.no_room_at == moment && may_wait) return Admission::kNoRoom;
-  if (!start(s, may_wait)) {
-    s.running = {};
-    s.no_room_at = moment;
+  Sequence::Running& now = s.running;
+  now.prefill_len = static_cast<int32_t>(s.tokens.size());
+  PromptLayout layout;
+  layout.prompt_len = now.prefill_len;
+  if (s.session_len == 0 || s.without_cache) {
+    layout = place_found(s);
+  } else if (place_session(s)) {
+    layout.prefix = s.session_len;
+  } else if (!running.empty()) {
     return Admission::kNoRoom;
+  } else {
+    place(s, {}, {});  // it is computed instead
   }
+  if (now.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
+  now.prefill = std::make_unique<Prefill>(*s.policy, layout, config, s.request.evaluation.prompt_logits);
+  if (uses_cache(s) && in_flight_.worth_waiting(s, running, config)) return Admission::kLater;
+  PageTable& kv = *now.kv;
+  kv.keep(now.prefill->keeps(), parts_.options.chunk_tokens);
+  const bool answers = s.max_len > now.prefill_len, copies = parts_.options.placement == PlacementMode::kCopy;
+  const KvShape& shape = kv.shape();
+  now.promised = kv.private_pages() + now.prefill->pages_to_come(kv) + (copies ? kv.copy_pages() : 0) +
+                 (answers ? int64_t{shape.L} * shape.G : 0);
+  now.outside = (now.prefill->hidden_bytes() + shape.page_bytes() - 1) / shape.page_bytes();
+  return Admission::kReady;
+}
+
+void Preparer::start(Sequence& s) const {
+  copy_placed(s);
   if (!s.started) {
     s.started = true;
     s.first_step = Clock::now();
@@ -46,40 +61,6 @@ Admission Preparer::prepare(Sequence& s, std::span<const std::unique_ptr<Sequenc
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
   s.tokens.reserve(s.max_len);
-  return Admission::kReady;
-}
-
-// Returns false where there is no room while others run. Without others it starts all the same: the scheduler has the
-// last word.
-bool Preparer::start(Sequence& s, bool may_wait) const {
-  const bool with_session = s.session_len > 0 && !s.without_cache;
-  s.running.prefill_len = static_cast<int32_t>(s.tokens.size());
-  PromptLayout layout;
-  layout.prompt_len = s.running.prefill_len;
-  if (!with_session) {
-    layout = place_found(s);
-  } else if (place_session(s)) {
-    layout.prefix = s.session_len;
-  } else if (may_wait) {
-    return false;
-  } else {
-    place(s, {}, {});  // it is computed instead
-  }
-  if (s.running.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
-  s.running.prefill =
-      std::make_unique<Prefill>(*s.policy, layout, parts_.model->config(), s.request.evaluation.prompt_logits);
-  PageTable& kv = *s.running.kv;
-  kv.keep(s.running.prefill->keeps(), parts_.options.chunk_tokens);
-  const auto writes = s.running.prefill->writes();
-  const bool copy = parts_.options.placement == PlacementMode::kCopy;
-  const bool fits = parts_.cache->make_room(kv.pages_for(writes.sets, writes.write) + (copy ? kv.copy_pages() : 0));
-  if (!fits && may_wait) return false;
-  copy_placed(s);
-  if (fits) {  // taken at once: the next one that is let in must not count on the same pages
-    kv.add(writes.sets, writes.write);
-    s.running.prefill->slots_added();
-  }
-  return true;
 }
 
 // What the cache has of the tokens, as far as the policy uses it.

@@ -1,7 +1,8 @@
-// engine/prepare.h: makes a waiting request ready to run: finds what is cached of it, places that, plans the rest and
-// takes its first pages.
+// engine/prepare.h: makes a waiting request ready to run: finds what is cached of it, places that, plans the rest, and
+// says what pages that takes. A request waits instead where another is computing now what it needs.
 // Threads:  the engine thread.
-// Not here: which request is asked next (sched/scheduler.h), the search (engine/content_cache.h), computing.
+// Not here: which request is asked next, and whether there is room for it (sched/scheduler.h); the search
+//           (engine/content_cache.h); computing.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine_parts.h"
+#include "engine/in_flight.h"
 #include "sched/scheduler.h"
 
 namespace kvilt {
@@ -16,24 +18,28 @@ namespace kvilt {
 class Preparer {
  public:
   // parts must outlive it.
-  explicit Preparer(const EngineParts& parts) : parts_(parts) {}
+  explicit Preparer(const EngineParts& parts) : parts_(parts), in_flight_(parts.options.min_segment) {}
 
-  // running: the sequences that run. moment: a count that grows when pages may have come free or content appeared;
-  // while it stays the same, a sequence that found no room is not looked at again.
-  Admission prepare(Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running, uint64_t moment) const;
+  // Finds, places and plans: `sequence` has its page table and its prefill, but for a session no pages. running: the
+  // sequences that run.
+  Admission plan(Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running);
+  // It runs now.
+  void start(Sequence& sequence) const;
+  // Pages that are free, or that dropping cached segments would free.
+  int64_t available() const;
 
   // Back to what was placed at first: everything that was computed since is dropped.
   void place_again(Sequence& sequence) const;
 
  private:
   bool uses_cache(const Sequence& sequence) const;
-  bool start(Sequence& sequence, bool may_wait) const;
   bool place_session(Sequence& sequence) const;
   PromptLayout place_found(Sequence& sequence) const;
   void place(Sequence& sequence, std::vector<Placement> placements, std::vector<Placement> overlays) const;
   void copy_placed(Sequence& sequence) const;
 
   const EngineParts& parts_;
+  InFlight in_flight_;
 };
 
 }  // namespace kvilt

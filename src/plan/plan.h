@@ -109,6 +109,9 @@ struct Stage {
   // Empty: none.
   std::vector<uint8_t> keeps_placed;
   bool discard = false;  // what the stage wrote is forgotten at its end: the next one starts from what was placed
+  // Where refine() has yet to choose the sets: the share of their reused positions that it is expected to leave. Only
+  // the order of requests depends on it (sched/scheduler.h).
+  double expected = 1;
   const Runs& write_at(int layer) const { return sets[write[layer]]; }
 };
 

@@ -68,6 +68,7 @@ class Auto : public ReusePolicy {
     second.probes = plan.stages[0].probes;
     second.probes[0].rows = second.sets[0];
     second.probes[0].key_end = -1;
+    second.expected = dial_.hop;
     second.discard = true;  // they saw stale neighbours: mend computes again those that it chooses
     plan.stages.insert(plan.stages.begin() + 1, second);
     return plan;

@@ -24,6 +24,7 @@ class CacheBlend : public ReusePolicy {
       stage.sets.push_back(computed);  // the chosen, once they are known
       std::fill(stage.write.begin() + check + 1, stage.write.end(), 1);
       stage.cuts = {check};
+      stage.expected = r_;
       stage.probes = {{.estimator = measure_, .layers = {check}, .rows = computed}};
     }
     return plan_for(layout, {stage});

@@ -63,6 +63,7 @@ class Mend : public ReusePolicy {
       repair.sets[0] = unite(always_computed(layout, params_.tail), anchors(layout));
       return plan_for(layout, {repair});
     }
+    repair.expected = params_.r;
     const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
     return plan_for(layout, {question_stage(layout, config, estimator, params_.tail), repair});
   }

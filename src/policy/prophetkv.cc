@@ -15,7 +15,8 @@ class ProphetKV : public ReusePolicy {
   ProphetKV(double r, int tail, Estimator estimator) : r_(r), tail_(tail), estimator_(estimator) {}
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
-    const Stage repair = uniform_stage({layout.after_prefix()}, config.L);
+    Stage repair = uniform_stage({layout.after_prefix()}, config.L);
+    repair.expected = r_;
     if (layout.pieces.empty()) return plan_for(layout, {repair});
     return plan_for(layout, {question_stage(layout, config, estimator_, tail_), repair});
   }

@@ -45,7 +45,12 @@ class SparseX : public ReusePolicy {
     Stage look = hybrid ? uniform_stage(everything, config.L) : uniform_stage(active, cut);
     look.cuts = {cut};
     look.probes = {{Estimator::kColumnSum, {cut}, active}};
-    if (!hybrid) return plan_for(layout, {look, uniform_stage(everything, config.L)});
+    if (!hybrid) {
+      Stage chosen = uniform_stage(everything, config.L);
+      chosen.expected = params_.k;
+      return plan_for(layout, {look, chosen});
+    }
+    look.expected = params_.k;
     look.sets.push_back(everything);
     std::fill(look.write.begin() + cut + 1, look.write.end(), 1);  // the layers after the cut write the second set
     return plan_for(layout, {look});

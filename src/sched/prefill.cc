@@ -1,10 +1,27 @@
 #include "sched/prefill.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "base/check.h"
 
 namespace kvilt {
+namespace {
+
+// What both write, as PageTable takes it.
+Prefill::Writes together(const Prefill::Writes& a, const Prefill::Writes& b) {
+  Prefill::Writes out;
+  std::map<std::pair<uint16_t, uint16_t>, uint16_t> known;
+  for (size_t l = 0; l < a.write.size(); ++l) {
+    const auto [it, fresh] = known.try_emplace({a.write[l], b.write[l]}, static_cast<uint16_t>(out.sets.size()));
+    if (fresh) out.sets.push_back(unite(a.sets[a.write[l]], b.sets[b.write[l]]));
+    out.write.push_back(it->second);
+  }
+  return out;
+}
+
+}  // namespace
 
 Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config, int last_rows)
     : policy_(policy),
@@ -31,21 +48,47 @@ void Prefill::enter_band(int layer_begin) {
   next_pos_ = 0;
   if (layer_begin == 0) carry_ = {};
   CHECK(!entering().empty());
+  band_rows_left_ = count(entering());
+  rows_after_band_ = band_.last ? 0 : expected_rows(stage(), band_.layer_end);
+  for (size_t i = stage_ + 1; i < plan_.stages.size(); ++i) rows_after_band_ += expected_rows(plan_.stages[i], 0);
+}
+
+// Rows of the stage's bands from layer_begin on, of which the sets may still be to be chosen: they are whole then.
+int64_t Prefill::expected_rows(const Stage& of, int layer_begin) const {
+  Runs rows;
+  for (const Runs& set : of.sets) rows = unite(rows, set);
+  const int64_t all = count(rows), reused = count(intersect(rows, layout_.reused()));
+  const auto chosen = all - reused + static_cast<int64_t>(std::ceil(static_cast<double>(reused) * of.expected));
+  int64_t sum = 0;
+  // A stage's first band is not chosen by its own cuts; what follows a cut is.
+  if (layer_begin == 0) sum += of.cuts.empty() ? chosen : all;
+  for (const int cut : of.cuts) {
+    if (cut >= std::max(layer_begin, 1) && cut < of.layer_end) sum += chosen;
+  }
+  return sum;
 }
 
 Prefill::Writes Prefill::writes() const {
+  const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);  // a cut's own layer was written before it
+  return writes_of(stage(), first, band_.layer_end + (band_.cut ? 1 : 0));
+}
+
+Prefill::Writes Prefill::writes_of(const Stage& of) const {
+  const bool cut_at_end = !of.cuts.empty() && of.cuts.back() == of.layer_end;
+  return writes_of(of, 0, of.layer_end + (cut_at_end ? 1 : 0));
+}
+
+Prefill::Writes Prefill::writes_of(const Stage& of, int layer_begin, int layer_end) const {
   Writes out;
-  out.sets = stage().sets;
+  out.sets = of.sets;
   const auto none = static_cast<uint16_t>(out.sets.size());
   out.sets.emplace_back();
   out.write.assign(static_cast<size_t>(config_.L), none);
-  const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);  // a cut's own layer was written before it
-  const int end = band_.layer_end + (band_.cut ? 1 : 0);
-  for (int l = first; l < end; ++l) out.write[l] = stage().write[l];
-  if (stage().carry) {  // the neighbours that take a change over get private copies
+  for (int l = layer_begin; l < layer_end; ++l) out.write[l] = of.write[l];
+  if (of.carry) {  // the neighbours that take a change over get private copies
     for (Runs& set : out.sets) {
       Runs mended;
-      for (const CarryGroup& group : stage().carry->groups) {
+      for (const CarryGroup& group : of.carry->groups) {
         const Runs positions = group.positions();
         if (!intersect(set, positions).empty()) mended = unite(mended, positions);
       }
@@ -53,6 +96,28 @@ Prefill::Writes Prefill::writes() const {
     }
   }
   return out;
+}
+
+// Sets are at their largest until refine() has chosen, and stages whose writes are kept add up. The slots that a table
+// has now can only be more than a later stage finds when writes before it are forgotten: what it adds to them is enough.
+int64_t Prefill::pages_to_come(const PageTable& kv) const {
+  int64_t most = 0;
+  Writes sum;
+  for (size_t i = stage_; i < plan_.stages.size(); ++i) {
+    const bool anew = i == stage_ || plan_.stages[i - 1].discard;
+    sum = anew ? writes_of(plan_.stages[i]) : together(sum, writes_of(plan_.stages[i]));
+    most = std::max(most, kv.pages_for(sum.sets, sum.write));
+  }
+  return most;
+}
+
+int64_t Prefill::hidden_bytes() const {
+  int64_t rows = 0;
+  for (const Stage& of : plan_.stages) {
+    if (of.cuts.empty() || of.cuts.front() >= of.layer_end) continue;
+    rows = std::max(rows, count(next_band(of, 0, config_.L, {}).cut_rows));
+  }
+  return rows * config_.D * static_cast<int64_t>(sizeof(float));
 }
 
 Run Prefill::next_chunk(int max_rows) const {
@@ -104,6 +169,7 @@ int64_t Prefill::logit_rows(Run chunk) const {
 void Prefill::advance(Run chunk) {
   CHECK(!done_ && chunk.begin >= next_pos_);
   next_pos_ = chunk.end;
+  band_rows_left_ -= rows_in(chunk);
   if (next_pos_ < entering().back().end) return;
   has_slots_ = false;
   if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {

@@ -38,6 +38,10 @@ class Prefill {
     std::vector<uint16_t> write;
   };
   Writes writes() const;
+  // What the rest of the plan asks for, whatever refine() chooses: pages beyond those that `kv` has now, and bytes of
+  // hidden states outside of the pool.
+  int64_t pages_to_come(const PageTable& kv) const;
+  int64_t hidden_bytes() const;
   // Whether the band's positions have their slots: false again at the start of every band.
   bool has_slots() const { return has_slots_; }
   void slots_added() { has_slots_ = true; }
@@ -46,6 +50,10 @@ class Prefill {
   // carry or one block of an ffn rule (512 positions at most), which are never cut.
   Run next_chunk(int max_rows) const;
   int64_t rows_in(Run range) const;
+  // Rows that are still to run as the steps' budgets count them: of the band exactly; where refine() has yet to choose,
+  // as many as Stage::expected says.
+  int64_t band_rows_left() const { return band_rows_left_; }
+  int64_t rows_left() const { return band_rows_left_ + rows_after_band_; }
   // No chunk of the band was computed yet.
   bool at_band_start() const { return next_pos_ <= entering().front().begin; }
   // The chunk's rows whose logits are wanted: they leave the last layer.
@@ -84,6 +92,9 @@ class Prefill {
   const Runs& entering() const { return band_.in.empty() ? band_.cut_rows : band_.in[0]; }
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
+  Writes writes_of(const Stage& stage, int layer_begin, int layer_end) const;
+  Writes writes_of(const Stage& stage) const;
+  int64_t expected_rows(const Stage& stage, int layer_begin) const;
 
   const ReusePolicy& policy_;
   const PromptLayout layout_;
@@ -93,6 +104,7 @@ class Prefill {
   size_t stage_ = 0;
   Band band_;
   int32_t next_pos_ = 0;
+  int64_t band_rows_left_ = 0, rows_after_band_ = 0;
   HiddenRows hidden_;
   CarryState carry_;
   std::vector<Probe> probes_;  // of the stages so far, in order

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "kv/rows_for_test.h"
+
 namespace kvilt {
 namespace {
 
@@ -121,6 +123,54 @@ TEST(Prefill, WritesNameTheBandsLayersOnly) {
   for (const int layer : {0, 1, 2}) EXPECT_TRUE(at(after, layer).empty());
   for (const int layer : {3, 4}) EXPECT_TRUE(includes(at(after, layer), kLayout.fresh()));
   EXPECT_LT(count(at(after, 4)), 35);
+}
+
+// What is left falls to nothing; where refine() has yet to choose, it is about what will be chosen.
+TEST(Prefill, RowsLeftAreWhatIsStillToRun) {
+  const ModelConfig config = config_of(5);
+  const auto mend = std::move(make_policy("mend", {{"r", "0.2"}})).value();
+  for (const auto& policy : {sparsex("all"), sparsex("catchup")}) {
+    Prefill prefill(*policy, kLayout, config);
+    const int64_t expected = prefill.rows_left();
+    int64_t rows = 0;
+    while (!prefill.done()) {
+      const kvilt::Run chunk = prefill.next_chunk(4);
+      EXPECT_GE(prefill.rows_left(), prefill.rows_in(chunk));
+      EXPECT_LE(prefill.band_rows_left(), prefill.rows_left());
+      rows += prefill.rows_in(chunk);
+      prefill.advance(chunk);
+    }
+    EXPECT_EQ(prefill.rows_left(), 0);
+    EXPECT_NEAR(static_cast<double>(expected), static_cast<double>(rows), 5) << "borders are not counted";
+    EXPECT_LT(expected, 60) << "power: stages at their largest have more";
+  }
+  const PromptLayout layout{1200, 0, {{100, 1100}}};
+  EXPECT_EQ(Prefill(*mend, layout, config).rows_left(), 200 + 200 + 200);
+}
+
+TEST(Prefill, HiddenStatesOfACutCount) {
+  ModelConfig config = config_of(5);
+  config.D = 8;
+  EXPECT_EQ(Prefill(*sparsex("all"), kLayout, config).hidden_bytes(), 35 * 8 * 4);
+  EXPECT_EQ(Prefill(*sparsex("catchup"), kLayout, config).hidden_bytes(), 0) << "its first stage ends at the cut";
+}
+
+// The most that any stage needs, before the first has begun.
+TEST(Prefill, PagesToComeAreThoseOfTheLargestStage) {
+  ModelConfig config = config_of(kShape.L);
+  config.G = config.H = kShape.G;
+  config.E = kShape.E;
+  config.rope = small_rope();
+  PageStore store = PageStore::create(kShape, 1000 * kShape.page_bytes()).value();
+  PageTable kv(store, config.ropes());
+  const auto mend = std::move(make_policy("mend", {})).value();
+  const PromptLayout layout{80, 0, {{8, 72}}};
+  Prefill prefill(*mend, layout, config);
+  const auto first = prefill.writes();
+  EXPECT_EQ(kv.pages_for(first.sets, first.write), 2 * 6) << "16 new tokens, pages of 8, 6 heads";
+  EXPECT_EQ(prefill.pages_to_come(kv), 10 * 6) << "what is carried over to the piece";
+  kv.add(first.sets, first.write);
+  EXPECT_EQ(prefill.pages_to_come(kv), 8 * 6);
 }
 
 }  // namespace

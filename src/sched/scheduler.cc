@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -27,51 +28,200 @@ void DecodeRow::set(int32_t pos, const ModelConfig& config) {
   for (Runs& runs : band.out) runs.assign(1, row);
 }
 
-void Scheduler::admit(FunctionRef<Admission(Sequence&)> prepare) {
-  for (size_t i = 0; i < waiting_.size() && running_.size() < static_cast<size_t>(options_.max_sequences);) {
-    const Admission admission = prepare(*waiting_[i]);
-    if (admission == Admission::kNoRoom) return;
-    if (admission == Admission::kLater) {
+namespace {
+
+// A request is short beside one that has this many times its rows left.
+constexpr int64_t kShort = 4;
+// In a step with short ones the others take 1 in kFew of its rows: a short one has a step for each of its stages, and
+// none of them should last as long as a long prompt's whole chunk.
+constexpr int kFew = 16;
+// Of the prefill rows for which the oldest waits with others, those that it has at least are kOldest / (kOldest + 1).
+constexpr double kOldest = 3;
+// Requests that are looked up in a step without starting: each costs up to a few milliseconds.
+constexpr int kLookAhead = 8, kMostLooks = 16;
+
+bool is_short(int64_t rows, int64_t beside) { return rows * kShort <= beside; }
+
+template <class List>
+void insert_by_arrival(List& list, std::unique_ptr<Sequence> sequence) {
+  const auto at = std::ranges::upper_bound(list, sequence->arrival, {}, [](const auto& s) { return s->arrival; });
+  list.insert(at, std::move(sequence));
+}
+
+}  // namespace
+
+void Scheduler::enqueue(std::unique_ptr<Sequence> sequence) {
+  sequence->arrival = ++arrivals_;
+  waiting_.push_back(std::move(sequence));
+}
+
+// Pages that can be promised now.
+int64_t Scheduler::room(const Hooks& hooks) const {
+  int64_t owed = 0;
+  for (const auto& sequence : running_) owed += sequence->owed();
+  return hooks.available() - owed;
+}
+
+// Rows that the longest running prefill has left.
+int64_t Scheduler::longest() const {
+  int64_t rows = 0;
+  for (const auto& s : running_) rows = std::max(rows, s->running.prefill ? s->running.prefill->rows_left() : 0);
+  return rows;
+}
+
+// Whether a waiting request can start; if so, it is planned. An answer holds until something has changed. beside: 0, or
+// it has to be short beside so many rows.
+Admission Scheduler::ask(Sequence& s, const Hooks& hooks, int64_t beside) {
+  const uint64_t moment = hooks.moment + preemptions_;
+  const Sequence::Asked last = s.asked;
+  const bool known = last.moment == moment && !running_.empty();
+  if (known && last.answer == Admission::kLater) return Admission::kLater;
+  const int64_t before = room(hooks);
+  const bool missed = last.answer == Admission::kNoRoom;  // others with the pages for it must not pass
+  if (known) {
+    if (missed && before < last.room) return Admission::kNoRoom;
+    if (beside > 0 && !is_short(last.rows, beside)) return missed ? Admission::kNoRoom : Admission::kLater;
+  }
+  s.asked = {moment, hooks.plan(s), 0, s.session_pages};
+  if (s.asked.answer != Admission::kReady) {
+    s.running = {};
+    return s.asked.answer;
+  }
+  s.asked.rows = s.running.prefill->rows_left();
+  const int64_t lacking = s.owed() - room(hooks);
+  if (beside > 0 && !is_short(s.asked.rows, beside)) {
+    s.running = {};
+    if (!missed) return Admission::kLater;
+    s.asked.room = before + lacking;
+    return s.asked.answer = Admission::kNoRoom;
+  }
+  if (running_.empty() || lacking <= 0) return Admission::kReady;
+  s.running = {};  // also what it placed, which could not leave
+  s.asked.room = before + lacking;
+  return s.asked.answer = Admission::kNoRoom;
+}
+
+Sequence& Scheduler::start(size_t waiting, const Hooks& hooks) {
+  std::unique_ptr<Sequence> sequence = std::move(waiting_[waiting]);
+  waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(waiting));
+  Sequence& out = *sequence;
+  out.asked = {};
+  ++out.starts;
+  hooks.start(out);
+  insert_by_arrival(running_, std::move(sequence));
+  return out;
+}
+
+// While others take the whole budget: those of the first that wait that are short beside them, as far as there is
+// credit for their rows.
+void Scheduler::admit_short(const Hooks& hooks, const Budget& budget) {
+  const int64_t beside = longest();
+  int64_t wanted = 0;
+  double credit = credit_;
+  bool oldest = true;
+  for (const auto& s : running_) {
+    if (!s->running.prefill) continue;
+    wanted += s->running.prefill->band_rows_left();
+    const int64_t rows = s->running.prefill->rows_left();
+    if (!std::exchange(oldest, false) && is_short(rows, beside)) credit -= static_cast<double>(rows);
+  }
+  if (wanted < budget.rows) return;  // admit() comes to them
+  size_t i = 0;
+  for (int looks = 0; looks < kLookAhead && i < waiting_.size() && credit > 0; ++looks) {
+    if (running_.size() >= static_cast<size_t>(options_.max_sequences)) return;
+    Sequence& s = *waiting_[i];
+    const auto beyond_session = static_cast<int64_t>(s.tokens.size()) - s.session_len;
+    if (s.session_len > 0 && !is_short(beyond_session, beside)) {  // its look-up is an import
       ++i;
       continue;
     }
-    running_.push_back(std::move(waiting_[i]));
-    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+    const Admission answer = ask(s, hooks, beside);
+    if (answer == Admission::kNoRoom) return;
+    if (answer == Admission::kLater) {
+      ++i;
+      continue;
+    }
+    credit -= static_cast<double>(s.running.prefill->rows_left());
+    start(i, hooks);
   }
 }
 
+// In order of arrival, while the step has rows for them.
+void Scheduler::admit(const Hooks& hooks, Budget& budget) {
+  const uint64_t moment = hooks.moment + preemptions_;
+  int looks = 0;
+  for (size_t i = 0; i < waiting_.size() && !starved_ && looks < kMostLooks;) {
+    const int rows = std::min(budget.rows, budget.beside);
+    if (rows <= 0 || running_.size() >= static_cast<size_t>(options_.max_sequences)) return;
+    const bool known = waiting_[i]->asked.moment == moment;
+    const Admission answer = ask(*waiting_[i], hooks, 0);
+    if (answer == Admission::kNoRoom) return;
+    if (answer == Admission::kLater) {
+      looks += known ? 0 : 1;
+      ++i;
+      continue;
+    }
+    budget.take(take(start(i, hooks), rows, hooks));
+  }
+}
+
+// True when pages(), which is tried again as the youngest sequences go one by one, down to this one, has taken them.
+template <class Take>
+bool Scheduler::take_pages(const Sequence& sequence, const Hooks& hooks, Take&& pages) {
+  while (!pages()) {
+    if (running_.back().get() == &sequence) {
+      starved_ = true;
+      return false;
+    }
+    preempt_last(hooks);
+  }
+  return true;
+}
+
 // Slots for what the sequence computes next: its band, or its next token.
-bool Scheduler::add_slots(Sequence& sequence, MakeRoom make_room) {
-  PageTable& kv = *sequence.running.kv;
+bool Scheduler::add_slots(Sequence& sequence, const Hooks& hooks) {
+  Sequence::Running& now = sequence.running;
+  PageTable& kv = *now.kv;
   if (sequence.decoding()) {
-    if (!make_room(kv.pages_for_next())) return false;
+    if (!hooks.make_room(kv.pages_for_next())) return false;
     kv.add_next(static_cast<int32_t>(sequence.tokens.size()) - 1);
     return true;
   }
-  Prefill& prefill = *sequence.running.prefill;
+  Prefill& prefill = *now.prefill;
   if (prefill.has_slots()) return true;
-  const Prefill::Writes writes = prefill.writes();
-  if (!make_room(kv.pages_for(writes.sets, writes.write))) return false;
-  kv.add(writes.sets, writes.write);
+  std::optional<Prefill::Writes> writes;
+  if (now.band_pages < 0) {  // once a band, however long it waits
+    writes = prefill.writes();
+    now.band_pages = kv.pages_for(writes->sets, writes->write);
+    const int64_t next_token = int64_t{kv.shape().L} * kv.shape().G;
+    now.promised = std::min(now.promised, kv.private_pages() + prefill.pages_to_come(kv) + next_token);
+  }
+  if (!hooks.make_room(now.band_pages)) return false;
+  if (!writes) writes = prefill.writes();
+  kv.add(writes->sets, writes->write);
   prefill.slots_added();
+  now.band_pages = -1;
   return true;
 }
 
 // Pages of the chunk for heads that keep less than all: the others have had theirs since add_slots().
-bool Scheduler::hold_chunk(Sequence& sequence, Run chunk, MakeRoom make_room) {
+bool Scheduler::hold_chunk(Sequence& sequence, Run chunk, const Hooks& hooks) {
   PageTable& kv = *sequence.running.kv;
   if (kv.whole()) return true;
   const Run rows = sequence.running.prefill->written_by(chunk);
   const LayerRange layers = sequence.running.prefill->layers_written();
-  if (!make_room(kv.pages_for_rows(layers, rows))) return false;
+  if (!hooks.make_room(kv.pages_for_rows(layers, rows))) return false;
   kv.hold(layers, rows);
   return true;
 }
 
 void Scheduler::start_again(size_t i) {
-  running_[i]->running = {};
-  waiting_.push_front(std::move(running_[i]));
-  running_.erase(running_.begin() + static_cast<int64_t>(i));
+  std::unique_ptr<Sequence> sequence = std::move(running_[i]);
+  running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+  std::erase_if(items_, [&](const StepItem& item) { return item.sequence == sequence.get(); });
+  sequence->running = {};
+  sequence->asked = {};
+  insert_by_arrival(waiting_, std::move(sequence));
 }
 
 void Scheduler::restart(FunctionRef<bool(const Sequence&)> which) {
@@ -80,59 +230,105 @@ void Scheduler::restart(FunctionRef<bool(const Sequence&)> which) {
   }
 }
 
-// The sequence that came last gives its pages back and starts again later, in front of the queue.
-bool Scheduler::preempt_last(const Sequence* except) {
-  for (size_t i = running_.size(); i-- > 0;) {
-    if (running_[i].get() == except) continue;
-    start_again(i);
-    ++preemptions_;
-    return true;
-  }
-  return false;
+// The sequence that came last gives its pages back and starts again later.
+void Scheduler::preempt_last(const Hooks& hooks) {
+  hooks.preempted(*running_.back());
+  start_again(running_.size() - 1);
+  ++preemptions_;
 }
 
-void Scheduler::choose(MakeRoom make_room) {
-  items_.clear();
-  for (size_t i = 0; i < running_.size(); ++i) {  // decodes, oldest first: the youngest are the ones preempted
+void Scheduler::choose_decodes(const Hooks& hooks) {
+  for (size_t i = 0; i < running_.size(); ++i) {  // oldest first: the youngest are the ones preempted
     Sequence& sequence = *running_[i];
     if (!sequence.decoding()) continue;
-    bool ready = add_slots(sequence, make_room);
-    while (!ready && running_.back().get() != &sequence && preempt_last(&sequence)) {
-      ready = add_slots(sequence, make_room);
-    }
-    if (!ready) continue;  // waits for a step in which somebody ends
+    if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) continue;  // until somebody ends
     const auto pos = static_cast<int32_t>(sequence.tokens.size()) - 1;
     sequence.running.decode.set(pos, config_);
     items_.push_back({&sequence, {pos, pos + 1}, true});
   }
-  int budget = items_.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
-  for (const auto& owned : running_) {
-    Sequence& sequence = *owned;
-    if (budget <= 0) break;
-    const Prefill* prefill = sequence.running.prefill.get();
-    if (!prefill || !add_slots(sequence, make_room)) continue;
-    const Run chunk = prefill->next_chunk(budget);
-    if (!hold_chunk(sequence, chunk, make_room)) continue;
-    budget -= static_cast<int>(prefill->rows_in(chunk));
-    items_.push_back({&sequence, chunk});
+}
+
+// The sequence's next chunk, if it gets pages. Returns its rows.
+int64_t Scheduler::take(Sequence& sequence, int max_rows, const Hooks& hooks) {
+  if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) return 0;
+  const Prefill& prefill = *sequence.running.prefill;
+  const Run chunk = prefill.next_chunk(max_rows);
+  if (!take_pages(sequence, hooks, [&] { return hold_chunk(sequence, chunk, hooks); })) return 0;
+  sequence.running.step = steps_;
+  items_.push_back({&sequence, chunk});
+  return prefill.rows_in(chunk);
+}
+
+// Prefills that are short beside the longest go first, the shortest of them before the others, and the step is kept
+// short: the others take few rows of it. All but the oldest prefill need credit for it.
+void Scheduler::choose_short(const Hooks& hooks, Budget& budget) {
+  const int64_t beside = longest();
+  const Sequence* oldest = nullptr;
+  short_.clear();
+  for (const auto& s : running_) {
+    if (!s->running.prefill) continue;
+    if (!oldest) oldest = s.get();
+    if (is_short(s->running.prefill->rows_left(), beside)) short_.push_back(s.get());
+  }
+  std::ranges::sort(short_, {},
+                    [](const Sequence* s) { return std::pair(s->running.prefill->rows_left(), s->arrival); });
+  const int few = std::max(1, budget.rows / kFew);
+  for (Sequence* s : short_) {
+    if (budget.rows <= 0) return;
+    if (!s->running.prefill) continue;  // an older one took its pages
+    const Prefill& prefill = *s->running.prefill;
+    if (s != oldest && static_cast<double>(prefill.rows_in(prefill.next_chunk(budget.rows))) > credit_) continue;
+    const int64_t rows = take(*s, budget.rows, hooks);
+    if (rows > 0) budget.beside = few;
+    budget.rows -= static_cast<int>(rows);
+    if (s != oldest) credit_ -= static_cast<double>(rows);
   }
 }
 
-std::span<StepGroup> Scheduler::next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed) {
-  choose(make_room);
+void Scheduler::choose_prefills(const Hooks& hooks, Budget& budget) {
+  choose_short(hooks, budget);
+  const Sequence* oldest = nullptr;
+  for (size_t i = 0; i < running_.size(); ++i) {  // preemption takes from the end
+    Sequence& s = *running_[i];
+    if (!s.running.prefill) continue;
+    if (!oldest) oldest = &s;
+    const int rows = std::min(budget.rows, budget.beside);
+    if (s.running.step != steps_ && rows > 0) budget.take(take(s, rows, hooks));
+  }
+  if (!oldest || oldest->running.step != steps_) return;
+  const auto item = std::ranges::find(items_, oldest, [](const StepItem& i) -> const Sequence* { return i.sequence; });
+  const auto rows = static_cast<double>(oldest->running.prefill->rows_in(item->range));
+  credit_ = std::min(2.0 * options_.chunk_tokens, credit_ + rows / kOldest);
+}
+
+void Scheduler::choose(const Hooks& hooks) {
+  ++steps_;
+  items_.clear();
+  const bool starved = std::exchange(starved_, false);
+  choose_decodes(hooks);
+  const int rows = items_.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
+  Budget budget{rows, rows};
+  if (!starved && !starved_) admit_short(hooks, budget);
+  choose_prefills(hooks, budget);
+  admit(hooks, budget);
+}
+
+std::span<StepGroup> Scheduler::next_step(const Hooks& hooks, std::vector<std::unique_ptr<Sequence>>& failed) {
+  choose(hooks);
   while (items_.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
     if (running_.size() > 1) {
-      preempt_last(nullptr);
-    } else if (Sequence& last = *running_.front(); !last.without_cache && !last.running.kv->placements().empty()) {
+      preempt_last(hooks);
+    } else if (Sequence& last = *running_.front();
+               !last.without_cache && !last.running.kv->first_placements().empty()) {
       last.without_cache = true;  // a placed token pins its whole segment: without them there is more room
-      preempt_last(nullptr);
+      preempt_last(hooks);
       return {};
     } else {
       failed.push_back(std::move(running_.front()));
       running_.clear();
       return {};
     }
-    choose(make_room);
+    choose(hooks);
   }
   return group();
 }

@@ -1,10 +1,14 @@
 // sched/scheduler.h: who runs in the next step.
 // Idea:       continuous batching: a step holds one row of every decoding sequence and as many prefill rows as its
-//             budget allows, so a decode waits for one chunk at most (docs/design/scheduler.md).
-// Policy:     decodes first, then prefills in order of arrival. When pages run out, cached segments go (make_room);
-//             then the sequence that came last is preempted and waits in front of the queue. A lone sequence that still
-//             cannot go on fails.
-// Invariants: results do not depend on what shares a step (kernels are row-invariant).
+//             budget allows, so a decode waits for one chunk at most. A request is looked up, planned and given pages
+//             when the budget reaches it, not before: what others computed meanwhile is found.
+// Policy:     decodes first, then prefills in order of arrival. Those that are short beside others go first, on credit:
+//             in the long run the oldest has at least 3 of 4 rows (docs/design/scheduler.md#shares). When pages run
+//             out, cached segments go (make_room); then the sequence that came last is preempted, and waits in its
+//             place by arrival. A lone sequence that still cannot go on fails.
+// Invariants: results do not depend on what shares a step (kernels are row-invariant). While a running sequence lacks
+//             pages, none is admitted. What running sequences were promised is covered by pages that are free or can
+//             be, but for what answers grow by, and for a request that runs alone.
 // Threads:    the engine thread.
 // Not here:   computing, sampling, finding (engine/).
 #pragma once
@@ -37,30 +41,30 @@ struct StepGroup {
   std::vector<StepItem> items;
 };
 
-enum class Admission : uint8_t {
-  kReady,
-  kNoRoom,  // it stays in front: nobody after it may take the pages that it waits for
-  kLater,   // it waits for something else than pages; those after it may pass
-};
-
 class Scheduler {
  public:
-  // True if `pages` pages are free now, after dropping cached segments if need be.
-  using MakeRoom = FunctionRef<bool(int64_t pages)>;
+  // What the engine does for the scheduler while it chooses a step.
+  struct Hooks {
+    FunctionRef<bool(int64_t pages)> make_room;  // true if so many are free now, after dropping segments if need be
+    FunctionRef<int64_t()> available;            // pages that make_room() could make free
+    // Finds, places and plans, and says in running.promised and .outside what that takes; takes no pages.
+    FunctionRef<Admission(Sequence&)> plan;
+    FunctionRef<void(Sequence&)> start;      // it runs from now on; there is room for what was promised, or it is alone
+    FunctionRef<void(Sequence&)> preempted;  // called before what it has is dropped
+    uint64_t moment;  // a count that grows when content or pages may have come: answers of plan() hold until then
+  };
 
-  Scheduler(const SchedulerOptions& options, const ModelConfig& config) : options_(options), config_(config) {}
+  Scheduler(const SchedulerOptions& options, const ModelConfig& config)
+      : options_(options), config_(config), credit_(2.0 * options.chunk_tokens) {}
 
   bool queue_full() const { return waiting_.size() >= static_cast<size_t>(options_.max_queue); }
-  void enqueue(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
-
-  // Moves waiting sequences to running while there is a place. prepare(sequence) looks up, plans and places.
-  void admit(FunctionRef<Admission(Sequence&)> prepare);
+  void enqueue(std::unique_ptr<Sequence> sequence);
 
   // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups
   // are valid until the next call; a step of decodes allocates nothing.
-  std::span<StepGroup> next_step(MakeRoom make_room, std::vector<std::unique_ptr<Sequence>>& failed);
+  std::span<StepGroup> next_step(const Hooks& hooks, std::vector<std::unique_ptr<Sequence>>& failed);
 
-  // Running sequences that `which` names give their pages back and start again, in front of the queue.
+  // Running sequences that `which` names give their pages back and start again; they wait in their places by arrival.
   void restart(FunctionRef<bool(const Sequence&)> which);
 
   // Takes a sequence out, wherever it is; null if unknown.
@@ -72,20 +76,41 @@ class Scheduler {
   uint64_t preemptions() const { return preemptions_; }
 
  private:
-  bool add_slots(Sequence& sequence, MakeRoom make_room);
-  bool hold_chunk(Sequence& sequence, Run chunk, MakeRoom make_room);
-  bool preempt_last(const Sequence* except);
-  void choose(MakeRoom make_room);
-  std::span<StepGroup> group();
+  struct Budget {
+    int rows = 0;    // prefill rows that the step can still take
+    int beside = 0;  // the same for those that are not short, while a short one runs
+    void take(int64_t n) { rows -= static_cast<int>(n), beside -= static_cast<int>(n); }
+  };
+  void choose(const Hooks& hooks);
+  void choose_decodes(const Hooks& hooks);
+  void choose_prefills(const Hooks& hooks, Budget& budget);
+  void choose_short(const Hooks& hooks, Budget& budget);
+  int64_t take(Sequence& sequence, int max_rows, const Hooks& hooks);
+  void admit_short(const Hooks& hooks, const Budget& budget);
+  void admit(const Hooks& hooks, Budget& budget);
+  Admission ask(Sequence& sequence, const Hooks& hooks, int64_t beside);
+  Sequence& start(size_t waiting, const Hooks& hooks);
+  int64_t room(const Hooks& hooks) const;
+  int64_t longest() const;
+
+  bool add_slots(Sequence& sequence, const Hooks& hooks);
+  bool hold_chunk(Sequence& sequence, Run chunk, const Hooks& hooks);
+  template <class Take>
+  bool take_pages(const Sequence& sequence, const Hooks& hooks, Take&& take);
+  void preempt_last(const Hooks& hooks);
   void start_again(size_t i);
+  std::span<StepGroup> group();
 
   const SchedulerOptions options_;
   const ModelConfig& config_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // in order of arrival
+  std::vector<std::unique_ptr<Sequence>> running_;  // the same
+  std::vector<Sequence*> short_;                    // of the step being chosen
   std::vector<StepItem> items_;                     // of the step being chosen
   std::vector<StepGroup> groups_;                   // of the last step, then spare ones
-  uint64_t preemptions_ = 0;
+  uint64_t arrivals_ = 0, steps_ = 0, preemptions_ = 0;
+  double credit_;         // rows that short prefills may take before older ones
+  bool starved_ = false;  // a running sequence lacked pages in the step that was chosen last
 };
 
 }  // namespace kvilt

@@ -36,6 +36,17 @@ class Near : public ReusePolicy {
   }
 };
 
+// A stage that is forgotten, then one that keeps what it writes, of everything.
+class Twice : public ReusePolicy {
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    Plan plan;
+    plan.prompt_len = layout.prompt_len;
+    plan.stages = {uniform_stage({layout.tail()}, config.L), uniform_stage(layout.fresh(), config.L)};
+    plan.stages[0].discard = true;
+    return plan;
+  }
+};
+
 // A block of 8 tokens (a page of each of the 3 * 2 heads) is the unit of all pools here.
 constexpr int64_t kBlock = 6;
 
@@ -61,6 +72,7 @@ class SchedulerTest : public testing::Test {
     s->policy = policy ? std::move(policy) : make_policy("full", {}).value();
     s->tokens.assign(static_cast<size_t>(prompt), 1);
     s->prompt_len = prompt;
+    planned[id] = 0;
     Sequence* out = s.get();
     scheduler->enqueue(std::move(s));
     return out;
@@ -68,6 +80,8 @@ class SchedulerTest : public testing::Test {
 
   // As the engine does it: what is cached is placed, the rest planned.
   Admission place(Sequence& s) {
+    ++planned[s.id];
+    if (answers.contains(s.id) && answers[s.id] != Admission::kReady) return answers[s.id];
     PromptLayout layout;
     layout.prompt_len = static_cast<int32_t>(s.tokens.size());
     s.running.kv = std::make_unique<PageTable>(*store, config.ropes());
@@ -77,17 +91,34 @@ class SchedulerTest : public testing::Test {
     }
     s.running.prefill = std::make_unique<Prefill>(*s.policy, layout, config);
     s.running.kv->keep(s.running.prefill->keeps(), 8);
+    if (promises) s.running.promised = s.running.prefill->pages_to_come(*s.running.kv);
+    s.running.outside = outside;
     return Admission::kReady;
+  }
+
+  // The next step, chosen and not run.
+  std::span<StepGroup> choose() {
+    const auto room = [this](int64_t pages) { return make_room(pages); };
+    const auto available = [this] {
+      return store->free_pages() + store->idle().pages();
+    };
+    const auto plan = [this](Sequence& s) { return place(s); };
+    const auto start = [](Sequence&) {};
+    const auto preempt = [this](Sequence& s) {
+      EXPECT_NE(s.running.kv, nullptr) << "before it is dropped";
+      preempted.push_back(s.id);
+    };
+    failed.clear();
+    return scheduler->next_step({room, available, plan, start, preempt, moment}, failed);
   }
 
   // One step and what the engine does after it. Returns the ids that ran.
   Ids step() {
-    scheduler->admit([this](Sequence& s) { return place(s); });
-    failed.clear();
     rows = 0;
+    rows_of.clear();
     groups.clear();
     Ids out;
-    for (StepGroup& group : scheduler->next_step([this](int64_t pages) { return make_room(pages); }, failed)) {
+    for (StepGroup& group : choose()) {
       Ids& ids = groups.emplace_back();
       for (const StepItem& item : group.items) {
         Sequence& s = *item.sequence;
@@ -97,9 +128,12 @@ class SchedulerTest : public testing::Test {
           s.tokens.push_back(1);
           continue;
         }
-        rows += s.running.prefill->rows_in(item.range);
+        rows_of[s.id] = s.running.prefill->rows_in(item.range);
+        rows += rows_of[s.id];
         s.running.prefill->advance(item.range);
+        if (s.running.prefill->take_restart()) s.running.kv = std::make_unique<PageTable>(*store, config.ropes());
         if (!s.running.prefill->done()) continue;
+        ++moment;
         s.running.decode.take_views(s.running.prefill->plan());
         s.running.prefill.reset();
         s.tokens.push_back(1);
@@ -121,6 +155,9 @@ class SchedulerTest : public testing::Test {
     for (const auto& s : sequences) out.push_back(s->id);
     return out;
   }
+  const Sequence* of(RequestId id) const {
+    return std::ranges::find(scheduler->running(), id, [](const auto& s) { return s->id; })->get();
+  }
   Ids running() const { return ids_of(scheduler->running()); }
   Ids waiting() const { return ids_of(scheduler->waiting()); }
 
@@ -131,19 +168,23 @@ class SchedulerTest : public testing::Test {
   std::vector<std::unique_ptr<Sequence>> failed;  // by the last step
   std::vector<Ids> groups;                        // of the last step
   int64_t rows = 0;                               // of prefills in the last step
+  std::map<RequestId, int64_t> rows_of;
+  std::map<RequestId, int> planned;  // how often
+  std::map<RequestId, Admission> answers;
+  Ids preempted;
+  uint64_t moment = 1;
+  bool promises = true;
+  int64_t outside = 0;  // of every request
 };
 
 TEST_F(SchedulerTest, WhoFindsNoRoomIsNotPassedAndWhoWaitsForElseIs) {
   for (const Admission second : {Admission::kNoRoom, Admission::kLater, Admission::kReady}) {
     open(8);
     for (const RequestId id : {1, 2, 3}) enqueue(id, 8);
-    Ids asked;
-    scheduler->admit([&](Sequence& s) {
-      asked.push_back(s.id);
-      return s.id == 2 ? second : Admission::kReady;
-    });
+    answers[2] = second;
+    choose();
     if (second == Admission::kNoRoom) {
-      EXPECT_EQ(asked, (Ids{1, 2}));
+      EXPECT_EQ(planned[3], 0);
       EXPECT_EQ(running(), (Ids{1}));
       EXPECT_EQ(waiting(), (Ids{2, 3}));
     } else if (second == Admission::kLater) {
@@ -169,15 +210,17 @@ TEST_F(SchedulerTest, RunningAndQueueAreBounded) {
 
 TEST_F(SchedulerTest, PrefillsShareTheBudgetInOrderOfArrival) {
   open(20, {.chunk_tokens = 16, .chunk_while_decoding = 4});
-  enqueue(1, 10), enqueue(2, 40), enqueue(3, 40);
-  EXPECT_EQ(step(), (Ids{1, 2}));  // 10 rows of the first, 6 of the second
+  enqueue(1, 12), enqueue(2, 46), enqueue(3, 40);
+  EXPECT_EQ(step(), (Ids{1, 2}));  // 12 rows of the first, 4 of the second
   EXPECT_EQ(rows, 16);
-  EXPECT_EQ(scheduler->running()[1]->running.prefill->next_chunk(1).begin, 6);
+  EXPECT_EQ(scheduler->running()[1]->running.prefill->next_chunk(1).begin, 4);
   EXPECT_EQ(step(), (Ids{1, 2}));  // now somebody decodes
   EXPECT_EQ(rows, 4);
   scheduler->remove(1);
   EXPECT_EQ(step(), (Ids{2}));  // nobody decodes now
+  EXPECT_EQ(step(), (Ids{2}));
   EXPECT_EQ(rows, 16);
+  EXPECT_EQ(waiting(), (Ids{3})) << "the budget has not come to it";
   EXPECT_EQ(step(), (Ids{2, 3}));
   EXPECT_EQ(rows, 16);
 }
@@ -201,8 +244,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndWaitsInFront) {
   EXPECT_EQ(step(), (Ids{1, 2, 3}));  // a block each; the next tokens need three more, of which two are free
   scheduler->running()[2]->running.published.segments = {7};
   EXPECT_EQ(scheduler->preemptions(), 0u);
-  std::vector<std::unique_ptr<Sequence>> none;
-  const auto groups = scheduler->next_step([this](int64_t pages) { return make_room(pages); }, none);
+  const auto groups = choose();
   ASSERT_EQ(groups.size(), 1u);
   EXPECT_EQ(groups[0].items.size(), 2u);
   EXPECT_EQ(scheduler->preemptions(), 0u) << "the youngest gets none and waits; nobody came after it";
@@ -212,8 +254,9 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndWaitsInFront) {
   for (const RequestId id : {1, 2, 3, 4}) enqueue(id, 8);
   step();
   scheduler->running()[2]->running.published.segments = {7};
-  EXPECT_EQ(scheduler->next_step([this](int64_t pages) { return make_room(pages); }, none)[0].items.size(), 2u);
+  EXPECT_EQ(choose()[0].items.size(), 2u);
   EXPECT_EQ(scheduler->preemptions(), 1u);
+  EXPECT_EQ(preempted, (Ids{3}));
   EXPECT_EQ(running(), (Ids{1, 2}));
   EXPECT_EQ(waiting(), (Ids{3, 4}));
   const Sequence& again = *scheduler->waiting().front();
@@ -223,7 +266,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndWaitsInFront) {
   EXPECT_TRUE(again.running.published.segments.empty());
   EXPECT_TRUE(again.running.decode.plan.stages.empty());
   EXPECT_FALSE(again.decoding());
-  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(failed.empty());
 }
 
 // Two that cannot both go on take turns; both get as far as one by itself does.
@@ -247,13 +290,97 @@ TEST_F(SchedulerTest, PreemptedSequencesGetOn) {
   EXPECT_EQ(store->free_pages(), store->pages());
 }
 
-TEST_F(SchedulerTest, APrefillWithoutPagesWaitsAndLeavesItsBudget) {
-  open(3, {.chunk_tokens = 64});
-  enqueue(1, 16), enqueue(2, 16), enqueue(3, 8);
-  EXPECT_EQ(step(), (Ids{1, 3}));  // the second finds one block of its two
-  EXPECT_EQ(rows, 24);
-  EXPECT_EQ(scheduler->preemptions(), 0u);
-  EXPECT_EQ(running(), (Ids{1, 2, 3}));
+// What was promised is not given to others: neither the pages of a later stage, nor what stands for hidden states.
+TEST_F(SchedulerTest, ARequestStartsWhenItsWholePlanHasRoom) {
+  for (const bool with_stage : {true, false}) {
+    open(6, {.chunk_tokens = 64});
+    enqueue(1, 32, with_stage ? std::make_unique<Twice>() : nullptr);  // 4 blocks; of Twice's first stage only one
+    enqueue(2, 24), enqueue(3, 8);
+    EXPECT_EQ(step(), (Ids{1})) << "the second finds two blocks of its three, the third does not pass it";
+    EXPECT_EQ(waiting(), (Ids{2, 3}));
+    if (with_stage) {
+      EXPECT_EQ(step(), (Ids{1}));
+    }
+    EXPECT_EQ(scheduler->preemptions(), 0u);
+    scheduler->remove(1);
+    ++moment;
+    EXPECT_EQ(step(), (Ids{2, 3}));
+  }
+  for (const int64_t beside_pool : {kBlock, 2 * kBlock}) {
+    open(4);
+    outside = beside_pool;
+    enqueue(1, 8), enqueue(2, 8);
+    step();
+    EXPECT_EQ(running(), beside_pool == kBlock ? (Ids{1, 2}) : (Ids{1})) << "alone it starts whatever it needs";
+  }
+}
+
+// Pages also come free when nobody ends: a stage is forgotten, a window slides.
+TEST_F(SchedulerTest, WhoFoundNoRoomIsAskedAgainWhenThereIsSome) {
+  open(4);
+  enqueue(1, 24), enqueue(2, 16);
+  EXPECT_EQ(step(), (Ids{1}));
+  EXPECT_EQ(step(), (Ids{1}));
+  EXPECT_EQ(step(), (Ids{1}));
+  EXPECT_EQ(planned[2], 2) << "once a moment: at first, and after the first prefill";
+  Sequence& first = *scheduler->running()[0];
+  first.running.kv = std::make_unique<PageTable>(*store, config.ropes());  // the moment stays
+  EXPECT_EQ(step(), (Ids{1, 2}));
+  EXPECT_EQ(planned[2], 3);
+}
+
+// Nobody is let in while a running prefill lacks pages; an old one takes them from who came later.
+TEST_F(SchedulerTest, AnOldPrefillIsNotOvertaken) {
+  open(6, {.chunk_tokens = 64, .max_sequences = 2});
+  promises = false;
+  enqueue(1, 32, std::make_unique<Twice>());
+  enqueue(2, 24), enqueue(3, 16);
+  EXPECT_EQ(step(), (Ids{1, 2})) << "one block and three";
+  promises = true;
+  EXPECT_EQ(step(), (Ids{1})) << "its second stage needs four: two are free";
+  EXPECT_EQ(preempted, (Ids{2}));
+  EXPECT_EQ(waiting(), (Ids{2, 3})) << "in the order of arrival";
+  EXPECT_EQ(rows, 32);
+}
+
+TEST_F(SchedulerTest, WhoWasPreemptedKeepsItsAge) {
+  open(20, {.max_sequences = 3});
+  for (const RequestId id : {1, 2, 3}) enqueue(id, 8);
+  step();
+  scheduler->restart([](const Sequence& s) { return s.id == 2; });
+  enqueue(4, 8);
+  EXPECT_EQ(waiting(), (Ids{2, 4}));
+  EXPECT_EQ(step(), (Ids{1, 2, 3}));
+  EXPECT_EQ(running(), (Ids{1, 2, 3})) << "it is not the first to be preempted again";
+}
+
+// A prefill with few rows left does not wait behind a long one, which then leaves most of the step to it.
+TEST_F(SchedulerTest, ShortPrefillsGoFirst) {
+  open(400, {.chunk_tokens = 64});
+  enqueue(1, 1000);
+  step();
+  enqueue(2, 24), enqueue(3, 900), enqueue(4, 8, std::make_unique<Cut>());
+  EXPECT_EQ(step(), (Ids{1, 2, 4}));
+  EXPECT_EQ(rows_of, (std::map<RequestId, int64_t>{{1, 4}, {2, 24}, {4, 8}}));
+}
+
+// On credit: a stream of short ones takes a quarter of the rows at most, but for what was saved up.
+TEST_F(SchedulerTest, TheOldestHasThreeRowsOfFour) {
+  open(4000, {.chunk_tokens = 64, .max_sequences = 1000, .max_queue = 1000});
+  enqueue(1, 8000);
+  int64_t oldest = 0, others = 0, steps = 0;
+  for (RequestId id = 2; id < 300; ++id, ++steps) {
+    enqueue(id, 30);
+    step();
+    for (const auto& [who, n] : rows_of) (who == 1 ? oldest : others) += n;
+    if (!scheduler->running().front()->running.prefill) break;
+    for (const RequestId running : this->running()) {
+      if (running != 1 && !of(running)->running.prefill) scheduler->remove(running);
+    }
+  }
+  EXPECT_LE(others, oldest / 3 + 2 * 64 + 30);
+  EXPECT_GE(others, oldest / 4) << "power: the credit is used";
+  EXPECT_LT(steps, 298);
 }
 
 // Heads that keep less than all hold a chunk's pages only: the whole prompt would not fit.

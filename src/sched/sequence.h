@@ -1,6 +1,7 @@
 // sched/sequence.h: one request on its way: tokens, policy, prefill, pages. Plain data that scheduler and engine share.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -30,8 +31,16 @@ struct DecodeRow {
   void set(int32_t pos, const ModelConfig& config);
 };
 
+// What a request hears that asks to start.
+enum class Admission : uint8_t {
+  kReady,
+  kNoRoom,  // nobody after it may take the pages that it waits for
+  kLater,   // it waits for something else than pages; those after it may pass
+};
+
 struct Sequence {
   RequestId id = 0;
+  uint64_t arrival = 0;  // its place among all: the scheduler numbers requests as they come, and keeps to that
   Request request;
   std::shared_ptr<TokenSink> sink;
   std::unique_ptr<ReusePolicy> policy;
@@ -51,6 +60,11 @@ struct Sequence {
     std::vector<float> logits;         // V, of the step just run
     ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
 
+    // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
+    // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.
+    int64_t promised = 0, outside = 0, band_pages = -1;
+    uint64_t step = 0;  // the last one that it has rows in
+
     // From the end of the prefill on.
     PromptLayout layout;  // of the prefill, for publishing the answer
     DecodeRow decode;
@@ -61,14 +75,30 @@ struct Sequence {
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing
-  uint64_t no_room_at = 0;     // the engine's count of changes when pages were last missing; 0: never
-  bool started = false;        // a step has worked for it
+  struct Asked {               // whether it could start, when the scheduler asked last
+    uint64_t moment = 0;       // the answer holds until something has changed since; 0: never asked
+    Admission answer = Admission::kReady;
+    int64_t rows = 0;  // of its plan
+    int64_t room = 0;  // kNoRoom: pages that must be free for it
+  };
+  Asked asked;
+  uint32_t starts = 0;                // how often it began to run: two starts can have different plans
+  std::vector<RequestId> waited_for;  // requests whose prefill it waited for
+  bool started = false;               // a step has worked for it
   Clock::time_point submitted, first_step, first_token;
   PromptUsage usage;
   Work work;
   Completion completion;
 
   bool decoding() const { return running.kv && !running.prefill; }
+  // Pages that it was promised and does not hold yet; those that stand for memory outside of the pool are never held.
+  // An answer that grows is promised a page for each head, so that it does not at once preempt who came after it.
+  int64_t owed() const {
+    if (!running.kv) return 0;
+    const KvShape& shape = running.kv->shape();
+    if (decoding()) return static_cast<int32_t>(tokens.size()) < max_len ? int64_t{shape.L} * shape.G : 0;
+    return std::max<int64_t>(0, running.promised - running.kv->private_pages()) + running.outside;
+  }
 };
 
 }  // namespace kvilt

@@ -1,0 +1,125 @@
+#include "engine/in_flight.h"
+
+#include <algorithm>
+#include <string>
+
+namespace kvilt {
+namespace {
+
+constexpr int64_t kFewest = 64;   // tokens for which it is worth to wait, unless they are all that is missing ...
+constexpr int64_t kShare = 4;     // ... and the share of the missing ones, 1 in kShare
+constexpr int64_t kPatience = 4;  // the other's rows may be fewer than so many times the own
+
+// Its prefill ends in the cache. What narrowed heads compute, or goes on from a session, does not.
+bool publishes(const Sequence& other) {
+  const Sequence::Running& now = other.running;
+  return now.prefill && other.request.publish && other.session_len == 0 && now.kv->whole() &&
+         !now.prefill->plan().narrowed();
+}
+
+bool waited_for(const Sequence& s, const Sequence& other) {
+  return std::ranges::find(s.waited_for, other.id) != s.waited_for.end();
+}
+
+// What a policy computed serves the same prompt under the same policy, exact or not.
+bool same_question(const Sequence& a, const Sequence& b) {
+  return a.request.policy.name == b.request.policy.name && a.request.policy.params == b.request.policy.params &&
+         a.tokens.size() == b.tokens.size() && a.tokens == b.tokens;
+}
+
+// How far the prompts are equal and the other's KV will be exact.
+int32_t common_exact(const Sequence& s, const Sequence& other) {
+  const PromptLayout& layout = other.running.prefill->layout();
+  const bool goes_on_from_a_chain = other.running.exact.pos < layout.prefix;
+  const int32_t exact = goes_on_from_a_chain    ? other.running.exact.pos
+                        : layout.pieces.empty() ? layout.prompt_len
+                                                : layout.pieces.front().begin;
+  const auto most = std::min<ptrdiff_t>(exact, std::ssize(s.tokens) - 1);
+  const auto end = s.tokens.begin() + most;
+  return static_cast<int32_t>(std::mismatch(s.tokens.begin(), end, other.tokens.begin()).first - s.tokens.begin());
+}
+
+}  // namespace
+
+InFlight::InFlight(int min_segment)
+    : min_segment_(min_segment), index_(HashSecret::random(), ContentIndexOptions::for_min_tokens(min_segment)) {}
+
+bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequence>> running,
+                             const ModelConfig& config) {
+  const Prefill& own = *s.running.prefill;
+  Others others;
+  for (const auto& other : running) {
+    const bool may = std::ssize(s.waited_for) < kMostWaits || waited_for(s, *other);
+    if (may && other->domains.exact == s.domains.exact && publishes(*other) &&
+        other->running.prefill->rows_left() < kPatience * own.rows_left())
+      others.push_back(other.get());
+  }
+  if (others.empty()) return false;
+  const PromptLayout& layout = own.layout();
+  const Runs fresh = layout.fresh();
+  const int64_t missing = count(fresh);
+  const auto wait_for = [&](std::span<const Sequence* const> list) {
+    for (const Sequence* other : list) {
+      if (!waited_for(s, *other)) s.waited_for.push_back(other->id);
+    }
+    return true;
+  };
+  const auto worth = [&](const Runs& served) {
+    const int64_t gain = count(intersect(fresh, served));
+    return (gain >= kFewest && gain * kShare >= missing) || (gain > 0 && gain + 1 >= missing);
+  };
+  for (const Sequence* other : others) {
+    if (!s.policy->wants_prefix()) break;
+    const bool same = own.rows_left() > 1 && same_question(s, *other);
+    if (same || worth({{0, common_exact(s, *other)}})) return wait_for({&other, 1});
+  }
+  if (!s.policy->wants_pieces()) return false;
+  update(running);
+  Others used;
+  const Runs found = subtract(pieces(s, others, used), Runs{{0, layout.prefix}});
+  if (!worth(found)) return false;
+  PromptLayout later = layout;
+  later.pieces = unite(layout.reused(), found);
+  return s.policy->uses(later, config) && wait_for(used);
+}
+
+// The index has the new text of exactly those that run and publish.
+void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    const bool runs = std::ranges::any_of(running, [&](const auto& s) {
+      return s->id == entry.id && s->starts == entry.start && publishes(*s);
+    });
+    if (runs) return false;
+    for (SegmentId id = entry.begin; id < entry.end; ++id) index_.erase(id);
+    return true;
+  });
+  for (const auto& s : running) {
+    const bool known = std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.id == s->id; });
+    if (known || !publishes(*s)) continue;
+    entries_.push_back({s->id, s->starts, next_, next_});
+    for (const Run& run : s->running.prefill->layout().fresh()) {
+      if (run.size() < min_segment_) continue;
+      const auto first = s->tokens.begin() + run.begin;
+      index_.insert(next_++, {.tokens = {first, first + run.size()},
+                              .domain = index_.domain({}, std::to_string(s->domains.exact), {})});
+    }
+    entries_.back().end = next_;
+  }
+}
+
+// Parts of the prompt that `others` compute; used: those of them that do.
+Runs InFlight::pieces(const Sequence& s, const Others& others, Others& used) {
+  const DomainId domain = index_.domain({}, std::to_string(s.domains.exact), {});
+  Runs out;
+  for (const Piece& piece : index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {})) {
+    const auto entry = std::ranges::find_if(
+        entries_, [&](const Entry& e) { return e.begin <= piece.segment && piece.segment < e.end; });
+    const auto other = std::ranges::find(others, entry->id, [](const Sequence* o) { return o->id; });
+    if (other == others.end()) continue;
+    out.push_back({piece.pos, piece.pos + piece.count});
+    if (std::ranges::find(used, *other) == used.end()) used.push_back(*other);
+  }
+  return normalize(out);
+}
+
+}  // namespace kvilt
