@@ -218,12 +218,12 @@ TEST(Pool, AChainIsEvictedFromItsEnd) {
 
 // Preempted before its first token, it finds other pieces when it starts again: the account is of what was done then.
 TEST(Usage, AddsUpWhenAPreemptedPrefillFindsMore) {
-  auto engine = engine_with(576 * kTokenBytes, 16);
+  auto engine = engine_with(704 * kTokenBytes, 16);  // 22 blocks: 4 + 17 at first; the answer takes 3 more
   const auto gate = hold(*engine);
   const auto piece = tokens(100, 1);
   auto first = std::make_shared<CollectingSink>(), second = std::make_shared<CollectingSink>();
-  ASSERT_TRUE(engine->submit(request_of(join({tokens(3, 2), piece}), "full", 70), first).ok());
-  ASSERT_TRUE(engine->submit(request_of(join({tokens(200, 3), piece, tokens(100, 4)}), "sparsex", 2), second).ok());
+  ASSERT_TRUE(engine->submit(request_of(join({tokens(3, 2), piece}), "full", 100), first).ok());
+  ASSERT_TRUE(engine->submit(request_of(join({tokens(200, 3), piece, tokens(210, 4)}), "sparsex", 2), second).ok());
   gate->open();
   first->wait();
   const PromptUsage usage = second->wait().usage;

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kProbeTokenBytes = 2 * 6 * 2 * 32 * 4;  // of probe-1M, fp32
 
-std::unique_ptr<Engine> engine_of(int64_t tokens_in_pool = 8000, int chunk = 64,
-                                    PlacementMode placement = PlacementMode::kZeroCopy) {
+std::unique_ptr<Engine> engine_of_pool(int64_t tokens_in_pool = 8000, int chunk = 64,
+                                       PlacementMode placement = PlacementMode::kZeroCopy) {
   EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .chunk_tokens = chunk};
   options.kv_bytes = tokens_in_pool * kProbeTokenBytes;
   options.placement = placement;
@@ -87,26 +87,27 @@ TEST(Burst, WhatOneComputesTheOthersFind) {
   for (const char* policy : {"prefix", "naive", "auto"}) {
     for (const bool same_order : {true, false}) {
       if (!same_order && policy == std::string("prefix")) continue;
-      auto engine = engine_of();
+      auto engine = engine_of_pool();
       Burst burst(*engine);
       constexpr int kQuestions = 20, kDocument = 60, kQuestion = 12;
       for (uint32_t i = 0; i < kQuestions; ++i) {
         std::vector<int32_t> prompt;
-        for (uint32_t d = 0; d < 6; ++d) prompt = join({prompt, tokens(kDocument, 100 + (same_order ? d : (d + i) % 6))});
+        for (uint32_t d = 0; d < 6; ++d)
+          prompt = join({prompt, tokens(kDocument, 100 + (same_order ? d : (d + i) % 6))});
         burst.add(request_of(join({prompt, tokens(kQuestion, i)}), policy, 1));
       }
       int64_t fresh = 0;
       for (const Completion& done : burst.run()) fresh += done.usage.fresh;
       const int64_t all_new = 6 * kDocument + kQuestions * kQuestion;
       EXPECT_LE(static_cast<double>(fresh), 1.15 * static_cast<double>(all_new)) << policy << same_order;
-      EXPECT_GE(fresh, all_new) << "power";
+      EXPECT_GE(fresh, all_new - kQuestions) << "power";  // but for tokens that two have in common by chance
     }
   }
 }
 
 // The same prompt under a policy whose result is of no use for it is not waited for.
 TEST(Burst, NobodyWaitsForWhatItCannotUse) {
-  auto engine = engine_of(8000, 512);
+  auto engine = engine_of_pool(8000, 512);
   const auto known = tokens(200, 1);
   warm(*engine, known);
   const auto prompt = join({tokens(4, 2), known, tokens(300, 3)});
@@ -117,7 +118,7 @@ TEST(Burst, NobodyWaitsForWhatItCannotUse) {
 }
 
 TEST(Shares, AShortRequestDoesNotWaitBehindALongOne) {
-  auto engine = engine_of();
+  auto engine = engine_of_pool();
   const auto known = tokens(400, 1);
   warm(*engine, known);
   const Request asked = request_of(join({known, tokens(30, 2)}), "prefix", 1);
@@ -136,11 +137,12 @@ TEST(Shares, AShortRequestDoesNotWaitBehindALongOne) {
 // Each of these computes nearly all of its prompt in its last stage: as many start as there is room for then, so that
 // nobody's first stages are in vain.
 TEST(Pool, APlanStartsWhenAllOfItHasRoom) {
-  auto engine = engine_of(770);  // the known text, and one request more
+  auto engine = engine_of_pool(770);  // the known text, and one request more
   const auto known = tokens(300, 1);
   warm(*engine, known);
   Burst burst(*engine);
-  for (uint32_t i = 0; i < 6; ++i) burst.add(request_of(join({tokens(5, 50 + i), known, tokens(20, 10 + i)}), "mend", 4));
+  for (uint32_t i = 0; i < 6; ++i)
+    burst.add(request_of(join({tokens(5, 50 + i), known, tokens(20, 10 + i)}), "mend", 4));
   for (const Completion& done : burst.run()) {
     EXPECT_FALSE(done.error);
     EXPECT_GT(done.usage.reused, 250) << "what it knew was not dropped for another";
@@ -150,7 +152,7 @@ TEST(Pool, APlanStartsWhenAllOfItHasRoom) {
 
 // A stream of long prompts does not keep one from its later stages, and the first to come is the first to be served.
 TEST(Pool, NobodyIsOvertaken) {
-  auto engine = engine_of(640);
+  auto engine = engine_of_pool(640);
   const auto known = tokens(200, 1);
   warm(*engine, known);
   Burst burst(*engine);
@@ -170,9 +172,9 @@ TEST(Pool, NobodyIsOvertaken) {
 TEST(Pool, WhatWasCopiedCannotMakeARequestFail) {
   const auto known = tokens(400, 1);
   const auto prompt = join({tokens(3, 5), {known.begin(), known.begin() + 40}, tokens(100, 2)});
-  auto large = engine_of();
+  auto large = engine_of_pool();
   const Outcome expected = ask_ok(*large, request_of(prompt, "full", 400));
-  auto small = engine_of(600, 512, PlacementMode::kCopy);
+  auto small = engine_of_pool(600, 512, PlacementMode::kCopy);
   warm(*small, known);
   const Outcome out = ask_ok(*small, request_of(prompt, "naive", 400));
   ASSERT_FALSE(out.completion.error) << out.completion.error->message;

@@ -115,7 +115,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     CHECK(segment);  // the index forgets what leaves
     std::vector<Placement> parts;
     segment->place(piece.segment_offset, piece.count, piece.pos, parts);
-    for (Placement& part : parts) (part.segment->whole() ? found.placements : found.overlays).push_back(std::move(part));
+    for (Placement& part : parts)
+      (part.segment->whole() ? found.placements : found.overlays).push_back(std::move(part));
   }
   return found;
 }
@@ -154,11 +155,13 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
   for (const Run& run : subtract(Runs{{first, segment.count}}, lost)) {
     if (segment.chain || run.size() < min_segment_) continue;
     Rest& out = rest.emplace_back();
-    out.segment = {segments_.next_id(), segment.pos + run.begin, run.size(), false, segment.within(run.begin, run.size())};
+    out.segment = {segments_.next_id(), segment.pos + run.begin, run.size(), false,
+                   segment.within(run.begin, run.size())};
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
     for (const Run& mark : marks) {
-      if (mark.begin >= run.begin && mark.end <= run.end) out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
+      if (mark.begin >= run.begin && mark.end <= run.end)
+        out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
     }
   }
   const bool keep = first >= (segment.chain ? 1 : min_segment_);
@@ -203,7 +206,11 @@ void ContentCache::enter(CachedSegment segment, SegmentInfo info) {
 SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent) {
   const auto first = own.tokens.begin() + positions.begin;
   const SegmentId id = segments_.next_id();
-  enter({id, positions.begin, positions.size(), false, {{own.kv.publish(positions), 0, positions.size(), positions.begin}}},
+  enter({id,
+         positions.begin,
+         positions.size(),
+         false,
+         {{own.kv.publish(positions), 0, positions.size(), positions.begin}}},
         {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens});
   if (!index_.contains(id)) return id;
   for (auto mark = std::ranges::lower_bound(own.marks, positions.begin, {}, &TokenMark::begin);
@@ -218,7 +225,9 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
 // there; a mark that lies in two of its segments can only be kept with a segment of its own.
 std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end) {
   const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domains.exact, end);
-  if (end_of(pieces).pos != end || index_.info(pieces.back().segment).tokens.size() != static_cast<size_t>(end_of(pieces).tokens)) return {};
+  if (end_of(pieces).pos != end ||
+      index_.info(pieces.back().segment).tokens.size() != static_cast<size_t>(end_of(pieces).tokens))
+    return {};
   std::vector<std::pair<const Piece*, TokenMark>> marks;
   auto piece = pieces.begin();
   for (const TokenMark& mark : own.marks) {
@@ -255,7 +264,8 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   if (const auto known = exact_end > layout.prefix ? known_exactly(own, exact_end) : std::nullopt) {
     out.segments.push_back(*known);
   } else if (exact_end > layout.prefix) {
-    out.segments.push_back(insert(own, own.domains.exact, {layout.prefix, exact_end}, true, {own.exact.segment, own.exact.tokens}));
+    out.segments.push_back(
+        insert(own, own.domains.exact, {layout.prefix, exact_end}, true, {own.exact.segment, own.exact.tokens}));
   }
   if (own.domains.approximate != 0) {
     auto mark = own.marks.begin();

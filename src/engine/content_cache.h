@@ -96,7 +96,7 @@ class ContentCache {
   void clear();
   const SegmentCache& segments() const { return segments_; }
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
-  int64_t evicted() const { return evicted_; }  // extents
+  int64_t evicted() const { return evicted_; }                      // extents
 
  private:
   struct Parent {

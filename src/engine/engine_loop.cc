@@ -37,7 +37,7 @@ void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum) {
 // What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
 ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
                          const Runs& recomputed = ContentCache::kNone) {
-  return {*s.running.kv,    layout,          s.tokens,   s.request.prompt.marks, s.domains, computed,
+  return {*s.running.kv,   layout,          s.tokens,  s.request.prompt.marks, s.domains, computed,
           s.running.exact, s.running.chain, recomputed};
 }
 

@@ -86,9 +86,8 @@ bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequen
 // The index has the new text of exactly those that run and publish.
 void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
   std::erase_if(entries_, [&](const Entry& entry) {
-    const bool runs = std::ranges::any_of(running, [&](const auto& s) {
-      return s->id == entry.id && s->starts == entry.start && publishes(*s);
-    });
+    const bool runs = std::ranges::any_of(
+        running, [&](const auto& s) { return s->id == entry.id && s->starts == entry.start && publishes(*s); });
     if (runs) return false;
     for (SegmentId id = entry.begin; id < entry.end; ++id) index_.erase(id);
     return true;
@@ -111,7 +110,8 @@ void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
 Runs InFlight::pieces(const Sequence& s, const Others& others, Others& used) {
   const DomainId domain = index_.domain({}, std::to_string(s.domains.exact), {});
   Runs out;
-  for (const Piece& piece : index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {})) {
+  for (const Piece& piece :
+       index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {})) {
     const auto entry = std::ranges::find_if(
         entries_, [&](const Entry& e) { return e.begin <= piece.segment && piece.segment < e.end; });
     const auto other = std::ranges::find(others, entry->id, [](const Sequence* o) { return o->id; });

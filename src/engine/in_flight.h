@@ -29,8 +29,7 @@ class InFlight {
 
   // Of a request that was planned by what is cached now: whether it should wait for one of `running`. It is noted in
   // sequence.waited_for.
-  bool worth_waiting(Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running,
-                     const ModelConfig& config);
+  bool worth_waiting(Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running, const ModelConfig& config);
 
  private:
   struct Entry {  // a prefill of which the index has the new text

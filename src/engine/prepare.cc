@@ -8,9 +8,7 @@ namespace kvilt {
 
 bool Preparer::uses_cache(const Sequence& s) const { return parts_.options.cache && !s.without_cache; }
 
-int64_t Preparer::available() const {
-  return parts_.cache->store().free_pages() + parts_.cache->reclaimable();
-}
+int64_t Preparer::available() const { return parts_.cache->store().free_pages() + parts_.cache->reclaimable(); }
 
 // Without others it starts whatever it takes: the scheduler has the last word.
 Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>> running) {

@@ -133,7 +133,8 @@ KvSegment::Extents KvSegment::extents_of(Run positions) const {
   std::vector<bool> wanted(extents_.size());
   for (const SlotMap& map : maps_) {
     for (const SlotRun& run : map.within(positions)) {
-      for (int32_t i = run.slot / per_extent; i <= (run.slot + run.count - 1) / per_extent; ++i) wanted[i - first_] = true;
+      for (int32_t i = run.slot / per_extent; i <= (run.slot + run.count - 1) / per_extent; ++i)
+        wanted[i - first_] = true;
     }
   }
   Extents out;
@@ -247,6 +248,9 @@ void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> w
 
 int64_t PageTable::pages_for_next() const {
   const KvShape& shape = store_.shape();
+  // Most steps need none: all maps have room in their last page, and heads that keep all hold it.
+  const auto has_room = [&](const SlotMap& map) { return map.slots % shape.P != 0; };
+  if (local_.empty() && std::ranges::all_of(maps_, has_room)) return 0;
   int64_t pages = 0;
   for (int layer = 0; layer < shape.L; ++layer) {
     const int32_t slot = slot_map(layer).slots;
@@ -372,7 +376,8 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
       over.push_back({part.pos, part.pos + part.count});
   }
   if (!over.empty()) hidden = unite(hidden, normalize(std::move(over)));
-  for (size_t i = 0; i < placements_.size(); ++i) add_atoms(whole, placements_[i], static_cast<int32_t>(i), layer, hidden);
+  for (size_t i = 0; i < placements_.size(); ++i)
+    add_atoms(whole, placements_[i], static_cast<int32_t>(i), layer, hidden);
   std::ranges::sort(whole, {}, &Atom::pos);
   for (const Atom& atom : whole) split_pages(out, atom);
   return out;

@@ -245,12 +245,12 @@ class PageTable {
   std::vector<Placement> placements_, first_placements_, overlays_;
   std::vector<Rotations> rotations_, first_rotations_;  // per placement
   std::unique_ptr<PageList> pages_;
-  std::vector<SlotMap> maps_;                 // distinct ones
-  std::vector<uint16_t> map_of_;              // per layer
-  std::vector<HeadKeep> keeps_;               // L * G, or empty: all keep all
-  std::vector<LocalHead> local_;              // by layer and head
+  std::vector<SlotMap> maps_;                   // distinct ones
+  std::vector<uint16_t> map_of_;                // per layer
+  std::vector<HeadKeep> keeps_;                 // L * G, or empty: all keep all
+  std::vector<LocalHead> local_;                // by layer and head
   std::vector<std::vector<PageRange>> ranges_;  // by map and page number, if there are local heads
-  std::vector<int32_t> passed_;               // per layer: rows before it have attended
+  std::vector<int32_t> passed_;                 // per layer: rows before it have attended
   int32_t chunk_ = 0;
   int64_t dropped_ = 0;
   mutable std::unordered_map<int, std::vector<Atom>> atoms_;  // by layer class; dropped when a map or placement changes

@@ -28,8 +28,8 @@ struct SegmentPart {
 
 struct CachedSegment {
   SegmentId id = 0;
-  int32_t pos = 0, count = 0;  // of its tokens, in the request that computed it
-  bool chain = false;          // found only as a chain (index/cached_segment.h)
+  int32_t pos = 0, count = 0;      // of its tokens, in the request that computed it
+  bool chain = false;              // found only as a chain (index/cached_segment.h)
   std::vector<SegmentPart> parts;  // sorted and disjoint; those whose KV is not whole are overlays, sorted after them
 
   // The segment's tokens [offset, offset + size) with the first at `to`.
@@ -44,10 +44,10 @@ std::vector<SegmentPart> view_of(const PageTable& table, Run positions);
 class SegmentCache {
  public:
   SegmentId next_id() { return ++last_id_; }
-  void insert(CachedSegment segment);            // REQUIRES: a new id
+  void insert(CachedSegment segment);             // REQUIRES: a new id
   const CachedSegment* find(SegmentId id) const;  // null if it left
-  void erase(SegmentId id);                      // an unknown id is ignored
-  void truncate(SegmentId id, int32_t count);    // keeps its first `count` tokens
+  void erase(SegmentId id);                       // an unknown id is ignored
+  void truncate(SegmentId id, int32_t count);     // keeps its first `count` tokens
   // Its idle extents become the most recently used, the first one last.
   void touch(SegmentId id);
   // Those of its tokens that have a slot in the extent.
