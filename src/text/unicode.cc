@@ -89,6 +89,8 @@ void append_ordered(std::string_view text, const icu::Normalizer2& decomposer, s
 // form of the text. Returns false, and leaves `out` alone, if there is none. decomposer: the form's, NFD or NFKD.
 bool order_long_runs(std::string_view text, const icu::Normalizer2& decomposer, std::string& out) {
   constexpr int32_t kFirstMark = 0x300;
+  constexpr uint8_t kFirstMarkLead = 0xCC;  // no character below kFirstMark has this byte or a greater one
+  if (std::ranges::all_of(text, [](char byte) { return static_cast<uint8_t>(byte) < kFirstMarkLead; })) return false;
   size_t done = 0, begin = 0;  // `out` has the text up to done; the run's character begins at begin
   int marks = 0;
   for (size_t i = 0;;) {
