@@ -19,7 +19,6 @@ add_library(kvilt_options INTERFACE)
 target_include_directories(kvilt_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 # No global -m flags: kernels get theirs per file, so that run-time dispatch stays honest.
 target_compile_options(kvilt_options INTERFACE -Wall -Wextra -Werror=switch -Wno-unused-parameter -fno-math-errno -ffp-contract=off)
-target_compile_options(kvilt_options INTERFACE -Wno-missing-field-initializers)  # {.model = ...}: the rest are defaults
 target_link_libraries(kvilt_options INTERFACE Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 sees overlaps and uninitialised values in libstdc++'s own strings and variants.
