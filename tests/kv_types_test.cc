@@ -89,12 +89,12 @@ TEST_P(KvTypes, ErrorAgainstFp32) {
   EXPECT_LT(rounded->info().kv_bytes_per_token, type.name == "f32" ? 1e9 : 0.6 * exact->info().kv_bytes_per_token);
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Type, std::string>>& info) {
+std::string type_and_backend(const testing::TestParamInfo<std::tuple<Type, std::string>>& info) {
   return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
 }
 INSTANTIATE_TEST_SUITE_P(All, KvTypes,
                          testing::Combine(testing::ValuesIn(kTypes), testing::Values("reference", "auto", "avx2")),
-                         name_of);
+                         type_and_backend);
 
 }  // namespace
 }  // namespace kvilt

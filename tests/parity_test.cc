@@ -64,14 +64,14 @@ TEST_P(Parity, LogitsAndGreedyTokens) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<ParityCase, std::string>>& info) {
+std::string case_and_backend(const testing::TestParamInfo<std::tuple<ParityCase, std::string>>& info) {
   std::string name = std::get<0>(info.param).model + "_" + std::get<1>(info.param);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(backends())),
-                         name_of);
+                         case_and_backend);
 
 }  // namespace
 }  // namespace kvilt

@@ -27,7 +27,7 @@ class LookingSink : public CollectingSink {
   const std::function<void()> look_;
 };
 
-std::unique_ptr<Engine> engine_of(int pages, int chunk = 64) {
+std::unique_ptr<Engine> engine_of_pages(int pages, int chunk = 64) {
   EngineOptions options{.model = kModel, .kv_type = KvType::kF32, .page_slots = kP, .chunk_tokens = chunk};
   options.cache = false;
   options.kv_bytes = int64_t{64} << 20;
@@ -45,7 +45,7 @@ Request narrow(std::vector<int32_t> ids, int max_tokens) {
 }
 
 TEST(RaggedRequests, AccountsByClass) {
-  const auto e = engine_of(0);
+  const auto e = engine_of_pages(0);
   HeadMap map = uniform_head_map(kL, kG, HeadClass::kLocal, 8, 2);
   map.dense_prefix_layers = 1;           // layer 0: dense
   map.heads[2] = HeadClass::kGlobal;     // layer 1
@@ -114,11 +114,11 @@ std::vector<std::shared_ptr<CollectingSink>> ask_all(Engine& e, const std::vecto
 
 // A prompt whose dense pages would fill the pool twice over fits where its heads keep sink and window.
 TEST(RaggedRequests, APromptIsAdmittedByWhatItsHeadsKeep) {
-  const auto large = engine_of(0);
+  const auto large = engine_of_pages(0);
   const Outcome alone = ask_ok(*large, narrow(tokens(200, 1), 40));
   EXPECT_EQ(large->stats().preemptions, 0u);
   // A local head of a chunk of 64 needs 2 + 6 pages of 13 while the prompt is computed.
-  const auto small = engine_of(12 * 8);
+  const auto small = engine_of_pages(12 * 8);
   const Outcome out = ask_ok(*small, narrow(tokens(200, 1), 40));
   EXPECT_EQ(out.ids, alone.ids);
   EXPECT_EQ(out.completion.logits.first, alone.completion.logits.first);
@@ -133,7 +133,7 @@ TEST(RaggedRequests, APromptIsAdmittedByWhatItsHeadsKeep) {
   Request restored = narrow(tokens(200, 1), 40);
   restored.policy.params["restore"] = "0.1";  // looks at every head's keys first
   EXPECT_TRUE(refused(*small, restored));
-  EXPECT_TRUE(refused(*engine_of(12 * 8 - 1), narrow(tokens(200, 1), 40))) << "what a chunk needs is not there";
+  EXPECT_TRUE(refused(*engine_of_pages(12 * 8 - 1), narrow(tokens(200, 1), 40))) << "what a chunk needs is not there";
 }
 
 TEST(RaggedRequests, MoreOfThemRunAtOnce) {
@@ -142,7 +142,7 @@ TEST(RaggedRequests, MoreOfThemRunAtOnce) {
     dense.push_back(request_of(tokens(200, i), "full", 150));
     ragged.push_back(narrow(tokens(200, i), 150));
   }
-  const auto e = engine_of(12 * 32);  // 32 pages a head
+  const auto e = engine_of_pages(12 * 32);  // 32 pages a head
   int most_dense = 0, most_ragged = 0;
   ask_all(*e, dense, most_dense);
   const uint64_t preempted = e->stats().preemptions;
@@ -161,7 +161,7 @@ TEST(RaggedRequests, PreemptionChangesNothing) {
       {{"global", "random"}, {"share", "0.5"}, {"window", "20"}, {"restore", "0.6"}},
       {{"global", "last"}, {"share", "0.5"}, {"window", "8"}, {"ffn_mass", "0.5"}, {"ffn_recent", "8"}},
       {{"global", "first"}, {"share", "0.5"}, {"window", "8"}, {"ffn_mass", "0.3"}, {"ffn_by", "random"}}};
-  const auto large = engine_of(0), small = engine_of(270);
+  const auto large = engine_of_pages(0), small = engine_of_pages(270);
   std::vector<int32_t> before;
   for (const auto& params : settings) {
     std::vector<Request> requests;

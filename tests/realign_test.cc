@@ -3,21 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
 #include "forward/driver.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
+#include "random_tokens.h"
 
 namespace kvilt {
 namespace {
-
-std::vector<int32_t> tokens(int n, uint32_t seed, int vocab) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out(static_cast<size_t>(n));
-  for (int32_t& id : out) id = static_cast<int32_t>(rng() % static_cast<uint32_t>(vocab));
-  return out;
-}
 
 // A dense prefill of `ids` into a table of its own.
 void prefill(Driver& driver, PageTable& table, const ModelConfig& config, const std::vector<int32_t>& ids) {

@@ -3,24 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 
 #include "forward/driver.h"
 #include "kernels/dispatch.h"
 #include "kv/session_file.h"
 #include "model/model_file.h"
+#include "random_tokens.h"
 
 namespace kvilt {
 namespace {
 
 constexpr int32_t kPrompt = 150, kSteps = 90;
-
-std::vector<int32_t> tokens(int n, uint32_t seed, int vocab) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out(static_cast<size_t>(n));
-  for (int32_t& id : out) id = static_cast<int32_t>(rng() % static_cast<uint32_t>(vocab));
-  return out;
-}
 
 // What every head sees, and whether the table keeps less too.
 struct Heads {
@@ -232,7 +225,7 @@ TEST_P(SegPaged, AnswersGoOnElsewhereToTheBit) {
   EXPECT_EQ(moved->logits, stayed->logits);
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<std::string, std::string, DType>>& info) {
+std::string model_backend_and_type(const testing::TestParamInfo<std::tuple<std::string, std::string, DType>>& info) {
   std::string name = std::get<0>(info.param).substr(11) + "_" + std::get<1>(info.param) + "_" +
                      std::string(kv_type_name(std::get<2>(info.param)));
   for (char& ch : name) ch = std::isalnum(static_cast<unsigned char>(ch)) ? ch : '_';
@@ -243,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(All, SegPaged,
                          testing::Combine(testing::Values("tests/data/fixtures/qwen2", "tests/data/fixtures/gemma3"),
                                           testing::Values("reference", "auto"),
                                           testing::Values(DType::kF32, DType::kI8)),
-                         name_of);
+                         model_backend_and_type);
 
 }  // namespace
 }  // namespace kvilt

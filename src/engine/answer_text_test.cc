@@ -2,27 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/byte_tokenizer_for_test.h"
+
 namespace kvilt {
 namespace {
-
-// Every byte a token, spelled as GGUF's byte tokens.
-std::unique_ptr<Tokenizer> byte_tokenizer() {
-  TokenizerSpec spec;
-  spec.model = "spm";
-  spec.tokens = {"<unk>"};
-  spec.kinds = {TokenKind::kUnknown};
-  for (int b = 0; b < 256; ++b) {
-    char text[8];
-    std::snprintf(text, sizeof text, "<0x%02X>", b);
-    spec.tokens.push_back(text);
-    spec.kinds.push_back(TokenKind::kByte);
-  }
-  spec.scores.assign(spec.tokens.size(), 0.f);
-  spec.byte_fallback = true;
-  auto made = Tokenizer::create(std::move(spec));
-  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-  return std::move(made).value();
-}
 
 struct Said {
   std::vector<std::string> parts;

@@ -25,10 +25,7 @@ std::unique_ptr<AuditRecord> AuditLedger::sample(const std::string& policy, int 
 
 void AuditLedger::add(std::unique_ptr<AuditRecord> record) {
   if (record->logits.empty()) return;
-  if (waiting_.size() >= kWaiting) {
-    ++dropped_;
-    return;
-  }
+  if (waiting_.size() >= kWaiting) return;
   // The lists get one length. A request that ended at once has no token: it is compared at its most likely one.
   if (record->answer.empty()) record->answer.push_back(most_likely(record->logits[0]));
   const size_t n = std::min(record->answer.size(), record->logits.size());
@@ -46,25 +43,24 @@ std::unique_ptr<AuditRecord> AuditLedger::take() {
 
 void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full) {
   if (full.empty()) {
-    if (++record->attempts < kAttempts && waiting_.size() < kWaiting) {
-      waiting_.push_back(std::move(record));
-    } else {
-      ++dropped_;
-    }
+    if (++record->attempts < kAttempts && waiting_.size() < kWaiting) waiting_.push_back(std::move(record));
     return;
   }
   CHECK(full.size() == record->logits.size());
-  Sums& sums = sums_[record->policy];
   double answer = 0, first = 0;
+  bool top1 = false;
   for (size_t i = 0; i < full.size(); ++i) {
     const Reference reference(std::move(full[i]));
     const double kl = reference.kl(record->logits[i]);
     answer += kl;
     if (i > 0) continue;
     first = kl;
-    sums.top1 += reference.top() == most_likely(record->logits[0]) ? 1 : 0;
+    top1 = reference.top() == most_likely(record->logits[0]);
   }
+  MutexLock lock(mutex_);
+  Sums& sums = sums_[record->policy];
   ++sums.requests;
+  sums.top1 += top1 ? 1 : 0;
   sums.tokens += record->logits.size();
   sums.kl_first += first;
   sums.kl_answer += answer / static_cast<double>(record->logits.size());
@@ -75,7 +71,6 @@ void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::v
   spdlog::info("audit: {}: KL {:.4f} at the first token of {} prompt tokens; mean of the last {}: {:.4f}",
                record->policy, first, record->prompt.size(), sums.recent.size(), recent);
   if (limit_ <= 0 || sums.recent.size() < kRecent || recent <= limit_) return;
-  MutexLock lock(mutex_);
   if (off_.insert(record->policy).second) {
     spdlog::warn("audit: policy {} is switched off: mean KL {:.4f} over its last {} audits is above {:.4f}",
                  record->policy, recent, kRecent, limit_);
@@ -84,10 +79,11 @@ void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::v
 
 std::vector<AuditStats> AuditLedger::stats() const {
   std::vector<AuditStats> out;
+  MutexLock lock(mutex_);
   for (const auto& [policy, sums] : sums_) {
     const auto n = static_cast<double>(std::max<uint64_t>(1, sums.requests));
     out.push_back({policy, sums.requests, sums.kl_first / n, sums.kl_answer / n, static_cast<double>(sums.top1) / n,
-                   off(policy)});
+                   off_.count(policy) > 0});
   }
   return out;
 }

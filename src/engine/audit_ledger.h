@@ -4,7 +4,7 @@
 //             mean crosses a limit is switched off.
 // Invariants: requests that reused nothing or that are exact are never sampled. An interrupted audit is tried again,
 //             kAttempts times in all.
-// Threads:    the engine thread, but for off(), which any thread may ask.
+// Threads:    the engine thread, but for off() and stats(), which any thread may ask.
 // Cost:       V floats kept for each of the first kTokens tokens of a sampled request (0.6 MB each at V = 151,936), for
 //             at most kWaiting requests.
 // Not here:   the full pass itself (engine/auditor.h).
@@ -62,9 +62,8 @@ class AuditLedger {
   const double share_, limit_;
   std::mt19937_64 rng_;
   std::deque<std::unique_ptr<AuditRecord>> waiting_;
-  std::map<std::string, Sums> sums_;
-  uint64_t dropped_ = 0;
   mutable Mutex mutex_;
+  std::map<std::string, Sums> sums_ KVILT_GUARDED_BY(mutex_);
   std::set<std::string> off_ KVILT_GUARDED_BY(mutex_);
 };
 

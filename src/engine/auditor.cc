@@ -17,11 +17,6 @@ bool answered(Finish finish) { return finish == Finish::kStop || finish == Finis
 
 }  // namespace
 
-std::vector<AuditStats> Auditor::stats() const {
-  MutexLock lock(mutex_);
-  return stats_;
-}
-
 void Auditor::sample(const Sequence& s) {
   if (!s.request.evaluation.forced.empty() || s.request.sampling.max_tokens == 0) return;
   if (auto record = ledger_.sample(s.request.policy.name, s.usage.reused)) sampled_[s.id] = std::move(record);
@@ -67,9 +62,6 @@ void Auditor::finish(Completion completion) {
   if (!record_) return;
   const bool whole = !completion.error && completion.logits.all.size() == record_->answer.size();
   ledger_.finish(std::move(record_), whole ? std::move(completion.logits.all) : std::vector<std::vector<float>>());
-  std::vector<AuditStats> found = ledger_.stats();
-  MutexLock lock(mutex_);
-  stats_ = std::move(found);
 }
 
 }  // namespace kvilt

@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/mutex.h"
 #include "engine/audit_ledger.h"
 #include "sched/sequence.h"
 
@@ -24,7 +23,7 @@ class Auditor {
   Auditor(double share, double limit, uint64_t seed) : ledger_(share, limit, seed) {}
 
   bool off(const std::string& policy) const { return ledger_.off(policy); }
-  std::vector<AuditStats> stats() const;
+  std::vector<AuditStats> stats() const { return ledger_.stats(); }
 
   // Of a real request: its prefill ended; its next token is about to be chosen from running.logits; it is over.
   void sample(const Sequence& sequence);
@@ -44,8 +43,6 @@ class Auditor {
   AuditLedger ledger_;
   std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run
   std::unique_ptr<AuditRecord> record_;                                  // being computed in full
-  mutable Mutex mutex_;
-  std::vector<AuditStats> stats_ KVILT_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvilt

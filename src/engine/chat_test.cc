@@ -4,37 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
+
+#include "engine/byte_tokenizer_for_test.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Every byte a token, spelled as GGUF's byte tokens; two special ones.
-constexpr int32_t kBegin = 257, kEnd = 258;
-std::unique_ptr<Tokenizer> byte_tokenizer() {
-  TokenizerSpec spec;
-  spec.model = "spm";
-  spec.tokens = {"<unk>"};
-  spec.kinds = {TokenKind::kUnknown};
-  for (int b = 0; b < 256; ++b) {
-    char text[8];
-    std::snprintf(text, sizeof text, "<0x%02X>", b);
-    spec.tokens.push_back(text);
-    spec.kinds.push_back(TokenKind::kByte);
-  }
-  for (const char* special : {"<|im_start|>", "<|im_end|>"}) {
-    spec.tokens.push_back(special);
-    spec.kinds.push_back(TokenKind::kControl);
-  }
-  spec.scores.assign(spec.tokens.size(), 0.f);
-  spec.byte_fallback = true;
-  auto made = Tokenizer::create(std::move(spec));
-  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-  return std::move(made).value();
-}
+constexpr int32_t kBegin = 257, kEnd = 258;  // the special tokens
 
 class ChatTest : public testing::Test {
  protected:
@@ -65,7 +44,7 @@ class ChatTest : public testing::Test {
     return out;
   }
 
-  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer({"<|im_start|>", "<|im_end|>"});
   std::optional<ChatPrompts> chat;
 };
 

@@ -5,9 +5,9 @@
 #include <span>
 #include <thread>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "engine/memory.h"
-#include "tensor/kv_row.h"
 
 namespace kvilt {
 namespace {
@@ -57,6 +57,23 @@ std::string_view name(const Word<T> (&words)[N], T value) {
   return "?";
 }
 
+// REQUIRES: not kAuto.
+DType dtype_of(KvType type) {
+  CHECK(type != KvType::kAuto);
+  switch (type) {
+    case KvType::kF16:
+      return DType::kF16;
+    case KvType::kBF16:
+      return DType::kBF16;
+    case KvType::kInt8:
+      return DType::kI8;
+    case KvType::kAuto:
+    case KvType::kF32:
+      break;
+  }
+  return DType::kF32;
+}
+
 // An option that is a number, the flag that sets it, and its range.
 struct Number {
   const char *option, *flag;
@@ -103,7 +120,7 @@ Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig&
   out.backend = std::string(backend.name());
   out.threads = threads_of(options);
   if (out.kv_type == KvType::kAuto) out.kv_type = backend.bf16_attention_pays(config.E) ? KvType::kBF16 : KvType::kF32;
-  out.kv_dtype = *kv_type_of(kv_type_name(out.kv_type));
+  out.kv_dtype = dtype_of(out.kv_type);
   if (out.kv_bytes == 0) out.kv_bytes = default_kv_bytes(available_memory());
   out.context = options.context > 0 ? std::min(options.context, config.context) : config.context;
   if (out.seed == 0) out.seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();

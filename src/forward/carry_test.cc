@@ -11,7 +11,7 @@ namespace kvilt {
 namespace {
 
 constexpr int32_t kCount = 8, kAt = 10;  // a segment of 8 tokens, placed at 10
-constexpr int kLayer = 1;
+constexpr int kStoredLayer = 1;
 using Vector = std::vector<float>;
 
 struct Row {
@@ -87,7 +87,7 @@ class CarryPassTest : public testing::Test {
   std::pair<Vector, Vector> near_placed(int32_t pos, float by) const {
     std::pair<Vector, Vector> out;
     for (int g = 0; g < c.G; ++g) {
-      Row row = placed(kLayer, g, pos);
+      Row row = placed(kStoredLayer, g, pos);
       out.first.insert(out.first.end(), row.k.begin(), row.k.end());
       for (const float x : row.v) out.second.push_back(x + by);
     }
@@ -111,18 +111,18 @@ class CarryPassTest : public testing::Test {
 TEST_F(CarryPassTest, TheMeanTakesOverTheChange) {
   const int32_t source = 12;
   const Vector k = floats(1), v = floats(2);
-  EXPECT_GT(store(kLayer, {source}, k, v).flops, 0);
+  EXPECT_GT(store(kStoredLayer, {source}, k, v).flops, 0);
   EXPECT_EQ(changes.placed, std::vector<uint8_t>{1});
   const float w = 1 / 1.5f;
   for (int g = 0; g < c.G; ++g) {
-    const Row was = placed(kLayer, g, source);
+    const Row was = placed(kStoredLayer, g, source);
     const Vector dk = minus({k.begin() + g * c.E, k.begin() + (g + 1) * c.E}, was.k);
     const Vector dv = minus({v.begin() + g * c.E, v.begin() + (g + 1) * c.E}, was.v);
-    EXPECT_EQ(read(table, kLayer, g, source).v, Vector(v.begin() + g * c.E, v.begin() + (g + 1) * c.E));
+    EXPECT_EQ(read(table, kStoredLayer, g, source).v, Vector(v.begin() + g * c.E, v.begin() + (g + 1) * c.E));
     for (const int32_t target : {10, 11, 13, 17}) {
-      const Row got = read(table, kLayer, g, target), base = placed(kLayer, g, target);
+      const Row got = read(table, kStoredLayer, g, target), base = placed(kStoredLayer, g, target);
       expect_near(got.v, plus(base.v, w, dv), 1e-5);
-      expect_near(got.k, plus(base.k, w, moved(kLayer, source, target, dk)), 1e-5);
+      expect_near(got.k, plus(base.k, w, moved(kStoredLayer, source, target, dk)), 1e-5);
       EXPECT_GT(largest_difference(got.v, base.v), 0.1) << "power";
       EXPECT_GT(largest_difference(got.k, plus(base.k, w, dk)), 1e-3) << "power: the change is rotated along";
     }
@@ -131,17 +131,17 @@ TEST_F(CarryPassTest, TheMeanTakesOverTheChange) {
 
 TEST_F(CarryPassTest, NoGroupChangesNothing) {
   carry.groups.clear();
-  const auto cost = store(kLayer, {12}, floats(1), floats(2));
+  const auto cost = store(kStoredLayer, {12}, floats(1), floats(2));
   EXPECT_EQ(cost.flops, 0);
   EXPECT_EQ(cost.bytes, 0);
-  EXPECT_EQ(read(table, kLayer, 0, 13).v, Vector(static_cast<size_t>(c.E), 7));
+  EXPECT_EQ(read(table, kStoredLayer, 0, 13).v, Vector(static_cast<size_t>(c.E), 7));
 }
 
 TEST_F(CarryPassTest, AGroupWithoutRecomputedPositionsIsNotTouched) {
   carry.groups = {{{{kAt, 13}}}, {{{14, kAt + kCount}}}};
-  store(kLayer, {12}, floats(1), floats(2));
-  EXPECT_EQ(read(table, kLayer, 0, 15).v, Vector(static_cast<size_t>(c.E), 7));
-  EXPECT_NE(read(table, kLayer, 0, 11).v, Vector(static_cast<size_t>(c.E), 7)) << "power";
+  store(kStoredLayer, {12}, floats(1), floats(2));
+  EXPECT_EQ(read(table, kStoredLayer, 0, 15).v, Vector(static_cast<size_t>(c.E), 7));
+  EXPECT_NE(read(table, kStoredLayer, 0, 11).v, Vector(static_cast<size_t>(c.E), 7)) << "power";
 }
 
 TEST_F(CarryPassTest, BelowItsFirstLayerWhatWasPlacedStays) {
@@ -160,10 +160,10 @@ TEST_F(CarryPassTest, TheGainDropsWhatSourcesDoNotTellOfEachOther) {
     const auto [k15, v15] = near_placed(15, by_15);
     k.insert(k.end(), k15.begin(), k15.end());
     v.insert(v.end(), v15.begin(), v15.end());
-    store(kLayer, {12, 15}, k, v);
-    return read(table, kLayer, 0, 13).v;
+    store(kStoredLayer, {12, 15}, k, v);
+    return read(table, kStoredLayer, 0, 13).v;
   };
-  const Vector base = placed(kLayer, 0, 13).v;
+  const Vector base = placed(kStoredLayer, 0, 13).v;
   expect_near(target_after(1, -1), base, 1e-6);
   // Equal changes predict each other: the gain is 1, and the mean of two is shrunk to 2 / 2.5.
   expect_near(target_after(1, 1), plus(base, 1, Vector(base.size(), 0.8f)), 1e-5);
@@ -172,10 +172,10 @@ TEST_F(CarryPassTest, TheGainDropsWhatSourcesDoNotTellOfEachOther) {
 TEST_F(CarryPassTest, HeadsThatKeepGetWhatWasPlaced) {
   Vector k = floats(1), v = floats(2);
   const std::vector<int32_t> pos{12};
-  const FreshRows rows{&table, kLayer, pos, {k.data(), 1, c.G * c.E}, {v.data(), 1, c.G * c.E}};
+  const FreshRows rows{&table, kStoredLayer, pos, {k.data(), 1, c.G * c.E}, {v.data(), 1, c.G * c.E}};
   pass.keep(rows, std::vector<uint8_t>{1, 0});
-  EXPECT_EQ(Vector(v.begin(), v.begin() + c.E), placed(kLayer, 0, 12).v);
-  EXPECT_EQ(Vector(k.begin(), k.begin() + c.E), placed(kLayer, 0, 12).k);
+  EXPECT_EQ(Vector(v.begin(), v.begin() + c.E), placed(kStoredLayer, 0, 12).v);
+  EXPECT_EQ(Vector(k.begin(), k.begin() + c.E), placed(kStoredLayer, 0, 12).k);
   const Vector fresh = floats(2);
   EXPECT_EQ(Vector(v.begin() + c.E, v.end()), Vector(fresh.begin() + c.E, fresh.end()));
 }

@@ -4,40 +4,22 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <random>
 
-#include "index/content_index.h"
+#include "index/index_for_test.h"
 
 namespace kvilt {
 namespace {
 
-using Ids = std::vector<int32_t>;
 using Pieces = std::vector<Piece>;
 
-class PrefixTest : public ::testing::Test {
+class PrefixTest : public IndexTest {
  protected:
-  Ids fresh(int32_t count) {
-    Ids ids(count);
-    std::iota(ids.begin(), ids.end(), next_id_);
-    next_id_ += count;
-    return ids;
-  }
-  static Ids join(std::initializer_list<Ids> parts) {
-    Ids all;
-    for (const Ids& p : parts) all.insert(all.end(), p.begin(), p.end());
-    return all;
-  }
-  static Ids part(const Ids& ids, int32_t begin, int32_t end) { return {ids.begin() + begin, ids.begin() + end}; }
   void insert(SegmentId id, const Ids& ids, SegmentId parent = 0, int32_t parent_tokens = 0, bool exact = true) {
     index_.insert(id,
                   {.tokens = ids, .domain = domain_, .exact = exact, .parent = parent, .parent_tokens = parent_tokens});
   }
   Pieces find(const Ids& prompt, int32_t limit = 1 << 30) const { return index_.find_prefix(prompt, domain_, limit); }
-
-  int32_t next_id_ = 1000;
-  ContentIndex index_{HashSecret::fixed(1)};
-  DomainId domain_ = index_.domain("model", "space", "salt");
 };
 
 TEST_F(PrefixTest, TokenGranularAtEveryLength) {

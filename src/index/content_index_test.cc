@@ -3,41 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 #include <string>
+
+#include "index/index_for_test.h"
 
 namespace kvilt {
 namespace {
 
 using Marks = std::vector<Run>;
 
-using Ids = std::vector<int32_t>;
-
-class ContentIndexTest : public ::testing::Test {
+class ContentIndexTest : public IndexTest {
  protected:
-  Ids fresh(int32_t count) {  // ids that occur nowhere else
-    Ids ids(count);
-    std::iota(ids.begin(), ids.end(), next_id_);
-    next_id_ += count;
-    return ids;
-  }
-  static Ids join(std::initializer_list<Ids> parts) {
-    Ids all;
-    for (const Ids& p : parts) all.insert(all.end(), p.begin(), p.end());
-    return all;
-  }
-  static Ids part(const Ids& ids, int32_t begin, int32_t end) { return {ids.begin() + begin, ids.begin() + end}; }
   void insert(SegmentId id, const Ids& ids, bool exact = false) {
     index_.insert(id, {.tokens = ids, .domain = domain_, .exact = exact});
   }
   std::vector<Piece> find(const Ids& prompt, int32_t min_tokens = 32, int32_t from = 0, const Marks& marks = {}) const {
     return index_.find_pieces(prompt, from, domain_, min_tokens, marks);
   }
-
-  int32_t next_id_ = 1000;
-  ContentIndex index_{HashSecret::fixed(1)};
-  DomainId domain_ = index_.domain("model", "space", "salt");
 };
 
 TEST_F(ContentIndexTest, FindsPiecesInAnotherOrderAtAnyOffset) {

@@ -14,14 +14,12 @@ static_assert(std::endian::native == std::endian::little, "GGUF is read in place
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kOldestVersion = 2, kNewestVersion = 3;
-constexpr uint64_t kMaxTensors = 1 << 17;
 constexpr uint64_t kMaxMetadata = 1 << 14;
 constexpr uint64_t kMaxKeyBytes = 1 << 16;       // the specification's limit
 constexpr uint64_t kMaxStringBytes = 16 << 20;   // chat templates are the longest
 constexpr uint64_t kMaxArrayElements = 1 << 24;  // vocabularies and merges are the longest
 constexpr int kMaxArrayDepth = 3;
 constexpr uint32_t kMaxDims = 4;
-constexpr uint64_t kMaxElements = uint64_t{1} << 48;  // of a tensor
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 1 << 20;
 constexpr uint64_t kMinKeyValueBytes = 8 + 4 + 1, kMinTensorInfoBytes = 8 + 4 + 4 + 8;
 
@@ -267,12 +265,12 @@ class Parser {
     for (uint32_t d = 0; d < dims; ++d) {
       uint64_t size;
       if (!read(size)) return corrupt("tensor '{}': truncated", shown);
-      if (size == 0 || size > kMaxElements) return corrupt("tensor '{}': dimension {} is {}", shown, d, size);
+      if (size == 0 || size > kMaxTensorElements) return corrupt("tensor '{}': dimension {} is {}", shown, d, size);
       uint64_t& product = d == 0 ? cols : rows;
-      if (size > kMaxElements / product) return corrupt("tensor '{}': too many elements", shown);
+      if (size > kMaxTensorElements / product) return corrupt("tensor '{}': too many elements", shown);
       product *= size;
     }
-    if (rows > kMaxElements / cols) return corrupt("tensor '{}': too many elements", shown);
+    if (rows > kMaxTensorElements / cols) return corrupt("tensor '{}': too many elements", shown);
     if (!read(type) || !read(offset)) return corrupt("tensor '{}': truncated", shown);
     if (offset % alignment_ != 0) {
       return corrupt("tensor '{}': offset {} is not a multiple of the alignment {}", shown, offset, alignment_);

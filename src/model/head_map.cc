@@ -15,8 +15,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxBytes = size_t{16} << 20;
-constexpr int kMaxSide = 4096;          // layers, KV heads
-constexpr int64_t kMaxHeads = 1 << 20;  // of all layers
+constexpr int kMaxSide = 4096;             // layers, KV heads
+constexpr int64_t kMaxMapHeads = 1 << 20;  // of all layers
 
 struct ClassName {
   std::string_view name;
@@ -119,7 +119,7 @@ Result<HeadMap> parse_head_map(std::string_view text, const std::string& where) 
   if (!from.is_object()) return error(Code::kCorrupt, "{}: a head map is a JSON object", where);
   Reader reader(from, where);
   const int L = reader.integer("num_layers", 1, kMaxSide), G = reader.integer("num_kv_heads", 1, kMaxSide);
-  if (int64_t{L} * G > kMaxHeads) reader.wrong("num_layers", "times num_kv_heads is more than a million");
+  if (int64_t{L} * G > kMaxMapHeads) reader.wrong("num_layers", "times num_kv_heads is more than a million");
   if (!reader.has("kv_head_classification")) reader.wrong("kv_head_classification", "is missing");
   KVILT_TRY(reader.status());
   HeadMap map = uniform_head_map(L, G, HeadClass::kGlobal);

@@ -20,7 +20,7 @@ namespace kvilt {
 namespace {
 
 namespace fs = std::filesystem;
-const std::string kModels = "tests/data/models/";
+const std::string kModelFolder = "tests/data/models/";
 constexpr long kMaxResidentKiB = 2 << 20;
 
 class MutationTest : public ::testing::Test {
@@ -185,7 +185,7 @@ class MutationTest : public ::testing::Test {
 };
 
 TEST_F(MutationTest, GgufHeader) {
-  const std::string good = read(kModels + "stories260K/derived-stories260K-F32.gguf");
+  const std::string good = read(kModelFolder + "stories260K/derived-stories260K-F32.gguf");
   constexpr size_t kHeader = 14208;  // metadata and tensor table
   for (int i = 0; i < 3000; ++i) {
     SCOPED_TRACE(i);
@@ -205,7 +205,7 @@ TEST_F(MutationTest, GgufHeader) {
 }
 
 TEST_F(MutationTest, GgufTruncated) {
-  const std::string good = read(kModels + "stories260K/derived-stories260K-F32.gguf");
+  const std::string good = read(kModelFolder + "stories260K/derived-stories260K-F32.gguf");
   write("m.gguf", good);
   try_open(path("m.gguf"));  // whole: the one that opens
   for (int i = 0; i < 500; ++i) {
@@ -217,9 +217,9 @@ TEST_F(MutationTest, GgufTruncated) {
 }
 
 TEST_F(MutationTest, HuggingFaceFolder) {
-  const std::vector<std::string> sources = {kModels + "probe-1M", "tests/data/fixtures/qwen3",
+  const std::vector<std::string> sources = {kModelFolder + "probe-1M", "tests/data/fixtures/qwen3",
                                             "tests/data/fixtures/llama-yarn", "tests/data/fixtures/qwen3-moe-mixed",
-                                            kModels + "stories260K/derived-hf"};
+                                            kModelFolder + "stories260K/derived-hf"};
   for (const std::string& source : sources) {
     SCOPED_TRACE(source);
     fs::remove_all(folder_);

@@ -16,11 +16,8 @@
 namespace kvilt {
 namespace {
 
-// Far above any model, and low enough that products of two fit 64 bits and a hostile file cannot ask for much.
-constexpr int64_t kMaxWidth = 1 << 20;
-constexpr int64_t kMaxHeads = 1 << 12;
+constexpr int64_t kMaxHeads = 1 << 12;  // as kMaxWidth
 constexpr int64_t kMaxHeadDim = 1 << 12;
-constexpr int64_t kMaxLayers = 1 << 10;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 28;
 constexpr double kMaxFactor = 1e6, kMaxTheta = 1e12;

@@ -14,6 +14,10 @@
 
 namespace kvilt {
 
+// Far above any model, and low enough that products of two fit 64 bits and a hostile file cannot ask for much.
+inline constexpr int64_t kMaxWidth = 1 << 20;
+inline constexpr int64_t kMaxLayers = 1 << 10;
+
 struct ReadConfig {
   ModelConfig config;
   BiasRule biases;

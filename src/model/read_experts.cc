@@ -3,13 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "model/read_config.h"
 
 namespace kvilt {
 namespace {
 
 constexpr int64_t kMaxExperts = 1 << 10;  // of a layer; the largest known models have 512
-constexpr int64_t kMaxWidth = 1 << 20;
-constexpr int64_t kMaxLayers = 1 << 10;
 
 int whole(Fields& fields, const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); }
 

@@ -13,9 +13,7 @@ namespace kvilt {
 namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 16 << 20;  // 100,000 tensors; parsed, some 20 times the bytes
-constexpr size_t kMaxTensors = 1 << 17;
-constexpr size_t kMaxDims = 8;
-constexpr uint64_t kMaxElements = uint64_t{1} << 48;
+constexpr size_t kMaxShape = 8;                 // dimensions
 
 constexpr struct {
   std::string_view name;
@@ -27,9 +25,9 @@ struct Extent {
   std::string name;
 };
 
-class Parser {
+class HeaderParser {
  public:
-  Parser(std::span<const std::byte> bytes, const std::string& file, TensorTable& table)
+  HeaderParser(std::span<const std::byte> bytes, const std::string& file, TensorTable& table)
       : bytes_(bytes), file_(file), table_(table) {}
 
   Status parse() {
@@ -97,18 +95,18 @@ class Parser {
 
   Status set_shape(StoredTensor& tensor, const nlohmann::json& shape) const {
     const std::string shown = printable(tensor.name);
-    if (shape.size() > kMaxDims) return corrupt("tensor '{}' has {} dimensions", shown, shape.size());
+    if (shape.size() > kMaxShape) return corrupt("tensor '{}' has {} dimensions", shown, shape.size());
     uint64_t rows = 1, cols = 1;
     for (size_t d = 0; d < shape.size(); ++d) {
       if (!shape[d].is_number_unsigned()) return corrupt("tensor '{}': dimension {} is no natural number", shown, d);
       const auto size = shape[d].get<uint64_t>();
       uint64_t& product = d + 1 == shape.size() ? cols : rows;
-      if (size > kMaxElements || (product != 0 && size > kMaxElements / product)) {
+      if (size > kMaxTensorElements || (product != 0 && size > kMaxTensorElements / product)) {
         return corrupt("tensor '{}': too many elements", shown);
       }
       product *= size;
     }
-    if (cols != 0 && rows > kMaxElements / cols) return corrupt("tensor '{}': too many elements", shown);
+    if (cols != 0 && rows > kMaxTensorElements / cols) return corrupt("tensor '{}': too many elements", shown);
     tensor.rows = static_cast<int64_t>(rows);
     tensor.cols = static_cast<int64_t>(cols);
     return {};
@@ -135,7 +133,7 @@ class Parser {
 }  // namespace
 
 Status parse_safetensors(std::span<const std::byte> bytes, const std::string& file, TensorTable& table) {
-  return Parser(bytes, file, table).parse();
+  return HeaderParser(bytes, file, table).parse();
 }
 
 }  // namespace kvilt

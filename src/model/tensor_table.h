@@ -15,6 +15,10 @@
 
 namespace kvilt {
 
+// Of a file that is read: far above any model.
+inline constexpr uint64_t kMaxTensors = 1 << 17;
+inline constexpr uint64_t kMaxTensorElements = uint64_t{1} << 48;
+
 struct StoredTensor {
   std::string name;
   std::string type_name;  // as the file's format calls it

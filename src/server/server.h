@@ -21,10 +21,10 @@ namespace kvilt {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;           // 0: any free one; see port()
-  std::string api_key;       // empty: none needed. Guards everything but /, /health and /metrics
-  std::string model_alias;   // the model's id for clients; empty: ModelInfo::name
-  std::string allow_origin;  // pages of other origins that may call: one origin, or "*"; empty: none
+  int port = 8000;                // 0: any free one; see port()
+  std::string api_key = {};       // empty: none needed. Guards everything but /, /health and /metrics
+  std::string model_alias = {};   // the model's id for clients; empty: ModelInfo::name
+  std::string allow_origin = {};  // pages of other origins that may call: one origin, or "*"; empty: none
   size_t max_body_bytes = 16 * 1024 * 1024;
   int max_connections = 128;      // that have sent something: each takes a thread while it is open; more get 503
   double idle_timeout_s = 30;     // of a connection between requests

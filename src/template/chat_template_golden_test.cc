@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "template/chat_template.h"
+#include "template/slurp_for_test.h"
 
 namespace kvilt {
 namespace {
@@ -15,13 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kGoldenTime = 1721997296;  // 2024-07-26 12:34:56 UTC, as the goldens fix it
-
-std::string slurp(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 ChatInputs inputs_of(Json context, bool add_generation_prompt) {
   ChatInputs inputs;

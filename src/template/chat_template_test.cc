@@ -8,19 +8,13 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
+
+#include "template/slurp_for_test.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string slurp(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::vector<std::filesystem::path> committed_templates() {
   std::vector<std::filesystem::path> paths;

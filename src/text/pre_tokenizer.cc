@@ -11,10 +11,10 @@ namespace {
 
 using Behavior = SplitStep::Behavior;
 
-constexpr size_t kMaxSteps = 64;        // each walks the whole text
+constexpr size_t kMaxSplits = 64;       // each walks the whole text
 constexpr size_t kMaxReplacement = 16;  // bytes of a Metaspace's mark
-constexpr size_t kMaxGrowth = 8;  // of all steps together; a space becomes three bytes, two with the byte spelling
-constexpr size_t kSlack = 1 << 16;
+constexpr size_t kMaxSplitGrowth = 8;  // of all steps together; a space becomes three bytes, two with the byte spelling
+constexpr size_t kSplitSlack = 1 << 16;
 
 struct Part {
   ByteRange range;
@@ -134,8 +134,9 @@ void metaspace(const SplitStep& step, Lead lead, PieceList& list) {
 }  // namespace
 
 Result<PreTokenizer> PreTokenizer::create(std::vector<SplitStep> steps) {
-  if (steps.size() > kMaxSteps) {
-    return error(Code::kUnsupported, "tokenizer: a pre-tokenizer of {} steps; {} are allowed", steps.size(), kMaxSteps);
+  if (steps.size() > kMaxSplits) {
+    return error(Code::kUnsupported, "tokenizer: a pre-tokenizer of {} steps; {} are allowed", steps.size(),
+                 kMaxSplits);
   }
   PreTokenizer p;
   // The bytes need no spelling if no later step reads them.
@@ -191,7 +192,7 @@ Status PreTokenizer::run(std::string_view text, Lead lead, PieceList& list) cons
         rewrite_pieces(list, [](std::string_view piece, bool, std::string& out) { out.append(spell_bytes(piece)); });
         break;
     }
-    if (list.text.size() > kSlack + kMaxGrowth * text.size()) {
+    if (list.text.size() > kSplitSlack + kMaxSplitGrowth * text.size()) {
       return error(Code::kExhausted, "the tokenizer's pre-tokenizer makes {} bytes of {}", list.text.size(),
                    text.size());
     }

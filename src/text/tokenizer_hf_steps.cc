@@ -67,7 +67,7 @@ Result<SplitStep::Prepend> read_prepend(const Json& step) {
   return unsupported("prepend scheme", name);
 }
 
-SplitStep split(std::string pattern, SplitStep::Behavior behavior) {
+SplitStep split_at(std::string pattern, SplitStep::Behavior behavior) {
   return {.kind = SplitStep::Kind::kSplit, .pattern = std::move(pattern), .behavior = behavior};
 }
 
@@ -75,7 +75,7 @@ Status read_byte_level(const Json& step, TokenizerSpec& spec, bool& byte_level) 
   KVILT_ASSIGN(const bool prefix, json_bool(step, "add_prefix_space", true));
   KVILT_ASSIGN(const bool use_regex, json_bool(step, "use_regex", true));
   if (prefix) spec.split.push_back({.kind = SplitStep::Kind::kPrefixSpace});
-  if (use_regex) spec.split.push_back(split(std::string(gpt2_pattern()), SplitStep::Behavior::kIsolated));
+  if (use_regex) spec.split.push_back(split_at(std::string(gpt2_pattern()), SplitStep::Behavior::kIsolated));
   spec.split.push_back({.kind = SplitStep::Kind::kByteSpell});
   byte_level = true;
   return {};
@@ -149,27 +149,27 @@ Status read_hf_pre_tokenizer(const Json& step, TokenizerSpec& spec, bool& byte_l
   if (type == "Split") {
     KVILT_ASSIGN(const Pattern pattern, read_pattern(step));
     KVILT_ASSIGN(const Behavior behavior, read_behavior(step, Behavior::kIsolated));
-    spec.split.push_back(split(pattern.regex(), behavior));
+    spec.split.push_back(split_at(pattern.regex(), behavior));
     KVILT_ASSIGN(spec.split.back().invert, json_bool(step, "invert", false));
   } else if (type == "Digits") {
     KVILT_ASSIGN(const bool each, json_bool(step, "individual_digits", false));
-    spec.split.push_back(split(R"(\p{N})", each ? Behavior::kIsolated : Behavior::kContiguous));
+    spec.split.push_back(split_at(R"(\p{N})", each ? Behavior::kIsolated : Behavior::kContiguous));
   } else if (type == "Punctuation") {
     KVILT_ASSIGN(const Behavior behavior, read_behavior(step, Behavior::kIsolated));
-    spec.split.push_back(split(kPunctuation, behavior));
+    spec.split.push_back(split_at(kPunctuation, behavior));
   } else if (type == "WhitespaceSplit") {
-    spec.split.push_back(split(R"(\s)", Behavior::kRemoved));
+    spec.split.push_back(split_at(R"(\s)", Behavior::kRemoved));
   } else if (type == "Whitespace") {
     const std::string word(kRustWord);
-    spec.split.push_back(split("[" + word + R"(]+|[^\s)" + word + "]+", Behavior::kRemoved));
+    spec.split.push_back(split_at("[" + word + R"(]+|[^\s)" + word + "]+", Behavior::kRemoved));
     spec.split.back().invert = true;
   } else if (type == "BertPreTokenizer") {
-    spec.split.push_back(split(R"(\s)", Behavior::kRemoved));
-    spec.split.push_back(split(kPunctuation, Behavior::kIsolated));
+    spec.split.push_back(split_at(R"(\s)", Behavior::kRemoved));
+    spec.split.push_back(split_at(kPunctuation, Behavior::kIsolated));
   } else if (type == "CharDelimiterSplit") {
     KVILT_ASSIGN(const std::string delimiter, json_string(step, "delimiter"));
     if (delimiter.empty()) return error(Code::kCorrupt, "tokenizer.json: CharDelimiterSplit without a delimiter");
-    spec.split.push_back(split(Regex::quote(delimiter), Behavior::kRemoved));
+    spec.split.push_back(split_at(Regex::quote(delimiter), Behavior::kRemoved));
   } else {
     return unsupported("pre_tokenizer", type);
   }

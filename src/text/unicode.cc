@@ -18,11 +18,11 @@ namespace kvilt {
 namespace {
 
 // The range of the second byte depends on the first (table 3-7): no overlong form, surrogate or value above 10FFFF.
-struct Lead {
+struct LeadByte {
   int size;
   uint8_t low, high;
 };
-Lead lead_of(uint8_t byte) {
+LeadByte lead_of(uint8_t byte) {
   if (byte >= 0xC2 && byte <= 0xDF) return {2, 0x80, 0xBF};
   if (byte == 0xE0) return {3, 0xA0, 0xBF};
   if (byte == 0xED) return {3, 0x80, 0x9F};
@@ -89,6 +89,8 @@ void append_ordered(std::string_view text, const icu::Normalizer2& decomposer, s
 // form of the text. Returns false, and leaves `out` alone, if there is none. decomposer: the form's, NFD or NFKD.
 bool order_long_runs(std::string_view text, const icu::Normalizer2& decomposer, std::string& out) {
   constexpr int32_t kFirstMark = 0x300;
+  constexpr uint8_t kFirstMarkLead = 0xCC;  // no character below kFirstMark has this byte or a greater one
+  if (std::ranges::all_of(text, [](char byte) { return static_cast<uint8_t>(byte) < kFirstMarkLead; })) return false;
   size_t done = 0, begin = 0;  // `out` has the text up to done; the run's character begins at begin
   int marks = 0;
   for (size_t i = 0;;) {
@@ -116,7 +118,7 @@ bool order_long_runs(std::string_view text, const icu::Normalizer2& decomposer, 
 CodePoint first_code_point(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   if (byte(0) < 0x80) return {byte(0), 1, false};
-  const Lead lead = lead_of(byte(0));
+  const LeadByte lead = lead_of(byte(0));
   if (lead.size == 0) return {-1, 1, false};
   int32_t value = byte(0) & (0x7F >> lead.size);
   for (int i = 1; i < lead.size; ++i) {

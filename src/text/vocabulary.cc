@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxTokens = 4 << 20;       // the largest vocabularies have 262,144
 constexpr size_t kMaxTokenBytes = 64 << 10;  // one token
 constexpr size_t kMaxArena = 1u << 30;
-constexpr size_t kMaxReplacements = 64;                   // steps of a decoder, each over all tokens
-constexpr size_t kMaxGrowth = 4, kGrowthSlack = 1 << 20;  // of decoded texts, compared with the tokens
+constexpr size_t kMaxReplacements = 64;                     // steps of a decoder, each over all tokens
+constexpr size_t kMaxTextGrowth = 4, kTextSlack = 1 << 20;  // of decoded texts, compared with the tokens
 
 // <...> or [...]: what a template puts between texts.
 bool looks_like_marker(std::string_view t) {
@@ -91,7 +91,7 @@ void Vocabulary::find_bytes(const TokenizerSpec& spec, bool byte_level) {
 
 Status Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
   if (byte_level || (spec.decode_replace.empty() && !spec.join_with_space && of_byte_[0] < 0)) return {};
-  const size_t limit = kGrowthSlack + kMaxGrowth * pieces_.size() + kinds_.size();
+  const size_t limit = kTextSlack + kMaxTextGrowth * pieces_.size() + kinds_.size();
   const auto too_much = [&] {
     return error(Code::kUnsupported, "tokenizer: the decoder makes more than {} bytes of the vocabulary", limit);
   };
