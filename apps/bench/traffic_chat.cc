@@ -22,7 +22,11 @@ struct ChatSizes {
 };
 
 ChatSizes chat_sizes(const TrafficBench& bench) {
-  return {bench.of_size(10, 6), bench.of_size(400, 128), bench.of_size(6, 4), 20, 24,
+  return {bench.of_size(10, 6),
+          bench.of_size(400, 128),
+          bench.of_size(6, 4),
+          20,
+          24,
           bench.given(bench.options().rounds, 3, 1)};
 }
 

@@ -20,8 +20,8 @@ namespace {
 double unfindable_pages(const Engine& engine, int page_slots) {
   const EngineStats stats = engine.stats();
   const double columns = static_cast<double>(engine.info().layers) * engine.info().kv_heads;
-  const double needed = columns * (static_cast<double>(stats.cached_tokens) / page_slots +
-                                   static_cast<double>(stats.cached_segments));
+  const double needed =
+      columns * (static_cast<double>(stats.cached_tokens) / page_slots + static_cast<double>(stats.cached_segments));
   return std::max(0.0, static_cast<double>(stats.kv_pages_used) - needed);
 }
 
