@@ -158,12 +158,12 @@ class SamplerHead {
   double mass_of(size_t b) const {
     if (!(scaled(s_.block_most_[b]) >= -87.f)) return 0;  // so are all of its weights
     const std::span<const float> x = block(b);
+    float weight[kDrawBlock] = {};
+    for (size_t i = 0; i < x.size(); ++i) weight[i] = exp_small((x[i] - most_) / temperature_);
     float lanes[kDrawLanes] = {};
-    size_t i = 0;
-    for (; i + kDrawLanes <= x.size(); i += kDrawLanes) {
-      for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] += exp_small((x[i + l] - most_) / temperature_);
+    for (size_t i = 0; i < kDrawBlock; i += kDrawLanes) {
+      for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] += weight[i + l];
     }
-    for (; i < x.size(); ++i) lanes[0] += exp_small(scaled(x[i]));
     double out = 0;
     for (const float lane : lanes) out += double{lane};
     return out;
