@@ -25,6 +25,25 @@ constexpr auto kBetter = [](const auto& a, const auto& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 };
 
+// The sum of exp((x - most) / temperature) over a block, for the widest vectors that the machine has. All clones give the
+// same bits: the order of sums is written out, and no product is fused with a sum (-ffp-contract=off).
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+double
+mass_of_block(const float* x, size_t n, float most, float temperature) {
+  float weight[kDrawBlock] = {};
+  for (size_t i = 0; i < n; ++i) weight[i] = exp_small((x[i] - most) / temperature);
+  float lanes[kDrawLanes] = {};
+  for (size_t i = 0; i < kDrawBlock; i += kDrawLanes) {
+    for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] += weight[i + l];
+  }
+  double out = 0;
+  for (const float lane : lanes) out += double{lane};
+  return out;
+}
+
 // The largest of `x`; what is not a number is passed over. Minus infinity for none.
 float largest(std::span<const float> x) {
   float lanes[kDrawLanes];
@@ -157,16 +176,7 @@ class SamplerHead {
 
   double mass_of(size_t b) const {
     if (!(scaled(s_.block_most_[b]) >= -87.f)) return 0;  // so are all of its weights
-    const std::span<const float> x = block(b);
-    float weight[kDrawBlock] = {};
-    for (size_t i = 0; i < x.size(); ++i) weight[i] = exp_small((x[i] - most_) / temperature_);
-    float lanes[kDrawLanes] = {};
-    for (size_t i = 0; i < kDrawBlock; i += kDrawLanes) {
-      for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] += weight[i + l];
-    }
-    double out = 0;
-    for (const float lane : lanes) out += double{lane};
-    return out;
+    return mass_of_block(block(b).data(), block(b).size(), most_, temperature_);
   }
 
   void gather() {
