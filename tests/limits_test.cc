@@ -342,5 +342,38 @@ TEST(Seeds, SameSeedSameTextWhateverElseRuns) {
   EXPECT_NE(sinks[0]->ids, alone);
 }
 
+// Which thread draws for whom changes nothing: texts and log-probabilities of many, alone and together.
+TEST(Seeds, SameSeedSameTextWhateverTheThreads) {
+  const auto request = [](int i) {
+    Request out = request_of(tokens(20 + i, static_cast<uint64_t>(i)), "full", 12);
+    out.sampling.temperature = 0.8f + 0.05f * static_cast<float>(i);
+    out.sampling.top_p = i % 2 ? 0.9f : 1;
+    out.sampling.top_k = i % 3 ? 0 : 25;
+    out.sampling.seed = 5;
+    out.sampling.logprobs = i % 4 ? -1 : 2;
+    out.publish = false;
+    return out;
+  };
+  std::vector<Outcome> alone;
+  const auto one = open_for_test({.model = kModel, .threads = 1});
+  for (int i = 0; i < 20; ++i) alone.push_back(ask_ok(*one, request(i)));
+  EXPECT_NE(alone[0].ids, alone[12].ids) << "power";
+  for (const int threads : {2, 5}) {
+    const auto engine = open_for_test({.model = kModel, .threads = threads});
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (int i = 0; i < 20; ++i) {
+      sinks.push_back(std::make_shared<CollectingSink>());
+      ASSERT_TRUE(engine->submit(request(i), sinks.back()).ok());
+    }
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      sinks[i]->wait();
+      EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
+      const size_t expected = i % 4 ? 0 : sinks[i]->ids.size();
+      ASSERT_EQ(sinks[i]->logprobs.size(), expected);
+      for (size_t n = 0; n < expected; ++n) EXPECT_EQ(sinks[i]->logprobs[n].id, sinks[i]->ids[n]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvilt

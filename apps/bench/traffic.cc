@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "apps/bench/rag_prompt.h"
 #include "apps/command.h"
@@ -76,8 +77,16 @@ TrafficFrame traffic_frame(const Engine& engine) {
 
 TokenIds TrafficText::next(int tokens) {
   while (text_.size() < static_cast<size_t>(tokens)) {
-    const RagPrompt more = value_or_fail(synthetic_prompt(engine_, 1, std::max(4096, tokens), seed_++));
-    append_ids(text_, more.pieces[0]);
+    TokenIds more = value_or_fail(synthetic_prompt(engine_, 1, std::max(4096, tokens), seed_)).pieces[0];
+    std::map<int32_t, size_t> times;
+    size_t most = 0;
+    for (const int32_t id : more) most = std::max(most, ++times[id]);
+    if (most > more.size() / 4) {  // "unknown": the tokenizer knows no English, and the text repeats itself
+      std::mt19937_64 rng(seed_);
+      for (int32_t& id : more) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(engine_.info().vocab));
+    }
+    append_ids(text_, more);
+    ++seed_;
   }
   TokenIds out(text_.begin(), text_.begin() + tokens);
   text_.erase(text_.begin(), text_.begin() + tokens);

@@ -5,7 +5,6 @@
 //   interrupted  a client that gives up after some seconds and asks again, until the prompt is done
 //   sampling     the share of a step of 64 answers that drawing takes: the same step greedy, by turns
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <thread>
 
@@ -74,32 +73,36 @@ void reuse_behind_long(TrafficBench& bench) {
   bench.figure("mixed", "mixed_long_loss", disturbed.ttft_s / mean(undisturbed) - 1);
 }
 
-// A small request over known documents arrives first, two clients with cold prompts right after it and for ever: the
-// pool has room for a cold prompt and the known documents, not for what the small request wants to compute of them.
+// A small request over known documents arrives while a cold prompt is computed and others wait: two clients ask one
+// after the other. The pool has room for a cold prompt and the known documents, not for what the small request wants to
+// compute of them.
 void stream_of_cold(TrafficBench& bench) {
-  const int cold_tokens = bench.of_size(2048, 1024), count = bench.of_size(16, 12);
+  const int cold_tokens = bench.of_size(2048, 1024);
+  const auto count = static_cast<size_t>(bench.of_size(16, 12));
   const auto engine = bench.open(1.3 * (cold_tokens + 64));
   const TrafficFrame frame = traffic_frame(*engine);
   TrafficText text(*engine, bench.options().seed + 3);
-  Documents known{text.next(4, cold_tokens / 16)};
+  Documents known{text.next(4, 3 * cold_tokens / 64)};
   run_request(*engine, traffic_request(bench.first_turn(frame, known.texts, text.next(16)), 0));
-  std::vector<Request> stream;
-  for (int i = 0; i < count; ++i) stream.push_back(cold_request(bench, frame, text, cold_tokens));
-  const auto small = std::make_shared<TrafficSink>();
-  submit_traffic(*engine, traffic_request(bench.first_turn(frame, known.again(), text.next(16)), kShortAnswer), small);
-  std::atomic<size_t> next{0};
-  std::vector<PromptUsage> usages(stream.size());
-  const auto client = [&] {
-    for (size_t i = next++; i < stream.size(); i = next++)
-      usages[i] = run_request(*engine, std::move(stream[i])).usage();
+  std::vector<std::shared_ptr<TrafficSink>> sinks;
+  const auto send = [&](Request request) {
+    sinks.push_back(std::make_shared<TrafficSink>());
+    submit_traffic(*engine, std::move(request), sinks.back());
   };
-  std::thread other(client);
-  client();
-  other.join();
-  usages.push_back(small->wait().usage);
+  const Request small = traffic_request(bench.first_turn(frame, known.again(), text.next(16)), kShortAnswer);
+  std::vector<Request> stream;
+  for (size_t i = 0; i < count; ++i) stream.push_back(cold_request(bench, frame, text, cold_tokens));
+  send(stream[0]);
+  send(small);
+  send(stream[1]);
+  for (size_t i = 2; i < count; ++i) {  // the client whose answer is there asks again
+    sinks[i == 2 ? 0 : i - 1]->wait();
+    send(stream[i]);
+  }
   std::vector<double> waits;
-  for (const PromptUsage& usage : usages) {
-    bench.detail(usage_row("mixed", &usage == &usages.back() ? "stream, small" : "stream, cold", usage));
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const PromptUsage& usage = sinks[i]->wait().usage;
+    bench.detail(usage_row("mixed", i == 1 ? "stream, small" : "stream, cold", usage));
     waits.push_back(usage.ttft_s);
   }
   bench.figure("mixed", "wait_max_over_mean", *std::ranges::max_element(waits) / mean(waits));

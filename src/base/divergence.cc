@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/check.h"
+#include "base/exp_small.h"
 
 namespace kvilt {
 namespace {
@@ -12,31 +12,6 @@ namespace {
 // Loops over kLanes independent sums: the compiler makes vectors of them without changing the order of a sum.
 constexpr size_t kLanes = 16;
 constexpr float kFloor = -1e30f;
-
-// exp(x) for x <= 0, relative error below 3e-7; 0 below -87. Plain arithmetic, so that loops of it become vector code.
-inline float exp_small(float x) {
-  constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f, kRound = 12582912.f;
-  const float clipped = x < -87.f ? -87.f : x;
-  const float shifted = clipped * kLog2e + kRound;  // the whole number lands in the low mantissa bits
-  const float n = shifted - kRound;
-  const float r = (clipped - n * kLn2High) - n * kLn2Low;
-  float p = 1.9875691500e-4f;  // Cephes' expf
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.f;
-  int32_t bits;
-  std::memcpy(&bits, &shifted, sizeof bits);
-  const int32_t power = static_cast<int32_t>(static_cast<uint32_t>(bits) << 23);  // n * 2^23: added to the exponent
-  int32_t out;
-  std::memcpy(&out, &p, sizeof out);
-  out += power;
-  float scaled;
-  std::memcpy(&scaled, &out, sizeof scaled);
-  return x < -87.f ? 0.f : scaled;
-}
 
 // Sum of f(i) over [0, n): kLanes float sums, flushed into a double every 4,096 elements.
 template <class F>

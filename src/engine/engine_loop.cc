@@ -41,6 +41,12 @@ ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t 
           s.running.exact, s.running.chain, recomputed};
 }
 
+std::vector<SamplerScratch> scratch_of_workers(int workers, int64_t V) {
+  std::vector<SamplerScratch> out;
+  for (int w = 0; w < workers; ++w) out.emplace_back(V);
+  return out;
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(EngineParts parts)
@@ -48,6 +54,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       preparer_(parts_),
       scheduler_(scheduler_options(parts_.options), parts_.model->config()),
       driver_(*parts_.model, *parts_.pool),
+      scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
       thread_([this] { run(); }) {}
 
@@ -187,14 +194,12 @@ void EngineLoop::run_group(StepGroup& group) {
   for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item));
   driver_.run(chunks_);
   for (size_t i = 0; i < chunks_.size(); ++i) after(group.items[i], chunks_[i].work);
+  draw();
 }
 
 void EngineLoop::after(StepItem& item, const Work& work) {
   Sequence& s = *item.sequence;
-  if (item.decode) {
-    sample(s);
-    return;
-  }
+  if (item.decode) return wants_token(s);
   Prefill& prefill = *s.running.prefill;
   std::vector<float>& logits = s.running.logits;
   s.work += work;
@@ -257,20 +262,43 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (s.request.sampling.max_tokens == 0) {
     end(s, Finish::kLength);
   } else {
-    sample(s);
+    wants_token(s);
   }
 }
 
-// The step's logits to a token, and what follows from it.
-void EngineLoop::sample(Sequence& s) {
+// Its logits are there; draw() turns them into a token when all of the group are known.
+void EngineLoop::wants_token(Sequence& s) {
+  auditor_.choosing(s);
+  const Evaluation& asked = s.request.evaluation;
+  if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))
+    s.completion.logits.all.push_back(s.running.logits);
+  drawn_.push_back({&s});
+}
+
+// The group's logits to tokens: O(V) a sequence, so all threads draw; then sinks hear in the group's order.
+void EngineLoop::draw() {
+  parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) { draw(drawn_[i], scratch_[worker]); });
+  for (Drawn& drawn : drawn_) answer(drawn);
+  drawn_.clear();
+}
+
+// Any thread of the pool.
+void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
+  Sequence& s = *drawn.sequence;
+  const std::vector<int32_t>& forced = s.request.evaluation.forced;
+  std::vector<float>& logits = s.running.logits;
+  const int top = s.request.sampling.logprobs;
+  const std::vector<float> raw = top >= 0 ? logits : std::vector<float>();
+  drawn.id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
+  if (top >= 0) drawn.logprob = Sampler::logprob(raw, drawn.id, top);
+}
+
+// What follows from the token.
+void EngineLoop::answer(Drawn& drawn) {
+  Sequence& s = *drawn.sequence;
   const SamplingParams& params = s.request.sampling;
   const bool forced = !s.request.evaluation.forced.empty();
-  std::vector<float>& logits = s.running.logits;
-  auditor_.choosing(s);
-  const std::vector<float> raw = params.logprobs >= 0 ? logits : std::vector<float>();
-  if (s.request.evaluation.all_logits || (s.request.evaluation.first_logits && forced))
-    s.completion.logits.all.push_back(logits);
-  const int32_t id = forced ? s.request.evaluation.forced[s.completion.completion_tokens] : s.sampler->sample(logits);
+  const int32_t id = drawn.id;
   const auto& ends = parts_.model->config().eos_ids;
   const auto in = [id](const std::vector<int32_t>& ids) { return std::ranges::find(ids, id) != ids.end(); };
   if (!forced && ((!params.ignore_eos && in(ends)) || in(params.stop_ids))) {
@@ -284,7 +312,7 @@ void EngineLoop::sample(Sequence& s) {
   answer.push(id, delta_.text);
   delta_.ids.assign(1, id);
   delta_.logprobs.clear();
-  if (params.logprobs >= 0) delta_.logprobs.push_back(Sampler::logprob(raw, id, params.logprobs));
+  if (params.logprobs >= 0) delta_.logprobs.push_back(std::move(drawn.logprob));
   s.sink->on_tokens(delta_);
   const bool forced_out =
       forced && s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());

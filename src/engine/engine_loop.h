@@ -1,7 +1,8 @@
 // engine/engine_loop.h: the engine thread: takes requests from the inbox, steps the scheduler, runs the driver,
 // samples, publishes.
 // Role:     the one owner of scheduler, KV and driver (ARCHITECTURE.md). Start at step().
-// Threads:  post(), stats(), policy_off() and parts() from any thread; everything else on the engine thread.
+// Threads:  sequences draw their tokens side by side on the pool (draw), each touching what is its own. Else:
+//           post(), stats(), policy_off() and parts() from any thread; everything else on the engine thread.
 // Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), the order (sched/).
 #pragma once
 
@@ -50,6 +51,13 @@ class EngineLoop {
   const EngineParts& parts() const { return parts_; }
 
  private:
+  // A sequence whose logits are there, and the token that was chosen from them.
+  struct Drawn {
+    Sequence* sequence;
+    int32_t id = 0;
+    TokenLogprob logprob = {};  // with SamplingParams::logprobs
+  };
+
   void run();
   void step();
   Chunk chunk_of(const StepItem& item);
@@ -58,7 +66,10 @@ class EngineLoop {
   void finish_prefill(Sequence& sequence);
   void keep_work(const Sequence& sequence) const;
   void account(Sequence& sequence) const;
-  void sample(Sequence& sequence);
+  void wants_token(Sequence& sequence);
+  void draw();
+  void draw(Drawn& drawn, SamplerScratch& scratch) const;
+  void answer(Drawn& drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
   void drop_audit();
@@ -68,8 +79,10 @@ class EngineLoop {
   Preparer preparer_;
   Scheduler scheduler_;
   Driver driver_;
-  std::vector<RequestId> ended_;  // by this step; taken out after it
-  std::vector<Chunk> chunks_;     // of the group that runs; here, as delta_, to keep their memory
+  std::vector<RequestId> ended_;         // by this step; taken out after it
+  std::vector<Chunk> chunks_;            // of the group that runs; here, as delta_, to keep their memory
+  std::vector<Drawn> drawn_;             // of the group that ran
+  std::vector<SamplerScratch> scratch_;  // by worker of the pool
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;
   uint64_t steps_ = 0;

@@ -4,9 +4,13 @@
 #include <cmath>
 
 #include "base/divergence.h"
+#include "base/exp_small.h"
 
 namespace kvilt {
 namespace {
+
+constexpr size_t kDrawBlock = 128;  // logits that share their largest and their mass
+constexpr size_t kDrawLanes = 16;   // independent maxima and sums: the compiler makes vectors of them
 
 // SplitMix64 of (seed, n): a counter-based draw, uniform in [0, 1).
 double uniform(uint64_t seed, uint64_t n) {
@@ -17,11 +21,40 @@ double uniform(uint64_t seed, uint64_t n) {
   return static_cast<double>(z >> 11) * 0x1.0p-53;
 }
 
-struct Candidate {
-  int32_t id;
-  float logit;
+constexpr auto kBetter = [](const auto& a, const auto& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 };
-bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+// The sum of exp((x - most) / temperature) over a block, for the widest vectors that the machine has. All clones give the
+// same bits: the order of sums is written out, and no product is fused with a sum (-ffp-contract=off).
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+double
+mass_of_block(const float* x, size_t n, float most, float temperature) {
+  float weight[kDrawBlock] = {};
+  for (size_t i = 0; i < n; ++i) weight[i] = exp_small((x[i] - most) / temperature);
+  float lanes[kDrawLanes] = {};
+  for (size_t i = 0; i < kDrawBlock; i += kDrawLanes) {
+    for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] += weight[i + l];
+  }
+  double out = 0;
+  for (const float lane : lanes) out += double{lane};
+  return out;
+}
+
+// The largest of `x`; what is not a number is passed over. Minus infinity for none.
+float largest(std::span<const float> x) {
+  float lanes[kDrawLanes];
+  std::ranges::fill(lanes, -INFINITY);
+  size_t i = 0;
+  for (; i + kDrawLanes <= x.size(); i += kDrawLanes) {
+    for (size_t l = 0; l < kDrawLanes; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  }
+  for (; i < x.size(); ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  return *std::ranges::max_element(lanes);
+}
 
 }  // namespace
 
@@ -60,67 +93,167 @@ void Sampler::penalise(std::span<float> logits) const {
   }
 }
 
-int32_t Sampler::sample(std::span<float> logits) {
-  penalise(logits);
-  const uint64_t draw = draws_++;
-  if (params_.temperature <= 0) {
-    const int32_t id = most_likely(logits);
-    accept(id);
+SamplerScratch::SamplerScratch(int64_t V) {
+  const auto size = static_cast<size_t>(V), blocks = (size + kDrawBlock - 1) / kDrawBlock;
+  block_most_.reserve(blocks);
+  block_mass_.reserve(blocks);
+  kept_.reserve(size);
+  weight_.reserve(size);
+}
+
+// The candidates of one draw, best first, as far as they are asked for: those near the largest logit are gathered from
+// the blocks that have any, then more, until the filters are content. The result is that of sorting them all.
+class SamplerHead {
+ public:
+  using Candidate = SamplerScratch::Candidate;
+
+  SamplerHead(std::span<const float> logits, float temperature, SamplerScratch& scratch)
+      : logits_(logits), temperature_(temperature), s_(scratch) {
+    s_.block_most_.clear();
+    for (size_t at = 0; at < logits.size(); at += kDrawBlock) s_.block_most_.push_back(largest(block(at / kDrawBlock)));
+    most_ = largest(s_.block_most_);
+    s_.kept_.clear();
+    s_.weight_.clear();
+  }
+
+  float most() const { return most_; }
+
+  // The sum of all weights, in blocks: relative to the largest logit, so that no temperature overflows.
+  double mass() {
+    double out = 0;
+    s_.block_mass_.clear();
+    for (size_t b = 0; b < s_.block_most_.size(); ++b) out += s_.block_mass_.emplace_back(mass_of(b));
+    return out;
+  }
+  // The token at which the sum of weights, by id, passes `left`. REQUIRES: mass() was asked.
+  int32_t at_mass(double left) const {
+    size_t chosen = 0;
+    for (size_t b = 0; b < s_.block_mass_.size(); ++b) {
+      if (s_.block_mass_[b] <= 0) continue;
+      chosen = b;
+      if (left < s_.block_mass_[b]) break;
+      left -= s_.block_mass_[b];
+    }
+    int32_t id = 0;
+    for (size_t i = 0; i < block(chosen).size(); ++i) {
+      const double weight = exp_small(scaled(block(chosen)[i]));
+      if (weight <= 0) continue;
+      id = static_cast<int32_t>(chosen * kDrawBlock + i);
+      if (left < weight) break;
+      left -= weight;
+    }
     return id;
   }
-  // Relative to the largest logit, so that no temperature overflows: the largest weight is 1.
-  const float most = logits[most_likely(logits)];
-  // Kept from call to call: V of each, for one thread however many requests it has.
-  thread_local std::vector<Candidate> kept;
-  thread_local std::vector<double> weight;
-  kept.resize(logits.size());
-  weight.clear();
-  for (size_t i = 0; i < logits.size(); ++i)
-    kept[i] = {static_cast<int32_t>(i), (logits[i] - most) / params_.temperature};
-  size_t sorted = 0;  // kept[0, sorted) are in order, and better than the rest
-  const auto sort_to = [&](size_t n) {
-    n = std::min(n, kept.size());
-    std::partial_sort(kept.begin() + static_cast<int64_t>(sorted), kept.begin() + static_cast<int64_t>(n), kept.end(),
-                      better);
-    sorted = n;
-  };
-  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < kept.size()) {
-    sort_to(static_cast<size_t>(params_.top_k));
-    kept.resize(sorted);
-  }
-  double total = 0;
-  if (params_.top_p < 1 || params_.min_p > 0) {
-    double all = 0, mass = 0;
-    for (const Candidate& candidate : kept) all += std::exp(static_cast<double>(candidate.logit));
-    while (weight.size() < kept.size()) {  // only as much of the vocabulary is sorted as the head needs
-      if (weight.size() == sorted) sort_to(std::max<size_t>(64, 4 * sorted));
-      const double w = std::exp(static_cast<double>(kept[weight.size()].logit));
-      if (!weight.empty() && w < params_.min_p) break;
-      weight.push_back(w);
-      mass += w;
-      if (params_.top_p < 1 && mass >= params_.top_p * all) break;  // the shortest head that holds top_p; at least one
+
+  // The n-th best, or null: there are no more.
+  const Candidate* at(size_t n) {
+    while (n >= s_.kept_.size()) {
+      if (complete_) {
+        sort_to(n);  // gathering has undone the order of those that were given out
+        return nullptr;
+      }
+      gather();
     }
-    total = mass;
-  } else {
-    weight.reserve(kept.size());
-    for (const Candidate& candidate : kept)
-      total += weight.emplace_back(std::exp(static_cast<double>(candidate.logit)));
+    if (n >= sorted_) sort_to(std::max({size_t{64}, 4 * sorted_, n + 1}));
+    return &s_.kept_[n];
   }
-  const size_t end = weight.size();
-  double left = uniform(seed_, draw) * total;
+  // From here on there are the n best only.
+  void keep(size_t n) {
+    if (n > 0 && at(n - 1)) {
+      sort_to(n);
+      s_.kept_.resize(n);
+      sorted_ = n;
+    }
+    complete_ = true;
+  }
+  std::span<const Candidate> kept() const { return s_.kept_; }
+
+ private:
+  std::span<const float> block(size_t b) const {
+    return logits_.subspan(b * kDrawBlock, std::min(kDrawBlock, logits_.size() - b * kDrawBlock));
+  }
+  float scaled(float logit) const { return (logit - most_) / temperature_; }
+
+  double mass_of(size_t b) const {
+    if (!(scaled(s_.block_most_[b]) >= -87.f)) return 0;  // so are all of its weights
+    return mass_of_block(block(b).data(), block(b).size(), most_, temperature_);
+  }
+
+  void gather() {
+    constexpr float kFirst = 6, kLast = 96;  // e^-6 of the best; from e^-96 on, everything
+    gap_ = gap_ == 0 ? kFirst : 2 * gap_;
+    complete_ = gap_ >= kLast;
+    const float cut = complete_ ? -INFINITY : most_ - gap_ * temperature_;
+    s_.kept_.clear();
+    sorted_ = 0;
+    for (size_t b = 0; b < s_.block_most_.size(); ++b) {
+      if (!(s_.block_most_[b] >= cut)) continue;
+      const std::span<const float> x = block(b);
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (x[i] >= cut) s_.kept_.push_back({static_cast<int32_t>(b * kDrawBlock + i), scaled(x[i])});
+      }
+    }
+  }
+
+  void sort_to(size_t n) {
+    n = std::min(n, s_.kept_.size());
+    if (n <= sorted_) return;
+    const auto begin = s_.kept_.begin();
+    std::partial_sort(begin + static_cast<int64_t>(sorted_), begin + static_cast<int64_t>(n), s_.kept_.end(), kBetter);
+    sorted_ = n;
+  }
+
+  const std::span<const float> logits_;
+  const float temperature_;
+  SamplerScratch& s_;
+  float most_ = 0, gap_ = 0;
+  size_t sorted_ = 0;  // so many of kept_ are in order, and better than the rest
+  bool complete_ = false;
+};
+
+int32_t Sampler::sample(std::span<float> logits, SamplerScratch& scratch) {
+  penalise(logits);
+  const uint64_t n = draws_++;
+  const int32_t id = params_.temperature <= 0 ? most_likely(logits) : draw(logits, uniform(seed_, n), scratch);
+  accept(id);
+  return id;
+}
+
+int32_t Sampler::draw(std::span<const float> logits, double u, SamplerScratch& scratch) const {
+  SamplerHead head(logits, params_.temperature, scratch);
+  if (!std::isfinite(head.most())) return most_likely(logits);
+  const bool filtered_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < logits.size();
+  const bool filtered_p = params_.top_p < 1;
+  if (!filtered_k && !filtered_p && !(params_.min_p > 0)) return head.at_mass(u * head.mass());
+  double all = 0;
+  if (filtered_k) {
+    head.keep(static_cast<size_t>(params_.top_k));
+    for (const auto& candidate : head.kept()) all += std::exp(static_cast<double>(candidate.logit));
+  } else if (filtered_p) {
+    all = head.mass();
+  }
+  std::vector<double>& weight = scratch.weight_;
+  double mass = 0;
+  while (const auto* candidate = head.at(weight.size())) {
+    const double w = std::exp(static_cast<double>(candidate->logit));
+    if (!weight.empty() && w < params_.min_p) break;
+    weight.push_back(w);
+    mass += w;
+    if (filtered_p && mass >= params_.top_p * all) break;  // the shortest head that holds top_p; at least one
+  }
+  double left = u * mass;
   size_t chosen = 0;
-  while (chosen + 1 < end && left >= weight[chosen]) left -= weight[chosen++];
-  accept(kept[chosen].id);
-  return kept[chosen].id;
+  while (chosen + 1 < weight.size() && left >= weight[chosen]) left -= weight[chosen++];
+  return head.kept()[chosen].id;
 }
 
 TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top) {
   const double all = log_sum_exp(logits);
   TokenLogprob out{id, static_cast<float>(logits[id] - all), {}};
-  std::vector<Candidate> best(logits.size());
+  std::vector<SamplerScratch::Candidate> best(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) best[i] = {static_cast<int32_t>(i), logits[i]};
   const auto n = std::min(best.size(), static_cast<size_t>(std::max(top, 0)));
-  std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), better);
+  std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), kBetter);
   for (size_t i = 0; i < n; ++i) out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
   return out;
 }

@@ -1,10 +1,11 @@
 // forward/sampler.h: logits to a token. Penalties, bias, temperature, top-k, top-p, min-p, seeded draw,
 // log-probabilities.
 // Invariants: the n-th draw of a request is a function of its seed and n only, so the text does not depend on the
-//             batch. Order of the filters: bias, repetition, presence and frequency penalties; temperature; top-k;
-//             top-p; min-p.
-// Threads:    one per request.
-// Cost:       O(V), and a partial sort of the kept candidates.
+//             batch, nor on the thread that draws. Order of the filters: bias, repetition, presence and frequency
+//             penalties; temperature; top-k; top-p; min-p.
+// Threads:    one per request; working memory: one per thread. Requests are drawn side by side (engine/engine_loop.cc).
+// Cost:       O(V): a pass for the largest logit of each block, one of vector exp for the sum where it is needed. Only
+//             blocks that reach into the head are looked through, and only the head is sorted.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,38 @@
 
 namespace kvilt {
 
+// Working memory of a thread that draws. It has room for V tokens from the start, so that no draw allocates; memory
+// that no draw needs is never touched.
+class SamplerScratch {
+ public:
+  explicit SamplerScratch(int64_t V);
+  SamplerScratch(SamplerScratch&&) = default;  // a copy would have no room
+
+ private:
+  friend class SamplerHead;
+  friend class Sampler;
+  struct Candidate {
+    int32_t id;
+    float logit;  // (logit - largest) / temperature
+  };
+  std::vector<float> block_most_;   // the largest logit of each block
+  std::vector<double> block_mass_;  // the sum of its weights
+  std::vector<Candidate> kept_;
+  std::vector<double> weight_;  // of the first of kept_
+};
+
 class Sampler {
  public:
   // prompt: for the repetition penalty, which counts the prompt's tokens as well.
   Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt);
 
   // Chooses the next token. logits (V) are changed.
-  int32_t sample(std::span<float> logits);
+  int32_t sample(std::span<float> logits, SamplerScratch& scratch);
+  // The same with working memory for this once.
+  int32_t sample(std::span<float> logits) {
+    SamplerScratch scratch(std::ssize(logits));
+    return sample(logits, scratch);
+  }
   // Takes `id` as chosen (teacher forcing).
   void accept(int32_t id);
 
@@ -31,6 +57,7 @@ class Sampler {
 
  private:
   void penalise(std::span<float> logits) const;
+  int32_t draw(std::span<const float> logits, double u, SamplerScratch& scratch) const;
   SamplingParams params_;
   uint64_t seed_;
   uint64_t draws_ = 0;

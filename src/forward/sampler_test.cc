@@ -132,6 +132,94 @@ TEST(Sampler, LargeVocabulariesAreFilteredAsIfSorted) {
   }
 }
 
+// The draw written out: everything is sorted, weighed in double, filtered and added up.
+int32_t drawn_in_full(const std::vector<float>& logits, const SamplingParams& params, double uniform) {
+  std::vector<int32_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  const bool filtered_k = params.top_k > 0 && params.top_k < static_cast<int>(logits.size());
+  const bool filtered = filtered_k || params.top_p < 1 || params.min_p > 0;
+  if (filtered) std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (filtered_k) order.resize(static_cast<size_t>(params.top_k));
+  const float most = *std::ranges::max_element(logits);
+  const auto weight = [&](int32_t id) { return std::exp(double{(logits[id] - most) / params.temperature}); };
+  double all = 0, mass = 0;
+  for (const int32_t id : order) all += weight(id);
+  size_t end = 0;
+  while (end < order.size() && (end == 0 || weight(order[end]) >= params.min_p)) {
+    mass += weight(order[end++]);
+    if (params.top_p < 1 && mass >= params.top_p * all) break;
+  }
+  double left = uniform * mass;
+  size_t i = 0;
+  for (; i + 1 < end && left >= weight(order[i]); ++i) left -= weight(order[i]);
+  return order[i];
+}
+
+// The n-th uniform number of a seed (SplitMix64), as the sampler draws it.
+double uniform_of(uint64_t seed, uint64_t n) {
+  uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+}
+
+// Blocks are skipped and only the head is sorted; with one working memory for vocabularies of any size.
+TEST(Sampler, DrawsAsIfWrittenOut) {
+  std::mt19937 rng(8);
+  SamplerScratch scratch(20000);
+  std::set<int32_t> tokens;
+  int same = 0, draws = 0;
+  for (const int V : {20000, 1, 127, 128, 129, 3001}) {
+    for (const float spread : {0.3f, 2.f, 9.f}) {
+      std::normal_distribution<float> normal(0, spread);
+      std::vector<float> logits(static_cast<size_t>(V));
+      for (float& x : logits) x = std::round(8 * normal(rng)) / 8;  // with ties
+      for (const float temperature : {0.6f, 1.f, 1.7f}) {
+        for (const int top_k : {0, 1, 40, 1500}) {
+          for (const float top_p : {1.f, 0.95f, 0.4f}) {
+            for (const float min_p : {0.f, 0.02f}) {
+              SamplingParams params;
+              params.temperature = temperature, params.top_k = top_k, params.top_p = top_p, params.min_p = min_p;
+              Sampler sampler(params, 77, {});
+              for (uint64_t n = 0; n < 3; ++n, ++draws) {
+                std::vector<float> copy = logits;
+                const int32_t id = sampler.sample(copy, scratch);
+                ASSERT_TRUE(id >= 0 && id < V);
+                same += id == drawn_in_full(logits, params, uniform_of(77, n));
+                tokens.insert(id);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  // Sums are fp32 here: a draw at the very border of two tokens may fall to the neighbour.
+  EXPECT_GE(same, draws - 2) << draws;
+  EXPECT_GT(tokens.size(), 300u) << "power";
+}
+
+// A model that yields no numbers gets some token of its vocabulary; what is a number is preferred.
+TEST(Sampler, WhatIsNoNumberIsNotDrawn) {
+  for (const float top_p : {1.f, 0.9f}) {
+    SamplingParams params;
+    params.top_p = top_p;
+    Sampler sampler(params, 2, {});
+    std::vector<float> none(300, std::nanf(""));
+    const int32_t id = sampler.sample(none);
+    EXPECT_TRUE(id >= 0 && id < 300);
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> some(300, std::nanf(""));
+      some[7] = -3, some[200] = -3.5f;
+      const int32_t chosen = sampler.sample(some);
+      EXPECT_TRUE(chosen == 7 || chosen == 200) << chosen;
+    }
+    std::vector<float> never(300, -HUGE_VALF);
+    never[299] = 1;
+    EXPECT_EQ(sampler.sample(never), 299);
+  }
+}
+
 TEST(Sampler, ATinyTemperatureIsGreedy) {
   SamplingParams params;
   params.temperature = 1e-40f;
