@@ -1,6 +1,7 @@
 #include "engine/content_cache.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 
@@ -20,6 +21,10 @@ std::shared_ptr<const KvSegment> ContentCache::use(SegmentId id) {
 }
 
 namespace {
+// A marked part with fewer tokens is neither kept nor placed as a piece: the seams beside it cost more than to compute
+// it, and each has its share of every table. A piece that was cut keeps half of the shortest unmarked one.
+int32_t shortest_marked(int min_segment) { return std::min(8, (min_segment + 1) / 2); }
+
 // Keeps what is before `end`.
 void cut_pieces(std::vector<Piece>& pieces, int32_t end) {
   while (!pieces.empty() && pieces.back().pos >= end) pieces.pop_back();
@@ -35,6 +40,13 @@ void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
     if (with->pos <= piece.pos)
       piece = {with->segment, with->segment_offset + piece.pos - with->pos, piece.count, piece.pos};
   }
+}
+
+// The marks that lie in `run`; marks are sorted and disjoint.
+std::span<const TokenMark> marks_in(std::span<const TokenMark> marks, Run run) {
+  const auto first = std::ranges::lower_bound(marks, run.begin, {}, &TokenMark::begin);
+  const auto end = std::partition_point(first, marks.end(), [&](const TokenMark& m) { return m.end <= run.end; });
+  return {first, end};
 }
 }  // namespace
 
@@ -57,7 +69,11 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
     segments = index_.find_pieces(prompt, found.layout.prefix, domain, min_segment_, ranges);
     // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
-    std::erase_if(segments, [&](const Piece& piece) { return piece.pos + 1 == found.layout.prompt_len; });
+    // As are marked parts of a few tokens.
+    const int32_t shortest = shortest_marked(min_segment_);
+    std::erase_if(segments, [&](const Piece& piece) {
+      return piece.pos + 1 == found.layout.prompt_len || piece.count < shortest;
+    });
     if (wanted.repaired != 0) {
       const auto from_last = index_.find_pieces(prompt, found.layout.prefix, wanted.repaired, min_segment_, ranges);
       take_from(from_last, segments);
@@ -89,12 +105,17 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
   const auto first = own.tokens.begin() + positions.begin;
   std::vector<int32_t> tokens(first, first + positions.size());
   const SegmentId id = segments_.next_id();
-  index_.insert(id, {tokens, domain, exact, parent.segment, parent.tokens});
-  segments_.insert(own.kv.publish(id, positions, std::move(tokens), exact));
-  for (const TokenMark& mark : own.marks) {
-    if (mark.begin >= positions.begin && mark.end <= positions.end && mark.begin < mark.end) {
-      index_.add_mark(id, mark.begin - positions.begin, mark.end - positions.begin);
+  segments_.insert(own.kv.publish(id, positions, tokens, exact));  // first: the index names nothing that is not there
+  try {
+    index_.insert(id, {std::move(tokens), domain, exact, parent.segment, parent.tokens});
+    for (const TokenMark& mark : marks_in(own.marks, positions)) {
+      if (mark.end - mark.begin >= shortest_marked(min_segment_))
+        index_.add_mark(id, mark.begin - positions.begin, mark.end - positions.begin);
     }
+  } catch (const std::bad_alloc&) {
+    index_.erase(id);
+    segments_.erase(id);
+    throw;
   }
   return id;
 }
@@ -138,8 +159,9 @@ std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
     touch_prefix(own);
   }
   for (const Run& run : layout.fresh()) {
-    const bool marked =
-        std::ranges::any_of(own.marks, [&](const TokenMark& m) { return m.begin >= run.begin && m.end <= run.end; });
+    const bool marked = std::ranges::any_of(marks_in(own.marks, run), [&](const TokenMark& mark) {
+      return mark.end - mark.begin >= shortest_marked(min_segment_);
+    });
     if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
       out.push_back(insert(own, own.domain, run, false, {}));
   }
@@ -151,7 +173,8 @@ std::vector<SegmentId> ContentCache::publish_prompt(const Own& own) {
 // Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied.
 void ContentCache::publish_repaired(const Own& own) {
   for (const Run& piece : own.layout.pieces) {
-    if (intersect(own.recomputed, Runs{piece}).empty() || !own.kv.owns(piece)) continue;
+    const auto next = std::ranges::upper_bound(own.recomputed, piece.begin, {}, &Run::end);
+    if (next == own.recomputed.end() || next->begin >= piece.end || !own.kv.owns(piece)) continue;
     const auto tokens = own.tokens.subspan(piece.begin, piece.size());
     const Run whole{0, piece.size()};
     for (const Piece& last : index_.find_pieces(tokens, 0, own.repaired, min_segment_, {&whole, 1})) {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/latest.h"
 #include "base/mutex.h"
 #include "engine/answer_text.h"
@@ -41,6 +42,7 @@ class EngineLoop {
   void clear_cache() {
     parts_.cache->clear();
     ++changes_;
+    update_stats();  // whoever hears that it is cleared sees so in the figures
   }
   bool idle() const { return scheduler_.idle(); }
 
@@ -60,6 +62,8 @@ class EngineLoop {
   void sample(Sequence& sequence);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
+  void fail_for_memory(Sequence& sequence);
+  void unless_memory_ends(FunctionRef<void()> work);
   void drop_audit();
   void update_stats();
 
@@ -67,7 +71,7 @@ class EngineLoop {
   const Preparer preparer_;
   Scheduler scheduler_;
   Driver driver_;
-  std::vector<RequestId> ended_;  // by this step; taken out after it
+  std::vector<RequestId> ended_;  // in this step; taken out when it is over
   std::vector<Chunk> chunks_;     // of the group that runs; here, as delta_, to keep their memory
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;

@@ -29,6 +29,8 @@ PageId PageStore::alloc() {
     return page;
   }
   CHECK(touched_ < pages_);
+  const auto all = static_cast<size_t>(touched_) + 1;  // destructors give pages back: free() must not allocate
+  if (free_.capacity() < all) free_.reserve(2 * all);
   return static_cast<PageId>(touched_++);
 }
 
@@ -50,8 +52,9 @@ PageList::~PageList() {
 
 PageId PageList::take() {
   if (spare_.empty()) {
+    const PageId page = store_.alloc();
     ++total_;
-    return store_.alloc();
+    return page;
   }
   const PageId page = spare_.back();
   spare_.pop_back();
@@ -83,7 +86,8 @@ void PageList::grow(int layer, int head, int32_t slots) {
   List& list = this->list(layer, head);
   const auto want = static_cast<size_t>(pages_of(slots));
   while (list.pages.size() < want) {
-    list.pages.push_back(take());
+    list.pages.push_back(kNoPage);  // first, since it may throw: a page that was taken must be in a list
+    list.pages.back() = take();
     ++list.held;
   }
 }
@@ -96,6 +100,7 @@ void PageList::reserve(int64_t pages) {
     --total_;
   }
   while (spare() < pages) {
+    spare_.reserve(static_cast<size_t>(pages));
     spare_.push_back(store_.alloc());
     ++total_;
   }

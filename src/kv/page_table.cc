@@ -87,13 +87,13 @@ void PageTable::place(Placement placement, bool realign) {
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
   Rotations rotations;
   if (const int32_t shift = placement.shift(); shift != 0 && realign) {
-    for (size_t i = 0; i < placements_.size(); ++i) {  // with one rotation, pieces share one rotated query
-      if (placements_[i].shift() == shift) rotations = rotations_[i];
-    }
+    rotations = of_shift_[shift];  // with one rotation, pieces share one rotated query
     for (int kind = 0; kind < ropes_.kinds() && !rotations.kind[kind]; ++kind) {
       rotations.kind[kind] = std::make_shared<const std::vector<float>>(rotation(ropes_.of_kind(kind), shift));
     }
+    of_shift_[shift] = rotations;
   }
+  uniform_ = uniform_ && placement.segment->maps.size() == 1;
   first_placements_.push_back(placement);
   first_rotations_.push_back(rotations);
   placements_.push_back(std::move(placement));
@@ -227,9 +227,7 @@ void PageTable::split_pages(std::vector<Atom>& out, Atom atom) const {
 }
 
 const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
-  bool uniform = maps_.size() == 1;
-  for (const Placement& placement : placements_) uniform = uniform && placement.segment->maps.size() == 1;
-  const auto [it, fresh] = atoms_.try_emplace(uniform ? 0 : layer);
+  const auto [it, fresh] = atoms_.try_emplace(uniform_ && maps_.size() == 1 ? 0 : layer);
   std::vector<Atom>& out = it->second;
   if (!fresh) return out;
   const SlotMap& own = slot_map(layer);
@@ -240,7 +238,9 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
     const Placement& placed = placements_[i];
     const SlotMap& map = placed.segment->maps[placed.segment->map_of[layer]];
     const int32_t shift = placed.shift();
-    for (const Run& left : subtract(Runs{{placed.pos, placed.pos + placed.count}}, hidden)) {
+    const Run piece{placed.pos, placed.pos + placed.count};
+    const auto near = std::ranges::partition_point(hidden, [&](const Run& run) { return run.end <= piece.begin; });
+    for (const Run& left : subtract({&piece, 1}, {near, hidden.end()})) {
       for (const SlotRun& part : map.within({left.begin - shift, left.end - shift})) {
         whole.push_back({part.pos + shift, part.count, part.slot, static_cast<int32_t>(i)});
       }
@@ -341,7 +341,9 @@ void PageTable::copy_in(const Backend& backend, const AttendShape& attend) {
 
 bool PageTable::owns(Run positions) const {
   return std::ranges::all_of(maps_, [&](const SlotMap& map) {
-    return count(intersect(map.positions(), Runs{positions})) == positions.size();
+    int32_t own = 0;
+    for (const SlotRun& run : map.within(positions)) own += run.count;
+    return own == positions.size();
   });
 }
 
