@@ -3,7 +3,10 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <iostream>
+#include <new>
+#include <system_error>
 
 #include "apps/command.h"
 #include "kvilt/version.h"
@@ -34,6 +37,15 @@ int main(int argc, char** argv) {
     std::cerr << "error: there is no command '" << argv[1] << "'; kvilt --help lists them\n";
     return 2;
   }
-  CLI11_PARSE(app, argc, argv);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, which cleans up after itself
+  try {
+    CLI11_PARSE(app, argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "error: not enough memory\n";
+    return 1;
+  } catch (const std::system_error& e) {
+    std::cerr << "error: the system refused: " << e.what() << "\n";
+    return 1;
+  }
   return 0;
 }

@@ -1,8 +1,13 @@
 // apps/serve.cc: kvilt serve: binds at once (so /health answers 503 while the model loads), then serves until a signal.
+#include <fmt/format.h>
 #include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #include "apps/command.h"
@@ -21,6 +26,24 @@ struct ServeOptions {
 // An empty key is most often a variable that was not set.
 constexpr const char* kEmptyKey = "the key is empty, which would let everyone in; give a key, or none at all";
 
+template <class Work>
+std::thread start(Work work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& e) {
+    fail(fmt::format("the system refused a thread ({}): raise its limits on threads and memory", e.what()));
+  }
+}
+
+void check_policies(const std::vector<std::string>& allowed, const ModelInfo& info) {
+  for (const std::string& name : allowed) {
+    if (std::ranges::find(info.policies, name) == info.policies.end()) {
+      fail(
+          fmt::format("--allow-policies: there is no policy '{}'; there are {}", name, fmt::join(info.policies, ", ")));
+    }
+  }
+}
+
 void serve(ServeOptions options) {
   if (options.server.api_key.empty()) {
     if (const char* key = std::getenv("KVILT_API_KEY")) {
@@ -36,10 +59,19 @@ void serve(ServeOptions options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   auto server = value_or_fail(Server::listen(options.server));
-  std::thread web([&] { server->run(); });
+  std::thread web = start([&] {
+    try {
+      server->run();
+    } catch (const std::system_error& e) {
+      fail(fmt::format("the server cannot run: {}", e.what()));
+    }
+  });
   std::shared_ptr<Engine> engine;
-  std::thread loader([&] {
+  std::atomic<bool> loaded{false};
+  std::thread loader = start([&] {
     engine = open_or_exit(options.engine);
+    check_policies(options.server.allow_policies, engine->info());
+    loaded = true;
     server->attach(engine);
     const ModelInfo& info = engine->info();
     std::printf("%s (%s), %s kernels, %d threads, KV pool %.1f GiB (%.0f k tokens of %s)\n",
@@ -53,6 +85,17 @@ void serve(ServeOptions options) {
   });
   int signal = 0;
   sigwait(&signals, &signal);
+  if (!loaded) {
+    // Nothing was promised to anybody yet, and reading a large model cannot be broken off. Packed weights that were
+    // being written are deleted by the next start (forward/pack_cache.cc).
+    std::printf("\nstopped while the model was loading\n");
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  // A second signal ends the process at once, as if nobody had ever taken the first.
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   std::printf("shutting down: running requests may finish within %.0f s\n", options.server.shutdown_s);
   std::fflush(stdout);
   loader.join();
@@ -67,6 +110,7 @@ void serve(ServeOptions options) {
 void add_serve(Program& program) {
   auto app = program.app.add_subcommand("serve", "an OpenAI-compatible server");
   auto options = std::make_shared<ServeOptions>();
+  auto policies = std::make_shared<std::string>();
   add_engine_options(app, options->engine, false);
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
@@ -79,7 +123,13 @@ void add_serve(Program& program) {
   app.add_option("--max-connections", options->server.max_connections, "open connections; more get 503").show_default();
   app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
       .show_default();
-  app.callback([options] { serve(*options); });
+  app.add_option("--allow-policies", *policies,
+                 "policies that requests may name, e.g. auto,prefix,full (default: all but random and oracle, which "
+                 "measurements need)");
+  app.callback([options, policies] {
+    options->server.allow_policies = split_commas(*policies);
+    serve(*options);
+  });
 }
 
 }  // namespace kvilt

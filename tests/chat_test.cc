@@ -84,7 +84,9 @@ TEST_F(Chat, WarmedDocumentsAreFoundAndTheFirstIsExact) {
 
 TEST_F(Chat, ShortMarksAreFoundShortTextIsNot) {
   Json short_documents = request({});
-  short_documents["documents"] = Json::array({"plem kob .", "tet hig grod .", "vig stir clak ."});
+  short_documents["documents"] =
+      Json::array({"plem kob tet hig grod vig stir clak .", "tet hig grod plem kob clak stir vig .",
+                   "vig stir clak tet plem grod hig kob ."});
   const Prompt known = prompt_of(short_documents);
   std::reverse(short_documents["documents"].begin(), short_documents["documents"].end());
   const Prompt asked = prompt_of(short_documents);
@@ -154,7 +156,7 @@ TEST(ChatParts, NothingIsBetweenThemIfAsked) {
 
 // The parts are cut in one pass, not by looking at all spans for each of them.
 TEST_F(Chat, ManyMarkedPartsAreCutInOnePass) {
-  constexpr int kParts = 20'000;
+  constexpr int kParts = kMaxMarks;
   Json many{{"messages", Json::array({{{"role", "user"}, {"content", Json::array()}}})}};
   for (int i = 0; i < kParts; ++i) {
     many["messages"][0]["content"].push_back(

@@ -54,6 +54,27 @@ std::shared_ptr<Gate> hold(Engine& engine) {
   return gate;
 }
 
+TEST(Marks, AreBounded) {
+  const auto engine = engine_with();
+  Request request = request_of(tokens(kMaxMarks + 1, 1));
+  for (int32_t i = 0; i <= kMaxMarks; ++i) request.prompt.marks.push_back({i, i + 1});
+  const auto refused = ask(*engine, request);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_EQ(refused.error().message,
+            "the prompt has 4097 marked parts; a request may have 4096: mark fewer, larger ones");
+}
+
+TEST(Stats, AreNewWhenTheCacheIsCleared) {
+  const auto engine = engine_with();
+  for (int i = 0; i < 300; ++i) {
+    warm(*engine, tokens(20, 1));
+    ASSERT_GT(engine->stats().cached_tokens, 0);
+    engine->clear_cache();
+    ASSERT_EQ(engine->stats().cached_tokens, 0) << i;
+  }
+}
+
 TEST(Step, ManyRequestsMayEndInOne) {
   auto engine = engine_with();
   const auto gate = hold(*engine);

@@ -29,9 +29,11 @@ struct ModelInfo {
   std::string name, arch, description, backend, fingerprint, kv_type;
   int context = 0, vocab = 0, layers = 0, width = 0, heads = 0, kv_heads = 0, head_size = 0, ffn = 0;
   int64_t parameters = 0, weight_bytes = 0, kv_bytes_per_token = 0, kv_pool_bytes = 0;
+  int64_t longest_prompt = 0;  // bytes: a longer text cannot fit into the context; 0: not known
   int threads = 0;
   std::vector<std::string> policies;
-  bool reuse = true;  // false: see reuse_refused
+  std::vector<std::string> controls;  // those of them that only measurements need
+  bool reuse = true;                  // false: see reuse_refused
   std::string reuse_refused;
 };
 

@@ -21,9 +21,12 @@ struct TokenMark {
   int32_t begin = 0, end = 0;
 };
 
+// Marks of one prompt: more are an error. Each is a piece of its own, with a seam on both sides.
+inline constexpr int kMaxMarks = 4096;
+
 struct Prompt {
   std::vector<int32_t> ids;
-  std::vector<TokenMark> marks;  // sorted, disjoint
+  std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
 };
 
 struct SamplingParams {

@@ -42,7 +42,7 @@ void* map_aligned(int fd, size_t size) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path, MapUse use) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for its writer
   if (fd < 0) {
     return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: cannot open: {}", path, std::strerror(errno));
   }

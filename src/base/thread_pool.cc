@@ -34,10 +34,17 @@ void wait_while_equal(const std::atomic<T>& word, T old) {
 
 ThreadPool::ThreadPool(int threads) : size_(threads), shares_(static_cast<size_t>(std::max(threads, 1))) {
   CHECK(threads >= 1);
-  for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   stop_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
@@ -80,6 +87,7 @@ void ThreadPool::run(FunctionRef<void(int64_t, int)> body) {
     wait_while_equal(left_, left);
   }
   body_ = nullptr;
+  if (failed_.exchange(false, std::memory_order_relaxed)) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
 bool ThreadPool::take(Share& share, bool from_end, int64_t* index) {
@@ -94,6 +102,14 @@ bool ThreadPool::take(Share& share, bool from_end, int64_t* index) {
 }
 
 void ThreadPool::drain(int worker) {
+  try {
+    run_indices(worker);
+  } catch (...) {  // the other workers take what is left
+    if (!failed_.exchange(true, std::memory_order_relaxed)) thrown_ = std::current_exception();
+  }
+}
+
+void ThreadPool::run_indices(int worker) {
   int64_t index;
   if (!split_) {
     while ((index = next_.fetch_add(1, std::memory_order_relaxed)) < count_) (*body_)(index, worker);

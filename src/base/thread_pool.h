@@ -1,6 +1,8 @@
 // base/thread_pool.h: a fixed set of threads that run index loops; the caller works along.
 // Role:       passed down to every kernel; never global.
-// Invariants: which worker runs an index never changes a result: kernels write disjoint outputs per index.
+// Invariants: which worker runs an index never changes a result: kernels write disjoint outputs per index. What a body
+//             throws on any worker (no memory), the caller throws once no worker is in the loop; some indices may then
+//             not have run.
 // Threads:    parallel_for is called by one thread at a time (the engine thread, or a test).
 // Cost:       no allocation and no lock per loop. Workers spin for 100 us before they sleep, since the gaps between the
 //             kernels of one step are shorter than that. A worker that the system has not woken yet when the last index
@@ -9,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -18,7 +21,8 @@ namespace kvilt {
 
 class ThreadPool {
  public:
-  // REQUIRES: threads >= 1. The caller counts as one; threads - 1 are started.
+  // REQUIRES: threads >= 1. The caller counts as one; threads - 1 are started. Throws std::system_error if the system
+  // starts no more.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -55,6 +59,8 @@ class ThreadPool {
   void run(FunctionRef<void(int64_t, int)> body);
   void work(int worker);
   void drain(int worker);
+  void run_indices(int worker);
+  void end();
   bool take(Share& share, bool from_end, int64_t* index);
   void fetch(Ahead& ahead, uint32_t epoch) const;
 
@@ -69,7 +75,8 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> epoch_{0};       // bumped to start a loop
   alignas(64) std::atomic<uint32_t> gate_{kClosed};  // workers that joined the current loop; kClosed: no more may
   alignas(64) std::atomic<uint32_t> left_{0};        // workers that joined and are done
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, failed_{false};
+  std::exception_ptr thrown_;  // by the first worker that set failed_
 };
 
 }  // namespace kvilt

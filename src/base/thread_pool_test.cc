@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <numeric>
 
 namespace kvilt {
@@ -45,6 +46,26 @@ TEST(ThreadPool, SplitRunsEveryIndexOnceAndSharesInOrder) {
           if (i < pool.share(count, w) || i >= end) continue;
           EXPECT_EQ(i, next++);
         }
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, WhatAWorkerThrowsReachesTheCaller) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      for (const bool split : {false, true}) {
+        const int64_t bad = round % 32;
+        const auto body = [&](int64_t i, int) {
+          if (i == bad) throw std::bad_alloc();
+        };
+        EXPECT_THROW(split ? pool.parallel_split(32, body) : pool.parallel_for(32, body), std::bad_alloc);
+        EXPECT_THROW(pool.parallel_for(32, [](int64_t, int) { throw std::bad_alloc(); }), std::bad_alloc);
+        std::vector<std::atomic<int>> hits(32);  // the next loop is as always
+        const auto count = [&](int64_t i, int) { ++hits[i]; };
+        split ? pool.parallel_split(32, count) : pool.parallel_for(32, count);
+        for (const auto& hit : hits) EXPECT_EQ(hit, 1);
       }
     }
   }

@@ -16,6 +16,16 @@ constexpr size_t kMaxWarmBytes = size_t{32} << 20;
 
 Error wrong(const std::string& path, const char* what) { return error(Code::kInvalidArgument, "{}: {}", path, what); }
 
+// Before anything is rendered or tokenised.
+Status check_marks(const char* field, size_t marks) {
+  if (marks <= static_cast<size_t>(kMaxMarks)) return {};
+  return error(
+      Code::kInvalidArgument,
+      "{}: {} parts are marked as pieces (cache_control, documents); a request may have {}: mark fewer, larger "
+      "ones",
+      field, marks, kMaxMarks);
+}
+
 // A field's value, or null if it is absent or null: the two mean the same.
 const Json* given(const Json& object, const char* name) {
   const auto it = object.find(name);
@@ -74,11 +84,12 @@ Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
 }  // namespace
 
 Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
-                                        std::string eos) {
+                                        std::string eos, int64_t context) {
   KVILT_ASSIGN(ChatTemplate parsed,
                ChatTemplate::parse(source.empty() ? kFallbackChatTemplate : std::string_view(source)));
   ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
   out.takes_documents_ = out.takes_documents();
+  out.context_ = context;
   return out;
 }
 
@@ -100,6 +111,7 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
   in.messages = request["messages"];
   if (in.messages.empty()) return wrong("messages", "must not be empty");
   KVILT_TRY(mark_parts(in.messages, in.marks));
+  KVILT_TRY(check_marks("messages", in.marks.size()));
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");
@@ -128,6 +140,7 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
 Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
   if (!request.contains("documents") || request["documents"].empty()) return {};
   const Json& documents = request["documents"];
+  KVILT_TRY(check_marks("documents", in.marks.size() + documents.size()));
   int32_t id = 0;
   for (const Mark& mark : in.marks) id = std::max(id, mark.id + 1);
   std::string joined;
@@ -173,6 +186,10 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
 }
 
 Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
+  if (const auto most = tokenizer_->most_bytes(context_); most && context_ > 0 && std::ssize(rendered.text) > *most) {
+    return error(Code::kTooLong, "messages: the prompt has {} bytes; {} tokens, this model's context, hold {} at most",
+                 rendered.text.size(), context_, *most);
+  }
   // The text between the borders of marks; neighbouring spans of one mark are one part.
   struct Part {
     size_t begin, end;

@@ -18,9 +18,10 @@ namespace kvilt {
 
 class ChatPrompts {
  public:
-  // tokenizer must outlive it. An empty template source means ChatML.
+  // tokenizer must outlive it. An empty template source means ChatML. context: rendered texts that cannot fit into so
+  // many tokens are refused before they are tokenised; 0: none are.
   static Result<ChatPrompts> create(const Tokenizer& tokenizer, const std::string& template_source, std::string bos,
-                                    std::string eos);
+                                    std::string eos, int64_t context = 0);
 
   Result<Prompt> prompt(const nlohmann::ordered_json& request) const;
   // One prompt per document of the request: everything before the documents, then that one.
@@ -38,6 +39,7 @@ class ChatPrompts {
   ChatTemplate template_;
   std::string bos_, eos_;
   bool takes_documents_ = false;
+  int64_t context_ = 0;
 };
 
 }  // namespace kvilt

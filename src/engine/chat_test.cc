@@ -175,5 +175,22 @@ TEST_F(ChatTest, WrongRequestsNameThePath) {
   EXPECT_EQ(refused(user("")), "messages: they render to an empty prompt");
 }
 
+TEST_F(ChatTest, MarksAreBounded) {
+  Json request = user("");
+  Json& content = request["messages"][0]["content"] = Json::array();
+  for (int i = 0; i < kMaxMarks; ++i)
+    content.push_back({{"type", "text"}, {"text", "x"}, {"cache_control", {{"type", "ephemeral"}}}});
+  EXPECT_EQ(prompt(request).marks.size(), static_cast<size_t>(kMaxMarks));
+  Json with_document = request;
+  with_document["documents"] = Json::array({"y"});
+  EXPECT_EQ(refused(with_document),
+            "documents: 4097 parts are marked as pieces (cache_control, documents); a request may have 4096: mark "
+            "fewer, larger ones");
+  content.push_back(content.front());
+  EXPECT_EQ(refused(request),
+            "messages: 4097 parts are marked as pieces (cache_control, documents); a request may have 4096: mark "
+            "fewer, larger ones");
+}
+
 }  // namespace
 }  // namespace kvilt

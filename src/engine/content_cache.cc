@@ -1,6 +1,7 @@
 #include "engine/content_cache.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 
@@ -13,6 +14,10 @@ ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::strin
       min_segment_(min_segment) {}
 
 namespace {
+
+// A marked part with fewer tokens is neither kept nor placed as a piece: the seams beside it cost more than to compute
+// it, and each has its share of every table. A piece that was cut keeps half of the shortest unmarked one.
+int32_t shortest_marked(int min_segment) { return std::min(8, (min_segment + 1) / 2); }
 
 // Keeps what is before `end`.
 void cut_pieces(std::vector<Piece>& pieces, int32_t end) {
@@ -62,9 +67,6 @@ ChainEnd end_of(const std::vector<Piece>& chain) {
   return {last.segment, last.segment_offset + last.count, last.pos + last.count};
 }
 
-bool within(const TokenMark& mark, Run run) {
-  return mark.begin >= run.begin && mark.end <= run.end && mark.begin < mark.end;
-}
 
 }  // namespace
 
@@ -76,7 +78,9 @@ std::vector<Piece> ContentCache::find_pieces(std::span<const int32_t> prompt, in
   std::vector<Piece> pieces = in(domains.exact);
   if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
-  std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == static_cast<int32_t>(prompt.size()); });
+  // As are marked parts of a few tokens.
+  const int32_t last = static_cast<int32_t>(prompt.size()) - 1, shortest = shortest_marked(min_segment_);
+  std::erase_if(pieces, [&](const Piece& piece) { return piece.pos == last || piece.count < shortest; });
   if (domains.repaired != 0) take_from(in(domains.repaired), pieces);
   return pieces;
 }
@@ -167,11 +171,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
   const bool keep = first >= (segment.chain ? 1 : min_segment_);
   const std::vector<SegmentId> left = keep ? index_.truncate(id, first) : index_.erase(id);
   keep ? segments_.truncate(id, first) : segments_.erase(id);
-  for (Rest& part : rest) {
-    const SegmentId as = part.segment.id;
-    enter(std::move(part.segment), std::move(part.info));
-    for (const Run& mark : part.marks) index_.add_mark(as, mark.begin, mark.end);
-  }
+  for (Rest& part : rest) enter(std::move(part.segment), std::move(part.info), part.marks);
   for (const SegmentId orphan : left) {  // a chain that nothing leads to can never be found
     if (const CachedSegment* chain = segments_.find(orphan); chain && chain->chain) erase(orphan);
   }
@@ -193,30 +193,39 @@ void ContentCache::clear() {
 
 // ---- What comes -----------------------------------------------------------------------------------------------------
 
-// What the index cannot find is not cached: a client may name thousands of salts while a request waits, and the domain
-// of its own is forgotten then.
-void ContentCache::enter(CachedSegment segment, SegmentInfo info) {
+// Whether a segment of the run keeps the mark.
+bool ContentCache::keeps(const TokenMark& mark, Run run) const {
+  return mark.begin >= run.begin && mark.end <= run.end && mark.end - mark.begin >= shortest_marked(min_segment_);
+}
+
+// The KV first: the index names nothing that is not there. What the index cannot find is not cached: a client may name
+// thousands of salts while a request waits, and the domain of its own is forgotten then.
+void ContentCache::enter(CachedSegment segment, SegmentInfo info, const Runs& marks) {
   const SegmentId id = segment.id;
   segments_.insert(std::move(segment));
-  if (index_.insert(id, std::move(info))) return;
-  index_.erase(id);
-  segments_.erase(id);
+  try {
+    if (index_.insert(id, std::move(info))) {
+      for (const Run& mark : marks) index_.add_mark(id, mark.begin, mark.end);
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    erase(id);
+    throw;
+  }
+  erase(id);
 }
 
 SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent) {
   const auto first = own.tokens.begin() + positions.begin;
   const SegmentId id = segments_.next_id();
-  enter({id,
-         positions.begin,
-         positions.size(),
-         false,
-         {{own.kv.publish(positions), 0, positions.size(), positions.begin}}},
-        {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens});
-  if (!index_.contains(id)) return id;
+  Runs marks;
   for (auto mark = std::ranges::lower_bound(own.marks, positions.begin, {}, &TokenMark::begin);
        mark != own.marks.end() && mark->begin < positions.end; ++mark) {
-    if (within(*mark, positions)) index_.add_mark(id, mark->begin - positions.begin, mark->end - positions.begin);
+    if (keeps(*mark, positions)) marks.push_back({mark->begin - positions.begin, mark->end - positions.begin});
   }
+  const SegmentPart part{own.kv.publish(positions), 0, positions.size(), positions.begin};
+  enter({id, positions.begin, positions.size(), false, {part}},
+        {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens}, marks);
   return id;
 }
 
@@ -231,7 +240,7 @@ std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end
   std::vector<std::pair<const Piece*, TokenMark>> marks;
   auto piece = pieces.begin();
   for (const TokenMark& mark : own.marks) {
-    if (mark.begin < own.layout.prefix || mark.end > end || mark.begin >= mark.end) continue;
+    if (!keeps(mark, {own.layout.prefix, end})) continue;
     while (piece->pos + piece->count <= mark.begin) ++piece;
     if (mark.end > piece->pos + piece->count) return {};
     marks.emplace_back(&*piece, mark);
@@ -270,8 +279,8 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   if (own.domains.approximate != 0) {
     auto mark = own.marks.begin();
     for (const Run& run : layout.fresh()) {
-      while (mark != own.marks.end() && mark->begin < run.begin) ++mark;
-      const bool marked = mark != own.marks.end() && within(*mark, run);
+      while (mark != own.marks.end() && (mark->begin < run.begin || (mark->end <= run.end && !keeps(*mark, run)))) ++mark;
+      const bool marked = mark != own.marks.end() && keeps(*mark, run);
       if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
         out.segments.push_back(insert(own, own.domains.approximate, run, false, {}));
     }

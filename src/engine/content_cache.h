@@ -106,7 +106,8 @@ class ContentCache {
   DomainId domain(const std::string& of, const std::string& name_space, const std::string& salt) {
     return index_.domain(fingerprint_ + of, name_space, salt);
   }
-  void enter(CachedSegment segment, SegmentInfo info);
+  bool keeps(const TokenMark& mark, Run run) const;
+  void enter(CachedSegment segment, SegmentInfo info, const Runs& marks = {});
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
   ChainEnd publish_chain(const Own& own, int32_t end);
   void publish_repaired(const Own& own);

@@ -111,6 +111,20 @@ TEST_F(ContentCacheTest, WithoutPiecesAllIsAnExactChain) {
   EXPECT_EQ(pieces(join(b, more)), (Runs{{0, 20}}));
 }
 
+TEST_F(ContentCacheTest, MarkedPartsOfAFewTokensAreNoPieces) {
+  for (const int32_t n : {3, 4}) {  // 4: half of the shortest unmarked piece
+    open(100);
+    const Tokens part = text(6, n);
+    ask(join(a, part, b), {{20, 20 + n}});
+    EXPECT_EQ(pieces(join(question, part, more), {{12, 12 + n}}), n == 4 ? (Runs{{12, 16}}) : Runs{});
+    const int64_t before = segments();
+    const Tokens other = text(7, n);  // fresh, marked, behind a piece
+    ask(join(question, b, other, more), {{32, 32 + n}});
+    EXPECT_GT(segments(), before);
+    EXPECT_EQ(pieces(join(text(8, 9), other, text(9, 9)), {{9, 9 + n}}), n == 4 ? (Runs{{9, 13}}) : Runs{});
+  }
+}
+
 TEST_F(ContentCacheTest, TheExactPartEndsAtTheFirstPiece) {
   for (const bool reuse : {true, false}) {
     open(100);

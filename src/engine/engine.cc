@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cmath>
 #include <future>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -82,6 +84,7 @@ class EngineImpl : public Engine {
     for (const auto& prefix : options.prefixes) KVILT_TRY(check_ids(prefix, "prefix"));
     std::optional<Result<HeadProfile>> out;
     on_loop([&] { out.emplace(loop_.profile_heads(prompt, options)); });
+    if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
     return std::move(*out);
   }
 
@@ -154,7 +157,12 @@ class EngineImpl : public Engine {
   void on_loop(std::function<void()> task) {
     std::promise<void> done;
     loop_.post([&] {
-      task();
+      try {
+        task();
+      } catch (...) {  // no memory; the engine thread deals with it
+        done.set_value();
+        throw;
+      }
       done.set_value();
     });
     done.get_future().wait();
@@ -171,12 +179,20 @@ class EngineImpl : public Engine {
   EngineLoop loop_;  // last: it stops first
 };
 
-// Counts open requests down when one ends, whoever ends it.
+// Counts open requests down when one ends, whoever ends it; a request that is lost ends too.
 class CountingSink : public TokenSink {
  public:
   CountingSink(std::shared_ptr<TokenSink> sink, std::atomic<int>& open) : sink_(std::move(sink)), open_(open) {}
+  ~CountingSink() override {
+    if (ended_) return;
+    Completion lost;
+    lost.finish = Finish::kError;
+    lost.error = Error{Code::kExhausted, "no memory"};
+    on_finish(std::move(lost));
+  }
   void on_tokens(const TokenDelta& delta) override { sink_->on_tokens(delta); }
   void on_finish(Completion completion) override {
+    ended_ = true;
     open_.fetch_sub(1);
     sink_->on_finish(std::move(completion));
   }
@@ -184,6 +200,7 @@ class CountingSink : public TokenSink {
  private:
   std::shared_ptr<TokenSink> sink_;
   std::atomic<int>& open_;
+  bool ended_ = false;
 };
 
 // Pages that a prompt of this length needs with an empty cache; each KV head keeps what its view says.
@@ -228,6 +245,11 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
   const SamplingParams& s = request.sampling;
   const auto size = static_cast<int64_t>(request.prompt.ids.size());
   if (size == 0) return error(Code::kInvalidArgument, "the prompt is empty");
+  if (request.prompt.marks.size() > static_cast<size_t>(kMaxMarks)) {
+    return error(Code::kInvalidArgument,
+                 "the prompt has {} marked parts; a request may have {}: mark fewer, larger ones",
+                 request.prompt.marks.size(), kMaxMarks);
+  }
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
   KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
@@ -345,6 +367,7 @@ ModelInfo describe(const EngineParts& parts) {
   info.fingerprint = parts.file->fingerprint;
   info.context = parts.options.context;
   info.vocab = c.V;
+  if (parts.file->tokenizer) info.longest_prompt = parts.file->tokenizer->most_bytes(info.context).value_or(0);
   info.layers = c.L;
   info.width = c.D;
   info.heads = c.H;
@@ -358,6 +381,7 @@ ModelInfo describe(const EngineParts& parts) {
   info.kv_pool_bytes = store.pages() * store.shape().page_bytes();
   info.threads = parts.pool->size();
   info.policies = policy_names();
+  info.controls = control_policies();
   if (c.rope.length_dependent) {
     info.reuse = false;
     info.reuse_refused =
@@ -376,7 +400,9 @@ Result<HeadProfile> profile_heads(Engine& engine, const std::vector<int32_t>& pr
   return ours->profile_heads(prompt, options);
 }
 
-Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function<void(double)> progress) {
+namespace {
+
+Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
   KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}, files));
@@ -411,13 +437,28 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
                                                parts.options.min_segment);
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
-    auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token);
+    auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token,
+                                    parts.options.context);
     if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
     chat.emplace(std::move(made).value());
   }
   const ModelInfo info = describe(parts);
   return std::unique_ptr<Engine>(
       std::make_unique<EngineImpl>(std::move(parts), std::move(chat), info, std::move(files)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function<void(double)> progress) {
+  const std::string model = options.model;
+  try {
+    return load_engine(std::move(options), std::move(progress));
+  } catch (const std::bad_alloc&) {
+    return error(Code::kExhausted, "{}: not enough memory to load it", model);
+  } catch (const std::system_error& e) {
+    return error(Code::kExhausted, "{}: the system refused a thread ({}); use fewer --threads, or raise its limits",
+                 model, e.what());
+  }
 }
 
 }  // namespace kvilt

@@ -1,6 +1,7 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -19,6 +20,13 @@ SchedulerOptions scheduler_options(const EngineOptions& o) {
   out.max_sequences = o.max_sequences;
   out.max_queue = o.max_queue;
   return out;
+}
+
+Error not_numbers(const Sequence& s) {
+  return error(Code::kInternal,
+               "after token {} the model's logits are not numbers (NaN or infinite): its weights hold such values, or "
+               "its activations overflow; try --activations f32, or another file of the model",
+               s.tokens.size());
 }
 
 // Adds what the heads of `kv` hold, by what `plan` makes of them.
@@ -92,11 +100,17 @@ void EngineLoop::run() {
       tasks.swap(inbox_);
       posted_.store(false, std::memory_order_relaxed);
     }
-    for (auto& task : tasks) task();
+    for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    if (!stop && scheduler_.idle() && auditor_.waiting()) add(auditor_.start());
+    if (!stop && scheduler_.idle() && auditor_.waiting()) {
+      try {
+        add(auditor_.start());
+      } catch (const std::bad_alloc&) {
+        drop_audit();
+      }
+    }
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
-    step();
+    unless_memory_ends([this] { step(); });
     update_stats();
   }
   cancel_all();
@@ -131,7 +145,15 @@ void EngineLoop::step() {
   });
   const auto make_room = [this](int64_t pages) { return parts_.cache->make_room(pages); };
   const auto available = [this] { return preparer_.available(); };
-  const auto plan = [this](Sequence& s) { return preparer_.plan(s, scheduler_.running()); };
+  const auto plan = [this](Sequence& s) {
+    if (std::ranges::find(ended_, s.id) != ended_.end()) return Admission::kLater;
+    try {
+      return preparer_.plan(s, scheduler_.running());
+    } catch (const std::bad_alloc&) {
+      fail_for_memory(s);
+      return Admission::kLater;
+    }
+  };
   const auto start = [this](Sequence& s) { preparer_.start(s); };
   const auto preempted = [this](Sequence& s) { keep_work(s); };
   std::vector<std::unique_ptr<Sequence>> failed;
@@ -178,9 +200,7 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     // Rows at a later cut of a stage are some of those at the first: they go back to the places that they came from.
     if (band.cut && !band.last && band.layer_begin == 0 && prefill.at_band_start())
       prefill.hidden().reset(band.cut_rows, parts_.model->config().D);
-    const bool nobody_asks = s.request.sampling.max_tokens == 0 && !s.request.evaluation.first_logits &&
-                             s.request.evaluation.prompt_logits == 0;
-    rows = nobody_asks ? 0 : prefill.logit_rows(item.range);
+    rows = prefill.logit_rows(item.range);  // also where no token is asked for: they show whether the KV is sound
   }
   if (rows > 0) {
     now.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));
@@ -191,10 +211,45 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
 
 void EngineLoop::run_group(StepGroup& group) {
   chunks_.clear();
-  for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item));
-  driver_.run(chunks_);
-  for (size_t i = 0; i < chunks_.size(); ++i) after(group.items[i], chunks_[i].work);
+  try {
+    for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item));
+    driver_.run(chunks_);
+  } catch (const std::bad_alloc&) {  // of which of them is not known
+    driver_.release();
+    for (const StepItem& item : group.items) fail_for_memory(*item.sequence);
+    return;
+  }
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    try {
+      after(group.items[i], chunks_[i].work);
+    } catch (const std::bad_alloc&) {
+      fail_for_memory(*group.items[i].sequence);
+    }
+  }
   draw();
+}
+
+// What it held is free before anything else is asked for. Nothing of it is published.
+void EngineLoop::fail_for_memory(Sequence& s) {
+  s.running = {};
+  end(s, Finish::kError,
+      error(Code::kExhausted,
+            "no memory is left for this request; send a shorter one, or fewer at "
+            "once, or start with a smaller --kv-bytes"));
+}
+
+// Where no single request can be named, all that run make room.
+void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    driver_.release();
+    drawn_.clear();
+  }
+  for (const auto& sequence : scheduler_.running()) {
+    if (std::ranges::find(ended_, sequence->id) == ended_.end()) fail_for_memory(*sequence);
+  }
+  for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
 }
 
 void EngineLoop::after(StepItem& item, const Work& work) {
@@ -243,6 +298,7 @@ void EngineLoop::account(Sequence& s) const {
 void EngineLoop::finish_prefill(Sequence& s) {
   ++changes_;
   Sequence::Running& now = s.running;
+  if (!Sampler::can_sample(now.logits)) return end(s, Finish::kError, not_numbers(s));  // and nothing of it is kept
   const bool first = s.completion.completion_tokens == 0;
   if (first) account(s);
   now.layout = now.prefill->layout();
@@ -268,6 +324,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
 
 // Its logits are there; draw() turns them into a token when all of the group are known.
 void EngineLoop::wants_token(Sequence& s) {
+  if (!Sampler::can_sample(s.running.logits)) return end(s, Finish::kError, not_numbers(s));
   auditor_.choosing(s);
   const Evaluation& asked = s.request.evaluation;
   if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))

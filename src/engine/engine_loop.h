@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/latest.h"
 #include "base/mutex.h"
 #include "engine/answer_text.h"
@@ -42,6 +43,7 @@ class EngineLoop {
   void clear_cache() {
     parts_.cache->clear();
     ++changes_;
+    update_stats();  // whoever hears that it is cleared sees so in the figures
   }
   bool idle() const { return scheduler_.idle(); }
 
@@ -72,6 +74,8 @@ class EngineLoop {
   void answer(Drawn& drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
+  void fail_for_memory(Sequence& sequence);
+  void unless_memory_ends(FunctionRef<void()> work);
   void drop_audit();
   void update_stats();
 

@@ -211,7 +211,10 @@ std::vector<CarryPass::Group> CarryPass::groups_of(const Carry& carry, const Run
   std::vector<size_t> unweighed;  // indices of carry.groups
   const KvShape& shape = rows.kv->shape();
   state.weights_.resize(carry.groups.size());
-  for (size_t i = 0; i < carry.groups.size(); ++i) {
+  const auto before = [&](const CarryGroup& group) { return rows.pos.empty() || group.range().end <= rows.pos[0]; };
+  const auto first = std::ranges::partition_point(carry.groups, before);
+  for (auto i = static_cast<size_t>(first - carry.groups.begin()); i < carry.groups.size(); ++i) {
+    if (carry.groups[i].range().begin > rows.pos.back()) break;
     std::vector<int64_t> sources = rows_of(carry.groups[i], rows.pos);
     if (sources.empty()) continue;
     CarryWeights& weights = state.weights_[i];

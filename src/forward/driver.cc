@@ -56,6 +56,8 @@ Driver::Driver(const PreparedModel& model, ThreadPool& pool)
     : model_(model), pool_(pool), carry_(model, pool), probes_(model, pool), scratch_(new Scratch) {}
 Driver::~Driver() = default;
 
+void Driver::release() { *scratch_ = Scratch(); }
+
 void Driver::run(std::span<Chunk> chunks) {
   CHECK(!chunks.empty());
   const Band& band = *chunks[0].band;

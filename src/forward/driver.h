@@ -60,6 +60,8 @@ class Driver {
 
   // REQUIRES: all chunks have the same layers and cut; every written position has its slot.
   void run(std::span<Chunk> chunks);
+  // Gives the memory that is kept from step to step back. After a run() that threw, the next one finds all as at first.
+  void release();
 
  private:
   using Rows = BatchRows;

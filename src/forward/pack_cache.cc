@@ -129,7 +129,7 @@ void PackCache::sweep() const {
     const size_t whole = 2 * 8 + kSuffix.size();
     if (rest.size() == whole && rest.ends_with(kSuffix) && name != name_) fs::remove(item.path(), failed);
     if (rest.size() != whole + kTemporary) continue;
-    const int fd = ::open(item.path().c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(item.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) continue;
     if (::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(item.path().c_str());
     ::close(fd);

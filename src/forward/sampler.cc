@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/divergence.h"
 #include "base/exp_small.h"
@@ -20,6 +21,8 @@ double uniform(uint64_t seed, uint64_t n) {
   z ^= z >> 31;
   return static_cast<double>(z >> 11) * 0x1.0p-53;
 }
+
+constexpr float kLargest = std::numeric_limits<float>::max();  // what penalties may make of a logit
 
 constexpr auto kBetter = [](const auto& a, const auto& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -74,12 +77,12 @@ void Sampler::accept(int32_t id) {
 void Sampler::penalise(std::span<float> logits) const {
   const auto size = static_cast<int32_t>(logits.size());
   for (const auto& [id, bias] : params_.logit_bias) {
-    if (id >= 0 && id < size) logits[id] += bias;
+    if (id >= 0 && id < size) logits[id] = std::min(logits[id] + bias, kLargest);
   }
   if (params_.repetition_penalty != 1) {
     const auto repeat = [&](int32_t id) {
       float& x = logits[id];
-      x = x > 0 ? x / params_.repetition_penalty : x * params_.repetition_penalty;
+      x = std::min(x > 0 ? x / params_.repetition_penalty : x * params_.repetition_penalty, kLargest);
     };
     for (const auto& [id, times] : in_prompt_) repeat(id);
     for (const auto& [id, times] : seen_) {
@@ -88,7 +91,8 @@ void Sampler::penalise(std::span<float> logits) const {
   }
   if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) {
     for (const auto& [id, times] : seen_) {
-      logits[id] -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
+      const float penalty = params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
+      logits[id] = std::min(logits[id] - penalty, kLargest);
     }
   }
 }
@@ -245,6 +249,15 @@ int32_t Sampler::draw(std::span<const float> logits, double u, SamplerScratch& s
   size_t chosen = 0;
   while (chosen + 1 < weight.size() && left >= weight[chosen]) left -= weight[chosen++];
   return head.kept()[chosen].id;
+}
+
+bool Sampler::can_sample(std::span<const float> logits) {
+  bool sound = true, any = false;
+  for (const float x : logits) {  // no early end, so that it becomes vector code
+    sound &= x <= kLargest;       // neither NaN nor +inf
+    any |= x >= -kLargest;
+  }
+  return sound && any;
 }
 
 TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top) {

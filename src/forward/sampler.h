@@ -42,7 +42,11 @@ class Sampler {
   // prompt: for the repetition penalty, which counts the prompt's tokens as well.
   Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt);
 
-  // Chooses the next token. logits (V) are changed.
+  // Whether the logits can be sampled: none is NaN or +infinity, and not all are -infinity. A model whose weights or
+  // activations overflow gives others.
+  static bool can_sample(std::span<const float> logits);
+
+  // Chooses the next token. logits (V) are changed. REQUIRES: can_sample(logits).
   int32_t sample(std::span<float> logits, SamplerScratch& scratch);
   // The same with working memory for this once.
   int32_t sample(std::span<float> logits) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -30,6 +31,44 @@ TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
   SamplingParams params;
   params.temperature = 0;
   EXPECT_EQ(Sampler(params, 1, {}).sample(logits), 1);
+}
+
+TEST(Sampler, SaysWhichLogitsItCannotSample) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinite = std::numeric_limits<float>::infinity();
+  for (const int32_t at : {0, 500, 999}) {
+    auto logits = ladder(1000);
+    logits[0] = -infinite;  // a token that the model forbids is sound
+    EXPECT_TRUE(Sampler::can_sample(logits));
+    for (const float bad : {nan, -nan, infinite}) {
+      logits[at] = bad;
+      EXPECT_FALSE(Sampler::can_sample(logits)) << at << " " << bad;
+    }
+  }
+  EXPECT_FALSE(Sampler::can_sample(std::vector<float>(40, -infinite)));
+}
+
+TEST(Sampler, NoPenaltyMakesLogitsThatCannotBeDrawnFrom) {
+  const float largest = std::numeric_limits<float>::max(), infinite = std::numeric_limits<float>::infinity();
+  SamplingParams params;
+  params.repetition_penalty = 1e-30f;
+  params.presence_penalty = -largest;
+  params.frequency_penalty = -largest;
+  params.logit_bias = {{3, largest}, {4, -infinite}};
+  params.top_p = 0.9f;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Sampler sampler(params, seed, std::vector<int32_t>{1, 2});
+    for (int n = 0; n < 5; ++n) {
+      auto logits = ladder(10);
+      logits[3] = logits[1] = 1e30f;
+      const int32_t id = sampler.sample(logits);
+      EXPECT_TRUE(id >= 0 && id < 10 && id != 4) << id;
+    }
+  }
+  params = {};
+  for (int32_t id = 0; id < 10; ++id) params.logit_bias[id] = -infinite;
+  auto logits = ladder(10);
+  const int32_t id = Sampler(params, 1, {}).sample(logits);
+  EXPECT_TRUE(id >= 0 && id < 10) << "all are forbidden: one is taken all the same";
 }
 
 TEST(Sampler, FiltersKeepWhatTheySay) {

@@ -257,6 +257,50 @@ TEST_F(ContentIndexTest, AMarkKeepsItsTokensNextToALongerNeighbour) {
   EXPECT_EQ(find(join({a, m}), 32, 0, {{200, 212}}), (std::vector<Piece>{{1, 0, 200, 0}, {2, 0, 12, 200}}));
 }
 
+TEST_F(ContentIndexTest, MarksInAnyOrderCountOnce) {
+  std::mt19937 rng(5);
+  for (int round = 0; round < 50; ++round) {
+    ContentIndex index(HashSecret::fixed(1)), plain(HashSecret::fixed(1));
+    const DomainId domain = index.domain("model", "", ""), same = plain.domain("model", "", "");
+    const Ids text = fresh(60);
+    index.insert(1, {.tokens = text, .domain = domain});
+    plain.insert(1, {.tokens = text, .domain = same});
+    std::vector<std::pair<int32_t, int32_t>> marks;
+    for (int i = 0; i < 12; ++i) {
+      const auto begin = static_cast<int32_t>(rng() % 50);
+      marks.emplace_back(begin, begin + 1 + static_cast<int32_t>(rng() % 10));
+    }
+    for (const auto& [begin, end] : marks) index.add_mark(1, begin, end);
+    std::ranges::shuffle(marks, rng);
+    for (const auto& [begin, end] : marks) index.add_mark(1, begin, end);  // once more
+    std::ranges::sort(marks);
+    marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
+    for (const auto& [begin, end] : marks) plain.add_mark(1, begin, end);
+    for (const auto& [begin, end] : marks) {
+      const Ids prompt = part(text, begin, end);
+      const kvilt::Run whole{0, end - begin};
+      EXPECT_EQ(index.find_pieces(prompt, 0, domain, 32, {&whole, 1}),
+                plain.find_pieces(prompt, 0, same, 32, {&whole, 1}));
+      EXPECT_EQ(index.find_pieces(prompt, 0, domain, 32, {&whole, 1}).size(), 1u);
+    }
+    index.erase(1);
+    EXPECT_EQ(index.tokens(), 0u);
+  }
+}
+
+// It took 45 s: each mark was compared with all before it.
+TEST_F(ContentIndexTest, ManyMarksAreNotQuadratic) {
+  constexpr int32_t kMarks = 1 << 19;
+  const Ids text = fresh(kMarks);
+  insert(1, text);
+  for (int32_t i = 0; i < kMarks; ++i) index_.add_mark(1, i, i + 1);
+  const Marks last{{0, 1}};
+  const std::vector<Piece> expected{{1, kMarks - 1, 1, 0}};
+  EXPECT_EQ(find({text.back()}, 32, 0, last), expected);
+  index_.erase(1);
+  EXPECT_EQ(find({text.back()}, 32, 0, last), std::vector<Piece>());
+}
+
 TEST_F(ContentIndexTest, UnsoundMarksArePassedOver) {
   const Ids text = fresh(64);
   insert(1, text);

@@ -52,6 +52,7 @@ void SegmentIndex::erase(SegmentTable& segments, uint32_t slot, const Digest& do
   SegmentRecord& segment = segments[slot];
   size_t next = 0;
   each_window(segment, domain, [&](uint64_t key, int32_t at) {
+    if (next == segment.window_nodes.size()) return;  // memory ended while it was inserted
     const uint32_t node = segment.window_nodes[next++];
     if (!windows_.is_twin(node)) replace_by_twin(segments, key, {slot, at});
     windows_.remove(key, node);
@@ -65,11 +66,18 @@ void SegmentIndex::add_mark(SegmentTable& segments, uint32_t slot, const Digest&
   SegmentRecord& segment = segments[slot];
   CHECK(mark.begin >= 0 && mark.begin <= mark.end && mark.end <= segment.size());
   if (mark.begin == mark.end) return;
-  const auto same = [&](const MarkEntry& m) { return m.begin == mark.begin && m.end == mark.end; };
-  if (std::ranges::any_of(segment.marks, same)) return;
+  const auto order = [](const MarkEntry& m) { return std::pair(m.begin, m.end); };
+  const auto at = std::ranges::lower_bound(segment.marks, std::pair(mark.begin, mark.end), {}, order);
+  if (at != segment.marks.end() && order(*at) == std::pair(mark.begin, mark.end)) return;
   const auto ids = std::span<const int32_t>(segment.info.tokens).subspan(mark.begin, mark.end - mark.begin);
   const uint64_t key = mark_key(domain, ids);
-  segment.marks.push_back({mark.begin, mark.end, key, marks_.add(key, {slot, mark.begin}, PostingTable::Place::kBack)});
+  const auto entry = segment.marks.insert(at, {mark.begin, mark.end, key, 0});
+  try {
+    entry->node = marks_.add(key, {slot, mark.begin}, PostingTable::Place::kBack);
+  } catch (...) {  // no memory: the segment is taken out again, and removes what its entries name
+    segment.marks.erase(entry);
+    throw;
+  }
 }
 
 uint64_t SegmentIndex::mark_key(const Digest& domain, std::span<const int32_t> ids) const {

@@ -53,7 +53,7 @@ struct SegmentRecord {
   SegmentInfo info;
   bool indexed = false;  // false: its domain was forgotten before it was inserted
   std::vector<uint32_t> window_nodes;
-  std::vector<MarkEntry> marks;
+  std::vector<MarkEntry> marks;  // by begin, then end
   ChainLink chain;
 
   int32_t size() const { return static_cast<int32_t>(info.tokens.size()); }
@@ -77,7 +77,7 @@ class SegmentTable {
     uint32_t slot = static_cast<uint32_t>(records_.size());
     if (free_.empty()) {
       records_.emplace_back();
-      texts_.emplace_back();
+      texts_.resize(records_.size());
     } else {
       slot = free_.back();
       free_.pop_back();

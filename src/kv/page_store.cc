@@ -31,6 +31,8 @@ PageId PageStore::alloc() {
     return page;
   }
   CHECK(touched_ < pages_);
+  const auto all = static_cast<size_t>(touched_) + 1;  // destructors give pages back: free() must not allocate
+  if (free_.capacity() < all) free_.reserve(2 * all);
   return static_cast<PageId>(touched_++);
 }
 
@@ -49,8 +51,9 @@ PageList::~PageList() {
 
 PageId PageList::take() {
   if (spare_.empty()) {
+    const PageId page = store_.alloc();
     ++total_;
-    return store_.alloc();
+    return page;
   }
   const PageId page = spare_.back();
   spare_.pop_back();
@@ -92,6 +95,7 @@ void PageList::reserve(int64_t pages) {
     --total_;
   }
   while (spare() < pages) {
+    spare_.reserve(static_cast<size_t>(pages));
     spare_.push_back(store_.alloc());
     ++total_;
   }

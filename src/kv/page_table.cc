@@ -179,13 +179,13 @@ void PageTable::place(Placement placement, bool realign) {
   CHECK(placements_.empty() || placements_.back().pos + placements_.back().count <= placement.pos);
   Rotations rotations;
   if (const int32_t shift = placement.shift(); shift != 0 && realign) {
-    for (size_t i = 0; i < placements_.size(); ++i) {  // with one rotation, pieces share one rotated query
-      if (placements_[i].shift() == shift) rotations = rotations_[i];
-    }
+    rotations = of_shift_[shift];  // with one rotation, pieces share one rotated query
     for (int kind = 0; kind < ropes_.kinds() && !rotations.kind[kind]; ++kind) {
       rotations.kind[kind] = std::make_shared<const std::vector<float>>(rotation(ropes_.of_kind(kind), shift));
     }
+    of_shift_[shift] = rotations;
   }
+  uniform_ = uniform_ && placement.segment->uniform();
   first_placements_.push_back(placement);
   first_rotations_.push_back(rotations);
   placements_.push_back(std::move(placement));
@@ -196,6 +196,7 @@ void PageTable::place(Placement placement, bool realign) {
 void PageTable::overlay(Placement placement) {
   CHECK(placement.count > 0 && placement.shift() == 0);
   CHECK(overlays_.empty() || overlays_.back().pos + overlays_.back().count <= placement.pos);
+  uniform_ = uniform_ && placement.segment->uniform();
   overlays_.push_back(std::move(placement));
   atoms_.clear();
 }
@@ -359,11 +360,7 @@ void PageTable::add_atoms(std::vector<Atom>& out, const Placement& placed, int32
 }
 
 const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
-  bool uniform = maps_.size() == 1;
-  for (const auto* list : {&placements_, &overlays_}) {
-    for (const Placement& placement : *list) uniform = uniform && placement.segment->uniform();
-  }
-  const auto [it, fresh] = atoms_.try_emplace(uniform ? 0 : layer);
+  const auto [it, fresh] = atoms_.try_emplace(uniform_ && maps_.size() == 1 ? 0 : layer);
   std::vector<Atom>& out = it->second;
   if (!fresh) return out;
   const SlotMap& own = slot_map(layer);
@@ -478,7 +475,9 @@ void PageTable::copy_atom(const Backend& backend, const AttendShape& attend, int
 
 bool PageTable::owns(Run positions) const {
   return std::ranges::all_of(maps_, [&](const SlotMap& map) {
-    return count(intersect(map.positions(), Runs{positions})) == positions.size();
+    int32_t own = 0;
+    for (const SlotRun& run : map.within(positions)) own += run.count;
+    return own == positions.size();
   });
 }
 

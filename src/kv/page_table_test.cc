@@ -161,5 +161,44 @@ TEST_F(PageTableTest, DecodeStepsAfterAResolveAgreeWithAFreshOne) {
   }
 }
 
+TEST_F(PageTableTest, PiecesOfOneShiftShareARotation) {
+  const auto piece = cached(1, 10, 60);
+  PageTable table(store, rope);
+  for (const int32_t i : {0, 1, 2, 3}) table.place({piece, 10 * i, 8, 10 * i + (i == 2 ? 1 : 0)});
+  std::vector<const float*> rotations;
+  for (const int32_t pos : {0, 10, 21, 30}) rotations.push_back(table.placed(0, pos).rotation);
+  EXPECT_EQ(rotations[0], rotations[1]);
+  EXPECT_EQ(rotations[0], rotations[3]);
+  EXPECT_NE(rotations[0], rotations[2]) << "power check: another shift";
+  EXPECT_NE(rotations[0], nullptr);
+}
+
+// A prompt of known one-token pieces in a new order, every second of them computed again. It took minutes (38 s to
+// place them alone): each piece looked through all before it.
+TEST_F(PageTableTest, ManyPiecesAndRunsAreNotQuadratic) {
+  constexpr int32_t kPieces = 1 << 18;
+  store =
+      PageStore::create(kShape, 3 * int64_t{kPieces} / kShape.P * kShape.L * kShape.G * kShape.page_bytes()).value();
+  const auto text = cached(1, 7, kPieces);
+  PageTable table(store, rope);
+  Runs again;
+  for (int32_t pos = 0; pos < kPieces; ++pos) {
+    table.place({text, static_cast<int32_t>(int64_t{pos} * 77777 % kPieces), 1, pos});
+    if (pos % 2 == 1) again.push_back({pos, pos + 1});
+  }
+  table.add(std::vector<Runs>{again}, std::vector<uint16_t>(kShape.L, 0));
+  fill(table, 2, again, {1});
+  const auto got = read(table, 1, 0, kPieces);
+  ASSERT_EQ(got.size(), static_cast<size_t>(kPieces));
+  for (int32_t pos = 0; pos < kPieces; ++pos) {
+    const auto from = static_cast<int32_t>(7 + int64_t{pos} * 77777 % kPieces);
+    ASSERT_EQ(got.at(pos), pos % 2 == 1 ? row(2, 1, pos)[0] : row(1, 1, from)[0]) << pos;
+  }
+  int64_t owned = 0;
+  for (int32_t pos = 0; pos < kPieces; ++pos) owned += table.owns({pos, pos + 1});
+  EXPECT_EQ(owned, kPieces / 2);
+  EXPECT_FALSE(table.owns({1, 4}));
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -21,6 +21,7 @@ struct TinyGguf {
   std::function<bool(const std::string& name)> keep_key = [](const std::string&) { return true; };
   std::function<bool(const std::string& name, std::vector<uint64_t>& dims, uint32_t& type)> keep =
       [](const std::string&, std::vector<uint64_t>&, uint32_t&) { return true; };
+  std::function<void(const std::string& name, std::string& bytes)> change = [](const std::string&, std::string&) {};
   std::function<void(GgufBytes&)> tensors = [](GgufBytes&) {};  // more of them
 
   std::string build() const {
@@ -82,7 +83,9 @@ struct TinyGguf {
     if (!keep(name, dims, id)) return;
     size_t count = 1;
     for (const uint64_t d : dims) count *= d;
-    out.tensor(name, dims, id, contents(kind, count));
+    std::string bytes = contents(kind, count);
+    change(name, bytes);
+    out.tensor(name, dims, id, bytes);
   }
   // Small floats, or blocks whose fp16 fields are small and whose other bytes are anything.
   std::string contents(DType kind, size_t count) const {

@@ -8,11 +8,12 @@
 namespace kvilt {
 namespace {
 
-// Solves A X = B in place for symmetric positive definite A (n x n); B is n x m, row by row.
-void solve(std::vector<double>& a, int64_t n, std::vector<double>& b, int64_t m) {
+// Solves A X = B in place for symmetric positive definite A (n x n); B is n x m, row by row. False: A is not; it comes
+// from the model's keys, which may hold anything.
+bool solve(std::vector<double>& a, int64_t n, std::vector<double>& b, int64_t m) {
   for (int64_t j = 0; j < n; ++j) {  // A = C C^T, C in the lower half
     for (int64_t k = 0; k < j; ++k) a[j * n + j] -= a[j * n + k] * a[j * n + k];
-    CHECK(a[j * n + j] > 0);
+    if (!(a[j * n + j] > 0 && std::isfinite(a[j * n + j]))) return false;
     a[j * n + j] = std::sqrt(a[j * n + j]);
     for (int64_t i = j + 1; i < n; ++i) {
       double sum = a[i * n + j];
@@ -37,9 +38,19 @@ void solve(std::vector<double>& a, int64_t n, std::vector<double>& b, int64_t m)
   };
   for (int64_t i = 0; i < n; ++i) subtract_rows(0, i, i, [&](int64_t k) { return a[i * n + k]; });
   for (int64_t i = n; i-- > 0;) subtract_rows(i + 1, n, i, [&](int64_t k) { return a[k * n + i]; });
+  return true;
 }
 
-// w and left_out of a kernel regression; k(i, j): of sources i < n, then targets, with source j.
+// kMean's weights.
+void mean(double noise, CarryWeights& out) {
+  const auto n = static_cast<double>(out.sources.size());
+  std::ranges::fill(out.w, static_cast<float>(1 / (n + noise)));
+  std::ranges::fill(out.left_out, static_cast<float>(1 / (n - 1 + noise)));
+  for (size_t i = 0; i < out.sources.size(); ++i) out.left_out[i * out.sources.size() + i] = 0;
+}
+
+// w and left_out of a kernel regression; k(i, j): of sources i < n, then targets, with source j. Where that has no
+// solution, the mean.
 template <typename K>
 void regress(const K& k, double noise, CarryWeights& out) {
   const auto n = static_cast<int64_t>(out.sources.size()), m = static_cast<int64_t>(out.targets.size());
@@ -50,7 +61,7 @@ void regress(const K& k, double noise, CarryWeights& out) {
     for (int64_t u = 0; u < m; ++u) b[i * columns + u] = k(n + u, i);
     b[i * columns + m + i] = 1;
   }
-  solve(a, n, b, columns);  // H k(S, U), the transposed weights, and H
+  if (!solve(a, n, b, columns)) return mean(noise, out);  // else H k(S, U), the transposed weights, and H
   for (int64_t i = 0; i < n; ++i) {
     const double* row = b.data() + i * columns;
     for (int64_t u = 0; u < m; ++u) out.w[u * n + i] = static_cast<float>(row[u]);
@@ -124,9 +135,7 @@ void weigh(const Carry& carry, const CarryGroup& group, std::span<const float> d
   switch (carry.kernel) {
     case Carry::Kernel::kMean:
       CHECK(group.parts.size() == 1);
-      std::ranges::fill(out.w, static_cast<float>(1 / (all + noise)));
-      std::ranges::fill(out.left_out, static_cast<float>(1 / (others + noise)));
-      for (size_t i = 0; i < n; ++i) out.left_out[i * n + i] = 0;
+      mean(noise, out);
       break;
     case Carry::Kernel::kGaussian:
     case Carry::Kernel::kContent:

@@ -53,7 +53,7 @@ CarryWeights carry_positions(const CarryGroup& group, const Runs& written);
 //                                      + (1 + [p]) exp(-d(a, b) / (2 content_width^2))
 //   kNearest:  the mean of the 4 nearest sources, shrunk by n / (n + lambda)
 // kMean and kNearest take groups of one part. distance: kContent's d, (sources, then targets) x sources; empty for the
-// others.
+// others. Distances that are no numbers, or contradict each other, give the mean.
 void weigh(const Carry& carry, const CarryGroup& group, std::span<const float> distance, CarryWeights& out);
 
 }  // namespace kvilt

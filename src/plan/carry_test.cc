@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 namespace kvilt {
 namespace {
@@ -47,6 +48,27 @@ TEST(Carry, MeanIsShrunk) {
   EXPECT_EQ(w.sources, (std::vector<int32_t>{11, 13}));
   EXPECT_EQ(w.targets, (std::vector<int32_t>{10, 12, 14}));
   for (const float x : w.w) EXPECT_FLOAT_EQ(x, 1.0f / 3);
+}
+
+// Keys may hold anything: NaN, and numbers whose distances contradict each other.
+TEST(Carry, WithoutASolutionItIsTheMean) {
+  const CarryGroup group{{{0, 5}, {5, 9}}};
+  const Runs written{{1, 2}, {3, 4}, {6, 7}};
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinite = std::numeric_limits<float>::infinity();
+  const std::vector<Distance> unsound = {
+      [&](int32_t, int32_t) { return nan; },
+      [&](int32_t a, int32_t) { return a == 3 ? nan : 1.0f; },
+      [&](int32_t a, int32_t b) { return a == b ? infinite : 0.0f; },
+      [&](int32_t a, int32_t b) { return a == b ? 0.0f : -infinite; },
+  };
+  for (size_t i = 0; i < unsound.size(); ++i) {
+    const CarryWeights w = carry_weights(carry_of(Carry::Kernel::kContent), group, written, unsound[i]);
+    ASSERT_EQ(w.w.size(), 6u * 3) << i;
+    for (const float x : w.w) EXPECT_FLOAT_EQ(x, 1.0f / (3 + 1)) << i;
+    for (size_t s = 0; s < 9; ++s) EXPECT_FLOAT_EQ(w.left_out[s], s % 4 == 0 ? 0 : 1.0f / (2 + 1)) << i;
+  }
+  const CarryWeights sound = carry_weights(carry_of(Carry::Kernel::kContent), group, written, content);
+  EXPECT_NE(sound.w[0], 0.25f) << "power check";
 }
 
 TEST(Carry, AWideGaussianIsTwiceTheConstantKernel) {

@@ -129,11 +129,16 @@ std::vector<std::string> policy_names() {
   return names;
 }
 
+std::vector<std::string> control_policies() { return {"random", "oracle"}; }
+
 Runs top_positions(std::span<const double> score, const Runs& candidates, int64_t n) {
   std::vector<int32_t> order = positions(candidates);
   n = std::clamp<int64_t>(n, 0, static_cast<int64_t>(order.size()));
+  const auto of = [&](int32_t pos) {  // a score that is no number comes last: sorting needs an order
+    return std::isnan(score[pos]) ? -HUGE_VAL : score[pos];
+  };
   std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](int32_t a, int32_t b) {
-    const double sa = score[a], sb = score[b];
+    const double sa = of(a), sb = of(b);
     return sa > sb || (sa == sb && a < b);
   });
   order.resize(n);

@@ -116,6 +116,8 @@ Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
                                                  const std::map<std::string, std::string>& params,
                                                  const PolicyFiles& files = {});
 std::vector<std::string> policy_names();
+// Those that others are compared with and that answer nobody better: they cost up to two full passes, or choose blindly.
+std::vector<std::string> control_policies();
 
 // The n positions of `candidates` with the highest score; lower positions first on a tie. Sorted by position.
 Runs top_positions(std::span<const double> score, const Runs& candidates, int64_t n);

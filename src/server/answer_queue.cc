@@ -1,6 +1,8 @@
 #include "server/answer_queue.h"
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 
 #include "base/mutex.h"
 #include "server/metrics.h"
@@ -8,6 +10,8 @@
 namespace kvilt::server {
 
 struct AnswerQueue::Queue {
+  explicit Queue(bool whole) : whole(whole) {}
+  const bool whole;
   mutable Mutex mutex;
   Condition filled;
   std::deque<Event> events KVILT_GUARDED_BY(mutex);
@@ -44,9 +48,10 @@ class AnswerQueue::Sink : public TokenSink {
   void push(Event event) {
     {
       MutexLock lock(queue_->mutex);
+      if (queue_->whole && merge(event)) return;  // who waits was told of the one that it joined
       const size_t bytes = size_of(event);
       // Ends always fit: there is one per choice, and the thread that waits must see it.
-      if (!event.end && (queue_->overflowed || queue_->bytes + bytes > kMaxQueuedBytes)) {
+      if (!event.end && !queue_->whole && (queue_->overflowed || queue_->bytes + bytes > kMaxQueuedBytes)) {
         queue_->overflowed = true;
         return;
       }
@@ -56,13 +61,29 @@ class AnswerQueue::Sink : public TokenSink {
     queue_->filled.notify_one();
   }
 
+  // Into this choice's event that still waits, if there is one.
+  bool merge(Event& event) KVILT_REQUIRES(queue_->mutex) {
+    const auto mine = [&](const Event& other) { return other.choice == choice_; };
+    const auto at = std::ranges::find_if(queue_->events, mine);
+    if (at == queue_->events.end()) return false;
+    queue_->bytes -= size_of(*at);
+    at->delta.text += event.delta.text;
+    at->delta.ids.insert(at->delta.ids.end(), event.delta.ids.begin(), event.delta.ids.end());
+    std::ranges::move(event.delta.logprobs, std::back_inserter(at->delta.logprobs));
+    at->end = std::move(event.end);
+    queue_->bytes += size_of(*at);
+    return true;
+  }
+
   const std::shared_ptr<Queue> queue_;
   const int choice_;
   RequestTimer timer_;
 };
 
-AnswerQueue::AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics)
-    : engine_(std::move(engine)), metrics_(std::move(metrics)), queue_(std::make_shared<Queue>()) {}
+AnswerQueue::AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics, Reader reader)
+    : engine_(std::move(engine)),
+      metrics_(std::move(metrics)),
+      queue_(std::make_shared<Queue>(reader == Reader::kWhole)) {}
 
 AnswerQueue::~AnswerQueue() { cancel(); }
 

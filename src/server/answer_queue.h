@@ -1,13 +1,14 @@
 // server/answer_queue.h: the tokens of one HTTP request on their way from the engine thread to the HTTP thread.
 // Role:       submits one engine request per choice and gathers their events in one bounded queue. Its destructor
 //             cancels what is unfinished (client gone, write failed, exception).
-// Invariants: a sink never blocks; a queue that nobody empties stops growing at kMaxQueuedBytes and its requests are
-//             cancelled by the HTTP thread.
+// Invariants: a sink never blocks; the queue of a stream that nobody empties stops growing at kMaxQueuedBytes and its
+//             requests are cancelled by the HTTP thread. An answer that is read whole loses nothing.
 // Threads:    AnswerQueue belongs to an HTTP thread; the sinks are called on the engine thread.
 // Not here:   what the events become (openai_response.h).
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,7 +32,10 @@ class AnswerQueue {
   // How long a route waits in next() before it looks whether its client is still there.
   static constexpr auto kLook = std::chrono::milliseconds(50);
 
-  AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics);
+  // kStream: events as they come, bounded, since a client that does not read stops their reader. kWhole: for a reader
+  // that keeps all of the answer; what waits of a choice is one event, and nothing is ever left out.
+  enum class Reader : uint8_t { kStream, kWhole };
+  AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics, Reader reader);
   ~AnswerQueue();
   AnswerQueue(const AnswerQueue&) = delete;
   AnswerQueue& operator=(const AnswerQueue&) = delete;
@@ -44,7 +48,7 @@ class AnswerQueue {
   std::optional<Event> next(std::chrono::milliseconds patience);
   bool finished() const { return ended_ == size(); }
 
-  // The queue was full: the client reads too slowly. Answers are incomplete from then on.
+  // The queue of a stream was full: the client reads too slowly. Answers are incomplete from then on.
   bool overflowed() const;
   void cancel();
 

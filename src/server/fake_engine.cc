@@ -61,9 +61,10 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.backend = "reference";
   info_.fingerprint = "fake";
   info_.context = options.context;
+  info_.longest_prompt = 4 * int64_t{options.context};
   info_.vocab = kVocab;
   info_.threads = 1;
-  info_.policies = {"full", "prefix", "naive", "sparsex"};
+  info_.policies = {"auto", "full", "prefix", "naive", "sparsex"};
   stats_.kv_pages = 1000;
   stats_.request_pages = {1, 2, 3, 4};
   thread_ = std::thread([this] { loop(); });

@@ -9,10 +9,11 @@
 namespace kvilt::server {
 namespace {
 
-constexpr size_t kMaxName = 1024;        // model, cache_salt, policy: bytes
-constexpr size_t kMaxStops = 64;         // stop strings, stop ids
-constexpr size_t kMaxStopBytes = 1024;   // of one stop string
-constexpr size_t kMaxBiases = 1024;      // logit_bias entries
+constexpr size_t kMaxName = 1024;       // model, cache_salt, policy: bytes
+constexpr size_t kMaxStops = 64;        // stop strings, stop ids
+constexpr size_t kMaxStopBytes = 1024;  // of one stop string
+constexpr size_t kMaxBiases = 1024;     // logit_bias entries
+constexpr const char* kTooLong = "context_length_exceeded";
 constexpr int kMaxTopLogprobs = 20;      // OpenAI's bound
 constexpr int64_t kMaxTokens = 1 << 30;  // the context bounds answers; this bounds arithmetic
 
@@ -177,11 +178,17 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   refuse_unsupported(fields);
 }
 
-void check_messages(Fields& fields) {
+void check_messages(Fields& fields, const RequestLimits& limits) {
   const Json* messages = fields.find("messages");
   if (!messages) return fields.fail("messages", "is required");
   if (!messages->is_array()) return fields.fail("messages", fmt::format("must be a list, not {}", type_of(*messages)));
   if (messages->empty()) return fields.fail("messages", "must not be empty");
+  if (limits.context > 0 && messages->size() > static_cast<size_t>(limits.context)) {
+    return fields.fail("messages",
+                       fmt::format("has {} entries; this model's context of {} tokens cannot hold them",
+                                   messages->size(), limits.context),
+                       kTooLong);
+  }
   for (size_t i = 0; i < messages->size(); ++i) {
     const Json& message = (*messages)[i];
     const std::string name = fmt::format("messages[{}]", i);
@@ -195,7 +202,16 @@ void check_messages(Fields& fields) {
 // One prompt of a completion request.
 std::optional<TextPrompt> read_prompt(Fields& fields, const Json& value, const std::string& name,
                                       const RequestLimits& limits) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) {
+    const size_t bytes = value.get_ref<const std::string&>().size();
+    if (limits.longest_prompt == 0 || bytes <= static_cast<size_t>(limits.longest_prompt))
+      return value.get<std::string>();
+    fields.fail(name,
+                fmt::format("has {} bytes; this model's context of {} tokens holds {} at most", bytes, limits.context,
+                            limits.longest_prompt),
+                kTooLong);
+    return std::nullopt;
+  }
   size_t bad = 0;
   if (auto ids = as_ids(value, 0, last_id(limits), &bad)) {
     if (!ids->empty()) return std::move(*ids);
@@ -238,7 +254,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   if (auto error = not_an_object(body)) return *error;
   Fields fields(body);
   ChatRequest out;
-  check_messages(fields);
+  check_messages(fields, limits);
   read_generation(fields, limits, out.generation);
   bool logprobs = false;
   int top = 0;
@@ -278,7 +294,7 @@ ApiResult<TokenizeRequest> parse_tokenize(const Json& body, const RequestLimits&
   fields.boolean("return_token_strs", &out.return_token_strs);
   out.chat = fields.find("messages") != nullptr;
   if (out.chat) {
-    check_messages(fields);
+    check_messages(fields, limits);
   } else if (fields.ok() && !fields.find("prompt")) {
     fields.fail("prompt", "is required (or messages)");
   } else {
@@ -340,7 +356,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
       fields.fail(name + ".title", fmt::format("must be a string, not {}", type_of(*title)));
     }
   }
-  if (fields.find("messages")) check_messages(fields);
+  if (fields.find("messages")) check_messages(fields, limits);
   if (fields.error()) return *fields.error();
   return out;
 }

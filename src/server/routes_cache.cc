@@ -29,20 +29,17 @@ Json document_json(size_t index, int tokens, const Completion& end) {
 }
 
 void warm_documents(const Call& call, httplib::Response& response) {
-  RequestLimits limits;
-  limits.vocab = call.engine().info().vocab;
-  auto parsed = parse_documents(call.body, limits);
+  auto parsed = parse_documents(call.body, limits_of(call.engine()));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const DocumentsRequest& wanted = parsed.value();
   if (auto error = check_model(call.attached, wanted.model)) return reply_error(response, *error);
-  if (Status policy = call.engine().check_policy(wanted.policy); !policy.ok()) {
-    return reply_error(response, api_error(policy.error(), "kvilt"));
-  }
+  if (auto error = check_policy(call.attached, wanted.policy)) return reply_error(response, *error);
   auto prompts = call.engine().document_prompts(call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   const size_t count = prompts.value().size();
+  call.drop_body();
 
-  AnswerQueue answer(call.attached.engine, call.attached.metrics);
+  AnswerQueue answer(call.attached.engine, call.attached.metrics, AnswerQueue::Reader::kWhole);
   std::vector<int> tokens;
   std::vector<Json> rows(count);
   UsageSum usage;

@@ -206,11 +206,11 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
 // Submits every choice of every prompt, then answers.
 void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& call, httplib::Response& response,
              const char* prompt_field) {
+  call.drop_body();
   const Generation& generation = job->generation;
-  if (Status policy = call.engine().check_policy(generation.policy); !policy.ok()) {
-    return reply_error(response, api_error(policy.error(), "kvilt"));
-  }
-  job->answer = std::make_unique<AnswerQueue>(call.attached.engine, call.attached.metrics);
+  if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error);
+  const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
+  job->answer = std::make_unique<AnswerQueue>(call.attached.engine, call.attached.metrics, reader);
   for (Prompt& prompt : prompts) {
     for (int i = 0; i < generation.choices; ++i) {
       Request request;
@@ -283,6 +283,7 @@ void completion(const Call& call, httplib::Response& response) {
     }
     prompts.push_back(std::move(prompt.value()));
   }
+  text.prompts.clear();
   job->attached = call.attached;
   job->envelope = make_envelope(false, call.attached.model);
   run_job(std::move(job), std::move(prompts), call, response, "prompt");

@@ -9,15 +9,21 @@
 namespace kvilt::server {
 namespace {
 
+Json model_of(const Call& call) {
+  Json model = model_json(call.engine().info(), call.attached.model, call.attached.since);
+  model["kvilt"]["policies"] = call.attached.policies;
+  return model;
+}
+
 void list_models(const Call& call, httplib::Response& response) {
-  const Json model = model_json(call.engine().info(), call.attached.model, call.attached.since);
+  const Json model = model_of(call);
   reply_json(response, {{"object", "list"}, {"data", Json::array({model})}});
 }
 
 void one_model(const Call& call, httplib::Response& response) {
   const std::string id = call.http.path.substr(std::string("/v1/models/").size());
   if (auto error = check_model(call.attached, id.empty() ? "(none)" : id)) return reply_error(response, *error);
-  reply_json(response, model_json(call.engine().info(), call.attached.model, call.attached.since));
+  reply_json(response, model_of(call));
 }
 
 void tokenize(const Call& call, httplib::Response& response) {

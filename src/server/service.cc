@@ -15,6 +15,8 @@ namespace {
 
 constexpr const char* kModelPath = "/v1/models/";  // + an id that may hold slashes
 constexpr size_t kMaxPath = 2048;
+constexpr size_t kMostInside = size_t{16} << 20;  // of bodies that are taken apart at once, or one of the largest
+constexpr auto kGatePatience = std::chrono::seconds(30);
 
 ConnectionLimits limits_of(const ServerOptions& options) {
   ConnectionLimits limits;
@@ -58,6 +60,8 @@ void reply_error(httplib::Response& response, const ApiError& error) {
 RequestLimits limits_of(const Engine& engine) {
   RequestLimits limits;
   limits.vocab = engine.info().vocab;
+  limits.context = engine.info().context;
+  limits.longest_prompt = engine.info().longest_prompt;
   return limits;
 }
 
@@ -67,17 +71,39 @@ std::optional<ApiError> check_model(const Attached& attached, const std::string&
                   "model", "model_not_found"};
 }
 
+std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoice& choice) {
+  if (Status known = attached.engine->check_policy(choice); !known.ok()) return api_error(known.error(), "kvilt");
+  const bool quality = choice.name.empty() && choice.params.contains("quality");
+  const std::string name = quality ? "auto" : choice.name;
+  if (name.empty() || std::ranges::find(attached.policies, name) != attached.policies.end()) return std::nullopt;
+  return ApiError{403,
+                  fmt::format("policy '{}' may not be named here; this server allows {} (--allow-policies)", name,
+                              fmt::join(attached.policies, ", ")),
+                  quality ? "kvilt.quality" : "kvilt.policy", "policy_not_allowed"};
+}
+
 Service::Service(ServerOptions options)
-    : options_(std::move(options)), http_(limits_of(options_), options_.max_connections) {
+    : options_(std::move(options)),
+      http_(limits_of(options_), options_.max_connections),
+      gate_(std::max(kMostInside, options_.max_body_bytes)) {
   attached_.metrics = std::make_shared<Metrics>(options_.model_alias);
   http_.set_payload_max_length(options_.max_body_bytes);
   install_hooks();
 }
 
 void Service::attach(std::shared_ptr<Engine> engine) {
-  const std::string model = options_.model_alias.empty() ? engine->info().name : options_.model_alias;
+  const ModelInfo& info = engine->info();
+  const std::string model = options_.model_alias.empty() ? info.name : options_.model_alias;
+  std::vector<std::string> policies = options_.allow_policies;
+  if (policies.empty()) {
+    policies = info.policies;
+    std::erase_if(policies, [&](const std::string& name) {
+      return std::ranges::find(info.controls, name) != info.controls.end();
+    });
+  }
   MutexLock lock(mutex_);
-  attached_ = {std::move(engine), std::make_shared<Metrics>(model), model, static_cast<int64_t>(std::time(nullptr))};
+  attached_ = {std::move(engine), std::make_shared<Metrics>(model), model, static_cast<int64_t>(std::time(nullptr)),
+               std::move(policies)};
 }
 
 Attached Service::attached() const {
@@ -202,15 +228,36 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
   return std::nullopt;
 }
 
-std::optional<ApiError> Service::read_body(const httplib::ContentReader& reader, std::string& body) const {
-  bool too_large = false;
+// What one body has of `total`, until it was taken apart.
+class Service::Arriving {
+ public:
+  Arriving(std::atomic<size_t>& total, size_t most) : total_(total), most_(most) {}
+  ~Arriving() { total_ -= mine_; }
+  Arriving(const Arriving&) = delete;
+  Arriving& operator=(const Arriving&) = delete;
+  bool add(size_t bytes) {
+    mine_ += bytes;
+    return total_.fetch_add(bytes) + bytes <= most_;
+  }
+
+ private:
+  std::atomic<size_t>& total_;
+  const size_t most_;
+  size_t mine_ = 0;
+};
+
+std::optional<ApiError> Service::read_body(const httplib::ContentReader& reader, Arriving& arriving,
+                                           std::string& body) const {
+  bool too_large = false, crowded = false;
   const bool complete = reader([&](const char* data, size_t size) {
     too_large = body.size() + size > options_.max_body_bytes;
-    if (!too_large) body.append(data, size);
-    return !too_large;
+    crowded = !too_large && !arriving.add(size);
+    if (!too_large && !crowded) body.append(data, size);
+    return !too_large && !crowded;
   });
   if (complete) return std::nullopt;
   Connection::current()->close_after_response();
+  if (crowded) return ApiError{503, "too many large bodies arrive at once: try again soon", "", "overloaded"};
   if (too_large || Connection::current()->body_too_large()) {
     return ApiError{413, fmt::format("the body has more than {} bytes", options_.max_body_bytes), "", ""};
   }
@@ -223,11 +270,12 @@ std::optional<ApiError> Service::need_engine(const Attached& attached) const {
   return std::nullopt;
 }
 
-void Service::call_without_body(const Handler& handler, const httplib::Request& request,
-                                httplib::Response& response) const {
+void Service::call_without_body(const Handler& handler, const httplib::Request& request, httplib::Response& response) {
   Attached now = attached();
   if (auto error = need_engine(now)) return reply_error(response, *error);
-  handler({request, nullptr, std::move(now)}, response);
+  Json none;
+  auto pass = gate_.enter(0, {}, [] { return false; });
+  handler({request, none, *pass, std::move(now)}, response);
 }
 
 void Service::get(const std::string& pattern, Handler handler) {
@@ -251,13 +299,19 @@ void Service::post(const std::string& path, Handler handler) {
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
     std::string text;
-    if (auto error = read_body(reader, text)) return reply_error(response, *error);
+    std::optional<Arriving> arriving(std::in_place, arriving_, most_arriving());
+    if (auto error = read_body(reader, *arriving, text)) return reply_error(response, *error);
     Attached now = attached();
     if (auto error = need_engine(now)) return reply_error(response, *error);
+    const auto gives_up = [this] { return stopping_ || Connection::current()->peer_gone(); };
+    auto pass = gate_.enter(text.size(), kGatePatience, gives_up);
+    if (!pass)
+      return reply_error(response, {503, "other large requests are being read: try again soon", "", "overloaded"});
     auto body = parse_json(text);
     if (!body.ok()) return reply_error(response, body.error());
     std::string().swap(text);
-    handler({request, body.value(), std::move(now)}, response);
+    arriving.reset();
+    handler({request, body.value(), *pass, std::move(now)}, response);
   });
 }
 
@@ -266,7 +320,8 @@ void Service::post_empty(const std::string& path, Handler handler) {
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
     std::string text;
-    if (auto error = read_body(reader, text)) return reply_error(response, *error);
+    Arriving arriving(arriving_, most_arriving());
+    if (auto error = read_body(reader, arriving, text)) return reply_error(response, *error);
     call_without_body(handler, request, response);
   });
 }

@@ -6,17 +6,20 @@
 // Threads:    all methods from any thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "server/api_error.h"
 #include "server/http_server.h"
 #include "server/json_fields.h"
+#include "server/memory_gate.h"
 #include "server/metrics.h"
 #include "server/server.h"
 
@@ -26,8 +29,9 @@ namespace kvilt::server {
 struct Attached {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Metrics> metrics;
-  std::string model;  // the id that clients use
-  int64_t since = 0;  // Unix time
+  std::string model;                       // the id that clients use
+  int64_t since = 0;                       // Unix time
+  std::vector<std::string> policies = {};  // that requests may name
 };
 
 // A request whose engine is there.
@@ -35,9 +39,15 @@ struct RequestLimits;  // openai_request.h
 
 struct Call {
   const httplib::Request& http;
-  const Json& body;  // of a POST; else null
+  Json& body;  // of a POST; else null
+  MemoryGate::Pass& pass;
   Attached attached;
   Engine& engine() const { return *attached.engine; }
+  // All that is needed of the body was taken out of it: others may come in.
+  void drop_body() const {
+    body = nullptr;
+    pass.leave();
+  }
 };
 
 class Service {
@@ -64,14 +74,18 @@ class Service {
   std::optional<ApiError> check(const httplib::Request& request, httplib::Response& response);
   std::optional<ApiError> check_origin(const httplib::Request& request, httplib::Response& response) const;
   bool key_fits(std::string_view authorization) const;
-  std::optional<ApiError> read_body(const httplib::ContentReader& reader, std::string& body) const;
+  class Arriving;
+  size_t most_arriving() const { return std::max(options_.max_arriving_bytes, options_.max_body_bytes); }
+  std::optional<ApiError> read_body(const httplib::ContentReader& reader, Arriving& arriving, std::string& body) const;
   std::optional<ApiError> need_engine(const Attached& attached) const;
-  void call_without_body(const Handler& handler, const httplib::Request& request, httplib::Response& response) const;
+  void call_without_body(const Handler& handler, const httplib::Request& request, httplib::Response& response);
   void install_hooks();
 
   const ServerOptions options_;
   HttpServer http_;
   std::atomic<bool> stopping_{false};
+  std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate
+  MemoryGate gate_;
   struct Route {
     std::set<std::string> methods;
     Guard guard = Guard::kKey;
@@ -86,6 +100,8 @@ void reply_json(httplib::Response& response, const Json& json);
 void reply_error(httplib::Response& response, const ApiError& error);
 // An error if the request names another model.
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
+// An error if the choice is wrong, or is none that this server's clients have.
+std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoice& choice);
 // What this engine's model bounds in a request.
 RequestLimits limits_of(const Engine& engine);
 

@@ -65,7 +65,8 @@ Result<std::string> translate(std::string_view in) {
 struct MatchScratch {  // one per thread: PCRE2's match data and limits
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  int64_t deadline = INT64_MAX;  // of the TimeLimit
+  // Of the TimeLimit: the thread's own time that must not be passed, and a time before which it cannot be.
+  int64_t deadline = INT64_MAX, look_at = INT64_MAX;
   MatchScratch() {
     if (context != nullptr) pcre2_set_heap_limit(context, 64 << 10);  // KiB; only backtracking patterns need any
   }
@@ -79,11 +80,20 @@ MatchScratch& scratch() {
   return s;
 }
 
-// 5 ns, and exact to some milliseconds: it is asked once a match.
-int64_t now_ns() {
+int64_t now_ns(clockid_t clock) {
   timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  clock_gettime(clock, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+// Asked once a match: 5 ns for the coarse clock, exact to some milliseconds. The thread's own costs a system call.
+bool time_is_over(MatchScratch& s) {
+  if (s.look_at == INT64_MAX) return false;
+  const int64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
+  if (now <= s.look_at) return false;
+  const int64_t left = s.deadline - now_ns(CLOCK_THREAD_CPUTIME_ID);
+  s.look_at = now + left;
+  return left <= 0;
 }
 
 constexpr size_t kMaxPattern = 64 << 10;
@@ -129,16 +139,23 @@ std::string Regex::quote(std::string_view literal) {
 Regex::Search::Search(const Regex& regex, std::string_view subject) : regex_(&regex), subject_(subject) {}
 
 Regex::TimeLimit::TimeLimit(double seconds) : outermost_(scratch().deadline == INT64_MAX) {
-  if (outermost_) scratch().deadline = now_ns() + static_cast<int64_t>(seconds * 1e9);
+  if (!outermost_) return;
+  const auto time = static_cast<int64_t>(seconds * 1e9);
+  scratch().deadline = now_ns(CLOCK_THREAD_CPUTIME_ID) + time;
+  scratch().look_at = now_ns(CLOCK_MONOTONIC_COARSE) + time;
 }
 
 Regex::TimeLimit::~TimeLimit() {
-  if (outermost_) scratch().deadline = INT64_MAX;
+  if (outermost_) scratch().deadline = scratch().look_at = INT64_MAX;
 }
 
 Error Regex::Search::too_much(int code) const {
   const std::string why = code == 0 ? "takes too long" : fmt::format("exceeds its limits (PCRE2 error {})", code);
-  return error(Code::kExhausted, "the tokenizer's regular expression {} {} on this text", regex_->pattern_, why);
+  size_t shown = std::min<size_t>(subject_.size(), 40);
+  while (shown < subject_.size() && (static_cast<uint8_t>(subject_[shown]) & 0xC0) == 0x80) --shown;
+  return error(Code::kInvalidArgument,
+               "the tokenizer's regular expression {} {} on a text of {} bytes that begins '{}'", regex_->pattern_, why,
+               subject_.size(), subject_.substr(0, shown));
 }
 
 Result<bool> Regex::Search::find(size_t from, ByteRange& match) {
@@ -159,7 +176,7 @@ Result<bool> Regex::Search::find(size_t from, ByteRange& match) {
       rc = pcre2_match(code, text, subject_.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s.data, s.context);
     }
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return too_much(rc);
-    if (s.deadline != INT64_MAX && now_ns() > s.deadline) return too_much(0);
+    if (time_is_over(s)) return too_much(0);
     if (rc >= 0) break;
     begin += window;
     while (begin < subject_.size() && (static_cast<uint8_t>(subject_[begin]) & 0xC0) == 0x80) ++begin;

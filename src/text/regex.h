@@ -21,8 +21,9 @@ class Regex {
   static Result<Regex> compile(std::string_view pattern);
   static std::string quote(std::string_view literal);  // a pattern that matches just this text
 
-  // While it lives, the searches of this thread end with an error once their time is over. It is for patterns of models
-  // that step back almost as far as the match limit allows, again and again. If they nest, the outer one counts.
+  // While it lives, the searches of this thread end with an error once the thread has worked for so long (time in which
+  // others have the core does not count). It is for patterns of models that step back almost as far as the match limit
+  // allows, again and again. If they nest, the outer one counts.
   class TimeLimit {
    public:
     explicit TimeLimit(double seconds);

@@ -154,6 +154,15 @@ std::vector<ByteRange> in_order(std::span<const ByteRange> ranges, size_t size) 
   return out;
 }
 
+// Whether every byte of a text gets into a token, and NFC is all that may make fewer bytes of it.
+bool takes_every_byte(const TokenizerSpec& spec) {
+  const auto nfc = [](const NormalizeStep& step) { return step.kind == NormalizeStep::Kind::kNfc; };
+  const auto removes = [](const SplitStep& step) { return step.behavior == SplitStep::Behavior::kRemoved; };
+  const auto strips = [](const AddedToken& token) { return token.lstrip || token.rstrip; };
+  return spec.byte_level && std::ranges::all_of(spec.normalize, nfc) && std::ranges::none_of(spec.split, removes) &&
+         std::ranges::none_of(spec.added, strips);
+}
+
 // The pieces that one call has seen; their ids are in the call's own result. Direct-mapped: a collision replaces the
 // older piece, so no text can make it slow.
 class PieceCache {
@@ -190,6 +199,7 @@ struct Tokenizer::Parts {
   std::unique_ptr<Segmenter> segmenter;
   std::unique_ptr<SafeCuts> cuts;  // null: pieces are words already
   std::vector<int32_t> ends;
+  size_t longest_token = 0;  // bytes of text that one token stands for at most; 0: unknown
 
   struct Call {  // the state of one encode()
     std::vector<int32_t> ids;
@@ -245,6 +255,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(TokenizerSpec spec) {
   KVILT_TRY(complete(spec));
   KVILT_TRY(check_ids(spec));
   auto parts = std::make_unique<Parts>();
+  const bool bounded = takes_every_byte(spec);
   KVILT_ASSIGN(parts->vocabulary, Vocabulary::create(spec, spec.byte_level));
   KVILT_ASSIGN(parts->normalizer, Normalizer::create(std::move(spec.normalize)));
   KVILT_ASSIGN(parts->pre_tokenizer, PreTokenizer::create(std::move(spec.split)));
@@ -253,6 +264,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(TokenizerSpec spec) {
   if (!spec.byte_level && spec.model != "wordlevel")
     parts->cuts = std::make_unique<SafeCuts>(parts->vocabulary, kMetaspace);
   parts->ends = find_ends(spec, parts->vocabulary);
+  for (int32_t id = 0; bounded && id < parts->vocabulary.size(); ++id)
+    parts->longest_token = std::max(parts->longest_token, parts->vocabulary.piece(id).size());
   if (spec.prefix.empty() && spec.add_bos && spec.bos) spec.prefix = {*spec.bos};
   if (spec.suffix.empty() && spec.add_eos && spec.eos) spec.suffix = {*spec.eos};
   spec.tokens = {};
@@ -304,6 +317,12 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   return parts_->vocabulary.contains(id) ? parts_->vocabulary.decoded(id) : std::string_view();
+}
+
+std::optional<int64_t> Tokenizer::most_bytes(int64_t tokens) const {
+  if (parts_->longest_token == 0) return std::nullopt;
+  constexpr int64_t kNfc = 3;  // canonical composition makes a third at best: two bytes of six, three of nine
+  return tokens * static_cast<int64_t>(parts_->longest_token) * kNfc;
 }
 
 int Tokenizer::vocab_size() const { return parts_->vocabulary.size(); }

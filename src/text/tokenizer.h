@@ -52,6 +52,10 @@ class Tokenizer {
   // The bytes of one token in mid-text: " the", or half a character; empty for an id outside the vocabulary.
   std::string_view token_bytes(int32_t id) const;
 
+  // A text of more bytes has more than `tokens` tokens; nullopt where that is not known, since steps or tokens of the
+  // vocabulary may take any amount of text.
+  std::optional<int64_t> most_bytes(int64_t tokens) const;
+
   int vocab_size() const;
   bool is_special(int32_t id) const;  // a control or unknown token, which is not part of an answer's text
   std::optional<int32_t> bos() const;

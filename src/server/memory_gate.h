@@ -1,0 +1,54 @@
+// server/memory_gate.h: how many bytes of requests are taken apart at once: parsed, rendered, tokenised.
+// Idea:       a body becomes some 50 times its size for a moment (JSON values, the template's pieces, tokens). So large
+//             ones go in one after another, in the order in which they came; small ones are not counted.
+// Invariants: the sum of what is inside is at most the limit, unless one alone is larger. Who leaves after a large one
+//             returns its memory to the system: the arenas of other threads would keep it.
+// Threads:    all methods from any thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "base/function_ref.h"
+#include "base/mutex.h"
+
+namespace kvilt::server {
+
+class MemoryGate {
+ public:
+  static constexpr size_t kSmall = size_t{16} << 10;  // bodies up to here pass uncounted
+
+  explicit MemoryGate(size_t limit) : limit_(limit) {}
+
+  // Held while a request is inside.
+  class Pass {
+   public:
+    Pass(Pass&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)), bytes_(other.bytes_) {}
+    Pass& operator=(Pass&&) = delete;
+    ~Pass() { leave(); }
+    void leave();  // again: nothing happens
+
+   private:
+    friend class MemoryGate;
+    Pass(MemoryGate* gate, size_t bytes) : gate_(gate), bytes_(bytes) {}
+    MemoryGate* gate_;
+    size_t bytes_;
+  };
+
+  // Waits in line. None if `patience` ends first, or if `gives_up`, asked about twenty times a second, says so.
+  std::optional<Pass> enter(size_t bytes, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up);
+
+ private:
+  void leave(size_t bytes);
+
+  const size_t limit_;
+  Mutex mutex_;
+  Condition moved_;
+  std::list<int> line_ KVILT_GUARDED_BY(mutex_);  // who waits; an element is a place
+  size_t inside_ KVILT_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvilt::server

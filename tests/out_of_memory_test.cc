@@ -1,0 +1,113 @@
+// One request may fail for want of memory; the process, the requests beside it and those after it do not.
+// How: operator new and aligned_alloc (tensor/buffer.cc) are replaced by ones that fail once, at the n-th allocation of
+//      the engine's threads after arm(n). Every n is tried until a request ends without having met it.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "probe_prompts.h"
+
+namespace {
+std::atomic<int64_t> left{-1};  // allocations until one fails; below 0: none does
+thread_local bool exempt = false;
+
+bool fails() {
+  if (exempt || left.load(std::memory_order_relaxed) < 0) return false;
+  return left.fetch_sub(1, std::memory_order_relaxed) == 0;
+}
+void* allocate(size_t size, size_t align) {
+  if (fails()) throw std::bad_alloc();
+  void* memory = align > alignof(std::max_align_t) ? ::aligned_alloc(align, (size + align - 1) / align * align)
+                                                   : std::malloc(size ? size : 1);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+void* operator new(size_t size) { return allocate(size, 0); }
+void* operator new[](size_t size) { return allocate(size, 0); }
+void* operator new(size_t size, std::align_val_t align) { return allocate(size, static_cast<size_t>(align)); }
+void* operator new[](size_t size, std::align_val_t align) { return allocate(size, static_cast<size_t>(align)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+extern "C" void* aligned_alloc(size_t align, size_t size) {
+  static const auto real = reinterpret_cast<void* (*)(size_t, size_t)>(::dlsym(RTLD_NEXT, "aligned_alloc"));
+  return fails() ? nullptr : real(align, size);
+}
+
+namespace kvilt {
+namespace {
+
+void arm(int64_t n) { left = n; }
+bool disarm() { return left.exchange(-1) < 0; }  // whether one failed
+
+// The sink's own memory is not the engine's.
+class Quiet : public TokenSink {
+ public:
+  void on_tokens(const TokenDelta& delta) override {
+    exempt = true;
+    sink.on_tokens(delta);
+    exempt = false;
+  }
+  void on_finish(Completion completion) override {
+    exempt = true;
+    sink.on_finish(std::move(completion));
+    exempt = false;
+  }
+  CollectingSink sink;
+};
+
+TEST(OutOfMemory, FailsOneRequestAndNeverTheProcess) {
+  exempt = true;
+  const auto engine = open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32});
+  const std::vector<int32_t> prompt = tokens(60, 3), piece = tokens(40, 5);
+  std::vector<int32_t> shuffled = tokens(9, 7);
+  shuffled.insert(shuffled.end(), piece.begin(), piece.end());
+  for (const int32_t id : tokens(9, 8)) shuffled.push_back(id);
+  const Outcome wanted = ask_with(*engine, prompt, "full");
+  for (const char* policy : {"full", "mend"}) {
+    int failed = 0, refused = 0;
+    for (int64_t n = 0;; n += n < 200 ? 1 : 17) {
+      engine->clear_cache();
+      warm(*engine, piece);
+      Request request = request_of(shuffled, policy, 3);
+      const auto sink = std::make_shared<Quiet>();
+      arm(n);
+      const bool submitted = engine->submit(request, sink).ok();
+      ASSERT_TRUE(submitted);
+      const Completion end = sink->sink.wait();
+      engine->stats();
+      const bool met = disarm();
+      if (end.finish == Finish::kError) {
+        ASSERT_EQ(end.error->code, Code::kExhausted) << end.error->message;
+        ++refused;
+      } else {
+        ASSERT_EQ(end.completion_tokens, 3);
+      }
+      failed += met;
+      if (n % 16 == 0 || n > 200 || !met) {
+        const Outcome next = ask_with(*engine, prompt, "full");
+        ASSERT_EQ(next.ids, wanted.ids) << policy << " after " << n;
+        ASSERT_EQ(next.completion.logits.first, wanted.completion.logits.first) << policy << " after " << n;
+      }
+      if (!met) break;
+    }
+    EXPECT_GT(failed, 50) << policy;
+    EXPECT_GT(refused, 20) << policy << ": power check";
+    engine->clear_cache();
+    EXPECT_EQ(engine->stats().kv_pages_used, 0) << "no page is lost";
+  }
+}
+
+}  // namespace
+}  // namespace kvilt

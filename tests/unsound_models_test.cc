@@ -1,0 +1,142 @@
+// Models whose weights hold NaN or infinity: a request that meets them fails and says so, leaves nothing in the cache,
+// and the next one is answered as by an engine that never saw it.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "engine_harness.h"
+#include "model/tiny_gguf_for_test.h"
+
+namespace kvilt {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class UnsoundModel : public testing::Test {
+ protected:
+  ~UnsoundModel() override { std::filesystem::remove_all(folder_); }
+
+  // values of the named tensor, in place.
+  std::unique_ptr<Engine> engine(std::function<void(const std::string& name, std::span<float> values)> change) {
+    TinyGguf file{.head = true};
+    file.change = [&](const std::string& name, std::string& bytes) {
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      change(name, values);
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+    };
+    const std::string bytes = file.build();
+    std::filesystem::create_directories(folder_);
+    const std::string path = folder_ / (std::to_string(++files_) + ".gguf");  // earlier ones may be mapped
+    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return open_for_test({.model = path, .kv_bytes = int64_t{8} << 20, .min_segment = 8});
+  }
+  std::unique_ptr<Engine> sound() {
+    return engine([](const std::string&, std::span<float>) {});
+  }
+  // One token's embedding is NaN: prompts without it are sound.
+  std::unique_ptr<Engine> with_bad_token(int32_t token, float value = kNan) {
+    return engine([=](const std::string& name, std::span<float> values) {
+      const size_t D = TinyGguf().D;
+      if (name == "token_embd.weight") values[static_cast<size_t>(token) * D + 3] = value;
+    });
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("kvilt_unsound_" + std::to_string(::getpid()));
+  int files_ = 0;
+};
+
+std::vector<int32_t> letters(int32_t first, int n) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < n; ++i) ids.push_back(3 + (first + 7 * i) % 20);  // never 25
+  return ids;
+}
+
+void expect_refused(const Result<Answered>& outcome) {
+  ASSERT_TRUE(outcome.ok() == false || outcome->completion.finish == Finish::kError);
+  const Error why = outcome.ok() ? *outcome->completion.error : outcome.error();
+  EXPECT_EQ(why.code, Code::kInternal);
+  EXPECT_NE(why.message.find("logits are not numbers"), std::string::npos) << why.message;
+}
+
+constexpr int32_t kBad = 25;
+
+TEST_F(UnsoundModel, TheRequestFailsAndTheNextIsAnsweredAsEver) {
+  const auto good = sound();
+  for (const float value : {kNan, kInfinity}) {
+    const auto bad = with_bad_token(kBad, value);
+    const std::vector<int32_t> clean = letters(0, 20);
+    const Outcome wanted = ask_ok(*good, request_of(clean, "full", 8));
+    for (const char* policy : {"full", "prefix", "naive", "auto", "mend", "sparsex", "cacheblend", "prophetkv"}) {
+      bad->clear_cache();
+      ask_ok(*bad, request_of(letters(3, 16), "full", 1));
+      const int64_t cached = bad->stats().cached_tokens;
+      std::vector<int32_t> ids = letters(3, 15);  // known
+      ids.insert(ids.begin(), {4, kBad, 6});
+      for (const int32_t id : letters(11, 8)) ids.push_back(id);
+      for (const float temperature : {0.0f, 1.0f}) {
+        Request request = request_of(ids, policy, 8);
+        request.sampling.temperature = temperature;
+        request.sampling.top_p = 0.9f;
+        request.sampling.logprobs = 3;
+        expect_refused(ask(*bad, request));
+        request.sampling.max_tokens = 0;
+        expect_refused(ask(*bad, request));
+      }
+      EXPECT_EQ(bad->stats().cached_tokens, cached) << policy << ": nothing of them is kept";
+      const Outcome next = ask_ok(*bad, unpublished(clean, policy, {}, 8));
+      EXPECT_EQ(next.ids, wanted.ids) << policy;
+    }
+    EXPECT_EQ(ask_ok(*bad, request_of(clean, "full", 8)).completion.logits.first, wanted.completion.logits.first);
+  }
+}
+
+TEST_F(UnsoundModel, OthersInTheSameStepAreNotTouched) {
+  const auto bad = with_bad_token(kBad);
+  const Outcome alone = ask_ok(*bad, unpublished(letters(0, 20), "full", {}, 8));
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 8; ++i) {
+    std::vector<int32_t> ids = letters(0, 20);
+    if (i % 2 == 1) ids[4] = kBad;
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(bad->submit(unpublished(ids, "full", {}, 8), sinks.back()).ok());
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const Completion end = sinks[i]->wait();
+    EXPECT_EQ(end.finish == Finish::kError, i % 2 == 1) << i;
+    if (i % 2 == 0) {
+      EXPECT_EQ(sinks[i]->ids, alone.ids) << i;
+    }
+  }
+}
+
+TEST_F(UnsoundModel, ATokenThatWasJustDrawnMayBeTheBadOne) {
+  const std::vector<int32_t> ids = letters(0, 20);
+  const Outcome sound_answer = ask_ok(*sound(), request_of(ids, "full", 8));
+  const int32_t second = sound_answer.ids[1];
+  ASSERT_EQ(std::ranges::count(ids, second), 0) << "the prompt would fail already";
+  const auto bad = with_bad_token(second);
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(bad->submit(request_of(ids, "full", 8), sink).ok());
+  const Completion end = sink->wait();
+  EXPECT_EQ(end.finish, Finish::kError);
+  EXPECT_EQ(sink->ids, std::vector<int32_t>(sound_answer.ids.begin(), sound_answer.ids.begin() + 2));
+}
+
+TEST_F(UnsoundModel, AModelThatGivesNothingElseFailsEveryRequest) {
+  for (const float value : {kNan, kInfinity}) {
+    const auto bad = engine([&](const std::string& name, std::span<float> values) {
+      if (name == "blk.1.ffn_down.weight") values[7] = value;
+    });
+    for (int i = 0; i < 5; ++i) expect_refused(ask(*bad, request_of(letters(i, 20), "auto", 8)));
+    EXPECT_EQ(bad->stats().cached_tokens, 0);
+    EXPECT_EQ(bad->stats().requests_failed, 5u);
+  }
+}
+
+}  // namespace
+}  // namespace kvilt
