@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "index/clip_pieces.h"
 
 namespace kvilt {
 
@@ -36,6 +37,18 @@ void take_from(const std::vector<Piece>& better, std::vector<Piece>& pieces) {
       piece = {with->segment, with->segment_offset + piece.pos - with->pos, piece.count, piece.pos};
   }
 }
+
+// Clean copies, and around them what `others` have of the text `within`.
+std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
+                           const ClipRules& rules) {
+  std::vector<Piece> out = clip_pieces(clean, Runs{{rules.from, INT32_MAX}}, rules);
+  Runs taken;
+  for (const Piece& piece : out) taken.push_back({piece.pos, piece.pos + piece.count});
+  others = clip_pieces(others, subtract(within, normalize(taken)), rules);
+  out.insert(out.end(), others.begin(), others.end());
+  std::ranges::sort(out, {}, &Piece::pos);
+  return out;
+}
 }  // namespace
 
 ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
@@ -52,13 +65,22 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     if (inside > 0 && found.layout.prefix < mark.end && inside < min_segment_)
       cut_pieces(prefix, found.layout.prefix = mark.begin);
   }
+  Runs ranges;
+  for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
+  const std::vector<Piece> clean = index_.find_clean(prompt, domain, ranges);
+  if (wanted.make_clean && !ranges.empty() && (clean.empty() || clean[0].pos != ranges[0].begin))
+    cut_pieces(prefix, found.layout.prefix = std::min(found.layout.prefix, ranges[0].begin));
   if (wanted.segments) {
-    Runs ranges;
-    for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
-    segments = index_.find_pieces(prompt, found.layout.prefix, domain, min_segment_, ranges);
+    if (!wanted.clean_only) segments = index_.find_pieces(prompt, found.layout.prefix, domain, min_segment_, ranges);
+    if (!wanted.unmarked || !clean.empty()) {
+      const bool use_clean = wanted.clean_only || wanted.repaired == 0;
+      segments = combine(use_clean ? clean : std::vector<Piece>(), std::move(segments),
+                         wanted.unmarked ? Runs{{0, found.layout.prompt_len}} : normalize(ranges),
+                         {ranges, found.layout.prefix, min_segment_});
+    }
     // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
     std::erase_if(segments, [&](const Piece& piece) { return piece.pos + 1 == found.layout.prompt_len; });
-    if (wanted.repaired != 0) {
+    if (wanted.repaired != 0 && !wanted.clean_only) {
       const auto from_last = index_.find_pieces(prompt, found.layout.prefix, wanted.repaired, min_segment_, ranges);
       take_from(from_last, segments);
     }
@@ -71,6 +93,25 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   // Children before parents, so that a parent is never older than what continues it.
   for (auto it = found.placements.rbegin(); it != found.placements.rend(); ++it) use(it->segment->id);
   return found;
+}
+
+std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t> prompt,
+                                                        std::span<const TokenMark> marks, DomainId domain) const {
+  Runs ranges;
+  for (const TokenMark& mark : marks) {
+    if (mark.end - mark.begin >= min_segment_) ranges.push_back({mark.begin, mark.end});
+  }
+  const std::vector<Piece> clean = index_.find_clean(prompt, domain, ranges);
+  std::vector<TokenMark> out;
+  auto have = clean.begin();
+  for (const Run& range : ranges) {
+    if (have != clean.end() && have->pos == range.begin) {
+      ++have;
+    } else {
+      out.push_back({range.begin, range.end});
+    }
+  }
+  return out;
 }
 
 bool ContentCache::make_room(int64_t pages) {
@@ -95,6 +136,12 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     if (mark.begin >= positions.begin && mark.end <= positions.end && mark.begin < mark.end) {
       index_.add_mark(id, mark.begin - positions.begin, mark.end - positions.begin);
     }
+  }
+  // The first marked part of an exact chain has the prompt's beginning before it and nothing else.
+  if (exact && !own.marks.empty()) {
+    const Run first_mark{own.marks[0].begin, own.marks[0].end};
+    if (first_mark.begin >= positions.begin && first_mark.end <= positions.end)
+      index_.add_clean(id, first_mark.begin - positions.begin, own.tokens, first_mark);
   }
   return id;
 }

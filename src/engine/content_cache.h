@@ -1,7 +1,8 @@
 // engine/content_cache.h: the cache as the engine sees it: pool, cached segments and index in one place.
 // Role:       finds what a prompt can reuse, publishes what a request computed, makes room when the pool is full.
 // Invariants: only KV that equals a full prefill of its chain is published as exact prefix: that of the positions
-//             before the prompt's first piece. Approximate KV is found as segments only, never as a prefix.
+//             before the prompt's first piece. Approximate KV is found as segments only, never as a prefix. Clean
+//             copies of marked parts come before exact KV with other text in front, and that before approximate KV.
 // Threads:    the engine thread.
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
@@ -45,10 +46,17 @@ class ContentCache {
   };
   struct Wanted {
     bool prefix = true, segments = true;
-    DomainId repaired = 0;  // not 0: pieces that this domain has too are taken from there
+    DomainId repaired = 0;    // not 0: pieces that this domain has too are taken from there
+    bool unmarked = true;     // false: pieces are cut to the marks
+    bool clean_only = false;  // no pieces but clean copies of marked parts (index/clean_pieces.h)
+    bool make_clean = false;  // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // What is known of `prompt` (T tokens): at most T - 1 of them as exact prefix; pieces may cover the last one too.
   Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, DomainId domain, Wanted wanted);
+
+  // Those marked parts of a prompt that have no clean copy for it (index/clean_pieces.h), but for the shortest.
+  std::vector<TokenMark> without_clean_copy(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                            DomainId domain) const;
 
   // True if `pages` pages are free, after dropping the least recently used segments if need be.
   bool make_room(int64_t pages);

@@ -34,6 +34,9 @@ void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum) {
   }
 }
 
+// Of nobody's request.
+bool is_idle_work(RequestId id) { return id == Auditor::kId || id == CleanCopier::kId; }
+
 }  // namespace
 
 EngineLoop::EngineLoop(EngineParts parts)
@@ -72,7 +75,7 @@ void EngineLoop::run() {
   for (bool stop = false;;) {
     if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
-      if (scheduler_.idle() && !auditor_.waiting())
+      if (scheduler_.idle() && !auditor_.waiting() && !copier_.waiting())
         wake_.wait(lock, [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); });
       stop = stop_;
       tasks.swap(inbox_);
@@ -80,7 +83,7 @@ void EngineLoop::run() {
     }
     for (auto& task : tasks) task();
     tasks.clear();
-    if (!stop && scheduler_.idle() && auditor_.waiting()) add(auditor_.start());
+    if (!stop && scheduler_.idle()) start_idle_work();
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     step();
     update_stats();
@@ -89,7 +92,7 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
-  if (sequence->id != Auditor::kId) drop_audit();
+  if (!is_idle_work(sequence->id)) drop_idle_work();
   answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sequence->request.sampling.stop);
   scheduler_.enqueue(std::move(sequence));
 }
@@ -244,6 +247,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     auditor_.sample(s);
+    const auto& marks = s.request.prompt.marks;
+    if (parts_.options.cache && s.request.publish && s.policy->wants_pieces() && !marks.empty())
+      copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domain));
   }
   if (s.request.sampling.max_tokens == 0) {
     end(s, Finish::kLength);
@@ -317,6 +323,10 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
     auditor_.finish(std::move(sequence->completion));
     return;
   }
+  if (sequence->id == CleanCopier::kId) {
+    copier_.finish();
+    return;
+  }
   auditor_.ended(*sequence);
   const PromptUsage& usage = sequence->usage;
   const Finish finish = sequence->completion.finish;
@@ -336,13 +346,25 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   sink->on_finish(std::move(completion));
 }
 
-// A real request came: the audit makes way.
-void EngineLoop::drop_audit() {
-  if (!auditor_.auditing()) return;
-  scheduler_.remove(Auditor::kId);
-  ++changes_;
-  answers_.erase(Auditor::kId);
-  auditor_.interrupt();
+void EngineLoop::start_idle_work() {
+  if (auditor_.waiting()) {
+    add(auditor_.start());
+  } else if (copier_.waiting()) {
+    add(copier_.start());
+  }
+}
+
+// A real request came: audits and copies make way.
+void EngineLoop::drop_idle_work() {
+  for (const RequestId id : {Auditor::kId, CleanCopier::kId}) {
+    const bool runs = id == Auditor::kId ? auditor_.auditing() : copier_.copying();
+    if (!runs) continue;
+    scheduler_.remove(id);
+    ++changes_;
+    answers_.erase(id);
+  }
+  if (auditor_.auditing()) auditor_.interrupt();
+  copier_.interrupt();
 }
 
 Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
@@ -359,7 +381,7 @@ void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
   stats_.running = static_cast<int>(scheduler_.running().size());
-  if (auditor_.auditing() && stats_.running > 0) --stats_.running;
+  if ((auditor_.auditing() || copier_.copying()) && stats_.running > 0) --stats_.running;
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
   stats_.steps = steps_;

@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "engine/answer_text.h"
 #include "engine/auditor.h"
+#include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
 #include "forward/driver.h"
@@ -60,7 +61,8 @@ class EngineLoop {
   void sample(Sequence& sequence);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
-  void drop_audit();
+  void start_idle_work();
+  void drop_idle_work();
   void update_stats();
 
   EngineParts parts_;
@@ -74,6 +76,7 @@ class EngineLoop {
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Auditor auditor_;
+  CleanCopier copier_;
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others

@@ -64,6 +64,7 @@ class ReusePolicy {
   // What the engine should look for before it asks for a plan.
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_pieces() const { return true; }
+  virtual bool wants_unmarked() const { return true; }   // false: pieces are cut to the caller's marks
   virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
   // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
   // computed and published exactly.

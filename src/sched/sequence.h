@@ -36,6 +36,7 @@ struct Sequence {
   std::unique_ptr<ReusePolicy> policy;
   int64_t domain = 0;           // of the content index
   int64_t repaired = 0;         // the same, of the pieces that this policy repaired; 0: neither looked for nor kept
+  bool clean_only = false;      // pieces are clean copies only
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_len = 0;       // of the request
   int32_t max_len = 0;          // tokens.size() never exceeds it
