@@ -56,9 +56,11 @@ TEST_F(Consent, WhatIsAskedForByNameIsForAllText) {
 }
 
 TEST_F(Consent, TheEnginesQualityIsForAllTextToo) {
-  for (const auto& [quality, policy, unmarked, marked] :
-       {std::tuple(Quality::kAuto, "", 0, 540), {Quality::kBalanced, "", 600, 600}, {Quality::kExact, "", 0, 0},
-        {Quality::kAuto, "auto", 600, 600}, {Quality::kAuto, "naive", 600, 600}}) {
+  for (const auto& [quality, policy, unmarked, marked] : {std::tuple(Quality::kAuto, "", 0, 540),
+                                                          {Quality::kBalanced, "", 600, 600},
+                                                          {Quality::kExact, "", 0, 0},
+                                                          {Quality::kAuto, "auto", 600, 600},
+                                                          {Quality::kAuto, "naive", 600, 600}}) {
     EngineOptions options;
     options.quality = quality, options.policy = policy;
     open(options);
@@ -68,9 +70,9 @@ TEST_F(Consent, TheEnginesQualityIsForAllTextToo) {
     const ModelInfo& info = engine->info();
     EXPECT_EQ(info.default_text, unmarked ? "all" : marked ? "marked" : "none");
     EXPECT_EQ(info.default_policy, *policy ? policy : "auto");
-    EXPECT_EQ(info.default_quality, info.default_policy == "naive"  ? ""
-                                    : *policy                       ? "balanced"
-                                                                    : std::string(quality_name(quality)));
+    EXPECT_EQ(info.default_quality, info.default_policy == "naive" ? ""
+                                    : *policy                      ? "balanced"
+                                                                   : std::string(quality_name(quality)));
   }
 }
 

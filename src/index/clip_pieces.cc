@@ -15,8 +15,7 @@ std::vector<Piece> clip_pieces(std::span<const Piece> pieces, std::span<const Ru
     for (auto text = first; text != within.end() && text->begin < end; ++text) {
       const Run part{std::max(piece.pos, text->begin), std::min(end, text->end)};
       // The first mark that may lie in the part.
-      while (mark != rules.marks.end() &&
-             (mark->end <= part.begin || std::max(mark->begin, rules.from) < part.begin)) {
+      while (mark != rules.marks.end() && (mark->end <= part.begin || std::max(mark->begin, rules.from) < part.begin)) {
         ++mark;
       }
       const bool marked = mark != rules.marks.end() && mark->end <= part.end;
