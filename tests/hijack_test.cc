@@ -72,8 +72,15 @@ class HijackTest : public testing::Test {
 
 TEST_F(HijackTest, AnAttackersValuesTakeOverUnlessOnlyCleanCopiesAreUsed) {
   const Params clean{{"trust", "clean"}};
-  const auto out = run({{"full", {}}, {"naive", {}}, {"sparsex", {}}, {"mend", {}}, {"auto", {{"quality", "draft"}}},
-                        {"auto", {{"quality", "balanced"}}}, {"naive", clean}, {"mend", clean}, {"auto", clean}});
+  const auto out = run({{"full", {}},
+                        {"naive", {}},
+                        {"sparsex", {}},
+                        {"mend", {}},
+                        {"auto", {{"quality", "draft"}}},
+                        {"auto", {{"quality", "balanced"}}},
+                        {"naive", clean},
+                        {"mend", clean},
+                        {"auto", clean}});
   ASSERT_GE(out[0].cases, 20);
   EXPECT_LE(out[0].share(), 0.05);
   EXPECT_GE(out[1].share(), 0.5) << "power: it takes over where it is reused as it is";

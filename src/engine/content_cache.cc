@@ -67,7 +67,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   }
   Runs ranges;
   for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
-  const std::vector<Piece> clean = index_.find_clean(prompt, domain, ranges);
+  std::vector<Piece> clean;
+  if (wanted.segments || wanted.make_clean) clean = index_.find_clean(prompt, domain, ranges);
   if (wanted.make_clean && !ranges.empty() && (clean.empty() || clean[0].pos != ranges[0].begin))
     cut_pieces(prefix, found.layout.prefix = std::min(found.layout.prefix, ranges[0].begin));
   if (wanted.segments) {
