@@ -46,13 +46,17 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   const Option quality =
       app.add_choice("--quality", o.quality, parse_quality, quality_name,
                      "how near answers are to those of a full pass unless a request says otherwise: draft (the "
-                     "quickest), balanced, exact (known pieces are not reused, known beginnings are)");
-  app.add_option("--policy", o.policy, "one method instead of that dial; kvilt info MODEL names them")
-      .show_default()
+                     "quickest), balanced, exact (known pieces are not reused, known beginnings are), each for all "
+                     "text; auto: balanced for the parts that a request marks (documents, cache_control), exact for "
+                     "all other text");
+  app.add_option("--policy", o.policy, "one method instead of that dial, for all text; kvilt info MODEL names them")
       .excludes(quality);
   app.add_choice("--reuse-from", o.reuse_from, parse_reuse_from, reuse_from_name,
                  "whose KV of a known piece is used: first (as first computed), last (as its last context under the "
                  "same policy left it)");
+  app.add_choice("--trust", o.trust, parse_trust, trust_name,
+                 "whose KV of a known piece may be used: any, or clean (marked parts that were computed behind the "
+                 "request's own beginning, so that nobody else's text can reach its answer)");
   app.add_option(
       "--head-map", o.head_maps,
       "what policy redknot reads in each KV head: FILE, or NAME=FILE for map=NAME; may be given more than once");

@@ -23,6 +23,17 @@ struct ServeOptions {
   ServerOptions server;
 };
 
+// What a request gets that says nothing about quality.
+std::string default_words(const ModelInfo& info) {
+  const std::string policy =
+      info.default_policy == "auto" ? "quality " + info.default_quality : "policy " + info.default_policy;
+  if (info.default_text == "none") return "exact prefixes only, " + policy;
+  const std::string clean = info.default_trust == "clean" ? ", clean copies only" : "";
+  if (info.default_text == "all") return "all known text, " + policy + clean;
+  return "marked parts (documents, cache_control) at quality balanced" + clean +
+         ", all other text exactly; --quality and kvilt.quality are for all text";
+}
+
 // An empty key is most often a variable that was not set.
 constexpr const char* kEmptyKey = "the key is empty, which would let everyone in; give a key, or none at all";
 
@@ -78,6 +89,7 @@ void serve(ServeOptions options) {
                 for_terminal(info.name).c_str(), for_terminal(info.description).c_str(), info.backend.c_str(),
                 info.threads, static_cast<double>(info.kv_pool_bytes) / (1 << 30),
                 static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000, info.kv_type.c_str());
+    std::printf("reuse without a word about quality: %s\n", default_words(info).c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());

@@ -11,7 +11,7 @@
 namespace kvilt {
 namespace {
 
-constexpr int kL = 6, kG = 2, kP = 16;  // of the probe model; slots of a page
+constexpr int kLayers = 6, kKvHeads = 2, kP = 16;  // of the probe model; slots of a page
 
 // Calls `look` on the engine thread when its request has `at` tokens.
 class LookingSink : public CollectingSink {
@@ -33,7 +33,7 @@ std::unique_ptr<Engine> engine_of_pages(int pages, int chunk = 64) {
   options.kv_bytes = int64_t{64} << 20;
   if (pages > 0) {
     const auto e = open_for_test(options);
-    options.kv_bytes = e->info().kv_bytes_per_token * kP / (kL * kG) * pages;
+    options.kv_bytes = e->info().kv_bytes_per_token * kP / (kLayers * kKvHeads) * pages;
   }
   return open_for_test(options);
 }
@@ -46,13 +46,13 @@ Request narrow(std::vector<int32_t> ids, int max_tokens) {
 
 TEST(RaggedRequests, AccountsByClass) {
   const auto e = engine_of_pages(0);
-  HeadMap map = uniform_head_map(kL, kG, HeadClass::kLocal, 8, 2);
+  HeadMap map = uniform_head_map(kLayers, kKvHeads, HeadClass::kLocal, 8, 2);
   map.dense_prefix_layers = 1;           // layer 0: dense
   map.heads[2] = HeadClass::kGlobal;     // layer 1
   map.heads[4] = HeadClass::kRetrieval;  // layer 2
   map.heads[5] = HeadClass::kGlobal;
   ASSERT_TRUE(e->set_head_map("default", head_map_json(map)).ok());
-  const int64_t page = e->info().kv_bytes_per_token * kP / (kL * kG);
+  const int64_t page = e->info().kv_bytes_per_token * kP / (kLayers * kKvHeads);
   EngineStats seen;
   const auto sink = std::make_shared<LookingSink>(3, [&] { seen = e->stats(); });
   ASSERT_TRUE(e->submit(request_of(tokens(200, 1), "redknot", 4), sink).ok());

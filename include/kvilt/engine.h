@@ -35,6 +35,9 @@ struct ModelInfo {
   std::vector<std::string> controls;  // those of them that only measurements need
   bool reuse = true;                  // false: see reuse_refused
   std::string reuse_refused;
+  // What requests get that say nothing about quality: the policy, its quality if that is `auto`, and which text is reused
+  // beyond exact prefixes: "all", "marked" (Prompt::marks) or "none". And whose KV of it: "any" or "clean".
+  std::string default_policy, default_quality, default_text, default_trust;
 };
 
 // What audits found of one policy: distances to the full pass over the same tokens.

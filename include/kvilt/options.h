@@ -14,22 +14,25 @@
 
 namespace kvilt {
 
-enum class KvType { kAuto, kF32, kF16, kBF16, kInt8 };  // auto, f32, f16, bf16, int8
-enum class ActivationType { kAuto, kBF16, kF32 };       // auto, bf16, f32
-enum class PlacementMode { kZeroCopy, kCopy };          // zero-copy, copy
-enum class ReuseFrom { kFirst, kLast };                 // first, last
-enum class Quality { kDraft, kBalanced, kExact };       // draft, balanced, exact
+enum class KvType { kAuto, kF32, kF16, kBF16, kInt8 };    // auto, f32, f16, bf16, int8
+enum class ActivationType { kAuto, kBF16, kF32 };         // auto, bf16, f32
+enum class PlacementMode { kZeroCopy, kCopy };            // zero-copy, copy
+enum class ReuseFrom { kFirst, kLast };                   // first, last
+enum class Trust { kAny, kClean };                        // any, clean
+enum class Quality { kAuto, kDraft, kBalanced, kExact };  // auto, draft, balanced, exact
 
 Result<KvType> parse_kv_type(std::string_view word);
 Result<ActivationType> parse_activations(std::string_view word);
 Result<PlacementMode> parse_placement(std::string_view word);
 Result<ReuseFrom> parse_reuse_from(std::string_view word);
+Result<Trust> parse_trust(std::string_view word);
 Result<Quality> parse_quality(std::string_view word);
 
 std::string_view kv_type_name(KvType type);
 std::string_view activations_name(ActivationType type);
 std::string_view placement_name(PlacementMode mode);
 std::string_view reuse_from_name(ReuseFrom from);
+std::string_view trust_name(Trust trust);
 std::string_view quality_name(Quality quality);
 
 struct EngineOptions {
@@ -57,19 +60,27 @@ struct EngineOptions {
 
   // ---- What is computed, and how exactly
 
-  // The policy of requests that name none (docs/papers.md lists them). A model whose RoPE depends on the length of the
-  // prompt falls back to "prefix".
-  // Default: "auto", which repairs what it reuses as far as `quality` asks.
-  std::string policy = "auto";
+  // The policy of requests that name none (docs/papers.md lists them), for all their text. A model whose RoPE depends
+  // on the length of the prompt falls back to "prefix".
+  // Default: empty, policy "auto", which repairs what it reuses as far as `quality` asks.
+  std::string policy = "";
 
   // How near answers under policy "auto" are to a full pass, unless a request says otherwise. kDraft repairs least and
-  // is quickest; kExact reuses known beginnings only.
-  // Default: kBalanced.
-  Quality quality = Quality::kBalanced;
+  // is quickest; kExact reuses known beginnings only. These hold for all text of a prompt.
+  // Default: kAuto, where a request's marks are its consent: as kBalanced for the parts that it marks (documents), as
+  // kExact for all other text.
+  Quality quality = Quality::kAuto;
 
   // Which KV of a known piece is used: as first computed, or as its last context under the same policy left it.
   // Default: kFirst. kLast keeps a second copy of every piece that was repaired.
   ReuseFrom reuse_from = ReuseFrom::kFirst;
+
+  // Whose KV of a known piece may be used at all. KV carries the text that stood before it. kClean: that of marked parts
+  // which were computed behind a beginning of the asking prompt itself, so that nobody else's text reaches its answer;
+  // exact prefixes are the prompt's own text in any case.
+  // Default: kAny, right for one user; those come first, then other exact KV. Cost of kClean: what has no such copy is
+  // computed (POST /v1/documents, Request::clean_copy make them).
+  Trust trust = Trust::kAny;
 
   // How found pieces enter a request. kZeroCopy reads them where they are and rotates queries instead of keys; kCopy
   // copies and rotates them into the request's own pages.

@@ -16,7 +16,8 @@
 
 namespace kvilt {
 
-// A part of the prompt that the caller marked as one piece (cache_control, documents): tokens [begin, end).
+// A part of the prompt that the caller marked as one piece (cache_control, documents): tokens [begin, end). Where
+// nothing is said about quality it is the consent to reuse it approximately.
 struct TokenMark {
   int32_t begin = 0, end = 0;
 };
@@ -43,7 +44,10 @@ struct SamplingParams {
 };
 
 struct PolicyChoice {
-  std::string name;  // empty: `auto` if params have a "quality", else the engine's default
+  // Empty: `auto` if params have a "quality", else the engine's default. What is asked for by name is for all text; the
+  // engine's own default reuses approximately only what Prompt::marks name (EngineOptions::quality).
+  std::string name;
+  // "reuse_from" and "trust" (kvilt/options.h), and the policy's own parameters,
   // e.g. {"quality": "exact"} or {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
   std::map<std::string, std::string> params;
 };
@@ -79,6 +83,9 @@ struct Request {
   std::string name_space = "";  // keys of different name spaces or salts never meet
   std::string cache_salt = "";
   bool publish = true;  // keep this request's KV for later ones
+  // The first marked part is computed behind the text before it even where a copy with other text in its KV is cached
+  // (EngineOptions::trust). With policy "prefix" and max_tokens 0 it warms a document.
+  bool clean_copy = false;
   Evaluation evaluation = {};
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "index/clip_pieces.h"
 
 namespace kvilt {
 
@@ -61,27 +62,55 @@ void fill_gaps(const std::vector<Piece>& more, int32_t min_tokens, std::vector<P
   if (pieces.size() > before) std::ranges::sort(pieces, {}, &Piece::pos);
 }
 
+// Clean copies, and around them what `others` have of the text `within`.
+std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
+                           const ClipRules& rules) {
+  std::vector<Piece> out = clip_pieces(clean, Runs{{rules.from, INT32_MAX}}, rules);
+  Runs taken;
+  for (const Piece& piece : out) taken.push_back({piece.pos, piece.pos + piece.count});
+  others = clip_pieces(others, subtract(within, normalize(taken)), rules);
+  out.insert(out.end(), others.begin(), others.end());
+  std::ranges::sort(out, {}, &Piece::pos);
+  return out;
+}
 ChainEnd end_of(const std::vector<Piece>& chain) {
   if (chain.empty()) return {};
   const Piece& last = chain.back();
   return {last.segment, last.segment_offset + last.count, last.pos + last.count};
 }
 
-
 }  // namespace
 
-std::vector<Piece> ContentCache::find_pieces(std::span<const int32_t> prompt, int32_t from,
-                                             std::span<const TokenMark> marks, const ContentDomains& domains) const {
-  Runs ranges;
-  for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
-  const auto in = [&](DomainId domain) { return index_.find_pieces(prompt, from, domain, min_segment_, ranges); };
-  std::vector<Piece> pieces = in(domains.exact);
-  if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
+// Of one prompt, for its pieces.
+struct ContentCache::Search {
+  std::span<const int32_t> prompt;
+  int32_t prefix;
+  const Runs& marks;
+  const std::vector<Piece>& clean;  // those of the marks that have a clean copy
+  const ContentDomains& domains;
+  const Wanted& wanted;
+};
+
+std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
+  const auto& [prompt, prefix, marks, clean, domains, wanted] = search;
+  const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks](DomainId domain) {
+    return index_.find_pieces(prompt, prefix, domain, min_segment_, marks);
+  };
+  const int32_t T = static_cast<int32_t>(prompt.size()), shortest = shortest_marked(min_segment_);
+  std::vector<Piece> pieces;
+  if (!wanted.clean_only) {
+    pieces = in(domains.exact);
+    if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
+  }
+  if (!wanted.unmarked || !clean.empty()) {
+    const bool use_clean = wanted.clean_only || domains.repaired == 0;
+    pieces = combine(use_clean ? clean : std::vector<Piece>(), std::move(pieces),
+                     wanted.unmarked ? Runs{{0, T}} : normalize(marks), {marks, prefix, min_segment_});
+  }
   // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
   // As are marked parts of a few tokens.
-  const int32_t last = static_cast<int32_t>(prompt.size()) - 1, shortest = shortest_marked(min_segment_);
-  std::erase_if(pieces, [&](const Piece& piece) { return piece.pos == last || piece.count < shortest; });
-  if (domains.repaired != 0) take_from(in(domains.repaired), pieces);
+  std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });
+  if (domains.repaired != 0 && !wanted.clean_only) take_from(in(domains.repaired), pieces);
   return pieces;
 }
 
@@ -99,8 +128,13 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     if (mark != marks.end() && mark->begin < end && end - mark->begin < min_segment_) cut_pieces(chain, mark->begin);
     return chain;
   };
-  std::vector<Piece> pieces;
+  Runs ranges;
+  for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
+  std::vector<Piece> pieces, clean;
   if (wanted.prefix) found.known = longest(domains.exact);
+  if (wanted.pieces || wanted.make_clean) clean = index_.find_clean(prompt, domains.exact, ranges);
+  if (wanted.make_clean && !ranges.empty() && (clean.empty() || clean[0].pos != ranges[0].begin))
+    cut_pieces(found.known, ranges[0].begin);
   found.exact = end_of(found.known);
   layout.prefix = found.exact.pos;
   if (wanted.prefix && domains.chain != 0) {
@@ -111,7 +145,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       layout.prefix = found.chain.pos;
     }
   }
-  if (wanted.pieces) pieces = find_pieces(prompt, layout.prefix, marks, domains);
+  if (wanted.pieces) pieces = find_pieces({prompt, layout.prefix, ranges, clean, domains, wanted});
   for (const Piece& piece : pieces) layout.pieces.push_back({piece.pos, piece.pos + piece.count});
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
   for (const Piece& piece : found.known) {
@@ -123,6 +157,25 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       (part.segment->whole() ? found.placements : found.overlays).push_back(std::move(part));
   }
   return found;
+}
+
+std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t> prompt,
+                                                        std::span<const TokenMark> marks, DomainId domain) const {
+  Runs ranges;
+  for (const TokenMark& mark : marks) {
+    if (mark.end - mark.begin >= min_segment_) ranges.push_back({mark.begin, mark.end});
+  }
+  const std::vector<Piece> clean = index_.find_clean(prompt, domain, ranges);
+  std::vector<TokenMark> out;
+  auto have = clean.begin();
+  for (const Run& range : ranges) {
+    if (have != clean.end() && have->pos == range.begin) {
+      ++have;
+    } else {
+      out.push_back({range.begin, range.end});
+    }
+  }
+  return out;
 }
 
 // ---- What leaves ----------------------------------------------------------------------------------------------------
@@ -226,6 +279,11 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
   const SegmentPart part{own.kv.publish(positions), 0, positions.size(), positions.begin};
   enter({id, positions.begin, positions.size(), false, {part}},
         {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens}, marks);
+  // The first marked part of an exact chain has the prompt's beginning before it and nothing else.
+  if (exact && !own.marks.empty() && keeps(own.marks[0], positions) && index_.contains(id)) {
+    const Run mark{own.marks[0].begin, own.marks[0].end};
+    index_.add_clean(id, mark.begin - positions.begin, own.tokens, mark);
+  }
   return id;
 }
 
@@ -248,6 +306,8 @@ std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end
   for (const auto& [of, mark] : marks) {
     const int32_t by = of->segment_offset - of->pos;
     index_.add_mark(of->segment, mark.begin + by, mark.end + by);
+    if (mark.begin == own.marks[0].begin)
+      index_.add_clean(of->segment, mark.begin + by, own.tokens, {mark.begin, mark.end});
   }
   for (auto it = pieces.rbegin(); it != pieces.rend(); ++it) segments_.touch(it->segment);
   return pieces.back().segment;
@@ -279,7 +339,8 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   if (own.domains.approximate != 0) {
     auto mark = own.marks.begin();
     for (const Run& run : layout.fresh()) {
-      while (mark != own.marks.end() && (mark->begin < run.begin || (mark->end <= run.end && !keeps(*mark, run)))) ++mark;
+      while (mark != own.marks.end() && (mark->begin < run.begin || (mark->end <= run.end && !keeps(*mark, run))))
+        ++mark;
       const bool marked = mark != own.marks.end() && keeps(*mark, run);
       if (run.begin >= exact_end && (run.size() >= min_segment_ || marked))
         out.segments.push_back(insert(own, own.domains.approximate, run, false, {}));

@@ -3,7 +3,8 @@
 // Invariants: only KV that equals a full prefill of its chain is published as exact prefix: that of the positions
 //             before the prompt's first piece. Approximate KV is in the domains of the policy that left it: its pieces,
 //             and whole prompts as chains, by which the next turn of a conversation goes on from what was repaired once
-//             (docs/design/kv.md#chains).
+//             (docs/design/kv.md#chains). Clean copies of marked parts come before exact KV with other text in front,
+//             and that before approximate KV.
 // Threads:    the engine thread.
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
@@ -58,6 +59,9 @@ class ContentCache {
   };
   struct Wanted {
     bool prefix = true, pieces = true;
+    bool unmarked = true;     // false: pieces are cut to the marks
+    bool clean_only = false;  // no pieces but clean copies of marked parts (index/clean_pieces.h)
+    bool make_clean = false;  // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
   // is exact, or what an earlier request of the same policy left of the same text, where that reaches further by
@@ -65,6 +69,10 @@ class ContentCache {
   static constexpr int32_t kChainGain = 64;
   Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, const ContentDomains& domains,
              Wanted wanted);
+
+  // Those marked parts of a prompt that have no clean copy for it (index/clean_pieces.h), but for the shortest.
+  std::vector<TokenMark> without_clean_copy(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                            DomainId domain) const;
 
   // True if `pages` pages are free, after evicting the least recently used extents if need be.
   bool make_room(int64_t pages);
@@ -112,8 +120,8 @@ class ContentCache {
   ChainEnd publish_chain(const Own& own, int32_t end);
   void publish_repaired(const Own& own);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
-  std::vector<Piece> find_pieces(std::span<const int32_t> prompt, int32_t from, std::span<const TokenMark> marks,
-                                 const ContentDomains& domains) const;
+  struct Search;
+  std::vector<Piece> find_pieces(const Search& search) const;
   void erase(SegmentId id);
   void evict(Extent& extent);
   void cut(SegmentId id, const Runs& lost);

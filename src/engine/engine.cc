@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/mutex.h"
 #include "engine/chat.h"
@@ -25,6 +26,18 @@ namespace kvilt {
 namespace {
 
 constexpr int kMaxHeadSize = 512;  // of kernels/x86/attend.cc
+
+// Of requests that name none. Where the model forbids reuse, the default falls back to the exact prefix.
+std::string default_policy(const EngineOptions& options, bool reuse) {
+  if (reuse) return options.policy.empty() ? "auto" : options.policy;
+  return options.policy == "full" ? "full" : "prefix";
+}
+
+// `auto` that somebody asked for by name is for all text; without a word from anybody marks are the consent.
+std::string default_quality(const EngineOptions& options, bool asked) {
+  const bool all = asked && options.quality == Quality::kAuto;
+  return std::string(quality_name(all ? Quality::kBalanced : options.quality));
+}
 
 // One text for each setting: names and values were checked, so none of them holds these signs.
 std::string written_out(const PolicyChoice& choice) {
@@ -123,31 +136,33 @@ class EngineImpl : public Engine {
     PolicyChoice choice;
     bool from_last = false;
     std::unique_ptr<ReusePolicy> policy;
+    Trust trust = Trust::kAny;
   };
   // Fills in what the request leaves open: its policy (a quality without one asks for `auto`), auto's quality,
-  // reuse_from.
+  // reuse_from, trust.
   Result<Chosen> chosen(PolicyChoice choice) const {
-    if (choice.name.empty()) choice.name = choice.params.count("quality") ? "auto" : default_policy();
-    if (choice.name == "auto") choice.params.try_emplace("quality", quality_name(options().quality));
+    const bool asked = !choice.name.empty() || !options().policy.empty();
+    if (choice.name.empty())
+      choice.name = choice.params.count("quality") ? "auto" : default_policy(options(), info_.reuse);
+    if (choice.name == "auto") choice.params.try_emplace("quality", default_quality(options(), asked));
     ReuseFrom from = options().reuse_from;
     if (const auto given = choice.params.extract("reuse_from")) {
       KVILT_ASSIGN(from, parse_reuse_from(given.mapped()));
+    }
+    Trust trust = options().trust;
+    if (const auto given = choice.params.extract("trust")) {
+      KVILT_ASSIGN(trust, parse_trust(given.mapped()));
     }
     KVILT_ASSIGN(auto policy, make_policy(choice.name, choice.params, files()));
     if (!info_.reuse && policy->wants_pieces()) {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }
-    return Chosen{std::move(choice), from == ReuseFrom::kLast, std::move(policy)};
+    return Chosen{std::move(choice), from == ReuseFrom::kLast, std::move(policy), trust};
   }
   PolicyFiles files() const {
     MutexLock lock(files_mutex_);
     return files_;
-  }
-  // Where the model forbids reuse, the default falls back to the exact prefix.
-  std::string default_policy() const {
-    if (info_.reuse) return options().policy;
-    return options().policy == "full" ? "full" : "prefix";
   }
 
   Status check(const Request& request, const ReusePolicy& policy) const;
@@ -309,6 +324,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->session_len = session.positions;
   sequence->session_pages = session.pages;
   sequence->policy = std::move(chosen.policy);
+  sequence->clean_only = chosen.trust == Trust::kClean;
   sequence->tokens = request.prompt.ids;
   sequence->prompt_len = static_cast<int32_t>(request.prompt.ids.size());
   const int asked = request.sampling.max_tokens;
@@ -327,7 +343,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     const ReusePolicy& policy = *(*shared)->policy;
     ContentDomains& domains = (*shared)->domains;
     const std::string& space = asked.name_space;
-    const std::string name = written_out(asked.policy);
+    const std::string name = written_out(asked.policy) + ((*shared)->clean_only ? "/clean" : "");
     domains = policy.wants_pieces() && policy.keeps_approximate() ? cache.domains(space, asked.cache_salt, name)
                                                                   : cache.domains(space, asked.cache_salt);
     if (from_last) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
@@ -356,7 +372,7 @@ Result<PolicyFiles> read_files(const std::vector<std::string>& head_maps) {
   return out;
 }
 
-ModelInfo describe(const EngineParts& parts) {
+ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
   const ModelConfig& c = parts.model->config();
   const PageStore& store = parts.cache->store();
   ModelInfo info;
@@ -388,6 +404,14 @@ ModelInfo describe(const EngineParts& parts) {
         "its RoPE angles depend on the length of the prompt, so a cached key would be wrong in another one; full and "
         "prefix work";
   }
+  info.default_policy = default_policy(parts.options, info.reuse);
+  std::map<std::string, std::string> params;
+  if (info.default_policy == "auto")
+    params["quality"] = info.default_quality = default_quality(parts.options, !parts.options.policy.empty());
+  const auto policy = make_policy(info.default_policy, params, files);
+  CHECK(policy.ok());  // open_engine has made it before
+  info.default_trust = std::string(trust_name(parts.options.trust));
+  info.default_text = !(*policy)->wants_pieces() ? "none" : (*policy)->wants_unmarked() ? "all" : "marked";
   return info;
 }
 
@@ -405,7 +429,8 @@ namespace {
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
-  KVILT_ASSIGN(const auto default_policy, make_policy(options.policy, {}, files));
+  const std::string policy = options.policy.empty() ? "auto" : options.policy;
+  KVILT_ASSIGN(const auto default_policy, make_policy(policy, {}, files));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
   EngineParts parts;
   parts.pool = std::make_unique<ThreadPool>(threads_of(options));
@@ -442,7 +467,7 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
     if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
     chat.emplace(std::move(made).value());
   }
-  const ModelInfo info = describe(parts);
+  const ModelInfo info = describe(parts, files);
   return std::unique_ptr<Engine>(
       std::make_unique<EngineImpl>(std::move(parts), std::move(chat), info, std::move(files)));
 }

@@ -22,38 +22,14 @@ SchedulerOptions scheduler_options(const EngineOptions& o) {
   return out;
 }
 
-Error not_numbers(const Sequence& s) {
-  return error(Code::kInternal,
-               "after token {} the model's logits are not numbers (NaN or infinite): its weights hold such values, or "
-               "its activations overflow; try --activations f32, or another file of the model",
-               s.tokens.size());
-}
-
-// Adds what the heads of `kv` hold, by what `plan` makes of them.
-void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum) {
-  const int G = kv.shape().G;
-  for (int i = 0; i < kv.shape().L * G; ++i) {
-    const HeadClass c = plan.head_class.empty() ? HeadClass::kDense : plan.head_class[i];
-    int64_t& of = c == HeadClass::kGlobal      ? sum.global
-                  : c == HeadClass::kLocal     ? sum.local
-                  : c == HeadClass::kRetrieval ? sum.retrieval
-                                               : sum.dense;
-    of += kv.held_pages(i / G, i % G);
-  }
-}
-
-// What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
-ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
-                         const Runs& recomputed = ContentCache::kNone) {
-  return {*s.running.kv,   layout,          s.tokens,  s.request.prompt.marks, s.domains, computed,
-          s.running.exact, s.running.chain, recomputed};
-}
-
 std::vector<SamplerScratch> scratch_of_workers(int workers, int64_t V) {
   std::vector<SamplerScratch> out;
   for (int w = 0; w < workers; ++w) out.emplace_back(V);
   return out;
 }
+
+// Of nobody's request.
+bool is_idle_work(RequestId id) { return id == Auditor::kId || id == CleanCopier::kId; }
 
 }  // namespace
 
@@ -94,7 +70,7 @@ void EngineLoop::run() {
   for (bool stop = false;;) {
     if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
-      if (scheduler_.idle() && !auditor_.waiting())
+      if (scheduler_.idle() && !auditor_.waiting() && !copier_.waiting())
         wake_.wait(lock, [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); });
       stop = stop_;
       tasks.swap(inbox_);
@@ -102,11 +78,11 @@ void EngineLoop::run() {
     }
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    if (!stop && scheduler_.idle() && auditor_.waiting()) {
+    if (!stop && scheduler_.idle()) {
       try {
-        add(auditor_.start());
+        start_idle_work();
       } catch (const std::bad_alloc&) {
-        drop_audit();
+        drop_idle_work();
       }
     }
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
@@ -117,7 +93,7 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
-  if (sequence->id != Auditor::kId) drop_audit();
+  if (!is_idle_work(sequence->id)) drop_idle_work();
   answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sequence->request.sampling.stop);
   scheduler_.enqueue(std::move(sequence));
 }
@@ -252,200 +228,25 @@ void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
   for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
 }
 
-void EngineLoop::after(StepItem& item, const Work& work) {
-  Sequence& s = *item.sequence;
-  if (item.decode) return wants_token(s);
-  Prefill& prefill = *s.running.prefill;
-  std::vector<float>& logits = s.running.logits;
-  s.work += work;
-  ++s.usage.steps;
-  if (const int64_t rows = prefill.logit_rows(item.range); rows > 0 && s.request.evaluation.prompt_logits > 0) {
-    const auto V = static_cast<ptrdiff_t>(parts_.model->config().V);
-    for (int64_t r = 0; r < rows && s.completion.completion_tokens == 0; ++r)
-      s.completion.logits.prompt.emplace_back(logits.begin() + r * V, logits.begin() + (r + 1) * V);
-    logits.erase(logits.begin(), logits.end() - V);  // the next token comes from the last row's
-  }
-  s.running.kv->passed(prefill.layers_passed(), prefill.passed_by(item.range));
-  prefill.advance(item.range);
-  if (prefill.take_restart()) preparer_.place_again(s);  // its private pages are free for the next stage
-  if (!prefill.has_slots()) {                            // a band ended: what heads need no longer goes first
-    std::vector<HeadKeep> keeps = prefill.keeps();
-    if (Status can = s.running.kv->can_keep(keeps); !can.ok()) return end(s, Finish::kError, std::move(can).error());
-    s.running.kv->keep(std::move(keeps), prefill.done() ? 0 : parts_.options.chunk_tokens);
-  }
-  if (prefill.done()) finish_prefill(s);
-}
-
-// What the prefill found and took, for the request's usage.
-void EngineLoop::account(Sequence& s) const {
-  const PageTable& kv = *s.running.kv;
-  const Prefill& prefill = *s.running.prefill;
-  const Runs recomputed = prefill.recomputed();
-  s.usage.recomputed = static_cast<int>(count(recomputed));
-  if (s.request.evaluation.first_logits) {
-    for (const Run& run : prefill.layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
-    for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});
-  }
-  s.usage.linear_flops = s.work.linear_flops;
-  s.usage.attention_flops = s.work.attention_flops;
-  s.usage.flops = s.work.linear_flops + s.work.attention_flops;
-  s.usage.bytes = s.work.bytes;
-  ByHeadClass& bytes = s.usage.kv_bytes = {};
-  add_pages(kv, prefill.plan(), bytes);
-  for (int64_t* sum : {&bytes.global, &bytes.local, &bytes.retrieval, &bytes.dense}) *sum *= kv.shape().page_bytes();
-}
-
-void EngineLoop::finish_prefill(Sequence& s) {
-  ++changes_;
-  Sequence::Running& now = s.running;
-  if (!Sampler::can_sample(now.logits)) return end(s, Finish::kError, not_numbers(s));  // and nothing of it is kept
-  const bool first = s.completion.completion_tokens == 0;
-  if (first) account(s);
-  now.layout = now.prefill->layout();
-  now.own_kv = now.prefill->plan().narrowed();
-  now.decode.take_views(now.prefill->plan());
-  if (parts_.options.cache && s.request.publish && !now.own_kv) {
-    const Runs recomputed = now.prefill->recomputed();
-    now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
-  }
-  now.prefill.reset();  // also T x D floats that no decode step needs
-  if (first) {
-    s.first_token = Clock::now();
-    s.usage.ttft_s = seconds(s.submitted, s.first_token);
-    if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
-    auditor_.sample(s);
-  }
-  if (s.request.sampling.max_tokens == 0) {
-    end(s, Finish::kLength);
-  } else {
-    wants_token(s);
+void EngineLoop::start_idle_work() {
+  if (auditor_.waiting()) {
+    add(auditor_.start());
+  } else if (copier_.waiting()) {
+    add(copier_.start());
   }
 }
 
-// Its logits are there; draw() turns them into a token when all of the group are known.
-void EngineLoop::wants_token(Sequence& s) {
-  if (!Sampler::can_sample(s.running.logits)) return end(s, Finish::kError, not_numbers(s));
-  auditor_.choosing(s);
-  const Evaluation& asked = s.request.evaluation;
-  if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))
-    s.completion.logits.all.push_back(s.running.logits);
-  drawn_.push_back({&s});
-}
-
-// The group's logits to tokens: O(V) a sequence, so all threads draw; then sinks hear in the group's order.
-void EngineLoop::draw() {
-  parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) { draw(drawn_[i], scratch_[worker]); });
-  for (Drawn& drawn : drawn_) answer(drawn);
-  drawn_.clear();
-}
-
-// Any thread of the pool.
-void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
-  Sequence& s = *drawn.sequence;
-  const std::vector<int32_t>& forced = s.request.evaluation.forced;
-  std::vector<float>& logits = s.running.logits;
-  const int top = s.request.sampling.logprobs;
-  const std::vector<float> raw = top >= 0 ? logits : std::vector<float>();
-  drawn.id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
-  if (top >= 0) drawn.logprob = Sampler::logprob(raw, drawn.id, top);
-}
-
-// What follows from the token.
-void EngineLoop::answer(Drawn& drawn) {
-  Sequence& s = *drawn.sequence;
-  const SamplingParams& params = s.request.sampling;
-  const bool forced = !s.request.evaluation.forced.empty();
-  const int32_t id = drawn.id;
-  const auto& ends = parts_.model->config().eos_ids;
-  const auto in = [id](const std::vector<int32_t>& ids) { return std::ranges::find(ids, id) != ids.end(); };
-  if (!forced && ((!params.ignore_eos && in(ends)) || in(params.stop_ids))) {
-    end(s, Finish::kStop);
-    return;
+// A real request came: audits and copies make way.
+void EngineLoop::drop_idle_work() {
+  for (const RequestId id : {Auditor::kId, CleanCopier::kId}) {
+    const bool runs = id == Auditor::kId ? auditor_.auditing() : copier_.copying();
+    if (!runs) continue;
+    scheduler_.remove(id);
+    ++changes_;
+    answers_.erase(id);
   }
-  s.tokens.push_back(id);
-  ++s.completion.completion_tokens;
-  AnswerText& answer = answers_.at(s.id);
-  delta_.text.clear();
-  answer.push(id, delta_.text);
-  delta_.ids.assign(1, id);
-  delta_.logprobs.clear();
-  if (params.logprobs >= 0) delta_.logprobs.push_back(std::move(drawn.logprob));
-  s.sink->on_tokens(delta_);
-  const bool forced_out =
-      forced && s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());
-  if (answer.stopped()) {
-    end(s, Finish::kStop);
-  } else if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) {
-    end(s, Finish::kLength);
-  }
-}
-
-// Publishes what a sequence has computed that ends now, or starts again: its answer so far, or the exact part of a
-// prefill that was broken off. Whoever asks again goes on from there.
-void EngineLoop::keep_work(const Sequence& s) const {
-  const Sequence::Running& now = s.running;
-  if (!now.kv || !parts_.options.cache || !s.request.publish) return;
-  if (now.prefill) {
-    if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
-      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));
-  } else if (!now.own_kv) {
-    // The last token's own KV was never computed; an end token was never fed.
-    parts_.cache->publish_answer(own_of(s, now.layout, static_cast<int32_t>(s.tokens.size()) - 1), now.published);
-  }
-}
-
-// The sequence is over: publish what it generated, then tell its sink. It is taken out of the scheduler by the caller.
-void EngineLoop::end(Sequence& s, Finish finish, std::optional<Error> why) {
-  const Sequence::Running& now = s.running;
-  if (finish != Finish::kError) keep_work(s);
-  if (s.request.export_session && s.decoding() && (finish == Finish::kStop || finish == Finish::kLength))
-    s.completion.session = export_kv(*now.kv, s.tokens, parts_.file->fingerprint);
-  AnswerText& answer = answers_.at(s.id);
-  if (finish == Finish::kStop && answer.stopped()) s.completion.stop_text = answer.stop_text();
-  if (std::string rest = answer.finish(); !rest.empty()) s.sink->on_tokens({std::move(rest), {}, {}});
-  s.completion.finish = finish;
-  s.completion.error = std::move(why);
-  s.usage.policy = s.request.policy.name;
-  s.completion.usage = s.usage;
-  s.completion.total_s = seconds(s.submitted, Clock::now());
-  ended_.push_back(s.id);
-}
-
-void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
-  CHECK(sequence);
-  ++changes_;
-  std::erase(ended_, sequence->id);
-  answers_.erase(sequence->id);
-  if (sequence->id == Auditor::kId) {
-    auditor_.finish(std::move(sequence->completion));
-    return;
-  }
-  auditor_.ended(*sequence);
-  const PromptUsage& usage = sequence->usage;
-  const Finish finish = sequence->completion.finish;
-  ++(finish == Finish::kCancelled ? stats_.requests_cancelled
-     : finish == Finish::kError   ? stats_.requests_failed
-                                  : stats_.requests_ok);
-  stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
-  stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
-  stats_.reused_tokens += static_cast<uint64_t>(usage.reused);
-  stats_.recomputed_tokens += static_cast<uint64_t>(usage.recomputed);
-  stats_.fresh_tokens += static_cast<uint64_t>(usage.fresh);
-  stats_.generated_tokens += static_cast<uint64_t>(sequence->completion.completion_tokens);
-  const auto sink = sequence->sink;
-  Completion completion = std::move(sequence->completion);
-  sequence.reset();  // its pages are free, and the figures right, before anybody hears of the end
-  update_stats();
-  sink->on_finish(std::move(completion));
-}
-
-// A real request came: the audit makes way.
-void EngineLoop::drop_audit() {
-  if (!auditor_.auditing()) return;
-  scheduler_.remove(Auditor::kId);
-  ++changes_;
-  answers_.erase(Auditor::kId);
-  auditor_.interrupt();
+  if (auditor_.auditing()) auditor_.interrupt();
+  copier_.interrupt();
 }
 
 Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
@@ -462,7 +263,7 @@ void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
   stats_.running = static_cast<int>(scheduler_.running().size());
-  if (auditor_.auditing() && stats_.running > 0) --stats_.running;
+  if ((auditor_.auditing() || copier_.copying()) && stats_.running > 0) --stats_.running;
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
   stats_.steps = steps_;

@@ -1,6 +1,7 @@
 // engine/engine_loop.h: the engine thread: takes requests from the inbox, steps the scheduler, runs the driver,
 // samples, publishes.
-// Role:     the one owner of scheduler, KV and driver (ARCHITECTURE.md). Start at step().
+// Role:     the one owner of scheduler, KV and driver (ARCHITECTURE.md). Start at step(), in engine_loop.cc; what
+//           follows from a computed chunk is in progress.cc.
 // Threads:  sequences draw their tokens side by side on the pool (draw), each touching what is its own. Else:
 //           post(), stats(), policy_off() and parts() from any thread; everything else on the engine thread.
 // Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), the order (sched/).
@@ -18,6 +19,7 @@
 #include "base/mutex.h"
 #include "engine/answer_text.h"
 #include "engine/auditor.h"
+#include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
 #include "forward/driver.h"
@@ -67,6 +69,7 @@ class EngineLoop {
   void after(StepItem& item, const Work& work);
   void finish_prefill(Sequence& sequence);
   void keep_work(const Sequence& sequence) const;
+  static void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum);
   void account(Sequence& sequence) const;
   void wants_token(Sequence& sequence);
   void draw();
@@ -76,7 +79,8 @@ class EngineLoop {
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
   void unless_memory_ends(FunctionRef<void()> work);
-  void drop_audit();
+  void start_idle_work();
+  void drop_idle_work();
   void update_stats();
 
   EngineParts parts_;
@@ -92,6 +96,7 @@ class EngineLoop {
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Auditor auditor_;
+  CleanCopier copier_;
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others

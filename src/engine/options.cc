@@ -28,8 +28,9 @@ constexpr Word<ActivationType> kActivations[] = {
     {ActivationType::kAuto, "auto"}, {ActivationType::kBF16, "bf16"}, {ActivationType::kF32, "f32"}};
 constexpr Word<PlacementMode> kPlacements[] = {{PlacementMode::kZeroCopy, "zero-copy"}, {PlacementMode::kCopy, "copy"}};
 constexpr Word<ReuseFrom> kReuseFroms[] = {{ReuseFrom::kFirst, "first"}, {ReuseFrom::kLast, "last"}};
+constexpr Word<Trust> kTrusts[] = {{Trust::kAny, "any"}, {Trust::kClean, "clean"}};
 constexpr Word<Quality> kQualities[] = {
-    {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
+    {Quality::kAuto, "auto"}, {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
 
 // "a, b or c"
 template <class T>
@@ -87,12 +88,14 @@ Result<KvType> parse_kv_type(std::string_view word) { return parse("kv_type", kK
 Result<ActivationType> parse_activations(std::string_view word) { return parse("activations", kActivations, word); }
 Result<PlacementMode> parse_placement(std::string_view word) { return parse("placement", kPlacements, word); }
 Result<ReuseFrom> parse_reuse_from(std::string_view word) { return parse("reuse_from", kReuseFroms, word); }
+Result<Trust> parse_trust(std::string_view word) { return parse("trust", kTrusts, word); }
 Result<Quality> parse_quality(std::string_view word) { return parse("quality", kQualities, word); }
 
 std::string_view kv_type_name(KvType type) { return name(kKvTypes, type); }
 std::string_view activations_name(ActivationType type) { return name(kActivations, type); }
 std::string_view placement_name(PlacementMode mode) { return name(kPlacements, mode); }
 std::string_view reuse_from_name(ReuseFrom from) { return name(kReuseFroms, from); }
+std::string_view trust_name(Trust trust) { return name(kTrusts, trust); }
 std::string_view quality_name(Quality quality) { return name(kQualities, quality); }
 
 Status check_options(const EngineOptions& o) {

@@ -32,7 +32,8 @@ TEST(Options, WordsAreReadAndGivenBack) {
   expect_words(parse_activations, activations_name, {"auto", "bf16", "f32"});
   expect_words(parse_placement, placement_name, {"zero-copy", "copy"});
   expect_words(parse_reuse_from, reuse_from_name, {"first", "last"});
-  expect_words(parse_quality, quality_name, {"draft", "balanced", "exact"});
+  expect_words(parse_trust, trust_name, {"any", "clean"});
+  expect_words(parse_quality, quality_name, {"auto", "draft", "balanced", "exact"});
 }
 
 TEST(Options, AWrongWordIsToldInWords) {

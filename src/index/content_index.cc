@@ -21,7 +21,8 @@ ContentIndexOptions ContentIndexOptions::for_min_tokens(int32_t min_tokens) {
 ContentIndex::ContentIndex(const HashSecret& secret, ContentIndexOptions options)
     : domains_(secret),
       segments_(secret, options.window, mask_of(options.key_bits)),
-      chains_(secret, mask_of(options.key_bits)) {
+      chains_(secret, mask_of(options.key_bits)),
+      clean_(secret) {
   CHECK(options.window >= 4 && options.window <= 64);
 }
 
@@ -54,6 +55,7 @@ std::vector<SegmentId> ContentIndex::erase(SegmentId id) {
     left = chains_.erase(table_, slot);
     domains_.release(segment.info.domain);
   }
+  clean_.erase(id);
   table_.remove(slot);
   return left;
 }
@@ -98,6 +100,25 @@ void ContentIndex::add_mark(SegmentId id, int32_t begin, int32_t end) {
   segments_.add_mark(table_, slot, *domains_.digest(table_[slot].info.domain), {begin, end});
 }
 
+void ContentIndex::add_clean(SegmentId id, int32_t offset, std::span<const int32_t> prompt, Run mark) {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment && offset >= 0 && offset + mark.size() <= table_[slot].size());
+  if (table_[slot].indexed) clean_.add(table_[slot].info.domain, prompt, mark, id, offset);
+}
+
+std::vector<Piece> ContentIndex::find_clean(std::span<const int32_t> prompt, DomainId domain,
+                                            std::span<const Run> marks) const {
+  std::vector<Piece> pieces = clean_.find(domain, prompt, marks);
+  std::erase_if(pieces, [&](const Piece& piece) {
+    const uint32_t slot = table_.find(piece.segment);
+    if (slot == kNoSegment || table_[slot].info.domain != domain) return true;
+    const SegmentText& text = table_.text(slot);
+    return piece.segment_offset + piece.count > text.size ||
+           common_prefix(text.from(piece.segment_offset), prompt.subspan(piece.pos, piece.count)) < piece.count;
+  });
+  return pieces;
+}
+
 std::vector<Piece> ContentIndex::find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const {
   const Digest* digest = domains_.digest(domain);
   if (digest == nullptr || limit <= 0) return {};
@@ -125,6 +146,8 @@ bool ContentIndex::is_prefix(SegmentId id) const {
   return slot != kNoSegment && table_[slot].chain.start >= 0;
 }
 
-size_t ContentIndex::bytes() const { return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes(); }
+size_t ContentIndex::bytes() const {
+  return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes() + clean_.bytes();
+}
 
 }  // namespace kvilt

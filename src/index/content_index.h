@@ -1,7 +1,8 @@
 // index/content_index.h: finds what is known in a prompt: its longest exact prefix, and known pieces in the rest.
 // Role:        the engine inserts each segment whose KV it caches, erases what it evicts, and asks once per request.
 // Idea:        exact prefixes are found by chained block keys (chain_index.h), pieces by a rolling hash over windows
-//              (segment_index.h). docs/design/finding.md walks through an example and gives the bytes of every key.
+//              (segment_index.h), documents without other text in their KV by what stood before them (clean_pieces.h).
+//              docs/design/finding.md walks through an example and gives the bytes of every key.
 // Invariants:  every answer was compared token by token and is of the asked domain; approximate segments are never a
 //              prefix.
 // Threads:     owned by one thread; const methods have no hidden state.
@@ -17,6 +18,7 @@
 #include "base/runs.h"
 #include "index/cached_segment.h"
 #include "index/chain_index.h"
+#include "index/clean_pieces.h"
 #include "index/domains.h"
 #include "index/segment_index.h"
 #include "index/segment_table.h"
@@ -53,6 +55,10 @@ class ContentIndex {
   // length. REQUIRES: the segment is known, 0 <= begin <= end <= its size.
   void add_mark(SegmentId id, int32_t begin, int32_t end);
 
+  // The segment holds prompt[mark) from token `offset` on, computed exactly behind prompt[0, mark.begin) and nothing else:
+  // a clean copy (clean_pieces.h). REQUIRES: the segment is known and holds it.
+  void add_clean(SegmentId id, int32_t offset, std::span<const int32_t> prompt, Run mark);
+
   // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const;
 
@@ -64,6 +70,10 @@ class ContentIndex {
   // min_tokens tokens, except marks, and pieces that were cut (they keep at least half).
   std::vector<Piece> find_pieces(std::span<const int32_t> prompt, int32_t from, DomainId domain, int32_t min_tokens,
                                  std::span<const Run> marks, SearchCost* cost = nullptr) const;
+
+  // Each of `marks` (sorted, disjoint ranges of the prompt) that has a clean copy, whole: one whose KV was computed from
+  // tokens of this very prompt alone.
+  std::vector<Piece> find_clean(std::span<const int32_t> prompt, DomainId domain, std::span<const Run> marks) const;
 
   const SegmentInfo& info(SegmentId id) const;  // REQUIRES: the segment is known
   Runs marks(SegmentId id) const;               // of its tokens, in the order in which they were added; the same
@@ -79,6 +89,7 @@ class ContentIndex {
   Domains domains_;
   SegmentIndex segments_;
   ChainIndex chains_;
+  CleanPieces clean_;
   size_t tokens_ = 0;
 };
 

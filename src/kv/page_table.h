@@ -244,8 +244,8 @@ class PageTable {
   const LayerRopes ropes_;
   std::vector<Placement> placements_, first_placements_, overlays_;
   std::vector<Rotations> rotations_, first_rotations_;  // per placement
-  std::unordered_map<int32_t, Rotations> of_shift_;  // of all that was placed and turned
-  bool uniform_ = true;                             // every placed segment has the same slots in all layers
+  std::unordered_map<int32_t, Rotations> of_shift_;     // of all that was placed and turned
+  bool uniform_ = true;                                 // every placed segment has the same slots in all layers
   std::unique_ptr<PageList> pages_;
   std::vector<SlotMap> maps_;                   // distinct ones
   std::vector<uint16_t> map_of_;                // per layer

@@ -6,6 +6,8 @@
 //             tokens that the question looks at most is computed for a look of its own, and forgotten; both looks
 //             together choose the share r that mend computes.
 //   exact     the exact prefix and nothing else: `prefix`.
+//   auto      balanced for the text that the caller marked, exact for all other: what a request gets when nobody said
+//             anything about quality. Any of them may be kept to marked text, or not, with text=marked | all.
 // Source: this project's own; docs/papers.md#auto-ours has the figures, and what else was tried.
 // Rules:  pieces are not used where fewer than kShort positions are to be computed without them, or where the plan is
 //         estimated to take more than kWorthIt of the FLOPs of computing them all. The prompt is then computed, and
@@ -48,7 +50,10 @@ double flops(const Runs& rows, const ModelConfig& c) {
 
 class Auto : public ReusePolicy {
  public:
-  Auto(const Dial& dial, std::unique_ptr<ReusePolicy> mend) : dial_(dial), mend_(std::move(mend)) {}
+  Auto(const Dial& dial, bool unmarked, std::unique_ptr<ReusePolicy> mend)
+      : dial_(dial), unmarked_(unmarked), mend_(std::move(mend)) {}
+
+  bool wants_unmarked() const override { return unmarked_; }
 
   bool uses(const PromptLayout& layout, const ModelConfig& config) const override {
     const Runs all{layout.after_prefix()};
@@ -106,18 +111,20 @@ class Auto : public ReusePolicy {
   }
 
   const Dial dial_;
+  const bool unmarked_;
   const std::unique_ptr<ReusePolicy> mend_;
 };
 
 }  // namespace
 
 std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
-  const std::string quality = p.choice("quality", "balanced", {"draft", "balanced", "exact"});
+  const std::string quality = p.choice("quality", "balanced", {"auto", "draft", "balanced", "exact"});
+  const bool all = p.choice("text", quality == "auto" ? "marked" : "all", {"marked", "all"}) == "all";
   Dial dial = quality == "draft" ? kDraft : kBalanced;
   dial.r = p.number("r,budget", dial.r, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
   if (quality == "exact") return make_policy("prefix", {}).value();
-  return std::make_unique<Auto>(dial, mend_with(dial.r));
+  return std::make_unique<Auto>(dial, all, mend_with(dial.r));
 }
 
 }  // namespace kvilt

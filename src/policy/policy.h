@@ -64,6 +64,7 @@ class ReusePolicy {
   // What the engine should look for before it asks for a plan.
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_pieces() const { return true; }
+  virtual bool wants_unmarked() const { return true; }   // false: pieces are cut to the caller's marks
   virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
   // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is
   // wrong on purpose.

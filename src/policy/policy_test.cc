@@ -204,6 +204,16 @@ TEST(Auto, UsesPiecesWhereThatSavesAFifthOfTheWork) {
   EXPECT_TRUE(balanced->wants_pieces());
 }
 
+TEST(Auto, KeepsToMarkedTextWhenNobodyChoseAQuality) {
+  EXPECT_FALSE(policy("auto", {{"quality", "auto"}})->wants_unmarked());
+  for (const char* quality : {"draft", "balanced"}) {
+    EXPECT_TRUE(policy("auto", {{"quality", quality}})->wants_unmarked());
+    EXPECT_FALSE(policy("auto", {{"quality", quality}, {"text", "marked"}})->wants_unmarked());
+  }
+  EXPECT_TRUE(policy("auto", {{"quality", "auto"}, {"text", "all"}})->wants_unmarked());
+  EXPECT_TRUE(policy("naive")->wants_unmarked());
+}
+
 TEST(Auto, WhatTheQuestionLooksAtLooksToo) {
   const PromptLayout long_one{140, 4, {{4, 64}, {64, 124}}};  // 16 fresh
   const auto balanced = policy("auto", {{"r", "0.25"}, {"hop", "0.2"}});

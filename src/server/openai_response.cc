@@ -210,7 +210,12 @@ Json model_json(const ModelInfo& info, const std::string& id, int64_t created) {
             {"kv_pool_bytes", info.kv_pool_bytes},
             {"policies", info.policies},
             {"reuse", info.reuse},
-            {"reuse_refused", info.reuse_refused}}}};
+            {"reuse_refused", info.reuse_refused},
+            {"default",
+             {{"policy", info.default_policy},
+              {"quality", info.default_quality},
+              {"text", info.default_text},
+              {"trust", info.default_trust}}}}}};
 }
 
 }  // namespace kvilt::server

@@ -21,6 +21,12 @@ int document_tokens(const Prompt& prompt) {
   return marked > 0 ? marked : static_cast<int>(prompt.ids.size());
 }
 
+// A policy, or a parameter of one.
+bool names_policy(const PolicyChoice& choice) {
+  const auto of_policy = [](const auto& param) { return param.first != "trust" && param.first != "reuse_from"; };
+  return !choice.name.empty() || std::ranges::any_of(choice.params, of_policy);
+}
+
 Json document_json(size_t index, int tokens, const Completion& end) {
   const PromptUsage& usage = end.usage;
   return {{"index", index},         {"tokens", tokens},       {"prompt_tokens", usage.prompt},
@@ -39,6 +45,10 @@ void warm_documents(const Call& call, httplib::Response& response) {
   const size_t count = prompts.value().size();
   call.drop_body();
 
+  // Unless a policy is asked for, each document is computed behind the fixed prefix alone, even if a copy with other text
+  // in its KV is cached.
+  const bool asked = names_policy(wanted.policy);
+
   AnswerQueue answer(call.attached.engine, call.attached.metrics, AnswerQueue::Reader::kWhole);
   std::vector<int> tokens;
   std::vector<Json> rows(count);
@@ -50,6 +60,8 @@ void warm_documents(const Call& call, httplib::Response& response) {
       tokens.push_back(document_tokens(request.prompt));
       request.sampling.max_tokens = 0;
       request.policy = wanted.policy;
+      if (!asked) request.policy.name = "prefix";
+      request.clean_copy = !asked;
       request.cache_salt = wanted.cache_salt;
       const std::string name = fmt::format("documents[{}]", answer.size());
       if (Status status = answer.submit(std::move(request)); !status.ok()) {

@@ -218,6 +218,12 @@ TEST(ServerTest, TokensAndDocuments) {
   EXPECT_EQ(warmed["documents"][3]["tokens"], 10);
   EXPECT_EQ(warmed["documents"][12]["prefix"].get<int>() + warmed["documents"][12]["fresh"].get<int>(), 13);
   EXPECT_EQ(running.engine->last_request().sampling.max_tokens, 0);
+  EXPECT_EQ(running.engine->last_request().policy.name, "prefix") << "a copy without other text in its KV";
+  EXPECT_TRUE(running.engine->last_request().clean_copy);
+  body["kvilt"] = {{"policy", "naive"}};
+  running.post("/v1/documents", body.dump());
+  EXPECT_EQ(running.engine->last_request().policy.name, "naive");
+  EXPECT_FALSE(running.engine->last_request().clean_copy);
   EXPECT_EQ(running.post("/v1/cache/clear", "")->status, 200);
 }
 

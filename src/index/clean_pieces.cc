@@ -1,0 +1,87 @@
+// index/clean_pieces.cc: see clean_pieces.h.
+#include "index/clean_pieces.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvilt {
+
+Digest CleanPieces::text_key(DomainId domain, std::span<const int32_t> ids) const {
+  const std::string_view bytes(reinterpret_cast<const char*>(&domain), sizeof domain);
+  return KeyedHash(secret_, "kvilt.clean").add(bytes).add(ids).finish();
+}
+
+std::vector<Digest> CleanPieces::beginnings(std::span<const int32_t> prompt, std::span<const int32_t> lengths) const {
+  std::vector<Digest> out;
+  KeyedHash running(secret_, "kvilt.beginning");
+  int32_t done = 0;
+  for (const int32_t length : lengths) {
+    for (; done < length; ++done) running.add(prompt.subspan(done, 1));  // one by one: any length is a prefix of others
+    out.push_back(KeyedHash(running).finish());
+  }
+  return out;
+}
+
+void CleanPieces::add(DomainId domain, std::span<const int32_t> prompt, Run mark, SegmentId id, int32_t offset) {
+  const Digest text = text_key(domain, prompt.subspan(mark.begin, mark.size()));
+  const Digest before = beginnings(prompt, {&mark.begin, 1})[0];
+  const auto same = [&](const Copy& c) { return c.before == mark.begin && c.digest == before; };
+  const std::vector<Copy>& known = by_text_[text];
+  if (const auto old = std::ranges::find_if(known, same); old != known.end()) {
+    drop(text, old->segment);
+  } else if (known.size() == kMaxCopies) {
+    drop(text, known.front().segment);
+  }
+  by_text_[text].push_back({mark.begin, before, id, offset});
+  texts_of_[id].push_back(text);
+  ++copies_;
+}
+
+void CleanPieces::erase(SegmentId id) {
+  const auto it = texts_of_.find(id);
+  if (it == texts_of_.end()) return;
+  for (const Digest& text : std::vector<Digest>(it->second)) drop(text, id);
+}
+
+// Forgets the segment's copies of this text.
+void CleanPieces::drop(const Digest& text, SegmentId id) {
+  const auto copies = by_text_.find(text);
+  copies_ -= std::erase_if(copies->second, [&](const Copy& c) { return c.segment == id; });
+  if (copies->second.empty()) by_text_.erase(copies);
+  const auto texts = texts_of_.find(id);
+  std::erase(texts->second, text);
+  if (texts->second.empty()) texts_of_.erase(texts);
+}
+
+std::vector<Piece> CleanPieces::find(DomainId domain, std::span<const int32_t> prompt,
+                                     std::span<const Run> marks) const {
+  std::vector<Piece> out;
+  if (by_text_.empty()) return out;
+  std::vector<std::pair<Run, const std::vector<Copy>*>> known;
+  std::vector<int32_t> lengths;
+  for (const Run& mark : marks) {
+    const auto copies = by_text_.find(text_key(domain, prompt.subspan(mark.begin, mark.size())));
+    if (copies == by_text_.end()) continue;
+    known.emplace_back(mark, &copies->second);
+    for (const Copy& copy : copies->second) {
+      if (copy.before <= mark.begin) lengths.push_back(copy.before);
+    }
+  }
+  std::ranges::sort(lengths);
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  const std::vector<Digest> digests = beginnings(prompt, lengths);
+  for (const auto& [mark, copies] : known) {
+    const Copy* best = nullptr;
+    for (const Copy& copy : *copies) {
+      if (copy.before > mark.begin || (best && best->before >= copy.before)) continue;
+      const auto at = std::ranges::lower_bound(lengths, copy.before) - lengths.begin();
+      if (digests[at] == copy.digest) best = &copy;
+    }
+    if (best) out.push_back({best->segment, best->offset, mark.size(), mark.begin});
+  }
+  return out;
+}
+
+size_t CleanPieces::bytes() const { return copies_ * (sizeof(Copy) + 3 * sizeof(Digest)); }
+
+}  // namespace kvilt
