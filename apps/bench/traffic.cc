@@ -199,7 +199,7 @@ TrafficJson usage_row(const std::string& workload, const std::string& what, cons
                      {"ttft_s", u.ttft_s}};
 }
 
-double mean(const std::vector<double>& values) {
+double mean(std::span<const double> values) {
   if (values.empty()) return 0;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,7 @@ RequestId submit_traffic(Engine& engine, Request request, const std::shared_ptr<
 // Positions whose K and V the prompt's policy had computed: new ones and known ones again.
 inline int computed_rows(const PromptUsage& usage) { return usage.fresh + usage.recomputed; }
 nlohmann::ordered_json usage_row(const std::string& workload, const std::string& what, const PromptUsage& usage);
-double mean(const std::vector<double>& values);  // 0 for none
+double mean(std::span<const double> values);  // 0 for none
 
 void traffic_chat(TrafficBench& bench);
 void traffic_burst(TrafficBench& bench);

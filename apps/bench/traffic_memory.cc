@@ -66,8 +66,8 @@ void many_requests(TrafficBench& bench) {
   const int documents = bench.of_size(40, 16);
   const auto engine = bench.open(bench.of_size(32768, 12288));
   const auto found = ask_over_library(bench, *engine, requests, documents);
-  const auto window = static_cast<std::ptrdiff_t>(found.size() / 5);
-  const double first = mean({found.begin(), found.begin() + window}), last = mean({found.end() - window, found.end()});
+  const size_t window = found.size() / 5;
+  const double first = mean(std::span(found).first(window)), last = mean(std::span(found).last(window));
   const EngineStats stats = engine->stats();
   const double unfindable = unfindable_pages(*engine, bench.options().engine.page_slots);
   bench.detail(pool_row("after all requests", stats));

@@ -20,12 +20,12 @@ void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
   const auto before = tokens.first(static_cast<size_t>(s.request.prompt.marks[0].begin));
   for (const TokenMark& mark : missing) {
     const auto document = tokens.subspan(mark.begin, mark.end - mark.begin);
-    const std::string_view domain(reinterpret_cast<const char*>(&s.domain), sizeof s.domain);
+    const std::string_view domain(reinterpret_cast<const char*>(&s.domains.exact), sizeof s.domains.exact);
     const Digest key = KeyedHash(secret_, "kvilt.asked").add(domain).add(before).add(document).finish();
     if (asked_.size() >= kMaxCounted && !asked_.contains(key)) asked_.clear();
     if (++asked_[key] < kOften || waiting_.size() >= kMaxWaiting) continue;
     asked_.erase(key);
-    Document next{{before.begin(), before.end()}, {}, s.domain};
+    Document next{{before.begin(), before.end()}, {}, s.domains.exact};
     next.mark.begin = static_cast<int32_t>(next.tokens.size());
     next.tokens.insert(next.tokens.end(), document.begin(), document.end());
     next.mark.end = static_cast<int32_t>(next.tokens.size());
@@ -40,7 +40,7 @@ std::unique_ptr<Sequence> CleanCopier::start() {
   auto s = std::make_unique<Sequence>();
   s->id = kId;
   s->submitted = Clock::now();
-  s->domain = now_->domain;
+  s->domains.exact = now_->domain;
   s->policy = make_policy("prefix", {}).value();
   s->request.policy.name = "prefix";
   s->request.clean_copy = true;

@@ -178,16 +178,16 @@ TEST_F(ContentCacheTest, UnmarkedTextIsNoPieceWhereMarksAreTheConsent) {
   const Tokens prompt = join(question, a, more);
   const ContentCache::Wanted consented{.unmarked = false};
   const auto pieces_in = [&](std::vector<TokenMark> marks) {
-    return cache->find(prompt, marks, domain, consented).layout.pieces;
+    return cache->find(prompt, marks, domains, consented).layout.pieces;
   };
   EXPECT_EQ(pieces(prompt), (Runs{{12, 32}})) << "power check";
   EXPECT_EQ(pieces_in({}), Runs{});
   EXPECT_EQ(pieces_in({{12, 32}}), (Runs{{12, 32}}));
   EXPECT_EQ(pieces_in({{5, 24}}), (Runs{{12, 24}}));
-  const auto found = cache->find(prompt, std::vector<TokenMark>{{20, 41}}, domain, consented);
+  const auto found = cache->find(prompt, std::vector<TokenMark>{{20, 41}}, domains, consented);
   ASSERT_EQ(found.placements.size(), 1u);
   EXPECT_EQ(found.placements[0].offset, 8);
-  EXPECT_EQ(cache->find(join(a, more), {}, domain, consented).layout.prefix, 20) << "what is exact needs no consent";
+  EXPECT_EQ(cache->find(join(a, more), {}, domains, consented).layout.prefix, 20) << "what is exact needs no consent";
 }
 
 // A document's KV carries what stood before it: only what stood behind the asker's own beginning is clean.
@@ -196,19 +196,19 @@ TEST_F(ContentCacheTest, CleanCopiesComeFirstAndMayBeTheOnlyOnes) {
   const Tokens prompt = join(head, b, a, question);  // b is new, a is asked for
   const std::vector<TokenMark> marks{{10, 30}, {30, 50}};
   const auto segment_of_a = [&](bool clean_only) {
-    const auto found = cache->find(prompt, marks, domain, {.clean_only = clean_only});
-    const auto at = std::ranges::find(found.placements, 30, &Placement::pos);
-    return at == found.placements.end() ? SegmentId{0} : at->segment->id;
+    const auto found = cache->find(prompt, marks, domains, {.clean_only = clean_only});
+    const auto at = std::ranges::find(found.known, 30, &Piece::pos);
+    return at == found.known.end() ? SegmentId{0} : at->segment;
   };
-  const SegmentId stranger = ask(join(attack, a, more), {{10, 30}}).published[0];
+  const SegmentId stranger = ask(join(attack, a, more), {{10, 30}}).published.segments[0];
   EXPECT_EQ(segment_of_a(false), stranger) << "power check";
   EXPECT_EQ(segment_of_a(true), 0u);
   ask(join(head, a, more), {}, false);  // not marked: nobody said where the document ends
   EXPECT_EQ(segment_of_a(true), 0u);
   const Asked own = ask(join(head, a, text(22, 3)), {{10, 30}}, false);
-  EXPECT_EQ(segment_of_a(true), own.published[0]);
-  EXPECT_EQ(segment_of_a(false), own.published[0]) << "the older one has other text in its KV";
-  EXPECT_EQ(cache->find(prompt, marks, domain, {.clean_only = true}).layout.pieces, (Runs{{30, 50}}));
+  EXPECT_EQ(segment_of_a(true), own.published.segments[0]);
+  EXPECT_EQ(segment_of_a(false), own.published.segments[0]) << "the older one has other text in its KV";
+  EXPECT_EQ(cache->find(prompt, marks, domains, {.clean_only = true}).layout.pieces, (Runs{{30, 50}}));
   cache->clear();
   EXPECT_EQ(segment_of_a(true), 0u);
 }
@@ -216,7 +216,7 @@ TEST_F(ContentCacheTest, CleanCopiesComeFirstAndMayBeTheOnlyOnes) {
 TEST_F(ContentCacheTest, OnlyTheFirstMarkedPartIsClean) {
   const Tokens head = text(20, 10);
   ask(join(head, b, a, more), {{10, 30}, {30, 50}});
-  const auto found = cache->find(join(head, question, a, b, more), std::vector<TokenMark>{{22, 42}, {42, 62}}, domain,
+  const auto found = cache->find(join(head, question, a, b, more), std::vector<TokenMark>{{22, 42}, {42, 62}}, domains,
                                  {.clean_only = true});
   EXPECT_EQ(found.layout.prefix, 10);
   EXPECT_EQ(found.layout.pieces, (Runs{{42, 62}}));
@@ -226,7 +226,7 @@ TEST_F(ContentCacheTest, ACleanCopyIsMadeOnceWhateverIsCached) {
   const Tokens head = text(20, 10), prompt = join(head, a);
   const std::vector<TokenMark> marks{{10, 30}};
   const auto prefix_of = [&](bool make_clean) {
-    return cache->find(prompt, marks, domain, {.segments = false, .make_clean = make_clean}).layout.prefix;
+    return cache->find(prompt, marks, domains, {.pieces = false, .make_clean = make_clean}).layout.prefix;
   };
   ask(join(prompt, more));
   EXPECT_EQ(prefix_of(false), 29) << "power check";
@@ -239,11 +239,11 @@ TEST_F(ContentCacheTest, ACleanCopyIsMadeOnceWhateverIsCached) {
 TEST_F(ContentCacheTest, APieceAroundACleanCopyIsCut) {
   const Tokens head = text(20, 10), joined = join(text(5, 5), a, b);  // cached side by side, a clean besides
   ask(joined);
-  const SegmentId clean = ask(join(head, a), {{10, 30}}, false).published[0];
+  const SegmentId clean = ask(join(head, a), {{10, 30}}, false).published.segments[0];
   const auto found = find(join(head, text(6, 4), joined), {{19, 39}});
   EXPECT_EQ(found.layout.pieces, (Runs{{19, 39}, {39, 59}})) << "five tokens before it are too few";
   ASSERT_EQ(found.placements.size(), 3u);
-  EXPECT_EQ(found.placements[1].segment->id, clean);
+  EXPECT_EQ(found.known[1].segment, clean);
   EXPECT_EQ(found.placements[1].offset, 10);
 }
 

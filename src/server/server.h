@@ -22,13 +22,13 @@ namespace kvilt {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;           // 0: any free one; see port()
-  std::string api_key;       // empty: none needed. Guards everything but /, /health and /metrics
-  std::string model_alias;   // the model's id for clients; empty: ModelInfo::name
-  std::string allow_origin;  // pages of other origins that may call: one origin, or "*"; empty: none
+  int port = 8000;                // 0: any free one; see port()
+  std::string api_key = {};       // empty: none needed. Guards everything but /, /health and /metrics
+  std::string model_alias = {};   // the model's id for clients; empty: ModelInfo::name
+  std::string allow_origin = {};  // pages of other origins that may call: one origin, or "*"; empty: none
   // Policies that requests may name, `auto` for those that name a quality; empty: all but ModelInfo::controls. The
   // engine's own choice needs no leave.
-  std::vector<std::string> allow_policies;
+  std::vector<std::string> allow_policies = {};
   size_t max_body_bytes = 16 * 1024 * 1024;
   size_t max_arriving_bytes = 256 * 1024 * 1024;  // of all bodies that are being read; more get 503
   int max_connections = 128;      // that have sent something: each takes a thread while it is open; more get 503
