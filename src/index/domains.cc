@@ -1,22 +1,30 @@
 // index/domains.cc: see domains.h.
 #include "index/domains.h"
 
+#include <new>
+
 #include "base/check.h"
 
 namespace kvilt {
 
 DomainId Domains::id(std::string_view fingerprint, std::string_view name_space, std::string_view salt) {
   const Digest digest = KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).finish();
-  const auto [known, fresh] = ids_.try_emplace(digest, last_ + 1);
-  const DomainId id = known->second;
-  if (fresh) {
-    ++last_;
-    Record& record = records_[id];
-    record.digest = digest;
-    make_idle(id, record);
-  } else if (Record& record = records_.at(id); record.segments == 0) {
-    idle_.splice(idle_.end(), idle_, record.idle);
+  if (const auto known = ids_.find(digest); known != ids_.end()) {
+    if (Record& record = records_.at(known->second); record.segments == 0)
+      idle_.splice(idle_.end(), idle_, record.place);
+    return known->second;
   }
+  const DomainId id = ++last_;
+  std::list<DomainId> node{id};  // each step may lack memory: what names the domain comes last
+  records_.emplace(id, Record{digest, 0, node.begin()});
+  try {
+    ids_.emplace(digest, id);
+  } catch (const std::bad_alloc&) {
+    records_.erase(id);
+    throw;
+  }
+  idle_.splice(idle_.end(), node);
+  forget_oldest();
   return id;
 }
 
@@ -27,17 +35,18 @@ const Digest* Domains::digest(DomainId id) const {
 
 void Domains::hold(DomainId id) {
   Record& record = records_.at(id);
-  if (record.segments++ == 0) idle_.erase(record.idle);
+  if (record.segments++ == 0) held_.splice(held_.end(), idle_, record.place);
 }
 
 void Domains::release(DomainId id) {
   Record& record = records_.at(id);
   CHECK(record.segments > 0);
-  if (--record.segments == 0) make_idle(id, record);
+  if (--record.segments > 0) return;
+  idle_.splice(idle_.end(), held_, record.place);
+  forget_oldest();
 }
 
-void Domains::make_idle(DomainId id, Record& record) {
-  record.idle = idle_.insert(idle_.end(), id);
+void Domains::forget_oldest() {
   if (idle_.size() <= kMaxIdle) return;
   const DomainId oldest = idle_.front();
   idle_.pop_front();
@@ -48,7 +57,7 @@ void Domains::make_idle(DomainId id, Record& record) {
 size_t Domains::bytes() const {
   // Nodes of the two maps and the list: the value, one or two pointers and the hash.
   const size_t domain = sizeof(Digest) + sizeof(DomainId) + 16 + sizeof(DomainId) + sizeof(Record) + 16;
-  return records_.size() * domain + idle_.size() * 24 + (ids_.bucket_count() + records_.bucket_count()) * sizeof(void*);
+  return records_.size() * (domain + 24) + (ids_.bucket_count() + records_.bucket_count()) * sizeof(void*);
 }
 
 }  // namespace kvilt

@@ -18,7 +18,7 @@ namespace kvilt {
 
 class Domains {
  public:
-  static constexpr size_t kMaxIdle = 4096;
+  static constexpr size_t kMaxIdle = 3 * 4096;  // a request names up to three
 
   explicit Domains(const HashSecret& secret) : secret_(secret) {}
 
@@ -37,15 +37,16 @@ class Domains {
   struct Record {
     Digest digest{};
     size_t segments = 0;
-    std::list<DomainId>::iterator idle;  // valid while segments == 0
+    std::list<DomainId>::iterator place;  // in idle_ while segments == 0, else in held_
   };
 
-  void make_idle(DomainId id, Record& record);
+  void forget_oldest();
 
   HashSecret secret_;
   std::unordered_map<Digest, DomainId, DigestHash> ids_;
   std::unordered_map<DomainId, Record> records_;
   std::list<DomainId> idle_;  // least recently named first
+  std::list<DomainId> held_;
   DomainId last_ = 0;
 };
 

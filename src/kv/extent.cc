@@ -19,7 +19,8 @@ Extent::Extent(PageStore& store, int32_t number)
       number_(number),
       per_list_(store.extent_pages()),
       pages_(static_cast<size_t>(store.shape().L) * store.shape().G * per_list_, kNone),
-      covered_(static_cast<size_t>(store.shape().L) * per_list_, 0) {}
+      covered_(static_cast<size_t>(store.shape().L) * per_list_, 0),
+      place_{this} {}
 
 Extent::~Extent() {
   for (const PageId page : pages_) {
@@ -64,7 +65,7 @@ void Extent::evict() {
 void Extent::touch() {
   if (!idle_) return;
   auto& order = store_.idle().order_[static_cast<int>(waits_in_)];
-  order.splice(order.end(), order, place_);
+  order.splice(order.end(), order, idle_at_);
   idle_since_ = ++store_.idle().clock_;
 }
 
@@ -98,7 +99,8 @@ void Extent::become_idle() {
   IdleExtents& idle = store_.idle();
   waits_in_ = order;
   auto& list = idle.order_[static_cast<int>(waits_in_)];
-  place_ = list.insert(list.end(), this);
+  idle_at_ = place_.begin();
+  list.splice(list.end(), place_);
   idle.pages_[static_cast<int>(waits_in_)] += held_;
   idle_since_ = ++idle.clock_;
   idle_ = true;
@@ -106,7 +108,7 @@ void Extent::become_idle() {
 
 void Extent::leave_idle() {
   IdleExtents& idle = store_.idle();
-  idle.order_[static_cast<int>(waits_in_)].erase(place_);
+  place_.splice(place_.end(), idle.order_[static_cast<int>(waits_in_)], idle_at_);
   idle.pages_[static_cast<int>(waits_in_)] -= held_;
   idle_ = false;
 }

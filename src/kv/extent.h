@@ -89,7 +89,9 @@ class Extent {
   bool idle_ = false;
   IdleExtents::Order waits_in_ = IdleExtents::Order::kPieces;
   uint64_t idle_since_ = 0;
-  std::list<Extent*>::iterator place_;
+  std::list<Extent*>::iterator idle_at_;
+  std::list<Extent*>
+      place_;  // itself, while it is not idle: the order takes the node, so that waiting allocates nothing
 };
 
 // A counted reference.

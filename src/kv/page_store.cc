@@ -16,9 +16,7 @@ Result<PageStore> PageStore::create(const KvShape& shape, int64_t bytes) {
                  bytes, pages, shape.L * shape.G, shape.L * shape.G * shape.page_bytes());
   }
   try {
-    PageStore store(shape, pages, Buffer(pages * shape.page_bytes()));
-    store.free_.reserve(static_cast<size_t>(pages));  // pages come back in destructors, which must not allocate
-    return store;
+    return PageStore(shape, pages, Buffer(pages * shape.page_bytes()));
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "cannot reserve {} bytes for the KV pool; ask for less (--kv-bytes)", bytes);
   }
@@ -62,8 +60,15 @@ PageId PageList::take() {
 
 void PageList::hold(int layer, int head, int32_t page) {
   DCHECK(!held(layer, head, page));
-  while (page / extent_pages_ >= static_cast<int32_t>(extents_.size()))
-    extents_.emplace_back(new Extent(store_, static_cast<int32_t>(extents_.size())));
+  while (page / extent_pages_ >= static_cast<int32_t>(extents_.size())) {
+    extents_.emplace_back();  // first, since it may throw: an extent must be in a list
+    try {
+      extents_.back() = ExtentUse(new Extent(store_, static_cast<int32_t>(extents_.size()) - 1));
+    } catch (const std::bad_alloc&) {
+      extents_.pop_back();
+      throw;
+    }
+  }
   extents_[page / extent_pages_]->put(list_of(layer, head), page % extent_pages_, take());
   List& list = lists_[list_of(layer, head)];
   list.end = std::max(list.end, page + 1);

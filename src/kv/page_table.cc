@@ -111,6 +111,13 @@ KvSegment::~KvSegment() {
 void KvSegment::cover(int by) {
   const int32_t P = store_.shape().P, per_extent = store_.extent_pages();
   std::vector<int32_t> pages;  // of one map, each once
+  size_t most = 0;
+  for (const SlotMap& map : maps_) {
+    size_t here = 0;
+    for (const SlotRun& run : map.runs) here += (run.slot + run.count - 1) / P - run.slot / P + 1;
+    most = std::max(most, here);
+  }
+  pages.reserve(most);  // what follows must not throw halfway
   for (size_t m = 0; m < maps_.size(); ++m) {
     pages.clear();
     for (const SlotRun& run : maps_[m].runs) {

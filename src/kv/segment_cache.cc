@@ -1,6 +1,7 @@
 #include "kv/segment_cache.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 
@@ -88,7 +89,13 @@ void SegmentCache::insert(CachedSegment segment) {
   const SegmentId id = segment.id;
   const auto [it, fresh] = by_id_.emplace(id, std::move(segment));
   CHECK(fresh);
-  enter(it->second);
+  try {
+    enter(it->second);
+  } catch (const std::bad_alloc&) {
+    each_extent(it->second, [&](Extent& extent) { std::erase(extent.segments, id); });
+    by_id_.erase(it);
+    throw;
+  }
 }
 
 const CachedSegment* SegmentCache::find(SegmentId id) const {
