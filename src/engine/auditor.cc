@@ -43,6 +43,7 @@ std::unique_ptr<Sequence> Auditor::start() {
   record_ = ledger_.take();
   auto s = std::make_unique<Sequence>();
   s->id = kId;
+  s->idle_work = true;
   s->submitted = Clock::now();
   s->policy = make_policy("full", {}).value();
   s->request.policy.name = "full";

@@ -39,6 +39,7 @@ std::unique_ptr<Sequence> CleanCopier::start() {
   waiting_.pop_front();
   auto s = std::make_unique<Sequence>();
   s->id = kId;
+  s->idle_work = true;
   s->submitted = Clock::now();
   s->domains.exact = now_->domain;
   s->policy = make_policy("prefix", {}).value();

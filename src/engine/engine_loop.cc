@@ -28,9 +28,6 @@ std::vector<SamplerScratch> scratch_of_workers(int workers, int64_t V) {
   return out;
 }
 
-// Of nobody's request.
-bool is_idle_work(RequestId id) { return id == Auditor::kId || id == CleanCopier::kId; }
-
 }  // namespace
 
 EngineLoop::EngineLoop(EngineParts parts)
@@ -70,15 +67,19 @@ void EngineLoop::run() {
   for (bool stop = false;;) {
     if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
-      if (scheduler_.idle() && !auditor_.waiting() && !copier_.waiting())
-        wake_.wait(lock, [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); });
+      const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
+      if (scheduler_.idle() && !auditor_.waiting() && !copier_.waiting()) {
+        wake_.wait(lock, called);
+      } else if (scheduler_.idle()) {
+        wake_.wait_for(lock, idle_from_ - Clock::now(), called);
+      }
       stop = stop_;
       tasks.swap(inbox_);
       posted_.store(false, std::memory_order_relaxed);
     }
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    if (!stop && scheduler_.idle()) {
+    if (!stop && scheduler_.idle() && Clock::now() >= idle_from_) {
       try {
         start_idle_work();
       } catch (const std::bad_alloc&) {
@@ -93,7 +94,7 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
-  if (!is_idle_work(sequence->id)) drop_idle_work();
+  if (!sequence->idle_work) drop_idle_work();
   answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sequence->request.sampling.stop);
   scheduler_.enqueue(std::move(sequence));
 }

@@ -97,6 +97,7 @@ class EngineLoop {
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Auditor auditor_;
   CleanCopier copier_;
+  Clock::time_point idle_from_;  // idle work may begin
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others

@@ -13,6 +13,9 @@
 namespace kvilt {
 namespace {
 
+// After the last request, before idle work begins: the next turn of a conversation often comes at once.
+constexpr auto kPause = std::chrono::milliseconds(300);
+
 Error not_numbers(const Sequence& s) {
   return error(Code::kInternal,
                "after token {} the model's logits are not numbers (NaN or infinite): its weights hold such values, or "
@@ -217,6 +220,7 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
     copier_.finish();
     return;
   }
+  idle_from_ = Clock::now() + kPause;
   auditor_.ended(*sequence);
   const PromptUsage& usage = sequence->usage;
   const Finish finish = sequence->completion.finish;
