@@ -55,7 +55,6 @@ Activation activation_of(const ModelConfig& config) {
 Driver::Driver(const PreparedModel& model, ThreadPool& pool)
     : model_(model), pool_(pool), carry_(model, pool), probes_(model, pool), scratch_(new Scratch) {}
 Driver::~Driver() = default;
-
 void Driver::release() { *scratch_ = Scratch(); }
 
 void Driver::run(std::span<Chunk> chunks) {
