@@ -151,8 +151,8 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
   std::mt19937 rng(static_cast<uint32_t>(GetParam()));
   const auto any = [&](size_t n) { return rng() % n; };
   const bool copies = GetParam() % 3 == 2;
-  const auto engine = traffic_engine(GetParam() % 2 ? 1500 : 3000,
-                                     copies ? PlacementMode::kCopy : PlacementMode::kZeroCopy);
+  const auto engine =
+      traffic_engine(GetParam() % 2 ? 1500 : 3000, copies ? PlacementMode::kCopy : PlacementMode::kZeroCopy);
   const auto fresh = traffic_engine(4000, PlacementMode::kZeroCopy, false);
   std::vector<std::vector<int32_t>> documents, talks(3);
   for (int i = 0; i < 5; ++i) documents.push_back(tokens(60 + 40 * i, 100 + i));

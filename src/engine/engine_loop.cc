@@ -270,6 +270,7 @@ void EngineLoop::update_stats() {
   stats_.steps = steps_;
   stats_.kv_pages = store.pages();
   stats_.kv_pages_used = store.pages() - store.free_pages();
+  stats_.kv_pages_idle = cache.reclaimable();
   stats_.request_pages = {};
   stats_.reserved_pages = 0;
   for (const auto& sequence : scheduler_.running()) {
