@@ -326,4 +326,9 @@ void Service::post_empty(const std::string& path, Handler handler) {
   });
 }
 
+void Call::drop_body() const {
+  body = nullptr;
+  pass.leave();
+}
+
 }  // namespace kvilt::server

@@ -44,10 +44,7 @@ struct Call {
   Attached attached;
   Engine& engine() const { return *attached.engine; }
   // All that is needed of the body was taken out of it: others may come in.
-  void drop_body() const {
-    body = nullptr;
-    pass.leave();
-  }
+  void drop_body() const;
 };
 
 class Service {
