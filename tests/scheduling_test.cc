@@ -134,6 +134,44 @@ TEST(Shares, AShortRequestDoesNotWaitBehindALongOne) {
   EXPECT_LT(burst.steps_of(0), 45);
 }
 
+// What a long prefill has done is there for others before it ends: they wait for that much and no more.
+TEST(Shares, ALongPrefillPublishesAsItGoes) {
+  auto engine = engine_of_pool();
+  const auto shared = tokens(1000, 1);
+  const auto asked = join({shared, tokens(30, 2)});
+  Burst burst(*engine);
+  burst.add(request_of(join({shared, tokens(2500, 3)}), "full", 1));
+  burst.add(request_of(asked, "prefix", 1));
+  const auto done = burst.run();
+  EXPECT_EQ(done[1].usage.prefix, 1000);
+  EXPECT_LE(burst.steps_of(1), 20);
+  EXPECT_GT(burst.steps_of(0), 50) << "power";
+  EXPECT_EQ(done[1].logits.first, ask_with(*engine_of_pool(), asked, "full", {}, 1).completion.logits.first);
+}
+
+// Five hundred and twelve that repair the same text, each with hidden states and probes of its own, in a pool with room
+// for a few: each is answered, none computes more than it would alone, and the next one is served right.
+TEST(Pool, FiveHundredRepairsAtOnce) {
+  auto engine = engine_of_pool(3000, 512);
+  const auto known = tokens(200, 1);
+  warm(*engine, known);
+  const auto asked = [&](uint32_t i) { return join({tokens(5, 1000 + i), known, tokens(6, 2000 + i)}); };
+  const Outcome alone = ask_with(*engine, asked(512), "cacheblend", {}, 1);
+  ASSERT_GT(alone.usage().recomputed, 0) << "power";
+  Burst burst(*engine);
+  for (uint32_t i = 0; i < 512; ++i) burst.add(request_of(asked(i), "cacheblend", 1));
+  for (const Completion& done : burst.run()) {
+    ASSERT_FALSE(done.error) << done.error->message;
+    EXPECT_LE(done.usage.flops, 1.05 * alone.usage().flops);
+    EXPECT_EQ(done.usage.reused, alone.usage().reused);
+  }
+  const EngineStats after = engine->stats();
+  EXPECT_EQ(after.requests_failed, 0u);
+  EXPECT_LE(after.kv_pages_used, after.kv_pages);
+  EXPECT_EQ(ask_with(*engine, asked(600), "full", {}, 1).completion.logits.first,
+            ask_with(*engine_of_pool(), asked(600), "full", {}, 1).completion.logits.first);
+}
+
 // Each of these computes nearly all of its prompt in its last stage: as many start as there is room for then, so that
 // nobody's first stages are in vain.
 TEST(Pool, APlanStartsWhenAllOfItHasRoom) {

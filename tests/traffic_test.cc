@@ -59,6 +59,8 @@ TEST_F(Conversation, ARetryGoesOnFromItsChain) {
       EXPECT_GT(once.usage().reused, 400);
       const Outcome again = ask_ok(*engine, turn_of(first, method.policy, method.params));
       EXPECT_EQ(again.usage().prefix, static_cast<int>(first.size()) - 1);
+      EXPECT_GT(again.usage().chain, 400);
+      EXPECT_EQ(once.usage().chain, 0);
       expect_equal(once, again);
       const Outcome exact = ask_ok(*engine, turn_of(first, "prefix"));
       EXPECT_LT(exact.usage().prefix, 30) << "a chain is never an exact prefix";

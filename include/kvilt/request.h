@@ -117,6 +117,7 @@ struct ByHeadClass {
 // What happened to the prompt. prompt = prefix + reused + fresh; recomputed is a part of reused.
 struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
+  int chain = 0;  // the end of the prefix: what an earlier turn repaired, so that it is not exact
   std::string policy;
   double flops = 0;  // of the prefill
   double bytes = 0;  // read and written by the prefill: weights once a step, and KV; activations are not counted

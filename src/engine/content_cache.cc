@@ -73,10 +73,16 @@ std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> o
   std::ranges::sort(out, {}, &Piece::pos);
   return out;
 }
+
 ChainEnd end_of(const std::vector<Piece>& chain) {
   if (chain.empty()) return {};
   const Piece& last = chain.back();
   return {last.segment, last.segment_offset + last.count, last.pos + last.count};
+}
+
+// Where the exact part of a prompt ends.
+int32_t first_piece(const PromptLayout& layout) {
+  return layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
 }
 
 }  // namespace
@@ -313,13 +319,25 @@ std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end
   return pieces.back().segment;
 }
 
-void ContentCache::publish_part(const Own& own) {
-  const PromptLayout& layout = own.layout;
-  const int32_t first = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
-  const int32_t end = std::min(first, own.computed);
-  if (!own.kv.whole() || own.exact.pos != layout.prefix || end - layout.prefix < min_segment_) return;
-  if (!known_exactly(own, end))
-    insert(own, own.domains.exact, {layout.prefix, end}, true, {own.exact.segment, own.exact.tokens});
+ChainEnd ContentCache::publish_part(const Own& own, bool goes_on) {
+  int32_t end = std::min(first_piece(own.layout), own.computed);
+  if (goes_on) {
+    const auto mark = std::ranges::upper_bound(own.marks, end, {}, &TokenMark::end);
+    if (mark != own.marks.end()) end = std::min(end, mark->begin);
+  }
+  if (!own.kv.whole() || own.exact.pos < own.layout.prefix || end - own.exact.pos < min_segment_) return own.exact;
+  return publish_exact(own, end);
+}
+
+// Tokens up to `end`, which continue the exact chain. Of what was published as the prefill went on, others' segments
+// may have left since: the request holds no pages of those.
+ChainEnd ContentCache::publish_exact(const Own& own, int32_t end) {
+  if (const auto known = known_exactly(own, end)) return {*known, segments_.find(*known)->count, end};
+  ChainEnd from = own.exact;
+  if (from.pos > own.layout.prefix) from = end_of(index_.find_prefix(own.tokens, own.domains.exact, from.pos));
+  if (from.pos < own.layout.prefix) return own.exact;
+  const Run run{from.pos, end};
+  return {insert(own, own.domains.exact, run, true, {from.segment, from.tokens}), run.size(), end};
 }
 
 ContentCache::Published ContentCache::publish_prompt(const Own& own) {
@@ -327,15 +345,9 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   Published out;
   out.chain = own.chain;
   if (!own.kv.whole()) return out;
-  // The exact part: [prefix, first piece), and all of it if there is no piece; none if the prefix is itself a chain.
-  const int32_t first = layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
-  const int32_t exact_end = own.exact.pos == layout.prefix ? first : layout.prefix;
-  if (const auto known = exact_end > layout.prefix ? known_exactly(own, exact_end) : std::nullopt) {
-    out.segments.push_back(*known);
-  } else if (exact_end > layout.prefix) {
-    out.segments.push_back(
-        insert(own, own.domains.exact, {layout.prefix, exact_end}, true, {own.exact.segment, own.exact.tokens}));
-  }
+  // The exact part goes to the first piece, and is all of it if there is no piece; none if the prefix is itself a chain.
+  const int32_t exact_end = own.exact.pos < layout.prefix ? layout.prefix : first_piece(layout);
+  if (exact_end > std::max(own.exact.pos, layout.prefix)) out.segments.push_back(publish_exact(own, exact_end).segment);
   if (own.domains.approximate != 0) {
     auto mark = own.marks.begin();
     for (const Run& run : layout.fresh()) {
@@ -357,7 +369,8 @@ ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   if (own.domains.chain == 0 || end <= own.chain.pos) return own.chain;
   const ChainEnd known = end_of(index_.find_prefix(own.tokens.first(end), own.domains.chain, end));
   if (known.pos == end) return known;
-  const bool goes_on = own.chain.segment != 0 && index_.contains(own.chain.segment);
+  const CachedSegment* last = segments_.find(own.chain.segment);
+  const bool goes_on = last && last->count >= own.chain.tokens;  // another's may have left, or lost its end
   const Run run{goes_on ? own.chain.pos : 0, end};
   const SegmentId id = segments_.next_id();
   SegmentInfo info;
@@ -393,8 +406,9 @@ void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {
     publish_chain(now, own.computed);
   }
   const CachedSegment* last = of_prompt.segments.empty() ? nullptr : segments_.find(of_prompt.segments.back());
-  if (layout.pieces.empty() && own.exact.pos == layout.prefix) {
-    if (!last || known_exactly(own, own.computed)) return;  // evicted meanwhile: the chain is broken
+  if (layout.pieces.empty() && own.exact.pos >= layout.prefix) {
+    const bool broken = !last || last->pos + last->count != layout.prompt_len;  // evicted meanwhile, or its end was
+    if (broken || known_exactly(own, own.computed)) return;
     insert(own, own.domains.exact, {layout.prompt_len, own.computed}, true, {last->id, last->count});
     return;
   }

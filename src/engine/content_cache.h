@@ -86,7 +86,7 @@ class ContentCache {
     std::span<const TokenMark> marks;
     const ContentDomains& domains;
     int32_t computed = 0;
-    ChainEnd exact = {}, chain = {};  // what Found had; `chain` then as the functions below returned it
+    ChainEnd exact = {}, chain = {};  // what Found had; then as the functions below returned them
     const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
@@ -94,8 +94,10 @@ class ContentCache {
   // At the end of the prefill: the exact part after the prefix and every fresh run after a piece; the whole prompt as a
   // chain, if anything of it is approximate; also repaired pieces, each in place of what its last context left.
   Published publish_prompt(const Own& own);
-  // Of a prefill that was broken off: the exact part of positions [0, computed).
-  void publish_part(const Own& own);
+  // Of a prefill that goes on, or was broken off: the exact part of positions [0, computed), as far as it is not
+  // published yet. Returns where what is published ends now. goes_on: a marked part that has only begun is left for the
+  // next time, so that one segment holds it whole.
+  ChainEnd publish_part(const Own& own, bool goes_on = false);
   // At the end of the request, or when it is preempted: the answer, as an exact continuation, or as one approximate
   // segment with the prompt's last fresh run (so that a question and its answer are found together), and as what
   // continues the chain. of_prompt: what publish_prompt returned.
@@ -117,6 +119,7 @@ class ContentCache {
   bool keeps(const TokenMark& mark, Run run) const;
   void enter(CachedSegment segment, SegmentInfo info, const Runs& marks = {});
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
+  ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
   void publish_repaired(const Own& own);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);

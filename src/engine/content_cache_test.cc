@@ -530,6 +530,114 @@ TEST_F(ContentCacheTest, APartOfABrokenPrefillIsKept) {
   EXPECT_EQ(cache->store().pages() - cache->store().free_pages(), 8 * kBlock) << "and no page more";
 }
 
+// A long prefill publishes as it goes: each part continues the last, and its end what is left.
+TEST_F(ContentCacheTest, PartsOfAPrefillThatGoesOnContinueEachOther) {
+  const Tokens novel = text(21, 100);
+  Asked asked = compute(novel, {{30, 50}, {60, 90}});
+  const auto publish = [&](int32_t computed) {
+    ContentCache::Own own = asked.own(domains);
+    own.computed = computed;
+    asked.exact = cache->publish_part(own, true);
+    return asked.exact.pos;
+  };
+  EXPECT_EQ(publish(40), 30) << "the marked part has only begun";
+  EXPECT_EQ(prefix(novel), 30);
+  EXPECT_EQ(publish(55), 55);
+  EXPECT_EQ(publish(58), 55) << "too short";
+  EXPECT_EQ(publish(70), 55);
+  EXPECT_EQ(segments(), 2);
+  asked.published = cache->publish_prompt(asked.own(domains));
+  EXPECT_EQ(segments(), 3);
+  EXPECT_EQ(prefix(join(novel, a)), 100);
+  const Tokens marked(novel.begin() + 60, novel.begin() + 90);
+  EXPECT_EQ(pieces(join(a, marked, b), {{20, 50}}), (Runs{{20, 50}}));
+  answer(asked, more);
+  EXPECT_EQ(prefix(join(novel, more, a)), 109);
+}
+
+// What it published was cleared: it publishes all that it has anew.
+TEST_F(ContentCacheTest, APrefillThatGoesOnOutlivesClearing) {
+  const Tokens novel = text(21, 100);
+  Asked asked = compute(novel);
+  ContentCache::Own own = asked.own(domains);
+  own.computed = 64;
+  asked.exact = cache->publish_part(own, true);
+  cache->clear();
+  asked.published = cache->publish_prompt(asked.own(domains));
+  EXPECT_EQ(prefix(join(novel, a)), 100);
+  answer(asked, more);
+  EXPECT_EQ(prefix(join(novel, more, a)), 109);
+}
+
+TEST_F(ContentCacheTest, TenThousandPiecesInANewOrderAreFoundAndPlaced) {
+  constexpr int32_t kPieces = 10'000;
+  open(kPieces + 8);
+  Tokens prompt = question;
+  for (int32_t i = 0; i < kPieces; ++i) ask(text(10 + i, kMinSegment));
+  for (int32_t i = kPieces; i-- > 0;) prompt = join(std::move(prompt), text(10 + i, kMinSegment));
+  prompt.push_back(7);
+  const Asked asked = compute(std::move(prompt));
+  EXPECT_EQ(count(asked.layout.pieces), kPieces * kMinSegment);
+  EXPECT_EQ(std::ssize(asked.kv->first_placements()), kPieces);
+}
+
+// What was published already is another request's: its end may be evicted while this one goes on.
+class OthersSegmentTest : public ContentCacheTest {
+ protected:
+  OthersSegmentTest() { open(600); }
+  // Evicts the end of the first 600 tokens of `novel`, which nobody holds.
+  void evict_the_end() {
+    ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+    ASSERT_EQ(prefix(novel), 512);
+  }
+  const Tokens novel = text(21, 900), said = text(22, 30);
+};
+
+TEST_F(OthersSegmentTest, AnAnswerDoesNotContinueWhatHasLostItsEnd) {
+  for (const bool evicts : {true, false}) {
+    open(600);
+    const Tokens prompt(novel.begin(), novel.begin() + 600);
+    ask(prompt);
+    Asked again = ask(prompt, {}, false);
+    EXPECT_EQ(segments(), 1) << "power check: it is the other's";
+    if (evicts) evict_the_end();
+    answer(again, said);
+    EXPECT_EQ(prefix(join(prompt, said, a)), evicts ? 512 : 630);
+    const Tokens wrong = join(Tokens(novel.begin(), novel.begin() + 512), said);
+    EXPECT_EQ(prefix(join(wrong, a)), 512) << "these tokens were never computed behind each other";
+  }
+}
+
+TEST_F(OthersSegmentTest, APrefillThatGoesOnContinuesWhatIsLeft) {
+  ask(Tokens(novel.begin(), novel.begin() + 600));
+  Asked again = compute(novel, {}, false);
+  ContentCache::Own own = again.own(domains);
+  own.computed = 600;
+  again.exact = cache->publish_part(own, true);
+  EXPECT_EQ(again.exact.pos, 600);
+  EXPECT_EQ(segments(), 1) << "power check: it is the other's";
+  evict_the_end();
+  ask(text(23, 40));  // its pages are free again
+  again.published = cache->publish_prompt(again.own(domains));
+  EXPECT_EQ(prefix(join(novel, a)), 900);
+}
+
+TEST_F(OthersSegmentTest, AChainDoesNotContinueWhatHasLostItsEnd) {
+  domains = cache->domains("", "", "mend");
+  const Tokens document(novel.begin(), novel.begin() + 600), turn = join(b, document, question);
+  { ask(b), ask(document); }
+  Asked first = ask(turn);
+  Asked again = compute(turn, {}, false);
+  again.layout.pieces = first.layout.pieces;  // as if it had repaired them at the same time
+  again.published = cache->publish_prompt(again.own(domains));
+  EXPECT_EQ(again.published.chain.segment, first.published.chain.segment) << "power check: it is the other's";
+  first.kv.reset();
+  ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+  ASSERT_EQ(prefix(turn), 620) << "the question has left";
+  answer(again, said);
+  EXPECT_EQ(prefix(join(turn, said, a)), 662);
+}
+
 TEST_F(ContentCacheTest, HeadsThatKeepLessPublishNothing) {
   for (const bool whole : {true, false}) {
     open(100);

@@ -67,6 +67,8 @@ class EngineLoop {
   Chunk chunk_of(const StepItem& item);
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
+  bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
+  void publish_as_it_goes(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
   void keep_work(const Sequence& sequence) const;
   static void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum);

@@ -55,6 +55,7 @@ void Preparer::start(Sequence& s) const {
     const PromptLayout& layout = s.running.prefill->layout();
     s.usage.prompt = s.prompt_len;
     s.usage.prefix = layout.prefix;
+    s.usage.chain = s.running.chain.pos > 0 ? layout.prefix - s.running.exact.pos : 0;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }

@@ -16,6 +16,10 @@ namespace {
 // After the last request, before idle work begins: the next turn of a conversation often comes at once.
 constexpr auto kPause = std::chrono::milliseconds(300);
 
+// A prefill publishes when so many more tokens of it are exact: about as many as take a second on two cores, 0.5B. Each
+// time costs a segment, and a piece of somebody's text may lie in two.
+constexpr int32_t kPublishEvery = 1024;
+
 Error not_numbers(const Sequence& s) {
   return error(Code::kInternal,
                "after token {} the model's logits are not numbers (NaN or infinite): its weights hold such values, or "
@@ -66,7 +70,20 @@ void EngineLoop::after(StepItem& item, const Work& work) {
     if (Status can = s.running.kv->can_keep(keeps); !can.ok()) return end(s, Finish::kError, std::move(can).error());
     s.running.kv->keep(std::move(keeps), prefill.done() ? 0 : parts_.options.chunk_tokens);
   }
-  if (prefill.done()) finish_prefill(s);
+  if (prefill.done()) return finish_prefill(s);
+  publish_as_it_goes(s);
+}
+
+// Others that come meanwhile go on from what a long prefill has done so far.
+void EngineLoop::publish_as_it_goes(Sequence& s) {
+  Sequence::Running& now = s.running;
+  const int32_t settled = now.prefill->settled();
+  if (settled < std::max(now.exact.pos, now.prefill->layout().prefix) + kPublishEvery || !may_publish(s) ||
+      now.prefill->plan().narrowed())
+    return;
+  const int32_t before = now.exact.pos;
+  now.exact = parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled), true);
+  if (now.exact.pos != before) ++changes_;
 }
 
 // What the prefill found and took, for the request's usage.
@@ -97,7 +114,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   now.layout = now.prefill->layout();
   now.own_kv = now.prefill->plan().narrowed();
   now.decode.take_views(now.prefill->plan());
-  if (parts_.options.cache && s.request.publish && !now.own_kv) {
+  if (may_publish(s) && !now.own_kv) {
     const Runs recomputed = now.prefill->recomputed();
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
@@ -108,7 +125,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     auditor_.sample(s);
     const auto& marks = s.request.prompt.marks;
-    if (parts_.options.cache && s.request.publish && s.policy->wants_pieces() && !marks.empty())
+    if (may_publish(s) && s.policy->wants_pieces() && !marks.empty())
       copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domains.exact));
   }
   if (s.request.sampling.max_tokens == 0) {
@@ -180,7 +197,7 @@ void EngineLoop::answer(Drawn& drawn) {
 // prefill that was broken off. Whoever asks again goes on from there.
 void EngineLoop::keep_work(const Sequence& s) const {
   const Sequence::Running& now = s.running;
-  if (!now.kv || !parts_.options.cache || !s.request.publish) return;
+  if (!now.kv || !may_publish(s)) return;
   if (now.prefill) {
     if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
       parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));

@@ -68,6 +68,7 @@ Envelope make_envelope(bool chat, std::string model) {
 void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.prompt += usage.prompt;
   sum_.prefix += usage.prefix;
+  sum_.chain += usage.chain;
   sum_.reused += usage.reused;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
@@ -88,6 +89,7 @@ Json UsageSum::json() const {
       {"prompt_tokens_details", {{"cached_tokens", sum_.prefix + sum_.reused - sum_.recomputed}}},
       {"kvilt",
        {{"prefix", sum_.prefix},
+        {"chain", sum_.chain},
         {"reused", sum_.reused},
         {"recomputed", sum_.recomputed},
         {"fresh", sum_.fresh},
