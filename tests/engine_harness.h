@@ -13,6 +13,14 @@
 
 namespace kvilt {
 
+// Sanitizers make a run ten times as long. Tests of quality show what they have to show in release builds, of as many
+// cases as their figures need; here they run for what they do to memory, with a few.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 class CollectingSink : public TokenSink {
  public:
   void on_tokens(const TokenDelta& delta) override {
