@@ -24,9 +24,10 @@ namespace {
 struct EvalOptions {
   EngineOptions engine;
   CaseOptions from;
-  std::string parity, json, markdown, html, journal, warm = "system", policies = "full,naive,sparsex";
+  std::string parity, json, markdown, html, journal, warm = "system", season_with = "related";
+  std::string policies = "full,naive,sparsex";
   std::vector<std::string> pairs;
-  int answer_tokens = 24, prompt_rows = 0, before = 0;
+  int answer_tokens = 24, prompt_rows = 0, before = 0, season = 0;
   double max_minutes = 0;
   uint64_t seed = 1;
   bool fresh = false;
@@ -105,6 +106,7 @@ Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
   if (info.kv_type != "f32") setup["kv_type"] = info.kv_type;  // f32: as in journals from before
   if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
   if (o.before > 0) setup["before"] = o.before;
+  if (o.season > 0) setup["season"] = o.season, setup["season_with"] = o.season_with;
   return value_or_fail(Journal::open(path, setup));
 }
 
@@ -139,8 +141,13 @@ int run_into(Journal& journal, Engine& engine, const EvalRun& run) {
 void eval_cases(const EvalOptions& o, int argc, char** argv) {
   const auto policies = policies_of(o.policies);
   const auto pairs = pairs_of(o, policies);
-  const RunOptions run{
-      value_or_fail(parse_warm(o.warm)), o.seed, o.answer_tokens, o.prompt_rows, 60 * o.max_minutes, o.before};
+  const RunOptions run{value_or_fail(parse_warm(o.warm)),
+                       o.seed,
+                       o.answer_tokens,
+                       o.prompt_rows,
+                       60 * o.max_minutes,
+                       o.before,
+                       {o.season, value_or_fail(parse_season_with(o.season_with))}};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
@@ -205,6 +212,13 @@ void add_eval(Program& program) {
   app.add_option(
          "--before", o->before,
          "for policies with reuse_from=last: this many requests over the same pieces come first, in other orders")
+      .show_default();
+  app.add_option("--season", o->season,
+                 "for policies with reuse_from=seasoned: pieces are the mean over this many contexts")
+      .range(0, 16)
+      .show_default();
+  app.add_option("--season-with", o->season_with,
+                 "what stands before a piece then: related (the case's other pieces), random (other cases' pieces)")
       .show_default();
   app.add_option("--max-minutes", o->max_minutes, "start no case after that; the same command goes on later");
   app.add_option("--journal", o->journal,

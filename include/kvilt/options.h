@@ -17,7 +17,7 @@ namespace kvilt {
 enum class KvType { kAuto, kF32, kF16, kBF16, kInt8 };    // auto, f32, f16, bf16, int8
 enum class ActivationType { kAuto, kBF16, kF32 };         // auto, bf16, f32
 enum class PlacementMode { kZeroCopy, kCopy };            // zero-copy, copy
-enum class ReuseFrom { kFirst, kLast };                   // first, last
+enum class ReuseFrom { kFirst, kLast, kSeasoned };        // first, last, seasoned
 enum class Trust { kAny, kClean };                        // any, clean
 enum class Quality { kAuto, kDraft, kBalanced, kExact };  // auto, draft, balanced, exact
 
@@ -71,7 +71,8 @@ struct EngineOptions {
   // kExact for all other text.
   Quality quality = Quality::kAuto;
 
-  // Which KV of a known piece is used: as first computed, or as its last context under the same policy left it.
+  // Which KV of a known piece is used: as first computed; as its last context under the same policy left it; or the mean
+  // over contexts, where there is one (Request::season).
   // Default: kFirst. kLast keeps a second copy of every piece that was repaired.
   ReuseFrom reuse_from = ReuseFrom::kFirst;
 

@@ -86,6 +86,9 @@ struct Request {
   // The first marked part is computed behind the text before it even where a copy with other text in its KV is cached
   // (EngineOptions::trust). With policy "prefix" and max_tokens 0 it warms a document.
   bool clean_copy = false;
+  // Marked parts that this request computes exactly count as one more context of theirs: the mean over contexts of a
+  // part's KV is kept apart and found with reuse_from=seasoned (docs/math/seasoning.md). Whether or not it publishes.
+  bool season = false;
   Evaluation evaluation = {};
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
@@ -117,7 +120,8 @@ struct ByHeadClass {
 // What happened to the prompt. prompt = prefix + reused + fresh; recomputed is a part of reused.
 struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
-  int chain = 0;  // the end of the prefix: what an earlier turn repaired, so that it is not exact
+  int chain = 0;     // the end of the prefix: what an earlier turn repaired, so that it is not exact
+  int seasoned = 0;  // of the reused ones: those whose KV was a mean over contexts
   std::string policy;
   double flops = 0;  // of the prefill
   double bytes = 0;  // read and written by the prefill: weights once a step, and KV; activations are not counted

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "index/clip_pieces.h"
+#include "kv/mean_kv.h"
 
 namespace kvilt {
 
@@ -106,6 +107,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   std::vector<Piece> pieces;
   if (!wanted.clean_only) {
     pieces = in(domains.exact);
+    if (domains.seasoned != 0) fill_gaps(in(domains.seasoned), min_segment_, pieces);
     if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
@@ -117,6 +119,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   // As are marked parts of a few tokens.
   std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });
   if (domains.repaired != 0 && !wanted.clean_only) take_from(in(domains.repaired), pieces);
+  if (domains.seasoned != 0 && !wanted.clean_only) take_from(in(domains.seasoned), pieces);
   return pieces;
 }
 
@@ -153,6 +156,9 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   }
   if (wanted.pieces) pieces = find_pieces({prompt, layout.prefix, ranges, clean, domains, wanted});
   for (const Piece& piece : pieces) layout.pieces.push_back({piece.pos, piece.pos + piece.count});
+  for (const Piece& piece : pieces) {
+    if (index_.info(piece.segment).contexts > 0) found.seasoned += piece.count;
+  }
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
   for (const Piece& piece : found.known) {
     const CachedSegment* segment = segments_.find(piece.segment);
@@ -222,6 +228,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
                    segment.within(run.begin, run.size())};
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
+    out.info.contexts = info.contexts;
     for (const Run& mark : marks) {
       if (mark.begin >= run.begin && mark.end <= run.end)
         out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
@@ -395,6 +402,42 @@ void ContentCache::publish_repaired(const Own& own) {
     }
     insert(own, own.domains.repaired, piece, false, {});
   }
+}
+
+void ContentCache::season(const Own& own, ThreadPool& pool) {
+  const bool exact = own.layout.pieces.empty() && own.exact.pos >= own.layout.prefix;
+  if (!exact || !own.kv.whole()) return;
+  for (const TokenMark& mark : own.marks) {
+    if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) season(own, mark, pool);
+  }
+}
+
+void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
+  const Run run{mark.begin, mark.end}, whole{0, run.size()};
+  const auto tokens = own.tokens.subspan(run.begin, run.size());
+  const CachedSegment* old = nullptr;
+  for (const Piece& piece : index_.find_pieces(tokens, 0, own.domains.seasoned, min_segment_, {&whole, 1})) {
+    const CachedSegment* found = segments_.find(piece.segment);
+    if (piece.count == run.size() && found->count == run.size()) old = found;
+  }
+  const int contexts = old ? index_.info(old->id).contexts : 0;
+  if (contexts >= kMostContexts) return;
+  const auto now = own.kv.publish(run);
+  std::vector<MeanPart> parts;
+  if (old) parts.push_back({old->parts[0].kv.get(), old->parts[0].of_kv({old->pos, old->pos + old->count})});
+  parts.push_back({now.get(), run});
+  if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
+  parts.back().weight = 1 / static_cast<float>(contexts + 1);
+  const KvShape& shape = store_.shape();
+  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
+  if (pages > store_.free_pages()) return;
+  const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
+  const Run at = parts[0].positions;
+  SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
+  info.contexts = contexts + 1;
+  const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
+  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}}, std::move(info), {whole});
+  if (replaced != 0) erase(replaced);
 }
 
 void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {

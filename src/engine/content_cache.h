@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/keyed_hash.h"
+#include "base/thread_pool.h"
 #include "index/content_index.h"
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
@@ -47,13 +48,20 @@ class ContentCache {
     return domain("/repaired/" + policy, name_space, salt);
   }
 
+  // Where marked parts are kept as the mean over their contexts.
+  DomainId seasoned_domain(const std::string& name_space, const std::string& salt) {
+    return domain("/seasoned", name_space, salt);
+  }
+
   struct Found {
     PromptLayout layout;
     std::vector<Placement> placements, overlays;  // overlays: of the chain (PageTable::overlay)
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
+    int32_t seasoned = 0;                         // tokens of pieces whose KV is a mean over contexts
     void drop_pieces() {                          // the prefix stays
       layout.pieces.clear();
+      seasoned = 0;
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
   };
@@ -103,6 +111,11 @@ class ContentCache {
   // continues the chain. of_prompt: what publish_prompt returned.
   void publish_answer(const Own& own, const Published& of_prompt);
 
+  // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
+  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room without evicting.
+  static constexpr int kMostContexts = 16;
+  void season(const Own& own, ThreadPool& pool);
+
   void clear();
   const SegmentCache& segments() const { return segments_; }
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
@@ -122,6 +135,7 @@ class ContentCache {
   ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
   void publish_repaired(const Own& own);
+  void season(const Own& own, const TokenMark& mark, ThreadPool& pool);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;

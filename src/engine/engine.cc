@@ -134,7 +134,7 @@ class EngineImpl : public Engine {
 
   struct Chosen {
     PolicyChoice choice;
-    bool from_last = false;
+    ReuseFrom from = ReuseFrom::kFirst;
     std::unique_ptr<ReusePolicy> policy;
     Trust trust = Trust::kAny;
   };
@@ -158,7 +158,7 @@ class EngineImpl : public Engine {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }
-    return Chosen{std::move(choice), from == ReuseFrom::kLast, std::move(policy), trust};
+    return Chosen{std::move(choice), from, std::move(policy), trust};
   }
   PolicyFiles files() const {
     MutexLock lock(files_mutex_);
@@ -303,7 +303,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   SessionSummary session;
   if (request.session) {
     KVILT_ASSIGN(session, check_session_of(request));
-    chosen = {{"session", {}}, false, session_policy(session.keeps)};
+    chosen = {{"session", {}}, ReuseFrom::kFirst, session_policy(session.keeps)};
     request.publish = false;
   } else {
     KVILT_ASSIGN(chosen, this->chosen(std::move(request.policy)));
@@ -319,7 +319,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
   if (loop_.policy_off(request.policy.name)) {
     request.policy = {"prefix", {}};
-    chosen = {{}, false, make_policy("prefix", {}).value()};
+    chosen = {{}, ReuseFrom::kFirst, make_policy("prefix", {}).value()};
   }
   sequence->session_len = session.positions;
   sequence->session_pages = session.pages;
@@ -337,7 +337,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->request = std::move(request);
   // std::function wants a copyable callable.
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  loop_.post([this, shared, from_last = chosen.from_last] {
+  loop_.post([this, shared, from = chosen.from] {
     const Request& asked = (*shared)->request;
     ContentCache& cache = *loop_.parts().cache;
     const ReusePolicy& policy = *(*shared)->policy;
@@ -346,7 +346,9 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     const std::string name = written_out(asked.policy) + ((*shared)->clean_only ? "/clean" : "");
     domains = policy.wants_pieces() && policy.keeps_approximate() ? cache.domains(space, asked.cache_salt, name)
                                                                   : cache.domains(space, asked.cache_salt);
-    if (from_last) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
+    if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
+    if (from == ReuseFrom::kSeasoned || (asked.season && !policy.wants_pieces()))
+      domains.seasoned = cache.seasoned_domain(space, asked.cache_salt);
     loop_.add(std::move(*shared));
   });
   return id;

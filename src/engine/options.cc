@@ -27,7 +27,8 @@ constexpr Word<KvType> kKvTypes[] = {{KvType::kAuto, "auto"},
 constexpr Word<ActivationType> kActivations[] = {
     {ActivationType::kAuto, "auto"}, {ActivationType::kBF16, "bf16"}, {ActivationType::kF32, "f32"}};
 constexpr Word<PlacementMode> kPlacements[] = {{PlacementMode::kZeroCopy, "zero-copy"}, {PlacementMode::kCopy, "copy"}};
-constexpr Word<ReuseFrom> kReuseFroms[] = {{ReuseFrom::kFirst, "first"}, {ReuseFrom::kLast, "last"}};
+constexpr Word<ReuseFrom> kReuseFroms[] = {
+    {ReuseFrom::kFirst, "first"}, {ReuseFrom::kLast, "last"}, {ReuseFrom::kSeasoned, "seasoned"}};
 constexpr Word<Trust> kTrusts[] = {{Trust::kAny, "any"}, {Trust::kClean, "clean"}};
 constexpr Word<Quality> kQualities[] = {
     {Quality::kAuto, "auto"}, {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};

@@ -56,6 +56,7 @@ void Preparer::start(Sequence& s) const {
     s.usage.prompt = s.prompt_len;
     s.usage.prefix = layout.prefix;
     s.usage.chain = s.running.chain.pos > 0 ? layout.prefix - s.running.exact.pos : 0;
+    s.usage.seasoned = s.running.seasoned;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
@@ -74,6 +75,7 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   }
   s.running.exact = found.exact;
   s.running.chain = found.chain;
+  s.running.seasoned = found.seasoned;
   place(s, std::move(found.placements), std::move(found.overlays));
   return std::move(found.layout);
 }

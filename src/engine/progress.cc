@@ -118,6 +118,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     const Runs recomputed = now.prefill->recomputed();
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
+  if (s.request.season && !now.own_kv) parts_.cache->season(own_of(s, now.layout, now.prefill_len), *parts_.pool);
   now.prefill.reset();  // also T x D floats that no decode step needs
   if (first) {
     s.first_token = Clock::now();

@@ -132,4 +132,68 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
   return std::vector<PastRequest>{{head, {}}};
 }
 
+Result<SeasonWith> parse_season_with(const std::string& name) {
+  if (name == "related") return SeasonWith::kRelated;
+  if (name == "random") return SeasonWith::kRandom;
+  return error(Code::kInvalidArgument, "--season-with: '{}' is not related or random", name);
+}
+
+namespace {
+
+Request season_request(Prompt prompt) {
+  Request out;
+  out.prompt = std::move(prompt);
+  out.policy.name = "prefix";
+  out.sampling.max_tokens = 0;
+  out.publish = false;
+  out.season = true;
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
+                                             const Seasoning& seasoning, std::span<const EvalCase> others) {
+  const auto known = known_parts(from);
+  std::vector<std::vector<int32_t>> pieces;
+  for (size_t i = 0; i < known.size(); ++i) {
+    const auto [begin, end] = prompt.marks[i];
+    if (known[i]->warmed) pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
+  }
+  Prompt head;
+  if (!prompt.marks.empty()) head.ids.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
+  std::mt19937_64 rng(seasoning.seed);
+  std::vector<Request> out;
+  for (int c = 0; c < seasoning.contexts; ++c) {
+    if (seasoning.with == SeasonWith::kRelated) {
+      Prompt all = head;
+      shuffle(pieces, rng);
+      for (const auto& piece : pieces) add_marked(all, piece);
+      out.push_back(season_request(std::move(all)));
+      out.back().policy.name = "full";
+      continue;
+    }
+    std::vector<const CasePart*> texts;
+    for (const EvalCase& other : others) {
+      for (const CasePart* part : known_parts(other)) texts.push_back(part);
+    }
+    shuffle(texts, rng);
+    Prompt before = head;
+    const size_t length = head.ids.size() + 200 + rng() % 451;
+    for (size_t i = 0; i < texts.size() && before.ids.size() < length; ++i) {
+      KVILT_ASSIGN(const auto ids, engine.tokenize(texts[i]->text, false, false));
+      append(before.ids, ids);
+    }
+    out.push_back(season_request(before));  // once: the pieces after it find it as a prefix
+    out.back().publish = true;
+    out.back().season = false;
+    for (const auto& piece : pieces) {
+      Prompt one = before;
+      add_marked(one, piece);
+      out.push_back(season_request(std::move(one)));
+    }
+  }
+  return out;
+}
+
 }  // namespace kvilt

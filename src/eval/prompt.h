@@ -4,6 +4,7 @@
 //             before pieces.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,23 @@ Result<Warm> parse_warm(const std::string& name);
 
 // Errors: the tokenizer's or template's, with the case's name.
 Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from);
+
+// Which other texts stand before a piece when it is computed to be seasoned (Request::season).
+enum class SeasonWith {
+  kRelated,  // the case's other pieces: all of them in random orders
+  kRandom,   // pieces of other cases, 200 to 650 tokens
+};
+// Errors: kInvalidArgument for a name other than related, random.
+Result<SeasonWith> parse_season_with(const std::string& name);
+
+// What to submit, in this order, so that each warmed piece is seasoned with `contexts` contexts. others: other cases.
+struct Seasoning {
+  int contexts = 0;
+  SeasonWith with = SeasonWith::kRelated;
+  uint64_t seed = 1;
+};
+Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
+                                             const Seasoning& seasoning, std::span<const EvalCase> others);
 
 // What to submit before the case is asked, in this order; an empty answer means max_tokens 0.
 // prompt: what case_prompt(engine, from) returned.

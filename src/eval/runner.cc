@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kKlPositions = 24;
 constexpr const char* kFull = "full";
+constexpr size_t kOtherCases = 8;  // whose pieces are drawn from as contexts
 
 using Time = std::chrono::steady_clock;
 
@@ -26,7 +27,8 @@ class CaseRun {
   CaseRun(Engine& engine, const RunOptions& options, EvalCase made)
       : engine_(engine), options_(options), case_(std::move(made)) {}
 
-  Status start() {
+  // seasoning: with a seed of this case's own. others: cases whose pieces stand before this one's.
+  Status start(const Seasoning& seasoning, std::span<const EvalCase> others) {
     KVILT_ASSIGN(prompt_, case_prompt(engine_, case_));
     engine_.clear_cache();
     KVILT_ASSIGN(auto past, warm_requests(engine_, case_, prompt_, options_.warm, options_.seed));
@@ -38,6 +40,8 @@ class CaseRun {
       request.evaluation.forced = std::move(before.answer);
       KVILT_TRY(checked(ask(engine_, std::move(request))));
     }
+    KVILT_ASSIGN(auto seasons, season_requests(engine_, case_, prompt_, seasoning, others));
+    for (Request& request : seasons) KVILT_TRY(checked(ask(engine_, std::move(request))));
     before_ = engine_.stats();
     return full_pass();
   }
@@ -303,13 +307,20 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     }
     progress(*next.source, "warming, full");
     KVILT_ASSIGN(EvalCase made, next.source->make());
+    const auto number = static_cast<uint64_t>(next.source - cases.data());
+    Seasoning seasoning = options.seasoning;
+    seasoning.seed = options.seed * 7919 + number;
+    std::vector<EvalCase> others;
+    for (size_t i = 1; i < cases.size() && i <= kOtherCases && seasoning.contexts > 0; ++i) {
+      KVILT_ASSIGN(others.emplace_back(), cases[(number + i) % cases.size()].make());
+    }
     CaseRun run(engine, options, std::move(made));
-    KVILT_TRY(run.start());
+    KVILT_TRY(run.start(seasoning, others));
     done += 3;
     const bool quilted = events.on_quilt && next.source == &cases.front();
     if (next.full) KVILT_TRY(events.on_result(run.full()));
     if (next.full && quilted) KVILT_TRY(events.on_quilt(run.quilt(kFull)));
-    const uint64_t order = options.seed * 1000003 + static_cast<uint64_t>(next.source - cases.data());
+    const uint64_t order = options.seed * 1000003 + number;
     for (const PolicySpec* policy : in_random_order(next.policies, order)) {
       progress(*next.source, policy->label);
       KVILT_ASSIGN(const CaseResult result, run.measure(*policy));

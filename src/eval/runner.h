@@ -64,6 +64,7 @@ struct RunOptions {
   // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
   // come before the case. The case starts from what they leave of the pieces.
   int before = 0;
+  Seasoning seasoning = {};  // pieces have so many contexts before the case is asked; its seed is a case's own
 };
 
 struct RunEvents {

@@ -12,6 +12,10 @@ const std::vector<SuiteEntry>& suite_table() {
       {"vt", "variables through hops between segments: n, length, segments, chains, hops, form=value|listing, seed",
        make_tracking},
       {"words", "the most common words of lists: n, length, segments, top, form=common|frequent, seed", make_words},
+      {"records",
+       "a number at a name among rows that look alike: n, length, segments, hops=0|1, "
+       "kind=mixed|staff|invoices|logs|prices, seed",
+       make_records},
       {"multihop", "questions over passages: path (JSON lines with chunks), n, length, skip", make_multihop},
       {"story",
        "a novel cut in mid-sentence; distances along the true text: path, n, length, piece, begun, truth, seed",

@@ -60,6 +60,8 @@ EvalCase rag_case(const std::string& system, const std::vector<std::string>& pie
 Result<std::vector<CaseSource>> make_niah(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_tracking(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_words(Engine& engine, SuiteParams& params);
+// suite_records.cc
+Result<std::vector<CaseSource>> make_records(Engine& engine, SuiteParams& params);
 // suite_text.cc
 Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params);

@@ -27,6 +27,7 @@ struct SegmentInfo {
   SegmentId parent = 0;       // of an exact segment or a chain: the one that it continues ...
   int32_t parent_tokens = 0;  // ... after this many of its tokens; 0: the segment starts at position 0
   FoundAs found_as = FoundAs::kBoth;
+  int contexts = 0;  // of a seasoned piece: its KV is the mean over so many contexts
   bool in_tree() const { return found_as == FoundAs::kChain || (exact && found_as == FoundAs::kBoth); }
 };
 
@@ -36,6 +37,7 @@ struct ContentDomains {
   DomainId approximate = 0;  // pieces that requests of one policy computed after others' pieces
   DomainId chain = 0;        // whole prompts as requests of one policy left them
   DomainId repaired = 0;     // others' pieces as one policy repaired them last
+  DomainId seasoned = 0;     // marked parts as the mean over their contexts
 };
 
 // Where a chain of segments from position 0 ends: after `tokens` tokens of `segment`, at position pos.

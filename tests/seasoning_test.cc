@@ -1,0 +1,93 @@
+// Seasoned pieces through an engine: marked parts as the mean over contexts. One context that is the prompt's own gives
+// what a full pass gives, bit for bit; exact answers and other salts never see them.
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+class Seasoning : public testing::Test {
+ protected:
+  std::unique_ptr<Engine> engine(KvType type = KvType::kF32) const {
+    EngineOptions options{.model = kModel, .threads = 2, .kv_type = type, .chunk_tokens = 64};
+    options.kv_bytes = int64_t{64} << 20;
+    return open_for_test(options);
+  }
+  // `before` and the piece, marked; nothing is kept but the mean.
+  void season(Engine& engine, const std::vector<int32_t>& before, const std::string& salt = "") const {
+    Request request = request_of(join({before, piece}), "prefix", 0);
+    const auto begin = static_cast<int32_t>(before.size());
+    request.prompt.marks = {{begin, begin + static_cast<int32_t>(piece.size())}};
+    request.season = true;
+    request.publish = false;
+    request.cache_salt = salt;
+    ask_ok(engine, std::move(request));
+  }
+  Outcome ask_seasoned(Engine& engine, const std::string& policy, Params params = {},
+                       const std::string& salt = "") const {
+    params["reuse_from"] = "seasoned";
+    Request request = request_of(prompt, policy, 4);
+    request.policy.params = std::move(params);
+    request.cache_salt = salt;
+    request.publish = false;
+    return ask_ok(engine, std::move(request));
+  }
+  Outcome full() const { return ask_ok(*engine(), request_of(prompt, "full", 4)); }
+
+  const std::vector<int32_t> context = tokens(80, 1), piece = tokens(120, 2), question = tokens(20, 3);
+  const std::vector<int32_t> prompt = join({context, piece, question});
+};
+
+TEST_F(Seasoning, OneContextThatIsThePromptsOwnIsAFullPass) {
+  for (const KvType type : {KvType::kF32, KvType::kBF16, KvType::kInt8}) {
+    const auto with = engine(type);
+    season(*with, context);
+    const Outcome naive = ask_seasoned(*with, "naive");
+    EXPECT_EQ(naive.usage().reused, 120);
+    EXPECT_EQ(naive.usage().seasoned, 120);
+    expect_equal(naive, ask_ok(*engine(type), request_of(prompt, "full", 4)));
+  }
+  const auto other = engine();
+  season(*other, tokens(80, 9));
+  expect_differ(ask_seasoned(*other, "naive"), full());
+}
+
+TEST_F(Seasoning, TheMeanIsOverAllContexts) {
+  const auto two = engine(), turned = engine(), one = engine();
+  season(*two, tokens(50, 7)), season(*two, tokens(90, 8));
+  season(*turned, tokens(90, 8)), season(*turned, tokens(50, 7));
+  season(*one, tokens(50, 7));
+  const Outcome a = ask_seasoned(*two, "naive"), b = ask_seasoned(*turned, "naive");
+  ASSERT_EQ(a.usage().seasoned, 120);
+  const auto& x = a.completion.logits.first;
+  const auto& y = b.completion.logits.first;
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-3) << "the order of contexts is rounding";
+  expect_differ(a, ask_seasoned(*one, "naive"));
+}
+
+TEST_F(Seasoning, NothingExactAndNobodyElseSeesIt) {
+  const auto with = engine();
+  season(*with, tokens(80, 9), "mine");
+  Request exact = request_of(prompt, "prefix", 4);
+  exact.cache_salt = "mine";
+  exact.publish = false;
+  const Outcome out = ask_ok(*with, exact);
+  EXPECT_EQ(out.usage().prefix, 0);
+  expect_equal(out, full());
+  EXPECT_EQ(ask_seasoned(*with, "naive", {}, "yours").usage().reused, 0);
+  EXPECT_EQ(ask_seasoned(*with, "naive", {{"trust", "clean"}}, "mine").usage().reused, 0);
+  Request first = request_of(prompt, "naive", 4);
+  first.cache_salt = "mine";
+  EXPECT_EQ(ask_ok(*with, first).usage().reused, 0) << "only reuse_from=seasoned does";
+}
+
+TEST_F(Seasoning, ItServesEveryPolicyThatReusesPieces) {
+  const auto with = engine();
+  season(*with, tokens(80, 9));
+  for (const char* policy : {"mend", "sparsex", "epic", "prophetkv", "cacheblend"}) {
+    EXPECT_EQ(ask_seasoned(*with, policy).usage().seasoned, 120) << policy;
+  }
+  expect_equal(ask_seasoned(*with, "mend", {{"r", "1"}}), full());
+}
+
+}  // namespace
+}  // namespace kvilt
