@@ -80,6 +80,30 @@ TEST_F(Seasoning, NothingExactAndNobodyElseSeesIt) {
   EXPECT_EQ(ask_ok(*with, first).usage().reused, 0) << "only reuse_from=seasoned does";
 }
 
+// Who computes a context need not want the mean: a request of any policy may add one.
+TEST_F(Seasoning, AnyRequestThatComputesExactlyMayAddAContext) {
+  for (const char* policy : {"full", "prefix", "naive", "auto"}) {
+    const auto with = engine();
+    Request request = request_of(join({context, piece}), policy, 0);
+    request.prompt.marks = {{80, 200}};
+    request.season = true;
+    request.publish = false;
+    EXPECT_EQ(ask_ok(*with, request).usage().seasoned, 0);
+    expect_equal(ask_seasoned(*with, "naive"), full());
+    EXPECT_EQ(ask_ok(*with, request).usage().seasoned, 0) << "it reads what it asks for, not what it makes";
+  }
+}
+
+// A pool that is full of what others asked for makes room.
+TEST_F(Seasoning, AFullPoolMakesRoom) {
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .chunk_tokens = 64};
+  options.kv_bytes = 1000 * 2 * 6 * 2 * 32 * 4;  // a thousand tokens
+  const auto with = open_for_test(options);
+  for (uint32_t i = 0; i < 5; ++i) warm(*with, tokens(300, 50 + i));
+  for (uint32_t i = 0; i < 3; ++i) season(*with, tokens(50, 7 + i));
+  EXPECT_EQ(ask_seasoned(*with, "naive").usage().seasoned, 120);
+}
+
 TEST_F(Seasoning, ItServesEveryPolicyThatReusesPieces) {
   const auto with = engine();
   season(*with, tokens(80, 9));

@@ -107,7 +107,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   std::vector<Piece> pieces;
   if (!wanted.clean_only) {
     pieces = in(domains.exact);
-    if (domains.seasoned != 0) fill_gaps(in(domains.seasoned), min_segment_, pieces);
+    if (wanted.seasoned) fill_gaps(in(domains.seasoned), min_segment_, pieces);
     if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
@@ -119,7 +119,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   // As are marked parts of a few tokens.
   std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });
   if (domains.repaired != 0 && !wanted.clean_only) take_from(in(domains.repaired), pieces);
-  if (domains.seasoned != 0 && !wanted.clean_only) take_from(in(domains.seasoned), pieces);
+  if (wanted.seasoned && !wanted.clean_only) take_from(in(domains.seasoned), pieces);
   return pieces;
 }
 
@@ -429,8 +429,8 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   if (old) parts[0].weight = static_cast<float>(contexts) / static_cast<float>(contexts + 1);
   parts.back().weight = 1 / static_cast<float>(contexts + 1);
   const KvShape& shape = store_.shape();
-  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
-  if (pages > store_.free_pages()) return;
+  const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
+  if (!make_room(int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P))) return;
   const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
   const Run at = parts[0].positions;
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};

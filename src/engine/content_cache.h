@@ -69,6 +69,7 @@ class ContentCache {
     bool prefix = true, pieces = true;
     bool unmarked = true;     // false: pieces are cut to the marks
     bool clean_only = false;  // no pieces but clean copies of marked parts (index/clean_pieces.h)
+    bool seasoned = false;    // pieces that are means over contexts come first, and serve where nothing else is known
     bool make_clean = false;  // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
@@ -112,7 +113,7 @@ class ContentCache {
   void publish_answer(const Own& own, const Published& of_prompt);
 
   // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
-  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room without evicting.
+  // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them.
   static constexpr int kMostContexts = 16;
   void season(const Own& own, ThreadPool& pool);
 

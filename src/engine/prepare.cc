@@ -70,7 +70,7 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   if (uses_cache(s)) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains,
                                {s.policy->wants_prefix(), s.policy->wants_pieces(), s.policy->wants_unmarked(),
-                                s.clean_only, s.request.clean_copy});
+                                s.clean_only, s.from_seasoned, s.request.clean_copy});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) found.drop_pieces();
   }
   s.running.exact = found.exact;

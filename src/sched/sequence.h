@@ -46,6 +46,7 @@ struct Sequence {
   std::unique_ptr<ReusePolicy> policy;
   ContentDomains domains;       // of the content index
   bool clean_only = false;      // pieces are clean copies only
+  bool from_seasoned = false;   // seasoned pieces come first
   bool idle_work = false;       // nobody waits for it: its steps are short, so that whoever comes waits little
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_len = 0;       // of the request
