@@ -205,7 +205,9 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
     }
   }
   EXPECT_GT(compared, kSanitized ? 4 : 10);
-  EXPECT_GT(different, 0) << "power: the comparison can fail";
+  if (!kSanitized) {  // half of the rounds may hold none
+    EXPECT_GT(different, 0) << "power: the comparison can fail";
+  }
   engine->clear_cache();
   EXPECT_EQ(engine->stats().kv_pages_used, 0) << "no page is lost";
 }
