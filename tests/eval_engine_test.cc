@@ -77,10 +77,9 @@ TEST(EvalQuality, VariableTracking) {
   auto engine = open_probe();
   RunOptions options;
   options.warm = Warm::kAlone;
-  const auto out =
-      run(*engine, probe_cases("cases-vt-value.jsonl", kSanitized ? 4 : 40), policies({"full", "naive"}), options);
+  const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 40), policies({"full", "naive"}), options);
   EXPECT_GE(mean_score(out.journal.results(), "full"), 0.95);
-  EXPECT_LT(mean_score(out.journal.results(), "naive"), kSanitized ? 0.3 : 0.1);  // of four: one may be right
+  EXPECT_LT(mean_score(out.journal.results(), "naive"), 0.1);
 }
 
 TEST(Eval, FullIsItsOwnReferenceAndPrefixEqualsItToTheBit) {

@@ -86,14 +86,14 @@ TEST_P(RedKnotLimits, TheChunkChangesNothing) {
                                         with(kNarrow, {{"ffn_mass", "0.3"}, {"ffn_by", "random"}})};
   std::vector<std::vector<Outcome>> by_chunk;
   for (const int chunk : {2000, 512, 100}) {
-    if (kSanitized && chunk == 512) continue;
     const auto e = engine(chunk);
     by_chunk.emplace_back();
     for (const Params& params : settings) by_chunk.back().push_back(run(*e, "redknot", params, long_one));
   }
   for (size_t i = 0; i < settings.size(); ++i) {
     SCOPED_TRACE(i);
-    for (size_t c = 1; c < by_chunk.size(); ++c) expect_equal(by_chunk[0][i], by_chunk[c][i]);
+    expect_equal(by_chunk[0][i], by_chunk[1][i]);
+    expect_equal(by_chunk[0][i], by_chunk[2][i]);
     if (i > 0) expect_differ(by_chunk[0][i], by_chunk[0][i - 1]);
   }
 }
