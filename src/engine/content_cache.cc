@@ -104,10 +104,11 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
     return index_.find_pieces(prompt, prefix, domain, min_segment_, marks);
   };
   const int32_t T = static_cast<int32_t>(prompt.size()), shortest = shortest_marked(min_segment_);
-  std::vector<Piece> pieces;
+  std::vector<Piece> pieces, seasoned;
   if (!wanted.clean_only) {
     pieces = in(domains.exact);
-    if (wanted.seasoned) fill_gaps(in(domains.seasoned), min_segment_, pieces);
+    if (wanted.seasoned) seasoned = in(domains.seasoned);
+    fill_gaps(seasoned, min_segment_, pieces);
     if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
@@ -119,7 +120,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   // As are marked parts of a few tokens.
   std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });
   if (domains.repaired != 0 && !wanted.clean_only) take_from(in(domains.repaired), pieces);
-  if (wanted.seasoned && !wanted.clean_only) take_from(in(domains.seasoned), pieces);
+  take_from(seasoned, pieces);
   return pieces;
 }
 
@@ -155,8 +156,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     }
   }
   if (wanted.pieces) pieces = find_pieces({prompt, layout.prefix, ranges, clean, domains, wanted});
-  for (const Piece& piece : pieces) layout.pieces.push_back({piece.pos, piece.pos + piece.count});
   for (const Piece& piece : pieces) {
+    layout.pieces.push_back({piece.pos, piece.pos + piece.count});
     if (index_.info(piece.segment).contexts > 0) found.seasoned += piece.count;
   }
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
@@ -389,6 +390,16 @@ ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   return {id, run.size(), end};
 }
 
+// The segment of the domain that holds these tokens and no others; null if there is none.
+const CachedSegment* ContentCache::copy_of(std::span<const int32_t> tokens, DomainId domain) const {
+  const Run whole{0, static_cast<int32_t>(tokens.size())};
+  for (const Piece& piece : index_.find_pieces(tokens, 0, domain, min_segment_, {&whole, 1})) {
+    const CachedSegment* segment = segments_.find(piece.segment);
+    if (piece.count == whole.size() && segment->count == whole.size()) return segment;
+  }
+  return nullptr;
+}
+
 // A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages.
 // Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied.
 void ContentCache::publish_repaired(const Own& own) {
@@ -396,10 +407,7 @@ void ContentCache::publish_repaired(const Own& own) {
   for (const Run& piece : own.layout.pieces) {
     if (intersect(own.recomputed, Runs{piece}).empty() || !includes(owned, Runs{piece})) continue;
     const auto tokens = own.tokens.subspan(piece.begin, piece.size());
-    const Run whole{0, piece.size()};
-    for (const Piece& last : index_.find_pieces(tokens, 0, own.domains.repaired, min_segment_, {&whole, 1})) {
-      if (last.count == piece.size() && segments_.find(last.segment)->count == piece.size()) erase(last.segment);
-    }
+    if (const CachedSegment* last = copy_of(tokens, own.domains.repaired)) erase(last->id);
     insert(own, own.domains.repaired, piece, false, {});
   }
 }
@@ -415,11 +423,7 @@ void ContentCache::season(const Own& own, ThreadPool& pool) {
 void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& pool) {
   const Run run{mark.begin, mark.end}, whole{0, run.size()};
   const auto tokens = own.tokens.subspan(run.begin, run.size());
-  const CachedSegment* old = nullptr;
-  for (const Piece& piece : index_.find_pieces(tokens, 0, own.domains.seasoned, min_segment_, {&whole, 1})) {
-    const CachedSegment* found = segments_.find(piece.segment);
-    if (piece.count == run.size() && found->count == run.size()) old = found;
-  }
+  const CachedSegment* old = copy_of(tokens, own.domains.seasoned);
   const int contexts = old ? index_.info(old->id).contexts : 0;
   if (contexts >= kMostContexts) return;
   const auto now = own.kv.publish(run);

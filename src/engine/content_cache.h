@@ -135,6 +135,7 @@ class ContentCache {
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
   ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
+  const CachedSegment* copy_of(std::span<const int32_t> tokens, DomainId domain) const;
   void publish_repaired(const Own& own);
   void season(const Own& own, const TokenMark& mark, ThreadPool& pool);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);

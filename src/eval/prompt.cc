@@ -80,6 +80,22 @@ Result<Prompt> chat_prompt(const Engine& engine, const EvalCase& from) {
   return out;
 }
 
+struct Warmed {
+  Prompt head;  // what precedes the first mark
+  std::vector<std::vector<int32_t>> pieces;
+};
+Warmed warmed_parts(const EvalCase& from, const Prompt& prompt) {
+  const auto known = known_parts(from);
+  CHECK(known.size() == prompt.marks.size());
+  Warmed out;
+  for (size_t i = 0; i < known.size(); ++i) {
+    const auto [begin, end] = prompt.marks[i];
+    if (known[i]->warmed) out.pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
+  }
+  if (!prompt.marks.empty()) out.head.ids.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
+  return out;
+}
+
 }  // namespace
 
 Result<Warm> parse_warm(const std::string& name) {
@@ -103,16 +119,8 @@ Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from) {
 Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                                Warm warm, uint64_t seed) {
   if (warm == Warm::kContext && !from.history.empty()) return from.history;
-  const auto known = known_parts(from);
-  CHECK(known.size() == prompt.marks.size());
-  std::vector<std::vector<int32_t>> pieces;
-  for (size_t i = 0; i < known.size(); ++i) {
-    const auto [begin, end] = prompt.marks[i];
-    if (known[i]->warmed) pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
-  }
-  Prompt head;
-  if (warm != Warm::kAlone && !prompt.marks.empty())
-    head.ids.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
+  auto [head, pieces] = warmed_parts(from, prompt);
+  if (warm == Warm::kAlone) head = {};
   std::vector<PastRequest> out;
   if (warm != Warm::kContext || pieces.size() < 2) {
     for (const auto& piece : pieces) add_marked(out.emplace_back(PastRequest{head, {}}).prompt, piece);
@@ -154,14 +162,7 @@ Request season_request(Prompt prompt) {
 
 Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                              const Seasoning& seasoning, std::span<const EvalCase> others) {
-  const auto known = known_parts(from);
-  std::vector<std::vector<int32_t>> pieces;
-  for (size_t i = 0; i < known.size(); ++i) {
-    const auto [begin, end] = prompt.marks[i];
-    if (known[i]->warmed) pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
-  }
-  Prompt head;
-  if (!prompt.marks.empty()) head.ids.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
+  auto [head, pieces] = warmed_parts(from, prompt);
   std::mt19937_64 rng(seasoning.seed);
   std::vector<Request> out;
   for (int c = 0; c < seasoning.contexts; ++c) {

@@ -311,7 +311,8 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     Seasoning seasoning = options.seasoning;
     seasoning.seed = options.seed * 7919 + number;
     std::vector<EvalCase> others;
-    for (size_t i = 1; i < cases.size() && i <= kOtherCases && seasoning.contexts > 0; ++i) {
+    const bool draws = seasoning.contexts > 0 && seasoning.with == SeasonWith::kRandom;
+    for (size_t i = 1; draws && i < cases.size() && i <= kOtherCases; ++i) {
       KVILT_ASSIGN(others.emplace_back(), cases[(number + i) % cases.size()].make());
     }
     CaseRun run(engine, options, std::move(made));
