@@ -83,17 +83,22 @@ PageTable::PageTable(PageStore& store, LayerRopes ropes)
 
 KvSegment::KvSegment(Run positions, std::vector<SlotMap> maps, std::vector<uint16_t> map_of, const PageList& pages)
     : store_(pages.store()), positions_(positions), maps_(std::move(maps)), map_of_(std::move(map_of)) {
-  const int32_t per_extent = store_.extent_slots();
+  const int32_t per_extent = store_.extent_slots(), P = store_.shape().P;
   int32_t first = INT32_MAX, last = -1;
+  size_t most = 0;
   for (const SlotMap& map : maps_) {
     int32_t here = 0;
+    size_t pages_here = 0;
     for (const SlotRun& run : map.runs) {
+      pages_here += static_cast<size_t>((run.slot + run.count - 1) / P - run.slot / P + 1);
       first = std::min(first, run.slot / per_extent);
       last = std::max(last, (run.slot + run.count - 1) / per_extent);
       here += run.count;
     }
     whole_ = whole_ && here == positions_.size();
+    most = std::max(most, pages_here);
   }
+  pages_.reserve(most);
   first_ = first;
   for (int32_t i = first; i <= last; ++i) {
     const bool there = i < static_cast<int32_t>(pages.extents().size());
@@ -110,24 +115,16 @@ KvSegment::~KvSegment() {
 // Tells every extent in which of its pages this segment has slots.
 void KvSegment::cover(int by) {
   const int32_t P = store_.shape().P, per_extent = store_.extent_pages();
-  std::vector<int32_t> pages;  // of one map, each once
-  size_t most = 0;
-  for (const SlotMap& map : maps_) {
-    size_t here = 0;
-    for (const SlotRun& run : map.runs) here += (run.slot + run.count - 1) / P - run.slot / P + 1;
-    most = std::max(most, here);
-  }
-  pages.reserve(most);  // what follows must not throw halfway
   for (size_t m = 0; m < maps_.size(); ++m) {
-    pages.clear();
+    pages_.clear();
     for (const SlotRun& run : maps_[m].runs) {
-      for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages.push_back(page);
+      for (int32_t page = run.slot / P; page <= (run.slot + run.count - 1) / P; ++page) pages_.push_back(page);
     }
-    std::ranges::sort(pages);
-    pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+    std::ranges::sort(pages_);
+    pages_.erase(std::unique(pages_.begin(), pages_.end()), pages_.end());
     for (size_t layer = 0; layer < map_of_.size(); ++layer) {
       if (map_of_[layer] != m) continue;
-      for (const int32_t page : pages) {
+      for (const int32_t page : pages_) {
         if (const ExtentKeep& extent = extents_[page / per_extent - first_])
           extent->cover(static_cast<int>(layer), page % per_extent, by);
       }

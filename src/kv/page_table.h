@@ -86,6 +86,7 @@ class KvSegment {
   const std::vector<uint16_t> map_of_;
   int32_t first_ = 0;
   std::vector<ExtentKeep> extents_;
+  std::vector<int32_t> pages_;  // of one map, for cover(): its memory is there before, so that nothing throws halfway
   bool whole_ = true;
 };
 
