@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/checked_whole.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt::reference {
@@ -40,6 +41,16 @@ struct Seen {
   double score;   // scaled
 };
 
+// These two have vectors of the callers below, of E elements: nothing is read outside of them.
+KVILT_CHECKED_WHOLE double dot(const float* a, const float* b, int E) {
+  double sum = 0;
+  for (int e = 0; e < E; ++e) sum += static_cast<double>(a[e]) * b[e];
+  return sum;
+}
+KVILT_CHECKED_WHOLE void add_scaled(double by, const float* values, int E, double* sums) {
+  for (int e = 0; e < E; ++e) sums[e] += by * values[e];
+}
+
 // Scores of all keys that row r sees with head h of the group, in the order of positions.
 void score_row(const AttendShape& shape, const AttendTask& task, int64_t r, int h, std::vector<Seen>& seen) {
   const int E = shape.E;
@@ -56,9 +67,7 @@ void score_row(const AttendShape& shape, const AttendTask& task, int64_t r, int 
     for (int32_t n = 0; n < span.count; ++n) {
       if (!sees(task.mask, task.pos[r], span.pos + n)) continue;
       load_row(shape, span.k, n, key.data());
-      double dot = 0;
-      for (int e = 0; e < E; ++e) dot += static_cast<double>(rotated[e]) * key[e];
-      seen.push_back({&span, n, dot * shape.scale});
+      seen.push_back({&span, n, dot(rotated.data(), key.data(), E) * shape.scale});
     }
   }
 }
@@ -75,7 +84,7 @@ void attend_row(const AttendShape& shape, const AttendTask& task, int64_t r, int
     const double p = std::exp(key.score - max);
     sum += p;
     load_row(shape, key.span->v, key.index, value.data());
-    for (int e = 0; e < E; ++e) out[e] += p * value[e];
+    add_scaled(p, value.data(), E, out.data());
   }
   float* y = task.out + r * task.out_stride + h * E;
   for (int e = 0; e < E; ++e) y[e] = seen.empty() ? 0.0f : static_cast<float>(out[e] / sum);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/checked_whole.h"
 #include "tensor/dequantize.h"
 
 namespace kvilt::reference {
@@ -19,7 +20,7 @@ struct Weight : PackedWeight {
 };
 
 // Eight lanes, so that the compiler may use vectors without changing the order of the sum.
-double dot(const float* a, const float* b, int64_t count) {
+KVILT_CHECKED_WHOLE double sum_of_products(const float* a, const float* b, int64_t count) {
   double lane[8] = {};
   int64_t k = 0;
   for (; k + 8 <= count; k += 8) {
@@ -29,6 +30,12 @@ double dot(const float* a, const float* b, int64_t count) {
   double sum = 0;
   for (const double value : lane) sum += value;
   return sum;
+}
+
+double dot(const float* a, const float* b, int64_t count) {
+  check_readable(a, count);
+  check_readable(b, count);
+  return sum_of_products(a, b, count);
 }
 
 void normalize(const float* x, int64_t count, const float* weight, float eps, float* y) {
