@@ -124,6 +124,11 @@ void add_serve(Program& program) {
   auto options = std::make_shared<ServeOptions>();
   auto policies = std::make_shared<std::string>();
   add_engine_options(app, options->engine, false);
+  app.add_option("--season", options->engine.season,
+                 "documents that are asked for again become means over so many contexts in idle time (0: never)")
+      .show_default();
+  app.add_option("--season-share", options->engine.season_share, "share of the idle time that this takes at most")
+      .show_default();
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
   app.add_option("--api-key", options->server.api_key,

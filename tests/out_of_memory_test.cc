@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "kvilt/season.h"
 #include "probe_prompts.h"
 
 namespace {
@@ -107,6 +108,46 @@ TEST(OutOfMemory, FailsOneRequestAndNeverTheProcess) {
     engine->clear_cache();
     EXPECT_EQ(engine->stats().kv_pages_used, 0) << "no page is lost";
   }
+}
+
+// A context that could not be added leaves the mean that was there.
+TEST(OutOfMemory, LeavesTheOldMean) {
+  exempt = true;
+  const auto engine = open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32});
+  const std::vector<int32_t> piece = tokens(40, 5), asked = join({tokens(9, 7), piece, tokens(9, 8)});
+  const auto context = [&](uint32_t which) {
+    Prompt prompt{join({tokens(20, which), piece}), {{20, 60}}};
+    return season_request(std::move(prompt));
+  };
+  const auto answer = [&] {
+    const Outcome out = ask_with(*engine, asked, "naive");
+    EXPECT_EQ(out.usage().seasoned, 40);
+    return out.completion.logits.first;
+  };
+  ask_ok(*engine, context(1));
+  const std::vector<float> one = answer();
+  ask_ok(*engine, context(2));
+  const std::vector<float> two = answer();
+  ASSERT_NE(one, two) << "power check";
+  int as_before = 0, added = 0;
+  for (int64_t n = 0;; n += 5) {
+    engine->clear_cache();
+    ask_ok(*engine, context(1));
+    const auto sink = std::make_shared<Quiet>();
+    arm(n);
+    ASSERT_TRUE(engine->submit(context(2), sink).ok());
+    sink->sink.wait();
+    engine->stats();
+    const bool met = disarm();
+    const std::vector<float> now = answer();
+    ASSERT_TRUE(now == one || now == two) << "after " << n;
+    ++(now == one ? as_before : added);
+    if (!met) break;
+  }
+  EXPECT_GT(as_before, 10) << "power check";
+  EXPECT_GT(added, 0);
+  engine->clear_cache();
+  EXPECT_EQ(engine->stats().kv_pages_used, 0) << "no page is lost";
 }
 
 }  // namespace

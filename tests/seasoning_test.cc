@@ -1,5 +1,7 @@
 // Seasoned pieces through an engine: marked parts as the mean over contexts. One context that is the prompt's own gives
 // what a full pass gives, bit for bit; exact answers and other salts never see them.
+#include <thread>
+
 #include "probe_prompts.h"
 
 namespace kvilt {
@@ -77,7 +79,8 @@ TEST_F(Seasoning, NothingExactAndNobodyElseSeesIt) {
   EXPECT_EQ(ask_seasoned(*with, "naive", {{"trust", "clean"}}, "mine").usage().reused, 0);
   Request first = request_of(prompt, "naive", 4);
   first.cache_salt = "mine";
-  EXPECT_EQ(ask_ok(*with, first).usage().reused, 0) << "only reuse_from=seasoned does";
+  first.policy.params = {{"reuse_from", "first"}};
+  EXPECT_EQ(ask_ok(*with, first).usage().reused, 0) << "the mean is not what was first computed";
 }
 
 // Who computes a context need not want the mean: a request of any policy may add one.
@@ -90,6 +93,7 @@ TEST_F(Seasoning, AnyRequestThatComputesExactlyMayAddAContext) {
     request.publish = false;
     EXPECT_EQ(ask_ok(*with, request).usage().seasoned, 0);
     expect_equal(ask_seasoned(*with, "naive"), full());
+    request.policy.params["reuse_from"] = "first";
     EXPECT_EQ(ask_ok(*with, request).usage().seasoned, 0) << "it reads what it asks for, not what it makes";
   }
 }
@@ -102,6 +106,49 @@ TEST_F(Seasoning, AFullPoolMakesRoom) {
   for (uint32_t i = 0; i < 5; ++i) warm(*with, tokens(300, 50 + i));
   for (uint32_t i = 0; i < 3; ++i) season(*with, tokens(50, 7 + i));
   EXPECT_EQ(ask_seasoned(*with, "naive").usage().seasoned, 120);
+}
+
+// Two documents that stand together in prompts become means when the engine has nothing else to do: by the second prompt
+// they are known to come again.
+TEST_F(Seasoning, WhatIsAskedForAgainIsSeasonedInIdleTime) {
+  EngineOptions options{.model = kModel, .threads = 2, .kv_type = KvType::kF32, .chunk_tokens = 64};
+  options.kv_bytes = int64_t{64} << 20;
+  options.season = 3;
+  options.season_share = 1;
+  const auto with = open_for_test(options);
+  const auto other = tokens(90, 4), third = tokens(90, 5);
+  uint32_t head = 6;
+  const auto asks = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b, uint32_t question,
+                        const std::string& policy = "naive") {
+    const auto first = static_cast<int32_t>(a.size()), end = first + static_cast<int32_t>(b.size());
+    Request request = request_of(join({tokens(10, head), a, b, tokens(12, question)}), policy, 2);
+    request.prompt.marks = {{10, 10 + first}, {10 + first, 10 + end}};
+    return ask_ok(*with, std::move(request));
+  };
+  const auto pieces = [&](int contexts) { return with->stats().seasoned_pieces[static_cast<size_t>(contexts)]; };
+  const auto wait_for = [&](int64_t wanted) {
+    for (int i = 0; i < 200 && pieces(3) < wanted; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return pieces(3);
+  };
+  asks(piece, other, 20);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_EQ(with->stats().seasoning_passes, 0u) << "once is not again";
+  asks(other, piece, 21);
+  EXPECT_EQ(wait_for(2), 2);
+  const EngineStats now = with->stats();
+  EXPECT_EQ(now.seasoned_tokens, 210);
+  EXPECT_EQ(now.seasoning_passes, 3u);
+  EXPECT_GT(now.seasoning_s, 0);
+  EXPECT_EQ(now.requests_ok, 2u) << "nobody asked for these";
+  head = 30;  // another beginning: nothing is a prefix
+  EXPECT_EQ(asks(piece, other, 22).usage().seasoned, 210);
+  EXPECT_EQ(asks(piece, other, 22, "prefix").usage().seasoned, 0);
+  asks(third, piece, 23);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_EQ(with->stats().seasoning_passes, 3u) << "what has its contexts waits for nobody";
+  with->clear_cache();
+  EXPECT_EQ(pieces(3), 0);
+  EXPECT_EQ(with->stats().seasoned_tokens, 0);
 }
 
 TEST_F(Seasoning, ItServesEveryPolicyThatReusesPieces) {

@@ -156,7 +156,8 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
   const auto engine =
       traffic_engine(GetParam() % 2 ? 1500 : 3000, copies ? PlacementMode::kCopy : PlacementMode::kZeroCopy);
   const auto fresh = traffic_engine(4000, PlacementMode::kZeroCopy, false);
-  std::vector<std::vector<int32_t>> documents, talks(3);
+  std::vector<std::vector<int32_t>> documents;
+  std::vector<Prompt> talks(3);
   for (int i = 0; i < 5; ++i) documents.push_back(tokens(60 + 40 * i, 100 + i));
   struct Asked {
     Request request;
@@ -164,13 +165,17 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
     std::shared_ptr<CollectingSink> sink = std::make_shared<CollectingSink>();
     bool exact = false;
   };
-  int compared = 0, different = 0, step = 0;
+  int compared = 0, different = 0, seasoned = 0, step = 0;
   for (int round = 0; round < 25; ++round) {
     std::vector<Asked> asked(1 + any(4));
     for (Asked& one : asked) {
-      std::vector<int32_t>& talk = talks[any(talks.size())];
-      if (talk.size() > 700) talk.clear();
-      if (any(2) == 0) talk = join({talk, documents[any(documents.size())]});
+      auto& [talk, marks] = talks[any(talks.size())];
+      if (talk.size() > 700) talk.clear(), marks.clear();
+      if (any(2) == 0) {
+        const auto begin = static_cast<int32_t>(talk.size());
+        talk = join({talk, documents[any(documents.size())]});
+        marks.push_back({begin, static_cast<int32_t>(talk.size())});
+      }
       talk = join({talk, tokens(5 + static_cast<int>(any(20)), 1000 + ++step)});
       const Method& method = kMethods[any(kMethods.size())];
       one.exact = any(2) == 0;
@@ -178,7 +183,12 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
       one.request.sampling.max_tokens = static_cast<int>(any(6));
       one.request.cache_salt = any(4) == 0 ? "salt" : "";
       one.request.publish = any(8) != 0;
-      if (any(3) == 0 && talk.size() > 80) one.request.prompt.marks = {{5, 70}};
+      if (any(3) == 0 && talk.size() > 80) {
+        one.request.prompt.marks = {{5, 70}};
+      } else if (any(2) == 0) {
+        one.request.prompt.marks = marks;
+      }
+      one.request.season = any(2) == 0;
     }
     for (Asked& one : asked) {
       const auto id = engine->submit(one.request, one.sink);
@@ -193,7 +203,9 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
       const Completion done = one.sink->wait();
       if (done.finish == Finish::kCancelled) continue;
       ASSERT_NE(done.finish, Finish::kError) << done.error->message;
+      seasoned += done.usage.seasoned;
       one.request.policy = {"full", {}};
+      one.request.season = false;
       const Outcome truth = ask_ok(*fresh, one.request);
       if (one.exact) {
         ++compared;
@@ -206,6 +218,7 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
   }
   EXPECT_GT(compared, 10);
   EXPECT_GT(different, 0) << "power: the comparison can fail";
+  EXPECT_GT(seasoned, 0) << "power: means were used beside them";
   engine->clear_cache();
   EXPECT_EQ(engine->stats().kv_pages_used, 0) << "no page is lost";
 }

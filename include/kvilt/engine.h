@@ -11,6 +11,7 @@
 // Units:   tokens, seconds, bytes, floating point operations (a multiply-add is two).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -61,6 +62,12 @@ struct EngineCounters {
   ByHeadClass request_pages;   // own pages of running requests
   int64_t reserved_pages = 0;  // pages that their local heads have yet to take
   int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
+  // Means over contexts (kvilt/season.h): their tokens, which are a second copy; how many are over n contexts, by n (the
+  // last: or more); the passes that computed contexts, and how long these took.
+  int64_t seasoned_tokens = 0;
+  std::array<int64_t, 17> seasoned_pieces = {};
+  uint64_t seasoning_passes = 0;
+  double seasoning_s = 0;
 };
 
 struct EngineStats : EngineCounters {

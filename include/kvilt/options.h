@@ -72,9 +72,9 @@ struct EngineOptions {
   Quality quality = Quality::kAuto;
 
   // Which KV of a known piece is used: as first computed; as its last context under the same policy left it; or the mean
-  // over contexts, where there is one (Request::season).
-  // Default: kFirst. kLast keeps a second copy of every piece that was repaired.
-  ReuseFrom reuse_from = ReuseFrom::kFirst;
+  // over contexts, where there is one (`season` below, kvilt/season.h), else as first computed.
+  // Default: kSeasoned. kLast keeps a second copy of every piece that was repaired.
+  ReuseFrom reuse_from = ReuseFrom::kSeasoned;
 
   // Whose KV of a known piece may be used at all. KV carries the text that stood before it. kClean: that of marked parts
   // which were computed behind a beginning of the asking prompt itself, so that nobody else's text reaches its answer;
@@ -143,7 +143,17 @@ struct EngineOptions {
   // Default: 1024.
   int max_queue = 1024;
 
-  // ---- Audits
+  // ---- Idle time
+
+  // Marked parts that requests ask for again and again are kept as the mean over so many contexts, computed when the
+  // engine is idle (docs/math/seasoning.md). At most 16; what an interrupted pass did is lost.
+  // Default: 0, none. Cost: for each context a full pass over the parts that were asked for together, dropped as soon as
+  // a request comes; a second copy of each part in the pool.
+  int season = 0;
+
+  // The share of the idle time that seasoning takes at most: above 0, at most 1.
+  // Default: 0.5.
+  double season_share = 0.5;
 
   // The share of the requests that are computed again in full when the engine is idle, to measure what reuse changes
   // (EngineStats::audits).

@@ -7,12 +7,6 @@
 namespace kvilt {
 namespace {
 
-// Drops the output of the sequence that audits: EngineLoop hands over its completion.
-class NullSink : public TokenSink {
-  void on_tokens(const TokenDelta&) override {}
-  void on_finish(Completion) override {}
-};
-
 bool answered(Finish finish) { return finish == Finish::kStop || finish == Finish::kLength; }
 
 }  // namespace
@@ -41,23 +35,18 @@ void Auditor::ended(const Sequence& s) {
 std::unique_ptr<Sequence> Auditor::start() {
   CHECK(!record_);
   record_ = ledger_.take();
-  auto s = std::make_unique<Sequence>();
-  s->id = kId;
-  s->idle_work = true;
-  s->submitted = Clock::now();
-  s->policy = make_policy("full", {}).value();
-  s->request.policy.name = "full";
+  auto s = sequence({record_->prompt, {}}, "full", {});
   s->request.publish = false;
   s->request.evaluation.first_logits = true;
   s->request.evaluation.forced = record_->answer;
-  s->tokens = s->request.prompt.ids = record_->prompt;
-  s->prompt_len = static_cast<int32_t>(s->tokens.size());
-  s->max_len = s->prompt_len + static_cast<int32_t>(record_->answer.size());
-  s->sink = std::make_shared<NullSink>();
+  s->request.sampling.max_tokens = static_cast<int>(record_->answer.size());
+  s->max_len += s->request.sampling.max_tokens;
   return s;
 }
 
-void Auditor::interrupt() { ledger_.finish(std::move(record_), {}); }
+void Auditor::interrupt() {
+  if (record_) ledger_.finish(std::move(record_), {});
+}
 
 void Auditor::finish(Completion completion) {
   if (!record_) return;

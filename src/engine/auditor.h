@@ -1,7 +1,6 @@
 // engine/auditor.h: the audits of an engine: which of its requests are sampled, and the sequence that computes one of
 // them again in full when the engine is idle.
 // Role:       EngineLoop says what its requests do; the figures and the verdict are AuditLedger's.
-// Invariants: an audit makes way as soon as a real request comes, and is tried again later.
 // Threads:    the engine thread, but for off() and stats(), which any thread may ask.
 #pragma once
 
@@ -11,14 +10,12 @@
 #include <vector>
 
 #include "engine/audit_ledger.h"
-#include "sched/sequence.h"
+#include "engine/idle_work.h"
 
 namespace kvilt {
 
-class Auditor {
+class Auditor : public IdleWork {
  public:
-  static constexpr RequestId kId = ~RequestId{0};  // of the sequence that audits
-
   // As AuditLedger takes them.
   Auditor(double share, double limit, uint64_t seed) : ledger_(share, limit, seed) {}
 
@@ -30,14 +27,14 @@ class Auditor {
   void choosing(const Sequence& sequence);
   void ended(const Sequence& sequence);
 
-  bool waiting() const { return ledger_.waiting(); }
+  std::optional<Clock::time_point> ready() const override {
+    return ledger_.waiting() ? std::optional(Clock::time_point{}) : std::nullopt;
+  }
   bool auditing() const { return record_ != nullptr; }
   // The next audit: a sampled request again, in full, with its own answer forced. It finds and publishes nothing.
-  // REQUIRES: waiting(), not auditing().
-  std::unique_ptr<Sequence> start();
-  // What became of it. finish() does nothing after interrupt().
-  void interrupt();
-  void finish(Completion completion);
+  std::unique_ptr<Sequence> start() override;
+  void interrupt() override;
+  void finish(Completion completion) override;
 
  private:
   AuditLedger ledger_;

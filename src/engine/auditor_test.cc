@@ -35,12 +35,12 @@ TEST(Auditor, ASampledRequestIsComputedAgainInFull) {
   Auditor auditor(1, 0, 1);
   Sequence s = request(5);
   answer(auditor, s, {0, 1});
-  ASSERT_TRUE(auditor.waiting());
+  ASSERT_TRUE(auditor.ready().has_value());
   EXPECT_FALSE(auditor.auditing());
   const auto audit = auditor.start();
   EXPECT_TRUE(auditor.auditing());
-  EXPECT_FALSE(auditor.waiting());
-  EXPECT_EQ(audit->id, Auditor::kId);
+  EXPECT_FALSE(auditor.ready().has_value());
+  EXPECT_EQ(audit->id, IdleWork::kId);
   EXPECT_EQ(audit->request.policy.name, "full");
   EXPECT_FALSE(audit->request.publish);
   EXPECT_EQ(audit->tokens, (std::vector<int32_t>{1, 2, 3}));
@@ -64,12 +64,12 @@ TEST(Auditor, AnInterruptedAuditWaitsAgain) {
   auditor.start();
   auditor.interrupt();
   EXPECT_FALSE(auditor.auditing());
-  EXPECT_TRUE(auditor.waiting());
+  EXPECT_TRUE(auditor.ready().has_value());
   auditor.finish({});  // of the sequence that was broken off
   EXPECT_TRUE(auditor.stats().empty());
   auditor.start();
   auditor.finish({});  // without logits: it counts as interrupted
-  EXPECT_TRUE(auditor.waiting());
+  EXPECT_TRUE(auditor.ready().has_value());
   EXPECT_TRUE(auditor.stats().empty());
 }
 
@@ -81,10 +81,10 @@ TEST(Auditor, SomeRequestsAreNotAudited) {
   exact.usage.reused = 0;
   for (Sequence* s : {&forced, &warming, &exact}) answer(auditor, *s, {0, 1});
   answer(auditor, cancelled, {0, 1}, Finish::kCancelled);
-  EXPECT_FALSE(auditor.waiting());
+  EXPECT_FALSE(auditor.ready().has_value());
   Sequence plain = request(6);
   answer(auditor, plain, {0, 1});
-  EXPECT_TRUE(auditor.waiting()) << "power check";
+  EXPECT_TRUE(auditor.ready().has_value()) << "power check";
 }
 
 }  // namespace

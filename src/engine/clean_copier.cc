@@ -5,14 +5,6 @@
 #include "base/check.h"
 
 namespace kvilt {
-namespace {
-
-class NobodysSink : public TokenSink {
-  void on_tokens(const TokenDelta&) override {}
-  void on_finish(Completion) override {}
-};
-
-}  // namespace
 
 void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
   if (missing.empty()) return;
@@ -37,21 +29,8 @@ std::unique_ptr<Sequence> CleanCopier::start() {
   CHECK(!now_ && !waiting_.empty());
   now_ = std::move(waiting_.front());
   waiting_.pop_front();
-  auto s = std::make_unique<Sequence>();
-  s->id = kId;
-  s->idle_work = true;
-  s->submitted = Clock::now();
-  s->domains.exact = now_->domain;
-  s->policy = make_policy("prefix", {}).value();
-  s->request.policy.name = "prefix";
+  auto s = sequence({now_->tokens, {now_->mark}}, "prefix", {.exact = now_->domain});
   s->request.clean_copy = true;
-  s->request.sampling.max_tokens = 0;
-  s->request.prompt = {now_->tokens, {now_->mark}};
-  s->tokens = now_->tokens;
-  s->prompt_len = static_cast<int32_t>(s->tokens.size());
-  s->max_len = s->prompt_len;
-  s->sampler.emplace(s->request.sampling, 1, s->tokens);
-  s->sink = std::make_shared<NobodysSink>();
   return s;
 }
 

@@ -2,8 +2,7 @@
 // engine is idle.
 // Role:       EngineLoop says which marked parts a request had that no clean copy was there for; start() gives the
 //             sequence that computes one of them behind the beginning of the prompts that asked.
-// Invariants: a copy makes way as soon as a real request comes, and is tried again later. What is counted and what
-//             waits is bounded.
+// Invariants: what is counted is bounded.
 // Threads:    the engine thread.
 // Not here:   whether there is a copy (ContentCache::without_clean_copy), publishing it.
 #pragma once
@@ -15,25 +14,24 @@
 #include <vector>
 
 #include "base/keyed_hash.h"
-#include "sched/sequence.h"
+#include "engine/idle_work.h"
 
 namespace kvilt {
 
-class CleanCopier {
+class CleanCopier : public IdleWork {
  public:
-  static constexpr RequestId kId = ~RequestId{0} - 1;  // of the sequence that makes a copy
-  static constexpr int kOften = 3;                     // prompts that begin alike and ask for the same document
+  static constexpr int kOften = 3;  // prompts that begin alike and ask for the same document
   static constexpr size_t kMaxWaiting = 16, kMaxCounted = 4096;
 
   // The prefill of a real request ended; `missing` are parts that it marked.
   void asked(const Sequence& sequence, std::span<const TokenMark> missing);
 
-  bool waiting() const { return !waiting_.empty(); }
-  bool copying() const { return now_.has_value(); }
-  // The next copy. REQUIRES: waiting(), not copying().
-  std::unique_ptr<Sequence> start();
-  void interrupt();  // it waits again
-  void finish() { now_.reset(); }
+  std::optional<Clock::time_point> ready() const override {
+    return waiting_.empty() ? std::nullopt : std::optional(Clock::time_point{});
+  }
+  std::unique_ptr<Sequence> start() override;
+  void interrupt() override;
+  void finish(Completion) override { now_.reset(); }
 
  private:
   struct Document {

@@ -63,7 +63,7 @@ void fill_gaps(const std::vector<Piece>& more, int32_t min_tokens, std::vector<P
   if (pieces.size() > before) std::ranges::sort(pieces, {}, &Piece::pos);
 }
 
-// Clean copies, and around them what `others` have of the text `within`.
+// Clean copies, or means over contexts, and around them what `others` have of the text `within`.
 std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
                            const ClipRules& rules) {
   std::vector<Piece> out = clip_pieces(clean, Runs{{rules.from, INT32_MAX}}, rules);
@@ -104,23 +104,23 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
     return index_.find_pieces(prompt, prefix, domain, min_segment_, marks);
   };
   const int32_t T = static_cast<int32_t>(prompt.size()), shortest = shortest_marked(min_segment_);
+  const Runs within = wanted.unmarked ? Runs{{0, T}} : normalize(marks);
+  const ClipRules rules{marks, prefix, min_segment_};
   std::vector<Piece> pieces, seasoned;
   if (!wanted.clean_only) {
     pieces = in(domains.exact);
-    if (wanted.seasoned) seasoned = in(domains.seasoned);
-    fill_gaps(seasoned, min_segment_, pieces);
+    if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(domains.seasoned);
     if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
     const bool use_clean = wanted.clean_only || domains.repaired == 0;
-    pieces = combine(use_clean ? clean : std::vector<Piece>(), std::move(pieces),
-                     wanted.unmarked ? Runs{{0, T}} : normalize(marks), {marks, prefix, min_segment_});
+    pieces = combine(use_clean ? clean : std::vector<Piece>(), std::move(pieces), within, rules);
   }
+  if (!seasoned.empty()) pieces = combine(clip_pieces(seasoned, within, rules), std::move(pieces), within, rules);
   // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
   // As are marked parts of a few tokens.
   std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });
   if (domains.repaired != 0 && !wanted.clean_only) take_from(in(domains.repaired), pieces);
-  take_from(seasoned, pieces);
   return pieces;
 }
 
@@ -187,6 +187,17 @@ std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t>
     } else {
       out.push_back({range.begin, range.end});
     }
+  }
+  return out;
+}
+
+std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                                      DomainId seasoned, int contexts) const {
+  std::vector<TokenMark> out;
+  for (const TokenMark& mark : marks) {
+    if (mark.end - mark.begin < min_segment_) continue;
+    const CachedSegment* copy = copy_of(prompt.subspan(mark.begin, mark.end - mark.begin), seasoned);
+    if (!copy || index_.info(copy->id).contexts < contexts) out.push_back(mark);
   }
   return out;
 }

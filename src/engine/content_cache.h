@@ -20,6 +20,7 @@
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
 #include "kvilt/engine.h"
+#include "kvilt/season.h"
 #include "policy/policy.h"
 
 namespace kvilt {
@@ -82,6 +83,10 @@ class ContentCache {
   // Those marked parts of a prompt that have no clean copy for it (index/clean_pieces.h), but for the shortest.
   std::vector<TokenMark> without_clean_copy(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                             DomainId domain) const;
+  // Those marked parts of a prompt that are means over less than `contexts` contexts, or not kept as a mean at all; but
+  // for the shortest.
+  std::vector<TokenMark> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
+                                          DomainId seasoned, int contexts) const;
 
   // True if `pages` pages are free, after evicting the least recently used extents if need be.
   bool make_room(int64_t pages);
@@ -114,13 +119,13 @@ class ContentCache {
 
   // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
   // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them.
-  static constexpr int kMostContexts = 16;
   void season(const Own& own, ThreadPool& pool);
 
   void clear();
   const SegmentCache& segments() const { return segments_; }
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
+  const SeasonedCount& seasoned() const { return index_.seasoned(); }
 
  private:
   struct Parent {

@@ -347,7 +347,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     domains = policy.wants_pieces() && policy.keeps_approximate() ? cache.domains(space, asked.cache_salt, name)
                                                                   : cache.domains(space, asked.cache_salt);
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
-    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned;
+    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces();
     if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space, asked.cache_salt);
     loop_.add(std::move(*shared));
   });

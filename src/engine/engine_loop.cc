@@ -37,6 +37,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       driver_(*parts_.model, *parts_.pool),
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
+      seasoner_({parts_.options.season, parts_.options.seed, parts_.options.context}, parts_.options.season_share),
       thread_([this] { run(); }) {}
 
 EngineLoop::~EngineLoop() {
@@ -68,10 +69,11 @@ void EngineLoop::run() {
     if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      if (scheduler_.idle() && !auditor_.waiting() && !copier_.waiting()) {
+      const auto at = idle_work_at();
+      if (scheduler_.idle() && !at) {
         wake_.wait(lock, called);
       } else if (scheduler_.idle()) {
-        wake_.wait_for(lock, idle_from_ - Clock::now(), called);
+        wake_.wait_for(lock, *at - Clock::now(), called);
       }
       stop = stop_;
       tasks.swap(inbox_);
@@ -79,7 +81,7 @@ void EngineLoop::run() {
     }
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    if (!stop && scheduler_.idle() && Clock::now() >= idle_from_) {
+    if (const auto at = idle_work_at(); !stop && scheduler_.idle() && at && Clock::now() >= *at) {
       try {
         start_idle_work();
       } catch (const std::bad_alloc&) {
@@ -229,25 +231,30 @@ void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
   for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
 }
 
+// When the next of it may begin; nothing where none waits.
+std::optional<Clock::time_point> EngineLoop::idle_work_at() const {
+  std::optional<Clock::time_point> first;
+  for (const IdleWork* work : idle_work_) {
+    if (const auto at = work->ready(); at && (!first || *at < *first)) first = at;
+  }
+  return first ? std::optional(std::max(*first, idle_from_)) : first;
+}
+
 void EngineLoop::start_idle_work() {
-  if (auditor_.waiting()) {
-    add(auditor_.start());
-  } else if (copier_.waiting()) {
-    add(copier_.start());
+  for (IdleWork* work : idle_work_) {
+    if (const auto at = work->ready(); !at || *at > Clock::now()) continue;
+    idle_works_ = work;
+    return add(work->start());
   }
 }
 
-// A real request came: audits and copies make way.
+// A real request came: idle work makes way.
 void EngineLoop::drop_idle_work() {
-  for (const RequestId id : {Auditor::kId, CleanCopier::kId}) {
-    const bool runs = id == Auditor::kId ? auditor_.auditing() : copier_.copying();
-    if (!runs) continue;
-    scheduler_.remove(id);
-    ++changes_;
-    answers_.erase(id);
-  }
-  if (auditor_.auditing()) auditor_.interrupt();
-  copier_.interrupt();
+  if (!idle_works_) return;
+  scheduler_.remove(IdleWork::kId);
+  ++changes_;
+  answers_.erase(IdleWork::kId);
+  std::exchange(idle_works_, nullptr)->interrupt();
 }
 
 Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
@@ -264,7 +271,7 @@ void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
   stats_.running = static_cast<int>(scheduler_.running().size());
-  if ((auditor_.auditing() || copier_.copying()) && stats_.running > 0) --stats_.running;
+  if (idle_works_ && stats_.running > 0) --stats_.running;
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
   stats_.steps = steps_;
@@ -282,6 +289,8 @@ void EngineLoop::update_stats() {
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
+  stats_.seasoned_tokens = cache.seasoned().tokens;
+  stats_.seasoned_pieces = cache.seasoned().by_contexts;
   latest_.set(stats_);
 }
 

@@ -7,6 +7,7 @@
 // Not here: the public interface (engine.cc), finding and placing (prepare.h), audits (auditor.h), the order (sched/).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
+#include "engine/seasoner.h"
 #include "forward/driver.h"
 #include "kvilt/head_profile.h"
 #include "sched/scheduler.h"
@@ -70,6 +72,8 @@ class EngineLoop {
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
   void publish_as_it_goes(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
+  void season(Sequence& sequence);
+  void wants_seasoning(const Sequence& sequence);
   void keep_work(const Sequence& sequence) const;
   static void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum);
   void account(Sequence& sequence) const;
@@ -81,6 +85,7 @@ class EngineLoop {
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
   void unless_memory_ends(FunctionRef<void()> work);
+  std::optional<Clock::time_point> idle_work_at() const;
   void start_idle_work();
   void drop_idle_work();
   void update_stats();
@@ -99,7 +104,10 @@ class EngineLoop {
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Auditor auditor_;
   CleanCopier copier_;
-  Clock::time_point idle_from_;  // idle work may begin
+  Seasoner seasoner_;
+  const std::array<IdleWork*, 3> idle_work_{&auditor_, &copier_, &seasoner_};  // who is asked first
+  IdleWork* idle_works_ = nullptr;                                             // whose sequence runs
+  Clock::time_point idle_from_;                                                // idle work may begin
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others

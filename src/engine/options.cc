@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/memory.h"
+#include "kvilt/season.h"
 
 namespace kvilt {
 namespace {
@@ -106,7 +107,8 @@ Status check_options(const EngineOptions& o) {
                           {"min_segment", "--min-segment", o.min_segment, 1},
                           {"context", "--context", o.context, 0},
                           {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
-                          {"max_sequences", "--max-sequences", o.max_sequences, 1}}) {
+                          {"max_sequences", "--max-sequences", o.max_sequences, 1},
+                          {"season", "--season", o.season, 0, kMostContexts}}) {
     if (n.value >= n.low && n.value <= n.high) continue;
     const std::string range = n.high == INT64_MAX ? fmt::format("{} or more", n.low)  //
                                                   : fmt::format("from {} to {}", n.low, n.high);
@@ -114,6 +116,10 @@ Status check_options(const EngineOptions& o) {
   }
   if (!(o.audit >= 0 && o.audit <= 1) || !(o.audit_limit >= 0)) {
     return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
+  }
+  if (!(o.season_share > 0 && o.season_share <= 1)) {
+    return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not above 0 and at most 1",
+                 o.season_share);
   }
   return {};
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "kernels/dispatch.h"
 
 namespace kvilt {
@@ -107,6 +109,9 @@ TEST(Options, WrongNumbersAreRefused) {
   EXPECT_TRUE(refused([](EngineOptions& o) { o.max_sequences = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.page_slots = 0; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.chunk_tokens = 0; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.season = 17; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.season_share = 0; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.season_share = std::numeric_limits<double>::quiet_NaN(); }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.audit = 1.5; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.audit_limit = -1; }));
   EXPECT_FALSE(refused([](EngineOptions&) {}));

@@ -118,7 +118,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     const Runs recomputed = now.prefill->recomputed();
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
-  if (s.request.season && !now.own_kv) parts_.cache->season(own_of(s, now.layout, now.prefill_len), *parts_.pool);
+  if (s.request.season && !now.own_kv) season(s);
   now.prefill.reset();  // also T x D floats that no decode step needs
   if (first) {
     s.first_token = Clock::now();
@@ -126,14 +126,30 @@ void EngineLoop::finish_prefill(Sequence& s) {
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     auditor_.sample(s);
     const auto& marks = s.request.prompt.marks;
-    if (may_publish(s) && s.policy->wants_pieces() && !marks.empty())
+    if (may_publish(s) && s.policy->wants_pieces() && !marks.empty()) {
       copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domains.exact));
+      wants_seasoning(s);
+    }
   }
   if (s.request.sampling.max_tokens == 0) {
     end(s, Finish::kLength);
   } else {
     wants_token(s);
   }
+}
+
+void EngineLoop::season(Sequence& s) {
+  parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool);
+  ++stats_.seasoning_passes;
+  stats_.seasoning_s += seconds(s.first_step, Clock::now());
+}
+
+void EngineLoop::wants_seasoning(const Sequence& s) {
+  if (!seasoner_.wanted()) return;
+  const Request& asked = s.request;
+  const DomainId domain = parts_.cache->seasoned_domain(asked.name_space, asked.cache_salt);
+  const auto missing = parts_.cache->without_contexts(s.tokens, asked.prompt.marks, domain, seasoner_.contexts());
+  seasoner_.asked(s, missing, domain);
 }
 
 // Its logits are there; draw() turns them into a token when all of the group are known.
@@ -230,13 +246,9 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   ++changes_;
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
-  if (sequence->id == Auditor::kId) {
-    auditor_.finish(std::move(sequence->completion));
-    return;
-  }
-  if (sequence->id == CleanCopier::kId) {
-    copier_.finish();
-    return;
+  if (sequence->idle_work) {
+    CHECK(idle_works_);
+    return std::exchange(idle_works_, nullptr)->finish(std::move(sequence->completion));
   }
   idle_from_ = Clock::now() + kPause;
   auditor_.ended(*sequence);

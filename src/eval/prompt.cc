@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "kvilt/season.h"
 
 namespace kvilt {
 namespace {
@@ -146,34 +147,19 @@ Result<SeasonWith> parse_season_with(const std::string& name) {
   return error(Code::kInvalidArgument, "--season-with: '{}' is not related or random", name);
 }
 
-namespace {
-
-Request season_request(Prompt prompt) {
-  Request out;
-  out.prompt = std::move(prompt);
-  out.policy.name = "prefix";
-  out.sampling.max_tokens = 0;
-  out.publish = false;
-  out.season = true;
-  return out;
-}
-
-}  // namespace
-
 Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                              const Seasoning& seasoning, std::span<const EvalCase> others) {
   auto [head, pieces] = warmed_parts(from, prompt);
-  std::mt19937_64 rng(seasoning.seed);
   std::vector<Request> out;
-  for (int c = 0; c < seasoning.contexts; ++c) {
-    if (seasoning.with == SeasonWith::kRelated) {
-      Prompt all = head;
-      shuffle(pieces, rng);
-      for (const auto& piece : pieces) add_marked(all, piece);
+  if (seasoning.with == SeasonWith::kRelated) {
+    std::vector<Prompt> documents(pieces.size(), head);
+    for (size_t i = 0; i < pieces.size(); ++i) add_marked(documents[i], pieces[i]);
+    for (Prompt& all : season_prompts(documents, {seasoning.contexts, seasoning.seed, engine.info().context}))
       out.push_back(season_request(std::move(all)));
-      out.back().policy.name = "full";
-      continue;
-    }
+    return out;
+  }
+  std::mt19937_64 rng(seasoning.seed);
+  for (int c = 0; c < seasoning.contexts; ++c) {
     std::vector<const CasePart*> texts;
     for (const EvalCase& other : others) {
       for (const CasePart* part : known_parts(other)) texts.push_back(part);
@@ -186,12 +172,14 @@ Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCas
       append(before.ids, ids);
     }
     out.push_back(season_request(before));  // once: the pieces after it find it as a prefix
+    out.back().policy.name = "prefix";
     out.back().publish = true;
     out.back().season = false;
     for (const auto& piece : pieces) {
       Prompt one = before;
       add_marked(one, piece);
       out.push_back(season_request(std::move(one)));
+      out.back().policy.name = "prefix";
     }
   }
   return out;

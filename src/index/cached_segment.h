@@ -3,6 +3,7 @@
 // Not here: the KV itself (kv/), what is done with a found piece (policy/).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -51,6 +52,12 @@ struct Piece {
   SegmentId segment = 0;
   int32_t segment_offset = 0, count = 0, pos = 0;
   bool operator==(const Piece&) const = default;
+};
+
+// Segments that are means over contexts: how many are means over so many (the last: or more), and their tokens.
+struct SeasonedCount {
+  std::array<int64_t, 17> by_contexts{};
+  int64_t tokens = 0;
 };
 
 // What a request has published of its prompt: segments of its own KV, of which the last one may be extended when the

@@ -30,11 +30,18 @@ DomainId ContentIndex::domain(std::string_view fingerprint, std::string_view nam
   return domains_.id(fingerprint, name_space, salt);
 }
 
+void ContentIndex::count_seasoned(const SegmentInfo& info, int sign) {
+  if (info.contexts == 0) return;
+  seasoned_.by_contexts[std::min<size_t>(static_cast<size_t>(info.contexts), seasoned_.by_contexts.size() - 1)] += sign;
+  seasoned_.tokens += sign * std::ssize(info.tokens);
+}
+
 bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   CHECK(info.parent_tokens >= 0);
   const uint32_t slot = table_.add(id, std::move(info));
   SegmentRecord& segment = table_[slot];
   tokens_ += segment.info.tokens.size();
+  count_seasoned(segment.info, 1);
   const Digest* digest = domains_.digest(segment.info.domain);
   if (digest == nullptr) return false;
   segment.indexed = true;
@@ -50,6 +57,7 @@ std::vector<SegmentId> ContentIndex::erase(SegmentId id) {
   if (slot == kNoSegment) return left;
   SegmentRecord& segment = table_[slot];
   tokens_ -= segment.info.tokens.size();
+  count_seasoned(segment.info, -1);
   if (segment.indexed) {
     if (segment.info.found_as != FoundAs::kChain) segments_.erase(table_, slot, *domains_.digest(segment.info.domain));
     left = chains_.erase(table_, slot);
@@ -65,11 +73,13 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   CHECK(slot != kNoSegment && tokens > 0 && tokens <= table_[slot].size());
   SegmentRecord& segment = table_[slot];
   tokens_ -= segment.info.tokens.size() - static_cast<size_t>(tokens);
+  count_seasoned(segment.info, -1);
   const Runs marks = this->marks(id);
   const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
   const Digest* digest = domains_.digest(segment.info.domain);
   if (pieces) segments_.erase(table_, slot, *digest);
   std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens);
+  count_seasoned(segment.info, 1);
   if (pieces) {
     segments_.insert(table_, slot, *digest);
     for (const Run& mark : marks) {

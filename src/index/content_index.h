@@ -83,14 +83,17 @@ class ContentIndex {
   size_t segments() const { return table_.size(); }
   size_t tokens() const { return tokens_; }
   size_t bytes() const;
+  const SeasonedCount& seasoned() const { return seasoned_; }
 
  private:
+  void count_seasoned(const SegmentInfo& info, int sign);
   SegmentTable table_;
   Domains domains_;
   SegmentIndex segments_;
   ChainIndex chains_;
   CleanPieces clean_;
   size_t tokens_ = 0;
+  SeasonedCount seasoned_;
 };
 
 }  // namespace kvilt

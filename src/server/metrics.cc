@@ -103,6 +103,16 @@ void add_engine(Page& page, const EngineStats& s) {
   page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_segments));
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
                static_cast<double>(s.evicted_segments));
+  page.gauge("kvilt:seasoned_tokens", "Cached tokens whose KV is a mean over contexts (a second copy).",
+             static_cast<double>(s.seasoned_tokens));
+  for (size_t n = 1; n < s.seasoned_pieces.size(); ++n) {
+    if (s.seasoned_pieces[n] > 0)
+      page.gauge("kvilt:seasoned_pieces", "Cached pieces that are means, by the number of their contexts.",
+                 static_cast<double>(s.seasoned_pieces[n]), {{"contexts", std::to_string(n)}});
+  }
+  page.counter("kvilt:seasoning_passes_total", "Passes that computed contexts.",
+               static_cast<double>(s.seasoning_passes));
+  page.counter("kvilt:seasoning_seconds_total", "How long these took.", s.seasoning_s);
   const auto audit = [&](const char* name, const char* help, auto value) {
     for (const AuditStats& a : s.audits) page.gauge(name, help, static_cast<double>(value(a)), {{"policy", a.policy}});
   };

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "kvilt/season.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -325,6 +327,19 @@ ApiResult<DetokenizeRequest> parse_detokenize(const Json& body, const RequestLim
   return out;
 }
 
+namespace {
+
+void read_season(Fields& fields, DocumentsRequest& out) {
+  const auto given = out.policy.params.extract("season");
+  if (!given) return;
+  const std::string& text = given.mapped();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out.season);
+  if (error != std::errc() || end != text.data() + text.size() || out.season < 0 || out.season > kMostContexts)
+    fields.fail("kvilt.season", fmt::format("must be a whole number from 0 to {}", kMostContexts));
+}
+
+}  // namespace
+
 ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimits& limits) {
   if (auto error = not_an_object(body)) return *error;
   Fields fields(body);
@@ -332,6 +347,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
   fields.string("model", &out.model, kMaxName);
   read_salt(fields, &out.cache_salt);
   read_policy(fields, out.policy, nullptr);
+  read_season(fields, out);
   const Json* documents = fields.find("documents");
   if (fields.ok() && !documents) fields.fail("documents", "is required");
   if (documents && !documents->is_array()) {

@@ -65,6 +65,7 @@ struct DocumentsRequest {
   std::string model;
   std::string cache_salt;
   PolicyChoice policy;
+  int season = 0;  // contexts over which each document's KV is averaged (kvilt/season.h)
 };
 
 // body: an object, or the error says that it is not.

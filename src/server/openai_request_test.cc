@@ -257,6 +257,10 @@ TEST(ParseTokenize, BothForms) {
 
 TEST(ParseDocuments, Checks) {
   EXPECT_TRUE(parse_documents(json(R"({"documents": [{"title": "t", "text": "x"}, {"text": "y"}]})"), {}).ok());
+  const auto seasoned = parse_documents(json(R"({"documents": [{"text": "x"}], "kvilt": {"season": 4}})"), {});
+  ASSERT_TRUE(seasoned.ok());
+  EXPECT_EQ(seasoned.value().season, 4);
+  EXPECT_TRUE(seasoned.value().policy.params.empty());
   const std::pair<const char*, const char*> cases[] = {
       {"{}", "documents"},
       {R"({"documents": []})", "documents"},
@@ -267,6 +271,10 @@ TEST(ParseDocuments, Checks) {
       {R"({"documents": [{"text": "x", "title": 1}]})", "documents[0].title"},
       {R"({"documents": [{"text": "x"}], "messages": [1]})", "messages[0]"},
       {R"({"documents": [{"text": "x"}], "cache_salt": ""})", "cache_salt"},
+      {R"({"documents": [{"text": "x"}], "kvilt": {"season": 17}})", "kvilt.season"},
+      {R"({"documents": [{"text": "x"}], "kvilt": {"season": -1}})", "kvilt.season"},
+      {R"({"documents": [{"text": "x"}], "kvilt": {"season": 2.5}})", "kvilt.season"},
+      {R"({"documents": [{"text": "x"}], "kvilt": {"season": true}})", "kvilt.season"},
   };
   for (const auto& [text, path] : cases) {
     auto parsed = parse_documents(json(text), {});

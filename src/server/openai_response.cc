@@ -70,6 +70,7 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.prefix += usage.prefix;
   sum_.chain += usage.chain;
   sum_.reused += usage.reused;
+  sum_.seasoned += usage.seasoned;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
   sum_.kv_bytes.global += usage.kv_bytes.global;
@@ -91,6 +92,7 @@ Json UsageSum::json() const {
        {{"prefix", sum_.prefix},
         {"chain", sum_.chain},
         {"reused", sum_.reused},
+        {"seasoned", sum_.seasoned},
         {"recomputed", sum_.recomputed},
         {"fresh", sum_.fresh},
         {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},

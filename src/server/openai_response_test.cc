@@ -27,6 +27,7 @@ PromptUsage usage_of(int prefix, int reused, int recomputed, int fresh) {
   usage.prefix = prefix;
   usage.chain = prefix / 4;
   usage.reused = reused;
+  usage.seasoned = reused > 0 ? 20 : 0;
   usage.recomputed = recomputed;
   usage.fresh = fresh;
   usage.kv_bytes = {1000, 200, 30, 4};
@@ -45,9 +46,10 @@ TEST(Usage, CountsWhatWasNotComputed) {
   EXPECT_EQ(json["completion_tokens"], 11);
   EXPECT_EQ(json["total_tokens"], 168);
   EXPECT_EQ(json["prompt_tokens_details"]["cached_tokens"], 140);
-  EXPECT_EQ(json["kvilt"],
-            Json::parse(
-                R"({"prefix": 100, "chain": 25, "reused": 50, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
+  EXPECT_EQ(
+      json["kvilt"],
+      Json::parse(
+          R"({"prefix": 100, "chain": 25, "reused": 50, "seasoned": 20, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
                             "local": 200, "retrieval": 30, "dense": 4}, "policy": "sparsex", "ttft_s": 0.5})"));
   sum.add_prompt(usage_of(1, 0, 0, 1));
   EXPECT_EQ(sum.json()["kvilt"]["kv_bytes"]["local"], 400);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/function_ref.h"
+#include "kvilt/season.h"
 #include "server/answer_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -34,6 +36,87 @@ Json document_json(size_t index, int tokens, const Completion& end) {
           {"fresh", usage.fresh},   {"seconds", end.total_s}};
 }
 
+// Requests that are submitted a few at a time, each under the name by which an error calls it.
+class Batch {
+ public:
+  Batch(const Call& call, httplib::Response& response) : call_(call), response_(response) {}
+
+  // Waits for all of them. False: the response says why it did not come to that.
+  bool run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
+           FunctionRef<void(size_t, const Completion&)> ended) {
+    AnswerQueue answer(call_.attached.engine, call_.attached.metrics, AnswerQueue::Reader::kWhole);
+    const size_t count = requests.size();
+    for (size_t over = 0; over < count;) {
+      while (static_cast<size_t>(answer.size()) < std::min(count, over + kAtOnce)) {
+        const auto next = static_cast<size_t>(answer.size());
+        if (Status status = answer.submit(std::move(requests[next])); !status.ok())
+          return refuse(status.error(), name(next));
+      }
+      auto event = answer.next(AnswerQueue::kLook);
+      if (Connection::current()->peer_gone()) {
+        Connection::current()->close_after_response();
+        response_.status = 499;
+        response_.set_content(" ", "text/plain");
+        return false;
+      }
+      if (!event || !event->end) continue;
+      const auto index = static_cast<size_t>(event->choice);
+      if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
+        const Error stopped{Code::kUnavailable, "the server is shutting down"};
+        return refuse(event->end->error.value_or(stopped), name(index));
+      }
+      ended(index, *event->end);
+      ++over;
+    }
+    return true;
+  }
+
+ private:
+  bool refuse(const Error& error, const std::string& name) {
+    reply_error(response_, api_error(error, name));
+    return false;
+  }
+  const Call& call_;
+  httplib::Response& response_;
+};
+
+// Unless a policy is asked for, each document is computed behind the fixed prefix alone, even if a copy with other text
+// in its KV is cached.
+Request warming(Prompt prompt, const DocumentsRequest& wanted) {
+  const bool asked = names_policy(wanted.policy);
+  Request request;
+  request.prompt = std::move(prompt);
+  request.sampling.max_tokens = 0;
+  request.policy = wanted.policy;
+  if (!asked) request.policy.name = "prefix";
+  request.clean_copy = !asked;
+  request.cache_salt = wanted.cache_salt;
+  return request;
+}
+
+// All of the documents in one random order after another; one order's prompts at a time, for their memory. False: the
+// response says why it ended. Nothing where no contexts are asked for.
+bool season(Batch& batch, const Call& call, const DocumentsRequest& wanted, std::span<const Prompt> documents,
+            Json& reply) {
+  if (wanted.season == 0) return true;
+  int64_t passes = 0, tokens = 0;
+  double seconds = 0;
+  for (int c = 0; c < wanted.season; ++c) {
+    std::vector<Request> requests;
+    for (Prompt& prompt : season_prompts(documents, {1, static_cast<uint64_t>(c) + 1, call.engine().info().context}))
+      requests.push_back(season_request(std::move(prompt), wanted.cache_salt));
+    const auto name = [](size_t) { return std::string("kvilt.season"); };
+    const auto add = [&](size_t, const Completion& end) {
+      ++passes;
+      tokens += end.usage.fresh;
+      seconds += end.total_s - end.usage.queued_s;
+    };
+    if (!batch.run(std::move(requests), name, add)) return false;
+  }
+  reply["seasoning"] = {{"contexts", wanted.season}, {"passes", passes}, {"tokens", tokens}, {"seconds", seconds}};
+  return true;
+}
+
 void warm_documents(const Call& call, httplib::Response& response) {
   auto parsed = parse_documents(call.body, limits_of(call.engine()));
   if (!parsed.ok()) return reply_error(response, parsed.error());
@@ -42,51 +125,28 @@ void warm_documents(const Call& call, httplib::Response& response) {
   if (auto error = check_policy(call.attached, wanted.policy)) return reply_error(response, *error);
   auto prompts = call.engine().document_prompts(call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
-  const size_t count = prompts.value().size();
   call.drop_body();
 
-  // Unless a policy is asked for, each document is computed behind the fixed prefix alone, even if a copy with other text
-  // in its KV is cached.
-  const bool asked = names_policy(wanted.policy);
-
-  AnswerQueue answer(call.attached.engine, call.attached.metrics, AnswerQueue::Reader::kWhole);
   std::vector<int> tokens;
-  std::vector<Json> rows(count);
-  UsageSum usage;
-  for (size_t ended = 0; ended < count;) {
-    while (static_cast<size_t>(answer.size()) < std::min(count, ended + kAtOnce)) {
-      Request request;
-      request.prompt = std::move(prompts.value()[answer.size()]);
-      tokens.push_back(document_tokens(request.prompt));
-      request.sampling.max_tokens = 0;
-      request.policy = wanted.policy;
-      if (!asked) request.policy.name = "prefix";
-      request.clean_copy = !asked;
-      request.cache_salt = wanted.cache_salt;
-      const std::string name = fmt::format("documents[{}]", answer.size());
-      if (Status status = answer.submit(std::move(request)); !status.ok()) {
-        return reply_error(response, api_error(status.error(), name));
-      }
-    }
-    auto event = answer.next(AnswerQueue::kLook);
-    if (Connection::current()->peer_gone()) {
-      Connection::current()->close_after_response();
-      response.status = 499;
-      return response.set_content(" ", "text/plain");
-    }
-    if (!event || !event->end) continue;
-    const auto index = static_cast<size_t>(event->choice);
-    if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
-      const Error stopped{Code::kUnavailable, "the server is shutting down"};
-      return reply_error(response, api_error(event->end->error.value_or(stopped), fmt::format("documents[{}]", index)));
-    }
-    usage.add_prompt(event->end->usage);
-    rows[index] = document_json(index, tokens[index], *event->end);
-    ++ended;
+  std::vector<Request> requests;
+  for (Prompt& prompt : prompts.value()) {
+    tokens.push_back(document_tokens(prompt));
+    requests.push_back(warming(wanted.season > 0 ? prompt : std::move(prompt), wanted));
   }
-  reply_json(
-      response,
-      {{"object", "kvilt.documents"}, {"model", call.attached.model}, {"documents", rows}, {"usage", usage.json()}});
+  std::vector<Json> rows(requests.size());
+  UsageSum usage;
+  const auto name = [](size_t i) { return fmt::format("documents[{}]", i); };
+  const auto add = [&](size_t i, const Completion& end) {
+    usage.add_prompt(end.usage);
+    rows[i] = document_json(i, tokens[i], end);
+  };
+  Batch batch(call, response);
+  Json reply = {{"object", "kvilt.documents"}, {"model", call.attached.model}};
+  if (!batch.run(std::move(requests), name, add)) return;
+  if (!season(batch, call, wanted, prompts.value(), reply)) return;
+  reply["documents"] = rows;
+  reply["usage"] = usage.json();
+  reply_json(response, reply);
 }
 
 void clear_cache(const Call& call, httplib::Response& response) {

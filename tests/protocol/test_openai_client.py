@@ -339,6 +339,17 @@ class TestOwnRoutes:
             assert document["tokens"] > 0
             assert document["prefix"] + document["reused"] + document["fresh"] == document["prompt_tokens"]
 
+    def test_seasoned_documents(self, base_url, model):
+        documents = [{"text": f"the {color} key is in the {place} " * 12} for color, place in
+                     [("red", "house"), ("blue", "garden"), ("green", "river")]]
+        body = {"model": model, "documents": documents, "kvilt": {"season": 2}, "cache_salt": "seasoned"}
+        reply = post(base_url, "/v1/documents", body)
+        assert len(reply["documents"]) == 3
+        seasoning = reply["seasoning"]
+        assert seasoning["contexts"] == 2 and seasoning["passes"] >= 2 and seasoning["seconds"] > 0
+        assert seasoning["tokens"] >= 2 * sum(d["tokens"] for d in reply["documents"])
+        assert "seasoning" not in post(base_url, "/v1/documents", {"model": model, "documents": documents})
+
     def test_clear_cache(self, base_url):
         assert post(base_url, "/v1/cache/clear", {})["status"] == "ok"
 

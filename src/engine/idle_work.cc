@@ -1,0 +1,32 @@
+#include "engine/idle_work.h"
+
+#include <utility>
+
+namespace kvilt {
+namespace {
+
+class NullSink : public TokenSink {
+  void on_tokens(const TokenDelta&) override {}
+  void on_finish(Completion) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Sequence> IdleWork::sequence(Prompt prompt, const char* policy, const ContentDomains& domains) {
+  auto s = std::make_unique<Sequence>();
+  s->id = kId;
+  s->idle_work = true;
+  s->submitted = Clock::now();
+  s->domains = domains;
+  s->policy = make_policy(policy, {}).value();
+  s->request.policy.name = policy;
+  s->request.sampling.max_tokens = 0;
+  s->tokens = prompt.ids;
+  s->prompt_len = s->max_len = static_cast<int32_t>(prompt.ids.size());
+  s->request.prompt = std::move(prompt);
+  s->sampler.emplace(s->request.sampling, 1, s->tokens);
+  s->sink = std::make_shared<NullSink>();
+  return s;
+}
+
+}  // namespace kvilt

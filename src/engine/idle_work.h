@@ -1,0 +1,33 @@
+// engine/idle_work.h: what the engine does when no request is there: audits, clean copies, seasoning.
+// Role:       EngineLoop asks each kind in turn whether something waits, runs one sequence of one kind at a time, and
+//             tells the kind how that ended.
+// Invariants: it makes way as soon as a real request comes: interrupt() then takes the place of finish(), and what was
+//             begun is tried again later. What waits is bounded.
+// Threads:    the engine thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "sched/sequence.h"
+
+namespace kvilt {
+
+class IdleWork {
+ public:
+  static constexpr RequestId kId = ~RequestId{0};  // of its sequences
+
+  virtual ~IdleWork() = default;
+  // When the next may begin; any moment of the past: now. Nothing: none waits.
+  virtual std::optional<Clock::time_point> ready() const = 0;
+  // The next. REQUIRES: ready(), none runs.
+  virtual std::unique_ptr<Sequence> start() = 0;
+  virtual void interrupt() = 0;                    // nothing happens where none runs
+  virtual void finish(Completion completion) = 0;  // the same
+
+ protected:
+  // A sequence that nobody waits for and nobody hears of, and that generates nothing.
+  static std::unique_ptr<Sequence> sequence(Prompt prompt, const char* policy, const ContentDomains& domains);
+};
+
+}  // namespace kvilt

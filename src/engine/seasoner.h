@@ -1,0 +1,63 @@
+// engine/seasoner.h: documents that requests put together become seasoned (docs/math/seasoning.md) when the engine is
+// idle: their set is computed exactly in one random order after another, until each has the contexts that are asked for.
+// Role:       EngineLoop says which marked parts of a request have fewer; start() gives the pass that adds one.
+// Idea:       what stood together will stand together again, so these contexts are nearer to the next prompt's than
+//             random ones (docs/results/seasoning.md).
+// Invariants: what is counted is bounded; passes take their share of the idle time and no more.
+// Threads:    the engine thread.
+// Cost:       one full pass over the set for each context.
+// Not here:   the mean (kv/mean_kv.h), which parts lack contexts (ContentCache::without_contexts).
+#pragma once
+
+#include <deque>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/keyed_hash.h"
+#include "engine/idle_work.h"
+#include "kvilt/season.h"
+
+namespace kvilt {
+
+class Seasoner : public IdleWork {
+ public:
+  static constexpr int kOften = 2;  // prompts that ask for the same document
+  static constexpr size_t kMaxWaiting = 16, kMaxCounted = 4096;
+  static constexpr int32_t kMaxTokens = 1 << 16;  // of a set: larger ones are left alone
+
+  // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, in (0, 1].
+  Seasoner(const SeasonOptions& season, double share) : season_(season), share_(share), rng_(season.seed) {}
+
+  bool wanted() const { return season_.contexts > 0; }
+  int contexts() const { return season_.contexts; }
+
+  // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts. seasoned: the domain
+  // that these are kept in.
+  void asked(const Sequence& sequence, std::span<const TokenMark> missing, DomainId seasoned);
+
+  std::optional<Clock::time_point> ready() const override {
+    return waiting_.empty() ? std::nullopt : std::optional(next_);
+  }
+  std::unique_ptr<Sequence> start() override;
+  void interrupt() override;
+  void finish(Completion completion) override;
+
+ private:
+  struct Set {
+    Digest key;
+    std::vector<Prompt> passes;  // still to be computed, the last one first
+    ContentDomains domains;
+  };
+  SeasonOptions season_;
+  const double share_;
+  std::mt19937_64 rng_;
+  const HashSecret secret_ = HashSecret::random();
+  std::unordered_map<Digest, int, DigestHash> asked_;
+  std::deque<Set> waiting_;
+  bool running_ = false;  // waiting_.front()'s last pass
+  Clock::time_point begun_, next_ = {};
+};
+
+}  // namespace kvilt

@@ -1,0 +1,144 @@
+// Which prompts season what, and when, without an engine.
+#include "engine/seasoner.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+namespace kvilt {
+namespace {
+
+// A head of two tokens, and documents of `size` tokens each that all hold their number.
+std::vector<Prompt> documents(int count, int32_t size) {
+  std::vector<Prompt> out;
+  for (int32_t d = 0; d < count; ++d) {
+    Prompt& prompt = out.emplace_back(Prompt{{-1, -2}, {{2, 2 + size}}});
+    prompt.ids.insert(prompt.ids.end(), static_cast<size_t>(size), d);
+  }
+  return out;
+}
+
+TEST(SeasonPrompts, EveryDocumentStandsInSoManyContexts) {
+  const auto prompts = season_prompts(documents(5, 10), {.contexts = 4});
+  ASSERT_EQ(prompts.size(), 4u);
+  std::map<std::vector<int32_t>, int> orders;
+  for (const Prompt& prompt : prompts) {
+    EXPECT_EQ(prompt.ids.size(), 52u);
+    EXPECT_EQ(prompt.ids[1], -2);
+    ASSERT_EQ(prompt.marks.size(), 5u);
+    std::vector<int32_t> order;
+    for (const TokenMark& mark : prompt.marks) {
+      EXPECT_EQ(mark.end - mark.begin, 10);
+      order.push_back(prompt.ids[static_cast<size_t>(mark.begin)]);
+      EXPECT_EQ(order.back(), prompt.ids[static_cast<size_t>(mark.end) - 1]);
+    }
+    ++orders[order];
+    std::ranges::sort(order);
+    EXPECT_EQ(order, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  }
+  EXPECT_GT(orders.size(), 1u) << "orders are random";
+  EXPECT_TRUE(season_prompts({}, {.contexts = 4}).empty());
+  EXPECT_TRUE(season_prompts(documents(2, 5), {.contexts = 0}).empty());
+}
+
+TEST(SeasonPrompts, NoPromptIsLongerThanItsBounds) {
+  const auto count_marks = [](const std::vector<Prompt>& prompts) {
+    size_t out = 0;
+    for (const Prompt& prompt : prompts) out += prompt.marks.size();
+    return out;
+  };
+  const auto many = season_prompts(documents(30, 500), {.contexts = 2});
+  EXPECT_EQ(count_marks(many), 60u);
+  for (const Prompt& prompt : many) EXPECT_LE(prompt.ids.size(), 2u + kSeasonTokens);
+  const auto narrow = season_prompts(documents(6, 50), {.contexts = 1, .context = 110});
+  EXPECT_EQ(count_marks(narrow), 6u);
+  for (const Prompt& prompt : narrow) EXPECT_LE(prompt.ids.size(), 110u);
+  const auto large = season_prompts(documents(2, 3000), {.contexts = 3});
+  EXPECT_EQ(large.size(), 6u) << "one that is larger stands by itself";
+}
+
+class SeasonerTest : public testing::Test {
+ protected:
+  // A request that marks documents `of`, all of which lack contexts.
+  static void ask(Seasoner& seasoner, const std::vector<int32_t>& of) {
+    Sequence s;
+    s.domains.exact = 7;
+    s.tokens = {-1, -2};
+    for (const int32_t d : of) {
+      const auto begin = static_cast<int32_t>(s.tokens.size());
+      s.tokens.insert(s.tokens.end(), 40, d);
+      s.request.prompt.marks.push_back({begin, begin + 40});
+    }
+    seasoner.asked(s, s.request.prompt.marks, 9);
+  }
+  static std::vector<int32_t> run(Seasoner& seasoner) {
+    const auto s = seasoner.start();
+    EXPECT_EQ(s->request.policy.name, "full");
+    EXPECT_TRUE(s->request.season);
+    EXPECT_FALSE(s->request.publish);
+    EXPECT_EQ(s->domains.seasoned, 9);
+    EXPECT_EQ(s->domains.exact, 7);
+    std::vector<int32_t> held;
+    for (const TokenMark& mark : s->request.prompt.marks) held.push_back(s->tokens[static_cast<size_t>(mark.begin)]);
+    std::ranges::sort(held);
+    return held;
+  }
+};
+
+TEST_F(SeasonerTest, TheSecondPromptPutsASetInLine) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  ask(seasoner, {1, 2});
+  EXPECT_FALSE(seasoner.ready().has_value());
+  ask(seasoner, {1, 2});
+  ASSERT_TRUE(seasoner.ready().has_value());
+  ask(seasoner, {1, 2});  // it waits already
+  for (int pass = 0; pass < 2; ++pass) {
+    ASSERT_TRUE(seasoner.ready().has_value());
+    EXPECT_EQ(run(seasoner), (std::vector<int32_t>{1, 2}));
+    seasoner.finish({});
+  }
+  EXPECT_FALSE(seasoner.ready().has_value());
+  Seasoner none({.contexts = 0}, 1);
+  for (int i = 0; i < 3; ++i) ask(none, {1});
+  EXPECT_FALSE(none.ready().has_value());
+}
+
+TEST_F(SeasonerTest, SetsTakeTurnsAndAnInterruptedPassComesAgain) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  for (int i = 0; i < 2; ++i) ask(seasoner, {1}), ask(seasoner, {2});
+  EXPECT_EQ(run(seasoner), std::vector<int32_t>{1});
+  seasoner.interrupt();
+  seasoner.finish({});  // of the sequence that was broken off
+  EXPECT_EQ(run(seasoner), std::vector<int32_t>{1});
+  seasoner.finish({});
+  EXPECT_EQ(run(seasoner), std::vector<int32_t>{2});
+  Completion failed;
+  failed.error = Error{Code::kExhausted, "no memory"};
+  seasoner.finish(std::move(failed));  // a set that does not fit is not tried again
+  EXPECT_EQ(run(seasoner), std::vector<int32_t>{1});
+  seasoner.finish({});
+  EXPECT_FALSE(seasoner.ready().has_value());
+}
+
+TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
+  Seasoner seasoner({.contexts = 2}, 0.1);
+  for (int i = 0; i < 2; ++i) ask(seasoner, {1});
+  const auto before = Clock::now();
+  EXPECT_LE(*seasoner.ready(), before);
+  run(seasoner);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  seasoner.finish({});
+  EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200)) << "20 ms of work, nine times as long a pause";
+}
+
+TEST_F(SeasonerTest, WhatWaitsIsBounded) {
+  Seasoner seasoner({.contexts = 1}, 1);
+  for (int32_t d = 0; d < 40; ++d) ask(seasoner, {d}), ask(seasoner, {d});
+  size_t passes = 0;
+  for (; seasoner.ready(); ++passes) run(seasoner), seasoner.finish({});
+  EXPECT_EQ(passes, Seasoner::kMaxWaiting);
+}
+
+}  // namespace
+}  // namespace kvilt
