@@ -53,7 +53,8 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
       .excludes(quality);
   app.add_choice("--reuse-from", o.reuse_from, parse_reuse_from, reuse_from_name,
                  "whose KV of a known piece is used: first (as first computed), last (as its last context under the "
-                 "same policy left it), seasoned (the mean over contexts, where there is one, else first)");
+                 "same policy left it), seasoned (the mean over contexts, where there is one, else first); auto: "
+                 "seasoned with serve --season, else first");
   app.add_choice("--trust", o.trust, parse_trust, trust_name,
                  "whose KV of a known piece may be used: any, or clean (marked parts that were computed behind the "
                  "request's own beginning, so that nobody else's text can reach its answer)");

@@ -214,7 +214,7 @@ void add_eval(Program& program) {
          "for policies with reuse_from=last: this many requests over the same pieces come first, in other orders")
       .show_default();
   app.add_option("--season", o->season,
-                 "pieces are the mean over this many contexts (not for policies with reuse_from=first)")
+                 "for policies with reuse_from=seasoned: pieces are the mean over this many contexts")
       .range(0, 16)
       .show_default();
   app.add_option("--season-with", o->season_with,

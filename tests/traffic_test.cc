@@ -189,6 +189,7 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
         one.request.prompt.marks = marks;
       }
       one.request.season = any(2) == 0;
+      if (!one.exact && any(4) != 0) one.request.policy.params["reuse_from"] = "seasoned";
     }
     for (Asked& one : asked) {
       const auto id = engine->submit(one.request, one.sink);

@@ -14,12 +14,12 @@
 
 namespace kvilt {
 
-enum class KvType { kAuto, kF32, kF16, kBF16, kInt8 };    // auto, f32, f16, bf16, int8
-enum class ActivationType { kAuto, kBF16, kF32 };         // auto, bf16, f32
-enum class PlacementMode { kZeroCopy, kCopy };            // zero-copy, copy
-enum class ReuseFrom { kFirst, kLast, kSeasoned };        // first, last, seasoned
-enum class Trust { kAny, kClean };                        // any, clean
-enum class Quality { kAuto, kDraft, kBalanced, kExact };  // auto, draft, balanced, exact
+enum class KvType { kAuto, kF32, kF16, kBF16, kInt8 };     // auto, f32, f16, bf16, int8
+enum class ActivationType { kAuto, kBF16, kF32 };          // auto, bf16, f32
+enum class PlacementMode { kZeroCopy, kCopy };             // zero-copy, copy
+enum class ReuseFrom { kAuto, kFirst, kLast, kSeasoned };  // auto, first, last, seasoned
+enum class Trust { kAny, kClean };                         // any, clean
+enum class Quality { kAuto, kDraft, kBalanced, kExact };   // auto, draft, balanced, exact
 
 Result<KvType> parse_kv_type(std::string_view word);
 Result<ActivationType> parse_activations(std::string_view word);
@@ -72,9 +72,10 @@ struct EngineOptions {
   Quality quality = Quality::kAuto;
 
   // Which KV of a known piece is used: as first computed; as its last context under the same policy left it; or the mean
-  // over contexts, where there is one (`season` below, kvilt/season.h), else as first computed.
-  // Default: kSeasoned. kLast keeps a second copy of every piece that was repaired.
-  ReuseFrom reuse_from = ReuseFrom::kSeasoned;
+  // over contexts, where there is one (`season` below, kvilt/season.h), else as first computed. A mean carries traces of
+  // all texts that stood before it, and comes before clean copies.
+  // Default: kAuto, kSeasoned with `season`, else kFirst. kLast keeps a second copy of every piece that was repaired.
+  ReuseFrom reuse_from = ReuseFrom::kAuto;
 
   // Whose KV of a known piece may be used at all. KV carries the text that stood before it. kClean: that of marked parts
   // which were computed behind a beginning of the asking prompt itself, so that nobody else's text reaches its answer;
@@ -151,7 +152,7 @@ struct EngineOptions {
   // a request comes; a second copy of each part in the pool.
   int season = 0;
 
-  // The share of the idle time that seasoning takes at most: above 0, at most 1.
+  // The share of the idle time that seasoning takes at most: from 0.001 to 1.
   // Default: 0.5.
   double season_share = 0.5;
 

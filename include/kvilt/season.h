@@ -22,7 +22,8 @@ namespace kvilt {
 
 // Contexts of a piece that are counted; more leave its mean as it is.
 inline constexpr int kMostContexts = 16;
-// Marked tokens of one seasoning prompt. More would cost more attention for little: what changes a piece is mostly near.
+// Marked tokens of one seasoning prompt, unless there are only two documents in it. More would cost more attention for
+// little: what changes a piece is mostly near.
 inline constexpr int kSeasonTokens = 2048;
 
 struct SeasonOptions {
@@ -33,34 +34,29 @@ struct SeasonOptions {
 
 // Prompts in which every document stands `contexts` times, each time behind others in random order. documents: each a
 // beginning and one marked part that ends it, as Engine::document_prompts returns them; the first one's beginning
-// stands before all. No document: none.
+// stands before all. Fewer than two documents: none, for they have no other context.
 inline std::vector<Prompt> season_prompts(std::span<const Prompt> documents, const SeasonOptions& options) {
   std::vector<Prompt> out;
-  if (documents.empty()) return out;
+  if (documents.size() < 2) return out;
   const Prompt& first = documents.front();
   const std::span<const int32_t> head = std::span(first.ids).first(static_cast<size_t>(first.marks.back().begin));
   const auto context = static_cast<size_t>(options.context);
-  const size_t most = std::min<size_t>(kSeasonTokens, context - std::min(context, head.size()));
   std::mt19937_64 rng(options.seed);
   std::vector<size_t> order(documents.size());
   std::iota(order.begin(), order.end(), size_t{0});
   for (int c = 0; c < options.contexts; ++c) {
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);
-    size_t room = 0;
-    const size_t before = out.size();
+    Prompt* prompt = nullptr;
     for (const size_t i : order) {
       const TokenMark& mark = documents[i].marks.back();
       const auto size = static_cast<size_t>(mark.end - mark.begin);
-      if (out.size() == before || size > room) {
-        out.push_back({{head.begin(), head.end()}, {}});
-        room = most;
-      }
-      Prompt& prompt = out.back();
-      const auto begin = static_cast<int32_t>(prompt.ids.size());
+      const size_t after = prompt ? prompt->ids.size() + size : 0;
+      if (!prompt || after > context || (prompt->marks.size() > 1 && after > head.size() + kSeasonTokens))
+        prompt = &out.emplace_back(Prompt{{head.begin(), head.end()}, {}});
+      const auto begin = static_cast<int32_t>(prompt->ids.size());
       const auto from = documents[i].ids.begin() + mark.begin;
-      prompt.ids.insert(prompt.ids.end(), from, from + mark.end - mark.begin);
-      prompt.marks.push_back({begin, static_cast<int32_t>(prompt.ids.size())});
-      room -= std::min(room, size);
+      prompt->ids.insert(prompt->ids.end(), from, from + mark.end - mark.begin);
+      prompt->marks.push_back({begin, static_cast<int32_t>(prompt->ids.size())});
     }
   }
   return out;

@@ -32,6 +32,10 @@ class CleanCopier : public IdleWork {
   std::unique_ptr<Sequence> start() override;
   void interrupt() override;
   void finish(Completion) override { now_.reset(); }
+  void clear() override {
+    waiting_.clear();
+    asked_.clear();
+  }
 
  private:
   struct Document {

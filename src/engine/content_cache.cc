@@ -63,6 +63,16 @@ void fill_gaps(const std::vector<Piece>& more, int32_t min_tokens, std::vector<P
   if (pieces.size() > before) std::ranges::sort(pieces, {}, &Piece::pos);
 }
 
+// Whether the piece holds all of a mark, or all of it that is not before rules.from.
+bool holds_mark(const Piece& piece, const ClipRules& rules) {
+  const int32_t end = piece.pos + piece.count;
+  auto mark = std::ranges::upper_bound(rules.marks, std::max(piece.pos, rules.from), {}, &Run::end);
+  for (; mark != rules.marks.end() && mark->end <= end; ++mark) {
+    if (std::max(mark->begin, rules.from) >= piece.pos) return true;
+  }
+  return false;
+}
+
 // Clean copies, or means over contexts, and around them what `others` have of the text `within`.
 std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
                            const ClipRules& rules) {
@@ -116,7 +126,14 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
     const bool use_clean = wanted.clean_only || domains.repaired == 0;
     pieces = combine(use_clean ? clean : std::vector<Piece>(), std::move(pieces), within, rules);
   }
-  if (!seasoned.empty()) pieces = combine(clip_pieces(seasoned, within, rules), std::move(pieces), within, rules);
+  if (!seasoned.empty()) {  // a part of another document's mean is no better than what there is
+    std::vector<Piece> parts = clip_pieces(seasoned, within, rules);
+    const auto others = std::ranges::stable_partition(parts, [&](const Piece& piece) {
+      return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
+    });
+    pieces = combine(std::vector<Piece>(parts.begin(), others.begin()), std::move(pieces), within, rules);
+    fill_gaps(std::vector<Piece>(others.begin(), others.end()), min_segment_, pieces);
+  }
   // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
   // As are marked parts of a few tokens.
   std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });

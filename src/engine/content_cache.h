@@ -4,7 +4,7 @@
 //             before the prompt's first piece. Approximate KV is in the domains of the policy that left it: its pieces,
 //             and whole prompts as chains, by which the next turn of a conversation goes on from what was repaired once
 //             (docs/design/kv.md#chains). Clean copies of marked parts come before exact KV with other text in front,
-//             and that before approximate KV.
+//             and that before approximate KV; means over contexts, for those who want them, before all.
 // Threads:    the engine thread.
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once

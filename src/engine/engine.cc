@@ -147,7 +147,8 @@ class EngineImpl : public Engine {
     if (choice.name == "auto") choice.params.try_emplace("quality", default_quality(options(), asked));
     ReuseFrom from = options().reuse_from;
     if (const auto given = choice.params.extract("reuse_from")) {
-      KVILT_ASSIGN(from, parse_reuse_from(given.mapped()));
+      KVILT_ASSIGN(const ReuseFrom asked, parse_reuse_from(given.mapped()));
+      if (asked != ReuseFrom::kAuto) from = asked;
     }
     Trust trust = options().trust;
     if (const auto given = choice.params.extract("trust")) {
@@ -265,6 +266,10 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
                  "the prompt has {} marked parts; a request may have {}: mark fewer, larger ones",
                  request.prompt.marks.size(), kMaxMarks);
   }
+  if (request.season && (!info_.reuse || !options().cache)) {
+    return error(Code::kUnsupported, "season: nothing is reused here{}",
+                 info_.reuse ? " (--no-cache)" : ": " + info_.reuse_refused);
+  }
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
   KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
@@ -343,11 +348,13 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     const ReusePolicy& policy = *(*shared)->policy;
     ContentDomains& domains = (*shared)->domains;
     const std::string& space = asked.name_space;
-    const std::string name = written_out(asked.policy) + ((*shared)->clean_only ? "/clean" : "");
+    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces();
+    const std::string name = written_out(asked.policy) + ((*shared)->clean_only      ? "/clean"
+                                                          : (*shared)->from_seasoned ? "/seasoned"
+                                                                                     : "");
     domains = policy.wants_pieces() && policy.keeps_approximate() ? cache.domains(space, asked.cache_salt, name)
                                                                   : cache.domains(space, asked.cache_salt);
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
-    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces();
     if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space, asked.cache_salt);
     loop_.add(std::move(*shared));
   });

@@ -22,6 +22,15 @@ SchedulerOptions scheduler_options(const EngineOptions& o) {
   return out;
 }
 
+// A pass takes half of the pool at most.
+SeasonOptions season_options(const EngineParts& parts) {
+  const PageStore& store = parts.cache->store();
+  const KvShape& shape = store.shape();
+  const int64_t slots = store.pages() / (int64_t{shape.L} * shape.G) * shape.P;
+  return {parts.options.season, parts.options.seed,
+          static_cast<int>(std::min<int64_t>(parts.options.context, slots / 2))};
+}
+
 std::vector<SamplerScratch> scratch_of_workers(int workers, int64_t V) {
   std::vector<SamplerScratch> out;
   for (int w = 0; w < workers; ++w) out.emplace_back(V);
@@ -37,7 +46,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       driver_(*parts_.model, *parts_.pool),
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
-      seasoner_({parts_.options.season, parts_.options.seed, parts_.options.context}, parts_.options.season_share),
+      seasoner_(season_options(parts_), parts_.options.season_share),
       thread_([this] { run(); }) {}
 
 EngineLoop::~EngineLoop() {
@@ -86,6 +95,7 @@ void EngineLoop::run() {
         start_idle_work();
       } catch (const std::bad_alloc&) {
         drop_idle_work();
+        idle_from_ = Clock::now() + std::chrono::seconds(1);
       }
     }
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end

@@ -45,6 +45,8 @@ class EngineLoop {
   void cancel_all();
   Result<HeadProfile> profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options);
   void clear_cache() {
+    drop_idle_work();
+    for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;
     update_stats();  // whoever hears that it is cleared sees so in the figures

@@ -2,7 +2,7 @@
 // Role:       EngineLoop asks each kind in turn whether something waits, runs one sequence of one kind at a time, and
 //             tells the kind how that ended.
 // Invariants: it makes way as soon as a real request comes: interrupt() then takes the place of finish(), and what was
-//             begun is tried again later. What waits is bounded.
+//             begun is tried again later, a few times. What waits is bounded.
 // Threads:    the engine thread.
 #pragma once
 
@@ -24,6 +24,7 @@ class IdleWork {
   virtual std::unique_ptr<Sequence> start() = 0;
   virtual void interrupt() = 0;                    // nothing happens where none runs
   virtual void finish(Completion completion) = 0;  // the same
+  virtual void clear() {}                          // the cache was cleared: what waits is not wanted any more
 
  protected:
   // A sequence that nobody waits for and nobody hears of, and that generates nothing.

@@ -28,8 +28,10 @@ constexpr Word<KvType> kKvTypes[] = {{KvType::kAuto, "auto"},
 constexpr Word<ActivationType> kActivations[] = {
     {ActivationType::kAuto, "auto"}, {ActivationType::kBF16, "bf16"}, {ActivationType::kF32, "f32"}};
 constexpr Word<PlacementMode> kPlacements[] = {{PlacementMode::kZeroCopy, "zero-copy"}, {PlacementMode::kCopy, "copy"}};
-constexpr Word<ReuseFrom> kReuseFroms[] = {
-    {ReuseFrom::kFirst, "first"}, {ReuseFrom::kLast, "last"}, {ReuseFrom::kSeasoned, "seasoned"}};
+constexpr Word<ReuseFrom> kReuseFroms[] = {{ReuseFrom::kAuto, "auto"},
+                                           {ReuseFrom::kFirst, "first"},
+                                           {ReuseFrom::kLast, "last"},
+                                           {ReuseFrom::kSeasoned, "seasoned"}};
 constexpr Word<Trust> kTrusts[] = {{Trust::kAny, "any"}, {Trust::kClean, "clean"}};
 constexpr Word<Quality> kQualities[] = {
     {Quality::kAuto, "auto"}, {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
@@ -117,9 +119,8 @@ Status check_options(const EngineOptions& o) {
   if (!(o.audit >= 0 && o.audit <= 1) || !(o.audit_limit >= 0)) {
     return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
   }
-  if (!(o.season_share > 0 && o.season_share <= 1)) {
-    return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not above 0 and at most 1",
-                 o.season_share);
+  if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
+    return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }
   return {};
 }
@@ -129,6 +130,7 @@ Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig&
   ResolvedOptions out{options};
   out.backend = std::string(backend.name());
   out.threads = threads_of(options);
+  if (out.reuse_from == ReuseFrom::kAuto) out.reuse_from = out.season > 0 ? ReuseFrom::kSeasoned : ReuseFrom::kFirst;
   if (out.kv_type == KvType::kAuto) out.kv_type = backend.bf16_attention_pays(config.E) ? KvType::kBF16 : KvType::kF32;
   out.kv_dtype = dtype_of(out.kv_type);
   if (out.kv_bytes == 0) out.kv_bytes = default_kv_bytes(available_memory());

@@ -33,14 +33,14 @@ TEST(Options, WordsAreReadAndGivenBack) {
   expect_words(parse_kv_type, kv_type_name, {"auto", "f32", "f16", "bf16", "int8"});
   expect_words(parse_activations, activations_name, {"auto", "bf16", "f32"});
   expect_words(parse_placement, placement_name, {"zero-copy", "copy"});
-  expect_words(parse_reuse_from, reuse_from_name, {"first", "last", "seasoned"});
+  expect_words(parse_reuse_from, reuse_from_name, {"auto", "first", "last", "seasoned"});
   expect_words(parse_trust, trust_name, {"any", "clean"});
   expect_words(parse_quality, quality_name, {"auto", "draft", "balanced", "exact"});
 }
 
 TEST(Options, AWrongWordIsToldInWords) {
   EXPECT_EQ(parse_kv_type("q4").error().message, "kv_type is 'q4', not auto, f32, f16, bf16 or int8");
-  EXPECT_EQ(parse_reuse_from("nowhere").error().message, "reuse_from is 'nowhere', not first, last or seasoned");
+  EXPECT_EQ(parse_reuse_from("nowhere").error().message, "reuse_from is 'nowhere', not auto, first, last or seasoned");
 }
 
 ModelConfig config_of(int context) {

@@ -118,7 +118,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     const Runs recomputed = now.prefill->recomputed();
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
-  if (s.request.season && !now.own_kv) season(s);
+  if (s.request.season && first && !now.own_kv) season(s);
   now.prefill.reset();  // also T x D floats that no decode step needs
   if (first) {
     s.first_token = Clock::now();
@@ -145,7 +145,7 @@ void EngineLoop::season(Sequence& s) {
 }
 
 void EngineLoop::wants_seasoning(const Sequence& s) {
-  if (!seasoner_.wanted()) return;
+  if (!seasoner_.wanted() || !s.from_seasoned || s.clean_only) return;
   const Request& asked = s.request;
   const DomainId domain = parts_.cache->seasoned_domain(asked.name_space, asked.cache_salt);
   const auto missing = parts_.cache->without_contexts(s.tokens, asked.prompt.marks, domain, seasoner_.contexts());

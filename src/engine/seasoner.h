@@ -1,9 +1,11 @@
 // engine/seasoner.h: documents that requests put together become seasoned (docs/math/seasoning.md) when the engine is
-// idle: their set is computed exactly in one random order after another, until each has the contexts that are asked for.
-// Role:       EngineLoop says which marked parts of a request have fewer; start() gives the pass that adds one.
+// idle: their set is computed exactly in one random order after another, as many as contexts are asked for.
+// Role:       EngineLoop says which marked parts of a request have fewer; start() gives a pass that adds one to each part
+//             that it holds.
 // Idea:       what stood together will stand together again, so these contexts are nearer to the next prompt's than
 //             random ones (docs/results/seasoning.md).
-// Invariants: what is counted is bounded; passes take their share of the idle time and no more.
+// Invariants: what is counted and what waits is bounded. Passes, also those that were interrupted, take their share of
+//             the idle time and no more; a set whose passes are interrupted too often is given up.
 // Threads:    the engine thread.
 // Cost:       one full pass over the set for each context.
 // Not here:   the mean (kv/mean_kv.h), which parts lack contexts (ContentCache::without_contexts).
@@ -23,11 +25,12 @@ namespace kvilt {
 
 class Seasoner : public IdleWork {
  public:
-  static constexpr int kOften = 2;  // prompts that ask for the same document
+  static constexpr int kOften = 2;           // prompts that ask for the same document
+  static constexpr int kMostInterrupts = 8;  // of a set: then it is given up
   static constexpr size_t kMaxWaiting = 16, kMaxCounted = 4096;
-  static constexpr int32_t kMaxTokens = 1 << 16;  // of a set: larger ones are left alone
+  static constexpr int32_t kMaxTokens = 1 << 16;  // of a set and what stands before it: larger ones are left alone
 
-  // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, in (0, 1].
+  // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, from .001 to 1.
   Seasoner(const SeasonOptions& season, double share) : season_(season), share_(share), rng_(season.seed) {}
 
   bool wanted() const { return season_.contexts > 0; }
@@ -43,13 +46,19 @@ class Seasoner : public IdleWork {
   std::unique_ptr<Sequence> start() override;
   void interrupt() override;
   void finish(Completion completion) override;
+  void clear() override;
 
  private:
   struct Set {
-    Digest key;
-    std::vector<Prompt> passes;  // still to be computed, the last one first
+    std::vector<Digest> keys;       // of the documents that lack contexts
+    std::vector<Prompt> documents;  // what stands before them is in the first one only
     ContentDomains domains;
+    int rounds = 0;              // random orders still to come
+    std::vector<Prompt> passes;  // of the order that is being computed, the last one first
+    int interrupts = 0;
   };
+  bool waits(const Digest& key) const;
+  void pause();
   SeasonOptions season_;
   const double share_;
   std::mt19937_64 rng_;

@@ -54,8 +54,20 @@ TEST(SeasonPrompts, NoPromptIsLongerThanItsBounds) {
   const auto narrow = season_prompts(documents(6, 50), {.contexts = 1, .context = 110});
   EXPECT_EQ(count_marks(narrow), 6u);
   for (const Prompt& prompt : narrow) EXPECT_LE(prompt.ids.size(), 110u);
-  const auto large = season_prompts(documents(2, 3000), {.contexts = 3});
-  EXPECT_EQ(large.size(), 6u) << "one that is larger stands by itself";
+  const auto large = season_prompts(documents(4, 3000), {.contexts = 3});
+  ASSERT_EQ(large.size(), 6u);
+  for (const Prompt& prompt : large) EXPECT_EQ(prompt.marks.size(), 2u) << "by itself it would have no context";
+  EXPECT_TRUE(season_prompts(documents(1, 30), {.contexts = 4}).empty());
+}
+
+// What stands before all is the first one's beginning; the others need none.
+TEST(SeasonPrompts, OtherBeginningsDoNotCount) {
+  std::vector<Prompt> some = documents(2, 10);
+  some[1] = {std::vector<int32_t>(10, 1), {{0, 10}}};
+  const auto prompts = season_prompts(some, {.contexts = 1});
+  ASSERT_EQ(prompts.size(), 1u);
+  EXPECT_EQ(prompts[0].ids.size(), 22u);
+  EXPECT_EQ(prompts[0].marks[1].end, 22);
 }
 
 class SeasonerTest : public testing::Test {
@@ -92,52 +104,69 @@ TEST_F(SeasonerTest, TheSecondPromptPutsASetInLine) {
   EXPECT_FALSE(seasoner.ready().has_value());
   ask(seasoner, {1, 2});
   ASSERT_TRUE(seasoner.ready().has_value());
-  ask(seasoner, {1, 2});  // it waits already
+  for (int i = 0; i < 3; ++i) ask(seasoner, {2, 1});  // they wait already, in whatever order
   for (int pass = 0; pass < 2; ++pass) {
     ASSERT_TRUE(seasoner.ready().has_value());
     EXPECT_EQ(run(seasoner), (std::vector<int32_t>{1, 2}));
     seasoner.finish({});
   }
   EXPECT_FALSE(seasoner.ready().has_value());
-  Seasoner none({.contexts = 0}, 1);
-  for (int i = 0; i < 3; ++i) ask(none, {1});
+  Seasoner none({.contexts = 0}, 1), wanted({.contexts = 2}, 1);
+  for (int i = 0; i < 3; ++i) ask(none, {1, 2}), ask(wanted, {1});
   EXPECT_FALSE(none.ready().has_value());
+  EXPECT_FALSE(wanted.ready().has_value()) << "one document has no context";
 }
 
 TEST_F(SeasonerTest, SetsTakeTurnsAndAnInterruptedPassComesAgain) {
   Seasoner seasoner({.contexts = 2}, 1);
-  for (int i = 0; i < 2; ++i) ask(seasoner, {1}), ask(seasoner, {2});
-  EXPECT_EQ(run(seasoner), std::vector<int32_t>{1});
+  const std::vector<int32_t> one{1, 2}, two{3, 4};
+  for (int i = 0; i < 2; ++i) ask(seasoner, one), ask(seasoner, two);
+  EXPECT_EQ(run(seasoner), one);
   seasoner.interrupt();
   seasoner.finish({});  // of the sequence that was broken off
-  EXPECT_EQ(run(seasoner), std::vector<int32_t>{1});
-  seasoner.finish({});
-  EXPECT_EQ(run(seasoner), std::vector<int32_t>{2});
+  EXPECT_EQ(run(seasoner), two) << "who was interrupted gets in line";
   Completion failed;
   failed.error = Error{Code::kExhausted, "no memory"};
   seasoner.finish(std::move(failed));  // a set that does not fit is not tried again
-  EXPECT_EQ(run(seasoner), std::vector<int32_t>{1});
-  seasoner.finish({});
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_EQ(run(seasoner), one);
+    seasoner.finish({});
+  }
   EXPECT_FALSE(seasoner.ready().has_value());
 }
 
+TEST_F(SeasonerTest, WhatIsInterruptedTooOftenIsGivenUp) {
+  Seasoner seasoner({.contexts = 2}, 1);
+  for (int i = 0; i < 2; ++i) ask(seasoner, {1, 2});
+  int tries = 0;
+  for (; seasoner.ready(); ++tries) run(seasoner), seasoner.interrupt();
+  EXPECT_EQ(tries, Seasoner::kMostInterrupts);
+}
+
 TEST_F(SeasonerTest, ItTakesItsShareOfTheTime) {
-  Seasoner seasoner({.contexts = 2}, 0.1);
-  for (int i = 0; i < 2; ++i) ask(seasoner, {1});
-  const auto before = Clock::now();
-  EXPECT_LE(*seasoner.ready(), before);
-  run(seasoner);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  seasoner.finish({});
-  EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200)) << "20 ms of work, nine times as long a pause";
+  for (const bool interrupted : {false, true}) {
+    Seasoner seasoner({.contexts = 2}, 0.1);
+    for (int i = 0; i < 2; ++i) ask(seasoner, {1, 2});
+    const auto before = Clock::now();
+    EXPECT_LE(*seasoner.ready(), before);
+    run(seasoner);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    interrupted ? seasoner.interrupt() : seasoner.finish({});
+    EXPECT_GE(*seasoner.ready() - before, std::chrono::milliseconds(200))
+        << "20 ms of work, nine times as long a pause";
+  }
 }
 
 TEST_F(SeasonerTest, WhatWaitsIsBounded) {
   Seasoner seasoner({.contexts = 1}, 1);
-  for (int32_t d = 0; d < 40; ++d) ask(seasoner, {d}), ask(seasoner, {d});
+  for (int32_t d = 0; d < 40; ++d) ask(seasoner, {d, 100 + d}), ask(seasoner, {d, 100 + d});
   size_t passes = 0;
   for (; seasoner.ready(); ++passes) run(seasoner), seasoner.finish({});
   EXPECT_EQ(passes, Seasoner::kMaxWaiting);
+  ask(seasoner, {1, 2}), ask(seasoner, {1, 2});
+  ASSERT_TRUE(seasoner.ready().has_value());
+  seasoner.clear();
+  EXPECT_FALSE(seasoner.ready().has_value());
 }
 
 }  // namespace

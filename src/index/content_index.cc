@@ -73,11 +73,11 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   CHECK(slot != kNoSegment && tokens > 0 && tokens <= table_[slot].size());
   SegmentRecord& segment = table_[slot];
   tokens_ -= segment.info.tokens.size() - static_cast<size_t>(tokens);
-  count_seasoned(segment.info, -1);
   const Runs marks = this->marks(id);
   const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
   const Digest* digest = domains_.digest(segment.info.domain);
   if (pieces) segments_.erase(table_, slot, *digest);
+  count_seasoned(segment.info, -1);
   std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens);
   count_seasoned(segment.info, 1);
   if (pieces) {

@@ -18,7 +18,7 @@ namespace kvilt {
 
 class Domains {
  public:
-  static constexpr size_t kMaxIdle = 3 * 4096;  // a request names up to three
+  static constexpr size_t kMaxIdle = 4 * 4096;  // a request names up to four
 
   explicit Domains(const HashSecret& secret) : secret_(secret) {}
 

@@ -45,7 +45,7 @@ class LiveServer {
 
   httplib::Client client() const {
     httplib::Client client("127.0.0.1", server->port());
-    client.set_read_timeout(20);
+    client.set_read_timeout(60);
     return client;
   }
   httplib::Result post(const std::string& path, const std::string& body, const httplib::Headers& headers = {}) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/function_ref.h"
 #include "kvilt/season.h"
@@ -98,12 +99,17 @@ Request warming(Prompt prompt, const DocumentsRequest& wanted) {
 // response says why it ended. Nothing where no contexts are asked for.
 bool season(Batch& batch, const Call& call, const DocumentsRequest& wanted, std::span<const Prompt> documents,
             Json& reply) {
-  if (wanted.season == 0) return true;
+  if (wanted.season == 0 || documents.size() < 2) return true;
   int64_t passes = 0, tokens = 0;
   double seconds = 0;
+  const ModelInfo& info = call.engine().info();
+  const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
+  std::random_device random;
   for (int c = 0; c < wanted.season; ++c) {
     std::vector<Request> requests;
-    for (Prompt& prompt : season_prompts(documents, {1, static_cast<uint64_t>(c) + 1, call.engine().info().context}))
+    SeasonOptions order{.contexts = 1, .seed = random()};
+    order.context = static_cast<int>(std::min<int64_t>(info.context, pool / 2));
+    for (Prompt& prompt : season_prompts(documents, order))
       requests.push_back(season_request(std::move(prompt), wanted.cache_salt));
     const auto name = [](size_t) { return std::string("kvilt.season"); };
     const auto add = [&](size_t, const Completion& end) {
