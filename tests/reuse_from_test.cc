@@ -98,7 +98,7 @@ TEST_F(ReuseFrom, TheEnginesOptionIsTheDefault) {
             first.completion.logits.first);
   const auto wrong = e->check_policy({"mend", {{"reuse_from", "middle"}}});
   ASSERT_FALSE(wrong.ok());
-  EXPECT_NE(wrong.error().message.find("not first, last or seasoned"), std::string::npos);
+  EXPECT_NE(wrong.error().message.find("not auto, first, last or seasoned"), std::string::npos);
 }
 
 }  // namespace

@@ -147,8 +147,8 @@ class EngineImpl : public Engine {
     if (choice.name == "auto") choice.params.try_emplace("quality", default_quality(options(), asked));
     ReuseFrom from = options().reuse_from;
     if (const auto given = choice.params.extract("reuse_from")) {
-      KVILT_ASSIGN(const ReuseFrom asked, parse_reuse_from(given.mapped()));
-      if (asked != ReuseFrom::kAuto) from = asked;
+      KVILT_ASSIGN(const ReuseFrom word, parse_reuse_from(given.mapped()));
+      if (word != ReuseFrom::kAuto) from = word;
     }
     Trust trust = options().trust;
     if (const auto given = choice.params.extract("trust")) {
