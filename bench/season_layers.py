@@ -6,10 +6,11 @@ usage: bench/season_layers.py MODEL.gguf --questions FILE.jsonl [--skip 140] [--
 FILE: JSON lines with "chunks" of "title" and "text" (the sets of docs/eval.md's suite multihop). For each question all passages are computed
 in six random orders behind one fixed beginning, and each passage behind that beginning alone. One order is the prompt; the others are
 contexts. Keys are compared before their rotation. The table has, for K and V of each layer, the energy of the error over that of the passage
-computed alone: of one other context, of the mean of two and four of them, and the share of the error of `alone` that is bias
+computed alone: of one other context, of the mean of two and four of them (over all choices of them), and the share of the error of `alone` that is bias
 (docs/math/seasoning.md, equations 2 to 4). Needs numpy (.venv/bin/pip install numpy). About 40 s a question on two cores.
 """
 import argparse
+import itertools
 import json
 import math
 import pathlib
@@ -99,8 +100,10 @@ def question(args, chunks, rng, sums):
             mean = np.mean(seen, axis=0)
             sums["alone", name] += energy(alone - truth)
             sums["one", name] += np.mean([energy(o - truth) for o in others], axis=0)
-            sums["two", name] += energy(np.mean(others[:2], axis=0) - truth)
-            sums["four", name] += energy(np.mean(others[:4], axis=0) - truth)
+            for label, n in (("two", 2), ("four", 4)):
+                drawn = [energy(np.mean(some, axis=0) - truth) for some in itertools.combinations(others, n)]
+                sums[label, name] += np.mean(drawn, axis=0)
+            sums["all", name] += energy(truth)
             variance = sum(energy(s - mean) for s in seen) / (len(seen) - 1)
             sums["variance", name] += variance
             sums["bias", name] += np.maximum(energy(alone - mean) - variance / len(seen), 0)
@@ -126,7 +129,7 @@ def main():
             chunks = json.loads(line)["chunks"][:8]
             if not sums:
                 L = compute(args, HEAD)[1].shape[0]
-                sums = {(k, n): np.zeros(L) for k in ("alone", "one", "two", "four", "variance", "bias") for n in "KV"}
+                sums = {(k, n): np.zeros(L) for k in ("alone", "one", "two", "four", "variance", "bias", "all") for n in "KV"}
             pieces += question(args, chunks, rng, sums)
             print(f"{pieces} passages", file=sys.stderr)
     rows = []
@@ -135,13 +138,14 @@ def main():
         for n in "KV":
             alone = sums["alone", n][layer]
             for k in ("one", "two", "four", "bias", "variance"):
-                row[f"{n}_{k}"] = float(sums[k, n][layer] / alone) if alone > 0 else math.nan
+                # What is rounding alone (layer 0 needs no context) has no ratio.
+                row[f"{n}_{k}"] = float(sums[k, n][layer] / alone) if alone > 1e-6 * sums["all", n][layer] else math.nan
             row[f"{n}_share"] = float(alone / sums["alone", n].sum())
         rows.append(row)
     whole = {f"{n}_{k}": float(sums[k, n].sum() / sums["alone", n].sum()) for n in "KV" for k in ("one", "two", "four", "bias", "variance")}
     print("| layer | K: one | two | four | bias | V: one | two | four | bias |\n|---|---|---|---|---|---|---|---|---|")
     for row in rows + [{"layer": "all", **whole}]:
-        print(f"| {row['layer']} | " + " | ".join(f"{row[f'{n}_{k}']:.2f}" for n in "KV" for k in ("one", "two", "four", "bias")) + " |")
+        print(f"| {row['layer']} | " + " | ".join("-" if math.isnan(row[f"{n}_{k}"]) else f"{row[f'{n}_{k}']:.2f}" for n in "KV" for k in ("one", "two", "four", "bias")) + " |")
     if args.json:
         json.dump({"passages": pieces, "rows": rows, "all": whole}, open(args.json, "w"), indent=1)
 
