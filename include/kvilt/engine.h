@@ -65,7 +65,7 @@ struct EngineCounters {
   // Means over contexts (kvilt/season.h): their tokens, which are a second copy; how many are over n contexts, by n (the
   // last: or more); the passes that computed contexts, and how long these took.
   int64_t seasoned_tokens = 0;
-  std::array<int64_t, 17> seasoned_pieces = {};
+  std::array<int64_t, kMostContexts + 1> seasoned_pieces = {};
   uint64_t seasoning_passes = 0;
   double seasoning_s = 0;
 };

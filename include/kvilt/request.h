@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +26,19 @@ struct TokenMark {
 // Marks of one prompt: more are an error. Each is a piece of its own, with a seam on both sides.
 inline constexpr int kMaxMarks = 4096;
 
+// Contexts over which a marked part's KV is averaged at most (Request::season); more leave its mean as it is.
+inline constexpr int kMostContexts = 16;
+
 struct Prompt {
   std::vector<int32_t> ids;
   std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
+
+  // Adds tokens at the end as one marked part.
+  void add_marked(std::span<const int32_t> part) {
+    const auto begin = static_cast<int32_t>(ids.size());
+    ids.insert(ids.end(), part.begin(), part.end());
+    marks.push_back({begin, static_cast<int32_t>(ids.size())});
+  }
 };
 
 struct SamplingParams {

@@ -20,8 +20,6 @@
 
 namespace kvilt {
 
-// Contexts of a piece that are counted; more leave its mean as it is.
-inline constexpr int kMostContexts = 16;
 // Marked tokens of one seasoning prompt, unless there are only two documents in it. More would cost more attention for
 // little: what changes a piece is mostly near.
 inline constexpr int kSeasonTokens = 2048;
@@ -53,13 +51,15 @@ inline std::vector<Prompt> season_prompts(std::span<const Prompt> documents, con
       const size_t after = prompt ? prompt->ids.size() + size : 0;
       if (!prompt || after > context || (prompt->marks.size() > 1 && after > head.size() + kSeasonTokens))
         prompt = &out.emplace_back(Prompt{{head.begin(), head.end()}, {}});
-      const auto begin = static_cast<int32_t>(prompt->ids.size());
-      const auto from = documents[i].ids.begin() + mark.begin;
-      prompt->ids.insert(prompt->ids.end(), from, from + mark.end - mark.begin);
-      prompt->marks.push_back({begin, static_cast<int32_t>(prompt->ids.size())});
+      prompt->add_marked(std::span(documents[i].ids).subspan(static_cast<size_t>(mark.begin), size));
     }
   }
   return out;
+}
+
+// SeasonOptions::context for a model and a pool that holds so many tokens: a pass takes half of it at most.
+inline int season_context(int64_t model_context, int64_t pool_tokens) {
+  return static_cast<int>(std::min(model_context, pool_tokens / 2));
 }
 
 // What to submit: the prompt is computed exactly, and nothing of it is kept but the means of its marked parts.

@@ -57,6 +57,8 @@ KeyedHash& KeyedHash::add(const Digest& digest) {
   return *this;
 }
 
+KeyedHash& KeyedHash::add(int64_t id) { return add(std::string_view(reinterpret_cast<const char*>(&id), sizeof id)); }
+
 Digest KeyedHash::finish() {
   Digest digest;
   CHECK(crypto_generichash_final(as_state(state_), digest.data(), digest.size()) == 0);

@@ -40,6 +40,7 @@ class KeyedHash {
   KeyedHash& add(std::string_view bytes);
   KeyedHash& add(std::span<const int32_t> ids);
   KeyedHash& add(const Digest& digest);
+  KeyedHash& add(int64_t id);  // as the text of its 8 bytes
   Digest finish();
 
  private:

@@ -20,7 +20,6 @@
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
 #include "kvilt/engine.h"
-#include "kvilt/season.h"
 #include "policy/policy.h"
 
 namespace kvilt {

@@ -9,27 +9,13 @@
 #include <vector>
 
 #include "engine/content_cache.h"
+#include "index/tokens_for_test.h"
 #include "kv/rows_for_test.h"
 
 namespace kvilt {
 
-using Tokens = std::vector<int32_t>;
-
 inline constexpr int kMinSegment = 8;
 inline constexpr int64_t kBlock = 6;  // pages of 8 tokens: 3 layers, 2 heads
-
-// n tokens that no other `who` has.
-inline Tokens text(int32_t who, int32_t n) {
-  Tokens out;
-  for (int32_t i = 0; i < n; ++i) out.push_back(who * 1000 + i);
-  return out;
-}
-
-template <class... More>
-Tokens join(Tokens first, const More&... more) {
-  (first.insert(first.end(), more.begin(), more.end()), ...);
-  return first;
-}
 
 class ContentCacheTest : public testing::Test {
  protected:

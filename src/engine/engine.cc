@@ -348,7 +348,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     const ReusePolicy& policy = *(*shared)->policy;
     ContentDomains& domains = (*shared)->domains;
     const std::string& space = asked.name_space;
-    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces();
+    (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !(*shared)->clean_only;
     const std::string name = written_out(asked.policy) + ((*shared)->clean_only      ? "/clean"
                                                           : (*shared)->from_seasoned ? "/seasoned"
                                                                                      : "");

@@ -22,13 +22,11 @@ SchedulerOptions scheduler_options(const EngineOptions& o) {
   return out;
 }
 
-// A pass takes half of the pool at most.
 SeasonOptions season_options(const EngineParts& parts) {
   const PageStore& store = parts.cache->store();
   const KvShape& shape = store.shape();
   const int64_t slots = store.pages() / (int64_t{shape.L} * shape.G) * shape.P;
-  return {parts.options.season, parts.options.seed,
-          static_cast<int>(std::min<int64_t>(parts.options.context, slots / 2))};
+  return {parts.options.season, parts.options.seed, season_context(parts.options.context, slots)};
 }
 
 std::vector<SamplerScratch> scratch_of_workers(int workers, int64_t V) {
@@ -78,11 +76,12 @@ void EngineLoop::run() {
     if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      const auto at = idle_work_at();
-      if (scheduler_.idle() && !at) {
-        wake_.wait(lock, called);
-      } else if (scheduler_.idle()) {
-        wake_.wait_for(lock, *at - Clock::now(), called);
+      if (scheduler_.idle()) {
+        if (const auto at = idle_work_at()) {
+          wake_.wait_for(lock, *at - Clock::now(), called);
+        } else {
+          wake_.wait(lock, called);
+        }
       }
       stop = stop_;
       tasks.swap(inbox_);
@@ -90,7 +89,7 @@ void EngineLoop::run() {
     }
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    if (const auto at = idle_work_at(); !stop && scheduler_.idle() && at && Clock::now() >= *at) {
+    if (!stop && scheduler_.idle() && Clock::now() >= idle_from_) {
       try {
         start_idle_work();
       } catch (const std::bad_alloc&) {
@@ -253,18 +252,18 @@ std::optional<Clock::time_point> EngineLoop::idle_work_at() const {
 void EngineLoop::start_idle_work() {
   for (IdleWork* work : idle_work_) {
     if (const auto at = work->ready(); !at || *at > Clock::now()) continue;
-    idle_works_ = work;
+    idle_now_ = work;
     return add(work->start());
   }
 }
 
 // A real request came: idle work makes way.
 void EngineLoop::drop_idle_work() {
-  if (!idle_works_) return;
+  if (!idle_now_) return;
   scheduler_.remove(IdleWork::kId);
   ++changes_;
   answers_.erase(IdleWork::kId);
-  std::exchange(idle_works_, nullptr)->interrupt();
+  std::exchange(idle_now_, nullptr)->interrupt();
 }
 
 Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
@@ -281,7 +280,7 @@ void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
   stats_.running = static_cast<int>(scheduler_.running().size());
-  if (idle_works_ && stats_.running > 0) --stats_.running;
+  if (idle_now_ && stats_.running > 0) --stats_.running;
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
   stats_.steps = steps_;

@@ -108,7 +108,7 @@ class EngineLoop {
   CleanCopier copier_;
   Seasoner seasoner_;
   const std::array<IdleWork*, 3> idle_work_{&auditor_, &copier_, &seasoner_};  // who is asked first
-  IdleWork* idle_works_ = nullptr;                                             // whose sequence runs
+  IdleWork* idle_now_ = nullptr;                                               // whose sequence runs
   Clock::time_point idle_from_;                                                // idle work may begin
 
   EngineCounters stats_;           // the engine thread's

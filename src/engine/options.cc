@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/memory.h"
-#include "kvilt/season.h"
 
 namespace kvilt {
 namespace {

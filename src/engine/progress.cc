@@ -145,11 +145,9 @@ void EngineLoop::season(Sequence& s) {
 }
 
 void EngineLoop::wants_seasoning(const Sequence& s) {
-  if (!seasoner_.wanted() || !s.from_seasoned || s.clean_only) return;
-  const Request& asked = s.request;
-  const DomainId domain = parts_.cache->seasoned_domain(asked.name_space, asked.cache_salt);
-  const auto missing = parts_.cache->without_contexts(s.tokens, asked.prompt.marks, domain, seasoner_.contexts());
-  seasoner_.asked(s, missing, domain);
+  if (!seasoner_.wanted() || !s.from_seasoned) return;
+  seasoner_.asked(
+      s, parts_.cache->without_contexts(s.tokens, s.request.prompt.marks, s.domains.seasoned, seasoner_.contexts()));
 }
 
 // Its logits are there; draw() turns them into a token when all of the group are known.
@@ -247,8 +245,8 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
   if (sequence->idle_work) {
-    CHECK(idle_works_);
-    return std::exchange(idle_works_, nullptr)->finish(std::move(sequence->completion));
+    CHECK(idle_now_);
+    return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));
   }
   idle_from_ = Clock::now() + kPause;
   auditor_.ended(*sequence);

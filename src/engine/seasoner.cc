@@ -7,32 +7,28 @@
 
 namespace kvilt {
 
-void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing, DomainId seasoned) {
+void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   const std::vector<TokenMark>& marks = s.request.prompt.marks;
   if (!wanted() || missing.empty() || marks.size() < 2) return;  // a context of one is the prompt's beginning alone
   int64_t size = marks[0].begin;
   for (const TokenMark& mark : marks) size += mark.end - mark.begin;
   if (size > kMaxTokens) return;
-  const std::span<const int32_t> tokens = s.tokens;
-  const std::string_view domain(reinterpret_cast<const char*>(&seasoned), sizeof seasoned);
+  const auto part = [&](const TokenMark& mark) {
+    return std::span<const int32_t>(s.tokens).subspan(mark.begin, mark.end - mark.begin);
+  };
   Set set;
   bool often = false, all_wait = true;
   for (const TokenMark& mark : missing) {
-    const auto document = tokens.subspan(mark.begin, mark.end - mark.begin);
-    const Digest& key = set.keys.emplace_back(KeyedHash(secret_, "kvilt.season").add(domain).add(document).finish());
-    if (asked_.size() >= kMaxCounted && !asked_.contains(key)) asked_.clear();
-    often |= ++asked_[key] >= kOften;
+    const Digest& key = set.keys.emplace_back(asked_.key(s.domains.seasoned, part(mark)));
+    often |= asked_.asked(key);
     all_wait = all_wait && waits(key);
   }
   if (!often || all_wait || waiting_.size() >= kMaxWaiting) return;
-  for (const Digest& key : set.keys) asked_.erase(key);
-  for (const TokenMark& mark : marks) {
-    const int32_t from = set.documents.empty() ? 0 : mark.begin, to = set.documents.empty() ? marks[0].begin : from;
-    Prompt& one = set.documents.emplace_back(Prompt{{tokens.begin() + from, tokens.begin() + to}, {}});
-    one.marks = {{to - from, to - from + mark.end - mark.begin}};
-    one.ids.insert(one.ids.end(), tokens.begin() + mark.begin, tokens.begin() + mark.end);
-  }
-  set.domains = {.exact = s.domains.exact, .seasoned = seasoned};
+  for (const Digest& key : set.keys) asked_.forget(key);
+  set.documents.resize(marks.size());
+  set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
+  for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
+  set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
   set.rounds = season_.contexts;
   waiting_.push_back(std::move(set));
 }
@@ -59,29 +55,27 @@ std::unique_ptr<Sequence> Seasoner::start() {
   return s;
 }
 
-void Seasoner::pause() {
+// The set whose pass ran, out of the line; its time counts, however it ended. Nothing where none ran.
+std::optional<Seasoner::Set> Seasoner::take_running() {
+  if (!std::exchange(running_, false)) return {};
   const auto now = Clock::now();
   next_ = now + std::chrono::duration_cast<Clock::duration>((now - begun_) * (1 / share_ - 1));
+  std::optional<Set> set = std::move(waiting_.front());
+  waiting_.pop_front();
+  return set;
 }
 
-// What it had done is lost, and its time was taken all the same.
 void Seasoner::interrupt() {
-  if (!std::exchange(running_, false)) return;
-  pause();
-  Set set = std::move(waiting_.front());
-  waiting_.pop_front();
-  if (++set.interrupts < kMostInterrupts) waiting_.push_back(std::move(set));
+  if (auto set = take_running(); set && ++set->interrupts < kMostInterrupts) waiting_.push_back(*std::move(set));
 }
 
 // Sets take turns: none waits for all passes of another.
 void Seasoner::finish(Completion completion) {
-  if (!std::exchange(running_, false)) return;
-  pause();
-  Set set = std::move(waiting_.front());
-  waiting_.pop_front();
-  set.passes.pop_back();
-  if (set.passes.empty()) --set.rounds;
-  if (set.rounds > 0 && !completion.error) waiting_.push_back(std::move(set));
+  auto set = take_running();
+  if (!set) return;
+  set->passes.pop_back();
+  if (set->passes.empty()) --set->rounds;
+  if (set->rounds > 0 && !completion.error) waiting_.push_back(*std::move(set));
 }
 
 void Seasoner::clear() {

@@ -12,12 +12,12 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <random>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
-#include "base/keyed_hash.h"
+#include "engine/ask_counter.h"
 #include "engine/idle_work.h"
 #include "kvilt/season.h"
 
@@ -27,7 +27,7 @@ class Seasoner : public IdleWork {
  public:
   static constexpr int kOften = 2;           // prompts that ask for the same document
   static constexpr int kMostInterrupts = 8;  // of a set: then it is given up
-  static constexpr size_t kMaxWaiting = 16, kMaxCounted = 4096;
+  static constexpr size_t kMaxWaiting = 16;
   static constexpr int32_t kMaxTokens = 1 << 16;  // of a set and what stands before it: larger ones are left alone
 
   // season: of each document; 0 contexts: nothing is seasoned. share: of the idle time, from .001 to 1.
@@ -36,9 +36,8 @@ class Seasoner : public IdleWork {
   bool wanted() const { return season_.contexts > 0; }
   int contexts() const { return season_.contexts; }
 
-  // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts. seasoned: the domain
-  // that these are kept in.
-  void asked(const Sequence& sequence, std::span<const TokenMark> missing, DomainId seasoned);
+  // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts in its domain of means.
+  void asked(const Sequence& sequence, std::span<const TokenMark> missing);
 
   std::optional<Clock::time_point> ready() const override {
     return waiting_.empty() ? std::nullopt : std::optional(next_);
@@ -58,12 +57,11 @@ class Seasoner : public IdleWork {
     int interrupts = 0;
   };
   bool waits(const Digest& key) const;
-  void pause();
-  SeasonOptions season_;
+  std::optional<Set> take_running();
+  const SeasonOptions season_;
   const double share_;
   std::mt19937_64 rng_;
-  const HashSecret secret_ = HashSecret::random();
-  std::unordered_map<Digest, int, DigestHash> asked_;
+  AskCounter asked_{kOften};
   std::deque<Set> waiting_;
   bool running_ = false;  // waiting_.front()'s last pass
   Clock::time_point begun_, next_ = {};

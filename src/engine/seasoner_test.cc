@@ -76,13 +76,14 @@ class SeasonerTest : public testing::Test {
   static void ask(Seasoner& seasoner, const std::vector<int32_t>& of) {
     Sequence s;
     s.domains.exact = 7;
+    s.domains.seasoned = 9;
     s.tokens = {-1, -2};
     for (const int32_t d : of) {
       const auto begin = static_cast<int32_t>(s.tokens.size());
       s.tokens.insert(s.tokens.end(), 40, d);
       s.request.prompt.marks.push_back({begin, begin + 40});
     }
-    seasoner.asked(s, s.request.prompt.marks, 9);
+    seasoner.asked(s, s.request.prompt.marks);
   }
   static std::vector<int32_t> run(Seasoner& seasoner) {
     const auto s = seasoner.start();

@@ -15,12 +15,6 @@ using Json = nlohmann::ordered_json;
 
 void append(std::vector<int32_t>& to, const std::vector<int32_t>& ids) { to.insert(to.end(), ids.begin(), ids.end()); }
 
-void add_marked(Prompt& to, const std::vector<int32_t>& ids) {
-  const auto begin = static_cast<int32_t>(to.ids.size());
-  append(to.ids, ids);
-  to.marks.push_back({begin, static_cast<int32_t>(to.ids.size())});
-}
-
 std::vector<const CasePart*> known_parts(const EvalCase& from) {
   std::vector<const CasePart*> out;
   for (const CaseTurn& turn : from.turns) {
@@ -42,7 +36,7 @@ Result<Prompt> plain_prompt(const Engine& engine, const EvalCase& from) {
       }
       if (part.known) {
         if (ids.empty()) return error(Code::kInvalidArgument, "a piece has no tokens: '{}'", part.text);
-        add_marked(out, ids);
+        out.add_marked(ids);
       } else {
         append(out.ids, ids);
       }
@@ -74,7 +68,7 @@ Result<Prompt> chat_prompt(const Engine& engine, const EvalCase& from) {
   for (size_t i = 0; i < known.size(); ++i) {
     const auto begin = drawn.ids.begin() + drawn.marks[i].begin, end = drawn.ids.begin() + drawn.marks[i].end;
     out.ids.insert(out.ids.end(), at, begin);
-    add_marked(out, known[i]->ids.empty() ? std::vector<int32_t>(begin, end) : known[i]->ids);
+    out.add_marked(known[i]->ids.empty() ? std::vector<int32_t>(begin, end) : known[i]->ids);
     at = end;
   }
   out.ids.insert(out.ids.end(), at, drawn.ids.end());
@@ -124,7 +118,7 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
   if (warm == Warm::kAlone) head = {};
   std::vector<PastRequest> out;
   if (warm != Warm::kContext || pieces.size() < 2) {
-    for (const auto& piece : pieces) add_marked(out.emplace_back(PastRequest{head, {}}).prompt, piece);
+    for (const auto& piece : pieces) out.emplace_back(PastRequest{head, {}}).prompt.add_marked(piece);
     return out;
   }
   const size_t asked = pieces.size();
@@ -137,7 +131,7 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
   std::mt19937_64 rng(seed);
   shuffle(order, rng);
   if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // or the first piece would be an exact prefix
-  for (const size_t i : order) add_marked(head, pieces[i]);
+  for (const size_t i : order) head.add_marked(pieces[i]);
   return std::vector<PastRequest>{{head, {}}};
 }
 
@@ -153,12 +147,17 @@ Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCas
   std::vector<Request> out;
   if (seasoning.with == SeasonWith::kRelated) {
     std::vector<Prompt> documents(pieces.size(), head);
-    for (size_t i = 0; i < pieces.size(); ++i) add_marked(documents[i], pieces[i]);
+    for (size_t i = 0; i < pieces.size(); ++i) documents[i].add_marked(pieces[i]);
     for (Prompt& all : season_prompts(documents, {seasoning.contexts, seasoning.seed, engine.info().context}))
       out.push_back(season_request(std::move(all)));
     return out;
   }
   std::mt19937_64 rng(seasoning.seed);
+  const auto add = [&](Prompt made) -> Request& {
+    Request& request = out.emplace_back(season_request(std::move(made)));
+    request.policy.name = "prefix";
+    return request;
+  };
   for (int c = 0; c < seasoning.contexts; ++c) {
     std::vector<const CasePart*> texts;
     for (const EvalCase& other : others) {
@@ -171,15 +170,13 @@ Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCas
       KVILT_ASSIGN(const auto ids, engine.tokenize(texts[i]->text, false, false));
       append(before.ids, ids);
     }
-    out.push_back(season_request(before));  // once: the pieces after it find it as a prefix
-    out.back().policy.name = "prefix";
-    out.back().publish = true;
-    out.back().season = false;
+    Request& once = add(before);  // the pieces after it find it as a prefix
+    once.publish = true;
+    once.season = false;
     for (const auto& piece : pieces) {
       Prompt one = before;
-      add_marked(one, piece);
-      out.push_back(season_request(std::move(one)));
-      out.back().policy.name = "prefix";
+      one.add_marked(piece);
+      add(std::move(one));
     }
   }
   return out;

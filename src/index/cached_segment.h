@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kvilt/request.h"
+
 namespace kvilt {
 
 using SegmentId = uint64_t;  // never reused; 0 names no segment
@@ -56,7 +58,7 @@ struct Piece {
 
 // Segments that are means over contexts: how many are means over so many (the last: or more), and their tokens.
 struct SeasonedCount {
-  std::array<int64_t, 17> by_contexts{};
+  std::array<int64_t, kMostContexts + 1> by_contexts{};
   int64_t tokens = 0;
 };
 

@@ -7,8 +7,7 @@
 namespace kvilt {
 
 Digest CleanPieces::text_key(DomainId domain, std::span<const int32_t> ids) const {
-  const std::string_view bytes(reinterpret_cast<const char*>(&domain), sizeof domain);
-  return KeyedHash(secret_, "kvilt.clean").add(bytes).add(ids).finish();
+  return KeyedHash(secret_, "kvilt.clean").add(domain).add(ids).finish();
 }
 
 std::vector<Digest> CleanPieces::beginnings(std::span<const int32_t> prompt, std::span<const int32_t> lengths) const {

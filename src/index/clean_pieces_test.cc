@@ -3,22 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "index/tokens_for_test.h"
+
 namespace kvilt {
 namespace {
-
-using Tokens = std::vector<int32_t>;
-
-Tokens text(int32_t who, int32_t n) {
-  Tokens out;
-  for (int32_t i = 0; i < n; ++i) out.push_back(who * 1000 + i);
-  return out;
-}
-
-template <class... More>
-Tokens join(Tokens first, const More&... more) {
-  (first.insert(first.end(), more.begin(), more.end()), ...);
-  return first;
-}
 
 class CleanPiecesTest : public testing::Test {
  protected:

@@ -6,8 +6,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "kvilt/season.h"
-
 namespace kvilt::server {
 namespace {
 
@@ -124,6 +122,16 @@ void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
       return fields.fail(name, fmt::format("must be a number, a boolean or a string, not {}", type_of(setting)));
     }
   }
+}
+
+// The parameter `season` of /v1/documents is no policy's.
+void read_season(Fields& fields, DocumentsRequest& out) {
+  const auto given = out.policy.params.extract("season");
+  if (!given) return;
+  const std::string& text = given.mapped();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out.season);
+  if (error != std::errc() || end != text.data() + text.size() || out.season < 0 || out.season > kMostContexts)
+    fields.fail("kvilt.season", fmt::format("must be a whole number from 0 to {}", kMostContexts));
 }
 
 void read_salt(Fields& fields, std::string* salt) {
@@ -326,19 +334,6 @@ ApiResult<DetokenizeRequest> parse_detokenize(const Json& body, const RequestLim
   if (fields.error()) return *fields.error();
   return out;
 }
-
-namespace {
-
-void read_season(Fields& fields, DocumentsRequest& out) {
-  const auto given = out.policy.params.extract("season");
-  if (!given) return;
-  const std::string& text = given.mapped();
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out.season);
-  if (error != std::errc() || end != text.data() + text.size() || out.season < 0 || out.season > kMostContexts)
-    fields.fail("kvilt.season", fmt::format("must be a whole number from 0 to {}", kMostContexts));
-}
-
-}  // namespace
 
 ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimits& limits) {
   if (auto error = not_an_object(body)) return *error;

@@ -104,19 +104,19 @@ bool season(Batch& batch, const Call& call, const DocumentsRequest& wanted, std:
   double seconds = 0;
   const ModelInfo& info = call.engine().info();
   const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
+  SeasonOptions order{.contexts = 1, .context = season_context(info.context, pool)};
+  const auto name = [](size_t) { return std::string("kvilt.season"); };
+  const auto add = [&](size_t, const Completion& end) {
+    ++passes;
+    tokens += end.usage.fresh;
+    seconds += end.total_s - end.usage.queued_s;
+  };
   std::random_device random;
   for (int c = 0; c < wanted.season; ++c) {
+    order.seed = random();
     std::vector<Request> requests;
-    SeasonOptions order{.contexts = 1, .seed = random()};
-    order.context = static_cast<int>(std::min<int64_t>(info.context, pool / 2));
     for (Prompt& prompt : season_prompts(documents, order))
       requests.push_back(season_request(std::move(prompt), wanted.cache_salt));
-    const auto name = [](size_t) { return std::string("kvilt.season"); };
-    const auto add = [&](size_t, const Completion& end) {
-      ++passes;
-      tokens += end.usage.fresh;
-      seconds += end.total_s - end.usage.queued_s;
-    };
     if (!batch.run(std::move(requests), name, add)) return false;
   }
   reply["seasoning"] = {{"contexts", wanted.season}, {"passes", passes}, {"tokens", tokens}, {"seconds", seconds}};
