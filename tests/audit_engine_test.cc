@@ -2,22 +2,10 @@
 // off.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
-
 #include "probe_prompts.h"
 
 namespace kvilt {
 namespace {
-
-template <class Done>
-bool eventually(Done done) {
-  for (int i = 0; i < 600; ++i) {
-    if (done()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return false;
-}
 
 std::unique_ptr<Engine> audited(double limit = 0) {
   auto engine = open_for_test({.model = kModel, .audit = 1, .audit_limit = limit});

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "kvilt/ask.h"
 
@@ -117,6 +119,16 @@ inline Outcome ask_with(Engine& engine, std::vector<int32_t> ids, const std::str
 // Puts the prompt's KV into the cache.
 inline Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string& policy = "full") {
   return ask_ok(engine, request_of(std::move(ids), policy, 0));
+}
+
+// Whether done() holds within 20 seconds: for what an engine does in idle time.
+template <class Done>
+bool eventually(Done done) {
+  for (int i = 0; i < 1000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
 }
 
 // To the bit; all_logits are empty on both sides unless the requests asked for them.

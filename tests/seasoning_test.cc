@@ -106,6 +106,31 @@ TEST_F(Seasoning, AFullPoolMakesRoom) {
   EXPECT_EQ(ask_seasoned(*with, "naive").usage().seasoned, 120);
 }
 
+// An audit computes a prompt in full anyway: what it marked has one context more. One document by itself is no set that
+// idle time would season.
+TEST_F(Seasoning, AnAuditIsAContextThatComesForNothing) {
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .audit = 1};
+  const auto with = open_for_test(options);
+  warm(*with, join({tokens(10, 6), piece}));
+  const auto ask_for_it = [&](const std::string& from, uint32_t before) {
+    Request request = request_of(join({tokens(30, before), piece, tokens(12, 9)}), "naive", 2);
+    request.prompt.marks = {{30, 30 + static_cast<int32_t>(piece.size())}};
+    request.policy.params["reuse_from"] = from;
+    return ask_ok(*with, std::move(request)).usage();
+  };
+  const auto audits = [&](uint64_t wanted) {
+    return eventually([&] { return !with->stats().audits.empty() && with->stats().audits[0].requests == wanted; });
+  };
+  EXPECT_GT(ask_for_it("first", 80).reused, 0);
+  ASSERT_TRUE(audits(1));
+  EXPECT_EQ(with->stats().seasoned_pieces[1], 0) << "it did not ask for means";
+  EXPECT_EQ(ask_for_it("seasoned", 81).seasoned, 0);
+  ASSERT_TRUE(audits(2));
+  EXPECT_TRUE(eventually([&] { return with->stats().seasoned_pieces[1] == 1; }));
+  EXPECT_EQ(with->stats().seasoning_passes, 0u) << "that pass was made for something else";
+  EXPECT_EQ(ask_for_it("seasoned", 82).seasoned, std::ssize(piece));
+}
+
 // Two documents that stand together in prompts become means when the engine has nothing else to do: by the second prompt
 // they are known to come again.
 TEST_F(Seasoning, WhatIsAskedForAgainIsSeasonedInIdleTime) {
@@ -125,7 +150,7 @@ TEST_F(Seasoning, WhatIsAskedForAgainIsSeasonedInIdleTime) {
   };
   const auto pieces = [&](int contexts) { return with->stats().seasoned_pieces[static_cast<size_t>(contexts)]; };
   const auto wait_for = [&](int64_t wanted) {
-    for (int i = 0; i < 200 && pieces(3) < wanted; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    eventually([&] { return pieces(3) >= wanted; });
     return pieces(3);
   };
   asks(piece, other, 20);

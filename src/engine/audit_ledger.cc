@@ -69,7 +69,7 @@ void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::v
   const double recent =
       std::accumulate(sums.recent.begin(), sums.recent.end(), 0.0) / static_cast<double>(sums.recent.size());
   spdlog::info("audit: {}: KL {:.4f} at the first token of {} prompt tokens; mean of the last {}: {:.4f}",
-               record->policy, first, record->prompt.size(), sums.recent.size(), recent);
+               record->policy, first, record->prompt.ids.size(), sums.recent.size(), recent);
   if (limit_ <= 0 || sums.recent.size() < kRecent || recent <= limit_) return;
   if (off_.insert(record->policy).second) {
     spdlog::warn("audit: policy {} is switched off: mean KL {:.4f} over its last {} audits is above {:.4f}",

@@ -27,8 +27,10 @@ namespace kvilt {
 // A sampled request: its prompt, what it answered, and the logits that it chose from.
 struct AuditRecord {
   std::string policy;
-  std::vector<int32_t> prompt, answer;
+  Prompt prompt;
+  std::vector<int32_t> answer;
   std::vector<std::vector<float>> logits;
+  int64_t seasoned = 0;  // the domain of the means that it asked for; 0: it asked for none
   int attempts = 0;
 };
 

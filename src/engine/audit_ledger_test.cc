@@ -9,7 +9,7 @@ namespace {
 std::unique_ptr<AuditRecord> record(AuditLedger& ledger, std::vector<float> logits, int tokens = 1) {
   auto out = ledger.sample("naive", 10);
   if (!out) return nullptr;
-  out->prompt = {1, 2, 3};
+  out->prompt.ids = {1, 2, 3};
   for (int i = 0; i < tokens; ++i) {
     out->answer.push_back(i);
     out->logits.push_back(logits);

@@ -26,7 +26,8 @@ void Auditor::ended(const Sequence& s) {
   const auto it = sampled_.find(s.id);
   if (it == sampled_.end()) return;
   const auto answer = s.tokens.begin() + s.prompt_len;
-  it->second->prompt.assign(s.tokens.begin(), answer);
+  it->second->prompt = {{s.tokens.begin(), answer}, s.request.prompt.marks};
+  it->second->seasoned = s.from_seasoned ? s.domains.seasoned : 0;
   it->second->answer.assign(answer, s.tokens.end());
   if (answered(s.completion.finish)) ledger_.add(std::move(it->second));
   sampled_.erase(it);
@@ -35,8 +36,9 @@ void Auditor::ended(const Sequence& s) {
 std::unique_ptr<Sequence> Auditor::start() {
   CHECK(!record_);
   record_ = ledger_.take();
-  auto s = sequence({record_->prompt, {}}, "full", {});
+  auto s = sequence(record_->prompt, "full", {.seasoned = record_->seasoned});
   s->request.publish = false;
+  s->request.season = record_->seasoned != 0;  // a context that comes for nothing
   s->request.evaluation.first_logits = true;
   s->request.evaluation.forced = record_->answer;
   s->request.sampling.max_tokens = static_cast<int>(record_->answer.size());

@@ -31,7 +31,8 @@ class Auditor : public IdleWork {
     return ledger_.waiting() ? std::optional(Clock::time_point{}) : std::nullopt;
   }
   bool auditing() const { return record_ != nullptr; }
-  // The next audit: a sampled request again, in full, with its own answer forced. It finds and publishes nothing.
+  // The next audit: a sampled request again, in full, with its own answer forced. It finds and publishes nothing; where
+  // the request wanted means over contexts, its marked parts' get one more (docs/math/seasoning.md).
   std::unique_ptr<Sequence> start() override;
   void interrupt() override;
   void finish(Completion completion) override;

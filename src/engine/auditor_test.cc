@@ -57,6 +57,22 @@ TEST(Auditor, ASampledRequestIsComputedAgainInFull) {
   EXPECT_GT(stats[0].kl_answer, 0.2) << "power check: the second token's distributions differ";
 }
 
+TEST(Auditor, ARequestThatWantedMeansGivesThemAContext) {
+  for (const bool wanted : {true, false}) {
+    Auditor auditor(1, 0, 1);
+    Sequence s = request(5);
+    s.request.prompt.marks = {{0, 2}};
+    s.domains.seasoned = 9;
+    s.from_seasoned = wanted;
+    answer(auditor, s, {0, 1});
+    const auto audit = auditor.start();
+    EXPECT_EQ(audit->request.season, wanted);
+    EXPECT_EQ(audit->domains.seasoned, wanted ? 9 : 0);
+    EXPECT_EQ(audit->request.prompt.marks.size(), 1u);
+    EXPECT_EQ(audit->tokens, (std::vector<int32_t>{1, 2, 3}));
+  }
+}
+
 TEST(Auditor, AnInterruptedAuditWaitsAgain) {
   Auditor auditor(1, 0, 1);
   Sequence s = request(5);
