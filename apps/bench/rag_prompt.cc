@@ -28,27 +28,34 @@ Status frame(const Engine& engine, const std::string& system, const std::string&
   return {};
 }
 
-std::string facts(std::mt19937_64& rng, int sentences) {
-  static const char* const kNames[] = {"Alma",  "Boris",  "Chiara", "Dmitri", "Edith", "Farid",
-                                       "Greta", "Hassan", "Ines",   "Jonas",  "Keiko", "Luis"};
-  static const char* const kVerbs[] = {"bought", "repaired", "painted",   "lost",     "found",
-                                       "sold",   "borrowed", "described", "measured", "carried"};
-  static const char* const kThings[] = {
-      "a red lantern",   "the old clock",    "seven copper pipes", "a map of the harbour", "two violins",
-      "the garden gate", "a box of letters", "the eastern bridge", "a silver compass",     "three maps"};
-  static const char* const kPlaces[] = {"near the river", "in the northern market", "behind the school",
-                                        "on the hill",    "at the station",         "under the arcade"};
+// Words in no order: of look-alikes (index/look_alikes.h) a policy would compute more than of most real texts.
+std::string words(std::mt19937_64& rng, int sentences) {
+  static const char* const kWords[] = {
+      "amber",    "anchor",  "apple",   "arrow",  "autumn",  "barley", "basket", "beacon",  "bell",     "bench",
+      "birch",    "bishop",  "blanket", "bottle", "branch",  "bread",  "bridge", "broom",   "bucket",   "butter",
+      "cabin",    "candle",  "canal",   "carpet", "castle",  "cedar",  "chalk",  "chapel",  "cherry",   "chimney",
+      "cider",    "circle",  "clay",    "cliff",  "clock",   "cloud",  "coast",  "cobbler", "copper",   "corner",
+      "cotton",   "cradle",  "creek",   "crown",  "curtain", "dairy",  "diary",  "dome",    "door",     "dragon",
+      "drum",     "dune",    "eagle",   "echo",   "ember",   "engine", "fable",  "falcon",  "farmer",   "feather",
+      "fence",    "ferry",   "fiddle",  "field",  "flag",    "flame",  "flute",  "forest",  "fountain", "fox",
+      "frost",    "garden",  "gate",    "ginger", "glass",   "glove",  "goat",   "grain",   "granite",  "guitar",
+      "hammer",   "harbour", "harvest", "hazel",  "hedge",   "helmet", "heron",  "hill",    "honey",    "horn",
+      "inn",      "iron",    "island",  "ivory",  "jacket",  "jar",    "kettle", "key",     "kite",     "ladder",
+      "lamp",     "lantern", "lark",    "leaf",   "lemon",   "letter", "lime",   "linen",   "lion",     "loom",
+      "maple",    "market",  "marsh",   "mason",  "meadow",  "mill",   "mirror", "monk",    "moon",     "morning",
+      "mountain", "needle",  "nest",    "oak",    "oar",     "olive",  "onion",  "orchard", "oven",     "owl"};
   std::string out;
   for (int i = 0; i < sentences; ++i) {
-    out += fmt::format("{} {} {} {} in {}, for {} coins. ", kNames[rng() % 12], kVerbs[rng() % 10], kThings[rng() % 10],
-                       kPlaces[rng() % 6], 1800 + rng() % 200, 2 + rng() % 900);
+    for (int w = 0; w < 11; ++w) out += fmt::format("{} ", kWords[rng() % std::size(kWords)]);
+    out.back() = '.';
+    out += ' ';
   }
   return out;
 }
 
 // Exactly `size` ids.
 Result<std::vector<int32_t>> synthetic_piece(const Engine& engine, int size, std::mt19937_64& rng) {
-  auto ids = engine.tokenize(facts(rng, size / 12 + 4), false, false);
+  auto ids = engine.tokenize(words(rng, size / 12 + 4), false, false);
   if (ids.ok() && static_cast<int>(ids->size()) >= size && std::set<int32_t>(ids->begin(), ids->end()).size() > 24) {
     ids->resize(static_cast<size_t>(size));
     return ids;
@@ -97,9 +104,8 @@ Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from) {
 Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed) {
   RagPrompt out;
   out.id = fmt::format("{}x{}", count, size);
-  const auto framed =
-      frame(engine, "You answer questions about the notes that you are given.",
-            "\nWho bought something near the river, and for how many coins? Answer in one sentence.", out);
+  const auto framed = frame(engine, "You answer questions about the notes that you are given.",
+                            "\nWhat is said of the harbour? Answer in one sentence.", out);
   if (!framed.ok()) {  // a model without a tokenizer or template: a few ids around the pieces
     for (int32_t i = 0; i < 8; ++i) out.head.push_back(1 + i), out.tail.push_back(20 + i);
   }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "index/clip_pieces.h"
+#include "index/look_alikes.h"
 #include "kv/mean_kv.h"
 
 namespace kvilt {
@@ -175,8 +176,9 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   if (wanted.pieces) pieces = find_pieces({prompt, layout.prefix, ranges, clean, domains, wanted});
   for (const Piece& piece : pieces) {
     layout.pieces.push_back({piece.pos, piece.pos + piece.count});
-    if (index_.info(piece.segment).contexts > 0) found.seasoned += piece.count;
+    if (index_.info(piece.segment).contexts > 0) layout.seasoned += piece.count;
   }
+  if (wanted.look_alikes) layout.look_alikes = look_alike_share(prompt, layout.pieces);
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
   for (const Piece& piece : found.known) {
     const CachedSegment* segment = segments_.find(piece.segment);

@@ -58,19 +58,20 @@ class ContentCache {
     std::vector<Placement> placements, overlays;  // overlays: of the chain (PageTable::overlay)
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
-    int32_t seasoned = 0;                         // tokens of pieces whose KV is a mean over contexts
     void drop_pieces() {                          // the prefix stays
       layout.pieces.clear();
-      seasoned = 0;
+      layout.seasoned = 0;
+      layout.look_alikes = 0;
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
   };
   struct Wanted {
     bool prefix = true, pieces = true;
-    bool unmarked = true;     // false: pieces are cut to the marks
-    bool clean_only = false;  // no pieces but clean copies of marked parts (index/clean_pieces.h)
-    bool seasoned = false;    // pieces that are means over contexts come first, and serve where nothing else is known
-    bool make_clean = false;  // the prefix ends where the first marked part begins, unless that has a clean copy
+    bool unmarked = true;      // false: pieces are cut to the marks
+    bool clean_only = false;   // no pieces but clean copies of marked parts (index/clean_pieces.h)
+    bool seasoned = false;     // pieces that are means over contexts come first, and serve where nothing else is known
+    bool look_alikes = false;  // the layout says how many of the pieces' tokens are
+    bool make_clean = false;   // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
   // is exact, or what an earlier request of the same policy left of the same text, where that reaches further by

@@ -318,8 +318,8 @@ TEST_F(ContentCacheTest, MeansComeFirst) {
   cache->season(apart.own(domains), pool);
   const auto now = found(true);
   EXPECT_EQ(now.layout.pieces, (Runs{{9, 29}, {29, 49}}));
-  EXPECT_EQ(now.seasoned, 20);
-  EXPECT_EQ(found(false).seasoned, 0);
+  EXPECT_EQ(now.layout.seasoned, 20);
+  EXPECT_EQ(found(false).layout.seasoned, 0);
   EXPECT_EQ(cache->seasoned().by_contexts[1], 1);
   const std::vector<TokenMark> marks{{9, 29}, {29, 49}};
   const auto lacking = [&](int contexts) {

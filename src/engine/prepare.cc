@@ -56,7 +56,7 @@ void Preparer::start(Sequence& s) const {
     s.usage.prompt = s.prompt_len;
     s.usage.prefix = layout.prefix;
     s.usage.chain = s.running.chain.pos > 0 ? layout.prefix - s.running.exact.pos : 0;
-    s.usage.seasoned = s.running.seasoned;
+    s.usage.seasoned = layout.seasoned;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
@@ -70,12 +70,11 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   if (uses_cache(s)) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains,
                                {s.policy->wants_prefix(), s.policy->wants_pieces(), s.policy->wants_unmarked(),
-                                s.clean_only, s.from_seasoned, s.request.clean_copy});
+                                s.clean_only, s.from_seasoned, s.policy->wants_look_alikes(), s.request.clean_copy});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) found.drop_pieces();
   }
   s.running.exact = found.exact;
   s.running.chain = found.chain;
-  s.running.seasoned = found.seasoned;
   place(s, std::move(found.placements), std::move(found.overlays));
   return std::move(found.layout);
 }

@@ -45,6 +45,8 @@ struct PromptLayout {
   std::vector<Run> pieces;  // the placed pieces after the prefix, in order; pieces that touch are not joined
   int32_t answer = -1;      // where the generated text begins, in a prompt that starts again; -1: there is none
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
+  int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
+  double look_alikes = 0;   // of the pieces, for policies that want it (index/look_alikes.h)
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
   Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
@@ -64,8 +66,9 @@ class ReusePolicy {
   // What the engine should look for before it asks for a plan.
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_pieces() const { return true; }
-  virtual bool wants_unmarked() const { return true; }   // false: pieces are cut to the caller's marks
-  virtual bool wants_realigned() const { return true; }  // false: keys stay as they were rotated (a baseline)
+  virtual bool wants_unmarked() const { return true; }      // false: pieces are cut to the caller's marks
+  virtual bool wants_realigned() const { return true; }     // false: keys stay as they were rotated (a baseline)
+  virtual bool wants_look_alikes() const { return false; }  // PromptLayout::look_alikes is measured
   // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is
   // wrong on purpose.
   virtual bool keeps_approximate() const { return wants_realigned(); }

@@ -204,6 +204,32 @@ TEST(Auto, UsesPiecesWhereThatSavesAFifthOfTheWork) {
   EXPECT_TRUE(balanced->wants_pieces());
 }
 
+TEST(Auto, ComputesMoreWhereTheTextIsMadeOfLookAlikes) {
+  const ModelConfig config = half_billion();
+  PromptLayout layout{1024, 0, {{0, 1000}}};
+  Probe probe;
+  probe.score.assign(1024, 1);
+  const auto computed = [&](const std::map<std::string, std::string>& params, double look_alikes) {
+    const auto made = policy("auto", params);
+    layout.look_alikes = look_alikes;
+    Plan plan = checked_plan(*made, layout, config);
+    const Probe probes[] = {probe, probe};
+    for (size_t stage = 0; stage + 1 < plan.stages.size(); ++stage)
+      made->refine(layout, config, static_cast<int>(stage), std::span(probes).first(stage + 1), plan);
+    return count(plan.stages.back().sets[0]);
+  };
+  const std::map<std::string, std::string> draft{{"quality", "draft"}};
+  EXPECT_EQ(computed({}, 0.2), 310 + 24);
+  EXPECT_EQ(computed({}, 0.3), 700 + 24);
+  EXPECT_EQ(computed(draft, 0.2), 50 + 24);
+  EXPECT_EQ(computed(draft, 0.3), 700 + 24);
+  EXPECT_EQ(computed({{"r", "0.4"}}, 0.3), 400 + 24) << "who says r gets it";
+  EXPECT_EQ(computed({{"r", "0.4"}, {"alike", "0.5"}}, 0.3), 500 + 24);
+  EXPECT_EQ(computed({{"alike", "0.31"}}, 0.3), 310 + 24);
+  EXPECT_TRUE(policy("auto")->wants_look_alikes());
+  EXPECT_FALSE(policy("auto", {{"r", "0.4"}})->wants_look_alikes());
+}
+
 TEST(Auto, KeepsToMarkedTextWhenNobodyChoseAQuality) {
   EXPECT_FALSE(policy("auto", {{"quality", "auto"}})->wants_unmarked());
   for (const char* quality : {"draft", "balanced"}) {

@@ -62,7 +62,6 @@ struct Sequence {
     int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
     std::vector<float> logits;         // V, of the step just run
     ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
-    int32_t seasoned = 0;              // how many were found in seasoned pieces
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
     // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.

@@ -1,0 +1,19 @@
+// index/look_alikes.h: is a text made of look-alikes? Rows of a staff list, invoices and logs say nearly the same but for
+// a name and a number; which of them is meant shows in a few tokens only.
+// Source: this project's own; docs/papers.md#auto-ours, docs/results/look-alikes.md.
+// Threads: pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/runs.h"
+
+namespace kvilt {
+
+// Of the tokens of `parts` that stand behind three others of their part: the share whose three go on with another token
+// elsewhere in `parts`. 0 for a text without repetition, and for one that repeats itself to the letter. Cost: a sort of
+// the tokens; about 1 ms for 16,000.
+double look_alike_share(std::span<const int32_t> prompt, std::span<const Run> parts);
+
+}  // namespace kvilt

@@ -1,0 +1,39 @@
+#include "index/look_alikes.h"
+
+#include <gtest/gtest.h>
+
+#include "index/tokens_for_test.h"
+
+namespace kvilt {
+namespace {
+
+TEST(LookAlikes, RowsThatDifferInOneTokenAre) {
+  Tokens rows;
+  for (int32_t name = 0; name < 20; ++name) rows = join(rows, Tokens{1, 2, 3, 100 + name, 4});
+  const kvilt::Run all{0, static_cast<int32_t>(rows.size())};
+  // Of a row's five tokens only the name stands behind three that others have too: [1 2 3] goes on with 20 names.
+  EXPECT_NEAR(look_alike_share(rows, {&all, 1}), 20.0 / 97, 1e-9);
+  rows[3] = rows[8];  // power: two rows of one name go on alike, but the other names still differ
+  EXPECT_NEAR(look_alike_share(rows, {&all, 1}), 20.0 / 97, 1e-9);
+}
+
+TEST(LookAlikes, TextThatNeverRepeatsAndTextThatRepeatsToTheLetterAreNot) {
+  const Tokens once = text(1, 50), twice = join(once, once);
+  const kvilt::Run all{0, 50}, parts[] = {{0, 50}, {50, 100}};
+  EXPECT_EQ(look_alike_share(once, {&all, 1}), 0);
+  EXPECT_EQ(look_alike_share(twice, parts), 0);
+  Tokens other = twice;
+  other[70] = 7;  // power: now [17 18 19] goes on with 20 and with 7
+  EXPECT_NEAR(look_alike_share(other, parts), 2.0 / 94, 1e-9);
+}
+
+TEST(LookAlikes, PartsEndAtTheirEnds) {
+  const Tokens prompt = {1, 2, 3, 4, 9, 1, 2, 3, 5};
+  const kvilt::Run apart[] = {{0, 4}, {5, 9}}, cut[] = {{0, 3}, {5, 9}};
+  EXPECT_EQ(look_alike_share(prompt, apart), 1);
+  EXPECT_EQ(look_alike_share(prompt, cut), 0);
+  EXPECT_EQ(look_alike_share(prompt, {}), 0);
+}
+
+}  // namespace
+}  // namespace kvilt
