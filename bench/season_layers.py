@@ -7,7 +7,11 @@ FILE: JSON lines with "chunks" of "title" and "text" (the sets of docs/eval.md's
 in six random orders behind one fixed beginning, and each passage behind that beginning alone. One order is the prompt; the others are
 contexts. Keys are compared before their rotation. The table has, for K and V of each layer, the energy of the error over that of the passage
 computed alone: of one other context, of the mean of two and four of them (over all choices of them), and the share of the error of `alone` that is bias
-(docs/math/seasoning.md, equations 2 to 4). Needs numpy (.venv/bin/pip install numpy). About 40 s a question on two cores.
+(docs/math/seasoning.md, equations 2 to 4). A second table has what is left of the mean of four's error, at the other tokens, when every
+seventh token's truth is known: after mend's carry (docs/math/carry.md), and after it where first the combination of some directions is taken
+off that is nearest at the known tokens: the contexts' strongest deviations from their mean; the mean less the passage alone.
+
+Needs numpy (.venv/bin/pip install numpy). About 50 s a question on two cores.
 """
 import argparse
 import itertools
@@ -23,6 +27,7 @@ import tempfile
 import numpy as np
 
 HEAD = "<|im_start|>system\nAnswer the question from the passages.<|im_end|>\n<|im_start|>user\n"
+CARRIED = ("as it is", "carried", "one direction", "three", "mean - alone", "that and one direction")
 EDGE = 2  # tokens at a passage's ends, which the tokenizer may join with what is beside them
 
 
@@ -77,6 +82,49 @@ def energy(x):
     return np.square(x, dtype=np.float64).sum(axis=(1, 2, 3))  # by layer
 
 
+def content_kernel(K):
+    """mend's kernel over one piece (docs/math/carry.md, equations 3 and 3a) with its defaults; K: keys before rotation, (L, G, N, E)."""
+    L, _, N, _ = K.shape
+    x = np.concatenate([K[L * quarter // 4].swapaxes(0, 1).reshape(N, -1) for quarter in (1, 2, 3)], axis=1).astype(np.float64)
+    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-12)
+    squares = np.square(x).sum(axis=1)
+    distance = (squares[:, None] + squares[None] - 2 * x @ x.T) / x.shape[1]
+    at = np.arange(N)
+    return 1 + np.exp(-np.square(at[:, None] - at[None]) / (2 * 8.0**2)) + 2 * np.exp(-distance / (2 * 0.9**2))
+
+
+def left_by_carrying(truth, alone, others, kernel):
+    """Energy by layer of the error of the others' mean at the tokens that are not known: after each of CARRIED."""
+    mean = np.mean(others, axis=0)
+    error = (truth - mean).astype(np.float64)
+    L, G, N, E = error.shape
+    known = np.zeros(N, bool)
+    known[3::7] = True
+    heads = (L * G, 1, N, E)
+    moved = (mean - alone).reshape(heads).astype(np.float64)
+    # The strongest directions of the contexts' own deviations, per layer and head: what varies between them.
+    D = np.stack([o - mean for o in others], axis=2).reshape(L * G, len(others), N, E).astype(np.float64)
+    _, turn = np.linalg.eigh(np.einsum("hine,hjne->hij", D, D))
+    D = np.einsum("hij,hine->hjne", turn, D)[:, ::-1]
+
+    def along(directions):
+        """`error` less the combination of directions that is nearest to it at the known tokens, per layer and head."""
+        e = error.reshape(L * G, N, E)
+        seen = directions[:, :, known].reshape(L * G, directions.shape[1], -1)
+        least = 1e-6 * np.square(seen).sum(axis=(1, 2), keepdims=True) + 1e-12
+        c = np.linalg.solve(seen @ seen.swapaxes(1, 2) + least * np.eye(directions.shape[1]), seen @ e[:, known].reshape(L * G, -1, 1))
+        return (e - np.einsum("hk,hkne->hne", c[..., 0], directions)).reshape(error.shape)
+
+    weights = kernel[:, known] @ np.linalg.inv(kernel[np.ix_(known, known)] + 0.5 * np.eye(known.sum()))
+
+    def carried(e):
+        return e - np.einsum("uk,lgke->lgue", weights, e[:, :, known])
+
+    left = [error, carried(error)]
+    left += [carried(along(which)) for which in (D[:, :1], D[:, :3], moved, np.concatenate([moved, D[:, :1]], 1))]
+    return {name: energy(e[:, :, ~known]) for name, e in zip(CARRIED, left)}
+
+
 def question(args, chunks, rng, sums):
     passages = [f"{c['title']}\n{c['text'].strip()}\n\n" for c in chunks]
     orders = []
@@ -93,6 +141,7 @@ def question(args, chunks, rng, sums):
         if not inner or None in spans:
             continue
         # A passage that stands first somewhere is computed there as alone.
+        kernel = content_kernel(K[:, :, base + EDGE:base + EDGE + len(inner)])
         for name, which in (("K", 1), ("V", 2)):
             alone = (K if which == 1 else V)[:, :, base + EDGE:base + EDGE + len(inner)]
             seen = [orders[i][which][:, :, s:s + len(inner)] for i, s in enumerate(spans)]
@@ -103,6 +152,9 @@ def question(args, chunks, rng, sums):
             for label, n in (("two", 2), ("four", 4)):
                 drawn = [energy(np.mean(some, axis=0) - truth) for some in itertools.combinations(others, n)]
                 sums[label, name] += np.mean(drawn, axis=0)
+            if len(inner) >= 28:
+                for label, left in left_by_carrying(truth, alone, others[:4], kernel).items():
+                    sums[label, name] += left
             sums["all", name] += energy(truth)
             variance = sum(energy(s - mean) for s in seen) / (len(seen) - 1)
             sums["variance", name] += variance
@@ -129,7 +181,7 @@ def main():
             chunks = json.loads(line)["chunks"][:8]
             if not sums:
                 L = compute(args, HEAD)[1].shape[0]
-                sums = {(k, n): np.zeros(L) for k in ("alone", "one", "two", "four", "variance", "bias", "all") for n in "KV"}
+                sums = {(k, n): np.zeros(L) for k in ("alone", "one", "two", "four", "variance", "bias", "all", *CARRIED) for n in "KV"}
             pieces += question(args, chunks, rng, sums)
             print(f"{pieces} passages", file=sys.stderr)
     rows = []
@@ -146,6 +198,9 @@ def main():
     print("| layer | K: one | two | four | bias | V: one | two | four | bias |\n|---|---|---|---|---|---|---|---|---|")
     for row in rows + [{"layer": "all", **whole}]:
         print(f"| {row['layer']} | " + " | ".join("-" if math.isnan(row[f"{n}_{k}"]) else f"{row[f'{n}_{k}']:.2f}" for n in "KV" for k in ("one", "two", "four", "bias")) + " |")
+    print("\n| left of the mean of four's error | " + " | ".join(CARRIED[1:]) + " |\n|---" + "|---" * len(CARRIED[1:]) + "|")
+    for n in "KV":
+        print(f"| {n} | " + " | ".join(f"{sums[c, n].sum() / sums[CARRIED[0], n].sum():.2f}" for c in CARRIED[1:]) + " |")
     if args.json:
         json.dump({"passages": pieces, "rows": rows, "all": whole}, open(args.json, "w"), indent=1)
 

@@ -25,6 +25,8 @@ std::unique_ptr<Engine> engine_with(const std::string& type, const std::string& 
   return open_for_test(options);
 }
 
+// GoogleTest asks for this name.
+// NOLINTNEXTLINE(readability-identifier-naming)
 void PrintTo(const Type& type, std::ostream* stream) { *stream << type.name; }
 
 class KvTypes : public testing::TestWithParam<std::tuple<Type, std::string>> {

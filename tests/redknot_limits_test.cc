@@ -24,8 +24,9 @@ class RedKnotLimits : public testing::TestWithParam<std::string> {
     return open_for_test(
         {.model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk});
   }
-  Outcome run(Engine& engine, const std::string& policy, Params params = {}, std::vector<int32_t> ids = {}) const {
-    Request request = unpublished(ids.empty() ? asked : std::move(ids), policy, std::move(params));
+  Outcome run(Engine& engine, const std::string& policy, Params params = {},
+              const std::vector<int32_t>& ids = {}) const {
+    Request request = unpublished(ids.empty() ? asked : ids, policy, std::move(params));
     request.evaluation.all_logits = true;
     return ask_ok(engine, std::move(request));
   }

@@ -129,11 +129,11 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   }
   if (!seasoned.empty()) {  // a part of another document's mean is no better than what there is
     std::vector<Piece> parts = clip_pieces(seasoned, within, rules);
-    const auto others = std::ranges::stable_partition(parts, [&](const Piece& piece) {
+    const auto others = std::stable_partition(parts.begin(), parts.end(), [&](const Piece& piece) {
       return holds_mark(piece, rules) || std::ssize(index_.info(piece.segment).tokens) == piece.count;
     });
-    pieces = combine(std::vector<Piece>(parts.begin(), others.begin()), std::move(pieces), within, rules);
-    fill_gaps(std::vector<Piece>(others.begin(), others.end()), min_segment_, pieces);
+    pieces = combine(std::vector<Piece>(parts.begin(), others), std::move(pieces), within, rules);
+    fill_gaps(std::vector<Piece>(others, parts.end()), min_segment_, pieces);
   }
   // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
   // As are marked parts of a few tokens.

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/memory.h"
+#include "kvilt/request.h"
 
 namespace kvilt {
 namespace {

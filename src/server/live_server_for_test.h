@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/checked_whole.h"
 #include "server/fake_engine.h"
 #include "server/json_fields.h"
 #include "server/server.h"
@@ -26,6 +27,13 @@ inline bool eventually(const std::function<bool()>& holds) {
   }
   return false;
 }
+
+// Seconds for an answer: with sanitizers, beside a build, a body of a few MB takes up to 25.
+#ifdef KVILT_ASAN
+inline constexpr int kPatience = 60;
+#else
+inline constexpr int kPatience = 20;
+#endif
 
 class LiveServer {
  public:
@@ -45,7 +53,7 @@ class LiveServer {
 
   httplib::Client client() const {
     httplib::Client client("127.0.0.1", server->port());
-    client.set_read_timeout(60);
+    client.set_read_timeout(kPatience);
     return client;
   }
   httplib::Result post(const std::string& path, const std::string& body, const httplib::Headers& headers = {}) const {
