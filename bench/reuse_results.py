@@ -104,7 +104,7 @@ def main():
         f"Made by `bench/reuse_results.py`. {name} ({report['model']['description']}); {machine['cpu']}, {machine['cores']} cores, {machine['backend']} kernels, "
         f"{machine['threads']} threads. TTFT is the median of {args.rounds} rounds in which the policies take turns; ± is half the distance of the quartiles. "
         "The bound is what the same work would take at the matmul, attention and read rates measured in the same run ([time](time-to-first-token.md)). KL "
-        "first is KL(full || policy) in nats at the first answer token; synthetic documents are nearly alike, which is hard on it: quality is measured on "
+        "first is KL(full || policy) in nats at the first answer token; synthetic documents are words in no order: quality is measured on "
         "real tasks ([by method](quality-by-method.md)).") + "\n\n" + "\n".join(parts))
 
 

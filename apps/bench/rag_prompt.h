@@ -22,7 +22,7 @@ struct RagPrompt {
 };
 // Errors: kInvalidArgument for a dialogue.
 Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from);
-// `count` pieces of `size` tokens each, from a small grammar of facts (random ids if the tokenizer knows no English).
+// `count` pieces of `size` tokens each, words in no order (random ids if the tokenizer knows no English).
 Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed);
 
 // same, reverse, shuffle, insert (extra in front), drop (without the first), or pieces by number from 1 as 3-1-2.

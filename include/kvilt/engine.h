@@ -63,7 +63,7 @@ struct EngineCounters {
   int64_t reserved_pages = 0;  // pages that their local heads have yet to take
   int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
   // Means over contexts (kvilt/season.h): their tokens, which are a second copy; how many are over n contexts, by n (the
-  // last: or more); the passes that computed contexts, and how long these took.
+  // last: or more); the passes made to compute contexts (not audits), and how long these took.
   int64_t seasoned_tokens = 0;
   std::array<int64_t, kMostContexts + 1> seasoned_pieces = {};
   uint64_t seasoning_passes = 0;

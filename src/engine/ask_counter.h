@@ -27,6 +27,11 @@ class AskCounter {
     if (count_.size() >= kMost && !count_.contains(key)) count_.clear();
     return ++count_[key] >= often_;
   }
+  // Once more. Whether it was never asked for before.
+  bool first(const Digest& key) {
+    asked(key);
+    return count_[key] == 1;
+  }
   void forget(const Digest& key) { count_.erase(key); }
   void clear() { count_.clear(); }
 

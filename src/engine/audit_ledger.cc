@@ -41,6 +41,10 @@ std::unique_ptr<AuditRecord> AuditLedger::take() {
   return record;
 }
 
+void AuditLedger::forget_means() {
+  for (const auto& record : waiting_) record->seasoned = 0;
+}
+
 void AuditLedger::finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full) {
   if (full.empty()) {
     if (++record->attempts < kAttempts && waiting_.size() < kWaiting) waiting_.push_back(std::move(record));

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "index/cached_segment.h"
 #include "kvilt/engine.h"
 
 namespace kvilt {
@@ -30,7 +31,7 @@ struct AuditRecord {
   Prompt prompt;
   std::vector<int32_t> answer;
   std::vector<std::vector<float>> logits;
-  int64_t seasoned = 0;  // the domain of the means that it asked for; 0: it asked for none
+  DomainId seasoned = 0;  // of the means that get this prompt as a context; 0: none do
   int attempts = 0;
 };
 
@@ -50,6 +51,7 @@ class AuditLedger {
 
   bool waiting() const { return !waiting_.empty(); }
   std::unique_ptr<AuditRecord> take();  // REQUIRES: waiting()
+  void forget_means();                  // no audit that waits is a context for means
   // full: the full pass' logits for the same tokens; empty: it was interrupted, and is tried again.
   void finish(std::unique_ptr<AuditRecord> record, std::vector<std::vector<float>> full);
 

@@ -27,7 +27,11 @@ void Auditor::ended(const Sequence& s) {
   if (it == sampled_.end()) return;
   const auto answer = s.tokens.begin() + s.prompt_len;
   it->second->prompt = {{s.tokens.begin(), answer}, s.request.prompt.marks};
-  it->second->seasoned = s.from_seasoned ? s.domains.seasoned : 0;
+  const auto& marks = s.request.prompt.marks;
+  if (s.from_seasoned && s.request.publish && !marks.empty()) {  // each text in front of a document is one context
+    const auto text = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(marks.back().end));
+    if (contexts_.first(contexts_.key(s.domains.seasoned, text))) it->second->seasoned = s.domains.seasoned;
+  }
   it->second->answer.assign(answer, s.tokens.end());
   if (answered(s.completion.finish)) ledger_.add(std::move(it->second));
   sampled_.erase(it);
@@ -44,6 +48,15 @@ std::unique_ptr<Sequence> Auditor::start() {
   s->request.sampling.max_tokens = static_cast<int>(record_->answer.size());
   s->max_len += s->request.sampling.max_tokens;
   return s;
+}
+
+void Auditor::seasoned() { record_->seasoned = 0; }
+
+void Auditor::clear() {
+  ledger_.forget_means();
+  contexts_.clear();
+  for (const auto& [id, record] : sampled_) record->seasoned = 0;
+  if (record_) record_->seasoned = 0;
 }
 
 void Auditor::interrupt() {

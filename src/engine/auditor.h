@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/ask_counter.h"
 #include "engine/audit_ledger.h"
 #include "engine/idle_work.h"
 
@@ -32,15 +33,18 @@ class Auditor : public IdleWork {
   }
   bool auditing() const { return record_ != nullptr; }
   // The next audit: a sampled request again, in full, with its own answer forced. It finds and publishes nothing; where
-  // the request wanted means over contexts, its marked parts' get one more (docs/math/seasoning.md).
+  // the request wanted means over contexts and publishes, its marked parts' get one more (docs/math/seasoning.md).
   std::unique_ptr<Sequence> start() override;
   void interrupt() override;
   void finish(Completion completion) override;
+  void clear() override;
+  void seasoned();  // the means have it as a context: not again if it is interrupted now. REQUIRES: auditing()
 
  private:
   AuditLedger ledger_;
   std::unordered_map<RequestId, std::unique_ptr<AuditRecord>> sampled_;  // requests that run
   std::unique_ptr<AuditRecord> record_;                                  // being computed in full
+  AskCounter contexts_{1};                                               // prompts, up to their last marked part
 };
 
 }  // namespace kvilt

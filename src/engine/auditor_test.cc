@@ -57,20 +57,45 @@ TEST(Auditor, ASampledRequestIsComputedAgainInFull) {
   EXPECT_GT(stats[0].kl_answer, 0.2) << "power check: the second token's distributions differ";
 }
 
+// Whether the audit of such a request is a context for means.
+bool seasons(Auditor& auditor, bool from_seasoned, bool publish, bool cleared = false) {
+  Sequence s = request(5);
+  s.request.prompt.marks = {{0, 2}};
+  s.request.publish = publish;
+  s.domains.seasoned = 9;
+  s.from_seasoned = from_seasoned;
+  answer(auditor, s, {0, 1});
+  if (cleared) auditor.clear();
+  const auto audit = auditor.start();
+  EXPECT_EQ(audit->domains.seasoned, audit->request.season ? 9 : 0);
+  EXPECT_EQ(audit->request.prompt.marks.size(), 1u);
+  EXPECT_EQ(audit->tokens, (std::vector<int32_t>{1, 2, 3}));
+  return audit->request.season;
+}
+
 TEST(Auditor, ARequestThatWantedMeansGivesThemAContext) {
-  for (const bool wanted : {true, false}) {
-    Auditor auditor(1, 0, 1);
-    Sequence s = request(5);
-    s.request.prompt.marks = {{0, 2}};
-    s.domains.seasoned = 9;
-    s.from_seasoned = wanted;
-    answer(auditor, s, {0, 1});
-    const auto audit = auditor.start();
-    EXPECT_EQ(audit->request.season, wanted);
-    EXPECT_EQ(audit->domains.seasoned, wanted ? 9 : 0);
-    EXPECT_EQ(audit->request.prompt.marks.size(), 1u);
-    EXPECT_EQ(audit->tokens, (std::vector<int32_t>{1, 2, 3}));
-  }
+  Auditor wanted(1, 0, 1), other(1, 0, 1), silent(1, 0, 1), cleared(1, 0, 1);
+  EXPECT_TRUE(seasons(wanted, true, true));
+  EXPECT_FALSE(seasons(other, false, true));
+  EXPECT_FALSE(seasons(silent, true, false)) << "what is not published leaves nothing";
+  EXPECT_FALSE(seasons(cleared, true, true, true)) << "the cache was cleared";
+}
+
+TEST(Auditor, APromptIsOneContextHoweverOftenItIsAudited) {
+  Auditor auditor(1, 0, 1);
+  EXPECT_TRUE(seasons(auditor, true, true));
+  auditor.interrupt();
+  EXPECT_TRUE(auditor.start()->request.season) << "it had not come that far";
+  auditor.seasoned();
+  auditor.interrupt();
+  EXPECT_FALSE(auditor.start()->request.season);
+  auditor.finish({});
+  Auditor twice(1, 0, 1);
+  EXPECT_TRUE(seasons(twice, true, true));
+  Completion full;
+  full.logits.all = {{0, 1}, {1, 0}};
+  twice.finish(std::move(full));
+  EXPECT_FALSE(seasons(twice, true, true)) << "the next turn of the same conversation";
 }
 
 TEST(Auditor, AnInterruptedAuditWaitsAgain) {

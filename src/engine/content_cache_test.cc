@@ -302,6 +302,17 @@ TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
   EXPECT_EQ(cache->find(join(a, more), {}, only, {}).layout.prefix, 0) << "never a prefix";
 }
 
+TEST_F(ContentCacheTest, SaysHowMuchOfWhatItFoundLooksAlike) {
+  Tokens rows;
+  for (int32_t name = 0; name < 10; ++name) rows = join(rows, Tokens{1, 2, 3, 100 + name, 4});
+  cache->publish_prompt(compute(join(text(5, 10), rows), {}).own(domains));
+  const auto share = [&](bool wanted) {
+    return cache->find(join(more, rows, question), {}, domains, {.look_alikes = wanted}).layout.look_alikes;
+  };
+  EXPECT_NEAR(share(true), 10.0 / 47, 1e-9);
+  EXPECT_EQ(share(false), 0);
+}
+
 // A mean comes before what was computed exactly, also where an exact piece holds more than it; the rest of that piece
 // stays. Who asks for what was first computed gets that.
 TEST_F(ContentCacheTest, MeansComeFirst) {

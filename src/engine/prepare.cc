@@ -69,8 +69,13 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   found.layout.prompt_len = s.running.prefill_len;
   if (uses_cache(s)) {
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains,
-                               {s.policy->wants_prefix(), s.policy->wants_pieces(), s.policy->wants_unmarked(),
-                                s.clean_only, s.from_seasoned, s.policy->wants_look_alikes(), s.request.clean_copy});
+                               {.prefix = s.policy->wants_prefix(),
+                                .pieces = s.policy->wants_pieces(),
+                                .unmarked = s.policy->wants_unmarked(),
+                                .clean_only = s.clean_only,
+                                .seasoned = s.from_seasoned,
+                                .look_alikes = s.policy->wants_look_alikes(),
+                                .make_clean = s.request.clean_copy});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) found.drop_pieces();
   }
   s.running.exact = found.exact;

@@ -6,22 +6,41 @@
 
 namespace kvilt {
 
-double look_alike_share(std::span<const int32_t> prompt, std::span<const Run> parts) {
-  std::vector<std::array<int32_t, 4>> windows;
-  for (const Run& part : parts) {
-    for (int32_t pos = part.begin; pos + 3 < part.end; ++pos)
-      windows.push_back({prompt[pos], prompt[pos + 1], prompt[pos + 2], prompt[pos + 3]});
-  }
-  if (windows.empty()) return 0;
+namespace {
+
+using Window = std::array<int32_t, 4>;
+
+// How many of the windows have a last token that others with the same first three do not have. Sorts them.
+int64_t count_alike(std::vector<Window>& windows) {
   std::ranges::sort(windows);
-  const auto same_three = [](const auto& a, const auto& b) { return std::equal(a.begin(), a.begin() + 3, b.begin()); };
   int64_t alike = 0;
   for (auto first = windows.begin(); first != windows.end();) {
-    const auto end = std::find_if_not(first, windows.end(), [&](const auto& w) { return same_three(w, *first); });
+    const auto end = std::find_if_not(
+        first, windows.end(), [&](const Window& w) { return std::equal(w.begin(), w.begin() + 3, first->begin()); });
     if ((*first)[3] != (*(end - 1))[3]) alike += end - first;
     first = end;
   }
-  return static_cast<double>(alike) / static_cast<double>(windows.size());
+  return alike;
+}
+
+}  // namespace
+
+double look_alike_share(std::span<const int32_t> prompt, std::span<const Run> parts) {
+  std::vector<Window> windows;
+  int64_t alike = 0, all = 0;
+  const auto count = [&] {
+    all += std::ssize(windows);
+    alike += count_alike(windows);
+    windows.clear();
+  };
+  for (const Run& part : parts) {
+    for (int32_t pos = part.begin; pos + 3 < part.end; ++pos) {
+      windows.push_back({prompt[pos], prompt[pos + 1], prompt[pos + 2], prompt[pos + 3]});
+      if (std::ssize(windows) == kLookAlikeStretch) count();
+    }
+  }
+  count();
+  return all > 0 ? static_cast<double>(alike) / static_cast<double>(all) : 0;
 }
 
 }  // namespace kvilt

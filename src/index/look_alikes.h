@@ -11,9 +11,12 @@
 
 namespace kvilt {
 
+// Any text repeats itself the more the longer it is: shares are taken within so many tokens.
+inline constexpr int64_t kLookAlikeStretch = 2048;
+
 // Of the tokens of `parts` that stand behind three others of their part: the share whose three go on with another token
-// elsewhere in `parts`. 0 for a text without repetition, and for one that repeats itself to the letter. Cost: a sort of
-// the tokens; about 1 ms for 16,000.
+// elsewhere in the same stretch of `parts`. 0 for a text without repetition, and for one that repeats itself to the
+// letter. Cost: a sort of each stretch.
 double look_alike_share(std::span<const int32_t> prompt, std::span<const Run> parts);
 
 }  // namespace kvilt

@@ -27,6 +27,18 @@ TEST(LookAlikes, TextThatNeverRepeatsAndTextThatRepeatsToTheLetterAreNot) {
   EXPECT_NEAR(look_alike_share(other, parts), 2.0 / 94, 1e-9);
 }
 
+// Three tokens that stand twice in a stretch are look-alikes; the same two so far apart that no stretch has both are not.
+TEST(LookAlikes, SharesDoNotGrowWithTheLength) {
+  Tokens prompt = text(1, 6 * kLookAlikeStretch);
+  const kvilt::Run all{0, static_cast<int32_t>(prompt.size())};
+  const auto share = [&] { return look_alike_share(prompt, {&all, 1}) * static_cast<double>(prompt.size() - 3); };
+  const auto copy = [&](int32_t to) { std::copy_n(prompt.begin() + 10, 3, prompt.begin() + to); };
+  copy(5 * kLookAlikeStretch);
+  EXPECT_NEAR(share(), 0, 1e-6);
+  copy(100);
+  EXPECT_NEAR(share(), 2, 1e-6) << "power";
+}
+
 TEST(LookAlikes, PartsEndAtTheirEnds) {
   const Tokens prompt = {1, 2, 3, 4, 9, 1, 2, 3, 5};
   const kvilt::Run apart[] = {{0, 4}, {5, 9}}, cut[] = {{0, 3}, {5, 9}};

@@ -9,9 +9,9 @@
 //   auto      balanced for the text that the caller marked, exact for all other: what a request gets when nobody said
 //             anything about quality. Any of them may be kept to marked text, or not, with text=marked | all.
 // Look-alikes: where more than kLookAlike of the reused tokens are told apart by little (rows of a list, of a log), a
-//          small error points to the wrong row: draft and balanced compute the share `alike` there instead of r. With
-//          balanced's .31 of the tokens the right number came out of such lists in .42 of 60 cases, with .70 in .60, as
-//          often as with a full pass (docs/results/look-alikes.md).
+//          small error points to the wrong row: draft and balanced compute the share `alike` there instead of r. Of 90
+//          look-ups in such lists full answered .567, balanced with r .31 .411, with .70 .544; .70 was chosen on 60
+//          others (docs/results/look-alikes.md).
 // Source: this project's own; docs/papers.md#auto-ours has the figures, and what else was tried.
 // Rules:  pieces are not used where fewer than kShort positions are to be computed without them, or where the plan is
 //         estimated to take more than kWorthIt of the FLOPs of computing them all. The prompt is then computed, and
@@ -140,8 +140,9 @@ std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   const std::string quality = p.choice("quality", "balanced", {"auto", "draft", "balanced", "exact"});
   const bool all = p.choice("text", quality == "auto" ? "marked" : "all", {"marked", "all"}) == "all";
   Dial dial = quality == "draft" ? kDraft : kBalanced;
-  const double r = std::exchange(dial.r, p.number("r,budget", dial.r, 0, 1));
-  const double alike = p.number("alike", dial.r == r ? kAlike : dial.r, 0, 1);
+  const double given = p.number("r,budget", -1, 0, 1);
+  if (given >= 0) dial.r = given;
+  const double alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
   if (quality == "exact") return make_policy("prefix", {}).value();
   return std::make_unique<Auto>(dial, alike, all);

@@ -224,6 +224,7 @@ TEST(Auto, ComputesMoreWhereTheTextIsMadeOfLookAlikes) {
   EXPECT_EQ(computed(draft, 0.2), 50 + 24);
   EXPECT_EQ(computed(draft, 0.3), 700 + 24);
   EXPECT_EQ(computed({{"r", "0.4"}}, 0.3), 400 + 24) << "who says r gets it";
+  EXPECT_EQ(computed({{"r", "0.31"}}, 0.3), 310 + 24);
   EXPECT_EQ(computed({{"r", "0.4"}, {"alike", "0.5"}}, 0.3), 500 + 24);
   EXPECT_EQ(computed({{"alike", "0.31"}}, 0.3), 310 + 24);
   EXPECT_TRUE(policy("auto")->wants_look_alikes());

@@ -29,7 +29,7 @@ inline bool eventually(const std::function<bool()>& holds) {
 }
 
 // Seconds for an answer: with sanitizers, beside a build, a body of a few MB takes up to 25.
-#ifdef KVILT_ASAN
+#if defined(KVILT_ASAN) || defined(__SANITIZE_THREAD__)
 inline constexpr int kPatience = 60;
 #else
 inline constexpr int kPatience = 20;

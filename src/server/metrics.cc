@@ -110,7 +110,8 @@ void add_engine(Page& page, const EngineStats& s) {
       page.gauge("kvilt:seasoned_pieces", "Cached pieces that are means, by the number of their contexts.",
                  static_cast<double>(s.seasoned_pieces[n]), {{"contexts", std::to_string(n)}});
   }
-  page.counter("kvilt:seasoning_passes_total", "Passes that computed contexts.",
+  page.counter("kvilt:seasoning_passes_total",
+               "Passes made to compute contexts; audits give some too and are not counted here.",
                static_cast<double>(s.seasoning_passes));
   page.counter("kvilt:seasoning_seconds_total", "How long these took.", s.seasoning_s);
   const auto audit = [&](const char* name, const char* help, auto value) {
