@@ -235,6 +235,7 @@ void add_bench(Program& program) {
   auto bench = program.app.add_subcommand("bench", "measurements, as tables and JSON");
   bench.require_subcommand();
   add_bench_reuse(program, bench);
+  add_bench_dialogue(program, bench);
   add_bench_dense(program, bench);
   add_bench_workloads(program, bench);
   add_bench_traffic(program, bench);

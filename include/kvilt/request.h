@@ -137,6 +137,8 @@ struct PromptUsage {
   double flops = 0;  // of the prefill
   double bytes = 0;  // read and written by the prefill: weights once a step, and KV; activations are not counted
   double linear_flops = 0, attention_flops = 0;  // flops = their sum
+  // Of the answer's rows: attention, the choice of keys included, and what they read and wrote.
+  double decode_attention_flops = 0, decode_bytes = 0;
   // Of the pages that were the request's own when its prefill ended; those of placed pieces belong to the cache.
   ByHeadClass kv_bytes;
   int steps = 0;        // engine steps that the prefill took

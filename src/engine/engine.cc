@@ -21,6 +21,7 @@
 #include "engine/session.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
+#include "policy/decode_methods.h"
 
 namespace kvilt {
 namespace {
@@ -39,10 +40,12 @@ std::string default_quality(const EngineOptions& options, bool asked) {
   return std::string(quality_name(all ? Quality::kBalanced : options.quality));
 }
 
-// One text for each setting: names and values were checked, so none of them holds these signs.
+// One text for each setting of a prefill: names and values were checked, so none of them holds these signs.
 std::string written_out(const PolicyChoice& choice) {
   std::string out = choice.name;
-  for (const auto& [name, value] : choice.params) out += ":" + name + "=" + value;
+  for (const auto& [name, value] : choice.params) {
+    if (!is_decode_param(name)) out += ":" + name + "=" + value;
+  }
   return out;
 }
 
@@ -277,6 +280,10 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,
                  longest);
   }
+  if (request.export_session && policy.decode_rule()) {
+    return error(Code::kInvalidArgument,
+                 "export_session: the rows of an answer that see few keys are no session's; leave 'decode' out");
+  }
   const PageStore& store = loop_.parts().cache->store();
   if (const int64_t pages = pages_alone(policy, size + 1); pages > store.pages()) {
     return error(Code::kTooLong, "the prompt needs {} KV pages of {}; start with a larger --kv-bytes", pages,
@@ -323,8 +330,11 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->submitted = Clock::now();
   const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
   if (loop_.policy_off(request.policy.name)) {
-    request.policy = {"prefix", {}};
+    const std::optional<DecodeRule> rule = chosen.policy->decode_rule();
+    std::erase_if(request.policy.params, [](const auto& param) { return !is_decode_param(param.first); });
+    request.policy.name = "prefix";
     chosen = {{}, ReuseFrom::kFirst, make_policy("prefix", {}).value()};
+    chosen.policy->set_decode_rule(rule);
   }
   sequence->session_len = session.positions;
   sequence->session_pages = session.pages;

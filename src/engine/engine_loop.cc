@@ -171,6 +171,7 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
   chunk.kv = now.kv.get();
   chunk.range = item.range;
   chunk.tokens = s.tokens;
+  chunk.keys = now.keys.get();
   int64_t rows = 1;  // whose logits are wanted
   if (item.decode) {
     chunk.plan = &now.decode.plan;

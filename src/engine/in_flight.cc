@@ -4,6 +4,7 @@
 #include <string>
 
 #include "index/look_alikes.h"
+#include "policy/decode_methods.h"
 
 namespace kvilt {
 namespace {
@@ -25,8 +26,13 @@ bool waited_for(const Sequence& s, const Sequence& other) {
 
 // What a policy computed serves the same prompt under the same policy, exact or not.
 bool same_question(const Sequence& a, const Sequence& b) {
-  return a.request.policy.name == b.request.policy.name && a.request.policy.params == b.request.policy.params &&
-         a.tokens.size() == b.tokens.size() && a.tokens == b.tokens;
+  const auto prefill_of = [](const Sequence& s) {
+    PolicyChoice choice = s.request.policy;
+    std::erase_if(choice.params, [](const auto& param) { return is_decode_param(param.first); });
+    return choice;
+  };
+  return a.tokens.size() == b.tokens.size() && a.request.policy.name == b.request.policy.name &&
+         prefill_of(a).params == prefill_of(b).params && a.tokens == b.tokens;
 }
 
 // How far the prompts are equal and the other's KV will be exact.

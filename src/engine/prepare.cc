@@ -33,6 +33,8 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   if (now.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
   now.prefill = std::make_unique<Prefill>(*s.policy, layout, config, s.request.evaluation.prompt_logits);
   if (uses_cache(s) && in_flight_.worth_waiting(s, running, config)) return Admission::kLater;
+  if (const auto& rule = now.prefill->plan().decode)
+    now.keys = std::make_unique<SelectedKeys>(*rule, config, s.prompt_len, now.prefill_len);
   PageTable& kv = *now.kv;
   kv.keep(now.prefill->keeps(), parts_.options.chunk_tokens);
   const bool answers = s.max_len > now.prefill_len, copies = parts_.options.placement == PlacementMode::kCopy;

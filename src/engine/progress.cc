@@ -51,7 +51,11 @@ void EngineLoop::add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& s
 
 void EngineLoop::after(StepItem& item, const Work& work) {
   Sequence& s = *item.sequence;
-  if (item.decode) return wants_token(s);
+  if (item.decode) {
+    s.usage.decode_attention_flops += work.attention_flops;
+    s.usage.decode_bytes += work.bytes;
+    return wants_token(s);
+  }
   Prefill& prefill = *s.running.prefill;
   std::vector<float>& logits = s.running.logits;
   s.work += work;
@@ -124,7 +128,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
-    auditor_.sample(s);
+    if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy
     const auto& marks = s.request.prompt.marks;
     if (may_publish(s) && s.policy->wants_pieces() && !marks.empty()) {
       copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domains.exact));
@@ -217,7 +221,7 @@ void EngineLoop::keep_work(const Sequence& s) const {
   if (now.prefill) {
     if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
       parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));
-  } else if (!now.own_kv) {
+  } else if (!now.own_kv && !now.keys) {  // rows of an answer that chose their keys are not exact
     // The last token's own KV was never computed; an end token was never fed.
     parts_.cache->publish_answer(own_of(s, now.layout, static_cast<int32_t>(s.tokens.size()) - 1), now.published);
   }

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "forward/expert_routing.h"
 #include "forward/ffn_rows.h"
-#include "forward/key_masks.h"
 
 namespace kvilt {
 
@@ -26,10 +25,6 @@ struct Driver::Scratch {
   ExpertRouting routing;
   FloatMat expert_out;
   Changes changes;
-  std::vector<KvSpan> spans;
-  std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1])
-  std::vector<AttendTask> tasks;   // of each chunk that attends, one per KV head
-  std::vector<float> lse;
 };
 
 namespace {
@@ -53,9 +48,12 @@ Activation activation_of(const ModelConfig& config) {
 }  // namespace
 
 Driver::Driver(const PreparedModel& model, ThreadPool& pool)
-    : model_(model), pool_(pool), carry_(model, pool), probes_(model, pool), scratch_(new Scratch) {}
+    : model_(model), pool_(pool), carry_(model, pool), attend_(model, pool), scratch_(new Scratch) {}
 Driver::~Driver() = default;
-void Driver::release() { *scratch_ = Scratch(); }
+void Driver::release() {
+  *scratch_ = Scratch();
+  attend_.release();
+}
 
 void Driver::run(std::span<Chunk> chunks) {
   CHECK(!chunks.empty());
@@ -216,68 +214,12 @@ void Driver::store(Chunk& chunk, const FreshRows& rows) {
   }
 }
 
-// s.attended = attention of s.q; then the probes of this layer, which need its normalisers.
+// s.attended = attention of s.q.
 void Driver::attend(std::span<Chunk> chunks, int l, Part part) {
   Scratch& s = *scratch_;
   if (s.query.size() == 0) return;
-  const ModelConfig& c = model_.config();
-  s.attended.reshape(s.query.size(), int64_t{c.H} * c.E);
-  s.lse.resize(static_cast<size_t>(s.query.size() * c.H));
-  s.spans.clear();
-  s.span_first.assign(1, 0);
-  s.tasks.clear();
-  bool probing = false;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (s.query.size(i) == 0) continue;
-    probing = probing || (part != Part::kAfterCut && !probe_rows(*chunks[i].stage, l).empty());
-    add_tasks(chunks[i], i, l);
-  }
-  for (size_t t = 0; t < s.tasks.size(); ++t) {
-    s.tasks[t].spans = std::span(s.spans).subspan(s.span_first[t], s.span_first[t + 1] - s.span_first[t]);
-    if (!probing) s.tasks[t].lse = nullptr;
-  }
-  model_.backend().attend(model_.attend_shape(chunks[0].kv->shape().dtype), s.tasks, pool_);
-  if (probing) probe(chunks, l);
-}
-
-// The tasks of chunk i, one per KV head, and what they cost. Their spans are set when all are in s.spans.
-void Driver::add_tasks(Chunk& chunk, size_t i, int l) {
-  Scratch& s = *scratch_;
-  const ModelConfig& c = model_.config();
-  const int group = c.H / c.G;
-  const int64_t first = s.query.first[i], rows = s.query.size(i);
-  const std::span<const int32_t> pos = s.query.pos_of(i);
-  for (int g = 0; g < c.G; ++g) {
-    AttendTask task;
-    task.q = s.q.view().row(first) + g * group * c.E;
-    task.out = s.attended.view().row(first) + g * group * c.E;
-    task.q_stride = task.out_stride = s.attended.view().stride;
-    task.pos = pos;
-    task.mask = mask_of(*chunk.plan, c, l, g);
-    task.lse = s.lse.data() + first * c.H + g * rows * group;
-    chunk.kv->resolve(l, g, {pos.front(), pos.back() + 1}, task.mask, s.spans);
-    double keys = 0, flops = 0;
-    for (size_t j = s.span_first.back(); j < s.spans.size(); ++j) keys += s.spans[j].count;
-    if (task.mask.reach >= 0) keys = std::min<double>(keys, pos.back() - pos.front() + 1.0 + task.mask.reach);
-    for (const int32_t p : pos) flops += 4.0 * c.E * group * visible(task.mask, p);
-    chunk.work.attention_flops += flops;
-    chunk.work.bytes += 2.0 * keys * static_cast<double>(chunk.kv->shape().row_bytes());
-    s.span_first.push_back(s.spans.size());
-    s.tasks.push_back(task);
-  }
-}
-
-// What this layer's probes see. REQUIRES: attend() just ran with lse.
-void Driver::probe(std::span<Chunk> chunks, int l) {
-  Scratch& s = *scratch_;
-  size_t t = 0;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (s.query.size(i) == 0) continue;
-    const auto heads = std::span<const AttendTask>(s.tasks).subspan(t, model_.config().G);
-    const AttendedRows rows{l, chunks[i].plan->prompt_len, chunks[i].kv->shape().dtype, heads};
-    chunks[i].work.attention_flops += probes_.look(*chunks[i].stage, rows, chunks[i].probes);
-    t += heads.size();
-  }
+  const Mat<float> out = s.attended.reshape(s.query.size(), s.q.view().cols);
+  attend_.run(chunks, {l, part != Part::kAfterCut}, s.query, s.q.view(), out);
 }
 
 // x and attended keep only the rows that leave the layer: rows that were only written or probed end here.

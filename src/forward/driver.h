@@ -10,48 +10,21 @@
 // Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
 //             thread count. A decode step allocates nothing (tests/hot_path_test.cc).
 // Threads:    the engine thread.
-// Not here:   which rows (plan/), who runs when (sched/), what probes measure (probes.h), sampling (sampler.h).
+// Not here:   which rows (plan/), who runs when (sched/), what they see and what probes measure (attend_pass.h), sampling
+//             (sampler.h).
 #pragma once
 
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "forward/attend_pass.h"
 #include "forward/batch_rows.h"
 #include "forward/carry.h"
-#include "forward/hidden_rows.h"
+#include "forward/chunk.h"
 #include "forward/prepared_model.h"
-#include "forward/probes.h"
-#include "kv/page_table.h"
-#include "plan/plan.h"
 
 namespace kvilt {
-
-// Work that was done, for one sequence's account.
-struct Work {
-  double linear_flops = 0, attention_flops = 0, bytes = 0;
-  Work& operator+=(const Work& other) {
-    linear_flops += other.linear_flops;
-    attention_flops += other.attention_flops;
-    bytes += other.bytes;
-    return *this;
-  }
-};
-
-// A part of one band of one sequence: its rows with positions in `range`.
-struct Chunk {
-  PageTable* kv = nullptr;
-  const Plan* plan = nullptr;
-  const Stage* stage = nullptr;
-  const Band* band = nullptr;
-  Run range;
-  std::span<const int32_t> tokens;  // by position
-  HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
-  CarryState* carry = nullptr;      // of a stage that carries
-  std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
-  float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
-  Work work;                        // added to
-};
 
 class Driver {
  public:
@@ -76,8 +49,6 @@ class Driver {
   void rotate(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
   void store(Chunk& chunk, const FreshRows& rows);
   void attend(std::span<Chunk> chunks, int l, Part part);
-  void add_tasks(Chunk& chunk, size_t i, int l);
-  void probe(std::span<Chunk> chunks, int l);
   void narrow(std::span<Chunk> chunks, int l);
   void choose_fed(std::span<Chunk> chunks, int l);
   void add_attended(std::span<Chunk> chunks, int l);
@@ -94,7 +65,7 @@ class Driver {
   const PreparedModel& model_;
   ThreadPool& pool_;
   CarryPass carry_;
-  ProbePass probes_;
+  AttendPass attend_;
   std::unique_ptr<Scratch> scratch_;
 };
 

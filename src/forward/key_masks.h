@@ -19,6 +19,11 @@ inline KeyMask mask_of(const Plan& plan, const ModelConfig& config, int layer, i
   return mask;
 }
 
+// Whether the row at pos sees every key before it.
+inline bool sees_all(const KeyMask& mask, int32_t pos) {
+  return mask.reach < 0 && (mask.window < 0 || pos >= mask.dense_from);
+}
+
 // Keys that the row at pos sees, for the account of FLOPs.
 inline double visible(const KeyMask& mask, int32_t pos) {
   const double reached = mask.reach < 0 ? pos + 1 : std::min(pos, mask.reach) + 1;

@@ -95,6 +95,7 @@ class PromptForTest {
     out.tokens = ids;
     out.hidden = &hidden;
     out.carry = &carry;
+    out.keys = keys_of_answer;
     out.probes = probes;
     if (band.layer_end == config_.L && range.end == T()) out.logits = logits.data();
     return out;
@@ -137,6 +138,7 @@ class PromptForTest {
   CarryState carry;
   std::vector<Probe> probes;
   std::vector<float> logits;  // of the last row
+  SelectedKeys* keys_of_answer = nullptr;
 
  private:
   const ModelConfig& config_;

@@ -126,7 +126,8 @@ struct AttendShape {
 // Column sums of attention: how much the rows of a task look at each position (docs/math/column_sums.md: memory O(T)).
 struct ColumnSumTask {
   const AttendTask* attend = nullptr;  // q, pos, spans, mask; lse must be filled (by attend())
-  // sums[j] += sum over rows r and heads h of the group of exp(score(r,h,j) - lse(r,h)) [* |v_j| if value_norm].
+  // sums[j] += sum over rows r and heads h of the group of exp(score(r,h,j) - lse(r,h)) [* |v_j| if value_norm]. A
+  // weight counts 2 at most: it is above 1 where the lse is of fewer keys than these.
   // Indexed by absolute position; positions that are in no span keep their sums.
   double* sums = nullptr;
   bool value_norm = false;

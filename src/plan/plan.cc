@@ -34,6 +34,7 @@ Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prom
 
 Runs probe_rows(const Stage& stage, int layer) {
   Runs rows;
+  if (layer + 1 == stage.layer_end) rows = stage.lookers;
   for (const ProbeSpec& probe : stage.probes) {
     if (looks(probe.estimator) && probe.at(layer)) rows = unite(rows, probe.rows);
   }

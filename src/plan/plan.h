@@ -28,6 +28,7 @@
 #include "model/config.h"
 #include "model/head_map.h"
 #include "plan/carry.h"
+#include "plan/decode_rule.h"
 
 namespace kvilt {
 
@@ -105,6 +106,9 @@ struct Stage {
   std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
   std::optional<Carry> carry;
   std::optional<FfnRule> ffn;
+  // Written positions that attend in the last layer too, where else only the last row does: a decode rule looks with
+  // their queries. Set by sched/prefill.h.
+  Runs lookers;
   // Per layer * G + KV head, 1: at placed positions the head keeps what was placed (realigned), whatever is computed.
   // Empty: none.
   std::vector<uint8_t> keeps_placed;
@@ -122,12 +126,13 @@ struct Plan {
   std::vector<Stage> stages;
   // Per layer * G + KV head what its view makes it, for accounts: the driver reads views only. Empty: all dense.
   std::vector<HeadClass> head_class;
+  std::optional<DecodeRule> decode;  // none: the rows of the answer see all that their views show
 
   // True if some rows see less than in a dense pass: what they compute is no exact prefix for other requests.
   bool narrowed() const;
 };
 
-// The rows that the stage's probes name at `layer`.
+// The rows that the stage's probes name at `layer`, and in the last one its lookers.
 Runs probe_rows(const Stage& stage, int layer);
 
 // A stage whose write set is the same in all layers, up to layer_end.

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
+#include "policy/decode_methods.h"
 #include "policy/policy_table.h"  // generated from the list in CMakeLists.txt
 
 namespace kvilt {
@@ -115,9 +117,15 @@ Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
                                                  const PolicyFiles& files) {
   for (const auto& [known, make] : kPolicyTable) {
     if (name != known) continue;
-    PolicyParams taken(params, files);
+    const auto of_answer = [](const auto& param) { return is_decode_param(param.first); };
+    std::map<std::string, std::string> own = params, decode;
+    std::ranges::copy_if(params, std::inserter(decode, decode.end()), of_answer);
+    std::erase_if(own, of_answer);
+    PolicyParams taken(std::move(own), files), answer(std::move(decode));
     auto policy = make(taken);
     KVILT_TRY(taken.finish(name));
+    policy->set_decode_rule(take_decode_rule(answer));
+    KVILT_TRY(answer.finish(name));
     return policy;
   }
   return error(Code::kInvalidArgument, "no policy '{}'; there are {}", name, fmt::join(policy_names(), ", "));

@@ -83,6 +83,13 @@ class ReusePolicy {
   // after. probes: those of the stages up to this one, in order.
   virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
                       Plan& plan) const {}
+
+  // What the rows of the answer see, whatever the prefill is: make_policy() sets it (policy/decode_methods.h).
+  const std::optional<DecodeRule>& decode_rule() const { return decode_rule_; }
+  void set_decode_rule(std::optional<DecodeRule> rule) { decode_rule_ = rule; }
+
+ private:
+  std::optional<DecodeRule> decode_rule_;
 };
 
 // What policies know besides a request's parameters: files that the engine has read for them, by name.

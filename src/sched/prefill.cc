@@ -30,6 +30,7 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
       final_rows_{{std::clamp(layout.prompt_len - std::max(1, last_rows), layout.prefix, layout.prompt_len - 1),
                    layout.prompt_len}},
       plan_(policy.plan(layout, config)) {
+  plan_.decode = policy.decode_rule();
   enter_stage(0);
 }
 
@@ -44,6 +45,10 @@ void Prefill::enter_stage(size_t stage) {
 
 void Prefill::enter_band(int layer_begin) {
   const bool last_stage = stage_ + 1 == plan_.stages.size();
+  if (const auto& rule = plan_.decode; last_stage && rule && rule->by == DecodeRule::By::kAttention) {
+    const Run last{std::max(0, plan_.prompt_len - rule->queries), plan_.prompt_len};
+    plan_.stages[stage_].lookers = intersect(Runs{last}, stage().write_at(config_.L - 1));
+  }
   band_ = next_band(stage(), layer_begin, config_.L, last_stage ? final_rows_ : Runs{});
   next_pos_ = 0;
   if (layer_begin == 0) carry_ = {};

@@ -71,7 +71,8 @@ struct Sequence {
     // From the end of the prefill on.
     PromptLayout layout;  // of the prefill, for publishing the answer
     DecodeRow decode;
-    bool own_kv = false;  // the plan was narrowed: what it computed is not published
+    std::unique_ptr<SelectedKeys> keys;  // of a plan with a decode rule, from the prefill on
+    bool own_kv = false;                 // the plan was narrowed: what it computed is not published
     PublishedPrompt published;
   };
   Running running;

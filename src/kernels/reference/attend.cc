@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 #include "base/check.h"
@@ -107,7 +108,8 @@ void add_column_sums(const AttendShape& shape, const ColumnSumTask& task) {
           for (const double v : value) square += v * v;
           norm = std::sqrt(square);
         }
-        task.sums[key.span->pos + key.index] += std::exp(key.score - attend.lse[r * shape.group + h]) * norm;
+        const double over = std::min<double>(key.score - attend.lse[r * shape.group + h], std::numbers::ln2);
+        task.sums[key.span->pos + key.index] += std::exp(over) * norm;
       }
     }
   }

@@ -26,6 +26,7 @@ KVILT_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
 KVILT_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
 KVILT_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 KVILT_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+KVILT_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }  // b where one is NaN
 KVILT_INLINE LaneMask lanes(uint64_t mask, int vec) { return static_cast<LaneMask>(mask >> (16 * vec)); }
 KVILT_INLINE Vec select(LaneMask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
 KVILT_INLINE void store_lanes(float* p, LaneMask m, Vec x) { _mm512_mask_storeu_ps(p, m, x); }
@@ -71,6 +72,7 @@ KVILT_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
 KVILT_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
 KVILT_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 KVILT_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+KVILT_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 KVILT_INLINE LaneMask lanes(uint64_t mask, int vec) {
   const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   const __m256i all = _mm256_set1_epi32(static_cast<int>(mask >> (8 * vec) & 255));

@@ -325,7 +325,7 @@ void add_columns(const TileShape& shape, int rows, const uint64_t* visible, cons
       Vec x[kBlockVecs];
       load_scores(s, visible[r], x);
       const Vec base = set1(lse[line] * kLog2E);
-      for (int n = 0; n < kBlockVecs; ++n) total[n] = add(total[n], exp2(sub(x[n], base)));
+      for (int n = 0; n < kBlockVecs; ++n) total[n] = add(total[n], exp2(min(set1(1.0f), sub(x[n], base))));
     }
   }
   for (int n = 0; n < kBlockVecs; ++n) store(columns + n * kVec, total[n]);

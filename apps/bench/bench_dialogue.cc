@@ -1,0 +1,148 @@
+// apps/bench/bench_dialogue.cc: kvilt bench dialogue: three turns of a dialogue that grows, under each policy and decode
+// method.
+// Method: a turn adds a third of the length as new text, and an answer follows. Each policy has the dialogue to itself
+//         (the cache is cleared before), and the policies take turns round by round. What an answer costs besides
+//         attention is the step of a prompt of 16 tokens, measured in the same rounds:
+//           attend_decode_s = decode_s - that
+//           bound_s         = time to read the weights once and the keys and values that the answer's rows saw, those
+//                             of the choices included, at the read rate of the same run
+#include <algorithm>
+#include <cstdio>
+
+#include "apps/bench/rag_prompt.h"
+#include "apps/bench/rates.h"
+#include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
+#include "base/error.h"
+#include "eval/runner.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int kTurns = 3, kShort = 16;
+constexpr const char* kDense = "prefix";  // what the others are compared with
+
+struct DialogueOptions {
+  EngineOptions engine;
+  std::string lengths = "4096,8192,16384", policies = "prefix,prefix:decode=loopserve,prefix:decode=snapkv", json;
+  int answer = 96, rounds = 3;
+};
+
+// What one policy took for one turn, a value a round.
+struct Turn {
+  std::vector<double> prefill, decode;  // seconds; seconds a token
+  PromptUsage usage;
+};
+
+struct Speaker {
+  std::string label;
+  PolicyChoice policy;
+  Turn turns[kTurns];
+};
+
+Request request_of(std::vector<int32_t> ids, const PolicyChoice& policy, int tokens) {
+  Request request;
+  request.prompt.ids = std::move(ids);
+  request.policy = policy;
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  request.sampling.max_tokens = tokens + 1;
+  return request;
+}
+
+// Seconds for each token after the first.
+double decode_s(const Completion& done, int tokens) { return (done.total_s - done.usage.ttft_s) / tokens; }
+
+void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& text, Speaker& m) {
+  engine.clear_cache();
+  std::vector<int32_t> said;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    said.insert(said.end(), text.pieces[turn].begin(), text.pieces[turn].end());
+    const Answered out = run_request(engine, request_of(said, m.policy, o.answer));
+    said.insert(said.end(), out.ids.begin(), out.ids.end());
+    m.turns[turn].prefill.push_back(out.completion.usage.ttft_s);
+    m.turns[turn].decode.push_back(decode_s(out.completion, o.answer));
+    m.turns[turn].usage = out.completion.usage;
+  }
+}
+
+void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, double other_s, const Rates& rates,
+              Report& report) {
+  const auto dense = std::ranges::find_if(all, [](const Speaker& m) { return m.label == kDense; });
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (const Speaker& m : all) {
+      const Turn &of = m.turns[turn], &full = dense->turns[turn];
+      const double prefill = median(of.prefill), decode = median(of.decode);
+      const double attend = decode - other_s, attend_full = median(full.decode) - other_s;
+      const double bound = of.usage.decode_bytes / o.answer / rates.read_bytes;
+      report.add({{"policy", m.label},
+                  {"turn", turn + 1},
+                  {"prompt_tokens", of.usage.prompt},
+                  {"prefix_tokens", of.usage.prefix},
+                  {"prefill_s", prefill},
+                  {"prefill_spread_s", spread(of.prefill)},
+                  {"decode_s", decode},
+                  {"decode_spread_s", spread(of.decode)},
+                  {"attend_decode_s", attend},
+                  {"attend_speedup", attend_full / attend},
+                  {"cells_ratio", of.usage.decode_attention_flops / full.usage.decode_attention_flops},
+                  {"decode_bytes", of.usage.decode_bytes / o.answer},
+                  {"bound_s", bound},
+                  {"rounds", o.rounds}});
+      std::printf("%-40s %4d %7d %7d %9.3f %9.5f %9.5f %8.2f %7.3f %9.5f %7.2f\n", m.label.c_str(), turn + 1,
+                  of.usage.prompt, of.usage.prefix, prefill, decode, attend, attend_full / attend,
+                  of.usage.decode_attention_flops / full.usage.decode_attention_flops, bound, decode / bound);
+    }
+  }
+  std::fflush(stdout);
+}
+
+void bench_dialogue(DialogueOptions o, int argc, char** argv) {
+  if (o.rounds < 1) fail("--rounds must be at least 1");
+  if (o.answer < 1) fail("--answer must be at least 1");
+  Report report(argc, argv);
+  const Rates rates = measure_rates(o.engine);
+  auto engine = open_or_exit(o.engine);
+  report.set_model(engine->info());
+  std::vector<std::string> labels = split_commas(o.policies);
+  if (std::ranges::find(labels, kDense) == labels.end()) labels.insert(labels.begin(), kDense);
+  std::printf("%-40s %4s %7s %7s %9s %9s %9s %8s %7s %9s %7s\n", "policy", "turn", "prompt", "prefix", "prefill s",
+              "s/token", "attend s", "speed-up", "cells", "bound s", "/bound");
+  for (const int length : split_numbers(o.lengths, "--lengths")) {
+    const int size = length / kTurns - o.answer;
+    if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
+    std::vector<Speaker> all;
+    for (const std::string& label : labels) {
+      const PolicySpec parsed = value_or_fail(parse_policy(label));
+      all.push_back({label, parsed.choice, {}});
+    }
+    std::vector<double> others;
+    for (int round = 0; round < o.rounds; ++round) {
+      const RagPrompt text = value_or_fail(synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round)));
+      for (Speaker& m : all) ask_dialogue(*engine, o, text, m);
+      const std::vector<int32_t> little(text.pieces[0].begin(), text.pieces[0].begin() + kShort);
+      const Answered out = run_request(*engine, request_of(little, {.name = "full", .params = {}}, o.answer));
+      others.push_back(decode_s(out.completion, o.answer));
+    }
+    add_rows(all, o, median(others), rates, report);
+  }
+  report.write(o.json);
+}
+
+}  // namespace
+
+void add_bench_dialogue(Program& program, Command bench) {
+  auto app = bench.add_subcommand("dialogue", "turns of a long dialogue: prefill and decode, per policy and decode method");
+  auto o = std::make_shared<DialogueOptions>();
+  add_engine_options(app, o->engine, true);
+  app.add_option("--lengths", o->lengths, "tokens of the last turn's prompt and answer, comma-separated").show_default();
+  app.add_option("--policies", o->policies, "comma-separated; parameters as prefix:decode=snapkv:decode_budget=256")
+      .show_default();
+  app.add_option("--answer", o->answer, "tokens of each answer after its first").show_default();
+  app.add_option("--rounds", o->rounds, "dialogues per policy, alternating").show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_dialogue(*o, program.argc, program.argv); });
+}
+
+}  // namespace kvilt

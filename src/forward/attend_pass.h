@@ -1,0 +1,56 @@
+// forward/attend_pass.h: attention of a step's rows at one layer, chunk by chunk: a task per KV head with the spans that
+// it sees, then what probes and decode rules take of it.
+// Role:       the driver's layer calls run() once, with queries that are projected and rotated.
+// Invariants: a task's spans hold each position once; a row's result depends on its own keys only.
+// Threads:    the engine thread; kernels run on the pool. A decode step without a decode rule allocates nothing.
+// Not here:   what probes measure (probes.h), which keys a decode rule keeps (selected_keys.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "forward/batch_rows.h"
+#include "forward/chunk.h"
+#include "forward/prepared_model.h"
+#include "forward/probes.h"
+
+namespace kvilt {
+
+class AttendPass {
+ public:
+  AttendPass(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool), probes_(model, pool) {}
+
+  struct At {
+    int layer = 0;
+    bool probes = true;  // whether the layer's probes look now
+  };
+  // out = attention of q, whose rows are `rows`. Both are rows x (H E).
+  void run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<float> q, Mat<float> out);
+  // Gives the memory that is kept from call to call back.
+  void release() { lists_ = {}; }
+
+ private:
+  // The rows that attend.
+  struct Batch {
+    const BatchRows& rows;
+    Mat<float> q, out;
+  };
+  void choose(Chunk& chunk, int layer, int32_t pos);
+  void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  void probe(std::span<Chunk> chunks, int layer, const BatchRows& rows);
+  void keep_queries(const Chunk& chunk, int layer, std::span<const int32_t> pos, std::span<const AttendTask> heads);
+
+  const PreparedModel& model_;
+  ThreadPool& pool_;
+  ProbePass probes_;
+  struct Lists {  // kept from call to call
+    std::vector<KvSpan> spans;
+    std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1]), if it has none of its own
+    std::vector<AttendTask> tasks;   // of each chunk that attends, one per KV head
+    std::vector<float> lse, row_lse;
+    std::vector<KeyMask> masks;
+  };
+  Lists lists_;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,42 @@
+// forward/chunk.h: what the driver is given: a part of one band of one sequence, and where its results go.
+// Not here: who fills it (engine/engine_loop.cc).
+#pragma once
+
+#include <span>
+
+#include "forward/carry.h"
+#include "forward/hidden_rows.h"
+#include "forward/selected_keys.h"
+#include "kv/page_table.h"
+#include "plan/plan.h"
+
+namespace kvilt {
+
+// Work that was done, for one sequence's account.
+struct Work {
+  double linear_flops = 0, attention_flops = 0, bytes = 0;
+  Work& operator+=(const Work& other) {
+    linear_flops += other.linear_flops;
+    attention_flops += other.attention_flops;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
+// A part of one band of one sequence: its rows with positions in `range`.
+struct Chunk {
+  PageTable* kv = nullptr;
+  const Plan* plan = nullptr;
+  const Stage* stage = nullptr;
+  const Band* band = nullptr;
+  Run range;
+  std::span<const int32_t> tokens;  // by position
+  HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
+  CarryState* carry = nullptr;      // of a stage that carries
+  SelectedKeys* keys = nullptr;     // of a plan with a decode rule
+  std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
+  float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
+  Work work;                        // added to
+};
+
+}  // namespace kvilt

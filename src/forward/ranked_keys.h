@@ -1,0 +1,33 @@
+// forward/ranked_keys.h: a set of positions as keys that a kernel reads by their rank: the n-th key of the set is at n.
+// Idea:       causal order is that of positions, so a row that sees the keys of the set up to its own position sees the
+//             ranks up to that key's. A set of B keys is B / 64 full blocks, however far apart they lie, and kernels
+//             know nothing of sets. All positions have themselves for ranks: that is the dense pass to the bit.
+// Invariants: keys are read where they lie; they must not move while this lives.
+// Cost:       32 bytes for each run of keys that is together in memory.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kv/page_table.h"
+
+namespace kvilt {
+
+class RankedKeys {
+ public:
+  void clear() {
+    spans_.clear();
+    size_ = 0;
+  }
+  // The next ranks. REQUIRES: positions after those that are there; each has its K and V at (layer, head).
+  void append(const PageTable& kv, int layer, int head, Run positions);
+
+  int32_t size() const { return size_; }
+  std::span<const KvSpan> spans() const { return spans_; }
+
+ private:
+  std::vector<KvSpan> spans_;
+  int32_t size_ = 0;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,161 @@
+// Which keys the rows of an answer see: against attention weights written out, and by changing K and V in the cache.
+#include "forward/selected_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "forward/prompt_for_test.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int32_t kPrompt = 120, kBudget = 20, kQueries = 8;
+
+class SelectedKeysTest : public testing::TestWithParam<const char*> {
+ protected:
+  SelectedKeysTest() : on(kProbe, GetParam()), c(on.config()), driver(*on.model, on.pool) {}
+
+  // A prompt whose last rows were kept, then rows of an answer, one at a time.
+  struct Answering {
+    Answering(SelectedKeysTest& test, const DecodeRule& rule)
+        : of(test), prompt(test.on, random_tokens(kPrompt, 3, test.c)), keys(rule, test.c, kPrompt, kPrompt) {
+      prompt.keys_of_answer = &keys;
+      prompt.stage().lookers = {{kPrompt - kQueries, kPrompt}};
+      prompt.run(test.driver, 50);
+    }
+    std::vector<float> next(int32_t id) {
+      const auto pos = static_cast<int32_t>(ids().size());
+      ids().push_back(id);
+      prompt.table.add_next(pos);
+      row.prompt_len = pos + 1;
+      row.stages = {uniform_stage({{pos, pos + 1}}, of.c.L)};
+      band = next_band(row.stages[0], 0, of.c.L, {{pos, pos + 1}});
+      Chunk chunk = prompt.chunk({pos, pos + 1});
+      chunk.plan = &row;
+      chunk.stage = &row.stages[0];
+      chunk.band = &band;
+      chunk.probes = {};
+      chunk.logits = prompt.logits.data();
+      of.driver.run({&chunk, 1});
+      return prompt.logits;
+    }
+    std::vector<int32_t>& ids() { return prompt.ids; }
+    // The positions that a head's rows see, out of where their K lies.
+    std::vector<int32_t> seen(int layer, int head) {
+      const auto last = static_cast<int32_t>(ids().size()) - 1;
+      std::map<const void*, int32_t> at;
+      for (int32_t pos = 0; pos <= last; ++pos) at[prompt.table.private_k(layer, head, pos)] = pos;
+      std::vector<int32_t> out;
+      const SelectedKeys::Seen* found = keys.seen(prompt.table, {}, {layer, last}, head);
+      if (!found) return out;
+      for (const KvSpan& span : found->spans) {
+        EXPECT_EQ(span.pos, std::ssize(out)) << "ranks";
+        for (int32_t i = 0; i < span.count; ++i)
+          out.push_back(at.at(static_cast<const std::byte*>(span.k) + i * prompt.table.shape().row_bytes()));
+      }
+      EXPECT_EQ(found->row[0] + 1, std::ssize(out));
+      return out;
+    }
+    void scramble(int layer, int head, int32_t pos) {
+      const KvShape& shape = prompt.table.shape();
+      const std::vector<float> other = random_floats(static_cast<size_t>(2 * shape.E), 77);
+      const auto* bytes = reinterpret_cast<const std::byte*>(other.data());
+      prompt.table.restore(layer, head, pos, bytes, bytes + shape.row_bytes());
+    }
+
+    SelectedKeysTest& of;
+    PromptForTest prompt;
+    SelectedKeys keys;
+    Plan row;
+    Band band;
+  };
+
+  ModelForTest on;
+  const ModelConfig& c;
+  Driver driver;
+};
+
+// The keys with the largest sums of the weights that the last rows of the prompt gave them.
+TEST_P(SelectedKeysTest, TheyAreWhatTheLastRowsLookedAtMost) {
+  Answering answering(*this, {.budget = kBudget, .queries = kQueries});
+  answering.next(5);
+  PromptForTest looked(on, random_tokens(kPrompt, 3, c));
+  std::vector<int> layers(static_cast<size_t>(c.L));
+  std::iota(layers.begin(), layers.end(), 0);
+  looked.stage().probes = {{Estimator::kWeights, layers, {{kPrompt - kQueries, kPrompt}}}};
+  looked.run(driver);
+  const int group = c.H / c.G;
+  for (int l = 0; l < c.L; ++l) {
+    for (int g = 0; g < c.G; ++g) {
+      std::vector<double> sums(kPrompt, 0);
+      for (int row = 0; row < group * kQueries; ++row) {
+        for (int j = 0; j < kPrompt; ++j)
+          sums[j] += looked.probes[0].weights[l][(g * group * kQueries + row) * int64_t{kPrompt} + j];
+      }
+      std::vector<int32_t> best(kPrompt);
+      std::iota(best.begin(), best.end(), 0);
+      std::ranges::sort(best, [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
+      if (sums[best[kBudget - 1]] - sums[best[kBudget]] < 1e-5) continue;  // a tie but for rounding
+      best.resize(kBudget);
+      std::ranges::sort(best);
+      best.push_back(kPrompt);  // the row itself
+      EXPECT_EQ(answering.seen(l, g), best) << l << ' ' << g;
+    }
+  }
+}
+
+// Of what is left out K and V may be anything; of what is seen they may not.
+TEST_P(SelectedKeysTest, WhatIsLeftOutHasNoEffect) {
+  const auto third = [&](bool change, bool of_seen) {
+    Answering answering(*this, {.budget = kBudget, .queries = kQueries});
+    answering.next(5);
+    answering.next(6);
+    for (int l = 0; change && l < c.L; ++l) {
+      for (int g = 0; g < c.G; ++g) {
+        const std::vector<int32_t> seen = answering.seen(l, g);
+        for (int32_t pos = 0; pos < kPrompt; ++pos) {
+          if (std::ranges::binary_search(seen, pos) == of_seen) answering.scramble(l, g, pos);
+        }
+      }
+    }
+    return answering.next(7);
+  };
+  const std::vector<float> as_it_is = third(false, false);
+  EXPECT_EQ(third(true, false), as_it_is);
+  EXPECT_NE(third(true, true), as_it_is) << "power";
+}
+
+TEST_P(SelectedKeysTest, RowsOfTheAnswerJoinAndALaterChoiceMayLeaveThemOut) {
+  Answering answering(*this, {.budget = kBudget, .queries = kQueries, .dense_rows = 2, .every = 4});
+  answering.next(5);
+  EXPECT_TRUE(answering.seen(0, 0).empty()) << "it sees all";
+  for (const int32_t id : {6, 7, 8, 9}) answering.next(id);
+  for (int l = 0; l < c.L; ++l) {
+    const std::vector<int32_t> seen = answering.seen(l, 0);
+    ASSERT_EQ(std::ssize(seen), kBudget + 3) << "chosen before row 2 of the answer";
+    EXPECT_TRUE(std::ranges::equal(std::vector<int32_t>{122, 123, 124}, std::span(seen).last(3)));
+  }
+  for (const int32_t id : {10, 11}) answering.next(id);  // row 6 chooses again
+  for (int l = 0; l < c.L; ++l) EXPECT_EQ(std::ssize(answering.seen(l, 0)), kBudget + 1);
+}
+
+// A request that was preempted computes its answer so far again, and chooses where it goes on.
+TEST_P(SelectedKeysTest, AnAnswerThatStartsAgainChoosesAtOnce) {
+  const DecodeRule rule{.budget = kBudget, .queries = kQueries, .dense_rows = 4};
+  SelectedKeys first(rule, c, 100, 100), again(rule, c, 100, 110);
+  for (const int32_t pos : {90, 103}) EXPECT_FALSE(first.chooses_at({0, pos}));
+  for (const int32_t pos : {90, 104, 109}) EXPECT_FALSE(again.chooses_at({0, pos})) << "rows of the prefill see all";
+  EXPECT_TRUE(first.chooses_at({0, 104}));
+  EXPECT_TRUE(again.chooses_at({0, 110}));
+  EXPECT_TRUE(again.wants_query(109));
+  EXPECT_FALSE(again.wants_query(101));
+  EXPECT_TRUE(first.wants_query(103));
+  EXPECT_FALSE(first.wants_query(104)) << "no choice comes after it";
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SelectedKeysTest, testing::Values("reference", "auto"));
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,133 @@
+#include "plan/decode_rule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <numeric>
+#include <random>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+
+// Over the `pool` neighbours of each, itself in the middle. O(keys), whatever the pool.
+std::vector<double> pooled(const std::vector<double>& score, int32_t pool, bool max) {
+  const int64_t n = std::ssize(score), reach = pool / 2;
+  std::vector<double> out(score.size());
+  std::deque<int64_t> falling;  // of the neighbours so far, those that are larger than all after them
+  double sum = 0;               // beyond the ends there is nothing, which counts as 0
+  for (int64_t next = 0, j = 0; j < n; ++j) {
+    for (; next <= std::min(n - 1, j + reach); ++next) {
+      sum += score[next];
+      while (!falling.empty() && score[falling.back()] <= score[next]) falling.pop_back();
+      falling.push_back(next);
+    }
+    if (falling.front() < j - reach) falling.pop_front();
+    out[j] = max ? score[falling.front()] : sum / pool;
+    if (j >= reach) sum -= score[j - reach];
+  }
+  return out;
+}
+
+// The n keys of [begin, begin + score.size()) with the highest scores.
+Runs best(std::span<const double> score, int32_t begin, int64_t n) {
+  std::vector<int32_t> order(score.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto before = [&](int32_t a, int32_t b) { return score[a] > score[b] || (score[a] == score[b] && a < b); };
+  if (n < std::ssize(order)) std::ranges::nth_element(order, order.begin() + n, before);
+  order.resize(static_cast<size_t>(std::min<int64_t>(n, std::ssize(order))));
+  for (int32_t& at : order) at += begin;
+  std::ranges::sort(order);
+  return runs_of(order);
+}
+
+// How many of the layer's heads * base best keys each head has, over all heads' scores together.
+std::vector<int64_t> shares(std::span<const std::vector<double>> scores, int64_t base) {
+  struct Key {
+    double score;
+    int32_t head, at;
+  };
+  std::vector<Key> all;
+  for (size_t g = 0; g < scores.size(); ++g) {
+    for (size_t j = 0; j < scores[g].size(); ++j)
+      all.push_back({scores[g][j], static_cast<int32_t>(g), static_cast<int32_t>(j)});
+  }
+  const int64_t n = std::min(std::ssize(all), base * std::ssize(scores));
+  const auto before = [](const Key& a, const Key& b) {
+    if (a.score != b.score) return a.score > b.score;
+    return a.at != b.at ? a.at < b.at : a.head < b.head;  // equal scores: equal budgets
+  };
+  if (n < std::ssize(all)) std::ranges::nth_element(all, all.begin() + n, before);
+  std::vector<int64_t> out(scores.size(), 0);
+  for (int64_t i = 0; i < n; ++i) ++out[all[i].head];
+  return out;
+}
+
+// Each head's own share of `base` plus its part of the rest. They sum to heads * base; none exceeds `most`.
+std::vector<int64_t> split(std::span<const std::vector<double>> scores, int64_t base, double own_share, int64_t most) {
+  const size_t heads = scores.size();
+  std::vector<int64_t> out(heads, base);
+  if (own_share >= 1) return out;
+  const std::vector<int64_t> won = shares(scores, base);
+  std::vector<double> exact(heads);
+  int64_t left = base * static_cast<int64_t>(heads);
+  const int64_t own = static_cast<int64_t>(std::floor(static_cast<double>(base) * own_share));
+  for (size_t g = 0; g < heads; ++g) {
+    const double rest = static_cast<double>(base - own) / static_cast<double>(std::max<int64_t>(1, base));
+    exact[g] = static_cast<double>(own) + static_cast<double>(won[g]) * rest;
+    out[g] = std::min(most, static_cast<int64_t>(std::floor(exact[g])));
+    left -= out[g];
+  }
+  while (left > 0) {  // what rounding left over: to the largest fraction that has room
+    size_t to = heads;
+    for (size_t g = 0; g < heads; ++g) {
+      const auto lacks = [&](size_t h) { return exact[h] - static_cast<double>(out[h]); };
+      if (out[g] < most && (to == heads || lacks(g) > lacks(to))) to = g;
+    }
+    ++out[to];
+    --left;
+  }
+  return out;
+}
+
+}  // namespace
+
+int32_t DecodeRule::budget_of(int layer, int num_layers) const {
+  double of = budget;
+  if (pyramid > 1 && num_layers > 1) {
+    const double last = budget / pyramid, first = 2.0 * budget - last;
+    of = first + (last - first) * layer / (num_layers - 1);
+  }
+  return std::max(sink + recent, static_cast<int32_t>(std::lround(of)));
+}
+
+std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
+                              std::span<const std::vector<double>> scores, int32_t keys) {
+  const size_t heads = scores.size();
+  const int32_t budget = rule.budget_of(layer, num_layers);
+  if (budget >= keys) return std::vector<Runs>(heads, keys > 0 ? Runs{{0, keys}} : Runs{});
+  const bool nearest = rule.by == DecodeRule::By::kNearest;
+  const int32_t recent = nearest ? budget - rule.sink : rule.recent;
+  const Run middle{rule.sink, keys - recent};
+  const Runs always = normalize({{0, rule.sink}, {middle.end, keys}});
+  if (nearest) return std::vector<Runs>(heads, always);
+  std::vector<std::vector<double>> of(heads);
+  std::mt19937_64 random(rule.seed * 1000003 + static_cast<uint64_t>(layer) * 7919 + static_cast<uint64_t>(keys));
+  for (size_t g = 0; g < heads; ++g) {
+    if (rule.by == DecodeRule::By::kRandom) {
+      of[g].resize(static_cast<size_t>(middle.size()));
+      for (double& score : of[g]) score = static_cast<double>(random() >> 11);
+    } else {
+      CHECK(std::ssize(scores[g]) == keys);
+      const std::vector<double> smooth = rule.pool > 1 ? pooled(scores[g], rule.pool, rule.pool_max) : scores[g];
+      of[g].assign(smooth.begin() + middle.begin, smooth.begin() + middle.end);
+    }
+  }
+  const std::vector<int64_t> sizes = split(of, budget - rule.sink - recent, rule.own_share, middle.size());
+  std::vector<Runs> out(heads);
+  for (size_t g = 0; g < heads; ++g) out[g] = unite(always, best(of[g], middle.begin, sizes[g]));
+  return out;
+}
+
+}  // namespace kvilt

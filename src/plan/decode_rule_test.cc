@@ -1,0 +1,125 @@
+// Which keys a decode rule keeps, from scores made by hand.
+#include "plan/decode_rule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace kvilt {
+namespace {
+
+using Scores = std::vector<std::vector<double>>;
+
+Scores random_scores(int heads, int keys, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  Scores out(static_cast<size_t>(heads), std::vector<double>(static_cast<size_t>(keys)));
+  for (auto& head : out) {
+    for (double& score : head) score = static_cast<double>(rng() % 100000);
+  }
+  return out;
+}
+
+TEST(DecodeRule, ChoosesOnceOrEveryFewRows) {
+  const DecodeRule once{.dense_rows = 3}, often{.dense_rows = 4, .every = 2}, at_once{};
+  const auto rows = [](const DecodeRule& rule) {
+    std::vector<int> out;
+    for (int n = 0; n < 10; ++n) {
+      if (rule.chooses_at(n)) out.push_back(n);
+    }
+    return out;
+  };
+  EXPECT_EQ(rows(once), (std::vector<int>{3}));
+  EXPECT_EQ(rows(often), (std::vector<int>{4, 6, 8}));
+  EXPECT_EQ(rows(at_once), (std::vector<int>{0}));
+}
+
+TEST(DecodeRule, KeepsTheBestTheFirstAndTheLast) {
+  const DecodeRule rule{.budget = 5, .sink = 1, .recent = 2};
+  const Scores scores{{0, 5, 1, 4, 4, 0, 9, 9}};
+  EXPECT_EQ(choose_keys(rule, 0, 1, scores, 8)[0], (Runs{{0, 2}, {3, 4}, {6, 8}})) << "the lower one on a tie";
+}
+
+TEST(DecodeRule, ABudgetOfAllKeysIsAll) {
+  for (const int budget : {8, 9}) {
+    const DecodeRule rule{.budget = budget};
+    EXPECT_EQ(choose_keys(rule, 0, 1, random_scores(2, 8, 1), 8), (std::vector<Runs>(2, Runs{{0, 8}})));
+  }
+  EXPECT_EQ(count(choose_keys({.budget = 7}, 0, 1, random_scores(2, 8, 1), 8)[0]), 7) << "power";
+}
+
+// Against sums and maxima written out.
+TEST(DecodeRule, PoolsAsWrittenOut) {
+  const Scores scores = random_scores(1, 60, 5);
+  for (const int pool : {1, 3, 7, 59, 61, 121}) {
+    for (const bool max : {false, true}) {
+      std::vector<double> by_hand(60);
+      for (int j = 0; j < 60; ++j) {
+        for (int i = std::max(0, j - pool / 2); i <= std::min(59, j + pool / 2); ++i)
+          by_hand[j] = max ? std::max(by_hand[j], scores[0][i]) : by_hand[j] + scores[0][i];
+      }
+      const DecodeRule plain{.budget = 13}, pooled{.budget = 13, .pool = pool, .pool_max = max};
+      EXPECT_EQ(choose_keys(pooled, 0, 1, scores, 60), choose_keys(plain, 0, 1, Scores{by_hand}, 60)) << pool << max;
+    }
+  }
+}
+
+TEST(DecodeRule, PoolsOverNeighbours) {
+  const Scores scores{{0, 0, 0, 9, 0, 0, 0, 4, 4, 4, 0, 0}};
+  EXPECT_EQ(choose_keys({.budget = 1}, 0, 1, scores, 12)[0], (Runs{{3, 4}}));
+  EXPECT_EQ(choose_keys({.budget = 1, .pool = 3}, 0, 1, scores, 12)[0], (Runs{{8, 9}})) << "by the mean of three";
+  EXPECT_EQ(choose_keys({.budget = 3, .pool = 3, .pool_max = true}, 0, 1, scores, 12)[0], (Runs{{2, 5}}));
+}
+
+TEST(DecodeRule, HeadsCompeteForWhatTheyDoNotOwn) {
+  Scores scores = random_scores(4, 100, 7);
+  for (double& score : scores[2]) score += 1e6;
+  const auto sizes = [&](double own_share) {
+    std::vector<int64_t> out;
+    const DecodeRule rule{.budget = 20, .recent = 4, .own_share = own_share};
+    for (const Runs& keys : choose_keys(rule, 0, 1, scores, 100)) out.push_back(count(keys));
+    return out;
+  };
+  EXPECT_EQ(sizes(1), (std::vector<int64_t>{20, 20, 20, 20}));
+  EXPECT_EQ(sizes(0), (std::vector<int64_t>{4, 4, 68, 4}));
+  for (const double own : {0.0, 0.2, 0.5, 0.77}) {
+    const auto of = sizes(own);
+    EXPECT_EQ(std::accumulate(of.begin(), of.end(), int64_t{0}), 80) << own;
+    EXPECT_GE(*std::ranges::min_element(of), 4 + static_cast<int64_t>(16 * own)) << own;
+  }
+  for (double& score : scores[2]) score = scores[0][&score - scores[2].data()];
+  scores[1] = scores[3] = scores[0];
+  EXPECT_EQ(sizes(0), (std::vector<int64_t>{20, 20, 20, 20})) << "equal scores, equal budgets";
+}
+
+TEST(DecodeRule, NoHeadGetsMoreThanThereIs) {
+  Scores scores = random_scores(2, 30, 3);
+  for (double& score : scores[1]) score += 1e6;
+  const auto keys = choose_keys({.budget = 25, .own_share = 0}, 0, 1, scores, 30);
+  EXPECT_EQ(count(keys[1]), 30);
+  EXPECT_EQ(count(keys[0]), 20);
+}
+
+TEST(DecodeRule, PyramidsHaveTheSameSum) {
+  const DecodeRule rule{.budget = 100, .recent = 3, .pyramid = 20};
+  EXPECT_EQ(rule.budget_of(0, 5), 195);
+  EXPECT_EQ(rule.budget_of(4, 5), 5);
+  int sum = 0;
+  for (int l = 0; l < 5; ++l) sum += rule.budget_of(l, 5);
+  EXPECT_NEAR(sum, 500, 3);
+}
+
+TEST(DecodeRule, NearestAndRandomReadNoScores) {
+  const DecodeRule nearest{.by = DecodeRule::By::kNearest, .budget = 6, .sink = 2};
+  EXPECT_EQ(choose_keys(nearest, 0, 1, Scores(2), 20), (std::vector<Runs>(2, Runs{{0, 2}, {16, 20}})));
+  const DecodeRule random{.by = DecodeRule::By::kRandom, .budget = 10, .recent = 2};
+  const auto a = choose_keys(random, 0, 2, Scores(2), 50), b = choose_keys(random, 1, 2, Scores(2), 50);
+  EXPECT_EQ(count(a[0]), 10);
+  EXPECT_NE(a[0], a[1]);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(a, choose_keys(random, 0, 2, Scores(2), 50));
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,72 @@
+#include "policy/decode_methods.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "policy/policy.h"
+
+namespace kvilt {
+namespace {
+
+using By = DecodeRule::By;
+
+constexpr int kMostQueries = 64;  // kept per layer: 5.5 MB for 0.5 B, 26 MB for 7 B
+constexpr int kMostLooks = 8;     // each is a product with all keys: as much as a dense row
+
+struct Method {
+  const char* name;
+  DecodeRule rule;
+};
+
+// Parameters as published, but for the budget, which is LoopServe's for all (docs/papers.md#decode-methods).
+const Method kMethods[] = {
+    {"loopserve", {.queries = 16, .dense_rows = 16, .every = 16}},
+    {"snapkv", {.recent = 32, .queries = 32, .pool = 5}},
+    {"pyramidkv", {.recent = 32, .queries = 32, .pool = 5, .pyramid = 20}},
+    {"adakv", {.recent = 32, .queries = 32, .pool = 7, .pool_max = true, .own_share = 0.2}},
+    {"streamingllm", {.by = By::kNearest, .sink = 4, .every = 1}},
+    {"random", {.by = By::kRandom, .recent = 32}},
+};
+
+}  // namespace
+
+std::vector<std::string> decode_method_names() {
+  std::vector<std::string> names{"full"};
+  for (const Method& method : kMethods) names.emplace_back(method.name);
+  return names;
+}
+
+std::optional<DecodeRule> take_decode_rule(PolicyParams& params) {
+  const std::string name = params.choice("decode", "full", decode_method_names());
+  for (const Method& method : kMethods) {
+    if (name != method.name) continue;
+    DecodeRule rule = method.rule;
+    constexpr int kMost = 1 << 24;
+    rule.budget = params.integer("decode_budget", rule.budget, 1, kMost);
+    rule.sink = params.integer("decode_sink", std::min(rule.sink, rule.budget / 2), 0, kMost);
+    if (rule.by != By::kNearest)
+      rule.recent = params.integer("decode_recent", std::min(rule.recent, rule.budget / 2), 0, kMost);
+    rule.every = params.integer("decode_every", rule.every, 0, kMost);
+    rule.dense_rows = params.integer("decode_dense", rule.dense_rows, 0, kMost);
+    if (rule.by == By::kAttention) {
+      rule.queries = params.integer("decode_queries", rule.queries, 1, kMostQueries);
+      rule.pool = params.integer("decode_pool", rule.pool, 1, 1023);
+      rule.own_share = params.number("decode_own", rule.own_share, 0, 1);
+      rule.pyramid = params.number("decode_pyramid", rule.pyramid, 0, 1000);
+      if (rule.pool % 2 == 0) params.wrong("parameter 'decode_pool' is even; a key is in the middle of its neighbours");
+    }
+    if (rule.by == By::kAttention && rule.every > 0 && rule.queries > kMostLooks * rule.every) {
+      params.wrong(fmt::format("{} decode_queries every {} rows: at most {} for each row", rule.queries, rule.every,
+                               kMostLooks));
+    }
+    if (rule.by == By::kRandom) rule.seed = static_cast<uint64_t>(params.integer("decode_seed", 1, 0, kMost));
+    if (rule.sink + rule.recent > rule.budget) {
+      params.wrong(fmt::format("decode_sink {} and decode_recent {} are more than decode_budget {}", rule.sink,
+                               rule.recent, rule.budget));
+    }
+    return rule;
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvilt
