@@ -62,7 +62,8 @@ TEST_P(DecodeLimits, NoRowChoosesBeforeItsTime) {
 
 TEST_P(DecodeLimits, ALaterChoiceIsNotTheFirst) {
   const auto e = engine();
-  const Params once = with("loopserve", 40, {{"decode_every", "0"}}), again = with("loopserve", 40, {{"decode_every", "4"}});
+  const Params once = with("loopserve", 40, {{"decode_every", "0"}}),
+               again = with("loopserve", 40, {{"decode_every", "4"}});
   EXPECT_EQ(first_difference(run(*e, prompt, "full", once), run(*e, prompt, "full", again)), 16 + 4 + 1);
 }
 

@@ -133,10 +133,12 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
 }  // namespace
 
 void add_bench_dialogue(Program& program, Command bench) {
-  auto app = bench.add_subcommand("dialogue", "turns of a long dialogue: prefill and decode, per policy and decode method");
+  auto app =
+      bench.add_subcommand("dialogue", "turns of a long dialogue: prefill and decode, per policy and decode method");
   auto o = std::make_shared<DialogueOptions>();
   add_engine_options(app, o->engine, true);
-  app.add_option("--lengths", o->lengths, "tokens of the last turn's prompt and answer, comma-separated").show_default();
+  app.add_option("--lengths", o->lengths, "tokens of the last turn's prompt and answer, comma-separated")
+      .show_default();
   app.add_option("--policies", o->policies, "comma-separated; parameters as prefix:decode=snapkv:decode_budget=256")
       .show_default();
   app.add_option("--answer", o->answer, "tokens of each answer after its first").show_default();

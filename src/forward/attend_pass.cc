@@ -23,7 +23,8 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   }
   for (size_t t = 0; t < lists_.tasks.size(); ++t) {
     if (lists_.span_first[t] < lists_.span_first[t + 1])
-      lists_.tasks[t].spans = std::span(lists_.spans).subspan(lists_.span_first[t], lists_.span_first[t + 1] - lists_.span_first[t]);
+      lists_.tasks[t].spans =
+          std::span(lists_.spans).subspan(lists_.span_first[t], lists_.span_first[t + 1] - lists_.span_first[t]);
     if (!probing && !looked_at) lists_.tasks[t].lse = nullptr;
   }
   const DType kv_type = chunks[0].kv->shape().dtype;

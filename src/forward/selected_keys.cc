@@ -17,7 +17,8 @@ SelectedKeys::SelectedKeys(const DecodeRule& rule, const ModelConfig& config, in
 
 bool SelectedKeys::wants_query(int32_t pos) const {
   if (queries_.empty() || pos < prefill_len_ - rule_.queries) return false;
-  return rule_.every > 0 || pos < std::max(prefill_len_, prompt_len_ + rule_.dense_rows);  // else no choice comes after it
+  return rule_.every > 0 ||
+         pos < std::max(prefill_len_, prompt_len_ + rule_.dense_rows);  // else no choice comes after it
 }
 
 void SelectedKeys::keep_query(int layer, int32_t pos, const float* q, std::span<const float> lse) {
@@ -90,8 +91,8 @@ SelectedKeys::Cost SelectedKeys::sum_weights(const PreparedModel& model, const P
   return {2.0 * static_cast<double>(n * group * config_.E) * keys, keys * static_cast<double>(kv.shape().row_bytes())};
 }
 
-SelectedKeys::Cost SelectedKeys::choose(const PreparedModel& model, const PageTable& kv,
-                                        std::span<const KeyMask> masks, LayerRow at, ThreadPool& pool) {
+SelectedKeys::Cost SelectedKeys::choose(const PreparedModel& model, const PageTable& kv, std::span<const KeyMask> masks,
+                                        LayerRow at, ThreadPool& pool) {
   chosen_[at.layer] = 1;
   open_.clear();
   for (int g = 0; g < config_.G; ++g) {

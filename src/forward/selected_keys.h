@@ -75,10 +75,10 @@ class SelectedKeys {
   const DecodeRule rule_;
   const ModelConfig& config_;
   const int32_t prompt_len_, prefill_len_;
-  std::vector<Queries> queries_;  // by layer; empty where nobody looks
-  std::vector<Head> heads_;       // layer * G + head
-  std::vector<uint8_t> chosen_;   // by layer: a row has chosen
-  std::vector<int> open_;         // heads of the layer that see all
+  std::vector<Queries> queries_;             // by layer; empty where nobody looks
+  std::vector<Head> heads_;                  // layer * G + head
+  std::vector<uint8_t> chosen_;              // by layer: a row has chosen
+  std::vector<int> open_;                    // heads of the layer that see all
   std::vector<std::vector<double>> scores_;  // of these
   std::vector<KvSpan> spans_;
 };
