@@ -121,10 +121,10 @@ inline Outcome warm(Engine& engine, std::vector<int32_t> ids, const std::string&
   return ask_ok(engine, request_of(std::move(ids), policy, 0));
 }
 
-// Whether done() holds within 20 seconds: for what an engine does in idle time.
+// Whether done() holds within a minute: for what an engine does in idle time.
 template <class Done>
 bool eventually(Done done) {
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     if (done()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

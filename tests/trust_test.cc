@@ -85,8 +85,9 @@ TEST_F(TrustTest, WhatIsAskedForOftenGetsACleanCopyInIdleTime) {
     return ask_ok(*engine, std::move(request)).usage().reused;
   };
   const auto copied = [&] {
-    for (int i = 0; i < 30; ++i) {  // every question puts the copy off by a third of a second
-      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    // Every question interrupts the copy, which then begins anew: a slow machine needs a longer rest between two.
+    for (auto rest = std::chrono::milliseconds(600); rest < std::chrono::minutes(2); rest *= 2) {
+      std::this_thread::sleep_for(rest);
       if (ask_for_both(20, false) > 0) return true;
     }
     return false;
