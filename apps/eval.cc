@@ -28,6 +28,7 @@ struct EvalOptions {
   std::string policies = "full,naive,sparsex";
   std::vector<std::string> pairs;
   int answer_tokens = 24, prompt_rows = 0, before = 0, season = 0;
+  bool recovered_mass = false;
   double max_minutes = 0;
   uint64_t seed = 1;
   bool fresh = false;
@@ -105,6 +106,7 @@ Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
   if (o.engine.activations != ActivationType::kAuto) setup["activations"] = activations_name(o.engine.activations);
   if (info.kv_type != "f32") setup["kv_type"] = info.kv_type;  // f32: as in journals from before
   if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
+  if (o.recovered_mass) setup["recovered_mass"] = true;
   if (o.before > 0) setup["before"] = o.before;
   if (o.season > 0) setup["season"] = o.season, setup["season_with"] = o.season_with;
   return value_or_fail(Journal::open(path, setup));
@@ -145,6 +147,7 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
                        o.seed,
                        o.answer_tokens,
                        o.prompt_rows,
+                       o.recovered_mass,
                        60 * o.max_minutes,
                        o.before,
                        {o.season, value_or_fail(parse_season_with(o.season_with))}};
@@ -208,6 +211,9 @@ void add_eval(Program& program) {
   app.add_option("--answer-tokens", o->answer_tokens, "longest answer").show_default();
   app.add_option("--prompt-rows", o->prompt_rows, "compare at this many of the prompt's last positions too (kl_prompt)")
       .range(0, 1024);
+  app.add_flag(
+      "--recovered-mass", o->recovered_mass,
+      "measure the share of full attention that rows saw (held_mass, decode_held_mass); times are longer then");
   app.add_option("--seed", o->seed, "of the order in which policies run, and of --warm context").show_default();
   app.add_option(
          "--before", o->before,

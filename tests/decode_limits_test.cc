@@ -36,7 +36,20 @@ class DecodeLimits : public testing::TestWithParam<std::string> {
   }
 };
 
-const std::vector<std::string> kDecodeMethods = {"loopserve", "snapkv", "pyramidkv", "adakv", "streamingllm", "random"};
+const std::vector<std::string> kDecodeMethods = {"loopserve", "snapkv", "pyramidkv",    "adakv", "quest",
+                                                 "tidal",     "h2o",    "streamingllm", "random"};
+
+// Each method, and those that take a share of the weight.
+std::vector<Params> all_ways(int budget) {
+  std::vector<Params> out;
+  const auto add = [&](const std::string& method, Params more) {
+    more.insert({{"decode", method}, {"decode_budget", std::to_string(budget)}});
+    out.push_back(more);
+  };
+  for (const std::string& method : kDecodeMethods) add(method, {});
+  for (const std::string method : {"loopserve", "adakv", "tidal"}) add(method, {{"decode_top_p", "0.5"}});
+  return out;
+}
 
 TEST_P(DecodeLimits, ABudgetOfAllKeysIsDense) {
   const auto e = engine();
@@ -48,6 +61,38 @@ TEST_P(DecodeLimits, ABudgetOfAllKeysIsDense) {
     const Outcome few = run(*e, prompt, "full", with(method, 64));
     EXPECT_EQ(few.completion.logits.first, dense.completion.logits.first) << "the prompt is computed as it was";
     EXPECT_EQ(first_difference(few, dense), method == "loopserve" ? 17 : 1) << "power: the row after the choice";
+  }
+}
+
+// A share of the weight: the budget is no more than a bound of it.
+TEST_P(DecodeLimits, ATopShareReadsLess) {
+  const auto e = engine();
+  const Outcome dense = run(*e, prompt, "full", {});
+  for (const std::string method : {"loopserve", "snapkv", "tidal"}) {
+    SCOPED_TRACE(method);
+    const auto with_share = [&](const std::string& p) {
+      return run(*e, prompt, "full", with(method, 1000, {{"decode_top_p", p}}));
+    };
+    expect_equal(with_share("1"), dense);
+    const Outcome most = with_share("0.9"), half = with_share("0.5");
+    EXPECT_EQ(first_difference(half, dense), method == "loopserve" ? 17 : 1) << "power";
+    EXPECT_LT(half.usage().decode_bytes, most.usage().decode_bytes);
+  }
+}
+
+// The first layers see all: with all of them, the step is dense.
+TEST_P(DecodeLimits, DenseLayersAreDense) {
+  const auto e = engine();
+  const Outcome dense = run(*e, prompt, "full", {});
+  for (const std::string method : {"quest", "snapkv", "tidal", "h2o"}) {
+    SCOPED_TRACE(method);
+    const auto with_layers = [&](int n) {
+      return run(*e, prompt, "full", with(method, 40, {{"decode_dense_layers", std::to_string(n)}}));
+    };
+    expect_equal(with_layers(6), dense);
+    // The layer in which tidal selects sees all as well.
+    EXPECT_EQ(first_difference(with_layers(5), dense), method == "tidal" ? kAnswer : 1);
+    EXPECT_EQ(first_difference(with_layers(4), dense), 1) << "power";
   }
 }
 
@@ -69,19 +114,50 @@ TEST_P(DecodeLimits, ALaterChoiceIsNotTheFirst) {
 
 TEST_P(DecodeLimits, TheChunkChangesNothing) {
   const auto whole = engine(512), parts = engine(23);
-  for (const std::string& method : kDecodeMethods) {
-    SCOPED_TRACE(method);
-    expect_equal(run(*whole, prompt, "full", with(method, 64)), run(*parts, prompt, "full", with(method, 64)));
+  for (const Params& way : all_ways(64)) {
+    SCOPED_TRACE(way.at("decode"));
+    expect_equal(run(*whole, prompt, "full", way), run(*parts, prompt, "full", way));
   }
 }
 
 TEST_P(DecodeLimits, TogetherIsAlone) {
   const auto e = engine();
   std::vector<Request> requests;
-  for (const std::string& method : kDecodeMethods) {
-    requests.push_back(unpublished(tokens(200 + static_cast<int>(requests.size()), 3), "full", with(method, 50), 40));
+  for (const Params& way : all_ways(50)) {
+    requests.push_back(unpublished(tokens(200 + static_cast<int>(requests.size()), 3), "full", way, 40));
   }
   expect_batched_equals_alone(*e, requests);
+}
+
+// A pool that is too small for them together: those that start again in the middle of their answers go on, and with a
+// budget of all keys say what a dense answer says.
+TEST_P(DecodeLimits, PreemptedAnswersGoOn) {
+  const auto large = engine();
+  EngineOptions options{.model = kModel, .backend = GetParam()};
+  options.kv_bytes = 1000 * large->info().kv_bytes_per_token;
+  const auto small = open_for_test(options);
+  for (const bool few : {false, true}) {
+    std::vector<Request> requests;
+    for (const Params& way : all_ways(few ? 40 : 1000)) {
+      if (!few && (way.contains("decode_top_p") || way.at("decode") == "pyramidkv")) continue;  // they never see all
+      requests.push_back(unpublished(tokens(100, static_cast<uint32_t>(requests.size())), "full", way, 100));
+    }
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    const uint64_t before = small->stats().preemptions;
+    for (const Request& request : requests) {
+      sinks.push_back(std::make_shared<CollectingSink>());
+      ASSERT_TRUE(small->submit(request, sinks.back()).ok());
+    }
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      SCOPED_TRACE(requests[i].policy.params.at("decode"));
+      EXPECT_FALSE(sinks[i]->wait().error);
+      if (few) continue;
+      Request dense = requests[i];
+      dense.policy.params.clear();
+      EXPECT_EQ(sinks[i]->ids, ask_ok(*large, dense).ids);
+    }
+    EXPECT_GT(small->stats().preemptions, before) << "power";
+  }
 }
 
 // After a prefill that reuses pieces, whatever repaired them.
@@ -94,10 +170,12 @@ TEST_P(DecodeLimits, GoesWithEveryPrefill) {
     SCOPED_TRACE(policy);
     const Outcome dense = run(*e, asked, policy, {});
     EXPECT_GT(dense.usage().reused, 290);
-    expect_equal(run(*e, asked, policy, with("adakv", 1000)), dense);
-    const Outcome few = run(*e, asked, policy, with("adakv", 64));
-    EXPECT_EQ(few.completion.logits.first, dense.completion.logits.first);
-    EXPECT_EQ(first_difference(few, dense), 1) << "power";
+    for (const std::string method : {"adakv", "quest", "tidal", "h2o"}) {
+      expect_equal(run(*e, asked, policy, with(method, 1000)), dense);
+      const Outcome few = run(*e, asked, policy, with(method, 64));
+      EXPECT_EQ(few.completion.logits.first, dense.completion.logits.first);
+      EXPECT_EQ(first_difference(few, dense), 1) << "power";
+    }
   }
 }
 
@@ -110,13 +188,19 @@ TEST_P(DecodeLimits, WindowsOfTheModelStay) {
     const std::vector<int32_t> ids(tokens(150, 8));
     std::vector<int32_t> small(ids);
     for (int32_t& id : small) id %= 60;
-    Request dense = unpublished(small, "full", {}, kAnswer), all = dense, few = dense;
-    all.policy.params = with("snapkv", 1000);
-    few.policy.params = with("snapkv", 40);
-    for (Request* request : {&dense, &all, &few}) request->evaluation.forced.assign(kAnswer, 5);
+    Request dense = unpublished(small, "full", {}, kAnswer);
+    dense.evaluation.forced.assign(kAnswer, 5);
     const Outcome expected = ask_ok(*e, dense);
-    expect_equal(ask_ok(*e, all), expected);
-    EXPECT_EQ(first_difference(ask_ok(*e, few), expected), some ? 1 : kAnswer) << "power";
+    for (const std::string method : {"snapkv", "quest", "tidal", "h2o"}) {
+      // The selection layer of tidal has a window; layer 1, which has none, selects for layer 3.
+      const Params low = {{"decode_dense_layers", "0"}, {"decode_select", "0"}},
+                   more = method == "tidal" ? low : Params{};
+      Request all = dense, few = dense;
+      all.policy.params = with(method, 1000, more);
+      few.policy.params = with(method, 40, more);
+      expect_equal(ask_ok(*e, all), expected);
+      EXPECT_EQ(first_difference(ask_ok(*e, few), expected), some ? 1 : kAnswer) << "power " << method;
+    }
   }
 }
 

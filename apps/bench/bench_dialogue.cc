@@ -4,10 +4,12 @@
 //         (the cache is cleared before), and the policies take turns round by round. What an answer costs besides
 //         attention is the step of a prompt of 16 tokens, measured in the same rounds:
 //           attend_decode_s = decode_s - that
+//         recovered_mass comes from one more dialogue of each policy, whose times do not count
 //           bound_s         = time to read the weights once and the keys and values that the answer's rows saw, those
 //                             of the choices included, at the read rate of the same run
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "apps/bench/rag_prompt.h"
 #include "apps/bench/rates.h"
@@ -25,14 +27,16 @@ constexpr const char* kDense = "prefix";  // what the others are compared with
 
 struct DialogueOptions {
   EngineOptions engine;
-  std::string lengths = "4096,8192,16384", policies = "prefix,prefix:decode=loopserve,prefix:decode=snapkv", json;
+  std::string lengths = "4096,8192,16384", policies = "prefix,prefix:decode=loopserve,prefix:decode=snapkv", text, json;
   int answer = 96, rounds = 3;
+  bool mass = false;
 };
 
 // What one policy took for one turn, a value a round.
 struct Turn {
   std::vector<double> prefill, decode;  // seconds; seconds a token
   PromptUsage usage;
+  double held = 1, decode_held = 1;
 };
 
 struct Speaker {
@@ -54,13 +58,20 @@ Request request_of(std::vector<int32_t> ids, const PolicyChoice& policy, int tok
 // Seconds for each token after the first.
 double decode_s(const Completion& done, int tokens) { return (done.total_s - done.usage.ttft_s) / tokens; }
 
-void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& text, Speaker& m) {
+void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& text, bool held, Speaker& m) {
   engine.clear_cache();
   std::vector<int32_t> said;
   for (int turn = 0; turn < kTurns; ++turn) {
     said.insert(said.end(), text.pieces[turn].begin(), text.pieces[turn].end());
-    const Answered out = run_request(engine, request_of(said, m.policy, o.answer));
+    Request request = request_of(said, m.policy, o.answer);
+    request.evaluation.held_mass = held;
+    const Answered out = run_request(engine, std::move(request));
     said.insert(said.end(), out.ids.begin(), out.ids.end());
+    if (held) {
+      m.turns[turn].held = out.completion.usage.held_mass,
+      m.turns[turn].decode_held = out.completion.usage.decode_held_mass;
+      continue;
+    }
     m.turns[turn].prefill.push_back(out.completion.usage.ttft_s);
     m.turns[turn].decode.push_back(decode_s(out.completion, o.answer));
     m.turns[turn].usage = out.completion.usage;
@@ -76,12 +87,16 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, double 
       const double prefill = median(of.prefill), decode = median(of.decode);
       const double attend = decode - other_s, attend_full = median(full.decode) - other_s;
       const double bound = of.usage.decode_bytes / o.answer / rates.read_bytes;
+      const double prefill_bound = rates.bound_s(of.usage);
+      const double prefill_cells = of.usage.attention_flops / full.usage.attention_flops;
       report.add({{"policy", m.label},
                   {"turn", turn + 1},
                   {"prompt_tokens", of.usage.prompt},
                   {"prefix_tokens", of.usage.prefix},
                   {"prefill_s", prefill},
                   {"prefill_spread_s", spread(of.prefill)},
+                  {"prefill_cells_ratio", prefill_cells},
+                  {"prefill_bound_s", prefill_bound},
                   {"decode_s", decode},
                   {"decode_spread_s", spread(of.decode)},
                   {"attend_decode_s", attend},
@@ -89,10 +104,13 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, double 
                   {"cells_ratio", of.usage.decode_attention_flops / full.usage.decode_attention_flops},
                   {"decode_bytes", of.usage.decode_bytes / o.answer},
                   {"bound_s", bound},
+                  {"recovered_mass", o.mass ? nlohmann::ordered_json(of.held) : nullptr},
+                  {"decode_recovered_mass", o.mass ? nlohmann::ordered_json(of.decode_held) : nullptr},
                   {"rounds", o.rounds}});
-      std::printf("%-40s %4d %7d %7d %9.3f %9.5f %9.5f %8.2f %7.3f %9.5f %7.2f\n", m.label.c_str(), turn + 1,
-                  of.usage.prompt, of.usage.prefix, prefill, decode, attend, attend_full / attend,
-                  of.usage.decode_attention_flops / full.usage.decode_attention_flops, bound, decode / bound);
+      std::printf("%-40s %4d %7d %7d %9.3f %7.3f %7.2f %9.5f %9.5f %8.2f %7.3f %9.5f %7.2f\n", m.label.c_str(),
+                  turn + 1, of.usage.prompt, of.usage.prefix, prefill, prefill_cells, prefill / prefill_bound, decode,
+                  attend, attend_full / attend, of.usage.decode_attention_flops / full.usage.decode_attention_flops,
+                  bound, decode / bound);
     }
   }
   std::fflush(stdout);
@@ -107,8 +125,8 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
   report.set_model(engine->info());
   std::vector<std::string> labels = split_commas(o.policies);
   if (std::ranges::find(labels, kDense) == labels.end()) labels.insert(labels.begin(), kDense);
-  std::printf("%-40s %4s %7s %7s %9s %9s %9s %8s %7s %9s %7s\n", "policy", "turn", "prompt", "prefix", "prefill s",
-              "s/token", "attend s", "speed-up", "cells", "bound s", "/bound");
+  std::printf("%-40s %4s %7s %7s %9s %7s %7s %9s %9s %8s %7s %9s %7s\n", "policy", "turn", "prompt", "prefix",
+              "prefill s", "cells", "/bound", "s/token", "attend s", "speed-up", "cells", "bound s", "/bound");
   for (const int length : split_numbers(o.lengths, "--lengths")) {
     const int size = length / kTurns - o.answer;
     if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
@@ -119,8 +137,13 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
     }
     std::vector<double> others;
     for (int round = 0; round < o.rounds; ++round) {
-      const RagPrompt text = value_or_fail(synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round)));
-      for (Speaker& m : all) ask_dialogue(*engine, o, text, m);
+      const RagPrompt text =
+          value_or_fail(o.text.empty() ? synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round))
+                                       : text_prompt(*engine, o.text, kTurns, size, round));
+      for (Speaker& m : all) ask_dialogue(*engine, o, text, false, m);
+      for (Speaker& m : all) {
+        if (o.mass && round == 0) ask_dialogue(*engine, o, text, true, m);
+      }
       const std::vector<int32_t> little(text.pieces[0].begin(), text.pieces[0].begin() + kShort);
       const Answered out = run_request(*engine, request_of(little, {.name = "full", .params = {}}, o.answer));
       others.push_back(decode_s(out.completion, o.answer));
@@ -141,8 +164,10 @@ void add_bench_dialogue(Program& program, Command bench) {
       .show_default();
   app.add_option("--policies", o->policies, "comma-separated; parameters as prefix:decode=snapkv:decode_budget=256")
       .show_default();
+  app.add_option("--text", o->text, "a text file that the turns are cut from; without it, words in no order");
   app.add_option("--answer", o->answer, "tokens of each answer after its first").show_default();
   app.add_option("--rounds", o->rounds, "dialogues per policy, alternating").show_default();
+  app.add_flag("--mass", o->mass, "measure the share of full attention that rows saw, in a dialogue of its own");
   app.add_option("--json", o->json, "write the rows to this file");
   app.callback([o, &program] { bench_dialogue(*o, program.argc, program.argv); });
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "base/random.h"
 
 namespace kvilt {
@@ -115,6 +116,27 @@ Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, ui
     out.pieces.push_back(std::move(piece));
   }
   KVILT_ASSIGN(out.extra, synthetic_piece(engine, size, rng));
+  return out;
+}
+
+Result<RagPrompt> text_prompt(const Engine& engine, const std::string& path, int count, int size, int round) {
+  KVILT_ASSIGN(const std::string text, read_file(path, size_t{1} << 30));
+  RagPrompt out;
+  out.id = fmt::format("{}x{}", count, size);
+  const size_t wanted = static_cast<size_t>(count) * static_cast<size_t>(size);
+  const size_t bytes = 12 * wanted;  // few texts have more than six bytes a token
+  const size_t from = bytes * static_cast<size_t>(round);
+  if (from >= text.size())
+    return error(Code::kInvalidArgument, "'{}' has {} bytes, too few for round {}", path, text.size(), round + 1);
+  size_t begin = from;
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  size_t end = std::min(text.size(), begin + bytes);
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+  KVILT_ASSIGN(const auto ids, engine.tokenize(text.substr(begin, end - begin), false, false));
+  if (ids.size() < wanted)
+    return error(Code::kInvalidArgument, "'{}' gives {} tokens for round {}; {} are wanted", path, ids.size(),
+                 round + 1, wanted);
+  for (int i = 0; i < count; ++i) out.pieces.emplace_back(ids.begin() + i * size, ids.begin() + (i + 1) * size);
   return out;
 }
 

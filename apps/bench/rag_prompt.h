@@ -24,6 +24,9 @@ struct RagPrompt {
 Result<RagPrompt> rag_prompt(const Engine& engine, const EvalCase& from);
 // `count` pieces of `size` tokens each, words in no order (random ids if the tokenizer knows no English).
 Result<RagPrompt> synthetic_prompt(const Engine& engine, int count, int size, uint64_t seed);
+// `count` pieces of `size` tokens each, cut one after the other out of the text file, from its round-th stretch on.
+// Errors: kInvalidArgument: the file is too short, or cannot be read.
+Result<RagPrompt> text_prompt(const Engine& engine, const std::string& path, int count, int size, int round);
 
 // same, reverse, shuffle, insert (extra in front), drop (without the first), or pieces by number from 1 as 3-1-2.
 // Errors: kInvalidArgument.

@@ -76,6 +76,7 @@ struct Evaluation {
   std::vector<int32_t> forced = {};
   bool first_logits = false;  // EvaluationLogits::first is filled; with `forced`, EvaluationLogits::all too
   int prompt_logits = 0;      // EvaluationLogits::prompt is filled, for this many of the prompt's last tokens
+  bool held_mass = false;     // PromptUsage::held_mass and decode_held_mass are measured, which takes time
   bool all_logits = false;    // EvaluationLogits::all is filled without `forced` too: V floats a token
 };
 
@@ -139,6 +140,9 @@ struct PromptUsage {
   double linear_flops = 0, attention_flops = 0;  // flops = their sum
   // Of the answer's rows: attention, the choice of keys included, and what they read and wrote.
   double decode_attention_flops = 0, decode_bytes = 0;
+  // The share of full attention that the keys hold that the prompt's rows, and the answer's, saw; with
+  // Evaluation::held_mass, else -1. Over rows that were computed, their query heads and layers.
+  double held_mass = -1, decode_held_mass = -1;
   // Of the pages that were the request's own when its prefill ended; those of placed pieces belong to the cache.
   ByHeadClass kv_bytes;
   int steps = 0;        // engine steps that the prefill took

@@ -92,11 +92,6 @@ ChainEnd end_of(const std::vector<Piece>& chain) {
   return {last.segment, last.segment_offset + last.count, last.pos + last.count};
 }
 
-// Where the exact part of a prompt ends.
-int32_t first_piece(const PromptLayout& layout) {
-  return layout.pieces.empty() ? layout.prompt_len : layout.pieces.front().begin;
-}
-
 }  // namespace
 
 // Of one prompt, for its pieces.
@@ -358,7 +353,7 @@ std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end
 }
 
 ChainEnd ContentCache::publish_part(const Own& own, bool goes_on) {
-  int32_t end = std::min(first_piece(own.layout), own.computed);
+  int32_t end = std::min(own.layout.exact_end(), own.computed);
   if (goes_on) {
     const auto mark = std::ranges::upper_bound(own.marks, end, {}, &TokenMark::end);
     if (mark != own.marks.end()) end = std::min(end, mark->begin);
@@ -383,8 +378,9 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   Published out;
   out.chain = own.chain;
   if (!own.kv.whole()) return out;
-  // The exact part goes to the first piece, and is all of it if there is no piece; none if the prefix is itself a chain.
-  const int32_t exact_end = own.exact.pos < layout.prefix ? layout.prefix : first_piece(layout);
+  // The exact part goes to the first piece, and is all of it if there is no piece; none if the prefix is itself a chain,
+  // or rows saw few keys.
+  const int32_t exact_end = own.exact.pos < layout.prefix ? layout.prefix : layout.exact_end();
   if (exact_end > std::max(own.exact.pos, layout.prefix)) out.segments.push_back(publish_exact(own, exact_end).segment);
   if (own.domains.approximate != 0) {
     auto mark = own.marks.begin();
@@ -443,7 +439,7 @@ void ContentCache::publish_repaired(const Own& own) {
 }
 
 void ContentCache::season(const Own& own, ThreadPool& pool) {
-  const bool exact = own.layout.pieces.empty() && own.exact.pos >= own.layout.prefix;
+  const bool exact = own.layout.exact_end() == own.layout.prompt_len && own.exact.pos >= own.layout.prefix;
   if (!exact || !own.kv.whole()) return;
   for (const TokenMark& mark : own.marks) {
     if (mark.end - mark.begin >= min_segment_ && own.kv.owns({mark.begin, mark.end})) season(own, mark, pool);
@@ -483,7 +479,7 @@ void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {
     publish_chain(now, own.computed);
   }
   const CachedSegment* last = of_prompt.segments.empty() ? nullptr : segments_.find(of_prompt.segments.back());
-  if (layout.pieces.empty() && own.exact.pos >= layout.prefix) {
+  if (layout.exact_end() == layout.prompt_len && own.exact.pos >= layout.prefix) {
     const bool broken = !last || last->pos + last->count != layout.prompt_len;  // evicted meanwhile, or its end was
     if (broken || known_exactly(own, own.computed)) return;
     insert(own, own.domains.exact, {layout.prompt_len, own.computed}, true, {last->id, last->count});

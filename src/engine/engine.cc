@@ -362,8 +362,9 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     const std::string name = written_out(asked.policy) + ((*shared)->clean_only      ? "/clean"
                                                           : (*shared)->from_seasoned ? "/seasoned"
                                                                                      : "");
-    domains = policy.wants_pieces() && policy.keeps_approximate() ? cache.domains(space, asked.cache_salt, name)
-                                                                  : cache.domains(space, asked.cache_salt);
+    domains =
+        policy.keeps_chain() ? cache.domains(space, asked.cache_salt, name) : cache.domains(space, asked.cache_salt);
+    if (!policy.wants_pieces()) domains.approximate = 0;
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
     if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space, asked.cache_salt);
     loop_.add(std::move(*shared));

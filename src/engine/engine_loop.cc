@@ -172,6 +172,7 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
   chunk.range = item.range;
   chunk.tokens = s.tokens;
   chunk.keys = now.keys.get();
+  chunk.measures_held = s.request.evaluation.held_mass;
   int64_t rows = 1;  // whose logits are wanted
   if (item.decode) {
     chunk.plan = &now.decode.plan;

@@ -39,9 +39,7 @@ bool same_question(const Sequence& a, const Sequence& b) {
 int32_t common_exact(const Sequence& s, const Sequence& other) {
   const PromptLayout& layout = other.running.prefill->layout();
   const bool goes_on_from_a_chain = other.running.exact.pos < layout.prefix;
-  const int32_t exact = goes_on_from_a_chain    ? other.running.exact.pos
-                        : layout.pieces.empty() ? layout.prompt_len
-                                                : layout.pieces.front().begin;
+  const int32_t exact = goes_on_from_a_chain ? other.running.exact.pos : layout.exact_end();
   const auto most = std::min<ptrdiff_t>(exact, std::ssize(s.tokens) - 1);
   const auto end = s.tokens.begin() + most;
   return static_cast<int32_t>(std::mismatch(s.tokens.begin(), end, other.tokens.begin()).first - s.tokens.begin());
@@ -105,8 +103,9 @@ void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
     const bool known = std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.id == s->id; });
     if (known || !publishes(*s)) continue;
     entries_.push_back({s->id, s->starts, next_, next_});
-    for (const Run& run : s->running.prefill->layout().fresh()) {
-      if (run.size() < min_segment_) continue;
+    const PromptLayout& layout = s->running.prefill->layout();
+    for (const Run& run : layout.fresh()) {
+      if (run.size() < min_segment_ || !layout.dense) continue;
       const auto first = s->tokens.begin() + run.begin;
       index_.insert(next_++, {.tokens = {first, first + run.size()},
                               .domain = index_.domain({}, std::to_string(s->domains.exact), {})});

@@ -54,6 +54,8 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   if (item.decode) {
     s.usage.decode_attention_flops += work.attention_flops;
     s.usage.decode_bytes += work.bytes;
+    s.decode_held += work.held;
+    s.usage.decode_held_mass = s.decode_held.share();
     return wants_token(s);
   }
   Prefill& prefill = *s.running.prefill;
@@ -104,6 +106,7 @@ void EngineLoop::account(Sequence& s) const {
   s.usage.attention_flops = s.work.attention_flops;
   s.usage.flops = s.work.linear_flops + s.work.attention_flops;
   s.usage.bytes = s.work.bytes;
+  s.usage.held_mass = s.work.held.share();
   ByHeadClass& bytes = s.usage.kv_bytes = {};
   add_pages(kv, prefill.plan(), bytes);
   for (int64_t* sum : {&bytes.global, &bytes.local, &bytes.retrieval, &bytes.dense}) *sum *= kv.shape().page_bytes();

@@ -74,6 +74,12 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   mean("flops_ratio", [](const CaseResult& r) { return r.flops_ratio; });
   mean("recomputed_ratio", [](const CaseResult& r) { return r.recomputed_ratio(); });
   mean("kept_ratio", [](const CaseResult& r) { return r.kept_ratio; });
+  mean("cells_ratio", [](const CaseResult& r) { return r.cells_ratio; });
+  mean("decode_cells_ratio", [](const CaseResult& r) { return r.decode_cells_ratio; });
+  estimate("held_mass", [](const CaseResult& r) { return r.held_mass; });
+  estimate("decode_held_mass", [](const CaseResult& r) { return r.decode_held_mass; });
+  median("token_s", [](const CaseResult& r) { return r.token_s; });
+  mean("decode_bytes", [](const CaseResult& r) { return r.decode_bytes; });
   mean("flops", [](const CaseResult& r) { return r.flops; });
   mean("bytes", [](const CaseResult& r) { return r.bytes; });
   mean("prompt_tokens", [](const CaseResult& r) { return r.prompt; });

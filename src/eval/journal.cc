@@ -56,6 +56,12 @@ Json to_json(const CaseResult& r) {
           {"recomputed_tokens", r.recomputed},
           {"fresh_tokens", r.fresh},
           {"kept_ratio", r.kept_ratio},
+          {"cells_ratio", r.cells_ratio},
+          {"decode_cells_ratio", r.decode_cells_ratio},
+          {"token_s", r.token_s},
+          {"decode_bytes", r.decode_bytes},
+          {"held_mass", nullable(r.held_mass)},
+          {"decode_held_mass", nullable(r.decode_held_mass)},
           {"answer", r.answer}};
 }
 
@@ -80,6 +86,13 @@ Result<CaseResult> result_from_json(const Json& line) {
     get("prompt_tokens", r.prompt), get("prefix_tokens", r.prefix), get("reused_tokens", r.reused);
     get("recomputed_tokens", r.recomputed), get("fresh_tokens", r.fresh);
     get("kept_ratio", r.kept_ratio), get("answer", r.answer);
+    const auto later = [&](const char* key, double& to) { to = line.value(key, to); };  // older journals lack them
+    later("cells_ratio", r.cells_ratio), later("decode_cells_ratio", r.decode_cells_ratio);
+    later("token_s", r.token_s), later("decode_bytes", r.decode_bytes);
+    const auto maybe = [&](const char* key, std::optional<double>& to) {
+      if (line.contains(key) && !line.at(key).is_null()) to = line.at(key).get<double>();
+    };
+    maybe("held_mass", r.held_mass), maybe("decode_held_mass", r.decode_held_mass);
   } catch (const nlohmann::json::exception& problem) {
     return error(Code::kCorrupt, "{}", problem.what());
   }

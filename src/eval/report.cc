@@ -54,7 +54,12 @@ const std::vector<Column>& columns() {
       {"TTFT, s", [](const Json& row) { return number(row["ttft_s"]); }},
       {"TTFT / full", [](const Json& row) { return number(row["ttft_ratio"]); }},
       {"FLOPs / full", [](const Json& row) { return number(row["flops_ratio"]); }},
-      {"recomputed", [](const Json& row) { return number(row["recomputed_ratio"]); }}};
+      {"recomputed", [](const Json& row) { return number(row["recomputed_ratio"]); }},
+      {"cells", [](const Json& row) { return number(row["cells_ratio"]); }},
+      {"cells, decode", [](const Json& row) { return number(row["decode_cells_ratio"]); }},
+      {"held", [](const Json& row) { return number(row["held_mass"]); }},
+      {"held, decode", [](const Json& row) { return number(row["decode_held_mass"]); }},
+      {"s / token", [](const Json& row) { return number(row["token_s"]); }}};
   return all;
 }
 

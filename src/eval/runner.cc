@@ -58,7 +58,7 @@ class CaseRun {
     request.evaluation.forced = path_;
     request.sampling.max_tokens = static_cast<int>(path_.size());
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
-    CaseResult result = account(policy.label, out.completion.usage);
+    CaseResult result = account(policy.label, out.completion);
     compare(out.completion.logits.all, result);
     compare_prompt(out.completion.logits.prompt, result);
     result.answer = full_.answer;
@@ -126,6 +126,7 @@ class CaseRun {
     request.publish = false;
     request.evaluation.first_logits = true;
     request.evaluation.prompt_logits = options_.prompt_rows;
+    request.evaluation.held_mass = options_.held_mass;
     return request;
   }
 
@@ -157,7 +158,8 @@ class CaseRun {
     for (auto& position : logits) reference_.emplace_back(std::move(position));
     logits.clear();
     for (auto& position : out.completion.logits.prompt) prompt_reference_.emplace_back(std::move(position));
-    full_ = account(kFull, out.completion.usage);
+    full_ = account(kFull, out.completion);
+    full_usage_ = out.completion.usage;
     if (!prompt_reference_.empty()) full_.kl_prompt = 0;
     full_.answer = case_.truth.empty() ? out.text : "";
     if (case_.truth.empty()) full_.same_answer = true;
@@ -166,7 +168,8 @@ class CaseRun {
     return {};
   }
 
-  CaseResult account(const std::string& label, const PromptUsage& usage) const {
+  CaseResult account(const std::string& label, const Completion& done) const {
+    const PromptUsage& usage = done.usage;
     CaseResult out;
     out.suite = case_.suite;
     out.id = case_.id;
@@ -177,7 +180,16 @@ class CaseRun {
     if (full_.ttft_s > 0) {
       out.ttft_ratio = usage.ttft_s / full_.ttft_s;
       out.flops_ratio = usage.flops / full_.flops;
+      out.cells_ratio = usage.attention_flops / full_usage_.attention_flops;
+      if (full_usage_.decode_attention_flops > 0)
+        out.decode_cells_ratio = usage.decode_attention_flops / full_usage_.decode_attention_flops;
     }
+    if (const int steps = done.completion_tokens - 1; steps > 0) {
+      out.token_s = (done.total_s - usage.ttft_s) / steps;
+      out.decode_bytes = usage.decode_bytes / steps;
+    }
+    if (usage.held_mass >= 0) out.held_mass = usage.held_mass;
+    if (usage.decode_held_mass >= 0) out.decode_held_mass = usage.decode_held_mass;
     out.prompt = usage.prompt;
     out.prefix = usage.prefix;
     out.reused = usage.reused;
@@ -241,6 +253,7 @@ class CaseRun {
   std::vector<int32_t> path_;
   std::vector<Reference> reference_, prompt_reference_;
   CaseResult full_;
+  PromptUsage full_usage_;
   Completion last_;
 };
 

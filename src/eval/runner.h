@@ -38,7 +38,10 @@ struct CaseResult {
   std::optional<bool> same_answer;     // none: distances along a true text
   double ttft_s = 0, ttft_ratio = 1, flops = 0, flops_ratio = 1, bytes = 0;
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
-  double kept_ratio = 1;  // share of the context's keys that decoding reads
+  double kept_ratio = 1;                              // share of the context's keys that decoding reads
+  double cells_ratio = 1, decode_cells_ratio = 1;     // attention's FLOPs, the choice of keys included
+  double token_s = 0, decode_bytes = 0;               // a token of the answer after its first
+  std::optional<double> held_mass, decode_held_mass;  // with RunOptions::held_mass (PromptUsage)
   std::string answer;
 
   double recomputed_ratio() const { return reused > 0 ? static_cast<double>(recomputed) / reused : 0; }
@@ -60,6 +63,7 @@ struct RunOptions {
   uint64_t seed = 1;
   int answer_tokens = 24;  // longest greedy answer
   int prompt_rows = 0;     // the prompt's last positions that are compared too; their work counts in the FLOPs
+  bool held_mass = false;  // it is measured, which makes times longer
   double max_seconds = 0;  // 0: no limit; looked at between cases
   // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
   // come before the case. The case starts from what they leave of the pieces.

@@ -24,6 +24,11 @@ const std::vector<SuiteEntry>& suite_table() {
        make_agent},
       {"rounds", "a question over retrieved turns of a chat: n, turns, facts, seed", make_rounds},
       {"debate", "three agents answer, then see each other's answers: path (GSM8K), n, tokens, seed", make_debate},
+      {"dialogue",
+       "turns of another suite, the question before, in or after the text: of, turns, at=begin|middle|end, n, and of's "
+       "own",
+       make_dialogue},
+      {"mt-bench", "second turns of MT-bench; distances: path (question.jsonl), answers (reference), n", make_mt_bench},
       {"group-chat", "four people write in turn: n, messages, tokens, seed", make_group_chat},
   };
   return table;
@@ -73,6 +78,15 @@ std::string SuiteParams::needed_text(const std::string& key) {
   const std::string value = text(key, "");
   if (value.empty()) complain(key + " is missing: write " + name_ + ":" + key + "=...");
   return value;
+}
+
+Result<std::string> SuiteParams::rest_for(const std::string& suite, int n) const {
+  if (!wrong_.empty()) return error(Code::kInvalidArgument, "suite '{}': {}", name_, wrong_);
+  std::string out = fmt::format("{}:n={}", suite, n);
+  for (const auto& [key, value] : given_) {
+    if (!taken_.count(key)) out += fmt::format(",{}={}", key, value);
+  }
+  return out;
 }
 
 Status SuiteParams::finish() const {

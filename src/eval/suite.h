@@ -26,6 +26,8 @@ class SuiteParams {
   int number(const std::string& key, int fallback, int low, int high);
   std::string text(const std::string& key, const std::string& fallback);
   std::string needed_text(const std::string& key);
+  // What nobody has taken, for another suite, with n: "niah:n=60,length=2048". Errors: as finish(), of those taken.
+  Result<std::string> rest_for(const std::string& suite, int n) const;
   Status finish() const;  // an error for the first parameter that is wrong, missing or not taken
 
  private:
@@ -68,6 +70,9 @@ Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params);
 // suite_agent.cc
 Result<std::vector<CaseSource>> make_agent(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_rounds(Engine& engine, SuiteParams& params);
+// suite_dialogue.cc
+Result<std::vector<CaseSource>> make_dialogue(Engine& engine, SuiteParams& params);
+Result<std::vector<CaseSource>> make_mt_bench(Engine& engine, SuiteParams& params);
 // suite_debate.cc
 Result<std::vector<CaseSource>> make_debate(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& params);

@@ -2,50 +2,65 @@
 
 #include <algorithm>
 
+#include "forward/held_mass.h"
 #include "forward/key_masks.h"
 
 namespace kvilt {
+namespace {
+
+// Whether the chunk's rows at the layer are those of the last stage. At a cut rows attend for its probes only.
+bool counts(const Chunk& chunk, int layer) {
+  return chunk.stage == &chunk.plan->stages.back() && layer != chunk.band->layer_end;
+}
+
+}  // namespace
 
 void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<float> q, Mat<float> out) {
   lists_.lse.resize(static_cast<size_t>(rows.size() * model_.config().H));
   lists_.spans.clear();
   lists_.span_first.assign(1, 0);
   lists_.tasks.clear();
-  bool probing = false, looked_at = false;
+  lists_.chunk_first.clear();
+  sparse_.clear();
+  const Batch batch{rows, q, out};
+  bool probing = false, lse_wanted = false;
   for (size_t i = 0; i < chunks.size(); ++i) {
+    lists_.chunk_first.push_back(lists_.tasks.size());
     if (rows.size(i) == 0) continue;
     Chunk& chunk = chunks[i];
     probing = probing || (at.probes && !probe_rows(*chunk.stage, at.layer).empty());
-    looked_at = looked_at || chunk.keys;
-    if (const int32_t pos = rows.pos_of(i).front(); chunk.keys && chunk.keys->chooses_at({at.layer, pos}))
-      choose(chunk, at.layer, pos);
-    add_tasks(chunk, i, at.layer, {rows, q, out});
+    lse_wanted = lse_wanted || chunk.keys || chunk.measures_held;
+    if (chunk.keys && chunk.keys->chooses_at({at.layer, rows.pos_of(i).front()})) choose(chunk, i, at.layer, batch);
+    add_tasks(chunk, i, at.layer, batch);
   }
   for (size_t t = 0; t < lists_.tasks.size(); ++t) {
-    if (lists_.span_first[t] < lists_.span_first[t + 1])
-      lists_.tasks[t].spans =
-          std::span(lists_.spans).subspan(lists_.span_first[t], lists_.span_first[t + 1] - lists_.span_first[t]);
-    if (!probing && !looked_at) lists_.tasks[t].lse = nullptr;
+    const size_t first = lists_.span_first[t], last = lists_.span_first[t + 1];
+    if (first < last) lists_.tasks[t].spans = std::span(lists_.spans).subspan(first, last - first);
+    if (!probing && !lse_wanted && !sparse_.skips()) lists_.tasks[t].lse = nullptr;
   }
   const DType kv_type = chunks[0].kv->shape().dtype;
   model_.backend().attend(model_.attend_shape(kv_type), lists_.tasks, pool_);
   if (probing) probe(chunks, at.layer, rows);
-  if (!looked_at) return;
-  size_t t = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (rows.size(i) == 0) continue;
-    const auto heads = std::span<const AttendTask>(lists_.tasks).subspan(t, static_cast<size_t>(model_.config().G));
-    if (chunks[i].keys) keep_queries(chunks[i], at.layer, rows.pos_of(i), heads);
-    t += heads.size();
+    if (rows.size(i) == 0 || !counts(chunks[i], at.layer)) continue;
+    if (chunks[i].keys) tell_keys(chunks[i], i, at.layer, batch);
+    if (chunks[i].measures_held) measure_held(chunks[i], i, at.layer, batch);
   }
+  sparse_.join_skipped(kv_type);
 }
 
-// The row of the answer at pos chooses the keys of this layer.
-void AttendPass::choose(Chunk& chunk, int layer, int32_t pos) {
+void AttendPass::find_masks(const Chunk& chunk, int layer) {
   const ModelConfig& c = model_.config();
   lists_.masks.clear();
   for (int g = 0; g < c.G; ++g) lists_.masks.push_back(mask_of(*chunk.plan, c, layer, g));
-  const SelectedKeys::Cost cost = chunk.keys->choose(model_, *chunk.kv, lists_.masks, {layer, pos}, pool_);
+}
+
+// Chunk i's row, which is of an answer, chooses the keys of this layer.
+void AttendPass::choose(Chunk& chunk, size_t i, int layer, const Batch& batch) {
+  find_masks(chunk, layer);
+  const LayerRow at{layer, batch.rows.pos_of(i).front()};
+  const float* q = batch.q.row(batch.rows.first[i]);
+  const ChoiceCost cost = chunk.keys->choose({model_, *chunk.kv, pool_}, lists_.masks, at, q);
   chunk.work.attention_flops += cost.flops;
   chunk.work.bytes += cost.bytes;
 }
@@ -56,6 +71,8 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
   const int group = c.H / c.G;
   const int64_t first = batch.rows.first[i], rows = batch.rows.size(i);
   const std::span<const int32_t> pos = batch.rows.pos_of(i);
+  const bool sparse = chunk.plan->sparse && chunk.stage == &chunk.plan->stages.back();
+  lists_.sparse_heads.clear();
   for (int g = 0; g < c.G; ++g) {
     AttendTask task;
     task.q = batch.q.row(first) + g * group * c.E;
@@ -63,6 +80,10 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
     task.q_stride = task.out_stride = batch.out.stride;
     task.pos = pos;
     task.mask = mask_of(*chunk.plan, c, layer, g);
+    if (sparse && sees_all(task.mask, pos.front())) {
+      lists_.sparse_heads.push_back(g);
+      continue;
+    }
     task.lse = lists_.lse.data() + first * c.H + g * rows * group;
     const SelectedKeys::Seen* seen =
         chunk.keys ? chunk.keys->seen(*chunk.kv, task.mask, {layer, pos.front()}, g) : nullptr;
@@ -83,33 +104,53 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
     lists_.span_first.push_back(lists_.spans.size());
     lists_.tasks.push_back(task);
   }
+  if (lists_.sparse_heads.empty()) return;
+  const RowsAt at{layer, pos, batch.q.slice_rows(first, first + rows), batch.out.slice_rows(first, first + rows),
+                  lists_.lse.data() + first * c.H};
+  const SparseRows::Cost cost = sparse_.add_tasks(*chunk.plan, *chunk.kv, at, lists_.sparse_heads, lists_.tasks);
+  chunk.work.attention_flops += cost.flops;
+  chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+  lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
 
-// What this layer's probes see. REQUIRES: the tasks have attended, with lse.
+// What this layer's probes see. REQUIRES: the tasks have attended, with lse; one per KV head of each chunk with probes.
 void AttendPass::probe(std::span<Chunk> chunks, int layer, const BatchRows& rows) {
-  size_t t = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (rows.size(i) == 0) continue;
-    const auto heads = std::span<const AttendTask>(lists_.tasks).subspan(t, static_cast<size_t>(model_.config().G));
+    if (rows.size(i) == 0 || chunks[i].stage->probes.empty()) continue;
+    const auto heads = std::span<const AttendTask>(lists_.tasks)
+                           .subspan(lists_.chunk_first[i], static_cast<size_t>(model_.config().G));
     const AttendedRows attended{layer, chunks[i].plan->prompt_len, chunks[i].kv->shape().dtype, heads};
     chunks[i].work.attention_flops += probes_.look(*chunks[i].stage, attended, chunks[i].probes);
-    t += heads.size();
   }
 }
 
-// The queries that a later choice looks with: the last stage's. pos: the rows' positions, not their ranks.
-void AttendPass::keep_queries(const Chunk& chunk, int layer, std::span<const int32_t> pos,
-                              std::span<const AttendTask> heads) {
-  if (chunk.stage != &chunk.plan->stages.back()) return;
+// How much of full attention the rows saw that see few keys.
+void AttendPass::measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch) {
   const ModelConfig& c = model_.config();
-  const int64_t group = c.H / c.G;
-  lists_.row_lse.resize(static_cast<size_t>(c.H));
-  for (size_t r = 0; r < pos.size(); ++r) {
-    if (!chunk.keys->wants_query(pos[r])) continue;
-    for (int64_t g = 0; g < c.G; ++g)
-      std::copy_n(heads[g].lse + static_cast<int64_t>(r) * group, group, lists_.row_lse.begin() + g * group);
-    chunk.keys->keep_query(layer, pos[r], heads[0].q + static_cast<int64_t>(r) * heads[0].q_stride, lists_.row_lse);
+  const int64_t first = batch.rows.first[i], end = first + batch.rows.size(i);
+  const std::span<const int32_t> pos = batch.rows.pos_of(i);
+  std::vector<int> heads;
+  for (int g = 0; g < c.G; ++g) {
+    if (sees_all(mask_of(*chunk.plan, c, layer, g), pos.front())) heads.push_back(g);
   }
+  const RowsAt at{layer, pos, batch.q.slice_rows(first, end), batch.out.slice_rows(first, end),
+                  lists_.lse.data() + first * c.H};
+  chunk.work.held += held_mass(model_, *chunk.kv, at, heads, pool_);
+}
+
+// A later choice may look with these rows.
+void AttendPass::tell_keys(Chunk& chunk, size_t i, int layer, const Batch& batch) {
+  find_masks(chunk, layer);
+  const int64_t first = batch.rows.first[i], H = model_.config().H;
+  const AttendedQueries rows{layer,
+                             batch.rows.pos_of(i),
+                             batch.q.slice_rows(first, first + batch.rows.size(i)),
+                             lists_.lse.data() + first * H,
+                             lists_.masks,
+                             {}};
+  const ChoiceCost cost = chunk.keys->attended({model_, *chunk.kv, pool_}, rows);
+  chunk.work.attention_flops += cost.flops;
+  chunk.work.bytes += cost.bytes;
 }
 
 }  // namespace kvilt

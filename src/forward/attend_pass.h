@@ -13,12 +13,14 @@
 #include "forward/chunk.h"
 #include "forward/prepared_model.h"
 #include "forward/probes.h"
+#include "forward/sparse_rows.h"
 
 namespace kvilt {
 
 class AttendPass {
  public:
-  AttendPass(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool), probes_(model, pool) {}
+  AttendPass(const PreparedModel& model, ThreadPool& pool)
+      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool) {}
 
   struct At {
     int layer = 0;
@@ -27,7 +29,10 @@ class AttendPass {
   // out = attention of q, whose rows are `rows`. Both are rows x (H E).
   void run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<float> q, Mat<float> out);
   // Gives the memory that is kept from call to call back.
-  void release() { lists_ = {}; }
+  void release() {
+    lists_ = {};
+    sparse_.clear();
+  }
 
  private:
   // The rows that attend.
@@ -35,20 +40,25 @@ class AttendPass {
     const BatchRows& rows;
     Mat<float> q, out;
   };
-  void choose(Chunk& chunk, int layer, int32_t pos);
+  void find_masks(const Chunk& chunk, int layer);
+  void choose(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void probe(std::span<Chunk> chunks, int layer, const BatchRows& rows);
-  void keep_queries(const Chunk& chunk, int layer, std::span<const int32_t> pos, std::span<const AttendTask> heads);
+  void measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  void tell_keys(Chunk& chunk, size_t i, int layer, const Batch& batch);
 
   const PreparedModel& model_;
   ThreadPool& pool_;
   ProbePass probes_;
+  SparseRows sparse_;
   struct Lists {  // kept from call to call
     std::vector<KvSpan> spans;
     std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1]), if it has none of its own
     std::vector<AttendTask> tasks;   // of each chunk that attends, one per KV head
-    std::vector<float> lse, row_lse;
-    std::vector<KeyMask> masks;
+    std::vector<size_t> chunk_first;  // of the tasks of each chunk
+    std::vector<float> lse;
+    std::vector<int> sparse_heads;
+    std::vector<KeyMask> masks;  // of a chunk's heads
   };
   Lists lists_;
 };

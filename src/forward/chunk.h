@@ -12,13 +12,26 @@
 
 namespace kvilt {
 
+// The share of their attention that rows saw, summed over `rows` of them and their heads (held_mass.h).
+struct HeldMass {
+  double sum = 0, rows = 0;
+  double share() const { return rows > 0 ? sum / rows : -1; }  // -1: not measured
+  HeldMass& operator+=(const HeldMass& other) {
+    sum += other.sum;
+    rows += other.rows;
+    return *this;
+  }
+};
+
 // Work that was done, for one sequence's account.
 struct Work {
   double linear_flops = 0, attention_flops = 0, bytes = 0;
+  HeldMass held;  // measured where Chunk::measures_held
   Work& operator+=(const Work& other) {
     linear_flops += other.linear_flops;
     attention_flops += other.attention_flops;
     bytes += other.bytes;
+    held += other.held;
     return *this;
   }
 };
@@ -36,7 +49,8 @@ struct Chunk {
   SelectedKeys* keys = nullptr;     // of a plan with a decode rule
   std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
-  Work work;                        // added to
+  bool measures_held = false;
+  Work work;  // added to
 };
 
 }  // namespace kvilt

@@ -28,6 +28,11 @@ void RankedKeys::append(const PageTable& kv, int layer, int head, Run positions)
     size_ += span.count;
   }
   spans_.resize(last);
+  if (!positions_.empty() && positions_.back().end == positions.begin) {
+    positions_.back().end = positions.end;
+  } else {
+    positions_.push_back(positions);
+  }
   CHECK(keys == positions.size());
 }
 

@@ -3,7 +3,7 @@
 //             ranks up to that key's. A set of B keys is B / 64 full blocks, however far apart they lie, and kernels
 //             know nothing of sets. All positions have themselves for ranks: that is the dense pass to the bit.
 // Invariants: keys are read where they lie; they must not move while this lives.
-// Cost:       32 bytes for each run of keys that is together in memory.
+// Cost:       32 bytes for each run of keys that is together in memory, and 8 for each run of positions.
 #pragma once
 
 #include <span>
@@ -17,16 +17,19 @@ class RankedKeys {
  public:
   void clear() {
     spans_.clear();
+    positions_.clear();
     size_ = 0;
   }
   // The next ranks. REQUIRES: positions after those that are there; each has its K and V at (layer, head).
   void append(const PageTable& kv, int layer, int head, Run positions);
 
   int32_t size() const { return size_; }
+  const Runs& positions() const { return positions_; }
   std::span<const KvSpan> spans() const { return spans_; }
 
  private:
   std::vector<KvSpan> spans_;
+  Runs positions_;
   int32_t size_ = 0;
 };
 

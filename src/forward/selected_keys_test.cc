@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "forward/prompt_for_test.h"
 
@@ -12,6 +14,8 @@ namespace kvilt {
 namespace {
 
 constexpr int32_t kPrompt = 120, kBudget = 20, kQueries = 8;
+
+const DecodeRule kHeavy{.by = DecodeRule::By::kAllRows, .budget = kBudget, .recent = kBudget / 2, .every = 1};
 
 class SelectedKeysTest : public testing::TestWithParam<const char*> {
  protected:
@@ -22,7 +26,7 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
     Answering(SelectedKeysTest& test, const DecodeRule& rule)
         : of(test), prompt(test.on, random_tokens(kPrompt, 3, test.c)), keys(rule, test.c, kPrompt, kPrompt) {
       prompt.keys_of_answer = &keys;
-      prompt.stage().lookers = {{kPrompt - kQueries, kPrompt}};
+      prompt.stage().lookers = {{std::max(0, kPrompt - rule.looking_rows()), kPrompt}};
       prompt.run(test.driver, 50);
     }
     std::vector<float> next(int32_t id) {
@@ -77,6 +81,57 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
   Driver driver;
 };
 
+// The keys that the last row of `prompt` gave most weight in one layer, summed over a group; as many as kBudget. Empty:
+// rounding may decide.
+std::vector<int32_t> best_of(const Probe& probe, const ModelConfig& c, int layer, int head, int32_t keys) {
+  const int group = c.H / c.G;
+  std::vector<double> sums(static_cast<size_t>(keys), 0);
+  for (int h = head * group; h < (head + 1) * group; ++h) {
+    for (int32_t j = 0; j < keys; ++j) sums[j] += probe.weights[layer][h * int64_t{keys + 1} + j];
+  }
+  std::vector<int32_t> best(static_cast<size_t>(keys));
+  std::iota(best.begin(), best.end(), 0);
+  std::ranges::sort(best, [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
+  if (sums[best[kBudget - 1]] - sums[best[kBudget]] < 1e-6) return {};
+  best.resize(kBudget);
+  std::ranges::sort(best);
+  return best;
+}
+
+// Layers see what the row itself chose in the selection layer below, by its weights there. Up to the lower of the layers
+// that are compared rows are dense, so their weights are those of a dense prompt.
+TEST_P(SelectedKeysTest, LayersSeeWhatTheRowLookedAtBelow) {
+  for (const int select : {3, 5}) {
+    const int from = select == 3 ? 3 : 2, until = select == 3 ? 6 : 5;
+    Answering answering(
+        *this, {.by = DecodeRule::By::kLayer, .budget = kBudget, .every = 1, .dense_layers = 2, .select = select});
+    std::vector<int32_t> ids = random_tokens(kPrompt, 3, c);
+    int compared = 0, changed = 0;
+    std::vector<std::vector<int32_t>> last(static_cast<size_t>(c.G));
+    for (const int32_t id : {5, 6, 7}) {
+      const auto pos = static_cast<int32_t>(ids.size());
+      ids.push_back(id);
+      answering.next(id);
+      PromptForTest looked(on, ids);
+      looked.stage().probes = {{Estimator::kWeights, {2, 3}, {{pos, pos + 1}}}};
+      looked.run(driver);
+      for (int g = 0; g < c.G; ++g) {
+        const auto seen_at = [&](int l) { return answering.seen(l, g); };
+        EXPECT_TRUE(seen_at(0).empty() && seen_at(1).empty()) << "they choose nothing";
+        for (const int l : {2, select}) EXPECT_EQ(std::ssize(seen_at(l)), pos + 1) << "it sees all where it selects";
+        std::vector<int32_t> best = best_of(looked.probes[0], c, from, g, pos);
+        if (best.empty()) continue;
+        EXPECT_NE(best_of(looked.probes[0], c, 5 - from, g, pos), best) << "power: another layer looks elsewhere";
+        changed += std::exchange(last[g], best) != best;
+        best.push_back(pos);  // the row itself
+        for (int l = from + 1; l < until; ++l, ++compared) EXPECT_EQ(seen_at(l), best) << l << ' ' << g << ' ' << pos;
+      }
+    }
+    EXPECT_GT(compared, 3);
+    EXPECT_GT(changed, c.G) << "power: another row looks elsewhere";
+  }
+}
+
 // The keys with the largest sums of the weights that the last rows of the prompt gave them.
 TEST_P(SelectedKeysTest, TheyAreWhatTheLastRowsLookedAtMost) {
   Answering answering(*this, {.budget = kBudget, .queries = kQueries});
@@ -127,6 +182,67 @@ TEST_P(SelectedKeysTest, WhatIsLeftOutHasNoEffect) {
   EXPECT_NE(third(true, true), as_it_is) << "power";
 }
 
+// Half of the budget by the weights that all rows of the prompt gave, half the last ones.
+TEST_P(SelectedKeysTest, HeavyKeysAreWhatAllRowsLookedAt) {
+  Answering answering(*this, kHeavy);
+  answering.next(5);
+  PromptForTest looked(on, random_tokens(kPrompt, 3, c));
+  std::vector<int> layers(static_cast<size_t>(c.L));
+  std::iota(layers.begin(), layers.end(), 0);
+  looked.stage().probes = {{Estimator::kWeights, layers, {{0, kPrompt}}}};
+  looked.run(driver);
+  const int64_t group = c.H / c.G, of_head = group * kPrompt * kPrompt;
+  int compared = 0;
+  for (int l = 0; l < c.L; ++l) {
+    for (int g = 0; g < c.G; ++g) {
+      std::vector<double> sums(kPrompt, 0);
+      for (int64_t i = 0; i < of_head; ++i) sums[i % kPrompt] += looked.probes[0].weights[l][g * of_head + i];
+      std::vector<int32_t> best(kPrompt - kBudget / 2);
+      std::iota(best.begin(), best.end(), 0);
+      std::ranges::sort(best, [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
+      if (sums[best[kBudget / 2 - 1]] - sums[best[kBudget / 2]] < 1e-4) continue;  // rounding may decide
+      best.resize(kBudget / 2);
+      std::ranges::sort(best);
+      for (int32_t j = kPrompt - kBudget / 2; j <= kPrompt; ++j) best.push_back(j);
+      EXPECT_EQ(answering.seen(l, g), best) << l << ' ' << g;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, c.L);
+}
+
+// What is out has no effect on any row that follows, and every row leaves one key out.
+TEST_P(SelectedKeysTest, AnEvictedKeyIsGone) {
+  const auto rows = [&](bool change, bool of_seen) {
+    Answering answering(*this, kHeavy);
+    answering.next(5);
+    answering.next(6);
+    const auto last = static_cast<int32_t>(answering.ids().size()) - 1;
+    for (int l = 0; change && l < c.L; ++l) {
+      for (int g = 0; g < c.G; ++g) {
+        const std::vector<int32_t> seen = answering.seen(l, g);
+        EXPECT_EQ(std::ssize(seen), kBudget + 1);
+        for (int32_t pos = 0; pos < last; ++pos) {
+          if (std::ranges::binary_search(seen, pos) == of_seen) answering.scramble(l, g, pos);
+        }
+      }
+    }
+    std::vector<float> logits;
+    for (int32_t id = 7; id < 7 + kBudget; ++id) {
+      std::vector<int32_t> before = answering.seen(1, 0);
+      const std::vector<float> of_row = answering.next(id);
+      before.push_back(static_cast<int32_t>(answering.ids().size()) - 1);
+      EXPECT_TRUE(std::ranges::includes(before, answering.seen(1, 0)));
+      EXPECT_EQ(std::ssize(answering.seen(1, 0)), kBudget + 1);
+      logits.insert(logits.end(), of_row.begin(), of_row.end());
+    }
+    return logits;
+  };
+  const std::vector<float> as_it_is = rows(false, false);
+  EXPECT_EQ(rows(true, false), as_it_is);
+  EXPECT_NE(rows(true, true), as_it_is) << "power";
+}
+
 TEST_P(SelectedKeysTest, RowsOfTheAnswerJoinAndALaterChoiceMayLeaveThemOut) {
   Answering answering(*this, {.budget = kBudget, .queries = kQueries, .dense_rows = 2, .every = 4});
   answering.next(5);
@@ -149,10 +265,10 @@ TEST_P(SelectedKeysTest, AnAnswerThatStartsAgainChoosesAtOnce) {
   for (const int32_t pos : {90, 104, 109}) EXPECT_FALSE(again.chooses_at({0, pos})) << "rows of the prefill see all";
   EXPECT_TRUE(first.chooses_at({0, 104}));
   EXPECT_TRUE(again.chooses_at({0, 110}));
-  EXPECT_TRUE(again.wants_query(109));
-  EXPECT_FALSE(again.wants_query(101));
-  EXPECT_TRUE(first.wants_query(103));
-  EXPECT_FALSE(first.wants_query(104)) << "no choice comes after it";
+  EXPECT_TRUE(again.wants(109));
+  EXPECT_FALSE(again.wants(101));
+  EXPECT_TRUE(first.wants(103));
+  EXPECT_FALSE(first.wants(104)) << "no choice comes after it";
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SelectedKeysTest, testing::Values("reference", "auto"));

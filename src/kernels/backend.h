@@ -128,9 +128,12 @@ struct ColumnSumTask {
   const AttendTask* attend = nullptr;  // q, pos, spans, mask; lse must be filled (by attend())
   // sums[j] += sum over rows r and heads h of the group of exp(score(r,h,j) - lse(r,h)) [* |v_j| if value_norm]. A
   // weight counts 2 at most: it is above 1 where the lse is of fewer keys than these.
-  // Indexed by absolute position; positions that are in no span keep their sums.
+  // Indexed by absolute position; positions that are in no span keep their sums. Null: not wanted.
   double* sums = nullptr;
   bool value_norm = false;
+  // Optional: each row's own, without norms: rows[r * row_stride + j] = sum over the heads; as it was where r sees no key.
+  float* rows = nullptr;
+  int64_t row_stride = 0;
 };
 
 // ---- The interface --------------------------------------------------------------------------------------------------

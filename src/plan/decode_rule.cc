@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -91,6 +92,23 @@ std::vector<int64_t> split(std::span<const std::vector<double>> scores, int64_t 
   return out;
 }
 
+// What the middle has to add to the keys outside of it, so that these hold the share of all. Nothing but zeros: no end.
+double lacking(std::span<const double> score, Run middle, double share) {
+  double outside = 0, inside = 0;
+  for (int32_t j = 0; j < std::ssize(score); ++j) (j < middle.begin || j >= middle.end ? outside : inside) += score[j];
+  const double all = outside + inside;
+  return all > 0 ? share * all - outside : HUGE_VAL;
+}
+
+// Of the n highest scores, how many it takes until they sum to `aim`, highest first; n if they do not.
+int64_t fewest(std::vector<double> score, int64_t n, double aim) {
+  n = std::min(n, std::ssize(score));
+  std::ranges::partial_sort(score, score.begin() + n, std::greater());
+  int64_t taken = 0;
+  for (double sum = 0; taken < n && sum < aim; ++taken) sum += score[taken];
+  return taken;
+}
+
 }  // namespace
 
 int32_t DecodeRule::budget_of(int layer, int num_layers) const {
@@ -105,14 +123,15 @@ int32_t DecodeRule::budget_of(int layer, int num_layers) const {
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
                               std::span<const std::vector<double>> scores, int32_t keys) {
   const size_t heads = scores.size();
-  const int32_t budget = rule.budget_of(layer, num_layers);
-  if (budget >= keys) return std::vector<Runs>(heads, keys > 0 ? Runs{{0, keys}} : Runs{});
+  if (rule.takes_all(layer, num_layers, keys)) return std::vector<Runs>(heads, keys > 0 ? Runs{{0, keys}} : Runs{});
+  const int32_t budget = std::min(rule.budget_of(layer, num_layers), keys);
   const bool nearest = rule.by == DecodeRule::By::kNearest;
   const int32_t recent = nearest ? budget - rule.sink : rule.recent;
   const Run middle{rule.sink, keys - recent};
   const Runs always = normalize({{0, rule.sink}, {middle.end, keys}});
   if (nearest) return std::vector<Runs>(heads, always);
   std::vector<std::vector<double>> of(heads);
+  std::vector<double> aims(heads);
   std::mt19937_64 random(rule.seed * 1000003 + static_cast<uint64_t>(layer) * 7919 + static_cast<uint64_t>(keys));
   for (size_t g = 0; g < heads; ++g) {
     if (rule.by == DecodeRule::By::kRandom) {
@@ -122,11 +141,31 @@ std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
       CHECK(std::ssize(scores[g]) == keys);
       const std::vector<double> smooth = rule.pool > 1 ? pooled(scores[g], rule.pool, rule.pool_max) : scores[g];
       of[g].assign(smooth.begin() + middle.begin, smooth.begin() + middle.end);
+      aims[g] = lacking(smooth, middle, rule.top_p);
     }
   }
-  const std::vector<int64_t> sizes = split(of, budget - rule.sink - recent, rule.own_share, middle.size());
+  std::vector<int64_t> sizes = split(of, budget - rule.sink - recent, rule.own_share, middle.size());
   std::vector<Runs> out(heads);
-  for (size_t g = 0; g < heads; ++g) out[g] = unite(always, best(of[g], middle.begin, sizes[g]));
+  for (size_t g = 0; g < heads; ++g) {
+    if (rule.top_p < 1) sizes[g] = fewest(of[g], sizes[g], aims[g]);
+    out[g] = unite(always, best(of[g], middle.begin, sizes[g]));
+  }
+  return out;
+}
+
+std::vector<Runs> choose_pages(const DecodeRule& rule, int layer, int num_layers,
+                               std::span<const std::vector<double>> scores, int32_t keys) {
+  if (rule.takes_all(layer, num_layers, keys)) return choose_keys(rule, layer, num_layers, scores, keys);
+  const int32_t newest = (keys - 1) / rule.page, begin = newest * rule.page;
+  const int32_t more = (rule.budget_of(layer, num_layers) - (keys - begin)) / rule.page;
+  CHECK(more >= 0);
+  std::vector<Runs> out;
+  for (const std::vector<double>& of : scores) {
+    CHECK(std::ssize(of) == newest + 1);
+    Runs kept = best(std::span(of).first(static_cast<size_t>(newest)), 0, more);
+    for (Run& run : kept) run = {run.begin * rule.page, run.end * rule.page};
+    out.push_back(unite(kept, Runs{{begin, keys}}));
+  }
   return out;
 }
 

@@ -2,14 +2,15 @@
 // that it makes of scores, which is pure.
 // Idea:       an answer looks at few of a long prompt's keys, and at much the same ones for a while. So each KV head
 //             keeps a set of keys, chosen by how much the last rows looked at them: once, as SnapKV (arXiv:2404.14469),
-//             or anew every n rows, as LoopServe (arXiv:2507.13681). The keys of the rows that follow a choice are seen
-//             by all of them.
-// Invariants: nothing is dropped: the next choice may take what the last one left out.
+//             or anew every n rows, as LoopServe (arXiv:2507.13681), or at every row, as Quest (arXiv:2406.10774). The
+//             keys of the rows that follow a choice are seen by all of them.
+// Invariants: nothing is dropped: the next choice may take what the last one left out, but for kAllRows.
 // Threads:    pure; any thread.
-// Not here:   who looks (forward/selected_keys.h), the methods' parameters (policy/decode_methods.h).
+// Not here:   who looks (forward/key_chooser.h), the methods' parameters (policy/decode_methods.h).
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct DecodeRule {
     kAttention,  // the sum of the attention weights of the last `queries` rows and the group's query heads
     kNearest,    // the nearest ones
     kRandom,     // drawn anew for each layer, head and choice: the control
+    kPages,      // whole pages, by a bound of the scores that the choosing row itself can give their keys
+    kLayer,      // the weights that the choosing row itself gave in a selection layer below, where it saw all
+    kAllRows,    // the sum of the weights of all rows so far; what one choice leaves out no later one takes
   };
   By by = By::kAttention;
   int32_t budget = 1024;  // keys of a KV head, on average over a layer's heads
@@ -32,11 +36,17 @@ struct DecodeRule {
   int32_t every = 0;       // rows from one choice to the next; 0: the first one stays
   int32_t pool = 1;        // a key's score is pooled over so many neighbours, itself in the middle; odd
   bool pool_max = false;   // by their maximum, not their mean
+  int dense_layers = 0;    // the first layers see all
+  int32_t page = 16;       // kPages: positions of a page
+  int select = -1;         // kLayer: the second selection layer, above the first, which is dense_layers; -1: L / 2
   // Of the budget without sink and recent, the share that each head has for itself; the layer's heads compete for the
   // rest by their scores (AdaKV, arXiv:2407.11550). 1: equal budgets.
   double own_share = 1;
   // > 1: budgets fall from layer to layer, from 2 B - B / pyramid to B / pyramid (PyramidKV, arXiv:2406.02069).
   double pyramid = 0;
+  // < 1: a head takes the fewest keys, heaviest first and sink and recent among them, that hold this share of its
+  // scores; the budget is the most that it takes (Twilight, arXiv:2502.02770).
+  double top_p = 1;
   uint64_t seed = 1;
 
   // Whether the answer's row number n, from 0, chooses by the rule's schedule.
@@ -44,12 +54,31 @@ struct DecodeRule {
     return n == dense_rows || (every > 0 && n > dense_rows && (n - dense_rows) % every == 0);
   }
   int32_t budget_of(int layer, int num_layers) const;  // at least sink + recent
+  // Whether a choice at this layer among so many keys takes all of them, whatever their scores.
+  bool takes_all(int layer, int num_layers, int32_t keys) const {
+    return keys <= sink + recent || (top_p >= 1 && keys <= budget_of(layer, num_layers));
+  }
+  // kLayer: the selection layer whose choice `layer` sees; it is one itself if this is `layer`.
+  int selection_below(int layer, int num_layers) const {
+    const int second = select < 0 ? num_layers / 2 : select;
+    return second > dense_layers && layer >= second ? second : dense_layers;
+  }
+  // The prompt's last rows whose queries a choice looks with.
+  int32_t looking_rows() const {
+    return by == By::kAttention ? queries : by == By::kAllRows ? std::numeric_limits<int32_t>::max() : 0;
+  }
 };
 
 // The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read unless
-// by is kAttention. The heads' sizes sum to heads * min(budget_of(layer), keys), and no head has more than `keys`.
+// by is kAttention. The heads' sizes sum to heads * min(budget_of(layer), keys), or less with top_p; no head has more
+// than `keys`.
 // Ties: lower positions first, and lower heads.
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
                               std::span<const std::vector<double>> scores, int32_t keys);
+
+// The same for kPages. scores: by head, of the pages of [0, keys). The page of the newest position is always kept; no
+// head has more keys than the budget. REQUIRES: the budget is a page or more, or all keys.
+std::vector<Runs> choose_pages(const DecodeRule& rule, int layer, int num_layers,
+                               std::span<const std::vector<double>> scores, int32_t keys);
 
 }  // namespace kvilt

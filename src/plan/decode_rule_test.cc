@@ -110,6 +110,85 @@ TEST(DecodeRule, PyramidsHaveTheSameSum) {
   EXPECT_NEAR(sum, 500, 3);
 }
 
+TEST(DecodeRule, LayersSeeTheChoiceOfTheSelectionLayerBelow) {
+  const auto below = [](const DecodeRule& rule) {
+    std::vector<int> out;
+    for (int l = rule.dense_layers; l < 8; ++l) out.push_back(rule.selection_below(l, 8));
+    return out;
+  };
+  using By = DecodeRule::By;
+  EXPECT_EQ(below({.by = By::kLayer, .dense_layers = 2}), (std::vector<int>{2, 2, 4, 4, 4, 4})) << "2 and the middle";
+  EXPECT_EQ(below({.by = By::kLayer, .dense_layers = 1, .select = 6}), (std::vector<int>{1, 1, 1, 1, 1, 6, 6}));
+  for (const int one : {0, 1, 2, 8})
+    EXPECT_EQ(below({.by = By::kLayer, .dense_layers = 2, .select = one}), std::vector<int>(6, 2)) << "only one";
+}
+
+// Against sets that are grown one key at a time from the order by score.
+TEST(DecodeRule, TopSharesAreHeldByTheFewestKeys) {
+  int capped = 0, whole = 0, alone = 0;
+  for (const double p : {0.01, 0.3, 0.6, 0.95}) {
+    for (const int budget : {10, 30, 70}) {
+      const DecodeRule rule{.budget = budget, .sink = 1, .recent = 3, .top_p = p};
+      Scores scores = random_scores(3, 60, static_cast<uint64_t>(budget));
+      for (double& score : scores[1]) score = score * score * score;  // few keys hold much
+      const auto chosen = choose_keys(rule, 0, 1, scores, 60);
+      for (size_t g = 0; g < scores.size(); ++g) {
+        std::vector<int32_t> order(56);
+        std::iota(order.begin(), order.end(), 1);
+        std::ranges::sort(order, [&](int a, int b) { return scores[g][a] > scores[g][b]; });
+        std::vector<int32_t> by_hand{0, 57, 58, 59};
+        double held = 0;
+        for (const int32_t j : by_hand) held += scores[g][j];
+        const double all = std::accumulate(scores[g].begin(), scores[g].end(), 0.0);
+        size_t n = 0;
+        for (; n < order.size() && std::ssize(by_hand) < budget && held < p * all; ++n) {
+          by_hand.push_back(order[n]);
+          held += scores[g][order[n]];
+        }
+        std::ranges::sort(by_hand);
+        EXPECT_EQ(chosen[g], runs_of(by_hand)) << p << ' ' << budget << ' ' << g;
+        (held < p * all ? capped : n == 0 ? alone : whole) += 1;
+      }
+    }
+  }
+  EXPECT_GT(capped, 5) << "power: the budget is the end";
+  EXPECT_GT(whole, 5) << "power: the share is";
+  EXPECT_GT(alone, 5) << "power: what is always there holds it";
+}
+
+TEST(DecodeRule, ATopShareOfNothingKnownIsTheBudget) {
+  const DecodeRule rule{.budget = 6, .top_p = 0.5};
+  EXPECT_EQ(count(choose_keys(rule, 0, 1, Scores{std::vector<double>(20, 0.0)}, 20)[0]), 6);
+  const DecodeRule wide{.budget = 100, .sink = 10, .recent = 12, .top_p = 0.5};
+  EXPECT_EQ(choose_keys(wide, 0, 1, random_scores(1, 20, 1), 20)[0], (Runs{{0, 20}})) << "sink and recent are all";
+}
+
+// Against a search through all pages, for budgets and numbers of keys that leave pages unfilled.
+TEST(DecodeRule, KeepsTheBestPagesAndTheNewest) {
+  for (const int keys : {33, 40, 47, 48}) {
+    for (const int budget : {8, 20, 24, 31, 32}) {
+      const DecodeRule rule{.by = DecodeRule::By::kPages, .budget = budget, .page = 8};
+      const int pages = (keys + 7) / 8;
+      const Scores scores = random_scores(3, pages, static_cast<uint64_t>(keys * 100 + budget));
+      const auto chosen = choose_pages(rule, 0, 1, scores, keys);
+      for (size_t g = 0; g < scores.size(); ++g) {
+        const int newest = keys - (pages - 1) * 8, more = (budget - newest) / 8;
+        EXPECT_EQ(count(chosen[g]), newest + more * 8);
+        EXPECT_LE(count(chosen[g]), budget);
+        EXPECT_TRUE(includes(chosen[g], Runs{{keys - newest, keys}}));
+        for (int p = 0; p + 1 < pages; ++p) {
+          const auto better =
+              std::count_if(scores[g].begin(), scores[g].end() - 1, [&](double score) { return score > scores[g][p]; });
+          EXPECT_EQ(includes(chosen[g], Runs{{p * 8, p * 8 + 8}}), better < more) << p;
+          EXPECT_EQ(contains(chosen[g], p * 8 + 5), better < more) << "whole pages";
+        }
+      }
+    }
+  }
+  const DecodeRule all{.by = DecodeRule::By::kPages, .budget = 40, .page = 8};
+  EXPECT_EQ(choose_pages(all, 0, 1, Scores(2), 40), (std::vector<Runs>(2, Runs{{0, 40}})));
+}
+
 TEST(DecodeRule, NearestAndRandomReadNoScores) {
   const DecodeRule nearest{.by = DecodeRule::By::kNearest, .budget = 6, .sink = 2};
   EXPECT_EQ(choose_keys(nearest, 0, 1, Scores(2), 20), (std::vector<Runs>(2, Runs{{0, 2}, {16, 20}})));

@@ -29,6 +29,7 @@
 #include "model/head_map.h"
 #include "plan/carry.h"
 #include "plan/decode_rule.h"
+#include "plan/sparse_rule.h"
 
 namespace kvilt {
 
@@ -126,9 +127,11 @@ struct Plan {
   std::vector<Stage> stages;
   // Per layer * G + KV head what its view makes it, for accounts: the driver reads views only. Empty: all dense.
   std::vector<HeadClass> head_class;
+  std::optional<SparseRule> sparse;  // of the rows of the last stage; none: they see all that their views show
   std::optional<DecodeRule> decode;  // none: the rows of the answer see all that their views show
 
-  // True if some rows see less than in a dense pass: what they compute is no exact prefix for other requests.
+  // True if some rows see less than in a dense pass by a view, or do not run the FFN: nothing of it serves others. Not
+  // of a sparse rule: such a prompt serves as a chain (PromptLayout::dense).
   bool narrowed() const;
 };
 

@@ -3,7 +3,7 @@
 //
 // To add one: a line in decode_methods.cc, its test in decode_methods_test.cc, its section in docs/papers.md. One that
 // a DecodeRule cannot say is a new field there (plan/decode_rule.h).
-// Not here: the choice itself (plan/decode_rule.cc), the rows that look (forward/selected_keys.h).
+// Not here: the choice itself (plan/decode_rule.cc), who looks (forward/key_chooser.h).
 #pragma once
 
 #include <optional>

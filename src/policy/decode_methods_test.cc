@@ -36,6 +36,20 @@ TEST(DecodeMethods, TakeTheirParameters) {
   EXPECT_EQ(loopserve->every, 8);
   EXPECT_EQ(loopserve->dense_rows, 16);
   EXPECT_EQ(rule({{"decode", "adakv"}})->own_share, 0.2);
+  const auto quest = rule({{"decode", "quest"}, {"decode_page", "8"}, {"decode_dense_layers", "3"}});
+  EXPECT_EQ(quest->page, 8);
+  EXPECT_EQ(quest->dense_layers, 3);
+  EXPECT_EQ(rule({{"decode", "quest"}})->page, 16);
+  EXPECT_EQ(rule({{"decode", "quest"}})->dense_layers, 2);
+  EXPECT_EQ(rule({{"decode", "quest"}, {"decode_budget", "4"}})->page, 4) << "a small budget is a page";
+  EXPECT_EQ(rule({{"decode", "snapkv"}})->dense_layers, 0);
+  EXPECT_EQ(rule({{"decode", "snapkv"}})->top_p, 1);
+  EXPECT_EQ(rule({{"decode", "h2o"}, {"decode_budget", "100"}})->recent, 50) << "half of the budget";
+  EXPECT_EQ(rule({{"decode", "h2o"}, {"decode_budget", "100"}, {"decode_recent", "10"}})->recent, 10);
+  EXPECT_EQ(rule({{"decode", "tidal"}})->selection_below(12, 24), 12) << "the middle";
+  EXPECT_EQ(rule({{"decode", "tidal"}, {"decode_select", "9"}})->select, 9);
+  EXPECT_EQ(rule({{"decode", "tidal"}, {"decode_top_p", "0.7"}})->top_p, 0.7);
+  EXPECT_EQ(rule({{"decode", "snapkv"}, {"decode_top_p", "0.85"}})->top_p, 0.85);
   EXPECT_EQ(rule({{"decode", "snapkv"}, {"decode_budget", "8"}})->recent, 4) << "half of a small budget";
 }
 
@@ -49,6 +63,16 @@ TEST(DecodeMethods, SayWhatIsWrong) {
   EXPECT_NE(refusal({{"decode", "streamingllm"}, {"decode_recent", "3"}}).find("no parameter"), std::string::npos);
   EXPECT_NE(refusal({{"decode", "loopserve"}, {"decode_every", "1"}}).find("at most 8 for each"), std::string::npos);
   EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_queries", "65"}}).find("from 1 to 64"), std::string::npos);
+  EXPECT_NE(
+      refusal({{"decode", "quest"}, {"decode_budget", "8"}, {"decode_page", "9"}}).find("more than decode_budget"),
+      std::string::npos);
+  EXPECT_NE(refusal({{"decode", "quest"}, {"decode_sink", "4"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_top_p", "0"}}).find("share of nothing"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_top_p", "1.5"}}).find("from 0 to 1"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "quest"}, {"decode_top_p", "0.5"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "h2o"}, {"decode_top_p", "0.5"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "quest"}, {"decode_select", "4"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_page", "4"}}).find("no parameter"), std::string::npos);
   for (const std::string& method : decode_method_names()) {
     if (method == "full") continue;
     EXPECT_EQ(refusal({{"decode", method}, {"decode_budget", "1"}}), "") << method;

@@ -47,9 +47,12 @@ struct PromptLayout {
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
   int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
   double look_alikes = 0;   // of the pieces, for policies that want it (index/look_alikes.h)
+  bool dense = true;        // false: rows see few keys by a sparse rule, and nothing that they compute is exact
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
   Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
+  // Where the part ends that is as a dense pass leaves it, if the prefix is exact.
+  int32_t exact_end() const { return !dense ? prefix : pieces.empty() ? prompt_len : pieces.front().begin; }
   Run tail() const { return {prompt_len - 1, prompt_len}; }  // the position whose logits are wanted
   // The end of the prompt whose tokens show what matters: from `question` on; without marks, the last fresh run; where
   // the prompt ends in a piece, its last `tail` positions. At most 256 positions of the first two; never the prefix.
@@ -72,6 +75,8 @@ class ReusePolicy {
   // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is
   // wrong on purpose.
   virtual bool keeps_approximate() const { return wants_realigned(); }
+  // Whether what it leaves of a whole prompt is kept as a chain (docs/design/kv.md#chains).
+  virtual bool keeps_chain() const { return wants_pieces() && keeps_approximate(); }
   // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
   // computed and published exactly.
   virtual bool uses(const PromptLayout& layout, const ModelConfig& config) const { return true; }

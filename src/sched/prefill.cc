@@ -31,6 +31,7 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
                    layout.prompt_len}},
       plan_(policy.plan(layout, config)) {
   plan_.decode = policy.decode_rule();
+  layout_.dense = !plan_.sparse;
   enter_stage(0);
 }
 
@@ -45,8 +46,8 @@ void Prefill::enter_stage(size_t stage) {
 
 void Prefill::enter_band(int layer_begin) {
   const bool last_stage = stage_ + 1 == plan_.stages.size();
-  if (const auto& rule = plan_.decode; last_stage && rule && rule->by == DecodeRule::By::kAttention) {
-    const Run last{std::max(0, plan_.prompt_len - rule->queries), plan_.prompt_len};
+  if (const auto& rule = plan_.decode; last_stage && rule && rule->looking_rows() > 0) {
+    const Run last{std::max(0, plan_.prompt_len - rule->looking_rows()), plan_.prompt_len};
     plan_.stages[stage_].lookers = intersect(Runs{last}, stage().write_at(config_.L - 1));
   }
   band_ = next_band(stage(), layer_begin, config_.L, last_stage ? final_rows_ : Runs{});
@@ -143,7 +144,8 @@ Run Prefill::next_chunk(int max_rows) const {
 
 // The group of positions around `pos` whose rows are needed at once, if any: a carry's, or an ffn rule's block.
 std::optional<Run> Prefill::group_of(int32_t pos) const {
-  if (stage().ffn) {
+  static_assert(kSparseBlock == kFfnBlock);
+  if (stage().ffn || plan_.sparse) {
     const int32_t begin = pos / kFfnBlock * kFfnBlock;
     return Run{begin, std::min(begin + kFfnBlock, plan_.prompt_len)};
   }

@@ -97,7 +97,7 @@ class Prefill {
   int64_t expected_rows(const Stage& stage, int layer_begin) const;
 
   const ReusePolicy& policy_;
-  const PromptLayout layout_;
+  PromptLayout layout_;
   const ModelConfig& config_;
   const Runs final_rows_;
   Plan plan_;

@@ -91,7 +91,8 @@ struct Sequence {
   bool started = false;               // a step has worked for it
   Clock::time_point submitted, first_step, first_token;
   PromptUsage usage;
-  Work work;
+  Work work;  // of the prefill
+  HeldMass decode_held;
   Completion completion;
 
   bool decoding() const { return running.kv && !running.prefill; }

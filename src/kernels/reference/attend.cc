@@ -109,7 +109,12 @@ void add_column_sums(const AttendShape& shape, const ColumnSumTask& task) {
           norm = std::sqrt(square);
         }
         const double over = std::min<double>(key.score - attend.lse[r * shape.group + h], std::numbers::ln2);
-        task.sums[key.span->pos + key.index] += std::exp(over) * norm;
+        const int64_t pos = key.span->pos + key.index;
+        if (task.sums) task.sums[pos] += std::exp(over) * norm;
+        if (task.rows) {
+          float& of_row = task.rows[r * task.row_stride + pos];
+          of_row = (h == 0 ? 0 : of_row) + static_cast<float>(std::exp(over));
+        }
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/runs.h"
 #include "kernels/x86/attend.h"
 #include "kernels/x86/attend_tile.h"
 #include "kernels/x86/block_scores.h"
@@ -66,8 +67,9 @@ class ColumnSums {
   }
 
   void add_blocks(const ColumnSumTask& task, int64_t first_block) const;
-  void add_rows(const AttendTask& attend, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
+  void add_rows(const ColumnSumTask& task, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
                 int64_t first_block, double* sums) const;
+  void write_rows(const ColumnSumTask& task, Run rows, const uint64_t* visible, const float* s, int64_t block) const;
 
   const TileKernels &isa_, &plain_;
   const TileShape shape_;
@@ -76,9 +78,25 @@ class ColumnSums {
   std::vector<Target> targets_;
 };
 
+// ColumnSumTask::rows of a block, from the scores of rows [rows.begin, rows.end).
+void ColumnSums::write_rows(const ColumnSumTask& task, Run rows, const uint64_t* visible, const float* s,
+                            int64_t block) const {
+  for (int32_t r = 0; r < rows.size(); ++r, s += shape_.group * kBlock) {
+    alignas(64) float columns[kBlock] = {};
+    const float* lse = task.attend->lse + int64_t{rows.begin + r} * shape_.group;
+    isa_.add_columns(shape_, 1, visible + r, s, lse, columns);
+    float* to = task.rows + (rows.begin + r) * task.row_stride + block * kBlock;
+    for (uint64_t left = visible[r]; left != 0; left &= left - 1) {
+      const int j = __builtin_ctzll(left);
+      to[j] = columns[j];
+    }
+  }
+}
+
 // Adds `count` rows from `first` on to the sums (64 for each of the blocks).
-void ColumnSums::add_rows(const AttendTask& attend, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
+void ColumnSums::add_rows(const ColumnSumTask& task, int32_t first, int32_t count, std::span<const KeyBlock> blocks,
                           int64_t first_block, double* sums) const {
+  const AttendTask& attend = *task.attend;
   const Scratch scratch = this->scratch();
   BlockScores scores(isa_, shape_, {attend.q + first * attend.q_stride, attend.q_stride, count}, scratch.queries);
   uint64_t visible[kTileLines];
@@ -92,6 +110,8 @@ void ColumnSums::add_rows(const AttendTask& attend, int32_t first, int32_t count
     if (wanted == 0) continue;
     const RowPart all{0, count, wanted};
     scores.compute(blocks[n], {&all, 1}, nullptr, scratch.s);
+    if (task.rows) write_rows(task, {first, first + count}, visible, scratch.s, first_block + static_cast<int64_t>(n));
+    if (!task.sums) continue;
     alignas(64) float columns[kBlock] = {};
     isa_.add_columns(shape_, count, visible, scratch.s, attend.lse + int64_t{first} * shape_.group, columns);
     for (int j = 0; j < kBlock; ++j) sums[j] += columns[j];
@@ -108,10 +128,9 @@ void ColumnSums::add_blocks(const ColumnSumTask& task, int64_t first_block) cons
   double sums[kItemBlocks * kBlock] = {};
   for (int32_t first = 0; first < rows; first += tile_rows_) {
     const int32_t count = std::min(tile_rows_, rows - first);
-    if (attend.pos[first + count - 1] >= first_block * kBlock)
-      add_rows(attend, first, count, blocks, first_block, sums);
+    if (attend.pos[first + count - 1] >= first_block * kBlock) add_rows(task, first, count, blocks, first_block, sums);
   }
-  for (int64_t n = 0; n < kItemBlocks; ++n) {
+  for (int64_t n = 0; task.sums && n < kItemBlocks; ++n) {
     alignas(64) float norms[kBlock];
     std::fill_n(norms, kBlock, 1.0f);
     if (task.value_norm && blocks[n].present != 0) {

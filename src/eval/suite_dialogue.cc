@@ -1,0 +1,134 @@
+// eval/suite_dialogue.cc: dialogues of several turns: each brings new text, and a question before, in the middle of or
+// after it.
+// Idea:     LoopServe (arXiv:2507.13681, section 5.1) asks at all three places, since methods that choose keys by the
+//           last rows know the question only where it stands there.
+// dialogue: turns are cases of another suite, their pieces the text; those before the last are answered with the first
+//           right answer. The last turn is the case.
+// mt-bench: two turns of MT-bench (Zheng et al., arXiv:2306.05685), the first answered as the reference does; a
+//           question without a reference is left out. Distances only: its own score takes a judge.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "eval/suite.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxBenchBytes = size_t{64} << 20;
+
+// The user's turn of a RAG case with its question elsewhere.
+Result<CaseTurn> user_turn(EvalCase& from, const std::string& at) {
+  CaseTurn& last = from.turns.back();
+  if (last.parts.size() < 2) return error(Code::kInvalidArgument, "suite 'dialogue': {} has no text", from.id);
+  CasePart question = std::move(last.parts.back());
+  last.parts.pop_back();
+  if (at == "end") {
+    last.parts.push_back(std::move(question));
+  } else {
+    question.text += "\n";
+    const size_t before = at == "begin" ? 0 : last.parts.size() / 2;
+    last.parts.insert(last.parts.begin() + static_cast<long>(before), std::move(question));
+  }
+  return std::move(last);
+}
+
+// By question, the turns of the reference's answer.
+Result<std::map<int, std::string>> first_answers(const std::string& path) {
+  KVILT_ASSIGN(std::istringstream lines, [&]() -> Result<std::istringstream> {
+    KVILT_ASSIGN(std::string text, read_file(path, kMaxBenchBytes));
+    return std::istringstream(std::move(text));
+  }());
+  std::map<int, std::string> out;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    try {
+      const Json read = Json::parse(line);
+      out[read.at("question_id").get<int>()] = read.at("choices").at(0).at("turns").at(0).get<std::string>();
+    } catch (const nlohmann::json::exception& problem) {
+      return error(Code::kInvalidArgument, "{}:{}: needs question_id and choices of turns: {}", path, number,
+                   problem.what());
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<CaseSource>> make_dialogue(Engine& engine, SuiteParams& params) {
+  const std::string of = params.text("of", "multihop"), at = params.text("at", "end");
+  const int turns = params.number("turns", 3, 1, 100), n = params.number("n", 20, 1, 100000);
+  const std::string as = params.text("as", fmt::format("{}-{}", of, at));
+  if (at != "begin" && at != "middle" && at != "end")
+    return error(Code::kInvalidArgument, "suite 'dialogue': at is '{}', not begin, middle or end", at);
+  if (of == "dialogue" || of == "mt-bench")
+    return error(Code::kInvalidArgument, "suite 'dialogue': of is '{}', which is no suite of single questions", of);
+  KVILT_ASSIGN(const std::string inner, params.rest_for(of, n * turns));
+  KVILT_ASSIGN(const std::vector<CaseSource> sources, make_suite(engine, inner));
+  std::vector<CaseSource> out;
+  for (size_t first = 0; first + static_cast<size_t>(turns) <= sources.size(); first += static_cast<size_t>(turns)) {
+    const std::vector<CaseSource> mine(sources.begin() + static_cast<long>(first),
+                                       sources.begin() + static_cast<long>(first) + turns);
+    out.push_back({as, mine.back().id, [=]() -> Result<EvalCase> {
+                     std::vector<CaseTurn> said;
+                     for (const CaseSource& source : mine) {
+                       KVILT_ASSIGN(EvalCase next, source.make());
+                       if (said.empty() && next.turns.size() > 1) said.push_back(next.turns.front());  // the system's
+                       KVILT_ASSIGN(CaseTurn user, user_turn(next, at));
+                       said.push_back(std::move(user));
+                       if (&source != &mine.back()) {
+                         said.push_back({"assistant", {{next.answers.empty() ? "" : next.answers[0]}}});
+                         continue;
+                       }
+                       next.suite = as;
+                       next.turns = std::move(said);
+                       return next;
+                     }
+                     return error(Code::kInternal, "no turns");
+                   }});
+  }
+  if (out.empty())
+    return error(Code::kInvalidArgument, "suite 'dialogue': {} cases of '{}' give no dialogue of {} turns",
+                 sources.size(), of, turns);
+  return out;
+}
+
+Result<std::vector<CaseSource>> make_mt_bench(Engine& engine, SuiteParams& params) {
+  const std::string path = params.needed_text("path"), answers = params.needed_text("answers");
+  const int n = params.number("n", 20, 1, 100000);
+  const std::string as = params.text("as", "mt-bench");
+  KVILT_TRY(params.finish());
+  KVILT_ASSIGN(const auto first, first_answers(answers));
+  KVILT_ASSIGN(std::istringstream lines, [&]() -> Result<std::istringstream> {
+    KVILT_ASSIGN(std::string text, read_file(path, kMaxBenchBytes));
+    return std::istringstream(std::move(text));
+  }());
+  std::vector<CaseSource> out;
+  int number = 0;
+  for (std::string line; std::getline(lines, line) && static_cast<int>(out.size()) < n;) {
+    ++number;
+    EvalCase made;
+    try {
+      const Json read = Json::parse(line);
+      const auto known = first.find(read.at("question_id").get<int>());
+      if (known == first.end()) continue;
+      made.suite = as;
+      made.id = std::to_string(known->first);
+      made.turns = {{"user", {{read.at("turns").at(0).get<std::string>()}}},
+                    {"assistant", {{known->second}}},
+                    {"user", {{read.at("turns").at(1).get<std::string>()}}}};
+    } catch (const nlohmann::json::exception& problem) {
+      return error(Code::kInvalidArgument, "{}:{}: needs question_id and two turns: {}", path, number, problem.what());
+    }
+    out.push_back({as, made.id, [made]() -> Result<EvalCase> { return made; }});
+  }
+  if (out.empty()) return error(Code::kInvalidArgument, "{}: no question has an answer in {}", path, answers);
+  return out;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,45 @@
+#include "forward/key_chooser.h"
+
+#include "forward/heavy_chooser.h"
+#include "forward/last_queries.h"
+#include "forward/layer_chooser.h"
+#include "forward/page_chooser.h"
+
+namespace kvilt {
+namespace {
+
+// Nobody looks: the nearest keys, or random ones.
+class BlindChooser : public KeyChooser {
+ public:
+  BlindChooser(const DecodeRule& rule, int layers) : rule_(rule), layers_(layers) {}
+  std::vector<Runs> choose(const KeySource&, LayerRow at, const float*, std::span<const int> heads,
+                           ChoiceCost&) override {
+    return choose_keys(rule_, at.layer, layers_, std::vector<std::vector<double>>(heads.size()), at.pos);
+  }
+
+ private:
+  const DecodeRule rule_;
+  const int layers_;
+};
+
+}  // namespace
+
+std::unique_ptr<KeyChooser> make_key_chooser(const DecodeRule& rule, const ModelConfig& config, int32_t prompt_len,
+                                             int32_t prefill_len) {
+  switch (rule.by) {
+    case DecodeRule::By::kAttention:
+      return std::make_unique<LastQueries>(rule, config, prompt_len, prefill_len);
+    case DecodeRule::By::kPages:
+      return std::make_unique<PageChooser>(rule, config);
+    case DecodeRule::By::kLayer:
+      return std::make_unique<LayerChooser>(rule, config);
+    case DecodeRule::By::kAllRows:
+      return std::make_unique<HeavyChooser>(rule, config, prefill_len);
+    case DecodeRule::By::kNearest:
+    case DecodeRule::By::kRandom:
+      break;
+  }
+  return std::make_unique<BlindChooser>(rule, config.L);
+}
+
+}  // namespace kvilt

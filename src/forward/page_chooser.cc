@@ -1,0 +1,67 @@
+#include "forward/page_chooser.h"
+
+#include <cmath>
+
+#include "tensor/kv_row.h"
+
+namespace kvilt {
+
+PageBounds& PageChooser::bounds_of(int layer, int head) {
+  if (bounds_.empty())
+    bounds_.resize(static_cast<size_t>(config_.L) * static_cast<size_t>(config_.G), PageBounds(config_.E, rule_.page));
+  return bounds_[layer * config_.G + head];
+}
+
+// The keys of the spans come after those that are in the bounds.
+void PageChooser::extend(const KeySource& from, int layer, std::span<const KvSpan> spans, PageBounds& bounds) const {
+  const KvShape& shape = from.kv.shape();
+  const LayerRopes ropes = from.kv.ropes();
+  const RopeConfig& rope = ropes.at(layer);
+  std::vector<float> key(static_cast<size_t>(config_.E));
+  for (const KvSpan& span : spans) {
+    const auto* bytes = static_cast<const std::byte*>(span.k);
+    for (int32_t i = 0; i < span.count; ++i) {
+      decode_kv_row(shape.dtype, config_.E, bytes + i * shape.row_bytes(), key.data());
+      if (span.rotation) rotate_head(rope.pairs, rope.rotary_dim, span.rotation, 1.0f, key.data());
+      bounds.add(key);
+    }
+  }
+}
+
+// By page. q: the queries of the head's group.
+std::vector<double> PageChooser::scores_of(const KeySource& from, const float* q, const PageBounds& bounds) const {
+  std::vector<float> weights(static_cast<size_t>(2 * config_.E), 0), out(static_cast<size_t>(bounds.pages()));
+  for (int h = 0; h < config_.H / config_.G; ++h)
+    PageBounds::add_query({q + int64_t{h} * config_.E, static_cast<size_t>(config_.E)}, weights);
+  from.model.backend().mix({weights.data(), 1, std::ssize(weights)}, bounds.extremes(),
+                           {out.data(), 1, std::ssize(out)});
+  std::vector<double> scores(out.begin(), out.end());
+  for (double& score : scores) score = std::isfinite(score) ? score : 0;  // a sort needs an order
+  return scores;
+}
+
+std::vector<Runs> PageChooser::choose(const KeySource& from, LayerRow at, const float* q, std::span<const int> heads,
+                                      ChoiceCost& cost) {
+  const int64_t group = config_.H / config_.G;
+  std::vector<std::vector<double>> scores(heads.size());
+  if (rule_.takes_all(at.layer, config_.L, at.pos)) return choose_pages(rule_, at.layer, config_.L, scores, at.pos);
+  spans_.clear();
+  std::vector<size_t> first{0};
+  for (const int g : heads) {
+    const int32_t known = bounds_of(at.layer, g).keys();
+    from.kv.resolve(at.layer, g, {known, at.pos}, {.window = 0}, spans_);
+    first.push_back(spans_.size());
+    cost.bytes += static_cast<double>(at.pos - known) * static_cast<double>(from.kv.shape().row_bytes());
+  }
+  from.pool.parallel_for(std::ssize(heads), [&](int64_t i, int) {
+    PageBounds& bounds = bounds_of(at.layer, heads[i]);
+    extend(from, at.layer, std::span(spans_).subspan(first[i], first[i + 1] - first[i]), bounds);
+    scores[i] = scores_of(from, q + heads[i] * group * config_.E, bounds);
+  });
+  const double extremes = 2.0 * config_.E * static_cast<double>(heads.size() * scores[0].size());
+  cost.flops += 2 * extremes;
+  cost.bytes += sizeof(float) * extremes;
+  return choose_pages(rule_, at.layer, config_.L, scores, at.pos);
+}
+
+}  // namespace kvilt

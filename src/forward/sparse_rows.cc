@@ -1,0 +1,270 @@
+#include "forward/sparse_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/random.h"
+
+namespace kvilt {
+namespace {
+
+// The keys before `end` that any row of the tile of positions around `pos` sees along the lines: of the whole tile, so
+// that what a row sees does not depend on which of its neighbours attend.
+Runs keys_of(const Lines& lines, int32_t pos, int32_t end) {
+  const int32_t first = pos / kSparseTile * kSparseTile, last = first + kSparseTile;
+  Runs out = runs_of(lines.columns);
+  for (const Run& distances : runs_of(lines.distances)) {
+    int32_t begin = first - (distances.end - 1) * lines.tile, to = last - distances.begin * lines.tile;
+    if (begin = std::max(0, begin); begin < to) out.push_back({begin, to});
+  }
+  return intersect(normalize(std::move(out)), Runs{{0, end}});
+}
+
+Lines fixed_lines(const SparseRule& rule, int32_t keys) {
+  Lines out;
+  out.columns.resize(static_cast<size_t>(std::min(rule.sink, keys)));
+  out.distances.resize(static_cast<size_t>(std::min(rule.window + 1, keys)));
+  std::iota(out.columns.begin(), out.columns.end(), 0);
+  std::iota(out.distances.begin(), out.distances.end(), 0);
+  return out;
+}
+
+}  // namespace
+
+SparseRows::Cost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows,
+                                       std::span<const int> heads, std::vector<AttendTask>& tasks) {
+  Cost cost;
+  const std::span<const int32_t> pos = rows.pos;
+  const int32_t dense_from = rows.layer < plan.sparse->dense_layers
+                                 ? 0
+                                 : std::min(plan.sparse->answer, plan.prompt_len) - plan.sparse->dense_last;
+  // Where the rows from `begin` on end that have the same pos / size and are on the same side of dense_from.
+  const auto group_end = [&](int64_t begin, int32_t size) {
+    int64_t end = begin + 1;
+    const auto dense = [&](int64_t r) { return pos[r] >= dense_from; };
+    while (end < std::ssize(pos) && pos[end] / size == pos[begin] / size && dense(end) == dense(begin)) ++end;
+    return end;
+  };
+  for (int64_t begin = 0, end = 0; begin < std::ssize(pos); begin = end) {
+    end = group_end(begin, kSparseBlock);
+    const Block block{plan, kv, rows, begin, end};
+    const bool dense = pos[begin] >= dense_from;
+    const std::vector<Lines> lines = dense ? std::vector<Lines>(heads.size()) : choose(block, heads, cost);
+    const size_t pooled = pooled_.size();
+    if (!dense && plan.sparse->pooled > 0) cost += pool_keys(block, heads, lines);
+    for (int64_t first = begin, last = begin; first < end; first = last) {
+      last = group_end(first, kSparseTile);
+      const Block tile{plan, kv, rows, first, last};
+      for (size_t i = 0; i < heads.size(); ++i) {
+        const Run at = tile.positions();
+        const Runs keys = dense ? Runs{{0, at.end}} : keys_of(lines[i], at.begin, at.end);
+        cost += add_tile(tile, heads[i], keys, tasks);
+        if (pooled == pooled_.size()) continue;
+        const size_t means = means_.size();
+        cost += add_mean(tile, heads[i], pooled_[pooled + i], keys, tasks.back());
+        if (means < means_.size() && looked_.size() == pooled_.size()) means_.back().looked = &looked_[pooled + i];
+      }
+    }
+  }
+  return cost;
+}
+
+// The means of what no line of theirs shows, for each of the heads; the rows' own block is among what they see.
+SparseRows::Cost SparseRows::pool_keys(const Block& block, std::span<const int> heads, std::span<const Lines> lines) {
+  const int32_t end = block.positions().end;
+  const size_t first = pooled_.size();
+  for (const int g : heads) pooled_.emplace_back(block.kv, block.rows.layer, g, block.plan.sparse->pooled);
+  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
+    pooled_[first + static_cast<size_t>(i)].build(runs_of(lines[i].columns), end);
+  });
+  return {0, static_cast<double>(heads.size()) * end};
+}
+
+// What the tile's rows skip, as a task of its own.
+SparseRows::Cost SparseRows::add_mean(const Block& tile, int head, const PooledKeys& from, const Runs& keys,
+                                      const AttendTask& seen) {
+  const ModelConfig& c = model_.config();
+  const int64_t group = c.H / c.G, rows = std::ssize(seen.pos);
+  PooledKeys::Part part = from.skipped(keys, tile.positions().begin / kSparseTile * kSparseTile);
+  if (part.keys == 0) return {};
+  Mean& mean = means_.emplace_back();
+  mean.first = tile.begin;
+  mean.seen = mean.skipped = seen;
+  mean.spans = std::move(part.spans);
+  mean.ranks.assign(static_cast<size_t>(rows), part.keys - 1);
+  mean.out.resize(static_cast<size_t>(rows * group * c.E));
+  mean.lse.resize(static_cast<size_t>(rows * group));
+  mean.log_count = static_cast<float>(std::log(static_cast<double>(part.pooled) / part.keys));
+  mean.skipped.pos = mean.ranks;
+  mean.skipped.spans = mean.spans;
+  mean.skipped.out = mean.out.data();
+  mean.skipped.out_stride = group * c.E;
+  mean.skipped.lse = mean.lse.data();
+  return {4.0 * c.E * static_cast<double>(group * rows * part.keys), static_cast<double>(part.keys)};
+}
+
+// What the means of keys weigh is less than what the keys do. Rows that looked at all know by how much.
+void SparseRows::calibrate() {
+  const ModelConfig& c = model_.config();
+  const int64_t group = c.H / c.G;
+  for (Mean& mean : means_) {
+    if (!mean.looked) continue;
+    Looked& looked = *mean.looked;
+    looked.missed.resize(static_cast<size_t>(group));
+    looked.means.resize(static_cast<size_t>(group));
+    for (size_t i = 0; i < looked.rows.size(); ++i) {
+      const int64_t r = looked.rows[i] - mean.first;
+      if (r < 0 || r >= std::ssize(mean.ranks)) continue;
+      for (int64_t h = 0; h < group; ++h) {
+        const double all = looked.lse[i * static_cast<size_t>(group) + h];
+        looked.missed[h] += std::max(0.0, 1 - std::exp(mean.seen.lse[r * group + h] - all));
+        looked.means[h] += std::exp(mean.lse[r * group + h] + mean.log_count - all);
+      }
+    }
+  }
+}
+
+// What (4) of docs/math/pooled_keys.md adds. A means' weight is never too large, and where little is missed, little is
+// known: a hundredth of a row's attention is taken as right.
+float SparseRows::correction(const Mean& mean, int64_t h) {
+  if (!mean.looked || mean.looked->means.empty()) return 0;
+  const double known = 0.01 * static_cast<double>(mean.looked->rows.size());
+  const double more = (mean.looked->missed[h] + known) / (mean.looked->means[h] + known);
+  return static_cast<float>(std::log(std::max(1.0, more)));
+}
+
+void SparseRows::join_skipped(DType kv_type) {
+  std::vector<AttendTask> tasks;
+  for (const Mean& mean : means_) tasks.push_back(mean.skipped);
+  if (tasks.empty()) return;
+  model_.backend().attend(model_.attend_shape(kv_type), tasks, pool_);
+  const ModelConfig& c = model_.config();
+  const int64_t group = c.H / c.G;
+  calibrate();
+  for (const Mean& mean : means_) {
+    for (int64_t r = 0; r < std::ssize(mean.ranks); ++r) {
+      for (int64_t h = 0; h < group; ++h) {
+        float& lse = mean.seen.lse[r * group + h];
+        const float other = mean.lse[r * group + h] + mean.log_count + correction(mean, h), most = std::max(lse, other);
+        const float w = std::exp(lse - most), v = std::exp(other - most), sum = w + v;
+        float* out = mean.seen.out + r * mean.seen.out_stride + h * c.E;
+        const float* skipped = mean.out.data() + (r * group + h) * c.E;
+        for (int e = 0; e < c.E; ++e) out[e] = (w * out[e] + v * skipped[e]) / sum;
+        lse = most + std::log(sum);
+      }
+    }
+  }
+}
+
+// Rows of the block that look, rising.
+std::vector<int64_t> SparseRows::sampled_rows(const Block& block) const {
+  const SparseRule& rule = *block.plan.sparse;
+  // Which rows attend in the last layer depends on who wants logits and queries: only the last one looks there.
+  if (block.rows.layer + 1 == model_.config().L) return {block.end - 1};
+  std::vector<int64_t> out(static_cast<size_t>(block.end - block.begin));
+  std::iota(out.begin(), out.end(), block.begin);
+  const auto n = static_cast<size_t>(rule.sampled);
+  if (out.size() <= n) return out;
+  if (rule.sample_last) {
+    out.erase(out.begin(), out.end() - rule.sampled);
+    return out;
+  }
+  std::mt19937_64 rng(rule.seed * 1000003 + static_cast<uint64_t>(block.positions().begin / kSparseBlock));
+  out.pop_back();  // the last one always looks
+  shuffle(out, rng);
+  out.resize(n - 1);
+  out.push_back(block.end - 1);
+  std::ranges::sort(out);
+  return out;
+}
+
+// The lines of each of the heads for the block's rows, by the attention of some of them over all keys.
+std::vector<Lines> SparseRows::choose(const Block& block, std::span<const int> heads, Cost& cost) {
+  const SparseRule& rule = *block.plan.sparse;
+  const ModelConfig& c = model_.config();
+  const int32_t keys = block.positions().end;
+  if (rule.by == SparseRule::By::kFixed) return std::vector<Lines>(heads.size(), fixed_lines(rule, keys));
+  if (rule.by == SparseRule::By::kRandom) {
+    std::vector<Lines> out;
+    for (const int g : heads) {
+      const auto at = static_cast<uint64_t>((block.rows.layer * c.G + g) * 4096 + keys / kSparseBlock);
+      out.push_back(random_lines(keys, rule.lines.tile, rule.share, rule.seed * 1000003 + at));
+    }
+    return out;
+  }
+  const std::vector<int64_t> looking = sampled_rows(block);
+  const int64_t n = std::ssize(looking), group = c.H / c.G, width = int64_t{c.H} * c.E;
+  std::vector<int32_t> pos;
+  std::vector<float> q(static_cast<size_t>(n * width)), out(q.size()), lse(static_cast<size_t>(n * c.H));
+  for (int64_t r = 0; r < n; ++r) {
+    pos.push_back(block.rows.pos[looking[r]]);
+    std::copy_n(block.rows.q.row(looking[r]), width, q.begin() + r * width);
+  }
+  std::vector<KvSpan> spans;
+  std::vector<size_t> first{0};
+  for (const int g : heads) {
+    block.kv.resolve(block.rows.layer, g, {pos.front(), keys}, {}, spans);
+    first.push_back(spans.size());
+  }
+  std::vector<AttendTask> tasks(heads.size());
+  std::vector<ColumnSumTask> weights;
+  std::vector<std::vector<float>> of_head(heads.size(), std::vector<float>(static_cast<size_t>(n * keys)));
+  for (size_t i = 0; i < heads.size(); ++i) {
+    AttendTask& task = tasks[i];
+    task.q = q.data() + heads[i] * group * c.E;
+    task.out = out.data() + heads[i] * group * c.E;
+    task.q_stride = task.out_stride = width;
+    task.pos = pos;
+    task.spans = std::span(spans).subspan(first[i], first[i + 1] - first[i]);
+    task.lse = lse.data() + static_cast<int64_t>(i) * n * group;
+    weights.push_back({&task, nullptr, false, of_head[i].data(), keys});
+  }
+  const AttendShape shape = model_.attend_shape(block.kv.shape().dtype);
+  model_.backend().attend(shape, tasks, pool_);
+  model_.backend().column_sums(shape, weights, pool_);
+  for (const int32_t at : pos) cost.flops += 6.0 * c.E * static_cast<double>(group * std::ssize(heads)) * (at + 1);
+  cost.keys += 3.0 / 2 * static_cast<double>(heads.size()) * keys;
+  for (std::vector<float>& of : of_head) {  // a sort needs an order
+    for (float& weight : of) weight = std::isfinite(weight) ? weight : 0;
+  }
+  for (size_t i = 0; rule.pooled > 0 && i < heads.size(); ++i) {
+    const float* of = tasks[i].lse;
+    looked_.push_back({looking, {of, of + n * group}, {}, {}});
+  }
+  const Run whole{keys - 1 - (keys - 1) % kSparseBlock, keys};  // who pays for a line: whichever of them attend
+  std::vector<Lines> lines(heads.size());
+  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
+    lines[i] = choose_lines({pos, of_head[i], keys}, whole, rule.lines).lines;
+  });
+  return lines;
+}
+
+// The task of a tile's rows, all of which see the keys up to their own.
+SparseRows::Cost SparseRows::add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks) {
+  const ModelConfig& c = model_.config();
+  const int64_t group = c.H / c.G, rows = std::ssize(tile.rows.pos);
+  Tile& to = tiles_.emplace_back();
+  for (const Run& run : keys) to.keys.append(tile.kv, tile.rows.layer, head, run);
+  Cost cost{0, static_cast<double>(to.keys.size())};
+  int32_t before = 0;  // keys in the runs before `run`
+  auto run = keys.begin();
+  for (int64_t r = tile.begin; r < tile.end; ++r) {
+    const int32_t pos = tile.rows.pos[r];
+    for (; run->end <= pos; ++run) before += run->size();
+    to.ranks.push_back(before + pos - run->begin);
+    cost.flops += 4.0 * c.E * static_cast<double>(group) * (to.ranks.back() + 1);
+  }
+  AttendTask task;
+  task.q = tile.rows.q.row(tile.begin) + head * group * c.E;
+  task.out = tile.rows.out.row(tile.begin) + head * group * c.E;
+  task.q_stride = task.out_stride = tile.rows.out.stride;
+  task.pos = to.ranks;
+  task.spans = to.keys.spans();
+  task.lse = tile.rows.lse + (head * rows + tile.begin) * group;
+  tasks.push_back(task);
+  return cost;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,105 @@
+// forward/sparse_rows.h: rows of a prompt that see few keys, as tasks of attention: what a plan's sparse rule
+// (plan/sparse_rule.h) becomes at one layer.
+// Role:       AttendPass hands a chunk's rows over and gets tasks for them: one per KV head and tile of rows.
+// Idea:       the keys that any row of a tile sees are a set, read by rank (ranked_keys.h). So columns are exact,
+//             distances are rounded up to the tile, kernels know nothing of lines, and lines that show all are the dense
+//             pass.
+// Invariants: blocks of rows choose by themselves, so that chunked = whole; a row always sees itself. Behind an exact
+//             prefix that ends inside a block, the rest of it chooses: results depend on what was cached.
+// Threads:    the engine thread; kernels, and the choice of the heads, run on the pool.
+// Cost:       attention of the sampled rows over all keys, and q k once more; the choice sorts 2 T lines a head.
+// Not here:   which lines (plan/lines.h).
+#pragma once
+
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "forward/chunk.h"
+#include "forward/pooled_keys.h"
+#include "forward/prepared_model.h"
+#include "forward/ranked_keys.h"
+#include "plan/plan.h"
+
+namespace kvilt {
+
+// The rows of one chunk that attend at one layer. q and out: rows x (H E). lse: head h of KV head g's group and row r at
+// (g * rows + r) * group + h.
+struct RowsAt {
+  int layer = 0;
+  std::span<const int32_t> pos;
+  Mat<float> q, out;
+  float* lse = nullptr;
+};
+
+class SparseRows {
+ public:
+  SparseRows(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool) {}
+
+  struct Cost {
+    double flops = 0, keys = 0;  // keys that are read, each of one head
+    Cost& operator+=(const Cost& other) {
+      flops += other.flops;
+      keys += other.keys;
+      return *this;
+    }
+  };
+  // Appends the tasks of these KV heads; what they point to lives until clear(). REQUIRES: the heads see all but for
+  // plan.sparse.
+  Cost add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows, std::span<const int> heads,
+                 std::vector<AttendTask>& tasks);
+  // Joins what the tasks' rows saw with the means of what they skipped. REQUIRES: the tasks have attended, with lse.
+  void join_skipped(DType kv_type);
+  // Whether join_skipped() has something to do, and so wants lse.
+  bool skips() const { return !means_.empty(); }
+  void clear() {
+    tiles_.clear();
+    pooled_.clear();
+    means_.clear();
+    looked_.clear();
+  }
+
+ private:
+  struct Tile {
+    RankedKeys keys;
+    std::vector<int32_t> ranks;  // of its rows
+  };
+  struct Looked {  // rows of a block that looked at all keys, for one KV head
+    std::vector<int64_t> rows;
+    std::vector<float> lse;  // row * group + query head
+    std::vector<double> missed,
+        means;  // by query head, of these rows: the share that is skipped, and that of its means
+  };
+  struct Mean {         // of what a tile's rows skip
+    int64_t first = 0;  // its first row
+    Looked* looked = nullptr;
+    AttendTask seen, skipped;
+    std::vector<int32_t> ranks;
+    std::vector<KvSpan> spans;
+    std::vector<float> out, lse;  // as `seen` has them, without strides
+    float log_count = 0;
+  };
+  struct Block {  // rows [begin, end) of a chunk
+    const Plan& plan;
+    const PageTable& kv;
+    const RowsAt& rows;
+    int64_t begin, end;
+    Run positions() const { return {rows.pos[begin], rows.pos[end - 1] + 1}; }
+  };
+  std::vector<int64_t> sampled_rows(const Block& block) const;
+  std::vector<Lines> choose(const Block& block, std::span<const int> heads, Cost& cost);
+  Cost add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks);
+  void calibrate();
+  static float correction(const Mean& mean, int64_t h);
+  Cost pool_keys(const Block& block, std::span<const int> heads, std::span<const Lines> lines);
+  Cost add_mean(const Block& tile, int head, const PooledKeys& from, const Runs& keys, const AttendTask& seen);
+
+  const PreparedModel& model_;
+  ThreadPool& pool_;
+  std::deque<Tile> tiles_;
+  std::deque<PooledKeys> pooled_;
+  std::deque<Mean> means_;
+  std::deque<Looked> looked_;
+};
+
+}  // namespace kvilt

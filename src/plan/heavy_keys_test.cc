@@ -1,0 +1,71 @@
+// Keys that are out stay out, whatever they had.
+#include "plan/heavy_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "plan/decode_rule.h"
+
+namespace kvilt {
+namespace {
+
+// Some keys get a hundred times as much as others.
+std::vector<float> random_weights(std::mt19937& rng, int32_t n) {
+  std::vector<float> out(static_cast<size_t>(n));
+  for (int32_t j = 0; j < n; ++j) out[j] = static_cast<float>(rng() % 1000) * (j * 37 % 11 == 0 ? 100.0f : 1.0f);
+  return out;
+}
+
+TEST(HeavyKeys, SumsAreOfAllRows) {
+  HeavyKeys keys;
+  keys.add(0, std::vector<float>{1, 2});
+  keys.add(1, std::vector<float>{3, 4});
+  EXPECT_EQ(keys.scores(4), (std::vector<double>{1, 5, 4, 0}));
+}
+
+TEST(HeavyKeys, WhatIsOutComesBehindAllOthers) {
+  HeavyKeys keys;
+  keys.add(0, std::vector<float>{9, 1, 2, 0});
+  keys.keep(Runs{{1, 4}}, 4);
+  keys.add(0, std::vector<float>{100, 0, 0, 0});
+  const std::vector<double> scores = keys.scores(5);
+  for (int j = 1; j < 5; ++j) EXPECT_LT(scores[0], scores[j]);
+  EXPECT_EQ(scores[1], 1);
+}
+
+// A head's rows, one after another: half of the budget the heaviest, half the last ones.
+TEST(HeavyKeys, AnEvictedKeyNeverReturns) {
+  const DecodeRule rule{.by = DecodeRule::By::kAllRows, .budget = 16, .recent = 8, .every = 1};
+  int would_return = 0, heavy_left = 0;
+  for (uint32_t seed = 0; seed < 5; ++seed) {
+    std::mt19937 rng(seed);
+    HeavyKeys keys;
+    std::vector<double> sums(200, 0);  // of all keys, those that are out included
+    Runs before;
+    for (int32_t pos = 1; pos < 200; ++pos) {
+      if (pos > 30) {
+        const Runs kept = choose_keys(rule, 0, 1, std::vector<std::vector<double>>{keys.scores(pos)}, pos)[0];
+        EXPECT_EQ(count(kept), 16);
+        EXPECT_TRUE(includes(kept, Runs{{pos - 8, pos}}));
+        if (!before.empty()) {
+          EXPECT_TRUE(includes(unite(before, Runs{{pos - 1, pos}}), kept));
+          heavy_left += !includes(kept, intersect(before, Runs{{0, pos - 9}}));
+          const std::vector<double> all(sums.begin(), sums.begin() + pos);
+          would_return += !includes(unite(before, Runs{{pos - 1, pos}}),
+                                    choose_keys(rule, 0, 1, std::vector<std::vector<double>>{all}, pos)[0]);
+        }
+        keys.keep(kept, pos);
+        before = kept;
+      }
+      const std::vector<float> weights = random_weights(rng, pos);
+      keys.add(0, weights);
+      for (int32_t j = 0; j < pos; ++j) sums[j] += weights[j];
+    }
+  }
+  EXPECT_GT(would_return, 20) << "power: by their sums they would";
+  EXPECT_GT(heavy_left, 20) << "power: a later one took its place";
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,178 @@
+// Limit cases with power checks of prompts whose rows see few keys (policy/loopserve.cc and its baselines).
+#include <gtest/gtest.h>
+
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+// Results of each backend; the reference is slow.
+class SparseLimits : public testing::TestWithParam<std::string> {
+ protected:
+  const std::vector<int32_t> prompt = tokens(GetParam() == "reference" ? 700 : 1300, 7);
+  std::unique_ptr<Engine> engine(int chunk = 512) const {
+    return open_for_test({.model = kModel, .backend = GetParam(), .chunk_tokens = chunk});
+  }
+};
+
+// What does not depend on kernels.
+class SparseDialogues : public SparseLimits {};
+
+struct SparseMethod {
+  const char* name;
+  Params all, few;
+};
+const std::vector<SparseMethod>& sparse_methods() {
+  static const std::vector<SparseMethod> list = {
+      {"loopserve", {{"alpha", "1"}}, {{"alpha", "0.2"}, {"rows", "8"}}},
+      {"loopserve", {{"alpha", "1"}, {"rule", "printed"}}, {{"alpha", "0.1"}, {"rule", "printed"}, {"rows", "8"}}},
+      {"loopserve", {{"alpha", "1"}, {"rows", "8"}}, {{"rule", "threshold"}, {"threshold", "8"}, {"rows", "8"}}},
+      {"loopserve",
+       {{"alpha", "0.2"}, {"dense_last", "1300"}},
+       {{"alpha", "0.2"}, {"dense_last", "30"}, {"rows", "8"}}},
+      {"minference",
+       {{"columns", "1300"}, {"distances", "0"}},
+       {{"columns", "60"}, {"distances", "100"}, {"rows", "8"}}},
+      {"minference",
+       {{"columns", "0"}, {"distances", "1300"}},
+       {{"columns", "0"}, {"distances", "100"}, {"rows", "8"}}},
+      {"loopserve", {{"rule", "coverage"}, {"alpha", "1"}}, {{"rule", "coverage"}, {"alpha", "0.2"}, {"rows", "8"}}},
+      {"loopserve", {{"rule", "random"}, {"dense_layers", "99"}}, {{"rule", "random"}, {"share", "0.3"}}},
+      {"loopserve", {{"alpha", "1"}, {"pooled", "16"}}, {{"alpha", "0.2"}, {"rows", "8"}, {"pooled", "16"}}},
+      {"ashape", {{"window", "1300"}}, {{"window", "100"}, {"sink", "10"}}},
+      {"ashape",
+       {{"window", "0"}, {"dense_layers", "99"}},
+       {{"window", "100"}, {"dense_layers", "1"}, {"pooled", "64"}}},
+      {"ashape", {{"sink", "1300"}, {"window", "0"}}, {{"window", "100"}, {"last", "40"}}},
+  };
+  return list;
+}
+
+TEST_P(SparseLimits, AllLinesAreDense) {
+  const auto e = engine();
+  const Outcome dense = ask_with(*e, prompt, "full");
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    expect_equal(ask_with(*e, prompt, method.name, method.all), dense);
+    const Outcome few = ask_with(*e, prompt, method.name, method.few);
+    expect_differ(few, dense);
+    EXPECT_LT(few.usage().attention_flops, 0.95 * dense.usage().attention_flops);
+  }
+}
+
+// Each key that is skipped stands for itself: as if it were not. Larger blocks are nearer to dense than nothing at all.
+TEST_P(SparseLimits, MeansOfOneKeyAreDense) {
+  const auto e = open_for_test({.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32, .chunk_tokens = 512});
+  const Outcome dense = ask_with(*e, prompt, "full");
+  const std::vector<std::pair<const char*, Params>> list = {{"ashape", {{"window", "100"}, {"sink", "10"}}},
+                                                            {"ashape", {{"window", "0"}, {"sink", "0"}}},
+                                                            {"loopserve", {{"alpha", "0.2"}, {"rows", "8"}}}};
+  for (const auto& [policy, few] : list) {
+    const auto distance = [&, policy = policy, few = few](const char* pooled) {
+      Params params = few;
+      params["pooled"] = pooled;
+      const Outcome out = ask_with(*e, prompt, policy, params);
+      return max_abs_difference(out.completion.logits.first, dense.completion.logits.first);
+    };
+    const double nothing = distance("0"), one = distance("1");
+    EXPECT_GT(nothing, 100 * one) << "power";
+    EXPECT_LT(one, 1e-2);
+    EXPECT_LT(distance("4"), nothing);
+  }
+}
+
+// What rows saw is measured: all of it where they see all, less elsewhere, and about as much as a rule aims at.
+TEST_P(SparseDialogues, TheMassThatIsHeldIsMeasured) {
+  const auto e = engine();
+  const auto held = [&](const std::string& policy, Params params) {
+    Request request = unpublished(prompt, policy, std::move(params));
+    request.evaluation.held_mass = true;
+    return ask_ok(*e, std::move(request)).usage();
+  };
+  EXPECT_NEAR(held("full", {}).held_mass, 1, 1e-4);
+  EXPECT_NEAR(held("full", {}).decode_held_mass, 1, 1e-4);
+  EXPECT_NEAR(held("loopserve", {{"alpha", "1"}}).held_mass, 1, 1e-4);
+  const double most = held("loopserve", {{"alpha", "0.9"}}).held_mass,
+               few = held("loopserve", {{"alpha", "0.3"}}).held_mass;
+  EXPECT_GT(most, 0.7);
+  EXPECT_LT(most, 0.995);
+  EXPECT_LT(few, most - 0.1);
+  const PromptUsage answer = held("full", {{"decode", "random"}, {"decode_budget", "60"}, {"decode_recent", "0"}});
+  EXPECT_NEAR(answer.held_mass, 1, 1e-4);
+  EXPECT_LT(answer.decode_held_mass, 0.9);
+  EXPECT_EQ(ask_with(*e, prompt, "full").usage().held_mass, -1) << "nobody asked";
+}
+
+TEST_P(SparseLimits, TheChunkChangesNothing) {
+  const auto whole = engine(2048), parts = engine(200);
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    expect_equal(ask_with(*whole, prompt, method.name, method.few), ask_with(*parts, prompt, method.name, method.few));
+  }
+}
+
+TEST_P(SparseDialogues, OthersDoNotFindSuchPrompts) {
+  for (const int answer : {0, 40}) {
+    const auto e = engine();
+    const Outcome said = ask_ok(*e, request_of(prompt, "loopserve", answer));
+    std::vector<int32_t> next = prompt;
+    next.insert(next.end(), said.ids.begin(), said.ids.end());
+    next.push_back(5);
+    EXPECT_EQ(ask_with(*e, next, "prefix").usage().prefix, 0);
+    EXPECT_EQ(ask_with(*e, next, "mend").usage().reused, 0);
+    EXPECT_EQ(ask_with(*e, next, "loopserve", {{"rows", "16"}}).usage().prefix, 0) << "other parameters";
+    EXPECT_EQ(ask_with(*e, next, "minference").usage().prefix, 0);
+    warm(*e, prompt, "full");
+    EXPECT_GT(ask_with(*e, next, "prefix").usage().prefix, 1000) << "power";
+  }
+}
+
+// The next turn of the dialogue goes on from what the rows of the turns before left, answer included, and equals the
+// prefill that starts again, where that has the same blocks.
+TEST_P(SparseDialogues, ATurnGoesOnFromItsOwnDialogue) {
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    const auto e = engine();
+    const std::vector<int32_t> first(prompt.begin(), prompt.begin() + 1024);
+    Request request = request_of(first, method.name, 0);
+    request.policy.params = method.few;
+    ask_ok(*e, std::move(request));
+    const Outcome next = ask_with(*e, prompt, method.name, method.few);
+    EXPECT_EQ(next.usage().prefix, 1024);
+    const bool tail = method.few.contains("dense_last") || method.few.contains("last");  // of each turn
+    tail ? expect_differ(next, ask_with(*engine(), prompt, method.name, method.few))
+         : expect_equal(next, ask_with(*engine(), prompt, method.name, method.few));
+  }
+  const auto e = engine();
+  const Outcome said = ask_ok(*e, request_of(prompt, "loopserve", 40));
+  std::vector<int32_t> next = prompt;
+  next.insert(next.end(), said.ids.begin(), said.ids.end());
+  next.push_back(5);
+  EXPECT_EQ(ask_with(*e, next, "loopserve").usage().prefix, 1339) << "the last token's KV is not there";
+}
+
+// A turn goes on from an exact dialogue so far.
+TEST_P(SparseDialogues, ATurnGoesOnFromWhatIsExact) {
+  const auto e = engine();
+  std::vector<int32_t> next = prompt;
+  const auto more = tokens(600, 8);
+  next.insert(next.end(), more.begin(), more.end());
+  warm(*e, prompt, "full");
+  const Outcome dense = ask_with(*e, next, "prefix");
+  const Outcome all = ask_with(*e, next, "loopserve", {{"alpha", "1"}});
+  EXPECT_GE(all.usage().prefix, 1290);
+  expect_equal(all, dense);
+  expect_differ(ask_with(*e, next, "loopserve", {{"alpha", "0.2"}}), dense);
+}
+
+TEST_P(SparseDialogues, GoesWithDecodeMethods) {
+  const auto e = engine();
+  const Params few{{"alpha", "0.2"}, {"decode", "snapkv"}, {"decode_budget", "5000"}};
+  expect_equal(ask_with(*e, prompt, "loopserve", few), ask_with(*e, prompt, "loopserve", {{"alpha", "0.2"}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SparseLimits, testing::Values("reference", "auto"));
+INSTANTIATE_TEST_SUITE_P(Backends, SparseDialogues, testing::Values("auto"));
+
+}  // namespace
+}  // namespace kvilt
