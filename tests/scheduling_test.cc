@@ -117,19 +117,6 @@ TEST(Burst, NobodyWaitsForWhatItCannotUse) {
   EXPECT_EQ(burst.run()[1].usage.prefix, 0) << "it would have found four tokens";
 }
 
-// Rows that see few keys leave nothing exact.
-TEST(Burst, NobodyWaitsForSparsePrompts) {
-  for (const char* policy : {"loopserve", "full"}) {
-    auto engine = engine_of_pool();
-    const auto shared = tokens(1000, 1);
-    Burst burst(*engine);
-    burst.add(request_of(join({shared, tokens(2500, 3)}), policy, 1));
-    burst.add(request_of(join({shared, tokens(30, 2)}), "prefix", 1));
-    const auto done = burst.run();
-    EXPECT_EQ(done[1].usage.prefix, policy == std::string("full") ? 1000 : 0) << "power: what it waits for elsewhere";
-  }
-}
-
 TEST(Shares, AShortRequestDoesNotWaitBehindALongOne) {
   auto engine = engine_of_pool();
   const auto known = tokens(400, 1);

@@ -120,7 +120,7 @@ TEST_P(SparseDialogues, OthersDoNotFindSuchPrompts) {
     next.push_back(5);
     EXPECT_EQ(ask_with(*e, next, "prefix").usage().prefix, 0);
     EXPECT_EQ(ask_with(*e, next, "mend").usage().reused, 0);
-    EXPECT_EQ(ask_with(*e, next, "loopserve", {{"rows", "16"}}).usage().prefix, 0) << "other parameters";
+    EXPECT_EQ(ask_with(*e, next, "loopserve", {{"alpha", "0.5"}}).usage().prefix, 0) << "other parameters";
     EXPECT_EQ(ask_with(*e, next, "minference").usage().prefix, 0);
     warm(*e, prompt, "full");
     EXPECT_GT(ask_with(*e, next, "prefix").usage().prefix, 1000) << "power";
@@ -163,6 +163,27 @@ TEST_P(SparseDialogues, ATurnGoesOnFromWhatIsExact) {
   EXPECT_GE(all.usage().prefix, 1290);
   expect_equal(all, dense);
   expect_differ(ask_with(*e, next, "loopserve", {{"alpha", "0.2"}}), dense);
+}
+
+// What shares a step changes nothing, whichever of them pool what they skip.
+TEST_P(SparseDialogues, TogetherIsAlone) {
+  const auto e = engine();
+  std::vector<Request> requests;
+  for (uint32_t i = 0; const SparseMethod& method : sparse_methods()) {
+    Request request = unpublished(tokens(700 + 90 * i, 20 + i), method.name, method.few, 4);
+    if (i % 3 != 1) request.policy.params["pooled"] = "16";
+    requests.push_back(std::move(request));
+    ++i;
+  }
+  expect_batched_equals_alone(*e, requests);
+}
+
+// The keys of heads that are pooled at once are found before.
+TEST_P(SparseDialogues, FixedLinesPoolFromTheFirstLayerOn) {
+  const auto e = engine();
+  const Params few{{"window", "60"}, {"sink", "4"}, {"pooled", "16"}};
+  const Outcome once = ask_with(*e, prompt, "ashape", few);
+  for (int round = 0; round < 20; ++round) expect_equal(ask_with(*e, prompt, "ashape", few), once);
 }
 
 TEST_P(SparseDialogues, GoesWithDecodeMethods) {

@@ -107,6 +107,22 @@ TEST_F(InFlightTest, NotForWhatItCannotUse) {
   EXPECT_FALSE(waits(make(tokens, "prefix"))) << "a stranger's";
 }
 
+// Rows that see few keys leave a chain of their policy and nothing exact.
+TEST_F(InFlightTest, NotForSparsePrompts) {
+  const Ids prompt = one_after(kDocs, words(2, 20)), piece_inside = one_after(words(4, 10), kDocs);
+  for (const char* policy : {"loopserve", "full"}) {
+    SCOPED_TRACE(policy);
+    running.clear();
+    run(make(prompt, policy));
+    const bool exact = policy == std::string("full");
+    EXPECT_EQ(waits(make(one_after(kDocs, words(3, 20)), "prefix")), exact) << "power: what full leaves";
+    EXPECT_EQ(waits(make(one_after(piece_inside, words(3, 20)), "naive")), exact) << "nor as a piece";
+  }
+  running.clear();
+  run(make(prompt, "loopserve"));
+  EXPECT_TRUE(waits(make(prompt, "loopserve"))) << "the same question";
+}
+
 // A short request goes first where it would wait for a long one; and it waits for a few of them only.
 TEST_F(InFlightTest, NotForTooLong) {
   run(make(one_after(kDocs, words(2, 900)), "full"));

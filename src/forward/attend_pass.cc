@@ -47,6 +47,7 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
     if (chunks[i].measures_held) measure_held(chunks[i], i, at.layer, batch);
   }
   sparse_.join_skipped(kv_type);
+  sparse_.clear();
 }
 
 void AttendPass::find_masks(const Chunk& chunk, int layer) {

@@ -65,7 +65,9 @@ ChoiceCost HeavyChooser::add_rows(const KeySource& from, const AttendedQueries& 
   if (looked.empty()) return {};
   const PreparedModel& model = from.model;
   model.backend().column_sums(model.attend_shape(from.kv.shape().dtype), sums, from.pool);
-  for (size_t i = 0; i < looked.size(); ++i) add(looked[i], part.size(), keys_[rows.layer * config_.G + heads[i]]);
+  from.pool.parallel_for(std::ssize(looked), [&](int64_t i, int) {
+    add(looked[i], part.size(), keys_[rows.layer * config_.G + heads[i]]);
+  });
   return {2.0 * config_.E * (config_.H / config_.G) * seen, keys * static_cast<double>(from.kv.shape().row_bytes())};
 }
 

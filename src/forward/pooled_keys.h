@@ -5,7 +5,7 @@
 //             count n are attended to by themselves, and joined with the rows' other attention by the normalisers:
 //             log n is one number then, and kernels need no bias. docs/math/pooled_keys.md.
 // Invariants: a mean is of keys that none of the columns is; blocks of one position are those keys themselves.
-// Threads:    building: any one thread.
+// Threads:    the engine thread constructs; build() runs on any one thread.
 // Cost:       building reads all keys once; a row then sees one key for `pool` skipped ones.
 // Not here:   which keys are skipped (plan/lines.h).
 #pragma once
@@ -21,12 +21,17 @@ namespace kvilt {
 
 class PooledKeys {
  public:
-  // Means over [n pool, (n + 1) pool) without `columns`, of one layer and KV head, for positions before `end`.
-  PooledKeys(const PageTable& kv, int layer, int head, int32_t pool);
-  void build(const Runs& columns, int32_t end);
+  struct Of {
+    int layer = 0, head = 0;
+    int32_t pool = 1, end = 0;
+  };
+  // Means over [n pool, (n + 1) pool) of the positions before `end`. Finds where they lie.
+  PooledKeys(const PageTable& kv, const Of& of);
+  // Without `columns`.
+  void build(const Runs& columns);
 
-  // Those blocks before `end` none of whose pooled keys is among `seen`, as spans. keys: how many; pooled: of how many
-  // positions they are the means.
+  // Those blocks before `end` none of whose pooled keys is among `seen`, as spans; a block of which some are is
+  // left out. keys: how many; pooled: of how many positions they are the means.
   struct Part {
     std::vector<KvSpan> spans;
     int32_t keys = 0;
@@ -35,12 +40,11 @@ class PooledKeys {
   Part skipped(const Runs& seen, int32_t end) const;
 
  private:
-  void add(const KvSpan& span, const Runs& columns);
+  void add(const KvSpan& span, const Runs& columns, std::vector<float>& sums);
 
   const PageTable& kv_;
-  const int layer_, head_;
-  const int32_t pool_;
-  std::vector<float> sums_;      // block * 2 E: keys, then values
+  const Of of_;
+  std::vector<KvSpan> spans_;
   std::vector<int32_t> count_;   // by block: positions in its mean
   std::vector<std::byte> rows_;  // keys of all blocks, then values, as the pool stores them
 };

@@ -51,22 +51,26 @@ SparseRows::Cost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, co
     end = group_end(begin, kSparseBlock);
     const Block block{plan, kv, rows, begin, end};
     const bool dense = pos[begin] >= dense_from;
+    const size_t looked = looked_.size();
     const std::vector<Lines> lines = dense ? std::vector<Lines>(heads.size()) : choose(block, heads, cost);
     const size_t pooled = pooled_.size();
     if (!dense && plan.sparse->pooled > 0) cost += pool_keys(block, heads, lines);
+    std::vector<double> most(heads.size());  // keys of a tile: those of a block's tiles are much the same
     for (int64_t first = begin, last = begin; first < end; first = last) {
       last = group_end(first, kSparseTile);
       const Block tile{plan, kv, rows, first, last};
       for (size_t i = 0; i < heads.size(); ++i) {
         const Run at = tile.positions();
         const Runs keys = dense ? Runs{{0, at.end}} : keys_of(lines[i], at.begin, at.end);
-        cost += add_tile(tile, heads[i], keys, tasks);
+        cost.flops += add_tile(tile, heads[i], keys, tasks);
+        most[i] = std::max(most[i], static_cast<double>(count(keys)));
         if (pooled == pooled_.size()) continue;
         const size_t means = means_.size();
         cost += add_mean(tile, heads[i], pooled_[pooled + i], keys, tasks.back());
-        if (means < means_.size() && looked_.size() == pooled_.size()) means_.back().looked = &looked_[pooled + i];
+        if (means < means_.size() && looked < looked_.size()) means_.back().looked = &looked_[looked + i];
       }
     }
+    cost.keys += std::accumulate(most.begin(), most.end(), 0.0);
   }
   return cost;
 }
@@ -75,10 +79,10 @@ SparseRows::Cost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, co
 SparseRows::Cost SparseRows::pool_keys(const Block& block, std::span<const int> heads, std::span<const Lines> lines) {
   const int32_t end = block.positions().end;
   const size_t first = pooled_.size();
-  for (const int g : heads) pooled_.emplace_back(block.kv, block.rows.layer, g, block.plan.sparse->pooled);
-  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
-    pooled_[first + static_cast<size_t>(i)].build(runs_of(lines[i].columns), end);
-  });
+  for (const int g : heads)
+    pooled_.emplace_back(block.kv, PooledKeys::Of{block.rows.layer, g, block.plan.sparse->pooled, end});
+  pool_.parallel_for(std::ssize(heads),
+                     [&](int64_t i, int) { pooled_[first + static_cast<size_t>(i)].build(runs_of(lines[i].columns)); });
   return {0, static_cast<double>(heads.size()) * end};
 }
 
@@ -189,7 +193,7 @@ std::vector<Lines> SparseRows::choose(const Block& block, std::span<const int> h
   if (rule.by == SparseRule::By::kRandom) {
     std::vector<Lines> out;
     for (const int g : heads) {
-      const auto at = static_cast<uint64_t>((block.rows.layer * c.G + g) * 4096 + keys / kSparseBlock);
+      const auto at = static_cast<uint64_t>((block.rows.layer * c.G + g) * 4096 + (keys - 1) / kSparseBlock);
       out.push_back(random_lines(keys, rule.lines.tile, rule.share, rule.seed * 1000003 + at));
     }
     return out;
@@ -242,19 +246,19 @@ std::vector<Lines> SparseRows::choose(const Block& block, std::span<const int> h
 }
 
 // The task of a tile's rows, all of which see the keys up to their own.
-SparseRows::Cost SparseRows::add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks) {
+double SparseRows::add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks) {
   const ModelConfig& c = model_.config();
   const int64_t group = c.H / c.G, rows = std::ssize(tile.rows.pos);
   Tile& to = tiles_.emplace_back();
   for (const Run& run : keys) to.keys.append(tile.kv, tile.rows.layer, head, run);
-  Cost cost{0, static_cast<double>(to.keys.size())};
+  double flops = 0;
   int32_t before = 0;  // keys in the runs before `run`
   auto run = keys.begin();
   for (int64_t r = tile.begin; r < tile.end; ++r) {
     const int32_t pos = tile.rows.pos[r];
     for (; run->end <= pos; ++run) before += run->size();
     to.ranks.push_back(before + pos - run->begin);
-    cost.flops += 4.0 * c.E * static_cast<double>(group) * (to.ranks.back() + 1);
+    flops += 4.0 * c.E * static_cast<double>(group) * (to.ranks.back() + 1);
   }
   AttendTask task;
   task.q = tile.rows.q.row(tile.begin) + head * group * c.E;
@@ -264,7 +268,7 @@ SparseRows::Cost SparseRows::add_tile(const Block& tile, int head, const Runs& k
   task.spans = to.keys.spans();
   task.lse = tile.rows.lse + (head * rows + tile.begin) * group;
   tasks.push_back(task);
-  return cost;
+  return flops;
 }
 
 }  // namespace kvilt

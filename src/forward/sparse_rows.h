@@ -88,7 +88,7 @@ class SparseRows {
   };
   std::vector<int64_t> sampled_rows(const Block& block) const;
   std::vector<Lines> choose(const Block& block, std::span<const int> heads, Cost& cost);
-  Cost add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks);
+  double add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks);
   void calibrate();
   static float correction(const Mean& mean, int64_t h);
   Cost pool_keys(const Block& block, std::span<const int> heads, std::span<const Lines> lines);

@@ -69,8 +69,8 @@ struct DecodeRule {
   }
 };
 
-// The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read unless
-// by is kAttention. The heads' sizes sum to heads * min(budget_of(layer), keys), or less with top_p; no head has more
+// The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read where
+// by is kNearest or kRandom. The heads' sizes sum to heads * min(budget_of(layer), keys), or less with top_p; no head has more
 // than `keys`.
 // Ties: lower positions first, and lower heads.
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,

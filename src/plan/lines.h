@@ -14,7 +14,7 @@
 // Invariants: distance 0, a row's own key, is always among them: no row sees nothing.
 // Threads: pure; any thread.
 // Cost:   choosing: sampled rows x keys, twice; sorting the lines.
-// Not here: which rows are sampled and what they attend to (forward/probes.h), attention along lines (kernels/).
+// Not here: which rows are sampled, and attention along lines (forward/sparse_rows.h).
 #pragma once
 
 #include <cstdint>

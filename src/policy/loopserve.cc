@@ -23,7 +23,7 @@ std::unique_ptr<ReusePolicy> make_loopserve(PolicyParams& p) {
   rule.lines.tile = tiles ? kSparseTile : 1;
   rule.lines.mass = p.number("alpha,budget", 0.99, 0, 1);
   rule.lines.threshold = p.number("threshold", 1, 0, 1000);
-  rule.sampled = p.integer("rows", 16, 1, kSparseBlock);
+  rule.sampled = p.integer("rows", 16, 1, kMostSampled);
   rule.sample_last = p.choice("sample", "random", {"random", "last"}) == "last";
   rule.dense_last = p.integer("dense_last", 0, 0, 1 << 24);
   if (word == "random") {

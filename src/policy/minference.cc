@@ -13,7 +13,7 @@ std::unique_ptr<ReusePolicy> make_minference(PolicyParams& p) {
   rule.lines.rule = LineRule::kCounts;
   rule.lines.columns = p.integer("columns", 1000, 0, 1 << 24);
   rule.lines.distances = p.integer("distances", 6096, 0, 1 << 24);
-  rule.sampled = p.integer("rows", 64, 1, kSparseBlock);
+  rule.sampled = p.integer("rows", 64, 1, kMostSampled);
   rule.sample_last = true;
   take_shared(p, rule);
   return std::make_unique<SparsePrefill>(rule);

@@ -7,6 +7,9 @@
 
 namespace kvilt {
 
+// Rows of a block that look: their weights are a float a key and row, for every KV head at once.
+inline constexpr int kMostSampled = 128;
+
 // Parameters that all of them have.
 inline void take_shared(PolicyParams& p, SparseRule& rule) {
   rule.dense_layers = p.integer("dense_layers", 0, 0, 1 << 20);

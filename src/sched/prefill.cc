@@ -233,8 +233,8 @@ int32_t Prefill::passed_by(Run chunk) const {
 }
 
 int32_t Prefill::settled() const {
-  const bool plain =
-      plan_.stages.size() == 1 && stage().cuts.empty() && !stage().carry && !stage().ffn && layout_.pieces.empty();
+  const bool plain = plan_.stages.size() == 1 && stage().cuts.empty() && !stage().carry && !stage().ffn &&
+                     layout_.dense && layout_.pieces.empty();
   return plain ? std::max(next_pos_, layout_.prefix) : layout_.prefix;
 }
 
