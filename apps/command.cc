@@ -10,6 +10,7 @@
 
 #include "apps/flags.h"
 #include "base/error.h"
+#include "eval/runner.h"
 #include "eval/statistics.h"
 
 namespace kvilt {
@@ -82,6 +83,17 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
       .show_default();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
+}
+
+std::vector<PolicySpec> checked_policies(const Engine& engine, const std::string& list, const std::string& first) {
+  std::vector<std::string> labels = split_commas(list);
+  if (!first.empty() && std::ranges::find(labels, first) == labels.end()) labels.insert(labels.begin(), first);
+  std::vector<PolicySpec> out;
+  for (const std::string& label : labels) {
+    out.push_back(value_or_fail(parse_policy(label)));
+    if (const auto good = engine.check_policy(out.back().choice); !good.ok()) fail(good.error());
+  }
+  return out;
 }
 
 std::unique_ptr<Engine> open_or_exit(const EngineOptions& options) {

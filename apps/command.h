@@ -18,6 +18,10 @@ void add_engine_options(Command app, EngineOptions& options, bool model_flag);
 
 // Opens with a progress bar; prints the error and exits with 1 if that fails.
 std::unique_ptr<Engine> open_or_exit(const EngineOptions& options);
+// The policies of a comma-separated list, `first` before them unless it is among them; exits with 1 if the engine does
+// not take one of them.
+struct PolicySpec;
+std::vector<PolicySpec> checked_policies(const Engine& engine, const std::string& list, const std::string& first = "");
 
 // Prints "error: ..." and exits with 1.
 [[noreturn]] void fail(const Error& error);

@@ -123,18 +123,14 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
   const Rates rates = measure_rates(o.engine);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
-  std::vector<std::string> labels = split_commas(o.policies);
-  if (std::ranges::find(labels, kDense) == labels.end()) labels.insert(labels.begin(), kDense);
+  const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies, kDense);
   std::printf("%-40s %4s %7s %7s %9s %7s %7s %9s %9s %8s %7s %9s %7s\n", "policy", "turn", "prompt", "prefix",
               "prefill s", "cells", "/bound", "s/token", "attend s", "speed-up", "cells", "bound s", "/bound");
   for (const int length : split_numbers(o.lengths, "--lengths")) {
     const int size = length / kTurns - o.answer;
     if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
     std::vector<Speaker> all;
-    for (const std::string& label : labels) {
-      const PolicySpec parsed = value_or_fail(parse_policy(label));
-      all.push_back({label, parsed.choice, {}});
-    }
+    for (const PolicySpec& policy : policies) all.push_back({policy.label, policy.choice, {}});
     std::vector<double> others;
     for (int round = 0; round < o.rounds; ++round) {
       const RagPrompt text =

@@ -128,12 +128,7 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   const Rates rates = measure_rates(o.engine);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
-  std::vector<std::string> labels = split_commas(o.policies);
-  if (std::ranges::find(labels, "full") == labels.end()) labels.insert(labels.begin(), "full");
-  for (const std::string& label : labels) {
-    if (const auto good = engine->check_policy(value_or_fail(parse_policy(label)).choice); !good.ok())
-      fail(good.error());
-  }
+  const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies, "full");
   const auto cases = prompts(*engine, o);
   std::printf(
       "linear layers %.0f GFLOP/s, attention %.0f GFLOP/s, memory %.1f GB/s (measured now; bound_s is made of them)\n",
@@ -144,8 +139,7 @@ void bench_reuse(const ReuseOptions& o, int argc, char** argv) {
   for (size_t i = 0; i < cases.size(); ++i) {
     progress.at(static_cast<double>(i) / static_cast<double>(cases.size()));
     std::vector<Measured> all;
-    for (const std::string& label : labels)
-      all.push_back({label, value_or_fail(parse_policy(label)).choice, {}, {}, {}, {}});
+    for (const PolicySpec& policy : policies) all.push_back({policy.label, policy.choice, {}, {}, {}, {}});
     measure(*engine, cases[i], o, all);
     add_rows(cases[i].id, all, o, rates, report);
   }

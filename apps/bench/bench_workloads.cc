@@ -175,11 +175,7 @@ void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
-  std::vector<std::pair<std::string, PolicyChoice>> policies;
-  for (const std::string& label : split_commas(o.policies)) {
-    policies.emplace_back(label, value_or_fail(parse_policy(label)).choice);
-    if (const auto good = engine->check_policy(policies.back().second); !good.ok()) fail(good.error());
-  }
+  const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies);
   const Texts texts(engine->info().vocab, o.seed);
   std::vector<Workload> workloads;
   std::vector<std::string> names = split_commas(o.workloads);

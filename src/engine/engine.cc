@@ -43,9 +43,7 @@ std::string default_quality(const EngineOptions& options, bool asked) {
 // One text for each setting of a prefill: names and values were checked, so none of them holds these signs.
 std::string written_out(const PolicyChoice& choice) {
   std::string out = choice.name;
-  for (const auto& [name, value] : choice.params) {
-    if (!is_decode_param(name)) out += ":" + name + "=" + value;
-  }
+  for (const auto& [name, value] : params_of(choice.params, false)) out += ":" + name + "=" + value;
   return out;
 }
 
@@ -331,8 +329,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
   if (loop_.policy_off(request.policy.name)) {
     const std::optional<DecodeRule> rule = chosen.policy->decode_rule();
-    std::erase_if(request.policy.params, [](const auto& param) { return !is_decode_param(param.first); });
-    request.policy.name = "prefix";
+    request.policy = {"prefix", params_of(request.policy.params, true)};
     chosen = {{}, ReuseFrom::kFirst, make_policy("prefix", {}).value()};
     chosen.policy->set_decode_rule(rule);
   }

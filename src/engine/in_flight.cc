@@ -26,13 +26,9 @@ bool waited_for(const Sequence& s, const Sequence& other) {
 
 // What a policy computed serves the same prompt under the same policy, exact or not.
 bool same_question(const Sequence& a, const Sequence& b) {
-  const auto prefill_of = [](const Sequence& s) {
-    PolicyChoice choice = s.request.policy;
-    std::erase_if(choice.params, [](const auto& param) { return is_decode_param(param.first); });
-    return choice;
-  };
-  return a.tokens.size() == b.tokens.size() && a.request.policy.name == b.request.policy.name &&
-         prefill_of(a).params == prefill_of(b).params && a.tokens == b.tokens;
+  const PolicyChoice &of_a = a.request.policy, &of_b = b.request.policy;
+  return a.tokens.size() == b.tokens.size() && of_a.name == of_b.name &&
+         params_of(of_a.params, false) == params_of(of_b.params, false) && a.tokens == b.tokens;
 }
 
 // How far the prompts are equal and the other's KV will be exact.

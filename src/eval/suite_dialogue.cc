@@ -8,10 +8,10 @@
 //           question without a reference is left out. Distances only: its own score takes a judge.
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "eval/json_lines.h"
 #include "eval/suite.h"
 
 namespace kvilt {
@@ -37,24 +37,18 @@ Result<CaseTurn> user_turn(EvalCase& from, const std::string& at) {
   return std::move(last);
 }
 
-// By question, the turns of the reference's answer.
+// By question, the first turn of the reference's answer.
 Result<std::map<int, std::string>> first_answers(const std::string& path) {
-  KVILT_ASSIGN(std::istringstream lines, [&]() -> Result<std::istringstream> {
-    KVILT_ASSIGN(std::string text, read_file(path, kMaxBenchBytes));
-    return std::istringstream(std::move(text));
-  }());
+  KVILT_ASSIGN(const std::string text, read_file(path, kMaxBenchBytes));
   std::map<int, std::string> out;
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
+  KVILT_TRY(each_json_line(text, path, [&](const Json& line, int) -> Result<bool> {
     try {
-      const Json read = Json::parse(line);
-      out[read.at("question_id").get<int>()] = read.at("choices").at(0).at("turns").at(0).get<std::string>();
+      out[line.at("question_id").get<int>()] = line.at("choices").at(0).at("turns").at(0).get<std::string>();
     } catch (const nlohmann::json::exception& problem) {
-      return error(Code::kInvalidArgument, "{}:{}: needs question_id and choices of turns: {}", path, number,
-                   problem.what());
+      return error(Code::kInvalidArgument, "needs question_id and choices of turns: {}", problem.what());
     }
-  }
+    return true;
+  }));
   return out;
 }
 
@@ -104,29 +98,24 @@ Result<std::vector<CaseSource>> make_mt_bench(Engine& engine, SuiteParams& param
   const std::string as = params.text("as", "mt-bench");
   KVILT_TRY(params.finish());
   KVILT_ASSIGN(const auto first, first_answers(answers));
-  KVILT_ASSIGN(std::istringstream lines, [&]() -> Result<std::istringstream> {
-    KVILT_ASSIGN(std::string text, read_file(path, kMaxBenchBytes));
-    return std::istringstream(std::move(text));
-  }());
+  KVILT_ASSIGN(const std::string text, read_file(path, kMaxBenchBytes));
   std::vector<CaseSource> out;
-  int number = 0;
-  for (std::string line; std::getline(lines, line) && static_cast<int>(out.size()) < n;) {
-    ++number;
+  KVILT_TRY(each_json_line(text, path, [&](const Json& line, int) -> Result<bool> {
     EvalCase made;
     try {
-      const Json read = Json::parse(line);
-      const auto known = first.find(read.at("question_id").get<int>());
-      if (known == first.end()) continue;
+      const auto known = first.find(line.at("question_id").get<int>());
+      if (known == first.end()) return true;
       made.suite = as;
       made.id = std::to_string(known->first);
-      made.turns = {{"user", {{read.at("turns").at(0).get<std::string>()}}},
+      made.turns = {{"user", {{line.at("turns").at(0).get<std::string>()}}},
                     {"assistant", {{known->second}}},
-                    {"user", {{read.at("turns").at(1).get<std::string>()}}}};
+                    {"user", {{line.at("turns").at(1).get<std::string>()}}}};
     } catch (const nlohmann::json::exception& problem) {
-      return error(Code::kInvalidArgument, "{}:{}: needs question_id and two turns: {}", path, number, problem.what());
+      return error(Code::kInvalidArgument, "needs question_id and two turns: {}", problem.what());
     }
     out.push_back({as, made.id, [made]() -> Result<EvalCase> { return made; }});
-  }
+    return static_cast<int>(out.size()) < n;
+  }));
   if (out.empty()) return error(Code::kInvalidArgument, "{}: no question has an answer in {}", path, answers);
   return out;
 }

@@ -1,9 +1,9 @@
 // eval/suite_text.cc: suites over texts from files: multi-hop questions, and a novel cut in mid-sentence.
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "eval/json_lines.h"
 #include "eval/suite.h"
 
 namespace kvilt {
@@ -25,8 +25,7 @@ struct Question {
   std::vector<Passage> passages;
 };
 
-Result<Question> read_question(const std::string& path, int number, const std::string& text) {
-  const Json line = Json::parse(text, nullptr, false);
+Result<Question> read_question(const Json& line) {
   Question out;
   try {
     line.at("id").get_to(out.id);
@@ -37,8 +36,7 @@ Result<Question> read_question(const std::string& path, int number, const std::s
                               chunk.value("is_supporting", false), 0});
     }
   } catch (const nlohmann::json::exception& problem) {
-    return error(Code::kInvalidArgument, "{}:{}: needs id, question, answers, chunks of title and text: {}", path,
-                 number, problem.what());
+    return error(Code::kInvalidArgument, "needs id, question, answers, chunks of title and text: {}", problem.what());
   }
   return out;
 }
@@ -67,15 +65,11 @@ Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& param
   std::string name = path.substr(path.find_last_of('/') + 1);
   const std::string as = params.text("as", name.substr(0, name.find_last_of('.')));
   KVILT_TRY(params.finish());
-  KVILT_ASSIGN(std::istringstream lines, [&]() -> Result<std::istringstream> {
-    KVILT_ASSIGN(std::string text, read_file(path, kMaxTextBytes));
-    return std::istringstream(std::move(text));
-  }());
+  KVILT_ASSIGN(const std::string lines, read_file(path, kMaxTextBytes));
   std::vector<CaseSource> out;
-  int number = 0;
-  for (std::string line; std::getline(lines, line) && static_cast<int>(out.size()) < n;) {
-    if (++number <= skip || line.empty()) continue;
-    KVILT_ASSIGN(const Question read, read_question(path, number, line));
+  KVILT_TRY(each_json_line(lines, path, [&](const Json& line, int number) -> Result<bool> {
+    if (number <= skip) return true;
+    KVILT_ASSIGN(const Question read, read_question(line));
     out.push_back({as, read.id, [=, &engine]() -> Result<EvalCase> {
                      std::vector<Passage> passages = read.passages;
                      KVILT_TRY(shorten(engine, length, passages));
@@ -90,7 +84,8 @@ Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& param
                      made.metric = Metric::kF1;
                      return made;
                    }});
-  }
+    return static_cast<int>(out.size()) < n;
+  }));
   if (out.empty()) return error(Code::kInvalidArgument, "{}: holds no question after line {}", path, skip);
   return out;
 }

@@ -21,7 +21,6 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   lists_.span_first.assign(1, 0);
   lists_.tasks.clear();
   lists_.chunk_first.clear();
-  sparse_.clear();
   const Batch batch{rows, q, out};
   bool probing = false, lse_wanted = false;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -48,6 +47,13 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   }
   sparse_.join_skipped(kv_type);
   sparse_.clear();
+}
+
+// Chunk i's rows.
+RowsAt AttendPass::rows_at(size_t i, int layer, const Batch& batch) {
+  const int64_t first = batch.rows.first[i], end = first + batch.rows.size(i);
+  return {layer, batch.rows.pos_of(i), batch.q.slice_rows(first, end), batch.out.slice_rows(first, end),
+          lists_.lse.data() + first * model_.config().H};
 }
 
 void AttendPass::find_masks(const Chunk& chunk, int layer) {
@@ -106,9 +112,8 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
     lists_.tasks.push_back(task);
   }
   if (lists_.sparse_heads.empty()) return;
-  const RowsAt at{layer, pos, batch.q.slice_rows(first, first + rows), batch.out.slice_rows(first, first + rows),
-                  lists_.lse.data() + first * c.H};
-  const SparseRows::Cost cost = sparse_.add_tasks(*chunk.plan, *chunk.kv, at, lists_.sparse_heads, lists_.tasks);
+  const SparseRows::Cost cost =
+      sparse_.add_tasks(*chunk.plan, *chunk.kv, rows_at(i, layer, batch), lists_.sparse_heads, lists_.tasks);
   chunk.work.attention_flops += cost.flops;
   chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
@@ -127,29 +132,20 @@ void AttendPass::probe(std::span<Chunk> chunks, int layer, const BatchRows& rows
 
 // How much of full attention the rows saw that see few keys.
 void AttendPass::measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch) {
-  const ModelConfig& c = model_.config();
-  const int64_t first = batch.rows.first[i], end = first + batch.rows.size(i);
-  const std::span<const int32_t> pos = batch.rows.pos_of(i);
+  find_masks(chunk, layer);
   std::vector<int> heads;
-  for (int g = 0; g < c.G; ++g) {
-    if (sees_all(mask_of(*chunk.plan, c, layer, g), pos.front())) heads.push_back(g);
+  for (int g = 0; g < model_.config().G; ++g) {
+    if (sees_all(lists_.masks[g], batch.rows.pos_of(i).front())) heads.push_back(g);
   }
-  const RowsAt at{layer, pos, batch.q.slice_rows(first, end), batch.out.slice_rows(first, end),
-                  lists_.lse.data() + first * c.H};
-  chunk.work.held += held_mass(model_, *chunk.kv, at, heads, pool_);
+  chunk.work.held += held_mass(model_, *chunk.kv, rows_at(i, layer, batch), heads, pool_);
 }
 
 // A later choice may look with these rows.
 void AttendPass::tell_keys(Chunk& chunk, size_t i, int layer, const Batch& batch) {
   find_masks(chunk, layer);
-  const int64_t first = batch.rows.first[i], H = model_.config().H;
-  const AttendedQueries rows{layer,
-                             batch.rows.pos_of(i),
-                             batch.q.slice_rows(first, first + batch.rows.size(i)),
-                             lists_.lse.data() + first * H,
-                             lists_.masks,
-                             {}};
-  const ChoiceCost cost = chunk.keys->attended({model_, *chunk.kv, pool_}, rows);
+  const RowsAt rows = rows_at(i, layer, batch);
+  const ChoiceCost cost =
+      chunk.keys->attended({model_, *chunk.kv, pool_}, {layer, rows.pos, rows.q, rows.lse, lists_.masks, {}});
   chunk.work.attention_flops += cost.flops;
   chunk.work.bytes += cost.bytes;
 }

@@ -40,6 +40,7 @@ class AttendPass {
     const BatchRows& rows;
     Mat<float> q, out;
   };
+  RowsAt rows_at(size_t i, int layer, const Batch& batch);
   void find_masks(const Chunk& chunk, int layer);
   void choose(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);

@@ -8,7 +8,8 @@
 
 #include <span>
 
-#include "forward/sparse_rows.h"
+#include "forward/chunk.h"
+#include "forward/looking_rows.h"
 
 namespace kvilt {
 

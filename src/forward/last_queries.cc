@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "forward/looking_rows.h"
+
 namespace kvilt {
 
 LastQueries::LastQueries(const DecodeRule& rule, const ModelConfig& config, int32_t prompt_len, int32_t prefill_len)
@@ -55,31 +57,18 @@ std::vector<int32_t> LastQueries::rows_before(LayerRow at) const {
 ChoiceCost LastQueries::sum_weights(const KeySource& source, LayerRow at, std::span<const int> heads) {
   const Queries& from = queries_[at.layer];
   const std::vector<int32_t> rows = rows_before(at);
-  const int64_t n = std::ssize(rows), group = config_.H / config_.G, width = int64_t{config_.H} * config_.E;
-  std::vector<float> q(static_cast<size_t>(n * width)), lse(static_cast<size_t>(n * config_.H));
-  for (int64_t r = 0; r < n; ++r) {
-    const int64_t kept = rows[r] % rule_.queries;
-    std::copy_n(from.q.view().row(kept), width, q.begin() + r * width);
-    for (int64_t g = 0; g < config_.G; ++g)
-      std::copy_n(from.lse.begin() + kept * config_.H + g * group, group, lse.begin() + (g * n + r) * group);
-  }
-  std::vector<KvSpan> spans;
-  std::vector<size_t> first{0};
-  for (const int g : heads) {
-    source.kv.resolve(at.layer, g, {0, at.pos}, {}, spans);
-    first.push_back(spans.size());
-  }
+  const int64_t n = std::ssize(rows), group = config_.H / config_.G;
+  LookingRows looking(source.model);
+  for (const int32_t pos : rows) looking.add(pos, from.q.view().row(pos % rule_.queries));
+  looking.find_keys(source.kv, at.layer, heads, at.pos);
   scores_.assign(heads.size(), std::vector<double>(static_cast<size_t>(at.pos), 0));
-  std::vector<AttendTask> tasks(heads.size());
   std::vector<ColumnSumTask> sums;
   for (size_t i = 0; i < heads.size(); ++i) {
-    AttendTask& task = tasks[i];
-    task.q = q.data() + heads[i] * group * config_.E;
-    task.q_stride = width;
-    task.pos = rows;
-    task.spans = std::span(spans).subspan(first[i], first[i + 1] - first[i]);
-    task.lse = lse.data() + heads[i] * n * group;
-    sums.push_back({&task, scores_[i].data(), false});
+    for (int64_t r = 0; r < n; ++r) {
+      const auto kept = from.lse.begin() + (rows[r] % rule_.queries) * config_.H + heads[i] * group;
+      std::copy_n(kept, group, looking.lse(i) + r * group);
+    }
+    sums.push_back({&looking.tasks()[i], scores_[i].data(), false});
   }
   const PreparedModel& model = source.model;
   if (n > 0) model.backend().column_sums(model.attend_shape(source.kv.shape().dtype), sums, source.pool);

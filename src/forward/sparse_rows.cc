@@ -199,48 +199,31 @@ std::vector<Lines> SparseRows::choose(const Block& block, std::span<const int> h
     return out;
   }
   const std::vector<int64_t> looking = sampled_rows(block);
-  const int64_t n = std::ssize(looking), group = c.H / c.G, width = int64_t{c.H} * c.E;
-  std::vector<int32_t> pos;
-  std::vector<float> q(static_cast<size_t>(n * width)), out(q.size()), lse(static_cast<size_t>(n * c.H));
-  for (int64_t r = 0; r < n; ++r) {
-    pos.push_back(block.rows.pos[looking[r]]);
-    std::copy_n(block.rows.q.row(looking[r]), width, q.begin() + r * width);
-  }
-  std::vector<KvSpan> spans;
-  std::vector<size_t> first{0};
-  for (const int g : heads) {
-    block.kv.resolve(block.rows.layer, g, {pos.front(), keys}, {}, spans);
-    first.push_back(spans.size());
-  }
-  std::vector<AttendTask> tasks(heads.size());
+  LookingRows rows(model_);
+  for (const int64_t r : looking) rows.add(block.rows.pos[r], block.rows.q.row(r));
+  rows.find_keys(block.kv, block.rows.layer, heads, keys);
+  const DType kv_type = block.kv.shape().dtype;
+  rows.attend(kv_type, pool_);
   std::vector<ColumnSumTask> weights;
-  std::vector<std::vector<float>> of_head(heads.size(), std::vector<float>(static_cast<size_t>(n * keys)));
+  std::vector<std::vector<float>> of_head(heads.size());
   for (size_t i = 0; i < heads.size(); ++i) {
-    AttendTask& task = tasks[i];
-    task.q = q.data() + heads[i] * group * c.E;
-    task.out = out.data() + heads[i] * group * c.E;
-    task.q_stride = task.out_stride = width;
-    task.pos = pos;
-    task.spans = std::span(spans).subspan(first[i], first[i + 1] - first[i]);
-    task.lse = lse.data() + static_cast<int64_t>(i) * n * group;
-    weights.push_back({&task, nullptr, false, of_head[i].data(), keys});
+    of_head[i].resize(static_cast<size_t>(rows.rows() * keys));
+    weights.push_back({&rows.tasks()[i], nullptr, false, of_head[i].data(), keys});
   }
-  const AttendShape shape = model_.attend_shape(block.kv.shape().dtype);
-  model_.backend().attend(shape, tasks, pool_);
-  model_.backend().column_sums(shape, weights, pool_);
-  for (const int32_t at : pos) cost.flops += 6.0 * c.E * static_cast<double>(group * std::ssize(heads)) * (at + 1);
+  model_.backend().column_sums(model_.attend_shape(kv_type), weights, pool_);
+  const int64_t group = c.H / c.G;
+  for (const int32_t at : rows.pos())
+    cost.flops += 6.0 * c.E * static_cast<double>(group * std::ssize(heads)) * (at + 1);
   cost.keys += 3.0 / 2 * static_cast<double>(heads.size()) * keys;
   for (std::vector<float>& of : of_head) {  // a sort needs an order
     for (float& weight : of) weight = std::isfinite(weight) ? weight : 0;
   }
-  for (size_t i = 0; rule.pooled > 0 && i < heads.size(); ++i) {
-    const float* of = tasks[i].lse;
-    looked_.push_back({looking, {of, of + n * group}, {}, {}});
-  }
+  for (size_t i = 0; rule.pooled > 0 && i < heads.size(); ++i)
+    looked_.push_back({looking, {rows.lse(i), rows.lse(i) + rows.rows() * group}, {}, {}});
   const Run whole{keys - 1 - (keys - 1) % kSparseBlock, keys};  // who pays for a line: whichever of them attend
   std::vector<Lines> lines(heads.size());
   pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
-    lines[i] = choose_lines({pos, of_head[i], keys}, whole, rule.lines).lines;
+    lines[i] = choose_lines({rows.pos(), of_head[i], keys}, whole, rule.lines).lines;
   });
   return lines;
 }

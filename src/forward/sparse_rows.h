@@ -15,22 +15,13 @@
 #include <span>
 #include <vector>
 
-#include "forward/chunk.h"
+#include "forward/looking_rows.h"
 #include "forward/pooled_keys.h"
 #include "forward/prepared_model.h"
 #include "forward/ranked_keys.h"
 #include "plan/plan.h"
 
 namespace kvilt {
-
-// The rows of one chunk that attend at one layer. q and out: rows x (H E). lse: head h of KV head g's group and row r at
-// (g * rows + r) * group + h.
-struct RowsAt {
-  int layer = 0;
-  std::span<const int32_t> pos;
-  Mat<float> q, out;
-  float* lse = nullptr;
-};
 
 class SparseRows {
  public:

@@ -66,6 +66,12 @@ void take_queries(PolicyParams& params, DecodeRule& rule) {
 
 }  // namespace
 
+std::map<std::string, std::string> params_of(const std::map<std::string, std::string>& params, bool decode) {
+  std::map<std::string, std::string> out = params;
+  std::erase_if(out, [&](const auto& param) { return is_decode_param(param.first) != decode; });
+  return out;
+}
+
 std::vector<std::string> decode_method_names() {
   std::vector<std::string> names{"full"};
   for (const Method& method : kMethods) names.emplace_back(method.name);

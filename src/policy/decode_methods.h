@@ -6,6 +6,7 @@
 // Not here: the choice itself (plan/decode_rule.cc), who looks (forward/key_chooser.h).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,5 +22,7 @@ std::optional<DecodeRule> take_decode_rule(PolicyParams& params);
 std::vector<std::string> decode_method_names();
 // Whether a policy's parameter is of these: what the prompt leaves in the cache does not depend on them.
 inline bool is_decode_param(const std::string& name) { return name.starts_with("decode"); }
+// The parameters that are of these, and those that are not.
+std::map<std::string, std::string> params_of(const std::map<std::string, std::string>& params, bool decode);
 
 }  // namespace kvilt

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -117,11 +116,7 @@ Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
                                                  const PolicyFiles& files) {
   for (const auto& [known, make] : kPolicyTable) {
     if (name != known) continue;
-    const auto of_answer = [](const auto& param) { return is_decode_param(param.first); };
-    std::map<std::string, std::string> own = params, decode;
-    std::ranges::copy_if(params, std::inserter(decode, decode.end()), of_answer);
-    std::erase_if(own, of_answer);
-    PolicyParams taken(std::move(own), files), answer(std::move(decode));
+    PolicyParams taken(params_of(params, false), files), answer(params_of(params, true));
     auto policy = make(taken);
     KVILT_TRY(taken.finish(name));
     policy->set_decode_rule(take_decode_rule(answer));
