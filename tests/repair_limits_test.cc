@@ -78,6 +78,18 @@ TEST_P(Repair, CacheBlendWithEverythingIsFull) {
   EXPECT_GT(run(*e, "cacheblend", {{"r", "0"}}).usage().flops, 1.2 * run(*e, "naive").usage().flops);
 }
 
+TEST_P(Repair, AgentKVShiftIsCacheBlendWithAnOffset) {
+  const auto e = engine(512, "zero-copy", "f32");  // a private copy of a narrower type is rounded once more
+  const Outcome full = run(*e, "full"), moved = run(*e, "agentkvshift", {{"r", "0.2"}});
+  expect_equal(run(*e, "agentkvshift", {{"r", "1"}}), full);
+  expect_differ(moved, full);
+  // Without probes, and with an offset of nothing, what the layers up to the check left stays as it is.
+  expect_equal(run(*e, "agentkvshift", {{"r", "0"}}), run(*e, "cacheblend", {{"r", "0"}}));
+  const Outcome still = run(*e, "agentkvshift", {{"r", "0.2"}, {"scale", "0"}});
+  EXPECT_EQ(still.usage().recomputed, moved.usage().recomputed);
+  EXPECT_GT(max_abs_difference(moved.completion.logits.first, still.completion.logits.first), 1e-2);
+}
+
 TEST_P(Repair, TheChunkChangesNothing) {
   std::vector<std::vector<Outcome>> by_chunk;
   const std::vector<std::pair<const char*, Params>> settings = {{"cacheblend", {}},
@@ -91,7 +103,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"mend", {{"carry", "gaussian"}}},
                                                                 {"oracle", {{"by", "both"}}},
                                                                 {"auto", {}},
-                                                                {"auto", {{"hop", "0"}}}};
+                                                                {"auto", {{"hop", "0"}}},
+                                                                {"agentkvshift", {}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
     by_chunk.emplace_back();
@@ -128,7 +141,7 @@ TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
 TEST_P(Repair, BatchedEqualsAlone) {
   const auto e = engine(16);
   std::vector<Request> requests;
-  for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic"}) {
+  for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic", "agentkvshift"}) {
     requests.push_back(unpublished(asked, policy, {}, 9));
   }
   requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
@@ -151,7 +164,7 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
 TEST_P(Repair, TheStoreIsNeverChanged) {
   const auto e = engine();
   const Outcome naive = run(*e, "naive");
-  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "prophetkv"}) run(*e, policy);
+  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv"}) run(*e, policy);
   expect_equal(run(*e, "naive"), naive);
 }
 
@@ -162,7 +175,7 @@ TEST_P(Repair, TrueKvStaysTrue) {
   const auto longer = join({asked, tokens(12, 31)});
   const auto with = [&](const char* policy) { return ask_with(*e, longer, policy); };
   const Outcome full = with("full");
-  for (const char* policy : {"mend", "auto", "epic", "cacheblend", "prophetkv"}) {
+  for (const char* policy : {"mend", "auto", "epic", "cacheblend", "agentkvshift", "prophetkv"}) {
     const Outcome out = with(policy);
     EXPECT_EQ(out.usage().prefix, static_cast<int>(asked.size()));
     expect_equal(out, full);
@@ -172,7 +185,7 @@ TEST_P(Repair, TrueKvStaysTrue) {
 TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const Outcome full = run(*zero, "full");
-  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "prophetkv", "epic", "random"}) {
+  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "epic", "random"}) {
     SCOPED_TRACE(policy);
     const Outcome x = run(*zero, policy), y = run(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);

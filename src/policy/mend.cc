@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "policy/carry_groups.h"
 #include "policy/mend.h"
 #include "policy/question_stage.h"
 
@@ -28,26 +29,6 @@ struct MendParams {
   Carry carry;
 };
 
-// The most positions of a group of the kernel regression: its cost grows with the cube of that number, and a piece of
-// more than some hundred tokens gains nothing from being one group.
-constexpr int32_t kGroup = 512;
-
-// Longer pieces are cut into even groups. With the kernel by content, small pieces near each other make one group; new
-// text between them counts, since a chunk takes all rows of a group and those between its parts at once.
-std::vector<CarryGroup> groups(const std::vector<Run>& pieces, bool by_content) {
-  std::vector<CarryGroup> out;
-  for (const Run& piece : pieces) {
-    const int32_t parts = (piece.size() + kGroup - 1) / kGroup;
-    for (int32_t i = 0; i < parts; ++i) {
-      const Run part{piece.begin + static_cast<int32_t>(int64_t{piece.size()} * i / parts),
-                     piece.begin + static_cast<int32_t>(int64_t{piece.size()} * (i + 1) / parts)};
-      if (!by_content || out.empty() || part.end - out.back().range().begin > kGroup) out.emplace_back();
-      out.back().parts.push_back(part);
-    }
-  }
-  return out;
-}
-
 class Mend : public ReusePolicy {
  public:
   explicit Mend(const MendParams& params) : params_(params) {}
@@ -57,7 +38,7 @@ class Mend : public ReusePolicy {
     if (layout.pieces.empty()) return plan_for(layout, {repair});
     if (params_.carries) {
       repair.carry = params_.carry;
-      repair.carry->groups = groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
+      repair.carry->groups = carry_groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
     }
     if (params_.r == 0 || params_.anchors == 1) {  // nothing is chosen by score
       repair.sets[0] = unite(always_computed(layout, params_.tail), anchors(layout));

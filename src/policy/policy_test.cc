@@ -147,6 +147,26 @@ TEST(CacheBlend, TheMostChangedGoOnAfterTheCheckLayer) {
             "  0   ....################\n");
 }
 
+// Half of the probes by K, the rest of them by V among those that are left.
+TEST(AgentKVShift, TheMostMovedOfKeysAndOfValuesShowTheOffset) {
+  const auto shift = policy("agentkvshift", {{"r", "0.34"}});
+  Plan plan = checked_plan(*shift, layout(), config_of(4));
+  const Probe keys = scores({{8, 9}, {5, 4}, {12, 3}})[0], values = scores({{8, 9}, {14, 5}, {10, 3}})[0];
+  shift->refine(layout(), config_of(4), 0, std::vector<Probe>{keys, values}, plan);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  3   .....#..#.#...#.####\n"
+            "  2   .....#..#.#...#.####\n"
+            "  1 | ....################\n"
+            "  0   ....################\n");
+  const Carry& carry = *plan.stages[0].carry;
+  EXPECT_EQ(carry.layer_begin, 2);
+  ASSERT_EQ(carry.groups.size(), 2u);
+  CarryWeights weights = carry_positions(carry.groups[1], plan.stages[0].sets[1]);
+  weigh(carry, carry.groups[1], {}, weights);
+  EXPECT_EQ(weights.sources, (std::vector<int32_t>{10, 14}));
+  for (const float w : weights.w) EXPECT_NEAR(w, 0.5, 1e-6);  // the plain mean
+}
+
 TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   const auto anchored = policy("mend", {{"r", "0.33"}, {"anchors", "1"}});
   const Plan plan = checked_plan(*anchored, layout(), config_of(2));
