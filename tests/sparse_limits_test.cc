@@ -37,6 +37,15 @@ const std::vector<SparseMethod>& sparse_methods() {
        {{"columns", "0"}, {"distances", "1300"}},
        {{"columns", "0"}, {"distances", "100"}, {"rows", "8"}}},
       {"loopserve", {{"rule", "coverage"}, {"alpha", "1"}}, {{"rule", "coverage"}, {"alpha", "0.2"}, {"rows", "8"}}},
+      {"minference",
+       {{"pattern", "blocks"}, {"blocks", "21"}},
+       {{"pattern", "blocks"}, {"blocks", "3"}, {"pooled", "32"}}},
+      {"flexprefill", {{"gamma", "1"}, {"tau", "1"}}, {{"gamma", "0.6"}, {"tau", "1"}, {"rows", "8"}}},
+      {"flexprefill", {{"gamma", "1"}, {"tau", "0"}}, {{"gamma", "0.3"}, {"tau", "0"}, {"rows", "8"}}},
+      {"xattention", {{"threshold", "1"}}, {{"threshold", "0.4"}}},
+      {"xattention",
+       {{"threshold", "1"}, {"stride", "16"}, {"pooled", "16"}},
+       {{"threshold", "0.4"}, {"stride", "16"}, {"pooled", "16"}}},
       {"loopserve", {{"rule", "random"}, {"dense_layers", "99"}}, {{"rule", "random"}, {"share", "0.3"}}},
       {"loopserve", {{"alpha", "1"}, {"pooled", "16"}}, {{"alpha", "0.2"}, {"rows", "8"}, {"pooled", "16"}}},
       {"ashape", {{"window", "1300"}}, {{"window", "100"}, {"sink", "10"}}},
@@ -58,6 +67,34 @@ TEST_P(SparseLimits, AllLinesAreDense) {
     expect_differ(few, dense);
     EXPECT_LT(few.usage().attention_flops, 0.95 * dense.usage().attention_flops);
   }
+}
+
+// One block less than all of the prompt's last tile, which is one block more than all others have.
+TEST_P(SparseLimits, ABlockLessIsNotDense) {
+  const auto e = engine();
+  const Outcome dense = ask_with(*e, prompt, "full");
+  const auto blocks = (static_cast<int>(prompt.size()) + 63) / 64;
+  const auto with = [&](int n) {
+    return ask_with(*e, prompt, "minference", {{"pattern", "blocks"}, {"blocks", std::to_string(n)}});
+  };
+  expect_equal(with(blocks), dense);
+  expect_differ(with(blocks - 1), dense);
+}
+
+// A head chooses blocks where means of these say what it sees, else lines. At tau 0 all choose lines, as with loopserve's
+// rule=coverage; at 1 none does; between them some do.
+TEST_P(SparseLimits, TheDistanceOfTheMeansChoosesTheBranch) {
+  const auto e = engine();
+  const auto with = [&](const char* tau) {
+    return ask_with(*e, prompt, "flexprefill", {{"gamma", "0.5"}, {"tau", tau}, {"rows", "24"}});
+  };
+  const Outcome lines =
+      ask_with(*e, prompt, "loopserve",
+               {{"rule", "coverage"}, {"alpha", "0.5"}, {"sample", "last"}, {"rows", "24"}, {"distances", "exact"}});
+  expect_equal(with("0"), lines);
+  expect_differ(with("1"), lines);
+  expect_differ(with("0.3"), lines);
+  expect_differ(with("0.3"), with("1"));
 }
 
 // Each key that is skipped stands for itself: as if it were not. Larger blocks are nearer to dense than nothing at all.
@@ -97,6 +134,8 @@ TEST_P(SparseDialogues, TheMassThatIsHeldIsMeasured) {
   EXPECT_GT(most, 0.7);
   EXPECT_LT(most, 0.995);
   EXPECT_LT(few, most - 0.1);
+  EXPECT_GT(held("xattention", {{"threshold", "0.9"}}).held_mass,
+            held("xattention", {{"threshold", "0.3"}}).held_mass + 0.1);
   const PromptUsage answer = held("full", {{"decode", "random"}, {"decode_budget", "60"}, {"decode_recent", "0"}});
   EXPECT_NEAR(answer.held_mass, 1, 1e-4);
   EXPECT_LT(answer.decode_held_mass, 0.9);
@@ -186,10 +225,16 @@ TEST_P(SparseDialogues, FixedLinesPoolFromTheFirstLayerOn) {
   for (int round = 0; round < 20; ++round) expect_equal(ask_with(*e, prompt, "ashape", few), once);
 }
 
+// A decode rule's rows attend in the last layer too: what the last one sees there does not depend on them.
 TEST_P(SparseDialogues, GoesWithDecodeMethods) {
   const auto e = engine();
-  const Params few{{"alpha", "0.2"}, {"decode", "snapkv"}, {"decode_budget", "5000"}};
-  expect_equal(ask_with(*e, prompt, "loopserve", few), ask_with(*e, prompt, "loopserve", {{"alpha", "0.2"}}));
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    Params params = method.few;
+    const Outcome alone = ask_with(*e, prompt, method.name, params);
+    params.insert({{"decode", "snapkv"}, {"decode_budget", "5000"}});
+    expect_equal(ask_with(*e, prompt, method.name, params), alone);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SparseLimits, testing::Values("reference", "auto"));

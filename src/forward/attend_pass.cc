@@ -112,7 +112,7 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
     lists_.tasks.push_back(task);
   }
   if (lists_.sparse_heads.empty()) return;
-  const SparseRows::Cost cost =
+  const SparseCost cost =
       sparse_.add_tasks(*chunk.plan, *chunk.kv, rows_at(i, layer, batch), lists_.sparse_heads, lists_.tasks);
   chunk.work.attention_flops += cost.flops;
   chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());

@@ -3,39 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <random>
-
-#include "base/random.h"
 
 namespace kvilt {
-namespace {
 
-// The keys before `end` that any row of the tile of positions around `pos` sees along the lines: of the whole tile, so
-// that what a row sees does not depend on which of its neighbours attend.
-Runs keys_of(const Lines& lines, int32_t pos, int32_t end) {
-  const int32_t first = pos / kSparseTile * kSparseTile, last = first + kSparseTile;
-  Runs out = runs_of(lines.columns);
-  for (const Run& distances : runs_of(lines.distances)) {
-    int32_t begin = first - (distances.end - 1) * lines.tile, to = last - distances.begin * lines.tile;
-    if (begin = std::max(0, begin); begin < to) out.push_back({begin, to});
-  }
-  return intersect(normalize(std::move(out)), Runs{{0, end}});
-}
-
-Lines fixed_lines(const SparseRule& rule, int32_t keys) {
-  Lines out;
-  out.columns.resize(static_cast<size_t>(std::min(rule.sink, keys)));
-  out.distances.resize(static_cast<size_t>(std::min(rule.window + 1, keys)));
-  std::iota(out.columns.begin(), out.columns.end(), 0);
-  std::iota(out.distances.begin(), out.distances.end(), 0);
-  return out;
-}
-
-}  // namespace
-
-SparseRows::Cost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows,
-                                       std::span<const int> heads, std::vector<AttendTask>& tasks) {
-  Cost cost;
+SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows, std::span<const int> heads,
+                                 std::vector<AttendTask>& tasks) {
+  SparseCost cost;
   const std::span<const int32_t> pos = rows.pos;
   const int32_t dense_from = rows.layer < plan.sparse->dense_layers
                                  ? 0
@@ -49,19 +22,22 @@ SparseRows::Cost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, co
   };
   for (int64_t begin = 0, end = 0; begin < std::ssize(pos); begin = end) {
     end = group_end(begin, kSparseBlock);
-    const Block block{plan, kv, rows, begin, end};
+    const RowsOfBlock block{plan, kv, rows, begin, end};
     const bool dense = pos[begin] >= dense_from;
-    const size_t looked = looked_.size();
-    const std::vector<Lines> lines = dense ? std::vector<Lines>(heads.size()) : choose(block, heads, cost);
-    const size_t pooled = pooled_.size();
-    if (!dense && plan.sparse->pooled > 0) cost += pool_keys(block, heads, lines);
+    const SparseChoice::Made made = dense ? SparseChoice::Made{} : choice_.choose(block, heads);
+    cost += made.cost;
+    const size_t pooled = pooled_.size(), looked = looked_.size();
+    if (!dense && plan.sparse->pooled > 0) {
+      cost += pool_keys(block, heads, made);
+      for (const std::vector<float>& lse : made.lse) looked_.push_back({made.looked, lse, {}, {}});
+    }
     std::vector<double> most(heads.size());  // keys of a tile: those of a block's tiles are much the same
     for (int64_t first = begin, last = begin; first < end; first = last) {
       last = group_end(first, kSparseTile);
-      const Block tile{plan, kv, rows, first, last};
+      const RowsOfBlock tile{plan, kv, rows, first, last};
       for (size_t i = 0; i < heads.size(); ++i) {
         const Run at = tile.positions();
-        const Runs keys = dense ? Runs{{0, at.end}} : keys_of(lines[i], at.begin, at.end);
+        const Runs keys = dense ? Runs{{0, at.end}} : made.heads[i].keys(at.begin, at.end);
         cost.flops += add_tile(tile, heads[i], keys, tasks);
         most[i] = std::max(most[i], static_cast<double>(count(keys)));
         if (pooled == pooled_.size()) continue;
@@ -75,20 +51,21 @@ SparseRows::Cost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, co
   return cost;
 }
 
-// The means of what no line of theirs shows, for each of the heads; the rows' own block is among what they see.
-SparseRows::Cost SparseRows::pool_keys(const Block& block, std::span<const int> heads, std::span<const Lines> lines) {
+// The means of what is no column of theirs, for each of the heads; the rows' own block is among what they see.
+SparseCost SparseRows::pool_keys(const RowsOfBlock& block, std::span<const int> heads, const SparseChoice::Made& made) {
   const int32_t end = block.positions().end;
   const size_t first = pooled_.size();
   for (const int g : heads)
     pooled_.emplace_back(block.kv, PooledKeys::Of{block.rows.layer, g, block.plan.sparse->pooled, end});
-  pool_.parallel_for(std::ssize(heads),
-                     [&](int64_t i, int) { pooled_[first + static_cast<size_t>(i)].build(runs_of(lines[i].columns)); });
+  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
+    pooled_[first + static_cast<size_t>(i)].build(runs_of(made.heads[i].lines.columns));
+  });
   return {0, static_cast<double>(heads.size()) * end};
 }
 
 // What the tile's rows skip, as a task of its own.
-SparseRows::Cost SparseRows::add_mean(const Block& tile, int head, const PooledKeys& from, const Runs& keys,
-                                      const AttendTask& seen) {
+SparseCost SparseRows::add_mean(const RowsOfBlock& tile, int head, const PooledKeys& from, const Runs& keys,
+                                const AttendTask& seen) {
   const ModelConfig& c = model_.config();
   const int64_t group = c.H / c.G, rows = std::ssize(seen.pos);
   PooledKeys::Part part = from.skipped(keys, tile.positions().begin / kSparseTile * kSparseTile);
@@ -162,74 +139,8 @@ void SparseRows::join_skipped(DType kv_type) {
   }
 }
 
-// Rows of the block that look, rising.
-std::vector<int64_t> SparseRows::sampled_rows(const Block& block) const {
-  const SparseRule& rule = *block.plan.sparse;
-  // Which rows attend in the last layer depends on who wants logits and queries: only the last one looks there.
-  if (block.rows.layer + 1 == model_.config().L) return {block.end - 1};
-  std::vector<int64_t> out(static_cast<size_t>(block.end - block.begin));
-  std::iota(out.begin(), out.end(), block.begin);
-  const auto n = static_cast<size_t>(rule.sampled);
-  if (out.size() <= n) return out;
-  if (rule.sample_last) {
-    out.erase(out.begin(), out.end() - rule.sampled);
-    return out;
-  }
-  std::mt19937_64 rng(rule.seed * 1000003 + static_cast<uint64_t>(block.positions().begin / kSparseBlock));
-  out.pop_back();  // the last one always looks
-  shuffle(out, rng);
-  out.resize(n - 1);
-  out.push_back(block.end - 1);
-  std::ranges::sort(out);
-  return out;
-}
-
-// The lines of each of the heads for the block's rows, by the attention of some of them over all keys.
-std::vector<Lines> SparseRows::choose(const Block& block, std::span<const int> heads, Cost& cost) {
-  const SparseRule& rule = *block.plan.sparse;
-  const ModelConfig& c = model_.config();
-  const int32_t keys = block.positions().end;
-  if (rule.by == SparseRule::By::kFixed) return std::vector<Lines>(heads.size(), fixed_lines(rule, keys));
-  if (rule.by == SparseRule::By::kRandom) {
-    std::vector<Lines> out;
-    for (const int g : heads) {
-      const auto at = static_cast<uint64_t>((block.rows.layer * c.G + g) * 4096 + (keys - 1) / kSparseBlock);
-      out.push_back(random_lines(keys, rule.lines.tile, rule.share, rule.seed * 1000003 + at));
-    }
-    return out;
-  }
-  const std::vector<int64_t> looking = sampled_rows(block);
-  LookingRows rows(model_);
-  for (const int64_t r : looking) rows.add(block.rows.pos[r], block.rows.q.row(r));
-  rows.find_keys(block.kv, block.rows.layer, heads, keys);
-  const DType kv_type = block.kv.shape().dtype;
-  rows.attend(kv_type, pool_);
-  std::vector<ColumnSumTask> weights;
-  std::vector<std::vector<float>> of_head(heads.size());
-  for (size_t i = 0; i < heads.size(); ++i) {
-    of_head[i].resize(static_cast<size_t>(rows.rows() * keys));
-    weights.push_back({&rows.tasks()[i], nullptr, false, of_head[i].data(), keys});
-  }
-  model_.backend().column_sums(model_.attend_shape(kv_type), weights, pool_);
-  const int64_t group = c.H / c.G;
-  for (const int32_t at : rows.pos())
-    cost.flops += 6.0 * c.E * static_cast<double>(group * std::ssize(heads)) * (at + 1);
-  cost.keys += 3.0 / 2 * static_cast<double>(heads.size()) * keys;
-  for (std::vector<float>& of : of_head) {  // a sort needs an order
-    for (float& weight : of) weight = std::isfinite(weight) ? weight : 0;
-  }
-  for (size_t i = 0; rule.pooled > 0 && i < heads.size(); ++i)
-    looked_.push_back({looking, {rows.lse(i), rows.lse(i) + rows.rows() * group}, {}, {}});
-  const Run whole{keys - 1 - (keys - 1) % kSparseBlock, keys};  // who pays for a line: whichever of them attend
-  std::vector<Lines> lines(heads.size());
-  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
-    lines[i] = choose_lines({rows.pos(), of_head[i], keys}, whole, rule.lines).lines;
-  });
-  return lines;
-}
-
 // The task of a tile's rows, all of which see the keys up to their own.
-double SparseRows::add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks) {
+double SparseRows::add_tile(const RowsOfBlock& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks) {
   const ModelConfig& c = model_.config();
   const int64_t group = c.H / c.G, rows = std::ssize(tile.rows.pos);
   Tile& to = tiles_.emplace_back();

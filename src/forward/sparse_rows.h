@@ -2,43 +2,33 @@
 // (plan/sparse_rule.h) becomes at one layer.
 // Role:       AttendPass hands a chunk's rows over and gets tasks for them: one per KV head and tile of rows.
 // Idea:       the keys that any row of a tile sees are a set, read by rank (ranked_keys.h). So columns are exact,
-//             distances are rounded up to the tile, kernels know nothing of lines, and lines that show all are the dense
-//             pass.
-// Invariants: blocks of rows choose by themselves, so that chunked = whole; a row always sees itself. Behind an exact
-//             prefix that ends inside a block, the rest of it chooses: results depend on what was cached.
-// Threads:    the engine thread; kernels, and the choice of the heads, run on the pool.
-// Cost:       attention of the sampled rows over all keys, and q k once more; the choice sorts 2 T lines a head.
-// Not here:   which lines (plan/lines.h).
+//             distances are rounded up to the tile, blocks of keys are what they are, kernels know nothing of these, and
+//             a choice that shows all is the dense pass.
+// Invariants: a row always sees itself; what a block of rows sees is chosen for it alone (sparse_choice.h).
+// Threads:    the engine thread; kernels run on the pool.
+// Not here:   what is chosen (sparse_choice.h, plan/lines.h, plan/blocks.h).
 #pragma once
 
 #include <deque>
 #include <span>
 #include <vector>
 
-#include "forward/looking_rows.h"
 #include "forward/pooled_keys.h"
 #include "forward/prepared_model.h"
 #include "forward/ranked_keys.h"
+#include "forward/sparse_choice.h"
 #include "plan/plan.h"
 
 namespace kvilt {
 
 class SparseRows {
  public:
-  SparseRows(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool) {}
+  SparseRows(const PreparedModel& model, ThreadPool& pool) : model_(model), pool_(pool), choice_(model, pool) {}
 
-  struct Cost {
-    double flops = 0, keys = 0;  // keys that are read, each of one head
-    Cost& operator+=(const Cost& other) {
-      flops += other.flops;
-      keys += other.keys;
-      return *this;
-    }
-  };
   // Appends the tasks of these KV heads; what they point to lives until clear(). REQUIRES: the heads see all but for
   // plan.sparse.
-  Cost add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows, std::span<const int> heads,
-                 std::vector<AttendTask>& tasks);
+  SparseCost add_tasks(const Plan& plan, const PageTable& kv, const RowsAt& rows, std::span<const int> heads,
+                       std::vector<AttendTask>& tasks);
   // Joins what the tasks' rows saw with the means of what they skipped. REQUIRES: the tasks have attended, with lse.
   void join_skipped(DType kv_type);
   // Whether join_skipped() has something to do, and so wants lse.
@@ -70,23 +60,16 @@ class SparseRows {
     std::vector<float> out, lse;  // as `seen` has them, without strides
     float log_count = 0;
   };
-  struct Block {  // rows [begin, end) of a chunk
-    const Plan& plan;
-    const PageTable& kv;
-    const RowsAt& rows;
-    int64_t begin, end;
-    Run positions() const { return {rows.pos[begin], rows.pos[end - 1] + 1}; }
-  };
-  std::vector<int64_t> sampled_rows(const Block& block) const;
-  std::vector<Lines> choose(const Block& block, std::span<const int> heads, Cost& cost);
-  double add_tile(const Block& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks);
+  double add_tile(const RowsOfBlock& tile, int head, const Runs& keys, std::vector<AttendTask>& tasks);
   void calibrate();
   static float correction(const Mean& mean, int64_t h);
-  Cost pool_keys(const Block& block, std::span<const int> heads, std::span<const Lines> lines);
-  Cost add_mean(const Block& tile, int head, const PooledKeys& from, const Runs& keys, const AttendTask& seen);
+  SparseCost pool_keys(const RowsOfBlock& block, std::span<const int> heads, const SparseChoice::Made& made);
+  SparseCost add_mean(const RowsOfBlock& tile, int head, const PooledKeys& from, const Runs& keys,
+                      const AttendTask& seen);
 
   const PreparedModel& model_;
   ThreadPool& pool_;
+  const SparseChoice choice_;
   std::deque<Tile> tiles_;
   std::deque<PooledKeys> pooled_;
   std::deque<Mean> means_;

@@ -341,6 +341,36 @@ TEST(Policy, ParametersAreChecked) {
   EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
 }
 
+TEST(SparsePrefill, MethodsAreRules) {
+  const auto rule = [](const std::string& name, std::map<std::string, std::string> params) {
+    return *checked_plan(*policy(name, std::move(params)), {20, 4, {}}, config_of(2)).sparse;
+  };
+  const SparseRule blocks = rule("minference", {{"pattern", "blocks"}, {"blocks", "7"}});
+  EXPECT_EQ(blocks.by, SparseRule::By::kBlocks);
+  EXPECT_EQ(blocks.blocks.most, 7);
+  EXPECT_FALSE(blocks.blocks.first);
+  EXPECT_EQ(rule("minference", {}).by, SparseRule::By::kSample);
+  const SparseRule flex = rule("flexprefill", {{"gamma", "0.8"}, {"tau", "0.2"}});
+  EXPECT_EQ(flex.by, SparseRule::By::kSample);
+  EXPECT_EQ(flex.lines.mass, 0.8);
+  EXPECT_EQ(flex.blocks.mass, 0.8);
+  EXPECT_EQ(flex.tau, 0.2);
+  EXPECT_TRUE(flex.blocks.together && flex.sample_last);
+  const SparseRule xattention = rule("xattention", {{"stride", "16"}, {"budget", "0.8"}});
+  EXPECT_EQ(xattention.blocks.score, BlockScore::kAntidiagonals);
+  EXPECT_EQ(xattention.blocks.stride, 16);
+  EXPECT_EQ(xattention.blocks.mass, 0.8);
+  const auto message = [](const std::string& name, std::map<std::string, std::string> params) {
+    const auto made = make_policy(name, params);
+    return made.ok() ? std::string() : made.error().message;
+  };
+  EXPECT_NE(message("xattention", {{"stride", "12"}}).find("1, 2, 4, 8"), std::string::npos);
+  EXPECT_NE(message("minference", {{"pattern", "stripes"}}).find("lines, blocks"), std::string::npos);
+  EXPECT_NE(message("minference", {{"pattern", "blocks"}, {"columns", "9"}}).find("no parameter 'columns'"),
+            std::string::npos);
+  EXPECT_NE(message("minference", {{"blocks", "9"}}).find("no parameter 'blocks'"), std::string::npos) << "of lines";
+}
+
 TEST(Policy, YesAndNoMayBeJsonsTrueAndFalse) {
   for (const std::string word : {"yes", "no", "true", "false"}) {
     for (const bool fallback : {false, true}) {

@@ -1,0 +1,73 @@
+// forward/key_groups.h: the keys of one KV head in groups, and what blocks of them weigh for the rows of a tile by one
+// product a group: an estimate of attention for plan/blocks.h.
+// Idea:       kMeans: a group is a block, its key the mean of the block's keys; the rows' query is their mean.
+//             kAntidiagonals (XAttention, arXiv:2503.16428): groups of `stride` keys and of as many rows. In the square
+//             of their scores the antidiagonal meets every key and every row once; its sum is one product of the keys
+//             of a group, one after the other, with the rows' queries in reverse order. Its mean stands for the score
+//             of the group.
+// Causal:     a group of keys counts for a group of rows up to the rows' own, whole. It is in the tile's own block,
+//             which is always seen.
+// Not full:   the prompt's last groups have fewer keys or rows. Means are over those that are there; an antidiagonal's
+//             sum is divided by its rows, and keys that are not there add 0.
+// Invariants: weights depend on the rows that are given and the keys up to their tile's end; not on threads.
+// Threads:    the engine thread constructs and builds; weigh() runs on any threads then.
+// Cost:       E floats a key (kAntidiagonals) or a block (kMeans); 2 E / stride (or 2 E / 64^2) operations a cell and
+//             query head.
+// Not here:   which blocks are chosen (plan/blocks.h), by whom (forward/sparse_choice.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "forward/looking_rows.h"
+#include "forward/prepared_model.h"
+#include "kv/page_table.h"
+#include "plan/plan.h"
+
+namespace kvilt {
+
+class KeyGroups {
+ public:
+  struct Of {
+    int layer = 0, head = 0;
+    int32_t end = 0;  // keys before it
+  };
+  // Finds where the keys lie.
+  KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& of, const BlockOptions& options);
+  // Reads them. Returns the floating point operations.
+  double build(ThreadPool& pool);
+
+  // The weights of blocks 0 .. tile for `rows` of the chunk, rising: the sums of softmax rows over all of them and the
+  // query heads of the group. kMeans: for the mean of the rows, wherever they are. REQUIRES: the last row is in the
+  // tile; for kAntidiagonals all of them are.
+  struct Weighed {
+    BlockWeights blocks;
+    double flops = 0;
+  };
+  Weighed weigh(const RowsAt& chunk, std::span<const int64_t> rows, int32_t tile) const;
+
+ private:
+  static constexpr int32_t kPanel = 64;  // groups whose features are together in memory: depth_ x kPanel
+  struct RowGroup {
+    int32_t at = 0;  // its number
+    int32_t rows = 0;
+    std::vector<float> queries;  // query head x depth_
+  };
+  int64_t group() const { return model_.config().H / model_.config().G; }
+  bool means() const { return options_.score == BlockScore::kMeans; }
+  void build_panel(int64_t panel);
+  void add_key(int32_t pos, std::span<const float> key);
+  void divide(int64_t panel);
+  std::vector<RowGroup> groups_of(const RowsAt& chunk, std::span<const int64_t> rows) const;
+
+  const PreparedModel& model_;
+  const PageTable& kv_;
+  const Of of_;
+  const BlockOptions options_;
+  const int32_t width_;  // positions of a group
+  const int64_t depth_;  // features of a group
+  std::vector<KvSpan> spans_;
+  std::vector<float> features_;  // panel, feature, group of the panel
+};
+
+}  // namespace kvilt

@@ -1,0 +1,149 @@
+// What blocks of keys weigh for the rows of a tile: means and antidiagonals by hand, and against plain loops.
+#include "forward/key_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "forward/prompt_for_test.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int kAtLayer = 1, kAtHead = 1;
+constexpr BlockOptions kByMeans{.score = BlockScore::kMeans};
+constexpr BlockOptions by_stride(int32_t stride) { return {.score = BlockScore::kAntidiagonals, .stride = stride}; }
+
+class KeyGroupsTest : public testing::TestWithParam<const char*> {
+ protected:
+  KeyGroupsTest() : on(kProbe, GetParam()), c(on.config()), table(*on.store, c.ropes()) {}
+
+  // Keys of positions 0 .. n - 1 at the head, each E floats.
+  void store(const std::vector<float>& keys) {
+    const auto n = static_cast<int32_t>(keys.size()) / c.E;
+    const std::vector<Runs> sets{{{0, n}}};
+    const std::vector<uint16_t> write(static_cast<size_t>(c.L), 0);
+    table.add(sets, write);
+    const std::vector<float> value(static_cast<size_t>(c.E), 0);
+    for (int32_t pos = 0; pos < n; ++pos)
+      table.restore(kAtLayer, kAtHead, pos, reinterpret_cast<const std::byte*>(&keys[pos * c.E]),
+                    reinterpret_cast<const std::byte*>(value.data()));
+  }
+  // Weights for rows at these positions; queries: rows x H x E.
+  BlockWeights weigh(const std::vector<int32_t>& pos, std::vector<float> queries, int32_t end, const BlockOptions& by) {
+    const RowsAt rows{kAtLayer, pos, {queries.data(), std::ssize(pos), int64_t{c.H} * c.E}, {}, nullptr};
+    KeyGroups groups(*on.model, table, {kAtLayer, kAtHead, end}, by);
+    groups.build(on.pool);
+    std::vector<int64_t> all(pos.size());
+    for (size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int64_t>(r);
+    const KeyGroups::Weighed out = groups.weigh(rows, all, pos.back() / kSparseTile);
+    EXPECT_GT(out.flops, 0);
+    BlockWeights of_one = out.blocks;  // of one query head
+    for (double& weight : of_one) weight /= c.H / c.G;
+    return of_one;
+  }
+  // Queries whose product with a key is `values` times the key's first element, in all heads.
+  std::vector<float> queries_of(const std::vector<float>& values) const {
+    std::vector<float> out(values.size() * static_cast<size_t>(c.H * c.E));
+    for (size_t r = 0; r < values.size(); ++r) {
+      for (int h = 0; h < c.H; ++h)
+        out[(r * static_cast<size_t>(c.H) + static_cast<size_t>(h)) * static_cast<size_t>(c.E)] =
+            values[r] / on.model->attend_shape(DType::kF32).scale;
+    }
+    return out;
+  }
+  // Keys that are 0 but for their first elements at some positions.
+  std::vector<float> keys_of(int32_t n, const std::vector<std::pair<int32_t, float>>& at) const {
+    std::vector<float> out(static_cast<size_t>(n * c.E));
+    for (const auto& [pos, value] : at) out[static_cast<size_t>(pos * c.E)] = value;
+    return out;
+  }
+
+  ModelForTest on;
+  const ModelConfig& c;
+  PageTable table;
+};
+
+TEST_P(KeyGroupsTest, AntidiagonalsByHand) {
+  store(keys_of(67, {{10, 3}, {11, 1}}));
+  // Rows 64 and 65 are a group of two: the antidiagonal has q64 k11 + q65 k10 = 1 + 6, half of that is the score of
+  // keys 10 and 11; the other 31 groups of block 0, and the rows' own, have 0.
+  const BlockWeights pair = weigh({64, 65}, queries_of({1, 2}), 66, by_stride(2));
+  const double e = std::exp(3.5);
+  ASSERT_EQ(pair.size(), 2u);
+  EXPECT_NEAR(pair[0], (31 + e) / (32 + e), 1e-6);
+  EXPECT_NEAR(pair[1], 1 / (32 + e), 1e-6);
+  const BlockWeights other = weigh({64, 65}, queries_of({2, 1}), 66, by_stride(2));
+  EXPECT_NEAR(other[1], 1 / (32 + std::exp(2.5)), 1e-6) << "power: along the diagonal both would be the same";
+  // Row 66 has no neighbour: it meets the second key of each pair, by itself.
+  const BlockWeights three = weigh({64, 65, 66}, queries_of({1, 2, 4}), 67, by_stride(2));
+  EXPECT_NEAR(three[1], pair[1] + 2 / (33 + std::exp(4)), 1e-6);
+}
+
+TEST_P(KeyGroupsTest, MeansByHand) {
+  store(keys_of(67, {{10, 3}, {11, 1}, {64, 6}}));
+  // Mean query 2; mean keys 4 / 64 and, of the three that are there, 2.
+  const BlockWeights weights = weigh({64, 65, 66}, queries_of({1, 2, 3}), 67, kByMeans);
+  ASSERT_EQ(weights.size(), 2u);
+  EXPECT_NEAR(weights[1], 1 / (1 + std::exp(2 * 4.0 / 64 - 4)), 1e-6);
+  EXPECT_NEAR(weights[0] + weights[1], 1, 1e-6);
+}
+
+// All scores of a tile's rows by plain loops: softmax over groups up to the rows' own, rows of groups added.
+TEST_P(KeyGroupsTest, EqualsPlainLoops) {
+  const int32_t end = 64 * 5 + 40, tile = 4;
+  const std::vector<float> keys = random_floats(static_cast<size_t>(64 * 6 * c.E), 3);
+  store(keys);
+  std::vector<int32_t> pos(64);
+  for (int32_t r = 0; r < 64; ++r) pos[r] = tile * 64 + r;
+  const std::vector<float> queries = random_floats(pos.size() * static_cast<size_t>(c.H * c.E), 5);
+  const int group = c.H / c.G;
+  const auto product = [&](int32_t row, int h, int32_t key) {
+    double sum = 0;
+    for (int e = 0; e < c.E; ++e)
+      sum += double{queries[(row * c.H + kAtHead * group + h) * c.E + e]} * keys[key * c.E + e];
+    return sum * on.model->attend_shape(DType::kF32).scale;
+  };
+  for (const int32_t stride : {1, 8, 16, 64}) {
+    BlockWeights expected(static_cast<size_t>(tile) + 1, 0), diagonal(expected);
+    for (int32_t a = tile * 64 / stride; a < (tile + 1) * 64 / stride; ++a) {
+      for (int h = 0; h < group; ++h) {
+        for (const bool anti : {true, false}) {
+          std::vector<float> scores;
+          for (int32_t b = 0; b <= a; ++b) {
+            double sum = 0;
+            for (int32_t s = 0; s < stride; ++s)
+              sum += product(a * stride + (anti ? stride - 1 - s : s) - tile * 64, h, b * stride + s);
+            scores.push_back(static_cast<float>(sum / stride));
+          }
+          add_softmax(scores, 64 / stride, anti ? expected : diagonal);
+        }
+      }
+    }
+    const BlockWeights weights = weigh(pos, queries, end, by_stride(stride));
+    double apart = 0;
+    for (size_t b = 0; b < expected.size(); ++b) {
+      EXPECT_NEAR(weights[b] * group, expected[b], 1e-4 * 64 / stride) << stride;
+      apart = std::max(apart, std::abs(diagonal[b] - expected[b]));
+    }
+    EXPECT_EQ(apart > 1e-3, stride > 1) << "power: another order of the rows";
+  }
+}
+
+// Neither threads nor keys behind the tile matter, nor other rows of the chunk.
+TEST_P(KeyGroupsTest, LaterKeysDoNotMatter) {
+  std::vector<float> keys = random_floats(static_cast<size_t>(64 * 8 * c.E), 3);
+  store(keys);
+  std::vector<int32_t> pos(64);
+  for (int32_t r = 0; r < 64; ++r) pos[r] = 128 + r;
+  const std::vector<float> queries = random_floats(pos.size() * static_cast<size_t>(c.H * c.E), 5);
+  for (const BlockOptions& by : {kByMeans, by_stride(8)}) {
+    EXPECT_EQ(weigh(pos, queries, 192, by), weigh(pos, queries, 512, by));
+    EXPECT_NE(weigh(pos, queries, 192, by), weigh(pos, random_floats(queries.size(), 6), 192, by)) << "power";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, KeyGroupsTest, testing::Values("reference", "auto"));
+
+}  // namespace
+}  // namespace kvilt

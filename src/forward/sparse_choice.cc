@@ -1,0 +1,210 @@
+#include "forward/sparse_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/random.h"
+
+namespace kvilt {
+namespace {
+
+Lines fixed_lines(const SparseRule& rule, int32_t keys) {
+  Lines out;
+  out.columns.resize(static_cast<size_t>(std::min(rule.sink, keys)));
+  out.distances.resize(static_cast<size_t>(std::min(rule.window + 1, keys)));
+  std::iota(out.columns.begin(), out.columns.end(), 0);
+  std::iota(out.distances.begin(), out.distances.end(), 0);
+  return out;
+}
+
+// The rows of one tile of a block: those by which it chooses.
+struct RowsOfTile {
+  int32_t at = 0;
+  std::vector<int64_t> rows;
+};
+
+std::vector<RowsOfTile> rows_of_tiles(const RowsOfBlock& block, bool last_only) {
+  std::vector<RowsOfTile> out;
+  for (int64_t r = block.begin; r < block.end; ++r) {
+    const int32_t at = block.rows.pos[r] / kSparseTile;
+    if (out.empty() || out.back().at != at) out.push_back({at, {}});
+    if (last_only) out.back().rows.clear();
+    out.back().rows.push_back(r);
+  }
+  return out;
+}
+
+}  // namespace
+
+Runs SeenKeys::keys(int32_t pos, int32_t end) const {
+  const int32_t tile = pos / kSparseTile, first = tile * kSparseTile, last = first + kSparseTile;
+  Runs out = runs_of(lines.columns);
+  const auto of_tile = std::ranges::find(tiles, tile, &Tile::at);
+  if (of_tile != tiles.end()) {
+    for (const Run& run : of_tile->blocks) out.push_back({run.begin * kSparseTile, run.end * kSparseTile});
+  }
+  for (const Run& distances : runs_of(lines.distances)) {
+    int32_t begin = first - (distances.end - 1) * lines.tile, to = last - distances.begin * lines.tile;
+    if (begin = std::max(0, begin); begin < to) out.push_back({begin, to});
+  }
+  return intersect(normalize(std::move(out)), Runs{{0, end}});
+}
+
+// What the sampled rows of a block see.
+struct SparseChoice::Look {
+  std::vector<int64_t> rows;                // of the chunk
+  std::vector<int32_t> pos;                 // of these
+  std::vector<std::vector<float>> weights;  // of each head, summed over its group: row x keys
+  std::vector<std::vector<float>> lse;
+};
+
+// Rows of the block that look, rising.
+std::vector<int64_t> SparseChoice::sampled_rows(const RowsOfBlock& block) const {
+  const SparseRule& rule = *block.plan.sparse;
+  if (block.last_layer(model_.config())) return {block.end - 1};
+  std::vector<int64_t> out(static_cast<size_t>(block.end - block.begin));
+  std::iota(out.begin(), out.end(), block.begin);
+  const auto n = static_cast<size_t>(rule.sampled);
+  if (out.size() <= n) return out;
+  if (rule.sample_last) {
+    out.erase(out.begin(), out.end() - rule.sampled);
+    return out;
+  }
+  std::mt19937_64 rng(rule.seed * 1000003 + static_cast<uint64_t>(block.positions().begin / kSparseBlock));
+  out.pop_back();  // the last one always looks
+  shuffle(out, rng);
+  out.resize(n - 1);
+  out.push_back(block.end - 1);
+  std::ranges::sort(out);
+  return out;
+}
+
+SparseChoice::Look SparseChoice::look(const RowsOfBlock& block, std::span<const int> heads, SparseCost& cost) const {
+  const ModelConfig& c = model_.config();
+  const int32_t keys = block.positions().end;
+  const int64_t group = c.H / c.G;
+  Look out;
+  out.rows = sampled_rows(block);
+  LookingRows rows(model_);
+  for (const int64_t r : out.rows) rows.add(block.rows.pos[r], block.rows.q.row(r));
+  rows.find_keys(block.kv, block.rows.layer, heads, keys);
+  const DType kv_type = block.kv.shape().dtype;
+  rows.attend(kv_type, pool_);
+  std::vector<ColumnSumTask> weights;
+  out.weights.resize(heads.size());
+  for (size_t i = 0; i < heads.size(); ++i) {
+    out.weights[i].resize(static_cast<size_t>(rows.rows() * keys));
+    weights.push_back({&rows.tasks()[i], nullptr, false, out.weights[i].data(), keys});
+    out.lse.emplace_back(rows.lse(i), rows.lse(i) + rows.rows() * group);
+  }
+  model_.backend().column_sums(model_.attend_shape(kv_type), weights, pool_);
+  for (std::vector<float>& of : out.weights) {  // a sort needs an order
+    for (float& weight : of) weight = std::isfinite(weight) ? weight : 0;
+  }
+  out.pos.assign(rows.pos().begin(), rows.pos().end());
+  for (const int32_t at : out.pos) cost.flops += 6.0 * c.E * static_cast<double>(group * std::ssize(heads)) * (at + 1);
+  cost.keys += 3.0 / 2 * static_cast<double>(heads.size()) * keys;
+  return out;
+}
+
+KeyGroups SparseChoice::groups_of(const RowsOfBlock& block, int head, SparseCost& cost) const {
+  const int32_t keys = block.positions().end;
+  KeyGroups out(model_, block.kv, {block.rows.layer, head, keys}, block.plan.sparse->blocks);
+  cost += {out.build(pool_), 0.5 * keys};
+  return out;
+}
+
+// What each tile of the block sees of the groups' head.
+std::vector<SeenKeys::Tile> SparseChoice::tiles_of(const RowsOfBlock& block, const KeyGroups& groups,
+                                                   SparseCost& cost) const {
+  const bool last_layer = block.last_layer(model_.config());
+  BlockOptions options = block.plan.sparse->blocks;
+  if (last_layer) options.together = false;  // else T - 1 would depend on which others attend
+  const std::vector<RowsOfTile> tiles = rows_of_tiles(block, last_layer);
+  std::vector<KeyGroups::Weighed> weighed(tiles.size());
+  pool_.parallel_for(std::ssize(tiles),
+                     [&](int64_t t, int) { weighed[t] = groups.weigh(block.rows, tiles[t].rows, tiles[t].at); });
+  std::vector<BlockWeights> weights;
+  for (KeyGroups::Weighed& of : weighed) {
+    cost.flops += of.flops;
+    weights.push_back(std::move(of.blocks));
+  }
+  std::vector<Runs> chosen = choose_blocks(weights, options);
+  std::vector<SeenKeys::Tile> out;
+  for (size_t t = 0; t < tiles.size(); ++t) out.push_back({tiles[t].at, std::move(chosen[t])});
+  return out;
+}
+
+SparseChoice::Made SparseChoice::by_blocks(const RowsOfBlock& block, std::span<const int> heads) const {
+  Made out;
+  if (takes_all(block.plan.sparse->blocks, (block.positions().end - 1) / kSparseTile + 1)) {
+    SeenKeys all;
+    for (const RowsOfTile& tile : rows_of_tiles(block, true)) all.tiles.push_back({tile.at, {{0, tile.at + 1}}});
+    out.heads.assign(heads.size(), all);
+    return out;
+  }
+  for (const int g : heads) {
+    const KeyGroups groups = groups_of(block, g, out.cost);
+    out.heads.push_back({{}, tiles_of(block, groups, out.cost)});
+  }
+  return out;
+}
+
+// Whether an estimate by means says of the sampled rows what they see of each block: FlexPrefill's test.
+bool SparseChoice::means_serve(const RowsOfBlock& block, const KeyGroups& groups, const Look& look, size_t i,
+                               SparseCost& cost) const {
+  const int32_t keys = block.positions().end, tile = (keys - 1) / kSparseTile;
+  const KeyGroups::Weighed estimate = groups.weigh(block.rows, look.rows, tile);
+  cost.flops += estimate.flops;
+  BlockWeights seen(static_cast<size_t>(tile) + 1);
+  for (size_t at = 0; at < look.weights[i].size(); ++at)
+    seen[at % static_cast<size_t>(keys) / kSparseTile] += look.weights[i][at];
+  return shannon_distance(estimate.blocks, seen) < block.plan.sparse->tau;
+}
+
+SparseChoice::Made SparseChoice::by_sample(const RowsOfBlock& block, std::span<const int> heads) const {
+  const SparseRule& rule = *block.plan.sparse;
+  const int32_t keys = block.positions().end;
+  Made out;
+  out.heads.resize(heads.size());
+  Look look = this->look(block, heads, out.cost);
+  for (size_t i = 0; rule.tau > 0 && i < heads.size(); ++i) {
+    const KeyGroups groups = groups_of(block, heads[i], out.cost);
+    if (means_serve(block, groups, look, i, out.cost)) out.heads[i].tiles = tiles_of(block, groups, out.cost);
+  }
+  const Run whole{keys - 1 - (keys - 1) % kSparseBlock, keys};  // who pays for a line: whichever of them attend
+  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
+    if (out.heads[i].tiles.empty())
+      out.heads[i].lines = choose_lines({look.pos, look.weights[i], keys}, whole, rule.lines).lines;
+  });
+  out.looked = std::move(look.rows);
+  out.lse = std::move(look.lse);
+  return out;
+}
+
+SparseChoice::Made SparseChoice::choose(const RowsOfBlock& block, std::span<const int> heads) const {
+  const SparseRule& rule = *block.plan.sparse;
+  const int32_t keys = block.positions().end;
+  Made out;
+  switch (rule.by) {
+    case SparseRule::By::kSample:
+      return by_sample(block, heads);
+    case SparseRule::By::kBlocks:
+      return by_blocks(block, heads);
+    case SparseRule::By::kFixed:
+      out.heads.assign(heads.size(), {fixed_lines(rule, keys), {}});
+      return out;
+    case SparseRule::By::kRandom:
+      for (const int g : heads) {
+        const auto at =
+            static_cast<uint64_t>((block.rows.layer * model_.config().G + g) * 4096 + (keys - 1) / kSparseBlock);
+        out.heads.push_back({random_lines(keys, rule.lines.tile, rule.share, rule.seed * 1000003 + at), {}});
+      }
+      return out;
+  }
+  return out;
+}
+
+}  // namespace kvilt
