@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace kvilt {
 
@@ -31,7 +30,7 @@ SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const Ro
       cost += pool_keys(block, heads, made);
       for (const std::vector<float>& lse : made.lse) looked_.push_back({made.looked, lse, {}, {}});
     }
-    std::vector<double> most(heads.size());  // keys of a tile: those of a block's tiles are much the same
+    std::vector<Runs> read(heads.size());  // by any of the tiles: what it reads lies in a cache for the next one
     for (int64_t first = begin, last = begin; first < end; first = last) {
       last = group_end(first, kSparseTile);
       const RowsOfBlock tile{plan, kv, rows, first, last};
@@ -39,14 +38,14 @@ SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const Ro
         const Run at = tile.positions();
         const Runs keys = dense ? Runs{{0, at.end}} : made.heads[i].keys(at.begin, at.end);
         cost.flops += add_tile(tile, heads[i], keys, tasks);
-        most[i] = std::max(most[i], static_cast<double>(count(keys)));
+        read[i] = unite(read[i], keys);
         if (pooled == pooled_.size()) continue;
         const size_t means = means_.size();
         cost += add_mean(tile, heads[i], pooled_[pooled + i], keys, tasks.back());
         if (means < means_.size() && looked < looked_.size()) means_.back().looked = &looked_[looked + i];
       }
     }
-    cost.keys += std::accumulate(most.begin(), most.end(), 0.0);
+    for (const Runs& keys : read) cost.keys += static_cast<double>(count(keys));
   }
   return cost;
 }

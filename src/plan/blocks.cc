@@ -45,17 +45,24 @@ void choose_among(std::vector<Block> blocks, double wanted, const BlockOptions& 
 
 }  // namespace
 
-void add_softmax(std::span<const float> scores, int32_t per_block, std::span<double> weights) {
+void add_softmax(std::span<float> scores, int32_t per_block, std::span<double> weights) {
   CHECK(std::ssize(scores) <= std::ssize(weights) * per_block);
-  double most = -INFINITY;
+  float most = -INFINITY;
   for (const float score : scores) {
-    if (std::isfinite(score)) most = std::max<double>(most, score);
+    if (std::isfinite(score)) most = std::max(most, score);
   }
-  const auto weight = [&](float score) { return std::isfinite(score) ? std::exp(score - most) : 0; };
   double sum = 0;
-  for (const float score : scores) sum += weight(score);
+  for (float& score : scores) {
+    score = std::isfinite(score) ? std::exp(score - most) : 0;
+    sum += score;
+  }
   if (sum == 0) return;
-  for (size_t i = 0; i < scores.size(); ++i) weights[i / static_cast<size_t>(per_block)] += weight(scores[i]) / sum;
+  for (size_t i = 0, block = 0; i < scores.size(); ++block) {
+    double of_block = 0;
+    for (const size_t end = std::min(scores.size(), i + static_cast<size_t>(per_block)); i < end; ++i)
+      of_block += scores[i];
+    weights[block] += of_block / sum;
+  }
 }
 
 bool takes_all(const BlockOptions& options, int32_t blocks) { return options.mass >= 1 && options.most >= blocks; }

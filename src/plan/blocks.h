@@ -35,8 +35,8 @@ struct BlockOptions {
 using BlockWeights = std::vector<double>;
 
 // Adds the softmax of one row of scores of groups of keys, `per_block` of which are a block. What is not finite weighs
-// nothing. REQUIRES: no more groups than the blocks have.
-void add_softmax(std::span<const float> scores, int32_t per_block, std::span<double> weights);
+// nothing. The scores are overwritten. REQUIRES: no more groups than the blocks have.
+void add_softmax(std::span<float> scores, int32_t per_block, std::span<double> weights);
 
 // Whether tiles with so many blocks take all of them, whatever these weigh.
 bool takes_all(const BlockOptions& options, int32_t blocks);

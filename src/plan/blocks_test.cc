@@ -10,18 +10,21 @@
 namespace kvilt {
 namespace {
 
+void add(std::vector<float> scores, int32_t per_block, BlockWeights& weights) {
+  add_softmax(scores, per_block, weights);
+}
+
 std::vector<Runs> choose(const std::vector<BlockWeights>& tiles, const BlockOptions& options) {
   return choose_blocks(tiles, options);
 }
 
 TEST(Blocks, WeightsAreTheSoftmaxOfGroupsSummedByBlock) {
-  const std::vector<float> scores{0, std::log(3.0f), std::log(2.0f), std::log(4.0f), 0};
   BlockWeights weights(3, 0);
-  add_softmax(scores, 2, weights);
+  add({0, std::log(3.0f), std::log(2.0f), std::log(4.0f), 0}, 2, weights);
   EXPECT_NEAR(weights[0], 4.0 / 11, 1e-7);
   EXPECT_NEAR(weights[1], 6.0 / 11, 1e-7);
   EXPECT_NEAR(weights[2], 1.0 / 11, 1e-7);
-  add_softmax(std::vector<float>{50, -50}, 2, weights);  // another row, and it sees the first block only
+  add({50, -50}, 2, weights);  // another row, and it sees the first block only
   EXPECT_NEAR(weights[0], 15.0 / 11, 1e-7);
   EXPECT_NEAR(weights[1], 6.0 / 11, 1e-7) << "power: one row of scores moves its own blocks only";
 }
@@ -29,9 +32,9 @@ TEST(Blocks, WeightsAreTheSoftmaxOfGroupsSummedByBlock) {
 TEST(Blocks, WhatIsNotFiniteWeighsNothing) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   BlockWeights weights(4, 0);
-  add_softmax(std::vector<float>{1, kNan, 1, kInf}, 1, weights);
+  add({1, kNan, 1, kInf}, 1, weights);
   EXPECT_EQ(weights, (BlockWeights{0.5, 0, 0.5, 0}));
-  add_softmax(std::vector<float>{kNan, -kInf}, 1, weights);
+  add({kNan, -kInf}, 1, weights);
   EXPECT_EQ(weights, (BlockWeights{0.5, 0, 0.5, 0}));
   EXPECT_EQ(choose({{0, 0, 0, 0}}, {.mass = 0.5})[0], (Runs{{0, 1}, {3, 4}})) << "all are alike then";
 }
