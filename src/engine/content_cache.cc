@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "forward/annex_rows.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
 #include "kv/mean_kv.h"
@@ -323,7 +324,18 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     const Run mark{own.marks[0].begin, own.marks[0].end};
     index_.add_clean(id, mark.begin - positions.begin, own.tokens, mark);
   }
+  if (!own.kept.empty() && index_.contains(id)) attach_kept(own, *part.kv);
   return id;
+}
+
+// What the plan keeps of the segment's tokens becomes its annex (kv/annex.h); without room the segment has none.
+void ContentCache::attach_kept(const Own& own, const KvSegment& kv) {
+  for (KeptRows& kept : own.kept) {
+    for (const Run& run : intersect(kept.rows.rows(), Runs{kv.positions()})) {
+      const std::vector<std::byte> bytes = bytes_of(kept, run);
+      if (make_room(kv.pages_to_attach(kept.kind, run, std::ssize(bytes)))) kv.attach(kept.kind, run, bytes);
+    }
+  }
 }
 
 // The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile,

@@ -16,6 +16,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/thread_pool.h"
+#include "forward/hidden_rows.h"
 #include "index/content_index.h"
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
@@ -102,6 +103,7 @@ class ContentCache {
     int32_t computed = 0;
     ChainEnd exact = {}, chain = {};  // what Found had; then as the functions below returned them
     const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
+    std::span<KeptRows> kept = {};  // what the plan keeps; published with the segments, where the pool has room for it
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.
@@ -138,6 +140,7 @@ class ContentCache {
   bool keeps(const TokenMark& mark, Run run) const;
   void enter(CachedSegment segment, SegmentInfo info, const Runs& marks = {});
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
+  void attach_kept(const Own& own, const KvSegment& kv);
   ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
   const CachedSegment* copy_of(std::span<const int32_t> tokens, DomainId domain) const;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kv/annex.h"
 #include "kv/session_file.h"
 
 namespace kvilt {
@@ -83,6 +84,10 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   place(s, std::move(found.placements), std::move(found.overlays));
+  for (const AnnexKind& kind : s.policy->wants_annexes()) {
+    const Runs known = annexed(s.running.kv->first_placements(), kind);
+    found.layout.annexes.emplace_back(kind, intersect(known, found.layout.reused()));
+  }
   return std::move(found.layout);
 }
 

@@ -30,8 +30,12 @@ Error not_numbers(const Sequence& s) {
 // What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
 ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
                          const Runs& recomputed = ContentCache::kNone) {
-  return {*s.running.kv,   layout,          s.tokens,  s.request.prompt.marks, s.domains, computed,
-          s.running.exact, s.running.chain, recomputed};
+  const auto& prefill = s.running.prefill;
+  return {*s.running.kv,   layout,
+          s.tokens,        s.request.prompt.marks,
+          s.domains,       computed,
+          s.running.exact, s.running.chain,
+          recomputed,      prefill ? prefill->kept() : std::span<KeptRows>()};
 }
 
 }  // namespace
