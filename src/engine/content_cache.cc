@@ -173,6 +173,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   for (const Piece& piece : pieces) {
     layout.pieces.push_back({piece.pos, piece.pos + piece.count});
     if (index_.info(piece.segment).contexts > 0) layout.seasoned += piece.count;
+    if (wanted.shared_context > 0)
+      layout.shared_context.push_back(index_.shared_context(prompt, piece, wanted.shared_context));
   }
   if (wanted.look_alikes) layout.look_alikes = look_alike_share(prompt, layout.pieces);
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());

@@ -63,6 +63,7 @@ class ContentCache {
       layout.pieces.clear();
       layout.seasoned = 0;
       layout.look_alikes = 0;
+      layout.shared_context.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
   };
@@ -72,7 +73,8 @@ class ContentCache {
     bool clean_only = false;   // no pieces but clean copies of marked parts (index/clean_pieces.h)
     bool seasoned = false;     // pieces that are means over contexts come first, and serve where nothing else is known
     bool look_alikes = false;  // the layout says how many of the pieces' tokens are
-    bool make_clean = false;   // the prefix ends where the first marked part begins, unless that has a clean copy
+    int32_t shared_context = 0;  // > 0: the layout says how many tokens before each piece it shares, up to so many
+    bool make_clean = false;     // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
   // is exact, or what an earlier request of the same policy left of the same text, where that reaches further by

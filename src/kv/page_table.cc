@@ -158,6 +158,7 @@ PinnedPages KvSegment::pin(Run positions) const {
 }
 
 Extent* KvSegment::extent_of(int layer, int32_t pos) const {
+  CHECK(layer >= 0 && layer < store_.shape().L);
   const int32_t slot = map(layer).slot_of(pos);
   return slot < 0 ? nullptr : extents_[slot / store_.extent_slots() - first_].get();
 }

@@ -194,6 +194,11 @@ class PageTable {
   int64_t copy_pages() const;
   void copy_in(const Backend& backend, const AttendShape& shape);
 
+  // Placements from position `from` on are read as if they were stored in 8 bits (kv/stored_int8.cc): a private copy
+  // takes their place, in int8_pages() pages. REQUIRES: the store has that many free ones; nothing is written yet.
+  int64_t int8_pages(int32_t from) const;
+  void read_as_int8(int32_t from);
+
   // Whether `positions` are private at every layer, so that they can be published.
   bool owns(Run positions) const;
   Runs owned() const;  // all such positions
@@ -229,6 +234,8 @@ class PageTable {
   void split_pages(std::vector<Atom>& out, Atom atom) const;
   void add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer, const Runs& hidden) const;
   const PinnedPages& pages_of(const Atom& atom) const;
+  Runs placed_from(int32_t from) const;
+  void copy_as_int8(size_t placement, int layer, int head);
   void copy_atom(const Backend& backend, const AttendShape& attend, int layer, const Atom& atom);
   SlotCounts slots_after(std::span<const Runs> sets, std::span<const uint16_t> write) const;
   void hand_out(std::span<const Runs> sets, std::span<const uint16_t> write);

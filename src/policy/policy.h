@@ -77,11 +77,13 @@ class ReusePolicy {
   // What the engine should look for before it asks for a plan.
   virtual bool wants_prefix() const { return true; }
   virtual bool wants_pieces() const { return true; }
-  virtual bool wants_unmarked() const { return true; }         // false: pieces are cut to the caller's marks
-  virtual bool wants_realigned() const { return true; }        // false: keys stay as they were rotated (a baseline)
-  virtual bool wants_look_alikes() const { return false; }     // PromptLayout::look_alikes is measured
-  virtual bool wants_shared_context() const { return false; }  // PromptLayout::shared_context is measured
-  virtual std::vector<AnnexKind> wants_annexes() const { return {}; }
+  virtual bool wants_unmarked() const { return true; }      // false: pieces are cut to the caller's marks
+  virtual bool wants_realigned() const { return true; }     // false: keys stay as they were rotated (a baseline)
+  virtual bool wants_look_alikes() const { return false; }  // PromptLayout::look_alikes is measured
+  // PromptLayout::shared_context is measured, up to so many tokens; 0: it is not.
+  virtual int32_t wants_shared_context() const { return 0; }
+  // Kinds at layers of the model: PromptLayout::annexes says where the pieces have them.
+  virtual std::vector<AnnexKind> wants_annexes(const ModelConfig& config) const { return {}; }
   // Whether the placed pieces are read as if they were stored in 8 bits (kv/stored_int8.cc).
   virtual bool wants_int8() const { return false; }
   // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is
