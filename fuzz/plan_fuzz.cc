@@ -42,10 +42,16 @@ Stage stage(Bytes& in, int L) {
     probe.rows = in.runs();
     out.probes.push_back(probe);
   }
+  for (int n = in.small(3); n > 0; --n) {
+    Entry entry;
+    entry.state.layer = in.small(8) == 0 ? in.any() : in.small(L + 1);
+    entry.rows = in.runs();
+    out.entries.push_back(entry);
+  }
   return out;
 }
 
-// Every layer of the stage runs once, in order; rows nest with depth.
+// Every layer of the stage runs once, in order; rows nest with depth, but for those that enter.
 void walk(const Plan& plan, const Stage& stage, const ModelConfig& config) {
   const Runs last = {{plan.prompt_len - 1, plan.prompt_len}};
   const Runs whole = {{0, plan.prompt_len}};
@@ -54,9 +60,13 @@ void walk(const Plan& plan, const Stage& stage, const ModelConfig& config) {
     CHECK(band.layer_begin == layer && band.layer_end >= layer && band.layer_end <= stage.layer_end);
     for (size_t l = 0; l < band.in.size(); ++l) {
       CHECK(is_normal(band.in[l]) && is_normal(band.out[l]) && includes(whole, band.in[l]));
-      CHECK(includes(band.in[l], band.out[l]));
-      if (l > 0) CHECK(band.in[l] == band.out[l - 1]);
+      CHECK(includes(band.in[l], band.out[l]) && includes(band.rows, band.in[l]));
+      if (l == 0) continue;
+      const Entry* entry = stage.entry_at(layer + static_cast<int>(l));
+      CHECK(band.in[l] == (entry ? unite(band.out[l - 1], entry->rows) : band.out[l - 1]));
+      if (entry) CHECK(intersect(band.out[l - 1], entry->rows).empty());
     }
+    if (band.cut) CHECK(includes(band.rows, band.cut_rows));
     if (band.last) break;
     CHECK(band.cut && band.layer_end > layer);
     layer = band.layer_end;
@@ -77,6 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     plan.head_view.push_back(static_cast<uint16_t>(in.small(3)));
   const Runs known = in.runs();
   for (int n = in.small(3); n >= 0; --n) plan.stages.push_back(stage(in, config.L));
+  if (in.small(4) == 0) plan.keep.push_back({AnnexOf::kHiddenInt8, in.any()});
   const Status valid = validate(plan, config, known);
   if (!valid.ok()) return 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {

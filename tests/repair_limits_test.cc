@@ -36,6 +36,7 @@ struct Method {
 const std::vector<Method>& methods() {
   static const std::vector<Method> list = {
       {"epic", {{"k", "1000"}}, {{"k", "16"}}, {{"k", "0"}}},
+      {"crossquery", {{"halo", "1000"}}, {{"halo", "8"}}, {{"halo", "0"}}},
       {"prophetkv", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"mend", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"mend",
@@ -164,7 +165,8 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
 TEST_P(Repair, TheStoreIsNeverChanged) {
   const auto e = engine();
   const Outcome naive = run(*e, "naive");
-  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv"}) run(*e, policy);
+  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "crossquery"})
+    run(*e, policy);
   expect_equal(run(*e, "naive"), naive);
 }
 
@@ -175,7 +177,7 @@ TEST_P(Repair, TrueKvStaysTrue) {
   const auto longer = join({asked, tokens(12, 31)});
   const auto with = [&](const char* policy) { return ask_with(*e, longer, policy); };
   const Outcome full = with("full");
-  for (const char* policy : {"mend", "auto", "epic", "cacheblend", "agentkvshift", "prophetkv"}) {
+  for (const char* policy : {"mend", "auto", "epic", "cacheblend", "agentkvshift", "prophetkv", "crossquery"}) {
     const Outcome out = with(policy);
     EXPECT_EQ(out.usage().prefix, static_cast<int>(asked.size()));
     expect_equal(out, full);
@@ -185,7 +187,8 @@ TEST_P(Repair, TrueKvStaysTrue) {
 TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const Outcome full = run(*zero, "full");
-  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "epic", "random"}) {
+  for (const char* policy :
+       {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "epic", "random", "crossquery"}) {
     SCOPED_TRACE(policy);
     const Outcome x = run(*zero, policy), y = run(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);

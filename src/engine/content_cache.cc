@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "forward/annex_rows.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
 #include "kv/mean_kv.h"
@@ -172,6 +173,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   for (const Piece& piece : pieces) {
     layout.pieces.push_back({piece.pos, piece.pos + piece.count});
     if (index_.info(piece.segment).contexts > 0) layout.seasoned += piece.count;
+    if (wanted.shared_context > 0)
+      layout.shared_context.push_back(index_.shared_context(prompt, piece, wanted.shared_context));
   }
   if (wanted.look_alikes) layout.look_alikes = look_alike_share(prompt, layout.pieces);
   found.known.insert(found.known.end(), pieces.begin(), pieces.end());
@@ -323,7 +326,18 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     const Run mark{own.marks[0].begin, own.marks[0].end};
     index_.add_clean(id, mark.begin - positions.begin, own.tokens, mark);
   }
+  if (!own.kept.empty() && index_.contains(id)) attach_kept(own, *part.kv);
   return id;
+}
+
+// What the plan keeps of the segment's tokens becomes its annex (kv/annex.h); without room the segment has none.
+void ContentCache::attach_kept(const Own& own, const KvSegment& kv) {
+  for (KeptRows& kept : own.kept) {
+    for (const Run& run : intersect(kept.rows.rows(), Runs{kv.positions()})) {
+      const std::vector<std::byte> bytes = bytes_of(kept, run);
+      if (make_room(kv.pages_to_attach(kept.kind, run, std::ssize(bytes)))) kv.attach(kept.kind, run, bytes);
+    }
+  }
 }
 
 // The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile,

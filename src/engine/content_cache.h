@@ -16,6 +16,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/thread_pool.h"
+#include "forward/hidden_rows.h"
 #include "index/content_index.h"
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
@@ -62,6 +63,7 @@ class ContentCache {
       layout.pieces.clear();
       layout.seasoned = 0;
       layout.look_alikes = 0;
+      layout.shared_context.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
     }
   };
@@ -71,7 +73,8 @@ class ContentCache {
     bool clean_only = false;   // no pieces but clean copies of marked parts (index/clean_pieces.h)
     bool seasoned = false;     // pieces that are means over contexts come first, and serve where nothing else is known
     bool look_alikes = false;  // the layout says how many of the pieces' tokens are
-    bool make_clean = false;   // the prefix ends where the first marked part begins, unless that has a clean copy
+    int32_t shared_context = 0;  // > 0: the layout says how many tokens before each piece it shares, up to so many
+    bool make_clean = false;     // the prefix ends where the first marked part begins, unless that has a clean copy
   };
   // What is known of `prompt` (T tokens): at most T - 1 of them as prefix; pieces may cover the last one too. The prefix
   // is exact, or what an earlier request of the same policy left of the same text, where that reaches further by
@@ -102,6 +105,7 @@ class ContentCache {
     int32_t computed = 0;
     ChainEnd exact = {}, chain = {};  // what Found had; then as the functions below returned them
     const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
+    std::span<KeptRows> kept = {};  // what the plan keeps; published with the segments, where the pool has room for it
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.
@@ -138,6 +142,7 @@ class ContentCache {
   bool keeps(const TokenMark& mark, Run run) const;
   void enter(CachedSegment segment, SegmentInfo info, const Runs& marks = {});
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
+  void attach_kept(const Own& own, const KvSegment& kv);
   ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
   const CachedSegment* copy_of(std::span<const int32_t> tokens, DomainId domain) const;

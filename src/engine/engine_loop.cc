@@ -190,6 +190,8 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     // Rows at a later cut of a stage are some of those at the first: they go back to the places that they came from.
     if (band.cut && !band.last && band.layer_begin == 0 && prefill.at_band_start())
       prefill.hidden().reset(band.cut_rows, parts_.model->config().D);
+    if (prefill.at_band_start()) prefill.start_keeping();
+    chunk.kept = prefill.kept();
     rows = prefill.logit_rows(item.range);  // also where no token is asked for: they show whether the KV is sound
   }
   if (rows > 0) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kv/annex.h"
 #include "kv/session_file.h"
 
 namespace kvilt {
@@ -40,6 +41,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   const bool answers = s.max_len > now.prefill_len, copies = parts_.options.placement == PlacementMode::kCopy;
   const KvShape& shape = kv.shape();
   now.promised = kv.private_pages() + now.prefill->pages_to_come(kv) + (copies ? kv.copy_pages() : 0) +
+                 (s.policy->wants_int8() ? kv.int8_pages(layout.prefix) : 0) +
                  (answers ? int64_t{shape.L} * shape.G : 0);
   now.outside = (now.prefill->hidden_bytes() + shape.page_bytes() - 1) / shape.page_bytes();
   return Admission::kReady;
@@ -77,12 +79,17 @@ PromptLayout Preparer::place_found(Sequence& s) const {
                                 .clean_only = s.clean_only,
                                 .seasoned = s.from_seasoned,
                                 .look_alikes = s.policy->wants_look_alikes(),
+                                .shared_context = s.policy->wants_shared_context(),
                                 .make_clean = s.request.clean_copy});
     if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) found.drop_pieces();
   }
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   place(s, std::move(found.placements), std::move(found.overlays));
+  for (const AnnexKind& kind : s.policy->wants_annexes(parts_.model->config())) {
+    const Runs known = annexed(s.running.kv->first_placements(), kind);
+    found.layout.annexes.emplace_back(kind, intersect(known, found.layout.reused()));
+  }
   return std::move(found.layout);
 }
 
@@ -110,9 +117,12 @@ void Preparer::place_again(Sequence& s) const {
   copy_placed(s);
 }
 
-// With --placement copy, if there is room: else what was placed stays where it is.
+// With --placement copy, or pieces that are read as 8 bits, if there is room: else what was placed stays as it is.
 void Preparer::copy_placed(Sequence& s) const {
   PageTable& kv = *s.running.kv;
+  if (const int32_t from = s.running.prefill->layout().prefix;
+      s.policy->wants_int8() && parts_.cache->make_room(kv.int8_pages(from)))
+    kv.read_as_int8(from);
   if (parts_.options.placement != PlacementMode::kCopy || !parts_.cache->make_room(kv.copy_pages())) return;
   const double bytes = static_cast<double>(count(kv.known(0))) * static_cast<double>(kv.shape().token_bytes());
   kv.copy_in(parts_.model->backend(), parts_.model->attend_shape(kv.shape().dtype));

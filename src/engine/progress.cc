@@ -30,8 +30,12 @@ Error not_numbers(const Sequence& s) {
 // What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
 ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
                          const Runs& recomputed = ContentCache::kNone) {
-  return {*s.running.kv,   layout,          s.tokens,  s.request.prompt.marks, s.domains, computed,
-          s.running.exact, s.running.chain, recomputed};
+  const auto& prefill = s.running.prefill;
+  return {*s.running.kv,   layout,
+          s.tokens,        s.request.prompt.marks,
+          s.domains,       computed,
+          s.running.exact, s.running.chain,
+          recomputed,      prefill ? prefill->kept() : std::span<KeptRows>()};
 }
 
 }  // namespace
@@ -133,7 +137,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy
     const auto& marks = s.request.prompt.marks;
-    if (may_publish(s) && s.policy->wants_pieces() && !marks.empty()) {
+    // A clean copy has no annexes: who wants those is not served by one.
+    if (may_publish(s) && s.policy->wants_pieces() && s.policy->wants_annexes(parts_.model->config()).empty() &&
+        !marks.empty()) {
       copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domains.exact));
       wants_seasoning(s);
     }

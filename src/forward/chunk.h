@@ -45,6 +45,7 @@ struct Chunk {
   Run range;
   std::span<const int32_t> tokens;  // by position
   HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
+  std::span<KeptRows> kept;         // of a plan that keeps states, in its last stage
   CarryState* carry = nullptr;      // of a stage that carries
   SelectedKeys* keys = nullptr;     // of a plan with a decode rule
   std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them

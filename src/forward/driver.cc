@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "forward/annex_rows.h"
 #include "forward/expert_routing.h"
 #include "forward/ffn_rows.h"
 
@@ -102,6 +103,8 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
   Scratch& s = *scratch_;
   const bool after_cut = l > 0 && l == chunks[0].band->layer_begin;
   const Part part = after_cut ? Part::kAfterCut : Part::kWhole;
+  join_rows(chunks, l, s.rows, s.x, s.out, s.x_next);
+  if (s.rows.size() == 0) return;
   choose_rows(chunks, l, part);
   project(chunks, l);
   attend(chunks, l, part);
@@ -115,6 +118,7 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
 // K and V of W(l) are stored, the probe rows look, and the hidden states wait for the next band.
 void Driver::cut(std::span<Chunk> chunks, int l) {
   const Scratch& s = *scratch_;
+  if (s.rows.size() == 0) return;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].band->last) continue;  // the stage ends here: nobody goes on from these rows
     for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) {
@@ -145,6 +149,7 @@ void Driver::choose_rows(std::span<Chunk> chunks, int l, Part part) {
   select(
       s.rows, chunks.size(), [&](size_t i) -> const Runs& { return *s.attending[i]; }, s.query);
   select(s.rows, chunks.size(), leaving, s.out);
+  keep_written(chunks, l, s.write, s.x.view());
 }
 
 // q of the query rows (rotated by RoPE) into s.q; k and v of the written rows into the page tables.

@@ -2,7 +2,7 @@
 // policy are rows, write sets, views and probes to it (docs/design/plan.md).
 //
 // One run() takes chunks (parts of bands of several sequences) that share the layers [layer_begin, layer_end) and does:
-//   for each layer:  norm; q of the rows that attend there, k and v of the rows it writes; q/k norm; rope
+//   for each layer:  rows that enter here join (forward/annex_rows.h); norm; q of the rows that attend there, k and v of the rows it writes; q/k norm; rope
 //                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per
 //                    sequence and KV head;   x += FFN(norm(x)), of the rows that the stage's ffn rule names
 //                    (a model with post_norms: x += norm(Wo attend(q, spans));   x += norm(FFN(norm(x))))

@@ -11,7 +11,7 @@
 namespace kvilt {
 namespace {
 
-constexpr int32_t kKeys = 40, kFirst = 15;  // the rows are positions kFirst .. kKeys - 1
+constexpr int32_t kProbed = 40, kFirst = 15;  // the rows are positions kFirst .. kProbed - 1
 constexpr int kLayer = 1;
 const Runs kLookers{{18, 22}, {30, 31}, {39, 40}};
 
@@ -24,14 +24,14 @@ class ProbesTest : public testing::TestWithParam<const char*> {
       const auto from = random_floats(static_cast<size_t>(rows * cols), seed++);
       std::ranges::copy(from, x.reshape(rows, cols).data);
     };
-    fill(k, c.G * kKeys, c.E);
-    fill(v, c.G * kKeys, c.E);
-    fill(q, kKeys - kFirst, c.H * c.E);
-    out.reshape(kKeys - kFirst, c.H * c.E);
+    fill(k, c.G * kProbed, c.E);
+    fill(v, c.G * kProbed, c.E);
+    fill(q, kProbed - kFirst, c.H * c.E);
+    out.reshape(kProbed - kFirst, c.H * c.E);
     for (int g = 0; g < c.G; ++g) {
-      spans.push_back({k.view().row(g * kKeys), v.view().row(g * kKeys), nullptr, 0, kKeys});
+      spans.push_back({k.view().row(g * kProbed), v.view().row(g * kProbed), nullptr, 0, kProbed});
     }
-    pos.resize(kKeys - kFirst);
+    pos.resize(kProbed - kFirst);
     std::iota(pos.begin(), pos.end(), kFirst);
   }
 
@@ -49,7 +49,7 @@ class ProbesTest : public testing::TestWithParam<const char*> {
       tasks[g].lse = lse.data() + g * n * group;
     }
     on.model->backend().attend(on.model->attend_shape(DType::kF32), tasks, on.pool);
-    return pass.look(stage, {layer, kKeys, DType::kF32, tasks}, probes);
+    return pass.look(stage, {layer, kProbed, DType::kF32, tasks}, probes);
   }
   Stage stage_with(Estimator estimator) {
     Stage stage;
@@ -58,18 +58,18 @@ class ProbesTest : public testing::TestWithParam<const char*> {
   }
   // All rows, in two chunks.
   Probe& look(const Stage& stage) {
-    probes = {empty_probe(stage.probes[0], c, kKeys)};
+    probes = {empty_probe(stage.probes[0], c, kProbed)};
     look(stage, 0, 10);
-    look(stage, 10, kKeys - kFirst);
+    look(stage, 10, kProbed - kFirst);
     return probes[0];
   }
 
   // The weights of row `at` and query head h, of keys before `end` only.
-  std::vector<double> softmax(int32_t at, int h, int32_t end = kKeys) const {
-    std::vector<double> w(kKeys, 0);
+  std::vector<double> softmax(int32_t at, int h, int32_t end = kProbed) const {
+    std::vector<double> w(kProbed, 0);
     double sum = 0;
     for (int32_t j = 0; j <= at && j < end; ++j) {
-      const float *a = q.view().row(at - kFirst) + h * c.E, *b = k.view().row(h / (c.H / c.G) * kKeys + j);
+      const float *a = q.view().row(at - kFirst) + h * c.E, *b = k.view().row(h / (c.H / c.G) * kProbed + j);
       double dot = 0;
       for (int e = 0; e < c.E; ++e) dot += double{a[e]} * b[e];
       sum += w[j] = std::exp(dot * on.model->attend_shape(DType::kF32).scale);
@@ -78,7 +78,7 @@ class ProbesTest : public testing::TestWithParam<const char*> {
     return w;
   }
   double value_norm(int h, int32_t j) const {
-    const float* x = v.view().row(h / (c.H / c.G) * kKeys + j);
+    const float* x = v.view().row(h / (c.H / c.G) * kProbed + j);
     return std::sqrt(std::inner_product(x, x + c.E, x, 0.0));
   }
 
@@ -97,14 +97,14 @@ TEST_P(ProbesTest, ColumnSumsAreThoseOfASoftmax) {
       Stage stage = stage_with(norms ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum);
       stage.probes[0].key_end = end;
       const std::vector<double> score = look(stage).score;
-      std::vector<double> want(kKeys, 0);
+      std::vector<double> want(kProbed, 0);
       for (const int32_t at : positions(kLookers)) {
         for (int h = 0; h < c.H; ++h) {
-          const std::vector<double> w = softmax(at, h, end < 0 ? kKeys : end);
-          for (int32_t j = 0; j < kKeys; ++j) want[j] += w[j] * (norms ? value_norm(h, j) : 1);
+          const std::vector<double> w = softmax(at, h, end < 0 ? kProbed : end);
+          for (int32_t j = 0; j < kProbed; ++j) want[j] += w[j] * (norms ? value_norm(h, j) : 1);
         }
       }
-      for (int32_t j = 0; j < kKeys; ++j) EXPECT_NEAR(score[j], want[j], 2e-4) << j;
+      for (int32_t j = 0; j < kProbed; ++j) EXPECT_NEAR(score[j], want[j], 2e-4) << j;
       stage.probes[0].rows = {{15, 40}};
       EXPECT_GT(look(stage).score[0], score[0] + 0.01) << "power: other rows look at it too";
     }
@@ -138,25 +138,25 @@ TEST_P(ProbesTest, WeightsAreTheSoftmaxItself) {
   const Stage stage = stage_with(Estimator::kWeights);
   const std::vector<float> weights = look(stage).weights[kLayer];
   const auto lookers = positions(kLookers);
-  ASSERT_EQ(weights.size(), static_cast<size_t>(c.H) * lookers.size() * kKeys);
+  ASSERT_EQ(weights.size(), static_cast<size_t>(c.H) * lookers.size() * kProbed);
   for (int h = 0; h < c.H; ++h) {
     for (size_t r = 0; r < lookers.size(); ++r) {
       const std::vector<double> w = softmax(lookers[r], h);
-      const float* found = weights.data() + (h * lookers.size() + r) * kKeys;
-      for (int32_t j = 0; j < kKeys; ++j) EXPECT_NEAR(found[j], w[j], 1e-5);
+      const float* found = weights.data() + (h * lookers.size() + r) * kProbed;
+      for (int32_t j = 0; j < kProbed; ++j) EXPECT_NEAR(found[j], w[j], 1e-5);
     }
   }
-  EXPECT_GT(std::abs(weights[0] - weights[kKeys]), 1e-4) << "power: rows differ";
+  EXPECT_GT(std::abs(weights[0] - weights[kProbed]), 1e-4) << "power: rows differ";
 }
 
 TEST_P(ProbesTest, NothingAtOtherLayersOrWithoutItsRows) {
   Stage stage = stage_with(Estimator::kColumnSum);
-  probes = {empty_probe(stage.probes[0], c, kKeys)};
+  probes = {empty_probe(stage.probes[0], c, kProbed)};
   EXPECT_EQ(look(stage, 0, 10, kLayer + 1), 0);
   EXPECT_EQ(look(stage, 8, 15), 0) << "23 .. 29 are none of its rows";
-  EXPECT_EQ(probes[0].score, std::vector<double>(kKeys, 0));
+  EXPECT_EQ(probes[0].score, std::vector<double>(kProbed, 0));
   EXPECT_GT(look(stage, 0, 10), 0) << "power";
-  EXPECT_NE(probes[0].score, std::vector<double>(kKeys, 0));
+  EXPECT_NE(probes[0].score, std::vector<double>(kProbed, 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ProbesTest, testing::Values("reference", "auto"),

@@ -81,6 +81,10 @@ class PromptForTest {
       write.resize(static_cast<size_t>(config_.L), 0);
       table.add(sets, write);
       for (const ProbeSpec& spec : s.probes) probes.push_back(empty_probe(spec, config_, T()));
+      for (const AnnexKind& kind : plan.keep) {
+        kept.push_back({kind, {}});
+        kept.back().rows.reset(s.write_at(kind.layer), config_.D);
+      }
     }
     if (band.cut && !band.last) hidden.reset(band.cut_rows, config_.D);
   }
@@ -94,6 +98,7 @@ class PromptForTest {
     out.range = range;
     out.tokens = ids;
     out.hidden = &hidden;
+    out.kept = kept;
     out.carry = &carry;
     out.keys = keys_of_answer;
     out.probes = probes;
@@ -104,10 +109,9 @@ class PromptForTest {
   void run(Driver& driver, int32_t rows = INT32_MAX) {
     rows = std::min(rows, T());
     for (enter();; enter(band.layer_end)) {
-      const Runs& entering = band.in.empty() ? band.cut_rows : band.in[0];
       for (int32_t begin = 0; begin < T(); begin += rows) {
         const Run range{begin, std::min(T(), begin + rows)};
-        if (intersect(entering, Runs{range}).empty()) continue;
+        if (intersect(band.rows, Runs{range}).empty()) continue;
         Chunk part = chunk(range);
         driver.run({&part, 1});
       }
@@ -135,6 +139,7 @@ class PromptForTest {
   Plan plan;
   Band band;
   HiddenRows hidden;
+  std::vector<KeptRows> kept;  // one per plan.keep
   CarryState carry;
   std::vector<Probe> probes;
   std::vector<float> logits;  // of the last row

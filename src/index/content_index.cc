@@ -89,6 +89,23 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   return left;
 }
 
+int32_t ContentIndex::shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const {
+  SegmentId id = piece.segment;
+  int32_t end = piece.segment_offset, pos = piece.pos;
+  while (piece.pos - pos < limit) {
+    const uint32_t slot = table_.find(id);
+    if (slot == kNoSegment || end > table_.text(slot).size) break;  // what it continued has left
+    const int32_t same = common_suffix(table_.text(slot).before(end), prompt.first(static_cast<size_t>(pos)));
+    pos -= same;
+    const SegmentInfo& info = table_[slot].info;
+    if (same < end || !info.exact || info.found_as != FoundAs::kBoth) break;
+    if (info.parent == 0) return pos == 0 ? INT32_MAX : piece.pos - pos;
+    id = info.parent;
+    end = info.parent_tokens;
+  }
+  return piece.pos - pos;
+}
+
 const SegmentInfo& ContentIndex::info(SegmentId id) const {
   const uint32_t slot = table_.find(id);
   CHECK(slot != kNoSegment);

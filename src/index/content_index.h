@@ -75,6 +75,10 @@ class ContentIndex {
   // tokens of this very prompt alone.
   std::vector<Piece> find_clean(std::span<const int32_t> prompt, DomainId domain, std::span<const Run> marks) const;
 
+  // Of the tokens right before the piece in the prompt, how many stood right before it where its KV was computed, as far
+  // as that is known; INT32_MAX: all, from position 0 on. It stops at `limit`.
+  int32_t shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const;
+
   const SegmentInfo& info(SegmentId id) const;  // REQUIRES: the segment is known
   Runs marks(SegmentId id) const;               // of its tokens, in the order in which they were added; the same
   bool contains(SegmentId id) const { return table_.find(id) != kNoSegment; }

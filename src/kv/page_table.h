@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/annex_kind.h"
 #include "base/head_window.h"
 #include "base/runs.h"
 #include "kernels/backend.h"
@@ -75,6 +76,13 @@ class KvSegment {
   };
   Extents extents_of(Run positions) const;
   PinnedPages pin(Run positions) const;
+  // The extent with the slot of `pos` at that layer; null: it has none.
+  Extent* extent_of(int layer, int32_t pos) const;
+  // Side data of the positions (kv/annex.h): of a kind by token a row for each, in order. What has a row keeps it, and
+  // what has no slot at kind.layer gets none. REQUIRES: the store has pages_to_attach() free pages; somebody uses the
+  // extents: a table that wrote them, or a placement.
+  void attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes) const;
+  int64_t pages_to_attach(AnnexKind kind, Run positions, int64_t bytes) const;
   // Those of the positions that have a slot in the extent at some layer.
   Runs inside(const Extent& extent, Run positions) const;
 
@@ -186,6 +194,11 @@ class PageTable {
   int64_t copy_pages() const;
   void copy_in(const Backend& backend, const AttendShape& shape);
 
+  // Placements from position `from` on are read as if they were stored in 8 bits (kv/stored_int8.cc): a private copy
+  // takes their place, in int8_pages() pages. REQUIRES: the store has that many free ones; nothing is written yet.
+  int64_t int8_pages(int32_t from) const;
+  void read_as_int8(int32_t from);
+
   // Whether `positions` are private at every layer, so that they can be published.
   bool owns(Run positions) const;
   Runs owned() const;  // all such positions
@@ -221,6 +234,8 @@ class PageTable {
   void split_pages(std::vector<Atom>& out, Atom atom) const;
   void add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer, const Runs& hidden) const;
   const PinnedPages& pages_of(const Atom& atom) const;
+  Runs placed_from(int32_t from) const;
+  void copy_as_int8(size_t placement, int layer, int head);
   void copy_atom(const Backend& backend, const AttendShape& attend, int layer, const Atom& atom);
   SlotCounts slots_after(std::span<const Runs> sets, std::span<const uint16_t> write) const;
   void hand_out(std::span<const Runs> sets, std::span<const uint16_t> write);

@@ -17,6 +17,12 @@ Runs named_at(const Stage& stage, int layer) {
   return unite(stage.write_at(layer), probe_rows(stage, layer));
 }
 
+// Of the rows in(layer), those that the layer below gives.
+Runs from_below(const Stage& stage, int layer, Runs in) {
+  const Entry* entry = stage.entry_at(layer);
+  return entry ? subtract(in, entry->rows) : std::move(in);
+}
+
 }  // namespace
 
 Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len) {
@@ -71,7 +77,8 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
   band.last = band.layer_end == stage.layer_end;
   // From the end of the stage upwards: what leaves a layer is what any deeper layer names.
   Runs needed = stage.layer_end == num_layers ? final_rows : Runs{};
-  for (int layer = stage.layer_end; layer > band.layer_end; --layer) needed = unite(needed, named_at(stage, layer));
+  for (int layer = stage.layer_end; layer > band.layer_end; --layer)
+    needed = from_below(stage, layer, unite(needed, named_at(stage, layer)));
   if (band.cut) {
     band.cut_rows = unite(needed, named_at(stage, band.layer_end));
     needed = band.cut_rows;
@@ -83,11 +90,16 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
   band.out.resize(layers);
   for (size_t i = layers; i-- > 0;) {
     band.out[i] = needed;
-    needed = unite(needed, named_at(stage, layer_begin + static_cast<int>(i)));
-    band.in[i] = needed;
+    const int layer = layer_begin + static_cast<int>(i);
+    band.in[i] = unite(needed, named_at(stage, layer));
+    needed = from_below(stage, layer, band.in[i]);
   }
   // A later band starts at a cut: K and V of that layer are written already, only its output rows still run.
   if (layer_begin > 0 && layers > 0) band.in[0] = band.out[0];
+  band.rows = layers == 0 ? band.cut_rows : band.in[0];
+  for (const Entry& entry : stage.entries) {
+    if (entry.layer() > layer_begin && entry.layer() < band.layer_end) band.rows = unite(band.rows, entry.rows);
+  }
   return band;
 }
 
@@ -157,6 +169,28 @@ Status validate_probe(const ProbeSpec& probe, const Stage& stage, size_t s, cons
   return {};
 }
 
+Status validate_entries(const Stage& stage, size_t s, const Runs& known) {
+  int before = 0;
+  Runs entered;
+  for (const Entry& entry : stage.entries) {
+    const int layer = entry.layer();
+    if (!by_token(entry.state.of)) return broken(s, layer, "a row enters with a state of its own");
+    if (layer <= before || layer >= stage.layer_end || is_cut(stage, layer))
+      return broken(s, layer, "rows enter at rising layers between cuts");
+    if (!is_normal(entry.rows) || !includes(known, entry.rows))
+      return broken(s, layer, "a row enters that is not placed");
+    if (!includes(stage.write_at(layer), entry.rows)) return broken(s, layer, "a row enters that is not written there");
+    if (!intersect(entered, entry.rows).empty()) return broken(s, layer, "a row enters twice");
+    for (int below = 0; below < layer; ++below) {
+      if (!intersect(named_at(stage, below), entry.rows).empty())
+        return broken(s, below, "a row runs below the layer that it enters at");
+    }
+    entered = unite(entered, entry.rows);
+    before = layer;
+  }
+  return {};
+}
+
 // What a stage has besides layers: heads that keep, a carry, an ffn rule.
 Status validate_extras(const Stage& stage, const ModelConfig& config, size_t s, const Runs& known) {
   if (!stage.keeps_placed.empty() &&
@@ -171,7 +205,7 @@ Status validate_extras(const Stage& stage, const ModelConfig& config, size_t s, 
       return broken(s, 0, "an ffn rule's masses are shares, its recent rows a number");
     if (stage.carry) return broken(s, 0, "carry and ffn rule: their groups differ");
   }
-  return {};
+  return validate_entries(stage, s, known);
 }
 
 Status validate_heads(const Plan& plan, const ModelConfig& config) {
@@ -202,6 +236,10 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     KVILT_TRY(validate_layers(plan, config, s));
     for (const ProbeSpec& probe : stage.probes) KVILT_TRY(validate_probe(probe, stage, s, whole));
     KVILT_TRY(validate_extras(stage, config, s, known));
+  }
+  for (const AnnexKind& kind : plan.keep) {
+    if (!by_token(kind.of) || kind.layer <= 0 || kind.layer >= config.L)
+      return broken(0, kind.layer, "what is kept of a row is its state as it enters a layer");
   }
   const size_t last = plan.stages.size() - 1;
   if (plan.stages[last].discard) return broken(last, 0, "the last stage cannot be discarded");

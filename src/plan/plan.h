@@ -12,6 +12,8 @@
 //   stage:  layers 0 .. c-1   | c: K, V of W(c); probe -> refine | c's attention and FFN, layers c+1 .. L-1 for out(c)
 //           `---- band 0 ----'                                     `---- band 1 ----'
 //
+// Rows may also enter at a layer, with a hidden state that was stored: in(l) = out(l - 1) + entries(l).
+//
 // Between cuts a long prompt runs chunk by chunk (in increasing position), so selection always sees the whole prompt.
 // Decode runs on the same plan: one row a step, through all layers, with the views that the prefill ended with.
 // Not here: which keys are cached (PromptLayout in policy/policy.h), sampling.
@@ -22,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "base/annex_kind.h"
 #include "base/head_window.h"
 #include "base/runs.h"
 #include "kvilt/result.h"
@@ -98,6 +101,13 @@ struct FfnRule {
   }
 };
 
+// Placed positions whose rows do not run below `state.layer`: there they enter, with the stored state of their token.
+struct Entry {
+  AnnexKind state;  // of a kind with a row a token: its hidden state as it entered the layer
+  Runs rows;        // inside W(layer), written at no layer below
+  int layer() const { return state.layer; }
+};
+
 struct Stage {
   int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
   std::vector<Runs> sets;  // distinct write sets
@@ -105,6 +115,7 @@ struct Stage {
   std::vector<uint16_t> write;
   std::vector<int> cuts;          // increasing, <= layer_end; refine() is called at each
   std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
+  std::vector<Entry> entries;     // layers rise, and are neither 0 nor cuts
   std::optional<Carry> carry;
   std::optional<FfnRule> ffn;
   // Written positions that attend in the last layer too, where else only the last row does: a decode rule looks with
@@ -118,6 +129,10 @@ struct Stage {
   // the order of requests depends on it (sched/scheduler.h).
   double expected = 1;
   const Runs& write_at(int layer) const { return sets[write[layer]]; }
+  const Entry* entry_at(int layer) const {  // null: none
+    const auto at = std::ranges::find(entries, layer, &Entry::layer);
+    return at == entries.end() ? nullptr : &*at;
+  }
 };
 
 struct Plan {
@@ -129,6 +144,9 @@ struct Plan {
   std::vector<HeadClass> head_class;
   std::optional<SparseRule> sparse;  // of the rows of the last stage; none: they see all that their views show
   std::optional<DecodeRule> decode;  // none: the rows of the answer see all that their views show
+  // Hidden states that are published with the K and V: of each row that the last stage writes at `layer`, as it entered
+  // it (kv/annex.h).
+  std::vector<AnnexKind> keep;
 
   // True if some rows see less than in a dense pass by a view, or do not run the FFN: nothing of it serves others. Not
   // of a sparse rule: such a prompt serves as a chain (PromptLayout::dense).
@@ -146,8 +164,9 @@ struct Band {
   int layer_begin = 0, layer_end = 0;
   bool cut = false;           // after it: K, V of W(layer_end) and the probes of layer_end, then refine()
   bool last = false;          // of its stage
-  std::vector<Runs> in, out;  // per layer - layer_begin; in[0] are the rows that enter
+  std::vector<Runs> in, out;  // per layer - layer_begin; in[0] are the rows that run from its beginning
   Runs cut_rows;              // rows that reach the cut: W(layer_end) and its probe rows
+  Runs rows;                  // all that run in it: in[0], or cut_rows without a layer, and entries
 };
 
 // The band that starts at layer_begin. final_rows: out of the stage's last layer ({T - 1}, or empty).
@@ -155,8 +174,8 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
 
 // The invariants, stated once; a fuzzer attacks them. Errors: kInternal, naming stage, layer and rule.
 //   Sets are normal and inside [0, T); T - 1 is written in every layer of the last stage; cuts rise and are inside the
-//   stage; rows nest with depth by construction, so W(l) must be inside what enters layer l; probe layers and rows are
-//   reachable; carry groups are sorted and known; `known` (placed or exact prefix) and what the plan writes cover
+//   stage; rows nest with depth by construction, but for entries, which are placed and named nowhere below their layer;
+//   probe layers and rows are reachable; carry groups are sorted and known; `known` (placed or exact prefix) and what the plan writes cover
 //   [0, T) in every layer of the last stage.
 Status validate(const Plan& plan, const ModelConfig& config, const Runs& known);
 

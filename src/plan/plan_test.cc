@@ -87,6 +87,56 @@ TEST(Plan, AProbeStageMayEndAtItsCut) {
   EXPECT_EQ(next_band(plan.stages[0], 0, 3, {}).cut_rows, (Runs{{8, 10}}));
 }
 
+// 10 positions: 2-6 are placed and enter at layer 2 of 4.
+Plan entry_plan() {
+  Plan plan;
+  plan.prompt_len = 10;
+  Stage stage = uniform_stage({{0, 2}, {7, 10}}, 4);
+  stage.sets.push_back({{0, 10}});
+  stage.write = {0, 0, 1, 1, 1};
+  stage.entries = {{{AnnexOf::kHiddenF32, 2}, {{2, 7}}}};
+  plan.stages = {stage};
+  return plan;
+}
+
+TEST(Plan, RowsEnterAtALayer) {
+  const Plan plan = entry_plan();
+  ASSERT_TRUE(validate(plan, small_config(4), {{2, 7}}).ok());
+  const Band band = next_band(plan.stages[0], 0, 4, {{9, 10}});
+  const Runs fresh{{0, 2}, {7, 10}}, all{{0, 10}};
+  EXPECT_EQ(band.in[1], fresh);
+  EXPECT_EQ(band.out[1], fresh) << "the layer below gives none of those that enter";
+  EXPECT_EQ(band.in[2], all);
+  EXPECT_EQ(band.out[2], all);
+  EXPECT_EQ(band.rows, all);
+  EXPECT_EQ(picture(plan, 0, 1), "  3   ##########\n  2   ##########\n  1   ##.....###\n  0   ##.....###\n");
+  Plan without = plan;
+  without.stages[0].entries.clear();
+  EXPECT_EQ(next_band(without.stages[0], 0, 4, {{9, 10}}).in[0], all) << "power: without an entry rows run from below";
+}
+
+TEST(Plan, ValidateKnowsEntriesAndWhatIsKept) {
+  const auto broken = [&](auto change, const Runs& known = {{2, 7}}) {
+    Plan plan = entry_plan();
+    change(plan, plan.stages[0].entries[0]);
+    return !validate(plan, small_config(4), known).ok();
+  };
+  ASSERT_FALSE(broken([](Plan&, Entry&) {}));
+  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 0; }));
+  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 4; }));
+  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 3; })) << "they are written at layer 2";
+  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 1; })) << "they are not written at layer 1";
+  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.rows = {{1, 7}}; }, {{1, 7}})) << "1 runs below";
+  EXPECT_TRUE(broken([](Plan&, Entry&) {}, {{3, 7}})) << "2 is not placed";
+  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.stages[0].cuts = {2}; }));
+  EXPECT_FALSE(broken([](Plan& p, Entry&) { p.stages[0].cuts = {3}; }));
+  EXPECT_TRUE(broken([](Plan& p, Entry& e) { p.stages[0].entries.push_back({{e.state.of, 3}, {{2, 3}}}); }));
+  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.stages[0].probes = {{Estimator::kColumnSum, {1}, {{2, 3}}}}; }));
+  EXPECT_FALSE(broken([](Plan& p, Entry&) { p.keep = {{AnnexOf::kHiddenF32, 3}}; }));
+  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.keep = {{AnnexOf::kHiddenF32, 4}}; }));
+  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.keep = {{AnnexOf::kHiddenF32, 0}}; }));
+}
+
 TEST(Plan, ValidateNamesEveryBrokenRule) {
   const ModelConfig config = small_config(4);
   const Runs known{{0, 10}};
@@ -130,7 +180,16 @@ TEST(Plan, FuzzValidate) {
     }
     return rng() % 8 ? intersect(normalize(runs), Runs{{0, T}}) : runs;
   };
-  int accepted = 0;
+  const auto add_entry = [&](Stage& stage, int T, Runs rows) {
+    const int layer = static_cast<int>(rng() % 5);
+    if (rng() % 4 != 0) {  // mostly one that nothing below names
+      rows = intersect(normalize(rows), Runs{{0, T - T / 2 - 1}});
+      stage.sets = {subtract(Runs{{0, T}}, rows), {{0, T}}};
+      for (size_t l = 0; l < stage.write.size(); ++l) stage.write[l] = static_cast<int>(l) >= layer;
+    }
+    stage.entries.push_back({{AnnexOf::kHiddenF32, layer}, rows});
+  };
+  int accepted = 0, entered = 0;
   for (int round = 0; round < 20000; ++round) {
     const int T = 1 + static_cast<int>(rng() % 20), L = 1 + static_cast<int>(rng() % 4);
     Plan plan;
@@ -142,6 +201,7 @@ TEST(Plan, FuzzValidate) {
       for (auto& set : stage.write) set = rng() % 16 ? 1 : static_cast<uint16_t>(rng() % 3);
       if (rng() % 2) stage.cuts.push_back(static_cast<int>(rng() % 5));
       if (rng() % 2) stage.probes.push_back({Estimator::kColumnSum, {static_cast<int>(rng() % 5)}, some_runs(T)});
+      if (rng() % 2) add_entry(stage, T, some_runs(T));
       plan.stages.push_back(stage);
     }
     if (!validate(plan, small_config(L), Runs{{0, T - T / 2}}).ok()) continue;
@@ -151,9 +211,15 @@ TEST(Plan, FuzzValidate) {
         const Band band = next_band(stage, layer, L, {{T - 1, T}});
         for (size_t i = 0; i < band.in.size(); ++i) {
           EXPECT_TRUE(includes(band.in[i], band.out[i]));
+          const Entry* entry = i > 0 ? stage.entry_at(band.layer_begin + static_cast<int>(i)) : nullptr;
           if (i > 0) {
-            EXPECT_EQ(band.in[i], band.out[i - 1]);
+            EXPECT_EQ(band.in[i], entry ? unite(band.out[i - 1], entry->rows) : band.out[i - 1]);
           }
+          if (entry) {
+            EXPECT_TRUE(intersect(band.out[i - 1], entry->rows).empty());
+            entered += entry->rows.empty() ? 0 : 1;
+          }
+          EXPECT_TRUE(includes(band.rows, band.in[i]));
           if (i > 0 || layer == 0) {
             EXPECT_TRUE(includes(band.in[i], stage.write_at(band.layer_begin + static_cast<int>(i))));
           }
@@ -164,6 +230,7 @@ TEST(Plan, FuzzValidate) {
     }
   }
   EXPECT_GT(accepted, 200);
+  EXPECT_GT(entered, 50);
 }
 
 }  // namespace

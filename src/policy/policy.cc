@@ -20,6 +20,12 @@ Run PromptLayout::suffix(int32_t tail) const {
   return {std::clamp(begin, prefix, prompt_len - 1), prompt_len};
 }
 
+const Runs& PromptLayout::annexed(AnnexKind kind) const {
+  static const Runs none;
+  const auto at = std::ranges::find(annexes, kind, &std::pair<AnnexKind, Runs>::first);
+  return at == annexes.end() ? none : at->second;
+}
+
 Plan plan_for(const PromptLayout& layout, std::vector<Stage> stages) {
   Plan plan;
   plan.prompt_len = layout.prompt_len;

@@ -30,6 +30,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvilt/result.h"
@@ -47,7 +48,14 @@ struct PromptLayout {
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
   int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
   double look_alikes = 0;   // of the pieces, for policies that want it (index/look_alikes.h)
-  bool dense = true;        // false: rows see few keys by a sparse rule, and nothing that they compute is exact
+  // Per piece, for policies that want it: of the tokens right before it, how many stood right before its segment's too;
+  // kWholeContext: all of them, from position 0 on.
+  std::vector<int32_t> shared_context = {};
+  static constexpr int32_t kWholeContext = INT32_MAX;
+  // Of the kinds that the policy wants: the reused positions that have a row (kv/annex.h).
+  std::vector<std::pair<AnnexKind, Runs>> annexes = {};
+  const Runs& annexed(AnnexKind kind) const;
+  bool dense = true;  // false: rows see few keys by a sparse rule, and nothing that they compute is exact
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
   Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
@@ -72,6 +80,12 @@ class ReusePolicy {
   virtual bool wants_unmarked() const { return true; }      // false: pieces are cut to the caller's marks
   virtual bool wants_realigned() const { return true; }     // false: keys stay as they were rotated (a baseline)
   virtual bool wants_look_alikes() const { return false; }  // PromptLayout::look_alikes is measured
+  // PromptLayout::shared_context is measured, up to so many tokens; 0: it is not.
+  virtual int32_t wants_shared_context() const { return 0; }
+  // Kinds at layers of the model: PromptLayout::annexes says where the pieces have them.
+  virtual std::vector<AnnexKind> wants_annexes(const ModelConfig& config) const { return {}; }
+  // Whether the placed pieces are read as if they were stored in 8 bits (kv/stored_int8.cc).
+  virtual bool wants_int8() const { return false; }
   // Whether later requests of the same policy may go on from what it leaves. False for controls and baselines whose KV is
   // wrong on purpose.
   virtual bool keeps_approximate() const { return wants_realigned(); }

@@ -32,6 +32,7 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
       plan_(policy.plan(layout, config)) {
   plan_.decode = policy.decode_rule();
   layout_.dense = !plan_.sparse;
+  for (const AnnexKind& kind : plan_.keep) kept_.push_back({kind, {}});
   enter_stage(0);
 }
 
@@ -123,7 +124,16 @@ int64_t Prefill::hidden_bytes() const {
     if (of.cuts.empty() || of.cuts.front() >= of.layer_end) continue;
     rows = std::max(rows, count(next_band(of, 0, config_.L, {}).cut_rows));
   }
+  for (const AnnexKind& kind : plan_.keep) rows += count(plan_.stages.back().write_at(kind.layer));
   return rows * config_.D * static_cast<int64_t>(sizeof(float));
+}
+
+void Prefill::start_keeping() {
+  const int first = band_.layer_begin + (band_.layer_begin > 0 ? 1 : 0);
+  for (KeptRows& kept : kept()) {
+    const int layer = kept.kind.layer;
+    if (layer >= first && layer < layers_written().end) kept.rows.reset(stage().write_at(layer), config_.D);
+  }
 }
 
 Run Prefill::next_chunk(int max_rows) const {

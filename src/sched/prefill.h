@@ -61,6 +61,10 @@ class Prefill {
 
   // What the driver keeps between bands and layers (forward/driver.h, Chunk).
   HiddenRows& hidden() { return hidden_; }
+  // What the plan keeps, of the last stage; before it none. start_keeping(): the states of the band's rows get their
+  // memory. Called at the band's start.
+  std::span<KeptRows> kept() { return stage_ + 1 == plan_.stages.size() ? std::span(kept_) : std::span<KeptRows>(); }
+  void start_keeping();
   CarryState& carry() { return carry_; }  // of this stage
 
   // What each KV head must keep (PageTable::keep): everything while refine() may still change the plan, then what its
@@ -89,7 +93,7 @@ class Prefill {
  private:
   std::optional<Run> group_of(int32_t pos) const;
   Run whole_groups(Run chunk) const;
-  const Runs& entering() const { return band_.in.empty() ? band_.cut_rows : band_.in[0]; }
+  const Runs& entering() const { return band_.rows; }
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
   Writes writes_of(const Stage& stage, int layer_begin, int layer_end) const;
@@ -106,6 +110,7 @@ class Prefill {
   int32_t next_pos_ = 0;
   int64_t band_rows_left_ = 0, rows_after_band_ = 0;
   HiddenRows hidden_;
+  std::vector<KeptRows> kept_;  // one per Plan::keep
   CarryState carry_;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage
