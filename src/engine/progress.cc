@@ -98,6 +98,7 @@ void EngineLoop::account(Sequence& s) const {
   const Prefill& prefill = *s.running.prefill;
   const Runs recomputed = prefill.recomputed();
   s.usage.recomputed = static_cast<int>(count(recomputed));
+  s.usage.kept = prefill.kept_share();
   if (s.request.evaluation.first_logits) {
     for (const Run& run : prefill.layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
     for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});

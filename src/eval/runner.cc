@@ -194,6 +194,7 @@ class CaseRun {
     out.prefix = usage.prefix;
     out.reused = usage.reused;
     out.recomputed = usage.recomputed;
+    out.kept_ratio = usage.kept;
     out.fresh = usage.fresh;
     return out;
   }

@@ -13,8 +13,11 @@
 //   probes  Sums over chosen rows, at a cut's layer or at layers before the stage's end. By position: attention
 //           (kColumnSum), the same times |V| (kColumnSumValueNorm), how far the K or V just computed moved from its
 //           placed twin (kKeyChange, kValueChange; the rows must be written at that layer). By head and view: attention
-//           outside of the view (kOutside). kWeights is for head profiles. A new kind is an Estimator in plan/plan.h
-//           and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
+//           outside of the view (kOutside). By layer: queries and mean keys before RoPE (kQueries, kBlockKeys), how
+//           attention fades with distance (kFade). kWeights is for head profiles. A new kind is an Estimator in
+//           plan/plan.h and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
+//   unseen  By layer, positions that no row of a stage sees, nor the answer after the last one.
+//   fate    What is stored where a computed K or V has a placed twin: a mixture of both.
 //   cuts    A stage is cut at layer c: K and V of W(c) are stored, nothing has attended at c. refine() may then shrink
 //           W(m) for m > c, all sets of later stages, and set the views that the last stage ends with. A cut at layer 0
 //           must end its stage. A stage with probes and without cuts is refined at its end.
@@ -77,6 +80,8 @@ class ReusePolicy {
   virtual bool keeps_approximate() const { return wants_realigned(); }
   // Whether what it leaves of a whole prompt is kept as a chain (docs/design/kv.md#chains).
   virtual bool keeps_chain() const { return wants_pieces() && keeps_approximate(); }
+  // Whether rows of the answer see less than all: no decode rule goes with that.
+  virtual bool answer_sees_less() const { return false; }
   // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
   // computed and published exactly.
   virtual bool uses(const PromptLayout& layout, const ModelConfig& config) const { return true; }

@@ -238,6 +238,21 @@ int32_t Prefill::settled() const {
   return plain ? std::max(next_pos_, layout_.prefix) : layout_.prefix;
 }
 
-Runs Prefill::recomputed() const { return intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1)); }
+Runs Prefill::recomputed() const {
+  Runs written = plan_.stages.back().write_at(config_.L - 1);
+  for (size_t i = 0; i + 1 < plan_.stages.size(); ++i) {
+    const Stage& of = plan_.stages[i];
+    if (of.layer_end == config_.L) written = of.discard ? written : unite(written, of.write_at(config_.L - 1));
+  }
+  return intersect(layout_.reused(), written);
+}
+
+double Prefill::kept_share() const {
+  const Runs reused = layout_.reused();
+  const auto all = static_cast<double>(count(reused)) * config_.L;
+  double unseen = 0;
+  for (const Runs& runs : plan_.stages.back().unseen) unseen += static_cast<double>(count(intersect(runs, reused)));
+  return all > 0 ? 1 - unseen / all : 1;
+}
 
 }  // namespace kvilt

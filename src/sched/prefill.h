@@ -83,8 +83,10 @@ class Prefill {
   // The chunk was computed. Where it ends a band, the next band needs its slots.
   void advance(Run chunk);
 
-  // Of the reused positions, those that the last stage wrote again at its last layer.
+  // Of the reused positions, those that a stage wrote again at its last layer, the last one or one whose writes stand.
   Runs recomputed() const;
+  // Of the reused positions' keys, all layers together, the share that the answer's rows see.
+  double kept_share() const;
 
  private:
   std::optional<Run> group_of(int32_t pos) const;
