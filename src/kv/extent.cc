@@ -1,6 +1,7 @@
 #include "kv/extent.h"
 
 #include "base/check.h"
+#include "kv/annex.h"
 #include "kv/page_store.h"
 
 namespace kvilt {
@@ -46,6 +47,19 @@ void Extent::drop(int list, int page) {
   if (idle_) --store_.idle().pages_[static_cast<int>(waits_in_)];
 }
 
+void Extent::attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes) {
+  CHECK(users_ > 0);
+  annexes_.push_back(std::make_unique<const Annex>(store_, kind, positions, bytes));
+  held_ += annexes_.back()->pages();
+  annexed_ += annexes_.back()->pages();
+}
+
+void Extent::drop_annexes() {
+  if (idle_) store_.idle().pages_[static_cast<int>(waits_in_)] -= annexed_;
+  held_ -= std::exchange(annexed_, 0);
+  annexes_.clear();
+}
+
 void Extent::cover(int layer, int page, int by) {
   uint16_t& count = covered_[layer * per_list_ + page];
   CHECK(by > 0 ? count < UINT16_MAX : count > 0);
@@ -53,6 +67,7 @@ void Extent::cover(int layer, int page, int by) {
   if (count > 0 || users_ > 0) return;
   const int G = store_.shape().G;
   for (int head = 0; head < G; ++head) drop(layer * G + head, page);
+  if (held_ == annexed_) drop_annexes();
   if (idle_ && held_ == 0) leave_idle();
 }
 
@@ -60,6 +75,7 @@ void Extent::evict() {
   CHECK(users_ == 0);
   if (idle_) leave_idle();
   for (size_t i = 0; i < pages_.size(); ++i) drop(static_cast<int>(i) / per_list_, static_cast<int>(i) % per_list_);
+  drop_annexes();
 }
 
 void Extent::touch() {
@@ -95,6 +111,7 @@ void Extent::become_idle() {
     const int layer = static_cast<int>(i) / per_list_, page = static_cast<int>(i) % per_list_;
     for (int head = 0; covered_[i] == 0 && head < G; ++head) drop(layer * G + head, page);
   }
+  if (held_ == annexed_) drop_annexes();
   if (held_ == 0) return;
   IdleExtents& idle = store_.idle();
   waits_in_ = order;

@@ -4,18 +4,26 @@
 // Invariants: an extent with users is never evicted. When the last user goes, pages in which no kept segment has a slot
 //             go back to the pool at once: nothing stays that cannot be found. Without keepers either, all pages do.
 //             pages() of the idle order is the sum over idle extents; it is kept, never counted anew.
+//             Annexes (kv/annex.h) hold pages too, which go with the last of the KV's.
 // Threads:    the engine thread.
 // Cost:       O(1) but for pages that are freed. 4 bytes a page, and 2 bytes for each layer and page number.
 // Not here:   which segments lie in an extent (kv/segment_cache.h), which slots a request uses (kv/page_table.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "base/annex_kind.h"
+#include "base/runs.h"
+
 namespace kvilt {
 
+class Annex;
 class PageStore;
 using PageId = int32_t;
 
@@ -58,6 +66,9 @@ class Extent {
 
   // A kept segment has (by = 1), or no longer has (-1), slots in the page at that layer.
   void cover(int layer, int page, int by);
+  // Side data of tokens with slots here. REQUIRES: the store has the pages that it takes; somebody uses the extent.
+  void attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes);
+  std::span<const std::unique_ptr<const Annex>> annexes() const { return annexes_; }
   // All pages go back to the pool. REQUIRES: nobody uses it.
   void evict();
   // Makes an idle extent the most recently used.
@@ -76,6 +87,7 @@ class Extent {
   void add(Hold hold);
   void release(Hold hold);
   void drop(int list, int page);
+  void drop_annexes();
   void become_idle();
   void leave_idle();
 
@@ -84,7 +96,8 @@ class Extent {
   const int per_list_;
   std::vector<PageId> pages_;      // [L * G][pages of an extent]
   std::vector<uint16_t> covered_;  // [L][pages of an extent]
-  int64_t held_ = 0;
+  std::vector<std::unique_ptr<const Annex>> annexes_;
+  int64_t held_ = 0, annexed_ = 0;  // pages; annexed_: those of held_ that annexes have
   int users_ = 0, keepers_ = 0;
   bool idle_ = false;
   IdleExtents::Order waits_in_ = IdleExtents::Order::kPieces;

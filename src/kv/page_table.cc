@@ -157,6 +157,11 @@ PinnedPages KvSegment::pin(Run positions) const {
   return {store_, extents.first, extents.list};
 }
 
+Extent* KvSegment::extent_of(int layer, int32_t pos) const {
+  const int32_t slot = map(layer).slot_of(pos);
+  return slot < 0 ? nullptr : extents_[slot / store_.extent_slots() - first_].get();
+}
+
 Runs KvSegment::inside(const Extent& extent, Run positions) const {
   const int32_t i = extent.number() - first_, slots = store_.extent_slots();
   if (i < 0 || i >= static_cast<int32_t>(extents_.size()) || extents_[i].get() != &extent) return {};

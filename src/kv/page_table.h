@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/annex_kind.h"
 #include "base/head_window.h"
 #include "base/runs.h"
 #include "kernels/backend.h"
@@ -75,6 +76,13 @@ class KvSegment {
   };
   Extents extents_of(Run positions) const;
   PinnedPages pin(Run positions) const;
+  // The extent with the slot of `pos` at that layer; null: it has none.
+  Extent* extent_of(int layer, int32_t pos) const;
+  // Side data of the positions (kv/annex.h): of a kind by token a row for each, in order. What has a row keeps it, and
+  // what has no slot at kind.layer gets none. REQUIRES: the store has pages_to_attach() free pages; somebody uses the
+  // extents: a table that wrote them, or a placement.
+  void attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes) const;
+  int64_t pages_to_attach(AnnexKind kind, Run positions, int64_t bytes) const;
   // Those of the positions that have a slot in the extent at some layer.
   Runs inside(const Extent& extent, Run positions) const;
 
