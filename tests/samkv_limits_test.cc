@@ -138,6 +138,22 @@ TEST_P(SamKVLimits, TheAnswerSeesWhatIsKept) {
   EXPECT_GT(half, 0.4 * all);
 }
 
+// What was found out about a document is stored with its KV: the next request that reads it does not look again, wherever
+// the document is.
+TEST_P(SamKVLimits, StatisticsAreMeasuredOnce) {
+  const auto e = engine();
+  const Outcome first = run(*e, "samkv", with({})), second = run(*e, "samkv", with({}));
+  expect_equal(first, second);
+  EXPECT_LT(second.usage().flops, 0.6 * first.usage().flops);
+  const auto turned = join({head, a, words, c, b, question});
+  const Outcome elsewhere = ask_with(*e, turned, "samkv", with({}));
+  expect_equal(elsewhere, ask_with(*engine(), turned, "samkv", with({})));
+  EXPECT_LT(elsewhere.usage().flops, 0.6 * first.usage().flops);
+  EXPECT_GT(run(*e, "samkv", {{"block", "10"}, {"stable_begin", "0"}}).usage().flops, 1.5 * second.usage().flops)
+      << "power: blocks of another size";
+  expect_equal(run(*e, "naive"), run(*engine(), "naive"));
+}
+
 // Without a question nothing speaks for a block in the middle.
 TEST_P(SamKVLimits, WithoutAQuestionTheEndsAreKept) {
   const auto e = engine();
@@ -159,6 +175,31 @@ TEST_P(SamKVLimits, OthersDoNotFindWhatItLeaves) {
   next.push_back(5);
   EXPECT_EQ(ask_with(*e, next, "prefix").usage().prefix, 9);
   expect_equal(run(*e, "naive"), run(*engine(), "naive"));
+}
+
+TEST_P(SamKVLimits, MultiInfLLMWithAllBlocksIsNaive) {
+  const Params few{{"init", "16"}, {"local", "20"}, {"block", "8"}, {"topk", "6"}};
+  std::vector<Outcome> by_chunk;
+  for (const int chunk : {512, 11}) {
+    const auto e = engine(chunk);
+    const Outcome naive = run(*e, "naive");
+    Params all = few;
+    all["topk"] = "1000";
+    expect_equal(run(*e, "multi-infllm", all), naive);
+    expect_equal(run(*e, "multi-infllm"), naive);  // the window is longer than the text
+    // Its choice by layer, of all but one block, is near and another.
+    Params most = few;
+    most["topk"] = "17";
+    const Outcome out = run(*e, "multi-infllm", few), again = run(*e, "multi-infllm", few);
+    expect_equal(out, again);
+    EXPECT_LT(again.usage().flops, 0.6 * out.usage().flops) << "mean keys are stored";
+    expect_differ(out, naive);
+    expect_differ(run(*e, "multi-infllm", most), naive);
+    EXPECT_EQ(out.usage().recomputed, 0);
+    EXPECT_NEAR(out.usage().kept, (16 + 6 * 8 + 20) / 213.0, 0.05);
+    by_chunk.push_back(out);
+  }
+  expect_equal(by_chunk[0], by_chunk[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SamKVLimits, testing::Values("reference", "auto"));

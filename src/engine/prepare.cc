@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kv/annex.h"
 #include "kv/session_file.h"
 
 namespace kvilt {
@@ -83,6 +84,13 @@ PromptLayout Preparer::place_found(Sequence& s) const {
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   place(s, std::move(found.placements), std::move(found.overlays));
+  for (const AnnexKind& kind : s.policy->wants_blocks()) {
+    for (const auto& [positions, annex] : annex_blocks(s.running.kv->first_placements(), kind)) {
+      AnnexBlock block{kind, positions, std::vector<std::byte>(static_cast<size_t>(annex->bytes()))};
+      annex->read(0, block.bytes);
+      found.layout.blocks.push_back(std::move(block));
+    }
+  }
   return std::move(found.layout);
 }
 

@@ -70,6 +70,9 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   }
   s.running.kv->passed(prefill.layers_passed(), prefill.passed_by(item.range));
   prefill.advance(item.range);
+  for (const AnnexBlock& block : prefill.take_findings()) {
+    if (parts_.options.cache) parts_.cache->attach(*s.running.kv, block);
+  }
   if (prefill.take_restart()) preparer_.place_again(s);  // its private pages are free for the next stage
   if (!prefill.has_slots()) {                            // a band ended: what heads need no longer goes first
     std::vector<HeadKeep> keeps = prefill.keeps();

@@ -68,6 +68,8 @@ struct RunOptions {
   // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
   // come before the case. The case starts from what they leave of the pieces.
   int before = 0;
+  // Each policy is asked once before it is measured, so that what it stores about documents is there (samkv).
+  bool settle = false;
   Seasoning seasoning = {};  // pieces have so many contexts before the case is asked; its seed is a case's own
 };
 

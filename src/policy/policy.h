@@ -35,11 +35,19 @@
 #include <string>
 #include <vector>
 
+#include "base/annex_kind.h"
 #include "kvilt/result.h"
 #include "model/head_map.h"
 #include "plan/plan.h"
 
 namespace kvilt {
+
+// What is stored about a run of tokens, beside its KV (kv/annex.h).
+struct AnnexBlock {
+  AnnexKind kind;
+  Run positions;  // of the prompt
+  std::vector<std::byte> bytes;
+};
 
 // What is known of a prompt before anything is computed. Prefix, reused and fresh positions partition [0, T).
 struct PromptLayout {
@@ -50,7 +58,8 @@ struct PromptLayout {
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
   int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
   double look_alikes = 0;   // of the pieces, for policies that want it (index/look_alikes.h)
-  bool dense = true;        // false: rows see few keys by a sparse rule, and nothing that they compute is exact
+  std::vector<AnnexBlock> blocks = {};  // of the kinds that the policy wants: what is stored of what was placed
+  bool dense = true;  // false: rows see few keys by a sparse rule, and nothing that they compute is exact
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
   Run after_prefix() const { return {prefix, prompt_len}; }  // all that is not an exact hit; never empty
@@ -80,6 +89,8 @@ class ReusePolicy {
   virtual bool keeps_approximate() const { return wants_realigned(); }
   // Whether what it leaves of a whole prompt is kept as a chain (docs/design/kv.md#chains).
   virtual bool keeps_chain() const { return wants_pieces() && keeps_approximate(); }
+  // Kinds of which PromptLayout::blocks is filled, and of which findings() may be.
+  virtual std::vector<AnnexKind> wants_blocks() const { return {}; }
   // Whether rows of the answer see less than all: no decode rule goes with that.
   virtual bool answer_sees_less() const { return false; }
   // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
@@ -93,6 +104,13 @@ class ReusePolicy {
   // after. probes: those of the stages up to this one, in order.
   virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
                       Plan& plan) const {}
+
+  // Asked after each refine(): what stage `stage` found out about placed tokens that later requests can use. It must
+  // follow from their KV alone: whoever may read that reads it.
+  virtual std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
+                                           std::span<const Probe> probes) const {
+    return {};
+  }
 
   // What the rows of the answer see, whatever the prefill is: make_policy() sets it (policy/decode_methods.h).
   const std::optional<DecodeRule>& decode_rule() const { return decode_rule_; }

@@ -1,22 +1,22 @@
 // policy/samkv.cc: SamKV: a question reads few blocks of each document, in every layer others; the tokens of these
 // blocks that lean on other text are computed again, over these blocks alone.
 // Source:  SamKV (AAAI 2026), docs/papers.md#samkv: readings, defaults, where it differs.
-// Stages:  1. for each document of four blocks or more, it alone: what a choice needs to know of it (samkv_stats.h).
+// Stages:  1. for each document of four blocks or more of which nothing is stored yet, it alone: what a choice needs to
+//             know of it (samkv_stats.h). That is stored with its KV.
 //          2. The question over the first block and the last two of each document: its mean query.
 //          3. samkv_choice.h chooses. The tokens to compute again run over all that some layer kept.
 //          4. The question again, each layer over what it kept. So does the answer.
-// Cost:    stage 1 is most of a full prefill, as nothing is kept of a document yet; the others 5 to 20 % of one.
+// Cost:    stage 1 is most of a prefill of the document, once; the others 5 to 20 % of a full one.
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
-#include "policy/policy.h"
+#include "policy/document_stage.h"
 #include "policy/samkv_choice.h"
 
 namespace kvilt {
 namespace {
-
-constexpr int kProbesOfDocument = 3;
 
 enum class Recompute : uint8_t { kNone, kRule, kAll };
 
@@ -31,43 +31,25 @@ struct SamKVParams {
 struct Reading {
   std::vector<Run> documents;  // all pieces before the question
   std::vector<size_t> long_ones;
+  std::vector<std::optional<DocumentStats>> stored;  // of the long ones
+  std::vector<size_t> unknown;                       // those of the long ones that have none
   std::optional<Run> question;
   Runs middle;         // of the long ones
   bool looks = false;  // a choice is to be made
 };
-
-std::vector<int> all_layers(int L) {
-  std::vector<int> out(static_cast<size_t>(L));
-  std::iota(out.begin(), out.end(), 0);
-  return out;
-}
-
-// Where the question is: from the last mark on, or the last fresh run.
-std::optional<Run> question_in(const PromptLayout& layout) {
-  constexpr int32_t kLongest = 256;
-  const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;
-  const Runs fresh = layout.fresh();
-  int32_t begin = end;
-  if (layout.question >= 0) {
-    begin = layout.question;
-  } else if (!fresh.empty() && fresh.back().end == layout.prompt_len) {
-    begin = fresh.back().begin;
-  }
-  if (begin >= end) return {};
-  return Run{std::clamp(std::max(begin, end - kLongest), std::min(layout.prefix, end - 1), end - 1), end};
-}
 
 class SamKV : public ReusePolicy {
  public:
   explicit SamKV(const SamKVParams& params) : params_(params) {}
 
   bool answer_sees_less() const override { return true; }
+  std::vector<AnnexKind> wants_blocks() const override { return {kBlockStats}; }
 
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     const Reading read = reading(layout);
     std::vector<Stage> stages;
-    for (const size_t i : read.long_ones) {
-      if (read.looks) stages.push_back(document_stage(read.documents[i], config));
+    for (const size_t i : read.unknown) {
+      if (read.looks) stages.push_back(document_stage(read.documents[read.long_ones[i]], params_.choice.cut, config));
     }
     if (read.looks) stages.push_back(question_stage(layout, read, config));
     const bool hides = params_.choice.keep < 1 && !read.looks && !read.middle.empty();
@@ -78,8 +60,8 @@ class SamKV : public ReusePolicy {
       repair.expected = 0.3;
       stages.push_back(std::move(repair));
     }
-    stages.push_back(uniform_stage(rows_at_last(layout, read), config.L));
-    for (size_t s = read.looks ? read.long_ones.size() + 1 : 0; hides && s < stages.size(); ++s)
+    stages.push_back(uniform_stage(rows_of_question(layout, read.question), config.L));
+    for (size_t s = 0; hides && s < stages.size(); ++s)
       stages[s].unseen.assign(static_cast<size_t>(config.L), read.middle);  // no question: nothing speaks for them
     return plan_for(layout, std::move(stages));
   }
@@ -87,13 +69,23 @@ class SamKV : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     const Reading read = reading(layout);
-    if (stage != static_cast<int>(read.long_ones.size())) return;  // the question's
+    if (stage != static_cast<int>(read.unknown.size())) return;  // the question's
     const std::vector<DocumentStats> stats = stats_of(read, config, probes);
     const KeptBlocks kept = choose(read, config, stats, probes.back());
     std::vector<Runs> unseen(static_cast<size_t>(config.L));
     for (int l = 0; l < config.L; ++l) unseen[l] = subtract(read.middle, positions_of(read, kept[l]));
     if (params_.recompute != Recompute::kNone) set_repair(layout, read, kept, stats, plan.stages[stage + 1]);
     plan.stages.back().unseen = std::move(unseen);
+  }
+
+  std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
+                                   std::span<const Probe> probes) const override {
+    const Reading read = reading(layout);
+    if (std::cmp_greater_equal(stage, read.unknown.size())) return {};
+    const Run& document = read.documents[read.long_ones[read.unknown[stage]]];
+    const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
+    return {{kBlockStats, document,
+             to_bytes(measured(document.size(), params_.choice.cut, config, of), params_.choice.cut)}};
   }
 
  private:
@@ -106,6 +98,8 @@ class SamKV : public ReusePolicy {
       const Run middle = params_.choice.cut.middle(piece.size());
       if (middle.size() > 0) {
         out.long_ones.push_back(out.documents.size());
+        out.stored.push_back(stored_of(layout, kBlockStats, piece, params_.choice.cut));
+        if (!out.stored.back()) out.unknown.push_back(out.stored.size() - 1);
         const int32_t block = params_.choice.cut.block;
         out.middle = unite(out.middle, Runs{{piece.begin + middle.begin * block, piece.begin + middle.end * block}});
       }
@@ -116,33 +110,8 @@ class SamKV : public ReusePolicy {
     return out;
   }
 
-  // What the last stage computes: all that is new, and the question.
-  static Runs rows_at_last(const PromptLayout& layout, const Reading& read) {
-    const Run end = read.question ? Run{read.question->begin, layout.prompt_len} : layout.tail();
-    return unite(layout.fresh(), Runs{{std::max(end.begin, std::min(layout.prefix, layout.prompt_len - 1)), end.end}});
-  }
-
-  // The document by itself, as it is cached. Nothing is written.
-  Stage document_stage(const Run& document, const ModelConfig& config) const {
-    Stage stage = uniform_stage({}, config.L);
-    const BlockCut& cut = params_.choice.cut;
-    const int32_t local = std::max(0, cut.blocks(document.size()) - cut.local) * cut.block;
-    ProbeSpec queries, keys;
-    queries.estimator = Estimator::kQueries;
-    queries.rows = {{document.begin + local, document.end}};
-    keys.rows = {document};
-    keys.block = cut.block;
-    queries.layers = keys.layers = all_layers(config.L);
-    ProbeSpec fade = keys;
-    keys.estimator = Estimator::kBlockKeys;
-    fade.estimator = Estimator::kFade;
-    stage.probes = {queries, keys, fade};
-    if (document.begin > 0) stage.unseen.assign(static_cast<size_t>(config.L), Runs{{0, document.begin}});
-    return stage;
-  }
-
   Stage question_stage(const PromptLayout& layout, const Reading& read, const ModelConfig& config) const {
-    Stage stage = uniform_stage(rows_at_last(layout, read), config.L);
+    Stage stage = uniform_stage(rows_of_question(layout, read.question), config.L);
     ProbeSpec probe;
     probe.estimator = Estimator::kQueries;
     probe.layers = all_layers(config.L);
@@ -154,21 +123,14 @@ class SamKV : public ReusePolicy {
 
   std::vector<DocumentStats> stats_of(const Reading& read, const ModelConfig& config,
                                       std::span<const Probe> probes) const {
-    const BlockCut& cut = params_.choice.cut;
-    const size_t width = config.G * config.E;
     std::vector<DocumentStats> out;
+    const Probe* next = probes.data();
     for (size_t i = 0; i < read.long_ones.size(); ++i) {
-      DocumentStats& document = out.emplace_back();
-      document.tokens = read.documents[read.long_ones[i]].size();
-      const int32_t blocks = cut.blocks(document.tokens);
-      const double local = document.tokens - std::max(0, blocks - cut.local) * cut.block;
-      for (int l = 0; l < config.L; ++l) {
-        const Probe* of = &probes[i * kProbesOfDocument];
-        LayerStats stats{of[0].sums[l], of[1].sums[l], attention_stats(of[2].sums[l], cut)};
-        for (double& q : stats.local_query) q /= std::max(1.0, local);
-        for (size_t e = 0; e < stats.block_keys.size(); ++e)
-          stats.block_keys[e] /= cut.tokens_of(static_cast<int32_t>(e / width), document.tokens).size();
-        document.layers.push_back(std::move(stats));
+      if (read.stored[i]) {
+        out.push_back(*read.stored[i]);
+      } else {
+        out.push_back(measured(read.documents[read.long_ones[i]].size(), params_.choice.cut, config, next));
+        next += kProbesOfDocument;
       }
     }
     return out;

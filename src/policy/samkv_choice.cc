@@ -8,7 +8,8 @@
 namespace kvilt {
 namespace {
 
-double dot(const std::vector<double>& a, const std::vector<double>& b) {
+template <class A, class B>
+double dot(const A& a, const B& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
@@ -20,7 +21,7 @@ std::vector<double> query_of(const BlockChoice& choice, const std::vector<double
   const double length = std::sqrt(dot(query, query)), others = static_cast<double>(documents.size()) - 1;
   for (size_t j = 0; j < documents.size(); ++j) {
     if (j == i) continue;
-    const std::vector<double>& local = documents[j].layers[layer].local_query;
+    const std::vector<float>& local = documents[j].layers[layer].local_query;
     const double lengths = length * std::sqrt(dot(local, local));
     const double weight = lengths > 0 ? std::abs(dot(query, local)) / lengths / others : 0;
     for (size_t e = 0; e < out.size(); ++e) out[e] += weight * local[e];
@@ -29,11 +30,13 @@ std::vector<double> query_of(const BlockChoice& choice, const std::vector<double
 }
 
 // The query against a mean key, summed over the query heads.
-double score_of(const HeadShape& shape, const std::vector<double>& query, const double* key) {
+template <class T>
+double score_of(const HeadShape& shape, const std::vector<double>& query, const T* key) {
   double sum = 0;
   for (int h = 0; h < shape.H; ++h) {
-    const double *q = query.data() + h * shape.E, *k = key + h / (shape.H / shape.G) * shape.E;
-    for (int e = 0; e < shape.E; ++e) sum += q[e] * k[e];
+    const double* q = query.data() + h * shape.E;
+    const T* k = key + h / (shape.H / shape.G) * shape.E;
+    for (int e = 0; e < shape.E; ++e) sum += q[e] * double{k[e]};
   }
   return sum;
 }
@@ -53,7 +56,7 @@ Scores scores_of(const BlockChoice& choice, const HeadShape& shape, const std::v
   std::vector<double> anchor(width, 0);
   double anchored = 0;  // tokens
   for (int32_t b = 0; b < blocks; ++b) {
-    const double* key = stats.block_keys.data() + b * width;
+    const float* key = stats.block_keys.data() + b * width;
     out.of_block.push_back(score_of(shape, query, key));
     if (b >= middle.begin && b < middle.end) continue;
     const double tokens = choice.cut.tokens_of(b, document.tokens).size();

@@ -19,17 +19,6 @@ struct HeadShape {
   int H = 1, G = 1, E = 1;
 };
 
-// One layer of a document that has a middle.
-struct LayerStats {
-  std::vector<double> local_query;  // H E: the mean query of its local blocks, before RoPE
-  std::vector<double> block_keys;   // [block][G E]: the mean keys, before RoPE
-  AttentionStats attention;
-};
-struct DocumentStats {
-  int32_t tokens = 0;
-  std::vector<LayerStats> layers;
-};
-
 struct BlockChoice {
   BlockCut cut;
   bool bias = true;       // queries take what the other documents ask

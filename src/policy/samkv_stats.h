@@ -11,7 +11,9 @@
 // Not here:   measuring (forward/block_probes.cc), what a question makes of it (samkv_choice.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +42,23 @@ struct AttentionStats {
   Runs outliers;                           // of the middle tokens, counted from the document's first
   friend bool operator==(const AttentionStats&, const AttentionStats&) = default;
 };
+
+// One layer of a document that has a middle. As floats, so that it is the same measured now and read from the cache.
+struct LayerStats {
+  std::vector<float> local_query;  // H E: the mean query of its local blocks, before RoPE
+  std::vector<float> block_keys;   // [block][G E]: the mean keys, before RoPE
+  AttentionStats attention;
+  friend bool operator==(const LayerStats&, const LayerStats&) = default;
+};
+struct DocumentStats {
+  int32_t tokens = 0;
+  std::vector<LayerStats> layers;
+  friend bool operator==(const DocumentStats&, const DocumentStats&) = default;
+};
+
+// As bytes of an annex, and back. Nothing: they are of a document that was cut in another way.
+std::vector<std::byte> to_bytes(const DocumentStats& stats, const BlockCut& cut);
+std::optional<DocumentStats> stats_from(std::span<const std::byte> bytes, const BlockCut& cut);
 
 // fade: for each token of the document the sums over later tokens of the weight w that they give it, of log w and of
 // log w log distance (plan/plan.h, Estimator::kFade). REQUIRES: a middle that is not empty.

@@ -59,11 +59,21 @@ DocumentStats document(std::vector<double> scores, int32_t max_block, int32_t mi
   DocumentStats out;
   out.tokens = static_cast<int32_t>(scores.size()) * 4;
   LayerStats layer;
-  layer.local_query = {local, 0};
-  for (const double s : scores) layer.block_keys.insert(layer.block_keys.end(), {s, 1});
+  layer.local_query = {static_cast<float>(local), 0};
+  for (const double s : scores) layer.block_keys.insert(layer.block_keys.end(), {static_cast<float>(s), 1});
   layer.attention = {max_block, min_block, {}};
   out.layers = {layer};
   return out;
+}
+
+TEST(SamKVStats, GoThroughBytes) {
+  DocumentStats stats = document({.5, .1, 1, .6, 0, .5, .5}, 2, 4, 3);
+  stats.layers.push_back(stats.layers[0]);
+  stats.layers[1].attention.outliers = {{5, 7}, {9, 10}};
+  const auto bytes = to_bytes(stats, kCut);
+  ASSERT_TRUE(stats_from(bytes, kCut));
+  EXPECT_EQ(*stats_from(bytes, kCut), stats);
+  EXPECT_FALSE(stats_from(bytes, {.block = 5, .initial = 1, .local = 2})) << "cut in another way";
 }
 
 const HeadShape kShape{.H = 1, .G = 1, .E = 2};

@@ -181,6 +181,7 @@ void Prefill::advance(Run chunk) {
   has_slots_ = false;
   if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {
     policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
+    findings_ = policy_.findings(layout_, config_, static_cast<int>(stage_), probes_);
     DCHECK(validate(plan_, config_, unite(Runs{{0, layout_.prefix + 1}}, layout_.reused())).ok());
   }
   if (!band_.last) {

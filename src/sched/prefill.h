@@ -80,6 +80,9 @@ class Prefill {
   // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
   bool take_restart() { return std::exchange(restart_, false); }
 
+  // What the policy found out since it was asked last, to be stored.
+  std::vector<AnnexBlock> take_findings() { return std::exchange(findings_, {}); }
+
   // The chunk was computed. Where it ends a band, the next band needs its slots.
   void advance(Run chunk);
 
@@ -109,6 +112,7 @@ class Prefill {
   int64_t band_rows_left_ = 0, rows_after_band_ = 0;
   HiddenRows hidden_;
   CarryState carry_;
+  std::vector<AnnexBlock> findings_;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage
   bool has_slots_ = false;
