@@ -28,7 +28,7 @@ struct EvalOptions {
   std::string policies = "full,naive,sparsex";
   std::vector<std::string> pairs;
   int answer_tokens = 24, prompt_rows = 0, before = 0, season = 0;
-  bool recovered_mass = false;
+  bool recovered_mass = false, settle = false;
   double max_minutes = 0;
   uint64_t seed = 1;
   bool fresh = false;
@@ -108,6 +108,7 @@ Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
   if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
   if (o.recovered_mass) setup["recovered_mass"] = true;
   if (o.before > 0) setup["before"] = o.before;
+  if (o.settle) setup["settle"] = true;
   if (o.season > 0) setup["season"] = o.season, setup["season_with"] = o.season_with;
   return value_or_fail(Journal::open(path, setup));
 }
@@ -150,6 +151,7 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
                        o.recovered_mass,
                        60 * o.max_minutes,
                        o.before,
+                       o.settle,
                        {o.season, value_or_fail(parse_season_with(o.season_with))}};
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
@@ -214,6 +216,8 @@ void add_eval(Program& program) {
   app.add_flag(
       "--recovered-mass", o->recovered_mass,
       "measure the share of full attention that rows saw (held_mass, decode_held_mass); times are longer then");
+  app.add_flag("--settle", o->settle,
+               "ask each policy once before it is measured: what it stores about documents (samkv) is there then");
   app.add_option("--seed", o->seed, "of the order in which policies run, and of --warm context").show_default();
   app.add_option(
          "--before", o->before,

@@ -120,6 +120,27 @@ TEST(Eval, TheOrderOfPoliciesDoesNotMatter) {
   }
 }
 
+// What a policy stores about documents changes what the next request costs, and nothing else.
+TEST(Eval, SettlingChangesCostsOnly) {
+  auto engine = open_probe();
+  const auto cases = probe_cases("cases-vt-value.jsonl", 2);
+  RunOptions settled;
+  settled.settle = true;
+  const auto first = run(*engine, cases, policies({"samkv:block=8:keep=0.6"}));
+  const auto then = run(*engine, cases, policies({"samkv:block=8:keep=0.6"}), settled);
+  bool cheaper = false;
+  for (const CaseResult& a : first.journal.results()) {
+    for (const CaseResult& b : then.journal.results()) {
+      if (a.id != b.id || a.policy != b.policy) continue;
+      EXPECT_EQ(a.kl_answer, b.kl_answer);
+      EXPECT_EQ(a.kept_ratio, b.kept_ratio);
+      cheaper = cheaper || b.flops_ratio < 0.8 * a.flops_ratio;
+      if (a.policy != "full") EXPECT_LT(a.kept_ratio, 0.9);
+    }
+  }
+  EXPECT_TRUE(cheaper);
+}
+
 TEST(Eval, QuiltNamesEveryToken) {
   auto engine = open_probe();
   const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 1), policies({"full", "sparsex"}));

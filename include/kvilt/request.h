@@ -134,6 +134,7 @@ struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
   int chain = 0;     // the end of the prefix: what an earlier turn repaired, so that it is not exact
   int seasoned = 0;  // of the reused ones: those whose KV was a mean over contexts
+  double kept = 1;   // of the reused ones' keys, the share that the answer sees, all layers together
   std::string policy;
   double flops = 0;  // of the prefill
   double bytes = 0;  // read and written by the prefill: weights once a step, and KV; activations are not counted

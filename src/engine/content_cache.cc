@@ -340,6 +340,17 @@ void ContentCache::attach_kept(const Own& own, const KvSegment& kv) {
   }
 }
 
+void ContentCache::attach(const PageTable& kv, const AnnexBlock& block) {
+  for (const Placement& placed : kv.first_placements()) {
+    if (!includes(Runs{placed.positions()}, Runs{block.positions})) continue;
+    const Run there{block.positions.begin - placed.shift(), block.positions.end - placed.shift()};
+    const KvSegment& segment = *placed.segment;
+    if (make_room(segment.pages_to_attach(block.kind, there, std::ssize(block.bytes))))
+      segment.attach(block.kind, there, block.bytes);
+    return;
+  }
+}
+
 // The segment that ends the chain of tokens [0, end), if that is cached: another request published the same meanwhile,
 // or this one was told not to look. Keeping it twice would only take room. What this request marks of it is marked
 // there; a mark that lies in two of its segments can only be kept with a segment of its own.

@@ -121,6 +121,9 @@ class ContentCache {
   // continues the chain. of_prompt: what publish_prompt returned.
   void publish_answer(const Own& own, const Published& of_prompt);
 
+  // Stores what was found out about placed tokens with their segment, where there is room for it.
+  void attach(const PageTable& kv, const AnnexBlock& block);
+
   // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
   // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them.
   void season(const Own& own, ThreadPool& pool);

@@ -90,6 +90,13 @@ PromptLayout Preparer::place_found(Sequence& s) const {
     const Runs known = annexed(s.running.kv->first_placements(), kind);
     found.layout.annexes.emplace_back(kind, intersect(known, found.layout.reused()));
   }
+  for (const AnnexKind& kind : s.policy->wants_blocks()) {
+    for (const auto& [positions, annex] : annex_blocks(s.running.kv->first_placements(), kind)) {
+      AnnexBlock block{kind, positions, std::vector<std::byte>(static_cast<size_t>(annex->bytes()))};
+      annex->read(0, block.bytes);
+      found.layout.blocks.push_back(std::move(block));
+    }
+  }
   return std::move(found.layout);
 }
 

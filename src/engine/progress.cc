@@ -74,6 +74,9 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   }
   s.running.kv->passed(prefill.layers_passed(), prefill.passed_by(item.range));
   prefill.advance(item.range);
+  for (const AnnexBlock& block : prefill.take_findings()) {
+    if (parts_.options.cache) parts_.cache->attach(*s.running.kv, block);
+  }
   if (prefill.take_restart()) preparer_.place_again(s);  // its private pages are free for the next stage
   if (!prefill.has_slots()) {                            // a band ended: what heads need no longer goes first
     std::vector<HeadKeep> keeps = prefill.keeps();
@@ -102,6 +105,7 @@ void EngineLoop::account(Sequence& s) const {
   const Prefill& prefill = *s.running.prefill;
   const Runs recomputed = prefill.recomputed();
   s.usage.recomputed = static_cast<int>(count(recomputed));
+  s.usage.kept = prefill.kept_share();
   if (s.request.evaluation.first_logits) {
     for (const Run& run : prefill.layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
     for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});

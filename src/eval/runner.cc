@@ -54,6 +54,11 @@ class CaseRun {
         from != policy.choice.params.end() && from->second == "last") {
       for (int i = 0; i < options_.before; ++i) KVILT_TRY(ask_otherwise(policy.choice, i));
     }
+    if (options_.settle) {
+      Request before = question(policy.choice);
+      before.sampling.max_tokens = 0;
+      KVILT_TRY(checked(ask(engine_, std::move(before))));
+    }
     Request request = question(policy.choice);
     request.evaluation.forced = path_;
     request.sampling.max_tokens = static_cast<int>(path_.size());
@@ -194,6 +199,7 @@ class CaseRun {
     out.prefix = usage.prefix;
     out.reused = usage.reused;
     out.recomputed = usage.recomputed;
+    out.kept_ratio = usage.kept;
     out.fresh = usage.fresh;
     return out;
   }

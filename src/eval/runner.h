@@ -38,7 +38,7 @@ struct CaseResult {
   std::optional<bool> same_answer;     // none: distances along a true text
   double ttft_s = 0, ttft_ratio = 1, flops = 0, flops_ratio = 1, bytes = 0;
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
-  double kept_ratio = 1;                              // share of the context's keys that decoding reads
+  double kept_ratio = 1;                              // share of the reused tokens' keys that the answer sees
   double cells_ratio = 1, decode_cells_ratio = 1;     // attention's FLOPs, the choice of keys included
   double token_s = 0, decode_bytes = 0;               // a token of the answer after its first
   std::optional<double> held_mass, decode_held_mass;  // with RunOptions::held_mass (PromptUsage)
@@ -68,6 +68,8 @@ struct RunOptions {
   // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
   // come before the case. The case starts from what they leave of the pieces.
   int before = 0;
+  // Each policy is asked once before it is measured, so that what it stores about documents is there (samkv).
+  bool settle = false;
   Seasoning seasoning = {};  // pieces have so many contexts before the case is asked; its seed is a case's own
 };
 

@@ -21,6 +21,7 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   lists_.span_first.assign(1, 0);
   lists_.tasks.clear();
   lists_.chunk_first.clear();
+  lists_.seen.assign(chunks.size(), nullptr);
   const Batch batch{rows, q, out};
   bool probing = false, lse_wanted = false;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -47,6 +48,7 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
   }
   sparse_.join_skipped(kv_type);
   sparse_.clear();
+  visible_.clear();
 }
 
 // Chunk i's rows.
@@ -78,6 +80,7 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
   const int group = c.H / c.G;
   const int64_t first = batch.rows.first[i], rows = batch.rows.size(i);
   const std::span<const int32_t> pos = batch.rows.pos_of(i);
+  if (chunk.stage->hides_at(layer)) return add_visible(chunk, i, layer, batch);
   const bool sparse = chunk.plan->sparse && chunk.stage == &chunk.plan->stages.back();
   lists_.sparse_heads.clear();
   for (int g = 0; g < c.G; ++g) {
@@ -119,13 +122,25 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
 
+// add_tasks() where the stage hides keys.
+void AttendPass::add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch) {
+  VisibleKeys::Cost cost;
+  lists_.seen[i] =
+      visible_.add_tasks(chunk.stage->unseen[layer], *chunk.kv, rows_at(i, layer, batch), lists_.tasks, cost);
+  chunk.work.attention_flops += cost.flops;
+  chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+  lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
+}
+
 // What this layer's probes see. REQUIRES: the tasks have attended, with lse; one per KV head of each chunk with probes.
 void AttendPass::probe(std::span<Chunk> chunks, int layer, const BatchRows& rows) {
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (rows.size(i) == 0 || chunks[i].stage->probes.empty()) continue;
     const auto heads = std::span<const AttendTask>(lists_.tasks)
                            .subspan(lists_.chunk_first[i], static_cast<size_t>(model_.config().G));
-    const AttendedRows attended{layer, chunks[i].plan->prompt_len, chunks[i].kv->shape().dtype, heads};
+    const AttendedRows attended{
+        layer,       chunks[i].plan->prompt_len, chunks[i].kv->shape().dtype, heads, rows.pos_of(i), lists_.seen[i],
+        chunks[i].kv};
     chunks[i].work.attention_flops += probes_.look(*chunks[i].stage, attended, chunks[i].probes);
   }
 }

@@ -14,13 +14,14 @@
 #include "forward/prepared_model.h"
 #include "forward/probes.h"
 #include "forward/sparse_rows.h"
+#include "forward/visible_keys.h"
 
 namespace kvilt {
 
 class AttendPass {
  public:
   AttendPass(const PreparedModel& model, ThreadPool& pool)
-      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool) {}
+      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool), visible_(model.config()) {}
 
   struct At {
     int layer = 0;
@@ -44,6 +45,7 @@ class AttendPass {
   void find_masks(const Chunk& chunk, int layer);
   void choose(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  void add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void probe(std::span<Chunk> chunks, int layer, const BatchRows& rows);
   void measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void tell_keys(Chunk& chunk, size_t i, int layer, const Batch& batch);
@@ -52,11 +54,13 @@ class AttendPass {
   ThreadPool& pool_;
   ProbePass probes_;
   SparseRows sparse_;
+  VisibleKeys visible_;
   struct Lists {  // kept from call to call
     std::vector<KvSpan> spans;
     std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1]), if it has none of its own
     std::vector<AttendTask> tasks;   // of each chunk that attends, one per KV head
     std::vector<size_t> chunk_first;  // of the tasks of each chunk
+    std::vector<const Runs*> seen;    // of each chunk: the positions of its keys by rank; null: they are at their own
     std::vector<float> lse;
     std::vector<int> sparse_heads;
     std::vector<KeyMask> masks;  // of a chunk's heads

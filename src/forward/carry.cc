@@ -81,6 +81,40 @@ void CarryPass::keep(const FreshRows& rows, std::span<const uint8_t> heads) cons
 
 namespace {
 
+// x = share x + (1 - share) old.
+void mix_rows(const Fate& fate, std::span<const float> old, std::span<float> x) {
+  double share = fate.share;
+  if (fate.by_cosine) {
+    double dot = 0, xx = 0, oo = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      dot += double{x[i]} * old[i];
+      xx += double{x[i]} * x[i];
+      oo += double{old[i]} * old[i];
+    }
+    share = xx > 0 && oo > 0 ? std::clamp(dot / std::sqrt(xx * oo), 0.0, 1.0) : 1;
+  }
+  const auto to_new = static_cast<float>(share), to_old = static_cast<float>(1 - share);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = to_new * x[i] + to_old * old[i];
+}
+
+}  // namespace
+
+void CarryPass::mix_with_placed(const FreshRows& rows, const Fate& fate) const {
+  const KvShape& shape = rows.kv->shape();
+  const auto width = static_cast<size_t>(shape.G * shape.E);
+  pool_.parallel_for(static_cast<int64_t>(rows.pos.size()), [&](int64_t r, int) {
+    const auto placed = rows.kv->placed(rows.layer, rows.pos[r]);
+    if (!placed.pages) return;
+    std::vector<float> k(width), v(width);
+    for (int g = 0; g < shape.G; ++g)
+      load(*rows.kv, rows.layer, placed, g, k.data() + g * shape.E, v.data() + g * shape.E);
+    mix_rows(fate, k, {rows.k.row(r), width});
+    mix_rows(fate, v, {rows.v.row(r), width});
+  });
+}
+
+namespace {
+
 // The layers whose keys say what a token is: a quarter, half and three quarters up. It matters little which layers, and
 // whether keys or values (docs/math/carry.md).
 std::vector<int> content_layers(int L) { return {L / 4, L / 2, 3 * L / 4}; }

@@ -21,6 +21,7 @@
 #include "forward/prepared_model.h"
 #include "kv/page_table.h"
 #include "plan/carry.h"
+#include "plan/plan.h"
 
 namespace kvilt {
 
@@ -57,6 +58,8 @@ class CarryPass {
   void compare(const FreshRows& rows, Changes& out);
   // Where something was placed, it replaces the fresh rows in the KV heads that `heads` marks (1).
   void keep(const FreshRows& rows, std::span<const uint8_t> heads) const;
+  // Where something was placed, the fresh rows become a mixture with it.
+  void mix_with_placed(const FreshRows& rows, const Fate& fate) const;
   struct Cost {
     double flops = 0, bytes = 0;
   };

@@ -207,6 +207,7 @@ void Driver::store(Chunk& chunk, const FreshRows& rows) {
   }
   if (stage.carry || ProbePass::compares(stage, rows.layer)) carry_.compare(rows, changes);
   ProbePass::compare(stage, rows, changes, chunk.probes);
+  if (stage.fate) carry_.mix_with_placed(rows, *stage.fate);
   for (int64_t r = 0; r < rows.k.rows; ++r) {
     chunk.kv->write(rows.layer, rows.pos[r], rows.k.row(r), rows.v.row(r));
   }

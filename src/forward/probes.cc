@@ -49,6 +49,15 @@ double ProbePass::look(const Stage& stage, const AttendedRows& rows, std::span<P
         probes[p].weights.resize(static_cast<size_t>(model_.config().L));
         flops += weights(spec, rows, probes[p].weights[rows.layer]);
         break;
+      case Estimator::kQueries:
+        queries(rows, probes[p].sums[rows.layer]);
+        break;
+      case Estimator::kBlockKeys:
+        block_keys(spec, rows, probes[p].sums[rows.layer]);
+        break;
+      case Estimator::kFade:
+        flops += fade(spec, rows, probes[p].sums[rows.layer]);
+        break;
       case Estimator::kKeyChange:
       case Estimator::kValueChange:
         break;  // compare()
@@ -77,11 +86,13 @@ bool ProbePass::gather(const ProbeSpec& spec, const AttendedRows& rows) {
   const int64_t group = c.H / c.G, width = group * c.E;
   Looking& to = looking_;
   to.pos.clear();
+  to.at.clear();
   to.from.clear();
-  const std::span<const int32_t> pos = rows.heads[0].pos;
+  const std::span<const int32_t> pos = rows.pos.empty() ? rows.heads[0].pos : rows.pos;
   for (size_t r = 0; r < pos.size(); ++r) {
     if (!contains(spec.rows, pos[r])) continue;
-    to.pos.push_back(pos[r]);
+    to.pos.push_back(rows.heads[0].pos[r]);
+    to.at.push_back(pos[r]);
     to.from.push_back(static_cast<int64_t>(r));
   }
   const int64_t n = to.size();
@@ -112,10 +123,13 @@ double ProbePass::column_sums(const ProbeSpec& spec, const AttendedRows& rows, s
   const AttendShape shape = model_.attend_shape(rows.kv_type);
   std::vector<KvSpan> spans;
   double passes = 1;
+  const auto ranks_before = [&](int32_t pos) {
+    return static_cast<int32_t>(count(intersect(*rows.seen, Runs{{0, pos}})));
+  };
   if (spec.key_end >= 0) {  // weights among the keys before key_end: their own normalisers
     std::vector<size_t> first{0};
     for (const AttendTask& task : looking_.tasks) {
-      clip_spans(task.spans, spec.key_end, spans);
+      clip_spans(task.spans, rows.seen ? ranks_before(spec.key_end) : spec.key_end, spans);
       first.push_back(spans.size());
     }
     if (spans.empty()) return 0;
@@ -127,11 +141,17 @@ double ProbePass::column_sums(const ProbeSpec& spec, const AttendedRows& rows, s
     model_.backend().attend(shape, looking_.tasks, pool_);
     passes = 3;  // q k, p v, and q k again
   }
+  std::vector<double> by_rank(rows.seen ? static_cast<size_t>(count(*rows.seen)) : 0);
   std::vector<ColumnSumTask> sums;
   for (const AttendTask& task : looking_.tasks) {
-    sums.push_back({&task, score.data(), spec.estimator == Estimator::kColumnSumValueNorm});
+    double* to = rows.seen ? by_rank.data() : score.data();
+    sums.push_back({&task, to, spec.estimator == Estimator::kColumnSumValueNorm});
   }
   model_.backend().column_sums(shape, sums, pool_);
+  if (rows.seen) {
+    const std::vector<int32_t> at = positions(*rows.seen);
+    for (size_t i = 0; i < at.size(); ++i) score[at[i]] += by_rank[i];
+  }
   double flops = 0;
   for (const int32_t at : looking_.pos) flops += passes * 2.0 * c.E * c.H * visible(looking_.tasks[0].mask, at);
   return flops;

@@ -26,6 +26,9 @@ struct AttendedRows {
   int32_t prompt_len = 0;
   DType kv_type = DType::kF32;
   std::span<const AttendTask> heads;  // one per KV head, all of the same rows, with lse
+  std::span<const int32_t> pos = {};  // of the rows; empty: as the tasks have it
+  const Runs* seen = nullptr;         // the keys' positions, where tasks name rows and keys by rank
+  const PageTable* kv = nullptr;      // for kQueries and kBlockKeys
 };
 
 class ProbePass {
@@ -44,8 +47,8 @@ class ProbePass {
  private:
   // The rows of one probe, gathered: n of them, G x n x group queries.
   struct Looking {
-    std::vector<int32_t> pos;
-    std::vector<int64_t> from;  // their places in AttendedRows
+    std::vector<int32_t> pos, at;  // as kernels take them (ranks, where keys are read by rank), and positions
+    std::vector<int64_t> from;     // their places in AttendedRows
     std::vector<float> lse;
     FloatMat q, out;                // row g * n + r: KV head g of row r
     std::vector<AttendTask> tasks;  // by KV head
@@ -55,6 +58,10 @@ class ProbePass {
   double column_sums(const ProbeSpec& spec, const AttendedRows& rows, std::vector<double>& score);
   double outside(const ProbeSpec& spec, const AttendedRows& rows, std::vector<double>& sums);
   double weights(const ProbeSpec& spec, const AttendedRows& rows, std::vector<float>& out);
+  // block_probes.cc
+  void queries(const AttendedRows& rows, std::vector<double>& sums) const;
+  void block_keys(const ProbeSpec& spec, const AttendedRows& rows, std::vector<double>& sums) const;
+  double fade(const ProbeSpec& spec, const AttendedRows& rows, std::vector<double>& sums);
 
   const PreparedModel& model_;
   ThreadPool& pool_;

@@ -149,6 +149,27 @@ TEST_P(ProbesTest, WeightsAreTheSoftmaxItself) {
   EXPECT_GT(std::abs(weights[0] - weights[kProbed]), 1e-4) << "power: rows differ";
 }
 
+TEST_P(ProbesTest, FadeIsWhatLaterRowsPay) {
+  const Stage stage = stage_with(Estimator::kFade);
+  const auto lookers = positions(kLookers);
+  const std::vector<double> found = look(stage).sums[kLayer];
+  ASSERT_EQ(found.size(), lookers.size() * kFadeSums);
+  for (size_t t = 0; t < lookers.size(); ++t) {
+    double sum = 0, logs = 0, products = 0;
+    for (size_t r = t + 1; r < lookers.size(); ++r) {
+      double w = 0;
+      for (int h = 0; h < c.H; ++h) w += softmax(lookers[r], h)[lookers[t]] / c.H;
+      sum += w;
+      logs += std::log(w);
+      products += std::log(w) * std::log(static_cast<double>(lookers[r] - lookers[t]));
+    }
+    EXPECT_NEAR(found[t * kFadeSums], sum, 1e-4);
+    EXPECT_NEAR(found[t * kFadeSums + 1], logs, 1e-2);
+    EXPECT_NEAR(found[t * kFadeSums + 2], products, 3e-2);
+  }
+  EXPECT_GT(std::abs(found[0] - found[3]), 1e-2) << "power: rows differ";
+}
+
 TEST_P(ProbesTest, NothingAtOtherLayersOrWithoutItsRows) {
   Stage stage = stage_with(Estimator::kColumnSum);
   probes = {empty_probe(stage.probes[0], c, kProbed)};
@@ -161,6 +182,40 @@ TEST_P(ProbesTest, NothingAtOtherLayersOrWithoutItsRows) {
 
 INSTANTIATE_TEST_SUITE_P(All, ProbesTest, testing::Values("reference", "auto"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Before RoPE, the same tokens have the same queries and keys at layer 0 wherever they stand.
+TEST(MeanVectors, DoNotDependOnThePosition) {
+  for (const char* backend : {"reference", "auto"}) {
+    ModelForTest on(kProbe, backend);
+    Driver driver(*on.model, on.pool);
+    auto ids = random_tokens(60, 1, on.config());
+    std::copy_n(ids.begin() + 3, 20, ids.begin() + 31);
+    const auto sums = [&](int32_t begin, int32_t chunk) {
+      PromptForTest prompt(on, ids);
+      prompt.stage().probes = {{Estimator::kQueries, {0, 2}, {{begin, begin + 20}}},
+                               {Estimator::kBlockKeys, {0, 2}, {{begin, begin + 20}}}};
+      for (ProbeSpec& spec : prompt.stage().probes) spec.block = 8;
+      prompt.run(driver, chunk);
+      return prompt.probes;
+    };
+    const auto first = sums(3, 60), second = sums(31, 60), chunked = sums(31, 7);
+    const ModelConfig& c = on.config();
+    EXPECT_EQ(first[0].sums[0].size(), static_cast<size_t>(c.H * c.E));
+    EXPECT_EQ(first[1].sums[0].size(), static_cast<size_t>(3 * c.G * c.E)) << "8, 8 and 4 tokens";
+    for (const size_t p : {0, 1}) {
+      EXPECT_EQ(chunked[p].sums, second[p].sums);
+      const auto apart = [&](int layer) {
+        double most = 0;
+        for (size_t i = 0; i < first[p].sums[layer].size(); ++i)
+          most = std::max(most, std::abs(first[p].sums[layer][i] - second[p].sums[layer][i]));
+        return most;
+      };
+      EXPECT_LT(apart(0), 0.05);
+      EXPECT_GT(apart(2), 0.5) << "power: deeper layers know the context";
+      EXPECT_TRUE(first[p].sums[1].empty()) << "not asked for";
+    }
+  }
+}
 
 // 20 tokens of context, then 20 whose K and V of another prompt are placed where they were, then 20 more.
 TEST(Changes, AreZeroForIdenticalTwinsOnly) {

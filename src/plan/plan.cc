@@ -32,6 +32,13 @@ Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prom
     out.outside.assign(layers * static_cast<size_t>(config.H) * spec.views.size(), 0);
   } else if (spec.estimator == Estimator::kWeights) {
     out.weights.resize(layers);
+  } else if (per_layer_sums(spec.estimator)) {
+    const int64_t rows = count(spec.rows), block = spec.block;
+    const int64_t size = spec.estimator == Estimator::kQueries     ? int64_t{config.H} * config.E
+                         : spec.estimator == Estimator::kBlockKeys ? (rows + block - 1) / block * config.G * config.E
+                                                                   : rows * kFadeSums;
+    out.sums.resize(layers);
+    for (const int layer : spec.layers) out.sums[layer].assign(static_cast<size_t>(size), 0);
   } else {
     out.score.assign(static_cast<size_t>(prompt_len), 0);
   }
@@ -48,7 +55,9 @@ Runs probe_rows(const Stage& stage, int layer) {
 }
 
 bool Plan::narrowed() const {
-  const auto narrow_stage = [](const Stage& stage) { return stage.ffn.has_value() || !stage.keeps_placed.empty(); };
+  const auto narrow_stage = [](const Stage& stage) {
+    return stage.ffn.has_value() || !stage.keeps_placed.empty() || !stage.unseen.empty();
+  };
   if (std::ranges::any_of(stages, narrow_stage)) return true;
   const auto narrow = [this](uint16_t view) { return !views[view].all(); };
   return head_view.empty() ? narrow(0) : std::ranges::any_of(head_view, narrow);
@@ -159,6 +168,9 @@ Status validate_probe(const ProbeSpec& probe, const Stage& stage, size_t s, cons
   if ((probe.estimator == Estimator::kOutside) == probe.views.empty() || (!probe.views.empty() && probe.key_end >= 0))
     return broken(s, 0, "views are of outside probes, which see all keys");
   const bool sums = probe.estimator == Estimator::kColumnSum || probe.estimator == Estimator::kColumnSumValueNorm;
+  const bool windows = probe.estimator == Estimator::kOutside || probe.estimator == Estimator::kWeights;
+  if (windows && !stage.unseen.empty()) return broken(s, 0, "this probe needs rows that see all keys");
+  if (probe.block < 1) return broken(s, 0, "a probe's blocks are empty");
   if (probe.key_end >= 0 && !sums) return broken(s, 0, "only column sums are normalised over a part of the keys");
   for (const int layer : probe.layers) {
     const bool reached = layer >= 0 && (layer < stage.layer_end || is_cut(stage, layer));
@@ -187,6 +199,27 @@ Status validate_entries(const Stage& stage, size_t s, const Runs& known) {
     }
     entered = unite(entered, entry.rows);
     before = layer;
+  }
+  return {};
+}
+
+// Unseen keys and fates.
+Status validate_keys(const Plan& plan, const ModelConfig& config, size_t s) {
+  const Stage& stage = plan.stages[s];
+  const Runs whole{{0, plan.prompt_len}};
+  if (const auto& fate = stage.fate; fate && (!(fate->share >= 0 && fate->share <= 1) || stage.carry))
+    return broken(s, 0, "a fate is a share of the new, without a carry");
+  if (stage.unseen.empty()) return {};
+  if (stage.unseen.size() != static_cast<size_t>(config.L)) return broken(s, 0, "unseen needs L entries");
+  if (!plan.head_view.empty() || plan.sparse)
+    return broken(s, 0, "unseen keys go with neither views nor a sparse rule");
+  Runs rows{{plan.prompt_len - 1, plan.prompt_len}};  // those that run through this layer
+  for (int layer = config.L - 1; layer >= 0; --layer) {
+    if (layer <= stage.layer_end) rows = unite(rows, named_at(stage, layer));
+    const Runs& unseen = stage.unseen[layer];
+    if (!is_normal(unseen) || !includes(whole, unseen))
+      return broken(s, layer, "unseen keys are not runs of the prompt");
+    if (!intersect(unseen, rows).empty()) return broken(s, layer, "a row does not see itself");
   }
   return {};
 }
@@ -236,6 +269,7 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     KVILT_TRY(validate_layers(plan, config, s));
     for (const ProbeSpec& probe : stage.probes) KVILT_TRY(validate_probe(probe, stage, s, whole));
     KVILT_TRY(validate_extras(stage, config, s, known));
+    KVILT_TRY(validate_keys(plan, config, s));
   }
   for (const AnnexKind& kind : plan.keep) {
     if (!by_token(kind.of) || kind.layer <= 0 || kind.layer >= config.L)

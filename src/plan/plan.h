@@ -52,9 +52,16 @@ enum class Estimator : uint8_t {
   kValueChange,         // the same of V
   kOutside,             // share of a row's attention outside of views. For head profiles, and redknot's restore
   kWeights,             // the attention weights themselves, of each row and query head. For head profiles only
+  kQueries,             // the rows' queries before RoPE, summed
+  kBlockKeys,           // the rows' own keys before RoPE, summed over each block of them
+  kFade,                // how the rows look back at each other, and how that fades with the distance (Probe::sums)
 };
 // True if the estimator is computed from the attention of rows; the others compare fresh with placed K or V.
 constexpr bool looks(Estimator e) { return e != Estimator::kKeyChange && e != Estimator::kValueChange; }
+// True if what is found is Probe::sums.
+constexpr bool per_layer_sums(Estimator e) {
+  return e == Estimator::kQueries || e == Estimator::kBlockKeys || e == Estimator::kFade;
+}
 
 // What to measure while a stage runs, summed over layers, KV heads and rows.
 struct ProbeSpec {
@@ -63,6 +70,7 @@ struct ProbeSpec {
   Runs rows;                // positions whose queries look; for the changes: positions that are compared
   int32_t key_end = -1;     // attention weights are normalised over keys < key_end only; -1: over all that a row sees
   std::vector<View> views = {};  // kOutside: what lies outside of each of them, whatever the plan lets the head see
+  int32_t block = 64;            // kBlockKeys: so many of the rows, in order, are a block
   bool at(int layer) const { return std::ranges::find(layers, layer) != layers.end(); }
 };
 
@@ -72,7 +80,11 @@ struct Probe {
   std::vector<double> outside;  // kOutside: [(layer * H + query head) * views + view], summed over the rows
   // kWeights: per layer [(query head * rows + row) * prompt_len + position]; rows as the spec's, by position.
   std::vector<std::vector<float>> weights;
+  // By layer. kQueries: H E. kBlockKeys: [block][G E]. kFade: for each of the spec's rows, by position, kFadeSums: over
+  // the later rows, of the weight w that they give it as a mean over the query heads: w, log w, and log w log distance.
+  std::vector<std::vector<double>> sums;
 };
+inline constexpr int kFadeSums = 3;
 // One with zeros of the right size, to which the driver adds.
 Probe empty_probe(const ProbeSpec& spec, const ModelConfig& config, int32_t prompt_len);
 
@@ -108,6 +120,12 @@ struct Entry {
   int layer() const { return state.layer; }
 };
 
+// What is stored where a K or V was computed that has a placed twin: share * new + (1 - share) * old (Stage::fate).
+struct Fate {
+  double share = 1;
+  bool by_cosine = false;  // the share is the cosine of new and old: of a token's K, realigned, and of its V, by layer
+};
+
 struct Stage {
   int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
   std::vector<Runs> sets;  // distinct write sets
@@ -124,7 +142,11 @@ struct Stage {
   // Per layer * G + KV head, 1: at placed positions the head keeps what was placed (realigned), whatever is computed.
   // Empty: none.
   std::vector<uint8_t> keeps_placed;
-  bool discard = false;  // what the stage wrote is forgotten at its end: the next one starts from what was placed
+  // By layer, positions whose keys no row of the stage sees, and of the last stage no row of the answer. None of its own
+  // rows. Empty: there are none.
+  std::vector<Runs> unseen;
+  std::optional<Fate> fate;  // none: what was computed is stored
+  bool discard = false;      // what the stage wrote is forgotten at its end: the next one starts from what was placed
   // Where refine() has yet to choose the sets: the share of their reused positions that it is expected to leave. Only
   // the order of requests depends on it (sched/scheduler.h).
   double expected = 1;
@@ -133,6 +155,7 @@ struct Stage {
     const auto at = std::ranges::find(entries, layer, &Entry::layer);
     return at == entries.end() ? nullptr : &*at;
   }
+  bool hides_at(int layer) const { return !unseen.empty() && !unseen[layer].empty(); }
 };
 
 struct Plan {
@@ -148,8 +171,8 @@ struct Plan {
   // it (kv/annex.h).
   std::vector<AnnexKind> keep;
 
-  // True if some rows see less than in a dense pass by a view, or do not run the FFN: nothing of it serves others. Not
-  // of a sparse rule: such a prompt serves as a chain (PromptLayout::dense).
+  // True if some rows see less than in a dense pass by a view or a stage's unseen keys, or do not run the FFN: nothing
+  // of it serves others. Not of a sparse rule: such a prompt serves as a chain (PromptLayout::dense).
   bool narrowed() const;
 };
 

@@ -1,5 +1,5 @@
 // policy/decode_methods.h: methods by which the rows of an answer see few of the prompt's keys, by name. Any of them goes
-// with any policy: parameter `decode` of a request, beside the policy's own.
+// with any policy but those whose answer sees less by themselves: parameter `decode` of a request.
 //
 // To add one: a line in decode_methods.cc, its test in decode_methods_test.cc, its section in docs/papers.md. One that
 // a DecodeRule cannot say is a new field there (plan/decode_rule.h).

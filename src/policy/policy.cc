@@ -126,6 +126,8 @@ Result<std::unique_ptr<ReusePolicy>> make_policy(const std::string& name,
     auto policy = make(taken);
     KVILT_TRY(taken.finish(name));
     policy->set_decode_rule(take_decode_rule(answer));
+    if (policy->decode_rule() && policy->answer_sees_less())
+      answer.wrong("its answer sees what it kept; parameter 'decode' does not go with it");
     KVILT_TRY(answer.finish(name));
     return policy;
   }

@@ -13,8 +13,11 @@
 //   probes  Sums over chosen rows, at a cut's layer or at layers before the stage's end. By position: attention
 //           (kColumnSum), the same times |V| (kColumnSumValueNorm), how far the K or V just computed moved from its
 //           placed twin (kKeyChange, kValueChange; the rows must be written at that layer). By head and view: attention
-//           outside of the view (kOutside). kWeights is for head profiles. A new kind is an Estimator in plan/plan.h
-//           and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
+//           outside of the view (kOutside). By layer: queries and mean keys before RoPE (kQueries, kBlockKeys), how
+//           attention fades with distance (kFade). kWeights is for head profiles. A new kind is an Estimator in
+//           plan/plan.h and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
+//   unseen  By layer, positions that no row of a stage sees, nor the answer after the last one.
+//   fate    What is stored where a computed K or V has a placed twin: a mixture of both.
 //   cuts    A stage is cut at layer c: K and V of W(c) are stored, nothing has attended at c. refine() may then shrink
 //           W(m) for m > c, all sets of later stages, and set the views that the last stage ends with. A cut at layer 0
 //           must end its stage. A stage with probes and without cuts is refined at its end.
@@ -33,11 +36,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/annex_kind.h"
 #include "kvilt/result.h"
 #include "model/head_map.h"
 #include "plan/plan.h"
 
 namespace kvilt {
+
+// What is stored about a run of tokens, beside its KV (kv/annex.h).
+struct AnnexBlock {
+  AnnexKind kind;
+  Run positions;  // of the prompt
+  std::vector<std::byte> bytes;
+};
 
 // What is known of a prompt before anything is computed. Prefix, reused and fresh positions partition [0, T).
 struct PromptLayout {
@@ -55,6 +66,7 @@ struct PromptLayout {
   // Of the kinds that the policy wants: the reused positions that have a row (kv/annex.h).
   std::vector<std::pair<AnnexKind, Runs>> annexes = {};
   const Runs& annexed(AnnexKind kind) const;
+  std::vector<AnnexBlock> blocks = {};  // of the kinds that the policy wants: what is stored of what was placed
   bool dense = true;  // false: rows see few keys by a sparse rule, and nothing that they compute is exact
   Runs reused() const { return normalize(Runs(pieces.begin(), pieces.end())); }
   Runs fresh() const { return subtract(Runs{after_prefix()}, reused()); }
@@ -91,6 +103,10 @@ class ReusePolicy {
   virtual bool keeps_approximate() const { return wants_realigned(); }
   // Whether what it leaves of a whole prompt is kept as a chain (docs/design/kv.md#chains).
   virtual bool keeps_chain() const { return wants_pieces() && keeps_approximate(); }
+  // Kinds of which PromptLayout::blocks is filled, and of which findings() may be.
+  virtual std::vector<AnnexKind> wants_blocks() const { return {}; }
+  // Whether rows of the answer see less than all: no decode rule goes with that.
+  virtual bool answer_sees_less() const { return false; }
   // Asked when pieces were found. false: they are not placed; plan() sees a layout without them, so that the prompt is
   // computed and published exactly.
   virtual bool uses(const PromptLayout& layout, const ModelConfig& config) const { return true; }
@@ -102,6 +118,13 @@ class ReusePolicy {
   // after. probes: those of the stages up to this one, in order.
   virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
                       Plan& plan) const {}
+
+  // Asked after each refine(): what stage `stage` found out about placed tokens that later requests can use. It must
+  // follow from their KV alone: whoever may read that reads it.
+  virtual std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
+                                           std::span<const Probe> probes) const {
+    return {};
+  }
 
   // What the rows of the answer see, whatever the prefill is: make_policy() sets it (policy/decode_methods.h).
   const std::optional<DecodeRule>& decode_rule() const { return decode_rule_; }

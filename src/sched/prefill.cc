@@ -191,6 +191,7 @@ void Prefill::advance(Run chunk) {
   has_slots_ = false;
   if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {
     policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
+    findings_ = policy_.findings(layout_, config_, static_cast<int>(stage_), probes_);
     DCHECK(validate(plan_, config_, unite(Runs{{0, layout_.prefix + 1}}, layout_.reused())).ok());
   }
   if (!band_.last) {
@@ -248,6 +249,21 @@ int32_t Prefill::settled() const {
   return plain ? std::max(next_pos_, layout_.prefix) : layout_.prefix;
 }
 
-Runs Prefill::recomputed() const { return intersect(layout_.reused(), plan_.stages.back().write_at(config_.L - 1)); }
+Runs Prefill::recomputed() const {
+  Runs written = plan_.stages.back().write_at(config_.L - 1);
+  for (size_t i = 0; i + 1 < plan_.stages.size(); ++i) {
+    const Stage& of = plan_.stages[i];
+    if (of.layer_end == config_.L) written = of.discard ? written : unite(written, of.write_at(config_.L - 1));
+  }
+  return intersect(layout_.reused(), written);
+}
+
+double Prefill::kept_share() const {
+  const Runs reused = layout_.reused();
+  const auto all = static_cast<double>(count(reused)) * config_.L;
+  double unseen = 0;
+  for (const Runs& runs : plan_.stages.back().unseen) unseen += static_cast<double>(count(intersect(runs, reused)));
+  return all > 0 ? 1 - unseen / all : 1;
+}
 
 }  // namespace kvilt

@@ -84,11 +84,16 @@ class Prefill {
   // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
   bool take_restart() { return std::exchange(restart_, false); }
 
+  // What the policy found out since it was asked last, to be stored.
+  std::vector<AnnexBlock> take_findings() { return std::exchange(findings_, {}); }
+
   // The chunk was computed. Where it ends a band, the next band needs its slots.
   void advance(Run chunk);
 
-  // Of the reused positions, those that the last stage wrote again at its last layer.
+  // Of the reused positions, those that a stage wrote again at its last layer, the last one or one whose writes stand.
   Runs recomputed() const;
+  // Of the reused positions' keys, all layers together, the share that the answer's rows see.
+  double kept_share() const;
 
  private:
   std::optional<Run> group_of(int32_t pos) const;
@@ -112,6 +117,7 @@ class Prefill {
   HiddenRows hidden_;
   std::vector<KeptRows> kept_;  // one per Plan::keep
   CarryState carry_;
+  std::vector<AnnexBlock> findings_;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage
   bool has_slots_ = false;

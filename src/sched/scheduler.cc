@@ -11,6 +11,7 @@ void DecodeRow::take_views(const Plan& prefill) {
   plan.views = prefill.views;
   plan.head_view = prefill.head_view;
   plan.head_class = prefill.head_class;
+  unseen = prefill.stages.back().unseen;
 }
 
 void DecodeRow::set(int32_t pos, const ModelConfig& config) {
@@ -18,6 +19,7 @@ void DecodeRow::set(int32_t pos, const ModelConfig& config) {
   plan.prompt_len = pos + 1;
   if (plan.stages.empty()) {
     plan.stages = {uniform_stage(Runs{row}, config.L)};
+    plan.stages[0].unseen = unseen;
     band.layer_end = config.L;
     band.last = true;
     band.in.resize(config.L);

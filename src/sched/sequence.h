@@ -27,6 +27,7 @@ inline double seconds(Clock::time_point from, Clock::time_point to) {
 struct DecodeRow {
   Plan plan;
   Band band;
+  std::vector<Runs> unseen;  // as the prefill's last stage has it
   void take_views(const Plan& prefill);
   void set(int32_t pos, const ModelConfig& config);
 };

@@ -1,0 +1,170 @@
+// policy/multi_infllm.cc: Multi-InfLLM: the documents' cached KV as one long context, of which a question reads the
+// beginning, the end, and in every layer the blocks whose mean key its mean query meets best. Nothing is recomputed.
+// Source:  InfLLM (arXiv:2402.04617); over several documents: the baseline of SamKV's paper, docs/papers.md#multi-infllm.
+// Stages:  1. each document by itself where nothing is stored of it (document_stage.h): mean keys of its blocks.
+//          2. Layer 0 up to its cut: the question's queries. 3. The other layers, with a cut at each.
+// Cost:    naive's rows, with a product of the mean query and all mean keys in each layer; less attention.
+#include <algorithm>
+#include <utility>
+
+#include "policy/document_stage.h"
+
+namespace kvilt {
+namespace {
+
+struct InfLLMParams {
+  int32_t init = 128, local = 4096, block = 128, topk = 16;
+  double keep = 0;  // > 0: topk follows from it
+  BlockCut cut() const { return {.block = block, .initial = 0, .local = 0}; }
+};
+
+// A block that a question may read or not.
+struct InfLLMBlock {
+  Run positions;
+  size_t document;
+  int32_t number;
+};
+struct InfLLMContext {
+  std::vector<Run> documents;  // those with such blocks
+  std::vector<InfLLMBlock> blocks;
+  Runs middle;
+  Run question;
+  std::vector<std::optional<DocumentStats>> stored;
+  std::vector<size_t> unknown;  // documents of which nothing is stored
+  int64_t topk = 0;
+};
+
+class MultiInfLLM : public ReusePolicy {
+ public:
+  explicit MultiInfLLM(const InfLLMParams& params) : params_(params) {}
+  bool answer_sees_less() const override { return true; }
+  std::vector<AnnexKind> wants_blocks() const override { return {kBlockMeans}; }
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    const InfLLMContext in = context(layout);
+    const Runs rows = rows_of_question(layout, question_in(layout));
+    if (std::cmp_less_equal(in.blocks.size(), in.topk)) return plan_for(layout, {uniform_stage(rows, config.L)});
+    std::vector<Stage> stages;
+    for (const size_t i : in.unknown) stages.push_back(document_stage(in.documents[i], params_.cut(), config));
+    ProbeSpec probe;
+    probe.estimator = Estimator::kQueries;
+    probe.rows = {in.question};
+    Stage first = uniform_stage(rows, 0), others = uniform_stage(rows, config.L);
+    first.unseen.assign(static_cast<size_t>(config.L), in.middle);  // a cut's rows attend in vain: to little
+    others.unseen = first.unseen;
+    first.cuts = probe.layers = {0};
+    first.probes = {probe};
+    for (int l = 1; l < config.L; ++l) others.cuts.push_back(l);
+    probe.layers = others.cuts;
+    others.probes = {probe};
+    stages.push_back(std::move(first));
+    stages.push_back(std::move(others));
+    return plan_for(layout, std::move(stages));
+  }
+
+  void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
+              Plan& plan) const override {
+    const InfLLMContext in = context(layout);
+    const auto documents = static_cast<int>(in.unknown.size());
+    if (stage < documents || std::cmp_less_equal(in.blocks.size(), in.topk)) return;
+    const std::vector<DocumentStats> stats = stats_of(in, config, probes);
+    const bool first = stage == documents;
+    for (int l = first ? 0 : 1; l < (first ? 1 : config.L); ++l) {
+      const std::vector<double>& query = probes.back().sums[l];
+      if (std::ranges::all_of(query, [](double q) { return q == 0; })) break;  // the cuts have not come so far
+      plan.stages.back().unseen[l] = subtract(in.middle, chosen(in, config, stats, query, l));
+    }
+  }
+
+  std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
+                                   std::span<const Probe> probes) const override {
+    const InfLLMContext in = context(layout);
+    if (std::cmp_greater_equal(stage, in.unknown.size())) return {};
+    const Run& document = in.documents[in.unknown[stage]];
+    const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
+    return {{kBlockMeans, document, to_bytes(measured(document.size(), params_.cut(), config, of), params_.cut())}};
+  }
+
+ private:
+  // Blocks that lie in the beginning or the end in part belong to it.
+  InfLLMContext context(const PromptLayout& layout) const {
+    InfLLMContext out;
+    out.question = question_in(layout).value_or(layout.tail());
+    const int32_t local = out.question.begin - params_.local;
+    const BlockCut cut = params_.cut();
+    int64_t tokens = 0, always = 0;
+    for (const Run& piece : layout.pieces) {
+      if (piece.end > out.question.begin) continue;
+      tokens += piece.size();
+      const size_t before = out.blocks.size();
+      for (int32_t b = 0; b < cut.blocks(piece.size()); ++b) {
+        const Run of = cut.tokens_of(b, piece.size());
+        const Run at{piece.begin + of.begin, piece.begin + of.end};
+        const bool initial = at.begin<layout.pieces.front().begin + params_.init, near = at.end> local;
+        if (initial || near) {
+          always += at.size();
+          continue;
+        }
+        out.blocks.push_back({at, out.documents.size(), b});
+        out.middle.push_back(at);
+      }
+      if (out.blocks.size() == before) continue;
+      out.documents.push_back(piece);
+      out.stored.push_back(stored_of(layout, kBlockMeans, piece, cut));
+      if (!out.stored.back()) out.unknown.push_back(out.documents.size() - 1);
+    }
+    out.middle = normalize(std::move(out.middle));
+    const double share = params_.keep * static_cast<double>(tokens) - static_cast<double>(always);
+    out.topk = params_.keep >= 1  ? std::ssize(out.blocks)
+               : params_.keep > 0 ? static_cast<int64_t>(std::max(0.0, share) / params_.block)
+                                  : params_.topk;
+    return out;
+  }
+
+  std::vector<DocumentStats> stats_of(const InfLLMContext& in, const ModelConfig& config,
+                                      std::span<const Probe> probes) const {
+    std::vector<DocumentStats> out;
+    const Probe* next = probes.data();
+    for (size_t i = 0; i < in.documents.size(); ++i) {
+      out.push_back(in.stored[i] ? *in.stored[i] : measured(in.documents[i].size(), params_.cut(), config, next));
+      if (!in.stored[i]) next += kProbesOfDocument;
+    }
+    return out;
+  }
+
+  // The topk blocks of the layer; lower positions first on a tie.
+  static Runs chosen(const InfLLMContext& in, const ModelConfig& config, const std::vector<DocumentStats>& stats,
+                     const std::vector<double>& query, int layer) {
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < in.blocks.size(); ++i) {
+      const InfLLMBlock& block = in.blocks[i];
+      const float* key = stats[block.document].layers[layer].block_keys.data() + block.number * config.G * config.E;
+      double score = 0;
+      for (int h = 0; h < config.H; ++h) {
+        for (int e = 0; e < config.E; ++e)
+          score += query[h * config.E + e] * double{key[h / (config.H / config.G) * config.E + e]};
+      }
+      order.emplace_back(-score, i);
+    }
+    std::ranges::stable_sort(order);
+    Runs out;
+    for (int64_t n = 0; n < in.topk; ++n) out.push_back(in.blocks[order[n].second].positions);
+    return normalize(std::move(out));
+  }
+
+  const InfLLMParams params_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_multi_infllm(PolicyParams& p) {
+  InfLLMParams params;
+  params.init = p.integer("init", 128, 0, 1 << 24);
+  params.local = p.integer("local", 4096, 0, 1 << 24);
+  params.block = p.integer("block", 128, 1, 1 << 16);
+  params.topk = p.integer("topk", 16, 0, 1 << 24);
+  params.keep = p.number("keep,budget", 0, 0, 1);
+  return std::make_unique<MultiInfLLM>(params);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,219 @@
+// policy/samkv.cc: SamKV: a question reads few blocks of each document, in every layer others; the tokens of these
+// blocks that lean on other text are computed again, over these blocks alone.
+// Source:  SamKV (AAAI 2026), docs/papers.md#samkv: readings, defaults, where it differs.
+// Stages:  1. for each document of four blocks or more of which nothing is stored yet, it alone: what a choice needs to
+//             know of it (samkv_stats.h). That is stored with its KV.
+//          2. The question over the first block and the last two of each document: its mean query.
+//          3. samkv_choice.h chooses. The tokens to compute again run over all that some layer kept.
+//          4. The question again, each layer over what it kept. So does the answer.
+// Cost:    stage 1 is most of a prefill of the document, once; the others 5 to 20 % of a full one.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "policy/document_stage.h"
+#include "policy/samkv_choice.h"
+
+namespace kvilt {
+namespace {
+
+enum class Recompute : uint8_t { kNone, kRule, kAll };
+
+struct SamKVParams {
+  BlockChoice choice;
+  int stable_begin = -1, stable_end = -1;  // -1: the last eighth, the end
+  Recompute recompute = Recompute::kRule;
+  std::optional<Fate> fate;
+};
+
+// How a prompt is read.
+struct Reading {
+  std::vector<Run> documents;  // all pieces before the question
+  std::vector<size_t> long_ones;
+  std::vector<std::optional<DocumentStats>> stored;  // of the long ones
+  std::vector<size_t> unknown;                       // those of the long ones that have none
+  std::optional<Run> question;
+  Runs middle;         // of the long ones
+  bool looks = false;  // a choice is to be made
+};
+
+class SamKV : public ReusePolicy {
+ public:
+  explicit SamKV(const SamKVParams& params) : params_(params) {}
+
+  bool answer_sees_less() const override { return true; }
+  std::vector<AnnexKind> wants_blocks() const override { return {kBlockStats}; }
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    const Reading read = reading(layout);
+    std::vector<Stage> stages;
+    for (const size_t i : read.unknown) {
+      if (read.looks) stages.push_back(document_stage(read.documents[read.long_ones[i]], params_.choice.cut, config));
+    }
+    if (read.looks) stages.push_back(question_stage(layout, read, config));
+    const bool hides = params_.choice.keep < 1 && !read.looks && !read.middle.empty();
+    if (params_.recompute != Recompute::kNone && !read.documents.empty()) {
+      const Runs before{{layout.prefix, read.documents.back().end}};
+      Stage repair = uniform_stage(hides ? subtract(before, read.middle) : before, config.L);
+      repair.fate = params_.fate;
+      repair.expected = 0.3;
+      stages.push_back(std::move(repair));
+    }
+    stages.push_back(uniform_stage(rows_of_question(layout, read.question), config.L));
+    for (size_t s = 0; hides && s < stages.size(); ++s)
+      stages[s].unseen.assign(static_cast<size_t>(config.L), read.middle);  // no question: nothing speaks for them
+    return plan_for(layout, std::move(stages));
+  }
+
+  void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
+              Plan& plan) const override {
+    const Reading read = reading(layout);
+    if (stage != static_cast<int>(read.unknown.size())) return;  // the question's
+    const std::vector<DocumentStats> stats = stats_of(read, config, probes);
+    const KeptBlocks kept = choose(read, config, stats, probes.back());
+    std::vector<Runs> unseen(static_cast<size_t>(config.L));
+    for (int l = 0; l < config.L; ++l) unseen[l] = subtract(read.middle, positions_of(read, kept[l]));
+    if (params_.recompute != Recompute::kNone) set_repair(layout, read, kept, stats, plan.stages[stage + 1]);
+    plan.stages.back().unseen = std::move(unseen);
+  }
+
+  std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
+                                   std::span<const Probe> probes) const override {
+    const Reading read = reading(layout);
+    if (std::cmp_greater_equal(stage, read.unknown.size())) return {};
+    const Run& document = read.documents[read.long_ones[read.unknown[stage]]];
+    const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
+    return {{kBlockStats, document,
+             to_bytes(measured(document.size(), params_.choice.cut, config, of), params_.choice.cut)}};
+  }
+
+ private:
+  Reading reading(const PromptLayout& layout) const {
+    Reading out;
+    out.question = question_in(layout);
+    const int32_t end = out.question ? out.question->begin : layout.prompt_len;
+    for (const Run& piece : layout.pieces) {
+      if (piece.end > end) continue;
+      const Run middle = params_.choice.cut.middle(piece.size());
+      if (middle.size() > 0) {
+        out.long_ones.push_back(out.documents.size());
+        out.stored.push_back(stored_of(layout, kBlockStats, piece, params_.choice.cut));
+        if (!out.stored.back()) out.unknown.push_back(out.stored.size() - 1);
+        const int32_t block = params_.choice.cut.block;
+        out.middle = unite(out.middle, Runs{{piece.begin + middle.begin * block, piece.begin + middle.end * block}});
+      }
+      out.documents.push_back(piece);
+    }
+    const bool given = params_.choice.keep >= 1 && params_.recompute != Recompute::kRule;
+    out.looks = !out.long_ones.empty() && out.question && !given;
+    return out;
+  }
+
+  Stage question_stage(const PromptLayout& layout, const Reading& read, const ModelConfig& config) const {
+    Stage stage = uniform_stage(rows_of_question(layout, read.question), config.L);
+    ProbeSpec probe;
+    probe.estimator = Estimator::kQueries;
+    probe.layers = all_layers(config.L);
+    probe.rows = {*read.question};
+    stage.probes = {probe};
+    stage.unseen.assign(static_cast<size_t>(config.L), read.middle);
+    return stage;
+  }
+
+  std::vector<DocumentStats> stats_of(const Reading& read, const ModelConfig& config,
+                                      std::span<const Probe> probes) const {
+    std::vector<DocumentStats> out;
+    const Probe* next = probes.data();
+    for (size_t i = 0; i < read.long_ones.size(); ++i) {
+      if (read.stored[i]) {
+        out.push_back(*read.stored[i]);
+      } else {
+        out.push_back(measured(read.documents[read.long_ones[i]].size(), params_.choice.cut, config, next));
+        next += kProbesOfDocument;
+      }
+    }
+    return out;
+  }
+
+  KeptBlocks choose(const Reading& read, const ModelConfig& config, const std::vector<DocumentStats>& stats,
+                    const Probe& question) const {
+    BlockChoice choice = params_.choice;
+    choice.stable_end = params_.stable_end < 0 ? config.L : std::clamp(params_.stable_end, 1, config.L);
+    const int begin = params_.stable_begin < 0 ? config.L - (config.L + 7) / 8 : params_.stable_begin;
+    choice.stable_begin = std::clamp(begin, 0, choice.stable_end - 1);
+    choice.documents = static_cast<int32_t>(read.documents.size());
+    for (const Run& document : read.documents) choice.all_blocks += choice.cut.blocks(document.size());
+    std::vector<std::vector<double>> query = question.sums;
+    for (std::vector<double>& of_layer : query) {
+      for (double& q : of_layer) q /= read.question->size();
+    }
+    return choose_blocks(choice, {config.H, config.G, config.E}, query, stats);
+  }
+
+  // Blocks of the long documents as positions.
+  Runs positions_of(const Reading& read, const std::vector<std::vector<int32_t>>& blocks) const {
+    Runs out;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const Run& document = read.documents[read.long_ones[i]];
+      for (const int32_t b : blocks[i]) {
+        const Run of = params_.choice.cut.tokens_of(b, document.size());
+        out.push_back({document.begin + of.begin, document.begin + of.end});
+      }
+    }
+    return normalize(std::move(out));
+  }
+
+  // What is computed again: in each layer of what it kept; all that any layer kept is seen meanwhile, as it is.
+  void set_repair(const PromptLayout& layout, const Reading& read, const KeptBlocks& kept,
+                  const std::vector<DocumentStats>& stats, Stage& repair) const {
+    Runs documents, some;
+    for (const Run& document : read.documents) documents = unite(documents, Runs{document});
+    const Runs before = intersect(layout.fresh(), Runs{{0, read.documents.back().end}});
+    const Runs always = unite(before, subtract(documents, read.middle));
+    repair.sets.clear();
+    for (size_t l = 0; l < kept.size(); ++l) {
+      const Runs here = positions_of(read, kept[l]);
+      some = unite(some, here);
+      Runs outliers;
+      for (size_t i = 0; i < stats.size(); ++i) {
+        const int32_t begin = read.documents[read.long_ones[i]].begin;
+        for (const Run& run : stats[i].layers[l].attention.outliers)
+          outliers.push_back({begin + run.begin, begin + run.end});
+      }
+      const bool all = params_.recompute == Recompute::kAll;
+      repair.sets.push_back(unite(always, all ? here : intersect(here, normalize(std::move(outliers)))));
+    }
+    repair.sets.push_back(repair.sets.back());
+    std::iota(repair.write.begin(), repair.write.end(), 0);
+    repair.unseen.assign(kept.size(), subtract(read.middle, some));
+  }
+
+  const SamKVParams params_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_samkv(PolicyParams& p) {
+  SamKVParams params;
+  BlockChoice& choice = params.choice;
+  choice.cut.block = p.integer("block", 64, 1, 1 << 16);
+  choice.cut.initial = p.integer("initial", 1, 0, 1 << 16);
+  choice.cut.local = p.integer("local", 2, 0, 1 << 16);
+  choice.keep = p.number("keep,budget", 0, 0, 1);
+  choice.bias = p.flag("bias", true);
+  choice.literal = p.flag("literal", false);
+  choice.shared = p.choice("blocks", "layer", {"layer", "shared"}) == "shared";
+  choice.by_range = p.choice("norm", "query", {"query", "range"}) == "range";
+  params.stable_begin = p.integer("stable_begin", -1, -1, 1 << 16);
+  params.stable_end = p.integer("stable_end", -1, -1, 1 << 16);
+  const std::string recompute = p.choice("recompute", "rule", {"rule", "none", "all"});
+  params.recompute = recompute == "none" ? Recompute::kNone : recompute == "all" ? Recompute::kAll : Recompute::kRule;
+  const bool fuses = p.choice("fate", "overwrite", {"overwrite", "fuse"}) == "fuse";
+  const double theta = p.number("theta", -1, -1, 1);
+  if (theta >= 0 && !fuses) p.wrong("parameter 'theta' is for fate=fuse");
+  if (fuses) params.fate = Fate{.share = std::max(0.0, theta), .by_cosine = theta < 0};
+  return std::make_unique<SamKV>(params);
+}
+
+}  // namespace kvilt

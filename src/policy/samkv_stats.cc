@@ -1,0 +1,142 @@
+#include "policy/samkv_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kSums = 3;
+
+// Sums of log x and of (log x)^2 over distances 1 .. n, for every n below `tokens`.
+struct LogSums {
+  explicit LogSums(int32_t tokens) : one(static_cast<size_t>(tokens)), two(static_cast<size_t>(tokens)) {
+    for (int32_t n = 1; n < tokens; ++n) {
+      const double x = std::log(static_cast<double>(n));
+      one[n] = one[n - 1] + x;
+      two[n] = two[n - 1] + x * x;
+    }
+  }
+  std::vector<double> one, two;
+};
+
+}  // namespace
+
+AttentionStats attention_stats(std::span<const double> fade, const BlockCut& cut) {
+  const auto tokens = static_cast<int32_t>(fade.size() / kSums);
+  const Run middle = cut.middle(tokens);
+  CHECK(middle.size() > 0);
+  const LogSums logs(tokens);
+  const auto mean = [&](int32_t t) { return fade[t * kSums] / std::max(1, tokens - 1 - t); };
+  const auto alpha = [&](int32_t t) {
+    const double n = tokens - 1 - t, x = logs.one[tokens - 1 - t], xx = logs.two[tokens - 1 - t];
+    const double y = fade[t * kSums + 1], xy = fade[t * kSums + 2], spread = n * xx - x * x;
+    return spread > 0 ? -(n * xy - x * y) / spread : HUGE_VAL;
+  };
+  AttentionStats out;
+  double slowest = HUGE_VAL, least = HUGE_VAL;
+  for (int32_t b = middle.begin; b < middle.end; ++b) {
+    const Run of = cut.tokens_of(b, tokens);
+    int32_t best = of.begin;
+    for (int32_t t = of.begin; t < of.end; ++t) {
+      if (mean(t) > mean(best)) best = t;
+    }
+    if (const double fades = alpha(best); out.max_block < 0 || fades < slowest) {
+      slowest = fades;
+      out.max_block = b;
+    }
+    if (out.min_block < 0 || mean(best) < least) {
+      least = mean(best);
+      out.min_block = b;
+    }
+  }
+  const int32_t first = middle.begin * cut.block, end = middle.end * cut.block;
+  double sum = 0, square = 0;
+  for (int32_t t = first; t < end; ++t) {
+    sum += mean(t);
+    square += mean(t) * mean(t);
+  }
+  const double n = end - first, average = sum / n, sigma = std::sqrt(std::max(0.0, square / n - average * average));
+  std::vector<int32_t> outliers;
+  for (int32_t t = first; t < end; ++t) {
+    if (mean(t) > average + 3 * sigma) outliers.push_back(t);
+  }
+  out.outliers = runs_of(outliers);
+  return out;
+}
+
+namespace {
+
+// Fixed-size values one after the other.
+struct Writer {
+  std::vector<std::byte> out;
+  template <class T>
+  void put(std::span<const T> values) {
+    const size_t before = out.size();
+    out.resize(before + values.size_bytes());
+    if (!values.empty()) std::memcpy(out.data() + before, values.data(), values.size_bytes());
+  }
+  void put(int32_t value) { put(std::span<const int32_t>(&value, 1)); }
+};
+struct Reader {
+  std::span<const std::byte> in;
+  template <class T>
+  std::vector<T> take(int64_t n) {
+    const auto bytes = static_cast<size_t>(n) * sizeof(T);
+    CHECK(n >= 0 && bytes <= in.size());
+    std::vector<T> values(static_cast<size_t>(n));
+    if (n > 0) std::memcpy(values.data(), in.data(), bytes);
+    in = in.subspan(bytes);
+    return values;
+  }
+  int32_t one() { return take<int32_t>(1)[0]; }
+};
+
+}  // namespace
+
+std::vector<std::byte> to_bytes(const DocumentStats& stats, const BlockCut& cut) {
+  Writer to;
+  for (const int32_t head :
+       {cut.block, cut.initial, cut.local, stats.tokens, static_cast<int32_t>(stats.layers.size())})
+    to.put(head);
+  for (const LayerStats& layer : stats.layers) {
+    for (const auto* vector : {&layer.local_query, &layer.block_keys}) {
+      to.put(static_cast<int32_t>(vector->size()));
+      to.put(std::span<const float>(*vector));
+    }
+    to.put(layer.attention.max_block);
+    to.put(layer.attention.min_block);
+    to.put(static_cast<int32_t>(layer.attention.outliers.size()));
+    for (const Run& run : layer.attention.outliers) {
+      to.put(run.begin);
+      to.put(run.end);
+    }
+  }
+  return std::move(to.out);
+}
+
+std::optional<DocumentStats> stats_from(std::span<const std::byte> bytes, const BlockCut& cut) {
+  Reader from{bytes};
+  const std::vector<int32_t> head = from.take<int32_t>(5);
+  if (head[0] != cut.block || head[1] != cut.initial || head[2] != cut.local) return {};
+  DocumentStats out;
+  out.tokens = head[3];
+  out.layers.resize(static_cast<size_t>(head[4]));
+  for (LayerStats& layer : out.layers) {
+    layer.local_query = from.take<float>(from.one());
+    layer.block_keys = from.take<float>(from.one());
+    layer.attention.max_block = from.one();
+    layer.attention.min_block = from.one();
+    const int32_t runs = from.one();
+    for (int32_t i = 0; i < runs; ++i) {
+      const std::vector<int32_t> run = from.take<int32_t>(2);
+      layer.attention.outliers.push_back({run[0], run[1]});
+    }
+  }
+  return out;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,206 @@
+// What SamKV knows of documents and makes of a question, on matrices made by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "policy/policy.h"
+#include "policy/samkv_choice.h"
+
+namespace kvilt {
+namespace {
+
+constexpr BlockCut kCut{.block = 4, .initial = 1, .local = 2};
+
+// The sums of kFade for a document whose token t gets the weight w(t, distance).
+template <typename W>
+std::vector<double> fade_of(int32_t tokens, W weight) {
+  std::vector<double> out(static_cast<size_t>(tokens) * 3, 0);
+  for (int32_t t = 0; t < tokens; ++t) {
+    for (int32_t x = 1; t + x < tokens; ++x) {
+      const double w = weight(t, x);
+      out[t * 3] += w;
+      out[t * 3 + 1] += std::log(w);
+      out[t * 3 + 2] += std::log(w) * std::log(static_cast<double>(x));
+    }
+  }
+  return out;
+}
+
+TEST(SamKVStats, TheMaxBlockFadesLeast) {
+  // 8 blocks of 4: the middle is 1 .. 5. Each block's first token is the one that is looked at.
+  const auto weight = [](double strong, int32_t slow) {
+    return [=](int32_t t, int32_t x) {
+      const double alpha = t / 4 == slow ? 0.2 : 1.0, scale = t % 4 == 0 ? strong : 0.01;
+      return scale * (t / 4 == 3 ? 0.1 : 1) * std::pow(x, -alpha);
+    };
+  };
+  for (const int32_t slow : {1, 2, 4, 5}) {
+    const AttentionStats stats = attention_stats(fade_of(32, weight(0.2, slow)), kCut);
+    EXPECT_EQ(stats.max_block, slow);
+    EXPECT_EQ(stats.min_block, 3);
+  }
+}
+
+TEST(SamKVStats, OutliersAreBeyondThreeDeviationsOfTheMiddle) {
+  const auto stats = [](double sink, double high) {
+    return attention_stats(fade_of(80,
+                                   [=](int32_t t, int32_t) {
+                                     return t == 0 ? sink : t == 21 || t == 22 ? high : 0.01 + 0.0001 * (t % 3);
+                                   }),
+                           kCut);
+  };
+  EXPECT_EQ(stats(0.01, 0.3).outliers, (Runs{{21, 23}}));
+  EXPECT_EQ(stats(0.9, 0.3).outliers, (Runs{{21, 23}})) << "a sink hides nothing";
+  EXPECT_TRUE(stats(0.9, 0.01).outliers.empty()) << "power";
+}
+
+// One layer of a document of `scores.size()` blocks of 4, whose mean keys meet the query {1, 0} at these scores.
+DocumentStats document(std::vector<double> scores, int32_t max_block, int32_t min_block, double local = 0) {
+  DocumentStats out;
+  out.tokens = static_cast<int32_t>(scores.size()) * 4;
+  LayerStats layer;
+  layer.local_query = {static_cast<float>(local), 0};
+  for (const double s : scores) layer.block_keys.insert(layer.block_keys.end(), {static_cast<float>(s), 1});
+  layer.attention = {max_block, min_block, {}};
+  out.layers = {layer};
+  return out;
+}
+
+TEST(SamKVStats, GoThroughBytes) {
+  DocumentStats stats = document({.5, .1, 1, .6, 0, .5, .5}, 2, 4, 3);
+  stats.layers.push_back(stats.layers[0]);
+  stats.layers[1].attention.outliers = {{5, 7}, {9, 10}};
+  const auto bytes = to_bytes(stats, kCut);
+  ASSERT_TRUE(stats_from(bytes, kCut));
+  EXPECT_EQ(*stats_from(bytes, kCut), stats);
+  EXPECT_FALSE(stats_from(bytes, {.block = 5, .initial = 1, .local = 2})) << "cut in another way";
+}
+
+const HeadShape kShape{.H = 1, .G = 1, .E = 2};
+const std::vector<std::vector<double>> kQuery{{1, 0}};
+
+BlockChoice choice_of(const std::vector<DocumentStats>& documents) {
+  BlockChoice out;
+  out.cut = kCut;
+  out.stable_end = 1;
+  for (const DocumentStats& of : documents) {
+    ++out.documents;
+    out.all_blocks += kCut.blocks(of.tokens);
+  }
+  return out;
+}
+
+TEST(SamKVChoice, TheShareIsWhatIsAboveTheAnchor) {
+  // Anchor 0.5; of max 1 and min 0 a half of four middle blocks.
+  const std::vector<DocumentStats> one{document({.5, .1, 1, .6, 0, .5, .5}, 2, 4)};
+  EXPECT_EQ(choose_blocks(choice_of(one), kShape, kQuery, one)[0][0], (std::vector<int32_t>{2, 3}));
+  const std::vector<DocumentStats> above{document({2, .1, 1, .6, 0, 2, 2}, 2, 4)};
+  EXPECT_TRUE(choose_blocks(choice_of(above), kShape, kQuery, above)[0][0].empty()) << "the anchor is above all";
+  const std::vector<DocumentStats> below{document({-1, .1, 1, .6, 0, -1, -1}, 2, 4)};
+  BlockChoice choice = choice_of(below);
+  EXPECT_EQ(choose_blocks(choice, kShape, kQuery, below)[0][0].size(), 4u) << "the anchor is below all";
+  choice.literal = true;
+  EXPECT_TRUE(choose_blocks(choice, kShape, kQuery, below)[0][0].empty());
+}
+
+TEST(SamKVChoice, KeepIsAShareOfAllBlocks) {
+  const std::vector<DocumentStats> one{document({.5, .1, 1, .6, 0, .2, .3, .5, .5, .4}, 2, 4)};
+  BlockChoice choice = choice_of(one);
+  for (const auto& [keep, blocks] : {std::pair{0.3, 0u}, {0.5, 2u}, {0.8, 5u}, {1.0, 7u}}) {
+    choice.keep = keep;
+    EXPECT_EQ(choose_blocks(choice, kShape, kQuery, one)[0][0].size(), blocks);
+  }
+}
+
+TEST(SamKVChoice, LayersTakeAboutTheBlocksOfOneDocument) {
+  // Two documents of 10 blocks propose all 14 middle ones: 10 are kept, the heaviest of both.
+  const std::vector<DocumentStats> two{document({-9, 1, 2, 3, 4, 5, 6, 7, -9, -9}, 7, 1),
+                                       document({-9, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, -9, -9}, 7, 1)};
+  const auto kept = choose_blocks(choice_of(two), kShape, kQuery, two)[0];
+  EXPECT_EQ(kept[0], (std::vector<int32_t>{3, 4, 5, 6, 7}));
+  EXPECT_EQ(kept[1], (std::vector<int32_t>{3, 4, 5, 6, 7}));
+  const std::vector<DocumentStats> apart{two[0], document({-9, 11, 12, 13, 14, 15, 16, 17, -9, -9}, 7, 1)};
+  EXPECT_EQ(choose_blocks(choice_of(apart), kShape, kQuery, apart)[0][0].size(), 3u) << "power";
+}
+
+TEST(SamKVChoice, CopiesFareAlike) {
+  const DocumentStats a = document({-9, 1, 2, 3, 4, 5, 6, 7, -9, -9}, 7, 1, 3);
+  for (const size_t copies : {2u, 3u, 4u}) {
+    const std::vector<DocumentStats> all(copies, a);
+    const auto kept = choose_blocks(choice_of(all), kShape, kQuery, all)[0];
+    for (const auto& blocks : kept) EXPECT_EQ(blocks, kept[0]);
+    EXPECT_LT(kept[0].size(), 7u);
+    EXPECT_GT(kept[0].size(), 1u);
+  }
+}
+
+TEST(SamKVChoice, OtherDocumentsBiasTheQuery) {
+  // The second document's end asks along the second channel, where the first one's last block is.
+  DocumentStats a = document({.5, 1, .9, .8, .1, .5, .5}, 1, 4), b = a;
+  a.layers[0].block_keys[4 * 2 + 1] = 9;
+  b.layers[0].local_query = {1, 3};
+  const std::vector<DocumentStats> two{a, b};
+  BlockChoice choice = choice_of(two);
+  choice.keep = 0.6;
+  const auto with = choose_blocks(choice, kShape, kQuery, two)[0][0];
+  choice.bias = false;
+  const auto without = choose_blocks(choice, kShape, kQuery, two)[0][0];
+  EXPECT_TRUE(std::ranges::find(with, 4) != with.end());
+  EXPECT_TRUE(std::ranges::find(without, 4) == without.end());
+}
+
+// A prefix of 3, documents of 40 (long) and 10 tokens, a question of 5; the model of plans' tests.
+ModelConfig model_of(int L) {
+  ModelConfig c;
+  c.L = L;
+  c.H = 2;
+  c.G = 1;
+  c.E = 2;
+  return c;
+}
+PromptLayout layout_of() {
+  PromptLayout layout;
+  layout.prompt_len = 58;
+  layout.prefix = 3;
+  layout.pieces = {{3, 43}, {43, 53}};
+  return layout;
+}
+const Runs kKnown{{0, 53}};
+
+std::unique_ptr<ReusePolicy> samkv(std::map<std::string, std::string> params) {
+  params.try_emplace("block", "4");
+  auto made = make_policy("samkv", params);
+  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+  return made.ok() ? std::move(made).value() : nullptr;
+}
+
+TEST(SamKVPlan, StagesAreDocumentsQuestionRepairAnswer) {
+  const ModelConfig config = model_of(3);
+  const Plan plan = samkv({})->plan(layout_of(), config);
+  EXPECT_TRUE(validate(plan, config, kKnown).ok());
+  ASSERT_EQ(plan.stages.size(), 4u) << "the short document is kept whole";
+  EXPECT_EQ(plan.stages[0].unseen[1], (Runs{{0, 3}}));
+  EXPECT_EQ(plan.stages[1].unseen[1], (Runs{{7, 35}}));
+  EXPECT_TRUE(plan.narrowed());
+  EXPECT_EQ(samkv({{"recompute", "none"}})->plan(layout_of(), config).stages.size(), 3u);
+  const Plan all = samkv({{"keep", "1"}, {"recompute", "all"}})->plan(layout_of(), config);
+  EXPECT_EQ(all.stages.size(), 2u);
+  EXPECT_FALSE(all.narrowed());
+  PromptLayout silent = layout_of();
+  silent.prompt_len = 53;
+  const Plan quiet = samkv({})->plan(silent, config);
+  ASSERT_EQ(quiet.stages.size(), 2u) << "nobody asks";
+  EXPECT_EQ(quiet.stages[1].unseen[0], (Runs{{7, 35}}));
+  EXPECT_TRUE(validate(quiet, config, kKnown).ok());
+}
+
+TEST(SamKVPlan, ParametersAreChecked) {
+  for (const auto& params : std::vector<std::map<std::string, std::string>>{
+           {{"theta", "0.5"}}, {{"keep", "2"}}, {{"decode", "snapkv"}}, {{"fate", "mix"}}}) {
+    EXPECT_FALSE(make_policy("samkv", params).ok());
+  }
+  EXPECT_TRUE(make_policy("samkv", {{"fate", "fuse"}, {"theta", "0.5"}}).ok());
+}
+
+}  // namespace
+}  // namespace kvilt

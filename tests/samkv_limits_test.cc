@@ -1,0 +1,208 @@
+// Limit cases with power checks of SamKV (docs/papers.md#samkv): settings at which it must equal the dense pass, naive
+// reuse, or itself, bit for bit, each with a setting at which it must differ.
+#include <gtest/gtest.h>
+
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+class SamKVLimits : public testing::TestWithParam<std::string> {
+ protected:
+  // head | A | B | C are known in this order; asked is head | C | some new words | B | A | question. Blocks are of 8.
+  const std::vector<int32_t> head = tokens(9, 1), a = tokens(90, 2), b = tokens(40, 3), c = tokens(83, 4),
+                             words = tokens(11, 6), question = tokens(21, 5);
+  const std::vector<int32_t> asked = join({head, c, words, b, a, question});
+
+  std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
+                                 const std::string& kv_type = "auto") const {
+    EngineOptions options{
+        .model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
+    options.placement = *parse_placement(placement);
+    auto out = open_for_test(options);
+    warm(*out, join({head, a, b, c}));
+    return out;
+  }
+  Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
+    return ask_with(engine, asked, policy, std::move(params));
+  }
+  static Params with(Params params) {
+    params.try_emplace("block", "8");
+    params.try_emplace("stable_begin", "0");
+    return params;
+  }
+};
+
+TEST_P(SamKVLimits, EverythingIsFullNothingIsNaive) {
+  for (const int chunk : {512, 37}) {
+    const auto e = engine(chunk);
+    const Outcome full = run(*e, "full"), naive = run(*e, "naive");
+    const Outcome all = run(*e, "samkv", with({{"keep", "1"}, {"recompute", "all"}}));
+    EXPECT_EQ(all.usage().recomputed, all.usage().reused);
+    EXPECT_EQ(all.usage().kept, 1);
+    expect_equal(all, full);
+    expect_equal(run(*e, "samkv", with({{"keep", "1"}, {"recompute", "none"}})), naive);
+    const Outcome some = run(*e, "samkv", with({{"keep", "1"}}));
+    expect_differ(some, full);
+    expect_differ(some, naive);
+    EXPECT_EQ(some.usage().kept, 1);
+    const Outcome few = run(*e, "samkv", with({})), half = run(*e, "samkv", with({{"keep", "0.6"}}));
+    for (const Outcome* out : {&few, &half}) {
+      expect_differ(*out, full);
+      expect_differ(*out, naive);
+      EXPECT_LT(out->usage().kept, 0.95);
+      EXPECT_GT(out->usage().kept, 0.25);
+      EXPECT_GT(out->usage().recomputed, 50);
+      EXPECT_LT(out->usage().recomputed, out->usage().reused);
+    }
+    EXPECT_NEAR(half.usage().kept, 0.6, 0.06);
+    // All that is kept is computed again, over what is kept: neither of the two.
+    const Outcome kept = run(*e, "samkv", with({{"keep", "0.6"}, {"recompute", "all"}}));
+    expect_differ(kept, full);
+    expect_differ(kept, half);
+    EXPECT_GT(kept.usage().recomputed, half.usage().recomputed);
+  }
+}
+
+TEST_P(SamKVLimits, ShortDocumentsAreKeptWhole) {
+  const auto e = engine();
+  const Outcome whole = run(*e, "samkv", {{"block", "32"}});  // three blocks each
+  EXPECT_EQ(whole.usage().kept, 1);
+  expect_equal(whole, run(*e, "full"));
+  expect_equal(run(*e, "samkv", {{"block", "32"}, {"recompute", "none"}}), run(*e, "naive"));
+  EXPECT_LT(run(*e, "samkv", with({})).usage().kept, 1) << "power";
+}
+
+TEST_P(SamKVLimits, AMixtureOfNothingIsOverwrite) {
+  const auto e = engine(512, "zero-copy", "f32");
+  const auto with_theta = [&](Params params) {
+    params.insert({{"fate", "fuse"}, {"keep", "0.6"}});
+    return run(*e, "samkv", with(params));
+  };
+  const Outcome overwrite = run(*e, "samkv", with({{"keep", "0.6"}}));
+  expect_equal(with_theta({{"theta", "1"}}), overwrite);
+  const Outcome cosine = with_theta({}), half = with_theta({{"theta", "0.5"}});
+  expect_differ(cosine, overwrite);
+  expect_differ(half, overwrite);
+  expect_differ(half, cosine);
+  // All of the old one is no recomputation, but for the rounding of a private copy's rotation.
+  const Outcome none = run(*e, "samkv", with({{"keep", "0.6"}, {"recompute", "none"}})),
+                old = with_theta({{"theta", "0"}});
+  EXPECT_LT(max_abs_difference(old.completion.logits.first, none.completion.logits.first), 2e-3);
+  EXPECT_GT(max_abs_difference(half.completion.logits.first, none.completion.logits.first), 1e-2) << "power";
+}
+
+TEST_P(SamKVLimits, TheChunkAndThePlacementChangeNothing) {
+  const std::vector<Params> settings = {with({}),
+                                        with({{"blocks", "shared"}}),
+                                        with({{"recompute", "none"}}),
+                                        with({{"fate", "fuse"}}),
+                                        with({{"keep", "0.5"}, {"norm", "range"}}),
+                                        with({{"bias", "no"}}),
+                                        with({{"keep", "0.5"}, {"recompute", "all"}})};
+  const auto whole = engine(512), parts = engine(50), small = engine(7);
+  std::vector<Outcome> outcomes;
+  for (const Params& params : settings) {
+    outcomes.push_back(run(*whole, "samkv", params));
+    expect_equal(run(*parts, "samkv", params), outcomes.back());
+    expect_equal(run(*small, "samkv", params), outcomes.back());
+  }
+  for (const size_t other : {1, 2, 3, 4, 6}) expect_differ(outcomes[0], outcomes[other]);
+  const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
+  for (const Params& params : settings) {
+    const Outcome x = run(*zero, "samkv", params), y = run(*copy, "samkv", params);
+    EXPECT_EQ(x.usage().kept, y.usage().kept);
+    EXPECT_LT(max_abs_difference(x.completion.logits.first, y.completion.logits.first), 4e-3);
+  }
+}
+
+TEST_P(SamKVLimits, TogetherIsAlone) {
+  const auto e = engine(16);
+  std::vector<Request> requests;
+  for (const char* policy : {"samkv", "full", "samkv", "naive", "mend", "samkv"}) {
+    requests.push_back(unpublished(asked, policy, {}, 9));
+    if (requests.back().policy.name == "samkv") requests.back().policy.params = with({});
+  }
+  requests[2].policy.params = with({{"keep", "0.5"}});
+  expect_batched_equals_alone(*e, requests);
+}
+
+// The answer's rows see what the last stage's saw.
+TEST_P(SamKVLimits, TheAnswerSeesWhatIsKept) {
+  const auto e = engine();
+  const auto bytes = [&](const Params& params) {
+    return ask_with(*e, asked, "samkv", params, 24).usage().decode_attention_flops;
+  };
+  const double all = bytes(with({{"keep", "1"}})), half = bytes(with({{"keep", "0.5"}}));
+  EXPECT_LT(half, 0.75 * all);
+  EXPECT_GT(half, 0.4 * all);
+}
+
+// What was found out about a document is stored with its KV: the next request that reads it does not look again, wherever
+// the document is.
+TEST_P(SamKVLimits, StatisticsAreMeasuredOnce) {
+  const auto e = engine();
+  const Outcome first = run(*e, "samkv", with({})), second = run(*e, "samkv", with({}));
+  expect_equal(first, second);
+  EXPECT_LT(second.usage().flops, 0.6 * first.usage().flops);
+  const auto turned = join({head, a, words, c, b, question});
+  const Outcome elsewhere = ask_with(*e, turned, "samkv", with({}));
+  expect_equal(elsewhere, ask_with(*engine(), turned, "samkv", with({})));
+  EXPECT_LT(elsewhere.usage().flops, 0.6 * first.usage().flops);
+  EXPECT_GT(run(*e, "samkv", {{"block", "10"}, {"stable_begin", "0"}}).usage().flops, 1.5 * second.usage().flops)
+      << "power: blocks of another size";
+  expect_equal(run(*e, "naive"), run(*engine(), "naive"));
+}
+
+// Without a question nothing speaks for a block in the middle.
+TEST_P(SamKVLimits, WithoutAQuestionTheEndsAreKept) {
+  const auto e = engine();
+  const auto silent = join({head, c, b, a});
+  const Outcome out = ask_with(*e, silent, "samkv", with({}));
+  // Of 83, 40 and 90 tokens the first block and the last two, of which the last may be short.
+  EXPECT_NEAR(out.usage().kept, (8 + 11 + 8 + 16 + 8 + 10) / 213.0, 1e-9);
+  expect_equal(ask_with(*engine(7), silent, "samkv", with({})), out);
+  expect_differ(out, ask_with(*e, silent, "full"));
+}
+
+TEST_P(SamKVLimits, OthersDoNotFindWhatItLeaves) {
+  const auto e = engine();
+  Request request = request_of(asked, "samkv", 8);
+  request.policy.params = with({});
+  const Outcome said = ask_ok(*e, std::move(request));
+  auto next = asked;
+  next.insert(next.end(), said.ids.begin(), said.ids.end());
+  next.push_back(5);
+  EXPECT_EQ(ask_with(*e, next, "prefix").usage().prefix, 9);
+  expect_equal(run(*e, "naive"), run(*engine(), "naive"));
+}
+
+TEST_P(SamKVLimits, MultiInfLLMWithAllBlocksIsNaive) {
+  const Params few{{"init", "16"}, {"local", "20"}, {"block", "8"}, {"topk", "6"}};
+  std::vector<Outcome> by_chunk;
+  for (const int chunk : {512, 11}) {
+    const auto e = engine(chunk);
+    const Outcome naive = run(*e, "naive");
+    Params all = few;
+    all["topk"] = "1000";
+    expect_equal(run(*e, "multi-infllm", all), naive);
+    expect_equal(run(*e, "multi-infllm"), naive);  // the window is longer than the text
+    // Its choice by layer, of all but one block, is near and another.
+    Params most = few;
+    most["topk"] = "17";
+    const Outcome out = run(*e, "multi-infllm", few), again = run(*e, "multi-infllm", few);
+    expect_equal(out, again);
+    EXPECT_LT(again.usage().flops, 0.6 * out.usage().flops) << "mean keys are stored";
+    expect_differ(out, naive);
+    expect_differ(run(*e, "multi-infllm", most), naive);
+    EXPECT_EQ(out.usage().recomputed, 0);
+    EXPECT_NEAR(out.usage().kept, (16 + 6 * 8 + 20) / 213.0, 0.05);
+    by_chunk.push_back(out);
+  }
+  expect_equal(by_chunk[0], by_chunk[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SamKVLimits, testing::Values("reference", "auto"));
+
+}  // namespace
+}  // namespace kvilt
