@@ -47,7 +47,8 @@ std::vector<Params> all_ways(int budget) {
     out.push_back(more);
   };
   for (const std::string& method : kDecodeMethods) add(method, {});
-  for (const std::string method : {"loopserve", "adakv", "tidal"}) add(method, {{"decode_top_p", "0.5"}});
+  for (const std::string method : {"loopserve", "adakv", "tidal", "quest", "h2o"})
+    add(method, {{"decode_top_p", "0.5"}});
   return out;
 }
 
@@ -68,10 +69,12 @@ TEST_P(DecodeLimits, ABudgetOfAllKeysIsDense) {
 TEST_P(DecodeLimits, ATopShareReadsLess) {
   const auto e = engine();
   const Outcome dense = run(*e, prompt, "full", {});
-  for (const std::string method : {"loopserve", "snapkv", "tidal"}) {
+  for (const std::string method : {"loopserve", "snapkv", "tidal", "quest", "h2o"}) {
     SCOPED_TRACE(method);
     const auto with_share = [&](const std::string& p) {
-      return run(*e, prompt, "full", with(method, 1000, {{"decode_top_p", p}}));
+      Params more = {{"decode_top_p", p}};
+      if (method == "h2o") more["decode_recent"] = "8";  // half of the budget is all
+      return run(*e, prompt, "full", with(method, 1000, more));
     };
     expect_equal(with_share("1"), dense);
     const Outcome most = with_share("0.9"), half = with_share("0.5");

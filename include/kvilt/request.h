@@ -146,6 +146,8 @@ struct PromptUsage {
   double held_mass = -1, decode_held_mass = -1;
   // Of the pages that were the request's own when its prefill ended; those of placed pieces belong to the cache.
   ByHeadClass kv_bytes;
+  // K and V of prompt and answer that the request let go of while it answered (decode_evict).
+  int64_t evicted_bytes = 0;
   int steps = 0;        // engine steps that the prefill took
   double queued_s = 0;  // from submit to the first step
   double ttft_s = 0;    // from submit to the first token

@@ -282,6 +282,10 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     return error(Code::kInvalidArgument,
                  "export_session: the rows of an answer that see few keys are no session's; leave 'decode' out");
   }
+  if (request.evaluation.held_mass && policy.decode_rule() && policy.decode_rule()->evict) {
+    return error(Code::kInvalidArgument,
+                 "held_mass: keys that were let go of cannot be weighed; leave 'decode_evict' out");
+  }
   const PageStore& store = loop_.parts().cache->store();
   if (const int64_t pages = pages_alone(policy, size + 1); pages > store.pages()) {
     return error(Code::kTooLong, "the prompt needs {} KV pages of {}; start with a larger --kv-bytes", pages,
@@ -346,6 +350,9 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   const uint64_t seed = request.sampling.seed.value_or(options().seed + 0x9e3779b97f4a7c15ull * seeds_.fetch_add(1));
   sequence->sampler.emplace(request.sampling, seed, sequence->tokens);
   sequence->sink = std::make_shared<CountingSink>(std::move(sink), open_);
+  if (const auto rule = sequence->policy->decode_rule(); rule && rule->evict) {
+    request.publish = false;  // what is cached keeps its pages: they would not come back
+  }
   sequence->request = std::move(request);
   // std::function wants a copyable callable.
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));

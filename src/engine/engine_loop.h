@@ -79,6 +79,7 @@ class EngineLoop {
   void keep_work(const Sequence& sequence) const;
   static void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum);
   void account(Sequence& sequence) const;
+  void evict(Sequence& sequence);
   void wants_token(Sequence& sequence);
   void draw();
   void draw(Drawn& drawn, SamplerScratch& scratch) const;

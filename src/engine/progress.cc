@@ -60,6 +60,7 @@ void EngineLoop::after(StepItem& item, const Work& work) {
     s.usage.decode_bytes += work.bytes;
     s.decode_held += work.held;
     s.usage.decode_held_mass = s.decode_held.share();
+    if (s.running.keys) evict(s);
     return wants_token(s);
   }
   Prefill& prefill = *s.running.prefill;
@@ -166,6 +167,22 @@ void EngineLoop::wants_seasoning(const Sequence& s) {
   if (!seasoner_.wanted() || !s.from_seasoned) return;
   seasoner_.asked(
       s, parts_.cache->without_contexts(s.tokens, s.request.prompt.marks, s.domains.seasoned, seasoner_.contexts()));
+}
+
+// What no later row of the answer sees may go now.
+void EngineLoop::evict(Sequence& s) {
+  PageTable& kv = *s.running.kv;
+  const bool first = !kv.compacted();
+  const auto next = static_cast<int32_t>(s.tokens.size());
+  const double moved =
+      s.running.keys->evict(kv, next, [this](int64_t pages) { return parts_.cache->make_room(pages); });
+  if (moved == 0) return;
+  s.usage.decode_bytes += moved;
+  const KvShape& shape = kv.shape();
+  int64_t rows = 0;
+  for (int i = 0; i < shape.L * shape.G; ++i) rows += next - kv.slots_of(i / shape.G, i % shape.G);
+  s.usage.evicted_bytes = rows * 2 * shape.row_bytes();
+  if (first) ++changes_;  // there is room for others
 }
 
 // Its logits are there; draw() turns them into a token when all of the group are known.

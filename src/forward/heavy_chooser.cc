@@ -86,8 +86,13 @@ ChoiceCost HeavyChooser::attended(const KeySource& from, const AttendedQueries& 
 std::vector<Runs> HeavyChooser::choose(const KeySource&, LayerRow at, const float*, std::span<const int> heads,
                                        ChoiceCost&) {
   std::vector<std::vector<double>> scores;
-  for (const int g : heads) scores.push_back(keys_[at.layer * config_.G + g].scores(at.pos));
-  std::vector<Runs> out = choose_keys(rule_, at.layer, config_.L, scores, at.pos);
+  std::vector<double> lost;
+  for (const int g : heads) {
+    HeavyKeys& keys = keys_[at.layer * config_.G + g];
+    scores.push_back(keys.scores(at.pos));
+    lost.push_back(keys.lost());
+  }
+  std::vector<Runs> out = choose_keys(rule_, at.layer, config_.L, scores, at.pos, lost);
   for (size_t i = 0; i < heads.size(); ++i) keys_[at.layer * config_.G + heads[i]].keep(out[i], at.pos);
   return out;
 }

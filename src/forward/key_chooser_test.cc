@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "forward/prompt_for_test.h"
 
@@ -102,6 +103,51 @@ TEST_P(PageChooserTest, TakesThePagesWithTheHighestBounds) {
   }
   EXPECT_GT(compared, 10);
   EXPECT_GT(turned, 3) << "power: keys as they were rotated where they were computed choose otherwise";
+}
+
+// Of the chosen pages, the keys with the largest weights, each query head's summing to 1 over these pages.
+TEST_P(PageChooserTest, ATopShareKeepsTheHeaviestOfTheChosenPages) {
+  DecodeRule pruned = rule;
+  pruned.top_p = 0.6;
+  const auto chooser = make_key_chooser(pruned, c, 100, 100), whole = make_key_chooser(rule, c, 100, 100);
+  const AttendShape shape = on.model->attend_shape(std::get<1>(GetParam()));
+  std::vector<int> heads(static_cast<size_t>(c.G));
+  for (int g = 0; g < c.G; ++g) heads[g] = g;
+  int compared = 0, fewer = 0;
+  for (int l = 0; l < c.L; ++l) {
+    ChoiceCost cost, of_pages;
+    const KeySource from{*on.model, table, on.pool};
+    const auto chosen = chooser->choose(from, {l, 147}, q.data(), heads, cost);
+    const auto pages = whole->choose(from, {l, 147}, q.data(), heads, of_pages);
+    EXPECT_GT(cost.bytes, of_pages.bytes);
+    for (int g = 0; g < c.G; ++g) {
+      const ByPosition all = keys(l, g, true);
+      const std::vector<int32_t> candidates = positions(pages[g]);
+      std::vector<double> weights(candidates.size(), 0);
+      for (int h = g * shape.group; h < (g + 1) * shape.group; ++h) {
+        std::vector<double> of_head;
+        double sum = 0;
+        for (const int32_t j : candidates) {
+          double score = 0;
+          for (int e = 0; e < c.E; ++e) score += double{q[h * c.E + e]} * all[j][e];
+          sum += of_head.emplace_back(std::exp(score * shape.scale));
+        }
+        for (size_t j = 0; j < weights.size(); ++j) weights[j] += of_head[j] / sum;
+      }
+      EXPECT_TRUE(includes(pages[g], chosen[g]));
+      fewer += count(chosen[g]) < count(pages[g]);
+      const Runs less = heaviest(pages[g], weights, 0.57), more = heaviest(pages[g], weights, 0.63);
+      EXPECT_GE(count(chosen[g]), count(less));
+      EXPECT_LE(count(chosen[g]), count(more));
+      const Runs by_hand = heaviest(pages[g], weights, 0.6);
+      compared += chosen[g] == by_hand;  // rounding of the KV type may decide
+      if (std::get<1>(GetParam()) == DType::kF32) {
+        EXPECT_EQ(chosen[g], by_hand) << l << ' ' << g;
+      }
+    }
+  }
+  EXPECT_GT(compared, c.L / 2);
+  EXPECT_EQ(fewer, c.L * c.G) << "power";
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PageChooserTest,

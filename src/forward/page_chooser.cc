@@ -40,6 +40,45 @@ std::vector<double> PageChooser::scores_of(const KeySource& from, const float* q
   return scores;
 }
 
+// Of each head's keys only those that hold the share of the row's weights, summed over the group. The normalisers come
+// from attention over these keys, whose result nobody reads.
+void PageChooser::prune(const Asking& row, std::span<const int> heads, std::vector<Runs>& keys,
+                        ChoiceCost& cost) const {
+  const int64_t group = config_.H / config_.G, width = group * config_.E;
+  const size_t n = heads.size();
+  std::vector<RankedKeys> candidates(n);
+  std::vector<int32_t> last(n);
+  std::vector<float> lse(n * static_cast<size_t>(group)), unread(n * static_cast<size_t>(width));
+  std::vector<AttendTask> tasks(n);
+  std::vector<std::vector<double>> weights(n);
+  std::vector<ColumnSumTask> sums;
+  double seen = 0;
+  for (size_t i = 0; i < n; ++i) {
+    for (const Run& run : keys[i]) candidates[i].append(row.from.kv, row.at.layer, heads[i], run);
+    last[i] = candidates[i].size() - 1;
+    weights[i].assign(static_cast<size_t>(candidates[i].size()), 0);
+    AttendTask& task = tasks[i];
+    task.q = row.q + heads[i] * width;
+    task.out = unread.data() + static_cast<int64_t>(i) * width;
+    task.q_stride = task.out_stride = width;
+    task.pos = {&last[i], 1};
+    task.spans = candidates[i].spans();
+    task.lse = lse.data() + static_cast<int64_t>(i) * group;
+    sums.push_back({&task, weights[i].data(), false});
+    seen += candidates[i].size();
+  }
+  const KvShape& shape = row.from.kv.shape();
+  const AttendShape attend = row.from.model.attend_shape(shape.dtype);
+  row.from.model.backend().attend(attend, tasks, row.from.pool);
+  row.from.model.backend().column_sums(attend, sums, row.from.pool);
+  for (size_t i = 0; i < n; ++i) {
+    for (double& weight : weights[i]) weight = std::isfinite(weight) ? weight : 0;  // a sort needs an order
+    keys[i] = heaviest(keys[i], weights[i], rule_.top_p);
+  }
+  cost.flops += 6.0 * static_cast<double>(width) * seen;
+  cost.bytes += 3.0 * seen * static_cast<double>(shape.row_bytes());
+}
+
 std::vector<Runs> PageChooser::choose(const KeySource& from, LayerRow at, const float* q, std::span<const int> heads,
                                       ChoiceCost& cost) {
   const int64_t group = config_.H / config_.G;
@@ -61,7 +100,9 @@ std::vector<Runs> PageChooser::choose(const KeySource& from, LayerRow at, const 
   const double extremes = 2.0 * config_.E * static_cast<double>(heads.size() * scores[0].size());
   cost.flops += 2 * extremes;
   cost.bytes += sizeof(float) * extremes;
-  return choose_pages(rule_, at.layer, config_.L, scores, at.pos);
+  std::vector<Runs> keys = choose_pages(rule_, at.layer, config_.L, scores, at.pos);
+  if (rule_.top_p < 1) prune({from, at, q}, heads, keys, cost);
+  return keys;
 }
 
 }  // namespace kvilt

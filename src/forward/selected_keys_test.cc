@@ -30,6 +30,11 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
       prompt.run(test.driver, 50);
     }
     std::vector<float> next(int32_t id) {
+      compute(id);
+      keys.evict(prompt.table, prompt.T(), [&](int64_t pages) { return of.on.store->free_pages() >= pages; });
+      return prompt.logits;
+    }
+    void compute(int32_t id) {
       const auto pos = static_cast<int32_t>(ids().size());
       ids().push_back(id);
       prompt.table.add_next(pos);
@@ -43,7 +48,6 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
       chunk.probes = {};
       chunk.logits = prompt.logits.data();
       of.driver.run({&chunk, 1});
-      return prompt.logits;
     }
     std::vector<int32_t>& ids() { return prompt.ids; }
     // The positions that a head's rows see, out of where their K lies.
@@ -241,6 +245,83 @@ TEST_P(SelectedKeysTest, AnEvictedKeyIsGone) {
   const std::vector<float> as_it_is = rows(false, false);
   EXPECT_EQ(rows(true, false), as_it_is);
   EXPECT_NE(rows(true, true), as_it_is) << "power";
+}
+
+// Every free page of the pool becomes noise.
+void poison(PageStore& store) {
+  std::vector<PageId> free;
+  while (store.free_pages() > 0) free.push_back(store.alloc());
+  for (const PageId page : free) std::memset(store.k(page), 0xff, static_cast<size_t>(store.shape().page_bytes()));
+  for (const PageId page : free) store.free(page);
+}
+
+// The pages that were given back may hold anything; what stays may not.
+TEST_P(SelectedKeysTest, WhatWasLetGoOfHasNoEffect) {
+  using By = DecodeRule::By;
+  const DecodeRule rules[] = {{.budget = kBudget, .queries = kQueries, .evict = true},
+                              {.budget = kBudget, .queries = kQueries, .dense_rows = 2, .evict = true},
+                              {.by = By::kAllRows, .budget = kBudget, .recent = 9, .every = 1, .evict = true},
+                              {.by = By::kNearest, .budget = kBudget, .sink = 4, .every = 1, .evict = true},
+                              {.by = By::kNearest, .budget = kBudget, .sink = 4, .every = 3, .at_ranks = true}};
+  for (const DecodeRule& rule : rules) {
+    SCOPED_TRACE(static_cast<int>(rule.by));
+    const auto rows = [&](bool evict, bool poisoned, bool change) {
+      DecodeRule with = rule;
+      with.evict = evict;
+      Answering answering(*this, with);
+      const int64_t whole = answering.prompt.table.private_pages();
+      std::vector<float> out;
+      for (int32_t id = 5; id < 60; ++id) {
+        const std::vector<float> logits = answering.next(id);
+        out.insert(out.end(), logits.begin(), logits.end());
+        if (poisoned) poison(*on.store);
+        if (change && id == 20) answering.scramble(2, 1, answering.prompt.T() - 3);
+      }
+      EXPECT_EQ(answering.prompt.table.private_pages() < whole, evict);
+      return out;
+    };
+    const std::vector<float> stays = rows(false, false, false);
+    EXPECT_EQ(rows(true, true, false), stays);
+    EXPECT_NE(rows(true, true, true), stays) << "power";
+  }
+}
+
+// The keys of a layer 0 that stand at their ranks are those of a prompt that never had the others. They are compared as
+// the row sees them, which stands at its own place in the text.
+TEST_P(SelectedKeysTest, KeysAtTheirRanksAreThoseOfAShorterText) {
+  constexpr int32_t kSink = 3;
+  for (const bool at_ranks : {true, false}) {
+    Answering answering(
+        *this, {.by = DecodeRule::By::kNearest, .budget = kBudget, .sink = kSink, .every = 2, .at_ranks = at_ranks});
+    for (const int32_t id : {5, 6, 7, 8}) answering.next(id);
+    const auto pos = static_cast<int32_t>(answering.ids().size()) - 1;
+    for (int head = 0; head < c.G; ++head) {
+      const SelectedKeys::Seen* seen = answering.keys.seen(answering.prompt.table, {}, {0, pos}, head);
+      const int32_t rank = seen->row[0];
+      EXPECT_EQ(rank, kBudget + 1) << "the row after the one that chose";
+      std::vector<int32_t> shorter(answering.ids().begin(), answering.ids().begin() + kSink);
+      shorter.insert(shorter.end(), answering.ids().end() - (rank + 1 - kSink), answering.ids().end());
+      PromptForTest alone(on, shorter);
+      alone.run(driver);
+      const RopeConfig& rope = c.ropes().at(0);
+      double apart[2] = {0, 0};  // of the sink, and of the others
+      int32_t at = 0;
+      for (const KvSpan& span : seen->spans) {
+        for (int32_t i = 0; i < span.count; ++i, ++at) {
+          const auto* stored = static_cast<const float*>(span.k) + i * c.E;
+          std::vector<float> key(stored, stored + c.E), expected(static_cast<size_t>(c.E));
+          if (span.rotation) rotate_head(rope.pairs, rope.rotary_dim, span.rotation, 1, key.data());
+          std::memcpy(expected.data(), alone.table.private_k(0, head, at), sizeof(float) * expected.size());
+          rotate_head(rope.pairs, rope.rotary_dim, rotation(rope, pos - rank).data(), 1, expected.data());
+          double& of = apart[at >= kSink];
+          of = std::max(of, largest_difference(key, expected));
+        }
+      }
+      EXPECT_EQ(at, rank + 1);
+      EXPECT_LT(apart[1], 1e-4) << "the last ones stand as in the text";
+      EXPECT_EQ(apart[0] < 1e-4, at_ranks) << apart[0] << " power: in the text the sink is far away";
+    }
+  }
 }
 
 TEST_P(SelectedKeysTest, RowsOfTheAnswerJoinAndALaterChoiceMayLeaveThemOut) {

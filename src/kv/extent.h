@@ -63,6 +63,7 @@ class Extent {
   void put(int list, int page, PageId id);  // REQUIRES: not held
   PageId take(int list, int page);          // REQUIRES: held; the caller owns the page
   int64_t pages() const { return held_; }
+  bool kept() const { return keepers_ > 0; }  // by a segment
 
   // A kept segment has (by = 1), or no longer has (-1), slots in the page at that layer.
   void cover(int layer, int page, int by);

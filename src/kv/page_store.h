@@ -77,6 +77,9 @@ class PageList {
            extents_[extent]->held(list_of(layer, head), page % extent_pages_);
   }
   int64_t held(int layer, int head) const { return lists_[list_of(layer, head)].held; }
+  int32_t end(int layer, int head) const {
+    return lists_[list_of(layer, head)].end;
+  }  // after the last that was ever held
   int32_t pages_of(int32_t slots) const { return (slots + store_.shape().P - 1) / store_.shape().P; }
 
   // Page number `page` of the list, taken from the spare ones if there are any. REQUIRES: it is missing; there is a

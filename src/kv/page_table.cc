@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "kv/kept_keys.h"
 #include "tensor/kv_row.h"
 
 namespace kvilt {
@@ -178,6 +179,7 @@ Runs KvSegment::inside(const Extent& extent, Run positions) const {
 }
 
 PageTable::~PageTable() {
+  kept_.reset();
   pages_.reset();
   while (!overlays_.empty()) overlays_.pop_back();
   placements_.clear();
@@ -258,6 +260,7 @@ void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> w
 }
 
 int64_t PageTable::pages_for_next() const {
+  if (kept_) return kept_->pages_for_next();
   const KvShape& shape = store_.shape();
   // Most steps need none: all maps have room in their last page, and heads that keep all hold it.
   const auto has_room = [&](const SlotMap& map) { return map.slots % shape.P != 0; };
@@ -271,6 +274,7 @@ int64_t PageTable::pages_for_next() const {
 }
 
 void PageTable::add_next(int32_t pos) {
+  if (kept_) return kept_->add_next(pos);
   bool last = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
   last = last && (overlays_.empty() || overlays_.back().pos + overlays_.back().count <= pos);
   for (SlotMap& map : maps_) {
@@ -296,18 +300,23 @@ void PageTable::add_next(int32_t pos) {
   }
 }
 
+int32_t PageTable::slot_of(int layer, int head, int32_t pos) const {
+  return kept_ ? kept_->slot_of(layer, head, pos) : slot_map(layer).slot_of(pos);
+}
+
 void PageTable::write(int layer, int32_t pos, const float* k, const float* v) {
-  const int32_t slot = slot_map(layer).slot_of(pos);
-  CHECK(slot >= 0);
   const KvShape& shape = store_.shape();
+  int32_t slot = slot_of(layer, 0, pos);
   for (int head = 0; head < shape.G; ++head) {
+    if (kept_ && head > 0) slot = slot_of(layer, head, pos);
+    CHECK(slot >= 0);
     encode_kv_row(shape.dtype, shape.E, k + head * shape.E, pages_->k(layer, head, slot));
     encode_kv_row(shape.dtype, shape.E, v + head * shape.E, pages_->v(layer, head, slot));
   }
 }
 
 void PageTable::restore(int layer, int head, int32_t pos, const std::byte* k, const std::byte* v) {
-  const int32_t slot = slot_map(layer).slot_of(pos);
+  const int32_t slot = slot_of(layer, head, pos);
   CHECK(slot >= 0);
   const auto bytes = static_cast<size_t>(store_.shape().row_bytes());
   std::memcpy(pages_->k(layer, head, slot), k, bytes);
@@ -315,7 +324,7 @@ void PageTable::restore(int layer, int head, int32_t pos, const std::byte* k, co
 }
 
 const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
-  const int32_t slot = slot_map(layer).slot_of(pos);
+  const int32_t slot = slot_of(layer, head, pos);
   return slot < 0 || !pages_->held(layer, head, slot / store_.shape().P) ? nullptr : pages_->k(layer, head, slot);
 }
 
@@ -390,23 +399,29 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   return out;
 }
 
-void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const {
+// The keys at these positions, as far as there are any.
+void PageTable::resolve_run(int layer, int head, Run positions, std::vector<KvSpan>& spans) const {
   const std::vector<Atom>& all = atoms(layer);
-  const auto append = [&](Run keys) {
-    const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= keys.begin; };
-    for (auto atom = std::partition_point(all.begin(), all.end(), ends_by); atom != all.end(); ++atom) {
-      const int32_t begin = std::max(atom->pos, keys.begin), end = std::min(atom->pos + atom->count, keys.end);
-      if (begin >= end) return;
-      const int32_t slot = atom->slot + begin - atom->pos;
-      if (atom->source == kPrivate) {
-        spans.push_back({pages_->k(layer, head, slot), pages_->v(layer, head, slot), nullptr, begin, end - begin});
-        continue;
-      }
-      const PinnedPages& pages = pages_of(*atom);
-      const auto* rotation = atom->source < 0 ? nullptr : rotations_[atom->source].kind[ropes_.kind(layer)].get();
-      spans.push_back({pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr,
-                       begin, end - begin});
+  const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= positions.begin; };
+  for (auto atom = std::partition_point(all.begin(), all.end(), ends_by); atom != all.end(); ++atom) {
+    const int32_t begin = std::max(atom->pos, positions.begin);
+    const int32_t end = std::min(atom->pos + atom->count, positions.end);
+    if (begin >= end) return;
+    const int32_t slot = atom->slot + begin - atom->pos;
+    if (atom->source == kPrivate) {
+      spans.push_back({pages_->k(layer, head, slot), pages_->v(layer, head, slot), nullptr, begin, end - begin});
+      continue;
     }
+    const PinnedPages& pages = pages_of(*atom);
+    const auto* rotation = atom->source < 0 ? nullptr : rotations_[atom->source].kind[ropes_.kind(layer)].get();
+    spans.push_back({pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr,
+                     begin, end - begin});
+  }
+}
+
+void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const {
+  const auto append = [&](Run keys) {
+    kept_ ? kept_->resolve(layer, head, keys, spans) : resolve_run(layer, head, keys, spans);
   };
   const int32_t low = mask.reach < 0 ? 0 : std::max(0, rows.begin - mask.reach);
   if (mask.window < 0 || rows.end - 1 >= mask.dense_from) return append({low, rows.end});
@@ -481,6 +496,48 @@ void PageTable::copy_atom(const Backend& backend, const AttendShape& attend, int
     }
     done += here;
   }
+}
+
+int64_t PageTable::pages_to_compact(std::span<const Runs> kept) const {
+  const int G = store_.shape().G;
+  int64_t pages = 0;
+  for (int i = 0; i < static_cast<int>(kept.size()); ++i) {
+    const int64_t need = pages_->pages_of(static_cast<int32_t>(count(kept[i])));
+    pages += std::max<int64_t>(0, need - pages_->held(i / G, i % G));
+  }
+  return pages;
+}
+
+void PageTable::compact(std::span<const Runs> kept) {
+  const KvShape& shape = store_.shape();
+  CHECK(!kept_ && kept.size() == static_cast<size_t>(shape.L * shape.G));
+  for (const ExtentUse& extent : pages_->extents()) CHECK(!extent->kept());  // they are written over
+  pages_->reserve(0);
+  auto keys = std::make_unique<KeptKeys>(*pages_);
+  std::vector<KvSpan> spans;
+  for (int i = 0; i < static_cast<int>(kept.size()); ++i) {
+    spans.clear();
+    for (const Run& run : kept[i]) resolve(i / shape.G, i % shape.G, run, {.window = 0}, spans);
+    keys->put(i / shape.G, i % shape.G, spans);
+  }
+  kept_ = std::move(keys);
+  placements_.clear(), rotations_.clear();
+  while (!overlays_.empty()) overlays_.pop_back();
+  while (!first_placements_.empty()) first_placements_.pop_back();
+  first_rotations_.clear();
+  keeps_.clear(), local_.clear(), ranges_.clear(), atoms_.clear();
+}
+
+void PageTable::compact(int layer, int head, const Runs& kept) {
+  CHECK(kept_);
+  std::vector<KvSpan> spans;
+  for (const Run& run : kept) kept_->resolve(layer, head, run, spans);
+  kept_->put(layer, head, spans);
+}
+
+int32_t PageTable::slots_of(int layer, int head) const {
+  CHECK(kept_);
+  return kept_->slots(layer, head);
 }
 
 bool PageTable::owns(Run positions) const {

@@ -6,6 +6,7 @@
 //             whoever computed it.
 //             Heads are ragged: one that keeps less than all (keep()) holds pages only for positions that a row still
 //             to come may see, or that the current chunk writes. Slots belong to the layer, pages to the head.
+//             An answer that lets go of keys for good packs each head's own together (compact(), kept_keys.h).
 // Overlays:   an earlier request of the same conversation may have read a placed segment at some positions and layers
 //             and its own slots at others. Its view is placed again as it was: the segment, and what it computed itself
 //             as an overlay, which hides the segment where it has slots (docs/design/kv.md#chains).
@@ -122,6 +123,8 @@ struct LayerRange {
   int begin = 0, end = 0;
 };
 
+class KeptKeys;
+
 class PageTable {
  public:
   // What `ropes` points to must outlive the table.
@@ -156,8 +159,8 @@ class PageTable {
   HeadKeep keeps(int layer, int head) const {
     return keeps_.empty() ? HeadKeep{} : keeps_[layer * store_.shape().G + head];
   }
-  bool whole() const { return local_.empty() && dropped_ == 0; }  // every head has every position
-  int64_t dropped_pages() const { return dropped_; }              // since the start
+  bool whole() const { return local_.empty() && dropped_ == 0 && !kept_; }  // every head has every position
+  int64_t dropped_pages() const { return dropped_; }                        // since the start
 
   // Pages that add() would take; for heads that keep less than all, the most that they need at once. write[l] is the
   // index in `sets` of the positions to be written at layer l.
@@ -167,6 +170,17 @@ class PageTable {
   // One position at all layers: a decode step. Rows before pos have attended at all of them.
   int64_t pages_for_next() const;
   void add_next(int32_t pos);
+
+  // Of each (layer * G + head) only these positions stay, for good: their rows are packed together, and all other pages
+  // and placements are let go of. Rows to come are added as before; passed() means nothing from then on. REQUIRES: the
+  // prompt is computed; nothing of its own is published; the store has pages_to_compact() free pages.
+  int64_t pages_to_compact(std::span<const Runs> kept) const;
+  void compact(std::span<const Runs> kept);
+  bool compacted() const { return kept_ != nullptr; }
+  // From then on: the same again for one head, which takes no page; and the slots that it has, with those of keys that
+  // no row sees any more.
+  void compact(int layer, int head, const Runs& kept);
+  int32_t slots_of(int layer, int head) const;
 
   // Writes the K and V of `pos` at `layer` (G x E fp32 each), converting to the pool's type. REQUIRES: pos has a slot.
   void write(int layer, int32_t pos, const float* k, const float* v);
@@ -231,6 +245,8 @@ class PageTable {
   };
   using SlotCounts = std::vector<int32_t>;  // by layer, after an add()
   const std::vector<Atom>& atoms(int layer) const;
+  void resolve_run(int layer, int head, Run positions, std::vector<KvSpan>& spans) const;
+  int32_t slot_of(int layer, int head, int32_t pos) const;  // -1: no private one
   void split_pages(std::vector<Atom>& out, Atom atom) const;
   void add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer, const Runs& hidden) const;
   const PinnedPages& pages_of(const Atom& atom) const;
@@ -263,6 +279,7 @@ class PageTable {
   std::unordered_map<int32_t, Rotations> of_shift_;     // of all that was placed and turned
   bool uniform_ = true;                                 // every placed segment has the same slots in all layers
   std::unique_ptr<PageList> pages_;
+  std::unique_ptr<KeptKeys> kept_;              // after compact(): it knows where all keys are
   std::vector<SlotMap> maps_;                   // distinct ones
   std::vector<uint16_t> map_of_;                // per layer
   std::vector<HeadKeep> keeps_;                 // L * G, or empty: all keep all

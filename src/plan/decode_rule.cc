@@ -92,20 +92,24 @@ std::vector<int64_t> split(std::span<const std::vector<double>> scores, int64_t 
   return out;
 }
 
-// What the middle has to add to the keys outside of it, so that these hold the share of all. Nothing but zeros: no end.
-double lacking(std::span<const double> score, Run middle, double share) {
+// What the middle has to add to the keys outside of it, so that these hold the share of all and of what is lost.
+// Nothing but zeros: no end.
+double lacking(std::span<const double> score, Run middle, double share, double lost) {
   double outside = 0, inside = 0;
-  for (int32_t j = 0; j < std::ssize(score); ++j) (j < middle.begin || j >= middle.end ? outside : inside) += score[j];
-  const double all = outside + inside;
+  for (int32_t j = 0; j < std::ssize(score); ++j) {
+    if (score[j] > -HUGE_VAL) (j < middle.begin || j >= middle.end ? outside : inside) += score[j];
+  }
+  const double all = outside + inside + lost;
   return all > 0 ? share * all - outside : HUGE_VAL;
 }
 
-// Of the n highest scores, how many it takes until they sum to `aim`, highest first; n if they do not.
+// Of the n highest scores, how many it takes until they sum to `aim`, highest first; if they do not, all that are not
+// out.
 int64_t fewest(std::vector<double> score, int64_t n, double aim) {
   n = std::min(n, std::ssize(score));
   std::ranges::partial_sort(score, score.begin() + n, std::greater());
   int64_t taken = 0;
-  for (double sum = 0; taken < n && sum < aim; ++taken) sum += score[taken];
+  for (double sum = 0; taken < n && sum < aim && score[taken] > -HUGE_VAL; ++taken) sum += score[taken];
   return taken;
 }
 
@@ -121,7 +125,7 @@ int32_t DecodeRule::budget_of(int layer, int num_layers) const {
 }
 
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
-                              std::span<const std::vector<double>> scores, int32_t keys) {
+                              std::span<const std::vector<double>> scores, int32_t keys, std::span<const double> lost) {
   const size_t heads = scores.size();
   if (rule.takes_all(layer, num_layers, keys)) return std::vector<Runs>(heads, keys > 0 ? Runs{{0, keys}} : Runs{});
   const int32_t budget = std::min(rule.budget_of(layer, num_layers), keys);
@@ -141,7 +145,7 @@ std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
       CHECK(std::ssize(scores[g]) == keys);
       const std::vector<double> smooth = rule.pool > 1 ? pooled(scores[g], rule.pool, rule.pool_max) : scores[g];
       of[g].assign(smooth.begin() + middle.begin, smooth.begin() + middle.end);
-      aims[g] = lacking(smooth, middle, rule.top_p);
+      aims[g] = lacking(smooth, middle, rule.top_p, lost.empty() ? 0 : lost[g]);
     }
   }
   std::vector<int64_t> sizes = split(of, budget - rule.sink - recent, rule.own_share, middle.size());
@@ -167,6 +171,22 @@ std::vector<Runs> choose_pages(const DecodeRule& rule, int layer, int num_layers
     out.push_back(unite(kept, Runs{{begin, keys}}));
   }
   return out;
+}
+
+Runs heaviest(const Runs& candidates, std::span<const double> weights, double share) {
+  CHECK(std::ssize(weights) == count(candidates));
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (!(all > 0)) return candidates;
+  const int64_t n = fewest({weights.begin(), weights.end()}, std::ssize(weights), share * all);
+  const Runs ranks = best(weights, 0, n);
+  Runs out;
+  int32_t rank = 0;  // of the run's first candidate
+  for (const Run& run : candidates) {
+    for (const Run& part : intersect(ranks, Runs{{rank, rank + run.size()}}))
+      out.push_back({part.begin - rank + run.begin, part.end - rank + run.begin});
+    rank += run.size();
+  }
+  return normalize(std::move(out));
 }
 
 }  // namespace kvilt

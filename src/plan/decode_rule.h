@@ -4,7 +4,8 @@
 //             keeps a set of keys, chosen by how much the last rows looked at them: once, as SnapKV (arXiv:2404.14469),
 //             or anew every n rows, as LoopServe (arXiv:2507.13681), or at every row, as Quest (arXiv:2406.10774). The
 //             keys of the rows that follow a choice are seen by all of them.
-// Invariants: nothing is dropped: the next choice may take what the last one left out, but for kAllRows.
+// Invariants: the next choice may take what the last one left out, but for kAllRows. So nothing is dropped, unless the
+//             rule evicts.
 // Threads:    pure; any thread.
 // Not here:   who looks (forward/key_chooser.h), the methods' parameters (policy/decode_methods.h).
 #pragma once
@@ -47,12 +48,19 @@ struct DecodeRule {
   // < 1: a head takes the fewest keys, heaviest first and sink and recent among them, that hold this share of its
   // scores; the budget is the most that it takes (Twilight, arXiv:2502.02770).
   double top_p = 1;
+  // What a choice leaves out is let go of, and its memory is given back. REQUIRES: !takes_back().
+  bool evict = false;
+  // A row and the keys that it sees stand where they would if the others had never been: at their ranks among these
+  // (StreamingLLM, arXiv:2309.17453). Else each stands where it does in the text.
+  bool at_ranks = false;
   uint64_t seed = 1;
 
   // Whether the answer's row number n, from 0, chooses by the rule's schedule.
   bool chooses_at(int32_t n) const {
     return n == dense_rows || (every > 0 && n > dense_rows && (n - dense_rows) % every == 0);
   }
+  // Whether a choice may take what one before it left out.
+  bool takes_back() const { return by == By::kAttention ? every > 0 : by != By::kNearest && by != By::kAllRows; }
   int32_t budget_of(int layer, int num_layers) const;  // at least sink + recent
   // Whether a choice at this layer among so many keys takes all of them, whatever their scores.
   bool takes_all(int layer, int num_layers, int32_t keys) const {
@@ -70,15 +78,21 @@ struct DecodeRule {
 };
 
 // The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read where
-// by is kNearest or kRandom. The heads' sizes sum to heads * min(budget_of(layer), keys), or less with top_p; no head has more
-// than `keys`.
+// by is kNearest or kRandom. A score of -infinity is that of a key that is out: with top_p it is never taken. lost: by
+// head, the scores that those had, which count as well; empty: none. The heads' sizes sum to heads *
+// min(budget_of(layer), keys), or less with top_p; no head has more than `keys`.
 // Ties: lower positions first, and lower heads.
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
-                              std::span<const std::vector<double>> scores, int32_t keys);
+                              std::span<const std::vector<double>> scores, int32_t keys,
+                              std::span<const double> lost = {});
 
 // The same for kPages. scores: by head, of the pages of [0, keys). The page of the newest position is always kept; no
 // head has more keys than the budget. REQUIRES: the budget is a page or more, or all keys.
 std::vector<Runs> choose_pages(const DecodeRule& rule, int layer, int num_layers,
                                std::span<const std::vector<double>> scores, int32_t keys);
+
+// Of the candidates the fewest, heaviest first, that hold this share of all their weights: what Twilight leaves of
+// another method's choice. weights: of the candidates, by position. All of them where no weight is known.
+Runs heaviest(const Runs& candidates, std::span<const double> weights, double share);
 
 }  // namespace kvilt

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -154,6 +155,28 @@ TEST(DecodeRule, TopSharesAreHeldByTheFewestKeys) {
   EXPECT_GT(capped, 5) << "power: the budget is the end";
   EXPECT_GT(whole, 5) << "power: the share is";
   EXPECT_GT(alone, 5) << "power: what is always there holds it";
+}
+
+// What is out counts for the share, and is not taken, however much is lacking.
+TEST(DecodeRule, ATopShareCountsWhatIsLost) {
+  const DecodeRule rule{.by = DecodeRule::By::kAllRows, .budget = 6, .recent = 1, .top_p = 0.5};
+  const double out = -HUGE_VAL;
+  const Scores scores{{6, out, 3, out, 2, 1, 1}};
+  const auto with_lost = [&](double lost) { return choose_keys(rule, 0, 1, scores, 7, std::vector<double>{lost})[0]; };
+  EXPECT_EQ(with_lost(0), (Runs{{0, 1}, {6, 7}})) << "7 of 13";
+  EXPECT_EQ(with_lost(5), (Runs{{0, 1}, {2, 3}, {6, 7}})) << "10 of 18";
+  EXPECT_EQ(with_lost(1000), (Runs{{0, 1}, {2, 3}, {4, 7}})) << "all that are not out";
+}
+
+TEST(DecodeRule, TheHeaviestHoldTheShare) {
+  const Runs candidates{{10, 13}, {20, 22}};
+  const std::vector<double> weights{1, 5, 2, 2, 4};
+  const auto kept = [&](double share) { return heaviest(candidates, weights, share); };
+  EXPECT_EQ(kept(0.01), (Runs{{11, 12}}));
+  EXPECT_EQ(kept(0.5), (Runs{{11, 12}, {21, 22}})) << "9 of 14";
+  EXPECT_EQ(kept(0.7), (Runs{{11, 13}, {21, 22}})) << "the lower one on a tie";
+  EXPECT_EQ(kept(0.99), candidates);
+  EXPECT_EQ(heaviest(candidates, std::vector<double>(5, 0.0), 0.1), candidates) << "nothing is known";
 }
 
 TEST(DecodeRule, ATopShareOfNothingKnownIsTheBudget) {

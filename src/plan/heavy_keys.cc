@@ -36,7 +36,11 @@ void HeavyKeys::keep(std::span<const Run> kept, int32_t keys) {
       in[j] = 1;
     }
   }
-  for (int32_t j = 0; j < keys; ++j) out_[j] = !in[j];
+  for (int32_t j = 0; j < keys; ++j) {
+    if (in[j] || out_[j]) continue;
+    out_[j] = 1;
+    if (!std::isnan(sums_[j])) lost_ += sums_[j];
+  }
 }
 
 }  // namespace kvilt

@@ -34,6 +34,37 @@ TEST(HeavyKeys, WhatIsOutComesBehindAllOthers) {
   EXPECT_EQ(scores[1], 1);
 }
 
+TEST(HeavyKeys, WhatIsOutIsLostOnce) {
+  HeavyKeys keys;
+  keys.add(0, std::vector<float>{9, 1, 2, 4});
+  EXPECT_EQ(keys.lost(), 0);
+  keys.keep(Runs{{1, 4}}, 4);
+  EXPECT_EQ(keys.lost(), 9);
+  keys.add(1, std::vector<float>{1, 0, 0});
+  keys.keep(Runs{{2, 3}}, 4);
+  EXPECT_EQ(keys.lost(), 9 + 2 + 4);
+}
+
+// Row after row, a share does not shrink what is left of what is left: it is of all that was ever paid.
+TEST(HeavyKeys, AShareIsOfAllThatWasPaid) {
+  const DecodeRule rule{.by = DecodeRule::By::kAllRows, .budget = 1000, .recent = 1, .every = 1, .top_p = 0.8};
+  HeavyKeys keys;
+  keys.add(0, std::vector<float>(100, 1.0f));
+  int32_t left = 0;
+  for (int32_t pos = 100; pos < 120; ++pos) {
+    const Runs kept =
+        choose_keys(rule, 0, 1, std::vector<std::vector<double>>{keys.scores(pos)}, pos, std::vector{keys.lost()})[0];
+    keys.keep(kept, pos);
+    left = static_cast<int32_t>(count(kept));
+    if (pos == 100) {
+      EXPECT_EQ(left, 80);
+    }
+    keys.add(pos, std::vector<float>{0});
+  }
+  EXPECT_GE(left, 79) << "of the first ones, and the last";
+  EXPECT_LE(left, 81);
+}
+
 // A head's rows, one after another: half of the budget the heaviest, half the last ones.
 TEST(HeavyKeys, AnEvictedKeyNeverReturns) {
   const DecodeRule rule{.by = DecodeRule::By::kAllRows, .budget = 16, .recent = 8, .every = 1};

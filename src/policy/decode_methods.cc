@@ -29,7 +29,7 @@ const Method kMethods[] = {
     {"quest", {.by = By::kPages, .every = 1, .dense_layers = 2}},
     {"tidal", {.by = By::kLayer, .every = 1, .dense_layers = 2}},
     {"h2o", {.by = By::kAllRows, .recent = kMost, .every = 1}},  // half of the budget
-    {"streamingllm", {.by = By::kNearest, .sink = 4, .every = 1}},
+    {"streamingllm", {.by = By::kNearest, .sink = 4, .every = 1, .at_ranks = true}},
     {"random", {.by = By::kRandom, .recent = 32}},
 };
 
@@ -64,6 +64,17 @@ void take_queries(PolicyParams& params, DecodeRule& rule) {
   }
 }
 
+// REQUIRES: the rest of the rule is what the request wants.
+void take_evict(PolicyParams& params, const std::string& name, DecodeRule& rule) {
+  rule.evict = params.flag("decode_evict", false);
+  if (!rule.evict || !rule.takes_back()) return;
+  const bool once = rule.by == By::kAttention;
+  params.wrong(fmt::format(
+      "decode_evict: '{}' may choose what it has left out before, so all keys must stay; {}evicting goes with snapkv, "
+      "pyramidkv, adakv, h2o and streamingllm",
+      name, once ? "with decode_every 0 it chooses once; " : ""));
+}
+
 }  // namespace
 
 std::map<std::string, std::string> params_of(const std::map<std::string, std::string>& params, bool decode) {
@@ -89,10 +100,13 @@ std::optional<DecodeRule> take_decode_rule(PolicyParams& params) {
     rule.dense_layers = params.integer("decode_dense_layers", rule.dense_layers, 0, kMost);
     if (rule.by == By::kAttention) take_queries(params, rule);
     if (rule.by == By::kLayer) rule.select = params.integer("decode_select", rule.select, -1, kMost);
-    if (rule.by == By::kAttention || rule.by == By::kLayer) {
+    if (rule.by != By::kNearest && rule.by != By::kRandom) {
       rule.top_p = params.number("decode_top_p", rule.top_p, 0, 1);
       if (rule.top_p == 0) params.wrong("parameter 'decode_top_p' is 0: a share of nothing is no key");
     }
+    if (rule.by == By::kNearest)
+      rule.at_ranks = params.choice("decode_positions", "cache", {"cache", "text"}) == "cache";
+    take_evict(params, name, rule);
     if (rule.by == By::kRandom) rule.seed = static_cast<uint64_t>(params.integer("decode_seed", 1, 0, kMost));
     return rule;
   }

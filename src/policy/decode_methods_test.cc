@@ -57,6 +57,30 @@ TEST(DecodeMethods, TakeTheirParameters) {
   EXPECT_EQ(rule({{"decode", "snapkv"}, {"decode_budget", "8"}})->recent, 4) << "half of a small budget";
 }
 
+TEST(DecodeMethods, StreamingLlmCountsInTheCache) {
+  EXPECT_TRUE(rule({{"decode", "streamingllm"}})->at_ranks);
+  EXPECT_FALSE(rule({{"decode", "streamingllm"}, {"decode_positions", "text"}})->at_ranks);
+  EXPECT_FALSE(rule({{"decode", "snapkv"}})->at_ranks);
+}
+
+TEST(DecodeMethods, EvictOnlyWhatIsNeverTakenBack) {
+  const auto evicting = [](const std::string& method, const std::string& every = "") {
+    std::map<std::string, std::string> params{{"decode", method}, {"decode_evict", "yes"}};
+    if (!every.empty()) params["decode_every"] = every;
+    return params;
+  };
+  for (const std::string method : {"snapkv", "pyramidkv", "adakv", "h2o", "streamingllm"}) {
+    EXPECT_TRUE(rule(evicting(method))->evict) << method;
+    EXPECT_FALSE(rule({{"decode", method}})->evict) << method;
+  }
+  for (const std::string method : {"loopserve", "quest", "tidal", "random"}) {
+    EXPECT_NE(refusal(evicting(method)).find("'" + method + "' may choose what it has left out"), std::string::npos);
+  }
+  EXPECT_NE(refusal(evicting("snapkv", "8")).find("with decode_every 0"), std::string::npos);
+  EXPECT_EQ(refusal(evicting("loopserve", "0")), "");
+  EXPECT_EQ(refusal(evicting("h2o", "8")), "");
+}
+
 TEST(DecodeMethods, SayWhatIsWrong) {
   EXPECT_NE(refusal({{"decode", "best"}}).find("'best', not one of full, loopserve"), std::string::npos);
   EXPECT_NE(refusal({{"decode_budget", "64"}}).find("no parameter 'decode_budget'"), std::string::npos);
@@ -73,8 +97,11 @@ TEST(DecodeMethods, SayWhatIsWrong) {
   EXPECT_NE(refusal({{"decode", "quest"}, {"decode_sink", "4"}}).find("no parameter"), std::string::npos);
   EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_top_p", "0"}}).find("share of nothing"), std::string::npos);
   EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_top_p", "1.5"}}).find("from 0 to 1"), std::string::npos);
-  EXPECT_NE(refusal({{"decode", "quest"}, {"decode_top_p", "0.5"}}).find("no parameter"), std::string::npos);
-  EXPECT_NE(refusal({{"decode", "h2o"}, {"decode_top_p", "0.5"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "random"}, {"decode_top_p", "0.5"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "streamingllm"}, {"decode_top_p", "0.5"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_positions", "cache"}}).find("no parameter"), std::string::npos);
+  EXPECT_NE(refusal({{"decode", "streamingllm"}, {"decode_positions", "rank"}}).find("not one of cache, text"),
+            std::string::npos);
   EXPECT_NE(refusal({{"decode", "quest"}, {"decode_select", "4"}}).find("no parameter"), std::string::npos);
   EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_page", "4"}}).find("no parameter"), std::string::npos);
   for (const std::string& method : decode_method_names()) {

@@ -77,6 +77,7 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.kv_bytes.local += usage.kv_bytes.local;
   sum_.kv_bytes.retrieval += usage.kv_bytes.retrieval;
   sum_.kv_bytes.dense += usage.kv_bytes.dense;
+  sum_.evicted_bytes += usage.evicted_bytes;
   sum_.policy = usage.policy;
   sum_.ttft_s = std::max(sum_.ttft_s, usage.ttft_s);
 }
@@ -96,6 +97,7 @@ Json UsageSum::json() const {
         {"recomputed", sum_.recomputed},
         {"fresh", sum_.fresh},
         {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
+        {"evicted_bytes", sum_.evicted_bytes},
         {"policy", sum_.policy},
         {"ttft_s", sum_.ttft_s}}}};
 }
