@@ -166,6 +166,25 @@ TEST_P(CrossQueryLimits, WhatIsComputedBetweenPiecesIsKept) {
   EXPECT_LT(out.usage().flops, 0.65 * full.usage().flops);
 }
 
+// The next turn goes on from what the one before left at each layer: placed rows below, its own above, its private copy of
+// what passed through 8 bits.
+TEST_P(CrossQueryLimits, AConversationGoesOnFromItsChain) {
+  for (const Params& params : {kRegimeB, Params{{"halo", "4"}, {"store", "int8"}}}) {
+    const auto e = engine(kRegimeB);
+    const auto longer = join({asked, tokens(40, 11)});
+    const Outcome once = ask_with(*e, longer, "crossquery", params);
+    EXPECT_EQ(once.usage().chain, 0);
+    Request turn = request_of(asked, "crossquery", 0);
+    turn.policy.params = params;
+    ask_ok(*e, turn);
+    const Outcome next = ask_with(*e, longer, "crossquery", params);
+    EXPECT_GE(next.usage().chain, kReused);
+    EXPECT_LT(next.usage().flops, 0.7 * once.usage().flops);
+    expect_equal(next, once);
+    expect_differ(next, ask_with(*e, longer, "full"));
+  }
+}
+
 TEST_P(CrossQueryLimits, WrongParametersSayWhatIsAllowed) {
   const auto e = open_for_test({.model = kModel, .backend = GetParam()});
   const auto taken = [&](const Params& params) { return ask(*e, unpublished(asked, "crossquery", params)).ok(); };

@@ -1,6 +1,7 @@
 // What is published, and as what: prefixes, pieces, answers, repaired pieces, means. Chains, and what is
 // left when others' segments leave: content_cache_chain_test.cc.
 #include "engine/content_cache_for_test.h"
+#include "kv/annex.h"
 
 namespace kvilt {
 namespace {
@@ -338,6 +339,33 @@ TEST_F(ContentCacheTest, MeansComeFirst) {
   };
   EXPECT_EQ(lacking(1), 1u);
   EXPECT_EQ(lacking(2), 2u);
+}
+
+// What a plan keeps becomes an annex of the segments, as far as the pool has room; it goes when they are evicted.
+TEST_F(ContentCacheTest, WhatAPlanKeepsIsPublishedAndEvicted) {
+  constexpr AnnexKind kState{AnnexOf::kHiddenF32, 1};
+  const Tokens kept_text = text(6, 30), other = text(7, 40);
+  Asked asked = compute(kept_text);
+  std::vector<KeptRows> kept(1);
+  kept[0].kind = kState;
+  kept[0].rows.reset({{0, 30}}, 3);
+  for (int32_t pos = 0; pos < 30; ++pos) std::fill_n(kept[0].rows.row(pos), 3, static_cast<float>(pos));
+  ContentCache::Own own = asked.own(domains);
+  own.kept = kept;
+  cache->publish_prompt(own);
+  asked.kv.reset();
+  const auto annexed_of = [&](const Tokens& prompt) {
+    const auto found = find(prompt);
+    return annexed(found.placements, kState);
+  };
+  EXPECT_EQ(annexed_of(join(other, kept_text, text(8, 5))), (Runs{{40, 70}}));
+  EXPECT_EQ(annexed_of(join(kept_text, text(8, 5))), (Runs{{0, 30}}));
+  ask(other);
+  EXPECT_TRUE(annexed_of(join(other, text(8, 5))).empty()) << "power: this one kept nothing";
+  const int64_t pages = cache->store().pages();
+  EXPECT_EQ(cache->store().free_pages() + cache->reclaimable(), pages) << "all of it is counted";
+  ASSERT_TRUE(cache->make_room(pages));
+  EXPECT_TRUE(find(join(kept_text, text(8, 5))).layout.prefix == 0 && cache->store().free_pages() == pages);
 }
 
 }  // namespace
