@@ -43,7 +43,7 @@ Stage stage(Bytes& in, int L) {
     out.probes.push_back(probe);
   }
   for (int n = in.small(3); n > 0; --n) {
-    Entry entry;
+    RowEntry entry;
     entry.state.layer = in.small(8) == 0 ? in.any() : in.small(L + 1);
     entry.rows = in.runs();
     out.entries.push_back(entry);
@@ -62,7 +62,7 @@ void walk(const Plan& plan, const Stage& stage, const ModelConfig& config) {
       CHECK(is_normal(band.in[l]) && is_normal(band.out[l]) && includes(whole, band.in[l]));
       CHECK(includes(band.in[l], band.out[l]) && includes(band.rows, band.in[l]));
       if (l == 0) continue;
-      const Entry* entry = stage.entry_at(layer + static_cast<int>(l));
+      const RowEntry* entry = stage.entry_at(layer + static_cast<int>(l));
       CHECK(band.in[l] == (entry ? unite(band.out[l - 1], entry->rows) : band.out[l - 1]));
       if (entry) CHECK(intersect(band.out[l - 1], entry->rows).empty());
     }

@@ -32,7 +32,7 @@ void join_rows(std::span<const Chunk> chunks, int l, BatchRows& rows, FloatMat& 
   out.clear();
   out.all = true;
   for (size_t c = 0; c < chunks.size(); ++c) {  // index: the row of x; -1: it enters
-    const Entry* entry = chunks[c].stage->entry_at(l);
+    const RowEntry* entry = chunks[c].stage->entry_at(l);
     int64_t r = rows.first[c];
     const auto from_below = [&](int32_t end) {
       for (; r < rows.first[c + 1] && rows.pos[r] < end; ++r) out.push(rows.pos[r], r);
@@ -48,7 +48,7 @@ void join_rows(std::span<const Chunk> chunks, int l, BatchRows& rows, FloatMat& 
   const Mat<float> to = spare_x.reshape(out.size(), D);
   std::vector<std::byte> bytes;
   for (size_t c = 0; c < chunks.size(); ++c) {
-    const Entry* entry = chunks[c].stage->entry_at(l);
+    const RowEntry* entry = chunks[c].stage->entry_at(l);
     const DType type = entry ? row_type(entry->state.of) : DType::kF32;
     bytes.resize(static_cast<size_t>(kv_row_bytes(type, D)));
     for (int64_t r = out.first[c]; r < out.first[c + 1]; ++r) {

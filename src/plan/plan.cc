@@ -19,7 +19,7 @@ Runs named_at(const Stage& stage, int layer) {
 
 // Of the rows in(layer), those that the layer below gives.
 Runs from_below(const Stage& stage, int layer, Runs in) {
-  const Entry* entry = stage.entry_at(layer);
+  const RowEntry* entry = stage.entry_at(layer);
   return entry ? subtract(in, entry->rows) : std::move(in);
 }
 
@@ -106,7 +106,7 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
   // A later band starts at a cut: K and V of that layer are written already, only its output rows still run.
   if (layer_begin > 0 && layers > 0) band.in[0] = band.out[0];
   band.rows = layers == 0 ? band.cut_rows : band.in[0];
-  for (const Entry& entry : stage.entries) {
+  for (const RowEntry& entry : stage.entries) {
     if (entry.layer() > layer_begin && entry.layer() < band.layer_end) band.rows = unite(band.rows, entry.rows);
   }
   return band;
@@ -184,7 +184,7 @@ Status validate_probe(const ProbeSpec& probe, const Stage& stage, size_t s, cons
 Status validate_entries(const Stage& stage, size_t s, const Runs& known) {
   int before = 0;
   Runs entered;
-  for (const Entry& entry : stage.entries) {
+  for (const RowEntry& entry : stage.entries) {
     const int layer = entry.layer();
     if (!by_token(entry.state.of)) return broken(s, layer, "a row enters with a state of its own");
     if (layer <= before || layer >= stage.layer_end || is_cut(stage, layer))

@@ -114,7 +114,7 @@ struct FfnRule {
 };
 
 // Placed positions whose rows do not run below `state.layer`: there they enter, with the stored state of their token.
-struct Entry {
+struct RowEntry {
   AnnexKind state;  // of a kind with a row a token: its hidden state as it entered the layer
   Runs rows;        // inside W(layer), written at no layer below
   int layer() const { return state.layer; }
@@ -133,7 +133,7 @@ struct Stage {
   std::vector<uint16_t> write;
   std::vector<int> cuts;          // increasing, <= layer_end; refine() is called at each
   std::vector<ProbeSpec> probes;  // a probe's layers are all seen before the refine() that follows them
-  std::vector<Entry> entries;     // layers rise, and are neither 0 nor cuts
+  std::vector<RowEntry> entries;  // layers rise, and are neither 0 nor cuts
   std::optional<Carry> carry;
   std::optional<FfnRule> ffn;
   // Written positions that attend in the last layer too, where else only the last row does: a decode rule looks with
@@ -151,8 +151,8 @@ struct Stage {
   // the order of requests depends on it (sched/scheduler.h).
   double expected = 1;
   const Runs& write_at(int layer) const { return sets[write[layer]]; }
-  const Entry* entry_at(int layer) const {  // null: none
-    const auto at = std::ranges::find(entries, layer, &Entry::layer);
+  const RowEntry* entry_at(int layer) const {  // null: none
+    const auto at = std::ranges::find(entries, layer, &RowEntry::layer);
     return at == entries.end() ? nullptr : &*at;
   }
   bool hides_at(int layer) const { return !unseen.empty() && !unseen[layer].empty(); }

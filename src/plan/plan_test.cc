@@ -121,20 +121,20 @@ TEST(Plan, ValidateKnowsEntriesAndWhatIsKept) {
     change(plan, plan.stages[0].entries[0]);
     return !validate(plan, small_config(4), known).ok();
   };
-  ASSERT_FALSE(broken([](Plan&, Entry&) {}));
-  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 0; }));
-  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 4; }));
-  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 3; })) << "they are written at layer 2";
-  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.state.layer = 1; })) << "they are not written at layer 1";
-  EXPECT_TRUE(broken([](Plan&, Entry& e) { e.rows = {{1, 7}}; }, {{1, 7}})) << "1 runs below";
-  EXPECT_TRUE(broken([](Plan&, Entry&) {}, {{3, 7}})) << "2 is not placed";
-  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.stages[0].cuts = {2}; }));
-  EXPECT_FALSE(broken([](Plan& p, Entry&) { p.stages[0].cuts = {3}; }));
-  EXPECT_TRUE(broken([](Plan& p, Entry& e) { p.stages[0].entries.push_back({{e.state.of, 3}, {{2, 3}}}); }));
-  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.stages[0].probes = {{Estimator::kColumnSum, {1}, {{2, 3}}}}; }));
-  EXPECT_FALSE(broken([](Plan& p, Entry&) { p.keep = {{AnnexOf::kHiddenF32, 3}}; }));
-  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.keep = {{AnnexOf::kHiddenF32, 4}}; }));
-  EXPECT_TRUE(broken([](Plan& p, Entry&) { p.keep = {{AnnexOf::kHiddenF32, 0}}; }));
+  ASSERT_FALSE(broken([](Plan&, RowEntry&) {}));
+  EXPECT_TRUE(broken([](Plan&, RowEntry& e) { e.state.layer = 0; }));
+  EXPECT_TRUE(broken([](Plan&, RowEntry& e) { e.state.layer = 4; }));
+  EXPECT_TRUE(broken([](Plan&, RowEntry& e) { e.state.layer = 3; })) << "they are written at layer 2";
+  EXPECT_TRUE(broken([](Plan&, RowEntry& e) { e.state.layer = 1; })) << "they are not written at layer 1";
+  EXPECT_TRUE(broken([](Plan&, RowEntry& e) { e.rows = {{1, 7}}; }, {{1, 7}})) << "1 runs below";
+  EXPECT_TRUE(broken([](Plan&, RowEntry&) {}, {{3, 7}})) << "2 is not placed";
+  EXPECT_TRUE(broken([](Plan& p, RowEntry&) { p.stages[0].cuts = {2}; }));
+  EXPECT_FALSE(broken([](Plan& p, RowEntry&) { p.stages[0].cuts = {3}; }));
+  EXPECT_TRUE(broken([](Plan& p, RowEntry& e) { p.stages[0].entries.push_back({{e.state.of, 3}, {{2, 3}}}); }));
+  EXPECT_TRUE(broken([](Plan& p, RowEntry&) { p.stages[0].probes = {{Estimator::kColumnSum, {1}, {{2, 3}}}}; }));
+  EXPECT_FALSE(broken([](Plan& p, RowEntry&) { p.keep = {{AnnexOf::kHiddenF32, 3}}; }));
+  EXPECT_TRUE(broken([](Plan& p, RowEntry&) { p.keep = {{AnnexOf::kHiddenF32, 4}}; }));
+  EXPECT_TRUE(broken([](Plan& p, RowEntry&) { p.keep = {{AnnexOf::kHiddenF32, 0}}; }));
 }
 
 TEST(Plan, ValidateNamesEveryBrokenRule) {
@@ -211,7 +211,7 @@ TEST(Plan, FuzzValidate) {
         const Band band = next_band(stage, layer, L, {{T - 1, T}});
         for (size_t i = 0; i < band.in.size(); ++i) {
           EXPECT_TRUE(includes(band.in[i], band.out[i]));
-          const Entry* entry = i > 0 ? stage.entry_at(band.layer_begin + static_cast<int>(i)) : nullptr;
+          const RowEntry* entry = i > 0 ? stage.entry_at(band.layer_begin + static_cast<int>(i)) : nullptr;
           if (i > 0) {
             EXPECT_EQ(band.in[i], entry ? unite(band.out[i - 1], entry->rows) : band.out[i - 1]);
           }

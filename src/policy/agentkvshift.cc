@@ -38,7 +38,10 @@ class AgentKVShift : public ReusePolicy {
       stage.expected = params_.r;
       for (const Estimator by : {Estimator::kKeyChange, Estimator::kValueChange})
         stage.probes.push_back({.estimator = by, .layers = {check}, .rows = computed});
-      Carry carry{.kernel = Carry::Kernel::kMean, .noise = kNoShrinking, .gain = false};
+      Carry carry;
+      carry.kernel = Carry::Kernel::kMean;
+      carry.noise = kNoShrinking;
+      carry.gain = false;
       carry.scale_k = carry.scale_v = params_.scale;
       carry.layer_begin = check + 1;
       carry.groups = carry_groups(layout.pieces, false);
