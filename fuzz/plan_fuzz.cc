@@ -42,6 +42,7 @@ Stage stage(Bytes& in, int L) {
     probe.rows = in.runs();
     out.probes.push_back(probe);
   }
+  for (int n = in.small(4) == 0 ? L : 0; n > 0; --n) out.unseen.push_back(in.runs());
   return out;
 }
 
