@@ -48,6 +48,7 @@ Stage stage(Bytes& in, int L) {
     entry.rows = in.runs();
     out.entries.push_back(entry);
   }
+  for (int n = in.small(4) == 0 ? L : 0; n > 0; --n) out.unseen.push_back(in.runs());
   return out;
 }
 

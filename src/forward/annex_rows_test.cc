@@ -10,7 +10,7 @@ namespace kvilt {
 namespace {
 
 constexpr int32_t kLength = 60, kLayer = 3;
-constexpr kvilt::Run kPlaced{10, 50};
+constexpr kvilt::Run kEntering{10, 50};
 
 class AnnexRowsTest : public testing::Test {
  protected:
@@ -25,14 +25,14 @@ class AnnexRowsTest : public testing::Test {
     kv->attach(kind, {0, kLength}, bytes_of(prompt.kept[0], {0, kLength}));
     return kv;
   }
-  // Positions kPlaced are placed and enter.
+  // Positions kEntering are placed and enter.
   void enter(PromptForTest& prompt, const std::shared_ptr<const KvSegment>& kv, AnnexKind kind) const {
-    prompt.table.place({kv, kPlaced.begin, kPlaced.size(), kPlaced.begin});
+    prompt.table.place({kv, kEntering.begin, kEntering.size(), kEntering.begin});
     Stage& stage = prompt.stage();
-    stage.sets.push_back({{0, kPlaced.begin}, {kPlaced.end, kLength}});
+    stage.sets.push_back({{0, kEntering.begin}, {kEntering.end, kLength}});
     std::fill_n(stage.write.begin(), kLayer, uint16_t{1});
-    stage.entries = {{kind, {kPlaced}}};
-    EXPECT_TRUE(validate(prompt.plan, on.config(), {kPlaced}).ok());
+    stage.entries = {{kind, {kEntering}}};
+    EXPECT_TRUE(validate(prompt.plan, on.config(), {kEntering}).ok());
   }
 };
 
@@ -48,7 +48,7 @@ TEST_F(AnnexRowsTest, TrueStatesGiveTheTruePass) {
     enter(again, kv, kind);
     again.run(driver, rows);
     EXPECT_EQ(again.logits, first.logits);
-    EXPECT_EQ(again.keys({kPlaced.end, kLength}), first.keys({kPlaced.end, kLength}));
+    EXPECT_EQ(again.keys({kEntering.end, kLength}), first.keys({kEntering.end, kLength}));
   }
 }
 
@@ -64,7 +64,7 @@ TEST_F(AnnexRowsTest, OtherStatesShow) {
   EXPECT_GT(near, 1e-6);
   // The same tokens after others: both K below and the states are another text's.
   auto ids_after_others = random_tokens(kLength, 2, on.config());
-  std::copy(ids.begin() + kPlaced.begin, ids.begin() + kPlaced.end, ids_after_others.begin() + kPlaced.begin);
+  std::copy(ids.begin() + kEntering.begin, ids.begin() + kEntering.end, ids_after_others.begin() + kEntering.begin);
   PromptForTest other(on, ids_after_others), dense(on, ids_after_others);
   dense.run(driver);
   enter(other, kv, eight);

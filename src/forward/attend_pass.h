@@ -33,6 +33,7 @@ class AttendPass {
   void release() {
     lists_ = {};
     sparse_.clear();
+    visible_.release();
   }
 
  private:

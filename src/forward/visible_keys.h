@@ -31,6 +31,10 @@ class VisibleKeys {
   const Runs* add_tasks(const Runs& unseen, const PageTable& kv, const RowsAt& rows, std::vector<AttendTask>& tasks,
                         Cost& cost);
   void clear() { used_ = 0; }
+  void release() {
+    seen_.clear();
+    used_ = 0;
+  }
 
  private:
   struct Seen {  // by the rows of one chunk

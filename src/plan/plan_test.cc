@@ -157,6 +157,19 @@ TEST(Plan, ValidateNamesEveryBrokenRule) {
   EXPECT_TRUE(broken([](Plan& p) { p.stages[0].write[1] = 7; }));
   EXPECT_TRUE(broken([](Plan& p) { p.head_view = {0}; }));
   EXPECT_TRUE(broken([](Plan& p) { p.views[0].window = -2; }));
+  const auto hides = [](Plan& p, Runs at_first, Runs then) { p.stages[0].unseen = {at_first, at_first, then, then}; };
+  EXPECT_FALSE(broken([&](Plan& p) { hides(p, {{0, 3}}, {{1, 4}}); }));
+  EXPECT_TRUE(broken([&](Plan& p) { hides(p, {{3, 5}}, {}); }));  // 4 runs through the first layers
+  EXPECT_FALSE(broken([&](Plan& p) { hides(p, {}, {{1, 4}}); }));
+  EXPECT_TRUE(broken([&](Plan& p) { hides(p, {}, {{4, 6}}); }));           // 5 is written deeper still
+  EXPECT_TRUE(broken([&](Plan& p) { hides(p, {}, {{2, 3}, {3, 4}}); }));   // touching
+  EXPECT_TRUE(broken([&](Plan& p) { p.stages[0].unseen = {{{0, 3}}}; }));  // of one layer only
+  EXPECT_TRUE(broken([&](Plan& p) {
+    hides(p, {{0, 3}}, {});
+    p.head_view.assign(static_cast<size_t>(config.L * config.G), 0);
+  }));
+  EXPECT_FALSE(broken([&](Plan& p) { p.stages[0].fate = Fate{.share = 0.5}; }));
+  EXPECT_TRUE(broken([&](Plan& p) { p.stages[0].fate = Fate{.share = 1.5}; }));
   const auto carries = [](Plan& p, Carry::Kernel kernel, std::vector<CarryGroup> groups) {
     p.stages[0].carry.emplace().kernel = kernel;
     p.stages[0].carry->groups = std::move(groups);

@@ -161,7 +161,7 @@ std::unique_ptr<ReusePolicy> make_multi_infllm(PolicyParams& p) {
   InfLLMParams params;
   params.init = p.integer("init", 128, 0, 1 << 24);
   params.local = p.integer("local", 4096, 0, 1 << 24);
-  params.block = p.integer("block", 128, 1, 1 << 16);
+  params.block = p.integer("block", 128, kLeastBlock, 1 << 16);
   params.topk = p.integer("topk", 16, 0, 1 << 24);
   params.keep = p.number("keep,budget", 0, 0, 1);
   return std::make_unique<MultiInfLLM>(params);

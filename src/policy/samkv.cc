@@ -197,7 +197,7 @@ class SamKV : public ReusePolicy {
 std::unique_ptr<ReusePolicy> make_samkv(PolicyParams& p) {
   SamKVParams params;
   BlockChoice& choice = params.choice;
-  choice.cut.block = p.integer("block", 64, 1, 1 << 16);
+  choice.cut.block = p.integer("block", 64, kLeastBlock, 1 << 16);
   choice.cut.initial = p.integer("initial", 1, 0, 1 << 16);
   choice.cut.local = p.integer("local", 2, 0, 1 << 16);
   choice.keep = p.number("keep,budget", 0, 0, 1);

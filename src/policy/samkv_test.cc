@@ -168,7 +168,7 @@ PromptLayout layout_of() {
 const Runs kKnown{{0, 53}};
 
 std::unique_ptr<ReusePolicy> samkv(std::map<std::string, std::string> params) {
-  params.try_emplace("block", "4");
+  params.try_emplace("block", "8");
   auto made = make_policy("samkv", params);
   EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
   return made.ok() ? std::move(made).value() : nullptr;
@@ -180,7 +180,7 @@ TEST(SamKVPlan, StagesAreDocumentsQuestionRepairAnswer) {
   EXPECT_TRUE(validate(plan, config, kKnown).ok());
   ASSERT_EQ(plan.stages.size(), 4u) << "the short document is kept whole";
   EXPECT_EQ(plan.stages[0].unseen[1], (Runs{{0, 3}}));
-  EXPECT_EQ(plan.stages[1].unseen[1], (Runs{{7, 35}}));
+  EXPECT_EQ(plan.stages[1].unseen[1], (Runs{{11, 27}}));
   EXPECT_TRUE(plan.narrowed());
   EXPECT_EQ(samkv({{"recompute", "none"}})->plan(layout_of(), config).stages.size(), 3u);
   const Plan all = samkv({{"keep", "1"}, {"recompute", "all"}})->plan(layout_of(), config);
@@ -190,13 +190,13 @@ TEST(SamKVPlan, StagesAreDocumentsQuestionRepairAnswer) {
   silent.prompt_len = 53;
   const Plan quiet = samkv({})->plan(silent, config);
   ASSERT_EQ(quiet.stages.size(), 2u) << "nobody asks";
-  EXPECT_EQ(quiet.stages[1].unseen[0], (Runs{{7, 35}}));
+  EXPECT_EQ(quiet.stages[1].unseen[0], (Runs{{11, 27}}));
   EXPECT_TRUE(validate(quiet, config, kKnown).ok());
 }
 
 TEST(SamKVPlan, ParametersAreChecked) {
   for (const auto& params : std::vector<std::map<std::string, std::string>>{
-           {{"theta", "0.5"}}, {{"keep", "2"}}, {{"decode", "snapkv"}}, {{"fate", "mix"}}}) {
+           {{"theta", "0.5"}}, {{"block", "4"}}, {{"keep", "2"}}, {{"decode", "snapkv"}}, {{"fate", "mix"}}}) {
     EXPECT_FALSE(make_policy("samkv", params).ok());
   }
   EXPECT_TRUE(make_policy("samkv", {{"fate", "fuse"}, {"theta", "0.5"}}).ok());
