@@ -220,6 +220,32 @@ TEST(Suites, AreTheSameForASeedAndHoldTheirAnswers) {
   EXPECT_NE(make_suite(*engine, "magic").error().message.find("there are niah"), std::string::npos);
 }
 
+TEST(Suites, PassagesAreJoinedUntilTheyAreLongEnough) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/questions.jsonl";
+  nlohmann::json line{{"id", "q"}, {"question", "which ?"}, {"answers", {"kob"}}, {"chunks", nlohmann::json::array()}};
+  for (int i = 0; i < 7; ++i)
+    line["chunks"].push_back({{"title", "stup"}, {"text", "vig stir clak plem kob ."}, {"is_supporting", i == 0}});
+  std::ofstream(path) << line.dump() << "\n";
+  const auto pieces = [&](const std::string& more) {
+    const auto cases = make_suite(*engine, "multihop:path=" + path + more);
+    const EvalCase made = *(*cases)[0].make();
+    std::vector<std::string> out;
+    for (const CasePart& part : made.turns.back().parts)
+      if (part.known) out.push_back(part.text);
+    return out;
+  };
+  const std::vector<std::string> each = pieces("");
+  ASSERT_EQ(each.size(), 7u);
+  const int tokens = *token_count(*engine, each[0]);
+  const auto joined = pieces(",piece=" + std::to_string(2 * tokens));
+  ASSERT_EQ(joined.size(), 3u) << "the seventh joins the sixth";
+  EXPECT_EQ(joined[0], each[0] + each[1]);
+  EXPECT_EQ(joined[2], each[4] + each[5] + each[6]);
+  EXPECT_EQ(pieces(",piece=" + std::to_string(100 * tokens)).size(), 1u);
+  std::remove(path.c_str());
+}
+
 TEST(Suites, StoriesAndDebatesAreTokensAsGiven) {
   auto engine = open_probe();
   const std::string path = ::testing::TempDir() + "/novel.txt";

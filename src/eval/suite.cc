@@ -16,7 +16,7 @@ const std::vector<SuiteEntry>& suite_table() {
        "a number at a name among rows that look alike: n, length, segments, hops=0|1, "
        "kind=mixed|staff|invoices|logs|prices, seed",
        make_records},
-      {"multihop", "questions over passages: path (JSON lines with chunks), n, length, skip", make_multihop},
+      {"multihop", "questions over passages: path (JSON lines with chunks), n, length, piece, skip", make_multihop},
       {"story",
        "a novel cut in mid-sentence; distances along the true text: path, n, length, piece, begun, truth, seed",
        make_story},

@@ -56,12 +56,32 @@ Status shorten(const Engine& engine, int length, std::vector<Passage>& passages)
   return {};
 }
 
+// Neighbours become one piece until it has at least `least` tokens; what is left over at the end joins the last piece.
+std::vector<std::string> join_passages(const std::vector<Passage>& passages, int least) {
+  std::vector<std::string> out;
+  int tokens = least;
+  for (const Passage& passage : passages) {
+    if (tokens >= least) {
+      out.emplace_back();
+      tokens = 0;
+    }
+    out.back() += passage.text;
+    tokens += passage.tokens;
+  }
+  if (out.size() > 1 && tokens < least) {
+    const std::string rest = std::move(out.back());
+    out.pop_back();
+    out.back() += rest;
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& params) {
   const std::string path = params.needed_text("path");
   const int n = params.number("n", 20, 1, 1000000), skip = params.number("skip", 0, 0, 1000000);
-  const int length = params.number("length", 1200, 1, 1 << 20);
+  const int length = params.number("length", 1200, 1, 1 << 20), piece = params.number("piece", 1, 1, 1 << 20);
   std::string name = path.substr(path.find_last_of('/') + 1);
   const std::string as = params.text("as", name.substr(0, name.find_last_of('.')));
   KVILT_TRY(params.finish());
@@ -73,11 +93,9 @@ Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& param
     out.push_back({as, read.id, [=, &engine]() -> Result<EvalCase> {
                      std::vector<Passage> passages = read.passages;
                      KVILT_TRY(shorten(engine, length, passages));
-                     std::vector<std::string> pieces;
-                     for (const Passage& passage : passages) pieces.push_back(passage.text);
                      EvalCase made =
-                         rag_case("Answer the question from the passages. Reply with the short answer only.", pieces,
-                                  "Question: " + read.question);
+                         rag_case("Answer the question from the passages. Reply with the short answer only.",
+                                  join_passages(passages, piece), "Question: " + read.question);
                      made.suite = as;
                      made.id = read.id;
                      made.answers = read.answers;

@@ -89,7 +89,9 @@ TEST(DecodeMethods, SayWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(refusal({{"decode", "random"}, {"decode_queries", "3"}}).find("no parameter"), std::string::npos);
   EXPECT_NE(refusal({{"decode", "streamingllm"}, {"decode_recent", "3"}}).find("no parameter"), std::string::npos);
-  EXPECT_NE(refusal({{"decode", "loopserve"}, {"decode_every", "1"}}).find("at most 8 for each"), std::string::npos);
+  EXPECT_NE(
+      refusal({{"decode", "loopserve"}, {"decode_queries", "16"}, {"decode_every", "1"}}).find("at most 8 for each"),
+      std::string::npos);
   EXPECT_NE(refusal({{"decode", "snapkv"}, {"decode_queries", "65"}}).find("from 1 to 64"), std::string::npos);
   EXPECT_NE(
       refusal({{"decode", "quest"}, {"decode_budget", "8"}, {"decode_page", "9"}}).find("more than decode_budget"),
