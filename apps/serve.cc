@@ -34,6 +34,13 @@ std::string default_words(const ModelInfo& info) {
          ", all other text exactly; --quality and kvilt.quality are for all text";
 }
 
+std::string tenants_words(const ServerOptions& server) {
+  if (!server.tenants.empty())
+    return fmt::format("{} tenants: none finds what another left in the cache", server.tenants.size());
+  return fmt::format("one tenant{}: all callers share the cache, apart from what they salt",
+                     server.api_key.empty() ? ", no key needed" : "");
+}
+
 // An empty key is most often a variable that was not set.
 constexpr const char* kEmptyKey = "the key is empty, which would let everyone in; give a key, or none at all";
 
@@ -91,6 +98,7 @@ void serve(ServeOptions options) {
                 static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000, info.kv_type.c_str());
     std::printf("reuse without a word about quality: %s\n", default_words(info).c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
+    std::printf("%s\n", tenants_words(options.server).c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());
     std::fflush(stdout);
@@ -122,7 +130,7 @@ void serve(ServeOptions options) {
 void add_serve(Program& program) {
   auto app = program.app.add_subcommand("serve", "an OpenAI-compatible server");
   auto options = std::make_shared<ServeOptions>();
-  auto policies = std::make_shared<std::string>();
+  auto policies = std::make_shared<std::string>(), tenants = std::make_shared<std::string>();
   add_engine_options(app, options->engine, false);
   app.add_option("--season", options->engine.season,
                  "documents that are asked for again become means over so many contexts in idle time (0: never)")
@@ -134,6 +142,9 @@ void add_serve(Program& program) {
   app.add_option("--api-key", options->server.api_key,
                  "clients must send it as a bearer token (or environment KVILT_API_KEY)")
       .not_empty(kEmptyKey);
+  app.add_option(
+      "--tenants", *tenants,
+      "file of tenants and their API keys: each has a cache and limits of its own (docs/formats/tenants.md)");
   app.add_option("--alias", options->server.model_alias, "the model's name for clients");
   app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
   app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();
@@ -143,7 +154,8 @@ void add_serve(Program& program) {
   app.add_option("--allow-policies", *policies,
                  "policies that requests may name, e.g. auto,prefix,full (default: all but random and oracle, which "
                  "measurements need)");
-  app.callback([options, policies] {
+  app.callback([options, policies, tenants] {
+    if (!tenants->empty()) options->server.tenants = value_or_fail(read_tenants(*tenants));
     options->server.allow_policies = split_commas(*policies);
     serve(*options);
   });

@@ -210,19 +210,28 @@ TEST_P(Limits, AnAnswerIsFoundInAnotherPrompt) {
   expect_equal(next, ask_with(*engine, turn, "full"));
 }
 
-TEST_P(Limits, SaltsAndNameSpacesNeverMeet) {
+TEST_P(Limits, TenantsSaltsAndNameSpacesNeverMeet) {
   auto engine = engine_with();
   Request mine = request_of(quilt.known(), "full", 0);
   mine.cache_salt = "mine";
   ask_ok(*engine, mine);
-  for (const auto& [salt, name_space, found] :
-       {std::tuple("mine", "", true), {"yours", "", false}, {"", "", false}, {"mine", "other", false}}) {
+  struct Space {
+    std::string salt, name_space, tenant;
+    bool found;
+  };
+  for (const auto& [salt, name_space, tenant, found] : std::vector<Space>{{"mine", "", "", true},
+                                                                          {"yours", "", "", false},
+                                                                          {"", "", "", false},
+                                                                          {"mine", "other", "", false},
+                                                                          {"mine", "", "other", false},
+                                                                          {"", "", "mine", false}}) {
     Request request = request_of(quilt.asked(), "naive");
     request.cache_salt = salt;
     request.name_space = name_space;
+    request.tenant = tenant;
     request.publish = false;
     const Outcome out = ask_ok(*engine, request);
-    EXPECT_EQ(out.usage().reused + out.usage().prefix > 0, found) << salt << "/" << name_space;
+    EXPECT_EQ(out.usage().reused + out.usage().prefix > 0, found) << salt << "/" << name_space << "/" << tenant;
   }
 }
 

@@ -92,7 +92,9 @@ struct Request {
   Prompt prompt = {};
   SamplingParams sampling = {};
   PolicyChoice policy = {};
-  std::string name_space = "";  // keys of different name spaces or salts never meet
+  // Whose request this is. Requests find what requests of the same tenant, name space and salt left, and nothing else.
+  std::string tenant = "";
+  std::string name_space = "";
   std::string cache_salt = "";
   bool publish = true;  // keep this request's KV for later ones
   // The first marked part is computed behind the text before it even where a copy with other text in its KV is cached

@@ -17,6 +17,7 @@ enum class Code {
   kNotFound,         // no such file, model, request (404)
   kTooLong,          // a prompt longer than the context (400)
   kExhausted,        // memory, pages or queue are full (503)
+  kOverLimit,        // the caller has used up its own share (429)
   kUnsupported,      // valid, but not something this build does (400)
   kCorrupt,          // a file that contradicts itself
   kIo,               // the operating system said no

@@ -25,6 +25,11 @@
 
 namespace kvilt {
 
+// Whose cache: requests find what was left under an equal one.
+struct KeySpace {
+  std::string_view tenant = {}, name_space = {}, salt = {};
+};
+
 class ContentCache {
  public:
   using Published = PublishedPrompt;
@@ -34,25 +39,21 @@ class ContentCache {
   PageStore& store() { return store_; }
   int64_t reclaimable() const { return store_.idle().pages(); }  // pages that evicting would free now
 
-  ContentDomains domains(const std::string& name_space, const std::string& salt) {
-    return {.exact = domain("", name_space, salt)};
-  }
+  ContentDomains domains(const KeySpace& space) { return {.exact = domain("", space)}; }
   // For a policy (name and parameters) that reuses pieces: what it leaves is approximate, and only requests of the same
   // policy find it. Nothing of it is ever an exact prefix, nor a piece for others.
-  ContentDomains domains(const std::string& name_space, const std::string& salt, const std::string& policy) {
-    return {.exact = domain("", name_space, salt),
-            .approximate = domain("/approximate/" + policy, name_space, salt),
-            .chain = domain("/chain/" + policy, name_space, salt)};
+  ContentDomains domains(const KeySpace& space, const std::string& policy) {
+    return {.exact = domain("", space),
+            .approximate = domain("/approximate/" + policy, space),
+            .chain = domain("/chain/" + policy, space)};
   }
   // Where pieces are kept as one policy left them in their last context.
-  DomainId repaired_domain(const std::string& policy, const std::string& name_space, const std::string& salt) {
-    return domain("/repaired/" + policy, name_space, salt);
+  DomainId repaired_domain(const std::string& policy, const KeySpace& space) {
+    return domain("/repaired/" + policy, space);
   }
 
   // Where marked parts are kept as the mean over their contexts.
-  DomainId seasoned_domain(const std::string& name_space, const std::string& salt) {
-    return domain("/seasoned", name_space, salt);
-  }
+  DomainId seasoned_domain(const KeySpace& space) { return domain("/seasoned", space); }
 
   struct Found {
     PromptLayout layout;
@@ -139,8 +140,8 @@ class ContentCache {
     SegmentId segment = 0;
     int32_t tokens = 0;
   };
-  DomainId domain(const std::string& of, const std::string& name_space, const std::string& salt) {
-    return index_.domain(fingerprint_ + of, name_space, salt);
+  DomainId domain(const std::string& of, const KeySpace& space) {
+    return index_.domain(fingerprint_ + of, space.name_space, space.salt, space.tenant);
   }
   bool keeps(const TokenMark& mark, Run run) const;
   void enter(CachedSegment segment, SegmentInfo info, const Runs& marks = {});

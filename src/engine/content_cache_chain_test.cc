@@ -9,7 +9,7 @@ namespace {
 class ChainTest : public ContentCacheTest {
  protected:
   ChainTest() {
-    domains = mend = cache->domains("", "", "mend");
+    domains = mend = cache->domains({}, "mend");
     ask(document);
     ask(b);
   }
@@ -34,9 +34,9 @@ TEST_F(ChainTest, TheNextTurnGoesOnFromWhatTheLastOneLeft) {
   answer(second, text(13, 5));
   EXPECT_EQ(find(join(next, text(13, 5), question)).layout.prefix, 181);
 
-  domains = cache->domains("", "", "sparsex");
+  domains = cache->domains({}, "sparsex");
   EXPECT_EQ(find(next).layout.prefix, 20) << "power: another policy does not see it";
-  domains = cache->domains("", "");
+  domains = cache->domains(KeySpace{});
   EXPECT_EQ(find(next).layout.prefix, 20) << "nor does an exact request";
 }
 
@@ -47,7 +47,7 @@ TEST_F(ChainTest, WhatGoesOnFromAChainIsNeverExact) {
   Asked second = ask(next);
   EXPECT_EQ(second.layout.prefix, 161);
   answer(second, text(13, 30));
-  domains = cache->domains("", "");
+  domains = cache->domains(KeySpace{});
   EXPECT_EQ(find(join(next, text(13, 30), a)).layout.prefix, 20);
   EXPECT_TRUE(find(join(a, text(12, 40), a)).layout.pieces.empty()) << "no piece for others";
   domains = mend;
@@ -57,7 +57,7 @@ TEST_F(ChainTest, WhatGoesOnFromAChainIsNeverExact) {
 TEST_F(ChainTest, TheExactChainWinsOnceItIsThere) {
   const Tokens turn = join(b, document, question);
   ask(turn);
-  domains = cache->domains("", "");
+  domains = cache->domains(KeySpace{});
   ask(turn, {}, false);  // exactly
   domains = mend;
   const auto found = find(join(turn, more));
@@ -234,7 +234,7 @@ TEST_F(OthersSegmentTest, APrefillThatGoesOnContinuesWhatIsLeft) {
 }
 
 TEST_F(OthersSegmentTest, AChainDoesNotContinueWhatHasLostItsEnd) {
-  domains = cache->domains("", "", "mend");
+  domains = cache->domains({}, "mend");
   const Tokens document(novel.begin(), novel.begin() + 600), turn = join(b, document, question);
   { ask(b), ask(document); }
   Asked first = ask(turn);

@@ -24,7 +24,7 @@ class ContentCacheTest : public testing::Test {
   void open(int64_t blocks) {
     cache.emplace(PageStore::create(kShape, blocks * kBlock * kShape.page_bytes()).value(), HashSecret::fixed(1),
                   "model", kMinSegment);
-    domains = cache->domains("", "", "mend");
+    domains = cache->domains({}, "mend");
     domains.chain = 0;  // the tests of chains turn it on
   }
 

@@ -254,8 +254,8 @@ TEST_F(ContentCacheTest, WhatIsPlacedStaysAndNothingIsDroppedInVain) {
 TEST_F(ContentCacheTest, DomainsNeverMeet) {
   ask(a);
   EXPECT_EQ(prefix(join(a, b)), 20);
-  for (const auto& [space, salt] : {std::pair{"", "salt"}, std::pair{"space", ""}}) {
-    domains = cache->domains(space, salt, "mend");
+  for (const KeySpace& other : {KeySpace{.salt = "s"}, KeySpace{.name_space = "s"}, KeySpace{.tenant = "s"}}) {
+    domains = cache->domains(other, "mend");
     EXPECT_EQ(prefix(join(a, b)), 0);
     EXPECT_EQ(pieces(join(b, a)).size(), 0u);
   }
@@ -263,7 +263,7 @@ TEST_F(ContentCacheTest, DomainsNeverMeet) {
 
 // A piece of which the request owns all is kept as this policy left it, for this policy, in place of what was there.
 TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
-  const DomainId repaired = cache->repaired_domain("mend", "", "");
+  const DomainId repaired = cache->repaired_domain("mend", {});
   domains.approximate = 0;
   ask(a);
   const auto segment_of_a = [&](DomainId from) {
@@ -317,7 +317,7 @@ TEST_F(ContentCacheTest, SaysHowMuchOfWhatItFoundLooksAlike) {
 // A mean comes before what was computed exactly, also where an exact piece holds more than it; the rest of that piece
 // stays. Who asks for what was first computed gets that.
 TEST_F(ContentCacheTest, MeansComeFirst) {
-  domains.seasoned = cache->seasoned_domain("", "");
+  domains.seasoned = cache->seasoned_domain({});
   ThreadPool pool(1);
   const auto found = [&](bool seasoned) {
     const std::vector<TokenMark> marks{{9, 29}, {29, 49}};

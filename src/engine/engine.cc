@@ -361,16 +361,15 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     ContentCache& cache = *loop_.parts().cache;
     const ReusePolicy& policy = *(*shared)->policy;
     ContentDomains& domains = (*shared)->domains;
-    const std::string& space = asked.name_space;
+    const KeySpace space{asked.tenant, asked.name_space, asked.cache_salt};
     (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !(*shared)->clean_only;
     const std::string name = written_out(asked.policy) + ((*shared)->clean_only      ? "/clean"
                                                           : (*shared)->from_seasoned ? "/seasoned"
                                                                                      : "");
-    domains =
-        policy.keeps_chain() ? cache.domains(space, asked.cache_salt, name) : cache.domains(space, asked.cache_salt);
+    domains = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
     if (!policy.wants_pieces()) domains.approximate = 0;
-    if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space, asked.cache_salt);
-    if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space, asked.cache_salt);
+    if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space);
+    if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space);
     loop_.add(std::move(*shared));
   });
   return id;

@@ -26,8 +26,9 @@ ContentIndex::ContentIndex(const HashSecret& secret, ContentIndexOptions options
   CHECK(options.window >= 4 && options.window <= 64);
 }
 
-DomainId ContentIndex::domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt) {
-  return domains_.id(fingerprint, name_space, salt);
+DomainId ContentIndex::domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
+                              std::string_view tenant) {
+  return domains_.id(fingerprint, name_space, salt, tenant);
 }
 
 void ContentIndex::count_seasoned(const SegmentInfo& info, int sign) {

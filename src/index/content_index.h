@@ -39,7 +39,8 @@ class ContentIndex {
 
   // A small, stable id of the triple; never 0, never reused. A domain without segments may be forgotten when thousands
   // of others were named since (Domains::kMaxIdle). Its id then finds and takes nothing; its name gets a new id.
-  DomainId domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt);
+  DomainId domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
+                  std::string_view tenant = {});
 
   // REQUIRES: id is neither 0 nor known; 0 <= parent_tokens <= the parent's size where the parent is known. An exact
   // segment whose parent is not (or no longer) in the tree of exact segments is never a prefix; pieces of it are found.

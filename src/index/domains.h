@@ -1,4 +1,4 @@
-// index/domains.h: small ids for (model fingerprint, namespace, tenant salt), and the digest in every key of a domain.
+// index/domains.h: small ids for (model fingerprint, namespace, salt, tenant), and the digest in every key of a domain.
 // Idea:    the salt comes with each request, so anyone can name new domains without end. A domain that holds segments
 //          stays; of the others the kMaxIdle last named stay. A forgotten domain gets a new id when it is named again.
 //          Ids are never reused, so a late insert under an old id is kept out of the index, and does not end up with
@@ -22,8 +22,9 @@ class Domains {
 
   explicit Domains(const HashSecret& secret) : secret_(secret) {}
 
-  // Names the triple; never 0.
-  DomainId id(std::string_view fingerprint, std::string_view name_space, std::string_view salt);
+  // Names the four; never 0.
+  DomainId id(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
+              std::string_view tenant = {});
   // Null when the domain was forgotten or never named. Valid until the next non-const call.
   const Digest* digest(DomainId id) const;
 

@@ -8,7 +8,7 @@
 namespace kvilt {
 namespace {
 
-TEST(Domains, OneIdPerTriple) {
+TEST(Domains, OneIdForEachFour) {
   Domains domains(HashSecret::fixed(1));
   const DomainId a = domains.id("model", "space", "salt");
   EXPECT_NE(a, 0);
@@ -18,8 +18,10 @@ TEST(Domains, OneIdPerTriple) {
                                domains.id("model", "space2", "salt"),
                                domains.id("model", "space", "salt2"),
                                domains.id("model", "spaces", "alt"),
+                               domains.id("model", "space", "salt", "tenant"),
+                               domains.id("model", "space", "", "salt"),
                                domains.id("", "", "")};
-  EXPECT_EQ(ids.size(), 6u);
+  EXPECT_EQ(ids.size(), 8u);
   EXPECT_NE(*domains.digest(a), *domains.digest(domains.id("model", "space", "")));
 }
 

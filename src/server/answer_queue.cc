@@ -4,8 +4,10 @@
 #include <deque>
 #include <iterator>
 
+#include "base/error.h"
 #include "base/mutex.h"
 #include "server/metrics.h"
+#include "server/tenants.h"
 
 namespace kvilt::server {
 
@@ -31,8 +33,12 @@ size_t size_of(const Event& event) {
 
 class AnswerQueue::Sink : public TokenSink {
  public:
-  Sink(std::shared_ptr<Queue> queue, int choice, RequestTimer timer)
-      : queue_(std::move(queue)), choice_(choice), timer_(std::move(timer)) {}
+  Sink(std::shared_ptr<Queue> queue, int choice, const Account& account, Tenant::Place place)
+      : queue_(std::move(queue)),
+        choice_(choice),
+        timer_(account.metrics),
+        tenant_(account.tenant),
+        place_(std::move(place)) {}
 
   void on_tokens(const TokenDelta& delta) override {
     timer_.tokens(static_cast<int>(delta.ids.size()));
@@ -41,6 +47,8 @@ class AnswerQueue::Sink : public TokenSink {
 
   void on_finish(Completion completion) override {
     timer_.finish(completion);
+    tenant_->count(completion);
+    place_.reset();
     push({choice_, {}, std::move(completion)});
   }
 
@@ -78,18 +86,20 @@ class AnswerQueue::Sink : public TokenSink {
   const std::shared_ptr<Queue> queue_;
   const int choice_;
   RequestTimer timer_;
+  const std::shared_ptr<Tenant> tenant_;
+  std::optional<Tenant::Place> place_;
 };
 
-AnswerQueue::AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics, Reader reader)
-    : engine_(std::move(engine)),
-      metrics_(std::move(metrics)),
-      queue_(std::make_shared<Queue>(reader == Reader::kWhole)) {}
+AnswerQueue::AnswerQueue(Account account, Reader reader)
+    : account_(std::move(account)), queue_(std::make_shared<Queue>(reader == Reader::kWhole)) {}
 
 AnswerQueue::~AnswerQueue() { cancel(); }
 
 Status AnswerQueue::submit(Request request) {
-  auto sink = std::make_shared<Sink>(queue_, size(), RequestTimer(metrics_));
-  auto id = engine_->submit(std::move(request), std::move(sink));
+  KVILT_ASSIGN(Tenant::Place place, Tenant::enter(account_.tenant));
+  auto sink = std::make_shared<Sink>(queue_, size(), account_, std::move(place));
+  request.tenant = account_.tenant->name();
+  auto id = account_.engine->submit(std::move(request), std::move(sink));
   if (!id.ok()) return id.error();
   ids_.push_back(id.value());
   done_.push_back(false);
@@ -117,7 +127,7 @@ bool AnswerQueue::overflowed() const {
 
 void AnswerQueue::cancel() {
   for (size_t i = 0; i < ids_.size(); ++i) {
-    if (!done_[i]) engine_->cancel(ids_[i]);
+    if (!done_[i]) account_.engine->cancel(ids_[i]);
   }
 }
 

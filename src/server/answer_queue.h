@@ -1,5 +1,5 @@
 // server/answer_queue.h: the tokens of one HTTP request on their way from the engine thread to the HTTP thread.
-// Role:       submits one engine request per choice and gathers their events in one bounded queue. Its destructor
+// Role:       submits one engine request per choice, each in the name of its tenant, and gathers their events in one bounded queue. Its destructor
 //             cancels what is unfinished (client gone, write failed, exception).
 // Invariants: a sink never blocks; the queue of a stream that nobody empties stops growing at kMaxQueuedBytes and its
 //             requests are cancelled by the HTTP thread. An answer that is read whole loses nothing.
@@ -18,6 +18,7 @@
 namespace kvilt::server {
 
 class Metrics;
+class Tenant;
 
 // Tokens of a choice, or its end.
 struct Event {
@@ -35,12 +36,18 @@ class AnswerQueue {
   // kStream: events as they come, bounded, since a client that does not read stops their reader. kWhole: for a reader
   // that keeps all of the answer; what waits of a choice is one event, and nothing is ever left out.
   enum class Reader : uint8_t { kStream, kWhole };
-  AnswerQueue(std::shared_ptr<Engine> engine, std::shared_ptr<Metrics> metrics, Reader reader);
+  // For whom requests are made, and where that is counted.
+  struct Account {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Metrics> metrics;
+    std::shared_ptr<Tenant> tenant;
+  };
+  AnswerQueue(Account account, Reader reader);
   ~AnswerQueue();
   AnswerQueue(const AnswerQueue&) = delete;
   AnswerQueue& operator=(const AnswerQueue&) = delete;
 
-  // Starts choice number size(). On an error the earlier ones go on (destroy the queue to end them).
+  // Starts choice number size(), as the tenant's. On an error the earlier ones go on (destroy the queue to end them).
   Status submit(Request request);
   int size() const { return static_cast<int>(ids_.size()); }
 
@@ -56,8 +63,7 @@ class AnswerQueue {
   struct Queue;
   class Sink;
 
-  const std::shared_ptr<Engine> engine_;
-  const std::shared_ptr<Metrics> metrics_;
+  const Account account_;
   const std::shared_ptr<Queue> queue_;
   std::vector<RequestId> ids_;  // per choice
   std::vector<bool> done_;      // per choice: its end was handed out

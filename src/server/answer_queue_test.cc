@@ -5,6 +5,7 @@
 
 #include "server/fake_engine.h"
 #include "server/metrics.h"
+#include "server/tenants.h"
 
 namespace kvilt::server {
 namespace {
@@ -14,7 +15,8 @@ constexpr int kTokens = 20000;  // more than kMaxQueuedBytes holds of their even
 // Nobody takes anything out before all choices have ended.
 std::unique_ptr<AnswerQueue> full_queue(const std::shared_ptr<FakeEngine>& engine, AnswerQueue::Reader reader,
                                         int choices) {
-  auto queue = std::make_unique<AnswerQueue>(engine, std::make_shared<Metrics>(""), reader);
+  auto queue = std::make_unique<AnswerQueue>(
+      AnswerQueue::Account{engine, std::make_shared<Metrics>(""), std::make_shared<Tenant>("", 0, 0)}, reader);
   Request request;
   request.prompt.ids = {FakeEngine::kBos, 'h', 'i'};
   request.sampling.temperature = 0;

@@ -64,6 +64,8 @@ ApiError api_error(const Error& error, std::string param) {
       return {404, error.message, std::move(param), "not_found"};
     case Code::kExhausted:
       return {503, error.message, "", "overloaded"};
+    case Code::kOverLimit:
+      return {429, error.message, "", "rate_limit_exceeded"};
     case Code::kUnavailable:
       return {503, error.message, "", "unavailable"};
     case Code::kCancelled:

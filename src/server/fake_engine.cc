@@ -263,7 +263,7 @@ void FakeEngine::loop() {
 void FakeEngine::place(Running& running) {
   running.running = true;
   const auto& ids = running.request.prompt.ids;
-  auto& earlier = cache_[running.request.cache_salt];
+  auto& earlier = cache_[running.request.tenant + '\0' + running.request.cache_salt];
   size_t prefix = 0;
   for (const auto& other : earlier) {
     const size_t common = std::min(ids.size() - 1, other.size());

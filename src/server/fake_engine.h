@@ -69,7 +69,8 @@ class FakeEngine : public Engine {
   mutable Mutex mutex_;
   Condition changed_;
   std::map<RequestId, std::unique_ptr<Running>> requests_ KVILT_GUARDED_BY(mutex_);
-  std::map<std::string, std::vector<std::vector<int32_t>>> cache_ KVILT_GUARDED_BY(mutex_);  // prompts by salt
+  std::map<std::string, std::vector<std::vector<int32_t>>> cache_
+      KVILT_GUARDED_BY(mutex_);  // prompts by tenant and salt
   EngineStats stats_ KVILT_GUARDED_BY(mutex_);
   Request last_request_ KVILT_GUARDED_BY(mutex_);
   RequestId next_id_ KVILT_GUARDED_BY(mutex_) = 1;

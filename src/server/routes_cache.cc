@@ -45,10 +45,12 @@ class Batch {
   // Waits for all of them. False: the response says why it did not come to that.
   bool run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
            FunctionRef<void(size_t, const Completion&)> ended) {
-    AnswerQueue answer(call_.attached.engine, call_.attached.metrics, AnswerQueue::Reader::kWhole);
+    AnswerQueue answer(call_.account(), AnswerQueue::Reader::kWhole);
     const size_t count = requests.size();
+    const int places = call_.caller.tenant->max_requests();
+    const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
     for (size_t over = 0; over < count;) {
-      while (static_cast<size_t>(answer.size()) < std::min(count, over + kAtOnce)) {
+      while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
         const auto next = static_cast<size_t>(answer.size());
         if (Status status = answer.submit(std::move(requests[next])); !status.ok())
           return refuse(status.error(), name(next));

@@ -210,7 +210,7 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
   const Generation& generation = job->generation;
   if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error);
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
-  job->answer = std::make_unique<AnswerQueue>(call.attached.engine, call.attached.metrics, reader);
+  job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
   for (Prompt& prompt : prompts) {
     for (int i = 0; i < generation.choices; ++i) {
       Request request;

@@ -62,6 +62,28 @@ void detokenize(const Call& call, httplib::Response& response) {
   reply_json(response, {{"prompt", text.value()}});
 }
 
+Json tenant_json(const Tenant& tenant) {
+  const Tenant::Counts counts = tenant.counts();
+  return {{"name", tenant.name()},
+          {"running", counts.running},
+          {"requests", counts.requests},
+          {"refused", counts.refused},
+          {"prompt_tokens", counts.prompt_tokens},
+          {"cached_tokens", counts.cached},
+          {"completion_tokens", counts.generated},
+          {"max_requests", tenant.max_requests()},
+          {"requests_per_minute", tenant.requests_per_minute()}};
+}
+
+// The caller's own; an admin's answer has all.
+void list_tenants(const Tenants& tenants, const Caller& caller, httplib::Response& response) {
+  Json data = Json::array();
+  for (const auto& tenant : tenants.all()) {
+    if (caller.admin || tenant == caller.tenant) data.push_back(tenant_json(*tenant));
+  }
+  reply_json(response, {{"object", "list"}, {"data", std::move(data)}});
+}
+
 }  // namespace
 
 void add_info_routes(Service& service) {
@@ -78,6 +100,10 @@ void add_info_routes(Service& service) {
     const HttpCounters http{service.http().open_connections(), service.http().refused_connections()};
     response.set_content(attached.metrics->text(attached.engine.get(), http),
                          "text/plain; version=0.0.4; charset=utf-8");
+  });
+  if (service.tenants().several()) service.for_admins("/metrics");
+  service.get("/v1/tenants", [&service](const Call& call, httplib::Response& response) {
+    list_tenants(service.tenants(), call.caller, response);
   });
   service.get_always("/", [](const Attached&, httplib::Response& response) {
     response.set_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'");

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "server/service.h"
+#include "server/tenants.h"
 
 namespace kvilt {
 
@@ -53,6 +54,7 @@ Status check_options(const ServerOptions& o) {
 Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(check_options(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
+  KVILT_TRY(server::check_tenants(options));
   auto parts = std::make_unique<Parts>(std::move(options));
   server::add_generate_routes(parts->service);
   server::add_info_routes(parts->service);

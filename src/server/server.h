@@ -11,8 +11,10 @@
 // Errors:  listen() returns kInvalidArgument for an option out of range, kIo when the address cannot be bound. What clients send is answered, never fatal.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvilt/engine.h"
@@ -20,10 +22,31 @@
 
 namespace kvilt {
 
+// A key by which callers are known: its BLAKE2b-256, from which it cannot be found again.
+struct ApiKey {
+  std::array<unsigned char, 32> blake2b{};
+  bool admin = false;  // may clear the cache and read /metrics and other tenants' numbers
+
+  static ApiKey of(std::string_view key, bool admin);
+};
+
+// Callers who share a cache and limits. Nothing that one tenant left in the cache is ever found by another.
+struct TenantOptions {
+  std::string name;
+  std::vector<ApiKey> keys = {};
+  int max_requests = 0;         // answers that are made or wait at once; more get 429. 0: no limit
+  int requests_per_minute = 0;  // 0: no limit
+};
+
+// From a file (docs/formats/tenants.md). Errors name the field.
+Result<std::vector<TenantOptions>> read_tenants(const std::string& path);
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                // 0: any free one; see port()
-  std::string api_key = {};       // empty: none needed. Guards everything but /, /health and /metrics
+  int port = 8000;           // 0: any free one; see port()
+  std::string api_key = {};  // one tenant; empty: no key needed. Guards everything but /, /health and /metrics
+  // Several, each with keys of its own; excludes api_key. /metrics and /v1/cache/clear then need an admin's key.
+  std::vector<TenantOptions> tenants = {};
   std::string model_alias = {};   // the model's id for clients; empty: ModelInfo::name
   std::string allow_origin = {};  // pages of other origins that may call: one origin, or "*"; empty: none
   // Policies that requests may name, `auto` for those that name a quality; empty: all but ModelInfo::controls. The

@@ -84,6 +84,7 @@ std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoic
 
 Service::Service(ServerOptions options)
     : options_(std::move(options)),
+      tenants_(options_),
       http_(limits_of(options_), options_.max_connections),
       gate_(std::max(kMostInside, options_.max_body_bytes)) {
   attached_.metrics = std::make_shared<Metrics>(options_.model_alias);
@@ -186,16 +187,14 @@ std::optional<ApiError> Service::check_origin(const httplib::Request& request, h
   return std::nullopt;
 }
 
-bool Service::key_fits(std::string_view authorization) const {
-  if (options_.api_key.empty()) return true;
-  constexpr std::string_view kBearer = "bearer ";
-  if (authorization.size() <= kBearer.size()) return false;
-  for (size_t i = 0; i < kBearer.size(); ++i) {
-    if (std::tolower(static_cast<unsigned char>(authorization[i])) != kBearer[i]) return false;
-  }
-  const std::string_view key = authorization.substr(kBearer.size());
-  // Constant time for a key of the right length; the length is no secret.
-  return key.size() == options_.api_key.size() && sodium_memcmp(key.data(), options_.api_key.data(), key.size()) == 0;
+std::optional<ApiError> Service::check_caller(Guard guard) const {
+  if (guard == Guard::kOpen) return std::nullopt;
+  const Caller* caller = tenants_.caller(Connection::current()->verdict().authorization);
+  if (!caller)
+    return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY'", "", "invalid_api_key"};
+  if (guard == Guard::kAdmin && !caller->admin)
+    return ApiError{403, "this needs the key of an admin (docs/server.md#tenants)", "", "not_an_admin"};
+  return std::nullopt;
 }
 
 std::optional<ApiError> Service::check(const httplib::Request& request, httplib::Response& response) {
@@ -217,9 +216,7 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
     return ApiError{405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method), "",
                     "method_not_allowed"};
   }
-  if (route->second.guard == Guard::kKey && !key_fits(head.authorization)) {
-    return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY'", "", "invalid_api_key"};
-  }
+  if (auto error = check_caller(route->second.guard)) return error;
   // This also keeps out other sites' forms, which cannot send this type.
   const std::string type = request.get_header_value("Content-Type");
   if (method == "POST" && !type.empty() && type.find("application/json") != 0) {
@@ -275,7 +272,7 @@ void Service::call_without_body(const Handler& handler, const httplib::Request& 
   if (auto error = need_engine(now)) return reply_error(response, *error);
   Json none;
   auto pass = gate_.enter(0, {}, [] { return false; });
-  handler({request, none, *pass, std::move(now)}, response);
+  handler({request, none, *pass, std::move(now), caller()}, response);
 }
 
 void Service::get(const std::string& pattern, Handler handler) {
@@ -298,6 +295,11 @@ void Service::post(const std::string& path, Handler handler) {
   routes_[path] = {{"POST"}, Guard::kKey};
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
+    const Caller from = caller();
+    if (Status turn = from.tenant->arrive(); !turn.ok()) {  // its body is not read
+      Connection::current()->close_after_response();
+      return reply_error(response, api_error(turn.error()));
+    }
     std::string text;
     std::optional<Arriving> arriving(std::in_place, arriving_, most_arriving());
     if (auto error = read_body(reader, *arriving, text)) return reply_error(response, *error);
@@ -311,12 +313,12 @@ void Service::post(const std::string& path, Handler handler) {
     if (!body.ok()) return reply_error(response, body.error());
     std::string().swap(text);
     arriving.reset();
-    handler({request, body.value(), *pass, std::move(now)}, response);
+    handler({request, body.value(), *pass, std::move(now), from}, response);
   });
 }
 
 void Service::post_empty(const std::string& path, Handler handler) {
-  routes_[path] = {{"POST"}, Guard::kKey};
+  routes_[path] = {{"POST"}, Guard::kAdmin};
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
     std::string text;
@@ -324,6 +326,14 @@ void Service::post_empty(const std::string& path, Handler handler) {
     if (auto error = read_body(reader, arriving, text)) return reply_error(response, *error);
     call_without_body(handler, request, response);
   });
+}
+
+void Service::for_admins(const std::string& path) { routes_.at(path).guard = Guard::kAdmin; }
+
+Caller Service::caller() const {
+  const Caller* caller = tenants_.caller(Connection::current()->verdict().authorization);
+  CHECK(caller);  // check() let it in
+  return *caller;
 }
 
 void Call::drop_body() const {

@@ -16,12 +16,14 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/answer_queue.h"
 #include "server/api_error.h"
 #include "server/http_server.h"
 #include "server/json_fields.h"
 #include "server/memory_gate.h"
 #include "server/metrics.h"
 #include "server/server.h"
+#include "server/tenants.h"
 
 namespace kvilt::server {
 
@@ -42,7 +44,9 @@ struct Call {
   Json& body;  // of a POST; else null
   MemoryGate::Pass& pass;
   Attached attached;
+  Caller caller;
   Engine& engine() const { return *attached.engine; }
+  AnswerQueue::Account account() const { return {attached.engine, attached.metrics, caller.tenant}; }
   // All that is needed of the body was taken out of it: others may come in.
   void drop_body() const;
 };
@@ -54,23 +58,26 @@ class Service {
   using Handler = std::function<void(const Call&, httplib::Response&)>;
   void get(const std::string& pattern, Handler handler);      // needs the engine
   void post(const std::string& path, Handler handler);        // needs the engine and a JSON body
-  void post_empty(const std::string& path, Handler handler);  // the body is optional and ignored
+  void post_empty(const std::string& path, Handler handler);  // the body is optional and ignored; for admins
   void get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler);
+  void for_admins(const std::string& path);  // REQUIRES: the route is there
 
   void attach(std::shared_ptr<Engine> engine);
   Attached attached() const;
 
   const ServerOptions& options() const { return options_; }
   HttpServer& http() { return http_; }
+  const Tenants& tenants() const { return tenants_; }
   void begin_stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
 
  private:
-  enum class Guard { kOpen, kKey };
+  enum class Guard { kOpen, kKey, kAdmin };
   // Everything that can be said before the body is read.
   std::optional<ApiError> check(const httplib::Request& request, httplib::Response& response);
   std::optional<ApiError> check_origin(const httplib::Request& request, httplib::Response& response) const;
-  bool key_fits(std::string_view authorization) const;
+  std::optional<ApiError> check_caller(Guard guard) const;
+  Caller caller() const;  // of this thread's connection. REQUIRES: check() let it in, by a key
   class Arriving;
   size_t most_arriving() const { return std::max(options_.max_arriving_bytes, options_.max_body_bytes); }
   std::optional<ApiError> read_body(const httplib::ContentReader& reader, Arriving& arriving, std::string& body) const;
@@ -79,6 +86,7 @@ class Service {
   void install_hooks();
 
   const ServerOptions options_;
+  const Tenants tenants_;
   HttpServer http_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate

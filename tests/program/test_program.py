@@ -78,6 +78,8 @@ def test_generate_continues_a_story_and_repeats_itself():
     (["serve", GGUF, "--port", "0", "--max-body", "0"], "--max-body"),
     (["serve", GGUF, "--port", "0", "--shutdown-seconds", "-1"], "--shutdown-seconds"),
     (["serve", GGUF, "--port", "0", "--api-key", ""], "--api-key"),
+    (["serve", GGUF, "--port", "0", "--tenants", "no/such/tenants.json"], "no/such/tenants.json"),
+    (["serve", GGUF, "--port", "0", "--tenants", "README.md"], "README.md"),
     (["frobnicate"], "frobnicate"),
 ], ids=lambda value: "-".join(map(str, value)).replace(str(ROOT), "") if isinstance(value, list) else "")
 def test_mistakes_are_named(args, word):

@@ -1,0 +1,199 @@
+// Who is let in, as whom, and what a tenant may take; the file that says so; and over HTTP, what each role may.
+#include "server/tenants.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "server/live_server_for_test.h"
+
+namespace kvilt::server {
+namespace {
+
+using std::chrono::seconds;
+
+ServerOptions two_tenants() {
+  ServerOptions options;
+  options.tenants = {{.name = "red", .keys = {ApiKey::of("red's key", false), ApiKey::of("red's admin", true)}},
+                     {.name = "blue", .keys = {ApiKey::of("blue's key", false)}, .max_requests = 1}};
+  return options;
+}
+
+httplib::Headers with_key(const std::string& key) { return {{"Authorization", "Bearer " + key}}; }
+
+TEST(Tenants, AKeySaysWhoCalls) {
+  const Tenants tenants(two_tenants());
+  ASSERT_NE(tenants.caller("Bearer red's key"), nullptr);
+  EXPECT_EQ(tenants.caller("bearer red's key")->tenant->name(), "red");
+  EXPECT_FALSE(tenants.caller("Bearer red's key")->admin);
+  EXPECT_TRUE(tenants.caller("Bearer red's admin")->admin);
+  EXPECT_EQ(tenants.caller("Bearer blue's key")->tenant->name(), "blue");
+  for (const char* wrong :
+       {"", "Bearer ", "Bearer", "Bearer red's keys", "Bearer red's ke", "red's key", "Basic red's key"})
+    EXPECT_EQ(tenants.caller(wrong), nullptr) << wrong;
+}
+
+TEST(Tenants, WithoutAnyKeyEverybodyIsAdminOfOne) {
+  const Tenants open{ServerOptions{}};
+  ASSERT_NE(open.caller(""), nullptr);
+  EXPECT_TRUE(open.caller("Bearer whatever")->admin);
+  EXPECT_EQ(open.caller("")->tenant->name(), "");
+  ServerOptions one;
+  one.api_key = "the key";
+  const Tenants locked(one);
+  EXPECT_EQ(locked.caller(""), nullptr) << "power";
+  EXPECT_TRUE(locked.caller("Bearer the key")->admin);
+}
+
+TEST(Tenants, PlacesComeBack) {
+  const auto tenant = std::make_shared<Tenant>("t", 2, 0);
+  auto first = Tenant::enter(tenant);
+  {
+    const auto second = Tenant::enter(tenant);
+    ASSERT_TRUE(second.ok());
+    const auto third = Tenant::enter(tenant);
+    ASSERT_FALSE(third.ok());
+    EXPECT_EQ(third.error().code, Code::kOverLimit);
+    EXPECT_EQ(tenant->counts().running, 2);
+    EXPECT_EQ(tenant->counts().refused, 1u);
+  }
+  EXPECT_EQ(tenant->counts().running, 1);
+  EXPECT_TRUE(Tenant::enter(tenant).ok());
+  const auto free = std::make_shared<Tenant>("free", 0, 0);
+  std::vector<Tenant::Place> many;
+  for (int i = 0; i < 100; ++i) many.push_back(std::move(Tenant::enter(free).value()));
+  EXPECT_EQ(free->counts().running, 100);
+}
+
+TEST(Tenants, ARateRefillsEvenly) {
+  Tenant tenant("t", 0, 6);
+  const Tenant::Clock::time_point start{seconds(1000)};
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(tenant.arrive(start).ok()) << i;
+  EXPECT_FALSE(tenant.arrive(start).ok());
+  EXPECT_FALSE(tenant.arrive(start + seconds(9)).ok());
+  EXPECT_TRUE(tenant.arrive(start + seconds(19)).ok());  // one each ten seconds
+  EXPECT_FALSE(tenant.arrive(start + seconds(19)).ok());
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(tenant.arrive(start + seconds(1000)).ok()) << i;
+  EXPECT_FALSE(tenant.arrive(start + seconds(1000)).ok()) << "no more than a minute's requests are saved";
+}
+
+TEST(TenantsOverHttp, NoneFindsWhatAnotherLeft) {
+  LiveServer running({}, two_tenants());
+  const std::string body = R"({"prompt": "hello world, this is cached text", "max_tokens": 2})";
+  const auto cached = [&](const std::string& key) {
+    const auto reply = running.post("/v1/completions", body, with_key(key));
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  EXPECT_EQ(cached("red's key"), 0);
+  EXPECT_EQ(cached("blue's key"), 0);
+  EXPECT_GT(cached("red's admin"), 0) << "power: the same tenant finds it";
+  EXPECT_EQ(running.engine->last_request().tenant, "red");
+}
+
+TEST(TenantsOverHttp, OnlyAdminsClearAndSeeOthers) {
+  LiveServer running({}, two_tenants());
+  const auto get = [&](const char* path, const std::string& key) { return running.client().Get(path, with_key(key)); };
+  EXPECT_EQ(running.client().Get("/metrics")->status, 401);
+  EXPECT_EQ(get("/metrics", "blue's key")->status, 403);
+  EXPECT_EQ(get("/metrics", "red's admin")->status, 200);
+  EXPECT_EQ(running.client().Get("/health")->status, 200);
+  const auto refused = running.post("/v1/cache/clear", "", with_key("red's key"));
+  EXPECT_EQ(refused->status, 403);
+  EXPECT_EQ(Json::parse(refused->body)["error"]["code"], "not_an_admin");
+  EXPECT_EQ(running.post("/v1/cache/clear", "", with_key("red's admin"))->status, 200);
+  const Json own = Json::parse(get("/v1/tenants", "blue's key")->body)["data"];
+  ASSERT_EQ(own.size(), 1u);
+  EXPECT_EQ(own[0]["name"], "blue");
+  EXPECT_EQ(Json::parse(get("/v1/tenants", "red's admin")->body)["data"].size(), 2u);
+}
+
+TEST(TenantsOverHttp, LimitsAreTheTenantsOwn) {
+  FakeOptions slow;
+  slow.seconds_per_token = 0.005;
+  ServerOptions options = two_tenants();
+  options.tenants[0].requests_per_minute = 2;
+  LiveServer running(slow, options);
+  RawClient first(running.server->port());
+  const std::string body = R"({"prompt": "x", "max_tokens": 2000})";
+  first.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer blue's key\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body);
+  ASSERT_TRUE(eventually([&] { return running.engine->stats().running == 1; }));
+  const std::string small = R"({"prompt": "x", "max_tokens": 1})";
+  const auto refused = running.post("/v1/completions", small, with_key("blue's key"));
+  EXPECT_EQ(refused->status, 429);
+  EXPECT_EQ(Json::parse(refused->body)["error"]["type"], "rate_limit_error");
+  EXPECT_TRUE(refused->has_header("Retry-After"));
+  EXPECT_EQ(running.post("/v1/completions", small, with_key("red's key"))->status, 200) << "another tenant is served";
+  EXPECT_EQ(running.post("/v1/completions", small, with_key("red's key"))->status, 200);
+  EXPECT_EQ(running.post("/v1/completions", small, with_key("red's key"))->status, 429) << "two a minute";
+  const Json all = Json::parse(running.client().Get("/v1/tenants", with_key("red's admin"))->body)["data"];
+  EXPECT_EQ(all[0]["requests"], 3);
+  EXPECT_EQ(all[0]["refused"], 1);
+  EXPECT_EQ(all[1]["running"], 1);
+}
+
+class TenantsFile : public testing::Test {
+ protected:
+  Result<std::vector<TenantOptions>> read(const std::string& text) {
+    std::ofstream(path_) << text;
+    return read_tenants(path_);
+  }
+  ~TenantsFile() override { std::remove(path_.c_str()); }
+  const std::string path_ = testing::TempDir() + "/tenants.json";
+};
+
+TEST_F(TenantsFile, KeysAndTheirHashesAreTheSame) {
+  // printf %s 'sixteen bytes or more' | b2sum -l 256
+  const auto read_of = read(R"({"tenants": [{"name": "a", "keys": [{"key": "sixteen bytes or more", "role": "admin"}],
+    "max_requests": 3, "requests_per_minute": 60}, {"name": "b", "keys": [{"blake2b":
+    "c44cf7c30403e78a2f465250a44c48583b372969c916c90ddd493ff42c98cdaf"}]}]})");
+  ASSERT_TRUE(read_of.ok()) << read_of.error().message;
+  EXPECT_EQ((*read_of)[0].max_requests, 3);
+  EXPECT_EQ((*read_of)[0].requests_per_minute, 60);
+  EXPECT_TRUE((*read_of)[0].keys[0].admin);
+  EXPECT_FALSE((*read_of)[1].keys[0].admin);
+  EXPECT_EQ((*read_of)[0].keys[0].blake2b, (*read_of)[1].keys[0].blake2b);
+  ServerOptions both;
+  both.tenants = *read_of;
+  EXPECT_NE(check_tenants(both).error().message.find("given twice"), std::string::npos);
+}
+
+TEST_F(TenantsFile, WhatIsWrongIsNamed) {
+  const std::string good = R"({"key": "sixteen bytes or more"})";
+  const auto tenant = [&](const std::string& inside) { return R"({"tenants": [{)" + inside + "}]}"; };
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "empty"},
+      {"{", "JSON"},
+      {"[]", "a list 'tenants'"},
+      {R"({"tenants": []})", "name at least one"},
+      {R"({"tenants": [3]})", "tenants[0]: must be an object"},
+      {tenant(R"("keys": [)" + good + "]"), "tenants[0].name"},
+      {tenant(R"("name": "a b", "keys": [)" + good + "]"), "tenants[0].name"},
+      {tenant(R"("name": "a")"), "tenants[0].keys: must be a list"},
+      {tenant(R"("name": "a", "keys": [])"), "tenants[0].keys: must be a list"},
+      {tenant(R"("name": "a", "keys": ["x"])"), "tenants[0].keys[0]: must be an object"},
+      {tenant(R"("name": "a", "keys": [{}])"), "tenants[0].keys[0].key: either"},
+      {tenant(R"("name": "a", "keys": [{"key": "short"}])"), "has 5 bytes"},
+      {tenant(R"("name": "a", "keys": [{"blake2b": "00"}])"), "64 hexadecimal"},
+      {tenant(R"("name": "a", "keys": [{"key": "sixteen bytes or more", "role": "root"}])"), "user or admin"},
+      {tenant(R"("name": "a", "keys": [{"key": "sixteen bytes or more", "rolle": "user"}])"), "rolle: is not known"},
+      {tenant(R"("name": "a", "limit": 3, "keys": [)" + good + "]"), "tenants[0].limit: is not known"},
+      {tenant(R"("name": "a", "max_requests": -1, "keys": [)" + good + "]"), "tenants[0].max_requests"}};
+  for (const auto& [text, words] : cases) {
+    const auto read_of = read(text);
+    ASSERT_FALSE(read_of.ok()) << text;
+    EXPECT_NE(read_of.error().message.find(words), std::string::npos) << text << ": " << read_of.error().message;
+  }
+  EXPECT_FALSE(read_tenants("/nowhere/at/all").ok());
+  ServerOptions twins = two_tenants();
+  twins.tenants[1].name = "red";
+  EXPECT_NE(check_tenants(twins).error().message.find("two tenants"), std::string::npos);
+  twins = two_tenants();
+  twins.api_key = "key";
+  EXPECT_FALSE(check_tenants(twins).ok());
+  EXPECT_TRUE(check_tenants(two_tenants()).ok());
+}
+
+}  // namespace
+}  // namespace kvilt::server
