@@ -45,16 +45,17 @@ constexpr int kLookAhead = 8, kMostLooks = 16;
 bool is_short(int64_t rows, int64_t beside) { return rows * kShort <= beside; }
 
 template <class List>
-void insert_by_arrival(List& list, std::unique_ptr<Sequence> sequence) {
-  const auto at = std::ranges::upper_bound(list, sequence->arrival, {}, [](const auto& s) { return s->arrival; });
+void insert_by_turn(List& list, std::unique_ptr<Sequence> sequence) {
+  const auto at = std::ranges::upper_bound(list, sequence->turn, {}, [](const auto& s) { return s->turn; });
   list.insert(at, std::move(sequence));
 }
 
 }  // namespace
 
 void Scheduler::enqueue(std::unique_ptr<Sequence> sequence) {
-  sequence->arrival = ++arrivals_;
-  waiting_.push_back(std::move(sequence));
+  if (idle()) turns_.begin_anew();
+  sequence->turn = turns_.next(sequence->request.tenant, sequence->prompt_len);
+  insert_by_turn(waiting_, std::move(sequence));
 }
 
 // Pages that can be promised now.
@@ -110,7 +111,8 @@ Sequence& Scheduler::start(size_t waiting, const Hooks& hooks) {
   out.asked = {};
   ++out.starts;
   hooks.start(out);
-  insert_by_arrival(running_, std::move(sequence));
+  if (waiting == 0) turns_.started(out.turn);  // one that is short, or that others waited for, does not move the time
+  insert_by_turn(running_, std::move(sequence));
   return out;
 }
 
@@ -148,7 +150,7 @@ void Scheduler::admit_short(const Hooks& hooks, const Budget& budget) {
   }
 }
 
-// In order of arrival, while the step has rows for them.
+// In order of their turns, while the step has rows for them.
 void Scheduler::admit(const Hooks& hooks, Budget& budget) {
   const uint64_t moment = hooks.moment + preemptions_;
   int looks = 0;
@@ -223,7 +225,7 @@ void Scheduler::start_again(size_t i) {
   std::erase_if(items_, [&](const StepItem& item) { return item.sequence == sequence.get(); });
   sequence->running = {};
   sequence->asked = {};
-  insert_by_arrival(waiting_, std::move(sequence));
+  insert_by_turn(waiting_, std::move(sequence));
 }
 
 void Scheduler::restart(FunctionRef<bool(const Sequence&)> which) {
@@ -232,7 +234,7 @@ void Scheduler::restart(FunctionRef<bool(const Sequence&)> which) {
   }
 }
 
-// The sequence that came last gives its pages back and starts again later.
+// The sequence whose turn is last gives its pages back and starts again later.
 void Scheduler::preempt_last(const Hooks& hooks) {
   hooks.preempted(*running_.back());
   start_again(running_.size() - 1);
@@ -272,8 +274,7 @@ void Scheduler::choose_short(const Hooks& hooks, Budget& budget) {
     if (!oldest) oldest = s.get();
     if (is_short(s->running.prefill->rows_left(), beside)) short_.push_back(s.get());
   }
-  std::ranges::sort(short_, {},
-                    [](const Sequence* s) { return std::pair(s->running.prefill->rows_left(), s->arrival); });
+  std::ranges::sort(short_, {}, [](const Sequence* s) { return std::pair(s->running.prefill->rows_left(), s->turn); });
   const int few = std::max(1, budget.rows / kFew);
   for (Sequence* s : short_) {
     if (budget.rows <= 0) return;

@@ -2,10 +2,10 @@
 // Idea:       continuous batching: a step holds one row of every decoding sequence and as many prefill rows as its
 //             budget allows, so a decode waits for one chunk at most. A request is looked up, planned and given pages
 //             when the budget reaches it, not before: what others computed meanwhile is found.
-// Policy:     decodes first, then prefills in order of arrival. Those that are short beside others go first, on credit:
-//             in the long run the oldest has at least 3 of 4 rows (docs/design/scheduler.md#shares). When pages run
-//             out, cached segments go (make_room); then the sequence that came last is preempted, and waits in its
-//             place by arrival. A lone sequence that still cannot go on fails.
+// Policy:     decodes first, then prefills in their turns: in order of arrival, and fair between tenants (turns.h).
+//             Those that are short beside others go first, on credit: in the long run the oldest has at least 3 of 4
+//             rows (docs/design/scheduler.md#shares). When pages run out, cached segments go (make_room); then the
+//             sequence whose turn is last is preempted, and waits in its place. A lone sequence that still cannot go on fails.
 // Invariants: results do not depend on what shares a step (kernels are row-invariant). While a running sequence lacks
 //             pages, none is admitted. What running sequences were promised is covered by pages that are free or can
 //             be, but for what answers grow by, and for a request that runs alone.
@@ -67,7 +67,7 @@ class Scheduler {
   // are valid until the next call; a step of decodes allocates nothing.
   std::span<StepGroup> next_step(const Hooks& hooks, std::vector<std::unique_ptr<Sequence>>& failed);
 
-  // Running sequences that `which` names give their pages back and start again; they wait in their places by arrival.
+  // Running sequences that `which` names give their pages back and start again; they wait in their places again.
   void restart(FunctionRef<bool(const Sequence&)> which);
 
   // Takes a sequence out, wherever it is; null if unknown.
@@ -106,12 +106,13 @@ class Scheduler {
 
   const SchedulerOptions options_;
   const ModelConfig& config_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // in order of arrival
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // in order of their turns
   std::vector<std::unique_ptr<Sequence>> running_;  // the same
   std::vector<Sequence*> short_;                    // of the step being chosen
   std::vector<StepItem> items_;                     // of the step being chosen
   std::vector<StepGroup> groups_;                   // of the last step, then spare ones
-  uint64_t arrivals_ = 0, steps_ = 0, preemptions_ = 0;
+  Turns turns_;
+  uint64_t steps_ = 0, preemptions_ = 0;
   double credit_;         // rows that short prefills may take before older ones
   bool starved_ = false;  // a running sequence lacked pages in the step that was chosen last
 };

@@ -66,12 +66,14 @@ class SchedulerTest : public testing::Test {
     scheduler.emplace(options, config);
   }
 
-  Sequence* enqueue(RequestId id, int32_t prompt, std::unique_ptr<ReusePolicy> policy = nullptr) {
+  Sequence* enqueue(RequestId id, int32_t prompt, std::unique_ptr<ReusePolicy> policy = nullptr,
+                    const std::string& tenant = "") {
     auto s = std::make_unique<Sequence>();
     s->id = id;
     s->policy = policy ? std::move(policy) : make_policy("full", {}).value();
     s->tokens.assign(static_cast<size_t>(prompt), 1);
     s->prompt_len = prompt;
+    s->request.tenant = tenant;
     planned[id] = 0;
     Sequence* out = s.get();
     scheduler->enqueue(std::move(s));
@@ -339,6 +341,35 @@ TEST_F(SchedulerTest, AnOldPrefillIsNotOvertaken) {
   EXPECT_EQ(preempted, (Ids{2}));
   EXPECT_EQ(waiting(), (Ids{2, 3})) << "in the order of arrival";
   EXPECT_EQ(rows, 32);
+}
+
+// A tenant with many requests makes another wait for one of them, not for all.
+TEST_F(SchedulerTest, TenantsTakeTurns) {
+  open(100, {.chunk_tokens = 8, .max_sequences = 1});
+  for (const RequestId id : {1, 2, 3, 4}) enqueue(id, 16, nullptr, "many");
+  EXPECT_EQ(step(), (Ids{1}));
+  for (const RequestId id : {5, 6}) enqueue(id, 16, nullptr, "few");
+  enqueue(7, 16, nullptr, "third");
+  EXPECT_EQ(waiting(), (Ids{5, 7, 2, 6, 3, 4}));
+  scheduler->remove(1);
+  EXPECT_EQ(step(), (Ids{5}));
+  enqueue(8, 16, nullptr, "third");
+  EXPECT_EQ(waiting(), (Ids{7, 2, 6, 8, 3, 4}));
+  while (!waiting().empty()) {
+    scheduler->remove(scheduler->running()[0]->id);
+    step();
+  }
+  scheduler->remove(scheduler->running()[0]->id);
+  enqueue(9, 16, nullptr, "many"), enqueue(10, 16, nullptr, "new");
+  EXPECT_EQ(waiting(), (Ids{9, 10})) << "what one had long ago does not count against it";
+}
+
+TEST_F(SchedulerTest, OneTenantKeepsTheOrderOfArrival) {  // power check of the above
+  open(100, {.chunk_tokens = 8, .max_sequences = 1});
+  for (const RequestId id : {1, 2, 3}) enqueue(id, 16, nullptr, "many");
+  step();
+  for (const RequestId id : {4, 5}) enqueue(id, 8, nullptr, "many");
+  EXPECT_EQ(waiting(), (Ids{2, 3, 4, 5}));
 }
 
 TEST_F(SchedulerTest, WhoWasPreemptedKeepsItsAge) {

@@ -14,6 +14,7 @@
 #include "kvilt/request.h"
 #include "policy/policy.h"
 #include "sched/prefill.h"
+#include "sched/turns.h"
 
 namespace kvilt {
 
@@ -41,7 +42,7 @@ enum class Admission : uint8_t {
 
 struct Sequence {
   RequestId id = 0;
-  uint64_t arrival = 0;  // its place among all: the scheduler numbers requests as they come, and keeps to that
+  Turn turn;  // its place among all: given when it comes, and kept
   Request request;
   std::shared_ptr<TokenSink> sink;
   std::unique_ptr<ReusePolicy> policy;

@@ -5,7 +5,7 @@
 // Invariants: keys are kept as BLAKE2b-256 only, and compared in constant time. Without any key there is one tenant, with
 //             an empty name, and every caller is its admin.
 // Threads:    Tenant: all methods from any thread. Tenants is constant after construction.
-// Not here:   shares of the pool and the engine's time (they are the engine's).
+// Not here:   turns at the engine (sched/turns.h), shares of the pool (nowhere yet).
 #pragma once
 
 #include <atomic>
