@@ -1,8 +1,10 @@
 #include "engine/chat.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
+#include "base/json_size.h"
 
 namespace kvilt {
 namespace {
@@ -53,6 +55,16 @@ std::string separator_of(const Json& request) {
   return separator ? separator->get<std::string>() : "\n";
 }
 
+// The arguments of a call that came as the JSON of an object become that object.
+void read_arguments(Json& function) {
+  const auto arguments = function.find("arguments");
+  if (arguments == function.end() || !arguments->is_string()) return;
+  const auto& text = arguments->get_ref<const std::string&>();
+  if (oversized_json(text, {}, "")) return;
+  Json read = Json::parse(text, nullptr, false);
+  if (read.is_object()) *arguments = std::move(read);
+}
+
 // Marks of the content parts that carry cache_control.
 Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
   for (size_t m = 0; m < messages.size(); ++m) {
@@ -85,23 +97,39 @@ Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
 
 Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
                                         std::string eos, int64_t context) {
-  KVILT_ASSIGN(ChatTemplate parsed,
-               ChatTemplate::parse(source.empty() ? kFallbackChatTemplate : std::string_view(source)));
+  const std::string_view text = source.empty() ? kFallbackChatTemplate : std::string_view(source);
+  KVILT_ASSIGN(ChatTemplate parsed, ChatTemplate::parse(text));
   ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
-  out.takes_documents_ = out.takes_documents();
+  out.traits_ = traits_of(out.template_, text, out.edges_);
   out.context_ = context;
   return out;
 }
 
-// Renders once with a document of unusual text and looks whether it is in the prompt.
-bool ChatPrompts::takes_documents() const {
-  ChatInputs probe;
-  probe.messages = Json::array({{{"role", "user"}, {"content", "q"}}});
-  probe.documents = Json::array({{{"title", "kvilt"}, {"text", "kvilt-document-probe"}}});
-  probe.bos_token = bos_;
-  probe.eos_token = eos_;
-  const auto rendered = template_.render(probe);
-  return rendered.ok() && rendered->text.find("kvilt-document-probe") != std::string::npos;
+// Roles and tool calls as this template reads them. REQUIRES: each message is an object with a string for its role.
+Status ChatPrompts::settle_messages(Json& messages) const {
+  std::set<std::string> shown = {"user", "assistant"};
+  for (size_t m = 0; m < messages.size(); ++m) {
+    Json& message = messages[m];
+    std::string role = message["role"].get<std::string>();
+    if (role == "developer" && !traits_.developer) message["role"] = role = "system";
+    if (!shown.contains(role)) {
+      if (!shows_role(template_, role, edges_)) {
+        return error(
+            Code::kInvalidArgument,
+            "messages[{}].role: this model's chat template leaves out messages of role '{}'; use system, user, "
+            "assistant or tool",
+            m, role);
+      }
+      shown.insert(role);
+    }
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array() || !traits_.arguments_as_object) continue;
+    for (Json& call : *calls) {
+      if (call.is_object() && call.contains("function") && call["function"].is_object())
+        read_arguments(call["function"]);
+    }
+  }
+  return {};
 }
 
 Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
@@ -112,6 +140,7 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
   if (in.messages.empty()) return wrong("messages", "must not be empty");
   KVILT_TRY(mark_parts(in.messages, in.marks));
   KVILT_TRY(check_marks("messages", in.marks.size()));
+  KVILT_TRY(settle_messages(in.messages));
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");
@@ -125,8 +154,8 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
     if (!add->is_boolean()) return wrong("add_generation_prompt", "must be true or false");
     in.add_generation_prompt = add->get<bool>();
   }
-  in.bos_token = bos_;
-  in.eos_token = eos_;
+  in.bos_token = edges_.bos;
+  in.eos_token = edges_.eos;
   if (const Json* separator = given(request, "part_separator")) {  // bounded: it joins any number of parts
     if (!separator->is_string() || separator->get_ref<const std::string&>().size() > kMaxSeparator)
       return wrong("part_separator", "must be a string of at most 64 bytes");
@@ -150,7 +179,7 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
     ranges.emplace_back(joined.size(), joined.size() + text.size());
     joined += text;
   }
-  if (takes_documents_) {
+  if (traits_.documents) {
     in.documents = Json::array();
     for (size_t i = 0; i < documents.size(); ++i) {
       Json document = documents[i].is_object() ? documents[i] : Json{{"title", ""}, {"text", documents[i]}};

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/template_traits.h"
 #include "kvilt/engine.h"
 #include "kvilt/result.h"
 #include "template/chat_template.h"
@@ -29,16 +30,16 @@ class ChatPrompts {
 
  private:
   ChatPrompts(const Tokenizer& tokenizer, ChatTemplate chat_template, std::string bos, std::string eos)
-      : tokenizer_(&tokenizer), template_(std::move(chat_template)), bos_(std::move(bos)), eos_(std::move(eos)) {}
+      : tokenizer_(&tokenizer), template_(std::move(chat_template)), edges_{std::move(bos), std::move(eos)} {}
   Result<ChatInputs> inputs(const nlohmann::ordered_json& request) const;
   Status add_documents(const nlohmann::ordered_json& request, ChatInputs& inputs) const;
   Result<Prompt> tokenize(const RenderedPrompt& rendered) const;
-  bool takes_documents() const;
+  Status settle_messages(nlohmann::ordered_json& messages) const;
 
   const Tokenizer* tokenizer_;
   ChatTemplate template_;
-  std::string bos_, eos_;
-  bool takes_documents_ = false;
+  EdgeTokens edges_;
+  TemplateTraits traits_;
   int64_t context_ = 0;
 };
 

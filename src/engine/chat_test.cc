@@ -27,6 +27,12 @@ class ChatTest : public testing::Test {
     return made.ok() ? *std::move(made) : Prompt{};
   }
   std::string text(const Prompt& prompt) { return tokenizer->decode(prompt.ids); }
+  // With the spaces that this vocabulary writes in another way.
+  std::string said(const Prompt& prompt) {
+    std::string out = text(prompt);
+    for (size_t at = 0; (at = out.find("\u2581")) != std::string::npos;) out.replace(at, 3, " ");
+    return out;
+  }
   std::string marked(const Prompt& prompt, size_t i) {
     const TokenMark& mark = prompt.marks[i];
     return tokenizer->decode(std::span(prompt.ids).subspan(mark.begin, mark.end - mark.begin));
@@ -190,6 +196,65 @@ TEST_F(ChatTest, MarksAreBounded) {
   EXPECT_EQ(refused(request),
             "messages: 4097 parts are marked as pieces (cache_control, documents); a request may have 4096: mark "
             "fewer, larger ones");
+}
+
+// A template like Qwen's: it writes an object as JSON, and a string once more in quotes.
+constexpr const char* kWritesJson =
+    "{%- for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{%- for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor -%}"
+    "{% endfor -%}";
+// And like DeepSeek's: what it is given is appended.
+constexpr const char* kAppends =
+    "{%- for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{%- for c in m.tool_calls or [] %}{{ c.function.name + '(' + c.function.arguments + ')' }}{% endfor -%}"
+    "{% endfor -%}";
+
+Json called(const Json& arguments) {
+  Json request{{"messages", Json::array({{{"role", "user"}, {"content", "weather?"}}})}};
+  Json call{{"id", "1"}, {"type", "function"}, {"function", {{"name", "get"}, {"arguments", arguments}}}};
+  request["messages"].push_back({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
+  return request;
+}
+
+TEST_F(ChatTest, ArgumentsOfACallStandInThePromptAsTheyWereWritten) {
+  for (const char* source : {kWritesJson, kAppends}) {
+    use(source);
+    EXPECT_NE(said(prompt(called(R"({"city": "Paris"})"))).find(R"(get({"city": "Paris"}))"), std::string::npos)
+        << source;
+  }
+  use(kWritesJson);
+  EXPECT_EQ(said(prompt(called(R"({"city": "Paris"})"))), said(prompt(called(Json{{"city", "Paris"}}))));
+  for (const char* no_object : {"not json", "[1]", "3", ""})
+    EXPECT_NE(said(prompt(called(no_object))).find(Json(no_object).dump()), std::string::npos) << no_object;
+  std::string deep(100, '['), object = "{\"a\": " + deep + std::string(100, ']') + "}";
+  EXPECT_NE(said(prompt(called(object))).find(Json(object).dump()), std::string::npos) << "too deep: stays a string";
+}
+
+TEST_F(ChatTest, TheDeveloperIsTheSystemWhereTheTemplateDoesNotKnowIt) {
+  Json request = user("q");
+  request["messages"] = Json::array({{{"role", "developer"}, {"content", "be brief"}}, request["messages"][0]});
+  EXPECT_NE(said(prompt(request)).find("<|im_start|>system\nbe brief"), std::string::npos);
+  use("{%- for m in messages %}{{ m.role }}:{{ m.content }};{% endfor -%}{# developer #}");
+  EXPECT_EQ(said(prompt(request)), "developer:be brief;user:q;");
+}
+
+TEST_F(ChatTest, AMessageThatWouldLeaveNoTraceIsRefused) {
+  constexpr const char* kKnowsThree =
+      "{%- for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}{{ m.role }}:{{ m.content }};"
+      "{% endif %}{% endfor -%}";
+  use(kKnowsThree);
+  Json request = user("q");
+  request["messages"].push_back({{"role", "banana"}, {"content", "hi"}});
+  EXPECT_NE(refused(request).find("messages[1].role"), std::string::npos) << refused(request);
+  EXPECT_NE(refused(request).find("'banana'"), std::string::npos);
+  request["messages"][1]["role"] = "system";
+  EXPECT_EQ(refused(request), "");
+  use("{%- for m in messages %}{{ m.role }}:{{ m.content }};{% endfor -%}");  // power: this one shows any role
+  request["messages"][1]["role"] = "banana";
+  EXPECT_EQ(refused(request), "");
+  use("{%- for m in messages %}{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('only two') }}"
+      "{% endif %}{{ m.content }}{% endfor -%}");
+  EXPECT_NE(refused(request).find("only two"), std::string::npos) << "the template says it itself";
 }
 
 }  // namespace

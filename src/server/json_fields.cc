@@ -6,56 +6,8 @@
 #include <nlohmann/json.hpp>
 
 namespace kvilt::server {
-namespace {
-
-// Counts what the text would become, without building it. Skips strings, and leaves the grammar to the parser.
-std::optional<ApiError> check_size(std::string_view text, const JsonLimits& limits) {
-  std::vector<size_t> members;  // commas seen at each open level
-  size_t values = 1, look_ups = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    switch (text[i]) {
-      case '"':
-        for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
-        break;
-      case '{':
-      case '[':
-        if (members.size() >= static_cast<size_t>(limits.depth)) {
-          return ApiError{400, fmt::format("the JSON body is nested deeper than {} levels", limits.depth), "", ""};
-        }
-        // An array counts from SIZE_MAX / 2, which tells it from an object: its length is not bounded.
-        members.push_back(text[i] == '{' ? 1 : SIZE_MAX / 2);
-        ++values;
-        break;
-      case '}':
-      case ']':
-        if (!members.empty()) members.pop_back();
-        break;
-      case ',':
-        ++values;
-        if (!members.empty() && ++members.back() > limits.members && members.back() < SIZE_MAX / 2) {
-          return ApiError{400, fmt::format("an object of the JSON body has more than {} members", limits.members), "",
-                          ""};
-        }
-        // Each member of an ordered object is compared with the earlier ones.
-        if (!members.empty() && members.back() < SIZE_MAX / 2) look_ups += members.back();
-        if (look_ups > limits.look_ups) {
-          return ApiError{400, "the JSON body has too many objects with many members", "", ""};
-        }
-        break;
-      default:
-        break;
-    }
-    if (values > limits.values) {
-      return ApiError{400, fmt::format("the JSON body has more than {} values", limits.values), "", ""};
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
-  if (auto error = check_size(text, limits)) return *error;
+  if (auto wrong = oversized_json(text, limits, "the JSON body")) return ApiError{400, *wrong, "", ""};
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& e) {

@@ -1,6 +1,5 @@
 // server/json_fields.h: reads JSON from strangers: a bounded parser, and typed fields whose errors name their path.
-// Invariants: parse_json bounds depth, values and members of one object before the library builds anything (an ordered
-//             object finds a key in linear time, so its size is bounded too); no exception leaves this file.
+// Invariants: parse_json bounds what the library builds (base/json_size.h); no exception leaves this file.
 // Cost:       one pass over the text, then nlohmann's.
 #pragma once
 
@@ -11,18 +10,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_size.h"
 #include "server/api_error.h"
 
 namespace kvilt::server {
 
 using Json = nlohmann::ordered_json;
-
-struct JsonLimits {
-  int depth = 64;
-  size_t values = 2'000'000;     // a prompt of a million token ids fits
-  size_t members = 1024;         // of one object
-  size_t look_ups = 50'000'000;  // comparisons of keys: 0.2 s; bounds the number of large objects
-};
 
 ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 

@@ -1,0 +1,75 @@
+#include "engine/template_traits.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kDocument = "kvilt-document-probe";
+constexpr const char* kMessage = "kvilt-message-probe";
+constexpr const char* kArgument = "kvilt_argument_probe";
+
+Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+// The prompt; none where the template refuses.
+std::optional<std::string> render(const ChatTemplate& chat_template, const EdgeTokens& edges, Json messages,
+                                  Json documents = nullptr) {
+  ChatInputs in;
+  in.messages = std::move(messages);
+  in.documents = std::move(documents);
+  in.bos_token = edges.bos;
+  in.eos_token = edges.eos;
+  auto out = chat_template.render(in);
+  if (!out.ok()) return std::nullopt;
+  return std::move(out->text);
+}
+
+bool holds(const std::optional<std::string>& text, const std::string& word) {
+  return text && text->find(word) != std::string::npos;
+}
+
+// A conversation in which the assistant called a tool.
+Json with_call(Json arguments) {
+  Json call{{"id", "callprobe"},
+            {"type", "function"},
+            {"function", {{"name", "probe"}, {"arguments", std::move(arguments)}}}};
+  Json calling = message("assistant", "");
+  calling["tool_calls"] = Json::array({std::move(call)});
+  Json result = message("tool", "done");
+  result["tool_call_id"] = "callprobe";
+  result["name"] = "probe";
+  return Json::array({message("user", "q"), std::move(calling), std::move(result)});
+}
+
+// A name that is part of an object, and not of one that was written into a string.
+bool shows_arguments(const std::optional<std::string>& text) {
+  const std::string name = kArgument;
+  return holds(text, name) && !holds(text, "\\\"" + name) && !holds(text, "'" + name);
+}
+
+}  // namespace
+
+TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view source, const EdgeTokens& edges) {
+  TemplateTraits out;
+  const Json document{{"title", "kvilt"}, {"text", kDocument}};
+  out.documents =
+      holds(render(chat_template, edges, Json::array({message("user", "q")}), Json::array({document})), kDocument);
+  out.developer = source.find("developer") != std::string_view::npos;
+  const Json arguments{{kArgument, "value"}};
+  const bool object = shows_arguments(render(chat_template, edges, with_call(arguments)));
+  const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump())));
+  out.arguments_as_object = object || !string;
+  return out;
+}
+
+bool shows_role(const ChatTemplate& chat_template, const std::string& role, const EdgeTokens& edges) {
+  const Json first = Json::array({message(role, kMessage), message("user", "q")});
+  const Json last = Json::array({message("user", "q"), message("assistant", "a"), message(role, kMessage)});
+  const auto at_first = render(chat_template, edges, first), at_last = render(chat_template, edges, last);
+  return (!at_first && !at_last) || holds(at_first, kMessage) || holds(at_last, kMessage);
+}
+
+}  // namespace kvilt

@@ -1,0 +1,34 @@
+// engine/template_traits.h: what a model's chat template takes, found by rendering small conversations through it.
+// Idea:    no list of model names: unusual words are put where a request would put its own, and looked for in the
+//          prompt that comes out.
+// Threads: any.
+// Not here: requests (chat.h).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "template/chat_template.h"
+
+namespace kvilt {
+
+struct TemplateTraits {
+  bool documents = false;  // it has a place for them
+  bool developer = false;  // it speaks of this role, OpenAI's newer name for the system's
+  // Arguments of a tool call have to be given as an object so that they stand in the prompt as they were written.
+  // Clients send JSON in a string. Most templates write an object as JSON, and a string once more in quotes.
+  bool arguments_as_object = true;
+};
+
+// The tokens that templates are given beside a request.
+struct EdgeTokens {
+  std::string bos, eos;
+};
+
+TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view source, const EdgeTokens& edges);
+
+// A message of this role is in the prompt. What the template refuses counts as shown: when the request is rendered, its
+// own words about it reach the client.
+bool shows_role(const ChatTemplate& chat_template, const std::string& role, const EdgeTokens& edges);
+
+}  // namespace kvilt
