@@ -234,6 +234,11 @@ TEST_P(SparseDialogues, GoesWithDecodeMethods) {
     const Outcome alone = ask_with(*e, prompt, method.name, params);
     params.insert({{"decode", "snapkv"}, {"decode_budget", "5000"}});
     expect_equal(ask_with(*e, prompt, method.name, params), alone);
+    params["decode"] = "h2o";  // for which all rows attend
+    expect_equal(ask_with(*e, prompt, method.name, params), alone);
+    Request request = unpublished(prompt, method.name, method.few);
+    request.evaluation.prompt_logits = 150;
+    expect_equal(ask_ok(*e, std::move(request)), alone);
   }
 }
 
