@@ -12,6 +12,7 @@
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "apps/report.h"
+#include "base/error.h"
 #include "base/random.h"
 #include "eval/report.h"
 #include "kvilt/sparse_profile.h"
