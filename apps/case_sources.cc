@@ -1,9 +1,11 @@
 #include "apps/case_sources.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "eval/case_file.h"
+#include "eval/prompt.h"
 #include "eval/suite.h"
 
 namespace kvilt {
@@ -37,6 +39,27 @@ std::vector<CaseSource> sources_of(Engine& engine, const CaseOptions& o) {
       fail(fmt::format("suite '{}' has two cases called '{}' (as=NAME renames a suite)", source.suite, source.id));
   }
   return out;
+}
+
+ProfileCases profile_cases(Engine& engine, const CaseOptions& o, int profiled) {
+  if (o.empty()) fail("give --cases FILE or --suite NAME: questions like those that the model will be asked");
+  const std::vector<CaseSource> cases = sources_of(engine, o);
+  if (cases.empty()) fail("there are no cases");
+  const int n = static_cast<int>(cases.size());
+  const int first = std::clamp(profiled > 0 ? profiled : std::min(4, (n + 1) / 2), 1, n);
+  ProfileCases out{{cases.begin(), cases.begin() + first}, {cases.begin() + first, cases.end()}};
+  out.same = out.rest.empty();
+  if (out.same) out.rest = out.first;
+  return out;
+}
+
+Prompt prompt_to_profile(Engine& engine, const CaseSource& source, int most) {
+  Prompt prompt = value_or_fail(case_prompt(engine, value_or_fail(source.make())));
+  if (static_cast<int>(prompt.ids.size()) > most) {
+    fail(fmt::format("case '{}' of {} has {} tokens: profile shorter ones, or give --max-tokens", source.id,
+                     source.suite, prompt.ids.size()));
+  }
+  return prompt;
 }
 
 }  // namespace kvilt

@@ -23,4 +23,14 @@ std::pair<Option, Option> add_case_options(Command app, CaseOptions& o);
 // Exits with 1 on a mistake in them.
 std::vector<CaseSource> sources_of(Engine& engine, const CaseOptions& o);
 
+// The cases that a profile is made of, and those that it is tested on: the others, or the same if there are none.
+struct ProfileCases {
+  std::vector<CaseSource> first, rest;
+  bool same = false;
+};
+// profiled: 0: half of them, at most 4. Exits with 1 where there are no cases.
+ProfileCases profile_cases(Engine& engine, const CaseOptions& o, int profiled);
+// The case's prompt; exits with 1 if it has more than `most` tokens.
+Prompt prompt_to_profile(Engine& engine, const CaseSource& source, int most);
+
 }  // namespace kvilt

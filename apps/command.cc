@@ -62,6 +62,9 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option(
       "--head-map", o.head_maps,
       "what policy redknot reads in each KV head: FILE, or NAME=FILE for map=NAME; may be given more than once");
+  app.add_option("--sparse-map", o.sparse_maps,
+                 "which keys policy minference shows the rows of each KV head: FILE, or NAME=FILE for map=NAME; may be "
+                 "given more than once");
   app.add_choice("--placement", o.placement, parse_placement, placement_name,
                  "zero-copy (pieces stay where they are, queries are rotated) or copy");
   app.add_option("--kv-bytes", o.kv_bytes,

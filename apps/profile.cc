@@ -60,11 +60,7 @@ std::vector<HeadProfile> profile_all(Engine& engine, const std::vector<CaseSourc
   }
   const auto first = value_or_fail(engine.tokenize("", false, true));
   for (const CaseSource& source : cases) {
-    Prompt prompt = value_or_fail(case_prompt(engine, value_or_fail(source.make())));
-    if (static_cast<int>(prompt.ids.size()) > o.most_tokens) {
-      fail(fmt::format("case '{}' of {} has {} tokens: profile shorter ones, or give --max-tokens", source.id,
-                       source.suite, prompt.ids.size()));
-    }
+    const Prompt prompt = prompt_to_profile(engine, source, o.most_tokens);
     options.prefix_at = first.size() == 1 && !prompt.ids.empty() && first[0] == prompt.ids[0] ? 1 : 0;
     options.progress = [&](double share) {
       progress.at((static_cast<double>(out.size()) + share) / static_cast<double>(cases.size()), source.id);
@@ -172,22 +168,16 @@ void write_shares(const HeadReport& report, ProfileOptions o) {
 
 void profile(ProfileOptions o, int argc, char** argv) {
   if (!o.shares.empty() && o.out.empty()) fail("--shares needs --out FILE: the maps are written next to it");
-  if (o.from.empty()) fail("give --cases FILE or --suite NAME: questions like those that the model will be asked");
   o.heads.ablation = o.by == "ablation";
   o.choice.window = o.heads.window, o.choice.sink = o.heads.sink;
   Report file(argc, argv);
   auto engine = open_or_exit(o.engine);
   file.set_model(engine->info());
-  std::vector<CaseSource> cases = sources_of(*engine, o.from);
-  if (cases.empty()) fail("there are no cases");
-  const int n = static_cast<int>(cases.size());
-  const int profiled = std::clamp(o.profiled > 0 ? o.profiled : std::min(4, (n + 1) / 2), 1, n);
-  const std::vector<CaseSource> first(cases.begin(), cases.begin() + profiled);
-  std::vector<CaseSource> rest(cases.begin() + profiled, cases.end());
+  const ProfileCases cases = profile_cases(*engine, o.from, o.profiled);
+  const int profiled = static_cast<int>(cases.first.size());
   HeadReport report;
-  report.same_prompts = rest.empty();
-  if (rest.empty()) rest = first;
-  const std::vector<HeadProfile> profiles = profile_all(*engine, first, o);
+  report.same_prompts = cases.same;
+  const std::vector<HeadProfile> profiles = profile_all(*engine, cases.first, o);
   report.model = engine->info().name;
   for (int i = 0; i < argc; ++i) report.command += (i ? " " : "") + std::string(argv[i]);
   report.by = o.by;
@@ -199,7 +189,7 @@ void profile(ProfileOptions o, int argc, char** argv) {
   write_maps(report.map, o.out);
   write_shares(report, o);
   report.verdict = "The map was not tested (--map-only): it may be no better than a random one.";
-  if (!o.map_only) evaluate(*engine, rest, o, report);
+  if (!o.map_only) evaluate(*engine, cases.rest, o, report);
   print(report);
   for (auto& row : report.rows) file.add(row);
   file.set("pairs", report.pairs);
@@ -262,6 +252,7 @@ void add_profile(Program& program) {
   app.add_option("--markdown", o->markdown, "write tables to this file");
   app.add_option("--json", o->json, "write rows and scores to this file");
   app.callback([o, &program] { kvilt::profile(*o, program.argc, program.argv); });
+  add_profile_sparse(profile, program);
 }
 
 }  // namespace kvilt

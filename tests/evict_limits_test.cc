@@ -175,6 +175,41 @@ TEST_P(EvictLimits, GoesWithEveryPrefill) {
   }
 }
 
+// Every policy that takes a decode method, with what it places, mends, carries over, overlays or reads as 8 bits; a
+// dialogue's second turn; and a prompt that seasons the cache.
+TEST_P(EvictLimits, GoesWithEveryPolicy) {
+  if (GetParam() == "reference") GTEST_SKIP() << "what does not depend on kernels";
+  const std::vector<int32_t> head = tokens(9, 1), a = tokens(150, 2), b = tokens(153, 3), question = tokens(41, 5);
+  const std::vector<int32_t> asked = join({head, b, a, question});
+  for (const std::string policy : {"auto", "mend", "sparsex", "cacheblend", "prophetkv", "agentkvshift", "crossquery",
+                                   "oracle", "random", "prefix", "loopserve", "xattention"}) {
+    SCOPED_TRACE(policy);
+    const auto marked = [&](bool evict, int answer, const std::vector<int32_t>& ids) {
+      Request request = evict_request(ids, policy, answer > 0 ? Params{} : evict_params(kEvictWays[0], 40, evict));
+      if (answer > 0) request.publish = true;
+      request.prompt.marks = {{9, 162}, {162, 312}};
+      return request;
+    };
+    std::vector<Outcome> out;
+    for (const bool evict : {false, true}) {
+      const auto e = engine();
+      Request first = request_of(join({head, a, b}), "full", 0);
+      first.prompt.marks = {{9, 159}, {159, 312}};
+      ask_ok(*e, first);
+      ask_ok(*e, marked(false, 1, asked));
+      out.push_back(ask_ok(*e, marked(evict, 0, join({asked, tokens(60, 12)}))));
+      Request seasons = marked(evict, 0, join({tokens(5, 30), asked}));
+      seasons.prompt.marks = {{14, 167}};
+      seasons.season = policy == "prefix";
+      ask_ok(*e, seasons);
+      e->clear_cache();
+      EXPECT_EQ(e->stats().kv_pages_used, 0);
+    }
+    expect_equal(out[1], out[0]);
+    EXPECT_GT(out[1].usage().evicted_bytes, 0) << "power";
+  }
+}
+
 // Heads with windows, of the model or of a head map, keep what these show.
 TEST_P(EvictLimits, WindowsGoOn) {
   for (const std::string model : {"gemma3", "mistral"}) {

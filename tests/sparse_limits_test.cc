@@ -41,6 +41,9 @@ const std::vector<SparseMethod>& sparse_methods() {
        {{"pattern", "blocks"}, {"blocks", "21"}},
        {{"pattern", "blocks"}, {"blocks", "3"}, {"pooled", "32"}}},
       {"flexprefill", {{"gamma", "1"}, {"tau", "1"}}, {{"gamma", "0.6"}, {"tau", "1"}, {"rows", "8"}}},
+      {"flexprefill",
+       {{"gamma", "0.1"}, {"tau", "1"}, {"least", "1300"}},
+       {{"gamma", "0.1"}, {"tau", "0.3"}, {"least", "130"}}},
       {"flexprefill", {{"gamma", "1"}, {"tau", "0"}}, {{"gamma", "0.3"}, {"tau", "0"}, {"rows", "8"}}},
       {"xattention", {{"threshold", "1"}}, {{"threshold", "0.4"}}},
       {"xattention",
@@ -234,6 +237,11 @@ TEST_P(SparseDialogues, GoesWithDecodeMethods) {
     const Outcome alone = ask_with(*e, prompt, method.name, params);
     params.insert({{"decode", "snapkv"}, {"decode_budget", "5000"}});
     expect_equal(ask_with(*e, prompt, method.name, params), alone);
+    params["decode"] = "h2o";  // for which all rows attend
+    expect_equal(ask_with(*e, prompt, method.name, params), alone);
+    Request request = unpublished(prompt, method.name, method.few);
+    request.evaluation.prompt_logits = 150;
+    expect_equal(ask_ok(*e, std::move(request)), alone);
   }
 }
 

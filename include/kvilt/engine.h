@@ -100,6 +100,10 @@ class Engine {
   // is made for another model's shape. How to make one: kvilt/head_profile.h.
   virtual Status set_head_map(const std::string& name, std::string_view json) = 0;
 
+  // The same for sparse maps (docs/formats/sparse_map.md; kvilt/sparse_profile.h). A name keeps the map that it got first,
+  // since others may go on from what was computed under it: kInvalidArgument for another one.
+  virtual Status set_sparse_map(const std::string& name, std::string_view json) = 0;
+
   // Checks a policy's name and parameters without running it.
   virtual Status check_policy(const PolicyChoice& policy) const = 0;
 

@@ -103,6 +103,11 @@ struct EngineOptions {
   // Default: none.
   std::vector<std::string> head_maps = {};
 
+  // Files for policy "minference" (docs/formats/sparse_map.md), named alike, for its map=NAME. A default one holds where
+  // a request gives it no pattern.
+  // Default: none.
+  std::vector<std::string> sparse_maps = {};
+
   // Seeds of requests that bring none are drawn from this one.
   // Default: 0, drawn when the engine opens.
   uint64_t seed = 0;

@@ -19,6 +19,7 @@
 #include "engine/memory.h"
 #include "engine/options.h"
 #include "engine/session.h"
+#include "engine/sparse_profile.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 #include "policy/decode_methods.h"
@@ -90,6 +91,25 @@ class EngineImpl : public Engine {
     MutexLock lock(files_mutex_);
     files_.head_maps[name] = std::make_shared<const HeadMap>(std::move(map));
     return {};
+  }
+
+  Status set_sparse_map(const std::string& name, std::string_view json) override {
+    KVILT_ASSIGN(SparseMap map, parse_sparse_map(json, "sparse map '" + name + "'"));
+    KVILT_TRY(check_sparse_map(map, loop_.parts().model->config(), "sparse map '" + name + "'"));
+    MutexLock lock(files_mutex_);
+    const auto [it, fresh] = files_.sparse_maps.try_emplace(name, std::make_shared<const SparseMap>(map));
+    if (fresh || it->second->heads == map.heads) return {};
+    return error(Code::kInvalidArgument, "there is another sparse map '{}' already; give this one a name of its own",
+                 name);
+  }
+
+  Result<SparseProfile> profile_patterns(const std::vector<int32_t>& prompt, const SparseProfileOptions& options) {
+    KVILT_TRY(check_ids(prompt, "prompt"));
+    KVILT_TRY(check_profile(prompt, options));
+    std::optional<Result<SparseProfile>> out;
+    on_loop([&] { out.emplace(loop_.profile_patterns(prompt, options)); });
+    if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
+    return std::move(*out);
   }
 
   Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) {
@@ -382,16 +402,24 @@ void EngineImpl::drain(double seconds) {
   on_loop([this] { loop_.cancel_all(); });
 }
 
-// FILE, or NAME=FILE.
-Result<PolicyFiles> read_files(const std::vector<std::string>& head_maps) {
-  PolicyFiles out;
-  for (const std::string& given : head_maps) {
-    const size_t eq = given.find('=');
+// given: FILE, or NAME=FILE.
+template <class Map>
+Status read_maps(const std::vector<std::string>& given, Result<Map> (*read)(const std::string&),
+                 std::map<std::string, std::shared_ptr<const Map>>& out) {
+  for (const std::string& one : given) {
+    const size_t eq = one.find('=');
     const bool named = eq != std::string::npos;
-    const std::string name = named ? given.substr(0, eq) : PolicyFiles::kHeadMap;
-    KVILT_ASSIGN(HeadMap map, read_head_map(named ? given.substr(eq + 1) : given));
-    out.head_maps[name] = std::make_shared<const HeadMap>(std::move(map));
+    const std::string name = named ? one.substr(0, eq) : PolicyFiles::kDefaultMap;
+    KVILT_ASSIGN(Map map, read(named ? one.substr(eq + 1) : one));
+    out[name] = std::make_shared<const Map>(std::move(map));
   }
+  return {};
+}
+
+Result<PolicyFiles> read_files(const EngineOptions& options) {
+  PolicyFiles out;
+  KVILT_TRY(read_maps(options.head_maps, read_head_map, out.head_maps));
+  KVILT_TRY(read_maps(options.sparse_maps, read_sparse_map, out.sparse_maps));
   return out;
 }
 
@@ -447,11 +475,18 @@ Result<HeadProfile> profile_heads(Engine& engine, const std::vector<int32_t>& pr
   return ours->profile_heads(prompt, options);
 }
 
+Result<SparseProfile> profile_patterns(Engine& engine, const std::vector<int32_t>& prompt,
+                                       const SparseProfileOptions& options) {
+  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
+  if (!ours) return error(Code::kUnsupported, "patterns can be profiled in an engine of open_engine only");
+  return ours->profile_patterns(prompt, options);
+}
+
 namespace {
 
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
-  KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
+  KVILT_ASSIGN(PolicyFiles files, read_files(options));
   const std::string policy = options.policy.empty() ? "auto" : options.policy;
   KVILT_ASSIGN(const auto default_policy, make_policy(policy, {}, files));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
@@ -476,6 +511,9 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
     spdlog::warn("{}", warning);
   for (const auto& [name, map] : files.head_maps) {
     KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));
+  }
+  for (const auto& [name, map] : files.sparse_maps) {
+    KVILT_TRY(check_sparse_map(*map, c, "sparse map '" + name + "'"));
   }
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,

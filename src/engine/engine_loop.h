@@ -23,9 +23,11 @@
 #include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
+#include "engine/profiled_prompt.h"
 #include "engine/seasoner.h"
 #include "forward/driver.h"
 #include "kvilt/head_profile.h"
+#include "kvilt/sparse_profile.h"
 #include "sched/scheduler.h"
 
 namespace kvilt {
@@ -44,6 +46,7 @@ class EngineLoop {
   void cancel(RequestId id);
   void cancel_all();
   Result<HeadProfile> profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options);
+  Result<SparseProfile> profile_patterns(std::span<const int32_t> prompt, const SparseProfileOptions& options);
   void clear_cache() {
     drop_idle_work();
     for (IdleWork* work : idle_work_) work->clear();
@@ -66,6 +69,8 @@ class EngineLoop {
     TokenLogprob logprob = {};  // with SamplingParams::logprobs
   };
 
+  ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
+  Status room_to_profile(size_t tokens, int64_t pages);
   void run();
   void step();
   Chunk chunk_of(const StepItem& item);

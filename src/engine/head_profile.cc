@@ -12,7 +12,6 @@
 namespace kvilt {
 namespace {
 
-constexpr int32_t kChunk = 512;  // rows computed at once
 constexpr int32_t kSpread = 64;  // rows besides the last ones whose attention is looked at
 constexpr int kLadder[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 
@@ -60,24 +59,13 @@ class Profiler {
     return plan;
   }
 
-  // One band, chunk by chunk; logits_ gets the last rows'.
+  // One band; logits_ gets the last rows'.
   void run_band(const Plan& plan, const Band& band, std::span<Probe> probes) {
-    float* logits = logits_.data();
-    for (int32_t begin = 0; begin < T_; begin += kChunk) {
-      Chunk chunk;
-      chunk.kv = &kv_;
-      chunk.plan = &plan;
-      chunk.stage = &plan.stages[0];
-      chunk.band = &band;
-      chunk.range = {begin, std::min(T_, begin + kChunk)};
-      chunk.tokens = ids_;
-      chunk.hidden = &hidden_;
-      chunk.probes = probes;
-      const int64_t rows = band.last ? count(intersect(last_, Runs{chunk.range})) : 0;
-      if (rows > 0) chunk.logits = logits;
-      parts_.driver.run({&chunk, 1});
-      logits += rows * config_.V;
-    }
+    Chunk chunk = chunk_of(kv_, plan, band, ids_);
+    chunk.hidden = &hidden_;
+    chunk.probes = probes;
+    chunk.logits = band.last ? logits_.data() : nullptr;
+    run_chunks(parts_.driver, chunk, last_, config_.V);
   }
 
   void dense(HeadProfile& out) {
@@ -159,19 +147,10 @@ class Profiler {
   };
 
   void run_band(Side& side, const Band& band) {
-    const auto n = static_cast<int32_t>(side.ids.size());
-    for (int32_t begin = 0; begin < n; begin += kChunk) {
-      Chunk chunk;
-      chunk.kv = &side.kv;
-      chunk.plan = &side.plan;
-      chunk.stage = &side.plan.stages[0];
-      chunk.band = &band;
-      chunk.range = {begin, std::min(n, begin + kChunk)};
-      chunk.tokens = side.ids;
-      chunk.hidden = &side.hidden;
-      chunk.probes = {&side.probe, 1};
-      parts_.driver.run({&chunk, 1});
-    }
+    Chunk chunk = chunk_of(side.kv, side.plan, band, side.ids);
+    chunk.hidden = &side.hidden;
+    chunk.probes = {&side.probe, 1};
+    run_chunks(parts_.driver, chunk);
   }
 
   // Layer by layer in lock-step, so that one layer's weights are in memory at a time.
@@ -278,14 +257,9 @@ class Profiler {
 }  // namespace
 
 int64_t head_profile_pages(const ProfilerParts& parts, size_t tokens, const HeadProfileOptions& options) {
-  const auto pages = [&](size_t n) {
-    PageTable table(parts.store, parts.model.config().ropes(static_cast<int64_t>(n)));
-    const std::vector<Runs> sets{{{0, static_cast<int32_t>(n)}}};
-    return table.pages_for(sets, std::vector<uint16_t>(static_cast<size_t>(parts.model.config().L), 0));
-  };
-  int64_t sum = pages(tokens);
-  if (!options.prefixes.empty()) sum += pages(tokens);
-  for (const auto& prefix : options.prefixes) sum += pages(tokens + prefix.size());
+  int64_t sum = profiled_pages(parts, tokens);
+  if (!options.prefixes.empty()) sum += profiled_pages(parts, tokens);
+  for (const auto& prefix : options.prefixes) sum += profiled_pages(parts, tokens + prefix.size());
   return sum;
 }
 

@@ -10,19 +10,11 @@
 
 #include <span>
 
-#include "forward/driver.h"
-#include "kv/page_store.h"
+#include "engine/profiled_prompt.h"
 #include "kvilt/head_profile.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
-
-struct ProfilerParts {
-  const PreparedModel& model;
-  ThreadPool& pool;
-  Driver& driver;
-  PageStore& store;
-};
 
 // Pages that profiling a prompt of this length takes: the store must have them free.
 int64_t head_profile_pages(const ProfilerParts& parts, size_t tokens, const HeadProfileOptions& options);

@@ -4,6 +4,7 @@
 
 #include "forward/held_mass.h"
 #include "forward/key_masks.h"
+#include "forward/pattern_trials.h"
 
 namespace kvilt {
 namespace {
@@ -29,7 +30,7 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
     if (rows.size(i) == 0) continue;
     Chunk& chunk = chunks[i];
     probing = probing || (at.probes && !probe_rows(*chunk.stage, at.layer).empty());
-    lse_wanted = lse_wanted || chunk.keys || chunk.measures_held;
+    lse_wanted = lse_wanted || chunk.keys || chunk.measures_held || chunk.trials;
     if (chunk.keys && chunk.keys->chooses_at({at.layer, rows.pos_of(i).front()})) choose(chunk, i, at.layer, batch);
     add_tasks(chunk, i, at.layer, batch);
   }
@@ -45,6 +46,7 @@ void AttendPass::run(std::span<Chunk> chunks, At at, const BatchRows& rows, Mat<
     if (rows.size(i) == 0 || !counts(chunks[i], at.layer)) continue;
     if (chunks[i].keys) tell_keys(chunks[i], i, at.layer, batch);
     if (chunks[i].measures_held) measure_held(chunks[i], i, at.layer, batch);
+    if (chunks[i].trials) try_patterns(chunks[i], i, at.layer, batch);
   }
   sparse_.join_skipped(kv_type);
   sparse_.clear();
@@ -153,6 +155,16 @@ void AttendPass::measure_held(Chunk& chunk, size_t i, int layer, const Batch& ba
     if (sees_all(lists_.masks[g], batch.rows.pos_of(i).front())) heads.push_back(g);
   }
   chunk.work.held += held_mass(model_, *chunk.kv, rows_at(i, layer, batch), heads, pool_);
+}
+
+// What its rows would see of their attention.
+void AttendPass::try_patterns(Chunk& chunk, size_t i, int layer, const Batch& batch) {
+  find_masks(chunk, layer);
+  std::vector<int> heads;
+  for (int g = 0; g < model_.config().G; ++g) {
+    if (sees_all(lists_.masks[g], batch.rows.pos_of(i).front())) heads.push_back(g);
+  }
+  run_trials(model_, {*chunk.plan, *chunk.kv, rows_at(i, layer, batch)}, heads, *chunk.trials, pool_);
 }
 
 // A later choice may look with these rows.

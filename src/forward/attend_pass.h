@@ -49,6 +49,7 @@ class AttendPass {
   void add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void probe(std::span<Chunk> chunks, int layer, const BatchRows& rows);
   void measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  void try_patterns(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void tell_keys(Chunk& chunk, size_t i, int layer, const Batch& batch);
 
   const PreparedModel& model_;

@@ -23,6 +23,8 @@ struct HeldMass {
   }
 };
 
+struct PatternTrials;
+
 // Work that was done, for one sequence's account.
 struct Work {
   double linear_flops = 0, attention_flops = 0, bytes = 0;
@@ -51,7 +53,8 @@ struct Chunk {
   std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
   bool measures_held = false;
-  Work work;  // added to
+  PatternTrials* trials = nullptr;  // of a dense plan: patterns to measure besides (pattern_trials.h)
+  Work work;                        // added to
 };
 
 }  // namespace kvilt

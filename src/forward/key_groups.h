@@ -34,6 +34,7 @@ class KeyGroups {
   };
   // Finds where the keys lie.
   KeyGroups(const PreparedModel& model, const PageTable& kv, const Of& of, const BlockOptions& options);
+  const BlockOptions& options() const { return options_; }
   // Reads them. Returns the floating point operations.
   double build(ThreadPool& pool);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "forward/prompt_for_test.h"
+#include "tensor/rope.h"
 
 namespace kvilt {
 namespace {
@@ -19,20 +20,25 @@ class KeyGroupsTest : public testing::TestWithParam<const char*> {
   KeyGroupsTest() : on(kProbe, GetParam()), c(on.config()), table(*on.store, c.ropes()) {}
 
   // Keys of positions 0 .. n - 1 at the head, each E floats.
-  void store(const std::vector<float>& keys) {
+  void store(const std::vector<float>& keys) { store(keys, table); }
+  void store(const std::vector<float>& keys, PageTable& to) {
     const auto n = static_cast<int32_t>(keys.size()) / c.E;
     const std::vector<Runs> sets{{{0, n}}};
     const std::vector<uint16_t> write(static_cast<size_t>(c.L), 0);
-    table.add(sets, write);
+    to.add(sets, write);
     const std::vector<float> value(static_cast<size_t>(c.E), 0);
     for (int32_t pos = 0; pos < n; ++pos)
-      table.restore(kAtLayer, kAtHead, pos, reinterpret_cast<const std::byte*>(&keys[pos * c.E]),
-                    reinterpret_cast<const std::byte*>(value.data()));
+      to.restore(kAtLayer, kAtHead, pos, reinterpret_cast<const std::byte*>(&keys[pos * c.E]),
+                 reinterpret_cast<const std::byte*>(value.data()));
   }
   // Weights for rows at these positions; queries: rows x H x E.
   BlockWeights weigh(const std::vector<int32_t>& pos, std::vector<float> queries, int32_t end, const BlockOptions& by) {
+    return weigh(pos, std::move(queries), end, by, table);
+  }
+  BlockWeights weigh(const std::vector<int32_t>& pos, std::vector<float> queries, int32_t end, const BlockOptions& by,
+                     const PageTable& from) {
     const RowsAt rows{kAtLayer, pos, {queries.data(), std::ssize(pos), int64_t{c.H} * c.E}, {}, nullptr};
-    KeyGroups groups(*on.model, table, {kAtLayer, kAtHead, end}, by);
+    KeyGroups groups(*on.model, from, {kAtLayer, kAtHead, end}, by);
     groups.build(on.pool);
     std::vector<int64_t> all(pos.size());
     for (size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int64_t>(r);
@@ -127,6 +133,79 @@ TEST_P(KeyGroupsTest, EqualsPlainLoops) {
       apart = std::max(apart, std::abs(diagonal[b] - expected[b]));
     }
     EXPECT_EQ(apart > 1e-3, stride > 1) << "power: another order of the rows";
+  }
+}
+
+// Groups at the rows' beginning, at their end and at the end of the keys have fewer.
+TEST_P(KeyGroupsTest, GroupsThatAreNotFullEqualPlainLoops) {
+  const int32_t tile = 3, first = tile * 64 + 13, end = tile * 64 + 51;
+  const std::vector<float> keys = random_floats(static_cast<size_t>(end * c.E), 3);
+  store(keys);
+  std::vector<int32_t> pos;
+  for (int32_t p = first; p < end; ++p) pos.push_back(p);
+  const std::vector<float> queries = random_floats(pos.size() * static_cast<size_t>(c.H * c.E), 5);
+  const int group = c.H / c.G;
+  const auto product = [&](int32_t row, int h, int32_t key) {
+    double sum = 0;
+    for (int e = 0; e < c.E; ++e)
+      sum += double{queries[((row - first) * c.H + kAtHead * group + h) * c.E + e]} * keys[key * c.E + e];
+    return sum * on.model->attend_shape(DType::kF32).scale;
+  };
+  for (const int32_t stride : {2, 8, 32}) {
+    BlockWeights expected(static_cast<size_t>(tile) + 1, 0), whole(expected);
+    for (int32_t a = first / stride; a <= (end - 1) / stride; ++a) {
+      const int32_t rows = std::min(end, (a + 1) * stride) - std::max(first, a * stride);
+      for (int h = 0; h < group; ++h) {
+        std::vector<float> scores, by_stride_scores;
+        for (int32_t b = 0; b <= a; ++b) {
+          double sum = 0;
+          for (int32_t s = 0; s < stride; ++s) {
+            const int32_t row = a * stride + stride - 1 - s, key = b * stride + s;
+            if (row >= first && row < end && key < end) sum += product(row, h, key);
+          }
+          scores.push_back(static_cast<float>(sum / rows));
+          by_stride_scores.push_back(static_cast<float>(sum / stride));
+        }
+        add_softmax(scores, 64 / stride, expected);
+        add_softmax(by_stride_scores, 64 / stride, whole);
+      }
+    }
+    const BlockWeights weights = weigh(pos, queries, end, by_stride(stride));
+    ASSERT_EQ(weights.size(), expected.size());
+    double apart = 0;
+    for (size_t b = 0; b < expected.size(); ++b) {
+      EXPECT_NEAR(weights[b] * group, expected[b], 1e-4 * 64 / stride) << stride;
+      apart = std::max(apart, std::abs(whole[b] - expected[b]));
+    }
+    EXPECT_GT(apart, 1e-3) << "power: as if all groups were full";
+  }
+}
+
+// What is placed with another rotation is what it would be if it were computed here.
+TEST_P(KeyGroupsTest, PlacedKeysAreTurned) {
+  constexpr int32_t kFrom = 37, kKeys = 200;
+  const std::vector<float> keys = random_floats(static_cast<size_t>((kFrom + kKeys) * c.E), 3);
+  store(keys);
+  PageTable placed(*on.store, c.ropes()), turned(*on.store, c.ropes()), as_stored(*on.store, c.ropes());
+  placed.place({table.publish({0, kFrom + kKeys}), kFrom, kKeys, 0});
+  std::vector<float> here(keys.begin() + kFrom * c.E, keys.end());
+  store(here, as_stored);
+  const RopeConfig& rope = c.ropes().at(kAtLayer);
+  for (int32_t pos = 0; pos < kKeys; ++pos)
+    rotate_head(rope.pairs, rope.rotary_dim, rotation(rope, -kFrom).data(), 1, &here[pos * c.E]);
+  store(here, turned);
+  std::vector<int32_t> pos;
+  for (int32_t p = 128; p < 192; ++p) pos.push_back(p);
+  const std::vector<float> queries = random_floats(pos.size() * static_cast<size_t>(c.H * c.E), 5);
+  for (const BlockOptions& by : {kByMeans, by_stride(8)}) {
+    const auto from = [&](const PageTable& of) { return weigh(pos, queries, kKeys, by, of); };
+    const BlockWeights a = from(placed), b = from(turned), other = from(as_stored);
+    double apart = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+      EXPECT_NEAR(a[i], b[i], 1e-5);
+      apart = std::max(apart, std::abs(other[i] - b[i]));
+    }
+    EXPECT_GT(apart, 1e-3) << "power";
   }
 }
 

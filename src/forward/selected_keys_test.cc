@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -23,8 +24,9 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
 
   // A prompt whose last rows were kept, then rows of an answer, one at a time.
   struct Answering {
-    Answering(SelectedKeysTest& test, const DecodeRule& rule)
+    Answering(SelectedKeysTest& test, const DecodeRule& rule, const std::function<void(PromptForTest&)>& place = {})
         : of(test), prompt(test.on, random_tokens(kPrompt, 3, test.c)), keys(rule, test.c, kPrompt, kPrompt) {
+      if (place) place(prompt);
       prompt.keys_of_answer = &keys;
       prompt.stage().lookers = {{std::max(0, kPrompt - rule.looking_rows()), kPrompt}};
       prompt.run(test.driver, 50);
@@ -319,6 +321,63 @@ TEST_P(SelectedKeysTest, KeysAtTheirRanksAreThoseOfAShorterText) {
       }
       EXPECT_EQ(at, rank + 1);
       EXPECT_LT(apart[1], 1e-4) << "the last ones stand as in the text";
+      EXPECT_EQ(apart[0] < 1e-4, at_ranks) << apart[0] << " power: in the text the sink is far away";
+    }
+  }
+}
+
+// The same where sink and last ones come from other texts, each with its rotation, before and after the move.
+TEST_P(SelectedKeysTest, PlacedKeysStandAtTheirRanksToo) {
+  constexpr int32_t kSink = 3;
+  PromptForTest source(on, random_tokens(90, 4, c));
+  source.run(driver);
+  const auto segment = source.publish();
+  const auto place = [&](PromptForTest& prompt) {
+    std::copy(source.ids.begin() + 30, source.ids.end(), prompt.ids.begin());
+    std::copy(source.ids.begin() + 50, source.ids.begin() + 66, prompt.ids.begin() + 100);
+    prompt.table.place({segment, 30, 60, 0});
+    prompt.table.place({segment, 50, 16, 100});
+    prompt.plan.stages = {uniform_stage({{60, 100}, {116, kPrompt}}, c.L)};
+  };
+  for (const auto& [at_ranks, evict] : {std::pair{true, false}, {true, true}, {false, true}}) {
+    Answering answering(*this,
+                        {.by = DecodeRule::By::kNearest,
+                         .budget = kBudget,
+                         .sink = kSink,
+                         .every = 2,
+                         .evict = evict,
+                         .at_ranks = at_ranks},
+                        place);
+    for (const int32_t id : {5, 6, 7}) answering.next(id);
+    answering.compute(8);
+    EXPECT_EQ(answering.prompt.table.compacted(), evict);
+    const auto pos = static_cast<int32_t>(answering.ids().size()) - 1;
+    for (int head = 0; head < c.G; ++head) {
+      const SelectedKeys::Seen* seen = answering.keys.seen(answering.prompt.table, {}, {0, pos}, head);
+      const int32_t rank = seen->row[0];
+      ASSERT_EQ(rank, kBudget + 1);
+      std::vector<int32_t> shorter(answering.ids().begin(), answering.ids().begin() + kSink);
+      shorter.insert(shorter.end(), answering.ids().end() - (rank + 1 - kSink), answering.ids().end());
+      PromptForTest alone(on, shorter);
+      alone.run(driver);
+      const RopeConfig& rope = c.ropes().at(0);
+      double apart[2] = {0, 0}, as_stored = 0;  // apart: of the sink, and of the others
+      int32_t at = 0;
+      for (const KvSpan& span : seen->spans) {
+        for (int32_t i = 0; i < span.count; ++i, ++at) {
+          const auto* stored = static_cast<const float*>(span.k) + i * c.E;
+          std::vector<float> key(stored, stored + c.E), expected(static_cast<size_t>(c.E));
+          std::memcpy(expected.data(), alone.table.private_k(0, head, at), sizeof(float) * expected.size());
+          rotate_head(rope.pairs, rope.rotary_dim, rotation(rope, pos - rank).data(), 1, expected.data());
+          as_stored = std::max(as_stored, at < kSink ? 0 : largest_difference(key, expected));
+          if (span.rotation) rotate_head(rope.pairs, rope.rotary_dim, span.rotation, 1, key.data());
+          double& of = apart[at >= kSink];
+          of = std::max(of, largest_difference(key, expected));
+        }
+      }
+      EXPECT_EQ(at, rank + 1);
+      EXPECT_LT(apart[1], 1e-4);
+      EXPECT_GT(as_stored, 1e-2) << "power: some of the last ones are turned by their placement";
       EXPECT_EQ(apart[0] < 1e-4, at_ranks) << apart[0] << " power: in the text the sink is far away";
     }
   }

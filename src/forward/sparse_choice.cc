@@ -10,10 +10,10 @@
 namespace kvilt {
 namespace {
 
-Lines fixed_lines(const SparseRule& rule, int32_t keys) {
+Lines fixed_lines(const KeyPattern& pattern, int32_t keys) {
   Lines out;
-  out.columns.resize(static_cast<size_t>(std::min(rule.sink, keys)));
-  out.distances.resize(static_cast<size_t>(std::min(rule.window + 1, keys)));
+  out.columns.resize(static_cast<size_t>(std::min(pattern.sink, keys)));
+  out.distances.resize(static_cast<size_t>(std::min(pattern.window + 1, keys)));
   std::iota(out.columns.begin(), out.columns.end(), 0);
   std::iota(out.distances.begin(), out.distances.end(), 0);
   return out;
@@ -109,9 +109,13 @@ SparseChoice::Look SparseChoice::look(const RowsOfBlock& block, std::span<const 
   return out;
 }
 
+const KeyPattern& SparseChoice::pattern_of(const RowsOfBlock& block, int head) const {
+  return block.plan.sparse->of(block.rows.layer * model_.config().G + head);
+}
+
 KeyGroups SparseChoice::groups_of(const RowsOfBlock& block, int head, SparseCost& cost) const {
   const int32_t keys = block.positions().end;
-  KeyGroups out(model_, block.kv, {block.rows.layer, head, keys}, block.plan.sparse->blocks);
+  KeyGroups out(model_, block.kv, {block.rows.layer, head, keys}, pattern_of(block, head).blocks);
   cost += {out.build(pool_), 0.5 * keys};
   return out;
 }
@@ -120,7 +124,7 @@ KeyGroups SparseChoice::groups_of(const RowsOfBlock& block, int head, SparseCost
 std::vector<SeenKeys::Tile> SparseChoice::tiles_of(const RowsOfBlock& block, const KeyGroups& groups,
                                                    SparseCost& cost) const {
   const bool last_layer = block.last_layer(model_.config());
-  BlockOptions options = block.plan.sparse->blocks;
+  BlockOptions options = groups.options();
   if (last_layer) options.together = false;  // else T - 1 would depend on which others attend
   const std::vector<RowsOfTile> tiles = rows_of_tiles(block, last_layer);
   std::vector<KeyGroups::Weighed> weighed(tiles.size());
@@ -137,73 +141,84 @@ std::vector<SeenKeys::Tile> SparseChoice::tiles_of(const RowsOfBlock& block, con
   return out;
 }
 
-SparseChoice::Made SparseChoice::by_blocks(const RowsOfBlock& block, std::span<const int> heads) const {
-  Made out;
-  if (takes_all(block.plan.sparse->blocks, (block.positions().end - 1) / kSparseTile + 1)) {
-    SeenKeys all;
-    for (const RowsOfTile& tile : rows_of_tiles(block, true)) all.tiles.push_back({tile.at, {{0, tile.at + 1}}});
-    out.heads.assign(heads.size(), all);
+SeenKeys SparseChoice::by_blocks(const RowsOfBlock& block, int head, SparseCost& cost) const {
+  SeenKeys out;
+  if (takes_all(pattern_of(block, head).blocks, (block.positions().end - 1) / kSparseTile + 1)) {
+    for (const RowsOfTile& tile : rows_of_tiles(block, true)) out.tiles.push_back({tile.at, {{0, tile.at + 1}}});
     return out;
   }
-  for (const int g : heads) {
-    const KeyGroups groups = groups_of(block, g, out.cost);
-    out.heads.push_back({{}, tiles_of(block, groups, out.cost)});
-  }
+  const KeyGroups groups = groups_of(block, head, cost);
+  out.tiles = tiles_of(block, groups, cost);
   return out;
 }
 
-// Whether an estimate by means says of the sampled rows what they see of each block: FlexPrefill's test.
-bool SparseChoice::means_serve(const RowsOfBlock& block, const KeyGroups& groups, const Look& look, size_t i,
-                               SparseCost& cost) const {
+SeenKeys SparseChoice::by_chance(const RowsOfBlock& block, int head) const {
+  const KeyPattern& pattern = pattern_of(block, head);
+  const int32_t keys = block.positions().end;
+  const auto at =
+      static_cast<uint64_t>((block.rows.layer * model_.config().G + head) * 4096 + (keys - 1) / kSparseBlock);
+  return {random_lines(keys, pattern.lines.tile, pattern.share, block.plan.sparse->seed * 1000003 + at), {}};
+}
+
+// How far an estimate by means is from what the sampled rows of Look's head i see of each block: FlexPrefill's test.
+double SparseChoice::means_miss(const RowsOfBlock& block, const KeyGroups& groups, const Look& look, size_t i,
+                                SparseCost& cost) const {
   const int32_t keys = block.positions().end, tile = (keys - 1) / kSparseTile;
   const KeyGroups::Weighed estimate = groups.weigh(block.rows, look.rows, tile);
   cost.flops += estimate.flops;
   BlockWeights seen(static_cast<size_t>(tile) + 1);
   for (size_t at = 0; at < look.weights[i].size(); ++at)
     seen[at % static_cast<size_t>(keys) / kSparseTile] += look.weights[i][at];
-  return shannon_distance(estimate.blocks, seen) < block.plan.sparse->tau;
+  return shannon_distance(estimate.blocks, seen);
 }
 
-SparseChoice::Made SparseChoice::by_sample(const RowsOfBlock& block, std::span<const int> heads) const {
-  const SparseRule& rule = *block.plan.sparse;
-  const int32_t keys = block.positions().end;
-  Made out;
-  out.heads.resize(heads.size());
-  Look look = this->look(block, heads, out.cost);
-  for (size_t i = 0; rule.tau > 0 && i < heads.size(); ++i) {
-    const KeyGroups groups = groups_of(block, heads[i], out.cost);
-    if (means_serve(block, groups, look, i, out.cost)) out.heads[i].tiles = tiles_of(block, groups, out.cost);
+// For heads[which].
+void SparseChoice::by_sample(const RowsOfBlock& block, std::span<const int> heads, std::span<const size_t> which,
+                             Made& out) const {
+  std::vector<int> looking;
+  for (const size_t i : which) looking.push_back(heads[i]);
+  Look look = this->look(block, looking, out.cost);
+  for (size_t n = 0; n < which.size(); ++n) {
+    const double tau = pattern_of(block, looking[n]).tau;
+    if (tau <= 0) continue;
+    const KeyGroups groups = groups_of(block, looking[n], out.cost);
+    if (means_miss(block, groups, look, n, out.cost) < tau)
+      out.heads[which[n]].tiles = tiles_of(block, groups, out.cost);
   }
+  const int32_t keys = block.positions().end;
   const Run whole{keys - 1 - (keys - 1) % kSparseBlock, keys};  // who pays for a line: whichever of them attend
-  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
-    if (out.heads[i].tiles.empty())
-      out.heads[i].lines = choose_lines({look.pos, look.weights[i], keys}, whole, rule.lines).lines;
+  pool_.parallel_for(std::ssize(which), [&](int64_t n, int) {
+    SeenKeys& to = out.heads[which[n]];
+    if (to.tiles.empty())
+      to.lines = choose_lines({look.pos, look.weights[n], keys}, whole, pattern_of(block, looking[n]).lines).lines;
   });
   out.looked = std::move(look.rows);
-  out.lse = std::move(look.lse);
-  return out;
+  out.lse.resize(heads.size());
+  for (size_t n = 0; n < which.size(); ++n) out.lse[which[n]] = std::move(look.lse[n]);
 }
 
 SparseChoice::Made SparseChoice::choose(const RowsOfBlock& block, std::span<const int> heads) const {
-  const SparseRule& rule = *block.plan.sparse;
-  const int32_t keys = block.positions().end;
   Made out;
-  switch (rule.by) {
-    case SparseRule::By::kSample:
-      return by_sample(block, heads);
-    case SparseRule::By::kBlocks:
-      return by_blocks(block, heads);
-    case SparseRule::By::kFixed:
-      out.heads.assign(heads.size(), {fixed_lines(rule, keys), {}});
-      return out;
-    case SparseRule::By::kRandom:
-      for (const int g : heads) {
-        const auto at =
-            static_cast<uint64_t>((block.rows.layer * model_.config().G + g) * 4096 + (keys - 1) / kSparseBlock);
-        out.heads.push_back({random_lines(keys, rule.lines.tile, rule.share, rule.seed * 1000003 + at), {}});
-      }
-      return out;
+  out.heads.resize(heads.size());
+  std::vector<size_t> sampled;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const KeyPattern& pattern = pattern_of(block, heads[i]);
+    switch (pattern.by) {
+      case KeyPattern::By::kSample:
+        sampled.push_back(i);
+        break;
+      case KeyPattern::By::kBlocks:
+        out.heads[i] = by_blocks(block, heads[i], out.cost);
+        break;
+      case KeyPattern::By::kFixed:
+        out.heads[i].lines = fixed_lines(pattern, block.positions().end);
+        break;
+      case KeyPattern::By::kRandom:
+        out.heads[i] = by_chance(block, heads[i]);
+        break;
+    }
   }
+  if (!sampled.empty()) by_sample(block, heads, sampled, out);
   return out;
 }
 

@@ -59,7 +59,7 @@ class SparseChoice {
   struct Made {
     std::vector<SeenKeys> heads;
     std::vector<int64_t> looked;          // rows that looked at all keys, rising; none if nobody did
-    std::vector<std::vector<float>> lse;  // of each head: row * group + query head
+    std::vector<std::vector<float>> lse;  // of each head: row * group + query head; empty where none looked
     SparseCost cost;
   };
   // For each of the heads, which see all but for plan.sparse.
@@ -69,12 +69,14 @@ class SparseChoice {
   struct Look;
   std::vector<int64_t> sampled_rows(const RowsOfBlock& block) const;
   Look look(const RowsOfBlock& block, std::span<const int> heads, SparseCost& cost) const;
-  Made by_sample(const RowsOfBlock& block, std::span<const int> heads) const;
-  Made by_blocks(const RowsOfBlock& block, std::span<const int> heads) const;
+  const KeyPattern& pattern_of(const RowsOfBlock& block, int head) const;
+  void by_sample(const RowsOfBlock& block, std::span<const int> heads, std::span<const size_t> which, Made& out) const;
+  SeenKeys by_blocks(const RowsOfBlock& block, int head, SparseCost& cost) const;
+  SeenKeys by_chance(const RowsOfBlock& block, int head) const;
   KeyGroups groups_of(const RowsOfBlock& block, int head, SparseCost& cost) const;
   std::vector<SeenKeys::Tile> tiles_of(const RowsOfBlock& block, const KeyGroups& groups, SparseCost& cost) const;
-  bool means_serve(const RowsOfBlock& block, const KeyGroups& groups, const Look& look, size_t i,
-                   SparseCost& cost) const;
+  double means_miss(const RowsOfBlock& block, const KeyGroups& groups, const Look& look, size_t i,
+                    SparseCost& cost) const;
 
   const PreparedModel& model_;
   ThreadPool& pool_;

@@ -28,7 +28,8 @@ SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const Ro
     const size_t pooled = pooled_.size(), looked = looked_.size();
     if (!dense && plan.sparse->pooled > 0) {
       cost += pool_keys(block, heads, made);
-      for (const std::vector<float>& lse : made.lse) looked_.push_back({made.looked, lse, {}, {}});
+      for (const std::vector<float>& lse : made.lse)
+        looked_.push_back({lse.empty() ? std::vector<int64_t>() : made.looked, lse, {}, {}});
     }
     std::vector<Runs> read(heads.size());  // by any of the tiles: what it reads lies in a cache for the next one
     for (int64_t first = begin, last = begin; first < end; first = last) {
@@ -42,7 +43,8 @@ SparseCost SparseRows::add_tasks(const Plan& plan, const PageTable& kv, const Ro
         if (pooled == pooled_.size()) continue;
         const size_t means = means_.size();
         cost += add_mean(tile, heads[i], pooled_[pooled + i], keys, tasks.back());
-        if (means < means_.size() && looked < looked_.size()) means_.back().looked = &looked_[looked + i];
+        if (means < means_.size() && looked < looked_.size() && !looked_[looked + i].rows.empty())
+          means_.back().looked = &looked_[looked + i];
       }
     }
     for (const Runs& keys : read) cost.keys += static_cast<double>(count(keys));

@@ -45,7 +45,7 @@ class SparseRows {
     RankedKeys keys;
     std::vector<int32_t> ranks;  // of its rows
   };
-  struct Looked {  // rows of a block that looked at all keys, for one KV head
+  struct Looked {  // rows of a block that looked at all keys, for one KV head; none if it did not choose by them
     std::vector<int64_t> rows;
     std::vector<float> lse;  // row * group + query head
     std::vector<double> missed,

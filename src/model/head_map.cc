@@ -6,17 +6,15 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "base/mapped_file.h"
 #include "model/json_text.h"
+#include "model/map_fields.h"
 
 namespace kvilt {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr size_t kMaxBytes = size_t{16} << 20;
-constexpr int kMaxSide = 4096;             // layers, KV heads
-constexpr int64_t kMaxMapHeads = 1 << 20;  // of all layers
 
 struct ClassName {
   std::string_view name;
@@ -39,56 +37,6 @@ std::optional<HeadClass> class_of(const std::string& name) {
 std::string_view name_of(HeadClass c) {
   return std::find_if(std::begin(kNames), std::end(kNames), [c](const ClassName& n) { return n.is == c; })->name;
 }
-
-// Reads fields of one map; the first mistake sticks.
-class Reader {
- public:
-  Reader(const Json& from, const std::string& where) : from_(from), where_(where) {}
-  const Status& status() const { return status_; }
-
-  void wrong(const std::string& field, const std::string& what) {
-    if (status_.ok()) status_ = error(Code::kCorrupt, "{}: '{}' {}", where_, field, what);
-  }
-  bool has(const char* field) const { return from_.contains(field) && !from_[field].is_null(); }
-
-  int integer(const Json& value, const std::string& field, int64_t low, int64_t high) {
-    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT32_MAX}) ||
-        value.get<int64_t>() < low || value.get<int64_t>() > high) {
-      wrong(field, fmt::format("must be a whole number from {} to {}", low, high));
-      return static_cast<int>(low);
-    }
-    return static_cast<int>(value.get<int64_t>());
-  }
-  int integer(const char* field, int64_t low, int64_t high) {
-    if (has(field)) return integer(from_[field], field, low, high);
-    wrong(field, "is missing");
-    return static_cast<int>(low);
-  }
-
-  // Calls each(index, value, name) for the L x G values of a field. Flat lists are refused: their order is not known.
-  template <class Each>
-  void grid(const char* field, const HeadMap& map, Each each) {
-    const Json& layers = from_[field];
-    if (!layers.is_array() || layers.size() != static_cast<size_t>(map.L)) {
-      return wrong(field, fmt::format("must be a list of {} layers (num_layers)", map.L));
-    }
-    for (int l = 0; l < map.L && status_.ok(); ++l) {
-      const Json& heads = layers[static_cast<size_t>(l)];
-      if (!heads.is_array() || heads.size() != static_cast<size_t>(map.G)) {
-        return wrong(fmt::format("{}[{}]", field, l),
-                     fmt::format("must be a list of {} KV heads (num_kv_heads)", map.G));
-      }
-      for (int g = 0; g < map.G; ++g) {
-        each(static_cast<size_t>(l * map.G + g), heads[static_cast<size_t>(g)], fmt::format("{}[{}][{}]", field, l, g));
-      }
-    }
-  }
-
- private:
-  const Json& from_;
-  const std::string& where_;
-  Status status_;
-};
 
 }  // namespace
 
@@ -117,13 +65,11 @@ HeadMap uniform_head_map(int L, int G, HeadClass of_all, int32_t window, int32_t
 Result<HeadMap> parse_head_map(std::string_view text, const std::string& where) {
   KVILT_ASSIGN(const Json from, parse_json(text, where));
   if (!from.is_object()) return error(Code::kCorrupt, "{}: a head map is a JSON object", where);
-  Reader reader(from, where);
-  const int L = reader.integer("num_layers", 1, kMaxSide), G = reader.integer("num_kv_heads", 1, kMaxSide);
-  if (int64_t{L} * G > kMaxMapHeads) reader.wrong("num_layers", "times num_kv_heads is more than a million");
-  if (!reader.has("kv_head_classification")) reader.wrong("kv_head_classification", "is missing");
+  MapFields reader(from, where);
+  reader.find_shape("kv_head_classification");
   KVILT_TRY(reader.status());
-  HeadMap map = uniform_head_map(L, G, HeadClass::kGlobal);
-  reader.grid("kv_head_classification", map, [&](size_t i, const Json& value, const std::string& name) {
+  HeadMap map = uniform_head_map(reader.L(), reader.G(), HeadClass::kGlobal);
+  reader.grid("kv_head_classification", [&](size_t i, const Json& value, const std::string& name) {
     const auto known = value.is_string() ? class_of(value.get<std::string>()) : std::nullopt;
     if (!known) return reader.wrong(name, "must be \"local\", \"global\", \"retrieval\" or \"dense\"");
     map.heads[i] = *known;
@@ -135,13 +81,13 @@ Result<HeadMap> parse_head_map(std::string_view text, const std::string& where) 
   KVILT_TRY(reader.status());
   const auto local = [&](size_t i) { return map.heads[i] == HeadClass::kLocal; };
   if (reader.has("kv_head_max_distance")) {
-    reader.grid("kv_head_max_distance", map, [&](size_t i, const Json& value, const std::string& name) {
+    reader.grid("kv_head_max_distance", [&](size_t i, const Json& value, const std::string& name) {
       const int window = reader.integer(value, name, -1, INT32_MAX);
       if (local(i) && window >= 0) map.window[i] = window;
     });
   }
   if (reader.has("kv_head_sink_size")) {
-    reader.grid("kv_head_sink_size", map, [&](size_t i, const Json& value, const std::string& name) {
+    reader.grid("kv_head_sink_size", [&](size_t i, const Json& value, const std::string& name) {
       const int sink = reader.integer(value, name, 0, INT32_MAX);
       if (local(i)) map.sink[i] = sink;
     });
@@ -152,26 +98,18 @@ Result<HeadMap> parse_head_map(std::string_view text, const std::string& where) 
     if (!(map.retrieval_top_p > 0 && map.retrieval_top_p <= 1))
       reader.wrong("retrieval_top_p", "must be above 0 and at most 1");
   }
-  if (reader.has("dense_prefix_layers")) map.dense_prefix_layers = reader.integer("dense_prefix_layers", 0, L);
+  if (reader.has("dense_prefix_layers")) map.dense_prefix_layers = reader.integer("dense_prefix_layers", 0, map.L);
   KVILT_TRY(reader.status());
   return map;
 }
 
 Result<HeadMap> read_head_map(const std::string& path) {
-  KVILT_ASSIGN(const std::string text, read_file(path, kMaxBytes));
+  KVILT_ASSIGN(const std::string text, read_file(path, kMaxMapBytes));
   return parse_head_map(text, path);
 }
 
 std::string head_map_json(const HeadMap& map) {
-  const auto grid = [&](auto value) {
-    std::string out = "[";
-    for (int l = 0; l < map.L; ++l) {
-      out += l == 0 ? "\n    [" : ",\n    [";
-      for (int g = 0; g < map.G; ++g) out += (g ? ", " : "") + value(static_cast<size_t>(l * map.G + g));
-      out += "]";
-    }
-    return out + "\n  ]";
-  };
+  const auto grid = [&](FunctionRef<std::string(size_t)> value) { return map_grid(map.L, map.G, value); };
   return fmt::format(
       "{{\n  \"num_layers\": {},\n  \"num_kv_heads\": {},\n  \"kv_head_classification\": {},\n"
       "  \"kv_head_max_distance\": {},\n  \"kv_head_sink_size\": {},\n  \"retrieval_top_p\": {},\n"
@@ -182,12 +120,7 @@ std::string head_map_json(const HeadMap& map) {
 }
 
 Status check_head_map(const HeadMap& map, const ModelConfig& config, const std::string& where) {
-  if (map.L == config.L && map.G == config.G) return {};
-  return error(
-      Code::kInvalidArgument,
-      "{}: this head map is of {} layers and {} KV heads; the model has {} layers and {} KV heads (make one with "
-      "kvilt profile heads)",
-      where, map.L, map.G, config.L, config.G);
+  return check_map_shape("head map", map.L, map.G, config, where);
 }
 
 }  // namespace kvilt

@@ -35,7 +35,8 @@ void choose_among(std::vector<Block> blocks, double wanted, const BlockOptions& 
   std::vector<int32_t> taken(out.size());
   double held = 0;
   for (const Block& block : blocks) {
-    const bool wants = options.mass >= 1 || held < wanted;  // 1 is all, whatever rounding says that fewer hold
+    // 1 is all, whatever rounding says that fewer hold.
+    const bool wants = options.mass >= 1 || held < wanted || taken[block.tile] < options.least;
     if (!block.always && (!wants || taken[block.tile] >= options.most)) continue;
     held += block.share;
     ++taken[block.tile];
@@ -65,7 +66,9 @@ void add_softmax(std::span<float> scores, int32_t per_block, std::span<double> w
   }
 }
 
-bool takes_all(const BlockOptions& options, int32_t blocks) { return options.mass >= 1 && options.most >= blocks; }
+bool takes_all(const BlockOptions& options, int32_t blocks) {
+  return (options.mass >= 1 || options.least >= blocks) && options.most >= blocks;
+}
 
 std::vector<Runs> choose_blocks(std::span<const BlockWeights> tiles, const BlockOptions& options) {
   std::vector<Runs> out(tiles.size());

@@ -26,7 +26,8 @@ struct BlockOptions {
   BlockScore score = BlockScore::kMeans;
   int32_t stride = 8;        // kAntidiagonals: a divisor of a block
   int32_t most = INT32_MAX;  // blocks of a tile, its own among them
-  double mass = 1;           // the heaviest until they hold this share of the weights
+  double mass = 1;           // the heaviest until they hold this share of the weights,
+  int32_t least = 0;         // and of a tile at least so many
   bool first = false;        // block 0 is always taken
   bool together = false;     // `mass` is of all tiles that are given at once, not of each
 };

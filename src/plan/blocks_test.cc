@@ -66,6 +66,11 @@ TEST(Blocks, TilesChooseTogetherOrAlone) {
   const auto alone = choose(tiles, {.mass = 0.7}), together = choose(tiles, {.mass = 0.7, .together = true});
   EXPECT_EQ(alone, (std::vector<Runs>{{{0, 1}, {3, 4}}, {{0, 3}, {4, 5}}}));
   EXPECT_EQ(together, (std::vector<Runs>{{{0, 1}, {3, 4}}, {{0, 2}, {4, 5}}})) << ".97 and three times .2 hold 1.4";
+  EXPECT_EQ(choose(tiles, {.mass = 0.7, .least = 3, .together = true}),
+            (std::vector<Runs>{{{0, 2}, {3, 4}}, {{0, 2}, {4, 5}}}))
+      << "each has three; the second had them";
+  EXPECT_EQ(choose(tiles, {.mass = 0, .least = 9, .together = true}), (std::vector<Runs>{{{0, 4}}, {{0, 5}}}));
+  EXPECT_TRUE(takes_all({.mass = 0.1, .least = 5}, 5) && !takes_all({.mass = 0.1, .least = 4}, 5));
   EXPECT_EQ(choose({tiles[1]}, {.mass = 0.7, .together = true})[0], alone[1]) << "a tile that is together with none";
 }
 

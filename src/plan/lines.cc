@@ -166,7 +166,7 @@ ChosenLines counted(const LineSample& sample, std::vector<Line> lines, const Lin
   return {std::move(out), holds};
 }
 
-// Of each kind the heaviest, until these hold the share.
+// Of each kind the heaviest, until these hold the share, and at least so many.
 ChosenLines covering(const LineSample& sample, std::vector<Line> lines, const LineOptions& options) {
   const auto middle = lines.begin() + sample.keys;
   const double wanted = options.mass * total(sample);
@@ -174,7 +174,7 @@ ChosenLines covering(const LineSample& sample, std::vector<Line> lines, const Li
   for (const auto& [begin, end] : {std::pair(lines.begin(), middle), std::pair(middle, lines.end())}) {
     std::stable_sort(begin, end, [](const Line& a, const Line& b) { return a.sum > b.sum; });
     double sum = 0;
-    for (auto line = begin; line != end && sum < wanted; ++line) {
+    for (auto line = begin; line != end && (sum < wanted || line - begin < options.least); ++line) {
       sum += line->sum;
       chosen.push_back(*line);
     }

@@ -48,6 +48,7 @@ struct LineOptions {
   double threshold = 1.0;  // kThreshold: times the mean, of a line one position wide
   // kCounts (MInference): so many of the heaviest columns and distances, the first and the nearest ones among them.
   int32_t columns = 1000, distances = 6096, first = 30, nearest = 100;
+  int32_t least = 0;  // kCoverage: so many columns, and so many distances, at least
 };
 struct ChosenLines {
   Lines lines;

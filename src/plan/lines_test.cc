@@ -164,6 +164,14 @@ TEST(Lines, CoverageTakesBothKindsToTheShare) {
   EXPECT_GE(held_mass(matrix.sample(), {{}, chosen.lines.distances}), 0.6);
   const auto less = choose_lines(matrix.sample(), {0, 64}, {LineRule::kCoverage, 1, 0.3});
   EXPECT_LT(less.lines.columns.size(), chosen.lines.columns.size()) << "power";
+  LineOptions least{LineRule::kCoverage, 1, 0.3};
+  least.least = static_cast<int32_t>(less.lines.columns.size()) + 3;
+  const auto more = choose_lines(matrix.sample(), {0, 64}, least).lines;
+  EXPECT_EQ(std::ssize(more.columns), least.least);
+  EXPECT_GE(std::ssize(more.distances), least.least);
+  EXPECT_TRUE(std::ranges::includes(more.columns, less.lines.columns)) << "the heaviest";
+  least.least = 1000;
+  EXPECT_EQ(std::ssize(choose_lines(matrix.sample(), {0, 64}, least).lines.columns), 64);
 }
 
 TEST(Lines, ARowAlwaysSeesItself) {

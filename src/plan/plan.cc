@@ -244,6 +244,8 @@ Status validate_extras(const Stage& stage, const ModelConfig& config, size_t s, 
 Status validate_heads(const Plan& plan, const ModelConfig& config) {
   const auto heads = static_cast<size_t>(config.L * config.G);
   if (!plan.head_view.empty() && plan.head_view.size() != heads) return broken(0, 0, "head_view needs L * G entries");
+  if (plan.sparse && plan.sparse->heads && plan.sparse->heads->size() != heads)
+    return broken(0, 0, "a sparse rule's heads need L * G entries");
   if (!plan.head_class.empty() && plan.head_class.size() != heads)
     return broken(0, 0, "head_class needs L * G entries");
   for (const uint16_t view : plan.head_view) {

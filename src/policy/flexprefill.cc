@@ -4,8 +4,8 @@
 // Test:   the Jensen-Shannon distance of what the last rows see of each block from the softmax of their mean query times
 //         the blocks' mean keys; below tau the head takes blocks.
 // Differs: blocks are of 64 positions, not 128, and so many rows look; both are each block's of 512, as the prompt is
-//          computed block by block. A KV head tests and chooses, by the sums over its query heads. No least number of
-//          keys (the code has 1,024).
+//          computed block by block. A KV head tests and chooses, by the sums over its query heads. By default no least
+//          number of keys; the code has 1,024 (`least`).
 // Not here: the choice (plan/blocks.h, plan/lines.h).
 #include "policy/sparse_prefill.h"
 
@@ -18,6 +18,9 @@ std::unique_ptr<ReusePolicy> make_flexprefill(PolicyParams& p) {
   rule.lines.mass = rule.blocks.mass = gamma;
   rule.lines.tile = p.choice("distances", "exact", {"tiles", "exact"}) == "tiles" ? kSparseTile : 1;
   rule.blocks.first = rule.blocks.together = true;
+  // Of a tile's keys, and so of its blocks; of columns, and of distances.
+  rule.lines.least = p.integer("least", 0, 0, 1 << 24);
+  rule.blocks.least = (rule.lines.least + kSparseTile - 1) / kSparseTile;
   rule.tau = p.number("tau", 0.1, 0, 1);
   rule.sampled = p.integer("rows", kSparseTile, 1, kMostSampled);
   rule.sample_last = true;

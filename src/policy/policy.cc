@@ -89,18 +89,28 @@ bool PolicyParams::flag(const std::string& name, bool fallback) {
   return word == "yes" || word == "true";
 }
 
-std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
+// kind: "head": of --head-map.
+template <class Map>
+std::shared_ptr<const Map> PolicyParams::map_of(const std::map<std::string, std::shared_ptr<const Map>>& maps,
+                                                const std::string& name, const char* kind) {
   std::string taken;
   const std::string* text = take(name, taken);
-  const auto& maps = files_.head_maps;
-  if (const auto it = maps.find(text ? *text : PolicyFiles::kHeadMap); it != maps.end()) return it->second;
+  if (const auto it = maps.find(text ? *text : PolicyFiles::kDefaultMap); it != maps.end()) return it->second;
   if (text) {
     std::vector<std::string> known;
     for (const auto& [key, map] : maps) known.push_back(key);
-    wrong(known.empty() ? fmt::format("there is no head map '{}': start with --head-map FILE", *text)
-                        : fmt::format("there is no head map '{}'; there are {}", *text, fmt::join(known, ", ")));
+    wrong(known.empty() ? fmt::format("there is no {} map '{}': start with --{}-map FILE", kind, *text, kind)
+                        : fmt::format("there is no {} map '{}'; there are {}", kind, *text, fmt::join(known, ", ")));
   }
   return nullptr;
+}
+
+std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
+  return map_of(files_.head_maps, name, "head");
+}
+
+std::shared_ptr<const SparseMap> PolicyParams::sparse_map(const std::string& name) {
+  return map_of(files_.sparse_maps, name, "sparse");
 }
 
 void PolicyParams::wrong(const std::string& why) {

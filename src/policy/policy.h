@@ -39,6 +39,7 @@
 #include "base/annex_kind.h"
 #include "kvilt/result.h"
 #include "model/head_map.h"
+#include "model/sparse_map.h"
 #include "plan/plan.h"
 
 namespace kvilt {
@@ -136,8 +137,10 @@ class ReusePolicy {
 
 // What policies know besides a request's parameters: files that the engine has read for them, by name.
 struct PolicyFiles {
-  static constexpr const char* kHeadMap = "default";                // the name of the map for requests that name none
-  std::map<std::string, std::shared_ptr<const HeadMap>> head_maps;  // checked against the model
+  static constexpr const char* kDefaultMap = "default";  // the name of the map for requests that name none
+  // Checked against the model.
+  std::map<std::string, std::shared_ptr<const HeadMap>> head_maps;
+  std::map<std::string, std::shared_ptr<const SparseMap>> sparse_maps;
 };
 
 // A request's parameters by name. Each call below takes one; what nobody took is an error, so that no typo is ignored.
@@ -150,13 +153,18 @@ class PolicyParams {
   int integer(const std::string& names, int fallback, int low, int high);
   std::string choice(const std::string& name, const std::string& fallback, const std::vector<std::string>& allowed);
   bool flag(const std::string& name, bool fallback);  // yes or no, and JSON's true or false
-  // The head map that parameter `name` names; null where neither it nor a default one is there.
+  // The map that parameter `name` names; null where neither it nor a default one is there.
   std::shared_ptr<const HeadMap> head_map(const std::string& name);
-  void wrong(const std::string& why);              // keeps the first
+  std::shared_ptr<const SparseMap> sparse_map(const std::string& name);
+  bool given(const std::string& name) const { return values_.contains(name); }  // and not taken
+  void wrong(const std::string& why);                                           // keeps the first
   Status finish(const std::string& policy) const;  // the first error, or the first parameter that nobody took
 
  private:
   const std::string* take(const std::string& names, std::string& taken);
+  template <class Map>
+  std::shared_ptr<const Map> map_of(const std::map<std::string, std::shared_ptr<const Map>>& maps,
+                                    const std::string& name, const char* kind);
   std::map<std::string, std::string> values_;
   const PolicyFiles files_;
   std::map<std::string, std::string> used_;

@@ -356,6 +356,9 @@ TEST(SparsePrefill, MethodsAreRules) {
   EXPECT_EQ(flex.blocks.mass, 0.8);
   EXPECT_EQ(flex.tau, 0.2);
   EXPECT_TRUE(flex.blocks.together && flex.sample_last);
+  EXPECT_EQ(flex.blocks.least, 0);
+  EXPECT_EQ(rule("flexprefill", {{"least", "1000"}}).blocks.least, 16);
+  EXPECT_EQ(rule("flexprefill", {{"least", "1000"}}).lines.least, 1000);
   const SparseRule xattention = rule("xattention", {{"stride", "16"}, {"budget", "0.8"}});
   EXPECT_EQ(xattention.blocks.score, BlockScore::kAntidiagonals);
   EXPECT_EQ(xattention.blocks.stride, 16);
@@ -369,6 +372,28 @@ TEST(SparsePrefill, MethodsAreRules) {
   EXPECT_NE(message("minference", {{"pattern", "blocks"}, {"columns", "9"}}).find("no parameter 'columns'"),
             std::string::npos);
   EXPECT_NE(message("minference", {{"blocks", "9"}}).find("no parameter 'blocks'"), std::string::npos) << "of lines";
+}
+
+TEST(SparsePrefill, AMapGivesEachHeadItsRule) {
+  PolicyFiles files;
+  SparseMap map = uniform_sparse_map(2, 1, {.is = HeadPattern::Is::kBlocks, .blocks = 9});
+  map.heads[1] = {.is = HeadPattern::Is::kAShape, .sink = 3, .window = 5};
+  files.sparse_maps["mine"] = std::make_shared<const SparseMap>(map);
+  const auto made = make_policy("minference", {{"map", "mine"}, {"rows", "12"}}, files);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  ModelConfig config = config_of(2);
+  config.G = 1;
+  Plan plan = (*made)->plan({20, 4, {}}, config);
+  EXPECT_TRUE(validate(plan, config, {{0, 4}}).ok());
+  const SparseRule& rule = *plan.sparse;
+  EXPECT_EQ(rule.of(0).by, KeyPattern::By::kBlocks);
+  EXPECT_EQ(rule.of(0).blocks.most, 9);
+  EXPECT_EQ(rule.of(1).by, KeyPattern::By::kFixed);
+  EXPECT_EQ(rule.of(1).sink + 10 * rule.of(1).window, 53);
+  EXPECT_EQ(rule.sampled, 12);
+  config.L = 3;
+  plan = (*made)->plan({20, 4, {}}, config);
+  EXPECT_FALSE(validate(plan, config, {{0, 4}}).ok()) << "of another model's shape";
 }
 
 TEST(Policy, YesAndNoMayBeJsonsTrueAndFalse) {

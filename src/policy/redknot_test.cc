@@ -21,7 +21,7 @@ PolicyFiles with_map() {
   map.heads[5] = HeadClass::kDense;
   map.window[6] = 9;
   PolicyFiles files;
-  files.head_maps[PolicyFiles::kHeadMap] = std::make_shared<const HeadMap>(map);
+  files.head_maps[PolicyFiles::kDefaultMap] = std::make_shared<const HeadMap>(map);
   map.heads.assign(8, HeadClass::kGlobal);
   files.head_maps["open"] = std::make_shared<const HeadMap>(map);
   return files;

@@ -142,6 +142,7 @@ Result<std::vector<Prompt>> FakeEngine::document_prompts(const Json& request) co
 }
 
 Status FakeEngine::set_head_map(const std::string&, std::string_view) { return {}; }
+Status FakeEngine::set_sparse_map(const std::string&, std::string_view) { return {}; }
 
 Status FakeEngine::check_policy(const PolicyChoice& policy) const {
   if (!policy.name.empty() && std::ranges::find(info_.policies, policy.name) == info_.policies.end()) {

@@ -43,6 +43,7 @@ class FakeEngine : public Engine {
   Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const override;
   Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const override;
   Status set_head_map(const std::string& name, std::string_view json) override;
+  Status set_sparse_map(const std::string& name, std::string_view json) override;
   Status check_policy(const PolicyChoice& policy) const override;
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override;

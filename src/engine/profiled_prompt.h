@@ -1,0 +1,30 @@
+// engine/profiled_prompt.h: how a prompt is computed that is only looked at: by chunks of one band, outside of the
+// scheduler. For profilers (head_profile.h, sparse_profile.h).
+// Threads: the engine thread, between steps.
+#pragma once
+
+#include <span>
+
+#include "forward/driver.h"
+#include "kv/page_store.h"
+
+namespace kvilt {
+
+struct ProfilerParts {
+  const PreparedModel& model;
+  ThreadPool& pool;
+  Driver& driver;
+  PageStore& store;
+};
+
+// Pages that a prompt of this length takes.
+int64_t profiled_pages(const ProfilerParts& parts, size_t tokens);
+
+// A band of the plan's first stage. All outlive it.
+Chunk chunk_of(PageTable& kv, const Plan& plan, const Band& band, std::span<const int32_t> ids);
+
+// Runs the band of all positions, a block of rows at a time. logits, if there are any, has V for each of the rows of
+// `last`.
+void run_chunks(Driver& driver, Chunk chunk, const Runs& last = {}, int64_t V = 0);
+
+}  // namespace kvilt
