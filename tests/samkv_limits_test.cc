@@ -165,6 +165,36 @@ TEST_P(SamKVLimits, WithoutAQuestionTheEndsAreKept) {
   expect_differ(out, ask_with(*e, silent, "full"));
 }
 
+// The last row sees itself, also where the method keeps nothing of a document's end.
+TEST_P(SamKVLimits, WithoutAQuestionOrAnEndTheLastRowSeesItself) {
+  const auto e = engine();
+  const auto silent = join({head, c, b, a});
+  for (const std::string initial : {"1", "0"}) {
+    Params params = with({{"local", "0"}});
+    params["initial"] = initial;
+    const Outcome out = ask_with(*e, silent, "samkv", params);
+    EXPECT_NEAR(out.usage().kept, ((initial == "1" ? 3 * 8 : 0) + 1) / 213.0, 1e-9) << "the last row's own key";
+    expect_equal(ask_with(*engine(7), silent, "samkv", params), out);
+  }
+  expect_differ(ask_with(*e, silent, "samkv", with({{"local", "0"}})),
+                ask_with(*e, silent, "samkv", with({{"local", "0"}, {"initial", "0"}})));
+}
+
+// Logits of more rows than the question has: none of a row that does not see itself.
+TEST_P(SamKVLimits, LogitsAreOfRowsThatSeeThemselves) {
+  const auto e = engine();
+  const auto rows = [&](const std::string& policy, Params params) {
+    Request request = unpublished(asked, policy, std::move(params));
+    request.evaluation.prompt_logits = 60;
+    return ask_ok(*e, std::move(request));
+  };
+  const Outcome plain = run(*e, "samkv", with({})), out = rows("samkv", with({}));
+  expect_equal(out, plain);
+  ASSERT_EQ(out.completion.logits.prompt.size(), question.size());
+  EXPECT_EQ(out.completion.logits.prompt.back(), out.completion.logits.first);
+  EXPECT_EQ(rows("full", {}).completion.logits.prompt.size(), 60u) << "power";
+}
+
 TEST_P(SamKVLimits, OthersDoNotFindWhatItLeaves) {
   const auto e = engine();
   Request request = request_of(asked, "samkv", 8);

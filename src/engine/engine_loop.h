@@ -72,6 +72,7 @@ class EngineLoop {
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
+  int64_t spare_pages() const;
   void publish_as_it_goes(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
   void season(Sequence& sequence);

@@ -100,11 +100,13 @@ class SamKV : public ReusePolicy {
         out.long_ones.push_back(out.documents.size());
         out.stored.push_back(stored_of(layout, kBlockStats, piece, params_.choice.cut));
         if (!out.stored.back()) out.unknown.push_back(out.stored.size() - 1);
-        const int32_t block = params_.choice.cut.block;
-        out.middle = unite(out.middle, Runs{{piece.begin + middle.begin * block, piece.begin + middle.end * block}});
+        const BlockCut& cut = params_.choice.cut;
+        const Run first = cut.tokens_of(middle.begin, piece.size()), last = cut.tokens_of(middle.end - 1, piece.size());
+        out.middle = unite(out.middle, Runs{{piece.begin + first.begin, piece.begin + last.end}});
       }
       out.documents.push_back(piece);
     }
+    out.middle = subtract(out.middle, Runs{layout.tail()});  // the last row sees itself
     const bool given = params_.choice.keep >= 1 && params_.recompute != Recompute::kRule;
     out.looks = !out.long_ones.empty() && out.question && !given;
     return out;

@@ -53,7 +53,7 @@ AttentionStats attention_stats(std::span<const double> fade, const BlockCut& cut
       out.min_block = b;
     }
   }
-  const int32_t first = middle.begin * cut.block, end = middle.end * cut.block;
+  const int32_t first = middle.begin * cut.block, end = cut.tokens_of(middle.end - 1, tokens).end;
   double sum = 0, square = 0;
   for (int32_t t = first; t < end; ++t) {
     sum += mean(t);

@@ -54,6 +54,15 @@ TEST(SamKVStats, OutliersAreBeyondThreeDeviationsOfTheMiddle) {
   EXPECT_TRUE(stats(0.9, 0.01).outliers.empty()) << "power";
 }
 
+// A last block that is short ends with the document: what lies behind is another's.
+TEST(SamKVStats, AShortLastBlockEndsWithTheDocument) {
+  constexpr BlockCut kAll{.block = 4, .initial = 0, .local = 0};
+  std::vector<double> fade = fade_of(42, [](int32_t t, int32_t) { return t == 9 ? 0.3 : 0.01 + 0.0001 * (t % 3); });
+  const size_t own = fade.size();
+  fade.resize(own + 6, 1e6);
+  EXPECT_EQ(attention_stats(std::span(fade).first(own), kAll).outliers, (Runs{{9, 10}}));
+}
+
 // One layer of a document of `scores.size()` blocks of 4, whose mean keys meet the query {1, 0} at these scores.
 DocumentStats document(std::vector<double> scores, int32_t max_block, int32_t min_block, double local = 0) {
   DocumentStats out;
