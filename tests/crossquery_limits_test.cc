@@ -188,7 +188,8 @@ TEST_P(CrossQueryLimits, AConversationGoesOnFromItsChain) {
 // What is kept beside the KV takes no page that the request itself still needs: an answer is as long as the pool allows.
 TEST_P(CrossQueryLimits, WhatIsKeptLeavesRoomForTheAnswer) {
   const auto said = [&](int64_t kv_bytes, const Params& params) {
-    const auto e = open_for_test({.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32, .kv_bytes = kv_bytes});
+    const auto e =
+        open_for_test({.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32, .kv_bytes = kv_bytes});
     Request request = request_of(known, "crossquery", 100);
     request.policy.params = params;
     const Result<Answered> out = ask(*e, request);

@@ -103,6 +103,10 @@ struct EngineOptions {
   // Default: none.
   std::vector<std::string> head_maps = {};
 
+  // Files for policy "samkv" (docs/formats/layer_map.md): FILE, or NAME=FILE for requests with layers=NAME.
+  // Default: none, which means the last eighth of the layers.
+  std::vector<std::string> layer_maps = {};
+
   // Seeds of requests that bring none are drawn from this one.
   // Default: 0, drawn when the engine opens.
   uint64_t seed = 0;

@@ -105,8 +105,8 @@ class ContentCache {
     int32_t computed = 0;
     ChainEnd exact = {}, chain = {};  // what Found had; then as the functions below returned them
     const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
-    std::span<KeptRows> kept = {};  // what the plan keeps; published with the segments, where `spare` pages hold it
-    int64_t spare = 0;              // pages that no running request needs, evicted ones included
+    std::span<KeptRows> kept = {};    // what the plan keeps; published with the segments, where `spare` pages hold it
+    int64_t spare = 0;                // pages that no running request needs, evicted ones included
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.

@@ -102,6 +102,15 @@ class EngineImpl : public Engine {
     return std::move(*out);
   }
 
+  Result<LayerProfile> profile_layers(const std::vector<int32_t>& prompt, const LayerProfileOptions& options) {
+    KVILT_TRY(check_ids(prompt, "prompt"));
+    KVILT_TRY(check_layer_profile(prompt, options));
+    std::optional<Result<LayerProfile>> out;
+    on_loop([&] { out.emplace(loop_.profile_layers(prompt, options)); });
+    if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
+    return std::move(*out);
+  }
+
   Status check_policy(const PolicyChoice& choice) const override {
     KVILT_ASSIGN(const auto known, chosen(choice));
     return {};
@@ -383,16 +392,24 @@ void EngineImpl::drain(double seconds) {
   on_loop([this] { loop_.cancel_all(); });
 }
 
-// FILE, or NAME=FILE.
-Result<PolicyFiles> read_files(const std::vector<std::string>& head_maps) {
-  PolicyFiles out;
-  for (const std::string& given : head_maps) {
+// Each FILE, or NAME=FILE.
+template <class Map>
+Status read_maps(const std::vector<std::string>& files, Result<Map> (*read)(const std::string& path),
+                 std::map<std::string, std::shared_ptr<const Map>>& out) {
+  for (const std::string& given : files) {
     const size_t eq = given.find('=');
     const bool named = eq != std::string::npos;
     const std::string name = named ? given.substr(0, eq) : PolicyFiles::kHeadMap;
-    KVILT_ASSIGN(HeadMap map, read_head_map(named ? given.substr(eq + 1) : given));
-    out.head_maps[name] = std::make_shared<const HeadMap>(std::move(map));
+    KVILT_ASSIGN(Map map, read(named ? given.substr(eq + 1) : given));
+    out[name] = std::make_shared<const Map>(std::move(map));
   }
+  return {};
+}
+
+Result<PolicyFiles> read_files(const EngineOptions& options) {
+  PolicyFiles out;
+  KVILT_TRY(read_maps(options.head_maps, read_head_map, out.head_maps));
+  KVILT_TRY(read_maps(options.layer_maps, read_layer_map, out.layer_maps));
   return out;
 }
 
@@ -448,11 +465,18 @@ Result<HeadProfile> profile_heads(Engine& engine, const std::vector<int32_t>& pr
   return ours->profile_heads(prompt, options);
 }
 
+Result<LayerProfile> profile_layers(Engine& engine, const std::vector<int32_t>& prompt,
+                                    const LayerProfileOptions& options) {
+  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
+  if (!ours) return error(Code::kUnsupported, "layers can be profiled in an engine of open_engine only");
+  return ours->profile_layers(prompt, options);
+}
+
 namespace {
 
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
-  KVILT_ASSIGN(PolicyFiles files, read_files(options.head_maps));
+  KVILT_ASSIGN(PolicyFiles files, read_files(options));
   const std::string policy = options.policy.empty() ? "auto" : options.policy;
   KVILT_ASSIGN(const auto default_policy, make_policy(policy, {}, files));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
@@ -477,6 +501,9 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
     spdlog::warn("{}", warning);
   for (const auto& [name, map] : files.head_maps) {
     KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));
+  }
+  for (const auto& [name, map] : files.layer_maps) {
+    KVILT_TRY(check_layer_map(*map, c.L, "layer map '" + name + "'"));
   }
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/pin.h"
-#include "engine/head_profile.h"
 #include "engine/session.h"
 
 namespace kvilt {
@@ -271,13 +270,24 @@ void EngineLoop::drop_idle_work() {
 }
 
 Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
+  KVILT_ASSIGN(const ProfilerParts parts, parts_to_profile(prompt, options));
+  return kvilt::profile_heads(parts, prompt, options);
+}
+
+Result<LayerProfile> EngineLoop::profile_layers(std::span<const int32_t> prompt, const LayerProfileOptions& options) {
+  KVILT_ASSIGN(const ProfilerParts parts, parts_to_profile(prompt, {}));
+  return kvilt::profile_layers(parts, prompt, options);
+}
+
+// With room for the prompt, and for it after the options' prefixes.
+Result<ProfilerParts> EngineLoop::parts_to_profile(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
   const ProfilerParts parts{*parts_.model, *parts_.pool, driver_, parts_.cache->store()};
   const int64_t pages = head_profile_pages(parts, prompt.size(), options);
   if (!parts_.cache->make_room(pages)) {
     return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes",
                  prompt.size(), pages);
   }
-  return kvilt::profile_heads(parts, prompt, options);
+  return parts;
 }
 
 void EngineLoop::update_stats() {

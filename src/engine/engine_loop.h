@@ -22,10 +22,10 @@
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
+#include "engine/layer_profile.h"
 #include "engine/prepare.h"
 #include "engine/seasoner.h"
 #include "forward/driver.h"
-#include "kvilt/head_profile.h"
 #include "sched/scheduler.h"
 
 namespace kvilt {
@@ -44,6 +44,7 @@ class EngineLoop {
   void cancel(RequestId id);
   void cancel_all();
   Result<HeadProfile> profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options);
+  Result<LayerProfile> profile_layers(std::span<const int32_t> prompt, const LayerProfileOptions& options);
   void clear_cache() {
     drop_idle_work();
     for (IdleWork* work : idle_work_) work->clear();
@@ -73,6 +74,7 @@ class EngineLoop {
   void after(StepItem& item, const Work& work);
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
   int64_t spare_pages() const;
+  Result<ProfilerParts> parts_to_profile(std::span<const int32_t> prompt, const HeadProfileOptions& options);
   void publish_as_it_goes(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
   void season(Sequence& sequence);

@@ -12,6 +12,7 @@
 
 #include "forward/driver.h"
 #include "kv/page_store.h"
+#include "kv/page_table.h"
 #include "kvilt/head_profile.h"
 #include "kvilt/result.h"
 
@@ -22,6 +23,20 @@ struct ProfilerParts {
   ThreadPool& pool;
   Driver& driver;
   PageStore& store;
+};
+
+// A prompt with pages for all of its rows, which runs through plans of one stage band by band.
+struct ProfilePass {
+  ProfilePass(const ProfilerParts& parts, std::span<const int32_t> ids);
+  // Logits of the rows `wanted` go to `logits`, if the band ends in them.
+  void run(const Plan& plan, const Band& band, std::span<Probe> probes, const Runs& wanted = {},
+           float* logits = nullptr);
+
+  Driver& driver;
+  const int64_t V;
+  std::span<const int32_t> ids;
+  PageTable kv;
+  HiddenRows hidden;
 };
 
 // Pages that profiling a prompt of this length takes: the store must have them free.

@@ -31,11 +31,16 @@ Error not_numbers(const Sequence& s) {
 ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
                          const Runs& recomputed = ContentCache::kNone, int64_t spare = 0) {
   const auto& prefill = s.running.prefill;
-  return {*s.running.kv,   layout,
-          s.tokens,        s.request.prompt.marks,
-          s.domains,       computed,
-          s.running.exact, s.running.chain,
-          recomputed,      prefill ? prefill->kept() : std::span<KeptRows>(),
+  return {*s.running.kv,
+          layout,
+          s.tokens,
+          s.request.prompt.marks,
+          s.domains,
+          computed,
+          s.running.exact,
+          s.running.chain,
+          recomputed,
+          prefill ? prefill->kept() : std::span<KeptRows>(),
           spare};
 }
 
@@ -108,8 +113,8 @@ void EngineLoop::publish_as_it_goes(Sequence& s) {
       now.prefill->plan().narrowed())
     return;
   const int32_t before = now.exact.pos;
-  now.exact = parts_.cache->publish_part(
-      own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()), true);
+  now.exact =
+      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()), true);
   if (now.exact.pos != before) ++changes_;
 }
 
@@ -263,8 +268,7 @@ void EngineLoop::keep_work(const Sequence& s) const {
   if (!now.kv || !may_publish(s)) return;
   if (now.prefill) {
     if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
-      parts_.cache->publish_part(
-          own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()));
+      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()));
   } else if (!now.own_kv && !now.keys) {  // rows of an answer that chose their keys are not exact
     // The last token's own KV was never computed; an end token was never fed.
     parts_.cache->publish_answer(own_of(s, now.layout, static_cast<int32_t>(s.tokens.size()) - 1), now.published);

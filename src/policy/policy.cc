@@ -89,18 +89,27 @@ bool PolicyParams::flag(const std::string& name, bool fallback) {
   return word == "yes" || word == "true";
 }
 
-std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
+template <class Map>
+std::shared_ptr<const Map> PolicyParams::file(const std::string& name, const char* what, const char* option,
+                                              const std::map<std::string, std::shared_ptr<const Map>>& maps) {
   std::string taken;
   const std::string* text = take(name, taken);
-  const auto& maps = files_.head_maps;
   if (const auto it = maps.find(text ? *text : PolicyFiles::kHeadMap); it != maps.end()) return it->second;
   if (text) {
     std::vector<std::string> known;
     for (const auto& [key, map] : maps) known.push_back(key);
-    wrong(known.empty() ? fmt::format("there is no head map '{}': start with --head-map FILE", *text)
-                        : fmt::format("there is no head map '{}'; there are {}", *text, fmt::join(known, ", ")));
+    wrong(known.empty() ? fmt::format("there is no {} '{}': start with {} FILE", what, *text, option)
+                        : fmt::format("there is no {} '{}'; there are {}", what, *text, fmt::join(known, ", ")));
   }
   return nullptr;
+}
+
+std::shared_ptr<const HeadMap> PolicyParams::head_map(const std::string& name) {
+  return file(name, "head map", "--head-map", files_.head_maps);
+}
+
+std::shared_ptr<const LayerMap> PolicyParams::layer_map(const std::string& name) {
+  return file(name, "layer map", "--layer-map", files_.layer_maps);
 }
 
 void PolicyParams::wrong(const std::string& why) {
