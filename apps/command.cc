@@ -65,6 +65,8 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--sparse-map", o.sparse_maps,
                  "which keys policy minference shows the rows of each KV head: FILE, or NAME=FILE for map=NAME; may be "
                  "given more than once");
+  app.add_option("--layer-map", o.layer_maps,
+                 "the stable layers of policy samkv: FILE, or NAME=FILE for layers=NAME; may be given more than once");
   app.add_choice("--placement", o.placement, parse_placement, placement_name,
                  "zero-copy (pieces stay where they are, queries are rotated) or copy");
   app.add_option("--kv-bytes", o.kv_bytes,

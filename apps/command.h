@@ -70,6 +70,7 @@ void add_bench(Program& program);
 void add_eval(Program& program);
 void add_profile(Program& program);
 void add_profile_sparse(Command profile, Program& program);
+void add_profile_layers(Command& profile);
 void add_session(Program& program);
 void eval_parity(const EngineOptions& engine, const std::string& path, const std::string& json, Program& program);
 void add_bench_reuse(Program& program, Command bench);

@@ -214,6 +214,7 @@ void profile(ProfileOptions o, int argc, char** argv) {
 void add_profile(Program& program) {
   auto profile = program.app.add_subcommand("profile", "what a model does on your own text");
   profile.require_subcommand();
+  add_profile_layers(profile);
   auto app =
       profile.add_subcommand("heads", "which KV heads may read only a window? makes a head map for --policy redknot");
   auto o = std::make_shared<ProfileOptions>();

@@ -49,6 +49,12 @@ Stage stage(Bytes& in, int L) {
     out.entries.push_back(entry);
   }
   for (int n = in.small(4) == 0 ? L : 0; n > 0; --n) out.unseen.push_back(in.runs());
+  for (int n = in.small(4) == 0 ? in.small(3) : 0; n > 0; --n) {
+    Sight sight;
+    sight.rows = in.runs();
+    sight.keys = in.small(2) == 0 ? sight.rows : in.runs();
+    out.sights.push_back(sight);
+  }
   return out;
 }
 

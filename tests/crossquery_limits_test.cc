@@ -185,6 +185,22 @@ TEST_P(CrossQueryLimits, AConversationGoesOnFromItsChain) {
   }
 }
 
+// What is kept beside the KV takes no page that the request itself still needs: an answer is as long as the pool allows.
+TEST_P(CrossQueryLimits, WhatIsKeptLeavesRoomForTheAnswer) {
+  const auto said = [&](int64_t kv_bytes, const Params& params) {
+    const auto e =
+        open_for_test({.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32, .kv_bytes = kv_bytes});
+    Request request = request_of(known, "crossquery", 100);
+    request.policy.params = params;
+    const Result<Answered> out = ask(*e, request);
+    return out.ok() ? out->ids.size() : 0;
+  };
+  int64_t low = 1 << 18, high = int64_t{8} << 20;  // bytes; the least that regime a needs
+  ASSERT_LT(said(low, {}), 100u) << "power";
+  while (high - low > 1 << 12) (said((low + high) / 2, {}) == 100 ? high : low) = (low + high) / 2;
+  EXPECT_EQ(said(high, kRegimeB), 100u);
+}
+
 TEST_P(CrossQueryLimits, WrongParametersSayWhatIsAllowed) {
   const auto e = open_for_test({.model = kModel, .backend = GetParam()});
   const auto taken = [&](const Params& params) { return ask(*e, unpublished(asked, "crossquery", params)).ok(); };

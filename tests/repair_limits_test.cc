@@ -44,6 +44,10 @@ const std::vector<Method>& methods() {
        {{"r", "0.2"}, {"carry", "nearest"}, {"anchors", "1"}},
        {{"r", "0"}, {"carry", "mean"}}},
       {"mend", {{"r", "1"}, {"carry", "gaussian"}}, {{"r", "0.2"}, {"carry", "gaussian"}}, {{"r", "0"}}},
+      {"mend",
+       {{"r", "1"}, {"stale", "unseen"}},
+       {{"r", "0.2"}, {"stale", "unseen"}},
+       {{"r", "0"}, {"stale", "unseen"}}},
       {"auto", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}, {"hop", "0"}}},
       {"random", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"oracle", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
@@ -79,6 +83,63 @@ TEST_P(Repair, CacheBlendWithEverythingIsFull) {
   EXPECT_GT(run(*e, "cacheblend", {{"r", "0"}}).usage().flops, 1.2 * run(*e, "naive").usage().flops);
 }
 
+TEST_P(Repair, RelaxKVWithEverythingIsFullWithNothingNaive) {
+  for (const int chunk : {512, 37}) {
+    const auto e = engine(chunk);
+    const Outcome full = run(*e, "full"), naive = run(*e, "naive");
+    const auto with = [&](const std::string& r, const std::string& reads) {
+      return run(*e, "relaxkv", {{"r", r}, {"reads", reads}});
+    };
+    for (const std::string reads : {"piece", "anchors"}) {
+      expect_equal(with("1", reads), full);
+      expect_equal(with("0", reads), naive);
+    }
+    const Outcome piece = with("0.2", "piece"), anchors = with("0.2", "anchors");
+    EXPECT_GT(piece.usage().recomputed, 3) << "in the last layer";
+    EXPECT_LT(piece.usage().recomputed, 37);
+    expect_differ(piece, full);
+    expect_differ(piece, naive);
+    expect_differ(piece, anchors);
+    expect_differ(piece, run(*e, "prophetkv", {{"r", "0.2"}}));
+  }
+}
+
+// A short piece was computed behind other text, and nothing of it is recomputed. What is recomputed of the piece after it
+// reads that, or does not.
+TEST_P(Repair, AStaleNeighbourIsNotReadWhereItIsUnseen) {
+  constexpr int kRows = 311;
+  const auto stale_piece = tokens(40, 8), last_piece = tokens(300, 9);
+  const auto prompt = join({head, stale_piece, last_piece, question});
+  const auto first_row = static_cast<int32_t>(prompt.size()) - kRows;
+  const auto behind = [&](uint32_t seed) {
+    auto e = open_for_test({.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32});
+    warm(*e, join({head, last_piece}));
+    warm(*e, join({tokens(60, seed), stale_piece}));
+    return e;
+  };
+  const auto one = behind(21), other = behind(22);
+  const auto rows = [&](Engine& e, const std::string& stale) {  // nearly all of the last piece, and the question
+    const Params params{{"r", "0.011"}, {"anchors", "1"}, {"tail", "1"}, {"carry", "gaussian"}, {"stale", stale}};
+    Request request = unpublished(prompt, "mend", params);
+    request.evaluation.prompt_logits = kRows;
+    return ask_ok(e, std::move(request)).completion;
+  };
+  for (const std::string stale : {"unseen", "seen"}) {
+    const Completion x = rows(*one, stale), y = rows(*other, stale);
+    ASSERT_EQ(x.reused_runs.size(), 1u);
+    EXPECT_EQ(x.reused_runs[0].end - x.reused_runs[0].begin, 40 + 300) << "both pieces, which touch";
+    ASSERT_EQ(x.logits.prompt.size(), static_cast<size_t>(kRows));
+    int compared = 0;
+    for (const auto& run : x.recomputed_runs) {
+      EXPECT_GE(run.begin, first_row);
+      for (int32_t pos = run.begin; pos < run.end && pos + 1 < static_cast<int32_t>(prompt.size()); ++pos, ++compared)
+        EXPECT_EQ(x.logits.prompt[pos - first_row] == y.logits.prompt[pos - first_row], stale == "unseen") << pos;
+    }
+    EXPECT_EQ(compared, 3);
+    EXPECT_NE(x.logits.prompt.back(), y.logits.prompt.back()) << "the question reads it";
+  }
+}
+
 TEST_P(Repair, AgentKVShiftIsCacheBlendWithAnOffset) {
   const auto e = engine(512, "zero-copy", "f32");  // a private copy of a narrower type is rounded once more
   const Outcome full = run(*e, "full"), moved = run(*e, "agentkvshift", {{"r", "0.2"}});
@@ -105,7 +166,10 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"oracle", {{"by", "both"}}},
                                                                 {"auto", {}},
                                                                 {"auto", {{"hop", "0"}}},
-                                                                {"agentkvshift", {}}};
+                                                                {"agentkvshift", {}},
+                                                                {"relaxkv", {}},
+                                                                {"relaxkv", {{"reads", "anchors"}}},
+                                                                {"mend", {{"stale", "unseen"}}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
     by_chunk.emplace_back();
@@ -120,6 +184,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][4], by_chunk[0][7]);
   expect_differ(by_chunk[0][4], by_chunk[0][8]);
   expect_differ(by_chunk[0][10], by_chunk[0][11]);
+  expect_differ(by_chunk[0][13], by_chunk[0][14]);
+  expect_differ(by_chunk[0][4], by_chunk[0][15]);
 }
 
 // New text between pieces of one group is computed like any; it neither shows a change nor carries one.
@@ -142,10 +208,12 @@ TEST_P(Repair, NewTextBetweenPiecesOfAGroup) {
 TEST_P(Repair, BatchedEqualsAlone) {
   const auto e = engine(16);
   std::vector<Request> requests;
-  for (const char* policy : {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic", "agentkvshift"}) {
+  for (const char* policy :
+       {"mend", "cacheblend", "prophetkv", "full", "mend", "auto", "epic", "agentkvshift", "relaxkv", "mend"}) {
     requests.push_back(unpublished(asked, policy, {}, 9));
   }
   requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
+  requests.back().policy.params = {{"stale", "unseen"}};
   expect_batched_equals_alone(*e, requests);
 }
 
@@ -165,7 +233,8 @@ TEST_P(Repair, WithoutItsCarryMendIsProphetKV) {
 TEST_P(Repair, TheStoreIsNeverChanged) {
   const auto e = engine();
   const Outcome naive = run(*e, "naive");
-  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "crossquery"})
+  for (const char* policy :
+       {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "crossquery", "relaxkv"})
     run(*e, policy);
   expect_equal(run(*e, "naive"), naive);
 }
@@ -177,7 +246,8 @@ TEST_P(Repair, TrueKvStaysTrue) {
   const auto longer = join({asked, tokens(12, 31)});
   const auto with = [&](const char* policy) { return ask_with(*e, longer, policy); };
   const Outcome full = with("full");
-  for (const char* policy : {"mend", "auto", "epic", "cacheblend", "agentkvshift", "prophetkv", "crossquery"}) {
+  for (const char* policy :
+       {"mend", "auto", "epic", "cacheblend", "agentkvshift", "prophetkv", "crossquery", "relaxkv"}) {
     const Outcome out = with(policy);
     EXPECT_EQ(out.usage().prefix, static_cast<int>(asked.size()));
     expect_equal(out, full);
@@ -187,8 +257,8 @@ TEST_P(Repair, TrueKvStaysTrue) {
 TEST_P(Repair, CopiedEqualsZeroCopyToRounding) {
   const auto zero = engine(512, "zero-copy", "f32"), copy = engine(512, "copy", "f32");
   const Outcome full = run(*zero, "full");
-  for (const char* policy :
-       {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "epic", "random", "crossquery"}) {
+  for (const char* policy : {"mend", "auto", "oracle", "cacheblend", "agentkvshift", "prophetkv", "epic", "random",
+                             "crossquery", "relaxkv"}) {
     SCOPED_TRACE(policy);
     const Outcome x = run(*zero, policy), y = run(*copy, policy);
     EXPECT_EQ(x.usage().recomputed, y.usage().recomputed);

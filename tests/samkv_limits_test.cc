@@ -2,6 +2,10 @@
 // reuse, or itself, bit for bit, each with a setting at which it must differ.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "kvilt/layer_profile.h"
 #include "probe_prompts.h"
 
 namespace kvilt {
@@ -163,6 +167,73 @@ TEST_P(SamKVLimits, WithoutAQuestionTheEndsAreKept) {
   EXPECT_NEAR(out.usage().kept, (8 + 11 + 8 + 16 + 8 + 10) / 213.0, 1e-9);
   expect_equal(ask_with(*engine(7), silent, "samkv", with({})), out);
   expect_differ(out, ask_with(*e, silent, "full"));
+}
+
+// The last row sees itself, also where the method keeps nothing of a document's end.
+TEST_P(SamKVLimits, WithoutAQuestionOrAnEndTheLastRowSeesItself) {
+  const auto e = engine();
+  const auto silent = join({head, c, b, a});
+  for (const std::string initial : {"1", "0"}) {
+    Params params = with({{"local", "0"}});
+    params["initial"] = initial;
+    const Outcome out = ask_with(*e, silent, "samkv", params);
+    EXPECT_NEAR(out.usage().kept, ((initial == "1" ? 3 * 8 : 0) + 1) / 213.0, 1e-9) << "the last row's own key";
+    expect_equal(ask_with(*engine(7), silent, "samkv", params), out);
+  }
+  expect_differ(ask_with(*e, silent, "samkv", with({{"local", "0"}})),
+                ask_with(*e, silent, "samkv", with({{"local", "0"}, {"initial", "0"}})));
+}
+
+// Logits of more rows than the question has: none of a row that does not see itself.
+TEST_P(SamKVLimits, LogitsAreOfRowsThatSeeThemselves) {
+  const auto e = engine();
+  const auto rows = [&](const std::string& policy, Params params) {
+    Request request = unpublished(asked, policy, std::move(params));
+    request.evaluation.prompt_logits = 60;
+    return ask_ok(*e, std::move(request));
+  };
+  const Outcome plain = run(*e, "samkv", with({})), out = rows("samkv", with({}));
+  expect_equal(out, plain);
+  ASSERT_EQ(out.completion.logits.prompt.size(), question.size());
+  EXPECT_EQ(out.completion.logits.prompt.back(), out.completion.logits.first);
+  EXPECT_EQ(rows("full", {}).completion.logits.prompt.size(), 60u) << "power";
+}
+
+// A map of layers says how many blocks stay; it is the same as to name them.
+TEST_P(SamKVLimits, StableLayersComeFromAFile) {
+  const auto path = std::filesystem::temp_directory_path() / ("kvilt_layers_" + GetParam() + ".json");
+  std::ofstream(path) << R"({"num_layers": 6, "stable_layers": [0, 1]})";
+  EngineOptions options{.model = kModel, .backend = GetParam()};
+  options.layer_maps = {"early=" + path.string()};
+  const auto e = open_for_test(options);
+  warm(*e, join({head, a, b, c}));
+  const auto with_layers = [&](Params params) {
+    params["block"] = "8";
+    return run(*e, "samkv", std::move(params));
+  };
+  const Outcome early = with_layers({{"layers", "early"}});
+  expect_equal(early, with_layers({{"stable_begin", "0"}, {"stable_end", "2"}}));
+  expect_differ(early, with_layers({}));
+  EXPECT_FALSE(ask(*e, unpublished(asked, "samkv", {{"layers", "late"}})).ok());
+  std::ofstream(path) << R"({"num_layers": 7, "stable_layers": [0, 1]})";
+  EXPECT_FALSE(open_engine(options).ok()) << "of another model";
+  std::filesystem::remove(path);
+}
+
+// What is found leaves nothing in the cache; a text is refused in which no block could stand out.
+TEST_P(SamKVLimits, LayersAreProfiled) {
+  const auto e = engine();
+  const auto text = tokens(700, 12);
+  const auto few = profile_layers(*e, text, {.block = 8, .sigmas = 0.1}),
+             none = profile_layers(*e, text, {.block = 8, .sigmas = 8});
+  ASSERT_TRUE(few.ok() && none.ok());
+  EXPECT_EQ(few->layers, 6);
+  EXPECT_EQ(few->blocks, 700 / 8 + 1 - 3);
+  EXPECT_EQ(few->stable, profile_layers(*engine(7), text, {.block = 8, .sigmas = 0.1})->stable);
+  EXPECT_GT(std::ranges::count(few->stable, 1), std::ranges::count(none->stable, 1)) << "power";
+  EXPECT_FALSE(profile_layers(*e, text, {.block = 64, .sigmas = 3}).ok()) << "8 blocks";
+  EXPECT_FALSE(profile_layers(*e, text, {.block = 4}).ok());
+  expect_equal(run(*e, "naive"), run(*engine(), "naive"));
 }
 
 TEST_P(SamKVLimits, OthersDoNotFindWhatItLeaves) {

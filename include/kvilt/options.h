@@ -107,6 +107,9 @@ struct EngineOptions {
   // a request gives it no pattern.
   // Default: none.
   std::vector<std::string> sparse_maps = {};
+  // Files for policy "samkv" (docs/formats/layer_map.md): FILE, or NAME=FILE for requests with layers=NAME.
+  // Default: none, which means the last eighth of the layers.
+  std::vector<std::string> layer_maps = {};
 
   // Seeds of requests that bring none are drawn from this one.
   // Default: 0, drawn when the engine opens.

@@ -330,23 +330,28 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
   return id;
 }
 
-// What the plan keeps of the segment's tokens becomes its annex (kv/annex.h); without room the segment has none.
+// What the plan keeps of the segment's tokens becomes its annex (kv/annex.h); without room the segment has none. Annexes
+// stay as long as somebody uses their extents: they take no page that a running request counts on.
 void ContentCache::attach_kept(const Own& own, const KvSegment& kv) {
+  int64_t spare = own.spare;
   for (KeptRows& kept : own.kept) {
     for (const Run& run : intersect(kept.rows.rows(), Runs{kv.positions()})) {
       const std::vector<std::byte> bytes = bytes_of(kept, run);
-      if (make_room(kv.pages_to_attach(kept.kind, run, std::ssize(bytes)))) kv.attach(kept.kind, run, bytes);
+      const int64_t pages = kv.pages_to_attach(kept.kind, run, std::ssize(bytes));
+      if (pages > spare || !make_room(pages)) continue;
+      kv.attach(kept.kind, run, bytes);
+      spare -= pages;
     }
   }
 }
 
-void ContentCache::attach(const PageTable& kv, const AnnexBlock& block) {
+void ContentCache::attach(const PageTable& kv, const AnnexBlock& block, int64_t spare) {
   for (const Placement& placed : kv.first_placements()) {
     if (!includes(Runs{placed.positions()}, Runs{block.positions})) continue;
     const Run there{block.positions.begin - placed.shift(), block.positions.end - placed.shift()};
     const KvSegment& segment = *placed.segment;
-    if (make_room(segment.pages_to_attach(block.kind, there, std::ssize(block.bytes))))
-      segment.attach(block.kind, there, block.bytes);
+    const int64_t pages = segment.pages_to_attach(block.kind, there, std::ssize(block.bytes));
+    if (pages <= spare && make_room(pages)) segment.attach(block.kind, there, block.bytes);
     return;
   }
 }

@@ -106,7 +106,8 @@ class ContentCache {
     int32_t computed = 0;
     ChainEnd exact = {}, chain = {};  // what Found had; then as the functions below returned them
     const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
-    std::span<KeptRows> kept = {};  // what the plan keeps; published with the segments, where the pool has room for it
+    std::span<KeptRows> kept = {};    // what the plan keeps; published with the segments, where `spare` pages hold it
+    int64_t spare = 0;                // pages that no running request needs, evicted ones included
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.
@@ -122,8 +123,8 @@ class ContentCache {
   // continues the chain. of_prompt: what publish_prompt returned.
   void publish_answer(const Own& own, const Published& of_prompt);
 
-  // Stores what was found out about placed tokens with their segment, where there is room for it.
-  void attach(const PageTable& kv, const AnnexBlock& block);
+  // Stores what was found out about placed tokens with their segment, where `spare` pages hold it.
+  void attach(const PageTable& kv, const AnnexBlock& block, int64_t spare);
 
   // The marked parts that the request computed exactly count as one more context of theirs, unless they have kMostContexts
   // already. Their means are kept apart from everything else (kv/mean_kv.h), where there is room for them.

@@ -352,6 +352,7 @@ TEST_F(ContentCacheTest, WhatAPlanKeepsIsPublishedAndEvicted) {
   for (int32_t pos = 0; pos < 30; ++pos) std::fill_n(kept[0].rows.row(pos), 3, static_cast<float>(pos));
   ContentCache::Own own = asked.own(domains);
   own.kept = kept;
+  own.spare = INT64_MAX;
   cache->publish_prompt(own);
   asked.kv.reset();
   const auto annexed_of = [&](const Tokens& prompt) {

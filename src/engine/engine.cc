@@ -122,6 +122,15 @@ class EngineImpl : public Engine {
     return std::move(*out);
   }
 
+  Result<LayerProfile> profile_layers(const std::vector<int32_t>& prompt, const LayerProfileOptions& options) {
+    KVILT_TRY(check_ids(prompt, "prompt"));
+    KVILT_TRY(check_layer_profile(prompt, options));
+    std::optional<Result<LayerProfile>> out;
+    on_loop([&] { out.emplace(loop_.profile_layers(prompt, options)); });
+    if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
+    return std::move(*out);
+  }
+
   Status check_policy(const PolicyChoice& choice) const override {
     KVILT_ASSIGN(const auto known, chosen(choice));
     return {};
@@ -420,6 +429,7 @@ Result<PolicyFiles> read_files(const EngineOptions& options) {
   PolicyFiles out;
   KVILT_TRY(read_maps(options.head_maps, read_head_map, out.head_maps));
   KVILT_TRY(read_maps(options.sparse_maps, read_sparse_map, out.sparse_maps));
+  KVILT_TRY(read_maps(options.layer_maps, read_layer_map, out.layer_maps));
   return out;
 }
 
@@ -482,6 +492,13 @@ Result<SparseProfile> profile_patterns(Engine& engine, const std::vector<int32_t
   return ours->profile_patterns(prompt, options);
 }
 
+Result<LayerProfile> profile_layers(Engine& engine, const std::vector<int32_t>& prompt,
+                                    const LayerProfileOptions& options) {
+  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
+  if (!ours) return error(Code::kUnsupported, "layers can be profiled in an engine of open_engine only");
+  return ours->profile_layers(prompt, options);
+}
+
 namespace {
 
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
@@ -514,6 +531,9 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
   }
   for (const auto& [name, map] : files.sparse_maps) {
     KVILT_TRY(check_sparse_map(*map, c, "sparse map '" + name + "'"));
+  }
+  for (const auto& [name, map] : files.layer_maps) {
+    KVILT_TRY(check_layer_map(*map, c.L, "layer map '" + name + "'"));
   }
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/pin.h"
-#include "engine/head_profile.h"
 #include "engine/session.h"
 #include "engine/sparse_profile.h"
 
@@ -281,6 +280,12 @@ Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, c
   const ProfilerParts parts = parts_to_profile();
   KVILT_TRY(room_to_profile(prompt.size(), head_profile_pages(parts, prompt.size(), options)));
   return kvilt::profile_heads(parts, prompt, options);
+}
+
+Result<LayerProfile> EngineLoop::profile_layers(std::span<const int32_t> prompt, const LayerProfileOptions& options) {
+  const ProfilerParts parts = parts_to_profile();
+  KVILT_TRY(room_to_profile(prompt.size(), profiled_pages(parts, prompt.size())));
+  return kvilt::profile_layers(parts, prompt, options);
 }
 
 Result<SparseProfile> EngineLoop::profile_patterns(std::span<const int32_t> prompt,

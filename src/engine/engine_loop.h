@@ -22,6 +22,7 @@
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
+#include "engine/layer_profile.h"
 #include "engine/prepare.h"
 #include "engine/profiled_prompt.h"
 #include "engine/seasoner.h"
@@ -47,6 +48,7 @@ class EngineLoop {
   void cancel_all();
   Result<HeadProfile> profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options);
   Result<SparseProfile> profile_patterns(std::span<const int32_t> prompt, const SparseProfileOptions& options);
+  Result<LayerProfile> profile_layers(std::span<const int32_t> prompt, const LayerProfileOptions& options);
   void clear_cache() {
     drop_idle_work();
     for (IdleWork* work : idle_work_) work->clear();
@@ -77,6 +79,7 @@ class EngineLoop {
   void run_group(StepGroup& group);
   void after(StepItem& item, const Work& work);
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
+  int64_t spare_pages() const;
   void publish_as_it_goes(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
   void season(Sequence& sequence);

@@ -26,11 +26,8 @@ class Profiler {
         options_(options),
         T_(static_cast<int32_t>(ids.size())),
         last_{{std::max(0, T_ - options.rows), T_}},
-        kv_(parts.store, config_.ropes(T_)),
-        logits_(static_cast<size_t>(count(last_)) * static_cast<size_t>(config_.V)) {
-    const std::vector<Runs> sets{{{0, T_}}};
-    kv_.add(sets, std::vector<uint16_t>(static_cast<size_t>(config_.L), 0));
-  }
+        pass_(parts, ids),
+        logits_(static_cast<size_t>(count(last_)) * static_cast<size_t>(config_.V)) {}
 
   HeadProfile run() {
     HeadProfile out;
@@ -61,11 +58,7 @@ class Profiler {
 
   // One band; logits_ gets the last rows'.
   void run_band(const Plan& plan, const Band& band, std::span<Probe> probes) {
-    Chunk chunk = chunk_of(kv_, plan, band, ids_);
-    chunk.hidden = &hidden_;
-    chunk.probes = probes;
-    chunk.logits = band.last ? logits_.data() : nullptr;
-    run_chunks(parts_.driver, chunk, last_, config_.V);
+    pass_.run(plan, band, probes, last_, logits_.data());
   }
 
   void dense(HeadProfile& out) {
@@ -77,7 +70,7 @@ class Profiler {
     Probe probe;
     probe.outside.assign(spec.views.size() * static_cast<size_t>(config_.L * config_.H), 0);
     entering_.resize(config_.L);
-    hidden_.reset({{0, T_}}, config_.D);
+    pass_.hidden.reset({{0, T_}}, config_.D);
     for (int l = 0; l < config_.L;) {
       const Band band = next_band(plan.stages[0], l, config_.L, last_);
       run_band(plan, band, {&probe, 1});
@@ -130,28 +123,19 @@ class Profiler {
 
   // The prompt, by itself or after a prefix, one layer at a time.
   struct Side {
-    Side(PageStore& store, const ModelConfig& config, std::vector<int32_t> with_prefix)
-        : ids(std::move(with_prefix)), kv(store, config.ropes(static_cast<int64_t>(ids.size()))) {
+    Side(const ProfilerParts& parts, std::vector<int32_t> with_prefix) : ids(std::move(with_prefix)), pass(parts, ids) {
+      const ModelConfig& config = parts.model.config();
       const auto n = static_cast<int32_t>(ids.size());
       plan.prompt_len = n;
       plan.stages = {uniform_stage({{0, n}}, config.L)};
       for (int l = 1; l < config.L; ++l) plan.stages[0].cuts.push_back(l);
-      kv.add(plan.stages[0].sets, std::vector<uint16_t>(static_cast<size_t>(config.L), 0));
-      hidden.reset({{0, n}}, config.D);
+      pass.hidden.reset({{0, n}}, config.D);
     }
     std::vector<int32_t> ids;
-    PageTable kv;
+    ProfilePass pass;
     Plan plan;
-    HiddenRows hidden;
     Probe probe;
   };
-
-  void run_band(Side& side, const Band& band) {
-    Chunk chunk = chunk_of(side.kv, side.plan, band, side.ids);
-    chunk.hidden = &side.hidden;
-    chunk.probes = {&side.probe, 1};
-    run_chunks(parts_.driver, chunk);
-  }
 
   // Layer by layer in lock-step, so that one layer's weights are in memory at a time.
   void shift(HeadProfile& out) {
@@ -162,7 +146,7 @@ class Profiler {
       std::vector<int32_t> ids(ids_.begin(), ids_.end());
       if (i > 0) ids.insert(ids.begin() + at, options_.prefixes[i - 1].begin(), options_.prefixes[i - 1].end());
       const auto moved = static_cast<int32_t>(ids.size()) - T_;
-      Side& side = *sides.emplace_back(std::make_unique<Side>(parts_.store, config_, std::move(ids)));
+      Side& side = *sides.emplace_back(std::make_unique<Side>(parts_, std::move(ids)));
       ProbeSpec probe;
       probe.estimator = Estimator::kWeights;
       probe.layers = near.layers;
@@ -175,7 +159,8 @@ class Profiler {
     out.shift_mean.assign(heads_of(config_), 0);
     for (int l = 0; l < config_.L;) {
       const Band band = next_band(sides[0]->plan.stages[0], l, config_.L, {});
-      for (const auto& side : sides) run_band(*side, next_band(side->plan.stages[0], l, config_.L, {}));
+      for (const auto& side : sides)
+        side->pass.run(side->plan, next_band(side->plan.stages[0], l, config_.L, {}), {&side->probe, 1});
       for (int layer = l == 0 ? 0 : l + 1; layer <= band.layer_end && layer < config_.L; ++layer)
         compare(sides, layer, out);
       l = band.layer_end;
@@ -220,7 +205,7 @@ class Profiler {
   void keep(std::vector<float>& out) {
     out.resize(static_cast<size_t>(T_) * static_cast<size_t>(config_.D));
     for (int32_t pos = 0; pos < T_; ++pos)
-      std::copy_n(hidden_.row(pos), config_.D, out.data() + int64_t{pos} * config_.D);
+      std::copy_n(pass_.hidden.row(pos), config_.D, out.data() + int64_t{pos} * config_.D);
   }
 
   // KL(full || only this head local), the mean over the last rows.
@@ -231,7 +216,7 @@ class Profiler {
     plan.head_view[layer * config_.G + head] = 1;
     const std::vector<float>& from = entering_[layer];
     for (int32_t pos = 0; layer > 0 && pos < T_; ++pos)
-      std::copy_n(from.data() + int64_t{pos} * config_.D, config_.D, hidden_.row(pos));
+      std::copy_n(from.data() + int64_t{pos} * config_.D, config_.D, pass_.hidden.row(pos));
     run_band(plan, next_band(plan.stages[0], layer, config_.L, last_), {});
     std::vector<double> kl(reference_.size());
     parts_.pool.parallel_for(static_cast<int64_t>(kl.size()), [&](int64_t r, int) {
@@ -247,8 +232,7 @@ class Profiler {
   const HeadProfileOptions& options_;
   const int32_t T_;
   const Runs last_;
-  PageTable kv_;
-  HiddenRows hidden_;
+  ProfilePass pass_;
   std::vector<std::vector<float>> entering_;  // per layer, T x D; layer 0 starts from the embeddings
   std::vector<float> logits_;                 // of the last rows
   std::vector<Reference> reference_;

@@ -32,4 +32,21 @@ void run_chunks(Driver& driver, Chunk chunk, const Runs& last, int64_t V) {
   }
 }
 
+ProfilePass::ProfilePass(const ProfilerParts& parts, std::span<const int32_t> of)
+    : driver(parts.driver),
+      V(parts.model.config().V),
+      ids(of),
+      kv(parts.store, parts.model.config().ropes(std::ssize(of))) {
+  const std::vector<Runs> sets{{{0, static_cast<int32_t>(ids.size())}}};
+  kv.add(sets, std::vector<uint16_t>(static_cast<size_t>(parts.model.config().L), 0));
+}
+
+void ProfilePass::run(const Plan& plan, const Band& band, std::span<Probe> probes, const Runs& wanted, float* logits) {
+  Chunk chunk = chunk_of(kv, plan, band, ids);
+  chunk.hidden = &hidden;
+  chunk.probes = probes;
+  chunk.logits = band.last ? logits : nullptr;
+  run_chunks(driver, chunk, wanted, V);
+}
+
 }  // namespace kvilt

@@ -29,16 +29,33 @@ Error not_numbers(const Sequence& s) {
 
 // What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
 ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
-                         const Runs& recomputed = ContentCache::kNone) {
+                         const Runs& recomputed = ContentCache::kNone, int64_t spare = 0) {
   const auto& prefill = s.running.prefill;
-  return {*s.running.kv,   layout,
-          s.tokens,        s.request.prompt.marks,
-          s.domains,       computed,
-          s.running.exact, s.running.chain,
-          recomputed,      prefill ? prefill->kept() : std::span<KeptRows>()};
+  return {*s.running.kv,
+          layout,
+          s.tokens,
+          s.request.prompt.marks,
+          s.domains,
+          computed,
+          s.running.exact,
+          s.running.chain,
+          recomputed,
+          prefill ? prefill->kept() : std::span<KeptRows>(),
+          spare};
 }
 
 }  // namespace
+
+// Pages that no running request needs, however long its answer becomes.
+int64_t EngineLoop::spare_pages() const {
+  const KvShape& shape = parts_.cache->store().shape();
+  int64_t pages = preparer_.available();
+  for (const auto& s : scheduler_.running()) {
+    const int64_t to_come = s->max_len - static_cast<int64_t>(s->tokens.size());
+    pages -= s->owed() + int64_t{shape.L} * shape.G * ((to_come + shape.P - 1) / shape.P);
+  }
+  return pages;
+}
 
 // Adds what the heads of `kv` hold, by what `plan` makes of them.
 void EngineLoop::add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum) {
@@ -76,7 +93,7 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   s.running.kv->passed(prefill.layers_passed(), prefill.passed_by(item.range));
   prefill.advance(item.range);
   for (const AnnexBlock& block : prefill.take_findings()) {
-    if (parts_.options.cache) parts_.cache->attach(*s.running.kv, block);
+    if (parts_.options.cache) parts_.cache->attach(*s.running.kv, block, spare_pages());
   }
   if (prefill.take_restart()) preparer_.place_again(s);  // its private pages are free for the next stage
   if (!prefill.has_slots()) {                            // a band ended: what heads need no longer goes first
@@ -96,7 +113,8 @@ void EngineLoop::publish_as_it_goes(Sequence& s) {
       now.prefill->plan().narrowed())
     return;
   const int32_t before = now.exact.pos;
-  now.exact = parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled), true);
+  now.exact =
+      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()), true);
   if (now.exact.pos != before) ++changes_;
 }
 
@@ -132,7 +150,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   now.decode.take_views(now.prefill->plan());
   if (may_publish(s) && !now.own_kv) {
     const Runs recomputed = now.prefill->recomputed();
-    now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
+    now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed, spare_pages()));
   }
   if (s.request.season && first && !now.own_kv) season(s);
   now.prefill.reset();  // also T x D floats that no decode step needs
@@ -250,7 +268,7 @@ void EngineLoop::keep_work(const Sequence& s) const {
   if (!now.kv || !may_publish(s)) return;
   if (now.prefill) {
     if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
-      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));
+      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()));
   } else if (!now.own_kv && !now.keys) {  // rows of an answer that chose their keys are not exact
     // The last token's own KV was never computed; an end token was never fed.
     parts_.cache->publish_answer(own_of(s, now.layout, static_cast<int32_t>(s.tokens.size()) - 1), now.published);

@@ -83,6 +83,7 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
   const int64_t first = batch.rows.first[i], rows = batch.rows.size(i);
   const std::span<const int32_t> pos = batch.rows.pos_of(i);
   if (chunk.stage->hides_at(layer)) return add_visible(chunk, i, layer, batch);
+  if (!chunk.stage->sights.empty()) return add_sights(chunk, i, layer, batch);
   const bool sparse = chunk.plan->sparse && chunk.stage == &chunk.plan->stages.back();
   lists_.sparse_heads.clear();
   for (int g = 0; g < c.G; ++g) {
@@ -131,6 +132,23 @@ void AttendPass::add_visible(Chunk& chunk, size_t i, int layer, const Batch& bat
       visible_.add_tasks(chunk.stage->unseen[layer], *chunk.kv, rows_at(i, layer, batch), lists_.tasks, cost);
   chunk.work.attention_flops += cost.flops;
   chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+  lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
+}
+
+// add_tasks() where some rows see less than others: a task for each run of rows with the same sight, and KV head.
+void AttendPass::add_sights(Chunk& chunk, size_t i, int layer, const Batch& batch) {
+  const RowsAt rows = rows_at(i, layer, batch);
+  const auto sight_of = [&](int64_t r) { return chunk.stage->sight_of(rows.pos[r]); };
+  for (int64_t begin = 0, end = 0; begin < std::ssize(rows.pos); begin = end) {
+    const Sight* sight = sight_of(begin);
+    while (end < std::ssize(rows.pos) && sight_of(end) == sight) ++end;
+    const Runs unseen = sight ? subtract(Runs{{0, rows.pos[end - 1] + 1}}, sight->keys) : Runs{};
+    VisibleKeys::Cost cost;
+    visible_.add_tasks(unseen, *chunk.kv, rows.part(begin, end, model_.config().H / model_.config().G), lists_.tasks,
+                       cost);
+    chunk.work.attention_flops += cost.flops;
+    chunk.work.bytes += 2.0 * cost.keys * static_cast<double>(chunk.kv->shape().row_bytes());
+  }
   lists_.span_first.resize(lists_.tasks.size() + 1, lists_.spans.size());  // they have their own
 }
 

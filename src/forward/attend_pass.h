@@ -47,6 +47,7 @@ class AttendPass {
   void choose(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void add_visible(Chunk& chunk, size_t i, int layer, const Batch& batch);
+  void add_sights(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void probe(std::span<Chunk> chunks, int layer, const BatchRows& rows);
   void measure_held(Chunk& chunk, size_t i, int layer, const Batch& batch);
   void try_patterns(Chunk& chunk, size_t i, int layer, const Batch& batch);
@@ -60,7 +61,7 @@ class AttendPass {
   struct Lists {  // kept from call to call
     std::vector<KvSpan> spans;
     std::vector<size_t> span_first;  // task t's spans are [span_first[t], span_first[t + 1]), if it has none of its own
-    std::vector<AttendTask> tasks;   // of each chunk that attends, one per KV head
+    std::vector<AttendTask> tasks;   // of each chunk that attends, one per KV head; with sights more
     std::vector<size_t> chunk_first;  // of the tasks of each chunk
     std::vector<const Runs*> seen;    // of each chunk: the positions of its keys by rank; null: they are at their own
     std::vector<float> lse;

@@ -17,12 +17,22 @@
 namespace kvilt {
 
 // The rows of one chunk that attend at one layer. q and out: rows x (H E). lse: head h of KV head g's group and row r
-// at (g * rows + r) * group + h.
+// at (g * rows + r) * group + h, with the rows of the whole chunk where these are some of them.
 struct RowsAt {
   int layer = 0;
   std::span<const int32_t> pos;
   Mat<float> q, out;
   float* lse = nullptr;
+  int64_t of_chunk = 0;  // rows of the chunk; 0: these are all
+  int64_t lse_rows() const { return of_chunk > 0 ? of_chunk : std::ssize(pos); }
+  RowsAt part(int64_t begin, int64_t end, int64_t group) const {
+    return {layer,
+            pos.subspan(begin, end - begin),
+            q.slice_rows(begin, end),
+            out.slice_rows(begin, end),
+            lse + begin * group,
+            lse_rows()};
+  }
 };
 
 class LookingRows {

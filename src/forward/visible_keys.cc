@@ -27,7 +27,7 @@ AttendTask VisibleKeys::task_of(const RowsAt& rows, int head) const {
   task.q = rows.q.row(0) + head * group * config_.E;
   task.out = rows.out.row(0) + head * group * config_.E;
   task.q_stride = task.out_stride = rows.out.stride;
-  task.lse = rows.lse + head * std::ssize(rows.pos) * group;
+  task.lse = rows.lse + head * rows.lse_rows() * group;
   return task;
 }
 

@@ -1,5 +1,5 @@
 // forward/visible_keys.h: attention of rows that do not see some of the keys before them, the same ones in every row: a
-// stage's unseen positions (plan/plan.h).
+// stage's unseen positions, or what rows of one sight leave out (plan/plan.h).
 // Idea:       what is left is a shorter prompt, read by rank (ranked_keys.h): blocks of keys are full whichever pieces
 //             they come from, pages of unseen keys are not touched, and nothing unseen is the dense pass to the bit.
 //             Where the model's own window narrows a layer, ranks would move it: there the keys keep their positions,

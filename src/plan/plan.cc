@@ -203,6 +203,25 @@ Status validate_entries(const Stage& stage, size_t s, const Runs& known) {
   return {};
 }
 
+Status validate_sights(const Plan& plan, size_t s, const Runs& known) {
+  const Stage& stage = plan.stages[s];
+  if (stage.sights.empty()) return {};
+  if (!plan.head_view.empty() || plan.sparse || !stage.unseen.empty())
+    return broken(s, 0, "sights go with neither views nor a sparse rule nor unseen keys");
+  if (std::ranges::any_of(stage.probes, [](const ProbeSpec& probe) { return looks(probe.estimator); }))
+    return broken(s, 0, "a stage with sights has no probe that looks");
+  Runs rows;
+  for (const Sight& sight : stage.sights) {
+    if (!is_normal(sight.rows) || !includes(known, sight.rows)) return broken(s, 0, "a sight is of what is not placed");
+    if (!intersect(rows, sight.rows).empty()) return broken(s, 0, "a row has two sights");
+    if (!is_normal(sight.keys) || !includes(Runs{{0, plan.prompt_len}}, sight.keys))
+      return broken(s, 0, "a sight's keys are not runs of the prompt");
+    if (!includes(sight.keys, sight.rows)) return broken(s, 0, "a row with a sight does not see itself");
+    rows = unite(rows, sight.rows);
+  }
+  return {};
+}
+
 // Unseen keys and fates.
 Status validate_keys(const Plan& plan, const ModelConfig& config, size_t s) {
   const Stage& stage = plan.stages[s];
@@ -272,6 +291,7 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     for (const ProbeSpec& probe : stage.probes) KVILT_TRY(validate_probe(probe, stage, s, whole));
     KVILT_TRY(validate_extras(stage, config, s, known));
     KVILT_TRY(validate_keys(plan, config, s));
+    KVILT_TRY(validate_sights(plan, s, known));
   }
   for (const AnnexKind& kind : plan.keep) {
     if (!by_token(kind.of) || kind.layer <= 0 || kind.layer >= config.L)

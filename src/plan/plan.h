@@ -126,6 +126,11 @@ struct Fate {
   bool by_cosine = false;  // the share is the cosine of new and old: of a token's K, realigned, and of its V, by layer
 };
 
+// Rows that see `keys` only, of the keys before them, in all layers of a stage; they are among these themselves.
+struct Sight {
+  Runs rows, keys;
+};
+
 struct Stage {
   int layer_end = 0;       // layers [0, layer_end) run in full; L except for a stage that only probes
   std::vector<Runs> sets;  // distinct write sets
@@ -145,6 +150,8 @@ struct Stage {
   // By layer, positions whose keys no row of the stage sees, and of the last stage no row of the answer. None of its own
   // rows. Empty: there are none.
   std::vector<Runs> unseen;
+  std::vector<Sight>
+      sights;  // of placed positions, none in two of them; all other rows see what the rest of the plan says
   std::optional<Fate> fate;  // none: what was computed is stored
   bool discard = false;      // what the stage wrote is forgotten at its end: the next one starts from what was placed
   // Where refine() has yet to choose the sets: the share of their reused positions that it is expected to leave. Only
@@ -156,6 +163,10 @@ struct Stage {
     return at == entries.end() ? nullptr : &*at;
   }
   bool hides_at(int layer) const { return !unseen.empty() && !unseen[layer].empty(); }
+  const Sight* sight_of(int32_t pos) const {  // null: it has none
+    const auto at = std::ranges::find_if(sights, [pos](const Sight& sight) { return contains(sight.rows, pos); });
+    return at == sights.end() ? nullptr : &*at;
+  }
 };
 
 struct Plan {
@@ -172,7 +183,8 @@ struct Plan {
   std::vector<AnnexKind> keep;
 
   // True if some rows see less than in a dense pass by a view or a stage's unseen keys, or do not run the FFN: nothing
-  // of it serves others. Not of a sparse rule: such a prompt serves as a chain (PromptLayout::dense).
+  // of it serves others. Not of a sparse rule: such a prompt serves as a chain (PromptLayout::dense). Nor of sights: their
+  // rows are of pieces, and what a policy leaves of those serves itself alone.
   bool narrowed() const;
 };
 

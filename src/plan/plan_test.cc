@@ -168,6 +168,19 @@ TEST(Plan, ValidateNamesEveryBrokenRule) {
     hides(p, {{0, 3}}, {});
     p.head_view.assign(static_cast<size_t>(config.L * config.G), 0);
   }));
+  const auto sights = [](Plan& p, std::vector<Sight> all) {
+    p.stages[0].sights = std::move(all), p.stages[0].probes = {};
+  };
+  EXPECT_FALSE(broken([&](Plan& p) { sights(p, {{{{2, 4}}, {{0, 4}, {6, 7}}}, {{{5, 6}}, {{5, 6}}}}); }));
+  EXPECT_TRUE(broken([&](Plan& p) { sights(p, {{{{2, 4}}, {{0, 3}}}}); }));    // 3 does not see itself
+  EXPECT_TRUE(broken([&](Plan& p) { sights(p, {{{{9, 11}}, {{0, 11}}}}); }));  // 10 is not placed
+  EXPECT_TRUE(broken([&](Plan& p) { sights(p, {{{{2, 4}}, {{0, 4}}}, {{{3, 5}}, {{0, 5}}}}); }));  // 3 has two
+  EXPECT_TRUE(broken([&](Plan& p) { sights(p, {{{{2, 4}}, {{0, 13}}}}); }));                       // outside the prompt
+  EXPECT_TRUE(broken([&](Plan& p) { p.stages[0].sights = {{{{2, 4}}, {{0, 4}}}}; }));              // a probe looks
+  EXPECT_TRUE(broken([&](Plan& p) {
+    sights(p, {{{{2, 4}}, {{0, 4}}}});
+    hides(p, {{0, 1}}, {});
+  }));
   EXPECT_FALSE(broken([&](Plan& p) { p.stages[0].fate = Fate{.share = 0.5}; }));
   EXPECT_TRUE(broken([&](Plan& p) { p.stages[0].fate = Fate{.share = 1.5}; }));
   const auto carries = [](Plan& p, Carry::Kernel kernel, std::vector<CarryGroup> groups) {

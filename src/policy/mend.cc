@@ -10,11 +10,14 @@
 //          anchors, evenly strided tokens of every piece: on average over the tuning cases as good as that budget by
 //          score, on the continuation of a novel .6 of its KL (docs/results/README.md). If all of it goes to anchors,
 //          there is no stage I, and the question need not be known.
+// Stale:   with stale=unseen a recomputed row reads of other pieces what is computed anew, and not what is stale or
+//          carried over (RelaxKV's idea, piece_sights.h). Off: what is carried over is better than nothing, as far as known.
 #include <algorithm>
 #include <cmath>
 
 #include "policy/carry_groups.h"
 #include "policy/mend.h"
+#include "policy/piece_sights.h"
 #include "policy/question_stage.h"
 
 namespace kvilt {
@@ -26,6 +29,7 @@ struct MendParams {
   int tail;
   bool value_norm;
   bool carries;
+  bool sees_stale;
   Carry carry;
 };
 
@@ -41,7 +45,7 @@ class Mend : public ReusePolicy {
       repair.carry->groups = carry_groups(layout.pieces, params_.carry.kernel == Carry::Kernel::kContent);
     }
     if (params_.r == 0 || params_.anchors == 1) {  // nothing is chosen by score
-      repair.sets[0] = unite(always_computed(layout, params_.tail), anchors(layout));
+      compute(layout, anchors(layout), repair);
       return plan_for(layout, {repair});
     }
     repair.expected = params_.r;
@@ -54,10 +58,19 @@ class Mend : public ReusePolicy {
     if (stage + 1 == static_cast<int>(plan.stages.size())) return;
     const Runs strided = anchors(layout), always = unite(always_computed(layout, params_.tail), strided);
     const int64_t n = std::max<int64_t>(budget_of(layout, params_.r) - count(strided), 0);
-    plan.stages.back().sets[0] = unite(always, top_positions(probes[0].score, subtract(layout.reused(), always), n));
+    const Runs highest = top_positions(probes[0].score, subtract(layout.reused(), always), n);
+    compute(layout, unite(strided, highest), plan.stages.back());
   }
 
  private:
+  // The chosen tokens, and what is computed whatever was chosen.
+  void compute(const PromptLayout& layout, const Runs& chosen, Stage& repair) const {
+    const Runs always = always_computed(layout, params_.tail);
+    repair.sets[0] = unite(always, chosen);
+    if (!params_.sees_stale)
+      repair.sights = piece_sights(layout, subtract(chosen, always), repair.sets[0], RowsRead::kOwnPiece);
+  }
+
   // The middles of equal parts of every piece; not its first tokens, whose change is unlike that of the rest.
   Runs anchors(const PromptLayout& layout) const {
     Runs out;
@@ -80,6 +93,7 @@ MendParams params_of(PolicyParams& p) {
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   params.value_norm = p.flag("value_norm", true);
+  params.sees_stale = p.choice("stale", "seen", {"seen", "unseen"}) == "seen";
   const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});
   params.carries = kernel != "none";
   params.carry.kernel = kernel == "mean"       ? Carry::Kernel::kMean

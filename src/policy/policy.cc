@@ -113,6 +113,10 @@ std::shared_ptr<const SparseMap> PolicyParams::sparse_map(const std::string& nam
   return map_of(files_.sparse_maps, name, "sparse");
 }
 
+std::shared_ptr<const LayerMap> PolicyParams::layer_map(const std::string& name) {
+  return map_of(files_.layer_maps, name, "layer");
+}
+
 void PolicyParams::wrong(const std::string& why) {
   if (error_.empty()) error_ = why;
 }

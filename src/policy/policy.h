@@ -17,6 +17,7 @@
 //           attention fades with distance (kFade). kWeights is for head profiles. A new kind is an Estimator in
 //           plan/plan.h and a function in forward/probes.cc: CONTRIBUTING.md#a-probe.
 //   unseen  By layer, positions that no row of a stage sees, nor the answer after the last one.
+//   sights  Placed rows that see only some keys, while the others see all.
 //   fate    What is stored where a computed K or V has a placed twin: a mixture of both.
 //   cuts    A stage is cut at layer c: K and V of W(c) are stored, nothing has attended at c. refine() may then shrink
 //           W(m) for m > c, all sets of later stages, and set the views that the last stage ends with. A cut at layer 0
@@ -39,6 +40,7 @@
 #include "base/annex_kind.h"
 #include "kvilt/result.h"
 #include "model/head_map.h"
+#include "model/layer_map.h"
 #include "model/sparse_map.h"
 #include "plan/plan.h"
 
@@ -141,6 +143,7 @@ struct PolicyFiles {
   // Checked against the model.
   std::map<std::string, std::shared_ptr<const HeadMap>> head_maps;
   std::map<std::string, std::shared_ptr<const SparseMap>> sparse_maps;
+  std::map<std::string, std::shared_ptr<const LayerMap>> layer_maps;
 };
 
 // A request's parameters by name. Each call below takes one; what nobody took is an error, so that no typo is ignored.
@@ -155,6 +158,7 @@ class PolicyParams {
   bool flag(const std::string& name, bool fallback);  // yes or no, and JSON's true or false
   // The map that parameter `name` names; null where neither it nor a default one is there.
   std::shared_ptr<const HeadMap> head_map(const std::string& name);
+  std::shared_ptr<const LayerMap> layer_map(const std::string& name);  // the same of a layer map
   std::shared_ptr<const SparseMap> sparse_map(const std::string& name);
   bool given(const std::string& name) const { return values_.contains(name); }  // and not taken
   void wrong(const std::string& why);                                           // keeps the first

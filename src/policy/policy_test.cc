@@ -51,6 +51,36 @@ std::vector<Probe> scores(std::vector<std::pair<int, double>> high) {
   return {probe};
 }
 
+// Each layer has one anchor; those below compute it too. Rows see the prefix, what is computed, and their own piece.
+TEST(RelaxKV, LayersBelowAnAnchorComputeItToo) {
+  const ModelConfig config = config_of(3);
+  const auto by_layer = [] {
+    std::vector<Probe> out;
+    for (const int pos : {5, 8, 12}) out.push_back(scores({{pos, 9}, {6, 1}})[0]);
+    return out;
+  };
+  const auto refined = [&](const std::map<std::string, std::string>& params) {
+    const auto relaxkv = policy("relaxkv", params);
+    Plan plan = checked_plan(*relaxkv, layout(), config);
+    EXPECT_EQ(plan.stages[0].probes.size(), 3u);
+    relaxkv->refine(layout(), config, 0, by_layer(), plan);
+    EXPECT_TRUE(validate(plan, config, {{0, 16}}).ok());
+    return plan;
+  };
+  const Plan plan = refined({{"r", "0.17"}});  // 2 of 12, as a mean over the layers: 3 + 2 + 1
+  EXPECT_EQ(picture(plan, 1, 1),
+            "  2   ............#...####\n"
+            "  1   ........#...#...####\n"
+            "  0   .....#..#...#...####\n");
+  ASSERT_EQ(plan.stages[1].sights.size(), 2u);
+  EXPECT_EQ(plan.stages[1].sights[0].rows, (Runs{{5, 6}, {8, 9}}));
+  EXPECT_EQ(plan.stages[1].sights[0].keys, (Runs{{0, 10}, {12, 13}, {16, 20}}));
+  const Plan strict = refined({{"r", "0.17"}, {"reads", "anchors"}});
+  ASSERT_EQ(strict.stages[1].sights.size(), 1u);
+  EXPECT_EQ(strict.stages[1].sights[0].keys, (Runs{{0, 4}, {5, 6}, {8, 9}, {12, 13}, {16, 20}}));
+  EXPECT_TRUE(refined({{"r", "0.09"}}).stages[1].sights.empty()) << "power: one token a layer is more than this";
+}
+
 TEST(SparseX, CatchupRestartsWithTheChosenRows) {
   const auto sparsex = policy("sparsex", {{"k", "0.25"}, {"l_star", "3"}, {"b", "1"}});
   const ModelConfig config = config_of(4);

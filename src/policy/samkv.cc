@@ -23,6 +23,7 @@ enum class Recompute : uint8_t { kNone, kRule, kAll };
 struct SamKVParams {
   BlockChoice choice;
   int stable_begin = -1, stable_end = -1;  // -1: the last eighth, the end
+  std::shared_ptr<const LayerMap> layers;  // in their place
   Recompute recompute = Recompute::kRule;
   std::optional<Fate> fate;
 };
@@ -100,11 +101,13 @@ class SamKV : public ReusePolicy {
         out.long_ones.push_back(out.documents.size());
         out.stored.push_back(stored_of(layout, kBlockStats, piece, params_.choice.cut));
         if (!out.stored.back()) out.unknown.push_back(out.stored.size() - 1);
-        const int32_t block = params_.choice.cut.block;
-        out.middle = unite(out.middle, Runs{{piece.begin + middle.begin * block, piece.begin + middle.end * block}});
+        const BlockCut& cut = params_.choice.cut;
+        const Run first = cut.tokens_of(middle.begin, piece.size()), last = cut.tokens_of(middle.end - 1, piece.size());
+        out.middle = unite(out.middle, Runs{{piece.begin + first.begin, piece.begin + last.end}});
       }
       out.documents.push_back(piece);
     }
+    out.middle = subtract(out.middle, Runs{layout.tail()});  // the last row sees itself
     const bool given = params_.choice.keep >= 1 && params_.recompute != Recompute::kRule;
     out.looks = !out.long_ones.empty() && out.question && !given;
     return out;
@@ -139,9 +142,7 @@ class SamKV : public ReusePolicy {
   KeptBlocks choose(const Reading& read, const ModelConfig& config, const std::vector<DocumentStats>& stats,
                     const Probe& question) const {
     BlockChoice choice = params_.choice;
-    choice.stable_end = params_.stable_end < 0 ? config.L : std::clamp(params_.stable_end, 1, config.L);
-    const int begin = params_.stable_begin < 0 ? config.L - (config.L + 7) / 8 : params_.stable_begin;
-    choice.stable_begin = std::clamp(begin, 0, choice.stable_end - 1);
+    choice.stable = stable_layers_of(config);
     choice.documents = static_cast<int32_t>(read.documents.size());
     for (const Run& document : read.documents) choice.all_blocks += choice.cut.blocks(document.size());
     std::vector<std::vector<double>> query = question.sums;
@@ -149,6 +150,16 @@ class SamKV : public ReusePolicy {
       for (double& q : of_layer) q /= read.question->size();
     }
     return choose_blocks(choice, {config.H, config.G, config.E}, query, stats);
+  }
+
+  std::vector<int> stable_layers_of(const ModelConfig& config) const {
+    if (params_.layers) return params_.layers->stable;
+    const int end = params_.stable_end < 0 ? config.L : std::clamp(params_.stable_end, 1, config.L);
+    const int from = params_.stable_begin < 0 ? config.L - (config.L + 7) / 8 : params_.stable_begin;
+    const int begin = std::clamp(from, 0, end - 1);
+    std::vector<int> out(static_cast<size_t>(end - begin));
+    std::iota(out.begin(), out.end(), begin);
+    return out;
   }
 
   // Blocks of the long documents as positions.
@@ -207,6 +218,7 @@ std::unique_ptr<ReusePolicy> make_samkv(PolicyParams& p) {
   choice.by_range = p.choice("norm", "query", {"query", "range"}) == "range";
   params.stable_begin = p.integer("stable_begin", -1, -1, 1 << 16);
   params.stable_end = p.integer("stable_end", -1, -1, 1 << 16);
+  if (params.stable_begin < 0 && params.stable_end < 0) params.layers = p.layer_map("layers");
   const std::string recompute = p.choice("recompute", "rule", {"rule", "none", "all"});
   params.recompute = recompute == "none" ? Recompute::kNone : recompute == "all" ? Recompute::kAll : Recompute::kRule;
   const bool fuses = p.choice("fate", "overwrite", {"overwrite", "fuse"}) == "fuse";

@@ -107,8 +107,8 @@ KeptBlocks choose_blocks(const BlockChoice& choice, const HeadShape& shape,
     middle_blocks += choice.cut.middle(documents[i].tokens).size();
     for (size_t l = 0; l < layers; ++l) {
       scores[l][i] = scores_of(choice, shape, query_of(choice, query[l], documents, i, l), documents[i], l);
-      const bool stable = static_cast<int>(l) >= choice.stable_begin && static_cast<int>(l) < choice.stable_end;
-      if (stable) share[i] += scores[l][i].share / (choice.stable_end - choice.stable_begin);
+      if (std::ranges::find(choice.stable, static_cast<int>(l)) != choice.stable.end())
+        share[i] += scores[l][i].share / static_cast<double>(choice.stable.size());
     }
     for (size_t l = 1; choice.shared && l < layers; ++l) {
       for (size_t b = 0; b < scores[0][i].of_block.size(); ++b) scores[0][i].of_block[b] += scores[l][i].of_block[b];

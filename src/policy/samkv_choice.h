@@ -21,12 +21,12 @@ struct HeadShape {
 
 struct BlockChoice {
   BlockCut cut;
-  bool bias = true;       // queries take what the other documents ask
-  bool literal = false;   // where the anchor is below the block looked at least: keep nothing, as printed; else all
-  bool shared = false;    // the same blocks in all layers, by the sum of their scores
-  bool by_range = false;  // scores are made comparable by their range within the document; else by the query's length
-  double keep = 0;        // > 0: this share of all blocks, whatever the anchors say
-  int stable_begin = 0, stable_end = 0;   // layers [begin, end) that say how many
+  bool bias = true;         // queries take what the other documents ask
+  bool literal = false;     // where the anchor is below the block looked at least: keep nothing, as printed; else all
+  bool shared = false;      // the same blocks in all layers, by the sum of their scores
+  bool by_range = false;    // scores are made comparable by their range within the document; else by the query's length
+  double keep = 0;          // > 0: this share of all blocks, whatever the anchors say
+  std::vector<int> stable;  // layers that say how many
   int32_t documents = 0, all_blocks = 0;  // those without a middle included
 };
 

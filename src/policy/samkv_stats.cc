@@ -23,37 +23,73 @@ struct LogSums {
   std::vector<double> one, two;
 };
 
+// Of the attention that later tokens pay to token t.
+double mean_of(std::span<const double> fade, int32_t t) {
+  const auto tokens = static_cast<int32_t>(fade.size() / kSums);
+  return fade[t * kSums] / std::max(1, tokens - 1 - t);
+}
+
 }  // namespace
 
-AttentionStats attention_stats(std::span<const double> fade, const BlockCut& cut) {
+std::vector<BlockFade> block_fades(std::span<const double> fade, const BlockCut& cut) {
   const auto tokens = static_cast<int32_t>(fade.size() / kSums);
   const Run middle = cut.middle(tokens);
-  CHECK(middle.size() > 0);
   const LogSums logs(tokens);
-  const auto mean = [&](int32_t t) { return fade[t * kSums] / std::max(1, tokens - 1 - t); };
+  const auto mean = [&](int32_t t) { return mean_of(fade, t); };
   const auto alpha = [&](int32_t t) {
     const double n = tokens - 1 - t, x = logs.one[tokens - 1 - t], xx = logs.two[tokens - 1 - t];
     const double y = fade[t * kSums + 1], xy = fade[t * kSums + 2], spread = n * xx - x * x;
     return spread > 0 ? -(n * xy - x * y) / spread : HUGE_VAL;
   };
-  AttentionStats out;
-  double slowest = HUGE_VAL, least = HUGE_VAL;
+  std::vector<BlockFade> out;
   for (int32_t b = middle.begin; b < middle.end; ++b) {
     const Run of = cut.tokens_of(b, tokens);
     int32_t best = of.begin;
     for (int32_t t = of.begin; t < of.end; ++t) {
       if (mean(t) > mean(best)) best = t;
     }
-    if (const double fades = alpha(best); out.max_block < 0 || fades < slowest) {
-      slowest = fades;
-      out.max_block = b;
-    }
-    if (out.min_block < 0 || mean(best) < least) {
-      least = mean(best);
-      out.min_block = b;
+    out.push_back({mean(best), alpha(best)});
+  }
+  return out;
+}
+
+std::vector<uint8_t> stable_layers(const std::vector<std::vector<BlockFade>>& by_layer, double sigmas) {
+  CHECK(!by_layer.empty());
+  const size_t blocks = by_layer[0].size();
+  std::vector<uint8_t> out(by_layer.size(), 0);
+  std::vector<double> rank(blocks, 0);
+  for (const auto& layer : by_layer) {
+    for (size_t b = 0; b < blocks; ++b) {
+      for (const BlockFade& other : layer) rank[b] += other.alpha < layer[b].alpha ? 1 : 0;
     }
   }
-  const int32_t first = middle.begin * cut.block, end = middle.end * cut.block;
+  if (blocks == 0) return out;
+  const auto most = static_cast<size_t>(std::ranges::min_element(rank) - rank.begin());
+  for (size_t l = 0; l < by_layer.size(); ++l) {
+    double sum = 0, square = 0;
+    for (const BlockFade& block : by_layer[l]) {
+      sum += block.alpha;
+      square += block.alpha * block.alpha;
+    }
+    const auto n = static_cast<double>(blocks);
+    const double average = sum / n, sigma = std::sqrt(std::max(0.0, square / n - average * average));
+    out[l] = sigma > 0 && by_layer[l][most].alpha < average - sigmas * sigma ? 1 : 0;
+  }
+  return out;
+}
+
+AttentionStats attention_stats(std::span<const double> fade, const BlockCut& cut) {
+  const auto tokens = static_cast<int32_t>(fade.size() / kSums);
+  const Run middle = cut.middle(tokens);
+  CHECK(middle.size() > 0);
+  const auto mean = [&](int32_t t) { return mean_of(fade, t); };
+  const std::vector<BlockFade> blocks = block_fades(fade, cut);
+  AttentionStats out;
+  out.max_block =
+      middle.begin + static_cast<int32_t>(std::ranges::min_element(blocks, {}, &BlockFade::alpha) - blocks.begin());
+  out.min_block =
+      middle.begin + static_cast<int32_t>(std::ranges::min_element(blocks, {}, &BlockFade::mean) - blocks.begin());
+  const int32_t first = middle.begin * cut.block, end = cut.tokens_of(middle.end - 1, tokens).end;
   double sum = 0, square = 0;
   for (int32_t t = first; t < end; ++t) {
     sum += mean(t);

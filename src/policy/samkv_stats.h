@@ -43,6 +43,20 @@ struct AttentionStats {
   friend bool operator==(const AttentionStats&, const AttentionStats&) = default;
 };
 
+// How the attention to a block fades, by its representative: the token that later ones look at most.
+struct BlockFade {
+  double mean = 0;   // of the attention that later tokens pay to it
+  double alpha = 0;  // the exponent
+};
+// Of the middle blocks. fade: as below.
+std::vector<BlockFade> block_fades(std::span<const double> fade, const BlockCut& cut);
+
+// Stable layers, of one document (appendix A.2). A block's rank is that of its exponent among the blocks of a layer; the
+// block with the lowest rank over all layers is what the model looks at most. A layer is stable (1) where that block's
+// exponent is `sigmas` deviations below the mean of the layer's blocks. Nothing stands out so far of less than
+// sigmas^2 + 2 blocks. by_layer: block_fades() of each.
+std::vector<uint8_t> stable_layers(const std::vector<std::vector<BlockFade>>& by_layer, double sigmas);
+
 // One layer of a document that has a middle. As floats, so that it is the same measured now and read from the cache.
 struct LayerStats {
   std::vector<float> local_query;  // H E: the mean query of its local blocks, before RoPE

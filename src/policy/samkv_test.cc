@@ -54,6 +54,32 @@ TEST(SamKVStats, OutliersAreBeyondThreeDeviationsOfTheMiddle) {
   EXPECT_TRUE(stats(0.9, 0.01).outliers.empty()) << "power";
 }
 
+// 12 blocks in each of three layers. The model looks most at block 4; it stands out in layers 0 and 2.
+TEST(SamKVStats, ALayerIsStableWhereTheMostSeenBlockStandsOut) {
+  const auto layer = [](double of_four) {
+    std::vector<BlockFade> out;
+    for (int b = 0; b < 12; ++b) out.push_back({0.1, b == 4 ? of_four : 1 + 0.01 * b});
+    return out;
+  };
+  const std::vector<std::vector<BlockFade>> layers = {layer(0.2), layer(0.995), layer(0.1)};
+  EXPECT_EQ(stable_layers(layers, 3), (std::vector<uint8_t>{1, 0, 1}));
+  EXPECT_EQ(stable_layers(layers, 1.2), (std::vector<uint8_t>{1, 1, 1})) << "power";
+  // Of another block that stands out in one layer nobody speaks.
+  auto other = layers;
+  other[1][7].alpha = -3;
+  EXPECT_EQ(stable_layers(other, 3), (std::vector<uint8_t>{1, 0, 1}));
+  EXPECT_EQ(stable_layers({std::vector<BlockFade>(12)}, 3), (std::vector<uint8_t>{0})) << "all alike";
+}
+
+// A last block that is short ends with the document: what lies behind is another's.
+TEST(SamKVStats, AShortLastBlockEndsWithTheDocument) {
+  constexpr BlockCut kAll{.block = 4, .initial = 0, .local = 0};
+  std::vector<double> fade = fade_of(42, [](int32_t t, int32_t) { return t == 9 ? 0.3 : 0.01 + 0.0001 * (t % 3); });
+  const size_t own = fade.size();
+  fade.resize(own + 6, 1e6);
+  EXPECT_EQ(attention_stats(std::span(fade).first(own), kAll).outliers, (Runs{{9, 10}}));
+}
+
 // One layer of a document of `scores.size()` blocks of 4, whose mean keys meet the query {1, 0} at these scores.
 DocumentStats document(std::vector<double> scores, int32_t max_block, int32_t min_block, double local = 0) {
   DocumentStats out;
@@ -82,7 +108,7 @@ const std::vector<std::vector<double>> kQuery{{1, 0}};
 BlockChoice choice_of(const std::vector<DocumentStats>& documents) {
   BlockChoice out;
   out.cut = kCut;
-  out.stable_end = 1;
+  out.stable = {0};
   for (const DocumentStats& of : documents) {
     ++out.documents;
     out.all_blocks += kCut.blocks(of.tokens);

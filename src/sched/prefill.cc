@@ -32,6 +32,10 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
       plan_(policy.plan(layout, config)) {
   plan_.decode = policy.decode_rule();
   layout_.dense = !plan_.sparse;
+  if (policy.answer_sees_less()) {  // another row might be among the keys that nobody sees
+    const Runs& computed = plan_.stages.back().write_at(config.L - 1);
+    final_rows_ = intersect(final_rows_, Runs{computed.back()});
+  }
   for (const AnnexKind& kind : plan_.keep) kept_.push_back({kind, {}});
   enter_stage(0);
 }

@@ -22,7 +22,8 @@ namespace kvilt {
 class Prefill {
  public:
   // policy and config must outlive it. REQUIRES: the policy's plan is valid for the layout.
-  // last_rows: of how many of the prompt's last positions the logits are wanted; those of the exact prefix have none.
+  // last_rows: of how many of the prompt's last positions the logits are wanted; those of the exact prefix have none,
+  // and where the answer sees less than all, only those have that the plan computes.
   Prefill(const ReusePolicy& policy, const PromptLayout& layout, const ModelConfig& config, int last_rows = 1);
 
   bool done() const { return done_; }
@@ -108,7 +109,7 @@ class Prefill {
   const ReusePolicy& policy_;
   PromptLayout layout_;
   const ModelConfig& config_;
-  const Runs final_rows_;
+  Runs final_rows_;
   Plan plan_;
   size_t stage_ = 0;
   Band band_;

@@ -1,0 +1,86 @@
+// policy/relaxkv.cc: RelaxKV: in every layer the question chooses the tokens that it reads; these are computed again, and
+// read nothing that is stale.
+// Source:  RelaxKV (arXiv:2609.33503), docs/papers.md#relaxkv: of its text only digests could be read.
+// Stages:  1. as ProphetKV's, but each layer's attention counts for that layer: its anchors are the k highest tokens.
+//          2. A layer's anchors need their states, so the layers below compute them too (the closure): layer l computes
+//             the anchors of l and of all deeper layers. k is the largest at which that is r of the reused tokens, as a
+//             mean over the layers.
+// Reads:   recomputed rows see the prefix, what is computed at any layer, and their own piece (reads=piece) or not
+//          (reads=anchors). The question's rows and the answer's see everything.
+// Differs: k is the same in all layers.
+#include <algorithm>
+#include <numeric>
+
+#include "policy/piece_sights.h"
+#include "policy/question_stage.h"
+
+namespace kvilt {
+namespace {
+
+struct RelaxParams {
+  double r;
+  int tail;
+  RowsRead read;
+};
+
+class RelaxKV : public ReusePolicy {
+ public:
+  explicit RelaxKV(const RelaxParams& params) : params_(params) {}
+
+  Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
+    Stage repair = uniform_stage({layout.after_prefix()}, config.L);
+    if (layout.pieces.empty()) return plan_for(layout, {repair});
+    repair.expected = params_.r;
+    Stage look = question_stage(layout, config, Estimator::kColumnSum, params_.tail);
+    const ProbeSpec all = look.probes[0];
+    look.probes.assign(static_cast<size_t>(config.L), all);
+    for (int l = 0; l < config.L; ++l) look.probes[l].layers = {l};
+    return plan_for(layout, {look, repair});
+  }
+
+  void refine(const PromptLayout& layout, const ModelConfig& config, int, std::span<const Probe> probes,
+              Plan& plan) const override {
+    const Runs always = always_computed(layout, params_.tail), others = subtract(layout.reused(), always);
+    const int64_t budget = budget_of(layout, params_.r) * config.L;
+    int64_t k = 0, above = count(others) + 1;  // k fits, above does not
+    while (above - k > 1) {
+      const int64_t middle = (k + above) / 2;
+      (cost(closure(probes, others, middle)) <= budget ? k : above) = middle;
+    }
+    std::vector<Runs> sets = closure(probes, others, k);
+    Stage& repair = plan.stages.back();
+    repair.sights = piece_sights(layout, sets[0], always, params_.read);
+    for (Runs& set : sets) set = unite(set, always);
+    sets.push_back(sets.back());
+    repair.sets = std::move(sets);
+    std::iota(repair.write.begin(), repair.write.end(), 0);
+  }
+
+ private:
+  // By layer, the k highest tokens of it and of each deeper one.
+  static std::vector<Runs> closure(std::span<const Probe> probes, const Runs& others, int64_t k) {
+    std::vector<Runs> out(probes.size());
+    Runs deeper;
+    for (size_t l = probes.size(); l-- > 0;) out[l] = deeper = unite(deeper, top_positions(probes[l].score, others, k));
+    return out;
+  }
+  static int64_t cost(const std::vector<Runs>& sets) {
+    return std::accumulate(sets.begin(), sets.end(), int64_t{0},
+                           [](int64_t n, const Runs& set) { return n + count(set); });
+  }
+
+  const RelaxParams params_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReusePolicy> make_relaxkv(PolicyParams& p) {
+  RelaxParams params;
+  params.r = p.number("r,budget", 0.15, 0, 1);
+  params.tail = p.integer("tail", 64, 1, 1 << 20);
+  params.read =
+      p.choice("reads", "piece", {"piece", "anchors"}) == "piece" ? RowsRead::kOwnPiece : RowsRead::kRecomputed;
+  return std::make_unique<RelaxKV>(params);
+}
+
+}  // namespace kvilt
