@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/pin.h"
+#include "engine/head_profile.h"
 #include "engine/session.h"
 #include "engine/sparse_profile.h"
 
