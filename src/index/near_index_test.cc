@@ -86,6 +86,20 @@ TEST_F(NearIndexTest, ShortSegmentsThatAreHeldWhole) {
   EXPECT_TRUE(near(join({fresh(30), part(b, 0, 18), fresh(40)})).empty()) << "18 of 20 tokens do not pay";
 }
 
+// Short segments say so best: nothing else of theirs can be met.
+TEST_F(NearIndexTest, TwelveTokensInARowAreAlwaysMet) {
+  for (const int32_t tokens : {12, 11}) {
+    int missed = 0;
+    for (SegmentId id = 1; id <= 400; ++id) {
+      const Ids text = fresh(tokens);
+      insert(id, text);
+      missed += near(join({fresh(40), text, fresh(40)})).empty() ? 1 : 0;
+      index_.erase(id);
+    }
+    EXPECT_EQ(missed == 0, tokens == 12) << missed << " with " << tokens;
+  }
+}
+
 TEST_F(NearIndexTest, FewEqualTokensInAllAreNotTaken) {
   const Ids text = fresh(200);
   insert(1, text);
