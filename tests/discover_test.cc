@@ -127,13 +127,19 @@ TEST_F(DiscoverTest, CleanTrustsNoNeighbours) {
   EXPECT_EQ(run(*e, asked(edited()), "naive", with(kNear, {{"trust", "clean"}})).usage().reused, 0);
 }
 
+// Repaired pieces that are too short to be found again would be kept once more by each request.
 TEST_F(DiscoverTest, WhatIsLeftOfShortRunsDoesNotPileUp) {
-  const auto e = engine();
-  const Params last = with(kNear, {{"reuse_from", "last"}, {"r", "0.3"}});
-  run(*e, asked(edited()), "mend", last, true);
-  const auto segments = e->stats().cached_segments;
-  for (int i = 0; i < 3; ++i) run(*e, asked(edited()), "mend", last, true);
-  EXPECT_EQ(e->stats().cached_segments, segments);
+  std::vector<uint64_t> segments;
+  for (const char* from : {"first", "last"}) {
+    const auto e = engine();
+    for (uint32_t i = 0; i < 3; ++i) {
+      const auto prompt = join({tokens(9, 30 + i), edited(), question});
+      const Outcome out = run(*e, prompt, "mend", with(kNear, {{"reuse_from", from}, {"r", "0.3"}}), true);
+      EXPECT_GE(out.usage().near, 280);
+    }
+    segments.push_back(static_cast<uint64_t>(e->stats().cached_segments));
+  }
+  EXPECT_EQ(segments[1], segments[0] + 1) << "the question, a piece of 32 tokens, may be kept";
 }
 
 TEST_F(DiscoverTest, TheEnginesOptionIsTheDefault) {
