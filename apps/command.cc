@@ -56,6 +56,9 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
                  "whose KV of a known piece is used: first (as first computed), last (as its last context under the "
                  "same policy left it), seasoned (the mean over contexts, where there is one, else first); auto: "
                  "seasoned with serve --season, else first");
+  app.add_choice("--discover", o.discover, parse_discover, discover_name,
+                 "which text is known: equal (what repeats cached text), near (also what is equal in text that nearly "
+                 "repeats it: edited documents, files with line numbers)");
   app.add_choice("--trust", o.trust, parse_trust, trust_name,
                  "whose KV of a known piece may be used: any, or clean (marked parts that were computed behind the "
                  "request's own beginning, so that nobody else's text can reach its answer)");
@@ -77,6 +80,8 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
                  "else f32");
   app.add_option("--context", o.context, "longest prompt and answer together (0: the model's own)");
   app.add_option("--min-segment", o.min_segment, "shortest unmarked piece that is reused, in tokens").show_default();
+  app.add_option("--min-near", o.min_near, "shortest run of equal tokens that is reused in such text, in tokens")
+      .show_default();
   app.add_option("--chunk", o.chunk_tokens, "prefill rows of one step").show_default();
   app.add_option("--max-sequences", o.max_sequences, "requests computed at once; more wait").show_default();
   app.add_option("--page-slots", o.page_slots, "tokens of a KV page").show_default();

@@ -246,6 +246,49 @@ TEST(Suites, PassagesAreJoinedUntilTheyAreLongEnough) {
   std::remove(path.c_str());
 }
 
+// The cache holds what the pieces were, the prompt what they are: only discover=near finds most of them.
+TEST(Suites, EditedTextIsFoundByWhatIsEqualInIt) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/source.py", sets = ::testing::TempDir() + "/edited.jsonl";
+  std::ofstream source(path);
+  const char* const words[] = {"stup", "vig", "stir", "clak", "plem", "kob", "."};
+  std::mt19937 random(1);
+  for (int i = 0; i < 400; ++i) source << words[random() % 7] << (i % 10 == 9 ? "\n" : " ");
+  source.close();
+  std::ofstream(sets) << R"({"id": "q", "question": "who?", "answers": ["kob"], "chunks": [{"title": "stup", "text": )"
+                      << R"("The stup was 1912. The vig is kob 12. It went to plem in 1950. All clak."}]})"
+                      << "\n";
+  for (const char* form : {"lines,share=0.5", "numbered", "escaped", "indented", "notes"}) {
+    const bool notes = form == std::string("notes");
+    const std::string file = notes ? "" : ",path=" + path;
+    const auto made = make_suite(*engine, std::string("edited:n=1,length=300,segments=1,form=") + form + file);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const EvalCase one = *(*made)[0].make();
+    const CasePart& part = one.turns.back().parts[0];
+    EXPECT_NE(part.was, part.text) << form;
+    EXPECT_FALSE(part.was.empty());
+    if (form != std::string("lines,share=0.5")) continue;  // this tokenizer drops spaces and what it does not know
+    const auto out = run(*engine, *made, policies({"naive", "naive:discover=near"}));
+    std::map<std::string, CaseResult> results;
+    for (const CaseResult& result : out.journal.results()) results[result.policy] = result;
+    const CaseResult &equal = results.at("naive"), &near = results.at("naive:discover=near");
+    EXPECT_EQ(equal.near, 0);
+    EXPECT_GT(near.near, 0);
+    EXPECT_EQ(result_from_json(to_json(near))->near, near.near);
+    EXPECT_GT(near.reused, equal.reused);
+  }
+  const auto passages = make_suite(*engine, "edited:share=0.3,n=1,path=" + sets);
+  ASSERT_TRUE(passages.ok()) << passages.error().message;
+  const CasePart part = (*passages)[0].make()->turns.back().parts[0];
+  EXPECT_NE(part.text, part.was);
+  EXPECT_NE(part.text.find("The vig is kob 12."), std::string::npos) << "the answer's sentence stays";
+  EXPECT_NE(make_suite(*engine, "edited:form=other,path=x").error().message.find("not sentences"), std::string::npos);
+  EXPECT_NE(make_suite(*engine, "edited:share=2,path=x").error().message.find("share"), std::string::npos);
+  EXPECT_FALSE(make_suite(*engine, "edited:form=lines,path=/nowhere/at/all").ok());
+  std::remove(path.c_str());
+  std::remove(sets.c_str());
+}
+
 TEST(Suites, StoriesAndDebatesAreTokensAsGiven) {
   auto engine = open_probe();
   const std::string path = ::testing::TempDir() + "/novel.txt";

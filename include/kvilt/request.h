@@ -58,7 +58,7 @@ struct PolicyChoice {
   // Empty: `auto` if params have a "quality", else the engine's default. What is asked for by name is for all text; the
   // engine's own default reuses approximately only what Prompt::marks name (EngineOptions::quality).
   std::string name;
-  // "reuse_from" and "trust" (kvilt/options.h), and the policy's own parameters,
+  // "reuse_from", "discover" and "trust" (kvilt/options.h), and the policy's own parameters,
   // e.g. {"quality": "exact"} or {"k": "0.15", "l_star": "4"}; "budget" is each policy's main dial
   std::map<std::string, std::string> params;
 };
@@ -136,6 +136,7 @@ struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
   int chain = 0;     // the end of the prefix: what an earlier turn repaired, so that it is not exact
   int seasoned = 0;  // of the reused ones: those whose KV was a mean over contexts
+  int near = 0;      // of the reused ones: those in text that nearly repeats what is cached (discover=near)
   double kept = 1;   // of the reused ones' keys, the share that the answer sees, all layers together
   std::string policy;
   double flops = 0;  // of the prefill

@@ -138,6 +138,25 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   return pieces;
 }
 
+// Where `pieces` leave room: what is equal in a text that nearly repeats a segment, exact KV before approximate. The end
+// of the prompt is what the answer hangs on: it is computed. Returns how many tokens came to the pieces so.
+int32_t ContentCache::add_near(const Search& search, std::vector<Piece>& pieces) const {
+  const int32_t least = std::max(search.wanted.near, shortest_marked(min_segment_));
+  Runs within = normalize({{search.prefix, static_cast<int32_t>(search.prompt.size()) - min_segment_}});
+  if (!search.wanted.unmarked) within = intersect(within, normalize(search.marks));
+  int32_t added = 0;
+  for (const DomainId domain : {search.domains.exact, search.domains.approximate}) {
+    if (domain == 0) continue;
+    for (const Piece& piece : index_.find_near({search.prompt, within, pieces, least, min_segment_}, domain)) {
+      if (piece.count < least) continue;  // an overlap was cut
+      pieces.push_back(piece);
+      added += piece.count;
+    }
+    std::ranges::sort(pieces, {}, &Piece::pos);
+  }
+  return added;
+}
+
 ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                        const ContentDomains& domains, Wanted wanted) {
   Found found;
@@ -169,7 +188,12 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       layout.prefix = found.chain.pos;
     }
   }
-  if (wanted.pieces) pieces = find_pieces({prompt, layout.prefix, ranges, clean, domains, wanted});
+  const Search search{prompt, layout.prefix, ranges, clean, domains, wanted};
+  if (wanted.pieces) pieces = find_pieces(search);
+  if (wanted.pieces && wanted.near > 0 && !wanted.clean_only) {
+    index_.keep_near();
+    layout.near = add_near(search, pieces);
+  }
   for (const Piece& piece : pieces) {
     layout.pieces.push_back({piece.pos, piece.pos + piece.count});
     if (index_.info(piece.segment).contexts > 0) layout.seasoned += piece.count;
@@ -462,6 +486,8 @@ void ContentCache::publish_repaired(const Own& own) {
   const Runs owned = own.kv.owned();
   for (const Run& piece : own.layout.pieces) {
     if (intersect(own.recomputed, Runs{piece}).empty() || !includes(owned, Runs{piece})) continue;
+    const bool marked = std::ranges::any_of(own.marks, [&](const TokenMark& mark) { return keeps(mark, piece); });
+    if (piece.size() < min_segment_ && !marked) continue;  // it could not be found again
     const auto tokens = own.tokens.subspan(piece.begin, piece.size());
     if (const CachedSegment* last = copy_of(tokens, own.domains.repaired)) erase(last->id);
     insert(own, own.domains.repaired, piece, false, {});

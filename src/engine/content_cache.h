@@ -63,6 +63,7 @@ class ContentCache {
     void drop_pieces() {                          // the prefix stays
       layout.pieces.clear();
       layout.seasoned = 0;
+      layout.near = 0;
       layout.look_alikes = 0;
       layout.shared_context.clear();
       std::erase_if(placements, [&](const Placement& p) { return p.pos >= layout.prefix; });
@@ -73,6 +74,7 @@ class ContentCache {
     bool unmarked = true;      // false: pieces are cut to the marks
     bool clean_only = false;   // no pieces but clean copies of marked parts (index/clean_pieces.h)
     bool seasoned = false;     // pieces that are means over contexts come first, and serve where nothing else is known
+    int32_t near = 0;          // > 0: runs of so many equal tokens too, where the text is nearly a segment's
     bool look_alikes = false;  // the layout says how many of the pieces' tokens are
     int32_t shared_context = 0;  // > 0: the layout says how many tokens before each piece it shares, up to so many
     bool make_clean = false;     // the prefix ends where the first marked part begins, unless that has a clean copy
@@ -156,6 +158,7 @@ class ContentCache {
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;
+  int32_t add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);
   void cut(SegmentId id, const Runs& lost);

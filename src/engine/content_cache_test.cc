@@ -100,6 +100,73 @@ TEST_F(ContentCacheTest, UnmarkedTextIsNoPieceWhereMarksAreTheConsent) {
   EXPECT_EQ(cache->find(join(a, more), {}, domains, consented).layout.prefix, 20) << "what is exact needs no consent";
 }
 
+// Near duplicates: runs that are shorter than the shortest piece.
+class NearCacheTest : public ContentCacheTest {
+ protected:
+  NearCacheTest() { open(100); }
+  void open(int64_t blocks) {
+    cache.emplace(PageStore::create(kShape, blocks * kBlock * kShape.page_bytes()).value(), HashSecret::fixed(1),
+                  "model", 32);
+    domains = cache->domains("", "", "mend");
+    domains.chain = 0;
+  }
+  static Tokens edited(Tokens of) {  // every 16th token is another one
+    for (size_t at = 15; at < of.size(); at += 16) of[at] = 7777;
+    return of;
+  }
+  int32_t near(const Tokens& of) {
+    return cache->find(join(question, edited(of), end), {}, domains, {.near = 8}).layout.near;
+  }
+  const Tokens document = text(8, 64), other = text(9, 64), end = text(10, 40);
+};
+
+TEST_F(NearCacheTest, IsUsedWhereItMayBe) {
+  ask(document);
+  const Tokens prompt = join(question, edited(document), end);
+  const auto found = [&](const std::vector<TokenMark>& marks, int32_t near, bool clean_only = false) {
+    const ContentCache::Wanted wanted{.unmarked = marks.empty(), .clean_only = clean_only, .near = near};
+    return cache->find(prompt, marks, domains, wanted).layout;
+  };
+  EXPECT_EQ(found({}, 0).near, 0);
+  EXPECT_EQ(found({}, 16).near, 0);
+  EXPECT_EQ(found({}, 15).near, 60);
+  EXPECT_EQ(found({}, 15).pieces, (Runs{{12, 27}, {28, 43}, {44, 59}, {60, 75}}));
+  EXPECT_EQ(found({}, 15, true).near, 0) << "no clean copy";
+  EXPECT_EQ(found({{15, 54}}, 8).pieces, (Runs{{15, 27}, {28, 43}, {44, 54}}));
+  EXPECT_EQ(found({{0, 12}}, 8).near, 0);
+  domains.exact = cache->domains("", "salt", "mend").exact;
+  EXPECT_EQ(found({}, 8).near, 0);
+}
+
+TEST_F(NearCacheTest, TheEndOfAPromptIsComputed) {
+  ask(text(8, 80));
+  const Tokens prompt = join(end, edited(text(8, 80)), question);
+  EXPECT_EQ(cache->find(prompt, {}, domains, {.near = 8}).layout.pieces,
+            (Runs{{40, 55}, {56, 71}, {72, 87}, {88, 100}}));
+}
+
+TEST_F(NearCacheTest, WhatHasLeftIsNotFound) {
+  open(17);
+  ask(document);
+  EXPECT_EQ(near(document), 60);
+  ask(other);
+  EXPECT_EQ(near(other), 60);
+  EXPECT_TRUE(cache->make_room(9 * kBlock));
+  EXPECT_EQ(near(document) + near(other), 60) << "one of both had to go";
+  cache->clear();
+  EXPECT_EQ(near(document) + near(other), 0);
+}
+
+TEST_F(NearCacheTest, ApproximateKvFillsWhatExactKvLeaves) {
+  const Tokens first = text(7, 40);
+  ask(first);
+  ask(join(question, first, document));  // behind a piece: approximate
+  const Tokens prompt = join(text(11, 9), edited(document), end);
+  EXPECT_EQ(cache->find(prompt, {}, domains, {.near = 8}).layout.near, 60);
+  domains.approximate = 0;
+  EXPECT_EQ(cache->find(prompt, {}, domains, {.near = 8}).layout.near, 0) << "power: it is of this policy alone";
+}
+
 // A document's KV carries what stood before it: only what stood behind the asker's own beginning is clean.
 TEST_F(ContentCacheTest, CleanCopiesComeFirstAndMayBeTheOnlyOnes) {
   const Tokens head = text(20, 10), attack = text(21, 10);

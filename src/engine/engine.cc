@@ -167,9 +167,10 @@ class EngineImpl : public Engine {
     ReuseFrom from = ReuseFrom::kFirst;
     std::unique_ptr<ReusePolicy> policy;
     Trust trust = Trust::kAny;
+    Discover discover = Discover::kEqual;
   };
   // Fills in what the request leaves open: its policy (a quality without one asks for `auto`), auto's quality,
-  // reuse_from, trust.
+  // reuse_from, discover, trust.
   Result<Chosen> chosen(PolicyChoice choice) const {
     const bool asked = !choice.name.empty() || !options().policy.empty();
     if (choice.name.empty())
@@ -180,6 +181,10 @@ class EngineImpl : public Engine {
       KVILT_ASSIGN(const ReuseFrom word, parse_reuse_from(given.mapped()));
       if (word != ReuseFrom::kAuto) from = word;
     }
+    Discover discover = options().discover;
+    if (const auto given = choice.params.extract("discover")) {
+      KVILT_ASSIGN(discover, parse_discover(given.mapped()));
+    }
     Trust trust = options().trust;
     if (const auto given = choice.params.extract("trust")) {
       KVILT_ASSIGN(trust, parse_trust(given.mapped()));
@@ -189,7 +194,7 @@ class EngineImpl : public Engine {
       return error(Code::kUnsupported, "policy '{}' cannot be used with this model: {}", choice.name,
                    info_.reuse_refused);
     }
-    return Chosen{std::move(choice), from, std::move(policy), trust};
+    return Chosen{std::move(choice), from, std::move(policy), trust, discover};
   }
   PolicyFiles files() const {
     MutexLock lock(files_mutex_);
@@ -370,6 +375,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->session_pages = session.pages;
   sequence->policy = std::move(chosen.policy);
   sequence->clean_only = chosen.trust == Trust::kClean;
+  sequence->near = chosen.discover == Discover::kNear && sequence->policy->wants_pieces() && !sequence->clean_only;
   sequence->tokens = request.prompt.ids;
   sequence->prompt_len = static_cast<int32_t>(request.prompt.ids.size());
   const int asked = request.sampling.max_tokens;
@@ -392,9 +398,11 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     ContentDomains& domains = (*shared)->domains;
     const KeySpace space{asked.tenant, asked.name_space, asked.cache_salt};
     (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !(*shared)->clean_only;
-    const std::string name = written_out(asked.policy) + ((*shared)->clean_only      ? "/clean"
-                                                          : (*shared)->from_seasoned ? "/seasoned"
-                                                                                     : "");
+    const std::string name = written_out(asked.policy) +
+                             ((*shared)->clean_only      ? "/clean"
+                              : (*shared)->from_seasoned ? "/seasoned"
+                                                         : "") +
+                             ((*shared)->near ? "/near" : "");
     domains = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
     if (!policy.wants_pieces()) domains.approximate = 0;
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space);

@@ -32,6 +32,7 @@ constexpr Word<ReuseFrom> kReuseFroms[] = {{ReuseFrom::kAuto, "auto"},
                                            {ReuseFrom::kFirst, "first"},
                                            {ReuseFrom::kLast, "last"},
                                            {ReuseFrom::kSeasoned, "seasoned"}};
+constexpr Word<Discover> kDiscovers[] = {{Discover::kEqual, "equal"}, {Discover::kNear, "near"}};
 constexpr Word<Trust> kTrusts[] = {{Trust::kAny, "any"}, {Trust::kClean, "clean"}};
 constexpr Word<Quality> kQualities[] = {
     {Quality::kAuto, "auto"}, {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
@@ -92,6 +93,7 @@ Result<KvType> parse_kv_type(std::string_view word) { return parse("kv_type", kK
 Result<ActivationType> parse_activations(std::string_view word) { return parse("activations", kActivations, word); }
 Result<PlacementMode> parse_placement(std::string_view word) { return parse("placement", kPlacements, word); }
 Result<ReuseFrom> parse_reuse_from(std::string_view word) { return parse("reuse_from", kReuseFroms, word); }
+Result<Discover> parse_discover(std::string_view word) { return parse("discover", kDiscovers, word); }
 Result<Trust> parse_trust(std::string_view word) { return parse("trust", kTrusts, word); }
 Result<Quality> parse_quality(std::string_view word) { return parse("quality", kQualities, word); }
 
@@ -99,6 +101,7 @@ std::string_view kv_type_name(KvType type) { return name(kKvTypes, type); }
 std::string_view activations_name(ActivationType type) { return name(kActivations, type); }
 std::string_view placement_name(PlacementMode mode) { return name(kPlacements, mode); }
 std::string_view reuse_from_name(ReuseFrom from) { return name(kReuseFroms, from); }
+std::string_view discover_name(Discover discover) { return name(kDiscovers, discover); }
 std::string_view trust_name(Trust trust) { return name(kTrusts, trust); }
 std::string_view quality_name(Quality quality) { return name(kQualities, quality); }
 
@@ -107,6 +110,7 @@ Status check_options(const EngineOptions& o) {
                           {"kv_bytes", "--kv-bytes", o.kv_bytes, 0},
                           {"page_slots", "--page-slots", o.page_slots, 1},
                           {"min_segment", "--min-segment", o.min_segment, 1},
+                          {"min_near", "--min-near", o.min_near, 8},
                           {"context", "--context", o.context, 0},
                           {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
                           {"max_sequences", "--max-sequences", o.max_sequences, 1},

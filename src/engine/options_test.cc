@@ -34,6 +34,7 @@ TEST(Options, WordsAreReadAndGivenBack) {
   expect_words(parse_activations, activations_name, {"auto", "bf16", "f32"});
   expect_words(parse_placement, placement_name, {"zero-copy", "copy"});
   expect_words(parse_reuse_from, reuse_from_name, {"auto", "first", "last", "seasoned"});
+  expect_words(parse_discover, discover_name, {"equal", "near"});
   expect_words(parse_trust, trust_name, {"any", "clean"});
   expect_words(parse_quality, quality_name, {"auto", "draft", "balanced", "exact"});
 }

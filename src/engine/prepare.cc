@@ -61,6 +61,7 @@ void Preparer::start(Sequence& s) const {
     s.usage.prefix = layout.prefix;
     s.usage.chain = s.running.chain.pos > 0 ? layout.prefix - s.running.exact.pos : 0;
     s.usage.seasoned = layout.seasoned;
+    s.usage.near = layout.near;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
@@ -78,6 +79,7 @@ PromptLayout Preparer::place_found(Sequence& s) const {
                                 .unmarked = s.policy->wants_unmarked(),
                                 .clean_only = s.clean_only,
                                 .seasoned = s.from_seasoned,
+                                .near = s.near ? parts_.options.min_near : 0,
                                 .look_alikes = s.policy->wants_look_alikes(),
                                 .shared_context = s.policy->wants_shared_context(),
                                 .make_clean = s.request.clean_copy});

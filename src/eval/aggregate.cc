@@ -72,6 +72,7 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   median("ttft_s", [](const CaseResult& r) { return r.ttft_s; });
   median("ttft_ratio", [](const CaseResult& r) { return r.ttft_ratio; });
   mean("flops_ratio", [](const CaseResult& r) { return r.flops_ratio; });
+  mean("reused_ratio", [](const CaseResult& r) { return r.reused_ratio(); });
   mean("recomputed_ratio", [](const CaseResult& r) { return r.recomputed_ratio(); });
   mean("kept_ratio", [](const CaseResult& r) { return r.kept_ratio; });
   mean("cells_ratio", [](const CaseResult& r) { return r.cells_ratio; });
@@ -85,6 +86,7 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   mean("prompt_tokens", [](const CaseResult& r) { return r.prompt; });
   mean("prefix_tokens", [](const CaseResult& r) { return r.prefix; });
   mean("reused_tokens", [](const CaseResult& r) { return r.reused; });
+  mean("near_tokens", [](const CaseResult& r) { return r.near; });
   mean("recomputed_tokens", [](const CaseResult& r) { return r.recomputed; });
   mean("fresh_tokens", [](const CaseResult& r) { return r.fresh; });
   return row;

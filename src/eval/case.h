@@ -28,6 +28,7 @@ struct CasePart {
   bool known = false;             // marked as one piece
   bool warmed = true;             // a known part that the cache holds before the question is asked
   std::vector<int32_t> ids = {};  // not empty: these tokens, whatever `text` says
+  std::string was = "";           // not empty: of a known part, the text that the cache holds instead
 };
 
 struct CaseTurn {

@@ -53,6 +53,7 @@ Json to_json(const CaseResult& r) {
           {"prompt_tokens", r.prompt},
           {"prefix_tokens", r.prefix},
           {"reused_tokens", r.reused},
+          {"near_tokens", r.near},
           {"recomputed_tokens", r.recomputed},
           {"fresh_tokens", r.fresh},
           {"kept_ratio", r.kept_ratio},
@@ -86,7 +87,8 @@ Result<CaseResult> result_from_json(const Json& line) {
     get("prompt_tokens", r.prompt), get("prefix_tokens", r.prefix), get("reused_tokens", r.reused);
     get("recomputed_tokens", r.recomputed), get("fresh_tokens", r.fresh);
     get("kept_ratio", r.kept_ratio), get("answer", r.answer);
-    const auto later = [&](const char* key, double& to) { to = line.value(key, to); };  // older journals lack them
+    const auto later = [&](const char* key, auto& to) { to = line.value(key, to); };  // older journals lack them
+    later("near_tokens", r.near);
     later("cells_ratio", r.cells_ratio), later("decode_cells_ratio", r.decode_cells_ratio);
     later("token_s", r.token_s), later("decode_bytes", r.decode_bytes);
     const auto maybe = [&](const char* key, std::optional<double>& to) {

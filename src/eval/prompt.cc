@@ -79,13 +79,17 @@ struct Warmed {
   Prompt head;  // what precedes the first mark
   std::vector<std::vector<int32_t>> pieces;
 };
-Warmed warmed_parts(const EvalCase& from, const Prompt& prompt) {
+// A part that was edited is warmed as it was.
+Result<Warmed> warmed_parts(const Engine& engine, const EvalCase& from, const Prompt& prompt) {
   const auto known = known_parts(from);
   CHECK(known.size() == prompt.marks.size());
   Warmed out;
   for (size_t i = 0; i < known.size(); ++i) {
     const auto [begin, end] = prompt.marks[i];
-    if (known[i]->warmed) out.pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
+    if (!known[i]->warmed) continue;
+    out.pieces.emplace_back(prompt.ids.begin() + begin, prompt.ids.begin() + end);
+    if (known[i]->was.empty()) continue;
+    KVILT_ASSIGN(out.pieces.back(), engine.tokenize(known[i]->was, false, false));
   }
   if (!prompt.marks.empty()) out.head.ids.assign(prompt.ids.begin(), prompt.ids.begin() + prompt.marks[0].begin);
   return out;
@@ -114,7 +118,8 @@ Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from) {
 Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                                Warm warm, uint64_t seed) {
   if (warm == Warm::kContext && !from.history.empty()) return from.history;
-  auto [head, pieces] = warmed_parts(from, prompt);
+  KVILT_ASSIGN(auto warmed, warmed_parts(engine, from, prompt));
+  auto& [head, pieces] = warmed;
   if (warm == Warm::kAlone) head = {};
   std::vector<PastRequest> out;
   if (warm != Warm::kContext || pieces.size() < 2) {
@@ -143,7 +148,8 @@ Result<SeasonWith> parse_season_with(const std::string& name) {
 
 Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                              const Seasoning& seasoning, std::span<const EvalCase> others) {
-  auto [head, pieces] = warmed_parts(from, prompt);
+  KVILT_ASSIGN(auto warmed, warmed_parts(engine, from, prompt));
+  auto& [head, pieces] = warmed;
   std::vector<Request> out;
   if (seasoning.with == SeasonWith::kRelated) {
     std::vector<Prompt> documents(pieces.size(), head);

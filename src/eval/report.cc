@@ -54,6 +54,7 @@ const std::vector<Column>& columns() {
       {"TTFT, s", [](const Json& row) { return number(row["ttft_s"]); }},
       {"TTFT / full", [](const Json& row) { return number(row["ttft_ratio"]); }},
       {"FLOPs / full", [](const Json& row) { return number(row["flops_ratio"]); }},
+      {"reused", [](const Json& row) { return number(row["reused_ratio"]); }},
       {"recomputed", [](const Json& row) { return number(row["recomputed_ratio"]); }},
       {"cells", [](const Json& row) { return number(row["cells_ratio"]); }},
       {"cells, decode", [](const Json& row) { return number(row["decode_cells_ratio"]); }},

@@ -198,6 +198,7 @@ class CaseRun {
     out.prompt = usage.prompt;
     out.prefix = usage.prefix;
     out.reused = usage.reused;
+    out.near = usage.near;
     out.recomputed = usage.recomputed;
     out.kept_ratio = usage.kept;
     out.fresh = usage.fresh;

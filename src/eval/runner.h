@@ -38,12 +38,14 @@ struct CaseResult {
   std::optional<bool> same_answer;     // none: distances along a true text
   double ttft_s = 0, ttft_ratio = 1, flops = 0, flops_ratio = 1, bytes = 0;
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
+  int near = 0;                                       // of the reused ones, those found in text that nearly repeats
   double kept_ratio = 1;                              // share of the reused tokens' keys that the answer sees
   double cells_ratio = 1, decode_cells_ratio = 1;     // attention's FLOPs, the choice of keys included
   double token_s = 0, decode_bytes = 0;               // a token of the answer after its first
   std::optional<double> held_mass, decode_held_mass;  // with RunOptions::held_mass (PromptUsage)
   std::string answer;
 
+  double reused_ratio() const { return prompt > prefix ? static_cast<double>(reused) / (prompt - prefix) : 0; }
   double recomputed_ratio() const { return reused > 0 ? static_cast<double>(recomputed) / reused : 0; }
 };
 

@@ -29,6 +29,10 @@ const std::vector<SuiteEntry>& suite_table() {
        "own",
        make_dialogue},
       {"mt-bench", "second turns of MT-bench; distances: path (question.jsonl), answers (reference), n", make_mt_bench},
+      {"edited",
+       "text that was edited since it was cached: form=sentences|lines|numbered|escaped|indented|notes, share, n, "
+       "length, segments, seed; path (as multihop; source files)",
+       make_edited},
       {"group-chat", "four people write in turn: n, messages, tokens, seed", make_group_chat},
   };
   return table;

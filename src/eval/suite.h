@@ -77,4 +77,7 @@ Result<std::vector<CaseSource>> make_mt_bench(Engine& engine, SuiteParams& param
 Result<std::vector<CaseSource>> make_debate(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& params);
 
+// suite_edited.cc
+Result<std::vector<CaseSource>> make_edited(Engine& engine, SuiteParams& params);
+
 }  // namespace kvilt

@@ -22,7 +22,9 @@ ContentIndex::ContentIndex(const HashSecret& secret, ContentIndexOptions options
     : domains_(secret),
       segments_(secret, options.window, mask_of(options.key_bits)),
       chains_(secret, mask_of(options.key_bits)),
-      clean_(secret) {
+      clean_(secret),
+      secret_(secret),
+      key_mask_(mask_of(options.key_bits)) {
   CHECK(options.window >= 4 && options.window <= 64);
 }
 
@@ -48,6 +50,7 @@ bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   segment.indexed = true;
   domains_.hold(segment.info.domain);
   if (segment.info.found_as != FoundAs::kChain) segments_.insert(table_, slot, *digest);
+  if (segment.info.found_as != FoundAs::kChain && near_) near_->insert(table_, slot, *digest);
   if (segment.info.in_tree()) chains_.insert(table_, slot, *digest);
   return segment.info.found_as != FoundAs::kChain || segment.chain.start >= 0;
 }
@@ -60,7 +63,9 @@ std::vector<SegmentId> ContentIndex::erase(SegmentId id) {
   tokens_ -= segment.info.tokens.size();
   count_seasoned(segment.info, -1);
   if (segment.indexed) {
-    if (segment.info.found_as != FoundAs::kChain) segments_.erase(table_, slot, *domains_.digest(segment.info.domain));
+    const Digest& digest = *domains_.digest(segment.info.domain);
+    if (segment.info.found_as != FoundAs::kChain) segments_.erase(table_, slot, digest);
+    if (segment.info.found_as != FoundAs::kChain && near_) near_->erase(table_, slot, digest);
     left = chains_.erase(table_, slot);
     domains_.release(segment.info.domain);
   }
@@ -78,11 +83,13 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
   const Digest* digest = domains_.digest(segment.info.domain);
   if (pieces) segments_.erase(table_, slot, *digest);
+  if (pieces && near_) near_->erase(table_, slot, *digest);
   count_seasoned(segment.info, -1);
   std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens);
   count_seasoned(segment.info, 1);
   if (pieces) {
     segments_.insert(table_, slot, *digest);
+    if (near_) near_->insert(table_, slot, *digest);
     for (const Run& mark : marks) {
       if (mark.end <= tokens) segments_.add_mark(table_, slot, *digest, mark);
     }
@@ -161,12 +168,42 @@ std::vector<Piece> ContentIndex::find_pieces(std::span<const int32_t> prompt, in
   if (digest == nullptr || static_cast<size_t>(from) >= prompt.size()) return {};
   SearchCost own;
   const SegmentIndex::Query query{prompt, from, domain, digest, min_tokens, marks};
-  std::vector<Candidate> known = segments_.find(table_, query, cost != nullptr ? *cost : own);
+  return pieces_of(segments_.find(table_, query, cost != nullptr ? *cost : own), min_tokens);
+}
+
+std::vector<Piece> ContentIndex::pieces_of(std::vector<Candidate> candidates, int32_t least) const {
   std::vector<Piece> pieces;
-  for (const Candidate& c : choose_coverage(std::move(known), min_tokens)) {
+  for (const Candidate& c : choose_coverage(std::move(candidates), least)) {
     pieces.push_back({table_[c.segment].id, c.offset, c.end - c.begin, c.begin});
   }
   return pieces;
+}
+
+void ContentIndex::keep_near() {
+  if (near_) return;
+  NearIndex near(secret_, key_mask_);  // takes its place when it is whole: memory may end here
+  table_.each_by_id([&](uint32_t slot) {
+    const SegmentRecord& segment = table_[slot];
+    if (!segment.indexed || segment.info.found_as == FoundAs::kChain) return;
+    near.insert(table_, slot, *domains_.digest(segment.info.domain));
+  });
+  near_.emplace(std::move(near));
+}
+
+std::vector<Piece> ContentIndex::find_near(const NearQuery& query, DomainId domain, SearchCost* cost) const {
+  const Digest* digest = domains_.digest(domain);
+  if (digest == nullptr || !near_) return {};
+  Runs taken;
+  std::vector<Candidate> known;
+  for (const Piece& piece : query.known) {
+    taken.push_back({piece.pos, piece.pos + piece.count});
+    known.push_back({piece.pos, piece.pos + piece.count, table_.find(piece.segment), piece.segment_offset});
+  }
+  const Runs gaps = subtract(query.within, normalize(std::move(taken)));
+  const int32_t least = std::max(query.least, NearIndex::kSeed);
+  SearchCost own;
+  const NearIndex::Query asked{query.prompt, gaps, known, domain, digest, least, query.together};
+  return pieces_of(near_->find(table_, asked, cost != nullptr ? *cost : own), least);
 }
 
 bool ContentIndex::is_prefix(SegmentId id) const {
@@ -175,7 +212,8 @@ bool ContentIndex::is_prefix(SegmentId id) const {
 }
 
 size_t ContentIndex::bytes() const {
-  return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes() + clean_.bytes();
+  return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes() + clean_.bytes() +
+         (near_ ? near_->bytes() : 0);
 }
 
 }  // namespace kvilt

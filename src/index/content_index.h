@@ -10,6 +10,7 @@
 // Not here:    the KV of a segment (kv/), eviction (engine/content_cache.h), what is done with a piece (policy/).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "index/chain_index.h"
 #include "index/clean_pieces.h"
 #include "index/domains.h"
+#include "index/near_index.h"
 #include "index/segment_index.h"
 #include "index/segment_table.h"
 
@@ -76,6 +78,22 @@ class ContentIndex {
   // tokens of this very prompt alone.
   std::vector<Piece> find_clean(std::span<const int32_t> prompt, DomainId domain, std::span<const Run> marks) const;
 
+  // From now on near duplicates of segments can be found, of those too that are known already. Before that they cost
+  // nothing.
+  void keep_near();
+  bool keeps_near() const { return near_.has_value(); }
+  size_t near_postings() const { return near_ ? near_->postings() : 0; }
+  struct NearQuery {
+    std::span<const int32_t> prompt;
+    std::span<const Run> within;   // normal: only here
+    std::span<const Piece> known;  // sorted, disjoint, of known segments: not here
+    int32_t least = 0, together = 0;
+  };
+  // Where the text nearly repeats a segment: its runs of `least` equal tokens or more, which have `together` tokens with
+  // their neighbours (near_index.h), `known` ones included. Sorted and disjoint; one that was cut where it overlaps
+  // another keeps at least half of `least`. Empty without keep_near().
+  std::vector<Piece> find_near(const NearQuery& query, DomainId domain, SearchCost* cost = nullptr) const;
+
   // Of the tokens right before the piece in the prompt, how many stood right before it where its KV was computed, as far
   // as that is known; INT32_MAX: all, from position 0 on. It stops at `limit`.
   int32_t shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const;
@@ -92,11 +110,15 @@ class ContentIndex {
 
  private:
   void count_seasoned(const SegmentInfo& info, int sign);
+  std::vector<Piece> pieces_of(std::vector<Candidate> candidates, int32_t least) const;
   SegmentTable table_;
   Domains domains_;
   SegmentIndex segments_;
   ChainIndex chains_;
   CleanPieces clean_;
+  std::optional<NearIndex> near_;
+  const HashSecret secret_;
+  const uint64_t key_mask_;
   size_t tokens_ = 0;
   SeasonedCount seasoned_;
 };

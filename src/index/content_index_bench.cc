@@ -1,5 +1,7 @@
 // index/content_index_bench.cc: cost of finding and of indexing with a million cached tokens.
 // Run: content_index_bench. The counter per_token is the time per prompt token (insert_and_erase: per inserted token).
+// find_near and its forms: a cache of made-up source files, asked as they were edited (edits_for_test.h). recall: of the
+// tokens in runs of 8 that brute force finds in the one source, the share that is found; exact: by find_pieces alone.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <span>
 
 #include "index/content_index.h"
+#include "index/edits_for_test.h"
 
 namespace kvilt {
 namespace {
@@ -111,6 +114,90 @@ void insert_and_erase(benchmark::State& state) {
       static_cast<double>(cache().index.bytes()) / static_cast<double>(cache().index.tokens());
 }
 BENCHMARK(insert_and_erase)->ArgName("exact")->Arg(0)->Arg(1);
+
+// ---- Near duplicates
+
+constexpr int32_t kLeast = 8, kTogether = 32, kLines = 200, kFiles = 300;  // about 900,000 tokens
+const char* const kForms[] = {"new", "numbered", "indented", "escaped", "notes", "1", "5", "20"};
+
+struct Sources {
+  std::mt19937_64 random{2};
+  ContentIndex index{HashSecret::random()};
+  DomainId domain = index.domain("model", "", "salt");
+  std::vector<Lines> files;
+
+  explicit Sources(bool near) {
+    if (near) index.keep_near();
+    for (SegmentId id = 1; id <= kFiles; ++id) {
+      files.push_back(made_up_lines(kLines, random));
+      index.insert(id, {.tokens = joined(files.back()), .domain = domain, .exact = true});
+    }
+  }
+};
+
+Sources& sources() {
+  static Sources sources(true);
+  return sources;
+}
+
+int64_t covered(const std::vector<Piece>& pieces, const std::vector<bool>& of) {
+  int64_t out = 0;
+  for (const Piece& piece : pieces)
+    out += std::count(of.begin() + piece.pos, of.begin() + piece.pos + piece.count, true);
+  return out;
+}
+
+// Finding as a request does it: pieces first, near duplicates in what they leave.
+void find_near(benchmark::State& state) {
+  const std::string form = kForms[state.range(0)];
+  Sources& of = sources();
+  struct Asked {
+    std::vector<int32_t> prompt;
+    Runs all;
+    std::vector<Piece> known;
+    ContentIndex::NearQuery query() const { return {prompt, all, known, kLeast, kTogether}; }
+  };
+  std::vector<Asked> prompts;
+  int64_t there = 0, near = 0, exact = 0, tokens = 0;
+  for (size_t i = 0; i < 8; ++i) {
+    const Lines& lines = form == "new" ? made_up_lines(kLines, of.random) : of.files[i * 37];
+    Asked& asked = prompts.emplace_back();
+    asked.prompt = form == "new" ? joined(lines) : edited(lines, form, of.random);
+    asked.all = {{0, static_cast<int32_t>(asked.prompt.size())}};
+    asked.known = of.index.find_pieces(asked.prompt, 0, of.domain, kTogether, {});
+    const auto equal = equal_runs(asked.prompt, joined(lines), kLeast);
+    there += std::count(equal.begin(), equal.end(), true), tokens += std::ssize(asked.prompt);
+    exact += covered(asked.known, equal), near += covered(of.index.find_near(asked.query(), of.domain), equal);
+  }
+  size_t next = 0;
+  for (auto _ : state) {
+    const Asked& asked = prompts[next++ % prompts.size()];
+    benchmark::DoNotOptimize(of.index.find_near(asked.query(), of.domain));
+  }
+  const auto share = [](int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0; };
+  state.SetLabel(form);
+  if (form != "new") {
+    state.counters["there"] = share(there, tokens);
+    state.counters["recall"] = share(near + exact, there);
+    state.counters["exact"] = share(exact, there);
+  }
+  report(state, tokens / std::ssize(prompts));
+}
+BENCHMARK(find_near)->DenseRange(0, 7);
+
+void insert_and_erase_near(benchmark::State& state) {
+  static Sources without(false);
+  Sources& of = state.range(0) != 0 ? sources() : without;
+  SegmentId id = 1'000'000;
+  const std::vector<int32_t> ids = joined(made_up_lines(kLines, of.random));
+  for (auto _ : state) {
+    of.index.insert(++id, {.tokens = ids, .domain = of.domain});
+    of.index.erase(id);
+  }
+  report(state, std::ssize(ids));
+  state.counters["bytes_token"] = static_cast<double>(of.index.bytes()) / static_cast<double>(of.index.tokens());
+}
+BENCHMARK(insert_and_erase_near)->ArgName("near")->Arg(0)->Arg(1);
 
 }  // namespace
 }  // namespace kvilt

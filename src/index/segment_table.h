@@ -3,6 +3,7 @@
 // Threads:    one owner.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <set>
@@ -101,6 +102,13 @@ class SegmentTable {
   uint32_t find(SegmentId id) const {
     const auto it = by_id_.find(id);
     return it == by_id_.end() ? kNoSegment : it->second;
+  }
+  // Calls visitor(slot) for every segment, by id.
+  template <class Visitor>
+  void each_by_id(Visitor&& visitor) const {
+    std::vector<std::pair<SegmentId, uint32_t>> all(by_id_.begin(), by_id_.end());
+    std::sort(all.begin(), all.end());
+    for (const auto& [id, slot] : all) visitor(slot);
   }
   SegmentRecord& operator[](uint32_t slot) { return records_[slot]; }
   const SegmentRecord& operator[](uint32_t slot) const { return records_[slot]; }

@@ -60,6 +60,7 @@ struct PromptLayout {
   std::vector<Run> pieces;  // the placed pieces after the prefix, in order; pieces that touch are not joined
   int32_t answer = -1;      // where the generated text begins, in a prompt that starts again; -1: there is none
   int32_t question = -1;    // where the free text after the caller's last mark begins; -1: no marks
+  int32_t near = 0;         // of the pieces' positions, those of runs in text that nearly repeats what is cached
   int32_t seasoned = 0;     // of the pieces' positions, those whose KV is a mean over contexts (docs/math/seasoning.md)
   double look_alikes = 0;   // of the pieces, for policies that want it (index/look_alikes.h)
   // Per piece, for policies that want it: of the tokens right before it, how many stood right before its segment's too;

@@ -49,6 +49,7 @@ struct Sequence {
   ContentDomains domains;       // of the content index
   bool clean_only = false;      // pieces are clean copies only
   bool from_seasoned = false;   // seasoned pieces come first
+  bool near = false;            // pieces are looked for in text that nearly repeats what is cached too
   bool idle_work = false;       // nobody waits for it: its steps are short, so that whoever comes waits little
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int32_t prompt_len = 0;       // of the request

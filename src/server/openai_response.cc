@@ -71,6 +71,7 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.chain += usage.chain;
   sum_.reused += usage.reused;
   sum_.seasoned += usage.seasoned;
+  sum_.near += usage.near;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
   sum_.kv_bytes.global += usage.kv_bytes.global;
@@ -94,6 +95,7 @@ Json UsageSum::json() const {
         {"chain", sum_.chain},
         {"reused", sum_.reused},
         {"seasoned", sum_.seasoned},
+        {"near", sum_.near},
         {"recomputed", sum_.recomputed},
         {"fresh", sum_.fresh},
         {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},

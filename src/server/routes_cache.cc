@@ -26,7 +26,9 @@ int document_tokens(const Prompt& prompt) {
 
 // A policy, or a parameter of one.
 bool names_policy(const PolicyChoice& choice) {
-  const auto of_policy = [](const auto& param) { return param.first != "trust" && param.first != "reuse_from"; };
+  const auto of_policy = [](const auto& param) {
+    return param.first != "trust" && param.first != "reuse_from" && param.first != "discover";
+  };
   return !choice.name.empty() || std::ranges::any_of(choice.params, of_policy);
 }
 
