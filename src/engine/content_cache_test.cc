@@ -107,7 +107,7 @@ class NearCacheTest : public ContentCacheTest {
   void open(int64_t blocks) {
     cache.emplace(PageStore::create(kShape, blocks * kBlock * kShape.page_bytes()).value(), HashSecret::fixed(1),
                   "model", 32);
-    domains = cache->domains("", "", "mend");
+    domains = cache->domains({}, "mend");
     domains.chain = 0;
   }
   static Tokens edited(Tokens of) {  // every 16th token is another one
@@ -134,7 +134,7 @@ TEST_F(NearCacheTest, IsUsedWhereItMayBe) {
   EXPECT_EQ(found({}, 15, true).near, 0) << "no clean copy";
   EXPECT_EQ(found({{15, 54}}, 8).pieces, (Runs{{15, 27}, {28, 43}, {44, 54}}));
   EXPECT_EQ(found({{0, 12}}, 8).near, 0);
-  domains.exact = cache->domains("", "salt", "mend").exact;
+  domains.exact = cache->domains({.salt = "salt"}, "mend").exact;
   EXPECT_EQ(found({}, 8).near, 0);
 }
 
