@@ -13,6 +13,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSeparator = 64;
 
+// Roles that templates seldom know are tried by rendering; arguments are read a second time: both are bounded.
+constexpr size_t kMaxRoles = 8, kMaxRole = 64, kMaxArguments = size_t{1} << 20;
+constexpr JsonLimits kArguments{.depth = 64, .values = 20'000, .members = 1024, .look_ups = 1'000'000};
+
 // Bounds one warming: each document is rendered after the same messages, so a body could be multiplied by 256.
 constexpr size_t kMaxWarmBytes = size_t{32} << 20;
 
@@ -55,12 +59,13 @@ std::string separator_of(const Json& request) {
   return separator ? separator->get<std::string>() : "\n";
 }
 
-// The arguments of a call that came as the JSON of an object become that object.
-void read_arguments(Json& function) {
+// The arguments of a call that came as the JSON of an object become that object. left: bytes that may still be read.
+void read_arguments(Json& function, size_t& left) {
   const auto arguments = function.find("arguments");
   if (arguments == function.end() || !arguments->is_string()) return;
   const auto& text = arguments->get_ref<const std::string&>();
-  if (oversized_json(text, {}, "")) return;
+  if (text.size() > left || oversized_json(text, kArguments, "")) return;
+  left -= text.size();
   Json read = Json::parse(text, nullptr, false);
   if (read.is_object()) *arguments = std::move(read);
 }
@@ -107,13 +112,17 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::s
 
 // Roles and tool calls as this template reads them. REQUIRES: each message is an object with a string for its role.
 Status ChatPrompts::settle_messages(Json& messages) const {
-  std::set<std::string> shown = {"user", "assistant"};
+  std::set<std::string> shown = traits_.roles;
+  size_t arguments = kMaxArguments;
   for (size_t m = 0; m < messages.size(); ++m) {
     Json& message = messages[m];
     std::string role = message["role"].get<std::string>();
     if (role == "developer" && !traits_.developer) message["role"] = role = "system";
     if (!shown.contains(role)) {
-      if (!shows_role(template_, role, edges_)) {
+      const bool usual = std::ranges::find(kUsualRoles, role) != std::end(kUsualRoles);
+      if (role.size() > kMaxRole || shown.size() >= traits_.roles.size() + kMaxRoles)
+        return error(Code::kInvalidArgument, "messages[{}].role: too long, or too many other roles", m);
+      if (usual || !shows_role(template_, role, edges_)) {
         return error(
             Code::kInvalidArgument,
             "messages[{}].role: this model's chat template leaves out messages of role '{}'; use system, user, "
@@ -126,7 +135,7 @@ Status ChatPrompts::settle_messages(Json& messages) const {
     if (calls == message.end() || !calls->is_array() || !traits_.arguments_as_object) continue;
     for (Json& call : *calls) {
       if (call.is_object() && call.contains("function") && call["function"].is_object())
-        read_arguments(call["function"]);
+        read_arguments(call["function"], arguments);
     }
   }
   return {};

@@ -249,12 +249,19 @@ TEST_F(ChatTest, AMessageThatWouldLeaveNoTraceIsRefused) {
   EXPECT_NE(refused(request).find("'banana'"), std::string::npos);
   request["messages"][1]["role"] = "system";
   EXPECT_EQ(refused(request), "");
+  request["messages"][1]["role"] = std::string(100, 'x');
+  EXPECT_NE(refused(request).find("too long"), std::string::npos);
   use("{%- for m in messages %}{{ m.role }}:{{ m.content }};{% endfor -%}");  // power: this one shows any role
   request["messages"][1]["role"] = "banana";
   EXPECT_EQ(refused(request), "");
   use("{%- for m in messages %}{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('only two') }}"
       "{% endif %}{{ m.content }}{% endfor -%}");
   EXPECT_NE(refused(request).find("only two"), std::string::npos) << "the template says it itself";
+  use("");
+  for (int i = 0; i < 8; ++i) {
+    request["messages"].push_back({{"role", "r" + std::to_string(i)}, {"content", "x"}});
+    EXPECT_EQ(refused(request) == "", i < 7) << i << ": with the banana eight others";
+  }
 }
 
 }  // namespace

@@ -362,6 +362,12 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     open_.fetch_sub(1);
     return error(Code::kExhausted, "the queue is full ({} requests); try again later", options().max_queue);
   }
+  struct Place {  // of this request, until its sink counts it: memory may end before
+    std::atomic<int>* open;
+    ~Place() {
+      if (open) open->fetch_sub(1);
+    }
+  } place{&open_};
   auto sequence = std::make_unique<Sequence>();
   sequence->submitted = Clock::now();
   const RequestId id = sequence->id = last_id_.fetch_add(1) + 1;
@@ -385,6 +391,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   const uint64_t seed = request.sampling.seed.value_or(options().seed + 0x9e3779b97f4a7c15ull * seeds_.fetch_add(1));
   sequence->sampler.emplace(request.sampling, seed, sequence->tokens);
   sequence->sink = std::make_shared<CountingSink>(std::move(sink), open_);
+  place.open = nullptr;
   if (const auto rule = sequence->policy->decode_rule(); rule && rule->evict) {
     request.publish = false;  // what is cached keeps its pages: they would not come back
   }

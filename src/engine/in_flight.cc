@@ -27,7 +27,8 @@ bool waited_for(const Sequence& s, const Sequence& other) {
 // What a policy computed serves the same prompt under the same policy, exact or not.
 bool same_question(const Sequence& a, const Sequence& b) {
   const PolicyChoice &of_a = a.request.policy, &of_b = b.request.policy;
-  return a.tokens.size() == b.tokens.size() && of_a.name == of_b.name &&
+  return a.tokens.size() == b.tokens.size() && of_a.name == of_b.name && a.domains.chain == b.domains.chain &&
+         a.domains.approximate == b.domains.approximate &&
          params_of(of_a.params, false) == params_of(of_b.params, false) && a.tokens == b.tokens;
 }
 
@@ -103,10 +104,10 @@ void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
     for (const Run& run : layout.fresh()) {
       if (run.size() < min_segment_ || !layout.dense) continue;
       const auto first = s->tokens.begin() + run.begin;
-      index_.insert(next_++, {.tokens = {first, first + run.size()},
-                              .domain = index_.domain({}, std::to_string(s->domains.exact), {})});
+      entries_.back().end = ++next_;  // first: memory may end in insert(), and half of it may be there
+      index_.insert(next_ - 1, {.tokens = {first, first + run.size()},
+                                .domain = index_.domain({}, std::to_string(s->domains.exact), {})});
     }
-    entries_.back().end = next_;
   }
 }
 
@@ -118,6 +119,7 @@ Runs InFlight::pieces(const Sequence& s, const Others& others, Others& used) {
        index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {})) {
     const auto entry = std::ranges::find_if(
         entries_, [&](const Entry& e) { return e.begin <= piece.segment && piece.segment < e.end; });
+    if (entry == entries_.end()) continue;
     const auto other = std::ranges::find(others, entry->id, [](const Sequence* o) { return o->id; });
     if (other == others.end()) continue;
     out.push_back({piece.pos, piece.pos + piece.count});

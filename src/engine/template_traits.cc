@@ -62,6 +62,9 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
   const bool object = shows_arguments(render(chat_template, edges, with_call(arguments)));
   const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump())));
   out.arguments_as_object = object || !string;
+  for (const char* role : kUsualRoles) {
+    if (shows_role(chat_template, role, edges)) out.roles.insert(role);
+  }
   return out;
 }
 

@@ -5,6 +5,7 @@
 // Not here: requests (chat.h).
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -13,8 +14,9 @@
 namespace kvilt {
 
 struct TemplateTraits {
-  bool documents = false;  // it has a place for them
-  bool developer = false;  // it speaks of this role, OpenAI's newer name for the system's
+  bool documents = false;       // it has a place for them
+  bool developer = false;       // it speaks of this role, OpenAI's newer name for the system's
+  std::set<std::string> roles;  // of the usual ones, those whose messages are in the prompt (shows_role)
   // Arguments of a tool call have to be given as an object so that they stand in the prompt as they were written.
   // Clients send JSON in a string. Most templates write an object as JSON, and a string once more in quotes.
   bool arguments_as_object = true;
@@ -24,6 +26,9 @@ struct TemplateTraits {
 struct EdgeTokens {
   std::string bos, eos;
 };
+
+// What traits_of() looks at; any other role is looked at when a request has it.
+inline constexpr const char* kUsualRoles[] = {"system", "user", "assistant", "tool", "developer", "function"};
 
 TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view source, const EdgeTokens& edges);
 

@@ -67,45 +67,51 @@ void KeyGroups::divide(int64_t panel) {
 }
 
 // The rows' queries as features of groups, scaled as scores are.
-std::vector<KeyGroups::RowGroup> KeyGroups::groups_of(const RowsAt& chunk, std::span<const int64_t> rows) const {
-  const int64_t E = model_.config().E;
-  std::vector<RowGroup> out;
+KeyGroups::RowGroups KeyGroups::groups_of(const RowsAt& chunk, std::span<const int64_t> rows) const {
+  const int64_t E = model_.config().E, size = group() * depth_;
+  RowGroups out;
   for (const int64_t r : rows) {
     const int32_t pos = chunk.pos[r];
-    if (out.empty() || (!means() && out.back().at != pos / width_))
-      out.push_back({pos / width_, 0, std::vector<float>(static_cast<size_t>(group() * depth_))});
-    RowGroup& to = out.back();
-    ++to.rows;
+    if (out.all.empty() || (!means() && out.all.back().at != pos / width_)) {
+      out.all.push_back({pos / width_, 0});
+      out.queries.resize(out.queries.size() + static_cast<size_t>(size));
+    }
+    ++out.all.back().rows;
     const int64_t first = means() ? 0 : (width_ - 1 - pos % width_) * E;
     const float* q = chunk.q.row(r) + of_.head * group() * E;
+    float* to = out.queries.data() + std::ssize(out.queries) - size + first;
     for (int64_t h = 0; h < group(); ++h) {
-      for (int64_t e = 0; e < E; ++e) to.queries[h * depth_ + first + e] += q[h * E + e];
+      for (int64_t e = 0; e < E; ++e) to[h * depth_ + e] += q[h * E + e];
     }
   }
   const float scale = model_.attend_shape(kv_.shape().dtype).scale;
-  for (RowGroup& to : out) {
-    for (float& q : to.queries) q *= scale / static_cast<float>(to.rows);
+  for (size_t i = 0; i < out.all.size(); ++i) {
+    float* of = out.queries.data() + static_cast<int64_t>(i) * size;
+    for (int64_t f = 0; f < size; ++f) of[f] *= scale / static_cast<float>(out.all[i].rows);
   }
   return out;
 }
 
+// All groups of rows meet a panel of keys while it is in the cache; those before it in the text drop what they got.
 KeyGroups::Weighed KeyGroups::weigh(const RowsAt& chunk, std::span<const int64_t> rows, int32_t tile) const {
   const int32_t per_block = kSparseTile / width_, keys = (of_.end + width_ - 1) / width_;
   Weighed out{BlockWeights(static_cast<size_t>(tile) + 1), 0};
   const int32_t most = std::min(keys, (tile + 1) * per_block);
-  std::vector<float> scores(static_cast<size_t>(group() * most));
-  for (const RowGroup& from : groups_of(chunk, rows)) {
-    const int32_t n = means() ? most : std::min(most, from.at + 1);
-    const Mat<const float> queries(from.queries.data(), group(), depth_);
-    const Mat<float> to(scores.data(), group(), most);
-    for (int32_t first = 0; first < n; first += kPanel) {
-      const int32_t end = std::min(n, first + kPanel);
-      const Mat<const float> panel(features_.data() + int64_t{first} * depth_, depth_, end - first, kPanel);
-      model_.backend().mix(queries, panel, to.slice_cols(first, end));
-    }
-    for (int64_t h = 0; h < group(); ++h) add_softmax({to.row(h), static_cast<size_t>(n)}, per_block, out.blocks);
-    out.flops += 2.0 * static_cast<double>(depth_ * group()) * n;
+  const RowGroups from = groups_of(chunk, rows);
+  const int64_t M = std::ssize(from.all) * group();
+  std::vector<float> scores(static_cast<size_t>(M * most));
+  const Mat<const float> queries(from.queries.data(), M, depth_);
+  const Mat<float> to(scores.data(), M, most);
+  for (int32_t first = 0; first < most; first += kPanel) {
+    const int32_t end = std::min(most, first + kPanel);
+    const Mat<const float> panel(features_.data() + int64_t{first} * depth_, depth_, end - first, kPanel);
+    model_.backend().mix(queries, panel, to.slice_cols(first, end));
   }
+  for (int64_t m = 0; m < M; ++m) {
+    const int32_t n = means() ? most : std::min(most, from.all[static_cast<size_t>(m / group())].at + 1);
+    add_softmax({to.row(m), static_cast<size_t>(n)}, per_block, out.blocks);
+  }
+  out.flops = 2.0 * static_cast<double>(depth_ * M) * most;
   return out;
 }
 

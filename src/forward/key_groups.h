@@ -49,17 +49,20 @@ class KeyGroups {
 
  private:
   static constexpr int32_t kPanel = 64;  // groups whose features are together in memory: depth_ x kPanel
-  struct RowGroup {
-    int32_t at = 0;  // its number
-    int32_t rows = 0;
-    std::vector<float> queries;  // query head x depth_
+  struct RowGroups {
+    struct One {
+      int32_t at = 0;  // its number
+      int32_t rows = 0;
+    };
+    std::vector<One> all;
+    std::vector<float> queries;  // group of rows, query head, feature
   };
   int64_t group() const { return model_.config().H / model_.config().G; }
   bool means() const { return options_.score == BlockScore::kMeans; }
   void build_panel(int64_t panel);
   void add_key(int32_t pos, std::span<const float> key);
   void divide(int64_t panel);
-  std::vector<RowGroup> groups_of(const RowsAt& chunk, std::span<const int64_t> rows) const;
+  RowGroups groups_of(const RowsAt& chunk, std::span<const int64_t> rows) const;
 
   const PreparedModel& model_;
   const PageTable& kv_;

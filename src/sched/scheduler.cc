@@ -111,7 +111,6 @@ Sequence& Scheduler::start(size_t waiting, const Hooks& hooks) {
   out.asked = {};
   ++out.starts;
   hooks.start(out);
-  if (waiting == 0) turns_.started(out.turn);  // one that is short, or that others waited for, does not move the time
   insert_by_turn(running_, std::move(sequence));
   return out;
 }
@@ -165,7 +164,9 @@ void Scheduler::admit(const Hooks& hooks, Budget& budget) {
       ++i;
       continue;
     }
-    budget.take(take(start(i, hooks), rows, hooks));
+    Sequence& started = start(i, hooks);
+    turns_.started(started.turn);  // it was the first of those that can; one that goes first for being short is not
+    budget.take(take(started, rows, hooks));
   }
 }
 
@@ -369,8 +370,21 @@ std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
     list.erase(it);
     return out;
   };
-  auto out = take(running_);
-  return out ? std::move(out) : take(waiting_);
+  if (auto out = take(running_)) return out;
+  auto out = take(waiting_);
+  if (out && out->starts == 0) give_turn_back(*out);
+  return out;
+}
+
+// As if it had never come: its tenant's later requests move up.
+void Scheduler::give_turn_back(const Sequence& left) {
+  const int64_t tokens = left.prompt_len;
+  turns_.left(left.request.tenant, tokens);
+  for (const auto& s : waiting_) {
+    if (s->request.tenant == left.request.tenant && s->turn > left.turn)
+      s->turn.begin = std::max(left.turn.begin, s->turn.begin - static_cast<double>(tokens));
+  }
+  std::ranges::sort(waiting_, {}, [](const auto& s) { return s->turn; });
 }
 
 }  // namespace kvilt

@@ -5,7 +5,8 @@
 // Policy:     decodes first, then prefills in their turns: in order of arrival, and fair between tenants (turns.h).
 //             Those that are short beside others go first, on credit: in the long run the oldest has at least 3 of 4
 //             rows (docs/design/scheduler.md#shares). When pages run out, cached segments go (make_room); then the
-//             sequence whose turn is last is preempted, and waits in its place. A lone sequence that still cannot go on fails.
+//             sequence whose turn is last is preempted, and waits in its place. A lone sequence that still cannot go on
+//             fails.
 // Invariants: results do not depend on what shares a step (kernels are row-invariant). While a running sequence lacks
 //             pages, none is admitted. What running sequences were promised is covered by pages that are free or can
 //             be, but for what answers grow by, and for a request that runs alone.
@@ -30,7 +31,7 @@ struct SchedulerOptions {
   int max_queue = 1024;
 };
 
-// Prefill rows of a step of idle work: whoever comes waits for one such step, some 35 ms with a 0.5 B model on two cores.
+// Prefill rows of a step of idle work: whoever comes waits for one such step, some 35 ms with a 0.5 B model, two cores.
 inline constexpr int kIdleRows = 32;
 
 struct StepItem {
@@ -102,6 +103,7 @@ class Scheduler {
   bool take_pages(const Sequence& sequence, const Hooks& hooks, Take&& take);
   void preempt_last(const Hooks& hooks);
   void start_again(size_t i);
+  void give_turn_back(const Sequence& left);
   std::span<StepGroup> group();
 
   const SchedulerOptions options_;

@@ -364,6 +364,20 @@ TEST_F(SchedulerTest, TenantsTakeTurns) {
   EXPECT_EQ(waiting(), (Ids{9, 10})) << "what one had long ago does not count against it";
 }
 
+// Who gives up and asks again is where it would be if it had asked once.
+TEST_F(SchedulerTest, WhoLeavesTheLineGivesItsTurnBack) {
+  open(100, {.chunk_tokens = 8, .max_sequences = 1});
+  for (const RequestId id : {1, 2, 3, 4}) enqueue(id, 16, nullptr, "patient");
+  step();
+  enqueue(5, 16, nullptr, "hasty"), enqueue(6, 16, nullptr, "hasty");
+  EXPECT_EQ(waiting(), (Ids{5, 2, 6, 3, 4}));
+  scheduler->remove(5);
+  EXPECT_EQ(waiting(), (Ids{6, 2, 3, 4})) << "the later one moves up";
+  scheduler->remove(6);
+  enqueue(7, 16, nullptr, "hasty");
+  EXPECT_EQ(waiting(), (Ids{7, 2, 3, 4}));
+}
+
 TEST_F(SchedulerTest, OneTenantKeepsTheOrderOfArrival) {  // power check of the above
   open(100, {.chunk_tokens = 8, .max_sequences = 1});
   for (const RequestId id : {1, 2, 3}) enqueue(id, 16, nullptr, "many");

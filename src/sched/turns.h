@@ -5,7 +5,7 @@
 // Invariants: one tenant alone: the order of arrival. A request goes before all but one of another tenant's that have not
 //             started, however many of them came before.
 // Threads:    one owner.
-// Cost:       O(log tenants) a request; a tenant is forgotten when its requests are through in virtual time.
+// Cost:       O(tenants that wait) a request; a tenant is forgotten when its requests are through in virtual time.
 // Not here:   shares other than equal ones; what a prompt costs less because it is cached, which is known later.
 #pragma once
 
@@ -36,6 +36,11 @@ class Turns {
   void started(const Turn& turn) {
     now_ = std::max(now_, turn.begin);
     std::erase_if(ends_, [&](const auto& tenant) { return tenant.second <= now_; });
+  }
+
+  // A request that never started has left: its tenant's next ones begin so much earlier.
+  void left(const std::string& tenant, int64_t tokens) {
+    if (const auto of = ends_.find(tenant); of != ends_.end()) of->second -= static_cast<double>(tokens);
   }
 
   // All requests have ended: nobody owes anybody anything.

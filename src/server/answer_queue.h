@@ -1,6 +1,6 @@
 // server/answer_queue.h: the tokens of one HTTP request on their way from the engine thread to the HTTP thread.
-// Role:       submits one engine request per choice, each in the name of its tenant, and gathers their events in one bounded queue. Its destructor
-//             cancels what is unfinished (client gone, write failed, exception).
+// Role:       submits one engine request per choice, each in the name of its tenant, and gathers their events in one
+//             bounded queue. Its destructor cancels what is unfinished (client gone, write failed, exception).
 // Invariants: a sink never blocks; the queue of a stream that nobody empties stops growing at kMaxQueuedBytes and its
 //             requests are cancelled by the HTTP thread. An answer that is read whole loses nothing.
 // Threads:    AnswerQueue belongs to an HTTP thread; the sinks are called on the engine thread.

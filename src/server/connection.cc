@@ -36,7 +36,7 @@ std::string_view trim(std::string_view text) {
 
 // Framing fields of one head. Anything ambiguous is refused: two readers must not disagree on where a body ends.
 struct Framing {
-  int lengths = 0, encodings = 0;
+  int lengths = 0, encodings = 0, keys = 0;
   uint64_t length = 0;
   bool bad_length = false, chunked = false, compressed = false;
 
@@ -50,10 +50,13 @@ struct Framing {
       chunked = same_name(value, "chunked");
     } else if (same_name(name, "Content-Encoding")) {
       compressed = !same_name(value, "identity");
+    } else if (same_name(name, "Authorization")) {
+      ++keys;
     }
   }
 
   HeadVerdict verdict(bool post, size_t max_body) const {
+    if (keys > 1) return {400, "a request has one Authorization header at most", ""};
     if (bad_length || lengths > 1) return {400, "Content-Length is not one number", ""};
     if (encodings > 1 || (encodings == 1 && !chunked))
       return {400, "the only Transfer-Encoding understood is chunked", ""};
@@ -62,6 +65,8 @@ struct Framing {
     if (length > max_body) {
       return {413, fmt::format("the body has {} bytes; this server accepts at most {}", length, max_body), ""};
     }
+    // The library reads the body of a POST only; that of another request would be taken for the next request.
+    if (!post && (length > 0 || encodings)) return {400, "only POST requests have a body", ""};
     if (post && !lengths && !encodings) return {411, "a POST request needs a Content-Length", ""};
     return {};
   }

@@ -1,9 +1,9 @@
 // server/routes_generate.cc: POST /v1/chat/completions and /v1/completions, whole and streamed.
 // Role:       parsed request -> one engine request per choice (answer_queue.h) -> JSON or SSE (openai_response.h,
 //             sse.h).
-// Invariants: while an answer is made, the client's socket is checked every AnswerQueue::kLook; when the client is gone, the whole
-//             request is cancelled at once. Errors before the first token get their HTTP status; later ones end the
-//             stream with an event {"error": ...}.
+// Invariants: while an answer is made, the client's socket is checked every AnswerQueue::kLook; when the client is gone,
+//             the whole request is cancelled at once. Errors before the first token get their HTTP status; later ones
+//             end the stream with an event {"error": ...}.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 

@@ -8,7 +8,8 @@
 // Role:    OpenAI's API, tokenising, warming, metrics and a page over kvilt::Engine (docs/server.md).
 // Threads: run() blocks one thread and uses up to max_connections more; the other methods may be called from any
 //          thread.
-// Errors:  listen() returns kInvalidArgument for an option out of range, kIo when the address cannot be bound. What clients send is answered, never fatal.
+// Errors:  listen() returns kInvalidArgument for an option out of range, kIo when the address cannot be bound. What
+//          clients send is answered, never fatal.
 #pragma once
 
 #include <array>

@@ -125,6 +125,22 @@ TEST(ServerLimits, OversizedBodies) {
   EXPECT_NE(huge.receive().find("413"), std::string::npos);
 }
 
+// A body that the library would not read must not be taken for the next request: behind a proxy that shares connections
+// it could begin a request into which another client's would run.
+TEST(ServerLimits, ABodyOfAGetIsNotTheNextRequest) {
+  LiveServer running;
+  const std::string hidden = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+  RawClient client(running.server->port());
+  client.send("GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(hidden.size()) + "\r\n\r\n" +
+              hidden);
+  const std::string all = client.receive("no such text");  // until the end of the connection
+  EXPECT_EQ(all.rfind("HTTP/1.1 400", 0), 0u) << all;
+  EXPECT_EQ(all.find("HTTP/1.1 ", 1), std::string::npos) << "one answer: " << all;
+  RawClient plain(running.server->port());  // power check: the same without a length is two requests
+  plain.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n" + hidden);
+  EXPECT_NE(plain.receive("\"list\"").find("HTTP/1.1 ", 1), std::string::npos);
+}
+
 TEST(ServerLimits, BadHeads) {
   LiveServer running;
   const std::pair<std::string, const char*> cases[] = {
@@ -147,6 +163,10 @@ TEST(ServerLimits, BadHeads) {
       {"GET /health HTTP/1.1\r\nCookie: " + std::string(9000, 'a') + "\r\n\r\n", "431"},
       {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nCookie: " + std::string(8190, 'a') + "\r\n\r\n{}",
        "431"},
+      {"GET /health HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde", "400"},
+      {"GET /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+      {"OPTIONS /health HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde", "400"},
+      {"GET /health HTTP/1.1\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", "400"},
       {"BREW /coffee HTTP/1.1\r\n\r\n", "400"},
       {"TRACE / HTTP/1.1\r\n\r\n", "405"},
   };

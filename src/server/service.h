@@ -36,9 +36,9 @@ struct Attached {
   std::vector<std::string> policies = {};  // that requests may name
 };
 
-// A request whose engine is there.
 struct RequestLimits;  // openai_request.h
 
+// A request whose engine is there.
 struct Call {
   const httplib::Request& http;
   Json& body;  // of a POST; else null

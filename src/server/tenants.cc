@@ -18,7 +18,8 @@ std::string_view bearer(std::string_view authorization) {
   for (size_t i = 0; i < kBearer.size(); ++i) {
     if (std::tolower(static_cast<unsigned char>(authorization[i])) != kBearer[i]) return {};
   }
-  return authorization.substr(kBearer.size());
+  authorization.remove_prefix(std::min(authorization.find_first_not_of(' ', kBearer.size()), authorization.size()));
+  return authorization;
 }
 
 }  // namespace
@@ -31,8 +32,10 @@ Tenant::Tenant(std::string name, int max_requests, int requests_per_minute)
 
 Result<Tenant::Place> Tenant::enter(const std::shared_ptr<Tenant>& tenant) {
   Tenant& t = *tenant;
-  if (t.running_.fetch_add(1) < t.max_requests_ || t.max_requests_ == 0) return Place(tenant);
-  --t.running_;
+  int now = t.running_;
+  while (t.max_requests_ == 0 || now < t.max_requests_) {
+    if (t.running_.compare_exchange_weak(now, now + 1)) return Place(tenant);
+  }
   ++t.refused_;
   return error(Code::kOverLimit,
                "this key's tenant has {} answers being made or waiting, the most it may: try again "
@@ -59,7 +62,7 @@ Status Tenant::arrive(Clock::time_point now) {
 Tenant::Counts Tenant::counts() const { return {running_, requests_, refused_, prompt_, cached_, generated_}; }
 
 void Tenant::count(const Completion& completion) {
-  if (completion.finish == Finish::kError || completion.finish == Finish::kCancelled) return;
+  if (completion.finish == Finish::kError) return;
   prompt_ += static_cast<uint64_t>(completion.usage.prompt);
   cached_ += static_cast<uint64_t>(completion.usage.prefix + completion.usage.reused);
   generated_ += static_cast<uint64_t>(completion.completion_tokens);

@@ -2,7 +2,7 @@
 // Role:       API key -> caller (tenant, role); places for answers and a rate per tenant; what each has used. The tenant's
 //             name goes into every engine request (answer_queue.h) and there into every key of the cache, so nothing
 //             that one tenant left is ever found by another, whatever salt it names.
-// Invariants: keys are kept as BLAKE2b-256 only, and compared in constant time. Without any key there is one tenant, with
+// Invariants: keys are kept as BLAKE2b-256 only, and looked up by that. Without any key there is one tenant, with
 //             an empty name, and every caller is its admin.
 // Threads:    Tenant: all methods from any thread. Tenants is constant after construction.
 // Not here:   turns at the engine (sched/turns.h), shares of the pool (nowhere yet).

@@ -48,6 +48,7 @@ ApiResult<ApiKey> read_key(const Json& json, const std::string& path) {
   if (key.empty() == hash.empty()) fields.fail("key", "either it or blake2b must be given");
   if (hash.empty() && key.size() < kShortestKey)
     fields.fail("key", fmt::format("has {} bytes; at least {} are needed", key.size(), kShortestKey));
+  if (key.find_first_of(" \t\r\n") != std::string::npos) fields.fail("key", "must not hold spaces or line ends");
   if (role != "user" && role != "admin") fields.fail("role", "must be user or admin");
   ApiKey out = ApiKey::of(key, role == "admin");
   if (!hash.empty()) {

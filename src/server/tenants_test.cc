@@ -25,11 +25,12 @@ TEST(Tenants, AKeySaysWhoCalls) {
   const Tenants tenants(two_tenants());
   ASSERT_NE(tenants.caller("Bearer red's key"), nullptr);
   EXPECT_EQ(tenants.caller("bearer red's key")->tenant->name(), "red");
+  EXPECT_EQ(tenants.caller("Bearer  red's key")->tenant->name(), "red");
   EXPECT_FALSE(tenants.caller("Bearer red's key")->admin);
   EXPECT_TRUE(tenants.caller("Bearer red's admin")->admin);
   EXPECT_EQ(tenants.caller("Bearer blue's key")->tenant->name(), "blue");
   for (const char* wrong :
-       {"", "Bearer ", "Bearer", "Bearer red's keys", "Bearer red's ke", "red's key", "Basic red's key"})
+       {"", "Bearer ", "Bearer   ", "Bearer", "Bearer red's keys", "Bearer red's ke", "red's key", "Basic red's key"})
     EXPECT_EQ(tenants.caller(wrong), nullptr) << wrong;
 }
 
@@ -144,10 +145,10 @@ class TenantsFile : public testing::Test {
 };
 
 TEST_F(TenantsFile, KeysAndTheirHashesAreTheSame) {
-  // printf %s 'sixteen bytes or more' | b2sum -l 256
-  const auto read_of = read(R"({"tenants": [{"name": "a", "keys": [{"key": "sixteen bytes or more", "role": "admin"}],
+  // printf %s 'sixteen-bytes-or-more' | b2sum -l 256
+  const auto read_of = read(R"({"tenants": [{"name": "a", "keys": [{"key": "sixteen-bytes-or-more", "role": "admin"}],
     "max_requests": 3, "requests_per_minute": 60}, {"name": "b", "keys": [{"blake2b":
-    "c44cf7c30403e78a2f465250a44c48583b372969c916c90ddd493ff42c98cdaf"}]}]})");
+    "845e79088de37b32029416f877cfc6b1ef4dcd2a25993529e4f5c74e7e638908"}]}]})");
   ASSERT_TRUE(read_of.ok()) << read_of.error().message;
   EXPECT_EQ((*read_of)[0].max_requests, 3);
   EXPECT_EQ((*read_of)[0].requests_per_minute, 60);
@@ -160,7 +161,7 @@ TEST_F(TenantsFile, KeysAndTheirHashesAreTheSame) {
 }
 
 TEST_F(TenantsFile, WhatIsWrongIsNamed) {
-  const std::string good = R"({"key": "sixteen bytes or more"})";
+  const std::string good = R"({"key": "sixteen-bytes-or-more"})";
   const auto tenant = [&](const std::string& inside) { return R"({"tenants": [{)" + inside + "}]}"; };
   const std::pair<std::string, std::string> cases[] = {
       {"", "empty"},
@@ -176,8 +177,9 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
       {tenant(R"("name": "a", "keys": [{}])"), "tenants[0].keys[0].key: either"},
       {tenant(R"("name": "a", "keys": [{"key": "short"}])"), "has 5 bytes"},
       {tenant(R"("name": "a", "keys": [{"blake2b": "00"}])"), "64 hexadecimal"},
-      {tenant(R"("name": "a", "keys": [{"key": "sixteen bytes or more", "role": "root"}])"), "user or admin"},
-      {tenant(R"("name": "a", "keys": [{"key": "sixteen bytes or more", "rolle": "user"}])"), "rolle: is not known"},
+      {tenant(R"("name": "a", "keys": [{"key": "sixteen bytes and a space"}])"), "spaces"},
+      {tenant(R"("name": "a", "keys": [{"key": "sixteen-bytes-or-more", "role": "root"}])"), "user or admin"},
+      {tenant(R"("name": "a", "keys": [{"key": "sixteen-bytes-or-more", "rolle": "user"}])"), "rolle: is not known"},
       {tenant(R"("name": "a", "limit": 3, "keys": [)" + good + "]"), "tenants[0].limit: is not known"},
       {tenant(R"("name": "a", "max_requests": -1, "keys": [)" + good + "]"), "tenants[0].max_requests"}};
   for (const auto& [text, words] : cases) {
