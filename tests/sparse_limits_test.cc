@@ -43,7 +43,7 @@ const std::vector<SparseMethod>& sparse_methods() {
       {"flexprefill", {{"gamma", "1"}, {"tau", "1"}}, {{"gamma", "0.6"}, {"tau", "1"}, {"rows", "8"}}},
       {"flexprefill",
        {{"gamma", "0.1"}, {"tau", "1"}, {"least", "1300"}},
-       {{"gamma", "0.1"}, {"tau", "0.3"}, {"least", "130"}}},
+       {{"gamma", "0.1"}, {"tau", "1"}, {"least", "130"}}},
       {"flexprefill", {{"gamma", "1"}, {"tau", "0"}}, {{"gamma", "0.3"}, {"tau", "0"}, {"rows", "8"}}},
       {"xattention", {{"threshold", "1"}}, {{"threshold", "0.4"}}},
       {"xattention",
