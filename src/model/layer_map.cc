@@ -7,16 +7,30 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "model/json_text.h"
+#include "model/map_fields.h"
 
 namespace kvilt {
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 20;
-constexpr int kMostLayers = 4096;
 
-bool is_layer(const nlohmann::json& value, int64_t low, int64_t high) {
-  return value.is_number_unsigned() && value.get<uint64_t>() >= static_cast<uint64_t>(low) &&
-         value.get<uint64_t>() <= static_cast<uint64_t>(high);
+void read_stable(const nlohmann::json& list, MapFields& fields, LayerMap& map) {
+  if (!list.is_array() || list.empty())
+    return fields.wrong("stable_layers", "must be a list of layers, counted from 0; at least one");
+  for (size_t i = 0; i < list.size() && fields.status().ok(); ++i) {
+    const int layer = fields.integer(list[i], fmt::format("stable_layers[{}]", i), 0, map.L - 1);
+    if (!map.stable.empty() && layer <= map.stable.back()) fields.wrong("stable_layers", "must rise");
+    map.stable.push_back(layer);
+  }
+}
+
+void read_scores(const nlohmann::json& list, MapFields& fields, LayerMap& map) {
+  if (!list.is_array() || list.size() != static_cast<size_t>(map.L))
+    return fields.wrong("scores", fmt::format("must be a list of {} numbers (num_layers)", map.L));
+  for (const auto& score : list) {
+    if (!score.is_number()) return fields.wrong("scores", "must be numbers");
+    map.scores.push_back(score.get<double>());
+  }
 }
 
 }  // namespace
@@ -24,27 +38,14 @@ bool is_layer(const nlohmann::json& value, int64_t low, int64_t high) {
 Result<LayerMap> parse_layer_map(std::string_view text, const std::string& where) {
   KVILT_ASSIGN(const nlohmann::json from, parse_json(text, where));
   if (!from.is_object()) return error(Code::kCorrupt, "{}: a layer map is a JSON object", where);
-  const auto wrong = [&](const char* field, const std::string& what) {
-    return error(Code::kCorrupt, "{}: '{}' {}", where, field, what);
-  };
+  MapFields fields(from, where);
+  fields.find_layers();
+  KVILT_TRY(fields.status());
   LayerMap map;
-  if (!from.contains("num_layers") || !is_layer(from["num_layers"], 1, kMostLayers))
-    return wrong("num_layers", fmt::format("must be a whole number from 1 to {}", kMostLayers));
-  map.L = from["num_layers"].get<int>();
-  if (!from.contains("stable_layers") || !from["stable_layers"].is_array() || from["stable_layers"].empty())
-    return wrong("stable_layers", "must be a list of layers, counted from 0; at least one");
-  for (const auto& layer : from["stable_layers"]) {
-    if (!is_layer(layer, 0, map.L - 1) || (!map.stable.empty() && layer.get<int>() <= map.stable.back()))
-      return wrong("stable_layers", fmt::format("must be rising numbers from 0 to {}", map.L - 1));
-    map.stable.push_back(layer.get<int>());
-  }
-  if (!from.contains("scores")) return map;
-  if (!from["scores"].is_array() || from["scores"].size() != static_cast<size_t>(map.L))
-    return wrong("scores", fmt::format("must be a list of {} numbers (num_layers)", map.L));
-  for (const auto& score : from["scores"]) {
-    if (!score.is_number()) return wrong("scores", "must be numbers");
-    map.scores.push_back(score.get<double>());
-  }
+  map.L = fields.L();
+  read_stable(from.value("stable_layers", nlohmann::json()), fields, map);
+  if (from.contains("scores")) read_scores(from["scores"], fields, map);
+  KVILT_TRY(fields.status());
   return map;
 }
 

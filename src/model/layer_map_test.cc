@@ -32,7 +32,12 @@ TEST(LayerMap, WhatIsNoMapIsRefusedWithItsField) {
     EXPECT_NE(message(std::string(R"({"num_layers": 4, "stable_layers": )") + stable + "}").find("stable_layers"),
               std::string::npos);
   }
-  EXPECT_NE(message(R"({"num_layers": 2, "stable_layers": [0], "scores": [1]})").find("scores"), std::string::npos);
+  for (const char* scores : {"[1]", "[1, \"a\"]", "null"}) {
+    SCOPED_TRACE(scores);
+    EXPECT_NE(
+        message(std::string(R"({"num_layers": 2, "stable_layers": [0], "scores": )") + scores + "}").find("scores"),
+        std::string::npos);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 namespace kvilt {
 namespace {
 
-constexpr int kMaxSide = 4096;             // layers, KV heads
 constexpr int64_t kMaxMapHeads = 1 << 20;  // of all layers
 
 }  // namespace
@@ -30,8 +29,8 @@ int MapFields::integer(const char* field, int64_t low, int64_t high) {
 }
 
 void MapFields::find_shape(const char* grid) {
-  L_ = integer("num_layers", 1, kMaxSide);
-  G_ = integer("num_kv_heads", 1, kMaxSide);
+  find_layers();
+  G_ = integer("num_kv_heads", 1, kMaxMapSide);
   if (int64_t{L_} * G_ > kMaxMapHeads) wrong("num_layers", "times num_kv_heads is more than a million");
   if (!has(grid)) wrong(grid, "is missing");
 }

@@ -1,5 +1,5 @@
-// model/map_fields.h: what files that say something of each KV head have in common (head_map.h, sparse_map.h): a model's
-// shape, and grids of a value for each layer and KV head.
+// model/map_fields.h: what files that say something of a model's layers or KV heads have in common (head_map.h,
+// sparse_map.h, layer_map.h): the model's shape, and grids of a value for each layer and KV head.
 // Errors: kCorrupt naming file and field; the first mistake sticks.
 #pragma once
 
@@ -13,6 +13,7 @@
 namespace kvilt {
 
 inline constexpr size_t kMaxMapBytes = size_t{16} << 20;
+inline constexpr int kMaxMapSide = 4096;  // layers, KV heads
 
 class MapFields {
  public:
@@ -25,6 +26,7 @@ class MapFields {
   int integer(const nlohmann::json& value, const std::string& field, int64_t low, int64_t high);
   int integer(const char* field, int64_t low, int64_t high);
 
+  void find_layers() { L_ = integer("num_layers", 1, kMaxMapSide); }
   // num_layers and num_kv_heads; `grid` must be there too.
   void find_shape(const char* grid);
   int L() const { return L_; }
