@@ -49,7 +49,7 @@ std::vector<double> layer_scores(Engine& engine, const std::vector<CaseSource>& 
   return sum;
 }
 
-void profile_cases(const LayersOptions& o) {
+void write_layer_map(const LayersOptions& o) {
   if (o.from.empty()) fail("give --cases FILE or --suite NAME: texts like those that the model will be asked about");
   auto engine = open_or_exit(o.engine);
   int profiled = 0;
@@ -81,7 +81,7 @@ void add_profile_layers(Command& profile) {
   app.add_option("--sigmas", o->layers.sigmas, "how far the block that the model looks at most must stand out")
       .show_default();
   app.add_option("--max-tokens", o->most_tokens, "longest prompt that is profiled").show_default();
-  app.callback([o] { profile_cases(*o); });
+  app.callback([o] { write_layer_map(*o); });
 }
 
 }  // namespace kvilt

@@ -12,10 +12,12 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "base/mutex.h"
 #include "engine/chat.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
+#include "engine/layer_profile.h"
 #include "engine/memory.h"
 #include "engine/options.h"
 #include "engine/session.h"
@@ -103,30 +105,32 @@ class EngineImpl : public Engine {
                  name);
   }
 
-  Result<SparseProfile> profile_patterns(const std::vector<int32_t>& prompt, const SparseProfileOptions& options) {
-    KVILT_TRY(check_ids(prompt, "prompt"));
-    KVILT_TRY(check_profile(prompt, options));
-    std::optional<Result<SparseProfile>> out;
-    on_loop([&] { out.emplace(loop_.profile_patterns(prompt, options)); });
-    if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
-    return std::move(*out);
+  Status check_ids(const std::vector<int32_t>& ids, const char* what) const {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || ids[i] >= info_.vocab) {
+        return error(Code::kInvalidArgument, "{}[{}] is {}; this model has tokens 0 to {}", what, i, ids[i],
+                     info_.vocab - 1);
+      }
+    }
+    return {};
   }
 
-  Result<HeadProfile> profile_heads(const std::vector<int32_t>& prompt, const HeadProfileOptions& options) {
+  // What `find` makes of the prompt on the engine thread, in so many free pages.
+  template <class Profile, class Options>
+  Result<Profile> profiled(const std::vector<int32_t>& prompt, const Options& options,
+                           FunctionRef<int64_t(const ProfilerParts&)> pages,
+                           FunctionRef<Profile(const ProfilerParts&)> find) {
     KVILT_TRY(check_ids(prompt, "prompt"));
     KVILT_TRY(check_profile(prompt, options));
-    for (const auto& prefix : options.prefixes) KVILT_TRY(check_ids(prefix, "prefix"));
-    std::optional<Result<HeadProfile>> out;
-    on_loop([&] { out.emplace(loop_.profile_heads(prompt, options)); });
-    if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
-    return std::move(*out);
-  }
-
-  Result<LayerProfile> profile_layers(const std::vector<int32_t>& prompt, const LayerProfileOptions& options) {
-    KVILT_TRY(check_ids(prompt, "prompt"));
-    KVILT_TRY(check_layer_profile(prompt, options));
-    std::optional<Result<LayerProfile>> out;
-    on_loop([&] { out.emplace(loop_.profile_layers(prompt, options)); });
+    std::optional<Result<Profile>> out;
+    on_loop([&] {
+      const ProfilerParts parts = loop_.parts_to_profile();
+      if (Status room = loop_.room_to_profile(prompt.size(), pages(parts)); !room.ok()) {
+        out.emplace(std::move(room).error());
+      } else {
+        out.emplace(find(parts));
+      }
+    });
     if (!out) return error(Code::kExhausted, "no memory is left to profile {} tokens", prompt.size());
     return std::move(*out);
   }
@@ -150,16 +154,6 @@ class EngineImpl : public Engine {
   const Tokenizer* tokenizer() const { return loop_.parts().file->tokenizer.get(); }
   static Error no_tokenizer() {
     return error(Code::kUnsupported, "this model came without a tokenizer; send token ids");
-  }
-
-  Status check_ids(const std::vector<int32_t>& ids, const char* what) const {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] < 0 || ids[i] >= info_.vocab) {
-        return error(Code::kInvalidArgument, "{}[{}] is {}; this model has tokens 0 to {}", what, i, ids[i],
-                     info_.vocab - 1);
-      }
-    }
-    return {};
   }
 
   struct Chosen {
@@ -491,27 +485,36 @@ ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
   return info;
 }
 
+Result<EngineImpl*> ours_to_profile(Engine& engine) {
+  if (auto* const ours = dynamic_cast<EngineImpl*>(&engine)) return ours;
+  return error(Code::kUnsupported, "only an engine of open_engine can be profiled");
+}
+
 }  // namespace
 
 Result<HeadProfile> profile_heads(Engine& engine, const std::vector<int32_t>& prompt,
                                   const HeadProfileOptions& options) {
-  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
-  if (!ours) return error(Code::kUnsupported, "heads can be profiled in an engine of open_engine only");
-  return ours->profile_heads(prompt, options);
+  KVILT_ASSIGN(auto* const ours, ours_to_profile(engine));
+  for (const auto& prefix : options.prefixes) KVILT_TRY(ours->check_ids(prefix, "prefix"));
+  return ours->profiled<HeadProfile>(
+      prompt, options, [&](const ProfilerParts& parts) { return head_profile_pages(parts, prompt.size(), options); },
+      [&](const ProfilerParts& parts) { return profile_heads(parts, prompt, options); });
 }
 
 Result<SparseProfile> profile_patterns(Engine& engine, const std::vector<int32_t>& prompt,
                                        const SparseProfileOptions& options) {
-  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
-  if (!ours) return error(Code::kUnsupported, "patterns can be profiled in an engine of open_engine only");
-  return ours->profile_patterns(prompt, options);
+  KVILT_ASSIGN(auto* const ours, ours_to_profile(engine));
+  return ours->profiled<SparseProfile>(
+      prompt, options, [&](const ProfilerParts& parts) { return profiled_pages(parts, prompt.size()); },
+      [&](const ProfilerParts& parts) { return profile_patterns(parts, prompt, options); });
 }
 
 Result<LayerProfile> profile_layers(Engine& engine, const std::vector<int32_t>& prompt,
                                     const LayerProfileOptions& options) {
-  auto* const ours = dynamic_cast<EngineImpl*>(&engine);
-  if (!ours) return error(Code::kUnsupported, "layers can be profiled in an engine of open_engine only");
-  return ours->profile_layers(prompt, options);
+  KVILT_ASSIGN(auto* const ours, ours_to_profile(engine));
+  return ours->profiled<LayerProfile>(
+      prompt, options, [&](const ProfilerParts& parts) { return profiled_pages(parts, prompt.size()); },
+      [&](const ProfilerParts& parts) { return profile_layers(parts, prompt, options); });
 }
 
 namespace {

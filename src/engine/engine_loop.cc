@@ -7,9 +7,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/pin.h"
-#include "engine/head_profile.h"
 #include "engine/session.h"
-#include "engine/sparse_profile.h"
 
 namespace kvilt {
 namespace {
@@ -275,25 +273,6 @@ Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {
   if (parts_.cache->make_room(pages)) return {};
   return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes", tokens,
                pages);
-}
-
-Result<HeadProfile> EngineLoop::profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options) {
-  const ProfilerParts parts = parts_to_profile();
-  KVILT_TRY(room_to_profile(prompt.size(), head_profile_pages(parts, prompt.size(), options)));
-  return kvilt::profile_heads(parts, prompt, options);
-}
-
-Result<LayerProfile> EngineLoop::profile_layers(std::span<const int32_t> prompt, const LayerProfileOptions& options) {
-  const ProfilerParts parts = parts_to_profile();
-  KVILT_TRY(room_to_profile(prompt.size(), profiled_pages(parts, prompt.size())));
-  return kvilt::profile_layers(parts, prompt, options);
-}
-
-Result<SparseProfile> EngineLoop::profile_patterns(std::span<const int32_t> prompt,
-                                                   const SparseProfileOptions& options) {
-  const ProfilerParts parts = parts_to_profile();
-  KVILT_TRY(room_to_profile(prompt.size(), profiled_pages(parts, prompt.size())));
-  return kvilt::profile_patterns(parts, prompt, options);
 }
 
 void EngineLoop::update_stats() {

@@ -22,13 +22,10 @@
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
-#include "engine/layer_profile.h"
 #include "engine/prepare.h"
 #include "engine/profiled_prompt.h"
 #include "engine/seasoner.h"
 #include "forward/driver.h"
-#include "kvilt/head_profile.h"
-#include "kvilt/sparse_profile.h"
 #include "sched/scheduler.h"
 
 namespace kvilt {
@@ -46,9 +43,9 @@ class EngineLoop {
   void add(std::unique_ptr<Sequence> sequence);
   void cancel(RequestId id);
   void cancel_all();
-  Result<HeadProfile> profile_heads(std::span<const int32_t> prompt, const HeadProfileOptions& options);
-  Result<SparseProfile> profile_patterns(std::span<const int32_t> prompt, const SparseProfileOptions& options);
-  Result<LayerProfile> profile_layers(std::span<const int32_t> prompt, const LayerProfileOptions& options);
+  ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
+  // An error if so many pages cannot be free for these tokens.
+  Status room_to_profile(size_t tokens, int64_t pages);
   void clear_cache() {
     drop_idle_work();
     for (IdleWork* work : idle_work_) work->clear();
@@ -71,8 +68,6 @@ class EngineLoop {
     TokenLogprob logprob = {};  // with SamplingParams::logprobs
   };
 
-  ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
-  Status room_to_profile(size_t tokens, int64_t pages);
   void run();
   void step();
   Chunk chunk_of(const StepItem& item);
@@ -80,6 +75,8 @@ class EngineLoop {
   void after(StepItem& item, const Work& work);
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
   int64_t spare_pages() const;
+  ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
+                           const Runs& recomputed = ContentCache::kNone) const;
   void publish_as_it_goes(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
   void season(Sequence& sequence);

@@ -19,7 +19,7 @@ bool can_stand_out(int32_t blocks, double sigmas) { return blocks > sigmas * sig
 
 LayerProfile profile_layers(const ProfilerParts& parts, std::span<const int32_t> ids,
                             const LayerProfileOptions& options) {
-  CHECK(check_layer_profile(ids, options).ok());
+  CHECK(check_profile(ids, options).ok());
   const ModelConfig& config = parts.model.config();
   const auto T = static_cast<int32_t>(ids.size());
   Plan plan;
@@ -40,7 +40,7 @@ LayerProfile profile_layers(const ProfilerParts& parts, std::span<const int32_t>
   return out;
 }
 
-Status check_layer_profile(std::span<const int32_t> ids, const LayerProfileOptions& options) {
+Status check_profile(std::span<const int32_t> ids, const LayerProfileOptions& options) {
   if (options.block < kLeastBlock || options.block > 1 << 16)
     return error(Code::kInvalidArgument, "blocks have from {} to {} tokens", kLeastBlock, 1 << 16);
   if (!(options.sigmas > 0 && options.sigmas <= 100))

@@ -9,11 +9,11 @@
 
 namespace kvilt {
 
-// REQUIRES: profiled_pages() free pages, options that check_layer_profile() lets pass.
+// REQUIRES: profiled_pages() free pages, options that check_profile() lets pass.
 LayerProfile profile_layers(const ProfilerParts& parts, std::span<const int32_t> ids,
                             const LayerProfileOptions& options);
 
 // Errors: kInvalidArgument naming what is wrong.
-Status check_layer_profile(std::span<const int32_t> ids, const LayerProfileOptions& options);
+Status check_profile(std::span<const int32_t> ids, const LayerProfileOptions& options);
 
 }  // namespace kvilt

@@ -27,24 +27,16 @@ Error not_numbers(const Sequence& s) {
                s.tokens.size());
 }
 
-// What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
-ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
-                         const Runs& recomputed = ContentCache::kNone, int64_t spare = 0) {
-  const auto& prefill = s.running.prefill;
-  return {*s.running.kv,
-          layout,
-          s.tokens,
-          s.request.prompt.marks,
-          s.domains,
-          computed,
-          s.running.exact,
-          s.running.chain,
-          recomputed,
-          prefill ? prefill->kept() : std::span<KeptRows>(),
-          spare};
-}
-
 }  // namespace
+
+// What the cache needs to know of a sequence that publishes. layout and recomputed must outlive the call.
+ContentCache::Own EngineLoop::own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
+                                     const Runs& recomputed) const {
+  const auto& prefill = s.running.prefill;
+  const std::span<KeptRows> kept = prefill ? prefill->kept() : std::span<KeptRows>();
+  return {*s.running.kv,   layout,     s.tokens, s.request.prompt.marks,          s.domains, computed, s.running.exact,
+          s.running.chain, recomputed, kept,     kept.empty() ? 0 : spare_pages()};
+}
 
 // Pages that no running request needs, however long its answer becomes.
 int64_t EngineLoop::spare_pages() const {
@@ -113,8 +105,7 @@ void EngineLoop::publish_as_it_goes(Sequence& s) {
       now.prefill->plan().narrowed())
     return;
   const int32_t before = now.exact.pos;
-  now.exact =
-      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()), true);
+  now.exact = parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled), true);
   if (now.exact.pos != before) ++changes_;
 }
 
@@ -150,7 +141,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   now.decode.take_views(now.prefill->plan());
   if (may_publish(s) && !now.own_kv) {
     const Runs recomputed = now.prefill->recomputed();
-    now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed, spare_pages()));
+    now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
   if (s.request.season && first && !now.own_kv) season(s);
   now.prefill.reset();  // also T x D floats that no decode step needs
@@ -268,7 +259,7 @@ void EngineLoop::keep_work(const Sequence& s) const {
   if (!now.kv || !may_publish(s)) return;
   if (now.prefill) {
     if (const int32_t settled = now.prefill->settled(); settled > 0 && !now.prefill->plan().narrowed())
-      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled, ContentCache::kNone, spare_pages()));
+      parts_.cache->publish_part(own_of(s, now.prefill->layout(), settled));
   } else if (!now.own_kv && !now.keys) {  // rows of an answer that chose their keys are not exact
     // The last token's own KV was never computed; an end token was never fed.
     parts_.cache->publish_answer(own_of(s, now.layout, static_cast<int32_t>(s.tokens.size()) - 1), now.published);
