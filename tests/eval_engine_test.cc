@@ -246,6 +246,35 @@ TEST(Suites, PassagesAreJoinedUntilTheyAreLongEnough) {
   std::remove(path.c_str());
 }
 
+TEST(Suites, OneKeyOfManyIsAskedFor) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/pairs.jsonl";
+  std::ofstream(path) << R"({"ordered_kv_records": [["a", "1"], ["b", "2"], ["c", "3"], ["d", "4"]], "key": "d", )"
+                      << R"("value": "4"})"
+                      << "\n"
+                      << R"({"ordered_kv_records": [["a", "1"]], "key": "a", "value": "2"})"
+                      << "\n";
+  const auto pieces = [&](const std::string& more) {
+    const auto cases = make_suite(*engine, "key-values:n=1,path=" + path + more);
+    EXPECT_TRUE(cases.ok()) << cases.error().message;
+    const EvalCase made = *(*cases)[0].make();
+    EXPECT_EQ(made.answers, std::vector<std::string>{"4"});
+    std::vector<std::string> out;
+    for (const CasePart& part : made.turns.back().parts)
+      if (part.known) out.push_back(part.text);
+    return out;
+  };
+  EXPECT_EQ(pieces(",segments=2"),
+            (std::vector<std::string>{"\"a\": \"1\"\n\"b\": \"2\"\n", "\"c\": \"3\"\n\"d\": \"4\"\n"}));
+  EXPECT_EQ(pieces(",keys=2,segments=1"), std::vector<std::string>{"\"a\": \"1\"\n\"d\": \"4\"\n"})
+      << "who is asked for stays";
+  const auto wrong = make_suite(*engine, "key-values:n=2,path=" + path);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().message.find("not among"), std::string::npos) << wrong.error().message;
+  EXPECT_NE(wrong.error().message.find("2"), std::string::npos) << "the line";
+  std::remove(path.c_str());
+}
+
 // The cache holds what the pieces were, the prompt what they are: only discover=near finds most of them.
 TEST(Suites, EditedTextIsFoundByWhatIsEqualInIt) {
   auto engine = open_probe();

@@ -17,6 +17,8 @@ const std::vector<SuiteEntry>& suite_table() {
        "kind=mixed|staff|invoices|logs|prices, seed",
        make_records},
       {"multihop", "questions over passages: path (JSON lines with chunks), n, length, piece, skip", make_multihop},
+      {"key-values", "a value among random keys: path (Lost in the Middle's JSON lines), n, keys, segments, skip",
+       make_key_values},
       {"story",
        "a novel cut in mid-sentence; distances along the true text: path, n, length, piece, begun, truth, seed",
        make_story},

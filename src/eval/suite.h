@@ -67,6 +67,8 @@ Result<std::vector<CaseSource>> make_records(Engine& engine, SuiteParams& params
 // suite_text.cc
 Result<std::vector<CaseSource>> make_multihop(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_story(Engine& engine, SuiteParams& params);
+// suite_key_values.cc
+Result<std::vector<CaseSource>> make_key_values(Engine& engine, SuiteParams& params);
 // suite_agent.cc
 Result<std::vector<CaseSource>> make_agent(Engine& engine, SuiteParams& params);
 Result<std::vector<CaseSource>> make_rounds(Engine& engine, SuiteParams& params);
