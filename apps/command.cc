@@ -35,7 +35,10 @@ std::string default_pack_cache() {
 }  // namespace
 
 void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
-  const char* what = "a .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)";
+  const char* what =
+      "a .gguf file (of a split model any part), a Hugging Face folder (config.json, *.safetensors, tokenizer.json), "
+      "or "
+      "ORG/NAME[:TAG] of the hub's cache";
   (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what)).required();
   app.add_option("--threads,-t", o.threads, "threads, at most 1024 (0: all cores)").show_default();
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");

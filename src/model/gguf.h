@@ -2,7 +2,7 @@
 // Source:     the GGUF specification (docs/formats/gguf.md); version 2 has the same layout and is read too.
 // Invariants: every view lies inside the bytes given to parse; keys and tensor names are unique; tensors do not
 //             overlap.
-// Errors:     kCorrupt names file, key or tensor and reason; kUnsupported for other versions and split files.
+// Errors:     kCorrupt names file, key or tensor and reason; kUnsupported for other versions.
 // Cost:       one walk over metadata and table, O(bytes) of both; tensor contents are not touched.
 #pragma once
 

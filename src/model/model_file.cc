@@ -12,8 +12,9 @@
 #include "base/mapped_file.h"
 #include "model/fields.h"
 #include "model/fingerprint.h"
-#include "model/gguf.h"
+#include "model/gguf_parts.h"
 #include "model/gguf_tokenizer.h"
+#include "model/hub_cache.h"
 #include "model/json_text.h"
 #include "model/read_config.h"
 #include "model/safetensors.h"
@@ -104,10 +105,8 @@ Result<GgufText> build_tokenizer(const GgufFile& gguf, const std::string& path) 
 }
 
 Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const WeightsReady& weights_ready) {
-  auto files = std::make_shared<Files>();
-  KVILT_ASSIGN(MappedFile mapped, MappedFile::open(path));
-  files->push_back(std::move(mapped));
-  KVILT_ASSIGN(const GgufFile gguf, parse_gguf(files->front().bytes(), path));
+  KVILT_ASSIGN(const GgufParts parts, open_gguf_parts(path));
+  const GgufFile& gguf = parts.gguf;
   KVILT_ASSIGN(ReadConfig read, read_gguf_config(gguf, path));
   auto model = std::make_unique<ModelFile>();
   model->config = std::move(read.config);
@@ -116,8 +115,8 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
   // On a thread of its own: it takes 0.1 s for 152,000 tokens, and the weights do not need it.
   auto text_later = std::async(std::launch::async, [&] { return build_tokenizer(gguf, path); });
   model->fingerprint = fingerprint(model->config, gguf.tensors);
-  model->sources = sources_of(*files);
-  model->keep_alive = files;
+  model->sources = sources_of(*parts.files);
+  model->keep_alive = parts.files;
   if (weights_ready) weights_ready(*model);
   KVILT_ASSIGN(GgufText text, text_later.get());
   model->config.bos_token = std::move(text.bos);
@@ -131,8 +130,8 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
   Fields templates(gguf, "tokenizer.", path);
   model->chat_template = templates.text_or("chat_template", "");
   KVILT_TRY(templates.status());
-  model->description = fmt::format("GGUF {}, {} tensors, {}", file_type_name(gguf), gguf.tensors.all().size(),
-                                   mebibytes(files->front().bytes().size()));
+  model->description =
+      fmt::format("GGUF {}, {} tensors, {}", file_type_name(gguf), gguf.tensors.all().size(), mebibytes(parts.bytes()));
   return model;
 }
 
@@ -307,7 +306,8 @@ class FolderReader {
 
 }  // namespace
 
-Result<std::unique_ptr<ModelFile>> open_model(const std::string& path, const WeightsReady& weights_ready) {
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& name, const WeightsReady& weights_ready) {
+  KVILT_ASSIGN(const std::string path, find_model(name));
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return open_gguf(path, weights_ready);
   auto model = FolderReader(path).open();

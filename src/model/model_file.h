@@ -36,13 +36,14 @@ struct ModelFile {
   std::vector<SourceFile> sources;         // the same, by name
 };
 
-// path: a .gguf file, or a folder with config.json, *.safetensors and tokenizer.json. Cost: 0.05 s for 0.5 GB with warm
+// name: a .gguf file (of a split model any part), a folder with config.json, *.safetensors and tokenizer.json, or a
+// model of the hub's cache (hub_cache.h). Cost: 0.05 s for 0.5 GB with warm
 // pages, plus the tokenizer. The files must not be truncated while they are mapped: reading beyond the new end would be
 // fatal.
 // weights_ready, if given, is called when config (but for what the tokenizer adds), weights, sources and fingerprint
 // are there. For a GGUF file another thread then still builds the tokenizer, so that neither waits for the other. It
 // gets the ModelFile that is returned later; an error of the tokenizer destroys it.
-Result<std::unique_ptr<ModelFile>> open_model(const std::string& path,
+Result<std::unique_ptr<ModelFile>> open_model(const std::string& name,
                                               const std::function<void(const ModelFile&)>& weights_ready = nullptr);
 
 }  // namespace kvilt

@@ -437,9 +437,6 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   ModelConfig& model = out.config;
   model.name = general.text_or("name", "");
   KVILT_TRY(general.status());
-  if (Fields split(gguf, "split.", where); split.integer_or("count", 1, 0, INT32_MAX) > 1) {
-    return error(Code::kUnsupported, "{}: one part of a split GGUF; join the parts first", where);
-  }
   KVILT_ASSIGN(const Architecture* arch, find_architecture(type, NameStyle::kGguf, where));
   Fields fields(gguf, type + ".", where);
   const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };

@@ -146,7 +146,8 @@ TEST(GgufModel, NamesTheSettingThatIsWrong) {
        [](GgufBytes& b) {
          b.u32("llama.attention.sliding_window", 8).u32("llama.attention.sliding_window_pattern", 2);
        }},
-      {"split", Code::kUnsupported, [](GgufBytes& b) { b.u32("split.count", 3); }},
+      {"part 1 of 3", Code::kInvalidArgument, [](GgufBytes& b) { b.u32("split.count", 3); }},
+      {"'split.count'", Code::kCorrupt, [](GgufBytes& b) { b.u32("split.count", 70000); }},
       {"value heads", Code::kUnsupported, [](GgufBytes& b) { b.u32("llama.attention.value_length", 32); }},
       {"rope.freq_base", Code::kCorrupt, [](GgufBytes& b) { b.string("llama.rope.freq_base", "x"); }},
       {"rope.freq_base", Code::kCorrupt, [](GgufBytes& b) { b.f32("llama.rope.freq_base", NAN); }},
