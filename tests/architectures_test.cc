@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <random>
 
-#include "engine_harness.h"
 #include "kernels/dispatch.h"
+#include "probe_prompts.h"
 
 namespace kvilt {
 namespace {
@@ -18,12 +18,6 @@ std::vector<int32_t> text(int n, uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<int32_t> out(static_cast<size_t>(n));
   for (int32_t& id : out) id = static_cast<int32_t>(rng() % kVocab);
-  return out;
-}
-
-std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> parts) {
-  std::vector<int32_t> out;
-  for (const auto& part : parts) out.insert(out.end(), part.begin(), part.end());
   return out;
 }
 

@@ -24,4 +24,27 @@ inline std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> par
   return out;
 }
 
+// head | A | B | C are known in this order; what is asked has them in another. The parameter is a backend.
+class KnownPieces : public testing::TestWithParam<std::string> {
+ protected:
+  KnownPieces(int tokens_of_a, int tokens_of_b, int tokens_of_c)
+      : a(tokens(tokens_of_a, 2)), b(tokens(tokens_of_b, 3)), c(tokens(tokens_of_c, 4)) {}
+
+  std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
+                                 const std::string& kv_type = "auto") const {
+    EngineOptions options{
+        .model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
+    options.placement = *parse_placement(placement);
+    auto out = open_for_test(options);
+    warm(*out, join({head, a, b, c}));
+    return out;
+  }
+  Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
+    return ask_with(engine, asked, policy, std::move(params));
+  }
+
+  const std::vector<int32_t> head = tokens(9, 1), a, b, c, question = tokens(21, 5);
+  std::vector<int32_t> asked;
+};
+
 }  // namespace kvilt

@@ -7,25 +7,10 @@
 namespace kvilt {
 namespace {
 
-class Repair : public testing::TestWithParam<std::string> {
+// Asked is head | C A B | question.
+class Repair : public KnownPieces {
  protected:
-  // head | A | B | C are known in this order; asked is head | C A B | question.
-  const std::vector<int32_t> head = tokens(9, 1), a = tokens(70, 2), b = tokens(53, 3), c = tokens(64, 4),
-                             question = tokens(21, 5);
-  const std::vector<int32_t> asked = join({head, c, a, b, question});
-
-  std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
-                                 const std::string& kv_type = "auto") const {
-    EngineOptions options{
-        .model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
-    options.placement = *parse_placement(placement);
-    auto out = open_for_test(options);
-    warm(*out, join({head, a, b, c}));
-    return out;
-  }
-  Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
-    return ask_with(engine, asked, policy, std::move(params));
-  }
+  Repair() : KnownPieces(70, 53, 64) { asked = join({head, c, a, b, question}); }
 };
 
 // The setting of each method that computes everything, and a small budget.

@@ -11,25 +11,12 @@
 namespace kvilt {
 namespace {
 
-class SamKVLimits : public testing::TestWithParam<std::string> {
+// Asked is head | C | some new words | B | A | question. Blocks are of 8.
+class SamKVLimits : public KnownPieces {
  protected:
-  // head | A | B | C are known in this order; asked is head | C | some new words | B | A | question. Blocks are of 8.
-  const std::vector<int32_t> head = tokens(9, 1), a = tokens(90, 2), b = tokens(40, 3), c = tokens(83, 4),
-                             words = tokens(11, 6), question = tokens(21, 5);
-  const std::vector<int32_t> asked = join({head, c, words, b, a, question});
+  SamKVLimits() : KnownPieces(90, 40, 83) { asked = join({head, c, words, b, a, question}); }
 
-  std::unique_ptr<Engine> engine(int chunk = 512, const std::string& placement = "zero-copy",
-                                 const std::string& kv_type = "auto") const {
-    EngineOptions options{
-        .model = kModel, .backend = GetParam(), .kv_type = *parse_kv_type(kv_type), .chunk_tokens = chunk};
-    options.placement = *parse_placement(placement);
-    auto out = open_for_test(options);
-    warm(*out, join({head, a, b, c}));
-    return out;
-  }
-  Outcome run(Engine& engine, const std::string& policy, Params params = {}) const {
-    return ask_with(engine, asked, policy, std::move(params));
-  }
+  const std::vector<int32_t> words = tokens(11, 6);
   static Params with(Params params) {
     params.try_emplace("block", "8");
     params.try_emplace("stable_begin", "0");
