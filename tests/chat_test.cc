@@ -127,8 +127,7 @@ TEST_F(Chat, WrongRequestsNameThePath) {
   EXPECT_NE(message(R"({"messages": [{"role": "user", "content": "q"}], "documents": [{"title": "t"}]})")
                 .find("documents[0]"),
             std::string::npos);
-  EXPECT_NE(message(R"({"messages": [{"role": "system", "content": "q"}], "documents": ["d"]})").find("user message"),
-            std::string::npos);
+  EXPECT_EQ(message(R"({"messages": [{"role": "system", "content": "q"}], "documents": ["d"]})"), "");
   EXPECT_NE(message(R"({"messages": [{"role": "user", "content": "q"}], "add_generation_prompt": 1})")
                 .find("add_generation_prompt"),
             std::string::npos);

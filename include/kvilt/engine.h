@@ -89,7 +89,7 @@ class Engine {
   // The prompt of an OpenAI chat request. Reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
   // (default true) and part_separator (what joins a message's parts where the template takes strings; default: a line
   // end). Parts with cache_control, and documents, become marks. A template without documents gets them at the start of
-  // the last user message. Errors: kInvalidArgument with the JSON path that is wrong.
+  // the first user message (an empty one if there is none). Errors: kInvalidArgument with the JSON path that is wrong.
   virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
 
   // The prompts that warm documents: one per document, each after the fixed prefix of `request` (its messages up to

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/json_size.h"
 
@@ -98,6 +99,30 @@ Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
   return {};
 }
 
+// A mark's place after one more message was put before those from `from` on.
+Json::json_pointer moved_down(Json::json_pointer where, size_t from) {
+  std::vector<std::string> words;
+  for (; !where.empty(); where.pop_back()) words.insert(words.begin(), where.back());
+  CHECK(words.size() > 1 && words[0] == "messages");
+  const size_t m = std::stoul(words[1]);
+  if (m >= from) words[1] = std::to_string(m + 1);
+  for (const std::string& word : words) where.push_back(word);
+  return where;
+}
+
+// Where the first user message is; an empty one is put behind the system messages if there is none.
+size_t first_user_message(ChatInputs& in) {
+  size_t system = 0;
+  for (size_t m = 0; m < in.messages.size(); ++m) {
+    const Json& role = in.messages[m]["role"];
+    if (role == "user") return m;
+    if (m == system && (role == "system" || role == "developer")) ++system;
+  }
+  in.messages.insert(in.messages.begin() + static_cast<ptrdiff_t>(system), Json{{"role", "user"}, {"content", ""}});
+  for (Mark& mark : in.marks) mark.where = moved_down(std::move(mark.where), system);
+  return system;
+}
+
 }  // namespace
 
 Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
@@ -174,7 +199,8 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
   return in;
 }
 
-// Documents go where the template puts them, or else to the start of the last user message; each is a mark.
+// Documents go where the template puts them, or else to the start of the first user message, where they stay as the
+// conversation grows; each is a mark.
 Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
   if (!request.contains("documents") || request["documents"].empty()) return {};
   const Json& documents = request["documents"];
@@ -200,18 +226,14 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
     }
     return {};
   }
-  size_t last = in.messages.size();
-  for (size_t m = 0; m < in.messages.size(); ++m) {
-    if (in.messages[m]["role"] == "user") last = m;
-  }
-  if (last == in.messages.size()) return wrong("documents", "need a user message to go into");
+  const size_t at = first_user_message(in);
   // As one string, also for templates that take parts: they all take strings.
   ChatInputs flat = in;
   KVILT_TRY(flatten_parts(flat, separator_of(request)));
   in = std::move(flat);
-  Json& content = in.messages[last]["content"];
+  Json& content = in.messages[at]["content"];
   if (!content.is_string()) content = "";
-  const auto where = Json::json_pointer("/messages") / last / "content";
+  const auto where = Json::json_pointer("/messages") / at / "content";
   for (Mark& mark : in.marks) {
     if (mark.where == where) {
       mark.begin += joined.size();

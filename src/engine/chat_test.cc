@@ -81,14 +81,14 @@ TEST_F(ChatTest, PartsWithCacheControlBecomeMarks) {
   EXPECT_NE(text(prompt(request)).find("alphabetagamma"), std::string::npos);
 }
 
-TEST_F(ChatTest, DocumentsStandBeforeTheLastQuestionOrWhereTheTemplatePutsThem) {
+TEST_F(ChatTest, DocumentsStandBeforeTheFirstQuestionOrWhereTheTemplatePutsThem) {
   Json request = user("what?");
   request["messages"].push_back({{"role", "assistant"}, {"content", "this"}});
   request["messages"].push_back({{"role", "user"}, {"content", "why?"}});
   request["documents"] = Json::array({"one", {{"title", "T"}, {"text", "two"}}});
   const Prompt joined = prompt(request);
-  EXPECT_NE(text(joined).find("what?<|im_end|>"), std::string::npos);
-  EXPECT_NE(text(joined).find("one\nT\ntwo\nwhy?<|im_end|>"), std::string::npos);
+  EXPECT_NE(text(joined).find("one\nT\ntwo\nwhat?<|im_end|>"), std::string::npos);
+  EXPECT_NE(text(joined).find("user\nwhy?<|im_end|>"), std::string::npos);
   ASSERT_EQ(joined.marks.size(), 2u);
   EXPECT_EQ(marked(joined, 0), "one\n");
   EXPECT_EQ(marked(joined, 1), "T\ntwo\n");
@@ -137,6 +137,30 @@ TEST_F(ChatTest, FallbackTakesToolCallsWithoutContent) {
             std::string::npos);
   request["messages"][1]["content"] = 5;
   EXPECT_NE(refused(request), "") << "power check: what is no text is refused still";
+}
+
+// The next turn has the same beginning, and marks keep what they hold.
+TEST_F(ChatTest, DocumentsStayWhereTheyWereAsAConversationGrows) {
+  Json request = user("why?");
+  request["documents"] = Json::array({"one", "two"});
+  const std::string first = text(prompt(request));
+  request["messages"].push_back({{"role", "assistant"}, {"content", "so"}});
+  request["messages"].push_back({{"role", "user"}, {"content", Json::array({part("and?", true)})}});
+  const Prompt second = prompt(request);
+  EXPECT_TRUE(text(second).starts_with(first + "so<|im_end|>\n")) << text(second);
+  ASSERT_EQ(second.marks.size(), 3u);
+  EXPECT_EQ(marked(second, 2), "and?");
+
+  Json none{{"messages", Json::array({{{"role", "system"}, {"content", "rules"}}})}, {"documents", {"one"}}};
+  none["messages"].push_back({{"role", "assistant"}, {"content", Json::array({part("greetings", true)})}});
+  const Prompt made = prompt(none);
+  EXPECT_NE(text(made).find("rules<|im_end|>\n<|im_start|>user\none\n<|im_end|>\n<|im_start|>assistant\ngreetings"),
+            std::string::npos)
+      << text(made);
+  ASSERT_EQ(made.marks.size(), 2u);
+  EXPECT_EQ(marked(made, 1), "greetings");
+  const Prompt warm = chat->document_prompts(none)->at(0);
+  EXPECT_TRUE(text(made).starts_with(text(warm)));
 }
 
 // What a mark holds is tokenised by itself: the same ids wherever it is.
