@@ -157,7 +157,7 @@ class BothForms {
 
 TEST(AnthropicRequest, AConversationIsTheSameByBothRoutes) {
   int marked = 0, calling = 0;
-  for (uint32_t seed = 0; seed < 500; ++seed) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
     const BothForms forms(seed);
     const OpenAiChat chat = converted(forms.anthropic);
     ASSERT_EQ(chat.body["messages"], forms.openai["messages"]) << seed << ": " << forms.anthropic;
@@ -166,8 +166,8 @@ TEST(AnthropicRequest, AConversationIsTheSameByBothRoutes) {
     marked += forms.openai.dump().find("cache_control") != std::string::npos;
     calling += forms.openai.dump().find("tool_calls") != std::string::npos;
   }
-  EXPECT_GT(marked, 100);
-  EXPECT_GT(calling, 100);
+  EXPECT_GT(marked, 50);
+  EXPECT_GT(calling, 50);
 }
 
 constexpr const char* kHi = R"([{"role": "user", "content": "hi"}])";
@@ -273,7 +273,8 @@ TEST(AnthropicRequest, AnyTypeAnywhereIsAnErrorWithAPath) {
       "input_schema": {"type": "object"}}])");
   ASSERT_TRUE(parse_chat(converted(whole).body, kSmallContext).ok());
   int wrong = 0, fine = 0;
-  for (const auto& [pointer, value] : whole.flatten().items()) {
+  const Json leaves = whole.flatten();
+  for (const auto& [pointer, value] : leaves.items()) {
     for (Json::json_pointer at(pointer); !at.empty(); at.pop_back()) {
       for (const char* other : {"null", "7", "-1.5", "true", "\"x\"", "[]", "[[]]", "{}", R"({"a": 1})"}) {
         Json body = whole;
