@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import os
+import pathlib
+import re
 
 import anthropic
 import pytest
@@ -187,3 +189,20 @@ class TestErrors:
         assert caught.value.body["error"]["type"] == "authentication_error"
         with anthropic.Anthropic(base_url=base_url, auth_token=key(), max_retries=0) as by_token:
             assert ask(by_token, model).type == "message"
+
+
+def test_the_recipe(base_url, model, capsys):
+    """docs/clients/anthropic.md, as it stands but for the server's address, its key and the model's name."""
+    page = pathlib.Path(__file__, "../../../docs/clients/anthropic.md").resolve().read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    for stands_for, here in [("http://127.0.0.1:8000", base_url), ('"MODEL"', repr(model)), ('"none"', repr(key()))]:
+        assert stands_for in code
+        code = code.replace(stands_for, here)
+    names = {}
+    exec(compile(code, "docs/clients/anthropic.md", "exec"), names)
+    names["client"].close()
+    printed = capsys.readouterr().out
+    assert "messages[0].content[0].text: is required" in printed
+    read = [int(tokens) for tokens in re.findall(r"^(\d+) tokens from the cache", printed, re.MULTILINE)]
+    assert len(read) == 2 and read[1] > names["counted"].input_tokens // 2
+    assert "'policy': 'prefix'" in printed
