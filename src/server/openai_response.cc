@@ -203,7 +203,7 @@ class OpenAiWriter final : public AnswerWriter {
     return "data: " + error_body(error) + "\n\n" + std::string(kSseDone);
   }
 
-  std::string ping() const override { return {}; }
+  std::string ping() const override { return std::string(kSseComment); }
 
  private:
   std::string delta(Choice& choice) const {

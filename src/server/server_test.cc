@@ -62,6 +62,25 @@ TEST(ServerTest, StreamEqualsWhole) {
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"].get<int>() - 1);
 }
 
+// A proxy, or a client, may end a connection that is silent for long.
+TEST(ServerTest, SilentStreamsArePingedWithComments) {
+  FakeOptions slow;
+  slow.seconds_per_token = 0.3;
+  Json body = Json::parse(kChat);
+  body["stream"] = true;
+  body["max_tokens"] = 3;
+  const auto answer = [&](double ping_s) {
+    ServerOptions options;
+    options.ping_s = ping_s;
+    LiveServer running(slow, options);
+    return running.post("/v1/chat/completions", body.dump())->body;
+  };
+  const std::string pinged = answer(0.02), silent = answer(100);
+  EXPECT_NE(pinged.find("\n\n:\n\n"), std::string::npos) << pinged;
+  EXPECT_EQ(silent.find("\n\n:\n\n"), std::string::npos) << "power";
+  EXPECT_EQ(events(pinged).size(), events(silent).size());
+}
+
 TEST(ServerTest, ChoicesPromptsAndEcho) {
   LiveServer running;
   auto reply =

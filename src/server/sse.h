@@ -10,6 +10,7 @@
 namespace kvilt::server {
 
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+inline constexpr std::string_view kSseComment = ":\n\n";  // which every reader skips
 
 // JSON text holds no line break, so one data line is always enough.
 inline std::string sse_event(const Json& json) { return "data: " + dump(json) + "\n\n"; }
