@@ -2,7 +2,7 @@
 // method.
 // Method: a turn adds a third of the length as new text, and an answer follows. Each policy has the dialogue to itself
 //         (the cache is cleared before), and the policies take turns round by round. What an answer costs besides
-//         attention is the step of a prompt of 16 tokens, measured in the same rounds:
+//         attention is the step of a prompt of 16 tokens, measured right behind each turn, since machines drift:
 //           attend_decode_s = decode_s - that
 //         recovered_mass comes from one more dialogue of each policy, whose times do not count
 //           bound_s         = time to read the weights once and the keys and values that the answer's rows saw, those
@@ -34,7 +34,7 @@ struct DialogueOptions {
 
 // What one policy took for one turn, a value a round.
 struct Turn {
-  std::vector<double> prefill, decode;  // seconds; seconds a token
+  std::vector<double> prefill, decode, attend;  // seconds; seconds a token, and those of attention
   PromptUsage usage;
   double held = 1, decode_held = 1;
 };
@@ -74,18 +74,20 @@ void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& tex
     }
     m.turns[turn].prefill.push_back(out.completion.usage.ttft_s);
     m.turns[turn].decode.push_back(decode_s(out.completion, o.answer));
+    const std::vector<int32_t> little(said.begin(), said.begin() + kShort);
+    const Answered other = run_request(engine, request_of(little, {.name = "full", .params = {}}, o.answer));
+    m.turns[turn].attend.push_back(m.turns[turn].decode.back() - decode_s(other.completion, o.answer));
     m.turns[turn].usage = out.completion.usage;
   }
 }
 
-void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, double other_s, const Rates& rates,
-              Report& report) {
+void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const Rates& rates, Report& report) {
   const auto dense = std::ranges::find_if(all, [](const Speaker& m) { return m.label == kDense; });
   for (int turn = 0; turn < kTurns; ++turn) {
     for (const Speaker& m : all) {
       const Turn &of = m.turns[turn], &full = dense->turns[turn];
       const double prefill = median(of.prefill), decode = median(of.decode);
-      const double attend = decode - other_s, attend_full = median(full.decode) - other_s;
+      const double attend = median(of.attend), attend_full = median(full.attend);
       const double bound = of.usage.decode_bytes / o.answer / rates.read_bytes;
       const double prefill_bound = rates.bound_s(of.usage);
       const double prefill_cells = of.usage.attention_flops / full.usage.attention_flops;
@@ -100,6 +102,7 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, double 
                   {"decode_s", decode},
                   {"decode_spread_s", spread(of.decode)},
                   {"attend_decode_s", attend},
+                  {"attend_spread_s", spread(of.attend)},
                   {"attend_speedup", attend_full / attend},
                   {"cells_ratio", of.usage.decode_attention_flops / full.usage.decode_attention_flops},
                   {"decode_bytes", of.usage.decode_bytes / o.answer},
@@ -131,7 +134,6 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
     if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
     std::vector<Speaker> all;
     for (const PolicySpec& policy : policies) all.push_back({policy.label, policy.choice, {}});
-    std::vector<double> others;
     for (int round = 0; round < o.rounds; ++round) {
       const RagPrompt text =
           value_or_fail(o.text.empty() ? synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round))
@@ -140,11 +142,8 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
       for (Speaker& m : all) {
         if (o.mass && round == 0) ask_dialogue(*engine, o, text, true, m);
       }
-      const std::vector<int32_t> little(text.pieces[0].begin(), text.pieces[0].begin() + kShort);
-      const Answered out = run_request(*engine, request_of(little, {.name = "full", .params = {}}, o.answer));
-      others.push_back(decode_s(out.completion, o.answer));
     }
-    add_rows(all, o, median(others), rates, report);
+    add_rows(all, o, rates, report);
   }
   report.write(o.json);
 }

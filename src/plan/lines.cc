@@ -14,8 +14,9 @@ namespace {
 struct Line {
   int32_t at = 0;
   bool column = false;
-  double sum = 0, largest = 0;  // of the sample's weights along it: all of them, one of them
-  int64_t cells = 0;            // of the rows to come
+  double sum = 0;      // of the sample's weights along it
+  int64_t cells = 0;   // of the rows to come
+  double largest = 0;  // of these weights; for kPrinted only
 };
 
 int32_t distances_of(int32_t keys, int32_t tile) { return (keys + tile - 1) / tile; }
@@ -31,24 +32,37 @@ int64_t cells_of(int32_t at, Run rows, int32_t tile) {
   return int64_t{tile} * std::max(0, rows.end - std::max(rows.begin, at * tile));
 }
 
-// All lines of the sample: columns 0 .. keys - 1, then distances from 0 on.
+// All lines of the sample: columns 0 .. keys - 1, then distances from 0 on. The sums are made apart from the lines: the
+// loop over columns, and the one over distances of positions, are vectors then.
 std::vector<Line> all_lines(const LineSample& sample, Run rows, int32_t tile) {
   const int32_t distances = distances_of(sample.keys, tile);
-  std::vector<Line> out(static_cast<size_t>(sample.keys + distances));
-  for (int32_t at = 0; at < sample.keys; ++at)
-    out[at] = {at, true, 0, 0, std::max(0, rows.end - std::max(rows.begin, at))};
-  for (int32_t at = 0; at < distances; ++at) out[sample.keys + at] = {at, false, 0, 0, cells_of(at, rows, tile)};
+  std::vector<double> by_column(static_cast<size_t>(sample.keys)), by_distance(static_cast<size_t>(distances));
   for (size_t r = 0; r < sample.rows.size(); ++r) {
-    const float* w = sample.weights.data() + r * static_cast<size_t>(sample.keys);
-    const int32_t row = sample.rows[r] / tile;
-    for (int32_t j = 0; j <= sample.rows[r]; ++j) {
-      for (Line* line : {&out[j], &out[sample.keys + row - j / tile]}) {
-        line->sum += w[j];
-        line->largest = std::max<double>(line->largest, w[j]);
-      }
+    const float* w = sample.row(r);
+    const int32_t pos = sample.rows[r];
+    for (int32_t j = 0; j <= pos; ++j) by_column[j] += w[j];
+    if (tile == 1) {
+      for (int32_t at = 0; at <= pos; ++at) by_distance[at] += w[pos - at];
+    } else {
+      for (int32_t j = 0; j <= pos; ++j) by_distance[pos / tile - j / tile] += w[j];
     }
   }
+  std::vector<Line> out(static_cast<size_t>(sample.keys + distances));
+  for (int32_t at = 0; at < sample.keys; ++at)
+    out[at] = {at, true, by_column[at], std::max(0, rows.end - std::max(rows.begin, at))};
+  for (int32_t at = 0; at < distances; ++at)
+    out[sample.keys + at] = {at, false, by_distance[at], cells_of(at, rows, tile)};
   return out;
+}
+
+void find_largest(const LineSample& sample, std::vector<Line>& lines) {
+  for (size_t r = 0; r < sample.rows.size(); ++r) {
+    const float* w = sample.row(r);
+    for (int32_t j = 0; j <= sample.rows[r]; ++j) {
+      for (Line* line : {&lines[j], &lines[sample.keys + sample.rows[r] - j]})
+        line->largest = std::max<double>(line->largest, w[j]);
+    }
+  }
 }
 
 Lines lines_of(std::span<const Line> chosen, int32_t tile) {
@@ -63,18 +77,24 @@ Lines lines_of(std::span<const Line> chosen, int32_t tile) {
   return out;
 }
 
-double total(const LineSample& sample) { return std::accumulate(sample.weights.begin(), sample.weights.end(), 0.0); }
+// Of the sample's weights. lines: all of them, the columns first.
+double total(const LineSample& sample, std::span<const Line> lines) {
+  double sum = 0;
+  for (const Line& column : lines.first(static_cast<size_t>(sample.keys))) sum += column.sum;
+  return sum;
+}
 
 // As printed, with a gain below 0 taken as 0 and a length below 1 as 1: both are missing there.
 ChosenLines printed(const LineSample& sample, std::vector<Line> lines, const LineOptions& options) {
   const auto middle = lines.begin() + sample.keys;
+  find_largest(sample, lines);
   std::ranges::stable_sort(lines.begin(), middle, std::greater(), &Line::sum);
   std::ranges::stable_sort(middle, lines.end(), std::greater(), &Line::sum);
   auto column = lines.begin(), distance = middle;
   std::vector<Line> chosen;
   double sum = 0, in_columns = 0, in_distances = 0;  // the most that one line of the other kind can share with these
   int64_t columns = 0, distances = 0;
-  const double wanted = options.mass * total(sample);
+  const double all = total(sample, lines), wanted = options.mass * all;
   const auto each = [](double gain, int64_t cells, int64_t shared) {
     return gain / static_cast<double>(std::max<int64_t>(1, cells - shared));
   };
@@ -96,7 +116,18 @@ ChosenLines printed(const LineSample& sample, std::vector<Line> lines, const Lin
       chosen.push_back(*column++);
     }
   }
-  return {lines_of(chosen, options.tile), sum / std::max(total(sample), 1e-300)};
+  return {lines_of(chosen, options.tile), sum / std::max(all, 1e-300)};
+}
+
+// The lines by falling weight, equal ones in their order. What is sorted is a third of a line's size.
+std::vector<Line> falling(std::span<const Line> lines, double (*weight)(const Line&)) {
+  std::vector<std::pair<double, uint32_t>> order(lines.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = {-weight(lines[i]), i};
+  std::ranges::sort(order);
+  std::vector<Line> out;
+  out.reserve(lines.size());
+  for (const auto& [negative, i] : order) out.push_back(lines[i]);
+  return out;
 }
 
 // The share of the sample's attention that the first n lines and the rows' own distance hold, at [n].
@@ -110,7 +141,7 @@ std::vector<double> held_by_first(const LineSample& sample, std::span<const Line
   for (uint32_t& n : column) n = n == none ? none + 1 : n;
   for (uint32_t& n : distance) n = n == none ? none + 1 : n;
   for (size_t r = 0; r < sample.rows.size(); ++r) {
-    const float* w = sample.weights.data() + r * static_cast<size_t>(sample.keys);
+    const float* w = sample.row(r);
     for (int32_t j = 0; j <= sample.rows[r]; ++j)
       out[std::min(column[j], distance[sample.rows[r] / tile - j / tile])] += w[j];
   }
@@ -123,10 +154,8 @@ std::vector<double> held_by_first(const LineSample& sample, std::span<const Line
 
 ChosenLines shortest(const LineSample& sample, std::vector<Line> lines, const LineOptions& options) {
   std::erase_if(lines, [](const Line& line) { return line.sum <= 0; });
-  const auto by_cell = [](const Line& line) {
-    return line.sum / static_cast<double>(std::max<int64_t>(1, line.cells));
-  };
-  std::ranges::stable_sort(lines, std::greater(), by_cell);
+  lines =
+      falling(lines, [](const Line& line) { return line.sum / static_cast<double>(std::max<int64_t>(1, line.cells)); });
   const std::vector<double> held = held_by_first(sample, lines, options.tile);
   const double enough = std::min(options.mass, held.back());
   const auto n = static_cast<size_t>(std::ranges::find_if(held, [&](double h) { return h >= enough; }) - held.begin());
@@ -135,15 +164,13 @@ ChosenLines shortest(const LineSample& sample, std::vector<Line> lines, const Li
 
 ChosenLines above_mean(const LineSample& sample, std::vector<Line> lines, const LineOptions& options) {
   const auto N = static_cast<double>(sample.keys);
-  const double rest = total(sample) - lines[0].sum - lines[static_cast<size_t>(sample.keys)].sum;
+  const double rest = total(sample, lines) - lines[0].sum - lines[static_cast<size_t>(sample.keys)].sum;
   const double mean = N > 2 ? std::max(0.0, rest) / (N - 2) : 0;
   std::erase_if(lines, [&](const Line& line) {
     const bool kept = line.at == 0;  // the first key, the rows' own
     return !kept && line.sum <= options.threshold * mean * (line.column ? 1 : options.tile);
   });
-  Lines chosen = lines_of(lines, options.tile);
-  const double holds = held_mass(sample, chosen);
-  return {std::move(chosen), holds};
+  return {lines_of(lines, options.tile), 0};
 }
 
 // The heaviest ones of each kind, with those that are always taken.
@@ -161,27 +188,25 @@ ChosenLines counted(const LineSample& sample, std::vector<Line> lines, const Lin
   std::vector<Line> chosen;
   keep(lines.begin(), middle, options.first, options.columns, chosen);
   keep(middle, lines.end(), options.nearest, options.distances, chosen);
-  Lines out = lines_of(chosen, options.tile);
-  const double holds = held_mass(sample, out);
-  return {std::move(out), holds};
+  return {lines_of(chosen, options.tile), 0};
 }
 
 // Of each kind the heaviest, until these hold the share, and at least so many.
-ChosenLines covering(const LineSample& sample, std::vector<Line> lines, const LineOptions& options) {
-  const auto middle = lines.begin() + sample.keys;
-  const double wanted = options.mass * total(sample);
+ChosenLines covering(const LineSample& sample, std::span<const Line> lines, const LineOptions& options) {
+  const double wanted = options.mass * total(sample, lines);
+  const auto keys = static_cast<size_t>(sample.keys);
   std::vector<Line> chosen;
-  for (const auto& [begin, end] : {std::pair(lines.begin(), middle), std::pair(middle, lines.end())}) {
-    std::stable_sort(begin, end, [](const Line& a, const Line& b) { return a.sum > b.sum; });
+  for (const std::span<const Line> kind : {lines.first(keys), lines.subspan(keys)}) {
     double sum = 0;
-    for (auto line = begin; line != end && (sum < wanted || line - begin < options.least); ++line) {
-      sum += line->sum;
-      chosen.push_back(*line);
+    int32_t n = 0;
+    for (const Line& line : falling(kind, [](const Line& of) { return of.sum; })) {
+      if (sum >= wanted && n >= options.least) break;
+      sum += line.sum;
+      ++n;
+      chosen.push_back(line);
     }
   }
-  Lines out = lines_of(chosen, options.tile);
-  const double holds = held_mass(sample, out);
-  return {std::move(out), holds};
+  return {lines_of(chosen, options.tile), 0};
 }
 
 }  // namespace
@@ -214,7 +239,7 @@ ChosenLines choose_lines(const LineSample& sample, Run rows, const LineOptions& 
     case LineRule::kCounts:
       return counted(sample, std::move(lines), options);
     case LineRule::kCoverage:
-      return covering(sample, std::move(lines), options);
+      return covering(sample, lines, options);
   }
   return {};
 }
@@ -238,7 +263,7 @@ double held_mass(const LineSample& sample, const Lines& lines) {
   for (const int32_t j : lines.columns) column[j] = 1;
   for (const int32_t s : lines.distances) distance[s] = 1;
   for (size_t r = 0; r < sample.rows.size(); ++r) {
-    const float* w = sample.weights.data() + r * static_cast<size_t>(sample.keys);
+    const float* w = sample.row(r);
     for (int32_t j = 0; j <= sample.rows[r]; ++j) {
       all += w[j];
       if (column[j] || distance[sample.rows[r] / lines.tile - j / lines.tile]) held += w[j];

@@ -8,9 +8,10 @@
 // Rules:  kPrinted is LoopServe's greedy choice as printed: it counts what a line adds at least, so that its sum is a
 //         lower bound of the mass, but stalls below it and then takes all lines. kShortest takes lines in the order of
 //         mass per cell, and of these the shortest beginning that holds the share. kThreshold (CRISP,
-//         arXiv:2609.01925) takes what is above the mean of all but the first column and the rows' own keys; it has no share to reach. kCounts is
-//         MInference's vertical-slash pattern. kCoverage is FlexPrefill's (arXiv:2502.20766): of the columns and of the
-//         distances each the heaviest, until they hold the share of the sample's attention by their sums.
+//         arXiv:2609.01925) takes what is above the mean of all but the first column and the rows' own keys; it has no
+//         share to reach. kCounts is MInference's vertical-slash pattern. kCoverage is FlexPrefill's
+//         (arXiv:2502.20766): of the columns and of the distances each the heaviest, until they hold the share of the
+//         sample's attention by their sums.
 // Invariants: distance 0, a row's own key, is always among them: no row sees nothing.
 // Threads: pure; any thread.
 // Cost:   choosing: sampled rows x keys, twice; sorting the lines.
@@ -38,6 +39,8 @@ struct LineSample {
   std::span<const int32_t> rows;  // rising
   std::span<const float> weights;
   int32_t keys = 0;
+
+  const float* row(size_t r) const { return weights.data() + r * static_cast<size_t>(keys); }
 };
 
 enum class LineRule : uint8_t { kPrinted, kShortest, kThreshold, kCounts, kCoverage };
@@ -52,7 +55,9 @@ struct LineOptions {
 };
 struct ChosenLines {
   Lines lines;
-  double bound = 0;  // a lower bound of the share of the sample's attention that they hold; but for kPrinted exact
+  // A lower bound of the share of the sample's attention that they hold. kShortest's is exact; 0 of the rules that do
+  // not ask: see held_mass().
+  double bound = 0;
 };
 
 // rows: those that will attend along the lines, which is what a line costs.

@@ -71,12 +71,47 @@ DocumentStats measured(int32_t tokens, const BlockCut& cut, const ModelConfig& c
   return out;
 }
 
-std::optional<DocumentStats> stored_of(const PromptLayout& layout, AnnexKind kind, const Run& document,
-                                       const BlockCut& cut) {
-  for (const AnnexBlock& block : layout.blocks) {
-    if (block.kind == kind && block.positions == document) return stats_from(block.bytes, cut);
+void StudiedDocuments::add(const Run& document) {
+  documents_.push_back(document);
+  stored_.push_back(stored_of(document));
+  if (!stored_.back()) unknown_.push_back(documents_.size() - 1);
+}
+
+std::optional<DocumentStats> StudiedDocuments::stored_of(const Run& document) const {
+  for (const AnnexBlock& block : layout_.blocks) {
+    if (block.kind == kind_ && block.positions == document) return stats_from(block.bytes, cut_);
   }
   return {};
+}
+
+void StudiedDocuments::add_stages(const ModelConfig& config, std::vector<Stage>& out) const {
+  for (const size_t i : unknown_) out.push_back(document_stage(documents_[i], cut_, config));
+}
+
+std::vector<DocumentStats> StudiedDocuments::stats(const ModelConfig& config, std::span<const Probe> probes) const {
+  std::vector<DocumentStats> out;
+  const Probe* next = probes.data();
+  for (size_t i = 0; i < size(); ++i) {
+    out.push_back(stored_[i] ? *stored_[i] : measured(documents_[i].size(), cut_, config, next));
+    if (!stored_[i]) next += kProbesOfDocument;
+  }
+  return out;
+}
+
+std::vector<AnnexBlock> StudiedDocuments::findings(const ModelConfig& config, int stage,
+                                                   std::span<const Probe> probes) const {
+  if (stage >= stages()) return {};
+  const Run& document = documents_[unknown_[static_cast<size_t>(stage)]];
+  const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
+  return {{kind_, document, to_bytes(measured(document.size(), cut_, config, of), cut_)}};
+}
+
+ProbeSpec query_probe(const Run& question, std::vector<int> layers) {
+  ProbeSpec out;
+  out.estimator = Estimator::kQueries;
+  out.layers = std::move(layers);
+  out.rows = {question};
+  return out;
 }
 
 }  // namespace kvilt

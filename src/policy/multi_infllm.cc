@@ -25,12 +25,10 @@ struct InfLLMBlock {
   int32_t number;
 };
 struct InfLLMContext {
-  std::vector<Run> documents;  // those with such blocks
-  std::vector<InfLLMBlock> blocks;
-  Runs middle;
+  StudiedDocuments documents;  // those with such blocks
   Run question;
-  std::vector<std::optional<DocumentStats>> stored;
-  std::vector<size_t> unknown;  // documents of which nothing is stored
+  std::vector<InfLLMBlock> blocks{};
+  Runs middle{};
   int64_t topk = 0;
 };
 
@@ -45,18 +43,13 @@ class MultiInfLLM : public ReusePolicy {
     const Runs rows = rows_of_question(layout, question_in(layout));
     if (std::cmp_less_equal(in.blocks.size(), in.topk)) return plan_for(layout, {uniform_stage(rows, config.L)});
     std::vector<Stage> stages;
-    for (const size_t i : in.unknown) stages.push_back(document_stage(in.documents[i], params_.cut(), config));
-    ProbeSpec probe;
-    probe.estimator = Estimator::kQueries;
-    probe.rows = {in.question};
+    in.documents.add_stages(config, stages);
     Stage first = uniform_stage(rows, 0), others = uniform_stage(rows, config.L);
     first.unseen.assign(static_cast<size_t>(config.L), in.middle);  // a cut's rows attend in vain: to little
     others.unseen = first.unseen;
-    first.cuts = probe.layers = {0};
-    first.probes = {probe};
+    first.cuts = {0};
     for (int l = 1; l < config.L; ++l) others.cuts.push_back(l);
-    probe.layers = others.cuts;
-    others.probes = {probe};
+    for (Stage* stage : {&first, &others}) stage->probes = {query_probe(in.question, stage->cuts)};
     stages.push_back(std::move(first));
     stages.push_back(std::move(others));
     return plan_for(layout, std::move(stages));
@@ -65,9 +58,9 @@ class MultiInfLLM : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     const InfLLMContext in = context(layout);
-    const auto documents = static_cast<int>(in.unknown.size());
+    const int documents = in.documents.stages();
     if (stage < documents || std::cmp_less_equal(in.blocks.size(), in.topk)) return;
-    const std::vector<DocumentStats> stats = stats_of(in, config, probes);
+    const std::vector<DocumentStats> stats = in.documents.stats(config, probes);
     const bool first = stage == documents;
     for (int l = first ? 0 : 1; l < (first ? 1 : config.L); ++l) {
       const std::vector<double>& query = probes.back().sums[l];
@@ -78,20 +71,15 @@ class MultiInfLLM : public ReusePolicy {
 
   std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
                                    std::span<const Probe> probes) const override {
-    const InfLLMContext in = context(layout);
-    if (std::cmp_greater_equal(stage, in.unknown.size())) return {};
-    const Run& document = in.documents[in.unknown[stage]];
-    const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
-    return {{kBlockMeans, document, to_bytes(measured(document.size(), params_.cut(), config, of), params_.cut())}};
+    return context(layout).documents.findings(config, stage, probes);
   }
 
  private:
   // Blocks that lie in the beginning or the end in part belong to it.
   InfLLMContext context(const PromptLayout& layout) const {
-    InfLLMContext out;
-    out.question = question_in(layout).value_or(layout.tail());
-    const int32_t local = out.question.begin - params_.local;
     const BlockCut cut = params_.cut();
+    InfLLMContext out{.documents = {layout, kBlockMeans, cut}, .question = question_in(layout).value_or(layout.tail())};
+    const int32_t local = out.question.begin - params_.local;
     int64_t tokens = 0, always = 0;
     for (const Run& piece : layout.pieces) {
       if (piece.end > out.question.begin) continue;
@@ -108,27 +96,13 @@ class MultiInfLLM : public ReusePolicy {
         out.blocks.push_back({at, out.documents.size(), b});
         out.middle.push_back(at);
       }
-      if (out.blocks.size() == before) continue;
-      out.documents.push_back(piece);
-      out.stored.push_back(stored_of(layout, kBlockMeans, piece, cut));
-      if (!out.stored.back()) out.unknown.push_back(out.documents.size() - 1);
+      if (out.blocks.size() > before) out.documents.add(piece);
     }
     out.middle = normalize(std::move(out.middle));
     const double share = params_.keep * static_cast<double>(tokens) - static_cast<double>(always);
     out.topk = params_.keep >= 1  ? std::ssize(out.blocks)
                : params_.keep > 0 ? static_cast<int64_t>(std::max(0.0, share) / params_.block)
                                   : params_.topk;
-    return out;
-  }
-
-  std::vector<DocumentStats> stats_of(const InfLLMContext& in, const ModelConfig& config,
-                                      std::span<const Probe> probes) const {
-    std::vector<DocumentStats> out;
-    const Probe* next = probes.data();
-    for (size_t i = 0; i < in.documents.size(); ++i) {
-      out.push_back(in.stored[i] ? *in.stored[i] : measured(in.documents[i].size(), params_.cut(), config, next));
-      if (!in.stored[i]) next += kProbesOfDocument;
-    }
     return out;
   }
 

@@ -30,12 +30,10 @@ struct SamKVParams {
 
 // How a prompt is read.
 struct Reading {
-  std::vector<Run> documents;  // all pieces before the question
-  std::vector<size_t> long_ones;
-  std::vector<std::optional<DocumentStats>> stored;  // of the long ones
-  std::vector<size_t> unknown;                       // those of the long ones that have none
+  std::vector<Run> documents{};  // all pieces before the question
+  StudiedDocuments long_ones;    // those with a middle
   std::optional<Run> question;
-  Runs middle;         // of the long ones
+  Runs middle{};       // of the long ones
   bool looks = false;  // a choice is to be made
 };
 
@@ -49,10 +47,10 @@ class SamKV : public ReusePolicy {
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     const Reading read = reading(layout);
     std::vector<Stage> stages;
-    for (const size_t i : read.unknown) {
-      if (read.looks) stages.push_back(document_stage(read.documents[read.long_ones[i]], params_.choice.cut, config));
+    if (read.looks) {
+      read.long_ones.add_stages(config, stages);
+      stages.push_back(question_stage(layout, read, config));
     }
-    if (read.looks) stages.push_back(question_stage(layout, read, config));
     const bool hides = params_.choice.keep < 1 && !read.looks && !read.middle.empty();
     if (params_.recompute != Recompute::kNone && !read.documents.empty()) {
       const Runs before{{layout.prefix, read.documents.back().end}};
@@ -70,8 +68,8 @@ class SamKV : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
               Plan& plan) const override {
     const Reading read = reading(layout);
-    if (stage != static_cast<int>(read.unknown.size())) return;  // the question's
-    const std::vector<DocumentStats> stats = stats_of(read, config, probes);
+    if (stage != read.long_ones.stages()) return;  // the question's
+    const std::vector<DocumentStats> stats = read.long_ones.stats(config, probes);
     const KeptBlocks kept = choose(read, config, stats, probes.back());
     std::vector<Runs> unseen(static_cast<size_t>(config.L));
     for (int l = 0; l < config.L; ++l) unseen[l] = subtract(read.middle, positions_of(read, kept[l]));
@@ -81,27 +79,19 @@ class SamKV : public ReusePolicy {
 
   std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
                                    std::span<const Probe> probes) const override {
-    const Reading read = reading(layout);
-    if (std::cmp_greater_equal(stage, read.unknown.size())) return {};
-    const Run& document = read.documents[read.long_ones[read.unknown[stage]]];
-    const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
-    return {{kBlockStats, document,
-             to_bytes(measured(document.size(), params_.choice.cut, config, of), params_.choice.cut)}};
+    return reading(layout).long_ones.findings(config, stage, probes);
   }
 
  private:
   Reading reading(const PromptLayout& layout) const {
-    Reading out;
-    out.question = question_in(layout);
+    const BlockCut& cut = params_.choice.cut;
+    Reading out{.long_ones = {layout, kBlockStats, cut}, .question = question_in(layout)};
     const int32_t end = out.question ? out.question->begin : layout.prompt_len;
     for (const Run& piece : layout.pieces) {
       if (piece.end > end) continue;
-      const Run middle = params_.choice.cut.middle(piece.size());
+      const Run middle = cut.middle(piece.size());
       if (middle.size() > 0) {
-        out.long_ones.push_back(out.documents.size());
-        out.stored.push_back(stored_of(layout, kBlockStats, piece, params_.choice.cut));
-        if (!out.stored.back()) out.unknown.push_back(out.stored.size() - 1);
-        const BlockCut& cut = params_.choice.cut;
+        out.long_ones.add(piece);
         const Run first = cut.tokens_of(middle.begin, piece.size()), last = cut.tokens_of(middle.end - 1, piece.size());
         out.middle = unite(out.middle, Runs{{piece.begin + first.begin, piece.begin + last.end}});
       }
@@ -109,34 +99,15 @@ class SamKV : public ReusePolicy {
     }
     out.middle = subtract(out.middle, Runs{layout.tail()});  // the last row sees itself
     const bool given = params_.choice.keep >= 1 && params_.recompute != Recompute::kRule;
-    out.looks = !out.long_ones.empty() && out.question && !given;
+    out.looks = out.long_ones.size() > 0 && out.question && !given;
     return out;
   }
 
   Stage question_stage(const PromptLayout& layout, const Reading& read, const ModelConfig& config) const {
     Stage stage = uniform_stage(rows_of_question(layout, read.question), config.L);
-    ProbeSpec probe;
-    probe.estimator = Estimator::kQueries;
-    probe.layers = all_layers(config.L);
-    probe.rows = {*read.question};
-    stage.probes = {probe};
+    stage.probes = {query_probe(*read.question, all_layers(config.L))};
     stage.unseen.assign(static_cast<size_t>(config.L), read.middle);
     return stage;
-  }
-
-  std::vector<DocumentStats> stats_of(const Reading& read, const ModelConfig& config,
-                                      std::span<const Probe> probes) const {
-    std::vector<DocumentStats> out;
-    const Probe* next = probes.data();
-    for (size_t i = 0; i < read.long_ones.size(); ++i) {
-      if (read.stored[i]) {
-        out.push_back(*read.stored[i]);
-      } else {
-        out.push_back(measured(read.documents[read.long_ones[i]].size(), params_.choice.cut, config, next));
-        next += kProbesOfDocument;
-      }
-    }
-    return out;
   }
 
   KeptBlocks choose(const Reading& read, const ModelConfig& config, const std::vector<DocumentStats>& stats,
@@ -166,7 +137,7 @@ class SamKV : public ReusePolicy {
   Runs positions_of(const Reading& read, const std::vector<std::vector<int32_t>>& blocks) const {
     Runs out;
     for (size_t i = 0; i < blocks.size(); ++i) {
-      const Run& document = read.documents[read.long_ones[i]];
+      const Run& document = read.long_ones[i];
       for (const int32_t b : blocks[i]) {
         const Run of = params_.choice.cut.tokens_of(b, document.size());
         out.push_back({document.begin + of.begin, document.begin + of.end});
@@ -188,7 +159,7 @@ class SamKV : public ReusePolicy {
       some = unite(some, here);
       Runs outliers;
       for (size_t i = 0; i < stats.size(); ++i) {
-        const int32_t begin = read.documents[read.long_ones[i]].begin;
+        const int32_t begin = read.long_ones[i].begin;
         for (const Run& run : stats[i].layers[l].attention.outliers)
           outliers.push_back({begin + run.begin, begin + run.end});
       }
