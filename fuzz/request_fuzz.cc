@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "server/anthropic_request.h"
 #include "server/openai_request.h"
 
 using namespace kvilt;
@@ -39,6 +40,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(parse_tokenize(body.value(), limits));
   check(parse_detokenize(body.value(), limits));
   check(parse_documents(body.value(), limits));
+  const auto converted = to_openai_chat(body.value(), limits, MessagesUse::kAnswer);
+  check(converted);
+  if (converted.ok()) {
+    CHECK(converted.value().sources.size() == converted.value().body["messages"].size());
+    check(parse_chat(converted.value().body, limits));
+  }
   dump(body.value());
   return 0;
 }

@@ -24,7 +24,14 @@ std::string leading_path(const std::string& message) {
 
 }  // namespace
 
-const char* ApiError::type() const {
+ApiShape shape_of(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool theirs = path.starts_with(kMessages) && (path.size() == kMessages.size() || path[kMessages.size()] == '/');
+  return theirs ? ApiShape::kAnthropic : ApiShape::kOpenAi;
+}
+
+const char* ApiError::type(ApiShape shape) const {
+  const bool anthropic = shape == ApiShape::kAnthropic;
   switch (status) {
     case 401:
       return "authentication_error";
@@ -32,14 +39,25 @@ const char* ApiError::type() const {
       return "permission_error";
     case 404:
       return "not_found_error";
+    case 413:
+      return anthropic ? "request_too_large" : "invalid_request_error";
     case 429:
       return "rate_limit_error";
+    case 503:
+      if (anthropic && code == "overloaded") return "overloaded_error";
+      [[fallthrough]];
     default:
-      return status >= 500 ? "server_error" : "invalid_request_error";
+      if (status < 500) return "invalid_request_error";
+      return anthropic ? "api_error" : "server_error";
   }
 }
 
-std::string error_body(const ApiError& error) {
+std::string error_body(const ApiError& error, ApiShape shape) {
+  using OrderedJson = nlohmann::ordered_json;
+  if (shape == ApiShape::kAnthropic) {
+    const OrderedJson body = {{"type", "error"}, {"error", {{"type", error.type(shape)}, {"message", error.message}}}};
+    return body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  }
   const auto text_or_null = [](const std::string& text) {
     return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
   };

@@ -1,9 +1,11 @@
-// server/api_error.h: an error as OpenAI's API shapes it, and how the engine's errors become one.
-// Invariants: every answer with a status >= 400 has the body {"error": {"message", "type", "param", "code"}}.
+// server/api_error.h: an error as an API shapes it, and how the engine's errors become one.
+// Invariants: every answer with a status >= 400 has the body {"error": {"message", "type", "param", "code"}}; of
+//             Anthropic's routes {"type": "error", "error": {"type", "message"}}.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -12,6 +14,10 @@
 
 namespace kvilt::server {
 
+// Whose clients read an answer.
+enum class ApiShape { kOpenAi, kAnthropic };
+ApiShape shape_of(std::string_view path);  // of a URL
+
 struct ApiError {
   int status = 400;
   std::string message;
@@ -19,11 +25,11 @@ struct ApiError {
   std::string code;   // e.g. context_length_exceeded; empty: null
 
   // invalid_request_error, authentication_error, rate_limit_error, server_error ...: follows from the status.
-  const char* type() const;
+  const char* type(ApiShape shape = ApiShape::kOpenAi) const;
 };
 
 // The JSON text of the body.
-std::string error_body(const ApiError& error);
+std::string error_body(const ApiError& error, ApiShape shape = ApiShape::kOpenAi);
 
 // param: the field that the engine judged, unless the message starts with a path of its own
 // ("messages[2].content: ...").

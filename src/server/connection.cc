@@ -50,13 +50,13 @@ struct Framing {
       chunked = same_name(value, "chunked");
     } else if (same_name(name, "Content-Encoding")) {
       compressed = !same_name(value, "identity");
-    } else if (same_name(name, "Authorization")) {
+    } else if (same_name(name, "Authorization") || same_name(name, "x-api-key")) {
       ++keys;
     }
   }
 
   HeadVerdict verdict(bool post, size_t max_body) const {
-    if (keys > 1) return {400, "a request has one Authorization header at most", ""};
+    if (keys > 1) return {400, "a request has one header with a key at most: Authorization or x-api-key", ""};
     if (bad_length || lengths > 1) return {400, "Content-Length is not one number", ""};
     if (encodings > 1 || (encodings == 1 && !chunked))
       return {400, "the only Transfer-Encoding understood is chunked", ""};
@@ -103,6 +103,7 @@ HeadVerdict check_head(std::string& head, size_t max_body_bytes) {
         const std::string_view name = line.substr(0, colon);
         framing.see(name, trim(line.substr(colon + 1)));
         if (same_name(name, "Authorization")) authorization = trim(line.substr(colon + 1));
+        if (same_name(name, "x-api-key")) authorization = "Bearer " + std::string(trim(line.substr(colon + 1)));
         keep = !same_name(name, "Range") && !same_name(name, "Accept-Encoding");
       }
     }

@@ -36,7 +36,8 @@ struct ConnectionLimits {
 struct HeadVerdict {
   int status = 0;
   std::string message;
-  std::string authorization;  // as it was sent: the library would decode % in it
+  // As it was sent: the library would decode % in it. `x-api-key: KEY` reads as `Bearer KEY`; a head has one of both.
+  std::string authorization;
 };
 
 // Checks a whole head (with its blank line) and removes the fields that the library must not see (Range,

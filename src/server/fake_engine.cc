@@ -29,15 +29,20 @@ const std::vector<std::string> kWords = {
     "red ",  "blue ", "seven ", "quilt ", "caf\xc3\xa9 ", "10\xe2\x82\xac ", "river ", "stone ", "\xf0\x9f\x99\x82 ",
     "north "};
 
-std::string text_of(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  if (content.is_array()) {
-    for (const Json& part : content) {
-      if (part.is_object()) text += part.value("text", "");
-    }
+void append(const std::string& text, Prompt& prompt) {
+  for (const char c : text) prompt.ids.push_back(static_cast<unsigned char>(c));
+}
+
+// Parts with cache_control are marks, as in the real engine.
+void append_content(const Json& content, Prompt& prompt) {
+  if (content.is_string()) append(content.get_ref<const std::string&>(), prompt);
+  if (!content.is_array()) return;
+  for (const Json& part : content) {
+    if (!part.is_object()) continue;
+    const auto begin = static_cast<int32_t>(prompt.ids.size());
+    append(part.value("text", ""), prompt);
+    if (part.contains("cache_control")) prompt.marks.push_back({begin, static_cast<int32_t>(prompt.ids.size())});
   }
-  return text;
 }
 
 }  // namespace
@@ -120,9 +125,7 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
       return error(Code::kInvalidArgument, "messages[{}].content: must be a string or a list of parts", i);
     }
     prompt.ids.push_back(kRole);
-    const auto begin = static_cast<int32_t>(prompt.ids.size());
-    for (const char c : text_of(*content)) prompt.ids.push_back(static_cast<unsigned char>(c));
-    if (message.contains("cache_control")) prompt.marks.push_back({begin, static_cast<int32_t>(prompt.ids.size())});
+    append_content(*content, prompt);
   }
   prompt.ids.push_back(kRole);
   return prompt;

@@ -1,12 +1,11 @@
 #include "server/openai_response.h"
 
-#include <fmt/format.h>
-#include <sodium.h>
-
 #include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
+
+#include "server/sse.h"
 
 namespace kvilt::server {
 namespace {
@@ -58,50 +57,16 @@ const char* finish_reason(Finish finish) {
 }
 
 Envelope make_envelope(bool chat, std::string model) {
-  unsigned char raw[12];
-  randombytes_buf(raw, sizeof raw);
-  std::string id = chat ? "chatcmpl-" : "cmpl-";
-  for (const unsigned char byte : raw) id += fmt::format("{:02x}", byte);
-  return {std::move(id), std::move(model), static_cast<int64_t>(std::time(nullptr)), chat};
+  return {answer_id(chat ? "chatcmpl-" : "cmpl-"), std::move(model), static_cast<int64_t>(std::time(nullptr)), chat};
 }
 
-void UsageSum::add_prompt(const PromptUsage& usage) {
-  sum_.prompt += usage.prompt;
-  sum_.prefix += usage.prefix;
-  sum_.chain += usage.chain;
-  sum_.reused += usage.reused;
-  sum_.seasoned += usage.seasoned;
-  sum_.near += usage.near;
-  sum_.recomputed += usage.recomputed;
-  sum_.fresh += usage.fresh;
-  sum_.kv_bytes.global += usage.kv_bytes.global;
-  sum_.kv_bytes.local += usage.kv_bytes.local;
-  sum_.kv_bytes.retrieval += usage.kv_bytes.retrieval;
-  sum_.kv_bytes.dense += usage.kv_bytes.dense;
-  sum_.evicted_bytes += usage.evicted_bytes;
-  sum_.policy = usage.policy;
-  sum_.ttft_s = std::max(sum_.ttft_s, usage.ttft_s);
-}
-
-Json UsageSum::json() const {
-  const ByHeadClass& kv = sum_.kv_bytes;
-  return {
-      {"prompt_tokens", sum_.prompt},
-      {"completion_tokens", completion_tokens_},
-      {"total_tokens", sum_.prompt + completion_tokens_},
-      {"prompt_tokens_details", {{"cached_tokens", sum_.prefix + sum_.reused - sum_.recomputed}}},
-      {"kvilt",
-       {{"prefix", sum_.prefix},
-        {"chain", sum_.chain},
-        {"reused", sum_.reused},
-        {"seasoned", sum_.seasoned},
-        {"near", sum_.near},
-        {"recomputed", sum_.recomputed},
-        {"fresh", sum_.fresh},
-        {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
-        {"evicted_bytes", sum_.evicted_bytes},
-        {"policy", sum_.policy},
-        {"ttft_s", sum_.ttft_s}}}};
+Json usage_json(const UsageSum& usage) {
+  const PromptUsage& prompt = usage.prompt();
+  return {{"prompt_tokens", prompt.prompt},
+          {"completion_tokens", usage.completion_tokens()},
+          {"total_tokens", prompt.prompt + usage.completion_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", prompt.prefix + prompt.reused - prompt.recomputed}}},
+          {"kvilt", kvilt_usage(prompt)}};
 }
 
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens) {
@@ -155,7 +120,7 @@ Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vec
   }
   return {{"id", envelope.id},           {"object", envelope.chat ? "chat.completion" : "text_completion"},
           {"created", envelope.created}, {"model", envelope.model},
-          {"choices", std::move(list)},  {"usage", usage.json()}};
+          {"choices", std::move(list)},  {"usage", usage_json(usage)}};
 }
 
 Json role_chunk(const Envelope& envelope, int choice, bool usage_follows) {
@@ -194,8 +159,70 @@ Json end_chunk(const Envelope& envelope, int choice, const Completion& end, bool
 
 Json usage_chunk(const Envelope& envelope, const UsageSum& usage) {
   Json json = chunk(envelope, Json::array(), false);
-  json["usage"] = usage.json();
+  json["usage"] = usage_json(usage);
   return json;
+}
+
+namespace {
+class OpenAiWriter final : public AnswerWriter {
+ public:
+  OpenAiWriter(Envelope envelope, const Engine& engine, bool usage_follows)
+      : envelope_(std::move(envelope)), engine_(engine), usage_follows_(usage_follows) {}
+
+  const std::string& id() const override { return envelope_.id; }
+
+  Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const override {
+    return whole_answer(envelope_, engine_, choices, usage);
+  }
+
+  std::string begin(std::vector<Choice>& choices) override {
+    started_.resize(choices.size(), !envelope_.chat);  // a text completion has no role to say
+    std::string echoes;
+    for (Choice& choice : choices) echoes += delta(choice);
+    return echoes;
+  }
+
+  std::string grown(Choice& choice) override {
+    std::string events;
+    if (!started_[static_cast<size_t>(choice.index)]) {
+      started_[static_cast<size_t>(choice.index)] = true;
+      events = sse_event(role_chunk(envelope_, choice.index, usage_follows_));
+    }
+    return events + delta(choice);
+  }
+
+  std::string ended(const Choice& choice) override {
+    return sse_event(end_chunk(envelope_, choice.index, *choice.end, usage_follows_));
+  }
+
+  std::string done(const std::vector<Choice>&, const UsageSum& usage) override {
+    return (usage_follows_ ? sse_event(usage_chunk(envelope_, usage)) : "") + std::string(kSseDone);
+  }
+
+  std::string failed(const ApiError& error) override {
+    return "data: " + error_body(error) + "\n\n" + std::string(kSseDone);
+  }
+
+  std::string ping() const override { return {}; }
+
+ private:
+  std::string delta(Choice& choice) const {
+    if (choice.text.empty() && choice.logprobs.empty()) return {};
+    std::string event = sse_event(delta_chunk(envelope_, engine_, choice, usage_follows_));
+    choice.text.clear();
+    choice.logprobs.clear();
+    return event;
+  }
+
+  const Envelope envelope_;
+  const Engine& engine_;
+  const bool usage_follows_;
+  std::vector<bool> started_;  // per choice: its role was sent
+};
+}  // namespace
+
+std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, bool usage_follows) {
+  return std::make_unique<OpenAiWriter>(std::move(envelope), engine, usage_follows);
 }
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created) {

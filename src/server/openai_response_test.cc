@@ -43,7 +43,7 @@ TEST(Usage, CountsWhatWasNotComputed) {
   sum.add_prompt(usage_of(100, 50, 10, 7));
   sum.add_choice(completion(5, {}));
   sum.add_choice(completion(6, {}));
-  const Json json = sum.json();
+  const Json json = usage_json(sum);
   EXPECT_EQ(json["prompt_tokens"], 157);
   EXPECT_EQ(json["completion_tokens"], 11);
   EXPECT_EQ(json["total_tokens"], 168);
@@ -54,7 +54,7 @@ TEST(Usage, CountsWhatWasNotComputed) {
           R"({"prefix": 100, "chain": 25, "reused": 50, "seasoned": 20, "near": 15, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
                             "local": 200, "retrieval": 30, "dense": 4}, "evicted_bytes": 70, "policy": "sparsex", "ttft_s": 0.5})"));
   sum.add_prompt(usage_of(1, 0, 0, 1));
-  EXPECT_EQ(sum.json()["kvilt"]["kv_bytes"]["local"], 400);
+  EXPECT_EQ(usage_json(sum)["kvilt"]["kv_bytes"]["local"], 400);
 }
 
 TEST(Answers, WholeChat) {

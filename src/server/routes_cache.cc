@@ -155,7 +155,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
   if (!batch.run(std::move(requests), name, add)) return;
   if (!season(batch, call, wanted, prompts.value(), reply)) return;
   reply["documents"] = rows;
-  reply["usage"] = usage.json();
+  reply["usage"] = usage_json(usage);
   reply_json(response, reply);
 }
 

@@ -1,19 +1,20 @@
-// server/routes_generate.cc: POST /v1/chat/completions and /v1/completions, whole and streamed.
-// Role:       parsed request -> one engine request per choice (answer_queue.h) -> JSON or SSE (openai_response.h,
-//             sse.h).
+// server/routes_generate.cc: POST /v1/chat/completions, /v1/completions and /v1/messages, whole and streamed; and
+// /v1/messages/count_tokens.
+// Role:       parsed request -> one engine request per choice (answer_queue.h) -> JSON or events (answer_writer.h).
 // Invariants: while an answer is made, the client's socket is checked every AnswerQueue::kLook; when the client is gone,
 //             the whole request is cancelled at once. Errors before the first token get their HTTP status; later ones
-//             end the stream with an event {"error": ...}.
+//             end the stream with an event that says so.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <nlohmann/json.hpp>
 
 #include "server/answer_queue.h"
+#include "server/anthropic_request.h"
+#include "server/anthropic_response.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/service.h"
-#include "server/sse.h"
 
 namespace kvilt::server {
 namespace {
@@ -24,14 +25,16 @@ constexpr auto kHeadPatience = std::chrono::seconds(5);
 // One HTTP request that is being answered.
 struct Job {
   Attached attached;
-  Envelope envelope;
   Generation generation;
+  std::vector<Prompt> prompts;      // until they are submitted
   std::vector<std::string> echoes;  // per prompt, with echo
+  std::unique_ptr<AnswerWriter> writer;
+  ApiShape shape = ApiShape::kOpenAi;  // of errors
+  Clock::duration ping_every{};        // of silence in a stream
   std::unique_ptr<AnswerQueue> answer;
   std::optional<Event> first;  // of a stream: already taken out of the answer
   UsageSum usage;
 
-  Engine& engine() const { return *attached.engine; }
   // Choices of one prompt follow each other.
   int choices() const { return generation.choices; }
 };
@@ -97,71 +100,63 @@ void reply_whole(Job& job, httplib::Response& response) {
     Choice& choice = choices[event.choice];
     append(choice, event.delta);
     if (!event.end) continue;
-    if (auto error = error_of(*event.end)) return reply_error(response, *error);
+    if (auto error = error_of(*event.end)) return reply_error(response, *error, job.shape);
     add_usage(job, event.choice, *event.end);
     choice.end = std::move(event.end);
   }
-  reply_json(response, whole_answer(job.envelope, job.engine(), choices, job.usage));
+  reply_json(response, job.writer->whole(choices, job.usage));
 }
 
-// Writes a stream from its first event to [DONE]. False: the client is gone.
-class StreamWriter {
+// Writes a stream from its first event to its last. False: the client is gone.
+class StreamSender {
  public:
-  StreamWriter(Job& job, httplib::DataSink& sink) : job_(job), sink_(sink), choices_(empty_choices(job)) {
-    for (Choice& choice : choices_) {
-      if (job.envelope.chat) continue;
-      if (!choice.text.empty()) write_delta(choice);
-    }
-    started_.resize(choices_.size());
-  }
+  StreamSender(Job& job, httplib::DataSink& sink) : job_(job), sink_(sink), choices_(empty_choices(job)) {}
 
   bool run() {
     AnswerQueue& answer = *job_.answer;
+    write(job_.writer->begin(choices_));
     if (job_.first && !take(*job_.first)) return true;
     while (alive_ && !answer.finished()) {
       Event event;
-      if (wait_event(answer, Clock::time_point::max(), event) == Wait::kGone) return false;
-      if (!take(event)) return true;
-      if (answer.overflowed()) return false;
+      switch (wait_event(answer, Clock::now() + job_.ping_every, event)) {
+        case Wait::kGone:
+          return false;
+        case Wait::kTimeout:
+          write(job_.writer->ping());
+          break;
+        case Wait::kEvent:
+          if (!take(event)) return true;
+          if (answer.overflowed()) return false;
+      }
     }
-    if (alive_ && job_.generation.include_usage) write(sse_event(usage_chunk(job_.envelope, job_.usage)));
-    if (alive_) write(std::string(kSseDone));
+    if (alive_) write(job_.writer->done(choices_, job_.usage));  // every choice has its end
     return alive_;
   }
 
  private:
   // False: an error ended the stream.
   bool take(Event& event) {
-    Choice& choice = choices_[event.choice];
-    if (job_.envelope.chat && !started_[event.choice]) {
-      started_[event.choice] = true;
-      write(sse_event(role_chunk(job_.envelope, choice.index, job_.generation.include_usage)));
-    }
+    Choice& choice = choices_[static_cast<size_t>(event.choice)];
     append(choice, event.delta);
-    if (!choice.text.empty() || !choice.logprobs.empty()) write_delta(choice);
+    write(job_.writer->grown(choice));
     if (!event.end) return true;
     if (auto error = error_of(*event.end)) {
-      write("data: " + error_body(*error) + "\n\n");
-      write(std::string(kSseDone));
+      write(job_.writer->failed(*error));
       return false;
     }
     add_usage(job_, event.choice, *event.end);
-    write(sse_event(end_chunk(job_.envelope, choice.index, *event.end, job_.generation.include_usage)));
+    choice.end = std::move(event.end);
+    write(job_.writer->ended(choice));
     return true;
   }
 
-  void write_delta(Choice& choice) {
-    write(sse_event(delta_chunk(job_.envelope, job_.engine(), choice, job_.generation.include_usage)));
-    choice.text.clear();
-    choice.logprobs.clear();
+  void write(const std::string& text) {
+    if (!text.empty()) alive_ = alive_ && sink_.write(text.data(), text.size());
   }
-
-  void write(const std::string& text) { alive_ = alive_ && sink_.write(text.data(), text.size()); }
 
   Job& job_;
   httplib::DataSink& sink_;
   std::vector<Choice> choices_;
-  std::vector<bool> started_;
   bool alive_ = true;
 };
 
@@ -174,7 +169,7 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
       break;
     case Wait::kEvent:
       if (first.end) {
-        if (auto error = error_of(*first.end)) return reply_error(response, *error);
+        if (auto error = error_of(*first.end)) return reply_error(response, *error, job->shape);
       }
       job->first = std::move(first);
   }
@@ -185,7 +180,7 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
     Connection& client = *Connection::current();
     AnswerQueue& answer = *job->answer;
     client.set_write_guard([&answer] { return answer.overflowed(); });
-    const bool whole = StreamWriter(*job, sink).run();
+    const bool whole = StreamSender(*job, sink).run();
     client.set_write_guard(nullptr);
     if (!whole) {
       answer.cancel();
@@ -203,15 +198,14 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
   }
 }
 
-// Submits every choice of every prompt, then answers.
-void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& call, httplib::Response& response,
-             const char* prompt_field) {
+// Submits every choice of every prompt, then answers. REQUIRES: the job has its prompts and its writer.
+void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& response, const char* prompt_field) {
   call.drop_body();
   const Generation& generation = job->generation;
-  if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error);
+  if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error, job->shape);
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
   job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
-  for (Prompt& prompt : prompts) {
+  for (Prompt& prompt : std::exchange(job->prompts, {})) {
     for (int i = 0; i < generation.choices; ++i) {
       Request request;
       request.prompt = prompt;
@@ -222,11 +216,11 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
       request.publish = generation.publish;
       request.cache_salt = generation.cache_salt;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
-        return reply_error(response, api_error(status.error(), prompt_field));
+        return reply_error(response, api_error(status.error(), prompt_field), job->shape);
       }
     }
   }
-  response.set_header("X-Request-Id", job->envelope.id);
+  response.set_header("X-Request-Id", job->writer->id());
   if (generation.stream) {
     reply_stream(std::move(job), call.http, response);
   } else {
@@ -234,19 +228,63 @@ void run_job(std::shared_ptr<Job> job, std::vector<Prompt> prompts, const Call& 
   }
 }
 
-void chat(const Call& call, httplib::Response& response) {
-  auto parsed = parse_chat(call.body, limits_of(call.engine()));
-  if (!parsed.ok()) return reply_error(response, parsed.error());
+std::shared_ptr<Job> new_job(const Service& service, const Call& call) {
   auto job = std::make_shared<Job>();
-  job->generation = std::move(parsed.value().generation);
-  if (auto error = check_model(call.attached, job->generation.model)) return reply_error(response, *error);
-  auto prompt = call.engine().chat_prompt(call.body);
-  if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   job->attached = call.attached;
-  job->envelope = make_envelope(true, call.attached.model);
-  std::vector<Prompt> prompts;
-  prompts.push_back(std::move(prompt.value()));
-  run_job(std::move(job), std::move(prompts), call, response, "messages");
+  job->shape = shape_of(call.http.path);
+  job->ping_every =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(service.options().ping_s));
+  return job;
+}
+
+// A chat body in OpenAI's form becomes the job's settings and its prompt.
+std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) {
+  auto parsed = parse_chat(body, limits_of(call.engine()));
+  if (!parsed.ok()) return parsed.error();
+  job.generation = std::move(parsed.value().generation);
+  if (auto error = check_model(call.attached, job.generation.model)) return error;
+  auto prompt = call.engine().chat_prompt(body);
+  if (!prompt.ok()) return api_error(prompt.error(), "messages");
+  job.prompts.push_back(std::move(prompt.value()));
+  return std::nullopt;
+}
+
+void chat(const Service& service, const Call& call, httplib::Response& response) {
+  auto job = new_job(service, call);
+  if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
+  job->writer = openai_writer(make_envelope(true, call.attached.model), call.engine(), job->generation.include_usage);
+  run_job(std::move(job), call, response, "messages");
+}
+
+// The same for a body of Anthropic's: what was made of it is gone when this returns.
+std::optional<ApiError> read_messages(const Call& call, Job& job) {
+  auto converted = to_openai_chat(std::move(call.body), limits_of(call.engine()), MessagesUse::kAnswer);
+  if (!converted.ok()) return converted.error();
+  auto error = read_chat(call, converted.value().body, job);
+  if (error) error->message = converted.value().in_own_paths(std::move(error->message));
+  return error;
+}
+
+void messages(const Service& service, const Call& call, httplib::Response& response) {
+  auto job = new_job(service, call);
+  if (auto error = read_messages(call, *job)) return reply_error(response, *error, job->shape);
+  job->writer = anthropic_writer(call.attached.model, job->prompts[0].ids.size());
+  response.set_header("request-id", job->writer->id());
+  run_job(std::move(job), call, response, "messages");
+}
+
+void count_tokens(const Call& call, httplib::Response& response) {
+  const auto refuse = [&](const ApiError& error) { reply_error(response, error, ApiShape::kAnthropic); };
+  const RequestLimits limits = limits_of(call.engine());
+  auto converted = to_openai_chat(std::move(call.body), limits, MessagesUse::kCount);
+  if (!converted.ok()) return refuse(converted.error());
+  const OpenAiChat& counted = converted.value();
+  const auto named = parse_tokenize(counted.body, limits);
+  if (!named.ok()) return refuse(named.error());
+  if (auto error = check_model(call.attached, named.value().model)) return refuse(*error);
+  const auto prompt = call.engine().chat_prompt(counted.body);
+  if (!prompt.ok()) return refuse(api_error({prompt.error().code, counted.in_own_paths(prompt.error().message)}));
+  reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
 }
 
 // The prompt of a text completion; with echo, its text too.
@@ -267,33 +305,36 @@ Result<Prompt> text_prompt(const Engine& engine, const TextPrompt& source, bool 
   return prompt;
 }
 
-void completion(const Call& call, httplib::Response& response) {
+void completion(const Service& service, const Call& call, httplib::Response& response) {
   auto parsed = parse_completion(call.body, limits_of(call.engine()));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   TextRequest& text = parsed.value();
-  auto job = std::make_shared<Job>();
+  auto job = new_job(service, call);
   job->generation = std::move(text.generation);
   if (auto error = check_model(call.attached, job->generation.model)) return reply_error(response, *error);
-  std::vector<Prompt> prompts;
   for (size_t i = 0; i < text.prompts.size(); ++i) {
     auto prompt = text_prompt(call.engine(), text.prompts[i], text.echo, job->echoes);
     if (!prompt.ok()) {
       return reply_error(response,
                          api_error(prompt.error(), text.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt"));
     }
-    prompts.push_back(std::move(prompt.value()));
+    job->prompts.push_back(std::move(prompt.value()));
   }
   text.prompts.clear();
-  job->attached = call.attached;
-  job->envelope = make_envelope(false, call.attached.model);
-  run_job(std::move(job), std::move(prompts), call, response, "prompt");
+  job->writer = openai_writer(make_envelope(false, call.attached.model), call.engine(), job->generation.include_usage);
+  run_job(std::move(job), call, response, "prompt");
 }
 
 }  // namespace
 
 void add_generate_routes(Service& service) {
-  service.post("/v1/chat/completions", chat);
-  service.post("/v1/completions", completion);
+  const auto with_options = [&service](void (*handler)(const Service&, const Call&, httplib::Response&)) {
+    return [&service, handler](const Call& call, httplib::Response& response) { handler(service, call, response); };
+  };
+  service.post("/v1/chat/completions", with_options(chat));
+  service.post("/v1/completions", with_options(completion));
+  service.post("/v1/messages", with_options(messages));
+  service.post("/v1/messages/count_tokens", count_tokens);
 }
 
 }  // namespace kvilt::server

@@ -59,6 +59,7 @@ struct ServerOptions {
   double idle_timeout_s = 30;     // of a connection between requests
   double request_timeout_s = 60;  // for a request's head and body to arrive
   double write_timeout_s = 30;    // for a client to take any of what is written
+  double ping_s = 10;             // of silence in a stream, after which APIs that have pings send one
   double shutdown_s = 10;         // time that shutdown() gives running requests before it cancels them
 };
 

@@ -50,10 +50,10 @@ bool is_loopback(std::string_view host) {
 
 void reply_json(httplib::Response& response, const Json& json) { response.set_content(dump(json), "application/json"); }
 
-void reply_error(httplib::Response& response, const ApiError& error) {
+void reply_error(httplib::Response& response, const ApiError& error, ApiShape shape) {
   response.status = error.status;
   response.headers.erase("Content-Type");
-  response.set_content(error_body(error), "application/json");
+  response.set_content(error_body(error, shape), "application/json");
   if (error.status == 503 || error.status == 429) response.set_header("Retry-After", "1");
 }
 
@@ -117,7 +117,7 @@ void Service::install_hooks() {
     auto error = check(request, response);
     if (!error && request.method != "OPTIONS") return httplib::Server::HandlerResponse::Unhandled;
     if (error) {
-      reply_error(response, *error);
+      reply_error(response, *error, shape_of(request.path));
       if (error->status == 401) response.set_header("WWW-Authenticate", "Bearer");
       // Its body was not read: what follows on this connection is not a request.
       if (request.method != "GET" && request.method != "HEAD") {
@@ -132,35 +132,36 @@ void Service::install_hooks() {
   http_.set_expect_100_continue_handler([this](const httplib::Request& request, httplib::Response& response) {
     auto error = check(request, response);
     if (!error) return 100;
-    reply_error(response, *error);
+    reply_error(response, *error, shape_of(request.path));
     Connection::current()->close_after_response();
     return error->status;
   });
   // What the library itself refuses (a bad request line, a body that ends early).
-  const httplib::Server::HandlerWithResponse refused = [](const httplib::Request&, httplib::Response& response) {
+  const httplib::Server::HandlerWithResponse refused = [](const httplib::Request& request,
+                                                          httplib::Response& response) {
     if (!response.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
     const char* what = response.status == 404   ? "there is no such route"
                        : response.status == 413 ? "the body is too large"
                        : response.status == 414 ? "the URL is too long"
                        : response.status >= 500 ? "internal error"
                                                 : "the request is not valid HTTP/1.1";
-    reply_error(response, {response.status, what, "", ""});
+    reply_error(response, {response.status, what, "", ""}, shape_of(request.path));
     Connection::current()->close_after_response();
     return httplib::Server::HandlerResponse::Handled;
   };
   http_.set_error_handler(refused);
-  http_.set_exception_handler(
-      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr caught) {
-        try {
-          std::rethrow_exception(caught);
-        } catch (const std::exception& e) {
-          spdlog::error("{} {}: {}", request.method, request.path, e.what());
-        } catch (...) {
-          spdlog::error("{} {}: unknown exception", request.method, request.path);
-        }
-        reply_error(response, {500, "internal error: see the server's log", "", "internal_error"});
-        Connection::current()->close_after_response();
-      });
+  http_.set_exception_handler([](const httplib::Request& request, httplib::Response& response,
+                                 std::exception_ptr caught) {
+    try {
+      std::rethrow_exception(caught);
+    } catch (const std::exception& e) {
+      spdlog::error("{} {}: {}", request.method, request.path, e.what());
+    } catch (...) {
+      spdlog::error("{} {}: unknown exception", request.method, request.path);
+    }
+    reply_error(response, {500, "internal error: see the server's log", "", "internal_error"}, shape_of(request.path));
+    Connection::current()->close_after_response();
+  });
   http_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
     attached().metrics->count_response(response.status);
     spdlog::debug("{} {} {}", request.method, request.path, response.status);
@@ -191,7 +192,8 @@ std::optional<ApiError> Service::check_caller(Guard guard) const {
   if (guard == Guard::kOpen) return std::nullopt;
   const Caller* caller = tenants_.caller(Connection::current()->verdict().authorization);
   if (!caller)
-    return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY'", "", "invalid_api_key"};
+    return ApiError{401, "a valid API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'", "",
+                    "invalid_api_key"};
   if (guard == Guard::kAdmin && !caller->admin)
     return ApiError{403, "this needs the key of an admin (docs/server.md#tenants)", "", "not_an_admin"};
   return std::nullopt;
@@ -295,22 +297,24 @@ void Service::post(const std::string& path, Handler handler) {
   routes_[path] = {{"POST"}, Guard::kKey};
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
+    const auto refuse = [&, shape = shape_of(request.path)](const ApiError& error) {
+      reply_error(response, error, shape);
+    };
     const Caller from = caller();
     if (Status turn = from.tenant->arrive(); !turn.ok()) {  // its body is not read
       Connection::current()->close_after_response();
-      return reply_error(response, api_error(turn.error()));
+      return refuse(api_error(turn.error()));
     }
     std::string text;
     std::optional<Arriving> arriving(std::in_place, arriving_, most_arriving());
-    if (auto error = read_body(reader, *arriving, text)) return reply_error(response, *error);
+    if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
     Attached now = attached();
-    if (auto error = need_engine(now)) return reply_error(response, *error);
+    if (auto error = need_engine(now)) return refuse(*error);
     const auto gives_up = [this] { return stopping_ || Connection::current()->peer_gone(); };
     auto pass = gate_.enter(text.size(), kGatePatience, gives_up);
-    if (!pass)
-      return reply_error(response, {503, "other large requests are being read: try again soon", "", "overloaded"});
+    if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
     auto body = parse_json(text);
-    if (!body.ok()) return reply_error(response, body.error());
+    if (!body.ok()) return refuse(body.error());
     std::string().swap(text);
     arriving.reset();
     handler({request, body.value(), *pass, std::move(now), from}, response);

@@ -102,7 +102,7 @@ class Service {
 };
 
 void reply_json(httplib::Response& response, const Json& json);
-void reply_error(httplib::Response& response, const ApiError& error);
+void reply_error(httplib::Response& response, const ApiError& error, ApiShape shape = ApiShape::kOpenAi);
 // An error if the request names another model.
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
 // An error if the choice is wrong, or is none that this server's clients have.

@@ -1,0 +1,52 @@
+#include "server/answer_writer.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace kvilt::server {
+
+void UsageSum::add_prompt(const PromptUsage& usage) {
+  sum_.prompt += usage.prompt;
+  sum_.prefix += usage.prefix;
+  sum_.chain += usage.chain;
+  sum_.reused += usage.reused;
+  sum_.seasoned += usage.seasoned;
+  sum_.near += usage.near;
+  sum_.recomputed += usage.recomputed;
+  sum_.fresh += usage.fresh;
+  sum_.kv_bytes.global += usage.kv_bytes.global;
+  sum_.kv_bytes.local += usage.kv_bytes.local;
+  sum_.kv_bytes.retrieval += usage.kv_bytes.retrieval;
+  sum_.kv_bytes.dense += usage.kv_bytes.dense;
+  sum_.evicted_bytes += usage.evicted_bytes;
+  sum_.policy = usage.policy;
+  sum_.ttft_s = std::max(sum_.ttft_s, usage.ttft_s);
+}
+
+Json kvilt_usage(const PromptUsage& usage) {
+  const ByHeadClass& kv = usage.kv_bytes;
+  return {{"prefix", usage.prefix},
+          {"chain", usage.chain},
+          {"reused", usage.reused},
+          {"seasoned", usage.seasoned},
+          {"near", usage.near},
+          {"recomputed", usage.recomputed},
+          {"fresh", usage.fresh},
+          {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
+          {"evicted_bytes", usage.evicted_bytes},
+          {"policy", usage.policy},
+          {"ttft_s", usage.ttft_s}};
+}
+
+std::string answer_id(const char* prefix) {
+  unsigned char raw[12];
+  randombytes_buf(raw, sizeof raw);
+  std::string id = prefix;
+  for (const unsigned char byte : raw) id += fmt::format("{:02x}", byte);
+  return id;
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,65 @@
+// server/answer_writer.h: what routes_generate.cc asks of an API's form of answers.
+// Role:       one implementation for each API (openai_response.h, anthropic_response.h); the route waits for tokens,
+//             looks after the client and sends, the writer says what is sent.
+// Invariants: of a stream the calls are begin, then grown and ended as events come (ended once a choice), then done or
+//             failed, once. ping may come between any two of them.
+// Threads:    a writer belongs to the HTTP thread of its answer.
+// Not here:   waiting for tokens (answer_queue.h), framing (sse.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvilt/engine.h"
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+// One choice as it grows.
+struct Choice {
+  int index = 0;
+  std::string text;
+  std::vector<TokenLogprob> logprobs;
+  bool with_logprobs = false;
+  size_t offset = 0;  // characters before logprobs[0]: text completions report it per token
+  std::optional<Completion> end;
+};
+
+// usage of a whole HTTP request: every prompt counts once (its first choice's numbers), every choice's tokens count.
+class UsageSum {
+ public:
+  void add_prompt(const PromptUsage& usage);
+  void add_choice(const Completion& completion) { completion_tokens_ += completion.completion_tokens; }
+  const PromptUsage& prompt() const { return sum_; }
+  int64_t completion_tokens() const { return completion_tokens_; }
+
+ private:
+  int64_t completion_tokens_ = 0;
+  PromptUsage sum_;
+};
+
+// `usage.kvilt`, the same in every API: where the prompt's KV came from.
+Json kvilt_usage(const PromptUsage& usage);
+
+// PREFIX and 24 random hexadecimal digits.
+std::string answer_id(const char* prefix);
+
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  virtual const std::string& id() const = 0;
+
+  // Every choice has its end.
+  virtual Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const = 0;
+
+  // Texts of events; empty: nothing to send. What a text holds of a choice's `text` and `logprobs` is taken out of it.
+  virtual std::string begin(std::vector<Choice>& choices) = 0;  // before the first token
+  virtual std::string grown(Choice& choice) = 0;
+  virtual std::string ended(const Choice& choice) = 0;
+  virtual std::string done(const std::vector<Choice>& choices, const UsageSum& usage) = 0;
+  virtual std::string failed(const ApiError& error) = 0;
+  virtual std::string ping() const = 0;  // after a silence
+};
+
+}  // namespace kvilt::server

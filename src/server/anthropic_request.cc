@@ -1,0 +1,348 @@
+#include "server/anthropic_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace kvilt::server {
+namespace {
+
+constexpr size_t kMaxShown = 64;  // bytes of a client's word in a message
+constexpr const char* kUnsupported = "unsupported";
+
+// Fields that mean the same in both APIs, and our own.
+constexpr const char* kSame[] = {"model",     "max_tokens",     "temperature",         "top_p",
+                                 "top_k",     "stream",         "cache_salt",          "kvilt",
+                                 "documents", "part_separator", "chat_template_kwargs"};
+
+// A field's value, or null if it is absent or null.
+Json* given(Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+// Unmarked text in one part is a plain string, which every template takes.
+Json settled(Json parts) {
+  if (parts.empty()) return "";
+  if (parts.size() == 1 && !parts[0].contains("cache_control")) return std::move(parts[0]["text"]);
+  return parts;
+}
+
+class Converter {
+ public:
+  explicit Converter(const RequestLimits& limits) : limits_(limits) {}
+  ApiResult<OpenAiChat> convert(Json& body, MessagesUse use);
+
+ private:
+  void fail(const std::string& path, std::string_view what, const char* code = "");
+  bool is_object(const Json& value, const std::string& path);
+  // A string that has to be there; null after an error.
+  Json* need_string(Json& object, const char* name, const std::string& path);
+  void push(Json message, std::string source);
+
+  void top(Json& body, MessagesUse use);
+  void refuse_unsupported(Json& body);
+  void tools(Json& list);
+  void tool_choice(Json& choice);
+  void messages(Json& body);
+  void user(Json& blocks, const std::string& path);
+  void assistant(Json& blocks, const std::string& path);
+
+  const std::string* type_of_block(Json& block, const std::string& path);
+  void refuse_block(const std::string& type, const std::string& path);
+  Json text_part(Json& block, const std::string& path);
+  Json text_content(Json& content, const std::string& path);
+  Json tool_call(Json& block, const std::string& path);
+  Json tool_message(Json& block, const std::string& path);
+  void cache_control(Json& from, Json& to, const std::string& path);
+
+  const RequestLimits& limits_;
+  OpenAiChat out_;
+  std::optional<ApiError> error_;
+};
+
+void Converter::fail(const std::string& path, std::string_view what, const char* code) {
+  if (!error_) error_ = ApiError{400, fmt::format("{}: {}", path, what), path, code};
+}
+
+bool Converter::is_object(const Json& value, const std::string& path) {
+  if (!value.is_object()) fail(path, fmt::format("must be an object, not {}", type_of(value)));
+  return value.is_object();
+}
+
+Json* Converter::need_string(Json& object, const char* name, const std::string& path) {
+  Json* value = given(object, name);
+  if (value && value->is_string()) return value;
+  fail(fmt::format("{}.{}", path, name),
+       value ? fmt::format("must be a string, not {}", type_of(*value)) : std::string("is required"));
+  return nullptr;
+}
+
+// As many messages as the context has tokens: more could not be held, and are not built.
+void Converter::push(Json message, std::string source) {
+  if (error_) return;
+  Json& list = out_.body["messages"];
+  if (limits_.context > 0 && list.size() >= static_cast<size_t>(limits_.context)) {
+    fail("messages",
+         fmt::format("has too many entries; this model's context of {} tokens cannot hold them", limits_.context),
+         "context_length_exceeded");
+    return;
+  }
+  list.push_back(std::move(message));
+  out_.sources.push_back(std::move(source));
+}
+
+void Converter::cache_control(Json& from, Json& to, const std::string& path) {
+  Json* control = given(from, "cache_control");
+  if (control && is_object(*control, path + ".cache_control")) to["cache_control"] = std::move(*control);
+}
+
+const std::string* Converter::type_of_block(Json& block, const std::string& path) {
+  if (!is_object(block, path)) return nullptr;
+  const Json* type = need_string(block, "type", path);
+  return type ? &type->get_ref<const std::string&>() : nullptr;
+}
+
+void Converter::refuse_block(const std::string& type, const std::string& path) {
+  if (type == "image" || type == "document") {
+    return fail(path, fmt::format("blocks of type '{}' are not supported: this server reads text", type), kUnsupported);
+  }
+  fail(path, fmt::format("blocks of type '{}' are not supported here", type.substr(0, kMaxShown)), kUnsupported);
+}
+
+Json Converter::text_part(Json& block, const std::string& path) {
+  Json part = {{"type", "text"}, {"text", ""}};
+  if (Json* text = need_string(block, "text", path)) part["text"] = std::move(*text);
+  cache_control(block, part, path);
+  return part;
+}
+
+// A string, or blocks that hold text alone.
+Json Converter::text_content(Json& content, const std::string& path) {
+  if (content.is_string()) return std::move(content);
+  Json parts = Json::array();
+  if (!content.is_array()) {
+    fail(path, fmt::format("must be a string or a list of blocks, not {}", type_of(content)));
+    return parts;
+  }
+  for (size_t i = 0; i < content.size() && !error_; ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    const std::string* type = type_of_block(content[i], where);
+    if (!type) break;
+    if (*type != "text") refuse_block(*type, where);
+    parts.push_back(text_part(content[i], where));
+  }
+  return settled(std::move(parts));
+}
+
+Json Converter::tool_call(Json& block, const std::string& path) {
+  Json* id = need_string(block, "id", path);
+  Json* name = need_string(block, "name", path);
+  Json* input = given(block, "input");
+  if (!input) fail(path + ".input", "is required");
+  if (error_ || !is_object(*input, path + ".input")) return {};
+  return {{"id", std::move(*id)},
+          {"type", "function"},
+          {"function", {{"name", std::move(*name)}, {"arguments", dump(*input)}}}};
+}
+
+// cache_control of the block marks the end of its text.
+Json Converter::tool_message(Json& block, const std::string& path) {
+  Json* id = need_string(block, "tool_use_id", path);
+  if (const Json* wrong = given(block, "is_error"); wrong && !wrong->is_boolean())
+    fail(path + ".is_error", fmt::format("must be true or false, not {}", type_of(*wrong)));
+  Json* given_content = given(block, "content");
+  Json content = given_content ? text_content(*given_content, path + ".content") : Json("");
+  if (error_) return {};
+  if (given(block, "cache_control")) {
+    if (content.is_string()) content = Json::array({{{"type", "text"}, {"text", std::move(content)}}});
+    cache_control(block, content.back(), path);
+  }
+  return {{"role", "tool"}, {"tool_call_id", std::move(*id)}, {"content", std::move(content)}};
+}
+
+void Converter::user(Json& blocks, const std::string& path) {
+  Json parts = Json::array();
+  const auto flush = [&] {
+    if (parts.empty()) return;
+    push({{"role", "user"}, {"content", settled(std::move(parts))}}, path);
+    parts = Json::array();
+  };
+  for (size_t i = 0; i < blocks.size() && !error_; ++i) {
+    const std::string where = fmt::format("{}.content[{}]", path, i);
+    const std::string* type = type_of_block(blocks[i], where);
+    if (!type) return;
+    if (*type == "text") {
+      parts.push_back(text_part(blocks[i], where));
+    } else if (*type == "tool_result") {
+      flush();
+      push(tool_message(blocks[i], where), where);
+    } else {
+      refuse_block(*type, where);
+    }
+  }
+  flush();
+}
+
+void Converter::assistant(Json& blocks, const std::string& path) {
+  Json parts = Json::array(), calls = Json::array();
+  std::string thinking;
+  for (size_t i = 0; i < blocks.size() && !error_; ++i) {
+    const std::string where = fmt::format("{}.content[{}]", path, i);
+    const std::string* type = type_of_block(blocks[i], where);
+    if (!type) return;
+    if (*type == "text") {
+      parts.push_back(text_part(blocks[i], where));
+    } else if (*type == "tool_use") {
+      calls.push_back(tool_call(blocks[i], where));
+    } else if (*type == "thinking") {
+      if (const Json* text = need_string(blocks[i], "thinking", where))
+        thinking += (thinking.empty() ? "" : "\n") + text->get_ref<const std::string&>();
+    } else if (*type != "redacted_thinking") {  // which nobody but Anthropic can read
+      refuse_block(*type, where);
+    }
+  }
+  Json message = {{"role", "assistant"}, {"content", nullptr}};
+  if (!parts.empty() || calls.empty()) message["content"] = settled(std::move(parts));
+  if (!thinking.empty()) message["reasoning_content"] = std::move(thinking);
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  push(std::move(message), path);
+}
+
+void Converter::messages(Json& body) {
+  Json* list = given(body, "messages");
+  if (!list) return fail("messages", "is required");
+  if (!list->is_array()) return fail("messages", fmt::format("must be a list, not {}", type_of(*list)));
+  if (list->empty()) return fail("messages", "must not be empty");
+  for (size_t i = 0; i < list->size() && !error_; ++i) {
+    const std::string path = fmt::format("messages[{}]", i);
+    Json& message = (*list)[i];
+    if (!is_object(message, path)) return;
+    const Json* role = need_string(message, "role", path);
+    if (!role) return;
+    const bool by_user = *role == "user";
+    if (!by_user && *role != "assistant")
+      return fail(path + ".role", "must be \"user\" or \"assistant\"; a system prompt goes into the field `system`");
+    Json* content = given(message, "content");
+    if (!content) return fail(path + ".content", "is required");
+    if (content->is_string()) {
+      push({{"role", *role}, {"content", std::move(*content)}}, path);
+    } else if (!content->is_array()) {
+      fail(path + ".content", fmt::format("must be a string or a list of blocks, not {}", type_of(*content)));
+    } else if (content->empty()) {
+      fail(path + ".content", "must not be empty");
+    } else if (by_user) {
+      user(*content, path);
+    } else {
+      assistant(*content, path);
+    }
+    if (!by_user && i + 1 == list->size())
+      fail(path, "an answer that the client begins is not supported: the last message must be the user's",
+           kUnsupported);
+  }
+}
+
+void Converter::tools(Json& list) {
+  if (!list.is_array()) return fail("tools", fmt::format("must be a list, not {}", type_of(list)));
+  Json functions = Json::array();
+  for (size_t i = 0; i < list.size() && !error_; ++i) {
+    const std::string path = fmt::format("tools[{}]", i);
+    Json& tool = list[i];
+    if (!is_object(tool, path)) return;
+    if (const Json* type = given(tool, "type"); type && *type != "custom")
+      return fail(path + ".type", "only \"custom\" tools, which the client runs, are supported", kUnsupported);
+    if (const Json* strict = given(tool, "strict"); strict && *strict != false)
+      return fail(path + ".strict", "is not supported: answers are not constrained", kUnsupported);
+    Json* name = need_string(tool, "name", path);
+    Json* schema = given(tool, "input_schema");
+    if (!schema) return fail(path + ".input_schema", "is required");
+    if (!name || !is_object(*schema, path + ".input_schema")) return;
+    Json function = {{"name", std::move(*name)}};
+    if (given(tool, "description")) {
+      Json* description = need_string(tool, "description", path);
+      if (!description) return;
+      function["description"] = std::move(*description);
+    }
+    function["parameters"] = std::move(*schema);
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  if (!functions.empty()) out_.body["tools"] = std::move(functions);
+}
+
+void Converter::tool_choice(Json& choice) {
+  if (!is_object(choice, "tool_choice")) return;
+  const Json* type = need_string(choice, "type", "tool_choice");
+  if (!type) return;
+  if (*type != "auto" && *type != "none") {
+    return fail("tool_choice.type",
+                "only \"auto\" and \"none\" are supported: answers are not constrained to tool calls", kUnsupported);
+  }
+  out_.body["tool_choice"] = *type;
+  const Json* single = given(choice, "disable_parallel_tool_use");
+  if (!single) return;
+  if (!single->is_boolean())
+    return fail("tool_choice.disable_parallel_tool_use",
+                fmt::format("must be true or false, not {}", type_of(*single)));
+  out_.body["parallel_tool_calls"] = *single == false;
+}
+
+void Converter::refuse_unsupported(Json& body) {
+  for (const char* name : {"mcp_servers", "output_format"}) {
+    if (Json* value = given(body, name); value && !(value->is_array() && value->empty()))
+      return fail(name, "is not supported by this server", kUnsupported);
+  }
+  Json* config = given(body, "output_config");
+  if (!config || !is_object(*config, "output_config")) return;
+  if (given(*config, "format")) fail("output_config.format", "is not supported by this server", kUnsupported);
+}
+
+void Converter::top(Json& body, MessagesUse use) {
+  if (use == MessagesUse::kAnswer && !given(body, "max_tokens")) fail("max_tokens", "is required");
+  for (const char* name : kSame) {
+    if (Json* value = given(body, name)) out_.body[name] = std::move(*value);
+  }
+  if (Json* stops = given(body, "stop_sequences")) {
+    if (!stops->is_array())
+      return fail("stop_sequences", fmt::format("must be a list of strings, not {}", type_of(*stops)));
+    out_.body["stop"] = std::move(*stops);
+  }
+  if (Json* thinking = given(body, "thinking"); thinking && is_object(*thinking, "thinking"))
+    need_string(*thinking, "type", "thinking");
+  if (Json* list = given(body, "tools")) tools(*list);
+  if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
+  refuse_unsupported(body);
+}
+
+ApiResult<OpenAiChat> Converter::convert(Json& body, MessagesUse use) {
+  if (!body.is_object()) return ApiError{400, "the body must be a JSON object, not " + type_of(body), "", ""};
+  out_.body = {{"messages", Json::array()}};
+  top(body, use);
+  if (Json* system = given(body, "system")) {
+    Json content = text_content(*system, "system");
+    if (!content.empty() && content != "") push({{"role", "system"}, {"content", std::move(content)}}, "system");
+  }
+  if (!error_) messages(body);
+  if (error_) return std::move(*error_);
+  return std::move(out_);
+}
+
+}  // namespace
+
+ApiResult<OpenAiChat> to_openai_chat(Json body, const RequestLimits& limits, MessagesUse use) {
+  return Converter(limits).convert(body, use);
+}
+
+std::string OpenAiChat::in_own_paths(std::string message) const {
+  constexpr std::string_view kMessages = "messages[", kStop = "stop";
+  if (message.starts_with(kStop) && message.find_first_of("[:") == kStop.size())
+    return "stop_sequences" + message.substr(kStop.size());
+  if (!message.starts_with(kMessages)) return message;
+  size_t index = 0;
+  const auto [end, failed] = std::from_chars(message.data() + kMessages.size(), message.data() + message.size(), index);
+  if (failed != std::errc() || index >= sources.size() || end == message.data() + message.size() || *end != ']')
+    return message;
+  return sources[index] + message.substr(static_cast<size_t>(end - message.data()) + 1);
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,23 @@
+// server/anthropic_response.h: what an answer looks like to clients of Anthropic's Messages API, whole or in events.
+// Role:       one choice becomes a message of content blocks. An answer's text is one block; it is there, empty, when
+//             the answer has no text, because clients read the first block without looking.
+// Invariants: events in the order of the API: message_start, then per block content_block_start, deltas and
+//             content_block_stop, then message_delta and message_stop, or one `error`. A ping may come in between.
+// Counts:     cache_read_input_tokens = prefix + reused, input_tokens = the rest of the prompt, and nothing is counted
+//             as written to a cache: what is kept costs nothing here. The engine knows these when the prefill has
+//             ended; so message_start says the prompt's length as input_tokens, and message_delta what came of it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/answer_writer.h"
+
+namespace kvilt::server {
+
+// prompt_tokens: of the one prompt.
+std::unique_ptr<AnswerWriter> anthropic_writer(std::string model, size_t prompt_tokens);
+
+Json anthropic_usage(const UsageSum& usage);
+
+}  // namespace kvilt::server
