@@ -11,10 +11,32 @@ namespace {
 constexpr size_t kMaxShown = 64;  // bytes of a client's word in a message
 constexpr const char* kUnsupported = "unsupported";
 
-// Fields that mean the same in both APIs, and our own.
-constexpr const char* kSame[] = {"model",     "max_tokens",     "temperature",         "top_p",
-                                 "top_k",     "stream",         "cache_salt",          "kvilt",
-                                 "documents", "part_separator", "chat_template_kwargs"};
+// Fields that mean the same in both APIs; our own; and those of other servers that parse_chat reads or refuses.
+constexpr const char* kSame[] = {"model",
+                                 "max_tokens",
+                                 "temperature",
+                                 "top_p",
+                                 "top_k",
+                                 "stream",
+                                 "cache_salt",
+                                 "kvilt",
+                                 "documents",
+                                 "part_separator",
+                                 "chat_template_kwargs",
+                                 "min_p",
+                                 "seed",
+                                 "ignore_eos",
+                                 "stop_token_ids",
+                                 "logit_bias",
+                                 "presence_penalty",
+                                 "frequency_penalty",
+                                 "repetition_penalty",
+                                 "response_format",
+                                 "structured_outputs",
+                                 "guided_json",
+                                 "guided_regex",
+                                 "guided_choice",
+                                 "guided_grammar"};
 
 // A field's value, or null if it is absent or null.
 Json* given(Json& object, const char* name) {
@@ -27,6 +49,34 @@ Json settled(Json parts) {
   if (parts.empty()) return "";
   if (parts.size() == 1 && !parts[0].contains("cache_control")) return std::move(parts[0]["text"]);
   return parts;
+}
+
+// The parts of a content, taken out of it. Empty text without a mark is none.
+Json parts_of(Json& content) {
+  if (content.is_array()) return std::move(content);
+  Json parts = Json::array();
+  if (content.is_string() && content != "") parts.push_back({{"type", "text"}, {"text", std::move(content)}});
+  return parts;
+}
+
+// A second turn of the same speaker becomes the end of the first (the API says so, and templates may want turns to
+// alternate): what it says comes after, and so do its calls.
+void join_turns(Json& turn, Json next) {
+  Json& content = turn["content"];
+  const bool silent = content.is_null() && next["content"].is_null();
+  Json parts = parts_of(content), more = parts_of(next["content"]);
+  for (Json& part : more) parts.push_back(std::move(part));
+  content = silent ? Json(nullptr) : settled(std::move(parts));
+  if (const Json* thought = given(next, "reasoning_content")) {
+    Json& all = turn["reasoning_content"];
+    if (all.is_null()) all = "";
+    auto& text = all.get_ref<std::string&>();  // grows in place: there may be many turns
+    if (!text.empty()) text += "\n";
+    text += thought->get_ref<const std::string&>();
+  }
+  if (Json* calls = given(next, "tool_calls")) {
+    for (Json& call : *calls) turn["tool_calls"].push_back(std::move(call));
+  }
 }
 
 class Converter {
@@ -83,6 +133,9 @@ Json* Converter::need_string(Json& object, const char* name, const std::string& 
 void Converter::push(Json message, std::string source) {
   if (error_) return;
   Json& list = out_.body["messages"];
+  const Json& role = message["role"];
+  if (!list.empty() && list.back()["role"] == role && (role == "user" || role == "assistant"))
+    return join_turns(list.back(), std::move(message));
   if (limits_.context > 0 && list.size() >= static_cast<size_t>(limits_.context)) {
     fail("messages",
          fmt::format("has too many entries; this model's context of {} tokens cannot hold them", limits_.context),
@@ -221,9 +274,9 @@ void Converter::messages(Json& body) {
     if (!is_object(message, path)) return;
     const Json* role = need_string(message, "role", path);
     if (!role) return;
-    const bool by_user = *role == "user";
-    if (!by_user && *role != "assistant")
-      return fail(path + ".role", "must be \"user\" or \"assistant\"; a system prompt goes into the field `system`");
+    const bool by_user = *role == "user", by_system = *role == "system";
+    if (!by_user && !by_system && *role != "assistant")
+      return fail(path + ".role", "must be \"user\", \"assistant\" or \"system\"");
     Json* content = given(message, "content");
     if (!content) return fail(path + ".content", "is required");
     if (content->is_string()) {
@@ -232,12 +285,14 @@ void Converter::messages(Json& body) {
       fail(path + ".content", fmt::format("must be a string or a list of blocks, not {}", type_of(*content)));
     } else if (content->empty()) {
       fail(path + ".content", "must not be empty");
+    } else if (by_system) {
+      push({{"role", "system"}, {"content", text_content(*content, path + ".content")}}, path);
     } else if (by_user) {
       user(*content, path);
     } else {
       assistant(*content, path);
     }
-    if (!by_user && i + 1 == list->size())
+    if (!by_user && !by_system && i + 1 == list->size())
       fail(path, "an answer that the client begins is not supported: the last message must be the user's",
            kUnsupported);
   }

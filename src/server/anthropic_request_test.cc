@@ -58,6 +58,61 @@ TEST(AnthropicRequest, EachBlockBecomesWhatOpenAisClientsSend) {
   for (const auto& [theirs, ours] : cases) EXPECT_EQ(converted(with(theirs)).body["messages"], Json::parse(ours));
 }
 
+TEST(AnthropicRequest, TurnsOfOneSpeakerAreOneTurn) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"([{"role": "user", "content": "a"}, {"role": "user", "content": ""}, {"role": "user", "content": [{"type":
+           "text", "text": "b", "cache_control": {"type": "e"}}, {"type": "text", "text": "c"}]}])",
+       R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control":
+           {"type": "e"}}, {"type": "text", "text": "c"}]}])"},
+      {R"([{"role": "user", "content": ""}, {"role": "user", "content": "a"}])",
+       R"([{"role": "user", "content": "a"}])"},
+      {R"([{"role": "assistant", "content": [{"type": "thinking", "thinking": "h"}, {"type": "tool_use", "id": "t", "name":
+           "f", "input": {}}]}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "m"}, {"type":
+           "tool_use", "id": "u", "name": "g", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result",
+           "tool_use_id": "t"}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "u"}]}, {"role":
+           "user", "content": "x"}, {"role": "user", "content": "y"}])",
+       R"([{"role": "assistant", "content": null, "reasoning_content": "h\nm", "tool_calls": [{"id": "t", "type":
+           "function", "function": {"name": "f", "arguments": "{}"}}, {"id": "u", "type": "function", "function": {"name":
+           "g", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "t", "content": ""}, {"role": "tool",
+           "tool_call_id": "u", "content": ""}, {"role": "user", "content": [{"type": "text", "text": "x"}, {"type":
+           "text", "text": "y"}]}])"},
+      {R"([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name":
+           "f", "input": {}}]}, {"role": "user", "content": "x"}])",
+       R"([{"role": "assistant", "content": "a", "tool_calls": [{"id": "t", "type": "function", "function": {"name": "f",
+           "arguments": "{}"}}]}, {"role": "user", "content": "x"}])"},
+      {R"([{"role": "system", "content": "a"}, {"role": "user", "content": "q"}, {"role": "system", "content": [{"type":
+           "text", "text": "b"}]}, {"role": "user", "content": "r"}])",
+       R"([{"role": "system", "content": "a"}, {"role": "user", "content": "q"}, {"role": "system", "content": "b"},
+           {"role": "user", "content": "r"}])"},
+  };
+  for (const auto& [theirs, ours] : cases) {
+    const OpenAiChat chat = converted(with(theirs));
+    EXPECT_EQ(chat.body["messages"], Json::parse(ours));
+    EXPECT_EQ(chat.sources.size(), chat.body["messages"].size());
+  }
+}
+
+TEST(AnthropicRequest, FieldsOfOtherServersAreReadOrRefused) {
+  const OpenAiChat chat = converted(
+      with(R"([{"role": "user", "content": "hi"}])", R"(, "seed": 7, "ignore_eos": true, "min_p": 0.5, "n": 3)"));
+  const auto parsed = parse_chat(chat.body, kSmallContext);
+  ASSERT_TRUE(parsed.ok());
+  const Generation& generation = parsed.value().generation;
+  EXPECT_EQ(generation.sampling.seed, 7u);
+  EXPECT_TRUE(generation.sampling.ignore_eos);
+  EXPECT_EQ(generation.sampling.min_p, 0.5f);
+  EXPECT_EQ(generation.choices, 1) << "the API has one answer";
+  for (const char* name :
+       {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    Json body = with(R"([{"role": "user", "content": "hi"}])");
+    ASSERT_TRUE(parse_chat(converted(body).body, kSmallContext).ok()) << "power";
+    body[name] = {{"type", "json_object"}};
+    const auto refusal = parse_chat(converted(body).body, kSmallContext);
+    ASSERT_FALSE(refusal.ok()) << name;
+    EXPECT_EQ(refusal.error().param, name);
+  }
+}
+
 TEST(AnthropicRequest, FieldsBecomeOpenAis) {
   const OpenAiChat chat =
       converted(with(R"([{"role": "user", "content": "hi"}])", R"(, "model": "m", "system": "be brief",
@@ -221,7 +276,8 @@ TEST(AnthropicRequest, WrongMessagesNameTheirPath) {
       {"[1]", "messages[0]"},
       {R"([{"content": "x"}])", "messages[0].role"},
       {R"([{"role": 1, "content": "x"}])", "messages[0].role"},
-      {R"([{"role": "system", "content": "x"}])", "messages[0].role"},
+      {R"([{"role": "developer", "content": "x"}])", "messages[0].role"},
+      {R"([{"role": "system", "content": [{"type": "image"}]}])", "messages[0].content[0]"},
       {R"([{"role": "user"}])", "messages[0].content"},
       {R"([{"role": "user", "content": 7}])", "messages[0].content"},
       {R"([{"role": "user", "content": []}])", "messages[0].content"},

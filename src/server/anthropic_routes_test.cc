@@ -234,6 +234,93 @@ TEST(MessagesRoute, AKeyMayComeAsXApiKey) {
   EXPECT_EQ(twice->status, 400);
 }
 
+TEST(MessagesRoute, AKeyOfATenantMayComeAsXApiKey) {
+  ServerOptions options;
+  options.tenants = {{.name = "red", .keys = {ApiKey::of("red's key", false)}},
+                     {.name = "blue", .keys = {ApiKey::of("blue's key", false)}}};
+  LiveServer running({}, options);
+  const auto read_by = [&](const char* header, const char* key) {
+    const auto reply = running.post(kMessages, dump(ask()), {{header, key}});
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["usage"]["cache_read_input_tokens"].get<int>();
+  };
+  EXPECT_EQ(read_by("x-api-key", "red's key"), 0);
+  EXPECT_EQ(read_by("x-api-key", "blue's key"), 0);
+  EXPECT_EQ(read_by("x-api-key", "red's key"), 4) << "power: the same tenant finds it";
+  EXPECT_EQ(read_by("Authorization", "Bearer blue's key"), 4) << "one tenant, however its key came";
+  EXPECT_EQ(error_in(running.post(kMessages, dump(ask()), {{"x-api-key", "green"}}), 401)["type"],
+            "authentication_error");
+  EXPECT_EQ(error_in(running.post(kMessages, dump(ask()),
+                                  {{"x-api-key", "red's key"}, {"Authorization", "Bearer blue's key"}}),
+                     400)["type"],
+            "invalid_request_error");
+}
+
+TEST(MessagesRoute, VersionsQueriesAndOtherMethods) {
+  LiveServer running;
+  for (const char* version : {"2023-06-01", "1999-01-01", ""})
+    EXPECT_EQ(running.post(kMessages, dump(ask()), {{"anthropic-version", version}})->status, 200) << version;
+  EXPECT_EQ(running.post("/v1/messages?beta=true", dump(ask()), {{"anthropic-beta", "x-2026"}})->status, 200);
+  EXPECT_EQ(running.post("/v1/messages/count_tokens?beta=true", dump(ask()))->status, 200);
+  EXPECT_EQ(error_in(running.post("/v1/messages?beta=true", "{}"), 400)["message"], "max_tokens: is required");
+  for (const char* path : {kMessages, kCount}) {
+    EXPECT_EQ(running.client().Get(path)->get_header_value("Allow"), "POST");
+    EXPECT_EQ(running.client().Head(path)->status, 405);
+    EXPECT_EQ(error_in(running.client().Delete(path), 405)["type"], "invalid_request_error");
+  }
+}
+
+TEST(MessagesRoute, HostileBodies) {
+  LiveServer running;
+  const std::string deep = std::string(5000, '[') + std::string(5000, ']');
+  std::string nested = R"({"type":"object"})";
+  for (int i = 0; i < 40; ++i) nested.insert(0, R"({"properties":)").append("}");
+  const std::string head = R"({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], )";
+  for (const char* path : {kMessages, kCount}) {
+    const auto refused = [&](const std::string& body) {
+      return error_in(running.post(path, body), 400)["type"] == "invalid_request_error";
+    };
+    EXPECT_TRUE(refused(deep));
+    EXPECT_TRUE(refused(head + R"("system": )" + deep + "}"));
+    EXPECT_TRUE(refused(head + "\"system\": \"\xff\"}"));
+    EXPECT_TRUE(refused(head + R"("system": [{"type": ")" + std::string(100000, 'x') + "\"}]}"));
+    EXPECT_EQ(running.post(path, head + R"("tools": [{"name": "f", "input_schema": )" + nested + "}]}")->status, 200);
+  }
+  std::string stops = R"("stop_sequences": [)";
+  for (int i = 0; i < 65; ++i) stops += "\"" + std::to_string(i) + "\",";
+  stops.back() = ']';
+  EXPECT_EQ(error_in(running.post(kMessages, head + stops + "}"), 400)["message"],
+            "stop_sequences: has more than 64 entries");
+  EXPECT_EQ(error_in(running.post(kMessages, head + R"("stop_sequences": [""]})"), 400)["message"],
+            "stop_sequences[0]: must not be empty");
+  EXPECT_EQ(error_in(running.post(kMessages, head + R"("stop_sequences": [")" + std::string(1025, 'x') + "\"]}"),
+                     400)["message"],
+            "stop_sequences[0]: is longer than 1024 bytes");
+}
+
+TEST(MessagesRoute, AClientThatLeavesIsCancelled) {
+  FakeOptions fake;
+  fake.seconds_per_token = 0.005;  // 4,000 tokens would take 20 s
+  LiveServer running(fake);
+  int left = 0;
+  for (const char* stream : {R"(, "stream": true)", ""}) {
+    RawClient client(running.server->port());
+    Json body = ask((std::string(R"(, "ignore_eos": true)") + stream).c_str());
+    body["max_tokens"] = 4000;
+    ASSERT_TRUE(client.send(request(kMessages, dump(body))));
+    if (*stream) {
+      EXPECT_NE(client.receive("content_block_delta").find("message_start"), std::string::npos);
+    }
+    ASSERT_TRUE(eventually([&] { return running.engine->stats().running > 0; }));
+    EXPECT_EQ(running.engine->cancelled(), left) << "power: it is the leaving that cancels";
+    client.close();
+    ++left;
+    EXPECT_TRUE(eventually([&] { return running.engine->cancelled() == left; })) << stream;
+  }
+  EXPECT_EQ(running.engine->stats().running, 0);
+  EXPECT_EQ(running.post(kMessages, dump(ask()))->status, 200);
+}
+
 TEST(MessagesRoute, CountsTokens) {
   LiveServer running;
   const char* body = R"({"model": "fake", "system": "be brief", "messages": [{"role": "user", "content": "hello"}]})";
@@ -261,10 +348,11 @@ TEST(MessagesRoute, CountsTokens) {
 TEST(MessagesRoute, ManySmallThingsAreRefusedBeforeTheyAreRendered) {
   LiveServer running;
   std::string many = R"({"max_tokens": 1, "messages": [)", results = many + R"({"role":"user","content":[)";
-  for (int i = 0; i < 10000; ++i) {
-    many += R"({"role":"user","content":"a"},)";
+  for (int i = 0; i < 5000; ++i) {
+    many += R"({"role":"user","content":"a"},{"role":"assistant","content":"b"},)";
     results += R"({"type":"tool_result","tool_use_id":"a"},)";
   }
+  many += R"({"role":"user","content":"a"},)";
   many.back() = results.back() = ']';
   for (const std::string& body : {many + "}", results + "}]}"}) {
     for (const char* path : {kMessages, kCount}) {

@@ -29,7 +29,7 @@ struct Server::Parts {
 
 namespace {
 
-constexpr double kMaxShutdownSeconds = 86400;
+constexpr double kMaxShutdownSeconds = 86400, kMaxPingSeconds = 86400;
 constexpr size_t kMaxBody = INT32_MAX;  // a size that was negative is far above it
 
 Status check_options(const ServerOptions& o) {
@@ -46,6 +46,8 @@ Status check_options(const ServerOptions& o) {
   if (!(o.shutdown_s >= 0 && o.shutdown_s <= kMaxShutdownSeconds)) {
     return error(kWrong, "shutdown_s (--shutdown-seconds) is {}, not from 0 to {}", o.shutdown_s, kMaxShutdownSeconds);
   }
+  if (!(o.ping_s > 0 && o.ping_s <= kMaxPingSeconds))
+    return error(kWrong, "ping_s is {}, not above 0 and at most {}", o.ping_s, kMaxPingSeconds);
   return {};
 }
 

@@ -25,6 +25,9 @@ TEST(ServerLimits, OptionsOutOfRangeAreRefused) {
     EXPECT_NE(why([&](ServerOptions& o) { o.shutdown_s = wrong; }).find("--shutdown-seconds"), std::string::npos)
         << wrong;
   }
+  for (const double wrong : {-1.0, 0.0, 86401.0, nan, infinite})
+    EXPECT_NE(why([&](ServerOptions& o) { o.ping_s = wrong; }).find("ping_s"), std::string::npos) << wrong;
+  EXPECT_EQ(why([](ServerOptions& o) { o.ping_s = 0.001; }), "");
   EXPECT_EQ(why([](ServerOptions& o) { o.shutdown_s = -1; }),
             "shutdown_s (--shutdown-seconds) is -1, not from 0 to 86400");
   EXPECT_EQ(why([](ServerOptions& o) { o.max_body_bytes = 0; }),
