@@ -211,7 +211,8 @@ TEST(AnswerParser, ChunkedEqualsWhole) {
     const bool called = std::ranges::any_of(whole, [](const AnswerEvent& e) { return e.kind != Kind::kContent; });
     calls += called;
     plain += !called;
-    if (!called) {
+    const size_t first = std::min(text.find_first_not_of(" \n"), text.size());
+    if (!called && text.compare(first, 7, "<think>") != 0) {  // a thought that holds nothing leaves nothing
       ASSERT_EQ(shown(syntax, text), text);
     }
   }
