@@ -5,7 +5,9 @@
 //         and values of tags it is kept, since it is no part of the value.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvilt {
 
@@ -31,6 +33,9 @@ struct AnswerSyntax {
   bool tools = false;                          // the template has a place for them
   std::string reasoning_begin, reasoning_end;  // empty: not known
   CallSyntax calls;
+  // The vocabulary's control tokens among these words. They are in an answer's text only where a request asks for them
+  // (SamplingParams::shown_ids).
+  std::vector<int32_t> reasoning_ids, call_ids;
 };
 
 }  // namespace kvilt

@@ -345,7 +345,27 @@ void find_reasoning(const Prober& prober, AnswerSyntax& out) {
   }
 }
 
+void add_control_ids(const Tokenizer& tokenizer, const std::string& literal, std::vector<int32_t>& out) {
+  const auto ids = tokenizer.encode(literal, {.parse_special = true, .continues = true, .trusted = {}});
+  if (!ids.ok()) return;
+  const auto ends = tokenizer.end_ids();
+  for (const int32_t id : ids.value()) {
+    const bool ended = std::ranges::find(ends, id) != ends.end();
+    const bool known = std::ranges::find(out, id) != out.end();
+    if (tokenizer.is_special(id) && !tokenizer.token_bytes(id).empty() && !ended && !known) out.push_back(id);
+  }
+}
+
 }  // namespace
+
+void find_marker_ids(const Tokenizer& tokenizer, AnswerSyntax& syntax) {
+  const CallSyntax& c = syntax.calls;
+  for (const std::string* literal : {&syntax.reasoning_begin, &syntax.reasoning_end})
+    add_control_ids(tokenizer, *literal, syntax.reasoning_ids);
+  for (const std::string* literal : {&c.begin, &c.between, &c.end, &c.after_name, &c.after_id, &c.key_begin, &c.key_end,
+                                     &c.other_key_end, &c.value_end})
+    add_control_ids(tokenizer, *literal, syntax.call_ids);
+}
 
 AnswerSyntax answer_syntax_of(const ChatTemplate& chat_template, const EdgeTokens& edges, bool arguments_as_object) {
   const Prober prober(chat_template, edges, arguments_as_object);

@@ -12,11 +12,15 @@
 
 #include "engine/template_traits.h"
 #include "kvilt/answer_syntax.h"
+#include "text/tokenizer.h"
 
 namespace kvilt {
 
 // arguments_as_object: TemplateTraits'.
 AnswerSyntax answer_syntax_of(const ChatTemplate& chat_template, const EdgeTokens& edges, bool arguments_as_object);
+
+// reasoning_ids and call_ids. End tokens are not among them: they end the answer.
+void find_marker_ids(const Tokenizer& tokenizer, AnswerSyntax& syntax);
 
 // The prompt's last words open the model's reasoning.
 bool opens_reasoning(std::string_view prompt, const AnswerSyntax& syntax);
