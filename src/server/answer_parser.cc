@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "server/literal_match.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -11,62 +13,6 @@ using Kind = AnswerEvent::Kind;
 
 constexpr size_t kMaxToolName = 128, kMaxParameterName = 1024;
 constexpr JsonLimits kValue{.depth = 64, .values = 100'000, .members = 1024, .look_ups = 1'000'000};
-
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-
-size_t space_before(std::string_view text) {
-  return static_cast<size_t>(std::ranges::find_if_not(text, is_space) - text.begin());
-}
-
-size_t size_without_space(std::string_view text) {
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text.size();
-}
-
-std::string_view trimmed(std::string_view text) {
-  text = text.substr(0, size_without_space(text));
-  return text.substr(space_before(text));
-}
-
-struct Match {
-  enum class How { kNo, kPartial, kFull };
-  How how = How::kNo;
-  size_t size = 0;  // of the text that it took; where it failed, up to there
-  bool full() const { return how == How::kFull; }
-  bool partial() const { return how == How::kPartial; }
-};
-
-// Space in the pattern stands for any run of it. REQUIRES: the pattern begins and ends with something else.
-Match match(std::string_view pattern, std::string_view text) {
-  size_t at = 0;
-  for (size_t p = 0; p < pattern.size();) {
-    if (is_space(pattern[p])) {
-      p += space_before(pattern.substr(p));
-      at += space_before(text.substr(at));
-      continue;
-    }
-    if (at == text.size()) return {Match::How::kPartial, at};
-    if (text[at] != pattern[p]) return {Match::How::kNo, at};
-    ++at;
-    ++p;
-  }
-  return {Match::How::kFull, at};
-}
-
-struct Place {
-  size_t at = 0;
-  Match match;
-};
-
-// The first place from `from` on where the pattern stands, or may stand when more text comes.
-Place find(std::string_view pattern, std::string_view text, size_t from = 0) {
-  if (pattern.empty()) return {text.size(), {}};
-  for (size_t at = from; (at = text.find(pattern[0], at)) != std::string_view::npos; ++at) {
-    const Match here = match(pattern, text.substr(at));
-    if (here.how != Match::How::kNo) return {at, here};
-  }
-  return {text.size(), {}};
-}
 
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
@@ -212,14 +158,12 @@ bool AnswerParser::step_content(Events& out) {
     const std::string& begin = reading_.syntax.reasoning_begin;
     const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
     if (may_reason && !final_) return false;
-    if (reading_.calls && syntax_.form == Form::kObject && syntax_.begin.empty()) {
-      const Head head = read_head(view().substr(lead));
-      if (head.verdict == Verdict::kMore) return false;
-      if (head.verdict == Verdict::kYes && knows_tool(head.name)) {
-        at_ += lead + head.size;
-        start_call(head, out);
-        return true;
-      }
+    const Head head = read_bare_head(view());
+    if (head.verdict == Verdict::kMore) return false;
+    if (head.verdict == Verdict::kYes) {
+      at_ += head.size;
+      start_call(head, out);
+      return true;
     }
     fresh_ = false;
   }
@@ -246,13 +190,31 @@ bool AnswerParser::step_content(Events& out) {
 
 AnswerParser::Head AnswerParser::read_head(std::string_view text) const {
   const std::string_view bounded = text.substr(0, kMaxCallHead);
-  Head head = syntax_.form == Form::kObject ? read_object_head(bounded) : read_named_head(bounded);
+  Head head = syntax_.form == Form::kObject ? read_object_head(bounded, false) : read_named_head(bounded);
   // It depends on the text alone whether a head is too long, not on how much of it is here.
   if (head.verdict == Verdict::kMore && (final_ || text.size() >= kMaxCallHead)) head.verdict = Verdict::kNo;
   return head;
 }
 
-AnswerParser::Head AnswerParser::read_object_head(std::string_view text) const {
+// At the answer's start, or after a call that was bare too.
+AnswerParser::Head AnswerParser::read_bare_head(std::string_view text) const {
+  if (!reading_.calls || syntax_.form != Form::kObject) return {};
+  Head wait;
+  wait.verdict = final_ ? Verdict::kNo : Verdict::kMore;
+  size_t at = space_before(text);
+  const Match json = match("```json", text.substr(at)), plain = match("```", text.substr(at));
+  if (json.partial()) return wait;
+  at += json.full() ? json.size : plain.full() ? plain.size : 0;
+  Head head = read_object_head(text.substr(at, kMaxCallHead), true);
+  if (head.verdict == Verdict::kMore) return text.size() - at >= kMaxCallHead ? Head{} : wait;
+  head.size += at;
+  head.bare = true;
+  head.fenced = plain.full();
+  return head;
+}
+
+// bare: nothing but the object says that it is a call, so it must name a known tool, and has no other keys before that.
+AnswerParser::Head AnswerParser::read_object_head(std::string_view text, bool bare) const {
   Head head;
   size_t at = space_before(text);
   const auto more = [&] { return Head{Verdict::kMore, 0, "", "", "", false}; };
@@ -270,6 +232,8 @@ AnswerParser::Head AnswerParser::read_object_head(std::string_view text) const {
     space();
     if (at == text.size()) return more();
     if (!key.is_string() || text[at++] != ':') return {};
+    const bool is_name = key == syntax_.name_key, is_id = !syntax_.id_key.empty() && key == syntax_.id_key;
+    if (bare && head.name.empty() && !is_name && !is_id && key != syntax_.arguments_key) return {};
     space();
     if (at == text.size()) return more();
     if (key == syntax_.arguments_key && !head.name.empty()) {
@@ -285,14 +249,15 @@ AnswerParser::Head AnswerParser::read_object_head(std::string_view text) const {
     const std::string_view value = text.substr(at, *value_size);
     at += *value_size;
     if (key == syntax_.arguments_key) head.arguments = value;
-    if (key == syntax_.name_key || (!syntax_.id_key.empty() && key == syntax_.id_key)) {
+    if (is_name || is_id) {
       const Json read = Json::parse(value, nullptr, false);
       if (!read.is_string() || read.get_ref<const std::string&>().empty()) return {};
-      (key == syntax_.name_key ? head.name : head.id) = read.get<std::string>();
+      (is_name ? head.name : head.id) = read.get<std::string>();
+      if (bare && is_name && !knows_tool(head.name)) return {};
     }
     space();
     if (at == text.size()) return more();
-    const bool known = !head.name.empty() && (!head.arguments.empty() || text[at] == '}');
+    const bool known = !head.name.empty() && (!head.arguments.empty() || (text[at] == '}' && !bare));
     if (known) {
       head.verdict = Verdict::kYes;
       head.size = at;
@@ -345,6 +310,8 @@ AnswerParser::Head AnswerParser::read_named_head(std::string_view text) const {
 
 void AnswerParser::start_call(const Head& head, Events& out) {
   name_ = head.name;
+  bare_ = head.bare;
+  fenced_ = head.bare && (head.fenced || fenced_);
   parameters_ = 0;
   searched_ = 0;
   fresh_ = false;
@@ -507,10 +474,30 @@ bool AnswerParser::step_parameters(Events& out) {
   return true;
 }
 
+// The end of a fence, or another call without words around it.
+AnswerParser::Verdict AnswerParser::step_after_bare(Events& out) {
+  const size_t lead = space_before(view());
+  const Match fence = fenced_ ? match("```", view().substr(lead)) : Match{};
+  if (fence.partial() && !final_) return Verdict::kMore;
+  if (fence.full()) {
+    at_ += lead + fence.size;
+    fenced_ = false;
+    return Verdict::kYes;
+  }
+  const Head head = read_bare_head(view());
+  if (head.verdict != Verdict::kYes) return head.verdict;
+  at_ += head.size;
+  start_call(head, out);
+  return Verdict::kYes;
+}
+
 bool AnswerParser::step_after_call(Events& out) {
   const size_t lead = space_before(view());
   const std::string_view text = view().substr(lead);
   if (text.empty() && !final_) return false;
+  if (bare_) {
+    if (const Verdict verdict = step_after_bare(out); verdict != Verdict::kNo) return verdict == Verdict::kYes;
+  }
   const Match between = syntax_.between.empty() ? Match{} : match(syntax_.between, text);
   if (between.partial() && !final_) return false;
   if (between.full()) {

@@ -5,6 +5,8 @@
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
 //             text was cut. No byte of content is lost but space beside markers. What is held back of a call's head is
 //             at most kMaxCallHead bytes; JSON is read with a state of fixed size (base/json_scan.h).
+// Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
+//             An answer that begins with such an object is a call if it names a tool that was offered.
 // Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not, and a value comes out
 //             when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
 // Threads:    one per choice.
@@ -70,6 +72,7 @@ class AnswerParser {
     size_t size = 0;
     std::string name, id, arguments;  // arguments: where an object has them before the name
     bool arguments_follow = false;
+    bool bare = false, fenced = false;  // without the words around it
   };
 
   void run(Events& out);
@@ -79,9 +82,11 @@ class AnswerParser {
   bool step_arguments(Events& out);
   bool step_object_rest();
   bool step_parameters(Events& out);
+  Verdict step_after_bare(Events& out);
   bool step_after_call(Events& out);
   Head read_head(std::string_view text) const;
-  Head read_object_head(std::string_view text) const;
+  Head read_object_head(std::string_view text, bool bare) const;
+  Head read_bare_head(std::string_view text) const;
   Head read_named_head(std::string_view text) const;
   bool begin_reasoning();
   bool read_parameter(std::string_view text, size_t lead, Events& out);
@@ -103,9 +108,10 @@ class AnswerParser {
   bool final_ = false;
   bool fresh_ = true;  // no content was there: reasoning, or a bare call, may begin
   int calls_ = 0;
-  std::string name_;     // of the call that is read
-  int parameters_ = 0;   // of it; in an object's rest: 1 behind the first byte
-  size_t searched_ = 0;  // bytes of the view in which a value is known not to end
+  bool bare_ = false, fenced_ = false;  // the call that is read: as Head's
+  std::string name_;                    // of the call that is read
+  int parameters_ = 0;                  // of it; in an object's rest: 1 behind the first byte
+  size_t searched_ = 0;                 // bytes of the view in which a value is known not to end
   bool key_too_long_ = false;
   JsonScan scan_;
 };

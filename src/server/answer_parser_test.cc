@@ -133,6 +133,24 @@ TEST(AnswerParser, ABareObjectIsACallOfAKnownTool) {
   EXPECT_EQ(shown(bare, "x {\"name\": \"f\", \"arguments\": {}}"), "x {\"name\": \"f\", \"arguments\": {}}");
 }
 
+// What models write that leave out the words around a call.
+TEST(AnswerParser, AKnownToolsObjectNeedsNoWordsAround) {
+  auto syntax = hermes();
+  syntax.tools = {{"f", {}}, {"g", {}}};
+  const std::string f = "{\"name\": \"f\", \"arguments\": {\"a\": \"```\"}}", g = "{\"name\":\"g\",\"arguments\":{}}";
+  const std::string fg = "|f({\"a\": \"```\"})||g({})|";
+  EXPECT_EQ(shown(syntax, f + "\n" + g), fg);
+  EXPECT_EQ(shown(syntax, "```json\n" + f + "\n" + g + "\n```\n"), fg);
+  EXPECT_EQ(shown(syntax, "```\n" + f + "\n```\n```json\n" + g + "```"), fg);
+  EXPECT_EQ(shown(syntax, f + "\n</tool_call>\n<tool_call>\n" + g + "</tool_call>"), fg);
+  EXPECT_EQ(shown(syntax, "<think>hm</think>```json\n" + f + "```done"), "{hm}|f({\"a\": \"```\"})|done");
+  for (const std::string text :
+       {"{\"name\": \"h\", \"arguments\": {}}", "{\"name\": \"f\"}", "{\"x\": 1, \"name\": \"f\", \"arguments\": {}}",
+        "```python\n{\"name\": \"f\", \"arguments\": {}}\n```", "```", "``", "{", "{}", "[{\"name\": \"f\"}]"})
+    EXPECT_EQ(shown(syntax, text), text);
+  EXPECT_EQ(shown(syntax, "So: " + f), "So: " + f);  // not at the start
+}
+
 TEST(AnswerParser, ReadsNamesAndIds) {
   EXPECT_EQ(shown(named(), "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": \"\\\"}\"}[TOOL_CALLS]g[CALL_ID]d[ARGS]{}"),
             "|fabc({\"a\": \"\\\"}\"})||gd({})|");
@@ -198,11 +216,15 @@ TEST(AnswerParser, ChunkedEqualsWhole) {
                                        "\"",
                                        "]",
                                        ",",
+                                       "```json",
+                                       "``",
+                                       "`",
                                        "</"};
   std::mt19937 random(1);
   int calls = 0, plain = 0;
   for (int round = 0; round < 3000; ++round) {
-    const AnswerReading syntax = round % 3 == 0 ? hermes() : round % 3 == 1 ? tagged() : named();
+    AnswerReading syntax = round % 3 == 0 ? hermes() : round % 3 == 1 ? tagged() : named();
+    if (round % 2) syntax.tools.push_back({"f", {}});
     std::string text;
     for (size_t n = random() % 14; n > 0; --n) text += words[random() % words.size()];
     if (random() % 2) text.insert(random() % (text.size() + 1), "<tool_call>\n<function=f>\n<parameter=text>\nx");
