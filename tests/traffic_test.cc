@@ -169,7 +169,9 @@ TEST_P(RandomTraffic, ExactAnswersAreThoseOfAFreshEngine) {
   for (int round = 0; round < 25; ++round) {
     std::vector<Asked> asked(1 + any(4));
     for (Asked& one : asked) {
-      auto& [talk, marks] = talks[any(talks.size())];
+      Prompt& prompt = talks[any(talks.size())];
+      std::vector<int32_t>& talk = prompt.ids;
+      std::vector<TokenMark>& marks = prompt.marks;
       if (talk.size() > 700) talk.clear(), marks.clear();
       if (any(2) == 0) {
         const auto begin = static_cast<int32_t>(talk.size());

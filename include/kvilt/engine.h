@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvilt/answer_syntax.h"
 #include "kvilt/options.h"
 #include "kvilt/request.h"
 #include "kvilt/result.h"
@@ -39,6 +40,7 @@ struct ModelInfo {
   // What requests get that say nothing about quality: the policy, its quality if that is `auto`, and which text is reused
   // beyond exact prefixes: "all", "marked" (Prompt::marks) or "none". And whose KV of it: "any" or "clean".
   std::string default_policy, default_quality, default_text, default_trust;
+  AnswerSyntax answers;  // to chat_prompt()'s prompts; Prompt::opens_reasoning says how one begins
 };
 
 // What audits found of one policy: distances to the full pass over the same tokens.
@@ -86,10 +88,11 @@ class Engine {
   virtual Result<std::string> detokenize(const std::vector<int32_t>& ids) const = 0;
   virtual std::string token_text(int32_t id) const = 0;  // raw bytes; may be half a UTF-8 sequence
 
-  // The prompt of an OpenAI chat request. Reads messages, tools, documents, chat_template_kwargs, add_generation_prompt
-  // (default true) and part_separator (what joins a message's parts where the template takes strings; default: a line
-  // end). Parts with cache_control, and documents, become marks. A template without documents gets them at the start of
-  // the first user message (an empty one if there is none). Errors: kInvalidArgument with the JSON path that is wrong.
+  // The prompt of an OpenAI chat request. Reads messages, tools, tool_choice ("none": no tools), documents,
+  // chat_template_kwargs, add_generation_prompt (default true) and part_separator (joins a message's parts where the
+  // template takes strings; default: a line end). Parts with cache_control, and documents, become marks; a template
+  // without documents gets them at the start of the first user message (an empty one if there is none). Errors:
+  // kInvalidArgument with the JSON path that is wrong.
   virtual Result<Prompt> chat_prompt(const nlohmann::ordered_json& request) const = 0;
 
   // The prompts that warm documents: one per document, each after the fixed prefix of `request` (its messages up to

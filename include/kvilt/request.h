@@ -32,6 +32,7 @@ inline constexpr int kMostContexts = 16;
 struct Prompt {
   std::vector<int32_t> ids;
   std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
+  bool opens_reasoning = false;  // a chat's prompt ended with AnswerSyntax::reasoning_begin
 
   // Adds tokens at the end as one marked part.
   void add_marked(std::span<const int32_t> part) {
@@ -50,6 +51,7 @@ struct SamplingParams {
   std::optional<uint64_t> seed = {};
   std::vector<std::string> stop = {};  // text; not part of the answer
   std::vector<int32_t> stop_ids = {};
+  std::vector<int32_t> shown_ids = {};  // control tokens whose text is part of the answer's; that of others is not
   bool ignore_eos = false;
   int logprobs = -1;  // -1: none; n: those of the chosen token and of the n most likely ones
 };

@@ -4,8 +4,10 @@
 
 namespace kvilt {
 
-AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop) : stop_(std::move(stop)) {
-  if (tokenizer) detokenizer_.emplace(*tokenizer, DetokenizeOptions{.skip_special = true, .at_start = false});
+AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids)
+    : stop_(std::move(stop)) {
+  DetokenizeOptions options{.skip_special = true, .shown = std::move(shown_ids), .at_start = false};
+  if (tokenizer) detokenizer_.emplace(*tokenizer, std::move(options));
   std::erase_if(stop_, [](const std::string& s) { return s.empty(); });
 }
 

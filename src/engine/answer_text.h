@@ -15,7 +15,8 @@ namespace kvilt {
 class AnswerText {
  public:
   // tokenizer may be null (a model without one): no text ever comes.
-  AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop);
+  // shown_ids: SamplingParams'.
+  AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids = {});
 
   // Appends the text that became certain with `id`. stopped() is true once a stop string is complete; nothing of it is
   // appended.

@@ -40,6 +40,22 @@ TEST(AnswerText, HoldsBackWhatMayBecomeAStop) {
   EXPECT_EQ(say("plain", {""}).all, "plain");
 }
 
+// Control tokens are no text but those that were asked for.
+TEST(AnswerText, ShowsTheControlTokensThatAreNamed) {
+  const auto tokenizer = byte_tokenizer({"[CALL]", "[OTHER]"});
+  for (const auto& [shown, wanted] : {std::pair{std::vector<int32_t>{257}, "a[CALL]b"}, {{}, "ab"}}) {
+    AnswerText answer(tokenizer.get(), {}, shown);
+    std::string text;
+    for (const int32_t id : {1 + 'a', 257, 258, 0, 1 + 'b'}) answer.push(id, text);
+    EXPECT_EQ(text + answer.finish(), wanted);
+  }
+  AnswerText stops(tokenizer.get(), {"L]b"}, {257});
+  std::string text;
+  for (const int32_t id : {257, 1 + 'b'}) stops.push(id, text);
+  EXPECT_EQ(text, "[CAL");
+  EXPECT_TRUE(stops.stopped());
+}
+
 TEST(AnswerText, NeverHalfACharacter) {
   const Said said = say("a€b", {});
   for (const std::string& part : said.parts) EXPECT_TRUE(part.empty() || part == "a" || part == "€" || part == "b");

@@ -131,6 +131,8 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::s
   KVILT_ASSIGN(ChatTemplate parsed, ChatTemplate::parse(text));
   ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
   out.traits_ = traits_of(out.template_, text, out.edges_);
+  out.answers_ = answer_syntax_of(out.template_, out.edges_, out.traits_.arguments_as_object);
+  find_marker_ids(tokenizer, out.answers_);
   out.context_ = context;
   return out;
 }
@@ -179,7 +181,8 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");
   }
-  if (request.contains("tools") && !request["tools"].empty()) in.tools = request["tools"];
+  const bool wanted = !request.contains("tool_choice") || request["tool_choice"] != "none";
+  if (wanted && request.contains("tools") && !request["tools"].empty()) in.tools = request["tools"];
   if (request.contains("chat_template_kwargs") && !request["chat_template_kwargs"].is_null()) {
     if (!request["chat_template_kwargs"].is_object()) return wrong("chat_template_kwargs", "must be an object");
     in.extra = request["chat_template_kwargs"];
@@ -296,7 +299,11 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
 Result<Prompt> ChatPrompts::prompt(const Json& request) const {
   KVILT_ASSIGN(const ChatInputs in, inputs(request));
   KVILT_ASSIGN(const RenderedPrompt rendered, template_.render(in));
-  return tokenize(rendered);
+  KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+  // The caller's own words at the end open nothing.
+  const bool forged = !rendered.untrusted.empty() && rendered.untrusted.back().end == rendered.text.size();
+  prompt.opens_reasoning = !forged && opens_reasoning(rendered.text, answers_);
+  return prompt;
 }
 
 Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/answer_syntax.h"
 #include "engine/template_traits.h"
 #include "kvilt/engine.h"
 #include "kvilt/result.h"
@@ -25,6 +26,7 @@ class ChatPrompts {
                                     std::string eos, int64_t context = 0);
 
   Result<Prompt> prompt(const nlohmann::ordered_json& request) const;
+  const AnswerSyntax& answers() const { return answers_; }
   // One prompt per document of the request: everything before the documents, then that one.
   Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const;
 
@@ -40,6 +42,7 @@ class ChatPrompts {
   ChatTemplate template_;
   EdgeTokens edges_;
   TemplateTraits traits_;
+  AnswerSyntax answers_;
   int64_t context_ = 0;
 };
 

@@ -288,5 +288,36 @@ TEST_F(ChatTest, AMessageThatWouldLeaveNoTraceIsRefused) {
   }
 }
 
+constexpr const char* kCallsByControlTokens =
+    "{%- if tools %}{{ tools | tojson }}{% endif -%}"
+    "{%- for m in messages %}[U]{{ m.content }}{% for c in m.tool_calls or [] %}[CALL]{{ c.function.name }}[ARGS]"
+    "{{ c.function.arguments | tojson }}{% endfor %}{% if m.role == 'assistant' %}</s>{% endif %}{% endfor -%}";
+
+// Which control tokens an answer's reader has to see: those of calls, not the turns', and no end token.
+TEST(ChatAnswers, MarkersAreFoundInTheVocabulary) {
+  const auto tokenizer = byte_tokenizer({"[U]", "[CALL]", "[ARGS]", "<think>", "</s>"});
+  const auto made = ChatPrompts::create(*tokenizer, kCallsByControlTokens, "", "").value();
+  EXPECT_EQ(made.answers().calls.form, CallSyntax::Form::kNamed);
+  EXPECT_EQ(made.answers().calls.begin, "[CALL]");
+  EXPECT_EQ(made.answers().call_ids, (std::vector<int32_t>{258, 259}));
+  EXPECT_TRUE(made.answers().reasoning_ids.empty());
+  const auto plain = byte_tokenizer({"[U]"});  // where they are plain text
+  const auto other = ChatPrompts::create(*plain, kCallsByControlTokens, "", "").value();
+  EXPECT_EQ(other.answers().calls.begin, "[CALL]");
+  EXPECT_TRUE(other.answers().call_ids.empty());
+}
+
+TEST_F(ChatTest, ThePromptSaysWhetherReasoningIsOpen) {
+  use("{%- for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+      "{{ m.content }}{% endfor %}{% if add_generation_prompt and thinking %}<think>\n{% endif %}");
+  EXPECT_EQ(chat->answers().reasoning_begin, "<think>");
+  EXPECT_EQ(chat->answers().reasoning_end, "</think>");
+  Json request = user("hello");
+  EXPECT_FALSE(prompt(request).opens_reasoning);
+  request["chat_template_kwargs"] = {{"thinking", true}};
+  EXPECT_TRUE(prompt(request).opens_reasoning);
+  EXPECT_FALSE(prompt(user("what is <think>")).opens_reasoning);  // the client's own words
+}
+
 }  // namespace
 }  // namespace kvilt

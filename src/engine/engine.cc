@@ -566,7 +566,8 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
     if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
     chat.emplace(std::move(made).value());
   }
-  const ModelInfo info = describe(parts, files);
+  ModelInfo info = describe(parts, files);
+  if (chat) info.answers = chat->answers();
   return std::unique_ptr<Engine>(
       std::make_unique<EngineImpl>(std::move(parts), std::move(chat), info, std::move(files)));
 }

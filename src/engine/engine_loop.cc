@@ -105,7 +105,8 @@ void EngineLoop::run() {
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
   if (!sequence->idle_work) drop_idle_work();
-  answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sequence->request.sampling.stop);
+  const SamplingParams& sampling = sequence->request.sampling;
+  answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sampling.stop, sampling.shown_ids);
   scheduler_.enqueue(std::move(sequence));
 }
 

@@ -12,14 +12,17 @@
 #include <vector>
 
 #include "kvilt/engine.h"
+#include "server/answer_parser.h"
 #include "server/json_fields.h"
 
 namespace kvilt::server {
 
-// One choice as it grows.
+// One choice as it grows. What it says is `text`, then `events`: where answers are read, all is in these.
 struct Choice {
   int index = 0;
   std::string text;
+  std::vector<AnswerEvent> events;  // choice_reader.h
+  bool called = false;              // there is a tool call
   std::vector<TokenLogprob> logprobs;
   bool with_logprobs = false;
   size_t offset = 0;  // characters before logprobs[0]: text completions report it per token
@@ -53,7 +56,8 @@ class AnswerWriter {
   // Every choice has its end.
   virtual Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const = 0;
 
-  // Texts of events; empty: nothing to send. What a text holds of a choice's `text` and `logprobs` is taken out of it.
+  // Texts of events; empty: nothing to send. What a text holds of a choice's `text`, `events` and `logprobs`
+  // is taken out of it.
   virtual std::string begin(std::vector<Choice>& choices) = 0;  // before the first token
   virtual std::string grown(Choice& choice) = 0;
   virtual std::string ended(const Choice& choice) = 0;

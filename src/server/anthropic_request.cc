@@ -362,8 +362,10 @@ void Converter::top(Json& body, MessagesUse use) {
       return fail("stop_sequences", fmt::format("must be a list of strings, not {}", type_of(*stops)));
     out_.body["stop"] = std::move(*stops);
   }
-  if (Json* thinking = given(body, "thinking"); thinking && is_object(*thinking, "thinking"))
-    need_string(*thinking, "type", "thinking");
+  if (Json* thinking = given(body, "thinking"); thinking && is_object(*thinking, "thinking")) {
+    const Json* type = need_string(*thinking, "type", "thinking");
+    out_.shows_thinking = type && *type != "disabled";
+  }
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
   refuse_unsupported(body);

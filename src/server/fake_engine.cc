@@ -55,9 +55,29 @@ struct FakeEngine::Running {
   Completion completion;
   std::string answer;  // the whole text, known from the start
   std::string held;    // generated, not yet certain: half a character, or the start of a stop string
+  bool says = false;   // the answer was told, and ends with it
   size_t at = 0;       // tokens made
   bool running = false, cancelled = false;
 };
+
+AnswerSyntax FakeOptions::takes_tools() {
+  AnswerSyntax out;
+  out.tools = true;
+  return out;
+}
+
+AnswerSyntax FakeOptions::calls_tools() {
+  AnswerSyntax out = takes_tools();
+  out.reasoning_begin = "<think>";
+  out.reasoning_end = "</think>";
+  out.calls.form = CallSyntax::Form::kObject;
+  out.calls.begin = "<tool_call>";
+  out.calls.end = "</tool_call>";
+  out.calls.between = "</tool_call>\n<tool_call>";
+  out.calls.name_key = "name";
+  out.calls.arguments_key = "arguments";
+  return out;
+}
 
 FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.name = "fake";
@@ -69,6 +89,7 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.longest_prompt = 4 * int64_t{options.context};
   info_.vocab = kVocab;
   info_.threads = 1;
+  info_.answers = options.answers;
   info_.policies = {"auto", "full", "prefix", "naive", "sparsex"};
   stats_.kv_pages = 1000;
   stats_.request_pages = {1, 2, 3, 4};
@@ -241,20 +262,23 @@ void FakeEngine::loop() {
       if (!running->running) place(*running);
     }
     lock.unlock();
-    std::vector<RequestId> finished;
+    std::vector<Running*> finished;
     for (Running* running : step_set) {
-      if (step(*running)) finished.push_back(running->id);
+      if (step(*running)) finished.push_back(running);
     }
     lock.lock();
-    for (const RequestId id : finished) {
-      Running& done = *requests_[id];
+    for (const Running* ended : finished) {  // the figures are right before anybody hears of the end
+      const Running& done = *ended;
       ++(done.completion.finish == Finish::kCancelled ? stats_.requests_cancelled
          : done.completion.finish == Finish::kError   ? stats_.requests_failed
                                                       : stats_.requests_ok);
       stats_.generated_tokens += static_cast<uint64_t>(done.completion.completion_tokens);
-      requests_.erase(id);
     }
     ++stats_.steps;
+    lock.unlock();
+    for (Running* done : finished) done->sink->on_finish(done->completion);
+    lock.lock();
+    for (const Running* done : finished) requests_.erase(RequestId{done->id});
     changed_.notify_all();
     if (options_.seconds_per_token > 0 && !stop_) {
       changed_.wait_for(lock, std::chrono::duration<double>(options_.seconds_per_token),
@@ -290,7 +314,13 @@ void FakeEngine::place(Running& running) {
   for (const int32_t id : ids) h = mix(h ^ static_cast<uint64_t>(id));
   if (running.request.sampling.temperature > 0) h = mix(h ^ running.request.sampling.seed.value_or(running.id << 32));
   const auto wanted = static_cast<size_t>(std::max(options_.context, options_.answer_tokens));
-  while (running.answer.size() < wanted) {
+  const std::string_view say = kSay;
+  if (const auto told = std::search(ids.begin(), ids.end(), say.begin(), say.end()); told != ids.end()) {
+    running.says = true;
+    for (auto id = told + std::ssize(say); id != ids.end() && *id < kBos; ++id)
+      running.answer += static_cast<char>(*id);
+  }
+  while (!running.says && running.answer.size() < wanted) {
     h = mix(h + 0x9e3779b97f4a7c15ull);
     running.answer += kWords[h % kWords.size()];
   }
@@ -298,7 +328,8 @@ void FakeEngine::place(Running& running) {
 
 int32_t FakeEngine::next_token(Running& running) const {
   const auto& sampling = running.request.sampling;
-  if (!sampling.ignore_eos && running.at >= static_cast<size_t>(options_.answer_tokens)) {
+  if (running.says && running.at >= running.answer.size()) return kEos;
+  if (!running.says && !sampling.ignore_eos && running.at >= static_cast<size_t>(options_.answer_tokens)) {
     // Ends with a whole character.
     const auto next = static_cast<unsigned char>(running.answer[running.at]);
     if ((next & 0xC0) != 0x80) return kEos;
@@ -383,7 +414,6 @@ bool FakeEngine::step(Running& running) {
   if (!end) return false;
   completion.finish = *end;
   completion.total_s = seconds_since(running.start);
-  running.sink->on_finish(completion);
   return true;
 }
 

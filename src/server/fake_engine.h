@@ -3,6 +3,7 @@
 //             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
 // Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
 //             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens.
+//             What follows kSay, to the message's end, is the answer.
 //             Policies are those of info(), with `budget` from 0 to 1. Cached is the longest common prefix with earlier
 //             prompts of the same salt.
 // Not here:   anything like a model.
@@ -24,12 +25,17 @@ struct FakeOptions {
   int max_running = 16;
   int max_queue = 64;
   int answer_tokens = 40;  // then eos
+  AnswerSyntax answers = takes_tools();
+
+  static AnswerSyntax takes_tools();  // and leaves its answers as they are
+  static AnswerSyntax calls_tools();  // <think>..., <tool_call>{"name": ..., "arguments": {...}}</tool_call>
 };
 
 class FakeEngine : public Engine {
  public:
   static constexpr const char* kFailEarly = "FAKE_FAIL_EARLY";
   static constexpr const char* kFailLate = "FAKE_FAIL_LATE";
+  static constexpr const char* kSay = "FAKE_SAY ";
   static constexpr int32_t kBos = 256, kEos = 257, kRole = 258, kVocab = 259;
 
   explicit FakeEngine(FakeOptions options = {});

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   options.api_key = flag(argc, argv, "--api-key", "");
   options.model_alias = flag(argc, argv, "--alias", "");
   kvilt::server::FakeOptions fake;
+  fake.answers = kvilt::server::FakeOptions::calls_tools();
   fake.seconds_per_token = std::atof(flag(argc, argv, "--delay-ms", "2")) / 1000;
   fake.max_queue = std::atoi(flag(argc, argv, "--max-queue", "64"));
   fake.context = std::atoi(flag(argc, argv, "--context", "4096"));

@@ -253,6 +253,17 @@ void read_prompts(Fields& fields, const RequestLimits& limits, std::vector<TextP
   }
 }
 
+void read_tools(Fields& fields, ChatRequest& out) {
+  bool parallel = true;
+  fields.boolean("parallel_tool_calls", &parallel);
+  out.one_call = !parallel;
+  const Json* tools = fields.find("tools");
+  if (!tools) return;
+  if (!tools->is_array()) return fields.fail("tools", fmt::format("must be a list, not {}", type_of(*tools)));
+  const Json* choice = fields.find("tool_choice");
+  out.tools = !tools->empty() && !(choice && *choice == "none");
+}
+
 std::optional<ApiError> not_an_object(const Json& body) {
   if (body.is_object()) return std::nullopt;
   return ApiError{400, fmt::format("the body must be a JSON object, not {}", type_of(body)), "", ""};
@@ -266,6 +277,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   ChatRequest out;
   check_messages(fields, limits);
   read_generation(fields, limits, out.generation);
+  read_tools(fields, out);
   bool logprobs = false;
   int top = 0;
   fields.boolean("logprobs", &logprobs);

@@ -38,6 +38,8 @@ struct Generation {
 
 struct ChatRequest {
   Generation generation;
+  bool tools = false;     // some are offered: tool_choice is not "none"
+  bool one_call = false;  // parallel_tool_calls: false
 };
 
 using TextPrompt = std::variant<std::string, std::vector<int32_t>>;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/sse.h"
 
@@ -21,6 +22,55 @@ Json bytes_of(const std::string& text) {
 
 size_t characters(const std::string& text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// A call that max_tokens cut is one, and the reason stays.
+const char* finish_reason_of(const Choice& choice) {
+  return choice.called && choice.end->finish == Finish::kStop ? "tool_calls" : finish_reason(choice.end->finish);
+}
+
+Json calls_delta(int index, Json call) {
+  Json out{{"index", index}};
+  out.update(call);
+  return {{"tool_calls", Json::array({std::move(out)})}};
+}
+
+// An event as a chunk's `delta`; null: nothing is said about it.
+Json delta_of(const AnswerEvent& event) {
+  switch (event.kind) {
+    case AnswerEvent::Kind::kContent:
+      return {{"content", event.text}};
+    case AnswerEvent::Kind::kReasoning:
+      return {{"reasoning_content", event.text}};
+    case AnswerEvent::Kind::kCallStart:
+      return calls_delta(
+          event.call,
+          {{"id", event.id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
+    case AnswerEvent::Kind::kArguments:
+      return calls_delta(event.call, {{"function", {{"arguments", event.text}}}});
+    case AnswerEvent::Kind::kCallEnd:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+Json message_of(const Choice& choice) {
+  std::string content = choice.text, reasoning;
+  Json calls = Json::array();
+  for (const AnswerEvent& event : joined(choice.events)) {
+    if (event.kind == AnswerEvent::Kind::kContent) content += event.text;
+    if (event.kind == AnswerEvent::Kind::kReasoning) reasoning += event.text;
+    if (event.kind == AnswerEvent::Kind::kCallStart)
+      calls.push_back(
+          {{"id", event.id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
+    if (event.kind == AnswerEvent::Kind::kArguments)
+      calls.back()["function"]["arguments"].get_ref<std::string&>() += event.text;
+  }
+  const bool silent = content.empty() && !calls.empty();
+  Json out{{"role", "assistant"}, {"content", silent ? Json(nullptr) : Json(content)}, {"refusal", nullptr}};
+  if (!reasoning.empty()) out["reasoning_content"] = std::move(reasoning);
+  if (!calls.empty()) out["tool_calls"] = std::move(calls);
+  return out;
 }
 
 Json stop_reason(const Completion& end) { return end.stop_text.empty() ? Json(nullptr) : Json(end.stop_text); }
@@ -109,12 +159,12 @@ Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vec
   for (Choice choice : choices) {
     Json item = {{"index", choice.index}};
     if (envelope.chat) {
-      item["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+      item["message"] = message_of(choice);
     } else {
       item["text"] = choice.text;
     }
     item["logprobs"] = logprobs_of(envelope, engine, choice);
-    item["finish_reason"] = finish_reason(choice.end->finish);
+    item["finish_reason"] = finish_reason_of(choice);
     item["stop_reason"] = stop_reason(*choice.end);
     list.push_back(std::move(item));
   }
@@ -132,10 +182,10 @@ Json role_chunk(const Envelope& envelope, int choice, bool usage_follows) {
                usage_follows);
 }
 
-Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, bool usage_follows) {
+Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, bool usage_follows, Json said) {
   Json item = {{"index", grown.index}};
   if (envelope.chat) {
-    item["delta"] = {{"content", grown.text}};
+    item["delta"] = std::move(said);
   } else {
     item["text"] = grown.text;
   }
@@ -144,16 +194,16 @@ Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, 
   return chunk(envelope, Json::array({std::move(item)}), usage_follows);
 }
 
-Json end_chunk(const Envelope& envelope, int choice, const Completion& end, bool usage_follows) {
-  Json item = {{"index", choice}};
+Json end_chunk(const Envelope& envelope, const Choice& choice, bool usage_follows) {
+  Json item = {{"index", choice.index}};
   if (envelope.chat) {
     item["delta"] = Json::object();
   } else {
     item["text"] = "";
   }
   item["logprobs"] = nullptr;
-  item["finish_reason"] = finish_reason(end.finish);
-  item["stop_reason"] = stop_reason(end);
+  item["finish_reason"] = finish_reason_of(choice);
+  item["stop_reason"] = stop_reason(*choice.end);
   return chunk(envelope, Json::array({std::move(item)}), usage_follows);
 }
 
@@ -191,9 +241,7 @@ class OpenAiWriter final : public AnswerWriter {
     return events + delta(choice);
   }
 
-  std::string ended(const Choice& choice) override {
-    return sse_event(end_chunk(envelope_, choice.index, *choice.end, usage_follows_));
-  }
+  std::string ended(const Choice& choice) override { return sse_event(end_chunk(envelope_, choice, usage_follows_)); }
 
   std::string done(const std::vector<Choice>&, const UsageSum& usage) override {
     return (usage_follows_ ? sse_event(usage_chunk(envelope_, usage)) : "") + std::string(kSseDone);
@@ -207,11 +255,19 @@ class OpenAiWriter final : public AnswerWriter {
 
  private:
   std::string delta(Choice& choice) const {
-    if (choice.text.empty() && choice.logprobs.empty()) return {};
-    std::string event = sse_event(delta_chunk(envelope_, engine_, choice, usage_follows_));
+    std::string out;
+    for (const AnswerEvent& event : joined(std::exchange(choice.events, {}))) {
+      if (Json said = delta_of(event); !said.is_null()) out += delta(choice, std::move(said));
+    }
+    if (!choice.text.empty() || !choice.logprobs.empty()) out += delta(choice, {{"content", choice.text}});
+    return out;
+  }
+
+  std::string delta(Choice& choice, Json said) const {
+    const Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows_, std::move(said));
     choice.text.clear();
     choice.logprobs.clear();
-    return event;
+    return sse_event(chunk);
   }
 
   const Envelope envelope_;

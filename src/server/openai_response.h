@@ -35,8 +35,9 @@ Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vec
 
 // Chunks of a stream. usage_follows: every chunk but the last has "usage": null, as OpenAI's do.
 Json role_chunk(const Envelope& envelope, int choice, bool usage_follows);
-Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, bool usage_follows);
-Json end_chunk(const Envelope& envelope, int choice, const Completion& end, bool usage_follows);
+// said: a chat's `delta`; of a text completion it has no meaning.
+Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, bool usage_follows, Json said);
+Json end_chunk(const Envelope& envelope, const Choice& choice, bool usage_follows);
 Json usage_chunk(const Envelope& envelope, const UsageSum& usage);
 
 // engine outlives the writer. usage_follows: a stream's last chunk has the usage.

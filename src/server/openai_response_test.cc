@@ -103,12 +103,17 @@ TEST(Answers, Chunks) {
   Choice grown;
   grown.index = 1;
   grown.text = "x";
-  EXPECT_EQ(delta_chunk(chat, engine, grown, false)["choices"][0]["delta"]["content"], "x");
-  EXPECT_EQ(delta_chunk(make_envelope(false, "m"), engine, grown, false)["choices"][0]["text"], "x");
-  Completion end = completion(3, {});
-  end.stop_text = "END";
-  EXPECT_EQ(end_chunk(chat, 1, end, false)["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(end_chunk(chat, 1, end, false)["choices"][0]["stop_reason"], "END");
+  const Json said{{"content", "y"}};
+  EXPECT_EQ(delta_chunk(chat, engine, grown, false, said)["choices"][0]["delta"], said);
+  EXPECT_EQ(delta_chunk(make_envelope(false, "m"), engine, grown, false, said)["choices"][0]["text"], "x");
+  grown.end = completion(3, {});
+  grown.end->stop_text = "END";
+  EXPECT_EQ(end_chunk(chat, grown, false)["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(end_chunk(chat, grown, false)["choices"][0]["stop_reason"], "END");
+  grown.called = true;
+  EXPECT_EQ(end_chunk(chat, grown, false)["choices"][0]["finish_reason"], "tool_calls");
+  grown.end->finish = Finish::kLength;
+  EXPECT_EQ(end_chunk(chat, grown, false)["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(usage_chunk(chat, {})["choices"], Json::array());
   EXPECT_EQ(sse_event(Json{{"a", "b\nc"}}), "data: {\"a\":\"b\\nc\"}\n\n");
 }

@@ -1,6 +1,7 @@
 // server/routes_generate.cc: POST /v1/chat/completions, /v1/completions and /v1/messages, whole and streamed; and
 // /v1/messages/count_tokens.
-// Role:       parsed request -> one engine request per choice (answer_queue.h) -> JSON or events (answer_writer.h).
+// Role:       parsed request -> one engine request per choice (answer_queue.h) -> what its text says
+//             (choice_reader.h) -> JSON or events (answer_writer.h).
 // Invariants: while an answer is made, the client's socket is checked every AnswerQueue::kLook; when the client is gone,
 //             the whole request is cancelled at once. Errors before the first token get their HTTP status; later ones
 //             end the stream with an event that says so.
@@ -12,6 +13,7 @@
 #include "server/answer_queue.h"
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
+#include "server/choice_reader.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/service.h"
@@ -28,6 +30,11 @@ struct Job {
   Generation generation;
   std::vector<Prompt> prompts;      // until they are submitted
   std::vector<std::string> echoes;  // per prompt, with echo
+  // Of a chat where there is something to look for in its answers; none: their text is the answer.
+  std::optional<AnswerReading> reading;
+  bool one_call = false;
+  bool shows_thinking = false;                         // of Anthropic's API
+  std::vector<std::unique_ptr<ChoiceReader>> readers;  // per choice, with a reading
   std::unique_ptr<AnswerWriter> writer;
   ApiShape shape = ApiShape::kOpenAi;  // of errors
   Clock::duration ping_every{};        // of silence in a stream
@@ -70,9 +77,14 @@ void add_usage(Job& job, int choice, const Completion& end) {
   job.usage.add_choice(end);
 }
 
-void append(Choice& choice, TokenDelta& delta) {
+Choice& append(const Job& job, std::vector<Choice>& choices, Event& event) {
+  const auto i = static_cast<size_t>(event.choice);
+  Choice& choice = choices[i];
+  TokenDelta& delta = event.delta;
   choice.text += delta.text;
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
+  if (job.reading) job.readers[i]->read(choice, event.end.has_value());
+  return choice;
 }
 
 std::vector<Choice> empty_choices(const Job& job) {
@@ -97,8 +109,7 @@ void reply_whole(Job& job, httplib::Response& response) {
   while (!job.answer->finished()) {
     Event event;
     if (wait_event(*job.answer, Clock::time_point::max(), event) == Wait::kGone) return gone(job, response);
-    Choice& choice = choices[event.choice];
-    append(choice, event.delta);
+    Choice& choice = append(job, choices, event);
     if (!event.end) continue;
     if (auto error = error_of(*event.end)) return reply_error(response, *error, job.shape);
     add_usage(job, event.choice, *event.end);
@@ -136,8 +147,7 @@ class StreamSender {
  private:
   // False: an error ended the stream.
   bool take(Event& event) {
-    Choice& choice = choices_[static_cast<size_t>(event.choice)];
-    append(choice, event.delta);
+    Choice& choice = append(job_, choices_, event);
     write(job_.writer->grown(choice));
     if (!event.end) return true;
     if (auto error = error_of(*event.end)) {
@@ -220,6 +230,8 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       }
     }
   }
+  for (int i = 0; job->reading && i < job->answer->size(); ++i)
+    job->readers.push_back(std::make_unique<ChoiceReader>(*job->reading, job->one_call));
   response.set_header("X-Request-Id", job->writer->id());
   if (generation.stream) {
     reply_stream(std::move(job), call.http, response);
@@ -237,15 +249,32 @@ std::shared_ptr<Job> new_job(const Service& service, const Call& call) {
   return job;
 }
 
+// How a chat's answers are read.
+void choose_reading(const AnswerSyntax& syntax, const ChatRequest& chat, const Json& body, Job& job) {
+  const bool calls = chat.tools && syntax.calls.form != CallSyntax::Form::kNone;
+  if (!calls && syntax.reasoning_end.empty()) return;
+  job.reading = AnswerReading{syntax, calls, job.prompts[0].opens_reasoning};
+  if (calls) job.reading->tools = tool_shapes(body.at("tools"));
+  job.one_call = chat.one_call;
+  std::vector<int32_t>& shown = job.generation.sampling.shown_ids;
+  shown = syntax.reasoning_ids;
+  if (calls) shown.insert(shown.end(), syntax.call_ids.begin(), syntax.call_ids.end());
+}
+
 // A chat body in OpenAI's form becomes the job's settings and its prompt.
 std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.engine()));
   if (!parsed.ok()) return parsed.error();
   job.generation = std::move(parsed.value().generation);
   if (auto error = check_model(call.attached, job.generation.model)) return error;
+  const AnswerSyntax& syntax = call.engine().info().answers;
+  const bool tools = parsed.value().tools;
+  if (tools && !syntax.tools)
+    return ApiError{400, "this model's chat template has no place for tools", "tools", "unsupported"};
   auto prompt = call.engine().chat_prompt(body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));
+  choose_reading(syntax, parsed.value(), body, job);
   return std::nullopt;
 }
 
@@ -260,6 +289,7 @@ void chat(const Service& service, const Call& call, httplib::Response& response)
 std::optional<ApiError> read_messages(const Call& call, Job& job) {
   auto converted = to_openai_chat(std::move(call.body), limits_of(call.engine()), MessagesUse::kAnswer);
   if (!converted.ok()) return converted.error();
+  job.shows_thinking = converted.value().shows_thinking;
   auto error = read_chat(call, converted.value().body, job);
   if (error) error->message = converted.value().in_own_paths(std::move(error->message));
   return error;
@@ -268,7 +298,7 @@ std::optional<ApiError> read_messages(const Call& call, Job& job) {
 void messages(const Service& service, const Call& call, httplib::Response& response) {
   auto job = new_job(service, call);
   if (auto error = read_messages(call, *job)) return reply_error(response, *error, job->shape);
-  job->writer = anthropic_writer(call.attached.model, job->prompts[0].ids.size());
+  job->writer = anthropic_writer(call.attached.model, job->prompts[0].ids.size(), job->shows_thinking);
   response.set_header("request-id", job->writer->id());
   run_job(std::move(job), call, response, "messages");
 }

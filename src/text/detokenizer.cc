@@ -1,11 +1,13 @@
 // text/detokenizer.cc: the streaming half of tokenizer.h.
+#include <algorithm>
+
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
 namespace kvilt {
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, DetokenizeOptions options)
-    : tokenizer_(&tokenizer), options_(options), strip_(options.at_start ? tokenizer.strip_start() : 0) {}
+    : tokenizer_(&tokenizer), options_(std::move(options)), strip_(options_.at_start ? tokenizer.strip_start() : 0) {}
 
 std::string Detokenizer::push(int32_t id) {
   std::string text;
@@ -14,7 +16,9 @@ std::string Detokenizer::push(int32_t id) {
 }
 
 void Detokenizer::push(int32_t id, std::string& text) {
-  if (options_.skip_special && tokenizer_->is_special(id)) return;
+  if (options_.skip_special && tokenizer_->is_special(id)) {
+    if (std::ranges::find(options_.shown, id) == options_.shown.end()) return;
+  }
   std::string_view bytes = tokenizer_->token_bytes(id);
   while (strip_ > 0 && !bytes.empty()) {
     if (bytes.front() != ' ') {

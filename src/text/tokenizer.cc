@@ -309,7 +309,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  Detokenizer stream(*this, {.skip_special = skip_special, .at_start = true});
+  Detokenizer stream(*this, {.skip_special = skip_special, .shown = {}, .at_start = true});
   std::string text;
   for (const int32_t id : ids) text += stream.push(id);
   return text + stream.finish();

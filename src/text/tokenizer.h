@@ -75,7 +75,8 @@ class Tokenizer {
 
 struct DetokenizeOptions {
   bool skip_special = false;
-  bool at_start = false;  // true: the stream begins a text, so the space that encode() adds is dropped
+  std::vector<int32_t> shown = {};  // special ones that are not skipped
+  bool at_start = false;            // true: the stream begins a text, so the space that encode() adds is dropped
 };
 
 // Makes text of a stream of ids as soon as it is certain. Never emits half a UTF-8 sequence.

@@ -96,8 +96,7 @@ class TestWhole:
         try:
             reply = ask(claude, model, messages=history, tools=TOOLS, tool_choice={"type": "auto"})
         except anthropic.BadRequestError as refused:
-            # A template without a place for a tool's results says so, by the path of the block.
-            assert refused.body["error"]["message"].startswith("messages[2].content[0].role: ")
+            assert "no place for tools" in refused.body["error"]["message"]
             pytest.skip("the model's template has no tools")
         without = ask(claude, model, messages=history[:1])
         assert prompt_tokens(reply.usage) > prompt_tokens(without.usage)

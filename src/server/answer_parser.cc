@@ -1,0 +1,543 @@
+#include "server/answer_parser.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "server/literal_match.h"
+
+namespace kvilt::server {
+namespace {
+
+using Form = CallSyntax::Form;
+using Kind = AnswerEvent::Kind;
+
+constexpr size_t kMaxToolName = 128, kMaxParameterName = 1024;
+constexpr JsonLimits kValue{.depth = 64, .values = 100'000, .members = 1024, .look_ups = 1'000'000};
+
+bool is_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+         c == '.' || c == ':' || c == '/';
+}
+
+size_t name_size(std::string_view text) {
+  return static_cast<size_t>(std::ranges::find_if_not(text, is_name) - text.begin());
+}
+
+// The first tag of a literal; all of it where it has none.
+std::string_view first_tag(std::string_view literal) {
+  const size_t at = literal.find_first_of(">]");
+  return at == std::string_view::npos ? literal : literal.substr(0, at + 1);
+}
+
+std::string json_text(std::string_view text) { return dump(Json(std::string(text))); }
+
+bool is_text(const Json& schema) {
+  const auto type = schema.is_object() ? schema.find("type") : schema.end();
+  if (!schema.is_object() || type == schema.end()) return false;
+  if (!type->is_array()) return *type == "string";
+  return !type->empty() && std::ranges::all_of(*type, [](const Json& t) { return t == "string"; });
+}
+
+// A value in tags that is no string: JSON, or as Python prints it.
+std::optional<std::string> as_json(std::string_view raw) {
+  const std::string_view text = trimmed(raw);
+  if (text == "True") return "true";
+  if (text == "False") return "false";
+  if (text == "None") return "null";
+  if (oversized_json(text, kValue, "") || !Json::accept(text)) return std::nullopt;
+  return std::string(text);
+}
+
+}  // namespace
+
+std::vector<ToolShape> tool_shapes(const Json& tools) {
+  std::vector<ToolShape> out;
+  if (!tools.is_array()) return out;
+  for (const Json& tool : tools) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    const Json& described = tool.is_object() && function != tool.end() && function->is_object() ? *function : tool;
+    const auto name = described.is_object() ? described.find("name") : described.end();
+    if (!described.is_object() || name == described.end() || !name->is_string()) continue;
+    ToolShape& shape = out.emplace_back();
+    shape.name = name->get<std::string>();
+    const auto schema = described.find("parameters");
+    if (schema == described.end() || !schema->is_object()) continue;
+    const auto properties = schema->find("properties");
+    if (properties == schema->end() || !properties->is_object()) continue;
+    for (const auto& [key, property] : properties->items()) {
+      if (is_text(property)) shape.texts.insert(key);
+    }
+  }
+  return out;
+}
+
+AnswerParser::AnswerParser(AnswerReading reading)
+    : reading_(std::move(reading)),
+      syntax_(reading_.syntax.calls),
+      state_(reading_.in_reasoning && !reading_.syntax.reasoning_end.empty() ? State::kReasoning : State::kContent),
+      reasoned_(state_ == State::kReasoning),
+      drop_space_(reasoned_) {}
+
+void AnswerParser::push(std::string_view text, Events& out) {
+  buffer_.append(text);
+  run(out);
+}
+
+void AnswerParser::finish(Events& out) {
+  final_ = true;
+  run(out);
+  // A call whose end never came.
+  if (state_ == State::kArguments || state_ == State::kParameters) end_call(out);
+}
+
+void AnswerParser::run(Events& out) {
+  while (step(out)) {
+  }
+  buffer_.erase(0, at_);
+  at_ = 0;
+}
+
+bool AnswerParser::step(Events& out) {
+  switch (state_) {
+    case State::kReasoning:
+      return step_reasoning(out);
+    case State::kContent:
+      return step_content(out);
+    case State::kArguments:
+      return step_arguments(out);
+    case State::kObjectRest:
+      return step_object_rest();
+    case State::kParameters:
+      return step_parameters(out);
+    case State::kAfterCall:
+      return step_after_call(out);
+  }
+  return false;
+}
+
+// Uses up `text`, which is the view's start, and gives it; space is left out where it is no content.
+void AnswerParser::give(Kind kind, std::string_view text, Events& out) {
+  at_ += text.size();
+  if (drop_space_) text.remove_prefix(space_before(text));
+  if (text.empty()) return;
+  drop_space_ = false;
+  out.push_back({kind, std::string(text), -1, ""});
+}
+
+bool AnswerParser::step_reasoning(Events& out) {
+  const Place end = find(reading_.syntax.reasoning_end, view());
+  give(Kind::kReasoning, view().substr(0, size_without_space(view().substr(0, end.at))), out);
+  if (!end.match.full()) {
+    if (final_ && end.match.partial()) give(Kind::kReasoning, view(), out);
+    return false;
+  }
+  at_ += space_before(view()) + end.match.size;
+  state_ = State::kContent;
+  drop_space_ = true;
+  return true;
+}
+
+// At the answer's start. True: the state changed.
+bool AnswerParser::begin_reasoning() {
+  const std::string& begin = reading_.syntax.reasoning_begin;
+  if (begin.empty() || reasoned_) return false;
+  const size_t lead = space_before(view());
+  const Match here = match(begin, view().substr(lead));
+  if (!here.full()) return false;
+  at_ += lead + here.size;
+  state_ = State::kReasoning;
+  drop_space_ = reasoned_ = true;
+  return true;
+}
+
+bool AnswerParser::step_content(Events& out) {
+  if (fresh_) {
+    const size_t lead = space_before(view());
+    if (lead == view().size() && !final_) return false;
+    if (begin_reasoning()) return true;
+    const std::string& begin = reading_.syntax.reasoning_begin;
+    const bool may_reason = !begin.empty() && !reasoned_ && match(begin, view().substr(lead)).partial();
+    if (may_reason && !final_) return false;
+    const Head head = read_bare_head(view());
+    if (head.verdict == Verdict::kMore) return false;
+    if (head.verdict == Verdict::kYes) {
+      at_ += head.size;
+      start_call(head, out);
+      return true;
+    }
+    fresh_ = false;
+  }
+  const bool calls = reading_.calls && syntax_.form != Form::kNone && !syntax_.begin.empty();
+  const Place begin = calls ? find(syntax_.begin, view()) : Place{view().size(), {}};
+  const size_t before = size_without_space(view().substr(0, begin.at));
+  const size_t space = begin.at - before;
+  give(Kind::kContent, view().substr(0, before), out);
+  if (begin.match.full()) {
+    const Head head = read_head(view().substr(space + begin.match.size));
+    if (head.verdict == Verdict::kMore) return false;
+    if (head.verdict == Verdict::kYes) {
+      at_ += space + begin.match.size + head.size;
+      start_call(head, out);
+      return true;
+    }
+    give(Kind::kContent, view().substr(0, space + 1), out);  // no call: on behind its first byte
+    return true;
+  }
+  if (!final_) return false;
+  give(Kind::kContent, view(), out);
+  return false;
+}
+
+AnswerParser::Head AnswerParser::read_head(std::string_view text) const {
+  const std::string_view bounded = text.substr(0, kMaxCallHead);
+  Head head = syntax_.form == Form::kObject ? read_object_head(bounded, false) : read_named_head(bounded);
+  // It depends on the text alone whether a head is too long, not on how much of it is here.
+  if (head.verdict == Verdict::kMore && (final_ || text.size() >= kMaxCallHead)) head.verdict = Verdict::kNo;
+  return head;
+}
+
+// At the answer's start, or after a call that was bare too.
+AnswerParser::Head AnswerParser::read_bare_head(std::string_view text) const {
+  if (!reading_.calls || syntax_.form != Form::kObject) return {};
+  Head wait;
+  wait.verdict = final_ ? Verdict::kNo : Verdict::kMore;
+  size_t at = space_before(text);
+  const Match json = match("```json", text.substr(at)), plain = match("```", text.substr(at));
+  if (json.partial()) return wait;
+  at += json.full() ? json.size : plain.full() ? plain.size : 0;
+  Head head = read_object_head(text.substr(at, kMaxCallHead), true);
+  if (head.verdict == Verdict::kMore) return text.size() - at >= kMaxCallHead ? Head{} : wait;
+  head.size += at;
+  head.bare = true;
+  head.fenced = plain.full();
+  return head;
+}
+
+// bare: nothing but the object says that it is a call, so it must name a known tool, and has no other keys before that.
+AnswerParser::Head AnswerParser::read_object_head(std::string_view text, bool bare) const {
+  Head head;
+  size_t at = space_before(text);
+  const auto more = [&] { return Head{Verdict::kMore, 0, "", "", "", false}; };
+  const auto space = [&] { at += space_before(text.substr(at)); };
+  if (at == text.size()) return more();
+  if (text[at++] != '{') return head;
+  for (;;) {
+    space();
+    if (at == text.size()) return more();
+    if (text[at] != '"') return {};
+    const auto key_size = json_end(text.substr(at));
+    if (!key_size) return more();
+    const Json key = Json::parse(text.substr(at, *key_size), nullptr, false);
+    at += *key_size;
+    space();
+    if (at == text.size()) return more();
+    if (!key.is_string() || text[at++] != ':') return {};
+    const bool is_name = key == syntax_.name_key, is_id = !syntax_.id_key.empty() && key == syntax_.id_key;
+    if (bare && head.name.empty() && !is_name && !is_id && key != syntax_.arguments_key) return {};
+    space();
+    if (at == text.size()) return more();
+    if (key == syntax_.arguments_key && !head.name.empty()) {
+      head.verdict = Verdict::kYes;
+      head.arguments_follow = true;
+      head.size = at;
+      return head;
+    }
+    JsonScan scan;
+    if (scan.take(text[at]) == JsonScan::Step::kWrong) return {};
+    const auto value_size = json_end(text.substr(at));
+    if (!value_size) return more();
+    const std::string_view value = text.substr(at, *value_size);
+    at += *value_size;
+    if (key == syntax_.arguments_key) head.arguments = value;
+    if (is_name || is_id) {
+      const Json read = Json::parse(value, nullptr, false);
+      if (!read.is_string() || read.get_ref<const std::string&>().empty()) return {};
+      (is_name ? head.name : head.id) = read.get<std::string>();
+      if (bare && is_name && !knows_tool(head.name)) return {};
+    }
+    space();
+    if (at == text.size()) return more();
+    const bool known = !head.name.empty() && (!head.arguments.empty() || (text[at] == '}' && !bare));
+    if (known) {
+      head.verdict = Verdict::kYes;
+      head.size = at;
+      if (head.arguments.empty()) head.arguments = "{}";
+      return head;
+    }
+    if (text[at++] != ',') return {};
+  }
+}
+
+AnswerParser::Head AnswerParser::read_named_head(std::string_view text) const {
+  const Head more{Verdict::kMore, 0, "", "", "", false};
+  Head head;
+  size_t at = space_before(text);
+  // A name or an id, then the literal after it.
+  const auto word = [&](std::string& out, const std::string& after) {
+    const size_t size = name_size(text.substr(at));
+    if (size > kMaxToolName) return Verdict::kNo;
+    if (at + size == text.size() && !(final_ && syntax_.form == Form::kTagged)) return Verdict::kMore;
+    if (size == 0) return Verdict::kNo;
+    out = text.substr(at, size);
+    at += size + space_before(text.substr(at + size));
+    const Match here = match(after, text.substr(at));
+    at += here.full() ? here.size : 0;
+    return here.full() ? Verdict::kYes : here.partial() ? Verdict::kMore : Verdict::kNo;
+  };
+  if (const Verdict verdict = word(head.name, syntax_.after_name); verdict != Verdict::kYes)
+    return verdict == Verdict::kMore ? more : Head{};
+  if (syntax_.has_id) {
+    if (const Verdict verdict = word(head.id, syntax_.after_id); verdict != Verdict::kYes)
+      return verdict == Verdict::kMore ? more : Head{};
+  }
+  at += space_before(text.substr(at));
+  const std::string_view rest = text.substr(at);
+  head.size = at;
+  head.arguments_follow = true;
+  if (syntax_.form == Form::kNamed) {
+    head.verdict = rest.empty() ? Verdict::kMore : rest[0] == '{' ? Verdict::kYes : Verdict::kNo;
+    return head;
+  }
+  bool partial = false;
+  for (const std::string_view next : {std::string_view(syntax_.key_begin), first_tag(syntax_.end)}) {
+    const Match here = match(next, rest);
+    if (here.full()) head.verdict = Verdict::kYes;
+    partial |= here.partial();
+  }
+  if (head.verdict == Verdict::kNo && partial) head.verdict = Verdict::kMore;
+  return head;
+}
+
+void AnswerParser::start_call(const Head& head, Events& out) {
+  name_ = head.name;
+  bare_ = head.bare;
+  fenced_ = head.bare && (head.fenced || fenced_);
+  parameters_ = 0;
+  searched_ = 0;
+  fresh_ = false;
+  scan_ = {};
+  out.push_back({Kind::kCallStart, head.name, calls_++, head.id});
+  if (syntax_.form == Form::kTagged) {
+    state_ = State::kParameters;
+  } else if (head.arguments_follow) {
+    state_ = State::kArguments;
+  } else {
+    out.push_back({Kind::kArguments, head.arguments, calls_ - 1, ""});
+    end_call(out);
+    state_ = State::kObjectRest;
+  }
+}
+
+void AnswerParser::end_call(Events& out) {
+  out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
+  scan_ = JsonScan::inside_object();
+  parameters_ = 0;
+  key_too_long_ = false;
+  state_ = syntax_.form == Form::kObject ? State::kObjectRest : State::kAfterCall;
+}
+
+bool AnswerParser::step_arguments(Events& out) {
+  const std::string_view text = view();
+  size_t size = 0;
+  bool ended = false, wrong = false;
+  while (size < text.size() && !ended && !wrong) {
+    const JsonScan::Step step = scan_.take(text[size]);
+    wrong = step == JsonScan::Step::kWrong;
+    ended = step == JsonScan::Step::kLast || step == JsonScan::Step::kPast;
+    size += step == JsonScan::Step::kInside || step == JsonScan::Step::kLast;
+  }
+  if (size > 0) out.push_back({Kind::kArguments, std::string(text.substr(0, size)), calls_ - 1, ""});
+  at_ += size;
+  if (ended || wrong) end_call(out);
+  return ended || wrong;
+}
+
+// What an object has after the arguments, its brace among it. Models forget the brace: then nothing is taken.
+bool AnswerParser::step_object_rest() {
+  if (parameters_ == 0) {
+    const size_t lead = space_before(view());
+    if (lead == view().size()) {
+      if (final_) at_ += lead;
+      return false;
+    }
+    const char c = view()[lead];
+    if (c != ',' && c != '}') {
+      state_ = State::kAfterCall;
+      return true;
+    }
+    at_ += lead;
+    parameters_ = 1;  // inside
+  }
+  const std::string_view text = view();
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (scan_.take(text[i]) != JsonScan::Step::kLast) continue;
+    at_ += i + 1;
+    state_ = State::kAfterCall;
+    return true;
+  }
+  at_ += text.size();
+  return false;
+}
+
+// Where the value ends whose first byte is `end`; next: behind its end tag. A tag within the value ends it only if the
+// format goes on behind it. False: more text is needed, or there is no end.
+bool AnswerParser::find_value_end(std::string_view text, size_t& end, size_t& next) {
+  const std::string_view close = trimmed(syntax_.value_end);
+  for (size_t from = std::max(end, searched_);;) {
+    const Place place = find(close, text, from);
+    if (!place.match.full()) {
+      searched_ = place.at;
+      return false;
+    }
+    const size_t behind = place.at + place.match.size;
+    const std::string_view rest = text.substr(behind + space_before(text.substr(behind)));
+    const Match key = match(syntax_.key_begin, rest), call = match(first_tag(syntax_.end), rest);
+    const bool open = key.partial() || call.partial();
+    if (key.full() || call.full() || (open && final_)) {
+      end = place.at;
+      next = behind;
+      searched_ = 0;
+      return true;
+    }
+    if (open) {
+      searched_ = place.at;
+      return false;
+    }
+    from = place.at + 1;
+  }
+}
+
+// A whole parameter, at `lead` in the view, where key_begin ends. False: it is not whole yet.
+bool AnswerParser::read_parameter(std::string_view text, size_t lead, Events& out) {
+  const std::string_view closers[] = {trimmed(syntax_.key_end), trimmed(syntax_.other_key_end)};
+  const std::string_view bounded = text.substr(0, lead + kMaxParameterName);
+  Place key_end = find(closers[0], bounded, lead);
+  bool other = false;
+  if (const Place place = find(closers[1], bounded, lead); place.at < key_end.at) {
+    key_end = place;
+    other = true;
+  }
+  if (!key_end.match.full()) {
+    key_too_long_ = text.size() >= lead + kMaxParameterName;
+    return false;
+  }
+  const std::string& literal = other ? syntax_.other_key_end : syntax_.key_end;
+  size_t begin = key_end.at + key_end.match.size;
+  const std::string_view space = std::string_view(literal).substr(size_without_space(literal));
+  if (text.substr(begin).starts_with(space)) {
+    begin += space.size();
+  } else if (space.starts_with(text.substr(begin)) && !final_) {
+    return false;
+  }
+  size_t end = begin, next = 0;
+  if (!find_value_end(text, end, next)) return false;
+  std::string_view value = text.substr(begin, end - begin);
+  const std::string_view before = std::string_view(syntax_.value_end).substr(0, space_before(syntax_.value_end));
+  if (value.ends_with(before)) value.remove_suffix(before.size());
+  const std::string key(trimmed(text.substr(lead, key_end.at - lead)));
+  const bool by_format = closers[0] != closers[1] && !other;
+  const bool json_by_format = closers[0] != closers[1] && other;
+  std::string piece = (parameters_++ == 0 ? "{" : ", ") + json_text(key) + ": ";
+  piece += json_by_format ? as_json(value).value_or(json_text(value)) : argument_json(key, value, by_format);
+  out.push_back({Kind::kArguments, std::move(piece), calls_ - 1, ""});
+  at_ += next;
+  return true;
+}
+
+std::string AnswerParser::argument_json(const std::string& key, std::string_view raw, bool text_by_format) const {
+  if (text_by_format) return json_text(raw);
+  const auto tool = std::ranges::find(reading_.tools, name_, &ToolShape::name);
+  if (tool != reading_.tools.end() && tool->texts.contains(key)) return json_text(raw);
+  return as_json(raw).value_or(json_text(raw));
+}
+
+bool AnswerParser::step_parameters(Events& out) {
+  const size_t lead = space_before(view());
+  const std::string_view text = view();
+  const Match key = match(syntax_.key_begin, text.substr(lead));
+  if (key.partial() && !final_) return false;
+  if (key.full()) {
+    const size_t begin = lead + key.size;
+    if (read_parameter(text, begin, out)) return true;
+    if (!key_too_long_ && !final_) return false;
+    // No whole parameter: its text is kept, and the arguments do not look whole.
+    if (!key_too_long_) {
+      const std::string piece = (parameters_ == 0 ? "{" : ", ") + std::string(text.substr(begin));
+      out.push_back({Kind::kArguments, piece, calls_ - 1, ""});
+      at_ += text.size();
+    }
+    end_call(out);
+    return true;
+  }
+  out.push_back({Kind::kArguments, parameters_ == 0 ? "{}" : "}", calls_ - 1, ""});
+  end_call(out);
+  return true;
+}
+
+// The end of a fence, or another call without words around it.
+AnswerParser::Verdict AnswerParser::step_after_bare(Events& out) {
+  const size_t lead = space_before(view());
+  const Match fence = fenced_ ? match("```", view().substr(lead)) : Match{};
+  if (fence.partial() && !final_) return Verdict::kMore;
+  if (fence.full()) {
+    at_ += lead + fence.size;
+    fenced_ = false;
+    return Verdict::kYes;
+  }
+  const Head head = read_bare_head(view());
+  if (head.verdict != Verdict::kYes) return head.verdict;
+  at_ += head.size;
+  start_call(head, out);
+  return Verdict::kYes;
+}
+
+bool AnswerParser::step_after_call(Events& out) {
+  const size_t lead = space_before(view());
+  const std::string_view text = view().substr(lead);
+  if (text.empty() && !final_) return false;
+  if (bare_) {
+    if (const Verdict verdict = step_after_bare(out); verdict != Verdict::kNo) return verdict == Verdict::kYes;
+  }
+  const Match between = syntax_.between.empty() ? Match{} : match(syntax_.between, text);
+  if (between.partial() && !final_) return false;
+  if (between.full()) {
+    const Head head = read_head(text.substr(between.size));
+    if (head.verdict == Verdict::kMore) return false;
+    if (head.verdict == Verdict::kYes) {
+      at_ += lead + between.size + head.size;
+      start_call(head, out);
+      return true;
+    }
+  }
+  const Match end = match(syntax_.end, text);
+  if (end.partial() && !final_) return false;
+  size_t size = end.size;
+  if (!end.full() && !end.partial()) {  // some of the markers: whole ones only
+    const size_t mark = text.substr(0, size).find_last_of(">]}");
+    size = mark == std::string_view::npos ? 0 : mark + 1;
+  }
+  at_ += lead + size;
+  state_ = State::kContent;
+  drop_space_ = true;
+  return true;
+}
+
+bool AnswerParser::knows_tool(const std::string& name) const {
+  return std::ranges::find(reading_.tools, name, &ToolShape::name) != reading_.tools.end();
+}
+
+AnswerParser::Events joined(const AnswerParser::Events& events) {
+  AnswerParser::Events out;
+  for (const AnswerEvent& event : events) {
+    const bool piece = event.kind == Kind::kContent || event.kind == Kind::kReasoning || event.kind == Kind::kArguments;
+    const bool same = !out.empty() && out.back().kind == event.kind && out.back().call == event.call;
+    if (piece && same) {
+      out.back().text += event.text;
+    } else {
+      out.push_back(event);
+    }
+  }
+  return out;
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,122 @@
+// server/answer_parser.h: an answer's text, as it comes, to content, reasoning and tool calls.
+// Idea:       one state machine over CallSyntax (kvilt/answer_syntax.h). What could still become a marker is held back;
+//             a marker without a call after it, up to the name, is content again. From the name on it is a call: its
+//             arguments leave as they come, so that a client sees them grow.
+// Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
+//             text was cut. No byte of content is lost but space beside markers. What is held back of a call's head is
+//             at most kMaxCallHead bytes; JSON is read with a state of fixed size (base/json_scan.h).
+// Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
+//             An answer that begins with such an object is a call if it names a tool that was offered.
+// Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not, and a value comes out
+//             when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
+// Threads:    one per choice.
+// Cost:       O(bytes); a value in tags is searched once.
+// Not here:   finding the syntax (the engine's), ids for calls without one and OpenAI's shapes (openai_response.h).
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json_scan.h"
+#include "kvilt/answer_syntax.h"
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+inline constexpr size_t kMaxCallHead = 8192;  // from a call's first byte to the end of its name
+
+struct AnswerEvent {
+  enum class Kind { kContent, kReasoning, kCallStart, kArguments, kCallEnd };
+  Kind kind = Kind::kContent;
+  std::string text;  // a piece of content, reasoning or arguments; kCallStart: the name
+  int call = -1;     // of calls: 0, 1, ...
+  std::string id;    // kCallStart: where the text has it before the arguments
+  bool operator==(const AnswerEvent&) const = default;
+};
+
+// What a request's tools say that the text does not.
+struct ToolShape {
+  std::string name;
+  std::set<std::string> texts;  // parameters that are strings
+};
+
+std::vector<ToolShape> tool_shapes(const Json& tools);
+
+struct AnswerReading {
+  AnswerSyntax syntax;
+  bool calls = false;         // tools were offered
+  bool in_reasoning = false;  // the prompt opened it (Prompt::opens_reasoning)
+  std::vector<ToolShape> tools = {};
+};
+
+class AnswerParser {
+ public:
+  using Events = std::vector<AnswerEvent>;
+
+  explicit AnswerParser(AnswerReading reading);
+  AnswerParser(const AnswerParser&) = delete;
+  AnswerParser& operator=(const AnswerParser&) = delete;
+
+  void push(std::string_view text, Events& out);
+  void finish(Events& out);  // the text is whole
+  int calls() const { return calls_; }
+
+ private:
+  enum class State { kReasoning, kContent, kArguments, kObjectRest, kParameters, kAfterCall };
+  enum class Verdict { kNo, kMore, kYes };
+  // A call up to its name, read ahead.
+  struct Head {
+    Verdict verdict = Verdict::kNo;
+    size_t size = 0;
+    std::string name, id, arguments;  // arguments: where an object has them before the name
+    bool arguments_follow = false;
+    bool bare = false, fenced = false;  // without the words around it
+  };
+
+  void run(Events& out);
+  bool step(Events& out);  // false: it needs more text
+  bool step_reasoning(Events& out);
+  bool step_content(Events& out);
+  bool step_arguments(Events& out);
+  bool step_object_rest();
+  bool step_parameters(Events& out);
+  Verdict step_after_bare(Events& out);
+  bool step_after_call(Events& out);
+  Head read_head(std::string_view text) const;
+  Head read_object_head(std::string_view text, bool bare) const;
+  Head read_bare_head(std::string_view text) const;
+  Head read_named_head(std::string_view text) const;
+  bool begin_reasoning();
+  bool read_parameter(std::string_view text, size_t lead, Events& out);
+  bool find_value_end(std::string_view text, size_t& end, size_t& next);
+  void start_call(const Head& head, Events& out);
+  void end_call(Events& out);
+  void give(AnswerEvent::Kind kind, std::string_view text, Events& out);
+  std::string argument_json(const std::string& key, std::string_view raw, bool text_by_format) const;
+  bool knows_tool(const std::string& name) const;
+  std::string_view view() const { return std::string_view(buffer_).substr(at_); }
+
+  const AnswerReading reading_;
+  const CallSyntax& syntax_;
+  State state_;
+  bool reasoned_;    // there was a reasoning, or there is
+  bool drop_space_;  // space is not content until something else comes
+  std::string buffer_;
+  size_t at_ = 0;  // what lies before it in the buffer is used up
+  bool final_ = false;
+  bool fresh_ = true;  // no content was there: reasoning, or a bare call, may begin
+  int calls_ = 0;
+  bool bare_ = false, fenced_ = false;  // the call that is read: as Head's
+  std::string name_;                    // of the call that is read
+  int parameters_ = 0;                  // of it; in an object's rest: 1 behind the first byte
+  size_t searched_ = 0;                 // bytes of the view in which a value is known not to end
+  bool key_too_long_ = false;
+  JsonScan scan_;
+};
+
+// The events joined where neighbours are pieces of one thing.
+AnswerParser::Events joined(const AnswerParser::Events& events);
+
+}  // namespace kvilt::server

@@ -1,0 +1,271 @@
+// Answers read by hand-written syntaxes; every template's own: tests/tool_calls_test.cc.
+#include "server/answer_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+namespace kvilt::server {
+namespace {
+
+using Kind = AnswerEvent::Kind;
+using Events = AnswerParser::Events;
+
+AnswerReading hermes() {
+  AnswerReading out;
+  out.calls = true;
+  out.syntax.tools = true;
+  out.syntax.reasoning_begin = "<think>";
+  out.syntax.reasoning_end = "</think>";
+  CallSyntax& calls = out.syntax.calls;
+  calls.form = CallSyntax::Form::kObject;
+  calls.begin = "<tool_call>";
+  calls.end = "</tool_call>";
+  calls.between = "</tool_call>\n<tool_call>";
+  calls.name_key = "name";
+  calls.arguments_key = "arguments";
+  return out;
+}
+
+AnswerReading tagged() {
+  AnswerReading out = hermes();
+  CallSyntax& calls = out.syntax.calls;
+  calls = {};
+  calls.form = CallSyntax::Form::kTagged;
+  calls.begin = "<tool_call>\n<function=";
+  calls.end = "</function>\n</tool_call>";
+  calls.between = "</function>\n</tool_call>\n<tool_call>\n<function=";
+  calls.after_name = ">";
+  calls.key_begin = "<parameter=";
+  calls.key_end = calls.other_key_end = ">\n";
+  calls.value_end = "\n</parameter>\n";
+  out.tools = {{"f", {"text"}}};
+  return out;
+}
+
+AnswerReading named() {
+  AnswerReading out = hermes();
+  CallSyntax& calls = out.syntax.calls;
+  calls = {};
+  calls.form = CallSyntax::Form::kNamed;
+  calls.begin = calls.between = "[TOOL_CALLS]";
+  calls.after_name = "[CALL_ID]";
+  calls.has_id = true;
+  calls.after_id = "[ARGS]";
+  return out;
+}
+
+Events read(const AnswerReading& reading, std::string_view text, size_t piece = std::string::npos) {
+  AnswerParser parser(reading);
+  Events out;
+  for (size_t at = 0; at < text.size(); at += std::min(piece, text.size() - at))
+    parser.push(text.substr(at, piece), out);
+  parser.finish(out);
+  return joined(out);
+}
+
+// content | {reasoning} | f(arguments), joined as they came.
+std::string shown(const AnswerReading& reading, std::string_view text) {
+  std::string out;
+  for (const AnswerEvent& event : read(reading, text)) {
+    if (event.kind == Kind::kContent) out += event.text;
+    if (event.kind == Kind::kReasoning) out += "{" + event.text + "}";
+    if (event.kind == Kind::kCallStart) out += "|" + event.text + event.id + "(";
+    if (event.kind == Kind::kArguments) out += event.text;
+    if (event.kind == Kind::kCallEnd) out += ")|";
+  }
+  return out;
+}
+
+TEST(AnswerParser, ReadsObjects) {
+  const auto syntax = hermes();
+  EXPECT_EQ(shown(syntax, "hello\n"), "hello\n");
+  EXPECT_EQ(shown(syntax, "ok\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\"}}\n</tool_call>"),
+            "ok|f({\"a\": \"}\"})|");
+  EXPECT_EQ(shown(syntax,
+                  "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n\n"
+                  "<tool_call>{\"name\":\"g\",\"arguments\":{\"b\":[1]}, \"id\": \"}\"}</tool_call>\n"),
+            "|f({})||g({\"b\":[1]})|");
+  // The arguments first, none at all, and words after the calls.
+  EXPECT_EQ(shown(syntax, "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>"), "|f({\"a\": 1})|");
+  EXPECT_EQ(shown(syntax, "<tool_call>{\"name\": \"f\"}</tool_call> done"), "|f({})|done");
+}
+
+TEST(AnswerParser, ForgivesWhatModelsForget) {
+  const auto syntax = hermes();
+  EXPECT_EQ(shown(syntax, "<tool_call>{\"name\": \"f\", \"arguments\": {}"), "|f({})|");
+  EXPECT_EQ(shown(syntax, "<tool_call>{\"name\": \"f\", \"arguments\": {}}"), "|f({})|");
+  EXPECT_EQ(shown(syntax, "<tool_call>{\"name\": \"f\", \"arguments\": {}\n</tool_call>"), "|f({})|");
+  EXPECT_EQ(shown(syntax, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1"), "|f({\"a\": [1)|");
+  EXPECT_EQ(shown(tagged(), "<tool_call>\n<function=f>\n<parameter=text>\n5\n</parameter>\n</function>"),
+            "|f({\"text\": \"5\"})|");
+}
+
+TEST(AnswerParser, GivesBackWhatIsNoCall) {
+  for (const auto& syntax : {hermes(), tagged(), named()}) {
+    for (const std::string text :
+         {"use <tool_call> tags", "<tool_call>", "<tool_call>\n{\"nam", "a <tool_call>{\"x\": 1}</tool_call> b\n",
+          "<tool_call>[1]</tool_call>", "1 < 2 <too", "[TOOL_CALLS]", "[TOOL_CALLS]f(x)", "  ",
+          "<tool_call>\n<function=>", "\n\nx  ", "<tool_call>\n<function=f>oh", "{\"name\": \"f\", \"arguments\": {}}"})
+      EXPECT_EQ(shown(syntax, text), text);
+  }
+  // A call behind what looked like one.
+  EXPECT_EQ(shown(hermes(), "<tool_call> is <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"),
+            "<tool_call> is|f({})|");
+  // Without tools in the request a call is text.
+  auto off = hermes();
+  off.calls = false;
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  EXPECT_EQ(shown(off, call), call);
+  // A head without an end is bounded, and what follows it is still read.
+  const std::string endless = "<tool_call>{\"x\": \"" + std::string(2 * kMaxCallHead, 'x');
+  EXPECT_EQ(shown(hermes(), endless + call), endless + "|f({})|");
+}
+
+TEST(AnswerParser, ABareObjectIsACallOfAKnownTool) {
+  auto bare = hermes();
+  bare.syntax.calls.begin = bare.syntax.calls.end = bare.syntax.calls.between = "";
+  bare.tools = {{"f", {}}};
+  EXPECT_EQ(shown(bare, "{\"name\": \"f\", \"arguments\": {\"a\": 1}}"), "|f({\"a\": 1})|");
+  const std::string other = "{\"name\": \"Ann\", \"arguments\": {}}";
+  EXPECT_EQ(shown(bare, other), other);
+  EXPECT_EQ(shown(bare, "x {\"name\": \"f\", \"arguments\": {}}"), "x {\"name\": \"f\", \"arguments\": {}}");
+}
+
+// What models write that leave out the words around a call.
+TEST(AnswerParser, AKnownToolsObjectNeedsNoWordsAround) {
+  auto syntax = hermes();
+  syntax.tools = {{"f", {}}, {"g", {}}};
+  const std::string f = "{\"name\": \"f\", \"arguments\": {\"a\": \"```\"}}", g = "{\"name\":\"g\",\"arguments\":{}}";
+  const std::string fg = "|f({\"a\": \"```\"})||g({})|";
+  EXPECT_EQ(shown(syntax, f + "\n" + g), fg);
+  EXPECT_EQ(shown(syntax, "```json\n" + f + "\n" + g + "\n```\n"), fg);
+  EXPECT_EQ(shown(syntax, "```\n" + f + "\n```\n```json\n" + g + "```"), fg);
+  EXPECT_EQ(shown(syntax, f + "\n</tool_call>\n<tool_call>\n" + g + "</tool_call>"), fg);
+  EXPECT_EQ(shown(syntax, "<think>hm</think>```json\n" + f + "```done"), "{hm}|f({\"a\": \"```\"})|done");
+  for (const std::string text :
+       {"{\"name\": \"h\", \"arguments\": {}}", "{\"name\": \"f\"}", "{\"x\": 1, \"name\": \"f\", \"arguments\": {}}",
+        "```python\n{\"name\": \"f\", \"arguments\": {}}\n```", "```", "``", "{", "{}", "[{\"name\": \"f\"}]"})
+    EXPECT_EQ(shown(syntax, text), text);
+  EXPECT_EQ(shown(syntax, "So: " + f), "So: " + f);  // not at the start
+}
+
+TEST(AnswerParser, ReadsNamesAndIds) {
+  EXPECT_EQ(shown(named(), "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": \"\\\"}\"}[TOOL_CALLS]g[CALL_ID]d[ARGS]{}"),
+            "|fabc({\"a\": \"\\\"}\"})||gd({})|");
+}
+
+TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
+  const std::string head = "<tool_call>\n<function=f>\n", tail = "</function>\n</tool_call>";
+  const auto value = [&](const char* key, const std::string& text) {
+    return shown(tagged(), head + "<parameter=" + key + ">\n" + text + "\n</parameter>\n" + tail);
+  };
+  EXPECT_EQ(value("text", "5"), "|f({\"text\": \"5\"})|");
+  EXPECT_EQ(value("number", "5"), "|f({\"number\": 5})|");
+  EXPECT_EQ(value("number", "True"), "|f({\"number\": true})|");
+  EXPECT_EQ(value("number", "five"), "|f({\"number\": \"five\"})|");
+  EXPECT_EQ(value("text", "\n\"x\"\n"), "|f({\"text\": \"\\n\\\"x\\\"\\n\"})|");
+  // An end tag within a value ends it only where the format goes on behind it.
+  EXPECT_EQ(value("text", "a</parameter>b"), "|f({\"text\": \"a</parameter>b\"})|");
+  EXPECT_EQ(value("text", "a</parameter></function>b").find("|f({\"text\": \"a\"})|"), 0u);
+  EXPECT_EQ(shown(tagged(), head + tail), "|f({})|");
+}
+
+TEST(AnswerParser, SplitsReasoning) {
+  const auto syntax = hermes();
+  EXPECT_EQ(shown(syntax, "<think>\nhm\n</think>\n\nyes"), "{hm}yes");
+  EXPECT_EQ(shown(syntax, "<think>\n\n</think>\n\nyes"), "yes");
+  EXPECT_EQ(shown(syntax, "so <think>hm</think>"), "so <think>hm</think>");  // at the start only
+  EXPECT_EQ(shown(syntax, "<think>never ends"), "{never ends}");
+  EXPECT_EQ(shown(syntax, "<think>hm</think><tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"),
+            "{hm}|f({})|");
+  auto open = syntax;
+  open.in_reasoning = true;
+  EXPECT_EQ(shown(open, "hm</think>yes"), "{hm}yes");
+  EXPECT_EQ(shown(syntax, "hm</think>yes"), "hm</think>yes");  // nothing had opened it
+}
+
+// Texts of pieces that mean something: cut anywhere, they are read as the whole.
+TEST(AnswerParser, ChunkedEqualsWhole) {
+  const std::vector<std::string> words{"<tool_call>",
+                                       "</tool_call>",
+                                       "\n",
+                                       " ",
+                                       "{\"name\": \"f\", ",
+                                       "\"arguments\": {\"a\": \"}\\\"\"}",
+                                       "}",
+                                       "{",
+                                       "x",
+                                       "<function=",
+                                       "f",
+                                       ">",
+                                       "<parameter=",
+                                       "text",
+                                       ">\n",
+                                       "\n</parameter>\n",
+                                       "</function>",
+                                       "[TOOL_CALLS]",
+                                       "[CALL_ID]",
+                                       "[ARGS]",
+                                       "{}",
+                                       "<think>",
+                                       "</think>",
+                                       "\xc3\xa9",
+                                       "<",
+                                       "\"",
+                                       "]",
+                                       ",",
+                                       "```json",
+                                       "``",
+                                       "`",
+                                       "</"};
+  std::mt19937 random(1);
+  int calls = 0, plain = 0;
+  for (int round = 0; round < 3000; ++round) {
+    AnswerReading syntax = round % 3 == 0 ? hermes() : round % 3 == 1 ? tagged() : named();
+    if (round % 2) syntax.tools.push_back({"f", {}});
+    std::string text;
+    for (size_t n = random() % 14; n > 0; --n) text += words[random() % words.size()];
+    if (random() % 2) text.insert(random() % (text.size() + 1), "<tool_call>\n<function=f>\n<parameter=text>\nx");
+    const Events whole = read(syntax, text);
+    for (const size_t piece : {1, 2, 3, 7}) ASSERT_EQ(read(syntax, text, piece), whole) << text;
+    const bool called = std::ranges::any_of(whole, [](const AnswerEvent& e) { return e.kind != Kind::kContent; });
+    calls += called;
+    plain += !called;
+    const size_t first = std::min(text.find_first_not_of(" \n"), text.size());
+    if (!called && text.compare(first, 7, "<think>") != 0) {  // a thought that holds nothing leaves nothing
+      ASSERT_EQ(shown(syntax, text), text);
+    }
+  }
+  EXPECT_GT(calls, 100);
+  EXPECT_GT(plain, 100);
+}
+
+TEST(AnswerParser, StreamsArgumentsAndHoldsMarkersBack) {
+  AnswerParser parser(hermes());
+  Events events;
+  parser.push("one <tool", events);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text, "one");  // the space before a call is none of the content
+  parser.push("_call>{\"name\": \"f\", \"arguments\": {\"a\"", events);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].kind, Kind::kCallStart);
+  EXPECT_EQ(events[2].text, "{\"a\"");
+  parser.push(": 1}", events);
+  EXPECT_EQ(events[3].text, ": 1}");
+  EXPECT_EQ(events[4].kind, Kind::kCallEnd);
+}
+
+TEST(AnswerParser, ToolShapes) {
+  const auto shapes = tool_shapes(Json::parse(R"([
+    {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
+      {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "number"}, "d": true}}}},
+    {"name": "g"}, 3, {"function": {"parameters": {}}}, {"function": {"name": "h", "parameters": {"properties": []}}}])"));
+  ASSERT_EQ(shapes.size(), 3u);
+  EXPECT_EQ(shapes[0].texts, std::set<std::string>{"a"});
+  EXPECT_EQ(shapes[1].name, "g");
+}
+
+}  // namespace
+}  // namespace kvilt::server

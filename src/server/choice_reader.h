@@ -1,0 +1,27 @@
+// server/choice_reader.h: a choice's text, as it grows, to what it says: Choice::events.
+// Role:       between the engine's deltas and an API's form of answers (answer_writer.h).
+// Invariants: a call has an id: the text's own, or one of nine letters and digits, which every template takes back.
+//             Calls that the request does not want are left out.
+// Threads:    one per choice.
+// Not here:   what is a call and what is not (answer_parser.h).
+#pragma once
+
+#include "server/answer_parser.h"
+#include "server/answer_writer.h"
+
+namespace kvilt::server {
+
+class ChoiceReader {
+ public:
+  // one_call: calls after the first are left out (parallel_tool_calls: false).
+  ChoiceReader(AnswerReading reading, bool one_call) : parser_(std::move(reading)), one_call_(one_call) {}
+
+  // Takes the choice's text. last: it is whole.
+  void read(Choice& choice, bool last);
+
+ private:
+  AnswerParser parser_;
+  const bool one_call_;
+};
+
+}  // namespace kvilt::server
