@@ -205,6 +205,20 @@ def requests():
     put("request", "tokenize", json.dumps({"prompt": "a", "add_special_tokens": False, "return_token_strs": True}))
     put("request", "detokenize", json.dumps({"tokens": [1, 2]}))
     put("request", "documents", json.dumps({"documents": [{"title": "t", "text": "d"}], "messages": CHAT["messages"]}))
+    put("request", "messages", json.dumps({"max_tokens": 5, "system": "s", "stop_sequences": ["a"], "tools": [
+        {"name": "f", "input_schema": {"type": "object"}}], "messages": [
+            {"role": "user", "content": "q"}, {"role": "assistant", "content": [
+                {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
+                {"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]}]}))
+    calls = ["<think>\nhm\n</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\"}}\n"
+             "</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+             '{"id": "1", "name": "f", "parameters": {"a": [1, {"b": null}]}}', "```json\n{\"name\": \"f\", \"parameters\": {}}\n```",
+             '[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]2[ARGS]{}',
+             "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n</function>\n"
+             "</tool_call>"]
+    for n, call in enumerate(calls):
+        put("answer", f"call-{n}", bytes([(0, 1, 1, 2, 3)[n], 5]) + call.encode())
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
     put("plan", "empty", b"\0")
