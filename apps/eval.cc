@@ -24,7 +24,7 @@ namespace {
 struct EvalOptions {
   EngineOptions engine;
   CaseOptions from;
-  std::string parity, json, markdown, html, journal, warm = "system", season_with = "related";
+  std::string parity, json, markdown, html, journal, warm = "system", warm_as = "prefix", season_with = "related";
   std::string policies = "full,naive,sparsex";
   std::vector<std::string> pairs;
   int answer_tokens = 24, prompt_rows = 0, before = 0, season = 0;
@@ -109,6 +109,7 @@ Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
   if (o.recovered_mass) setup["recovered_mass"] = true;
   if (o.before > 0) setup["before"] = o.before;
   if (o.settle) setup["settle"] = true;
+  if (o.warm_as != "prefix") setup["warm_as"] = o.warm_as;
   if (o.season > 0) setup["season"] = o.season, setup["season_with"] = o.season_with;
   return value_or_fail(Journal::open(path, setup));
 }
@@ -145,6 +146,7 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
   const auto policies = policies_of(o.policies);
   const auto pairs = pairs_of(o, policies);
   const RunOptions run{value_or_fail(parse_warm(o.warm)),
+                       value_or_fail(parse_policy(o.warm_as)).choice,
                        o.seed,
                        o.answer_tokens,
                        o.prompt_rows,
@@ -209,6 +211,9 @@ void add_eval(Program& program) {
          "--warm", o->warm,
          "what comes before a piece when it is computed first: alone (nothing), system (the fixed prefix), context "
          "(the other pieces)")
+      .show_default();
+  app.add_option("--warm-as", o->warm_as,
+                 "the policy that computes them then: crossquery:regime=b keeps its states of what it computes itself")
       .show_default();
   app.add_option("--answer-tokens", o->answer_tokens, "longest answer").show_default();
   app.add_option("--prompt-rows", o->prompt_rows, "compare at this many of the prompt's last positions too (kl_prompt)")

@@ -143,6 +143,25 @@ TEST(Eval, SettlingChangesCostsOnly) {
   EXPECT_TRUE(cheaper);
 }
 
+// Regime b's states are kept by a request of its own: warmed as prefix, everything is computed in full.
+TEST(Eval, WhoWarmsMatters) {
+  auto engine = open_probe();
+  const auto cases = probe_cases("cases-vt-value.jsonl", 2);
+  const std::string label = "crossquery:regime=b:l_cut=4";
+  RunOptions as_itself;
+  as_itself.warm_as = parse_policy(label)->choice;
+  const auto without = run(*engine, cases, policies({label}));
+  const auto with = run(*engine, cases, policies({label}), as_itself);
+  bool cheaper = false;
+  for (const CaseResult& a : without.journal.results()) {
+    for (const CaseResult& b : with.journal.results()) {
+      if (a.id == b.id && a.policy == b.policy) cheaper = cheaper || b.flops_ratio < 0.95 * a.flops_ratio;
+    }
+    EXPECT_EQ(a.kl_answer, 0);
+  }
+  EXPECT_TRUE(cheaper);
+}
+
 TEST(Eval, QuiltNamesEveryToken) {
   auto engine = open_probe();
   const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 1), policies({"full", "sparsex"}));

@@ -35,7 +35,7 @@ class CaseRun {
     for (PastRequest& before : past) {
       Request request;
       request.prompt = std::move(before.prompt);
-      request.policy.name = "prefix";
+      request.policy = options_.warm_as;
       request.sampling.max_tokens = static_cast<int>(before.answer.size());
       request.evaluation.forced = std::move(before.answer);
       KVILT_TRY(checked(ask(engine_, std::move(request))));

@@ -62,6 +62,7 @@ struct Quilt {
 
 struct RunOptions {
   Warm warm = Warm::kSystem;
+  PolicyChoice warm_as = {"prefix", {}};  // who computes what is cached: crossquery keeps states of what it computes
   uint64_t seed = 1;
   int answer_tokens = 24;  // longest greedy answer
   int prompt_rows = 0;     // the prompt's last positions that are compared too; their work counts in the FLOPs
