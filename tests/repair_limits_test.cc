@@ -33,6 +33,7 @@ const std::vector<Method>& methods() {
        {{"r", "1"}, {"stale", "unseen"}},
        {{"r", "0.2"}, {"stale", "unseen"}},
        {{"r", "0"}, {"stale", "unseen"}}},
+      {"mend", {{"r", "1"}, {"ahead", "6"}}, {{"r", "0.2"}, {"ahead", "6"}}, {{"r", "0"}, {"ahead", "6"}}},
       {"auto", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}, {"hop", "0"}}},
       {"random", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
       {"oracle", {{"r", "1"}}, {{"r", "0.2"}}, {{"r", "0"}}},
@@ -154,7 +155,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"agentkvshift", {}},
                                                                 {"relaxkv", {}},
                                                                 {"relaxkv", {{"reads", "anchors"}}},
-                                                                {"mend", {{"stale", "unseen"}}}};
+                                                                {"mend", {{"stale", "unseen"}}},
+                                                                {"mend", {{"ahead", "8"}}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
     by_chunk.emplace_back();
@@ -171,6 +173,43 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][10], by_chunk[0][11]);
   expect_differ(by_chunk[0][13], by_chunk[0][14]);
   expect_differ(by_chunk[0][4], by_chunk[0][15]);
+  expect_differ(by_chunk[0][4], by_chunk[0][16]);
+}
+
+// The rows of tokens that were guessed are forgotten: the answer's own take their places, whatever it says.
+TEST_P(Repair, TokensAheadLeaveNothingBehind) {
+  const auto e = engine();
+  const auto forced = [&](const std::string& policy, const Params& params, int32_t id) {
+    Request request = unpublished(asked, policy, params);
+    request.evaluation.forced.assign(12, id);
+    request.evaluation.first_logits = true;
+    request.sampling.max_tokens = 12;
+    return ask_ok(*e, std::move(request)).completion;
+  };
+  for (const int32_t id : {7, 500}) {
+    const Completion full = forced("full", {}, id), all = forced("mend", {{"r", "1"}, {"ahead", "8"}}, id);
+    ASSERT_EQ(full.logits.all.size(), 12u);
+    EXPECT_EQ(all.logits.all, full.logits.all);
+    EXPECT_GT(all.usage.flops, 1.05 * forced("mend", {{"r", "1"}}, id).usage.flops) << "power: there were such rows";
+  }
+  EXPECT_NE(forced("full", {}, 7).logits.all.back(), forced("full", {}, 500).logits.all.back());
+}
+
+TEST_P(Repair, TokensAheadChangeTheChoice) {
+  const auto e = engine();
+  const auto chosen = [&](const char* ahead) {
+    Request request = unpublished(asked, "mend", {{"r", "0.2"}, {"anchors", "0"}, {"ahead", ahead}});
+    request.evaluation.first_logits = true;
+    return ask_ok(*e, std::move(request)).completion.recomputed_runs;
+  };
+  const auto none = chosen("0"), two = chosen("2"), many = chosen("16");
+  const auto of = [](const auto& runs) {
+    std::vector<int> out;
+    for (const auto& run : runs) out.push_back(run.begin), out.push_back(run.end);
+    return out;
+  };
+  EXPECT_NE(of(none), of(many));
+  EXPECT_NE(of(two), of(many));
 }
 
 // New text between pieces of one group is computed like any; it neither shows a change nor carries one.
@@ -199,6 +238,7 @@ TEST_P(Repair, BatchedEqualsAlone) {
   }
   requests[4].policy.params = {{"r", "0.05"}, {"carry", "nearest"}};
   requests.back().policy.params = {{"stale", "unseen"}};
+  requests[0].policy.params = {{"ahead", "5"}};
   expect_batched_equals_alone(*e, requests);
 }
 

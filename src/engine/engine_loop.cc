@@ -192,6 +192,12 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
       prefill.hidden().reset(band.cut_rows, parts_.model->config().D);
     if (prefill.at_band_start()) prefill.start_keeping();
     chunk.kept = prefill.kept();
+    if (prefill.guessing()) {
+      const auto guessed = prefill.guessed();
+      now.ahead = s.tokens;
+      now.ahead.insert(now.ahead.end(), guessed.begin(), guessed.end());
+      chunk.tokens = now.ahead;
+    }
     rows = prefill.logit_rows(item.range);  // also where no token is asked for: they show whether the KV is sound
   }
   if (rows > 0) {

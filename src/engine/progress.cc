@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divergence.h"
 #include "base/error.h"
 #include "engine/engine_loop.h"
 #include "engine/session.h"
@@ -76,7 +77,11 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   std::vector<float>& logits = s.running.logits;
   s.work += work;
   ++s.usage.steps;
-  if (const int64_t rows = prefill.logit_rows(item.range); rows > 0 && s.request.evaluation.prompt_logits > 0) {
+  if (prefill.guesses_after(item.range)) {
+    const int32_t id = most_likely(logits);
+    const auto& ends = parts_.model->config().eos_ids;
+    if (s.request.sampling.ignore_eos || std::ranges::find(ends, id) == ends.end()) prefill.guess(id);
+  } else if (const int64_t rows = prefill.logit_rows(item.range); rows > 0 && s.request.evaluation.prompt_logits > 0) {
     const auto V = static_cast<ptrdiff_t>(parts_.model->config().V);
     for (int64_t r = 0; r < rows && s.completion.completion_tokens == 0; ++r)
       s.completion.logits.prompt.emplace_back(logits.begin() + r * V, logits.begin() + (r + 1) * V);

@@ -137,6 +137,22 @@ Error broken(size_t stage, int layer, const char* rule) {
   return error(Code::kInternal, "plan: stage {}, layer {}: {}", stage, layer, rule);
 }
 
+Status validate_ahead(const Plan& plan, const ModelConfig& config, size_t s) {
+  const Stage& stage = plan.stages[s];
+  if (stage.ahead == 0) return {};
+  if (stage.ahead < 0 || s + 1 == plan.stages.size()) return broken(s, 0, "the last stage guesses no tokens ahead");
+  if (stage.layer_end != config.L || !stage.cuts.empty() || stage.carry || stage.ffn || !stage.unseen.empty())
+    return broken(s, 0, "tokens ahead need rows that run through all layers and see all keys");
+  if (stage.probes.empty()) return broken(s, 0, "tokens ahead look with probes");
+  for (const ProbeSpec& probe : stage.probes) {
+    if (probe.estimator != Estimator::kColumnSum && probe.estimator != Estimator::kColumnSumValueNorm)
+      return broken(s, 0, "tokens ahead look for column sums");
+  }
+  if (stage.write_at(config.L - 1).empty() || stage.write_at(config.L - 1).back().end != plan.prompt_len)
+    return broken(s, config.L - 1, "tokens ahead come after the prompt's last row");
+  return {};
+}
+
 // Layers, write sets and cuts of stage s.
 Status validate_layers(const Plan& plan, const ModelConfig& config, size_t s) {
   const Stage& stage = plan.stages[s];
@@ -292,6 +308,7 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     KVILT_TRY(validate_extras(stage, config, s, known));
     KVILT_TRY(validate_keys(plan, config, s));
     KVILT_TRY(validate_sights(plan, s, known));
+    KVILT_TRY(validate_ahead(plan, config, s));
   }
   for (const AnnexKind& kind : plan.keep) {
     if (!by_token(kind.of) || kind.layer <= 0 || kind.layer >= config.L)

@@ -27,6 +27,7 @@ struct MendParams {
   double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 with 18 % fewer FLOPs
   double anchors;  // share of these that is strided evenly; the others have the highest scores
   int tail;
+  int ahead;  // tokens of the answer that are guessed and look too
   bool value_norm;
   bool carries;
   bool sees_stale;
@@ -50,7 +51,9 @@ class Mend : public ReusePolicy {
     }
     repair.expected = params_.r;
     const auto estimator = params_.value_norm ? Estimator::kColumnSumValueNorm : Estimator::kColumnSum;
-    return plan_for(layout, {question_stage(layout, config, estimator, params_.tail), repair});
+    Stage look = question_stage(layout, config, estimator, params_.tail);
+    look.ahead = params_.ahead;
+    return plan_for(layout, {std::move(look), std::move(repair)});
   }
 
   void refine(const PromptLayout& layout, const ModelConfig&, int stage, std::span<const Probe> probes,
@@ -92,6 +95,7 @@ MendParams params_of(PolicyParams& p) {
   params.r = p.number("r,budget", 0.15, 0, 1);
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
+  params.ahead = p.integer("ahead", 0, 0, 64);
   params.value_norm = p.flag("value_norm", true);
   params.sees_stale = p.choice("stale", "seen", {"seen", "unseen"}) == "seen";
   const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});

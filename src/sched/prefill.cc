@@ -42,6 +42,8 @@ Prefill::Prefill(const ReusePolicy& policy, const PromptLayout& layout, const Mo
 
 void Prefill::enter_stage(size_t stage) {
   stage_ = stage;
+  guessing_ = false;
+  guessed_.clear();
   first_probe_ = probes_.size();
   for (const ProbeSpec& spec : plan_.stages[stage].probes) {
     probes_.push_back(empty_probe(spec, config_, plan_.prompt_len));
@@ -55,13 +57,41 @@ void Prefill::enter_band(int layer_begin) {
     const Run last{std::max(0, plan_.prompt_len - rule->looking_rows()), plan_.prompt_len};
     plan_.stages[stage_].lookers = intersect(Runs{last}, stage().write_at(config_.L - 1));
   }
-  band_ = next_band(stage(), layer_begin, config_.L, last_stage ? final_rows_ : Runs{});
+  const Runs leaving = last_stage ? final_rows_ : stage().ahead > 0 ? Runs{layout_.tail()} : Runs{};
+  band_ = next_band(stage(), layer_begin, config_.L, leaving);
   next_pos_ = 0;
   if (layer_begin == 0) carry_ = {};
   CHECK(!entering().empty());
   band_rows_left_ = count(entering());
   rows_after_band_ = band_.last ? 0 : expected_rows(stage(), band_.layer_end);
   for (size_t i = stage_ + 1; i < plan_.stages.size(); ++i) rows_after_band_ += expected_rows(plan_.stages[i], 0);
+}
+
+// The rows that the stage has guessed: a band of as many as there can be, one row a chunk.
+void Prefill::enter_ahead() {
+  const Stage& looks = plan_.stages[stage_];
+  const Run rows{plan_.prompt_len, plan_.prompt_len + looks.ahead};
+  ahead_ = uniform_stage(Runs{rows}, config_.L);
+  ahead_.probes = looks.probes;
+  for (ProbeSpec& probe : ahead_.probes) probe.rows = {rows};
+  guessing_ = true;
+  band_ = next_band(ahead_, 0, config_.L, Runs{rows});
+  next_pos_ = rows.begin;
+  band_rows_left_ = rows.size();
+}
+
+bool Prefill::guesses_after(Run chunk) const {
+  if (guessing_) return chunk.end < plan_.prompt_len + plan_.stages[stage_].ahead;
+  return stage().ahead > 0 && chunk.end == plan_.prompt_len;
+}
+
+// After a chunk: whether the next one is of a row that was guessed.
+bool Prefill::guesses_next() {
+  const int32_t next = plan_.prompt_len + static_cast<int32_t>(guessed_.size());
+  if (guessing_) return next_pos_ < next;
+  if (guessed_.empty() || next_pos_ < entering().back().end) return false;
+  enter_ahead();
+  return true;
 }
 
 // Rows of the stage's bands from layer_begin on, of which the sets may still be to be chosen: they are whole then.
@@ -72,7 +102,7 @@ int64_t Prefill::expected_rows(const Stage& of, int layer_begin) const {
   const auto chosen = all - reused + static_cast<int64_t>(std::ceil(static_cast<double>(reused) * of.expected));
   int64_t sum = 0;
   // A stage's first band is not chosen by its own cuts; what follows a cut is.
-  if (layer_begin == 0) sum += of.cuts.empty() ? chosen : all;
+  if (layer_begin == 0) sum += (of.cuts.empty() ? chosen : all) + of.ahead;
   for (const int cut : of.cuts) {
     if (cut >= std::max(layer_begin, 1) && cut < of.layer_end) sum += chosen;
   }
@@ -105,6 +135,10 @@ Prefill::Writes Prefill::writes_of(const Stage& of, int layer_begin, int layer_e
       }
       set = unite(set, mended);
     }
+  }
+  if (of.ahead > 0) {
+    const Run rows{plan_.prompt_len, plan_.prompt_len + of.ahead};
+    for (Runs& set : out.sets) set = unite(set, Runs{rows});
   }
   return out;
 }
@@ -142,7 +176,7 @@ void Prefill::start_keeping() {
 
 Run Prefill::next_chunk(int max_rows) const {
   CHECK(!done_ && max_rows >= 1);
-  int64_t left = max_rows;
+  int64_t left = guessing_ ? 1 : max_rows;
   Run chunk{-1, -1};
   for (const Run& run : entering()) {
     if (run.end <= next_pos_) continue;
@@ -159,7 +193,7 @@ Run Prefill::next_chunk(int max_rows) const {
 // The group of positions around `pos` whose rows are needed at once, if any: a carry's, or an ffn rule's block.
 std::optional<Run> Prefill::group_of(int32_t pos) const {
   static_assert(kSparseBlock == kFfnBlock);
-  if (stage().ffn || plan_.sparse) {
+  if (!guessing_ && (stage().ffn || plan_.sparse)) {
     const int32_t begin = pos / kFfnBlock * kFfnBlock;
     return Run{begin, std::min(begin + kFfnBlock, plan_.prompt_len)};
   }
@@ -183,6 +217,7 @@ Run Prefill::whole_groups(Run chunk) const {
 int64_t Prefill::rows_in(Run range) const { return count(intersect(entering(), Runs{range})); }
 
 int64_t Prefill::logit_rows(Run chunk) const {
+  if (guesses_after(chunk)) return 1;
   const bool ends = stage_ + 1 == plan_.stages.size() && band_.last;
   return ends ? count(intersect(final_rows_, Runs{chunk})) : 0;
 }
@@ -191,8 +226,9 @@ void Prefill::advance(Run chunk) {
   CHECK(!done_ && chunk.begin >= next_pos_);
   next_pos_ = chunk.end;
   band_rows_left_ -= rows_in(chunk);
-  if (next_pos_ < entering().back().end) return;
+  if (guesses_next() || (!guessing_ && next_pos_ < entering().back().end)) return;
   has_slots_ = false;
+  guessing_ = false;
   if (band_.cut || (band_.last && !stage().probes.empty() && stage().cuts.empty())) {
     policy_.refine(layout_, config_, static_cast<int>(stage_), probes_, plan_);
     findings_ = policy_.findings(layout_, config_, static_cast<int>(stage_), probes_);

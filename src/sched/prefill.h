@@ -29,7 +29,7 @@ class Prefill {
   bool done() const { return done_; }
   const Plan& plan() const { return plan_; }
   const PromptLayout& layout() const { return layout_; }
-  const Stage& stage() const { return plan_.stages[stage_]; }
+  const Stage& stage() const { return guessing_ ? ahead_ : plan_.stages[stage_]; }
   const Band& band() const { return band_; }
   std::span<Probe> probes() { return std::span(probes_).subspan(first_probe_); }  // of this stage
 
@@ -59,6 +59,13 @@ class Prefill {
   bool at_band_start() const { return next_pos_ <= entering().front().begin; }
   // The chunk's rows whose logits are wanted: they leave the last layer.
   int64_t logit_rows(Run chunk) const;
+
+  // Tokens ahead (Stage::ahead). Whether the chunk's last row tells the next of them: guess() takes it then, before
+  // advance(), and an end token is not given. guessed(): those so far; their rows are at T, T + 1, ...
+  bool guesses_after(Run chunk) const;
+  void guess(int32_t id) { guessed_.push_back(id); }
+  bool guessing() const { return guessing_; }
+  std::span<const int32_t> guessed() const { return guessed_; }
 
   // What the driver keeps between bands and layers (forward/driver.h, Chunk).
   HiddenRows& hidden() { return hidden_; }
@@ -102,6 +109,8 @@ class Prefill {
   const Runs& entering() const { return band_.rows; }
   void enter_stage(size_t stage);
   void enter_band(int layer_begin);
+  void enter_ahead();
+  bool guesses_next();
   Writes writes_of(const Stage& stage, int layer_begin, int layer_end) const;
   Writes writes_of(const Stage& stage) const;
   int64_t expected_rows(const Stage& stage, int layer_begin) const;
@@ -119,6 +128,9 @@ class Prefill {
   std::vector<KeptRows> kept_;  // one per Plan::keep
   CarryState carry_;
   std::vector<AnnexBlock> findings_;
+  Stage ahead_;                   // of the rows that are guessed, while they run
+  std::vector<int32_t> guessed_;  // of this stage
+  bool guessing_ = false;
   std::vector<Probe> probes_;  // of the stages so far, in order
   size_t first_probe_ = 0;     // of this stage
   bool has_slots_ = false;

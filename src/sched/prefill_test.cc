@@ -105,6 +105,33 @@ TEST(Prefill, ProbesOfEarlierStagesStay) {
   EXPECT_TRUE(includes(late, Runs{{80, 120}, {200, 225}})) << "power";
 }
 
+// Three of four tokens ahead are guessed: an end token would be the fourth.
+TEST(Prefill, TokensAheadRunOneByOneBeforeTheRepair) {
+  const ModelConfig config = config_of(5);
+  const auto mend = std::move(make_policy("mend", {{"ahead", "4"}})).value();
+  for (const int guesses : {0, 1, 3, 4}) {
+    Prefill prefill(*mend, kLayout, config);
+    for (const Runs& set : prefill.writes().sets) EXPECT_TRUE(set.empty() || set.back().end == 44) << "they have slots";
+    std::vector<kvilt::Run> ahead;
+    bool asked_last = false;
+    const auto* looks = &prefill.plan().stages[0];
+    while (prefill.plan().stages.size() == 2 && (&prefill.stage() == looks || prefill.guessing())) {
+      const kvilt::Run chunk = prefill.next_chunk(1000);
+      if (prefill.guessing()) ahead.push_back(chunk);
+      asked_last = prefill.guesses_after(chunk);
+      EXPECT_EQ(prefill.logit_rows(chunk), asked_last ? 1 : 0);
+      if (asked_last && std::ssize(prefill.guessed()) < guesses) prefill.guess(9);
+      prefill.advance(chunk);
+    }
+    ASSERT_EQ(std::ssize(ahead), guesses);
+    for (int i = 0; i < guesses; ++i) EXPECT_EQ(ahead[i], (kvilt::Run{40 + i, 41 + i}));
+    EXPECT_EQ(asked_last, guesses < 4) << "the last of all tells no other";
+    EXPECT_FALSE(prefill.has_slots());
+    EXPECT_EQ(prefill.guessed().size(), 0u);
+    while (!prefill.done()) prefill.advance(prefill.next_chunk(1000));
+  }
+}
+
 TEST(Prefill, WritesNameTheBandsLayersOnly) {
   const auto policy = sparsex("all");
   const ModelConfig config = config_of(5);

@@ -62,6 +62,7 @@ struct Sequence {
   struct Running {
     std::unique_ptr<PageTable> kv;
     std::unique_ptr<Prefill> prefill;  // null once decoding
+    std::vector<int32_t> ahead;        // while it guesses: the prompt, then its guesses
     int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
     std::vector<float> logits;         // V, of the step just run
     ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
