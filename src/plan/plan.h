@@ -156,7 +156,7 @@ struct Stage {
   // So many tokens of the answer are guessed once the stage's rows have run: the likeliest by its own logits, each a row
   // at T, T + 1, ... of its own, up to an end token. They look as the probes' rows do, and are forgotten.
   int ahead = 0;
-  bool discard = false;      // what the stage wrote is forgotten at its end: the next one starts from what was placed
+  bool discard = false;  // what the stage wrote is forgotten at its end: the next one starts from what was placed
   // Where refine() has yet to choose the sets: the share of their reused positions that it is expected to leave. Only
   // the order of requests depends on it (sched/scheduler.h).
   double expected = 1;

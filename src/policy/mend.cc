@@ -12,6 +12,7 @@
 //          there is no stage I, and the question need not be known.
 // Stale:   with stale=unseen a recomputed row reads of other pieces what is computed anew, and not what is stale or
 //          carried over (RelaxKV's idea, piece_sights.h). Off: what is carried over is better than nothing, as far as known.
+// Ahead:   with ahead=n the first look guesses n tokens of the answer, which look too (docs/results/mend.md#tokens-ahead).
 #include <algorithm>
 #include <cmath>
 
