@@ -41,6 +41,12 @@ std::string tenants_words(const ServerOptions& server) {
                      server.api_key.empty() ? ", no key needed" : "");
 }
 
+// Whether other machines can reach it without a key.
+bool open_to_all(const ServerOptions& server) {
+  const bool loopback = server.host.starts_with("127.") || server.host == "localhost" || server.host == "::1";
+  return !loopback && server.api_key.empty() && server.tenants.empty();
+}
+
 // An empty key is most often a variable that was not set.
 constexpr const char* kEmptyKey = "the key is empty, which would let everyone in; give a key, or none at all";
 
@@ -99,6 +105,9 @@ void serve(ServeOptions options) {
     std::printf("reuse without a word about quality: %s\n", default_words(info).c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
     std::printf("%s\n", tenants_words(options.server).c_str());
+    if (open_to_all(options.server))
+      std::printf("warning: %s can be reached from other machines, and no key is needed (--api-key)\n",
+                  options.server.host.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());
     std::fflush(stdout);
@@ -137,6 +146,14 @@ void add_serve(Program& program) {
       .show_default();
   app.add_option("--season-share", options->engine.season_share, "share of the idle time that this takes at most")
       .show_default();
+  app.add_option("--linger", options->engine.linger_s,
+                 "seconds that a prompt's computing outlives its client, for the same request sent again (0: none)")
+      .show_default();
+  app.add_flag("--fold-volatile", options->engine.fold_volatile,
+               "clocks, billing digits and a git status in system messages are taken out of the prompt");
+  app.add_option("--keep-requests", options->server.keep_requests, "requests that GET /v1/requests tells about")
+      .show_default();
+  app.add_flag("--show-text", options->server.show_text, "what it tells may hold a few words of prompts");
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
   app.add_option("--api-key", options->server.api_key,

@@ -6,6 +6,7 @@
 //               separates them, so that the suffix is never part of an exact prefix (LMCache's prefix-suffix-tuner)
 //   mooncake    the block pattern of a trace (timestamp, input_length, hash_ids): equal ids are equal text; lengths are
 //               scaled down
+//   --suite agents  the eight streams of agent_streams.h, by default under prefix, the default, exact and balanced
 // Method: for each policy the cache is emptied, then the requests run one after another; the first token ends each.
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <map>
 #include <random>
 
+#include "apps/bench/agent_streams.h"
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "apps/report.h"
@@ -22,42 +24,17 @@
 namespace kvilt {
 namespace {
 
+constexpr const char* kPolicies = "full,prefix,naive,sparsex,mend";
+constexpr const char* kAgentPolicies = "prefix,auto:quality=auto,auto:quality=exact,auto:quality=balanced";
+
 struct WorkloadOptions {
   EngineOptions engine;
-  std::string workloads = "permutator,suffix", trace, policies = "full,prefix,naive,sparsex,mend", json;
+  std::string suite, workloads = "permutator,suffix", trace, policies, json;
+  double scale = 0.1;
   int contexts = 5, context_tokens = 400, permutations = 12, prefixes = 6, requests = 40, block_tokens = 64;
   int most_tokens = 4096;
   uint64_t seed = 42;
 };
-
-using Ids = std::vector<int32_t>;
-struct Workload {
-  std::string name;
-  std::vector<Prompt> prompts;
-};
-
-// The same key gives the same text, whoever asks.
-class Texts {
- public:
-  Texts(int vocab, uint64_t seed) : vocab_(vocab), seed_(seed) {}
-  Ids text(uint64_t key, int tokens) const {
-    std::mt19937_64 rng(seed_ * 1000003 + key);
-    Ids out(static_cast<size_t>(tokens));
-    const int low = std::min(256, vocab_ / 4), high = std::min(50000, vocab_ * 3 / 4);  // no special tokens
-    for (int32_t& id : out) id = low + static_cast<int32_t>(rng() % static_cast<uint64_t>(high - low));
-    return out;
-  }
-
- private:
-  const int vocab_;
-  const uint64_t seed_;
-};
-
-void append(Prompt& prompt, const Ids& ids, bool marked) {
-  const auto begin = static_cast<int32_t>(prompt.ids.size());
-  prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
-  if (marked) prompt.marks.push_back({begin, begin + static_cast<int32_t>(ids.size())});
-}
 
 Workload permutator(const WorkloadOptions& o, const Texts& texts) {
   Workload out{"permutator", {}};
@@ -172,13 +149,18 @@ void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
   for (const int n : {o.contexts, o.context_tokens, o.permutations, o.prefixes, o.requests, o.block_tokens}) {
     if (n < 1) fail("sizes and counts must be at least 1");
   }
+  if (!o.suite.empty() && o.suite != "agents") fail("--suite: '" + o.suite + "' is not agents");
+  const bool agents = !o.suite.empty();
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
-  const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies);
+  const std::vector<PolicySpec> policies = checked_policies(*engine, !o.policies.empty() ? o.policies
+                                                                     : agents            ? kAgentPolicies
+                                                                                         : kPolicies);
   const Texts texts(engine->info().vocab, o.seed);
   std::vector<Workload> workloads;
-  std::vector<std::string> names = split_commas(o.workloads);
+  if (agents) workloads = agent_streams(texts, o.scale, o.seed);
+  std::vector<std::string> names = agents ? std::vector<std::string>() : split_commas(o.workloads);
   if (!o.trace.empty() && std::ranges::find(names, "mooncake") == names.end()) names.push_back("mooncake");
   for (const std::string& name : names) {
     if (name == "permutator") {
@@ -205,9 +187,15 @@ void add_bench_workloads(Program& program, Command bench) {
   auto app = bench.add_subcommand("workloads", "streams of requests, everything cached as they come: TTFT per policy");
   auto o = std::make_shared<WorkloadOptions>();
   add_engine_options(app, o->engine, true);
+  app.add_option("--suite", o->suite, "agents: eight streams of agents instead of the workloads below");
+  app.add_option("--scale", o->scale, "of the lengths that were reported of these streams")
+      .range(0.01, 1.0)
+      .show_default();
   app.add_option("--workloads", o->workloads, "comma-separated: permutator, suffix, mooncake").show_default();
   app.add_option("--trace", o->trace, "a Mooncake trace; adds the workload mooncake");
-  app.add_option("--policies", o->policies, "comma-separated; parameters as sparsex:l_star=0:k=0.1").show_default();
+  app.add_option("--policies", o->policies,
+                 std::string("comma-separated; parameters as sparsex:l_star=0:k=0.1 (default: ") + kPolicies +
+                     "; of the suite " + kAgentPolicies + ")");
   app.add_option("--contexts", o->contexts, "contexts of a permutator request").show_default();
   app.add_option("--context-tokens", o->context_tokens, "their length").show_default();
   app.add_option("--permutations", o->permutations, "permutator requests").show_default();

@@ -56,6 +56,9 @@ struct AuditStats {
 // Counters since the start, and gauges of this moment.
 struct EngineCounters {
   int running = 0, waiting = 0;
+  int lingering = 0;             // prefills whose clients are gone (EngineOptions::linger_s)
+  uint64_t requests_joined = 0;  // that went on from one of these
+  double prefill_flops = 0;      // of all prefills, those of idle work too
   uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;

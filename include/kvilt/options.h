@@ -147,6 +147,11 @@ struct EngineOptions {
   // Default: true.
   bool cache = true;
 
+  // Whether a chat's system message loses what changes with every request, before it is tokenised: times of day, a coding
+  // agent's `cch=` digits, its git status (engine/volatile_lines.h). The model is not told them.
+  // Default: false. Prompt::folded counts the lines.
+  bool fold_volatile = false;
+
   // ---- Who runs when
 
   // The longest prompt and answer together, in tokens. What the model was trained for is the most.
@@ -165,6 +170,11 @@ struct EngineOptions {
   // Requests that wait. More get kExhausted.
   // Default: 1024.
   int max_queue = 1024;
+
+  // Seconds that a prefill is kept whose client went away (Engine::cancel), for the same request of the same tenant to go
+  // on from it. It goes on meanwhile while nothing else is there, and gives its pages to whoever needs them; four at most.
+  // Default: 15. 0: none; what was computed exactly is kept in the cache in any case.
+  double linger_s = 15;
 
   // ---- Idle time
 

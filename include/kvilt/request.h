@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvilt/explain.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
@@ -29,10 +30,20 @@ inline constexpr int kMaxMarks = 4096;
 // Contexts over which a marked part's KV is averaged at most (Request::season); more leave its mean as it is.
 inline constexpr int kMostContexts = 16;
 
+// A text of the caller's in a chat's prompt: tokens [begin, end). A change of one part changes no ids of the others.
+struct PromptPart {
+  enum class Of : uint8_t { kMessage, kDocument };
+  Of of = Of::kMessage;
+  int32_t index = 0, part = -1;  // messages[index].content[part]; -1: the content is one string
+  int32_t begin = 0, end = 0;
+};
+
 struct Prompt {
   std::vector<int32_t> ids;
-  std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
-  bool opens_reasoning = false;  // a chat's prompt ended with AnswerSyntax::reasoning_begin
+  std::vector<TokenMark> marks;   // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
+  std::vector<PromptPart> parts;  // of a chat's, in order
+  int folded = 0;                 // lines that EngineOptions::fold_volatile changed
+  bool opens_reasoning = false;   // a chat's prompt ended with AnswerSyntax::reasoning_begin
 
   // Adds tokens at the end as one marked part.
   void add_marked(std::span<const int32_t> part) {
@@ -105,6 +116,8 @@ struct Request {
   // Marked parts that this request computes exactly count as one more context of theirs: the mean over contexts of a
   // part's KV is kept apart and found with reuse_from=seasoned (docs/math/seasoning.md). Whether or not it publishes.
   bool season = false;
+  bool progress = false;           // TokenSink::on_progress is called
+  Explain explain = Explain::kNo;  // Completion::quilt is filled
   Evaluation evaluation = {};
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
@@ -140,6 +153,7 @@ struct PromptUsage {
   int seasoned = 0;  // of the reused ones: those whose KV was a mean over contexts
   int near = 0;      // of the reused ones: those in text that nearly repeats what is cached (discover=near)
   double kept = 1;   // of the reused ones' keys, the share that the answer sees, all layers together
+  int folded = 0;    // Prompt::folded
   std::string policy;
   double flops = 0;  // of the prefill
   double bytes = 0;  // read and written by the prefill: weights once a step, and KV; activations are not counted
@@ -153,7 +167,9 @@ struct PromptUsage {
   ByHeadClass kv_bytes;
   // K and V of prompt and answer that the request let go of while it answered (decode_evict).
   int64_t evicted_bytes = 0;
+  int joined = 0;       // rows of the prefill that an equal request had computed whose client went away
   int steps = 0;        // engine steps that the prefill took
+  double find_s = 0;    // of queued_s: to look the prompt up and to plan it
   double queued_s = 0;  // from submit to the first step
   double ttft_s = 0;    // from submit to the first token
 };
@@ -172,6 +188,13 @@ struct Completion {
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.
   std::vector<TokenMark> reused_runs, recomputed_runs;
+  std::vector<Patch> quilt;  // with Request::explain: all of the prompt, in order
+};
+
+// How far a prompt is. What a repair has left is an estimate; processed never falls, and ends at total.
+struct PromptProgress {
+  int total = 0, cached = 0, processed = 0;  // tokens; processed counts the cached ones
+  double seconds = 0;                        // since the first step
 };
 
 class TokenSink {
@@ -179,6 +202,7 @@ class TokenSink {
   virtual ~TokenSink() = default;
   virtual void on_tokens(const TokenDelta& delta) = 0;  // delta is the engine's, and valid during the call only
   virtual void on_finish(Completion completion) = 0;    // exactly once, last
+  virtual void on_progress(const PromptProgress&) {}    // before the first token, with Request::progress
 };
 
 using RequestId = uint64_t;

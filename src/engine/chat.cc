@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json_size.h"
+#include "engine/volatile_lines.h"
 
 namespace kvilt {
 namespace {
@@ -71,34 +72,6 @@ void read_arguments(Json& function, size_t& left) {
   if (read.is_object()) *arguments = std::move(read);
 }
 
-// Marks of the content parts that carry cache_control.
-Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
-  for (size_t m = 0; m < messages.size(); ++m) {
-    const std::string path = fmt::format("messages[{}]", m);
-    if (!messages[m].is_object()) return wrong(path, "must be an object");
-    if (!messages[m].contains("role") || !messages[m]["role"].is_string())
-      return wrong(path + ".role", "must be a string");
-    if (!messages[m].contains("content")) continue;
-    const Json& content = messages[m]["content"];
-    if (content.is_string() || content.is_null()) continue;
-    if (!content.is_array()) return wrong(path + ".content", "must be a string or an array of parts");
-    for (size_t p = 0; p < content.size(); ++p) {
-      const std::string part_path = fmt::format("{}.content[{}]", path, p);
-      const Json& part = content[p];
-      if (!part.is_object() || !part.contains("type") || part["type"] != "text") {
-        return wrong(part_path, "only parts of type 'text' are supported");
-      }
-      if (!part.contains("text") || !part["text"].is_string()) return wrong(part_path + ".text", "must be a string");
-      if (!part.contains("cache_control") || part["cache_control"].is_null()) continue;
-      const size_t size = part["text"].get_ref<const std::string&>().size();
-      if (size == 0) continue;
-      marks.push_back(
-          {Json::json_pointer("/messages") / m / "content" / p / "text", 0, size, static_cast<int32_t>(marks.size())});
-    }
-  }
-  return {};
-}
-
 // A mark's place after one more message was put before those from `from` on.
 Json::json_pointer moved_down(Json::json_pointer where, size_t from) {
   std::vector<std::string> words;
@@ -137,6 +110,43 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::s
   return out;
 }
 
+// The borders of contents and their parts; those that carry cache_control are pieces. Checks the messages' shape.
+Status ChatPrompts::border_messages(Inputs& in) {
+  const auto add = [&in](Json::json_pointer where, size_t size, size_t message, int32_t part, bool piece) {
+    if (size == 0) return;
+    in.chat.marks.push_back({std::move(where), 0, size, static_cast<int32_t>(in.parts.size())});
+    in.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(message), part, piece});
+  };
+  const Json& messages = in.chat.messages;
+  for (size_t m = 0; m < messages.size(); ++m) {
+    const std::string path = fmt::format("messages[{}]", m);
+    if (!messages[m].is_object()) return wrong(path, "must be an object");
+    if (!messages[m].contains("role") || !messages[m]["role"].is_string())
+      return wrong(path + ".role", "must be a string");
+    if (!messages[m].contains("content")) continue;
+    const Json& content = messages[m]["content"];
+    const auto where = Json::json_pointer("/messages") / m / "content";
+    if (content.is_null()) continue;
+    if (content.is_string()) {
+      add(where, content.get_ref<const std::string&>().size(), m, -1, false);
+      continue;
+    }
+    if (!content.is_array()) return wrong(path + ".content", "must be a string or an array of parts");
+    for (size_t p = 0; p < content.size(); ++p) {
+      const std::string part_path = fmt::format("{}.content[{}]", path, p);
+      const Json& part = content[p];
+      if (!part.is_object() || !part.contains("type") || part["type"] != "text") {
+        return wrong(part_path, "only parts of type 'text' are supported");
+      }
+      if (!part.contains("text") || !part["text"].is_string()) return wrong(part_path + ".text", "must be a string");
+      const bool piece = part.contains("cache_control") && !part["cache_control"].is_null();
+      add(where / p / "text", part["text"].get_ref<const std::string&>().size(), m, static_cast<int32_t>(p), piece);
+    }
+  }
+  const auto pieces = std::ranges::count_if(in.parts, [](const Bordered& part) { return part.piece; });
+  return check_marks("messages", static_cast<size_t>(pieces));
+}
+
 // Roles and tool calls as this template reads them. REQUIRES: each message is an object with a string for its role.
 Status ChatPrompts::settle_messages(Json& messages) const {
   std::set<std::string> shown = traits_.roles;
@@ -168,14 +178,15 @@ Status ChatPrompts::settle_messages(Json& messages) const {
   return {};
 }
 
-Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
+Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   if (!request.is_object()) return wrong("request", "must be an object");
   if (!request.contains("messages") || !request["messages"].is_array()) return wrong("messages", "must be an array");
-  ChatInputs in;
+  Inputs out;
+  ChatInputs& in = out.chat;
   in.messages = request["messages"];
   if (in.messages.empty()) return wrong("messages", "must not be empty");
-  KVILT_TRY(mark_parts(in.messages, in.marks));
-  KVILT_TRY(check_marks("messages", in.marks.size()));
+  if (folds_) out.folded = fold_volatile_lines(in.messages);
+  KVILT_TRY(border_messages(out));
   KVILT_TRY(settle_messages(in.messages));
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
@@ -198,18 +209,22 @@ Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
       return wrong("part_separator", "must be a string of at most 64 bytes");
   }
   if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in, separator_of(request)));
-  KVILT_TRY(add_documents(request, in));
-  return in;
+  KVILT_TRY(add_documents(request, out));
+  return out;
 }
 
 // Documents go where the template puts them, or else to the start of the first user message, where they stay as the
 // conversation grows; each is a mark.
-Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
+Status ChatPrompts::add_documents(const Json& request, Inputs& out) const {
   if (!request.contains("documents") || request["documents"].empty()) return {};
   const Json& documents = request["documents"];
-  KVILT_TRY(check_marks("documents", in.marks.size() + documents.size()));
-  int32_t id = 0;
-  for (const Mark& mark : in.marks) id = std::max(id, mark.id + 1);
+  const auto pieces = std::ranges::count_if(out.parts, [](const Bordered& part) { return part.piece; });
+  KVILT_TRY(check_marks("documents", static_cast<size_t>(pieces) + documents.size()));
+  ChatInputs& in = out.chat;
+  const auto border = [&out](int32_t i) {
+    out.parts.push_back({PromptPart::Of::kDocument, i, -1, true});
+    return static_cast<int32_t>(out.parts.size()) - 1;
+  };
   std::string joined;
   std::vector<std::pair<size_t, size_t>> ranges;
   for (size_t i = 0; i < documents.size(); ++i) {
@@ -225,7 +240,8 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
       if (!given(document, "title")) document.erase("title");  // a template would print the null
       const size_t size = document["text"].get_ref<const std::string&>().size();
       in.documents.push_back(std::move(document));
-      if (size > 0) in.marks.push_back({Json::json_pointer("/documents") / i / "text", 0, size, id++});
+      if (size > 0)
+        in.marks.push_back({Json::json_pointer("/documents") / i / "text", 0, size, border(static_cast<int32_t>(i))});
     }
     return {};
   }
@@ -243,17 +259,18 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
       mark.end += joined.size();
     }
   }
-  for (const auto& [begin, end] : ranges) in.marks.push_back({where, begin, end, id++});
+  for (size_t i = 0; i < ranges.size(); ++i)
+    in.marks.push_back({where, ranges[i].first, ranges[i].second, border(static_cast<int32_t>(i))});
   content = joined + content.get<std::string>();
   return {};
 }
 
-Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
+Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const {
   if (const auto most = tokenizer_->most_bytes(context_); most && context_ > 0 && std::ssize(rendered.text) > *most) {
     return error(Code::kTooLong, "messages: the prompt has {} bytes; {} tokens, this model's context, hold {} at most",
                  rendered.text.size(), context_, *most);
   }
-  // The text between the borders of marks; neighbouring spans of one mark are one part.
+  // The text between borders; neighbouring spans of one mark are one part.
   struct Part {
     size_t begin, end;
     int32_t mark;
@@ -290,16 +307,20 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
     const auto begin = static_cast<int32_t>(prompt.ids.size());
     prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
     const auto end = static_cast<int32_t>(prompt.ids.size());
-    if (part.mark >= 0 && end > begin) prompt.marks.push_back({begin, end});
+    if (part.mark < 0 || end == begin) continue;
+    const Bordered& of = inputs.parts[static_cast<size_t>(part.mark)];
+    if (of.piece) prompt.marks.push_back({begin, end});
+    prompt.parts.push_back({of.of, of.index, of.part, begin, end});
   }
   if (prompt.ids.empty()) return wrong("messages", "they render to an empty prompt");
   return prompt;
 }
 
 Result<Prompt> ChatPrompts::prompt(const Json& request) const {
-  KVILT_ASSIGN(const ChatInputs in, inputs(request));
-  KVILT_ASSIGN(const RenderedPrompt rendered, template_.render(in));
-  KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+  KVILT_ASSIGN(const Inputs in, inputs(request));
+  KVILT_ASSIGN(const RenderedPrompt rendered, template_.render(in.chat));
+  KVILT_ASSIGN(Prompt prompt, tokenize(rendered, in));
+  prompt.folded = in.folded;
   // The caller's own words at the end open nothing.
   const bool forged = !rendered.untrusted.empty() && rendered.untrusted.back().end == rendered.text.size();
   prompt.opens_reasoning = !forged && opens_reasoning(rendered.text, answers_);
@@ -317,11 +338,11 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
   size_t bytes = 0;
   for (size_t i = 0; i < request["documents"].size(); ++i) {
     one["documents"] = Json::array({request["documents"][i]});
-    KVILT_ASSIGN(const ChatInputs in, inputs(one));
-    int32_t last = -1;
-    for (const Mark& mark : in.marks) last = std::max(last, mark.id);
-    KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in));
-    size_t end = 0;  // the document's mark has the highest id; what follows it is cut off
+    KVILT_ASSIGN(const Inputs in, inputs(one));
+    const bool empty = in.parts.empty() || in.parts.back().of != PromptPart::Of::kDocument;
+    const int32_t last = empty ? -1 : static_cast<int32_t>(in.parts.size()) - 1;
+    KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in.chat));
+    size_t end = 0;  // what follows the document is cut off
     for (const RenderedSpan& span : rendered.untrusted) {
       if (span.mark == last) end = std::max(end, span.end);
     }
@@ -333,10 +354,11 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
       return error(Code::kTooLong, "documents: with the messages before them they make more than {} MiB; send fewer",
                    kMaxWarmBytes >> 20);
     }
-    KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+    KVILT_ASSIGN(Prompt prompt, tokenize(rendered, in));
     // A vocabulary may have no token for anything in it.
     if (prompt.marks.empty()) return wrong(fmt::format("documents[{}]", i), "has no tokens");
     prompt.marks = {prompt.marks.back()};
+    prompt.folded = in.folded;
     out.push_back(std::move(prompt));
   }
   return out;

@@ -1,6 +1,7 @@
 // engine/chat.h: an OpenAI chat request to token ids with marks.
-// Idea:       the template is rendered once; the text is cut at the marks' borders before it is tokenised, and the ids
-//             are joined, so that a marked part has the same ids in every prompt (docs/design/finding.md).
+// Idea:       the template is rendered once; the text is cut at the borders of messages, of their parts and of documents
+//             before it is tokenised, and the ids are joined. So a part has the same ids in every prompt, marked or not
+//             (docs/design/finding.md), and a mark that moves from turn to turn changes none.
 // Invariants: special tokens are recognised in the template's own text only.
 // Threads:    immutable; any thread.
 #pragma once
@@ -24,6 +25,8 @@ class ChatPrompts {
   // many tokens are refused before they are tokenised; 0: none are.
   static Result<ChatPrompts> create(const Tokenizer& tokenizer, const std::string& template_source, std::string bos,
                                     std::string eos, int64_t context = 0);
+  // EngineOptions::fold_volatile, for prompts from now on.
+  void fold_volatile(bool folds) { folds_ = folds; }
 
   Result<Prompt> prompt(const nlohmann::ordered_json& request) const;
   const AnswerSyntax& answers() const { return answers_; }
@@ -33,9 +36,21 @@ class ChatPrompts {
  private:
   ChatPrompts(const Tokenizer& tokenizer, ChatTemplate chat_template, std::string bos, std::string eos)
       : tokenizer_(&tokenizer), template_(std::move(chat_template)), edges_{std::move(bos), std::move(eos)} {}
-  Result<ChatInputs> inputs(const nlohmann::ordered_json& request) const;
-  Status add_documents(const nlohmann::ordered_json& request, ChatInputs& inputs) const;
-  Result<Prompt> tokenize(const RenderedPrompt& rendered) const;
+  // A text with borders, by the id of its template mark. piece: the caller marked it.
+  struct Bordered {
+    PromptPart::Of of;
+    int32_t index, part;
+    bool piece;
+  };
+  struct Inputs {
+    ChatInputs chat;
+    std::vector<Bordered> parts;
+    int folded = 0;  // lines
+  };
+  static Status border_messages(Inputs& in);
+  Result<Inputs> inputs(const nlohmann::ordered_json& request) const;
+  Status add_documents(const nlohmann::ordered_json& request, Inputs& inputs) const;
+  Result<Prompt> tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const;
   Status settle_messages(nlohmann::ordered_json& messages) const;
 
   const Tokenizer* tokenizer_;
@@ -44,6 +59,7 @@ class ChatPrompts {
   TemplateTraits traits_;
   AnswerSyntax answers_;
   int64_t context_ = 0;
+  bool folds_ = false;
 };
 
 }  // namespace kvilt

@@ -139,22 +139,22 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
 }
 
 // Where `pieces` leave room: what is equal in a text that nearly repeats a segment, exact KV before approximate. The end
-// of the prompt is what the answer hangs on: it is computed. Returns how many tokens came to the pieces so.
-int32_t ContentCache::add_near(const Search& search, std::vector<Piece>& pieces) const {
+// of the prompt is what the answer hangs on: it is computed. Returns what came to the pieces so.
+Runs ContentCache::add_near(const Search& search, std::vector<Piece>& pieces) const {
   const int32_t least = std::max(search.wanted.near, shortest_marked(min_segment_));
   Runs within = normalize({{search.prefix, static_cast<int32_t>(search.prompt.size()) - min_segment_}});
   if (!search.wanted.unmarked) within = intersect(within, normalize(search.marks));
-  int32_t added = 0;
+  Runs added;
   for (const DomainId domain : {search.domains.exact, search.domains.approximate}) {
     if (domain == 0) continue;
     for (const Piece& piece : index_.find_near({search.prompt, within, pieces, least, min_segment_}, domain)) {
       if (piece.count < least) continue;  // an overlap was cut
       pieces.push_back(piece);
-      added += piece.count;
+      added.push_back({piece.pos, piece.pos + piece.count});
     }
     std::ranges::sort(pieces, {}, &Piece::pos);
   }
-  return added;
+  return normalize(std::move(added));
 }
 
 ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
@@ -192,7 +192,8 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   if (wanted.pieces) pieces = find_pieces(search);
   if (wanted.pieces && wanted.near > 0 && !wanted.clean_only) {
     index_.keep_near();
-    layout.near = add_near(search, pieces);
+    found.near = add_near(search, pieces);
+    layout.near = static_cast<int32_t>(count(found.near));
   }
   for (const Piece& piece : pieces) {
     layout.pieces.push_back({piece.pos, piece.pos + piece.count});
@@ -211,6 +212,20 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       (part.segment->whole() ? found.placements : found.overlays).push_back(std::move(part));
   }
   return found;
+}
+
+Patch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {
+  const CachedSegment& segment = *segments_.find(piece.segment);
+  const SegmentInfo& info = index_.info(piece.segment);
+  Patch out{.kind = kind, .begin = piece.pos, .count = piece.count};
+  out.segment = piece.segment;
+  out.request = segment.request;
+  out.offset = piece.segment_offset;
+  out.shift = piece.pos - (segment.pos + piece.segment_offset);
+  out.exact = info.exact;
+  out.chain = segment.chain;
+  out.seasoned = info.contexts > 0;
+  return out;
 }
 
 std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t> prompt,
@@ -277,8 +292,9 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
   for (const Run& run : subtract(Runs{{first, segment.count}}, lost)) {
     if (segment.chain || run.size() < min_segment_) continue;
     Rest& out = rest.emplace_back();
-    out.segment = {segments_.next_id(), segment.pos + run.begin, run.size(), false,
-                   segment.within(run.begin, run.size())};
+    out.segment = {
+        segments_.next_id(), segment.pos + run.begin, run.size(), false, segment.within(run.begin, run.size()),
+        segment.request};
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;
@@ -343,7 +359,7 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     if (keeps(*mark, positions)) marks.push_back({mark->begin - positions.begin, mark->end - positions.begin});
   }
   const SegmentPart part{own.kv.publish(positions), 0, positions.size(), positions.begin};
-  enter({id, positions.begin, positions.size(), false, {part}},
+  enter({id, positions.begin, positions.size(), false, {part}, own.request},
         {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens}, marks);
   // The first marked part of an exact chain has the prompt's beginning before it and nothing else.
   if (exact && !own.marks.empty() && keeps(own.marks[0], positions) && index_.contains(id)) {
@@ -466,7 +482,7 @@ ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   info.domain = own.domains.chain;
   info.found_as = FoundAs::kChain;
   if (goes_on) info.parent = own.chain.segment, info.parent_tokens = own.chain.tokens;
-  enter({id, run.begin, run.size(), true, view_of(own.kv, run)}, std::move(info));
+  enter({id, run.begin, run.size(), true, view_of(own.kv, run), own.request}, std::move(info));
   return {id, run.size(), end};
 }
 
@@ -522,7 +538,8 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
   info.contexts = contexts + 1;
   const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
-  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}}, std::move(info), {whole});
+  enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
+        {whole});
   if (replaced != 0) erase(replaced);
 }
 

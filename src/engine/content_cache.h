@@ -60,6 +60,7 @@ class ContentCache {
     std::vector<Placement> placements, overlays;  // overlays: of the chain (PageTable::overlay)
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
+    Runs near;                                    // of the pieces: in text that nearly repeats a segment's
     void drop_pieces() {                          // the prefix stays
       layout.pieces.clear();
       layout.seasoned = 0;
@@ -110,6 +111,7 @@ class ContentCache {
     const Runs& recomputed = kNone;   // a piece without any of these is not kept as repaired
     std::span<KeptRows> kept = {};    // what the plan keeps; published with the segments, where `spare` pages hold it
     int64_t spare = 0;                // pages that no running request needs, evicted ones included
+    RequestId request = 0;
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.
@@ -134,6 +136,8 @@ class ContentCache {
 
   void clear();
   const SegmentCache& segments() const { return segments_; }
+  // The piece as a patch. REQUIRES: it was just found.
+  Patch patch_of(const Piece& piece, PatchKind kind) const;
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
   const SeasonedCount& seasoned() const { return index_.seasoned(); }
@@ -158,7 +162,7 @@ class ContentCache {
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;
-  int32_t add_near(const Search& search, std::vector<Piece>& pieces) const;
+  Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);
   void cut(SegmentId id, const Runs& lost);

@@ -565,6 +565,7 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
                                     parts.options.context);
     if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
     chat.emplace(std::move(made).value());
+    chat->fold_volatile(parts.options.fold_volatile);
   }
   ModelInfo info = describe(parts, files);
   if (chat) info.answers = chat->answers();

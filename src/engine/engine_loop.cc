@@ -44,6 +44,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
       seasoner_(season_options(parts_), parts_.options.season_share),
+      lingering_(parts_.options.linger_s),
       thread_([this] { run(); }) {}
 
 EngineLoop::~EngineLoop() {
@@ -88,7 +89,8 @@ void EngineLoop::run() {
     }
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
-    if (!stop && scheduler_.idle() && Clock::now() >= idle_from_) {
+    drop_expired();
+    if (!stop && scheduler_.idle() && !go_on_lingering() && Clock::now() >= idle_from_) {
       try {
         start_idle_work();
       } catch (const std::bad_alloc&) {
@@ -104,24 +106,35 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
-  if (!sequence->idle_work) drop_idle_work();
+  if (!sequence->idle_work) {
+    drop_idle_work();
+    pause_lingering();
+  }
   const SamplingParams& sampling = sequence->request.sampling;
   answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sampling.stop, sampling.shown_ids);
+  if (auto left = lingering_.same_as(*sequence)) return join(std::move(left), std::move(sequence));
   scheduler_.enqueue(std::move(sequence));
 }
 
 void EngineLoop::cancel(RequestId id) {
-  if (auto sequence = scheduler_.remove(id)) {
-    end(*sequence, Finish::kCancelled);
-    close(std::move(sequence));
-  }
+  if (id == going_on_) return;  // it was cancelled before
+  auto sequence = scheduler_.remove(id);
+  if (!sequence) return;
+  if (may_publish(*sequence) && lingering_.takes(*sequence)) return linger(std::move(sequence));
+  end(*sequence, Finish::kCancelled);
+  close(std::move(sequence));
 }
 
 void EngineLoop::cancel_all() {
+  drop_lingering();
   std::vector<RequestId> ids;
   for (const auto& sequence : scheduler_.running()) ids.push_back(sequence->id);
   for (const auto& sequence : scheduler_.waiting()) ids.push_back(sequence->id);
-  for (const RequestId id : ids) cancel(id);
+  for (const RequestId id : ids) {
+    auto sequence = scheduler_.remove(id);
+    end(*sequence, Finish::kCancelled);
+    close(std::move(sequence));
+  }
 }
 
 void EngineLoop::step() {
@@ -131,8 +144,8 @@ void EngineLoop::step() {
     return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) &&
            !config.is_long(s.running.prefill_len);
   });
-  const auto make_room = [this](int64_t pages) { return parts_.cache->make_room(pages); };
-  const auto available = [this] { return preparer_.available(); };
+  const auto make_room = [this](int64_t pages) { return this->make_room(pages); };
+  const auto available = [this] { return preparer_.available() + lingering_.pages(); };
   const auto plan = [this](Sequence& s) {
     if (std::ranges::find(ended_, s.id) != ended_.end()) return Admission::kLater;
     try {
@@ -244,6 +257,10 @@ void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
     driver_.release();
     drawn_.clear();
   }
+  while (auto left = lingering_.oldest()) {
+    left->running = {};
+    drop(std::move(left));
+  }
   for (const auto& sequence : scheduler_.running()) {
     if (std::ranges::find(ended_, sequence->id) == ended_.end()) fail_for_memory(*sequence);
   }
@@ -252,6 +269,7 @@ void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
 
 // When the next of it may begin; nothing where none waits.
 std::optional<Clock::time_point> EngineLoop::idle_work_at() const {
+  if (!lingering_.empty()) return Clock::now();
   std::optional<Clock::time_point> first;
   for (const IdleWork* work : idle_work_) {
     if (const auto at = work->ready(); at && (!first || *at < *first)) first = at;
@@ -276,8 +294,84 @@ void EngineLoop::drop_idle_work() {
   std::exchange(idle_now_, nullptr)->interrupt();
 }
 
+// Its client is gone. It hears so now; the prefill waits for who sends it again, unless somebody has already.
+void EngineLoop::linger(std::unique_ptr<Sequence> s) {
+  publish_as_it_goes(*s, 1);
+  ++changes_;
+  ++stats_.requests_cancelled;
+  Completion gone;
+  gone.finish = Finish::kCancelled;
+  gone.usage = s->usage;
+  gone.usage.policy = s->request.policy.name;
+  gone.total_s = seconds(s->submitted, Clock::now());
+  const auto sink = std::exchange(s->sink, IdleWork::nobody());
+  const auto& waiting = scheduler_.waiting();
+  const auto again = std::ranges::find_if(waiting, [&](const auto& next) { return same_prefill(*s, *next); });
+  if (again != waiting.end()) {
+    join(std::move(s), scheduler_.remove((*again)->id));
+  } else {
+    lingering_.add(std::move(s));
+    if (lingering_.size() > Lingering::kMost) drop(lingering_.oldest());
+  }
+  update_stats();
+  sink->on_finish(std::move(gone));
+}
+
+// The newest of them goes on, in short steps, while nothing else is there. False: there is none.
+bool EngineLoop::go_on_lingering() {
+  auto left = lingering_.newest();
+  if (!left) return false;
+  going_on_ = left->id;
+  going_on_until_ = *left->lingers_until;
+  scheduler_.resume(std::move(left));
+  return true;
+}
+
+// A real request came. What was computed exactly meanwhile serves others.
+void EngineLoop::pause_lingering() {
+  if (going_on_ == 0) return;
+  auto left = scheduler_.remove(std::exchange(going_on_, 0));
+  if (!left->running.prefill) return drop(std::move(left));  // it was preempted, alone
+  publish_as_it_goes(*left, 1);
+  lingering_.add(std::move(left));
+}
+
+void EngineLoop::drop_expired() {
+  if (going_on_ == 0 && lingering_.empty()) return;
+  const auto now = Clock::now();
+  if (going_on_ != 0 && going_on_until_ <= now) drop(scheduler_.remove(going_on_));
+  while (auto left = lingering_.expired(now)) drop(std::move(left));
+}
+
+void EngineLoop::drop(std::unique_ptr<Sequence> left) {
+  end(*left, Finish::kCancelled);
+  close(std::move(left));
+}
+
+void EngineLoop::drop_lingering() {
+  pause_lingering();
+  while (auto left = lingering_.oldest()) drop(std::move(left));
+}
+
+void EngineLoop::join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next) {
+  take_over(*left, *next);
+  answers_.erase(left->id);
+  ++stats_.requests_joined;
+  scheduler_.resume(std::move(next));
+}
+
+// What lingers goes before a running request lacks pages.
+bool EngineLoop::make_room(int64_t pages) {
+  while (!parts_.cache->make_room(pages)) {
+    auto left = lingering_.oldest();
+    if (!left) return false;
+    drop(std::move(left));
+  }
+  return true;
+}
+
 Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {
-  if (parts_.cache->make_room(pages)) return {};
+  if (make_room(pages)) return {};
   return error(Code::kExhausted, "profiling {} tokens needs {} free KV pages; start with a larger --kv-bytes", tokens,
                pages);
 }
@@ -286,7 +380,8 @@ void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
   stats_.running = static_cast<int>(scheduler_.running().size());
-  if (idle_now_ && stats_.running > 0) --stats_.running;
+  if ((idle_now_ || going_on_ != 0) && stats_.running > 0) --stats_.running;
+  stats_.lingering = static_cast<int>(lingering_.size()) + (going_on_ != 0 ? 1 : 0);
   stats_.waiting = static_cast<int>(scheduler_.waiting().size());
   stats_.preemptions = scheduler_.preemptions();
   stats_.steps = steps_;

@@ -22,6 +22,7 @@
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
 #include "engine/engine_parts.h"
+#include "engine/lingering.h"
 #include "engine/prepare.h"
 #include "engine/profiled_prompt.h"
 #include "engine/seasoner.h"
@@ -48,6 +49,7 @@ class EngineLoop {
   Status room_to_profile(size_t tokens, int64_t pages);
   void clear_cache() {
     drop_idle_work();
+    drop_lingering();
     for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;
@@ -77,7 +79,8 @@ class EngineLoop {
   int64_t spare_pages() const;
   ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
                            const Runs& recomputed = ContentCache::kNone) const;
-  void publish_as_it_goes(Sequence& sequence);
+  void publish_as_it_goes(Sequence& sequence, int32_t at_least);
+  static void report(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
   void season(Sequence& sequence);
   void wants_seasoning(const Sequence& sequence);
@@ -96,6 +99,14 @@ class EngineLoop {
   std::optional<Clock::time_point> idle_work_at() const;
   void start_idle_work();
   void drop_idle_work();
+  void linger(std::unique_ptr<Sequence> sequence);
+  bool go_on_lingering();
+  void pause_lingering();
+  void drop(std::unique_ptr<Sequence> lingering);
+  void drop_expired();
+  void drop_lingering();
+  void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);
+  bool make_room(int64_t pages);
   void update_stats();
 
   EngineParts parts_;
@@ -116,6 +127,9 @@ class EngineLoop {
   const std::array<IdleWork*, 3> idle_work_{&auditor_, &copier_, &seasoner_};  // who is asked first
   IdleWork* idle_now_ = nullptr;                                               // whose sequence runs
   Clock::time_point idle_from_;                                                // idle work may begin
+  Lingering lingering_;                                                        // but for the one that goes on
+  RequestId going_on_ = 0;                                                     // which the scheduler has, alone
+  Clock::time_point going_on_until_;
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others

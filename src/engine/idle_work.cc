@@ -12,6 +12,8 @@ class NullSink : public TokenSink {
 
 }  // namespace
 
+std::shared_ptr<TokenSink> IdleWork::nobody() { return std::make_shared<NullSink>(); }
+
 std::unique_ptr<Sequence> IdleWork::sequence(Prompt prompt, const char* policy, const ContentDomains& domains) {
   auto s = std::make_unique<Sequence>();
   s->id = kId;
@@ -25,7 +27,7 @@ std::unique_ptr<Sequence> IdleWork::sequence(Prompt prompt, const char* policy, 
   s->prompt_len = s->max_len = static_cast<int32_t>(prompt.ids.size());
   s->request.prompt = std::move(prompt);
   s->sampler.emplace(s->request.sampling, 1, s->tokens);
-  s->sink = std::make_shared<NullSink>();
+  s->sink = nobody();
   return s;
 }
 

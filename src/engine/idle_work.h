@@ -26,6 +26,9 @@ class IdleWork {
   virtual void finish(Completion completion) = 0;  // the same
   virtual void clear() {}                          // the cache was cleared: what waits is not wanted any more
 
+  // Hears nothing.
+  static std::shared_ptr<TokenSink> nobody();
+
  protected:
   // A sequence that nobody waits for and nobody hears of, and that generates nothing.
   static std::unique_ptr<Sequence> sequence(Prompt prompt, const char* policy, const ContentDomains& domains);

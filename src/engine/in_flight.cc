@@ -87,6 +87,24 @@ bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequen
   return s.policy->uses(later, config) && wait_for(used);
 }
 
+Runs InFlight::computed_by(const Sequence& s, std::span<const std::unique_ptr<Sequence>> running) {
+  Runs out;
+  Others others;
+  for (const auto& other : running) {
+    if (other->domains.exact != s.domains.exact || !publishes(*other)) continue;
+    others.push_back(other.get());
+    if (s.policy->wants_prefix()) out.push_back({0, common_exact(s, *other)});
+  }
+  if (!others.empty() && s.policy->wants_pieces()) {
+    update(running);
+    Others used;
+    const Runs found = pieces(s, others, used);
+    out.insert(out.end(), found.begin(), found.end());
+  }
+  std::erase_if(out, [](const Run& run) { return run.begin >= run.end; });
+  return normalize(std::move(out));
+}
+
 // The index has the new text of exactly those that run and publish.
 void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
   std::erase_if(entries_, [&](const Entry& entry) {

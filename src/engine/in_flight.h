@@ -31,6 +31,9 @@ class InFlight {
   // sequence.waited_for.
   bool worth_waiting(Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running, const ModelConfig& config);
 
+  // Positions of the prompt that `running` prefills are computing, where the policy could use them.
+  Runs computed_by(const Sequence& sequence, std::span<const std::unique_ptr<Sequence>> running);
+
  private:
   struct Entry {  // a prefill of which the index has the new text
     RequestId id;

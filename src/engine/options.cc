@@ -123,6 +123,9 @@ Status check_options(const EngineOptions& o) {
   if (!(o.audit >= 0 && o.audit <= 1) || !(o.audit_limit >= 0)) {
     return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
   }
+  if (!(o.linger_s >= 0 && o.linger_s <= 86400)) {
+    return error(Code::kInvalidArgument, "linger_s (--linger) is {}, not from 0 to 86400", o.linger_s);
+  }
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }

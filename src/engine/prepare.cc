@@ -18,6 +18,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
     s.without_cache = true;
     s.request.publish = false;
   }
+  const auto begin = Clock::now();
   Sequence::Running& now = s.running;
   now.prefill_len = static_cast<int32_t>(s.tokens.size());
   PromptLayout layout;
@@ -34,6 +35,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   if (now.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
   now.prefill = std::make_unique<Prefill>(*s.policy, layout, config, s.request.evaluation.prompt_logits);
   if (uses_cache(s) && in_flight_.worth_waiting(s, running, config)) return Admission::kLater;
+  if (s.request.explain == Explain::kFull && uses_cache(s)) now.notes.running = in_flight_.computed_by(s, running);
   if (const auto& rule = now.prefill->plan().decode)
     now.keys = std::make_unique<SelectedKeys>(*rule, config, s.prompt_len, now.prefill_len);
   PageTable& kv = *now.kv;
@@ -44,6 +46,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
                  (s.policy->wants_int8() ? kv.int8_pages(layout.prefix) : 0) +
                  (answers ? int64_t{shape.L} * shape.G : 0);
   now.outside = (now.prefill->hidden_bytes() + shape.page_bytes() - 1) / shape.page_bytes();
+  s.usage.find_s = seconds(begin, Clock::now());
   return Admission::kReady;
 }
 
@@ -62,6 +65,7 @@ void Preparer::start(Sequence& s) const {
     s.usage.chain = s.running.chain.pos > 0 ? layout.prefix - s.running.exact.pos : 0;
     s.usage.seasoned = layout.seasoned;
     s.usage.near = layout.near;
+    s.usage.folded = s.request.prompt.folded;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
@@ -83,8 +87,13 @@ PromptLayout Preparer::place_found(Sequence& s) const {
                                 .look_alikes = s.policy->wants_look_alikes(),
                                 .shared_context = s.policy->wants_shared_context(),
                                 .make_clean = s.request.clean_copy});
-    if (!found.layout.pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) found.drop_pieces();
+    const Runs pieces = found.layout.reused();
+    if (!pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) {
+      s.running.notes.declined = pieces;
+      found.drop_pieces();
+    }
   }
+  if (s.request.explain != Explain::kNo) note(s, found);
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   place(s, std::move(found.placements), std::move(found.overlays));
@@ -100,6 +109,25 @@ PromptLayout Preparer::place_found(Sequence& s) const {
     }
   }
   return std::move(found.layout);
+}
+
+// What was found, and with Explain::kFull what marks would have let it use.
+void Preparer::note(Sequence& s, const ContentCache::Found& found) const {
+  FoundNotes& notes = s.running.notes;
+  notes.refused = !uses_cache(s) || !(s.policy->wants_prefix() || s.policy->wants_pieces());
+  notes.pieces_refused = !s.policy->wants_pieces();
+  const PromptLayout& layout = found.layout;
+  for (const Piece& piece : found.known) {
+    const bool prefix = piece.pos < layout.prefix;
+    if (!prefix && layout.pieces.empty()) break;  // they were declined
+    Patch patch = parts_.cache->patch_of(piece, prefix ? PatchKind::kPrefix : PatchKind::kReused);
+    patch.near = !prefix && includes(found.near, Runs{{piece.pos, piece.pos + piece.count}});
+    notes.patches.push_back(patch);
+  }
+  if (s.request.explain != Explain::kFull || notes.refused || !s.policy->wants_pieces() || s.policy->wants_unmarked())
+    return;
+  const auto all = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains, {.clean_only = s.clean_only});
+  notes.unmarked = subtract(all.layout.reused(), layout.reused());
 }
 
 // The request's session as its page table. False: there is no room for it now.

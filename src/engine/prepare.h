@@ -35,6 +35,7 @@ class Preparer {
   bool uses_cache(const Sequence& sequence) const;
   bool place_session(Sequence& sequence) const;
   PromptLayout place_found(Sequence& sequence) const;
+  void note(Sequence& sequence, const ContentCache::Found& found) const;
   void place(Sequence& sequence, std::vector<Placement> placements, std::vector<Placement> overlays) const;
   void copy_placed(Sequence& sequence) const;
 

@@ -9,6 +9,7 @@
 #include "base/divergence.h"
 #include "base/error.h"
 #include "engine/engine_loop.h"
+#include "engine/explain.h"
 #include "engine/session.h"
 
 namespace kvilt {
@@ -35,8 +36,8 @@ ContentCache::Own EngineLoop::own_of(const Sequence& s, const PromptLayout& layo
                                      const Runs& recomputed) const {
   const auto& prefill = s.running.prefill;
   const std::span<KeptRows> kept = prefill ? prefill->kept() : std::span<KeptRows>();
-  return {*s.running.kv,   layout,     s.tokens, s.request.prompt.marks,          s.domains, computed, s.running.exact,
-          s.running.chain, recomputed, kept,     kept.empty() ? 0 : spare_pages()};
+  return {*s.running.kv,   layout,     s.tokens, s.request.prompt.marks,           s.domains, computed, s.running.exact,
+          s.running.chain, recomputed, kept,     kept.empty() ? 0 : spare_pages(), s.id};
 }
 
 // Pages that no running request needs, however long its answer becomes.
@@ -76,6 +77,8 @@ void EngineLoop::after(StepItem& item, const Work& work) {
   Prefill& prefill = *s.running.prefill;
   std::vector<float>& logits = s.running.logits;
   s.work += work;
+  s.rows += prefill.rows_in(item.range);
+  stats_.prefill_flops += work.linear_flops + work.attention_flops;
   ++s.usage.steps;
   if (prefill.guesses_after(item.range)) {
     const int32_t id = most_likely(logits);
@@ -98,15 +101,29 @@ void EngineLoop::after(StepItem& item, const Work& work) {
     if (Status can = s.running.kv->can_keep(keeps); !can.ok()) return end(s, Finish::kError, std::move(can).error());
     s.running.kv->keep(std::move(keeps), prefill.done() ? 0 : parts_.options.chunk_tokens);
   }
+  if (s.request.progress) report(s);
   if (prefill.done()) return finish_prefill(s);
-  publish_as_it_goes(s);
+  publish_as_it_goes(s, kPublishEvery);
 }
 
-// Others that come meanwhile go on from what a long prefill has done so far.
-void EngineLoop::publish_as_it_goes(Sequence& s) {
+// A repair's rows are spread over the prompt: it is as far as the share of its rows that have run.
+void EngineLoop::report(Sequence& s) {
+  if (s.completion.completion_tokens > 0) return;  // it was preempted, and has said how far it is
+  const Prefill& prefill = *s.running.prefill;
+  const PromptUsage& usage = s.usage;
+  const int64_t left = prefill.done() ? 0 : prefill.rows_left(), rows = std::max<int64_t>(1, s.rows + left);
+  PromptProgress now{usage.prompt, usage.prefix + usage.reused, 0, seconds(s.first_step, Clock::now())};
+  const int64_t to_do = now.total - now.cached;
+  s.processed = std::max(s.processed, now.cached + static_cast<int>(to_do * s.rows / rows));
+  now.processed = prefill.done() ? now.total : std::min(s.processed, now.total);
+  s.sink->on_progress(now);
+}
+
+// Others that come meanwhile go on from what a long prefill has done so far, if that is so many more tokens.
+void EngineLoop::publish_as_it_goes(Sequence& s, int32_t at_least) {
   Sequence::Running& now = s.running;
   const int32_t settled = now.prefill->settled();
-  if (settled < std::max(now.exact.pos, now.prefill->layout().prefix) + kPublishEvery || !may_publish(s) ||
+  if (settled < std::max(now.exact.pos, now.prefill->layout().prefix) + at_least || !may_publish(s) ||
       now.prefill->plan().narrowed())
     return;
   const int32_t before = now.exact.pos;
@@ -125,6 +142,8 @@ void EngineLoop::account(Sequence& s) const {
     for (const Run& run : prefill.layout().reused()) s.completion.reused_runs.push_back({run.begin, run.end});
     for (const Run& run : recomputed) s.completion.recomputed_runs.push_back({run.begin, run.end});
   }
+  if (s.request.explain != Explain::kNo)
+    s.completion.quilt = quilt_of(s.running.notes, prefill.layout(), recomputed, parts_.options.min_segment);
   s.usage.linear_flops = s.work.linear_flops;
   s.usage.attention_flops = s.work.attention_flops;
   s.usage.flops = s.work.linear_flops + s.work.attention_flops;
@@ -149,7 +168,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
   }
   if (s.request.season && first && !now.own_kv) season(s);
-  now.prefill.reset();  // also T x D floats that no decode step needs
+  now.prefill.reset();                                     // also T x D floats that no decode step needs
+  if (s.lingers_until) return end(s, Finish::kCancelled);  // whoever asks again finds it
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
@@ -188,8 +208,7 @@ void EngineLoop::evict(Sequence& s) {
   PageTable& kv = *s.running.kv;
   const bool first = !kv.compacted();
   const auto next = static_cast<int32_t>(s.tokens.size());
-  const double moved =
-      s.running.keys->evict(kv, next, [this](int64_t pages) { return parts_.cache->make_room(pages); });
+  const double moved = s.running.keys->evict(kv, next, [this](int64_t pages) { return make_room(pages); });
   if (moved == 0) return;
   s.usage.decode_bytes += moved;
   const KvShape& shape = kv.shape();
@@ -297,13 +316,16 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
     CHECK(idle_now_);
     return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));
   }
+  if (sequence->id == going_on_) going_on_ = 0;
   idle_from_ = Clock::now() + kPause;
   auditor_.ended(*sequence);
   const PromptUsage& usage = sequence->usage;
   const Finish finish = sequence->completion.finish;
-  ++(finish == Finish::kCancelled ? stats_.requests_cancelled
-     : finish == Finish::kError   ? stats_.requests_failed
-                                  : stats_.requests_ok);
+  if (!sequence->lingers_until) {  // else it was counted when its client went
+    ++(finish == Finish::kCancelled ? stats_.requests_cancelled
+       : finish == Finish::kError   ? stats_.requests_failed
+                                    : stats_.requests_ok);
+  }
   stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
   stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
   stats_.reused_tokens += static_cast<uint64_t>(usage.reused);

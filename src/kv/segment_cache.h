@@ -31,6 +31,7 @@ struct CachedSegment {
   int32_t pos = 0, count = 0;      // of its tokens, in the request that computed it
   bool chain = false;              // found only as a chain (index/cached_segment.h)
   std::vector<SegmentPart> parts;  // sorted and disjoint; those whose KV is not whole are overlays, sorted after them
+  uint64_t request = 0;            // that computed it
 
   // The segment's tokens [offset, offset + size) with the first at `to`.
   void place(int32_t offset, int32_t size, int32_t to, std::vector<Placement>& out) const;

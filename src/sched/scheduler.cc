@@ -58,6 +58,8 @@ void Scheduler::enqueue(std::unique_ptr<Sequence> sequence) {
   insert_by_turn(waiting_, std::move(sequence));
 }
 
+void Scheduler::resume(std::unique_ptr<Sequence> sequence) { insert_by_turn(running_, std::move(sequence)); }
+
 // Pages that can be promised now.
 int64_t Scheduler::room(const Hooks& hooks) const {
   int64_t owed = 0;
@@ -257,7 +259,8 @@ void Scheduler::choose_decodes(const Hooks& hooks) {
 int64_t Scheduler::take(Sequence& sequence, int max_rows, const Hooks& hooks) {
   if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) return 0;
   const Prefill& prefill = *sequence.running.prefill;
-  const Run chunk = prefill.next_chunk(sequence.idle_work ? std::min(max_rows, kIdleRows) : max_rows);
+  const Run chunk =
+      prefill.next_chunk(sequence.idle_work || sequence.lingers_until ? std::min(max_rows, kIdleRows) : max_rows);
   if (!take_pages(sequence, hooks, [&] { return hold_chunk(sequence, chunk, hooks); })) return 0;
   sequence.running.step = steps_;
   items_.push_back({&sequence, chunk});

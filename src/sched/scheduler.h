@@ -64,6 +64,9 @@ class Scheduler {
   bool queue_full() const { return waiting_.size() >= static_cast<size_t>(options_.max_queue); }
   void enqueue(std::unique_ptr<Sequence> sequence);
 
+  // Goes on with one that remove() took out while it ran. REQUIRES: it has its turn.
+  void resume(std::unique_ptr<Sequence> sequence);
+
   // Chooses the next step and gives its rows their slots. `failed` gets sequences that cannot ever go on. The groups
   // are valid until the next call; a step of decodes allocates nothing.
   std::span<StepGroup> next_step(const Hooks& hooks, std::vector<std::unique_ptr<Sequence>>& failed);

@@ -33,6 +33,13 @@ struct DecodeRow {
   void set(int32_t pos, const ModelConfig& config);
 };
 
+// What was found of a prompt, for Completion::quilt.
+struct FoundNotes {
+  std::vector<Patch> patches;  // prefix and pieces, in order
+  Runs declined, unmarked, running;
+  bool refused = false, pieces_refused = false;  // nothing is looked for; no pieces are
+};
+
 // What a request hears that asks to start.
 enum class Admission : uint8_t {
   kReady,
@@ -65,6 +72,7 @@ struct Sequence {
     std::vector<int32_t> ahead;        // while it guesses: the prompt, then its guesses
     int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
     std::vector<float> logits;         // V, of the step just run
+    FoundNotes notes;                  // with Request::explain
     ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
@@ -90,12 +98,15 @@ struct Sequence {
     int64_t room = 0;  // kNoRoom: pages that must be free for it
   };
   Asked asked;
-  uint32_t starts = 0;                // how often it began to run: two starts can have different plans
-  std::vector<RequestId> waited_for;  // requests whose prefill it waited for
-  bool started = false;               // a step has worked for it
+  uint32_t starts = 0;                             // how often it began to run: two starts can have different plans
+  std::vector<RequestId> waited_for;               // requests whose prefill it waited for
+  std::optional<Clock::time_point> lingers_until;  // its client is gone (engine/lingering.h): nobody hears of it
+  bool started = false;                            // a step has worked for it
   Clock::time_point submitted, first_step, first_token;
   PromptUsage usage;
-  Work work;  // of the prefill
+  Work work;          // of the prefill
+  int64_t rows = 0;   // that its prefill has run
+  int processed = 0;  // PromptProgress, as it was told last
   HeldMass decode_held;
   Completion completion;
 

@@ -45,6 +45,8 @@ class AnswerQueue::Sink : public TokenSink {
     push({choice_, delta, std::nullopt});
   }
 
+  void on_progress(const PromptProgress& progress) override { push({choice_, {}, std::nullopt, progress}); }
+
   void on_finish(Completion completion) override {
     timer_.finish(completion);
     tenant_->count(completion);
@@ -57,6 +59,7 @@ class AnswerQueue::Sink : public TokenSink {
     {
       MutexLock lock(queue_->mutex);
       if (queue_->whole && merge(event)) return;  // who waits was told of the one that it joined
+      if (event.progress && replace(event)) return;
       const size_t bytes = size_of(event);
       // Ends always fit: there is one per choice, and the thread that waits must see it.
       if (!event.end && !queue_->whole && (queue_->overflowed || queue_->bytes + bytes > kMaxQueuedBytes)) {
@@ -67,6 +70,15 @@ class AnswerQueue::Sink : public TokenSink {
       queue_->events.push_back(std::move(event));
     }
     queue_->filled.notify_one();
+  }
+
+  // In place of what was said last, if that still waits.
+  bool replace(const Event& event) KVILT_REQUIRES(queue_->mutex) {
+    if (queue_->events.empty()) return false;
+    Event& last = queue_->events.back();
+    if (last.choice != choice_ || !last.progress) return false;
+    last.progress = event.progress;
+    return true;
   }
 
   // Into this choice's event that still waits, if there is one.

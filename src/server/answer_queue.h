@@ -20,11 +20,12 @@ namespace kvilt::server {
 class Metrics;
 class Tenant;
 
-// Tokens of a choice, or its end.
+// Tokens of a choice, how far its prompt is, or its end.
 struct Event {
   int choice = 0;
   TokenDelta delta;
   std::optional<Completion> end;
+  std::optional<PromptProgress> progress = {};
 };
 
 class AnswerQueue {
@@ -50,6 +51,7 @@ class AnswerQueue {
   // Starts choice number size(), as the tenant's. On an error the earlier ones go on (destroy the queue to end them).
   Status submit(Request request);
   int size() const { return static_cast<int>(ids_.size()); }
+  RequestId id(int choice) const { return ids_[static_cast<size_t>(choice)]; }  // as the engine knows it
 
   // The next event, or nullopt after `patience`. Nothing comes after the last choice's end: see finished().
   std::optional<Event> next(std::chrono::milliseconds patience);

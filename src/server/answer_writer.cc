@@ -22,23 +22,34 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.kv_bytes.retrieval += usage.kv_bytes.retrieval;
   sum_.kv_bytes.dense += usage.kv_bytes.dense;
   sum_.evicted_bytes += usage.evicted_bytes;
+  sum_.joined += usage.joined;
+  sum_.folded += usage.folded;
   sum_.policy = usage.policy;
   sum_.ttft_s = std::max(sum_.ttft_s, usage.ttft_s);
 }
 
-Json kvilt_usage(const PromptUsage& usage) {
+void UsageSum::set_diagnostics(Json diagnostics) {
+  diagnostics_ = std::make_shared<const Json>(std::move(diagnostics));
+}
+
+Json kvilt_usage(const UsageSum& sum) {
+  const PromptUsage& usage = sum.prompt();
   const ByHeadClass& kv = usage.kv_bytes;
-  return {{"prefix", usage.prefix},
-          {"chain", usage.chain},
-          {"reused", usage.reused},
-          {"seasoned", usage.seasoned},
-          {"near", usage.near},
-          {"recomputed", usage.recomputed},
-          {"fresh", usage.fresh},
-          {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
-          {"evicted_bytes", usage.evicted_bytes},
-          {"policy", usage.policy},
-          {"ttft_s", usage.ttft_s}};
+  Json out{{"prefix", usage.prefix},
+           {"chain", usage.chain},
+           {"reused", usage.reused},
+           {"seasoned", usage.seasoned},
+           {"near", usage.near},
+           {"recomputed", usage.recomputed},
+           {"fresh", usage.fresh},
+           {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
+           {"evicted_bytes", usage.evicted_bytes},
+           {"policy", usage.policy},
+           {"ttft_s", usage.ttft_s}};
+  if (usage.joined > 0) out["joined"] = usage.joined;
+  if (usage.folded > 0) out["folded"] = usage.folded;
+  if (sum.diagnostics()) out["diagnostics"] = *sum.diagnostics();
+  return out;
 }
 
 std::string answer_id(const char* prefix) {

@@ -2,11 +2,12 @@
 // Role:       one implementation for each API (openai_response.h, anthropic_response.h); the route waits for tokens,
 //             looks after the client and sends, the writer says what is sent.
 // Invariants: of a stream the calls are begin, then grown and ended as events come (ended once a choice), then done or
-//             failed, once. ping may come between any two of them.
+//             failed, once. ping and progress may come between any two of them.
 // Threads:    a writer belongs to the HTTP thread of its answer.
 // Not here:   waiting for tokens (answer_queue.h), framing (sse.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct Choice {
 class UsageSum {
  public:
   void add_prompt(const PromptUsage& usage);
+  // Of the request as a whole (request_log.h), where it was asked for.
+  void set_diagnostics(Json diagnostics);
+  const std::shared_ptr<const Json>& diagnostics() const { return diagnostics_; }
   void add_choice(const Completion& completion) { completion_tokens_ += completion.completion_tokens; }
   const PromptUsage& prompt() const { return sum_; }
   int64_t completion_tokens() const { return completion_tokens_; }
@@ -40,10 +44,11 @@ class UsageSum {
  private:
   int64_t completion_tokens_ = 0;
   PromptUsage sum_;
+  std::shared_ptr<const Json> diagnostics_;
 };
 
 // `usage.kvilt`, the same in every API: where the prompt's KV came from.
-Json kvilt_usage(const PromptUsage& usage);
+Json kvilt_usage(const UsageSum& usage);
 
 // PREFIX and 24 random hexadecimal digits.
 std::string answer_id(const char* prefix);
@@ -60,6 +65,7 @@ class AnswerWriter {
   // is taken out of it.
   virtual std::string begin(std::vector<Choice>& choices) = 0;  // before the first token
   virtual std::string grown(Choice& choice) = 0;
+  virtual std::string progress(int choice, const PromptProgress& progress) const { return {}; }
   virtual std::string ended(const Choice& choice) = 0;
   virtual std::string done(const std::vector<Choice>& choices, const UsageSum& usage) = 0;
   virtual std::string failed(const ApiError& error) = 0;

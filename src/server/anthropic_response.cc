@@ -171,7 +171,7 @@ Json anthropic_usage(const UsageSum& usage) {
           {"cache_creation_input_tokens", 0},
           {"cache_read_input_tokens", read},
           {"output_tokens", usage.completion_tokens()},
-          {"kvilt", kvilt_usage(prompt)}};
+          {"kvilt", kvilt_usage(usage)}};
 }
 
 std::unique_ptr<AnswerWriter> anthropic_writer(std::string model, size_t prompt_tokens, bool shows_thinking) {

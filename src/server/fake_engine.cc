@@ -307,6 +307,11 @@ void FakeEngine::place(Running& running) {
   usage.fresh = usage.prompt - usage.prefix;
   usage.policy = running.request.policy.name.empty() ? "naive" : running.request.policy.name;
   usage.steps = 1;
+  if (running.request.explain != Explain::kNo) {
+    if (usage.prefix > 0)
+      running.completion.quilt.push_back({.kind = PatchKind::kPrefix, .count = usage.prefix, .exact = true});
+    running.completion.quilt.push_back({.begin = usage.prefix, .count = usage.fresh});
+  }
   stats_.prompt_tokens += static_cast<uint64_t>(usage.prompt);
   stats_.prefix_tokens += static_cast<uint64_t>(usage.prefix);
   stats_.fresh_tokens += static_cast<uint64_t>(usage.fresh);
@@ -392,6 +397,10 @@ bool FakeEngine::step(Running& running) {
   if (!end && sampling.max_tokens == 0) end = Finish::kLength;
   if (!end) {
     const int32_t id = next_token(running);
+    if (const PromptUsage& usage = completion.usage; running.at == 0 && running.request.progress) {
+      running.sink->on_progress({usage.prompt, usage.prefix, usage.prefix + usage.fresh / 2, 0.001});
+      running.sink->on_progress({usage.prompt, usage.prefix, usage.prompt, 0.002});
+    }
     if (running.at++ == 0) completion.usage.ttft_s = seconds_since(running.start);
     ++completion.completion_tokens;
     if (id == kEos || std::ranges::find(sampling.stop_ids, id) != sampling.stop_ids.end()) {

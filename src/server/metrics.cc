@@ -85,6 +85,11 @@ void add_engine(Page& page, const EngineStats& s) {
                static_cast<double>(s.prefix_tokens));
   page.counter("kvilt:num_preemptions_total", "Requests put back because pages ran out.",
                static_cast<double>(s.preemptions));
+  page.gauge("kvilt:prefills_lingering", "Prefills whose client went away, kept for who sends them again (--linger).",
+             s.lingering);
+  page.counter("kvilt:requests_joined_total", "Requests that went on from one of these.",
+               static_cast<double>(s.requests_joined));
+  page.counter("kvilt:prefill_flops_total", "Floating point operations of prefills.", s.prefill_flops);
   page.counter("kvilt:engine_steps_total", "Steps of the engine.", static_cast<double>(s.steps));
   page.gauge("kvilt:kv_cache_pages", "Pages of the KV pool.", static_cast<double>(s.kv_pages));
   page.gauge("kvilt:kv_cache_pages_used", "Pages in use.", static_cast<double>(s.kv_pages_used));

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "server/refused_fields.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -97,8 +99,8 @@ void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams
   }
 }
 
-// publish: null for routes whose requests must keep their KV.
-void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
+// publish, diagnostics: null for routes whose requests must keep their KV, and whose answers have no usage.
+void read_policy(Fields& fields, PolicyChoice& policy, bool* publish, bool* diagnostics) {
   const Json* value = fields.find("kvilt");
   if (!value) return;
   if (!value->is_object()) return fields.fail("kvilt", fmt::format("must be an object, not {}", type_of(*value)));
@@ -108,10 +110,10 @@ void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
       if (!setting.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(setting)));
       policy.name = setting.get<std::string>();
       if (policy.name.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
-    } else if (key == "publish" && publish) {
+    } else if (bool* const flag = key == "publish" ? publish : key == "diagnostics" ? diagnostics : nullptr) {
       if (!setting.is_boolean())
         return fields.fail(name, fmt::format("must be true or false, not {}", type_of(setting)));
-      *publish = setting.get<bool>();
+      *flag = setting.get<bool>();
     } else if (setting.is_string()) {
       const auto& text = setting.get_ref<const std::string&>();
       if (text.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
@@ -170,6 +172,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.integer("best_of", 1, limits.max_choices, &best_of);
   if (best_of != out.choices) fields.fail("best_of", "is not supported beyond n", "unsupported");
   fields.boolean("stream", &out.stream);
+  fields.boolean("return_progress", &out.progress);
   if (const Json* options = fields.find("stream_options")) {
     if (!options->is_object()) {
       fields.fail("stream_options", fmt::format("must be an object, not {}", type_of(*options)));
@@ -184,7 +187,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   read_salt(fields, &out.cache_salt);
   std::string user;  // accepted and not used
   fields.string("user", &user, kMaxName);
-  read_policy(fields, out.policy, &out.publish);
+  read_policy(fields, out.policy, &out.publish, &out.diagnostics);
   refuse_unsupported(fields);
 }
 
@@ -278,6 +281,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   check_messages(fields, limits);
   read_generation(fields, limits, out.generation);
   read_tools(fields, out);
+  refuse_fields(fields, true);
   bool logprobs = false;
   int top = 0;
   fields.boolean("logprobs", &logprobs);
@@ -295,6 +299,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
+  refuse_fields(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
   if (out.echo && out.generation.sampling.logprobs >= 0) {
@@ -353,7 +358,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
   DocumentsRequest out;
   fields.string("model", &out.model, kMaxName);
   read_salt(fields, &out.cache_salt);
-  read_policy(fields, out.policy, nullptr);
+  read_policy(fields, out.policy, nullptr, nullptr);
   read_season(fields, out);
   const Json* documents = fields.find("documents");
   if (fields.ok() && !documents) fields.fail("documents", "is required");

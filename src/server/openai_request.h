@@ -34,6 +34,8 @@ struct Generation {
   int choices = 1;
   bool stream = false;
   bool include_usage = false;  // a last chunk with the usage
+  bool progress = false;       // return_progress: chunks while the prompt is computed
+  bool diagnostics = false;    // kvilt.diagnostics: what became of the prompt, beside the usage
 };
 
 struct ChatRequest {

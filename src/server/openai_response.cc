@@ -116,7 +116,7 @@ Json usage_json(const UsageSum& usage) {
           {"completion_tokens", usage.completion_tokens()},
           {"total_tokens", prompt.prompt + usage.completion_tokens()},
           {"prompt_tokens_details", {{"cached_tokens", prompt.prefix + prompt.reused - prompt.recomputed}}},
-          {"kvilt", kvilt_usage(prompt)}};
+          {"kvilt", kvilt_usage(usage)}};
 }
 
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens) {
@@ -239,6 +239,24 @@ class OpenAiWriter final : public AnswerWriter {
       events = sse_event(role_chunk(envelope_, choice.index, usage_follows_));
     }
     return events + delta(choice);
+  }
+
+  // llama.cpp's field.
+  std::string progress(int choice, const PromptProgress& now) const override {
+    Json item{{"index", choice}};
+    if (envelope_.chat) {
+      item["delta"] = Json::object();
+    } else {
+      item["text"] = "";
+    }
+    item["logprobs"] = nullptr;
+    item["finish_reason"] = nullptr;
+    Json said = chunk(envelope_, Json::array({std::move(item)}), usage_follows_);
+    said["prompt_progress"] = {{"total", now.total},
+                               {"cache", now.cached},
+                               {"processed", now.processed},
+                               {"time_ms", std::llround(now.seconds * 1000)}};
+    return sse_event(said);
   }
 
   std::string ended(const Choice& choice) override { return sse_event(end_chunk(envelope_, choice, usage_follows_)); }

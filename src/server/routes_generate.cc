@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "server/answer_queue.h"
@@ -16,6 +17,7 @@
 #include "server/choice_reader.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/request_log.h"
 #include "server/service.h"
 
 namespace kvilt::server {
@@ -23,6 +25,7 @@ namespace {
 
 // How long a stream's head waits for the first token, so that an early error can still have a status.
 constexpr auto kHeadPatience = std::chrono::seconds(5);
+constexpr size_t kMaxId = 256;  // bytes
 
 // One HTTP request that is being answered.
 struct Job {
@@ -41,6 +44,13 @@ struct Job {
   std::unique_ptr<AnswerQueue> answer;
   std::optional<Event> first;  // of a stream: already taken out of the answer
   UsageSum usage;
+  RequestLog* log = nullptr;
+  std::shared_ptr<RequestRecord> record;  // of the first choice
+  std::vector<size_t> tools;              // of a chat: a hash of each
+  std::string previous;                   // id of the message before, where the client names it
+  ~Job() {
+    if (record) log->left(*record);
+  }
 
   // Choices of one prompt follow each other.
   int choices() const { return generation.choices; }
@@ -73,6 +83,10 @@ std::optional<ApiError> error_of(const Completion& end) {
 }
 
 void add_usage(Job& job, int choice, const Completion& end) {
+  if (choice == 0 && job.record) {
+    job.log->ended(*job.record, end);
+    if (job.generation.diagnostics) job.usage.set_diagnostics(job.log->json_of(*job.record));
+  }
   if (choice % job.choices() == 0) job.usage.add_prompt(end.usage);
   job.usage.add_choice(end);
 }
@@ -104,6 +118,11 @@ void gone(Job& job, httplib::Response& response) {
   response.set_content(" ", "text/plain");
 }
 
+void failed(Job& job, const Event& event, const ApiError& error, httplib::Response& response) {
+  if (event.choice == 0 && job.record) job.log->ended(*job.record, *event.end);
+  reply_error(response, error, job.shape);
+}
+
 void reply_whole(Job& job, httplib::Response& response) {
   std::vector<Choice> choices = empty_choices(job);
   while (!job.answer->finished()) {
@@ -111,7 +130,7 @@ void reply_whole(Job& job, httplib::Response& response) {
     if (wait_event(*job.answer, Clock::time_point::max(), event) == Wait::kGone) return gone(job, response);
     Choice& choice = append(job, choices, event);
     if (!event.end) continue;
-    if (auto error = error_of(*event.end)) return reply_error(response, *error, job.shape);
+    if (auto error = error_of(*event.end)) return failed(job, event, *error, response);
     add_usage(job, event.choice, *event.end);
     choice.end = std::move(event.end);
   }
@@ -147,10 +166,13 @@ class StreamSender {
  private:
   // False: an error ended the stream.
   bool take(Event& event) {
+    if (event.progress) write(job_.writer->progress(event.choice, *event.progress));
+    if (event.progress) return true;
     Choice& choice = append(job_, choices_, event);
     write(job_.writer->grown(choice));
     if (!event.end) return true;
     if (auto error = error_of(*event.end)) {
+      if (event.choice == 0 && job_.record) job_.log->ended(*job_.record, *event.end);
       write(job_.writer->failed(*error));
       return false;
     }
@@ -179,7 +201,7 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
       break;
     case Wait::kEvent:
       if (first.end) {
-        if (auto error = error_of(*first.end)) return reply_error(response, *error, job->shape);
+        if (auto error = error_of(*first.end)) return failed(*job, first, *error, response);
       }
       job->first = std::move(first);
   }
@@ -208,6 +230,19 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
   }
 }
 
+// Of the first prompt's first choice. REQUIRES: prompts are not submitted yet.
+void begin_record(Job& job, const Call& call) {
+  RequestRecord record;
+  record.id = job.writer->id();
+  record.tenant = call.caller.tenant->name();
+  record.salt = job.generation.cache_salt;
+  record.created = static_cast<int64_t>(std::time(nullptr));
+  record.prompt = compared(job.prompts.front());
+  record.prompt.tools = std::move(job.tools);
+  record.published = job.generation.publish;
+  job.record = job.log->begin(std::move(record), job.previous, call.engine());
+}
+
 // Submits every choice of every prompt, then answers. REQUIRES: the job has its prompts and its writer.
 void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& response, const char* prompt_field) {
   call.drop_body();
@@ -215,6 +250,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error, job->shape);
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
   job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
+  begin_record(*job, call);
   for (Prompt& prompt : std::exchange(job->prompts, {})) {
     for (int i = 0; i < generation.choices; ++i) {
       Request request;
@@ -224,10 +260,13 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
       request.publish = generation.publish;
+      request.progress = generation.progress && generation.stream && i == 0;
+      request.explain = generation.diagnostics ? Explain::kFull : job->record ? Explain::kBrief : Explain::kNo;
       request.cache_salt = generation.cache_salt;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
         return reply_error(response, api_error(status.error(), prompt_field), job->shape);
       }
+      if (job->answer->size() == 1) job->log->submitted(*job->record, job->answer->id(0));
     }
   }
   for (int i = 0; job->reading && i < job->answer->size(); ++i)
@@ -244,6 +283,7 @@ std::shared_ptr<Job> new_job(const Service& service, const Call& call) {
   auto job = std::make_shared<Job>();
   job->attached = call.attached;
   job->shape = shape_of(call.http.path);
+  job->log = &service.requests();
   job->ping_every =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(service.options().ping_s));
   return job;
@@ -266,6 +306,7 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
   auto parsed = parse_chat(body, limits_of(call.engine()));
   if (!parsed.ok()) return parsed.error();
   job.generation = std::move(parsed.value().generation);
+  if (job.generation.diagnostics) job.generation.include_usage = job.generation.stream;
   if (auto error = check_model(call.attached, job.generation.model)) return error;
   const AnswerSyntax& syntax = call.engine().info().answers;
   const bool tools = parsed.value().tools;
@@ -275,6 +316,7 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));
   choose_reading(syntax, parsed.value(), body, job);
+  if (tools) job.tools = hashes_of(body.at("tools"));
   return std::nullopt;
 }
 
@@ -295,9 +337,24 @@ std::optional<ApiError> read_messages(const Call& call, Job& job) {
   return error;
 }
 
+// `diagnostics`: {"previous_message_id"}, and an answer that says where the prompt differs from that message's.
+std::optional<ApiError> read_diagnostics(const Json& body, Job& job) {
+  const auto asked = body.is_object() ? body.find("diagnostics") : body.end();
+  if (!body.is_object() || asked == body.end() || asked->is_null()) return std::nullopt;
+  if (!asked->is_object())
+    return ApiError{400, "diagnostics: must be an object with \"previous_message_id\"", "diagnostics", ""};
+  Fields fields(*asked, "diagnostics.");
+  fields.string("previous_message_id", &job.previous, kMaxId);
+  return fields.error();
+}
+
 void messages(const Service& service, const Call& call, httplib::Response& response) {
   auto job = new_job(service, call);
+  if (auto error = read_diagnostics(call.body, *job)) return reply_error(response, *error, job->shape);
+  const bool diagnosed =
+      call.body.is_object() && call.body.contains("diagnostics") && call.body["diagnostics"].is_object();
   if (auto error = read_messages(call, *job)) return reply_error(response, *error, job->shape);
+  job->generation.diagnostics |= diagnosed;
   job->writer = anthropic_writer(call.attached.model, job->prompts[0].ids.size(), job->shows_thinking);
   response.set_header("request-id", job->writer->id());
   run_job(std::move(job), call, response, "messages");
@@ -341,6 +398,7 @@ void completion(const Service& service, const Call& call, httplib::Response& res
   TextRequest& text = parsed.value();
   auto job = new_job(service, call);
   job->generation = std::move(text.generation);
+  if (job->generation.diagnostics) job->generation.include_usage = job->generation.stream;
   if (auto error = check_model(call.attached, job->generation.model)) return reply_error(response, *error);
   for (size_t i = 0; i < text.prompts.size(); ++i) {
     auto prompt = text_prompt(call.engine(), text.prompts[i], text.echo, job->echoes);

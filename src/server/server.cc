@@ -30,6 +30,7 @@ struct Server::Parts {
 namespace {
 
 constexpr double kMaxShutdownSeconds = 86400, kMaxPingSeconds = 86400;
+constexpr int kMostRequests = 10'000;
 constexpr size_t kMaxBody = INT32_MAX;  // a size that was negative is far above it
 
 Status check_options(const ServerOptions& o) {
@@ -42,6 +43,9 @@ Status check_options(const ServerOptions& o) {
   }
   if (o.max_connections < 1) {
     return error(kWrong, "max_connections (--max-connections) is {}, not 1 or more", o.max_connections);
+  }
+  if (o.keep_requests < 0 || o.keep_requests > kMostRequests) {
+    return error(kWrong, "keep_requests (--keep-requests) is {}, not from 0 to {}", o.keep_requests, kMostRequests);
   }
   if (!(o.shutdown_s >= 0 && o.shutdown_s <= kMaxShutdownSeconds)) {
     return error(kWrong, "shutdown_s (--shutdown-seconds) is {}, not from 0 to {}", o.shutdown_s, kMaxShutdownSeconds);
@@ -61,6 +65,7 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   server::add_generate_routes(parts->service);
   server::add_info_routes(parts->service);
   server::add_cache_routes(parts->service);
+  server::add_request_routes(parts->service);
   const ServerOptions& wanted = parts->service.options();
   errno = 0;
   parts->port = parts->service.http().bind(wanted.host, wanted.port);

@@ -60,7 +60,11 @@ struct ServerOptions {
   double request_timeout_s = 60;  // for a request's head and body to arrive
   double write_timeout_s = 30;    // for a client to take any of what is written
   double ping_s = 10;             // of silence in a stream, after which a ping is sent
-  double shutdown_s = 10;         // time that shutdown() gives running requests before it cancels them
+  // Requests whose records GET /v1/requests/{id} shows; 0: none are kept. show_text: these, and diagnostics in answers,
+  // hold some tokens of text around a prompt's first difference.
+  int keep_requests = 256;
+  bool show_text = false;
+  double shutdown_s = 10;  // time that shutdown() gives running requests before it cancels them
 };
 
 class Server {

@@ -13,7 +13,8 @@
 namespace kvilt::server {
 namespace {
 
-constexpr const char* kModelPath = "/v1/models/";  // + an id that may hold slashes
+// + an id, of a model one that may hold slashes
+constexpr const char* kPathsWithId[] = {"/v1/models/", "/v1/requests/"};
 constexpr size_t kMaxPath = 2048;
 constexpr size_t kMostInside = size_t{16} << 20;  // of bodies that are taken apart at once, or one of the largest
 constexpr auto kGatePatience = std::chrono::seconds(30);
@@ -85,6 +86,7 @@ std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoic
 Service::Service(ServerOptions options)
     : options_(std::move(options)),
       tenants_(options_),
+      requests_(std::make_unique<RequestLog>(static_cast<size_t>(options_.keep_requests), options_.show_text)),
       http_(limits_of(options_), options_.max_connections),
       gate_(std::max(kMostInside, options_.max_body_bytes)) {
   attached_.metrics = std::make_shared<Metrics>(options_.model_alias);
@@ -205,7 +207,9 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
   if (request.path.size() > kMaxPath) return ApiError{414, "the URL is too long", "", ""};
   if (auto error = check_origin(request, response)) return error;
   auto route = routes_.find(request.path);
-  if (route == routes_.end() && request.path.starts_with(kModelPath)) route = routes_.find(kModelPath);
+  for (const char* path : kPathsWithId) {
+    if (route == routes_.end() && request.path.starts_with(path)) route = routes_.find(path);
+  }
   if (route == routes_.end()) {
     return ApiError{404, fmt::format("there is no route '{}' (docs/server.md lists them)", request.path), "",
                     "not_found"};
@@ -278,8 +282,8 @@ void Service::call_without_body(const Handler& handler, const httplib::Request& 
 }
 
 void Service::get(const std::string& pattern, Handler handler) {
-  const bool models = pattern.starts_with(kModelPath);
-  routes_[models ? kModelPath : pattern] = {{"GET"}, Guard::kKey};
+  const auto with_id = std::ranges::find_if(kPathsWithId, [&](const char* path) { return pattern.starts_with(path); });
+  routes_[with_id == std::end(kPathsWithId) ? pattern : *with_id] = {{"GET"}, Guard::kKey};
   http_.Get(pattern,
             [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
               call_without_body(handler, request, response);

@@ -22,6 +22,7 @@
 #include "server/json_fields.h"
 #include "server/memory_gate.h"
 #include "server/metrics.h"
+#include "server/request_log.h"
 #include "server/server.h"
 #include "server/tenants.h"
 
@@ -68,6 +69,7 @@ class Service {
   const ServerOptions& options() const { return options_; }
   HttpServer& http() { return http_; }
   const Tenants& tenants() const { return tenants_; }
+  RequestLog& requests() const { return *requests_; }
   void begin_stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
 
@@ -87,6 +89,7 @@ class Service {
 
   const ServerOptions options_;
   const Tenants tenants_;
+  const std::unique_ptr<RequestLog> requests_;  // handlers hold the service as const
   HttpServer http_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate
@@ -113,5 +116,6 @@ RequestLimits limits_of(const Engine& engine);
 void add_generate_routes(Service& service);  // routes_generate.cc
 void add_info_routes(Service& service);      // routes_info.cc
 void add_cache_routes(Service& service);     // routes_cache.cc
+void add_request_routes(Service& service);   // routes_requests.cc
 
 }  // namespace kvilt::server

@@ -1,0 +1,180 @@
+#include "engine/volatile_lines.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace kvilt {
+namespace {
+
+bool digit(char c) { return c >= '0' && c <= '9'; }
+bool hex(char c) { return digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+bool letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
+
+template <class Is>
+size_t run_of(std::string_view text, size_t at, Is is) {
+  size_t n = 0;
+  while (at + n < text.size() && is(text[at + n])) ++n;
+  return n;
+}
+
+// The bytes of a time of day at `at`: 1 or 2 digits, colon, 2 digits, seconds, AM or PM, zone; 0: there is none.
+size_t time_at(std::string_view text, size_t at) {
+  if (at > 0 && (digit(text[at - 1]) || text[at - 1] == ':' || text[at - 1] == '.')) return 0;
+  size_t end = at + run_of(text, at, digit);
+  const auto two = [&](size_t from) {
+    return from < text.size() && text[from] == ':' && run_of(text, from + 1, digit) == 2;
+  };
+  if (end - at < 1 || end - at > 2 || !two(end)) return 0;
+  end += 3;
+  if (two(end)) {
+    end += 3;
+    if (end < text.size() && text[end] == '.' && run_of(text, end + 1, digit) > 0)
+      end += 1 + run_of(text, end + 1, digit);
+  }
+  if (end < text.size() && text[end] == ':') return 0;  // an address, a ratio
+  const size_t space = end < text.size() && text[end] == ' ' ? 1 : 0;
+  if (end + space + 1 < text.size() && (lower(text[end + space]) == 'a' || lower(text[end + space]) == 'p') &&
+      lower(text[end + space + 1]) == 'm' && (end + space + 2 == text.size() || !letter(text[end + space + 2])))
+    end += space + 2;
+  if (end < text.size() && text[end] == 'Z') {
+    ++end;
+  } else if (end + 2 < text.size() && (text[end] == '+' || text[end] == '-') && run_of(text, end + 1, digit) >= 2) {
+    const size_t n = run_of(text, end + 1, digit);
+    if (n == 4) end += 5;
+    if (n == 2) end += two(end + 3) ? 6 : 3;
+  }
+  return end - at;
+}
+
+// 2026-11-24, 24.11.2026, 11/24/2026.
+bool has_date(std::string_view line) {
+  for (size_t at = 0; at < line.size(); ++at) {
+    const size_t n = run_of(line, at, digit);
+    if (n == 0) continue;
+    size_t next = at + n;
+    const char sign = next < line.size() ? line[next] : '\0';
+    if ((sign == '-' || sign == '.' || sign == '/') && (n == 4 || n <= 2)) {
+      const size_t m = run_of(line, next + 1, digit), after = next + 1 + m;
+      if (m >= 1 && m <= 2 && after < line.size() && line[after] == sign) {
+        const size_t k = run_of(line, after + 1, digit);
+        if ((n == 4 && k >= 1 && k <= 2) || (n <= 2 && k == 4)) return true;
+      }
+    }
+    at = next;
+  }
+  return false;
+}
+
+bool has_word(std::string_view line, std::string_view word) {
+  const auto same = [](char a, char b) { return lower(a) == b; };
+  for (auto from = line.begin();;) {
+    const auto at = std::search(from, line.end(), word.begin(), word.end(), same);
+    if (at == line.end()) return false;
+    const auto end = at + static_cast<ptrdiff_t>(word.size());
+    if ((at == line.begin() || !letter(at[-1])) && (end == line.end() || !letter(*end))) return true;
+    from = at + 1;
+  }
+}
+
+bool fold_billing(std::string& line) {
+  constexpr std::string_view kKey = "cch=";
+  bool folded = false;
+  for (size_t at = line.find(kKey); at != std::string::npos; at = line.find(kKey, at + kKey.size())) {
+    const size_t n = run_of(line, at + kKey.size(), hex);
+    if (n < 4) continue;
+    line.replace(at + kKey.size(), n, "0");
+    folded = true;
+  }
+  return folded;
+}
+
+bool fold_times(std::string& line) {
+  constexpr std::array<std::string_view, 6> kWords = {"time", "clock", "now", "date", "today", "timestamp"};
+  if (!has_date(line) && std::ranges::none_of(kWords, [&](std::string_view word) { return has_word(line, word); }))
+    return false;
+  bool folded = false;
+  for (size_t at = 0; at < line.size(); ++at) {
+    const size_t n = digit(line[at]) ? time_at(line, at) : 0;
+    if (n == 0) continue;
+    const bool joined = at > 1 && (line[at - 1] == ' ' || (line[at - 1] == 'T' && digit(line[at - 2])));
+    const size_t begin = joined ? at - 1 : at;
+    line.erase(begin, at + n - begin);
+    at = begin;
+    folded = true;
+  }
+  return folded;
+}
+
+bool fold_stamps(std::string& line) {
+  if (!has_word(line, "timestamp")) return false;
+  bool folded = false;
+  for (size_t at = 0; at < line.size(); ++at) {
+    const size_t n = run_of(line, at, digit);
+    if (n >= 9) {
+      line.replace(at, n, "0");
+      folded = true;
+    }
+    at += n > 0 && n < 9 ? n : 0;
+  }
+  return folded;
+}
+
+// Whether the line is the heading of a git status.
+bool begins_status(std::string_view line) {
+  while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.remove_suffix(1);
+  return line == "Status:" || line == "gitStatus:" || line == "gitStatus" || line == "Git status:";
+}
+
+bool blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+}  // namespace
+
+int fold_volatile_text(std::string& text) {
+  std::string out;
+  out.reserve(text.size());
+  int folded = 0;
+  bool in_status = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = text.find('\n', at);
+    const size_t end = found == std::string::npos ? text.size() : found;
+    std::string line = text.substr(at, end - at);
+    at = end + 1;
+    in_status = in_status && !blank(line);
+    if (in_status) {
+      ++folded;
+      continue;
+    }
+    in_status = begins_status(line);
+    const bool billing = fold_billing(line), times = fold_times(line), stamps = fold_stamps(line);
+    folded += billing || times || stamps ? 1 : 0;
+    out += line;
+    if (found != std::string::npos) out += '\n';
+  }
+  if (folded > 0) text = std::move(out);
+  return folded;
+}
+
+int fold_volatile_lines(nlohmann::ordered_json& messages) {
+  int folded = 0;
+  const auto fold = [&folded](nlohmann::ordered_json& text) {
+    if (text.is_string()) folded += fold_volatile_text(text.get_ref<std::string&>());
+  };
+  for (auto& message : messages) {
+    if (!message.is_object()) continue;
+    const auto role = message.find("role"), content = message.find("content");
+    if (role == message.end() || content == message.end() || (*role != "system" && *role != "developer")) continue;
+    fold(*content);
+    if (!content->is_array()) continue;
+    for (auto& part : *content) {
+      if (const auto text = part.is_object() ? part.find("text") : part.end(); part.is_object() && text != part.end())
+        fold(*text);
+    }
+  }
+  return folded;
+}
+
+}  // namespace kvilt

@@ -1,0 +1,57 @@
+// What --fold-volatile takes out of a system message, and what it leaves.
+#include "engine/volatile_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvilt {
+namespace {
+
+std::string folded(std::string text, int lines) {
+  EXPECT_EQ(fold_volatile_text(text), lines) << text;
+  return text;
+}
+
+TEST(VolatileLines, TwoRequestsBecomeOne) {
+  const auto head = [](const char* cch, const char* clock, const char* status) {
+    return std::string("x-anthropic-billing-header: cc_version=2.1; cch=") + cch +
+           ";\nYou help.\nCurrent time: " + clock + "\n\nStatus:\n" + status + "\n\nRules follow.";
+  };
+  const std::string one = folded(head("9f3a1c", "2026-11-24T10:31:07.512Z", "M a.cc"), 3);
+  EXPECT_EQ(folded(head("00ffaa", "2026-11-24T10:31:09Z", "M a.cc\n?? b.cc"), 4), one);
+  EXPECT_EQ(one,
+            "x-anthropic-billing-header: cc_version=2.1; cch=0;\nYou help.\nCurrent time: "
+            "2026-11-24\n\nStatus:\n\nRules follow.");
+  EXPECT_NE(folded(head("9f3a1c", "2026-11-25T10:31:07Z", "M a.cc"), 3), one) << "power: another day";
+}
+
+TEST(VolatileLines, TimesOfDay) {
+  EXPECT_EQ(folded("Today is 2026-11-24 10:31", 1), "Today is 2026-11-24");
+  EXPECT_EQ(folded("Now: 9:05:33 PM, Berlin", 1), "Now:, Berlin");
+  EXPECT_EQ(folded("Date: 24.11.2026 10:31:00+01:00", 1), "Date: 24.11.2026");
+  EXPECT_EQ(folded("timestamp: 1763981234567 end", 1), "timestamp: 0 end");
+}
+
+TEST(VolatileLines, WhatIsNoClockStays) {
+  for (const char* text : {"Meet at 10:31.", "See Genesis 1:12 and 3:15.", "fe80:12:34:56 is the time server's address",
+                           "Version 2026-11-24 of time.", "cch=x", "cch=12", "a:b:c date", "timestamp: 12345", "",
+                           "\n\n", "Status: fine\nStatus\nwords"})
+    EXPECT_EQ(folded(text, 0), text);
+}
+
+TEST(VolatileLines, OnlySystemMessagesAndAnyShape) {
+  auto messages = nlohmann::ordered_json::parse(R"([
+    {"role": "system", "content": "time 10:31"}, {"role": "user", "content": "time 10:31"},
+    {"role": "developer", "content": [{"type": "text", "text": "time 10:31"}, 5, {"text": 7}]},
+    {"role": 3, "content": "time 10:31"}, {"role": "system"}, null, 7, {"role": "system", "content": {"a": 1}}])");
+  const auto before = messages;
+  EXPECT_EQ(fold_volatile_lines(messages), 2);
+  EXPECT_EQ(messages[0]["content"], "time");
+  EXPECT_EQ(messages[2]["content"][0]["text"], "time");
+  EXPECT_EQ(messages[1], before[1]);
+  EXPECT_EQ(messages[3], before[3]);
+}
+
+}  // namespace
+}  // namespace kvilt

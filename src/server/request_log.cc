@@ -1,0 +1,193 @@
+#include "server/request_log.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace kvilt::server {
+namespace {
+
+const char* word_of(PatchKind kind) {
+  switch (kind) {
+    case PatchKind::kPrefix:
+      return "prefix";
+    case PatchKind::kReused:
+      return "reused";
+    case PatchKind::kRecomputed:
+      return "recomputed";
+    case PatchKind::kFresh:
+      return "fresh";
+  }
+  return "fresh";
+}
+
+const char* word_of(FreshWhy why) {
+  switch (why) {
+    case FreshWhy::kNew:
+      return "new";
+    case FreshWhy::kShort:
+      return "short";
+    case FreshWhy::kRunning:
+      return "running";
+    case FreshWhy::kDeclined:
+      return "declined";
+    case FreshWhy::kUnmarked:
+      return "unmarked";
+    case FreshWhy::kRefused:
+      return "refused";
+  }
+  return "new";
+}
+
+// Tokens of [begin, end) that are before `until`.
+int32_t before(const Patch& patch, int32_t until) { return std::clamp(until - patch.begin, 0, patch.count); }
+
+}  // namespace
+
+std::shared_ptr<RequestRecord> RequestLog::find(const std::string& tenant, const std::string& id) const {
+  for (auto it = records_.rbegin(); it != records_.rend(); ++it) {
+    if ((*it)->id == id && (*it)->tenant == tenant) return *it;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std::string& previous_id,
+                                                 const Engine& engine) {
+  auto out = std::make_shared<RequestRecord>(std::move(record));
+  if (most_ == 0) return out;
+  MutexLock lock(mutex_);
+  std::shared_ptr<RequestRecord> previous = find(out->tenant, previous_id);
+  if (previous && previous->salt != out->salt) previous = nullptr;
+  int32_t longest = 0;
+  for (const auto& other : records_) {
+    if (!previous_id.empty() && previous) break;
+    if (other->tenant != out->tenant || other->salt != out->salt) continue;
+    const int32_t common = common_tokens(other->prompt, out->prompt);
+    if (common < longest || common == 0) continue;  // of equals the newest
+    longest = common;
+    previous = other;
+  }
+  if (previous) {
+    out->previous = previous->id;
+    out->difference = first_difference(previous->prompt, out->prompt, engine);
+    if (previous->published && previous->state == "done") out->was_cached = out->difference->common;
+  }
+  tokens_ += out->prompt.ids.size();
+  records_.push_back(out);
+  while (records_.size() > most_ || (tokens_ > kMostTokens && records_.size() > 1)) {
+    tokens_ -= records_.front()->prompt.ids.size();
+    records_.pop_front();
+  }
+  return out;
+}
+
+void RequestLog::submitted(RequestRecord& record, RequestId id) {
+  MutexLock lock(mutex_);
+  record.engine_id = id;
+}
+
+void RequestLog::ended(RequestRecord& record, const Completion& completion) {
+  MutexLock lock(mutex_);
+  record.state = completion.finish == Finish::kError       ? "failed"
+                 : completion.finish == Finish::kCancelled ? "cancelled"
+                                                           : "done";
+  record.usage = completion.usage;
+  record.quilt = completion.quilt;
+  record.total_s = completion.total_s;
+}
+
+void RequestLog::left(RequestRecord& record) {
+  MutexLock lock(mutex_);
+  if (record.state == "running") record.state = "cancelled";
+}
+
+std::optional<Json> RequestLog::show(const std::string& tenant, const std::string& id) const {
+  MutexLock lock(mutex_);
+  const auto record = find(tenant, id);
+  if (!record) return std::nullopt;
+  return locked_json(*record);
+}
+
+Json RequestLog::list(const std::string& tenant) const {
+  Json out = Json::array();
+  MutexLock lock(mutex_);
+  for (auto it = records_.rbegin(); it != records_.rend(); ++it) {
+    const RequestRecord& record = **it;
+    if (record.tenant != tenant) continue;
+    const PromptUsage& usage = record.usage;
+    out.push_back({{"id", record.id},
+                   {"created", record.created},
+                   {"state", record.state},
+                   {"prompt_tokens", record.prompt.ids.size()},
+                   {"computed_tokens", usage.fresh + usage.recomputed},
+                   {"ttft_s", usage.ttft_s}});
+  }
+  return out;
+}
+
+Json RequestLog::json_of(const RequestRecord& record) const {
+  MutexLock lock(mutex_);
+  return locked_json(record);
+}
+
+// Who left it, by the id that its client was given, as long as that is known.
+Json RequestLog::origin_of(const RequestRecord& record, const Patch& patch) const {
+  Json out{{"segment", patch.segment}, {"offset", patch.offset}};
+  const auto by = std::ranges::find_if(records_, [&](const auto& other) {
+    return other->engine_id == patch.request && other->tenant == record.tenant && patch.request != 0;
+  });
+  out["request"] = by == records_.end() ? Json(nullptr) : Json((*by)->id);
+  out["position"] = patch.begin - patch.shift;
+  return out;
+}
+
+Json RequestLog::locked_json(const RequestRecord& record) const {
+  Json quilt = Json::array();
+  std::map<std::string, int> fresh;
+  for (const Patch& patch : record.quilt) {
+    Json one{{"kind", word_of(patch.kind)}, {"start", patch.begin}, {"count", patch.count}};
+    if (patch.kind == PatchKind::kFresh) {
+      one["why"] = word_of(patch.why);
+      const int evicted = patch.why == FreshWhy::kNew ? before(patch, record.was_cached) : 0;
+      fresh[word_of(patch.why)] += patch.count - evicted;
+      if (evicted > 0) one["evicted"] = evicted, fresh["evicted"] += evicted;
+    } else {
+      one["from"] = origin_of(record, patch);
+      one["shift"] = patch.shift;
+      one["exact"] = patch.exact;
+      if (patch.chain) one["chain"] = true;
+      if (patch.seasoned) one["seasoned"] = true;
+      if (patch.near) one["near"] = true;
+    }
+    quilt.push_back(std::move(one));
+  }
+  std::erase_if(fresh, [](const auto& reason) { return reason.second == 0; });
+  const PromptUsage& usage = record.usage;
+  Json out{{"id", record.id},
+           {"created", record.created},
+           {"state", record.state},
+           {"policy", usage.policy},
+           {"prompt_tokens", record.prompt.ids.size()},
+           {"quilt", std::move(quilt)},
+           {"fresh", fresh},
+           {"first_difference", nullptr},
+           {"seconds",
+            {{"queue", usage.queued_s - usage.find_s},
+             {"find", usage.find_s},
+             {"prefill", std::max(0.0, usage.ttft_s - usage.queued_s)},
+             {"first_token", usage.ttft_s},
+             {"total", record.total_s}}}};
+  if (usage.joined > 0) out["joined"] = usage.joined;
+  if (record.difference) {
+    const FirstDifference& difference = *record.difference;
+    Json& shown = out["first_difference"] = {{"previous", record.previous},
+                                             {"common_tokens", difference.common},
+                                             {"class", difference.kind},
+                                             {"path", difference.path},
+                                             {"offset", difference.offset}};
+    if (show_text_) shown["before"] = difference.before, shown["after"] = difference.after;
+  }
+  return out;
+}
+
+}  // namespace kvilt::server

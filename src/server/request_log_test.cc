@@ -1,0 +1,207 @@
+// What an answer, and GET /v1/requests/{id}, tell about a prompt; progress while it is computed; fields that are refused.
+#include "server/request_log.h"
+
+#include <gtest/gtest.h>
+
+#include "server/live_server_for_test.h"
+#include "server/refused_fields.h"
+
+namespace kvilt::server {
+namespace {
+
+// Each string is a message; bytes are tokens.
+ComparedPrompt prompt_of(const std::vector<std::string>& messages) {
+  Prompt prompt;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    prompt.ids.push_back(FakeEngine::kRole);
+    const auto begin = static_cast<int32_t>(prompt.ids.size());
+    for (const char c : messages[i]) prompt.ids.push_back(static_cast<unsigned char>(c));
+    prompt.parts.push_back(
+        {PromptPart::Of::kMessage, static_cast<int32_t>(i), -1, begin, static_cast<int32_t>(prompt.ids.size())});
+  }
+  return compared(prompt);
+}
+
+std::pair<std::string, std::string> difference(const std::vector<std::string>& older,
+                                               const std::vector<std::string>& newer) {
+  const FakeEngine engine;
+  const FirstDifference out = first_difference(prompt_of(older), prompt_of(newer), engine);
+  return {out.kind, out.path};
+}
+
+using Kind = std::pair<std::string, std::string>;
+
+TEST(FirstDifference, SaysWhereAndOfWhichKind) {
+  const std::string rules = "Rules of the house";
+  EXPECT_EQ(difference({"a", "b"}, {"a", "b"}).first, "none");
+  EXPECT_EQ(difference({"a", "b"}, {"a", "b", "c"}), Kind("new", "messages[2].content"));
+  EXPECT_EQ(difference({rules, "now 10:31:07", "x"}, {rules, "now 10:31:09", "x"}),
+            Kind("clock", "messages[1].content"));
+  EXPECT_EQ(difference({"on 2026-11-24"}, {"on 2026-11-25"}), Kind("clock", "messages[0].content"));
+  EXPECT_EQ(difference({"at 1763981234567"}, {"at 1763981299567"}), Kind("clock", "messages[0].content"));
+  EXPECT_EQ(difference({"cch=9f3a1c; x"}, {"cch=00aa1c; x"}), Kind("id", "messages[0].content"));
+  EXPECT_EQ(difference({"call_x7Gh2 y"}, {"call_q9Lm1 y"}), Kind("id", "messages[0].content"));
+  EXPECT_EQ(difference({rules, "one", "two"}, {rules, "two", "one"}), Kind("order", "messages[1].content"));
+  EXPECT_EQ(difference({rules, "one", "two"}, {rules, "two"}), Kind("removal", "messages[1].content"));
+  EXPECT_EQ(difference({rules, "one", "two"}, {rules, "one"}).first, "removal");
+  EXPECT_EQ(difference({rules, "two"}, {rules, "one", "two"}), Kind("new", "messages[1].content"));
+  EXPECT_EQ(difference({rules, "a dog"}, {rules, "a cat"}), Kind("edit", "messages[1].content"));
+  EXPECT_EQ(difference({}, {"a"}).first, "new");
+}
+
+TEST(FirstDifference, ToolsAreInTheHead) {
+  const FakeEngine engine;
+  ComparedPrompt older = prompt_of({"a"}), newer = older;
+  older.ids.insert(older.ids.begin(), {1, 2, 3});
+  newer.ids.insert(newer.ids.begin(), {1, 3, 2});
+  for (ComparedPrompt* one : {&older, &newer}) one->parts[0].begin += 3, one->parts[0].end += 3;
+  older.tools = {7, 8};
+  newer.tools = {8, 7};
+  const FirstDifference out = first_difference(older, newer, engine);
+  EXPECT_EQ(Kind(out.kind, out.path), Kind("order", "tools[0]"));
+  EXPECT_EQ(out.common, 1);
+}
+
+TEST(RequestLog, IsBoundedAndOfOneTenant) {
+  const FakeEngine engine;
+  RequestLog log(3, false);
+  for (int i = 0; i < 5; ++i) {
+    RequestRecord record;
+    record.id = "r" + std::to_string(i);
+    record.tenant = i == 4 ? "other" : "mine";
+    record.prompt = prompt_of({"same text"});
+    log.begin(std::move(record), "", engine);
+  }
+  EXPECT_FALSE(log.show("mine", "r1"));
+  ASSERT_TRUE(log.show("mine", "r3"));
+  EXPECT_EQ((*log.show("mine", "r3"))["first_difference"]["previous"], "r2");
+  EXPECT_FALSE(log.show("mine", "r4"));
+  EXPECT_EQ((*log.show("other", "r4"))["first_difference"], nullptr) << "another tenant's prompt is none before it";
+  EXPECT_EQ(log.list("mine").size(), 2u);
+
+  RequestLog off(0, false);
+  RequestRecord record;
+  record.id = "r";
+  EXPECT_NE(off.begin(std::move(record), "", engine), nullptr);
+  EXPECT_FALSE(off.show("", "r"));
+}
+
+std::string chat(const std::string& text, const std::string& more) {
+  return R"({"messages": [{"role": "system", "content": "You help."}, {"role": "user", "content": ")" + text +
+         R"("}], "max_tokens": 4, "temperature": 0)" + more + "}";
+}
+
+TEST(Diagnostics, AreInTheAnswerAndLater) {
+  LiveServer running;
+  const std::string asked = R"(, "kvilt": {"diagnostics": true})";
+  const auto first = running.post("/v1/chat/completions", chat("now 10:31:07 is it", asked));
+  ASSERT_EQ(first->status, 200) << first->body;
+  const auto second = running.post("/v1/chat/completions", chat("now 10:31:09 is it", asked));
+  const Json answer = Json::parse(second->body), told = answer["usage"]["kvilt"]["diagnostics"];
+  EXPECT_EQ(told["id"], answer["id"]);
+  EXPECT_EQ(told["first_difference"]["class"], "clock");
+  EXPECT_EQ(told["first_difference"]["previous"], Json::parse(first->body)["id"]);
+  EXPECT_FALSE(told["first_difference"].contains("after")) << "the operator did not allow text";
+  EXPECT_EQ(told["quilt"][0]["kind"], "prefix");
+  EXPECT_EQ(told["quilt"][0]["count"], answer["usage"]["kvilt"]["prefix"]);
+  int fresh = 0;
+  for (const auto& [why, count] : told["fresh"].items()) fresh += count.get<int>();
+  EXPECT_EQ(fresh, answer["usage"]["kvilt"]["fresh"]);
+
+  auto later = running.client().Get("/v1/requests/" + answer["id"].get<std::string>());
+  ASSERT_EQ(later->status, 200);
+  EXPECT_EQ(Json::parse(later->body), told);
+  EXPECT_EQ(Json::parse(running.client().Get("/v1/requests")->body)["data"].size(), 2u);
+  EXPECT_EQ(running.client().Get("/v1/requests/nothing")->status, 404);
+
+  const auto plain = running.post("/v1/chat/completions", chat("now 10:31:09 is it", ""));
+  EXPECT_FALSE(Json::parse(plain->body)["usage"]["kvilt"].contains("diagnostics"));
+  EXPECT_EQ(error_of(running.post("/v1/chat/completions", chat("x", R"(, "kvilt": {"diagnostics": 1})")))["param"],
+            "kvilt.diagnostics");
+}
+
+TEST(Diagnostics, OfAStreamAreInItsUsage) {
+  LiveServer running;
+  const auto reply =
+      running.post("/v1/chat/completions", chat("hi", R"(, "stream": true, "kvilt": {"diagnostics": true})"));
+  auto all = events(reply->body);
+  EXPECT_EQ(all.back()["usage"]["kvilt"]["diagnostics"]["state"], "done");
+}
+
+TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
+  LiveServer running;
+  const auto body = [](const std::string& text, const std::string& more) {
+    return R"({"max_tokens": 4, "messages": [{"role": "user", "content": ")" + text + R"("}])" + more + "}";
+  };
+  const auto first = Json::parse(running.post("/v1/messages", body("one 1 text", ""))->body);
+  running.post("/v1/messages", body("one 1 texts", ""));
+  const auto reply = running.post("/v1/messages", body("one 2 text", R"(, "diagnostics": {"previous_message_id": ")" +
+                                                                         first["id"].get<std::string>() + "\"}"));
+  ASSERT_EQ(reply->status, 200) << reply->body;
+  const Json told = Json::parse(reply->body)["usage"]["kvilt"]["diagnostics"];
+  EXPECT_EQ(told["first_difference"]["previous"], first["id"]);
+  for (const char* wrong : {"7", "[]", R"({"previous_message_id": 7})"})
+    EXPECT_EQ(running.post("/v1/messages", body("x", std::string(R"(, "diagnostics": )") + wrong))->status, 400);
+}
+
+TEST(Diagnostics, AnotherTenantSeesNothing) {
+  ServerOptions options;
+  options.tenants = {{"a", {ApiKey::of("key-a", false)}}, {"b", {ApiKey::of("key-b", true)}}};
+  LiveServer running({}, options);
+  const httplib::Headers a{{"Authorization", "Bearer key-a"}}, b{{"Authorization", "Bearer key-b"}};
+  const auto reply = running.post("/v1/chat/completions", chat("hi", ""), a);
+  const std::string id = Json::parse(reply->body)["id"];
+  EXPECT_EQ(running.client().Get("/v1/requests/" + id, a)->status, 200);
+  EXPECT_EQ(running.client().Get("/v1/requests/" + id, b)->status, 404);
+  EXPECT_EQ(running.client().Get("/v1/requests/" + id)->status, 401);
+  EXPECT_EQ(Json::parse(running.client().Get("/v1/requests", b)->body)["data"].size(), 0u);
+}
+
+TEST(Progress, IsSaidBeforeTheFirstTokenOfAStream) {
+  LiveServer running;
+  for (const char* path : {"/v1/chat/completions", "/v1/completions"}) {
+    const bool is_chat = std::string(path).ends_with("chat/completions");
+    const std::string more = R"(, "stream": true, "return_progress": true)";
+    const auto reply =
+        running.post(path, is_chat ? chat("hello", more) : R"({"prompt": "hello", "max_tokens": 4)" + more + "}");
+    auto all = events(reply->body);
+    ASSERT_GE(all.size(), 2u) << reply->body;
+    const Json progress = all[0]["prompt_progress"];
+    ASSERT_TRUE(progress.is_object()) << reply->body;
+    for (const char* field : {"total", "cache", "processed", "time_ms"}) EXPECT_TRUE(progress[field].is_number());
+    size_t said = 0;
+    for (const Json& event : all) said += event.contains("prompt_progress") ? 1 : 0;
+    EXPECT_LT(said, all.size());
+    for (size_t i = 0; i < said; ++i) EXPECT_TRUE(all[i].contains("prompt_progress")) << "before the tokens";
+    EXPECT_EQ(all[said - 1]["prompt_progress"]["processed"], progress["total"]);
+  }
+  const auto whole = running.post("/v1/chat/completions", chat("hello", R"(, "return_progress": true)"));
+  EXPECT_EQ(whole->status, 200);
+  EXPECT_EQ(whole->body.find("prompt_progress"), std::string::npos);
+  const auto quiet = running.post("/v1/chat/completions", chat("hello", R"(, "stream": true)"));
+  EXPECT_EQ(quiet->body.find("prompt_progress"), std::string::npos) << "power";
+}
+
+TEST(RefusedFields, ThoseThatWouldChangeTheAnswer) {
+  LiveServer running;
+  const auto status = [&](const std::string& more) {
+    return running.post("/v1/chat/completions", chat("hi", ", " + more))->status;
+  };
+  for (const char* field :
+       {R"("continue_final_message": true)", R"("chat_template": "x")", R"("min_tokens": 3)",
+        R"("allowed_token_ids": [1])", R"("bad_words": ["a"])", R"("truncate_prompt_tokens": 5)",
+        R"("include_stop_str_in_output": true)", R"("echo": true)", R"("typical_p": 0.5)", R"("mirostat": 2)",
+        R"("length_penalty": 2)", R"("return_token_ids": true)", R"("n_predict": 4)", R"("repeat_penalty": 1.1)",
+        R"("stream": true, "stream_options": {"continuous_usage_stats": true})"}) {
+    EXPECT_EQ(status(field), 400) << field;
+  }
+  for (const char* field :
+       {R"("continue_final_message": false)", R"("chat_template": null)", R"("min_tokens": 0)",
+        R"("allowed_token_ids": [])", R"("typical_p": 1)", R"("mirostat": 0)", R"("n_predict": -1)",
+        R"("repeat_penalty": 1.0)", R"("stream": true, "stream_options": {"continuous_usage_stats": false})"}) {
+    EXPECT_EQ(status(field), 200) << field;
+  }
+}
+
+}  // namespace
+}  // namespace kvilt::server

@@ -1,0 +1,126 @@
+// Completion::quilt says of every token where its KV came from, or why it was computed; progress never falls.
+#include <gtest/gtest.h>
+
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+std::unique_ptr<Engine> engine() {
+  return open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32, .chunk_tokens = 32});
+}
+
+Request explained(std::vector<int32_t> ids, const std::string& policy, Explain how = Explain::kFull) {
+  Request request = request_of(std::move(ids), policy, 1);
+  request.explain = how;
+  return request;
+}
+
+int tokens_of(const std::vector<Patch>& quilt, PatchKind kind) {
+  int sum = 0;
+  for (const Patch& patch : quilt) sum += patch.kind == kind ? patch.count : 0;
+  return sum;
+}
+
+int fresh_of(const std::vector<Patch>& quilt, FreshWhy why) {
+  int sum = 0;
+  for (const Patch& patch : quilt) sum += patch.kind == PatchKind::kFresh && patch.why == why ? patch.count : 0;
+  return sum;
+}
+
+void expect_agrees(const Completion& done) {
+  const PromptUsage& usage = done.usage;
+  int32_t at = 0;
+  for (const Patch& patch : done.quilt) {
+    EXPECT_EQ(patch.begin, at);
+    EXPECT_GT(patch.count, 0);
+    at += patch.count;
+  }
+  EXPECT_EQ(at, usage.prompt);
+  EXPECT_EQ(tokens_of(done.quilt, PatchKind::kPrefix), usage.prefix);
+  EXPECT_EQ(tokens_of(done.quilt, PatchKind::kRecomputed), usage.recomputed);
+  EXPECT_EQ(tokens_of(done.quilt, PatchKind::kReused), usage.reused - usage.recomputed);
+  EXPECT_EQ(tokens_of(done.quilt, PatchKind::kFresh), usage.fresh);
+}
+
+TEST(Explained, EveryTokenOfEveryPolicyIsAccountedFor) {
+  const auto head = tokens(40, 9), a = tokens(200, 1), b = tokens(200, 2);
+  for (const char* policy : {"full", "prefix", "naive", "sparsex", "mend", "auto"}) {
+    auto one = engine();
+    const auto first = warm(*one, join({head, a, b}));
+    Request request = explained(join({head, b, tokens(50, 3), a, tokens(20, 4)}), policy);
+    const Completion done = ask_ok(*one, request).completion;
+    expect_agrees(done);
+    for (const Patch& patch : done.quilt) {
+      if (patch.kind == PatchKind::kFresh) continue;
+      EXPECT_NE(patch.segment, 0u);
+      EXPECT_EQ(patch.request, 1u) << "the one that warmed";
+      EXPECT_TRUE(patch.exact);
+      const bool of_b = patch.begin >= 40 && patch.begin < 240;
+      EXPECT_EQ(patch.shift, patch.begin < 40 ? 0 : of_b ? -200 : 250) << policy << patch.begin;
+    }
+  }
+}
+
+TEST(Explained, FreshTokensHaveReasons) {
+  auto one = engine();
+  const auto a = tokens(200, 1);
+  warm(*one, a);
+  const auto prompt = join({tokens(100, 2), a, tokens(20, 3)});
+  const auto quilt = [&](Request request) {
+    const Completion done = ask_ok(*one, std::move(request)).completion;
+    expect_agrees(done);
+    return done.quilt;
+  };
+  Request request = explained(prompt, "naive");
+  request.publish = false;
+  EXPECT_EQ(fresh_of(quilt(request), FreshWhy::kNew), 100);
+  EXPECT_EQ(fresh_of(quilt(request), FreshWhy::kShort), 20);
+  request.policy = {"full", {}};
+  EXPECT_EQ(fresh_of(quilt(request), FreshWhy::kRefused), 320);
+  request.policy = {"auto", {{"quality", "auto"}}};  // which is for marked text
+  EXPECT_EQ(fresh_of(quilt(request), FreshWhy::kUnmarked), 200);
+  request.explain = Explain::kBrief;
+  EXPECT_EQ(fresh_of(quilt(request), FreshWhy::kUnmarked), 0) << "power: it was not looked for";
+  request.explain = Explain::kNo;
+  EXPECT_TRUE(ask_ok(*one, request).completion.quilt.empty());
+}
+
+class ProgressSink : public CollectingSink {
+ public:
+  void on_progress(const PromptProgress& now) override {
+    EXPECT_TRUE(ids.empty());
+    said.push_back(now);
+  }
+  std::vector<PromptProgress> said;
+};
+
+TEST(Progress, NeverFallsAndEndsAtTheWhole) {
+  for (const char* policy : {"prefix", "auto", "sparsex"}) {
+    auto one = engine();
+    const auto a = tokens(200, 1);
+    warm(*one, a);
+    Request request = request_of(join({tokens(100, 2), a, tokens(20, 3)}), policy, 2);
+    for (const bool asked : {true, false}) {
+      auto sink = std::make_shared<ProgressSink>();
+      request.progress = asked;
+      request.publish = false;
+      ASSERT_TRUE(one->submit(request, sink).ok());
+      const Completion done = sink->wait();
+      EXPECT_EQ(sink->said.empty(), !asked) << "power";
+      if (!asked) continue;
+      ASSERT_EQ(static_cast<int>(sink->said.size()), done.usage.steps);
+      int last = 0;
+      for (const PromptProgress& now : sink->said) {
+        EXPECT_EQ(now.total, 320);
+        EXPECT_EQ(now.cached, done.usage.prefix + done.usage.reused);
+        EXPECT_GE(now.processed, std::max(last, now.cached));
+        last = now.processed;
+      }
+      EXPECT_EQ(last, 320) << policy;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvilt
