@@ -16,22 +16,22 @@ Request explained(std::vector<int32_t> ids, const std::string& policy, Explain h
   return request;
 }
 
-int tokens_of(const std::vector<Patch>& quilt, PatchKind kind) {
+int tokens_of(const std::vector<PromptPatch>& quilt, PatchKind kind) {
   int sum = 0;
-  for (const Patch& patch : quilt) sum += patch.kind == kind ? patch.count : 0;
+  for (const PromptPatch& patch : quilt) sum += patch.kind == kind ? patch.count : 0;
   return sum;
 }
 
-int fresh_of(const std::vector<Patch>& quilt, FreshWhy why) {
+int fresh_of(const std::vector<PromptPatch>& quilt, FreshWhy why) {
   int sum = 0;
-  for (const Patch& patch : quilt) sum += patch.kind == PatchKind::kFresh && patch.why == why ? patch.count : 0;
+  for (const PromptPatch& patch : quilt) sum += patch.kind == PatchKind::kFresh && patch.why == why ? patch.count : 0;
   return sum;
 }
 
 void expect_agrees(const Completion& done) {
   const PromptUsage& usage = done.usage;
   int32_t at = 0;
-  for (const Patch& patch : done.quilt) {
+  for (const PromptPatch& patch : done.quilt) {
     EXPECT_EQ(patch.begin, at);
     EXPECT_GT(patch.count, 0);
     at += patch.count;
@@ -51,7 +51,7 @@ TEST(Explained, EveryTokenOfEveryPolicyIsAccountedFor) {
     Request request = explained(join({head, b, tokens(50, 3), a, tokens(20, 4)}), policy);
     const Completion done = ask_ok(*one, request).completion;
     expect_agrees(done);
-    for (const Patch& patch : done.quilt) {
+    for (const PromptPatch& patch : done.quilt) {
       if (patch.kind == PatchKind::kFresh) continue;
       EXPECT_NE(patch.segment, 0u);
       EXPECT_EQ(patch.request, 1u) << "the one that warmed";

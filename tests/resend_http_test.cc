@@ -28,9 +28,10 @@ class Socket {
   ~Socket() { ::close(socket_); }
   void post(const Json& body) const {
     const std::string text = body.dump();
-    const std::string all = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
-                            "application/json\r\nContent-Length: " +
-                            std::to_string(text.size()) + "\r\n\r\n" + text;
+    const std::string all =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+        "application/json\r\nContent-Length: " +
+        std::to_string(text.size()) + "\r\n\r\n" + text;
     EXPECT_EQ(::send(socket_, all.data(), all.size(), MSG_NOSIGNAL), static_cast<ssize_t>(all.size()));
   }
   std::string all() const {

@@ -24,7 +24,7 @@ enum class FreshWhy : uint8_t {
 };
 
 // Tokens [begin, begin + count) of the prompt.
-struct Patch {
+struct PromptPatch {
   PatchKind kind = PatchKind::kFresh;
   int32_t begin = 0, count = 0;
   FreshWhy why = FreshWhy::kNew;  // of fresh ones

@@ -40,10 +40,10 @@ struct PromptPart {
 
 struct Prompt {
   std::vector<int32_t> ids;
-  std::vector<TokenMark> marks;   // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
-  std::vector<PromptPart> parts;  // of a chat's, in order
-  int folded = 0;                 // lines that EngineOptions::fold_volatile changed
-  bool opens_reasoning = false;   // a chat's prompt ended with AnswerSyntax::reasoning_begin
+  std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
+  std::vector<PromptPart> parts = {};  // of a chat's, in order
+  int folded = 0;                      // lines that EngineOptions::fold_volatile changed
+  bool opens_reasoning = false;        // a chat's prompt ended with AnswerSyntax::reasoning_begin
 
   // Adds tokens at the end as one marked part.
   void add_marked(std::span<const int32_t> part) {
@@ -188,7 +188,7 @@ struct Completion {
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.
   std::vector<TokenMark> reused_runs, recomputed_runs;
-  std::vector<Patch> quilt;  // with Request::explain: all of the prompt, in order
+  std::vector<PromptPatch> quilt = {};  // with Request::explain: all of the prompt, in order
 };
 
 // How far a prompt is. What a repair has left is an estimate; processed never falls, and ends at total.

@@ -214,10 +214,10 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   return found;
 }
 
-Patch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {
+PromptPatch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {
   const CachedSegment& segment = *segments_.find(piece.segment);
   const SegmentInfo& info = index_.info(piece.segment);
-  Patch out{.kind = kind, .begin = piece.pos, .count = piece.count};
+  PromptPatch out{.kind = kind, .begin = piece.pos, .count = piece.count};
   out.segment = piece.segment;
   out.request = segment.request;
   out.offset = piece.segment_offset;

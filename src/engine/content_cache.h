@@ -137,7 +137,7 @@ class ContentCache {
   void clear();
   const SegmentCache& segments() const { return segments_; }
   // The piece as a patch. REQUIRES: it was just found.
-  Patch patch_of(const Piece& piece, PatchKind kind) const;
+  PromptPatch patch_of(const Piece& piece, PatchKind kind) const;
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
   const SeasonedCount& seasoned() const { return index_.seasoned(); }

@@ -6,8 +6,8 @@ namespace kvilt {
 namespace {
 
 // The patch's tokens [run).
-Patch part_of(const Patch& patch, Run run, PatchKind kind) {
-  Patch out = patch;
+PromptPatch part_of(const PromptPatch& patch, Run run, PatchKind kind) {
+  PromptPatch out = patch;
   out.kind = kind;
   out.offset += run.begin - patch.begin;
   out.begin = run.begin;
@@ -16,7 +16,7 @@ Patch part_of(const Patch& patch, Run run, PatchKind kind) {
 }
 
 // Adds those tokens of `left` that `with` holds, for this reason, and takes them out.
-void take(Runs& left, const Runs& with, FreshWhy why, std::vector<Patch>& out) {
+void take(Runs& left, const Runs& with, FreshWhy why, std::vector<PromptPatch>& out) {
   for (const Run& run : intersect(left, with))
     out.push_back({.kind = PatchKind::kFresh, .begin = run.begin, .count = run.size(), .why = why});
   left = subtract(left, with);
@@ -24,10 +24,10 @@ void take(Runs& left, const Runs& with, FreshWhy why, std::vector<Patch>& out) {
 
 }  // namespace
 
-std::vector<Patch> quilt_of(const FoundNotes& notes, const PromptLayout& layout, const Runs& recomputed,
-                            int min_segment) {
-  std::vector<Patch> out;
-  for (const Patch& patch : notes.patches) {
+std::vector<PromptPatch> quilt_of(const FoundNotes& notes, const PromptLayout& layout, const Runs& recomputed,
+                                  int min_segment) {
+  std::vector<PromptPatch> out;
+  for (const PromptPatch& patch : notes.patches) {
     const Runs whole{{patch.begin, patch.begin + patch.count}};
     if (patch.kind == PatchKind::kPrefix) {
       out.push_back(patch);
@@ -48,7 +48,7 @@ std::vector<Patch> quilt_of(const FoundNotes& notes, const PromptLayout& layout,
   take(fresh, notes.running, FreshWhy::kRunning, out);
   if (!notes.pieces_refused) take(fresh, small, FreshWhy::kShort, out);
   take(fresh, all, FreshWhy::kNew, out);
-  std::ranges::sort(out, {}, &Patch::begin);
+  std::ranges::sort(out, {}, &PromptPatch::begin);
   return out;
 }
 

@@ -11,7 +11,7 @@
 
 namespace kvilt {
 
-std::vector<Patch> quilt_of(const FoundNotes& notes, const PromptLayout& layout, const Runs& recomputed,
-                            int min_segment);
+std::vector<PromptPatch> quilt_of(const FoundNotes& notes, const PromptLayout& layout, const Runs& recomputed,
+                                  int min_segment);
 
 }  // namespace kvilt

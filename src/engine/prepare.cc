@@ -120,7 +120,7 @@ void Preparer::note(Sequence& s, const ContentCache::Found& found) const {
   for (const Piece& piece : found.known) {
     const bool prefix = piece.pos < layout.prefix;
     if (!prefix && layout.pieces.empty()) break;  // they were declined
-    Patch patch = parts_.cache->patch_of(piece, prefix ? PatchKind::kPrefix : PatchKind::kReused);
+    PromptPatch patch = parts_.cache->patch_of(piece, prefix ? PatchKind::kPrefix : PatchKind::kReused);
     patch.near = !prefix && includes(found.near, Runs{{piece.pos, piece.pos + piece.count}});
     notes.patches.push_back(patch);
   }

@@ -35,7 +35,7 @@ struct DecodeRow {
 
 // What was found of a prompt, for Completion::quilt.
 struct FoundNotes {
-  std::vector<Patch> patches;  // prefix and pieces, in order
+  std::vector<PromptPatch> patches;  // prefix and pieces, in order
   Runs declined, unmarked, running;
   bool refused = false, pieces_refused = false;  // nothing is looked for; no pieces are
 };

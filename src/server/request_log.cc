@@ -40,7 +40,7 @@ const char* word_of(FreshWhy why) {
 }
 
 // Tokens of [begin, end) that are before `until`.
-int32_t before(const Patch& patch, int32_t until) { return std::clamp(until - patch.begin, 0, patch.count); }
+int32_t before(const PromptPatch& patch, int32_t until) { return std::clamp(until - patch.begin, 0, patch.count); }
 
 }  // namespace
 
@@ -131,7 +131,7 @@ Json RequestLog::json_of(const RequestRecord& record) const {
 }
 
 // Who left it, by the id that its client was given, as long as that is known.
-Json RequestLog::origin_of(const RequestRecord& record, const Patch& patch) const {
+Json RequestLog::origin_of(const RequestRecord& record, const PromptPatch& patch) const {
   Json out{{"segment", patch.segment}, {"offset", patch.offset}};
   const auto by = std::ranges::find_if(records_, [&](const auto& other) {
     return other->engine_id == patch.request && other->tenant == record.tenant && patch.request != 0;
@@ -144,7 +144,7 @@ Json RequestLog::origin_of(const RequestRecord& record, const Patch& patch) cons
 Json RequestLog::locked_json(const RequestRecord& record) const {
   Json quilt = Json::array();
   std::map<std::string, int> fresh;
-  for (const Patch& patch : record.quilt) {
+  for (const PromptPatch& patch : record.quilt) {
     Json one{{"kind", word_of(patch.kind)}, {"start", patch.begin}, {"count", patch.count}};
     if (patch.kind == PatchKind::kFresh) {
       one["why"] = word_of(patch.why);

@@ -36,7 +36,7 @@ struct RequestRecord {
   RequestId engine_id = 0;
   std::string state = "running";  // then done, failed or cancelled
   PromptUsage usage;
-  std::vector<Patch> quilt;
+  std::vector<PromptPatch> quilt;
   double total_s = 0;
 };
 
@@ -62,7 +62,7 @@ class RequestLog {
 
  private:
   Json locked_json(const RequestRecord& record) const KVILT_REQUIRES(mutex_);
-  Json origin_of(const RequestRecord& record, const Patch& patch) const KVILT_REQUIRES(mutex_);
+  Json origin_of(const RequestRecord& record, const PromptPatch& patch) const KVILT_REQUIRES(mutex_);
   std::shared_ptr<RequestRecord> find(const std::string& tenant, const std::string& id) const KVILT_REQUIRES(mutex_);
 
   const size_t most_;
