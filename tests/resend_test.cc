@@ -86,7 +86,9 @@ TEST(Resend, NothingLingersWhereItIsOff) {
   auto engine = warmed(0);
   const auto late = static_cast<uint64_t>(one.answer.completion.usage.steps) * 3 / 4;
   const Tries three = tries(*engine, asking("auto"), {late, late});
-  if (three.given_up == 2) EXPECT_GE(three.flops, 1.5 * one.flops);
+  if (three.given_up == 2) {
+    EXPECT_GE(three.flops, 1.5 * one.flops);
+  }
   expect_equal(three.answer, one.answer);
 
   auto exact = warmed(0), plain = warmed(0);

@@ -93,24 +93,21 @@ TEST_F(ChatTest, AMarkThatMovesChangesNoIds) {
     }
     return Json{{"messages", std::move(messages)}};
   };
-  for (const char* source : {"", kTakesDocuments}) {
-    use(source);
-    const Prompt none = prompt(conversation(-1));
-    EXPECT_TRUE(none.marks.empty());
-    for (int marked = 0; marked < 8; ++marked) {
-      const Prompt moved = prompt(conversation(marked));
-      EXPECT_EQ(moved.ids, none.ids) << marked;
-      ASSERT_EQ(moved.marks.size(), 1u);
-      const PromptPart& of = moved.parts[static_cast<size_t>(marked)];
-      EXPECT_EQ(of.index, marked / 2);
-      EXPECT_EQ(of.part, marked % 2);
-      EXPECT_EQ(of.begin, moved.marks[0].begin);
-      EXPECT_EQ(of.end, moved.marks[0].end);
-    }
-    Json other = conversation(-1);
-    other["messages"][1]["content"][0]["text"] = " texts\n";
-    EXPECT_NE(prompt(other).ids, none.ids) << "power";
+  const Prompt none = prompt(conversation(-1));
+  EXPECT_TRUE(none.marks.empty());
+  for (int marked = 0; marked < 8; ++marked) {
+    const Prompt moved = prompt(conversation(marked));
+    EXPECT_EQ(moved.ids, none.ids) << marked;
+    ASSERT_EQ(moved.marks.size(), 1u);
+    const PromptPart& of = moved.parts[static_cast<size_t>(marked)];
+    EXPECT_EQ(of.index, marked / 2);
+    EXPECT_EQ(of.part, marked % 2);
+    EXPECT_EQ(of.begin, moved.marks[0].begin);
+    EXPECT_EQ(of.end, moved.marks[0].end);
   }
+  Json other = conversation(-1);
+  other["messages"][1]["content"][0]["text"] = " texts\n";
+  EXPECT_NE(prompt(other).ids, none.ids) << "power";
 }
 
 TEST_F(ChatTest, PartsSayWhoseTextIsWhere) {

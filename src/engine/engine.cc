@@ -236,6 +236,7 @@ class CountingSink : public TokenSink {
     on_finish(std::move(lost));
   }
   void on_tokens(const TokenDelta& delta) override { sink_->on_tokens(delta); }
+  void on_progress(const PromptProgress& now) override { sink_->on_progress(now); }
   void on_finish(Completion completion) override {
     ended_ = true;
     open_.fetch_sub(1);
