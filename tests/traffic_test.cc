@@ -130,7 +130,7 @@ TEST_F(Conversation, PreemptedRequestsGoOnFromTheirChains) {
   }
 }
 
-// A client that gives up leaves the exact part of its prompt.
+// A client that gives up leaves the exact part of its prompt, to himself and to who asks something else of it.
 TEST_F(Conversation, WhoAsksAgainGoesOnWhereHeGaveUp) {
   const auto engine = traffic_engine(8000);
   const auto novel = tokens(3000, 70);
@@ -142,8 +142,13 @@ TEST_F(Conversation, WhoAsksAgainGoesOnWhereHeGaveUp) {
   engine->cancel(id.value());
   const Completion gave_up = sink->wait();
   if (gave_up.finish != Finish::kCancelled) GTEST_SKIP() << "it was done before it was cancelled";
+  const auto else_asked = join({novel, tokens(9, 71)});
+  const Outcome other = ask_ok(*engine, turn_of(else_asked, "auto"));
+  EXPECT_GE(other.usage().prefix, 4 * 64);
+  EXPECT_EQ(other.usage().joined, 0);
+  expect_equal(other, ask_ok(*traffic_engine(8000), turn_of(else_asked, "full")));
   const Outcome again = ask_ok(*engine, turn_of(novel, "auto"));
-  EXPECT_GE(again.usage().prefix, 4 * 64);
+  EXPECT_GE(again.usage().prefix + again.usage().joined, 4 * 64);
   expect_equal(again, ask_ok(*traffic_engine(8000), turn_of(novel, "full")));
 }
 
