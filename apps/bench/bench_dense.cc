@@ -236,6 +236,7 @@ void add_bench(Program& program) {
   bench.require_subcommand();
   add_bench_reuse(program, bench);
   add_bench_dialogue(program, bench);
+  add_bench_drafts(program, bench);
   add_bench_dense(program, bench);
   add_bench_workloads(program, bench);
   add_bench_traffic(program, bench);
