@@ -71,16 +71,29 @@ void expect_same(const Heard& a, const Heard& b) {
 void expect_verified(const Heard& out, Guess guess) {
   const PromptUsage& usage = out.usage();
   EXPECT_LE(usage.accepted, usage.drafted);
-  if (guess == Guess::kNone) EXPECT_EQ(usage.drafted, 0);
-  if (guess == Guess::kRight) EXPECT_GT(usage.accepted, kSaid / 2);
-  if (guess == Guess::kRight) EXPECT_EQ(usage.accepted, usage.drafted);
-  if (guess == Guess::kWrong) EXPECT_GT(usage.drafted, kSaid / 2);
-  if (guess == Guess::kWrong) EXPECT_EQ(usage.accepted, 0);
-  if (guess == Guess::kMixed) EXPECT_GT(usage.accepted, 0);
-  if (guess == Guess::kMixed) EXPECT_GT(usage.drafted, usage.accepted);
+  switch (guess) {
+    case Guess::kNone:
+      EXPECT_EQ(usage.drafted, 0);
+      break;
+    case Guess::kRight:
+      EXPECT_GT(usage.accepted, kSaid / 2);
+      EXPECT_EQ(usage.accepted, usage.drafted);
+      break;
+    case Guess::kWrong:
+      EXPECT_GT(usage.drafted, kSaid / 2);
+      EXPECT_EQ(usage.accepted, 0);
+      break;
+    case Guess::kMixed:
+      EXPECT_GT(usage.accepted, 0);
+      EXPECT_GT(usage.drafted, usage.accepted);
+      break;
+    case Guess::kFound:
+      break;
+  }
 }
 
-Request drafted_question(std::vector<int32_t> ids, float temperature, uint64_t seed, const std::string& policy = "full") {
+Request drafted_question(std::vector<int32_t> ids, float temperature, uint64_t seed,
+                         const std::string& policy = "full") {
   Request request = unpublished(std::move(ids), policy, {}, kSaid);
   request.evaluation.first_logits = false;
   request.sampling.temperature = temperature;
@@ -103,20 +116,32 @@ void expect_guesses_change_nothing(Engine& engine, const Request& request) {
 
 class Drafts : public testing::TestWithParam<std::string> {
  protected:
-  std::unique_ptr<Engine> engine(EngineOptions options = {}) const {
-    options.model = kModel;
-    options.backend = GetParam();
-    return open_for_test(options);
+  EngineOptions options() const {
+    EngineOptions out;
+    out.model = kModel;
+    out.backend = GetParam();
+    return out;
+  }
+  std::unique_ptr<Engine> engine(const std::string& kv_type = "auto", int draft = 16) const {
+    EngineOptions all = options();
+    all.kv_type = *parse_kv_type(kv_type);
+    all.draft = draft;
+    return open_for_test(all);
   }
 };
 
 TEST_P(Drafts, TheTextIsTheSame) {
   for (const auto& [chunk, kv] : {std::pair(512, "f32"), {5, "f32"}, {512, "bf16"}, {33, "int8"}}) {
-    const auto e = engine({.kv_type = *parse_kv_type(kv), .page_slots = chunk == 5 ? 3 : 32, .chunk_tokens = chunk});
+    EngineOptions small = options();
+    small.kv_type = *parse_kv_type(kv);
+    small.chunk_tokens = chunk;
+    if (chunk == 5) small.page_slots = 3;
+    const auto e = open_for_test(small);
     for (const float temperature : {0.f, 1.f}) {
       for (const uint64_t seed : {1, 2}) {
         SCOPED_TRACE(fmt::format("chunk {} {} temperature {} seed {}", chunk, kv, temperature, seed));
-        expect_guesses_change_nothing(*e, drafted_question(tokens(150, static_cast<uint32_t>(seed)), temperature, seed));
+        expect_guesses_change_nothing(*e,
+                                      drafted_question(tokens(150, static_cast<uint32_t>(seed)), temperature, seed));
       }
     }
     EXPECT_EQ(e->stats().kv_pages_used, 0) << "nothing was published, and pages of wrong drafts are back";
@@ -151,16 +176,17 @@ TEST_P(Drafts, SamplersFiltersAndPenaltiesSeeTheAcceptedTokensOnly) {
 TEST_P(Drafts, TogetherIsAlone) {
   const auto large = engine();
   for (const bool scarce : {false, true}) {
-    EngineOptions options;
-    if (scarce) options.kv_bytes = 700 * large->info().kv_bytes_per_token;
-    options.chunk_tokens = 32;
-    const auto e = engine(options);
+    EngineOptions small = options();
+    if (scarce) small.kv_bytes = 700 * large->info().kv_bytes_per_token;
+    small.chunk_tokens = 32;
+    const auto e = open_for_test(small);
     std::vector<Request> requests;
     std::vector<Heard> plain;
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     for (int i = 0; i < 15; ++i) {
       requests.push_back(drafted_question(tokens(60 + 9 * i, static_cast<uint32_t>(i)), i % 3 == 0 ? 0.f : 1.f,
-                                  static_cast<uint64_t>(i), i % 2 == 0 ? "full" : "prefix"));
+                                          static_cast<uint64_t>(i), i % 2 == 0 ? "full" : "prefix"));
+      requests.back().sampling.max_tokens = 100;
       plain.push_back(ask_for(*large, requests.back()));
     }
     const Guess all[] = {Guess::kRight, Guess::kWrong, Guess::kMixed, Guess::kFound, Guess::kNone};
@@ -172,7 +198,9 @@ TEST_P(Drafts, TogetherIsAlone) {
       SCOPED_TRACE(i);
       const Heard out = heard(*sinks[i]);
       expect_same(out, plain[i]);
-      if (all[i % 5] == Guess::kNone) EXPECT_EQ(out.usage().drafted, 0);
+      if (all[i % 5] == Guess::kNone) {
+        EXPECT_EQ(out.usage().drafted, 0);
+      }
     }
     const EngineStats stats = e->stats();
     EXPECT_EQ(stats.preemptions > 0, scarce) << "power";
@@ -253,7 +281,7 @@ TEST_P(Drafts, EveryTokenIsADelta) {
 TEST_P(Drafts, WhatIsPublishedIsTheSame) {
   for (const Guess guess : kGuesses) {
     SCOPED_TRACE(static_cast<int>(guess));
-    const auto with = engine(), without = engine({.draft = 0});
+    const auto with = engine(), without = engine("auto", 0);
     Request first = drafted_question(tokens(120, 6), 1, 3, "prefix");
     first.publish = true;
     const Heard plain = ask_for(*without, first), out = ask_for(*with, first, guess, plain.ids);
@@ -284,7 +312,10 @@ TEST_P(Drafts, GoWithEveryPrefill) {
   const std::vector<int32_t> head = tokens(9, 1), a = tokens(150, 2), b = tokens(153, 3), last = tokens(41, 5);
   for (const std::string kv : {"auto", "int8"}) {
     for (const std::string placement : {"zero-copy", "copy"}) {
-      const auto e = engine({.placement = *parse_placement(placement), .kv_type = *parse_kv_type(kv)});
+      EngineOptions placing = options();
+      placing.placement = *parse_placement(placement);
+      placing.kv_type = *parse_kv_type(kv);
+      const auto e = open_for_test(placing);
       warm(*e, join({head, a, b}));
       for (const std::string policy : {"naive", "mend", "auto", "epic", "sparsex", "prophetkv"}) {
         SCOPED_TRACE(policy + " " + kv + " " + placement);
@@ -321,7 +352,7 @@ TEST_P(Drafts, NotWhereRowsAreNotAlike) {
   request = plain;
   request.evaluation.held_mass = true;
   EXPECT_EQ(drafted(request), 0);
-  const auto none = engine({.draft = 0});
+  const auto none = engine("auto", 0);
   EXPECT_EQ(ask_for(*none, plain, Guess::kRight, tokens(kSaid, 1)).usage().drafted, 0) << "the option is the most";
 }
 
@@ -332,15 +363,15 @@ TEST_P(Drafts, DraftsFromOutsideAreChecked) {
   EXPECT_FALSE(e->submit(request, std::make_shared<CollectingSink>()).ok());
   EXPECT_FALSE(open_engine({.model = kModel, .draft = kMostDrafted + 1}).ok());
   EXPECT_FALSE(open_engine({.model = kModel, .draft = -1}).ok());
-  request.evaluation.drafts = {3};
-  request.draft = 1000000;  // no more than the option
+  request.evaluation.drafts = {3, 3};  // the first token comes from the prompt
+  request.draft = 1000000;             // no more than the option
   const auto sink = std::make_shared<CollectingSink>();
   ASSERT_TRUE(e->submit(request, sink).ok());
   EXPECT_EQ(heard(*sink).usage().drafted, 1) << "as many as were given";
 }
 
 // The same answer in another conversation is found in the cache, by those who share it. Whether a draft pays follows
-// from times, so one of many requests has to.
+// from times, so one of many requests has to show it.
 TEST_P(Drafts, CachedAnswersAreDrafted) {
   const auto e = engine();
   Request request = drafted_question(tokens(100, 6), 1, 1, "prefix");
@@ -348,18 +379,19 @@ TEST_P(Drafts, CachedAnswersAreDrafted) {
   request.publish = true;
   const Heard plain = ask_for(*e, request);
   request.publish = false;
+  // The most of a hundred in one of so many requests.
   const auto accepted = [&](const std::string& salt, int times) {
     request.cache_salt = salt;
-    int sum = 0;
-    for (int i = 0; i < times && sum < 20; ++i) {
+    int most = 0;
+    for (int i = 0; i < times && most < 60; ++i) {
       const Heard out = ask_for(*e, request, Guess::kFound);
       EXPECT_EQ(out.ids, plain.ids);
-      sum += out.usage().accepted;
+      most = std::max(most, out.usage().accepted);
     }
-    return sum;
+    return most;
   };
-  EXPECT_GE(accepted("", 200), 20);
-  EXPECT_LT(accepted("another", 3), 20) << "power: its own text says little";
+  EXPECT_GE(accepted("", 200), 60);
+  EXPECT_LT(accepted("another", 3), 60) << "power: its own text says less";
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Drafts, testing::Values("reference", "auto"));
@@ -379,8 +411,7 @@ TEST(DraftsOfModels, AreTheSameInEveryArchitecture) {
       for (const Guess guess : kGuesses) {
         const Heard out = ask_for(*e, request, guess, plain.ids);
         expect_same(out, plain);
-        if (guess == Guess::kRight) EXPECT_GT(out.usage().accepted, kSaid / 2);
-        if (guess == Guess::kWrong) EXPECT_EQ(out.usage().accepted, 0);
+        if (plain.ids.size() == kSaid) expect_verified(out, guess);
       }
     }
     ++models;

@@ -91,6 +91,7 @@ Request dense_request(std::vector<int32_t> ids, int max_tokens) {
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
   request.sampling.max_tokens = max_tokens;
+  request.draft = 0;  // steps of one token are timed
   request.publish = false;
   return request;
 }

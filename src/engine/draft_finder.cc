@@ -12,7 +12,7 @@ constexpr double kKept = 0.97;  // of a count, with each token
 // The longest common end, as far as it matters.
 int32_t matched_before(std::span<const int32_t> text, size_t next, std::span<const int32_t> own) {
   const auto tail = own.last(std::min<size_t>(own.size(), kMostMatched));
-  return common_suffix(text.first(next), tail);
+  return kvilt::common_suffix(text.first(next), tail);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace kvilt {
 namespace {
 
-bool any_chance(double) { return true; }
+constexpr auto any_chance = [](double) { return true; };
 
 // One request: its prompt, then its answer token by token.
 struct Asker {
@@ -58,9 +58,9 @@ TEST(DraftFinder, WhatRepeatsItselfGoesOn) {
 
 TEST(DraftFinder, TheLongerMatchComesFirst) {
   const Tokens head = text(1, 6), tail = text(2, 4);
-  Asker asker(join(head, tail, {7}, text(3, 9), tail, {8}, text(4, 9), head, tail));
+  Asker asker(join(head, tail, Tokens{7}, text(3, 9), tail, Tokens{8}, text(4, 9), head, tail));
   EXPECT_EQ(asker.draft(1), (Tokens{7})) << "of ten tokens, before the latest of four";
-  asker = Asker(join(head, tail, {7}, text(3, 9), tail, {8}, text(4, 9), tail));
+  asker = Asker(join(head, tail, Tokens{7}, text(3, 9), tail, Tokens{8}, text(4, 9), tail));
   EXPECT_EQ(asker.draft(1), (Tokens{8})) << "power: the latest";
 }
 
@@ -72,8 +72,8 @@ TEST(DraftFinder, GoesOnBehindAnEdit) {
     Tokens said;
     for (int i = 0; i < 400; ++i) {
       const bool edit = i % 40 == 20;
-      if (edit && kind == 1) said.push_back(50000 + i);                              // put in
-      if (edit && kind == 2) continue;                                               // left out
+      if (edit && kind == 1) said.push_back(50000 + i);                               // put in
+      if (edit && kind == 2) continue;                                                // left out
       if (edit && kind == 3) said.insert(said.end(), {60000 + i, 70000 + i, 80000});  // three for one
       if (edit && kind == 3) continue;
       said.push_back(edit && kind == 0 ? 40000 + i : old[static_cast<size_t>(i)]);
@@ -123,8 +123,8 @@ TEST(DraftFinder, FindsCachedTextsOfItsDomains) {
   index.insert(2, {.tokens = text(2, 30), .domain = approximate});
   index.insert(3, {.tokens = text(3, 30), .domain = other});
   const auto next = [&](int who, bool cached = true) {
-    Asker asker(join(text(9, 20), Tokens{who * 1000 + 5, who * 1000 + 6, who * 1000 + 7, who * 1000 + 8}),
-                cached ? &index : nullptr, mine, approximate);
+    const Tokens said = text(who, 9);
+    Asker asker(join(text(9, 20), said), cached ? &index : nullptr, mine, approximate);
     return asker.draft(3);
   };
   EXPECT_EQ(next(1), (Tokens{1009, 1010, 1011}));
