@@ -178,7 +178,7 @@ TEST_P(Drafts, TogetherIsAlone) {
   for (const bool scarce : {false, true}) {
     EngineOptions small = options();
     if (scarce) small.kv_bytes = 700 * large->info().kv_bytes_per_token;
-    small.chunk_tokens = 32;
+    small.chunk_tokens = scarce ? 512 : 32;  // few steps for the prompts: many answers at once
     const auto e = open_for_test(small);
     std::vector<Request> requests;
     std::vector<Heard> plain;
@@ -374,7 +374,8 @@ TEST_P(Drafts, DraftsFromOutsideAreChecked) {
 // from times, so one of many requests has to show it.
 TEST_P(Drafts, CachedAnswersAreDrafted) {
   const auto e = engine();
-  Request request = drafted_question(tokens(100, 6), 1, 1, "prefix");
+  // So hot that it does not repeat itself.
+  Request request = drafted_question(tokens(100, 6), 3, 1, "prefix");
   request.sampling.max_tokens = 100;
   request.publish = true;
   const Heard plain = ask_for(*e, request);

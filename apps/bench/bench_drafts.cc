@@ -69,18 +69,21 @@ Asked quote(const DraftsOptions& o, int n) {
     text += "## " + title + "\n" + said + "\n\n";
     if (said.size() > most) most = said.size(), longest = title;
   }
-  return {"quote", chat_of("You answer from the passages.",
-                           {text + "Repeat the passage \"" + longest +
-                            "\" word for word. Write its whole text and nothing else."})};
+  return {"quote",
+          chat_of("You answer from the passages.", {text + "Repeat the passage \"" + longest +
+                                                    "\" word for word. Write its whole text and nothing else."}),
+          {}};
 }
 
 Asked edit(const DraftsOptions& o, int n) {
   const size_t at = o.rename.find('=');
   if (at == std::string::npos) fail("--rename must be OLD=NEW");
   const std::string from = o.rename.substr(0, at), to = o.rename.substr(at + 1) + (n > 0 ? std::to_string(n) : "");
-  return {"edit", chat_of("You edit code. You return whole files and no explanations.",
-                          {"```cpp\n" + read_text(o.code, "--code") + "```\n\nReturn this file with the function `" +
-                           from + "` renamed to `" + to + "`. Change nothing else."})};
+  return {"edit",
+          chat_of("You edit code. You return whole files and no explanations.",
+                  {"```cpp\n" + read_text(o.code, "--code") + "```\n\nReturn this file with the function `" + from +
+                   "` renamed to `" + to + "`. Change nothing else."}),
+          {}};
 }
 
 Json tools() {
@@ -92,10 +95,11 @@ Json tools() {
                   {"description", does},
                   {"parameters", {{"type", "object"}, {"properties", fields}, {"required", Json::array({"path"})}}}}}};
   };
-  return Json::array({tool("read_file", "Reads lines of a file",
-                           {{"path", text}, {"first_line", {{"type", "integer"}}}, {"last_line", {{"type", "integer"}}}}),
-                      tool("search_files", "Searches files for a regular expression",
-                           {{"path", text}, {"pattern", text}, {"glob", text}, {"case_sensitive", {{"type", "boolean"}}}})});
+  return Json::array(
+      {tool("read_file", "Reads lines of a file",
+            {{"path", text}, {"first_line", {{"type", "integer"}}}, {"last_line", {{"type", "integer"}}}}),
+       tool("search_files", "Searches files for a regular expression",
+            {{"path", text}, {"pattern", text}, {"glob", text}, {"case_sensitive", {{"type", "boolean"}}}})});
 }
 
 Asked call(const DraftsOptions&, int n) {
@@ -103,7 +107,8 @@ Asked call(const DraftsOptions&, int n) {
       "Search the folder /srv/projects/inventory/backend/services for the pattern 'def update_stock_level\\(' in files "
       "that match '*_service.py', case sensitive.",
       "Read lines 120 to 260 of /srv/projects/inventory/backend/services/warehouse_allocation_service.py.",
-      "Search the folder /srv/projects/inventory/frontend/src/components for the pattern 'useInventoryContext' in files "
+      "Search the folder /srv/projects/inventory/frontend/src/components for the pattern 'useInventoryContext' in "
+      "files "
       "that match '*.tsx', not case sensitive."};
   const std::string system = "You are a coding agent. Call one tool, and say nothing else.";
   Asked out{"call", chat_of(system, {"We work on ticket " + std::to_string(4711 + n) + ".", wanted[n % 3]}), {}};
@@ -182,8 +187,8 @@ void bench_drafts(const DraftsOptions& o, int argc, char** argv) {
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
-  std::printf("%-6s %6s %7s %11s %11s %9s %11s %8s %8s\n", "kind", "prompt", "tokens", "ms without", "ms with", "speed-up",
-              "tokens/step", "drafted", "accepted");
+  std::printf("%-6s %6s %7s %11s %11s %9s %11s %8s %8s\n", "kind", "prompt", "tokens", "ms without", "ms with",
+              "speed-up", "tokens/step", "drafted", "accepted");
   for (const std::string& kind : split_commas(o.kinds)) {
     std::vector<double> speed_ups, per_step;
     for (int n = 0; n < o.prompts; ++n) {
