@@ -47,7 +47,7 @@ Request guessing(Request request, Guess guess, std::vector<int32_t> answer, int 
   return request;
 }
 
-Heard ask_for(Engine& engine, Request request, Guess guess = Guess::kNone, std::vector<int32_t> answer = {}) {
+Heard hear_from(Engine& engine, Request request, Guess guess = Guess::kNone, std::vector<int32_t> answer = {}) {
   const auto sink = std::make_shared<CollectingSink>();
   EXPECT_TRUE(engine.submit(guessing(std::move(request), guess, std::move(answer), engine.info().vocab), sink).ok());
   return heard(*sink);
@@ -104,11 +104,11 @@ Request drafted_question(std::vector<int32_t> ids, float temperature, uint64_t s
 
 // Alone, each kind of guess says what single steps say.
 void expect_guesses_change_nothing(Engine& engine, const Request& request) {
-  const Heard plain = ask_for(engine, request);
+  const Heard plain = hear_from(engine, request);
   EXPECT_EQ(plain.usage().drafted, 0);
   for (const Guess guess : kGuesses) {
     SCOPED_TRACE(static_cast<int>(guess));
-    const Heard out = ask_for(engine, request, guess, plain.ids);
+    const Heard out = hear_from(engine, request, guess, plain.ids);
     expect_same(out, plain);
     if (plain.ids.size() == kSaid) expect_verified(out, guess);
   }
@@ -153,7 +153,7 @@ TEST_P(Drafts, TheTextIsTheSame) {
 TEST_P(Drafts, SeedsMatter) {
   const auto e = engine();
   const Request one = drafted_question(tokens(150, 1), 1, 1), two = drafted_question(tokens(150, 1), 1, 2);
-  EXPECT_NE(ask_for(*e, one).ids, ask_for(*e, two).ids) << "power of the tests at temperature 1";
+  EXPECT_NE(hear_from(*e, one).ids, hear_from(*e, two).ids) << "power of the tests at temperature 1";
 }
 
 TEST_P(Drafts, SamplersFiltersAndPenaltiesSeeTheAcceptedTokensOnly) {
@@ -169,7 +169,7 @@ TEST_P(Drafts, SamplersFiltersAndPenaltiesSeeTheAcceptedTokensOnly) {
   expect_guesses_change_nothing(*e, request);
   Request free = request;
   free.sampling.repetition_penalty = 1, free.sampling.presence_penalty = 0, free.sampling.frequency_penalty = 0;
-  EXPECT_NE(ask_for(*e, free).ids, ask_for(*e, request).ids) << "power";
+  EXPECT_NE(hear_from(*e, free).ids, hear_from(*e, request).ids) << "power";
 }
 
 // Together, with prompts that come in the middle of answers, in a pool that holds them and in one that does not.
@@ -187,7 +187,7 @@ TEST_P(Drafts, TogetherIsAlone) {
       requests.push_back(drafted_question(tokens(60 + 9 * i, static_cast<uint32_t>(i)), i % 3 == 0 ? 0.f : 1.f,
                                           static_cast<uint64_t>(i), i % 2 == 0 ? "full" : "prefix"));
       requests.back().sampling.max_tokens = 100;
-      plain.push_back(ask_for(*large, requests.back()));
+      plain.push_back(hear_from(*large, requests.back()));
     }
     const Guess all[] = {Guess::kRight, Guess::kWrong, Guess::kMixed, Guess::kFound, Guess::kNone};
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -213,16 +213,16 @@ TEST_P(Drafts, TogetherIsAlone) {
 // A stop string that ends inside a run of right drafts: nothing behind it is said, or kept.
 TEST_P(Drafts, StopStringsInsideARun) {
   const auto e = engine();
-  const Heard whole = ask_for(*e, drafted_question(tokens(80, 4), 1, 9));
+  const Heard whole = hear_from(*e, drafted_question(tokens(80, 4), 1, 9));
   ASSERT_GT(whole.text.size(), 20u);
   int cut = 0;
   for (size_t at = 3; at + 2 < whole.text.size(); at += 5) {
     Request request = drafted_question(tokens(80, 4), 1, 9);
     request.sampling.stop = {whole.text.substr(at, 2), "no such text"};
-    const Heard plain = ask_for(*e, request);
+    const Heard plain = hear_from(*e, request);
     EXPECT_LT(plain.ids.size(), whole.ids.size());
     for (const Guess guess : {Guess::kRight, Guess::kMixed}) {
-      const Heard out = ask_for(*e, request, guess, whole.ids);
+      const Heard out = hear_from(*e, request, guess, whole.ids);
       expect_same(out, plain);
       EXPECT_EQ(out.completion.finish, Finish::kStop);
       cut += out.usage().drafted > out.usage().accepted + 1 ? 1 : 0;
@@ -234,23 +234,23 @@ TEST_P(Drafts, StopStringsInsideARun) {
 // An end token is never drafted: what may follow it is not computed.
 TEST_P(Drafts, StopTokensInsideARun) {
   const auto e = engine();
-  const Heard whole = ask_for(*e, drafted_question(tokens(80, 4), 1, 9));
+  const Heard whole = hear_from(*e, drafted_question(tokens(80, 4), 1, 9));
   for (const size_t at : {size_t{3}, size_t{10}, size_t{30}}) {
     Request request = drafted_question(tokens(80, 4), 1, 9);
     request.sampling.stop_ids = {whole.ids[at]};
-    const Heard plain = ask_for(*e, request);
+    const Heard plain = hear_from(*e, request);
     EXPECT_LE(plain.ids.size(), at);
-    for (const Guess guess : kGuesses) expect_same(ask_for(*e, request, guess, whole.ids), plain);
+    for (const Guess guess : kGuesses) expect_same(hear_from(*e, request, guess, whole.ids), plain);
   }
 }
 
 TEST_P(Drafts, MaxTokensInsideARun) {
   const auto e = engine();
-  const Heard whole = ask_for(*e, drafted_question(tokens(80, 4), 0, 9));
+  const Heard whole = hear_from(*e, drafted_question(tokens(80, 4), 0, 9));
   for (int most = 1; most < 20; ++most) {
     Request request = drafted_question(tokens(80, 4), 0, 9);
     request.sampling.max_tokens = most;
-    const Heard out = ask_for(*e, request, Guess::kRight, whole.ids);
+    const Heard out = hear_from(*e, request, Guess::kRight, whole.ids);
     EXPECT_EQ(out.ids, (std::vector<int32_t>(whole.ids.begin(), whole.ids.begin() + most)));
     EXPECT_EQ(out.completion.finish, Finish::kLength);
     EXPECT_EQ(out.usage().accepted, out.usage().drafted) << "no row beyond the end";
@@ -272,7 +272,7 @@ TEST_P(Drafts, EveryTokenIsADelta) {
   const auto e = engine();
   const Request request = drafted_question(tokens(80, 4), 0, 9);
   const auto sink = std::make_shared<Deltas>();
-  ASSERT_TRUE(e->submit(guessing(request, Guess::kRight, ask_for(*e, request).ids), sink).ok());
+  ASSERT_TRUE(e->submit(guessing(request, Guess::kRight, hear_from(*e, request).ids), sink).ok());
   EXPECT_GT(heard(*sink).usage().accepted, 0);
   EXPECT_EQ(sink->count, kSaid);
 }
@@ -284,12 +284,12 @@ TEST_P(Drafts, WhatIsPublishedIsTheSame) {
     const auto with = engine(), without = engine("auto", 0);
     Request first = drafted_question(tokens(120, 6), 1, 3, "prefix");
     first.publish = true;
-    const Heard plain = ask_for(*without, first), out = ask_for(*with, first, guess, plain.ids);
+    const Heard plain = hear_from(*without, first), out = hear_from(*with, first, guess, plain.ids);
     expect_same(out, plain);
     EXPECT_EQ(with->stats().cached_tokens, without->stats().cached_tokens);
     EXPECT_EQ(with->stats().kv_pages_used, without->stats().kv_pages_used);
     Request second = drafted_question(join({first.prompt.ids, out.ids, tokens(30, 8)}), 1, 4, "prefix");
-    const Heard next = ask_for(*with, second), expected = ask_for(*without, second);
+    const Heard next = hear_from(*with, second), expected = hear_from(*without, second);
     expect_same(next, expected);
     EXPECT_EQ(next.usage().prefix, expected.usage().prefix);
     EXPECT_EQ(next.usage().prefix, 120 + kSaid - 1);
@@ -300,9 +300,9 @@ TEST_P(Drafts, SessionsAreTheSame) {
   const auto e = engine();
   Request request = drafted_question(tokens(100, 6), 1, 3);
   request.export_session = true;
-  const Heard plain = ask_for(*e, request);
+  const Heard plain = hear_from(*e, request);
   for (const Guess guess : kGuesses) {
-    const Heard out = ask_for(*e, request, guess, plain.ids);
+    const Heard out = hear_from(*e, request, guess, plain.ids);
     EXPECT_EQ(out.completion.session->bytes, plain.completion.session->bytes);
   }
 }
@@ -320,7 +320,7 @@ TEST_P(Drafts, GoWithEveryPrefill) {
       for (const std::string policy : {"naive", "mend", "auto", "epic", "sparsex", "prophetkv"}) {
         SCOPED_TRACE(policy + " " + kv + " " + placement);
         const Request request = drafted_question(join({head, b, a, last}), 1, 7, policy);
-        EXPECT_GT(ask_for(*e, request).usage().reused, 290);
+        EXPECT_GT(hear_from(*e, request).usage().reused, 290);
         expect_guesses_change_nothing(*e, request);
       }
     }
@@ -331,7 +331,7 @@ TEST_P(Drafts, GoWithEveryPrefill) {
 TEST_P(Drafts, NotWhereRowsAreNotAlike) {
   const auto e = engine();
   const auto drafted = [&](Request request) {
-    return ask_for(*e, std::move(request), Guess::kRight, tokens(kSaid, 1)).usage().drafted;
+    return hear_from(*e, std::move(request), Guess::kRight, tokens(kSaid, 1)).usage().drafted;
   };
   const Request plain = drafted_question(tokens(100, 6), 0, 1);
   EXPECT_GT(drafted(plain), 0) << "power";
@@ -353,7 +353,7 @@ TEST_P(Drafts, NotWhereRowsAreNotAlike) {
   request.evaluation.held_mass = true;
   EXPECT_EQ(drafted(request), 0);
   const auto none = engine("auto", 0);
-  EXPECT_EQ(ask_for(*none, plain, Guess::kRight, tokens(kSaid, 1)).usage().drafted, 0) << "the option is the most";
+  EXPECT_EQ(hear_from(*none, plain, Guess::kRight, tokens(kSaid, 1)).usage().drafted, 0) << "the option is the most";
 }
 
 TEST_P(Drafts, DraftsFromOutsideAreChecked) {
@@ -378,14 +378,14 @@ TEST_P(Drafts, CachedAnswersAreDrafted) {
   Request request = drafted_question(tokens(100, 6), 3, 1, "prefix");
   request.sampling.max_tokens = 100;
   request.publish = true;
-  const Heard plain = ask_for(*e, request);
+  const Heard plain = hear_from(*e, request);
   request.publish = false;
   // The most of a hundred in one of so many requests.
   const auto accepted = [&](const std::string& salt, int times) {
     request.cache_salt = salt;
     int most = 0;
     for (int i = 0; i < times && most < 60; ++i) {
-      const Heard out = ask_for(*e, request, Guess::kFound);
+      const Heard out = hear_from(*e, request, Guess::kFound);
       EXPECT_EQ(out.ids, plain.ids);
       most = std::max(most, out.usage().accepted);
     }
@@ -408,9 +408,9 @@ TEST(DraftsOfModels, AreTheSameInEveryArchitecture) {
     for (int32_t& id : prompt) id %= 250;
     for (const float temperature : {0.f, 1.f}) {
       const Request request = drafted_question(prompt, temperature, 1);
-      const Heard plain = ask_for(*e, request);
+      const Heard plain = hear_from(*e, request);
       for (const Guess guess : kGuesses) {
-        const Heard out = ask_for(*e, request, guess, plain.ids);
+        const Heard out = hear_from(*e, request, guess, plain.ids);
         expect_same(out, plain);
         if (plain.ids.size() == kSaid) expect_verified(out, guess);
       }

@@ -135,7 +135,9 @@ Steady run(const std::string& path, const Setting& setting) {
     reached = true;
     while (!go) std::this_thread::yield();
   });
-  EXPECT_TRUE(engine->submit(question(99, {.temperature = 0}), gate).ok());
+  Request first = question(99, {.temperature = 0});
+  first.draft = 0;
+  EXPECT_TRUE(engine->submit(std::move(first), gate).ok());
   while (!reached) std::this_thread::yield();
   for (int i = 0; i < setting.sequences; ++i) {
     sinks.push_back(std::make_shared<Sink>(i == 0 ? std::function<void()>(at_token) : [] {}));

@@ -83,8 +83,8 @@ void DraftFinder::follow(const Texts& texts, size_t at) {
   if (broken_ && ++broken_for_ > kEdit) broken_.reset();
 }
 
-std::optional<DraftFinder::Place> DraftFinder::find_own(const std::vector<int32_t>& table,
-                                                        std::span<const int32_t> own, size_t n) const {
+std::optional<DraftFinder::Place> DraftFinder::find_own(const std::vector<int32_t>& table, std::span<const int32_t> own,
+                                                        size_t n) const {
   if (own.size() < n) return {};
   const int32_t next = table[ngram_key(own.last(n), secret_) & (table.size() - 1)];
   if (next <= 0) return {};

@@ -5,10 +5,10 @@
 namespace kvilt {
 namespace {
 
-constexpr double kStepFade = 0.98;     // of a sum, with each step
-constexpr double kFirstRow = 0.1;  // of a step with one row: what another takes, before it is known
-constexpr double kBelieved = 2;    // steps whose rows differ by one that outweigh it
-constexpr double kSlow = 3;        // a step that took so many times what was expected was disturbed
+constexpr double kStepFade = 0.98;  // of a sum, with each step
+constexpr double kFirstRow = 0.1;   // of a step with one row: what another takes, before it is known
+constexpr double kBelieved = 2;     // steps whose rows differ by one that outweigh it
+constexpr double kSlow = 3;         // a step that took so many times what was expected was disturbed
 
 }  // namespace
 

@@ -35,10 +35,13 @@ int Drafts::longest(const Sequence& s, const ModelConfig& config) const {
 }
 
 void Drafts::propose(Sequence& s, const ModelConfig& config, int most) {
-  most = std::min(most, longest(s, config));
-  if (most <= 0 || !may_draft(s)) return;
+  if (most_ == 0 || !may_draft(s)) return;
   std::vector<int32_t>& draft = s.running.draft;
-  draft.reserve(static_cast<size_t>(most_));
+  for (std::vector<int32_t>* list : {&draft, &s.running.ahead, &s.running.drawn}) {
+    list->reserve(static_cast<size_t>(most_) + 1);  // in its first step, so that no later one allocates
+  }
+  most = std::min(most, longest(s, config));
+  if (most <= 0) return;
   if (const std::vector<int32_t>& given = s.request.evaluation.drafts; !given.empty()) {
     const auto from = std::min(given.size(), static_cast<size_t>(s.completion.completion_tokens));
     const auto count = std::min(given.size() - from, static_cast<size_t>(most));

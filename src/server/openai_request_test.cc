@@ -247,7 +247,8 @@ TEST(ParseCompletion, DraftIsNoPolicysParameter) {
   EXPECT_EQ(parse_completion(json(R"({"prompt": "a"})"), {}).value().generation.draft, -1);
   EXPECT_EQ(parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 0}})"), {}).value().generation.draft, 0);
   for (const char* bad : {"65", "-1", "2.5", "true", R"("x")", R"("")", "1e3", "99999999999"}) {
-    const auto wrong = parse_completion(json(fmt::format(R"({{"prompt": "a", "kvilt": {{"draft": {}}}}})", bad)), {});
+    const auto body = fmt::format(R"({{"prompt": "a", "kvilt": {{"draft": {}}}}})", bad);
+    const auto wrong = parse_completion(json(body.c_str()), {});
     ASSERT_FALSE(wrong.ok()) << bad;
     EXPECT_EQ(wrong.error().param, "kvilt.draft");
   }
