@@ -44,13 +44,9 @@ std::string read_text(const std::string& path, const char* flag) {
   return text.str();
 }
 
-Json chat_of(const std::string& system, const std::vector<std::string>& users) {
-  Json messages = Json::array({{{"role", "system"}, {"content", system}}});
-  for (size_t i = 0; i < users.size(); ++i) {
-    if (i > 0) messages.push_back({{"role", "assistant"}, {"content", "Done."}});
-    messages.push_back({{"role", "user"}, {"content", users[i]}});
-  }
-  return {{"messages", messages}};
+Json chat_of(const std::string& system, const std::string& user) {
+  return {
+      {"messages", Json::array({{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", user}}})}};
 }
 
 // Prompt n: the passages of line n, and the longest of them that is not the one before.
@@ -70,8 +66,8 @@ Asked quote(const DraftsOptions& o, int n) {
     if (said.size() > most) most = said.size(), longest = title;
   }
   return {"quote",
-          chat_of("You answer from the passages.", {text + "Repeat the passage \"" + longest +
-                                                    "\" word for word. Write its whole text and nothing else."}),
+          chat_of("You answer from the passages.", text + "Repeat the passage \"" + longest +
+                                                       "\" word for word. Write its whole text and nothing else."),
           {}};
 }
 
@@ -81,35 +77,43 @@ Asked edit(const DraftsOptions& o, int n) {
   const std::string from = o.rename.substr(0, at), to = o.rename.substr(at + 1) + (n > 0 ? std::to_string(n) : "");
   return {"edit",
           chat_of("You edit code. You return whole files and no explanations.",
-                  {"```cpp\n" + read_text(o.code, "--code") + "```\n\nReturn this file with the function `" + from +
-                   "` renamed to `" + to + "`. Change nothing else."}),
+                  "```cpp\n" + read_text(o.code, "--code") + "```\n\nReturn this file with the function `" + from +
+                      "` renamed to `" + to + "`. Change nothing else."),
           {}};
 }
 
-// The prompts name the tools in words: small models call tools that are offered as such too seldom.
+// The prompts name the tools in words: small models call tools that are offered as such too seldom. The other
+// conversation is about another ticket.
 Asked call(const DraftsOptions&, int n) {
   const std::string wanted[] = {
       "Search the folder /srv/projects/inventory/backend/services for the pattern 'def update_stock_level' in files "
-      "that "
-      "match '*_service.py', case sensitive, with 3 lines of context.",
+      "that match '*_service.py', case sensitive, with 3 lines of context.",
       "Read lines 120 to 260 of /srv/projects/inventory/backend/services/warehouse_allocation_service.py, with line "
       "numbers, as UTF-8.",
       "Search the folder /srv/projects/inventory/frontend/src/components for the pattern 'useInventoryContext' in "
-      "files "
-      "that match '*.tsx', not case sensitive, with 5 lines of context."};
+      "files that match '*.tsx', not case sensitive, with 5 lines of context."};
   const std::string system =
       "You are a coding agent. You act by writing one JSON object and nothing else: {\"name\": TOOL, \"arguments\": "
-      "{...}}. Tools: search_files with path, pattern, glob, case_sensitive, context_lines; read_file with path, "
-      "first_line, last_line, line_numbers, encoding.";
-  Asked out{"call", chat_of(system, {"We work on ticket " + std::to_string(4711 + n) + ".", wanted[n % 3]}), {}};
-  out.said_once = chat_of(system, {wanted[n % 3]});
+      "{...}}. Tools: open_ticket with number; search_files with path, pattern, glob, case_sensitive, context_lines; "
+      "read_file with path, first_line, last_line, line_numbers, encoding.";
+  const auto about = [&](int ticket) {
+    Json chat = chat_of(system, fmt::format("Open ticket {}.", ticket));
+    Json& messages = chat["messages"];
+    messages.push_back(
+        {{"role", "assistant"},
+         {"content", fmt::format(R"({{"name": "open_ticket", "arguments": {{"number": {}}}}})", ticket)}});
+    messages.push_back({{"role", "user"}, {"content", wanted[n % 3]}});
+    return chat;
+  };
+  Asked out{"call", about(4711 + n), {}};
+  out.said_once = about(2300 + n);
   return out;
 }
 
 Asked story(const DraftsOptions&, int n) {
   const char* about[] = {"a lighthouse keeper who collects clocks", "two rivers that meet under a city",
                          "a baker whose bread tells the future"};
-  Asked out{"free", chat_of("You are a writer.", {std::string("Write a long story about ") + about[n % 3] + "."}), {}};
+  Asked out{"free", chat_of("You are a writer.", std::string("Write a long story about ") + about[n % 3] + "."), {}};
   out.free = true;
   return out;
 }
