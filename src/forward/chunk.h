@@ -45,7 +45,8 @@ struct Chunk {
   const Stage* stage = nullptr;
   const Band* band = nullptr;
   Run range;
-  std::span<const int32_t> tokens;  // by position
+  std::span<const int32_t> tokens;  // by position, ...
+  int32_t tokens_at = 0;            // ... from this one on
   HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
   std::span<KeptRows> kept;         // of a plan that keeps states, in its last stage
   CarryState* carry = nullptr;      // of a stage that carries

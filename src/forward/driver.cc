@@ -91,7 +91,7 @@ void Driver::start(std::span<Chunk> chunks) {
     for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) {
       const int32_t pos = s.rows.pos[r];
       if (chunks[i].band->layer_begin == 0) {
-        model_.embed(chunks[i].tokens[pos], x.row(r));
+        model_.embed(chunks[i].tokens[pos - chunks[i].tokens_at], x.row(r));
       } else {
         std::copy_n(chunks[i].hidden->row(pos), c.D, x.row(r));
       }

@@ -1,5 +1,6 @@
 #include "server/openai_request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -236,6 +237,21 @@ TEST(ParseCompletion, Prompts) {
   EXPECT_TRUE(parse_completion(many, limits).ok());  // power: one less is fine
   many["n"] = 2;
   EXPECT_EQ(parse_completion(many, limits).error().param, "n");
+}
+
+TEST(ParseCompletion, DraftIsNoPolicysParameter) {
+  const auto parsed = parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 8, "budget": 0.5}})"), {});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.value().generation.draft, 8);
+  EXPECT_EQ(parsed.value().generation.policy.params, (std::map<std::string, std::string>{{"budget", "0.5"}}));
+  EXPECT_EQ(parse_completion(json(R"({"prompt": "a"})"), {}).value().generation.draft, -1);
+  EXPECT_EQ(parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 0}})"), {}).value().generation.draft, 0);
+  for (const char* bad : {"65", "-1", "2.5", "true", R"("x")", R"("")", "1e3", "99999999999"}) {
+    const auto body = fmt::format(R"({{"prompt": "a", "kvilt": {{"draft": {}}}}})", bad);
+    const auto wrong = parse_completion(json(body.c_str()), {});
+    ASSERT_FALSE(wrong.ok()) << bad;
+    EXPECT_EQ(wrong.error().param, "kvilt.draft");
+  }
 }
 
 TEST(ParseTokenize, BothForms) {

@@ -224,6 +224,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
       request.publish = generation.publish;
+      request.draft = generation.draft;
       request.cache_salt = generation.cache_salt;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
         return reply_error(response, api_error(status.error(), prompt_field), job->shape);
