@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/answer_job.h"
 #include "server/answer_queue.h"
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
@@ -356,6 +357,25 @@ void completion(const Service& service, const Call& call, httplib::Response& res
 }
 
 }  // namespace
+
+void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib::Response& response) {
+  auto job = new_job(service, call);
+  if (auto error = read_chat(call, chat.body, *job)) {
+    chat.in_own_paths(*error);
+    return reply_error(response, *error, job->shape);
+  }
+  chat.body = nullptr;
+  job->writer = chat.writer();
+  run_job(std::move(job), call, response, chat.field);
+}
+
+void answer_text(const Service& service, const Call& call, TextJob text, httplib::Response& response) {
+  auto job = new_job(service, call);
+  job->generation = std::move(text.generation);
+  job->prompts = std::move(text.prompts);
+  job->writer = std::move(text.writer);
+  run_job(std::move(job), call, response, text.field);
+}
 
 void add_generate_routes(Service& service) {
   const auto with_options = [&service](void (*handler)(const Service&, const Call&, httplib::Response&)) {

@@ -61,6 +61,7 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   server::add_generate_routes(parts->service);
   server::add_info_routes(parts->service);
   server::add_cache_routes(parts->service);
+  server::add_response_routes(parts->service);
   const ServerOptions& wanted = parts->service.options();
   errno = 0;
   parts->port = parts->service.http().bind(wanted.host, wanted.port);

@@ -56,7 +56,9 @@ class Service {
   explicit Service(ServerOptions options);
 
   using Handler = std::function<void(const Call&, httplib::Response&)>;
+  // Patterns may have groups such as ([^/]+); what is before the first one belongs to these routes alone.
   void get(const std::string& pattern, Handler handler);      // needs the engine
+  void remove(const std::string& pattern, Handler handler);   // the same for DELETE
   void post(const std::string& path, Handler handler);        // needs the engine and a JSON body
   void post_empty(const std::string& path, Handler handler);  // the body is optional and ignored; for admins
   void get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler);
@@ -95,7 +97,8 @@ class Service {
     std::set<std::string> methods;
     Guard guard = Guard::kKey;
   };
-  std::map<std::string, Route> routes_;  // constant after construction of the server
+  const Route* route_of(const std::string& path) const;
+  std::map<std::string, Route> routes_;  // by path, or by what is before a group; constant after construction
 
   mutable Mutex mutex_;
   Attached attached_ KVILT_GUARDED_BY(mutex_);
@@ -113,5 +116,6 @@ RequestLimits limits_of(const Engine& engine);
 void add_generate_routes(Service& service);  // routes_generate.cc
 void add_info_routes(Service& service);      // routes_info.cc
 void add_cache_routes(Service& service);     // routes_cache.cc
+void add_response_routes(Service& service);  // routes_responses.cc
 
 }  // namespace kvilt::server
