@@ -106,6 +106,8 @@ struct Request {
   // part's KV is kept apart and found with reuse_from=seasoned (docs/math/seasoning.md). Whether or not it publishes.
   bool season = false;
   Evaluation evaluation = {};
+  // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
+  bool last_hidden = false;
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
   // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's
@@ -167,7 +169,9 @@ struct Completion {
   PromptUsage usage;
   int completion_tokens = 0;
   double total_s = 0;
-  EvaluationLogits logits;                         // with Request::evaluation
+  EvaluationLogits logits;  // with Request::evaluation
+  // D: the state of the prompt's last token behind the model's final norm, which embeddings are made of.
+  std::vector<float> last_hidden;
   std::shared_ptr<const ExportedSession> session;  // with export_session, unless the request failed or was cancelled
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.

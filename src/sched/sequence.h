@@ -65,6 +65,7 @@ struct Sequence {
     std::vector<int32_t> ahead;        // while it guesses: the prompt, then its guesses
     int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
     std::vector<float> logits;         // V, of the step just run
+    std::vector<float> last_hidden;    // D, of the prefill, with Request::last_hidden
     ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states

@@ -14,10 +14,10 @@ namespace kvilt::server {
 
 // A chat whose body was made of another API's.
 struct ChatJob {
-  Json body;  // as /v1/chat/completions takes it
-  const char* field = "messages";                           // of the client's: holds the prompt
-  std::function<void(ApiError&)> in_own_paths;              // what is wrong with `body`, in the client's words
-  std::function<std::unique_ptr<AnswerWriter>()> writer;    // called when the body was read
+  Json body;                                              // as /v1/chat/completions takes it
+  const char* field = "messages";                         // of the client's: holds the prompt
+  std::function<void(ApiError&)> in_own_paths;            // what is wrong with `body`, in the client's words
+  std::function<std::unique_ptr<AnswerWriter>()> writer;  // called when the body was read
 };
 void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib::Response& response);
 

@@ -63,7 +63,7 @@ class ResponseStore {
     Clock::time_point used;
   };
   using Entries = std::list<Entry>;
-  struct Shelf {  // of one tenant
+  struct Shelf {      // of one tenant
     Entries entries;  // the one that was used last is first
     std::unordered_map<std::string, Entries::iterator> by_id;
     size_t bytes = 0;

@@ -56,8 +56,8 @@ Json repeated_of(Json& body) {
               {"top_p", 1.0},
               {"truncation", "disabled"},
               {"user", nullptr}};
-  for (auto& [name, value] : out.items()) {
-    if (const Json* said = given(body, name.c_str())) value = *said;
+  for (auto field = out.begin(); field != out.end(); ++field) {
+    if (const Json* said = given(body, field.key().c_str())) field.value() = *said;
   }
   return out;
 }
@@ -126,7 +126,8 @@ Json Items::content(Json& value, const std::string& path) {
     const std::string* type = need_type(value[i], where);
     if (!type) break;
     if (*type != "input_text" && *type != "output_text" && *type != "text") {
-      fail(where, fmt::format("parts of type '{}' are not supported: this server reads text", type->substr(0, kMaxShown)),
+      fail(where,
+           fmt::format("parts of type '{}' are not supported: this server reads text", type->substr(0, kMaxShown)),
            kUnsupported);
       break;
     }
@@ -214,11 +215,12 @@ void Items::tools(Json& list) {
     const std::string* type = need_type(list[i], path);
     if (!type) return;
     if (*type != "function") {
-      return fail(path + ".type",
-                  fmt::format("'{}' is not supported: only \"function\" tools, which the client runs, are (leave it out; "
-                              "Codex: web_search = \"disabled\")",
-                              type->substr(0, kMaxShown)),
-                  kUnsupported);
+      return fail(
+          path + ".type",
+          fmt::format("'{}' is not supported: only \"function\" tools, which the client runs, are (leave it out; "
+                      "Codex: web_search = \"disabled\")",
+                      type->substr(0, kMaxShown)),
+          kUnsupported);
     }
     Json* name = need_string(list[i], "name", path);
     if (!name) return;
@@ -241,7 +243,8 @@ void Items::tool_choice(Json& choice) {
   const std::string* type = need_type(choice, "tool_choice");
   if (!type) return;
   if (*type != "function")
-    return fail("tool_choice.type", fmt::format("'{}' is not supported here", type->substr(0, kMaxShown)), kUnsupported);
+    return fail("tool_choice.type", fmt::format("'{}' is not supported here", type->substr(0, kMaxShown)),
+                kUnsupported);
   Json* name = need_string(choice, "name", "tool_choice");
   if (name) body_["tool_choice"] = {{"type", "function"}, {"function", {{"name", std::move(*name)}}}};
 }
@@ -279,11 +282,11 @@ void Items::reasoning(Json& settings) {
 void Items::metadata(Json& body) {
   Json* data = given(body, "metadata");
   if (!data || !is_object(*data, "metadata")) return;
-  if (data->size() > kMaxMetadata)
-    return fail("metadata", fmt::format("has more than {} entries", kMaxMetadata));
+  if (data->size() > kMaxMetadata) return fail("metadata", fmt::format("has more than {} entries", kMaxMetadata));
   for (const auto& [key, value] : data->items()) {
     const std::string path = "metadata." + key.substr(0, kMaxMetadataKey);
-    if (key.size() > kMaxMetadataKey) return fail(path, fmt::format("the key is longer than {} bytes", kMaxMetadataKey));
+    if (key.size() > kMaxMetadataKey)
+      return fail(path, fmt::format("the key is longer than {} bytes", kMaxMetadataKey));
     if (!value.is_string()) return fail(path, fmt::format("must be a string, not {}", type_of(value)));
     if (value.get_ref<const std::string&>().size() > kMaxMetadataValue)
       return fail(path, fmt::format("is longer than {} bytes", kMaxMetadataValue));
@@ -291,8 +294,8 @@ void Items::metadata(Json& body) {
 }
 
 void Items::refuse_unsupported(Json& body) {
-  constexpr const char* kRefused[] = {"background", "conversation", "prompt", "top_logprobs", "moderation",
-                                      "context_management"};
+  constexpr const char* kRefused[] = {"background",   "conversation", "prompt",
+                                      "top_logprobs", "moderation",   "context_management"};
   for (const char* name : kRefused) {
     const Json* value = given(body, name);
     if (value && *value != false && *value != 0) fail(name, "is not supported by this server", kUnsupported);

@@ -72,16 +72,12 @@ class OutputItems {
 
   static Json begun(const AnswerEvent& said) {
     if (said.kind == Kind::kCallStart) {
-      return {{"id", answer_id("fc_")},     {"type", "function_call"}, {"status", "in_progress"},
-              {"call_id", said.id}, {"name", said.text},       {"arguments", ""}};
+      return {{"id", answer_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"},
+              {"call_id", said.id},     {"name", said.text},       {"arguments", ""}};
     }
     if (said.kind == Kind::kReasoning) {
-      return {{"id", answer_id("rs_")},
-              {"type", "reasoning"},
-              {"status", "in_progress"},
-              {"summary", Json::array()},
-              {"content", Json::array()},
-              {"encrypted_content", nullptr}};
+      return {{"id", answer_id("rs_")},   {"type", "reasoning"},      {"status", "in_progress"},
+              {"summary", Json::array()}, {"content", Json::array()}, {"encrypted_content", nullptr}};
     }
     return {{"id", answer_id("msg_")},
             {"type", "message"},

@@ -5,17 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/function_ref.h"
 #include "kvilt/season.h"
-#include "server/answer_queue.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/request_batch.h"
 #include "server/service.h"
 
 namespace kvilt::server {
 namespace {
-
-constexpr int kAtOnce = 8;  // documents in the engine's queue at once, so that other requests come between
 
 // Tokens of the document itself: what is marked, or the whole prompt if nothing is.
 int document_tokens(const Prompt& prompt) {
@@ -39,52 +36,6 @@ Json document_json(size_t index, int tokens, const Completion& end) {
           {"fresh", usage.fresh},   {"seconds", end.total_s}};
 }
 
-// Requests that are submitted a few at a time, each under the name by which an error calls it.
-class Batch {
- public:
-  Batch(const Call& call, httplib::Response& response) : call_(call), response_(response) {}
-
-  // Waits for all of them. False: the response says why it did not come to that.
-  bool run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
-           FunctionRef<void(size_t, const Completion&)> ended) {
-    AnswerQueue answer(call_.account(), AnswerQueue::Reader::kWhole);
-    const size_t count = requests.size();
-    const int places = call_.caller.tenant->max_requests();
-    const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
-    for (size_t over = 0; over < count;) {
-      while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
-        const auto next = static_cast<size_t>(answer.size());
-        if (Status status = answer.submit(std::move(requests[next])); !status.ok())
-          return refuse(status.error(), name(next));
-      }
-      auto event = answer.next(AnswerQueue::kLook);
-      if (Connection::current()->peer_gone()) {
-        Connection::current()->close_after_response();
-        response_.status = 499;
-        response_.set_content(" ", "text/plain");
-        return false;
-      }
-      if (!event || !event->end) continue;
-      const auto index = static_cast<size_t>(event->choice);
-      if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
-        const Error stopped{Code::kUnavailable, "the server is shutting down"};
-        return refuse(event->end->error.value_or(stopped), name(index));
-      }
-      ended(index, *event->end);
-      ++over;
-    }
-    return true;
-  }
-
- private:
-  bool refuse(const Error& error, const std::string& name) {
-    reply_error(response_, api_error(error, name));
-    return false;
-  }
-  const Call& call_;
-  httplib::Response& response_;
-};
-
 // Unless a policy is asked for, each document is computed behind the fixed prefix alone, even if a copy with other text
 // in its KV is cached.
 Request warming(Prompt prompt, const DocumentsRequest& wanted) {
@@ -101,7 +52,7 @@ Request warming(Prompt prompt, const DocumentsRequest& wanted) {
 
 // All of the documents in one random order after another; one order's prompts at a time, for their memory. False: the
 // response says why it ended. Nothing where no contexts are asked for.
-bool season(Batch& batch, const Call& call, const DocumentsRequest& wanted, std::span<const Prompt> documents,
+bool season(RequestBatch& batch, const Call& call, const DocumentsRequest& wanted, std::span<const Prompt> documents,
             Json& reply) {
   if (wanted.season == 0 || documents.size() < 2) return true;
   int64_t passes = 0, tokens = 0;
@@ -150,7 +101,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
     usage.add_prompt(end.usage);
     rows[i] = document_json(i, tokens[i], end);
   };
-  Batch batch(call, response);
+  RequestBatch batch(call, response);
   Json reply = {{"object", "kvilt.documents"}, {"model", call.attached.model}};
   if (!batch.run(std::move(requests), name, add)) return;
   if (!season(batch, call, wanted, prompts.value(), reply)) return;

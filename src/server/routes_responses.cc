@@ -49,8 +49,8 @@ ApiResult<ReadResponse> read_response(ResponseStore& store, const Call& call) {
   if (!thread.ok()) return thread.error();
   auto earlier = earlier_items(store, call.caller.tenant->name(), thread.value().previous);
   if (!earlier.ok()) return earlier.error();
-  auto chat = responses_to_chat(std::move(call.body), std::move(earlier.value()), thread.value(),
-                                limits_of(call.engine()));
+  auto chat =
+      responses_to_chat(std::move(call.body), std::move(earlier.value()), thread.value(), limits_of(call.engine()));
   if (!chat.ok()) return chat.error();
   return ReadResponse{std::move(chat.value()), std::move(thread.value())};
 }
@@ -135,7 +135,7 @@ void input_items(ResponseStore& store, const Call& call, httplib::Response& resp
   if (order != "asc") std::reverse(items.begin(), items.end());
   auto from = items.begin();
   if (!after.empty()) {
-    from = std::ranges::find_if(items, [&](const Json& item) { return item["id"] == after; });
+    from = std::find_if(items.begin(), items.end(), [&](const Json& item) { return item["id"] == after; });
     if (from == items.end()) return refuse("after", "is no item of this response");
     ++from;
   }

@@ -62,6 +62,8 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   server::add_info_routes(parts->service);
   server::add_cache_routes(parts->service);
   server::add_response_routes(parts->service);
+  server::add_embed_routes(parts->service);
+  server::add_llama_routes(parts->service);
   const ServerOptions& wanted = parts->service.options();
   errno = 0;
   parts->port = parts->service.http().bind(wanted.host, wanted.port);

@@ -216,7 +216,7 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
   if (auto error = check_origin(request, response)) return error;
   const Route* route = route_of(request.path);
   if (!route) {
-    return ApiError{404, fmt::format("there is no route '{}' (docs/server.md lists them)", request.path), "",
+    return ApiError{404, fmt::format("there is no route '{}'; chat is POST /v1/chat/completions", request.path), "",
                     "not_found"};
   }
   if (request.method == "OPTIONS") return std::nullopt;

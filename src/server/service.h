@@ -117,5 +117,7 @@ void add_generate_routes(Service& service);  // routes_generate.cc
 void add_info_routes(Service& service);      // routes_info.cc
 void add_cache_routes(Service& service);     // routes_cache.cc
 void add_response_routes(Service& service);  // routes_responses.cc
+void add_embed_routes(Service& service);     // routes_embed.cc
+void add_llama_routes(Service& service);     // routes_llama.cc
 
 }  // namespace kvilt::server
