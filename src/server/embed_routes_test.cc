@@ -57,8 +57,8 @@ TEST(EmbeddingsRoute, DimensionsAndBase64) {
   ASSERT_EQ(few.size(), 4u);
   EXPECT_NEAR(length_of(few), 1, 1e-6);
   for (int i = 1; i < 4; ++i) EXPECT_NEAR(few[i] / few[0], all[i] / all[0], 1e-4);
-  const auto text = embedded(running, R"({"input": "one", "encoding_format": "base64"})")["data"][0]["embedding"]
-                        .get<std::string>();
+  const auto text =
+      embedded(running, R"({"input": "one", "encoding_format": "base64"})")["data"][0]["embedding"].get<std::string>();
   std::vector<float> floats(16);
   size_t size = 0;
   ASSERT_EQ(sodium_base642bin(reinterpret_cast<unsigned char*>(floats.data()), floats.size() * 4, text.data(),
@@ -97,12 +97,15 @@ TEST(RerankRoute, OrdersByScore) {
   const std::string prompt(asked.prompt.ids.begin() + asked.prompt.marks[0].begin,
                            asked.prompt.ids.begin() + asked.prompt.marks[0].end);
   EXPECT_EQ(prompt, "cats") << "the document is a piece of its own";
-  const Json one = Json::parse(running.post(kRank, R"({"query": "rivers", "documents": ["Rhine", "Elbe", "cats"],
-                                                       "top_n": 1})")->body);
+  const Json one = Json::parse(running
+                                   .post(kRank, R"({"query": "rivers", "documents": ["Rhine", "Elbe", "cats"],
+                                                       "top_n": 1})")
+                                   ->body);
   ASSERT_EQ(one["results"].size(), 1u);
   EXPECT_EQ(one["results"][0]["index"], json["results"][0]["index"]);
   EXPECT_FALSE(one["results"][0].contains("document"));
-  const Json other = Json::parse(running.post(kRank, R"({"query": "pets", "documents": ["Rhine", "Elbe", "cats"]})")->body);
+  const Json other =
+      Json::parse(running.post(kRank, R"({"query": "pets", "documents": ["Rhine", "Elbe", "cats"]})")->body);
   EXPECT_NE(other["results"][0]["relevance_score"], json["results"][0]["relevance_score"]) << "power";
   for (const char* path : {"/rerank", "/v2/rerank"})
     EXPECT_EQ(running.post(path, R"({"query": "q", "documents": ["d"]})")->status, 200);

@@ -176,6 +176,7 @@ Status FakeEngine::check_policy(const PolicyChoice& policy) const {
   for (const auto& [key, value] : policy.params) {
     if (key != "budget" && key != "quality")
       return error(Code::kInvalidArgument, "the policy has no parameter '{}'", key);
+    if (key == "quality" && (value == "exact" || value == "balanced" || value == "draft" || value == "auto")) continue;
     char* end = nullptr;
     const double number = std::strtod(value.c_str(), &end);
     if (*end || !(number >= 0 && number <= 1))

@@ -6,12 +6,30 @@
 namespace kvilt::server {
 namespace {
 
-constexpr const char* kPrefixes[] = {"<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<PRE>", "<|code_prefix|>",
-                                     "<\xef\xbd\x9c" "fim\xe2\x96\x81" "begin\xef\xbd\x9c>"};
-constexpr const char* kSuffixes[] = {"<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<SUF>", "<|code_suffix|>",
-                                     "<\xef\xbd\x9c" "fim\xe2\x96\x81" "hole\xef\xbd\x9c>"};
-constexpr const char* kMiddles[] = {"<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<MID>", "<|code_middle|>",
-                                    "<\xef\xbd\x9c" "fim\xe2\x96\x81" "end\xef\xbd\x9c>"};
+constexpr const char* kPrefixes[] = {"<|fim_prefix|>",
+                                     "<fim_prefix>",
+                                     "<fim-prefix>",
+                                     "<PRE>",
+                                     "<|code_prefix|>",
+                                     "<\xef\xbd\x9c"
+                                     "fim\xe2\x96\x81"
+                                     "begin\xef\xbd\x9c>"};
+constexpr const char* kSuffixes[] = {"<|fim_suffix|>",
+                                     "<fim_suffix>",
+                                     "<fim-suffix>",
+                                     "<SUF>",
+                                     "<|code_suffix|>",
+                                     "<\xef\xbd\x9c"
+                                     "fim\xe2\x96\x81"
+                                     "hole\xef\xbd\x9c>"};
+constexpr const char* kMiddles[] = {"<|fim_middle|>",
+                                    "<fim_middle>",
+                                    "<fim-middle>",
+                                    "<MID>",
+                                    "<|code_middle|>",
+                                    "<\xef\xbd\x9c"
+                                    "fim\xe2\x96\x81"
+                                    "end\xef\xbd\x9c>"};
 constexpr const char* kRepos[] = {"<|repo_name|>", "<|fim_repo|>", "<repo_name>", "<reponame>", "<REPO>"};
 constexpr const char* kFiles[] = {"<|file_sep|>", "<|file_separator|>", "<file_sep>"};
 constexpr const char* kPads[] = {"<|fim_pad|>", "<fim_pad>", "<PAD>"};
@@ -49,8 +67,9 @@ Result<InfillTokens> InfillTokens::find(const Engine& engine) {
   const auto prefix = token_of(engine, kPrefixes), suffix = token_of(engine, kSuffixes),
              middle = token_of(engine, kMiddles);
   if (!prefix || !suffix || !middle)
-    return Error{Code::kUnsupported, "this model's vocabulary has no tokens for prefix, suffix and middle: it was not "
-                                     "made to fill in text"};
+    return Error{Code::kUnsupported,
+                 "this model's vocabulary has no tokens for prefix, suffix and middle: it was not "
+                 "made to fill in text"};
   out.prefix = *prefix;
   out.suffix = *suffix;
   out.middle = *middle;

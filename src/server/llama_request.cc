@@ -33,15 +33,16 @@ struct Neutral {
   const char* name;
   double value;
 };
-constexpr Neutral kNeutral[] = {{"mirostat", 0},        {"typical_p", 1},       {"dynatemp_range", 0},
-                                {"dry_multiplier", 0},  {"xtc_probability", 0}, {"n_probs", 0},
+constexpr Neutral kNeutral[] = {{"mirostat", 0},         {"typical_p", 1},       {"dynatemp_range", 0},
+                                {"dry_multiplier", 0},   {"xtc_probability", 0}, {"n_probs", 0},
                                 {"adaptive_target", -1}, {"top_n_sigma", -1},    {"n_cmpl", 1}};
 
 void refuse_llama(Fields& fields) {
   for (const char* name : {"grammar", "json_schema", "image_data", "multimodal_data", "lora", "return_tokens",
                            "post_sampling_probs", "return_progress"}) {
     const Json* value = fields.find(name);
-    const bool off = value && (*value == false || *value == "" || ((value->is_array() || value->is_object()) && value->empty()));
+    const bool off =
+        value && (*value == false || *value == "" || ((value->is_array() || value->is_object()) && value->empty()));
     if (value && !off) fields.fail(name, "is not supported by this server", "unsupported");
   }
   for (const auto& [name, neutral] : kNeutral) {
@@ -160,7 +161,8 @@ void read_extra(Fields& fields, std::vector<InfillFile>& out) {
     return fields.fail("input_extra", fmt::format("must be a list of at most {} objects", kMaxExtra));
   for (size_t i = 0; i < list->size() && fields.ok(); ++i) {
     const std::string name = fmt::format("input_extra[{}]", i);
-    if (!(*list)[i].is_object()) return fields.fail(name, fmt::format("must be an object, not {}", type_of((*list)[i])));
+    if (!(*list)[i].is_object())
+      return fields.fail(name, fmt::format("must be an object, not {}", type_of((*list)[i])));
     Fields inner((*list)[i], name + ".");
     InfillFile file{"tmp", ""};
     inner.string("filename", &file.name, kMaxFileName);

@@ -20,8 +20,8 @@ using LlamaPrompt = std::vector<TextPrompt>;
 struct LlamaCompletion {
   Generation generation;
   std::vector<LlamaPrompt> prompts;
-  bool several = false;                // a list of prompts: the answer is a list
-  std::vector<std::string> fields;     // response_fields: paths such as "timings/prompt_n"; empty: all
+  bool several = false;             // a list of prompts: the answer is a list
+  std::vector<std::string> fields;  // response_fields: paths such as "timings/prompt_n"; empty: all
 };
 
 struct LlamaInfill {

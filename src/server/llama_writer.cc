@@ -20,7 +20,8 @@ double each(int tokens, double seconds) { return tokens > 0 ? 1000 * seconds / t
 Json timings_of(const Completion& end) {
   const PromptUsage& prompt = end.usage;
   const int cached = prompt.prefix + prompt.reused - prompt.recomputed, computed = prompt.prompt - cached;
-  const double before = std::max(0.0, prompt.ttft_s - prompt.queued_s), after = std::max(0.0, end.total_s - prompt.ttft_s);
+  const double before = std::max(0.0, prompt.ttft_s - prompt.queued_s),
+               after = std::max(0.0, end.total_s - prompt.ttft_s);
   return {{"cache_n", cached},
           {"prompt_n", computed},
           {"prompt_ms", 1000 * before},

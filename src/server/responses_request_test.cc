@@ -65,8 +65,7 @@ TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
                             R"([{"type": "message", "role": "user", "content": "hi"},
                                 {"type": "message", "role": "assistant", "status": "completed",
                                  "content": [{"type": "output_text", "text": "ho", "annotations": []}]}])");
-  EXPECT_EQ(chat["messages"],
-            Json::parse(R"([{"role": "system", "content": "i"}, {"role": "user", "content": "hi"},
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role": "system", "content": "i"}, {"role": "user", "content": "hi"},
                             {"role": "assistant", "content": "ho"}, {"role": "user", "content": "and now?"}])"));
 }
 

@@ -11,8 +11,8 @@ namespace {
 constexpr const char* kResponses = "/v1/responses";
 
 Json ask(const char* more = "") {
-  return Json::parse(std::string(R"({"model": "fake", "max_output_tokens": 8, "temperature": 0, "input": "hi")") + more +
-                     "}");
+  return Json::parse(std::string(R"({"model": "fake", "max_output_tokens": 8, "temperature": 0, "input": "hi")") +
+                     more + "}");
 }
 
 FakeOptions calling() {
@@ -83,7 +83,8 @@ TEST(ResponsesRoute, AStreamSaysTheSameInOrder) {
     std::vector<std::string> order = order_of(reply->body);
     std::vector<std::string> expected = {"response.created", "response.in_progress"};
     const auto item = [&](const char* kind) {
-      const std::string delta = std::string("response.") + kind + ".delta", done = std::string("response.") + kind + ".done";
+      const std::string delta = std::string("response.") + kind + ".delta",
+                        done = std::string("response.") + kind + ".done";
       expected.push_back("response.output_item.added");
       if (kind != std::string("function_call_arguments")) expected.push_back("response.content_part.added");
       expected.insert(expected.end(), {delta, done});
@@ -105,7 +106,8 @@ TEST(ResponsesRoute, AStreamSaysTheSameInOrder) {
       if (event["type"] == "response.output_text.delta") text += event["delta"].get<std::string>();
     }
     const Json& output = whole["output"];
-    const auto message = std::find_if(output.begin(), output.end(), [](const Json& one) { return one["type"] == "message"; });
+    const auto message =
+        std::find_if(output.begin(), output.end(), [](const Json& one) { return one["type"] == "message"; });
     EXPECT_EQ(text, (*message)["content"][0]["text"]);
   }
 }
@@ -170,7 +172,8 @@ TEST(ResponsesRoute, StoredOnesAreFoundAndDeleted) {
   for (const char* query : {"?limit=0", "?limit=x", "?order=up", "?after=nobody"})
     EXPECT_EQ(client.Get(later + "/input_items" + query)->status, 400) << query;
 
-  EXPECT_EQ(Json::parse(client.Delete(path)->body), (Json{{"id", first["id"]}, {"object", "response"}, {"deleted", true}}));
+  EXPECT_EQ(Json::parse(client.Delete(path)->body),
+            (Json{{"id", first["id"]}, {"object", "response"}, {"deleted", true}}));
   EXPECT_EQ(client.Get(path)->status, 404);
   EXPECT_EQ(client.Delete(path)->status, 404);
   const auto orphan = running.post(kResponses, dump(body));
@@ -193,7 +196,8 @@ TEST(ResponsesRoute, AStoreOfNothingSaysSo) {
 
 TEST(ResponsesRoute, OthersTenantsFindNothing) {
   ServerOptions options;
-  options.tenants = {{.name = "a", .keys = {ApiKey::of("key-a", false)}}, {.name = "b", .keys = {ApiKey::of("key-b", false)}}};
+  options.tenants = {{.name = "a", .keys = {ApiKey::of("key-a", false)}},
+                     {.name = "b", .keys = {ApiKey::of("key-b", false)}}};
   LiveServer running({}, options);
   const httplib::Headers a = {{"Authorization", "Bearer key-a"}}, b = {{"Authorization", "Bearer key-b"}};
   const Json response = Json::parse(running.post(kResponses, dump(ask()), a)->body);
@@ -213,11 +217,12 @@ TEST(ResponsesRoute, OthersTenantsFindNothing) {
 
 TEST(ResponsesRoute, ErrorsNameTheClientsFields) {
   LiveServer running;
-  const std::pair<const char*, const char*> cases[] = {{R"(, "max_output_tokens": -1)", "max_output_tokens"},
-                                                       {R"(, "temperature": 9)", "temperature"},
-                                                       {R"(, "input": [{"role": "user", "content": 5}])", "input[0].content"},
-                                                       {R"(, "kvilt": {"policy": 5})", "kvilt.policy"},
-                                                       {R"(, "background": true)", "background"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(, "max_output_tokens": -1)", "max_output_tokens"},
+      {R"(, "temperature": 9)", "temperature"},
+      {R"(, "input": [{"role": "user", "content": 5}])", "input[0].content"},
+      {R"(, "kvilt": {"policy": 5})", "kvilt.policy"},
+      {R"(, "background": true)", "background"}};
   for (const auto& [more, param] : cases) {
     const auto refused = running.post(kResponses, dump(ask(more)));
     EXPECT_EQ(refused->status, 400) << refused->body;
@@ -249,10 +254,12 @@ TEST(ResponsesRoute, CountsItsInput) {
   LiveServer running;
   const auto counted = running.post("/v1/responses/input_tokens", R"({"input": "hello", "instructions": "be brief"})");
   ASSERT_EQ(counted->status, 200) << counted->body;
-  const Json asked = Json::parse(running.post(kResponses, R"({"input": "hello", "instructions": "be brief",
-      "max_output_tokens": 1})")->body);
-  EXPECT_EQ(Json::parse(counted->body), (Json{{"object", "response.input_tokens"},
-                                              {"input_tokens", asked["usage"]["input_tokens"]}}));
+  const Json asked = Json::parse(running
+                                     .post(kResponses, R"({"input": "hello", "instructions": "be brief",
+      "max_output_tokens": 1})")
+                                     ->body);
+  EXPECT_EQ(Json::parse(counted->body),
+            (Json{{"object", "response.input_tokens"}, {"input_tokens", asked["usage"]["input_tokens"]}}));
   EXPECT_EQ(error_of(running.post("/v1/responses/input_tokens", "{}"))["param"], "input");
 }
 

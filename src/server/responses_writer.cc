@@ -142,8 +142,9 @@ class ResponsesWriter final : public AnswerWriter {
   std::string begin(std::vector<Choice>& choices) override {
     CHECK(choices.size() == 1);
     const Json start = response("in_progress", Json::array());
-    return numbered({{"type", "response.created"}, {"response", start}}) +
-           numbered({{"type", "response.in_progress"}, {"response", start}});
+    std::string events = numbered({{"type", "response.created"}, {"response", start}});
+    events += numbered({{"type", "response.in_progress"}, {"response", start}});
+    return events;
   }
 
   std::string grown(Choice& choice) override {

@@ -108,12 +108,11 @@ void embed(const Call& call, httplib::Response& response) {
   const auto add = [&](size_t i, const Completion& end) {
     usage.add_prompt(end.usage);
     const std::vector<float> values = embedding_of(end.last_hidden, wanted.dimensions);
-    rows[i] = {{"object", "embedding"},
-               {"index", i},
-               {"embedding", wanted.base64 ? as_base64(values) : Json(values)}};
+    rows[i] = {{"object", "embedding"}, {"index", i}, {"embedding", wanted.base64 ? as_base64(values) : Json(values)}};
   };
   if (!RequestBatch(call, response).run(std::move(requests), name, add)) return;
-  reply_json(response, {{"object", "list"}, {"data", rows}, {"model", call.attached.model}, {"usage", usage_of(usage)}});
+  reply_json(response,
+             {{"object", "list"}, {"data", rows}, {"model", call.attached.model}, {"usage", usage_of(usage)}});
 }
 
 // The tokens whose logits are compared; the first of each word where a vocabulary has no token for it.
@@ -131,15 +130,15 @@ Result<Prompt> rank_prompt(const Engine& engine, const RerankRequest& wanted, co
       fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", wanted.instruction, wanted.query);
   const Json body = {
       {"messages",
-       Json::array({{{"role", "system"},
-                     {"content",
-                      "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
-                      "Note that the answer can only be \"yes\" or \"no\"."}},
-                    {{"role", "user"},
-                     {"content", Json::array({{{"type", "text"}, {"text", question}},
-                                              {{"type", "text"},
-                                               {"text", document},
-                                               {"cache_control", {{"type", "ephemeral"}}}}})}}})},
+       Json::array(
+           {{{"role", "system"},
+             {"content",
+              "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+              "Note that the answer can only be \"yes\" or \"no\"."}},
+            {{"role", "user"},
+             {"content",
+              Json::array({{{"type", "text"}, {"text", question}},
+                           {{"type", "text"}, {"text", document}, {"cache_control", {{"type", "ephemeral"}}}}})}}})},
       {"part_separator", ""},
       {"chat_template_kwargs", {{"enable_thinking", false}}}};
   return engine.chat_prompt(body);

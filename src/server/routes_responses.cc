@@ -15,44 +15,60 @@
 namespace kvilt::server {
 namespace {
 
+constexpr size_t kMaxThread = size_t{16} << 20;        // bytes of stored items before a request
 constexpr size_t kDefaultItems = 20, kMaxItems = 100;  // of a page of input_items: the API's
 
 ApiError no_response(const std::string& id) {
   return {404, "there is no response '" + id.substr(0, 64) + "', or no longer", "response_id", "not_found"};
 }
 
-// The items of the responses that this one goes on from, oldest first.
-ApiResult<Json> earlier_items(ResponseStore& store, const std::string& tenant, const std::string& previous) {
-  Json items = Json::array();
-  if (previous.empty()) return items;
+struct Earlier {
+  Json items = Json::array();  // of the responses that a request goes on from, oldest first
+  std::optional<MemoryGate::Pass> room;
+};
+
+ApiResult<Earlier> earlier_items(Service& service, ResponseStore& store, const std::string& tenant,
+                                 const std::string& previous) {
+  Earlier out;
+  if (previous.empty()) return out;
   const auto thread = store.thread(tenant, previous);
   if (!thread.ok()) {
     ApiError error = api_error(thread.error(), "previous_response_id");
     error.code = "previous_response_not_found";
     return error;
   }
-  for (const StoredResponse& one : thread.value()) {
-    for (Json& item : Json::parse(one.input)) items.push_back(std::move(item));
-    Json response = Json::parse(one.response);
-    for (Json& item : response["output"]) items.push_back(std::move(item));
+  size_t bytes = 0;
+  for (const StoredResponse& one : thread.value()) bytes += one.input.size() + one.response.size();
+  if (bytes > kMaxThread) {
+    return ApiError{400, "previous_response_id: the responses before it have more than 16 MiB", "previous_response_id",
+                    "context_length_exceeded"};
   }
-  return items;
+  auto room = service.room_for(bytes);
+  if (!room) return ApiError{503, "other large requests are being read: try again soon", "", "overloaded"};
+  out.room.emplace(std::move(*room));
+  for (const StoredResponse& one : thread.value()) {
+    for (Json& item : Json::parse(one.input)) out.items.push_back(std::move(item));
+    Json response = Json::parse(one.response);
+    for (Json& item : response["output"]) out.items.push_back(std::move(item));
+  }
+  return out;
 }
 
 struct ReadResponse {
   ResponsesChat chat;
   ResponseThread thread;
+  std::optional<MemoryGate::Pass> room;
 };
 
-ApiResult<ReadResponse> read_response(ResponseStore& store, const Call& call) {
+ApiResult<ReadResponse> read_response(Service& service, ResponseStore& store, const Call& call) {
   auto thread = response_thread(call.body);
   if (!thread.ok()) return thread.error();
-  auto earlier = earlier_items(store, call.caller.tenant->name(), thread.value().previous);
+  auto earlier = earlier_items(service, store, call.caller.tenant->name(), thread.value().previous);
   if (!earlier.ok()) return earlier.error();
-  auto chat =
-      responses_to_chat(std::move(call.body), std::move(earlier.value()), thread.value(), limits_of(call.engine()));
+  auto chat = responses_to_chat(std::move(call.body), std::move(earlier.value().items), thread.value(),
+                                limits_of(call.engine()));
   if (!chat.ok()) return chat.error();
-  return ReadResponse{std::move(chat.value()), std::move(thread.value())};
+  return ReadResponse{std::move(chat.value()), std::move(thread.value()), std::move(earlier.value().room)};
 }
 
 // Keeps what a client was answered, if it fits.
@@ -67,9 +83,9 @@ std::function<bool(const Json&)> keeper(std::shared_ptr<ResponseStore> store, st
   };
 }
 
-void respond(const Service& service, const std::shared_ptr<ResponseStore>& store, const Call& call,
+void respond(Service& service, const std::shared_ptr<ResponseStore>& store, const Call& call,
              httplib::Response& response) {
-  auto read = read_response(*store, call);
+  auto read = read_response(service, *store, call);
   if (!read.ok()) return reply_error(response, read.error());
   const auto chat = std::make_shared<ResponsesChat>(std::move(read.value().chat));
   const ResponseThread& thread = read.value().thread;
@@ -78,14 +94,15 @@ void respond(const Service& service, const std::shared_ptr<ResponseStore>& store
   chat->input = nullptr;
   ChatJob job;
   job.body = std::move(chat->body);
+  if (auto& room = read.value().room) job.room.emplace(std::move(*room));
   job.field = "input";
   job.in_own_paths = [chat](ApiError& error) { chat->in_own_paths(error); };
   job.writer = [&] { return responses_writer(std::move(form), call.engine()); };
   answer_chat(service, call, std::move(job), response);
 }
 
-void count_input(ResponseStore& store, const Call& call, httplib::Response& response) {
-  auto read = read_response(store, call);
+void count_input(Service& service, ResponseStore& store, const Call& call, httplib::Response& response) {
+  auto read = read_response(service, store, call);
   if (!read.ok()) return reply_error(response, read.error());
   const ResponsesChat& chat = read.value().chat;
   const auto refuse = [&](ApiError error) {
@@ -159,7 +176,9 @@ void add_response_routes(Service& service) {
   service.post("/v1/responses", [&service, store](const Call& call, httplib::Response& response) {
     respond(service, store, call, response);
   });
-  service.post("/v1/responses/input_tokens", stored(count_input));
+  service.post("/v1/responses/input_tokens", [&service, store](const Call& call, httplib::Response& response) {
+    count_input(service, *store, call, response);
+  });
   service.get("/v1/responses/([^/]+)", stored(one_response));
   service.remove("/v1/responses/([^/]+)", stored(delete_response));
   service.get("/v1/responses/([^/]+)/input_items", stored(input_items));

@@ -309,6 +309,10 @@ void Service::get_always(const std::string& path, std::function<void(const Attac
   });
 }
 
+std::optional<MemoryGate::Pass> Service::room_for(size_t bytes) {
+  return gate_.enter(bytes, kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
+}
+
 void Service::post(const std::string& path, Handler handler) {
   routes_[path] = {{"POST"}, Guard::kKey};
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
@@ -326,8 +330,7 @@ void Service::post(const std::string& path, Handler handler) {
     if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
     Attached now = attached();
     if (auto error = need_engine(now)) return refuse(*error);
-    const auto gives_up = [this] { return stopping_ || Connection::current()->peer_gone(); };
-    auto pass = gate_.enter(text.size(), kGatePatience, gives_up);
+    auto pass = room_for(text.size());
     if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
     auto body = parse_json(text);
     if (!body.ok()) return refuse(body.error());

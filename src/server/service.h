@@ -70,6 +70,8 @@ class Service {
   const ServerOptions& options() const { return options_; }
   HttpServer& http() { return http_; }
   const Tenants& tenants() const { return tenants_; }
+  // For what a route takes apart besides its body; none: others took too long, or the client is gone.
+  std::optional<MemoryGate::Pass> room_for(size_t bytes);
   void begin_stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
 

@@ -90,8 +90,9 @@ class TestStream:
     def test_equals_whole(self, client, model):
         whole = ask(client, model)
         with client.responses.stream(**fields(model)) as stream:
-            text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-            final = stream.get_final_response()
+            events = list(stream)
+        text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        final = events[-1].response  # the package's own get_final_response() takes completed ones alone
         assert text == final.output_text == whole.output_text
         assert final.usage.output_tokens == 12
         assert client.responses.retrieve(final.id).output_text == text
@@ -111,13 +112,14 @@ class TestStream:
         assert ask(client, model).usage.output_tokens == 12
 
 
-class TestTold:
-    @pytest.fixture(scope="class")
-    def told(self, client, model):
-        if model != "fake":
-            pytest.skip("this server is not told what to say")
-        return client
+@pytest.fixture(scope="module")
+def told(client, model):
+    if model != "fake":
+        pytest.skip("this server is not told what to say")
+    return client
 
+
+class TestTold:
     def says(self, model, **more):
         return {"model": model, "input": SAID, "tools": [TOOL], "max_output_tokens": 1000, "temperature": 0, **more}
 
