@@ -5,27 +5,27 @@
 namespace kvilt::server {
 namespace {
 
-ApiResult<ResponsesChat> converted(const char* body, const char* earlier = "[]") {
+ApiResult<ResponsesChat> taken(const char* body, const char* earlier = "[]") {
   Json json = Json::parse(body);
   auto thread = response_thread(json);
   if (!thread.ok()) return thread.error();
   return responses_to_chat(std::move(json), Json::parse(earlier), thread.value(), {.vocab = 1000, .context = 64});
 }
 
-Json chat_of(const char* body, const char* earlier = "[]") {
-  const auto chat = converted(body, earlier);
+Json as_chat(const char* body, const char* earlier = "[]") {
+  const auto chat = taken(body, earlier);
   EXPECT_TRUE(chat.ok()) << chat.error().message;
   return chat.ok() ? chat.value().body : Json();
 }
 
-ApiError error_of(const char* body) {
-  const auto chat = converted(body);
+ApiError error_with(const char* body) {
+  const auto chat = taken(body);
   EXPECT_FALSE(chat.ok()) << body;
   return chat.ok() ? ApiError{} : chat.error();
 }
 
 TEST(ResponsesRequest, AConversationIsWhatChatWouldSend) {
-  const Json chat = chat_of(R"({"model": "m", "instructions": "Be brief.", "max_output_tokens": 7, "temperature": 0,
+  const Json chat = as_chat(R"({"model": "m", "instructions": "Be brief.", "max_output_tokens": 7, "temperature": 0,
       "parallel_tool_calls": false, "tool_choice": {"type": "function", "name": "look"},
       "tools": [{"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"},
                  "strict": false}],
@@ -57,11 +57,11 @@ TEST(ResponsesRequest, AConversationIsWhatChatWouldSend) {
       "tools": [{"type": "function", "function": {"name": "look", "description": "Looks.",
                                                    "parameters": {"type": "object"}}}],
       "tool_choice": {"type": "function", "function": {"name": "look"}}})"));
-  EXPECT_EQ(chat_of(R"({"input": "hi"})")["messages"], Json::parse(R"([{"role": "user", "content": "hi"}])"));
+  EXPECT_EQ(as_chat(R"({"input": "hi"})")["messages"], Json::parse(R"([{"role": "user", "content": "hi"}])"));
 }
 
 TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
-  const Json chat = chat_of(R"({"instructions": "i", "input": "and now?", "previous_response_id": "resp_1"})",
+  const Json chat = as_chat(R"({"instructions": "i", "input": "and now?", "previous_response_id": "resp_1"})",
                             R"([{"type": "message", "role": "user", "content": "hi"},
                                 {"type": "message", "role": "assistant", "status": "completed",
                                  "content": [{"type": "output_text", "text": "ho", "annotations": []}]}])");
@@ -70,7 +70,7 @@ TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
 }
 
 TEST(ResponsesRequest, ItemsAreKeptAsTheyCameWithIds) {
-  const auto kept = converted(R"({"input": [{"role": "user", "content": "hi"}, {"type": "function_call_output",
+  const auto kept = taken(R"({"input": [{"role": "user", "content": "hi"}, {"type": "function_call_output",
       "id": "mine", "call_id": "c", "output": "o"}], "metadata": {"a": "b"}})");
   ASSERT_TRUE(kept.ok());
   const Json& items = kept.value().input;
@@ -79,7 +79,7 @@ TEST(ResponsesRequest, ItemsAreKeptAsTheyCameWithIds) {
   EXPECT_EQ(items[0]["content"], "hi");
   EXPECT_EQ(items[1]["id"], "mine");
   EXPECT_EQ(kept.value().repeated["metadata"], (Json{{"a", "b"}}));
-  EXPECT_TRUE(converted(R"({"input": "hi", "store": false})").value().input.is_null());
+  EXPECT_TRUE(taken(R"({"input": "hi", "store": false})").value().input.is_null());
 }
 
 TEST(ResponsesRequest, WhatIsNotHonouredIsNamed) {
@@ -96,13 +96,13 @@ TEST(ResponsesRequest, WhatIsNotHonouredIsNamed) {
       {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input[0]"},
       {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content[0]"}};
   for (const auto& [body, param] : cases) {
-    const ApiError error = error_of(body);
+    const ApiError error = error_with(body);
     EXPECT_EQ(error.param, param);
     EXPECT_EQ(error.code, "unsupported") << body;
   }
   for (const char* fine : {R"({"input": "x", "background": false, "truncation": "disabled", "top_logprobs": 0,
                               "include": ["reasoning.encrypted_content"], "text": {"verbosity": "medium"}})"})
-    EXPECT_TRUE(converted(fine).ok()) << "power";
+    EXPECT_TRUE(taken(fine).ok()) << "power";
 }
 
 TEST(ResponsesRequest, WrongTypesNameTheirPath) {
@@ -124,11 +124,11 @@ TEST(ResponsesRequest, WrongTypesNameTheirPath) {
       {R"({"input": "x", "metadata": {"a": 1}})", "metadata.a: must be a string, not a number"},
       {R"({"input": "x", "tools": {}})", "tools: must be a list, not an object"},
       {R"({"input": "x", "reasoning": "high"})", "reasoning: must be an object, not a string"}};
-  for (const auto& [body, message] : cases) EXPECT_EQ(error_of(body).message, message);
+  for (const auto& [body, message] : cases) EXPECT_EQ(error_with(body).message, message);
 }
 
 TEST(ResponsesRequest, ChatsWordsBecomeItsOwn) {
-  const auto chat = converted(R"({"instructions": "i", "input": [{"role": "user", "content": "x"}]})");
+  const auto chat = taken(R"({"instructions": "i", "input": [{"role": "user", "content": "x"}]})");
   const auto own = [&](const char* message, const char* param) {
     ApiError error{400, message, param, ""};
     chat.value().in_own_paths(error);
@@ -146,7 +146,7 @@ TEST(ResponsesRequest, ManySmallItemsAreRefusedBeforeTheyAreRendered) {
   Json body = {{"input", Json::array()}};
   for (int i = 0; i < 100; ++i) body["input"].push_back({{"role", "user"}, {"content", "a"}});
   const std::string text = dump(body);
-  EXPECT_EQ(error_of(text.c_str()).code, "context_length_exceeded");
+  EXPECT_EQ(error_with(text.c_str()).code, "context_length_exceeded");
 }
 
 }  // namespace

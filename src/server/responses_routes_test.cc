@@ -10,12 +10,12 @@ namespace {
 
 constexpr const char* kResponses = "/v1/responses";
 
-Json ask(const char* more = "") {
+Json asked(const char* more = "") {
   return Json::parse(std::string(R"({"model": "fake", "max_output_tokens": 8, "temperature": 0, "input": "hi")") +
                      more + "}");
 }
 
-FakeOptions calling() {
+FakeOptions thinks_and_calls() {
   FakeOptions options;
   options.answers = FakeOptions::calls_tools();
   return options;
@@ -25,7 +25,7 @@ constexpr const char* kSays = R"(, "max_output_tokens": 1000, "tools": [{"type":
     "parameters": {"type": "object", "properties": {"place": {"type": "string"}}}}],
     "input": "FAKE_SAY <think>Let me look.</think>I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\": \"Bonn\"}}\n</tool_call>")";
 
-std::vector<std::string> order_of(const std::string& body) {
+std::vector<std::string> kinds_of(const std::string& body) {
   std::vector<std::string> order;
   int64_t number = 0;
   for (const Json& event : events(body)) {
@@ -48,7 +48,7 @@ Json without(Json response, std::initializer_list<const char*> names) {
 
 TEST(ResponsesRoute, AnswersWhole) {
   LiveServer running;
-  const auto reply = running.post(kResponses, dump(ask(R"(, "metadata": {"a": "b"}, "instructions": "")")));
+  const auto reply = running.post(kResponses, dump(asked(R"(, "metadata": {"a": "b"}, "instructions": "")")));
   ASSERT_EQ(reply->status, 200) << reply->body;
   const Json json = Json::parse(reply->body);
   EXPECT_TRUE(json["id"].get<std::string>().starts_with("resp_"));
@@ -67,20 +67,20 @@ TEST(ResponsesRoute, AnswersWhole) {
   EXPECT_EQ(json["usage"]["input_tokens_details"]["cached_tokens"], 0);
   EXPECT_EQ(theirs["usage"]["prompt_tokens_details"]["cached_tokens"], theirs["usage"]["prompt_tokens"].get<int>() - 1)
       << "the same prompt by both routes";
-  EXPECT_EQ(Json::parse(running.post(kResponses, dump(ask(R"(, "max_output_tokens": 100)")))->body)["status"],
+  EXPECT_EQ(Json::parse(running.post(kResponses, dump(asked(R"(, "max_output_tokens": 100)")))->body)["status"],
             "completed");
 }
 
 TEST(ResponsesRoute, AStreamSaysTheSameInOrder) {
-  LiveServer running(calling());
+  LiveServer running(thinks_and_calls());
   for (const char* more : {"", kSays}) {
-    const Json whole = Json::parse(running.post(kResponses, dump(ask(more)))->body);
-    Json body = ask(more);
+    const Json whole = Json::parse(running.post(kResponses, dump(asked(more)))->body);
+    Json body = asked(more);
     body["stream"] = true;
     const auto reply = running.post(kResponses, dump(body));
     ASSERT_EQ(reply->status, 200) << reply->body;
     const std::vector<Json> list = events(reply->body);
-    std::vector<std::string> order = order_of(reply->body);
+    std::vector<std::string> order = kinds_of(reply->body);
     std::vector<std::string> expected = {"response.created", "response.in_progress"};
     const auto item = [&](const char* kind) {
       const std::string delta = std::string("response.") + kind + ".delta",
@@ -113,8 +113,8 @@ TEST(ResponsesRoute, AStreamSaysTheSameInOrder) {
 }
 
 TEST(ResponsesRoute, ReasoningAndCallsAreItems) {
-  LiveServer running(calling());
-  const Json response = Json::parse(running.post(kResponses, dump(ask(kSays)))->body);
+  LiveServer running(thinks_and_calls());
+  const Json response = Json::parse(running.post(kResponses, dump(asked(kSays)))->body);
   const Json& output = response["output"];
   ASSERT_EQ(output.size(), 3u) << response;
   EXPECT_EQ(output[0]["type"], "reasoning");
@@ -126,14 +126,14 @@ TEST(ResponsesRoute, ReasoningAndCallsAreItems) {
   EXPECT_EQ(response["status"], "completed");
   EXPECT_EQ(response["usage"]["output_tokens_details"]["reasoning_tokens"], 12) << "bytes are the fake's tokens";
   // The turn goes on, by the response's id or by its items: the same prompt.
-  Json next = ask(R"(, "instructions": "go on")");
+  Json next = asked(R"(, "instructions": "go on")");
   const Json result = {{"type", "function_call_output"}, {"call_id", output[2]["call_id"]}, {"output", "rain"}};
   next["input"] = Json::array({result});
   next["previous_response_id"] = response["id"];
   const Json stored = Json::parse(running.post(kResponses, dump(next))->body);
   const auto by_id = running.engine->last_request().prompt.ids;
   next.erase("previous_response_id");
-  next["input"] = Json::array({{{"role", "user"}, {"content", ask(kSays)["input"]}}});
+  next["input"] = Json::array({{{"role", "user"}, {"content", asked(kSays)["input"]}}});
   for (const Json& item : output) next["input"].push_back(item);
   next["input"].push_back(result);
   ASSERT_EQ(running.post(kResponses, dump(next))->status, 200);
@@ -151,10 +151,10 @@ TEST(ResponsesRoute, ReasoningAndCallsAreItems) {
 TEST(ResponsesRoute, StoredOnesAreFoundAndDeleted) {
   LiveServer running;
   auto client = running.client();
-  const Json first = Json::parse(running.post(kResponses, dump(ask()))->body);
+  const Json first = Json::parse(running.post(kResponses, dump(asked()))->body);
   const std::string path = std::string(kResponses) + "/" + first["id"].get<std::string>();
   EXPECT_EQ(Json::parse(client.Get(path)->body), first);
-  Json body = ask(R"(, "stream": true)");
+  Json body = asked(R"(, "stream": true)");
   body["previous_response_id"] = first["id"];
   body["input"] = Json::array({{{"role", "user"}, {"content", "one"}}, {{"role", "user"}, {"content", "two"}}});
   const Json second = events(running.post(kResponses, dump(body))->body).back()["response"];
@@ -180,7 +180,7 @@ TEST(ResponsesRoute, StoredOnesAreFoundAndDeleted) {
   EXPECT_EQ(orphan->status, 404);
   EXPECT_EQ(error_of(orphan)["code"], "previous_response_not_found");
   EXPECT_EQ(error_of(orphan)["param"], "previous_response_id");
-  const Json forgotten = Json::parse(running.post(kResponses, dump(ask(R"(, "store": false)")))->body);
+  const Json forgotten = Json::parse(running.post(kResponses, dump(asked(R"(, "store": false)")))->body);
   EXPECT_EQ(forgotten["store"], false);
   EXPECT_EQ(client.Get(std::string(kResponses) + "/" + forgotten["id"].get<std::string>())->status, 404);
 }
@@ -189,7 +189,7 @@ TEST(ResponsesRoute, AStoreOfNothingSaysSo) {
   ServerOptions options;
   options.response_store_bytes = 0;
   LiveServer running({}, options);
-  const Json response = Json::parse(running.post(kResponses, dump(ask()))->body);
+  const Json response = Json::parse(running.post(kResponses, dump(asked()))->body);
   EXPECT_EQ(response["store"], false);
   EXPECT_EQ(running.client().Get(std::string(kResponses) + "/" + response["id"].get<std::string>())->status, 404);
 }
@@ -200,9 +200,9 @@ TEST(ResponsesRoute, OthersTenantsFindNothing) {
                      {.name = "b", .keys = {ApiKey::of("key-b", false)}}};
   LiveServer running({}, options);
   const httplib::Headers a = {{"Authorization", "Bearer key-a"}}, b = {{"Authorization", "Bearer key-b"}};
-  const Json response = Json::parse(running.post(kResponses, dump(ask()), a)->body);
+  const Json response = Json::parse(running.post(kResponses, dump(asked()), a)->body);
   const std::string path = std::string(kResponses) + "/" + response["id"].get<std::string>();
-  Json next = ask();
+  Json next = asked();
   next["previous_response_id"] = response["id"];
   for (const char* tail : {"", "/input_items"}) {
     EXPECT_EQ(running.client().Get(path + tail, b)->status, 404);
@@ -224,11 +224,11 @@ TEST(ResponsesRoute, ErrorsNameTheClientsFields) {
       {R"(, "kvilt": {"policy": 5})", "kvilt.policy"},
       {R"(, "background": true)", "background"}};
   for (const auto& [more, param] : cases) {
-    const auto refused = running.post(kResponses, dump(ask(more)));
+    const auto refused = running.post(kResponses, dump(asked(more)));
     EXPECT_EQ(refused->status, 400) << refused->body;
     EXPECT_EQ(error_of(refused)["param"], param);
   }
-  EXPECT_EQ(running.post(kResponses, dump(ask(R"(, "model": "gpt-9")")))->status, 404);
+  EXPECT_EQ(running.post(kResponses, dump(asked(R"(, "model": "gpt-9")")))->status, 404);
   auto client = running.client();
   EXPECT_EQ(client.Get(kResponses)->get_header_value("Allow"), "POST");
   EXPECT_EQ(running.post("/v1/responses/x", "{}")->status, 405);
@@ -239,7 +239,7 @@ TEST(ResponsesRoute, ErrorsNameTheClientsFields) {
 
 TEST(ResponsesRoute, FailuresAndSilence) {
   LiveServer running;
-  Json body = ask(R"(, "max_output_tokens": 100, "stream": true, "input": "FAKE_FAIL_LATE")");
+  Json body = asked(R"(, "max_output_tokens": 100, "stream": true, "input": "FAKE_FAIL_LATE")");
   const auto late = running.post(kResponses, dump(body));
   EXPECT_EQ(late->status, 200);
   const Json last = events(late->body).back();
@@ -254,12 +254,12 @@ TEST(ResponsesRoute, CountsItsInput) {
   LiveServer running;
   const auto counted = running.post("/v1/responses/input_tokens", R"({"input": "hello", "instructions": "be brief"})");
   ASSERT_EQ(counted->status, 200) << counted->body;
-  const Json asked = Json::parse(running
-                                     .post(kResponses, R"({"input": "hello", "instructions": "be brief",
+  const Json answer = Json::parse(running
+                                      .post(kResponses, R"({"input": "hello", "instructions": "be brief",
       "max_output_tokens": 1})")
-                                     ->body);
+                                      ->body);
   EXPECT_EQ(Json::parse(counted->body),
-            (Json{{"object", "response.input_tokens"}, {"input_tokens", asked["usage"]["input_tokens"]}}));
+            (Json{{"object", "response.input_tokens"}, {"input_tokens", answer["usage"]["input_tokens"]}}));
   EXPECT_EQ(error_of(running.post("/v1/responses/input_tokens", "{}"))["param"], "input");
 }
 
