@@ -280,6 +280,8 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
 }
 
 void chat(const Service& service, const Call& call, httplib::Response& response) {
+  if (Status filled = service.knowledge().fill(call.caller.tenant->name(), call.body); !filled.ok())
+    return reply_error(response, api_error(filled.error(), "documents"));
   auto job = new_job(service, call);
   if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
   job->writer = openai_writer(make_envelope(true, call.attached.model), call.engine(), job->generation.include_usage);

@@ -314,7 +314,7 @@ std::optional<MemoryGate::Pass> Service::room_for(size_t bytes) {
 }
 
 void Service::post(const std::string& path, Handler handler) {
-  routes_[path] = {{"POST"}, Guard::kKey};
+  routes_[before_groups(path)].methods.insert("POST");
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
     const auto refuse = [&, shape = shape_of(request.path)](const ApiError& error) {

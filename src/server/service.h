@@ -20,6 +20,7 @@
 #include "server/api_error.h"
 #include "server/http_server.h"
 #include "server/json_fields.h"
+#include "server/knowledge_bases.h"
 #include "server/memory_gate.h"
 #include "server/metrics.h"
 #include "server/server.h"
@@ -72,6 +73,9 @@ class Service {
   const Tenants& tenants() const { return tenants_; }
   // For what a route takes apart besides its body; none: others took too long, or the client is gone.
   std::optional<MemoryGate::Pass> room_for(size_t bytes);
+  // Before the routes are added.
+  void keep(std::unique_ptr<KnowledgeBases> knowledge) { knowledge_ = std::move(knowledge); }
+  KnowledgeBases& knowledge() const { return *knowledge_; }
   void begin_stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
 
@@ -91,6 +95,7 @@ class Service {
 
   const ServerOptions options_;
   const Tenants tenants_;
+  std::unique_ptr<KnowledgeBases> knowledge_;
   HttpServer http_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate
@@ -115,11 +120,12 @@ std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoic
 // What this engine's model bounds in a request.
 RequestLimits limits_of(const Engine& engine);
 
-void add_generate_routes(Service& service);  // routes_generate.cc
-void add_info_routes(Service& service);      // routes_info.cc
-void add_cache_routes(Service& service);     // routes_cache.cc
-void add_response_routes(Service& service);  // routes_responses.cc
-void add_embed_routes(Service& service);     // routes_embed.cc
-void add_llama_routes(Service& service);     // routes_llama.cc
+void add_generate_routes(Service& service);   // routes_generate.cc
+void add_info_routes(Service& service);       // routes_info.cc
+void add_cache_routes(Service& service);      // routes_cache.cc
+void add_knowledge_routes(Service& service);  // routes_knowledge.cc
+void add_response_routes(Service& service);   // routes_responses.cc
+void add_embed_routes(Service& service);      // routes_embed.cc
+void add_llama_routes(Service& service);      // routes_llama.cc
 
 }  // namespace kvilt::server
