@@ -112,6 +112,8 @@ struct Request {
   bool season = false;
   int draft = -1;  // tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most
   Evaluation evaluation = {};
+  // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
+  bool last_hidden = false;
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
   // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's
@@ -175,7 +177,9 @@ struct Completion {
   PromptUsage usage;
   int completion_tokens = 0;
   double total_s = 0;
-  EvaluationLogits logits;                         // with Request::evaluation
+  EvaluationLogits logits;  // with Request::evaluation
+  // D: the state of the prompt's last token behind the model's final norm, which embeddings are made of.
+  std::vector<float> last_hidden;
   std::shared_ptr<const ExportedSession> session;  // with export_session, unless the request failed or was cancelled
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.

@@ -231,6 +231,10 @@ Chunk EngineLoop::chunk_of(const StepItem& item, int64_t& verified) {
     now.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));
     chunk.logits = now.logits.data();
   }
+  if (rows > 0 && !item.decode && s.request.last_hidden) {
+    now.last_hidden.resize(static_cast<size_t>(parts_.model->config().D));
+    chunk.last_hidden = now.last_hidden.data();
+  }
   return chunk;
 }
 

@@ -155,6 +155,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
+    s.completion.last_hidden = std::move(now.last_hidden);
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy
     const auto& marks = s.request.prompt.marks;
     // A clean copy has no annexes: who wants those is not served by one.

@@ -53,6 +53,7 @@ struct Chunk {
   SelectedKeys* keys = nullptr;     // of a plan with a decode rule
   std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
+  float* last_hidden = nullptr;     // where logits are wanted: D values, the last such row behind the final norm
   bool measures_held = false;
   PatternTrials* trials = nullptr;  // of a dense plan: patterns to measure besides (pattern_trials.h)
   Work work;                        // added to

@@ -352,6 +352,10 @@ void Driver::logits(std::span<Chunk> chunks) {
   if (wanted.size() == 0) return;
   const Mat<const float> x = gather(wanted, s.x.view(), s.x_next);
   model_.backend().rms_norm(x, model_.final_norm().data(), c.rms_eps, s.normed.reshape(wanted.size(), c.D), pool_);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].last_hidden && wanted.size(i) > 0)
+      std::copy_n(s.normed.view().row(wanted.first[i + 1] - 1), c.D, chunks[i].last_hidden);
+  }
   const auto cap = [&](float* logits) {
     if (const float most = c.final_softcap; most > 0) {
       for (int v = 0; v < c.V; ++v) logits[v] = most * std::tanh(logits[v] / most);

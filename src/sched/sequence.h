@@ -65,9 +65,10 @@ struct Sequence {
     std::unique_ptr<Prefill> prefill;  // null once decoding
     // While a prefill guesses: the prompt, then its guesses. In a step with drafts: the last token, then these.
     std::vector<int32_t> ahead;
-    int32_t prefill_len = 0;    // tokens.size() when the prefill was planned
-    std::vector<float> logits;  // V, of the step just run
-    ChainEnd exact, chain;      // what of its tokens was found as an exact prefix, and as a chain
+    int32_t prefill_len = 0;         // tokens.size() when the prefill was planned
+    std::vector<float> logits;       // V, of the step just run
+    std::vector<float> last_hidden;  // D, of the prefill, with Request::last_hidden
+    ChainEnd exact, chain;           // what of its tokens was found as an exact prefix, and as a chain
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
     // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "server/neutral_fields.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -279,6 +281,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   check_messages(fields, limits);
   read_generation(fields, limits, out.generation);
   read_tools(fields, out);
+  refuse_but_neutral(fields, true);
   bool logprobs = false;
   int top = 0;
   fields.boolean("logprobs", &logprobs);
@@ -296,6 +299,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
+  refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
   if (out.echo && out.generation.sampling.logprobs >= 0) {

@@ -381,5 +381,26 @@ TEST(ParseFuzz, AnyValueInAnyField) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
+  const RequestLimits limits{.vocab = 1000};
+  const auto chat = [&](const std::string& field) {
+    return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}"), limits);
+  };
+  for (const char* field : {R"("continue_final_message": true)", R"("chat_template": "x")", R"("min_tokens": 2)",
+                            R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)",
+                            R"("mirostat": 1)", R"("n_predict": 5)", R"("echo": true)"}) {
+    const auto refused = chat(field);
+    ASSERT_FALSE(refused.ok()) << field;
+    EXPECT_EQ(refused.error().code, "unsupported");
+    EXPECT_EQ("\"" + refused.error().param, std::string(field).substr(0, refused.error().param.size() + 1));
+  }
+  EXPECT_TRUE(
+      chat(R"("continue_final_message": false, "min_tokens": 0, "bad_words": [], "typical_p": 1.0, "mirostat": 0,
+      "length_penalty": 1, "echo": false, "chat_template": null)")
+          .ok());
+  EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
+  EXPECT_FALSE(parse_completion(Json::parse(R"({"prompt": "x", "n_predict": 5})"), limits).ok());
+}
+
 }  // namespace
 }  // namespace kvilt::server
