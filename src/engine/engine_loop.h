@@ -21,6 +21,7 @@
 #include "engine/answer_text.h"
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
+#include "engine/constraints.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
 #include "engine/profiled_prompt.h"
@@ -41,6 +42,8 @@ class EngineLoop {
 
   // From here on the engine thread (inside a posted task).
   void add(std::unique_ptr<Sequence> sequence);
+  // Before its request is added.
+  void constrain(RequestId id, ConstrainedAnswer answer) { constrained_.insert_or_assign(id, std::move(answer)); }
   void cancel(RequestId id);
   void cancel_all();
   ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
@@ -64,8 +67,11 @@ class EngineLoop {
   // A sequence whose logits are there, and the token that was chosen from them.
   struct Drawn {
     Sequence* sequence;
+    ConstrainedAnswer* constrained;  // null: any token may come
+    double mask_s = 0;               // that it took
     int32_t id = 0;
-    TokenLogprob logprob = {};  // with SamplingParams::logprobs
+    TokenLogprob logprob = {};         // with SamplingParams::logprobs
+    std::optional<Error> failed = {};  // its constraint: there is no token
   };
 
   void run();
@@ -87,7 +93,7 @@ class EngineLoop {
   void evict(Sequence& sequence);
   void wants_token(Sequence& sequence);
   void draw();
-  void draw(Drawn& drawn, SamplerScratch& scratch) const;
+  static void draw(Drawn& drawn, SamplerScratch& scratch);
   void answer(Drawn& drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
@@ -108,6 +114,7 @@ class EngineLoop {
   std::vector<SamplerScratch> scratch_;  // by worker of the pool
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;
+  std::unordered_map<RequestId, ConstrainedAnswer> constrained_;  // of requests with a constraint
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Auditor auditor_;

@@ -206,31 +206,47 @@ void EngineLoop::wants_token(Sequence& s) {
   const Evaluation& asked = s.request.evaluation;
   if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))
     s.completion.logits.all.push_back(s.running.logits);
-  drawn_.push_back({&s});
+  const auto constrained = constrained_.find(s.id);
+  drawn_.push_back({&s, constrained == constrained_.end() ? nullptr : &constrained->second});
 }
 
 // The group's logits to tokens: O(V) a sequence, so all threads draw; then sinks hear in the group's order.
 void EngineLoop::draw() {
   parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) { draw(drawn_[i], scratch_[worker]); });
-  for (Drawn& drawn : drawn_) answer(drawn);
+  for (Drawn& drawn : drawn_) {
+    stats_.mask_s += drawn.mask_s;
+    answer(drawn);
+  }
   drawn_.clear();
 }
 
 // Any thread of the pool.
-void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
+void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) {
   Sequence& s = *drawn.sequence;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
   std::vector<float>& logits = s.running.logits;
+  const auto failed = [&](Status status) {
+    if (!status.ok()) drawn.failed = std::move(status).error();
+    return drawn.failed.has_value();
+  };
+  const auto begin = drawn.constrained ? Clock::now() : Clock::time_point();
+  if (drawn.constrained && failed(drawn.constrained->mask(logits))) return;
+  if (drawn.constrained) drawn.mask_s = seconds(begin, Clock::now());
   const int top = s.request.sampling.logprobs;
   const std::vector<float> raw = top >= 0 ? logits : std::vector<float>();
   drawn.id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
   if (top >= 0) drawn.logprob = Sampler::logprob(raw, drawn.id, top);
+  if (!drawn.constrained) return;
+  const auto drawn_at = Clock::now();
+  failed(drawn.constrained->take(drawn.id));
+  drawn.mask_s += seconds(drawn_at, Clock::now());
 }
 
 // What follows from the token.
 void EngineLoop::answer(Drawn& drawn) {
   Sequence& s = *drawn.sequence;
   const SamplingParams& params = s.request.sampling;
+  if (drawn.failed) return end(s, Finish::kError, std::move(drawn.failed));
   const bool forced = !s.request.evaluation.forced.empty();
   const int32_t id = drawn.id;
   const auto& ends = parts_.model->config().eos_ids;
@@ -250,7 +266,7 @@ void EngineLoop::answer(Drawn& drawn) {
   s.sink->on_tokens(delta_);
   const bool forced_out =
       forced && s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());
-  if (answer.stopped()) {
+  if (answer.stopped() || (drawn.constrained && drawn.constrained->over())) {
     end(s, Finish::kStop);
   } else if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) {
     end(s, Finish::kLength);
@@ -293,6 +309,7 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   ++changes_;
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
+  constrained_.erase(sequence->id);
   if (sequence->idle_work) {
     CHECK(idle_now_);
     return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));
