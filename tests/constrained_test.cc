@@ -186,6 +186,8 @@ TEST_F(Constrained, WhatCannotBeIsRefused) {
   };
   EXPECT_EQ(refused(constraint(Form::kSchema, "{")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kSchema, R"({"not":{}})")), Code::kInvalidArgument);
+  EXPECT_EQ(refused(constraint(Form::kSchema, std::string(100'000, '['))), Code::kInvalidArgument);
+  EXPECT_EQ(refused(constraint(Form::kSchema, "{\"const\":\"\xFF\"}")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kRegex, "(a")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kGrammar, "hello")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kChoice, "")), Code::kInvalidArgument);

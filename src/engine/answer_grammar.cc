@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/json_size.h"
 
 namespace kvilt {
 namespace {
@@ -20,7 +21,9 @@ constexpr const char* kIdPattern = "[a-zA-Z0-9]{9}";
 
 Json any_object() { return {{"type", "object"}, {"additionalProperties", true}}; }
 
+// Bounded before it is built: copies of a deep value would take a deep stack.
 Result<Json> schema_of(const std::string& text, const std::string& what) {
+  if (const auto large = oversized_json(text, {}, what)) return Error{Code::kInvalidArgument, *large};
   Json schema = Json::parse(text, nullptr, false);
   if (schema.is_discarded()) return error(Code::kInvalidArgument, "{} is not JSON", what);
   if (!schema.is_object() && schema != true)

@@ -14,12 +14,14 @@ ConstrainedAnswer::ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, int
     : matcher_(std::move(grammar)),
       ends_(std::move(ends)),
       hidden_(std::move(hidden)),
+      vocab_(vocab),
       mask_(GrammarMatcher::mask_words(vocab)) {}
 
 Status ConstrainedAnswer::fill() {
   if (filled_) return {};
   KVILT_TRY(matcher_.fill(mask_));
   for (const int32_t id : hidden_) forbid(id);
+  if (vocab_ % 32 != 0) mask_.back() &= (1 << (vocab_ % 32)) - 1;  // bits of no token
   filled_ = true;
   return {};
 }

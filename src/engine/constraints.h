@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -39,6 +40,7 @@ class ConstrainedAnswer {
 
   GrammarMatcher matcher_;
   std::vector<int32_t> ends_, hidden_;
+  int vocab_;
   std::vector<int32_t> mask_;
   bool filled_ = false, over_ = false;
 };

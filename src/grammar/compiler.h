@@ -63,7 +63,7 @@ class GrammarMatcher {
 class GrammarCompiler {
  public:
   // end_ids: the tokens that end an answer. known: control tokens whose text may be part of one. vocab: the width of
-  // the model's logits. The tokenizer must outlive it. Reads the vocabulary: a tenth of a second for 150,000 tokens.
+  // the model's logits. Reads the vocabulary: a tenth of a second for 150,000 tokens.
   static Result<std::unique_ptr<GrammarCompiler>> create(const Tokenizer& tokenizer, std::span<const int32_t> end_ids,
                                                          std::span<const int32_t> known, int vocab,
                                                          GrammarLimits limits = {});
