@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/error.h"
 #include "base/json_size.h"
 
@@ -18,6 +17,9 @@ using Parts = std::vector<GrammarPart>;
 
 // Of calls that have one. Nine signs: some templates ask for that.
 constexpr const char* kIdPattern = "[a-zA-Z0-9]{9}";
+
+// Words of a schema that say what kind of value it is.
+constexpr const char* kSaysWhat[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
 
 Json any_object() { return {{"type", "object"}, {"additionalProperties", true}}; }
 
@@ -73,7 +75,7 @@ bool is_plain_text(const Json& schema) {
   const auto is_string = [](const Json& value) { return value.is_string(); };
   if (!schema.is_object()) return false;
   if (schema.contains("const")) return is_string(schema["const"]);
-  if (schema.contains("enum")) return schema["enum"].is_array() && std::ranges::all_of(schema["enum"], is_string);
+  if (schema.contains("enum")) return schema["enum"].is_array() && std::all_of(schema["enum"].begin(), schema["enum"].end(), is_string);
   return schema.value("type", Json()) == "string";
 }
 
@@ -115,10 +117,15 @@ Result<GrammarPart> tagged_call(const CallSyntax& c, const std::string& name, co
   for (const auto& [key, value] : properties.items()) {
     KVILT_ASSIGN(GrammarPart one, tagged_value(c, key, value, definitions));
     one = GrammarPart::sequence({GrammarPart::space(), std::move(one)});
-    const bool needed = std::ranges::find(required, Json(key)) != required.end();
+    const bool needed = std::find(required.begin(), required.end(), Json(key)) != required.end();
     out.push_back(needed ? std::move(one) : GrammarPart::maybe(one));
   }
   return GrammarPart::sequence(out);
+}
+
+Error not_known() {
+  return error(Code::kUnsupported,
+               "how this model writes tool calls is not known from its chat template, so they cannot be enforced");
 }
 
 Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) {
@@ -126,7 +133,8 @@ Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) 
   if (!tool.parameters.empty()) {
     KVILT_ASSIGN(schema, schema_of(tool.parameters, fmt::format("tool '{}': its parameters", tool.name)));
     if (!schema.is_object() || schema.empty()) schema = any_object();
-    if (!schema.contains("type") && !schema.contains("$ref")) schema["type"] = "object";
+    const bool says = std::ranges::any_of(kSaysWhat, [&](const char* word) { return schema.contains(word); });
+    if (!says) schema["type"] = "object";
   }
   switch (c.form) {
     case CallSyntax::Form::kObject:
@@ -138,7 +146,7 @@ Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) 
     case CallSyntax::Form::kNone:
       break;
   }
-  CHECK(false);
+  return not_known();
 }
 
 // Everything behind the words before the first call.
@@ -157,10 +165,7 @@ Result<GrammarPart> rest_of_calls(const CallSyntax& c, const Constraint& constra
 }
 
 Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
-  if (c.form == CallSyntax::Form::kNone) {
-    return error(Code::kUnsupported,
-                 "how this model writes tool calls is not known from its chat template, so they cannot be enforced");
-  }
+  if (c.form == CallSyntax::Form::kNone) return not_known();
   if (constraint.tools.empty()) return error(Code::kInvalidArgument, "no tool may be called");
   KVILT_ASSIGN(auto rest, rest_of_calls(c, constraint));
   if (constraint.may_speak) {
@@ -201,7 +206,7 @@ Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& synta
     case Form::kNone:
       break;
   }
-  CHECK(false);
+  return error(Code::kInvalidArgument, "no constraint");
 }
 
 }  // namespace

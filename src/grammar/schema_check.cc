@@ -56,8 +56,9 @@ bool is_of(const Json& value, std::string_view type) {
 
 bool is_of_any(const Json& value, const Json& types) {
   if (types.is_string()) return is_of(value, types.get_ref<const std::string&>());
-  return std::ranges::any_of(types,
-                             [&](const Json& one) { return one.is_string() && is_of(value, one.get_ref<const std::string&>()); });
+  return std::any_of(types.begin(), types.end(), [&](const Json& one) {
+    return one.is_string() && is_of(value, one.get_ref<const std::string&>());
+  });
 }
 
 class SchemaWalk {
@@ -143,7 +144,7 @@ void SchemaWalk::open_up(Json& schema) {
   const auto type = schema.find("type");
   if (type == schema.end()) return;
   const auto says = [&](const char* word) {
-    return *type == word || (type->is_array() && std::ranges::find(*type, Json(word)) != type->end());
+    return *type == word || (type->is_array() && std::find(type->begin(), type->end(), Json(word)) != type->end());
   };
   const auto none_of = [&](std::initializer_list<const char*> words) {
     return std::ranges::none_of(words, [&](const char* word) { return schema.contains(word); });

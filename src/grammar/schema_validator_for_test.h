@@ -2,6 +2,7 @@
 // implementation of what grammars promise. For tests only.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -97,13 +98,14 @@ class SchemaValidator {
     for (const auto& name : schema.value("required", Json::array())) {
       if (!value.contains(name.get<std::string>())) return false;
     }
+    const Json patterns = schema.value("patternProperties", Json::object());
     for (const auto& [key, inner] : value.items()) {
       bool known = false;
       if (schema.contains("properties") && schema["properties"].contains(key)) {
         known = true;
         if (!fits(inner, schema["properties"][key])) return false;
       }
-      for (const auto& [pattern, one] : schema.value("patternProperties", Json::object()).items()) {
+      for (const auto& [pattern, one] : patterns.items()) {
         if (!std::regex_search(key, std::regex(pattern))) continue;
         known = true;
         if (!fits(inner, one)) return false;

@@ -3,6 +3,11 @@
 #include "grammar/compiler.h"
 
 namespace kvilt {
+namespace {
+
+[[noreturn]] void never() { check_failed(__FILE__, __LINE__, "create() makes no compiler"); }
+
+}  // namespace
 
 struct GrammarCompiler::Parts {};
 struct GrammarMatcher::Parts {};
@@ -18,17 +23,17 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPart&) {
-  CHECK(false);  // create() makes none
+  never();
 }
 
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar>) { CHECK(false); }
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar>) { never(); }
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
 GrammarMatcher::~GrammarMatcher() = default;
-Status GrammarMatcher::fill(std::span<int32_t>) { CHECK(false); }
-Result<bool> GrammarMatcher::accept(int32_t) { CHECK(false); }
+Status GrammarMatcher::fill(std::span<int32_t>) { never(); }
+Result<bool> GrammarMatcher::accept(int32_t) { never(); }
 void GrammarMatcher::rollback(int) {}
-Result<std::string> GrammarMatcher::forced() { CHECK(false); }
+Result<std::string> GrammarMatcher::forced() { never(); }
 bool GrammarMatcher::may_end() const { return false; }
 
 }  // namespace kvilt

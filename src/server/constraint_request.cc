@@ -190,7 +190,7 @@ void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out)
     const auto function = tool.is_object() ? tool.find("function") : tool.end();
     return function != tool.end() && function->is_object() && function->value("strict", Json()) == true;
   };
-  const bool strict = std::ranges::any_of(*list, is_strict);
+  const bool strict = std::any_of(list->begin(), list->end(), is_strict);
   if (!strict && !out.constraint) return;
   for (NamedTool& one : tools_of(fields, *list)) {
     if (!one.strict) one.tool.parameters.clear();  // any object
