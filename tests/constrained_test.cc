@@ -56,7 +56,8 @@ TEST_F(Constrained, AnswersFitTheirSchemas) {
     const Json schema = Json::parse(text);
     for (const float temperature : {0.f, 1.f, 1.7f}) {
       for (const char* prompt : {"Once upon a time", "Lily said", "{"}) {
-        const auto out = ask_ok(*engine, request_for(*engine, prompt, constraint(Form::kSchema, text), 200, temperature));
+        const auto out =
+            ask_ok(*engine, request_for(*engine, prompt, constraint(Form::kSchema, text), 200, temperature));
         const Json value = Json::parse(out.text, nullptr, false);
         ASSERT_EQ(out.completion.finish, Finish::kStop) << text << "\n" << out.text;
         ASSERT_FALSE(value.is_discarded()) << text << "\n" << out.text;
@@ -82,7 +83,8 @@ TEST_F(Constrained, WordsExpressionsAndGrammars) {
     EXPECT_EQ(out.completion.finish, Finish::kStop);
   }
   EXPECT_EQ(ask_ok(*engine, request_for(*engine, "a", constraint(Form::kRegex, "ab{3}c"))).text, "abbbc");
-  const auto sum = ask_ok(*engine, request_for(*engine, "a", constraint(Form::kGrammar, "root ::= d \"+\" d\nd ::= [1-9]")));
+  const auto sum =
+      ask_ok(*engine, request_for(*engine, "a", constraint(Form::kGrammar, "root ::= d \"+\" d\nd ::= [1-9]")));
   EXPECT_EQ(sum.text.size(), 3u);
   EXPECT_EQ(sum.text[1], '+');
   const auto any = ask_ok(*engine, request_for(*engine, "a", constraint(Form::kJson, ""), 200));
@@ -92,7 +94,8 @@ TEST_F(Constrained, WordsExpressionsAndGrammars) {
 // Beside others, free ones too, as alone: to the bit.
 TEST_F(Constrained, BatchedEqualsAlone) {
   std::vector<Request> requests;
-  for (const char* text : kSchemas) requests.push_back(request_for(*engine, "One day", constraint(Form::kSchema, text), 60, 1));
+  for (const char* text : kSchemas)
+    requests.push_back(request_for(*engine, "One day", constraint(Form::kSchema, text), 60, 1));
   requests.push_back(request_for(*engine, "One day", {}, 60, 1));
   requests.push_back(request_for(*engine, "One day", constraint(Form::kRegex, "[a-z ]{20,40}"), 60, 1));
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -138,8 +138,9 @@ TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
     return take_text(matcher, text) && matcher.may_end();
   };
   EXPECT_TRUE(takes("It rains."));
-  EXPECT_TRUE(takes("Let me see. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\", \"unit\": "
-                    "\"C\"}}\n</tool_call>"));
+  EXPECT_TRUE(
+      takes("Let me see. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\", \"unit\": "
+            "\"C\"}}\n</tool_call>"));
   EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"nobody\""));
   EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
 }

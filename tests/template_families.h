@@ -79,7 +79,7 @@ inline Answer answer_of(const AnswerParser::Events& events) {
 }
 
 inline AnswerParser::Events read(const server::AnswerReading& reading, const std::string& text,
-                          const std::vector<size_t>& cuts = {}) {
+                                 const std::vector<size_t>& cuts = {}) {
   AnswerParser parser(reading);
   AnswerParser::Events events;
   size_t at = 0;

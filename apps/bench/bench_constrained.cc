@@ -116,7 +116,8 @@ void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
 }  // namespace
 
 void add_bench_constrained(Program& program, Command bench) {
-  auto app = bench.add_subcommand("constrained", "answers held to a JSON schema against free ones: rates, cost of masks");
+  auto app =
+      bench.add_subcommand("constrained", "answers held to a JSON schema against free ones: rates, cost of masks");
   auto o = std::make_shared<ConstrainedOptions>();
   add_engine_options(app, o->engine, true);
   app.add_option("--batches", o->batches, "answers side by side, comma-separated").show_default();

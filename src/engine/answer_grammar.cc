@@ -12,7 +12,6 @@ namespace kvilt {
 namespace {
 
 using Json = GrammarPart::Json;
-using Form = Constraint::Form;
 using Parts = std::vector<GrammarPart>;
 
 // Of calls that have one. Nine signs: some templates ask for that.
@@ -47,7 +46,8 @@ void add_apart(const std::string& word, Parts& out) {
 
 GrammarPart object_call(const CallSyntax& c, const std::string& name, Json schema) {
   Parts out;
-  add_word(fmt::format("{{{}: {}, {}: ", Json(c.name_key).dump(), Json(name).dump(), Json(c.arguments_key).dump()), out);
+  add_word(fmt::format("{{{}: {}, {}: ", Json(c.name_key).dump(), Json(name).dump(), Json(c.arguments_key).dump()),
+           out);
   out.push_back(GrammarPart::json(std::move(schema)));
   if (!c.id_key.empty()) {
     add_word(fmt::format(", {}: \"", Json(c.id_key).dump()), out);
@@ -75,7 +75,8 @@ bool is_plain_text(const Json& schema) {
   const auto is_string = [](const Json& value) { return value.is_string(); };
   if (!schema.is_object()) return false;
   if (schema.contains("const")) return is_string(schema["const"]);
-  if (schema.contains("enum")) return schema["enum"].is_array() && std::all_of(schema["enum"].begin(), schema["enum"].end(), is_string);
+  if (schema.contains("enum"))
+    return schema["enum"].is_array() && std::all_of(schema["enum"].begin(), schema["enum"].end(), is_string);
   return schema.value("type", Json()) == "string";
 }
 
@@ -170,9 +171,10 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   KVILT_ASSIGN(auto rest, rest_of_calls(c, constraint));
   if (constraint.may_speak) {
     if (!c.begin.empty()) return GrammarPart::text_with(c.begin, rest, constraint.one_call);
-    return error(Code::kUnsupported,
-                 "this model's tool calls begin with no word of their own, so they cannot be told from text beforehand: "
-                 "leave 'strict' out, or use tool_choice \"required\"");
+    return error(
+        Code::kUnsupported,
+        "this model's tool calls begin with no word of their own, so they cannot be told from text beforehand: "
+        "leave 'strict' out, or use tool_choice \"required\"");
   }
   Parts out;
   add_word(c.begin, out);
@@ -182,17 +184,17 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
 
 Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& syntax) {
   switch (constraint.form) {
-    case Form::kJson:
+    case Constraint::Form::kJson:
       return GrammarPart::json(any_object());
-    case Form::kSchema: {
+    case Constraint::Form::kSchema: {
       KVILT_ASSIGN(Json schema, schema_of(constraint.text, "the schema"));
       return GrammarPart::json(std::move(schema));
     }
-    case Form::kRegex:
+    case Constraint::Form::kRegex:
       return GrammarPart::regex(constraint.text);
-    case Form::kGrammar:
+    case Constraint::Form::kGrammar:
       return GrammarPart::ebnf(constraint.text);
-    case Form::kChoice: {
+    case Constraint::Form::kChoice: {
       Parts words;
       for (const std::string& choice : constraint.choices) {
         if (choice.empty()) return error(Code::kInvalidArgument, "an empty choice is not supported");
@@ -201,9 +203,9 @@ Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& synta
       if (words.empty()) return error(Code::kInvalidArgument, "there is nothing to choose from");
       return GrammarPart::one_of(words);
     }
-    case Form::kCalls:
+    case Constraint::Form::kCalls:
       return calls(syntax.calls, constraint);
-    case Form::kNone:
+    case Constraint::Form::kNone:
       break;
   }
   return error(Code::kInvalidArgument, "no constraint");
@@ -214,7 +216,8 @@ Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& synta
 Result<GrammarPart> answer_grammar(const Constraint& constraint, const AnswerSyntax& syntax, bool opens_reasoning) {
   KVILT_ASSIGN(GrammarPart answer, body(constraint, syntax));
   // Tools beside a constraint of the text: a call is an answer too.
-  if (constraint.form != Form::kCalls && !constraint.tools.empty() && syntax.calls.form != CallSyntax::Form::kNone) {
+  if (constraint.form != Constraint::Form::kCalls && !constraint.tools.empty() &&
+      syntax.calls.form != CallSyntax::Form::kNone) {
     Constraint called = constraint;
     called.may_speak = false;
     KVILT_ASSIGN(auto call, calls(syntax.calls, called));

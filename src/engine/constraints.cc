@@ -64,7 +64,8 @@ Status ConstrainedAnswer::take(int32_t id) {
 Result<GrammarCompiler*> Constraints::compiler() {
   MutexLock lock(mutex_);
   if (compiler_) return compiler_.get();
-  if (!tokenizer_) return error(Code::kUnsupported, "this model came without a tokenizer: its answers cannot be constrained");
+  if (!tokenizer_)
+    return error(Code::kUnsupported, "this model came without a tokenizer: its answers cannot be constrained");
   std::vector<int32_t> known = syntax_.reasoning_ids;
   known.insert(known.end(), syntax_.call_ids.begin(), syntax_.call_ids.end());
   KVILT_ASSIGN(compiler_, GrammarCompiler::create(*tokenizer_, ends_, known, vocab_));
@@ -77,7 +78,8 @@ Result<std::shared_ptr<const Grammar>> Constraints::compile(const Constraint& co
   return compiler->compile(part);
 }
 
-ConstrainedAnswer Constraints::answer(std::shared_ptr<const Grammar> grammar, std::span<const int32_t> shown_ids) const {
+ConstrainedAnswer Constraints::answer(std::shared_ptr<const Grammar> grammar,
+                                      std::span<const int32_t> shown_ids) const {
   std::vector<int32_t> hidden;
   for (const auto* ids : {&syntax_.reasoning_ids, &syntax_.call_ids}) {
     for (const int32_t id : *ids) {

@@ -37,7 +37,8 @@ constexpr int kMostBrackets = 200;  // that are open at once in a regular expres
 constexpr size_t kMostShown = 300;  // bytes of xgrammar's own words in a message
 
 std::string first_words(std::string text) {
-  std::ranges::replace_if(text, [](unsigned char c) { return c < 0x20; }, ' ');
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20; }, ' ');
   while (!text.empty() && text.back() == ' ') text.pop_back();
   if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
   std::string out;
@@ -145,7 +146,8 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPart& part) {
   KVILT_ASSIGN(const std::string text, written(part));
   if (text.size() > limits_.bytes)
-    return error(Code::kInvalidArgument, "the constraint has {} bytes; at most {} are taken", text.size(), limits_.bytes);
+    return error(Code::kInvalidArgument, "the constraint has {} bytes; at most {} are taken", text.size(),
+                 limits_.bytes);
   if (auto found = cache_.find(text)) return found;
   const auto patience = std::chrono::duration<double>(limits_.seconds);
   if (!turns_.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(patience)))
@@ -175,7 +177,8 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile_new(const std::s
     return std::make_shared<const Grammar>(std::move(compiled), limits_.mask_seconds);
   } catch (const OverBudget& over) {
     if (over.what_ran_out == OverBudget::What::kSize)
-      return refused(fmt::format("it has more than {} states: use smaller counts and fewer alternatives", limits_.states));
+      return refused(
+          fmt::format("it has more than {} states: use smaller counts and fewer alternatives", limits_.states));
     return refused(fmt::format("it takes more than {} s: use smaller counts and fewer alternatives", limits_.seconds));
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "no memory is left to compile a constraint");

@@ -125,8 +125,9 @@ TEST(Grammar, WordsExpressionsAndRules) {
   const auto sum = compiled(*compiler, GrammarPart::ebnf("root ::= n (\"+\" n)*\nn ::= [0-9]+ | \"(\" root \")\""));
   EXPECT_TRUE(matches(v, sum, "1+(2+34)"));
   EXPECT_FALSE(matches(v, sum, "1+(2+34"));
-  const auto thought = compiled(
-      *compiler, GrammarPart::sequence({GrammarPart::until("", "</t>"), GrammarPart::space(), GrammarPart::word("ab")}));
+  const auto thought =
+      compiled(*compiler,
+               GrammarPart::sequence({GrammarPart::until("", "</t>"), GrammarPart::space(), GrammarPart::word("ab")}));
   EXPECT_TRUE(matches(v, thought, "so <t> or < so</t>\n\nab"));
   EXPECT_FALSE(matches(v, thought, "ab"));
   EXPECT_FALSE(matches(v, thought, "so</t>cd"));
@@ -139,7 +140,8 @@ TEST(Grammar, WordsExpressionsAndRules) {
 TEST(Grammar, TokensThatMayCome) {
   const JsonVocabulary v;
   const auto compiler = v.compiler();
-  GrammarMatcher matcher(compiled(*compiler, GrammarPart::one_of({GrammarPart::word("yes"), GrammarPart::word("yellow")})));
+  GrammarMatcher matcher(
+      compiled(*compiler, GrammarPart::one_of({GrammarPart::word("yes"), GrammarPart::word("yellow")})));
   const int32_t yes = *v.tokenizer->id_of("yes");
   const auto first = allowed(matcher, v.vocab);
   EXPECT_EQ(first, (std::vector<int32_t>{1 + 'y', yes}));

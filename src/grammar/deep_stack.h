@@ -15,14 +15,14 @@ inline bool run_on_deep_stack(FunctionRef<void()> work) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_t thread;
-  const bool started = pthread_attr_setstacksize(&attributes, kStack) == 0 &&
-                       pthread_create(
-                           &thread, &attributes,
-                           [](void* work) -> void* {
-                             (*static_cast<FunctionRef<void()>*>(work))();
-                             return nullptr;
-                           },
-                           &work) == 0;
+  const bool started =
+      pthread_attr_setstacksize(&attributes, kStack) == 0 && pthread_create(
+                                                                 &thread, &attributes,
+                                                                 [](void* work) -> void* {
+                                                                   (*static_cast<FunctionRef<void()>*>(work))();
+                                                                   return nullptr;
+                                                                 },
+                                                                 &work) == 0;
   pthread_attr_destroy(&attributes);
   if (started) pthread_join(thread, nullptr);
   return started;

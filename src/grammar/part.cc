@@ -28,9 +28,7 @@ GrammarPart GrammarPart::regex(std::string_view pattern) {
   return GrammarPart({{"type", "regex"}, {"pattern", pattern}});
 }
 
-GrammarPart GrammarPart::ebnf(std::string_view rules) {
-  return GrammarPart({{"type", "grammar"}, {"grammar", rules}});
-}
+GrammarPart GrammarPart::ebnf(std::string_view rules) { return GrammarPart({{"type", "grammar"}, {"grammar", rules}}); }
 
 GrammarPart GrammarPart::space() { return regex("[ \\n]{0,3}"); }
 

@@ -35,11 +35,20 @@ const std::array<Typed, 4>& typed() {
 }
 
 // What nothing here can hold an answer to.
-constexpr std::array kRefused = {"not",         "if",           "then",
-                                 "else",        "contains",     "minContains",
-                                 "maxContains", "uniqueItems",  "dependentRequired",
-                                 "$dynamicRef", "dependencies", "dependentSchemas",
-                                 "$recursiveRef", "additionalItems"};
+constexpr std::array kRefused = {"not",
+                                 "if",
+                                 "then",
+                                 "else",
+                                 "contains",
+                                 "minContains",
+                                 "maxContains",
+                                 "uniqueItems",
+                                 "dependentRequired",
+                                 "$dynamicRef",
+                                 "dependencies",
+                                 "dependentSchemas",
+                                 "$recursiveRef",
+                                 "additionalItems"};
 
 std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
 
@@ -50,8 +59,8 @@ bool is_of(const Json& value, std::string_view type) {
   if (type == "array") return value.is_array();
   if (type == "object") return value.is_object();
   if (type == "number") return value.is_number();
-  return type == "integer" &&
-         (value.is_number_integer() || (value.is_number_float() && std::floor(value.get<double>()) == value.get<double>()));
+  return type == "integer" && (value.is_number_integer() ||
+                               (value.is_number_float() && std::floor(value.get<double>()) == value.get<double>()));
 }
 
 bool is_of_any(const Json& value, const Json& types) {
@@ -119,7 +128,8 @@ Status SchemaWalk::required(const Json& schema, const std::string& path) {
   const auto properties = schema.find("properties");
   for (const Json& name : *list) {
     if (!name.is_string()) return bad(path, "required must be a list of strings");
-    if (properties == schema.end() || !properties->is_object() || !properties->contains(name.get_ref<const std::string&>()))
+    if (properties == schema.end() || !properties->is_object() ||
+        !properties->contains(name.get_ref<const std::string&>()))
       return bad(path, fmt::format("'{}' is required and not among the properties", short_text(name)));
   }
   return {};
@@ -193,11 +203,12 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   KVILT_TRY(required(schema, path));
   KVILT_TRY(types(schema, path));
   open_up(schema);
-  for (const char* word : {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf",
-                           "prefixItems"}) {
+  for (const char* word :
+       {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {
     KVILT_TRY(each(schema, word, path, level));
   }
-  for (const char* word : {"items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
+  for (const char* word :
+       {"items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
     KVILT_TRY(inside(schema, word, path, level));
   return {};
 }

@@ -14,11 +14,12 @@ std::string wrong_with(const char* text) {
 }
 
 TEST(SchemaCheck, TakesWhatIsHeldTo) {
-  for (const char* text : {
-           "true", "{}", R"({"type":"object","properties":{"not":{"type":"string"},"if":{"enum":[1]}}})",
-           R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}},"description":"d","title":"t"})",
-           R"({"enum":[1,"a"],"type":["integer","string"]})", R"({"type":"string","format":"nobody-knows"})",
-           R"({"type":"array","items":{"$ref":"#"},"uniqueItems":false})", R"({"properties":{"a":true},"required":["a"]})"})
+  for (const char* text :
+       {"true", "{}", R"({"type":"object","properties":{"not":{"type":"string"},"if":{"enum":[1]}}})",
+        R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}},"description":"d","title":"t"})",
+        R"({"enum":[1,"a"],"type":["integer","string"]})", R"({"type":"string","format":"nobody-knows"})",
+        R"({"type":"array","items":{"$ref":"#"},"uniqueItems":false})",
+        R"({"properties":{"a":true},"required":["a"]})"})
     EXPECT_EQ(wrong_with(text), "") << text;
 }
 
@@ -42,7 +43,8 @@ TEST(SchemaCheck, RefusesWhatWouldBePassedOver) {
       {R"({"$ref":"#/$defs/a~1b"})", "escapes"},
       {R"({"type":"array","items":3})", "must be an object or a boolean"},
       {"3", "must be an object or a boolean"}};
-  for (const auto& [text, why] : kCases) EXPECT_NE(wrong_with(text).find(why), std::string::npos) << text << ": " << wrong_with(text);
+  for (const auto& [text, why] : kCases)
+    EXPECT_NE(wrong_with(text).find(why), std::string::npos) << text << ": " << wrong_with(text);
 }
 
 TEST(SchemaCheck, TypeBesideEnumIsMetAndTakenOut) {

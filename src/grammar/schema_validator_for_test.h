@@ -43,7 +43,8 @@ class SchemaValidator {
       if (!any) return false;
     }
     if (schema.contains("const") && value != schema["const"]) return false;
-    if (schema.contains("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+    if (schema.contains("enum") &&
+        std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
       return false;
     return fits_one_of(value, schema) && fits_string(value, schema) && fits_number(value, schema) &&
            fits_array(value, schema) && fits_object(value, schema);
@@ -111,7 +112,8 @@ class SchemaValidator {
         if (!fits(inner, one)) return false;
       }
       if (schema.contains("propertyNames") && !fits(Json(key), schema["propertyNames"])) return false;
-      if (!known && schema.contains("additionalProperties") && !fits(inner, schema["additionalProperties"])) return false;
+      if (!known && schema.contains("additionalProperties") && !fits(inner, schema["additionalProperties"]))
+        return false;
     }
     return true;
   }

@@ -29,8 +29,9 @@ inline std::unique_ptr<Tokenizer> json_tokenizer() {
     spec.tokens.push_back(text);
     spec.kinds.push_back(TokenKind::kByte);
   }
-  for (const char* word : {"{\"", "\":", "\",\"", "\"}", "}}", "]}", "},{", "true", "false", "null", "na", "name", "12", "34",
-                           "0.", "ab", "cd", "\xC3\xA9", "\xE2\x82", "[{\"", "\": \"", "yes", "no", "</"}) {
+  for (const char* word :
+       {"{\"", "\":", "\",\"", "\"}", "}}", "]}",       "},{",      "true", "false",  "null", "na", "name",
+        "12",  "34",  "0.",    "ab",  "cd", "\xC3\xA9", "\xE2\x82", "[{\"", "\": \"", "yes",  "no", "</"}) {
     spec.tokens.push_back(word);
     spec.kinds.push_back(TokenKind::kNormal);
   }

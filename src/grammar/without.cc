@@ -22,9 +22,7 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
                "this build cannot constrain answers; build it with -DKVILT_GRAMMAR=ON (scripts/get_xgrammar)"};
 }
 
-Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPart&) {
-  never();
-}
+Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarPart&) { never(); }
 
 GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar>) { never(); }
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;

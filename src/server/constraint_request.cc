@@ -10,8 +10,6 @@
 namespace kvilt::server {
 namespace {
 
-using Form = Constraint::Form;
-
 constexpr size_t kMaxConstraint = 128 << 10;  // bytes of one schema, expression or grammar
 constexpr size_t kMaxChoices = 4096;
 constexpr size_t kMaxChoice = 1024;  // bytes
@@ -20,11 +18,12 @@ bool is_off(const Json& value) { return value == false || value == "" || value =
 
 // Where a request says twice what its answer must be, neither is meant for sure.
 bool is_first(Fields& fields, const std::string& name, const ConstraintRequest& out) {
-  if (out.constraint) fields.fail(name, fmt::format("says what the answer must be, and so does {}: send one", out.field));
+  if (out.constraint)
+    fields.fail(name, fmt::format("says what the answer must be, and so does {}: send one", out.field));
   return fields.ok();
 }
 
-void set(Fields& fields, const std::string& name, Form form, std::string text, ConstraintRequest& out) {
+void set(Fields& fields, const std::string& name, Constraint::Form form, std::string text, ConstraintRequest& out) {
   if (!is_first(fields, name, out)) return;
   if (text.size() > kMaxConstraint) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxConstraint));
   out.constraint.form = form;
@@ -34,13 +33,14 @@ void set(Fields& fields, const std::string& name, Form form, std::string text, C
 
 void set_schema(Fields& fields, const std::string& name, const Json& schema, ConstraintRequest& out) {
   // vLLM takes a schema as text too.
-  if (schema.is_string()) return set(fields, name, Form::kSchema, schema.get<std::string>(), out);
+  if (schema.is_string()) return set(fields, name, Constraint::Form::kSchema, schema.get<std::string>(), out);
   if (!schema.is_object() && schema != true)
     return fields.fail(name, fmt::format("must be a JSON Schema (an object), not {}", type_of(schema)));
-  set(fields, name, Form::kSchema, dump(schema), out);
+  set(fields, name, Constraint::Form::kSchema, dump(schema), out);
 }
 
-void set_text(Fields& fields, const std::string& name, Form form, const Json& text, ConstraintRequest& out) {
+void set_text(Fields& fields, const std::string& name, Constraint::Form form, const Json& text,
+              ConstraintRequest& out) {
   if (!text.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(text)));
   set(fields, name, form, text.get<std::string>(), out);
 }
@@ -58,7 +58,7 @@ void set_choice(Fields& fields, const std::string& name, const Json& choices, Co
       return fields.fail(one, fmt::format("must have 1 to {} bytes", kMaxChoice));
     out.constraint.choices.push_back(text);
   }
-  out.constraint.form = Form::kChoice;
+  out.constraint.form = Constraint::Form::kChoice;
   out.field = name;
 }
 
@@ -72,7 +72,7 @@ void read_response_format(Fields& fields, ConstraintRequest& out) {
   if (type == "json_object") {  // llama.cpp's clients put a schema into it
     if (const auto schema = format->find("schema"); schema != format->end() && !schema->is_null())
       return set_schema(fields, name + ".schema", *schema, out);
-    return set(fields, name, Form::kJson, "", out);
+    return set(fields, name, Constraint::Form::kJson, "", out);
   }
   if (type != "json_schema")
     return fields.fail(name + ".type", "must be \"text\", \"json_object\" or \"json_schema\"", "unsupported");
@@ -90,13 +90,13 @@ void read_word(Fields& fields, const std::string& name, const std::string& word,
   if (word == "json") {
     set_schema(fields, name, value, out);
   } else if (word == "regex") {
-    set_text(fields, name, Form::kRegex, value, out);
+    set_text(fields, name, Constraint::Form::kRegex, value, out);
   } else if (word == "grammar") {
-    set_text(fields, name, Form::kGrammar, value, out);
+    set_text(fields, name, Constraint::Form::kGrammar, value, out);
   } else if (word == "choice") {
     set_choice(fields, name, value, out);
   } else if (value == true) {
-    set(fields, name, Form::kJson, "", out);
+    set(fields, name, Constraint::Form::kJson, "", out);
   } else {
     fields.fail(name, fmt::format("must be true or false, not {}", type_of(value)));
   }
@@ -112,8 +112,9 @@ void read_structured_outputs(Fields& fields, ConstraintRequest& out) {
   for (const auto& [key, value] : asked->items()) {
     if (value.is_null() || is_off(value)) continue;
     const std::string name = "structured_outputs." + key.substr(0, 64);
-    const bool known = key == "json_object" || std::ranges::find(kWords, key) != std::end(kWords);
-    if (!known) return fields.fail(name, "is not supported: json, regex, choice, grammar and json_object are", "unsupported");
+    const bool known = key == "json_object" || std::find(std::begin(kWords), std::end(kWords), key) != std::end(kWords);
+    if (!known)
+      return fields.fail(name, "is not supported: json, regex, choice, grammar and json_object are", "unsupported");
     read_word(fields, name, key, value, out);
   }
 }
@@ -178,12 +179,13 @@ void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out)
   if (asked) {  // a call is what the answer must be, whatever its text would have to be
     out = {};
     out.field = "tool_choice";
-    out.constraint.form = Form::kCalls;
+    out.constraint.form = Constraint::Form::kCalls;
     out.constraint.one_call = one_call || !only.empty();
     for (NamedTool& one : tools_of(fields, *list)) {
       if (only.empty() || one.tool.name == only) out.constraint.tools.push_back(std::move(one.tool));
     }
-    if (out.constraint.tools.empty()) fields.fail("tool_choice", fmt::format("there is no tool '{}'", only.substr(0, 64)));
+    if (out.constraint.tools.empty())
+      fields.fail("tool_choice", fmt::format("there is no tool '{}'", only.substr(0, 64)));
     return;
   }
   const auto is_strict = [](const Json& tool) {
@@ -199,7 +201,7 @@ void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out)
   out.constraint.one_call = one_call;
   if (out.constraint) return;
   out.field = "tools";
-  out.constraint.form = Form::kCalls;
+  out.constraint.form = Constraint::Form::kCalls;
   out.constraint.may_speak = true;
 }
 

@@ -50,7 +50,8 @@ TEST(ConstraintRequest, FormatsAndVllmsWords) {
   is(R"("guided_json": "{\"type\": \"null\"}")", Form::kSchema, R"({"type": "null"})", "guided_json");
   is(R"("guided_regex": "a+")", Form::kRegex, "a+", "guided_regex");
   is(R"("guided_grammar": "root ::= \"a\"")", Form::kGrammar, "root ::= \"a\"", "guided_grammar");
-  is(R"("structured_outputs": {"json_object": true, "regex": null})", Form::kJson, "", "structured_outputs.json_object");
+  is(R"("structured_outputs": {"json_object": true, "regex": null})", Form::kJson, "",
+     "structured_outputs.json_object");
   is(R"("structured_outputs": {"regex": "a"}, "guided_json": null)", Form::kRegex, "a", "structured_outputs.regex");
   is(R"("guided_json": false, "guided_regex": "")", Form::kNone, "", "");
   EXPECT_EQ(asked(R"("guided_choice": ["a", "b"])").constraint.choices, (std::vector<std::string>{"a", "b"}));
@@ -63,10 +64,12 @@ TEST(ConstraintRequest, FormatsAndVllmsWords) {
 TEST(ConstraintRequest, ForcedTools) {
   const ConstraintRequest all = asked(std::string(kTools) + R"(, "tool_choice": "required")");
   EXPECT_EQ(all.constraint.form, Form::kCalls);
-  EXPECT_EQ(all.constraint.tools, (std::vector<Constraint::Tool>{{"f", R"({"type":"object"})"}, {"g", R"({"type":"object"})"}}));
+  EXPECT_EQ(all.constraint.tools,
+            (std::vector<Constraint::Tool>{{"f", R"({"type":"object"})"}, {"g", R"({"type":"object"})"}}));
   EXPECT_FALSE(all.constraint.one_call);
   EXPECT_FALSE(all.constraint.may_speak);
-  EXPECT_TRUE(asked(std::string(kTools) + R"(, "tool_choice": "required", "parallel_tool_calls": false)").constraint.one_call);
+  EXPECT_TRUE(
+      asked(std::string(kTools) + R"(, "tool_choice": "required", "parallel_tool_calls": false)").constraint.one_call);
   const ConstraintRequest one =
       asked(std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})");
   EXPECT_EQ(one.constraint.tools.size(), 1u);
@@ -94,8 +97,10 @@ TEST(ConstraintRequest, WrongOnesNameTheirPath) {
       {R"("response_format": 5)", "response_format"},
       {R"("response_format": {})", "response_format.type"},
       {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
-      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n"}})", "response_format.json_schema.schema"},
-      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": [1]}})", "response_format.json_schema.schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n"}})",
+       "response_format.json_schema.schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": [1]}})",
+       "response_format.json_schema.schema"},
       {R"("guided_json": 5)", "guided_json"},
       {R"("guided_regex": {})", "guided_regex"},
       {R"("guided_choice": "a")", "guided_choice"},
@@ -110,7 +115,8 @@ TEST(ConstraintRequest, WrongOnesNameTheirPath) {
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("tool_choice": "required", "tools": [])", "tool_choice"},
       {R"("tool_choice": "required", "tools": ["f"])", "tools[0].function.name"},
-      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": ""}}])", "tools[0].function.name"},
+      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": ""}}])",
+       "tools[0].function.name"},
       {std::string(kTools) + R"(, "tool_choice": "sometimes")", "tool_choice"},
       {std::string(kTools) + R"(, "tool_choice": {"type": "function"})", "tool_choice"},
       {std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})", "tool_choice"},
