@@ -83,5 +83,6 @@ void add_bench_kv(Program& program, Command bench);
 void add_bench_kernels(Program& program, Command bench);
 void add_bench_segpaged(Program& program, Command bench);
 void add_bench_capacity(Program& program, Command bench);
+void add_bench_constrained(Program& program, Command bench);
 
 }  // namespace kvilt

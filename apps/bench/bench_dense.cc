@@ -245,6 +245,7 @@ void add_bench(Program& program) {
   add_bench_kernels(program, bench);
   add_bench_segpaged(program, bench);
   add_bench_capacity(program, bench);
+  add_bench_constrained(program, bench);
 }
 
 }  // namespace kvilt

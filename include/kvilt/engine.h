@@ -60,6 +60,7 @@ struct EngineCounters {
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // guessed; and right, so that they are among the generated ones
+  double mask_s = 0;                                 // spent on masks of constrained answers, all threads together
   int64_t kv_pages = 0, kv_pages_used = 0;           // of the pool; used: by running requests and the cache
   int64_t kv_pages_idle = 0;   // of these: no running request uses them, and some cached segment has a token in each
   ByHeadClass request_pages;   // own pages of running requests
@@ -110,6 +111,11 @@ class Engine {
 
   // Checks a policy's name and parameters without running it.
   virtual Status check_policy(const PolicyChoice& policy) const = 0;
+
+  // Compiles what an answer must be, on the caller's thread, so that submit() finds it done. opens_reasoning: the
+  // prompt's. May take seconds. Errors: kInvalidArgument (what is wrong with it), kUnsupported (this model, or a build
+  // without constraints), kExhausted (too many are compiled at once).
+  virtual Status check_constraint(const Constraint& constraint, bool opens_reasoning) const = 0;
 
   // Errors at once: kTooLong, kInvalidArgument, kExhausted (queue full), kUnavailable (shutting down).
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvilt/constraint.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
@@ -98,6 +99,7 @@ struct EvaluationLogits {
 struct Request {
   Prompt prompt = {};
   SamplingParams sampling = {};
+  Constraint constraint = {};  // not with sampling.ignore_eos, nor with evaluation.forced
   PolicyChoice policy = {};
   // Whose request this is. Requests find what requests of the same tenant, name space and salt left, and nothing else.
   std::string tenant = "";

@@ -15,6 +15,7 @@
 #include "base/function_ref.h"
 #include "base/mutex.h"
 #include "engine/chat.h"
+#include "engine/constraints.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
 #include "engine/layer_profile.h"
@@ -53,7 +54,11 @@ std::string written_out(const PolicyChoice& choice) {
 class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
-      : info_(std::move(info)), chat_(std::move(chat)), files_(std::move(files)), loop_(std::move(parts)) {}
+      : info_(std::move(info)),
+        chat_(std::move(chat)),
+        constraints_(parts.file->tokenizer.get(), info_.answers, parts.model->config().eos_ids, info_.vocab),
+        files_(std::move(files)),
+        loop_(std::move(parts)) {}
   ~EngineImpl() override { draining_ = true; }  // a sink that submits again from on_finish is refused
 
   const ModelInfo& info() const override { return info_; }
@@ -140,6 +145,12 @@ class EngineImpl : public Engine {
     return {};
   }
 
+  Status check_constraint(const Constraint& constraint, bool opens_reasoning) const override {
+    if (!constraint) return {};
+    KVILT_ASSIGN(const auto grammar, constraints_.compile(constraint, opens_reasoning));
+    return {};
+  }
+
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override {
     loop_.post([this, id] { loop_.cancel(id); });
@@ -215,6 +226,7 @@ class EngineImpl : public Engine {
 
   const ModelInfo info_;
   const std::optional<ChatPrompts> chat_;
+  mutable Constraints constraints_;
   mutable Mutex files_mutex_;
   PolicyFiles files_ KVILT_GUARDED_BY(files_mutex_);
   std::atomic<RequestId> last_id_{0};
@@ -333,6 +345,11 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
                  "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
                  "max_tokens >= 0");
   }
+  if (request.constraint && (s.ignore_eos || !request.evaluation.forced.empty())) {
+    return error(Code::kInvalidArgument,
+                 "a constrained answer ends where its constraint says, and its tokens are drawn: leave ignore_eos and "
+                 "forced tokens out");
+  }
   bool finite = std::isfinite(s.temperature) && std::isfinite(s.repetition_penalty) &&
                 std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty);
   for (const auto& [id, bias] : s.logit_bias) finite = finite && !std::isnan(bias) && bias < HUGE_VALF;
@@ -352,6 +369,11 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     KVILT_ASSIGN(chosen, this->chosen(std::move(request.policy)));
   }
   KVILT_TRY(check(request, *chosen.policy));
+  std::optional<ConstrainedAnswer> constrained;
+  if (request.constraint) {
+    KVILT_ASSIGN(auto grammar, constraints_.compile(request.constraint, request.prompt.opens_reasoning));
+    constrained.emplace(constraints_.answer(std::move(grammar), request.sampling.shown_ids));
+  }
   request.policy = std::move(chosen.choice);
   if (open_.fetch_add(1) >= options().max_queue + options().max_sequences) {
     open_.fetch_sub(1);
@@ -393,7 +415,8 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->request = std::move(request);
   // std::function wants a copyable callable.
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  loop_.post([this, shared, from = chosen.from] {
+  auto shared_constraint = std::make_shared<std::optional<ConstrainedAnswer>>(std::move(constrained));
+  loop_.post([this, shared, shared_constraint, from = chosen.from] {
     const Request& asked = (*shared)->request;
     ContentCache& cache = *loop_.parts().cache;
     const ReusePolicy& policy = *(*shared)->policy;
@@ -409,6 +432,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     if (!policy.wants_pieces()) domains.approximate = 0;
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space);
     if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space);
+    if (*shared_constraint) loop_.constrain((*shared)->id, std::move(**shared_constraint));
     loop_.add(std::move(*shared));
   });
   return id;

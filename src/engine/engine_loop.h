@@ -21,6 +21,7 @@
 #include "engine/answer_text.h"
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
+#include "engine/constraints.h"
 #include "engine/drafts.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
@@ -42,6 +43,8 @@ class EngineLoop {
 
   // From here on the engine thread (inside a posted task).
   void add(std::unique_ptr<Sequence> sequence);
+  // Before its request is added.
+  void constrain(RequestId id, ConstrainedAnswer answer) { constrained_.insert_or_assign(id, std::move(answer)); }
   void cancel(RequestId id);
   void cancel_all();
   ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
@@ -66,7 +69,10 @@ class EngineLoop {
   struct Drawn {
     Sequence* sequence;
     Mat<float> logits;
-    bool sound = true;  // false: those of the row after the last drawn token are not numbers
+    ConstrainedAnswer* constrained;    // null: any token may come
+    double mask_s = 0;                 // that it took
+    bool sound = true;                 // false: those of the row after the last drawn token are not numbers
+    std::optional<Error> failed = {};  // its constraint: there is no token behind the drawn ones
   };
 
   void run();
@@ -89,8 +95,8 @@ class EngineLoop {
   void evict(Sequence& sequence);
   void wants_token(Sequence& sequence, Mat<float> logits);
   void draw();
-  void draw(Drawn& drawn, SamplerScratch& scratch) const;
-  void answer(const Drawn& drawn);
+  static void draw(Drawn& drawn, SamplerScratch& scratch);
+  void answer(Drawn& drawn);
   std::optional<Finish> hear(Sequence& sequence, size_t drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
@@ -112,6 +118,7 @@ class EngineLoop {
   std::vector<SamplerScratch> scratch_;  // by worker of the pool
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;
+  std::unordered_map<RequestId, ConstrainedAnswer> constrained_;  // of requests with a constraint
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Drafts drafts_;

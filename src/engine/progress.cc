@@ -210,45 +210,62 @@ void EngineLoop::wants_token(Sequence& s, Mat<float> logits) {
   if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))
     s.completion.logits.all.push_back(s.running.logits);
   s.running.drawn.reserve(static_cast<size_t>(logits.rows));
-  drawn_.push_back({&s, logits});
+  const auto constrained = constrained_.find(s.id);
+  drawn_.push_back({&s, logits, constrained == constrained_.end() ? nullptr : &constrained->second});
 }
 
 // The group's logits to tokens: O(V) a sequence, so all threads draw; then sinks hear in the group's order.
 void EngineLoop::draw() {
   parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) { draw(drawn_[i], scratch_[worker]); });
-  for (const Drawn& drawn : drawn_) answer(drawn);
+  for (Drawn& drawn : drawn_) {
+    stats_.mask_s += drawn.mask_s;
+    answer(drawn);
+  }
   drawn_.clear();
 }
 
 // Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
 // behind right drafts.
-void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
+void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) {
   Sequence& s = *drawn.sequence;
   Sequence::Running& now = s.running;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
   const int top = s.request.sampling.logprobs;
+  // Whether the constraint, if there is one, goes along.
+  const auto allowed = [&drawn](auto step) {
+    if (!drawn.constrained) return true;
+    const auto begin = Clock::now();
+    Status status = step(*drawn.constrained);
+    drawn.mask_s += seconds(begin, Clock::now());
+    if (!status.ok()) drawn.failed = std::move(status).error();
+    return status.ok();
+  };
   now.drawn.clear();
   now.logprobs.clear();
   for (int64_t row = 0; row < drawn.logits.rows; ++row) {
     const std::span<float> logits(drawn.logits.row(row), static_cast<size_t>(drawn.logits.cols));
     drawn.sound = row == 0 || Sampler::can_sample(logits);
-    if (!drawn.sound) return;
+    if (!drawn.sound || !allowed([&](ConstrainedAnswer& answer) { return answer.mask(logits); })) return;
     const std::vector<float> raw = top >= 0 ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
     const int32_t id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
+    if (!allowed([id](ConstrainedAnswer& answer) { return answer.take(id); })) return;
     if (top >= 0) now.logprobs.push_back(Sampler::logprob(raw, id, top));
     now.drawn.push_back(id);
+    if (drawn.constrained && drawn.constrained->over()) return;
     if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) return;
   }
 }
 
 // What follows from the tokens. What was computed behind the last one that counts is forgotten.
-void EngineLoop::answer(const Drawn& drawn) {
+void EngineLoop::answer(Drawn& drawn) {
   Sequence& s = *drawn.sequence;
   Sequence::Running& now = s.running;
   const auto first = static_cast<int32_t>(s.tokens.size()) - 1;  // position of the first row
   size_t heard = 0;
   std::optional<Finish> finish;
   while (heard < now.drawn.size() && !finish) finish = hear(s, heard++);
+  const bool whole = heard == now.drawn.size() && drawn.constrained && drawn.constrained->over();
+  if (whole && (!finish || *finish == Finish::kLength)) finish = Finish::kStop;
   if (drawn.logits.rows > 1) {
     const auto right = static_cast<int>(std::min(heard, now.drawn.size() - 1));
     s.usage.drafted += static_cast<int>(now.draft.size());
@@ -259,6 +276,8 @@ void EngineLoop::answer(const Drawn& drawn) {
   }
   if (finish) {
     end(s, *finish);
+  } else if (drawn.failed) {
+    end(s, Finish::kError, std::move(drawn.failed));
   } else if (!drawn.sound) {
     end(s, Finish::kError, not_numbers(s));
   }
@@ -321,6 +340,7 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
   drafts_.forget(sequence->id);
+  constrained_.erase(sequence->id);
   if (sequence->idle_work) {
     CHECK(idle_now_);
     return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));

@@ -48,6 +48,7 @@ class Converter : ChatBuilder {
 
   void top(Json& body, MessagesUse use);
   void refuse_unsupported(Json& body);
+  void output_format(Json& format, std::string path);
   void tools(Json& list);
   void tool_choice(Json& choice);
   void messages(Json& body);
@@ -205,8 +206,6 @@ void Converter::tools(Json& list) {
     if (!is_object(tool, path)) return;
     if (const Json* type = given(tool, "type"); type && *type != "custom")
       return fail(path + ".type", "only \"custom\" tools, which the client runs, are supported", kUnsupported);
-    if (const Json* strict = given(tool, "strict"); strict && *strict != false)
-      return fail(path + ".strict", "is not supported: answers are not constrained", kUnsupported);
     Json* name = need_string(tool, "name", path);
     Json* schema = given(tool, "input_schema");
     if (!schema) return fail(path + ".input_schema", "is required");
@@ -218,6 +217,11 @@ void Converter::tools(Json& list) {
       function["description"] = std::move(*description);
     }
     function["parameters"] = std::move(*schema);
+    if (const Json* strict = given(tool, "strict")) {
+      if (!strict->is_boolean())
+        return fail(path + ".strict", fmt::format("must be true or false, not {}", type_of(*strict)));
+      function["strict"] = *strict;
+    }
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   if (!functions.empty()) body_["tools"] = std::move(functions);
@@ -227,11 +231,17 @@ void Converter::tool_choice(Json& choice) {
   if (!is_object(choice, "tool_choice")) return;
   const Json* type = need_string(choice, "type", "tool_choice");
   if (!type) return;
-  if (*type != "auto" && *type != "none") {
-    return fail("tool_choice.type",
-                "only \"auto\" and \"none\" are supported: answers are not constrained to tool calls", kUnsupported);
+  if (*type == "auto" || *type == "none") {
+    body_["tool_choice"] = *type;
+  } else if (*type == "any") {
+    body_["tool_choice"] = "required";
+  } else if (*type == "tool") {
+    const Json* name = need_string(choice, "name", "tool_choice");
+    if (!name) return;
+    body_["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+  } else {
+    return fail("tool_choice.type", "must be \"auto\", \"any\", \"tool\" or \"none\"");
   }
-  body_["tool_choice"] = *type;
   const Json* single = given(choice, "disable_parallel_tool_use");
   if (!single) return;
   if (!single->is_boolean())
@@ -241,13 +251,23 @@ void Converter::tool_choice(Json& choice) {
 }
 
 void Converter::refuse_unsupported(Json& body) {
-  for (const char* name : {"mcp_servers", "output_format"}) {
-    if (Json* value = given(body, name); value && !(value->is_array() && value->empty()))
-      return fail(name, "is not supported by this server", kUnsupported);
-  }
-  Json* config = given(body, "output_config");
-  if (!config || !is_object(*config, "output_config")) return;
-  if (given(*config, "format")) fail("output_config.format", "is not supported by this server", kUnsupported);
+  if (Json* value = given(body, "mcp_servers"); value && !(value->is_array() && value->empty()))
+    fail("mcp_servers", "is not supported by this server", kUnsupported);
+}
+
+// Its word for response_format: {"type": "json_schema", "schema": ...}.
+void Converter::output_format(Json& format, std::string path) {
+  if (!is_object(format, path)) return;
+  const Json* type = need_string(format, "type", path);
+  if (!type) return;
+  if (*type != "json_schema") return fail(path + ".type", "must be \"json_schema\"", kUnsupported);
+  Json* schema = given(format, "schema");
+  if (!schema) return fail(path + ".schema", "is required");
+  if (body_.contains("response_format"))
+    return fail(path, "says what the answer must be, and so does response_format: send one");
+  body_["response_format"] = {{"type", "json_schema"},
+                                  {"json_schema", {{"name", "answer"}, {"schema", std::move(*schema)}}}};
+  out_.format_path = std::move(path);
 }
 
 void Converter::top(Json& body, MessagesUse use) {
@@ -266,6 +286,10 @@ void Converter::top(Json& body, MessagesUse use) {
   }
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
+  if (Json* format = given(body, "output_format")) output_format(*format, "output_format");
+  if (Json* config = given(body, "output_config"); config && is_object(*config, "output_config")) {
+    if (Json* format = given(*config, "format")) output_format(*format, "output_config.format");
+  }
   refuse_unsupported(body);
 }
 
@@ -291,6 +315,9 @@ std::string OpenAiChat::in_own_paths(std::string message) const {
   constexpr std::string_view kStop = "stop";
   if (message.starts_with(kStop) && message.find_first_of("[:") == kStop.size())
     return "stop_sequences" + message.substr(kStop.size());
+  if (constexpr std::string_view kSchema = "response_format.json_schema.schema";
+      !format_path.empty() && message.starts_with(kSchema))
+    return format_path + ".schema" + message.substr(kSchema.size());
   return server::in_own_paths(std::move(message), sources);
 }
 

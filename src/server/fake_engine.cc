@@ -185,6 +185,12 @@ Status FakeEngine::check_policy(const PolicyChoice& policy) const {
   return {};
 }
 
+// The word is enough to be refused by.
+Status FakeEngine::check_constraint(const Constraint& constraint, bool) const {
+  if (constraint.text.find("uniqueItems") == std::string::npos) return {};
+  return error(Code::kInvalidArgument, "schema: 'uniqueItems' is not supported");
+}
+
 Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink> sink) {
   const auto length = static_cast<int>(request.prompt.ids.size());
   if (length == 0) return error(Code::kInvalidArgument, "the prompt has no tokens");

@@ -52,6 +52,7 @@ class FakeEngine : public Engine {
   Status set_head_map(const std::string& name, std::string_view json) override;
   Status set_sparse_map(const std::string& name, std::string_view json) override;
   Status check_policy(const PolicyChoice& policy) const override;
+  Status check_constraint(const Constraint& constraint, bool opens_reasoning) const override;
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override;
   void clear_cache() override;

@@ -23,25 +23,12 @@ int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.
 
 // Fields that would change the answer and that are not supported: a clear error is better than a wrong answer.
 void refuse_unsupported(Fields& fields) {
-  constexpr const char* kNames[] = {
-      "guided_json",   "guided_regex",    "guided_choice",   "guided_grammar", "functions", "structured_outputs",
-      "function_call", "prompt_logprobs", "use_beam_search", "suffix",         "audio"};
+  constexpr const char* kNames[] = {"functions",       "function_call", "prompt_logprobs",
+                                    "use_beam_search", "suffix",        "audio"};
   for (const char* name : kNames) {
     const Json* value = fields.find(name);
     const bool off = value && (*value == false || *value == "" || *value == "none");
     if (value && !off) fields.fail(name, "is not supported by this server", "unsupported");
-  }
-  if (const Json* format = fields.find("response_format")) {
-    const auto type = format->is_object() ? format->find("type") : format->end();
-    if (!format->is_object() || type == format->end() || *type != "text") {
-      fields.fail("response_format", "only {\"type\": \"text\"} is supported", "unsupported");
-    }
-  }
-  if (const Json* choice = fields.find("tool_choice")) {
-    if (*choice != "none" && *choice != "auto") {
-      fields.fail("tool_choice", "only \"auto\" and \"none\" are supported: answers are not constrained to tool calls",
-                  "unsupported");
-    }
   }
   if (const Json* modalities = fields.find("modalities")) {
     if (*modalities != Json::array({"text"})) fields.fail("modalities", "only [\"text\"] is supported", "unsupported");
@@ -188,6 +175,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.string("user", &user, kMaxName);
   read_policy(fields, out.policy, &out.publish);
   read_own(fields, out.policy, "draft", kMostDrafted, &out.draft);
+  read_constraint(fields, out.constraint);
   refuse_unsupported(fields);
 }
 
@@ -281,6 +269,8 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   check_messages(fields, limits);
   read_generation(fields, limits, out.generation);
   read_tools(fields, out);
+  read_tool_constraint(fields, out.one_call, out.generation.constraint);
+  out.generation.constraint.constraint.reasons = true;
   refuse_but_neutral(fields, true);
   bool logprobs = false;
   int top = 0;

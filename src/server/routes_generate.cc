@@ -221,6 +221,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       Request request;
       request.prompt = prompt;
       request.sampling = generation.sampling;
+      request.constraint = generation.constraint.constraint;
       // With the same seed all choices of a prompt would be the same text.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
@@ -263,6 +264,13 @@ void choose_reading(const AnswerSyntax& syntax, const ChatRequest& chat, const J
   if (calls) shown.insert(shown.end(), syntax.call_ids.begin(), syntax.call_ids.end());
 }
 
+// Compiles what the answers must be, here and not on the engine's thread.
+std::optional<ApiError> check_constraint(const Call& call, const ConstraintRequest& asked, bool opens_reasoning) {
+  const Status status = call.engine().check_constraint(asked.constraint, opens_reasoning);
+  if (status.ok()) return std::nullopt;
+  return api_error({status.error().code, fmt::format("{}: {}", asked.field, status.error().message)}, asked.field);
+}
+
 // A chat body in OpenAI's form becomes the job's settings and its prompt.
 std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.engine()));
@@ -277,7 +285,7 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));
   choose_reading(syntax, parsed.value(), body, job);
-  return std::nullopt;
+  return check_constraint(call, job.generation.constraint, job.prompts[0].opens_reasoning);
 }
 
 void chat(const Service& service, const Call& call, httplib::Response& response) {
@@ -355,6 +363,7 @@ void completion(const Service& service, const Call& call, httplib::Response& res
     job->prompts.push_back(std::move(prompt.value()));
   }
   text.prompts.clear();
+  if (auto error = check_constraint(call, job->generation.constraint, false)) return reply_error(response, *error);
   job->writer = openai_writer(make_envelope(false, call.attached.model), call.engine(), job->generation.include_usage);
   run_job(std::move(job), call, response, "prompt");
 }
