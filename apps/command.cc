@@ -86,6 +86,11 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--min-near", o.min_near, "shortest run of equal tokens that is reused in such text, in tokens")
       .show_default();
   app.add_option("--chunk", o.chunk_tokens, "prefill rows of one step").show_default();
+  app.add_option(
+         "--draft", o.draft,
+         "tokens of an answer that are guessed from known texts and verified in one step, at most (0: none); the "
+         "answer is the same")
+      .show_default();
   app.add_option("--max-sequences", o.max_sequences, "requests computed at once; more wait").show_default();
   app.add_option("--page-slots", o.page_slots, "tokens of a KV page").show_default();
   app.add_option("--audit", o.audit, "share of the requests that are computed again in full when idle, e.g. 0.01")

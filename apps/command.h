@@ -75,6 +75,7 @@ void add_session(Program& program);
 void eval_parity(const EngineOptions& engine, const std::string& path, const std::string& json, Program& program);
 void add_bench_reuse(Program& program, Command bench);
 void add_bench_dialogue(Program& program, Command bench);
+void add_bench_drafts(Program& program, Command bench);
 void add_bench_dense(Program& program, Command bench);
 void add_bench_workloads(Program& program, Command bench);
 void add_bench_traffic(Program& program, Command bench);

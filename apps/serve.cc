@@ -149,6 +149,14 @@ void add_serve(Program& program) {
   app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
   app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();
   app.add_option("--max-connections", options->server.max_connections, "open connections; more get 503").show_default();
+  app.add_option("--response-store", options->server.response_store_bytes,
+                 "memory for stored responses of /v1/responses, per tenant, e.g. 64MiB; 0: none is kept")
+      .bytes();
+  app.add_option("--knowledge-dir", options->server.knowledge_dir,
+                 "folder that keeps the texts of knowledge bases over restarts (without it they are forgotten)");
+  app.add_option("--knowledge-bytes", options->server.knowledge_bytes,
+                 "texts of knowledge bases, per tenant, e.g. 256MiB")
+      .bytes();
   app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
       .show_default();
   app.add_option("--allow-policies", *policies,

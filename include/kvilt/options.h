@@ -143,6 +143,12 @@ struct EngineOptions {
   // Default: 8, the least. Longer ones leave more to be computed and have fewer seams.
   int min_near = 8;
 
+  // Tokens of an answer that are guessed and verified in one step at most: what followed the same tokens before, in the
+  // prompt, in the answer so far or in a cached text (docs/design/drafts.md). The text is the same to the bit. How many
+  // are tried follows from how many were right, and from what rows cost; none where it does not pay.
+  // Default: 16; 0: none. Cost: up to 32 bytes a cached token, and as much a token of running requests.
+  int draft = 16;
+
   // Whether anything is found or kept. false is for measurements.
   // Default: true.
   bool cache = true;

@@ -133,6 +133,9 @@ class ContentCache {
   void season(const Own& own, ThreadPool& pool);
 
   void clear();
+  // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
+  void keep_continuations() { index_.keep_continuations(); }
+  const ContentIndex& index() const { return index_; }
   const SegmentCache& segments() const { return segments_; }
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents

@@ -313,6 +313,7 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
   }
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
   KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
+  KVILT_TRY(check_ids(request.evaluation.drafts, "drafts"));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
   if (size + static_cast<int64_t>(request.evaluation.forced.size()) > longest) {
     return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,
@@ -583,6 +584,7 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
   parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
                                                fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
+  if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
     auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token,

@@ -42,6 +42,7 @@ EngineLoop::EngineLoop(EngineParts parts)
       scheduler_(scheduler_options(parts_.options), parts_.model->config()),
       driver_(*parts_.model, *parts_.pool),
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
+      drafts_(parts_.options.draft, parts_.options.seed, parts_.options.cache ? &parts_.cache->index() : nullptr),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
       seasoner_(season_options(parts_), parts_.options.season_share),
       thread_([this] { run(); }) {}
@@ -144,9 +145,13 @@ void EngineLoop::step() {
   };
   const auto start = [this](Sequence& s) { preparer_.start(s); };
   const auto preempted = [this](Sequence& s) { keep_work(s); };
+  const auto draft = [this](Sequence& s, int most) {
+    if (!auditor_.waits_for_logits(s)) drafts_.propose(s, parts_.model->config(), most);
+  };
+  drafts_.begin_step(scheduler_.running());
   std::vector<std::unique_ptr<Sequence>> failed;
   const std::span<StepGroup> groups =
-      scheduler_.next_step({make_room, available, plan, start, preempted, changes_}, failed);
+      scheduler_.next_step({make_room, available, plan, start, preempted, draft, changes_}, failed);
   for (auto& sequence : failed) {
     if (sequence->completion.completion_tokens > 0) {  // as far as the pool goes, that is the answer
       end(*sequence, Finish::kLength);
@@ -158,13 +163,26 @@ void EngineLoop::step() {
     }
     close(std::move(sequence));
   }
-  for (StepGroup& group : groups) run_group(group);
-  if (!groups.empty()) ++steps_;
+  run_groups(groups);
   for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
 }
 
-// The item as the driver takes it.
-Chunk EngineLoop::chunk_of(const StepItem& item) {
+void EngineLoop::run_groups(std::span<StepGroup> groups) {
+  if (groups.empty()) return;
+  ++steps_;
+  int rows = 0;
+  bool prefills = false;
+  for (const StepItem& item : groups[0].items) {
+    rows += item.range.size();
+    prefills = prefills || !item.decode;
+  }
+  const Clock::time_point begin = Clock::now();
+  for (StepGroup& group : groups) run_group(group);
+  if (groups.size() == 1 && !prefills) drafts_.step_took(rows, seconds(begin, Clock::now()));
+}
+
+// The item as the driver takes it. verified: rows of verified_ that are taken.
+Chunk EngineLoop::chunk_of(const StepItem& item, int64_t& verified) {
   Sequence& s = *item.sequence;
   Sequence::Running& now = s.running;
   Chunk chunk;
@@ -178,6 +196,15 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     chunk.plan = &now.decode.plan;
     chunk.stage = &now.decode.plan.stages[0];
     chunk.band = &now.decode.band;
+    if (!now.draft.empty()) {
+      now.ahead.assign(1, s.tokens.back());
+      now.ahead.insert(now.ahead.end(), now.draft.begin(), now.draft.end());
+      chunk.tokens = now.ahead;
+      chunk.tokens_at = item.range.begin;
+      chunk.logits = verified_.view().row(verified);
+      verified += item.range.size();
+      return chunk;
+    }
   } else {
     Prefill& prefill = *now.prefill;
     const Band& band = prefill.band();
@@ -204,22 +231,33 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     now.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));
     chunk.logits = now.logits.data();
   }
+  if (rows > 0 && !item.decode && s.request.last_hidden) {
+    now.last_hidden.resize(static_cast<size_t>(parts_.model->config().D));
+    chunk.last_hidden = now.last_hidden.data();
+  }
   return chunk;
 }
 
 void EngineLoop::run_group(StepGroup& group) {
   chunks_.clear();
   try {
-    for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item));
+    int64_t verified = 0;
+    for (const StepItem& item : group.items) {
+      if (item.decode && !item.sequence->running.draft.empty()) verified += item.range.size();
+    }
+    if (verified > 0) verified_.reshape(verified, parts_.model->config().V);
+    verified = 0;
+    for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item, verified));
     driver_.run(chunks_);
   } catch (const std::bad_alloc&) {  // of which of them is not known
     driver_.release();
+    verified_ = FloatMat();
     for (const StepItem& item : group.items) fail_for_memory(*item.sequence);
     return;
   }
   for (size_t i = 0; i < chunks_.size(); ++i) {
     try {
-      after(group.items[i], chunks_[i].work);
+      after(group.items[i], chunks_[i]);
     } catch (const std::bad_alloc&) {
       fail_for_memory(*group.items[i].sequence);
     }
@@ -242,6 +280,7 @@ void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
     return work();
   } catch (const std::bad_alloc&) {
     driver_.release();
+    verified_ = FloatMat();
     drawn_.clear();
   }
   for (const auto& sequence : scheduler_.running()) {

@@ -22,6 +22,7 @@
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
 #include "engine/constraints.h"
+#include "engine/drafts.h"
 #include "engine/engine_parts.h"
 #include "engine/prepare.h"
 #include "engine/profiled_prompt.h"
@@ -64,21 +65,22 @@ class EngineLoop {
   const EngineParts& parts() const { return parts_; }
 
  private:
-  // A sequence whose logits are there, and the token that was chosen from them.
+  // A sequence whose logits are there: of a row, or of some with drafts. The tokens go to running.drawn.
   struct Drawn {
     Sequence* sequence;
-    ConstrainedAnswer* constrained;  // null: any token may come
-    double mask_s = 0;               // that it took
-    int32_t id = 0;
-    TokenLogprob logprob = {};         // with SamplingParams::logprobs
-    std::optional<Error> failed = {};  // its constraint: there is no token
+    Mat<float> logits;
+    ConstrainedAnswer* constrained;    // null: any token may come
+    double mask_s = 0;                 // that it took
+    bool sound = true;                 // false: the logits of the row after the last drawn token are not numbers
+    std::optional<Error> failed = {};  // its constraint: no token comes after the last drawn one
   };
 
   void run();
   void step();
-  Chunk chunk_of(const StepItem& item);
+  Chunk chunk_of(const StepItem& item, int64_t& verified);
+  void run_groups(std::span<StepGroup> groups);
   void run_group(StepGroup& group);
-  void after(StepItem& item, const Work& work);
+  void after(StepItem& item, const Chunk& chunk);
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
   int64_t spare_pages() const;
   ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
@@ -91,10 +93,11 @@ class EngineLoop {
   static void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum);
   void account(Sequence& sequence) const;
   void evict(Sequence& sequence);
-  void wants_token(Sequence& sequence);
+  void wants_token(Sequence& sequence, Mat<float> logits);
   void draw();
-  static void draw(Drawn& drawn, SamplerScratch& scratch);
+  void draw(Drawn& drawn, SamplerScratch& scratch) const;
   void answer(Drawn& drawn);
+  std::optional<Finish> hear(Sequence& sequence, size_t drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
@@ -110,6 +113,7 @@ class EngineLoop {
   Driver driver_;
   std::vector<RequestId> ended_;         // by this step; taken out after it
   std::vector<Chunk> chunks_;            // of the group that runs; here, as delta_, to keep their memory
+  FloatMat verified_;                    // logits of its rows that have drafts, or are some
   std::vector<Drawn> drawn_;             // of the group that ran
   std::vector<SamplerScratch> scratch_;  // by worker of the pool
   TokenDelta delta_;
@@ -117,6 +121,7 @@ class EngineLoop {
   std::unordered_map<RequestId, ConstrainedAnswer> constrained_;  // of requests with a constraint
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
+  Drafts drafts_;
   Auditor auditor_;
   CleanCopier copier_;
   Seasoner seasoner_;

@@ -111,6 +111,7 @@ Status check_options(const EngineOptions& o) {
                           {"page_slots", "--page-slots", o.page_slots, 1},
                           {"min_segment", "--min-segment", o.min_segment, 1},
                           {"min_near", "--min-near", o.min_near, 8},
+                          {"draft", "--draft", o.draft, 0, kMostDrafted},
                           {"context", "--context", o.context, 0},
                           {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
                           {"max_sequences", "--max-sequences", o.max_sequences, 1},

@@ -52,6 +52,7 @@ bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   if (segment.info.found_as != FoundAs::kChain) segments_.insert(table_, slot, *digest);
   if (segment.info.found_as != FoundAs::kChain && near_) near_->insert(table_, slot, *digest);
   if (segment.info.in_tree()) chains_.insert(table_, slot, *digest);
+  if (segment.info.found_as != FoundAs::kChain && continuations_) continuations_->insert(table_, slot, tokens_);
   return segment.info.found_as != FoundAs::kChain || segment.chain.start >= 0;
 }
 
@@ -206,6 +207,24 @@ std::vector<Piece> ContentIndex::find_near(const NearQuery& query, DomainId doma
   return pieces_of(near_->find(table_, asked, cost != nullptr ? *cost : own), least);
 }
 
+void ContentIndex::keep_continuations() {
+  if (continuations_) return;
+  Continuations all(secret_);  // takes its place when it is whole: memory may end here
+  table_.each_by_id([&](uint32_t slot) {
+    if (table_[slot].indexed && table_[slot].info.found_as != FoundAs::kChain) all.insert(table_, slot, tokens_);
+  });
+  continuations_.emplace(std::move(all));
+}
+
+std::optional<Continuation> ContentIndex::find_continuation(std::span<const int32_t> text, DomainId domain) const {
+  return continuations_ && domain != 0 ? continuations_->find(table_, text, domain) : std::nullopt;
+}
+
+std::span<const int32_t> ContentIndex::text(SegmentId id) const {
+  const uint32_t slot = table_.find(id);
+  return slot == kNoSegment ? std::span<const int32_t>() : table_.text(slot).from(0);
+}
+
 bool ContentIndex::is_prefix(SegmentId id) const {
   const uint32_t slot = table_.find(id);
   return slot != kNoSegment && table_[slot].chain.start >= 0;
@@ -213,7 +232,7 @@ bool ContentIndex::is_prefix(SegmentId id) const {
 
 size_t ContentIndex::bytes() const {
   return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes() + clean_.bytes() +
-         (near_ ? near_->bytes() : 0);
+         (near_ ? near_->bytes() : 0) + (continuations_ ? continuations_->bytes() : 0);
 }
 
 }  // namespace kvilt

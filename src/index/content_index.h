@@ -7,6 +7,7 @@
 //              prefix.
 // Threads:     owned by one thread; const methods have no hidden state.
 // Cost:        less than 0.1 us per prompt token at a million cached tokens (docs/design/finding.md#cost).
+//              What may follow a text's last tokens is asked with every token of an answer (continuations.h).
 // Not here:    the KV of a segment (kv/), eviction (engine/content_cache.h), what is done with a piece (policy/).
 #pragma once
 
@@ -20,6 +21,7 @@
 #include "index/cached_segment.h"
 #include "index/chain_index.h"
 #include "index/clean_pieces.h"
+#include "index/continuations.h"
 #include "index/domains.h"
 #include "index/near_index.h"
 #include "index/segment_index.h"
@@ -94,6 +96,14 @@ class ContentIndex {
   // another keeps at least half of `least`. Empty without keep_near().
   std::vector<Piece> find_near(const NearQuery& query, DomainId domain, SearchCost* cost = nullptr) const;
 
+  // From now on continuations can be found, in segments too that are known already. Before that they cost nothing.
+  void keep_continuations();
+  // What followed the text's last tokens in a segment of the domain (continuations.h); nothing without
+  // keep_continuations().
+  std::optional<Continuation> find_continuation(std::span<const int32_t> text, DomainId domain) const;
+  // The segment's tokens; empty if it has left.
+  std::span<const int32_t> text(SegmentId id) const;
+
   // Of the tokens right before the piece in the prompt, how many stood right before it where its KV was computed, as far
   // as that is known; INT32_MAX: all, from position 0 on. It stops at `limit`.
   int32_t shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const;
@@ -117,6 +127,7 @@ class ContentIndex {
   ChainIndex chains_;
   CleanPieces clean_;
   std::optional<NearIndex> near_;
+  std::optional<Continuations> continuations_;
   const HashSecret secret_;
   const uint64_t key_mask_;
   size_t tokens_ = 0;

@@ -113,6 +113,7 @@ class SegmentTable {
   SegmentRecord& operator[](uint32_t slot) { return records_[slot]; }
   const SegmentRecord& operator[](uint32_t slot) const { return records_[slot]; }
   const SegmentText& text(uint32_t slot) const { return texts_[slot]; }
+  bool has(uint32_t slot) const { return slot < texts_.size() && texts_[slot].id != 0; }
 
   size_t size() const { return by_id_.size(); }
   size_t bytes() const;

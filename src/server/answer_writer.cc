@@ -37,6 +37,8 @@ Json kvilt_usage(const PromptUsage& usage) {
           {"fresh", usage.fresh},
           {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
           {"evicted_bytes", usage.evicted_bytes},
+          {"drafted", usage.drafted},
+          {"accepted", usage.accepted},
           {"policy", usage.policy},
           {"ttft_s", usage.ttft_s}};
 }

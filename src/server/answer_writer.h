@@ -33,7 +33,11 @@ struct Choice {
 class UsageSum {
  public:
   void add_prompt(const PromptUsage& usage);
-  void add_choice(const Completion& completion) { completion_tokens_ += completion.completion_tokens; }
+  void add_choice(const Completion& completion) {
+    completion_tokens_ += completion.completion_tokens;
+    sum_.drafted += completion.usage.drafted;
+    sum_.accepted += completion.usage.accepted;
+  }
   const PromptUsage& prompt() const { return sum_; }
   int64_t completion_tokens() const { return completion_tokens_; }
 

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "server/neutral_fields.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -84,6 +86,16 @@ void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams
   }
 }
 
+// A parameter that is no policy's: a whole number.
+void read_own(Fields& fields, PolicyChoice& policy, const char* name, int most, int* out) {
+  const auto given = policy.params.extract(name);
+  if (!given) return;
+  const std::string& text = given.mapped();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  if (error != std::errc() || end != text.data() + text.size() || *out < 0 || *out > most)
+    fields.fail(std::string("kvilt.") + name, fmt::format("must be a whole number from 0 to {}", most));
+}
+
 // publish: null for routes whose requests must keep their KV.
 void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
   const Json* value = fields.find("kvilt");
@@ -109,16 +121,6 @@ void read_policy(Fields& fields, PolicyChoice& policy, bool* publish) {
       return fields.fail(name, fmt::format("must be a number, a boolean or a string, not {}", type_of(setting)));
     }
   }
-}
-
-// The parameter `season` of /v1/documents is no policy's.
-void read_season(Fields& fields, DocumentsRequest& out) {
-  const auto given = out.policy.params.extract("season");
-  if (!given) return;
-  const std::string& text = given.mapped();
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out.season);
-  if (error != std::errc() || end != text.data() + text.size() || out.season < 0 || out.season > kMostContexts)
-    fields.fail("kvilt.season", fmt::format("must be a whole number from 0 to {}", kMostContexts));
 }
 
 void read_salt(Fields& fields, std::string* salt) {
@@ -172,6 +174,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   std::string user;  // accepted and not used
   fields.string("user", &user, kMaxName);
   read_policy(fields, out.policy, &out.publish);
+  read_own(fields, out.policy, "draft", kMostDrafted, &out.draft);
   read_constraint(fields, out.constraint);
   refuse_unsupported(fields);
 }
@@ -268,6 +271,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   read_tools(fields, out);
   read_tool_constraint(fields, out.one_call, out.generation.constraint);
   out.generation.constraint.constraint.reasons = true;
+  refuse_but_neutral(fields, true);
   bool logprobs = false;
   int top = 0;
   fields.boolean("logprobs", &logprobs);
@@ -285,6 +289,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
+  refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
   if (out.echo && out.generation.sampling.logprobs >= 0) {
@@ -344,7 +349,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
   fields.string("model", &out.model, kMaxName);
   read_salt(fields, &out.cache_salt);
   read_policy(fields, out.policy, nullptr);
-  read_season(fields, out);
+  read_own(fields, out.policy, "season", kMostContexts, &out.season);
   const Json* documents = fields.find("documents");
   if (fields.ok() && !documents) fields.fail("documents", "is required");
   if (documents && !documents->is_array()) {

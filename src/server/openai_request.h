@@ -32,6 +32,7 @@ struct Generation {
   ConstraintRequest constraint;
   PolicyChoice policy;
   bool publish = true;  // kvilt.publish: keep this request's KV for later ones
+  int draft = -1;       // kvilt.draft: tokens that are guessed at once at most; -1: not named
   std::string cache_salt;
   int choices = 1;
   bool stream = false;

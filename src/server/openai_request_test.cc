@@ -1,5 +1,6 @@
 #include "server/openai_request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -236,6 +237,21 @@ TEST(ParseCompletion, Prompts) {
   EXPECT_EQ(parse_completion(many, limits).error().param, "n");
 }
 
+TEST(ParseCompletion, DraftIsNoPolicysParameter) {
+  const auto parsed = parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 8, "budget": 0.5}})"), {});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.value().generation.draft, 8);
+  EXPECT_EQ(parsed.value().generation.policy.params, (std::map<std::string, std::string>{{"budget", "0.5"}}));
+  EXPECT_EQ(parse_completion(json(R"({"prompt": "a"})"), {}).value().generation.draft, -1);
+  EXPECT_EQ(parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 0}})"), {}).value().generation.draft, 0);
+  for (const char* bad : {"65", "-1", "2.5", "true", R"("x")", R"("")", "1e3", "99999999999"}) {
+    const auto body = fmt::format(R"({{"prompt": "a", "kvilt": {{"draft": {}}}}})", bad);
+    const auto wrong = parse_completion(json(body.c_str()), {});
+    ASSERT_FALSE(wrong.ok()) << bad;
+    EXPECT_EQ(wrong.error().param, "kvilt.draft");
+  }
+}
+
 TEST(ParseTokenize, BothForms) {
   auto text = parse_tokenize(json(R"({"prompt": "a", "add_special_tokens": false, "return_token_strs": true})"), {});
   ASSERT_TRUE(text.ok());
@@ -366,6 +382,27 @@ TEST(ParseFuzz, AnyValueInAnyField) {
   }
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
+}
+
+TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
+  const RequestLimits limits{.vocab = 1000};
+  const auto chat = [&](const std::string& field) {
+    return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}"), limits);
+  };
+  for (const char* field : {R"("continue_final_message": true)", R"("chat_template": "x")", R"("min_tokens": 2)",
+                            R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)",
+                            R"("mirostat": 1)", R"("n_predict": 5)", R"("echo": true)"}) {
+    const auto refused = chat(field);
+    ASSERT_FALSE(refused.ok()) << field;
+    EXPECT_EQ(refused.error().code, "unsupported");
+    EXPECT_EQ("\"" + refused.error().param, std::string(field).substr(0, refused.error().param.size() + 1));
+  }
+  EXPECT_TRUE(
+      chat(R"("continue_final_message": false, "min_tokens": 0, "bad_words": [], "typical_p": 1.0, "mirostat": 0,
+      "length_penalty": 1, "echo": false, "chat_template": null)")
+          .ok());
+  EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
+  EXPECT_FALSE(parse_completion(Json::parse(R"({"prompt": "x", "n_predict": 5})"), limits).ok());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/answer_job.h"
 #include "server/answer_queue.h"
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
@@ -225,6 +226,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
       request.publish = generation.publish;
+      request.draft = generation.draft;
       request.cache_salt = generation.cache_salt;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
         return reply_error(response, api_error(status.error(), prompt_field), job->shape);
@@ -287,6 +289,8 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
 }
 
 void chat(const Service& service, const Call& call, httplib::Response& response) {
+  if (Status filled = service.knowledge().fill(call.caller.tenant->name(), call.body); !filled.ok())
+    return reply_error(response, api_error(filled.error(), "documents"));
   auto job = new_job(service, call);
   if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
   job->writer = openai_writer(make_envelope(true, call.attached.model), call.engine(), job->generation.include_usage);
@@ -365,6 +369,26 @@ void completion(const Service& service, const Call& call, httplib::Response& res
 }
 
 }  // namespace
+
+void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib::Response& response) {
+  auto job = new_job(service, call);
+  if (auto error = read_chat(call, chat.body, *job)) {
+    chat.in_own_paths(*error);
+    return reply_error(response, *error, job->shape);
+  }
+  chat.body = nullptr;
+  chat.room.reset();
+  job->writer = chat.writer();
+  run_job(std::move(job), call, response, chat.field);
+}
+
+void answer_text(const Service& service, const Call& call, TextJob text, httplib::Response& response) {
+  auto job = new_job(service, call);
+  job->generation = std::move(text.generation);
+  job->prompts = std::move(text.prompts);
+  job->writer = std::move(text.writer);
+  run_job(std::move(job), call, response, text.field);
+}
 
 void add_generate_routes(Service& service) {
   const auto with_options = [&service](void (*handler)(const Service&, const Call&, httplib::Response&)) {
