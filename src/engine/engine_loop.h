@@ -71,8 +71,8 @@ class EngineLoop {
     Mat<float> logits;
     ConstrainedAnswer* constrained;    // null: any token may come
     double mask_s = 0;                 // that it took
-    bool sound = true;                 // false: those of the row after the last drawn token are not numbers
-    std::optional<Error> failed = {};  // its constraint: there is no token behind the drawn ones
+    bool sound = true;                 // false: the logits of the row after the last drawn token are not numbers
+    std::optional<Error> failed = {};  // its constraint: no token comes after the last drawn one
   };
 
   void run();
@@ -95,7 +95,7 @@ class EngineLoop {
   void evict(Sequence& sequence);
   void wants_token(Sequence& sequence, Mat<float> logits);
   void draw();
-  static void draw(Drawn& drawn, SamplerScratch& scratch);
+  void draw(Drawn& drawn, SamplerScratch& scratch) const;
   void answer(Drawn& drawn);
   std::optional<Finish> hear(Sequence& sequence, size_t drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);

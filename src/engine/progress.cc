@@ -225,33 +225,32 @@ void EngineLoop::draw() {
 }
 
 // Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
-// behind right drafts.
-void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) {
+// behind right drafts. A constraint follows the tokens that are drawn, whatever the draft said.
+void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
   Sequence& s = *drawn.sequence;
   Sequence::Running& now = s.running;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
   const int top = s.request.sampling.logprobs;
-  // Whether the constraint, if there is one, goes along.
-  const auto allowed = [&drawn](auto step) {
-    if (!drawn.constrained) return true;
-    const auto begin = Clock::now();
-    Status status = step(*drawn.constrained);
-    drawn.mask_s += seconds(begin, Clock::now());
-    if (!status.ok()) drawn.failed = std::move(status).error();
-    return status.ok();
-  };
   now.drawn.clear();
   now.logprobs.clear();
+  const auto works = [&](FunctionRef<Status()> step) {  // of the constraint
+    const Clock::time_point begin = Clock::now();
+    const Status done = step();
+    drawn.mask_s += seconds(begin, Clock::now());
+    if (!done.ok()) drawn.failed = done.error();
+    return done.ok();
+  };
   for (int64_t row = 0; row < drawn.logits.rows; ++row) {
     const std::span<float> logits(drawn.logits.row(row), static_cast<size_t>(drawn.logits.cols));
     drawn.sound = row == 0 || Sampler::can_sample(logits);
-    if (!drawn.sound || !allowed([&](ConstrainedAnswer& answer) { return answer.mask(logits); })) return;
+    if (!drawn.sound) return;
+    if (drawn.constrained && !works([&] { return drawn.constrained->mask(logits); })) return;
     const std::vector<float> raw = top >= 0 ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
     const int32_t id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
-    if (!allowed([id](ConstrainedAnswer& answer) { return answer.take(id); })) return;
+    if (drawn.constrained && !works([&] { return drawn.constrained->take(id); })) return;
     if (top >= 0) now.logprobs.push_back(Sampler::logprob(raw, id, top));
     now.drawn.push_back(id);
-    if (drawn.constrained && drawn.constrained->over()) return;
+    if (drawn.constrained && (drawn.constrained->over() || ends_answer(s, parts_.model->config(), id))) return;
     if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) return;
   }
 }
@@ -264,9 +263,9 @@ void EngineLoop::answer(Drawn& drawn) {
   size_t heard = 0;
   std::optional<Finish> finish;
   while (heard < now.drawn.size() && !finish) finish = hear(s, heard++);
-  const bool whole = heard == now.drawn.size() && drawn.constrained && drawn.constrained->over();
-  if (whole && (!finish || *finish == Finish::kLength)) finish = Finish::kStop;
-  if (drawn.logits.rows > 1) {
+  const bool whole = drawn.constrained && drawn.constrained->over() && heard == now.drawn.size();
+  if (whole && finish.value_or(Finish::kLength) == Finish::kLength) finish = Finish::kStop;
+  if (drawn.logits.rows > 1 && heard > 0) {
     const auto right = static_cast<int>(std::min(heard, now.drawn.size() - 1));
     s.usage.drafted += static_cast<int>(now.draft.size());
     s.usage.accepted += right;
@@ -339,8 +338,8 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   ++changes_;
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
-  drafts_.forget(sequence->id);
   constrained_.erase(sequence->id);
+  drafts_.forget(sequence->id);
   if (sequence->idle_work) {
     CHECK(idle_now_);
     return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));

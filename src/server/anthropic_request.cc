@@ -60,6 +60,7 @@ class Converter : ChatBuilder {
   Json tool_call(Json& block, const std::string& path);
   Json tool_message(Json& block, const std::string& path);
 
+  std::string format_path_;
   bool shows_thinking_ = false;
 };
 
@@ -266,8 +267,8 @@ void Converter::output_format(Json& format, std::string path) {
   if (body_.contains("response_format"))
     return fail(path, "says what the answer must be, and so does response_format: send one");
   body_["response_format"] = {{"type", "json_schema"},
-                                  {"json_schema", {{"name", "answer"}, {"schema", std::move(*schema)}}}};
-  out_.format_path = std::move(path);
+                              {"json_schema", {{"name", "answer"}, {"schema", std::move(*schema)}}}};
+  format_path_ = std::move(path);
 }
 
 void Converter::top(Json& body, MessagesUse use) {
@@ -302,7 +303,7 @@ ApiResult<OpenAiChat> Converter::convert(Json& body, MessagesUse use) {
   }
   if (!error_) messages(body);
   if (error_) return std::move(*error_);
-  return OpenAiChat{std::move(body_), std::move(sources_), shows_thinking_};
+  return OpenAiChat{std::move(body_), std::move(sources_), std::move(format_path_), shows_thinking_};
 }
 
 }  // namespace

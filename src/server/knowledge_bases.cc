@@ -18,8 +18,7 @@ Error no_base(const std::string& name) {
 }
 
 Error no_document(const std::string& name, const std::string& id) {
-  return error(Code::kNotFound, "knowledge base '{}' has no document '{}'", name,
-               id.substr(0, KnowledgeBases::kMaxId));
+  return error(Code::kNotFound, "knowledge base '{}' has no document '{}'", name, id.substr(0, KnowledgeBases::kMaxId));
 }
 
 std::string put_line(const KnowledgeDocument& document) {

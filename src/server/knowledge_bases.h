@@ -25,9 +25,9 @@
 namespace kvilt::server {
 
 struct KnowledgeLimits {
-  size_t bases = 256, documents = 100'000;   // of a tenant; of a base
-  size_t bytes = size_t{256} << 20;          // of a tenant's texts
-  size_t asked_bytes = size_t{64} << 20;     // of the texts that one chat names
+  size_t bases = 256, documents = 100'000;  // of a tenant; of a base
+  size_t bytes = size_t{256} << 20;         // of a tenant's texts
+  size_t asked_bytes = size_t{64} << 20;    // of the texts that one chat names
 };
 
 struct KnowledgeDocument {

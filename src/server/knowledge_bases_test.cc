@@ -97,7 +97,8 @@ TEST(KnowledgeBases, SharesAreBounded) {
 
 TEST(KnowledgeBases, NamesAreNoPaths) {
   const auto bases = opened("");
-  for (const char* name : {"", "../x", "a/b", "a b", "a\n", "\xff"}) EXPECT_FALSE(bases->create("a", name).ok()) << name;
+  for (const char* name : {"", "../x", "a/b", "a b", "a\n", "\xff"})
+    EXPECT_FALSE(bases->create("a", name).ok()) << name;
   EXPECT_FALSE(bases->create("a", std::string(65, 'x')).ok());
   EXPECT_TRUE(bases->create("a", "..").ok()) << "no path is made of it";
 }
@@ -142,7 +143,8 @@ TEST(KnowledgeBases, SurviveARestart) {
     ASSERT_TRUE(bases->create("a", "rivers").ok());
     ASSERT_TRUE(bases->create("b", "rivers").ok());
     ASSERT_TRUE(bases->create("a", "lakes").ok());
-    ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "line\nend \"quoted\"", "Elbe"), document("po", "x")}).ok());
+    ASSERT_TRUE(
+        bases->put("a", "rivers", {document("elbe", "line\nend \"quoted\"", "Elbe"), document("po", "x")}).ok());
     ASSERT_TRUE(bases->remove("a", "rivers", "po").ok());
     ASSERT_TRUE(bases->put("a", "rivers", {document("oder", "x")}).ok());
     ASSERT_TRUE(bases->erase("a", "lakes").ok());
@@ -195,9 +197,9 @@ TEST(KnowledgeBases, DamageIsNamed) {
   const std::string file = folder.only_file();
   std::string whole;
   std::getline(std::ifstream(file), whole, '\0');
-  for (const std::string& bad : {std::string(""), std::string("{}\n"), std::string("not JSON\n"), whole + "{\"put\": 3}\n",
-                                 whole + "[]\n", whole + "{\"put\": {\"id\": 1}}\n",
-                                 std::string(R"({"format":"kvilt knowledge base","version":99})") + "\n"}) {
+  for (const std::string& bad :
+       {std::string(""), std::string("{}\n"), std::string("not JSON\n"), whole + "{\"put\": 3}\n", whole + "[]\n",
+        whole + "{\"put\": {\"id\": 1}}\n", std::string(R"({"format":"kvilt knowledge base","version":99})") + "\n"}) {
     std::ofstream(file, std::ios::trunc) << bad;
     const auto out = KnowledgeBases::open(folder.path());
     ASSERT_FALSE(out.ok()) << bad;

@@ -26,8 +26,8 @@ constexpr int kOwnerOnly = 0600;
 std::string file_name(const KnowledgeJournal::Owner& owner) {
   const std::string both = owner.tenant + '\0' + owner.name;
   std::array<unsigned char, 16> hash;
-  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(), nullptr,
-                     0);
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
+                     nullptr, 0);
   std::string out;
   for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
   return out + kEnding;

@@ -23,8 +23,9 @@ TEST(KnowledgeRoutes, ABaseFromItsBeginToItsEnd) {
   const std::string one = std::string(kBases) + "/rivers", documents = one + "/documents";
   EXPECT_EQ(post(running, kBases, {{"name", "rivers"}})["documents"], 0);
   post(running, kBases, {{"name", "rivers"}}, 409);
-  const Json added = post(running, documents,
-                          {{"documents", {{{"id", "rhine"}, {"title", "Rhine"}, {"text", "1,233 km"}}, {{"text", "Elbe"}}}}});
+  const Json added =
+      post(running, documents,
+           {{"documents", {{{"id", "rhine"}, {"title", "Rhine"}, {"text", "1,233 km"}}, {{"text", "Elbe"}}}}});
   ASSERT_EQ(added["documents"].size(), 2u);
   EXPECT_EQ(added["documents"][0]["id"], "rhine");
   EXPECT_GT(added["documents"][0]["tokens"], 0);
@@ -50,16 +51,17 @@ TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
   post(running, std::string(kBases) + "/rivers/documents",
        {{"documents", {{{"id", "rhine"}, {"title", "Rhine"}, {"text", "1,233 km"}}}}});
   const auto tokens = [&](const Json& documents) {
-    const Json body = {{"messages", {{{"role", "user"}, {"content", "how long?"}}}},
-                       {"max_tokens", 1},
-                       {"documents", documents}};
+    const Json body = {
+        {"messages", {{{"role", "user"}, {"content", "how long?"}}}}, {"max_tokens", 1}, {"documents", documents}};
     return post(running, "/v1/chat/completions", body)["usage"]["prompt_tokens"];
   };
-  const Json named = {{{"knowledge_base", "rivers"}, {"id", "rhine"}}}, sent = {{{"title", "Rhine"}, {"text", "1,233 km"}}};
+  const Json named = {{{"knowledge_base", "rivers"}, {"id", "rhine"}}},
+             sent = {{{"title", "Rhine"}, {"text", "1,233 km"}}};
   EXPECT_EQ(tokens(named), tokens(sent));
   EXPECT_NE(tokens(named), tokens({{{"text", "other"}}})) << "power";
   EXPECT_EQ(read(running.client().Get(std::string(kBases) + "/rivers"))["hits"], 2);
-  const Json wrong = {{"messages", {{{"role", "user"}, {"content", "?"}}}}, {"documents", {{{"knowledge_base", "lakes"}}}}};
+  const Json wrong = {{"messages", {{{"role", "user"}, {"content", "?"}}}},
+                      {"documents", {{{"knowledge_base", "lakes"}}}}};
   const Json error = post(running, "/v1/chat/completions", wrong, 404);
   EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
 }
@@ -86,7 +88,8 @@ TEST(KnowledgeRoutes, WrongBodiesAreNamed) {
 
 TEST(KnowledgeRoutes, TenantsDoNotSeeEachOther) {
   ServerOptions options;
-  options.tenants = {{"a", {ApiKey::of("key-of-a-0123456789", false)}}, {"b", {ApiKey::of("key-of-b-0123456789", false)}}};
+  options.tenants = {{"a", {ApiKey::of("key-of-a-0123456789", false)}},
+                     {"b", {ApiKey::of("key-of-b-0123456789", false)}}};
   LiveServer running({}, options);
   const httplib::Headers a = {{"Authorization", "Bearer key-of-a-0123456789"}};
   const httplib::Headers b = {{"Authorization", "Bearer key-of-b-0123456789"}};

@@ -27,13 +27,17 @@ void refuse(httplib::Response& response, const Error& error, const char* param) 
 }
 
 Json base_json(const KnowledgeBaseInfo& base) {
-  return {{"object", "kvilt.knowledge_base"}, {"name", base.name},     {"created", base.created},
-          {"documents", base.documents},      {"tokens", base.tokens}, {"bytes", base.bytes},
+  return {{"object", "kvilt.knowledge_base"},
+          {"name", base.name},
+          {"created", base.created},
+          {"documents", base.documents},
+          {"tokens", base.tokens},
+          {"bytes", base.bytes},
           {"hits", base.hits}};
 }
 
 Json document_json(const KnowledgeDocument& document) {
-  Json out = {{"object", "kvilt.document"}, {"id", document.id},         {"title", document.title},
+  Json out = {{"object", "kvilt.document"},  {"id", document.id},         {"title", document.title},
               {"created", document.created}, {"tokens", document.tokens}, {"bytes", document.bytes()}};
   out["hits"] = document.hits.load();
   return out;
@@ -43,8 +47,8 @@ Json document_json(const KnowledgeDocument& document) {
 std::string id_of(const KnowledgeDocument& document) {
   const std::string both = document.title + '\0' + document.text;
   std::array<unsigned char, 16> hash;
-  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(), nullptr,
-                     0);
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
+                     nullptr, 0);
   std::string out = "doc-";
   for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
   return out;

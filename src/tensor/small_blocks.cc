@@ -44,7 +44,8 @@ Quants256 q2_k(const uint8_t* block) {
     out.scale[s] = static_cast<int8_t>(block[s] & 15);
     out.min[s] = block[s] >> 4;
   }
-  for (int i = 0; i < 256; ++i) out.q[i] = static_cast<int8_t>(block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3);
+  for (int i = 0; i < 256; ++i)
+    out.q[i] = static_cast<int8_t>(block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3);
   return out;
 }
 
