@@ -99,11 +99,15 @@ TEST_F(ForcedCalls, AreReadBackOnEveryTemplateThatIsUnderstood) {
           const Answer answer = answer_of(read(reading_with(family.syntax, opens), *text));
           const int good = good_calls(answer);
           EXPECT_GE(good, 1) << name << "\n" << *text << "\nleft " << answer.content;
-          if (one_call) EXPECT_LE(good, 1) << name << "\n" << *text;
+          if (one_call) {
+            EXPECT_LE(good, 1) << name << "\n" << *text;
+          }
           most = std::max(most, good);
         }
         EXPECT_GT(whole, 5) << name;
-        if (!one_call && !family.syntax.calls.between.empty() && !opens) EXPECT_GT(most, 1) << name << ": several";
+        if (!one_call && !family.syntax.calls.between.empty() && !opens) {
+          EXPECT_GT(most, 1) << name << ": several";
+        }
       }
     }
   }

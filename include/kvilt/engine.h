@@ -59,7 +59,6 @@ struct EngineCounters {
   uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;
-  double mask_s = 0;                                 // spent on masks of constrained answers, all threads together
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // guessed; and right, so that they are among the generated ones
   double mask_s = 0;                                 // spent on masks of constrained answers, all threads together
   int64_t kv_pages = 0, kv_pages_used = 0;           // of the pool; used: by running requests and the cache
