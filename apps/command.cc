@@ -100,6 +100,9 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   o.pack_cache = default_pack_cache();
   app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
       .show_default();
+  app.add_option("--cache-dir", o.cache_dir,
+                 "folder that keeps what is cached beyond memory and beyond this process (unencrypted; for its owner)");
+  app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)").bytes();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 

@@ -66,6 +66,7 @@ void add_serve(Program& program);
 void add_generate(Program& program);
 void add_info(Program& program);
 void add_tokenize(Program& program);
+void add_cache(Program& program);
 void add_bench(Program& program);
 void add_eval(Program& program);
 void add_profile(Program& program);
@@ -84,5 +85,6 @@ void add_bench_kernels(Program& program, Command bench);
 void add_bench_segpaged(Program& program, Command bench);
 void add_bench_capacity(Program& program, Command bench);
 void add_bench_constrained(Program& program, Command bench);
+void add_bench_tiers(Program& program, Command bench);
 
 }  // namespace kvilt

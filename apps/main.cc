@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   kvilt::add_generate(program);
   kvilt::add_info(program);
   kvilt::add_tokenize(program);
+  kvilt::add_cache(program);
   kvilt::add_bench(program);
   kvilt::add_eval(program);
   kvilt::add_profile(program);

@@ -239,6 +239,7 @@ void add_bench(Program& program) {
   add_bench_dialogue(program, bench);
   add_bench_drafts(program, bench);
   add_bench_dense(program, bench);
+  add_bench_tiers(program, bench);
   add_bench_workloads(program, bench);
   add_bench_traffic(program, bench);
   add_bench_kv(program, bench);

@@ -54,6 +54,18 @@ struct AuditStats {
 };
 
 // Counters since the start, and gauges of this moment.
+// The cache on disk (EngineOptions::cache_dir).
+struct DiskCounters {
+  int64_t bytes = 0, pieces = 0;            // in the folder, of all models
+  int64_t tokens = 0;                       // of those that this engine can use
+  int64_t queued_bytes = 0;                 // to be written
+  uint64_t written_bytes = 0, dropped = 0;  // dropped: evicted pieces that found the queue full
+  uint64_t loads = 0, loaded_tokens = 0, loaded_bytes = 0;
+  uint64_t misses = 0;   // look-ups that found nothing beyond what was in memory
+  uint64_t refused = 0;  // loads that would have taken longer than computing
+  uint64_t errors = 0;   // reads and writes that failed; what they were about is computed
+};
+
 struct EngineCounters {
   int running = 0, waiting = 0;
   uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
@@ -72,6 +84,7 @@ struct EngineCounters {
   std::array<int64_t, kMostContexts + 1> seasoned_pieces = {};
   uint64_t seasoning_passes = 0;
   double seasoning_s = 0;
+  DiskCounters disk;
 };
 
 struct EngineStats : EngineCounters {

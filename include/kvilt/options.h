@@ -149,6 +149,17 @@ struct EngineOptions {
   // Default: 16; 0: none. Cost: up to 32 bytes a cached token, and as much a token of running requests.
   int draft = 16;
 
+  // A folder that keeps cached pieces and exact prefixes beyond memory and beyond this process (docs/design/disk.md): what
+  // is evicted is written there, and so is all that is cached when the engine closes; what a later prompt holds of it is
+  // read instead of computed. One engine at a time; several models may take turns in one folder. It holds what was asked,
+  // unencrypted: it is readable by its owner only.
+  // Default: empty, none. Cost: disk, and some 16 bytes of memory a token that is stored.
+  std::string cache_dir = "";
+
+  // The most bytes that the folder takes; what was used longest ago is removed.
+  // Default: 16 GiB.
+  int64_t cache_disk = int64_t{16} << 30;
+
   // Whether anything is found or kept. false is for measurements.
   // Default: true.
   bool cache = true;

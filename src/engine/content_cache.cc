@@ -254,6 +254,9 @@ bool ContentCache::make_room(int64_t pages) {
 void ContentCache::evict(Extent& extent) {
   const ExtentKeep until_done(&extent);
   const std::vector<SegmentId> inside = extent.segments;
+  for (const SegmentId id : inside) {  // before any is cut: one may continue another
+    if (on_evict_) on_evict_(id);
+  }
   for (const SegmentId id : inside) {
     if (segments_.find(id)) cut(id, segments_.lost(id, extent));
   }
@@ -282,6 +285,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;
+    out.info.replaced = info.replaced;
     for (const Run& mark : marks) {
       if (mark.begin >= run.begin && mark.end <= run.end)
         out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
@@ -343,8 +347,9 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     if (keeps(*mark, positions)) marks.push_back({mark->begin - positions.begin, mark->end - positions.begin});
   }
   const SegmentPart part{own.kv.publish(positions), 0, positions.size(), positions.begin};
-  enter({id, positions.begin, positions.size(), false, {part}},
-        {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens}, marks);
+  SegmentInfo info{{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens};
+  info.replaced = domain == own.domains.repaired;
+  enter({id, positions.begin, positions.size(), false, {part}}, std::move(info), marks);
   // The first marked part of an exact chain has the prompt's beginning before it and nothing else.
   if (exact && !own.marks.empty() && keeps(own.marks[0], positions) && index_.contains(id)) {
     const Run mark{own.marks[0].begin, own.marks[0].end};
@@ -521,6 +526,7 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   const Run at = parts[0].positions;
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
   info.contexts = contexts + 1;
+  info.replaced = true;
   const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
   enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}}, std::move(info), {whole});
   if (replaced != 0) erase(replaced);

@@ -9,6 +9,7 @@
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,7 +61,9 @@ class ContentCache {
     std::vector<Placement> placements, overlays;  // overlays: of the chain (PageTable::overlay)
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
-    void drop_pieces() {                          // the prefix stays
+    // Of what is placed, those of these segments.
+    int32_t tokens_of(const std::vector<SegmentId>& segments) const;
+    void drop_pieces() {  // the prefix stays
       layout.pieces.clear();
       layout.seasoned = 0;
       layout.near = 0;
@@ -137,6 +140,24 @@ class ContentCache {
   void keep_continuations() { index_.keep_continuations(); }
   const ContentIndex& index() const { return index_; }
   const SegmentCache& segments() const { return segments_; }
+  const ContentIndex& index() const { return index_; }
+
+  // ---- For what is kept outside of memory (engine/disk_cache.h)
+
+  // Called for each segment that is about to lose tokens to an eviction, while it has them all. It must not change
+  // anything here.
+  void on_evict(std::function<void(SegmentId)> call) { on_evict_ = std::move(call); }
+  struct Returned {
+    std::span<const int32_t> tokens;
+    DomainId domain = 0;
+    bool exact = false;
+    std::optional<std::span<const int32_t>>
+        continues;  // exact KV behind these tokens, from position 0 on; else a piece
+    Runs marks;     // of the tokens, as the notes
+    std::vector<CleanNote> clean;
+  };
+  // Tokens that were cached before and are again, with their KV at `positions` of the table. 0: they could not be found.
+  SegmentId adopt(const PageTable& kv, Run positions, const Returned& returned);
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
   const SeasonedCount& seasoned() const { return index_.seasoned(); }
@@ -172,6 +193,7 @@ class ContentCache {
   const std::string fingerprint_;
   const int min_segment_;
   int64_t evicted_ = 0;
+  std::function<void(SegmentId)> on_evict_;
 };
 
 }  // namespace kvilt

@@ -18,6 +18,7 @@
 #include "engine/constraints.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
+#include "engine/kv_maker.h"
 #include "engine/layer_profile.h"
 #include "engine/memory.h"
 #include "engine/options.h"
@@ -26,6 +27,7 @@
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 #include "policy/decode_methods.h"
+#include "tier/disk_tier.h"
 
 namespace kvilt {
 namespace {
@@ -581,10 +583,21 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,
                PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
-  parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
+  std::unique_ptr<DiskTier> tier;
+  if (!parts.options.cache_dir.empty()) {
+    KVILT_ASSIGN(tier, DiskTier::open(parts.options.cache_dir, parts.options.cache_disk));
+  }
+  const HashSecret secret = tier ? tier->secret() : HashSecret::random();
+  parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
+  if (tier) {
+    if (tier->damaged() > 0)
+      spdlog::warn("{}: {} damaged or lost records are left out", parts.options.cache_dir, tier->damaged());
+    const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
+    KVILT_ASSIGN(parts.disk, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
+  }
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
     auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token,

@@ -70,13 +70,26 @@ EngineStats EngineLoop::stats() const { return {latest_.get(), auditor_.stats()}
 
 void EngineLoop::run() {
   if (parts_.options.pin) pin_to_cores(*parts_.pool);
+  if (parts_.disk) {
+    // Something may have come from there: whoever waits asks again.
+    const auto on_this_thread = [this](std::function<void()> task) {
+      post([this, task = std::move(task)] {
+        task();
+        ++changes_;
+      });
+    };
+    parts_.disk->attach({on_this_thread, [this] { return room(); }});
+  }
   update_stats();
   std::vector<std::function<void()>> tasks;
+  bool waits = false;  // nobody runs, and all that wait do so for the disk
   for (bool stop = false;;) {
-    if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
+    if (scheduler_.idle() || waits || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      if (scheduler_.idle()) {
+      if (waits) {
+        wake_.wait(lock, called);
+      } else if (scheduler_.idle()) {
         if (const auto at = idle_work_at()) {
           wake_.wait_for(lock, *at - Clock::now(), called);
         } else {
@@ -98,10 +111,20 @@ void EngineLoop::run() {
       }
     }
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
-    unless_memory_ends([this] { step(); });
+    bool worked = true;
+    unless_memory_ends([&] { worked = step(); });
+    waits = !worked && !scheduler_.idle() && scheduler_.running().empty() && parts_.disk && parts_.disk->busy();
     update_stats();
   }
   cancel_all();
+  if (parts_.disk) parts_.disk->finish();
+}
+
+// Pages that no running request was promised.
+int64_t EngineLoop::room() const {
+  int64_t pages = preparer_.available();
+  for (const auto& sequence : scheduler_.running()) pages -= sequence->owed();
+  return pages;
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
@@ -125,7 +148,8 @@ void EngineLoop::cancel_all() {
   for (const RequestId id : ids) cancel(id);
 }
 
-void EngineLoop::step() {
+// False: there was nothing to compute.
+bool EngineLoop::step() {
   // LongRoPE: an answer that grows beyond the original context has all its keys rotated by other angles from then on.
   const ModelConfig& config = parts_.model->config();
   scheduler_.restart([&](const Sequence& s) {
@@ -163,8 +187,10 @@ void EngineLoop::step() {
     }
     close(std::move(sequence));
   }
+  const bool worked = !groups.empty() || !failed.empty();
   run_groups(groups);
   for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
+  return worked;
 }
 
 void EngineLoop::run_groups(std::span<StepGroup> groups) {
@@ -343,6 +369,7 @@ void EngineLoop::update_stats() {
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
+  if (parts_.disk) stats_.disk = parts_.disk->stats();
   stats_.seasoned_tokens = cache.seasoned().tokens;
   stats_.seasoned_pieces = cache.seasoned().by_contexts;
   latest_.set(stats_);

@@ -52,6 +52,7 @@ class EngineLoop {
   Status room_to_profile(size_t tokens, int64_t pages);
   void clear_cache() {
     drop_idle_work();
+    if (parts_.disk) parts_.disk->clear();
     for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;
@@ -76,7 +77,7 @@ class EngineLoop {
   };
 
   void run();
-  void step();
+  bool step();
   Chunk chunk_of(const StepItem& item, int64_t& verified);
   void run_groups(std::span<StepGroup> groups);
   void run_group(StepGroup& group);
@@ -106,6 +107,7 @@ class EngineLoop {
   void start_idle_work();
   void drop_idle_work();
   void update_stats();
+  int64_t room() const;
 
   EngineParts parts_;
   Preparer preparer_;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/content_cache.h"
+#include "engine/disk_cache.h"
 #include "engine/options.h"
 #include "forward/prepared_model.h"
 
@@ -15,6 +16,7 @@ struct EngineParts {
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<PreparedModel> model;
   std::unique_ptr<ContentCache> cache;
+  std::unique_ptr<DiskCache> disk;  // null: there is none
 };
 
 }  // namespace kvilt

@@ -124,6 +124,13 @@ Status check_options(const EngineOptions& o) {
   if (!(o.audit >= 0 && o.audit <= 1) || !(o.audit_limit >= 0)) {
     return error(Code::kInvalidArgument, "audit is a share from 0 to 1, audit_limit nats from 0 on");
   }
+  if (!o.cache_dir.empty() && !o.cache) {
+    return error(Code::kInvalidArgument,
+                 "cache_dir (--cache-dir) keeps what is cached, and the cache is off (--no-cache)");
+  }
+  if (!o.cache_dir.empty() && o.cache_disk <= 0) {
+    return error(Code::kInvalidArgument, "cache_disk (--cache-disk) is {}, not 1 or more bytes", o.cache_disk);
+  }
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }

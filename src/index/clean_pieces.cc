@@ -22,18 +22,35 @@ std::vector<Digest> CleanPieces::beginnings(std::span<const int32_t> prompt, std
 }
 
 void CleanPieces::add(DomainId domain, std::span<const int32_t> prompt, Run mark, SegmentId id, int32_t offset) {
-  const Digest text = text_key(domain, prompt.subspan(mark.begin, mark.size()));
   const Digest before = beginnings(prompt, {&mark.begin, 1})[0];
-  const auto same = [&](const Copy& c) { return c.before == mark.begin && c.digest == before; };
+  add(domain, prompt.subspan(mark.begin, mark.size()), {{offset, offset + mark.size()}, mark.begin, before}, id);
+}
+
+void CleanPieces::add(DomainId domain, std::span<const int32_t> ids, const CleanNote& note, SegmentId id) {
+  const Digest text = text_key(domain, ids);
+  const auto same = [&](const Copy& c) { return c.before == note.before && c.digest == note.digest; };
   const std::vector<Copy>& known = by_text_[text];
   if (const auto old = std::ranges::find_if(known, same); old != known.end()) {
     drop(text, old->segment);
   } else if (known.size() == kMaxCopies) {
     drop(text, known.front().segment);
   }
-  by_text_[text].push_back({mark.begin, before, id, offset});
+  by_text_[text].push_back({note.before, note.digest, id, note.tokens.begin, note.tokens.size()});
   texts_of_[id].push_back(text);
   ++copies_;
+}
+
+std::vector<CleanNote> CleanPieces::notes(SegmentId id) const {
+  std::vector<CleanNote> out;
+  const auto texts = texts_of_.find(id);
+  if (texts == texts_of_.end()) return out;
+  for (const Digest& text : texts->second) {
+    for (const Copy& copy : by_text_.at(text)) {
+      const CleanNote note{{copy.offset, copy.offset + copy.count}, copy.before, copy.digest};
+      if (copy.segment == id && std::ranges::find(out, note) == out.end()) out.push_back(note);
+    }
+  }
+  return out;
 }
 
 void CleanPieces::erase(SegmentId id) {

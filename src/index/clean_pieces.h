@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clean_note.h"
 #include "base/keyed_hash.h"
 #include "base/runs.h"
 #include "index/cached_segment.h"
@@ -33,6 +34,9 @@ class CleanPieces {
 
   // prompt[mark), computed exactly behind prompt[0, mark.begin), is in segment `id` from token `offset` on.
   void add(DomainId domain, std::span<const int32_t> prompt, Run mark, SegmentId id, int32_t offset);
+  // The same, as notes() says it: `ids` are those of the note's tokens.
+  void add(DomainId domain, std::span<const int32_t> ids, const CleanNote& note, SegmentId id);
+  std::vector<CleanNote> notes(SegmentId id) const;
   void erase(SegmentId id);  // nothing happens for an unknown id
 
   // A piece for each of `marks` (sorted, disjoint) that is known behind a beginning of the prompt; of several the one
@@ -47,7 +51,7 @@ class CleanPieces {
     int32_t before = 0;  // tokens
     Digest digest{};     // of them
     SegmentId segment = 0;
-    int32_t offset = 0;
+    int32_t offset = 0, count = 0;  // of its tokens
   };
   Digest text_key(DomainId domain, std::span<const int32_t> ids) const;
   // Of prompt[0, n) for each n of `lengths` (sorted).

@@ -142,6 +142,21 @@ void ContentIndex::add_clean(SegmentId id, int32_t offset, std::span<const int32
   if (table_[slot].indexed) clean_.add(table_[slot].info.domain, prompt, mark, id, offset);
 }
 
+void ContentIndex::add_clean(SegmentId id, const CleanNote& note) {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment && note.tokens.begin >= 0 && note.tokens.end <= table_[slot].size());
+  const SegmentInfo& info = table_[slot].info;
+  const auto ids = std::span(info.tokens).subspan(note.tokens.begin, note.tokens.size());
+  if (table_[slot].indexed) clean_.add(info.domain, ids, note, id);
+}
+
+std::vector<CleanNote> ContentIndex::clean_notes(SegmentId id) const {
+  std::vector<CleanNote> out = clean_.notes(id);
+  const uint32_t slot = table_.find(id);
+  std::erase_if(out, [&](const CleanNote& n) { return slot == kNoSegment || n.tokens.end > table_[slot].size(); });
+  return out;
+}
+
 std::vector<Piece> ContentIndex::find_clean(std::span<const int32_t> prompt, DomainId domain,
                                             std::span<const Run> marks) const {
   std::vector<Piece> pieces = clean_.find(domain, prompt, marks);

@@ -46,6 +46,10 @@ class ContentIndex {
   DomainId domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
                   std::string_view tenant = {});
 
+  // What names the domain in other processes with the same secret, and back. Null: it was forgotten.
+  const Digest* domain_digest(DomainId id) const { return domains_.digest(id); }
+  DomainId domain(const Digest& digest) { return domains_.id(digest); }
+
   // REQUIRES: id is neither 0 nor known; 0 <= parent_tokens <= the parent's size where the parent is known. An exact
   // segment whose parent is not (or no longer) in the tree of exact segments is never a prefix; pieces of it are found.
   // False: it cannot be found at all, since its domain was forgotten, or as a chain, since its parent is gone.
@@ -63,6 +67,10 @@ class ContentIndex {
   // The segment holds prompt[mark) from token `offset` on, computed exactly behind prompt[0, mark.begin) and nothing else:
   // a clean copy (clean_pieces.h). REQUIRES: the segment is known and holds it.
   void add_clean(SegmentId id, int32_t offset, std::span<const int32_t> prompt, Run mark);
+
+  // The same, as clean_notes() says it. REQUIRES: the segment is known and holds the note's tokens.
+  void add_clean(SegmentId id, const CleanNote& note);
+  std::vector<CleanNote> clean_notes(SegmentId id) const;  // of what it holds
 
   // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const;

@@ -9,8 +9,10 @@ namespace kvilt {
 
 DomainId Domains::id(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
                      std::string_view tenant) {
-  const Digest digest =
-      KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).add(tenant).finish();
+  return id(KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).add(tenant).finish());
+}
+
+DomainId Domains::id(const Digest& digest) {
   if (const auto known = ids_.find(digest); known != ids_.end()) {
     if (Record& record = records_.at(known->second); record.segments == 0)
       idle_.splice(idle_.end(), idle_, record.place);

@@ -25,6 +25,8 @@ class Domains {
   // Names the four; never 0.
   DomainId id(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
               std::string_view tenant = {});
+  // Names the domain with this digest: the same under the same secret, in another process too.
+  DomainId id(const Digest& digest);
   // Null when the domain was forgotten or never named. Valid until the next non-const call.
   const Digest* digest(DomainId id) const;
 

@@ -103,6 +103,12 @@ const CachedSegment* SegmentCache::find(SegmentId id) const {
   return it == by_id_.end() ? nullptr : &it->second;
 }
 
+std::vector<SegmentId> SegmentCache::ids() const {
+  std::vector<SegmentId> out;
+  for (const auto& [id, segment] : by_id_) out.push_back(id);
+  return out;
+}
+
 void SegmentCache::erase(SegmentId id) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return;

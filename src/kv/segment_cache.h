@@ -55,6 +55,7 @@ class SegmentCache {
 
   bool empty() const { return by_id_.empty(); }
   SegmentId any() const { return by_id_.begin()->first; }  // REQUIRES: not empty
+  std::vector<SegmentId> ids() const;
   int64_t segments() const { return static_cast<int64_t>(by_id_.size()); }
   int64_t tokens() const { return tokens_; }  // without chains: most of theirs are of other segments
 

@@ -41,6 +41,12 @@ enum class Admission : uint8_t {
   kLater,   // it waits for something else than pages; those after it may pass
 };
 
+// Cached KV that is read from disk for requests that wait (engine/disk_cache.h).
+struct Fetch {
+  bool done = false;
+  std::vector<SegmentId> segments;  // that it became
+};
+
 struct Sequence {
   RequestId id = 0;
   Turn turn;  // its place among all: given when it comes, and kept
@@ -69,6 +75,7 @@ struct Sequence {
     std::vector<float> logits;       // V, of the step just run
     std::vector<float> last_hidden;  // D, of the prefill, with Request::last_hidden
     ChainEnd exact, chain;           // what of its tokens was found as an exact prefix, and as a chain
+    int32_t from_disk = 0;           // tokens that were placed, of segments that it had waited for
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
     // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.
@@ -86,6 +93,9 @@ struct Sequence {
     PublishedPrompt published;
   };
   Running running;
+
+  std::shared_ptr<const Fetch> fetch;  // the last that it waited for, of so many
+  int fetches = 0;
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing

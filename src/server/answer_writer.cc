@@ -15,6 +15,7 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.reused += usage.reused;
   sum_.seasoned += usage.seasoned;
   sum_.near += usage.near;
+  sum_.disk += usage.disk;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
   sum_.kv_bytes.global += usage.kv_bytes.global;
@@ -33,6 +34,7 @@ Json kvilt_usage(const PromptUsage& usage) {
           {"reused", usage.reused},
           {"seasoned", usage.seasoned},
           {"near", usage.near},
+          {"disk", usage.disk},
           {"recomputed", usage.recomputed},
           {"fresh", usage.fresh},
           {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
