@@ -86,5 +86,6 @@ void add_bench_segpaged(Program& program, Command bench);
 void add_bench_capacity(Program& program, Command bench);
 void add_bench_constrained(Program& program, Command bench);
 void add_bench_tiers(Program& program, Command bench);
+void add_bench_eviction(Program& program, Command bench);
 
 }  // namespace kvilt

@@ -99,6 +99,8 @@ void serve(ServeOptions options) {
     std::printf("reuse without a word about quality: %s\n", default_words(info).c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
     std::printf("%s\n", tenants_words(options.server).c_str());
+    if (!options.engine.kv_events.empty())
+      std::printf("KV events on %s: whoever can subscribe reads prompts\n", options.engine.kv_events.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());
     std::fflush(stdout);
@@ -137,6 +139,19 @@ void add_serve(Program& program) {
       .show_default();
   app.add_option("--season-share", options->engine.season_share, "share of the idle time that this takes at most")
       .show_default();
+  app.add_option(
+      "--kv-events", options->engine.kv_events,
+      "ZeroMQ endpoint where vLLM's KV events are published for cache-aware routers, e.g. "
+      "tcp://127.0.0.1:5557, or connect:tcp://HOST:PORT (they hold prompts' token ids: docs/design/events.md)");
+  app.add_option("--kv-events-replay", options->engine.kv_events_replay,
+                 "ZeroMQ endpoint where subscribers ask for events that they missed");
+  app.add_option("--kv-events-topic", options->engine.kv_events_topic, "topic of these events");
+  app.add_option("--kv-events-approximate", options->engine.kv_events_approximate,
+                 "topic of events of approximate blocks and pieces (without it they are not published)");
+  app.add_choice("--kv-events-format", options->engine.kv_events_format, parse_kv_event_format, kv_event_format_name,
+                 "how events are written: map (as vLLM does now) or array (its older releases)");
+  app.add_flag("--kv-events-tenants", options->engine.kv_events_tenants,
+               "publish also what belongs to a tenant, namespace or cache_salt");
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
   app.add_option("--api-key", options->server.api_key,

@@ -5,7 +5,7 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set(modules base tensor index text template grammar model kernels plan kv policy forward sched engine)
+set(modules base tensor index tier text template grammar model kernels events plan kv policy forward sched engine)
 foreach(isa avx2 avxvnni vnni256 avx512 avx512bf16)
   if(TARGET kvilt_kernels_${isa})
     list(APPEND modules kernels_${isa})
@@ -30,8 +30,9 @@ find_package(spdlog REQUIRED)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
 target_link_libraries(kvilt_archive INTERFACE
-  Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::PCRE2 PkgConfig::ICU)
+  Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::PCRE2 PkgConfig::ICU PkgConfig::ZMQ)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/kvilt)
 install(TARGETS kvilt RUNTIME COMPONENT program)

@@ -247,6 +247,7 @@ void add_bench(Program& program) {
   add_bench_segpaged(program, bench);
   add_bench_capacity(program, bench);
   add_bench_constrained(program, bench);
+  add_bench_eviction(program, bench);
 }
 
 }  // namespace kvilt

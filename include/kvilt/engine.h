@@ -78,10 +78,15 @@ struct EngineCounters {
   ByHeadClass request_pages;   // own pages of running requests
   int64_t reserved_pages = 0;  // pages that their local heads have yet to take
   int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
+  // Tokens of exact prefixes that were evicted; of these, that were computed anew soon afterwards: the pool is too small,
+  // or the wrong ones left.
+  int64_t evicted_tokens = 0, regretted_tokens = 0;
   // Means over contexts (kvilt/season.h): their tokens, which are a second copy; how many are over n contexts, by n (the
   // last: or more); the passes made to compute contexts (not audits), and how long these took.
   int64_t seasoned_tokens = 0;
   std::array<int64_t, kMostContexts + 1> seasoned_pieces = {};
+  // KV events: batches sent; events that found the queue full; how often everything was told again.
+  uint64_t kv_event_batches = 0, kv_events_dropped = 0, kv_event_restarts = 0;
   uint64_t seasoning_passes = 0;
   double seasoning_s = 0;
   DiskCounters disk;

@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "forward/hidden_rows.h"
 #include "index/content_index.h"
+#include "kv/ghost_list.h"
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
 #include "kvilt/engine.h"
@@ -97,7 +98,7 @@ class ContentCache {
   std::vector<TokenMark> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                           DomainId seasoned, int contexts) const;
 
-  // True if `pages` pages are free, after evicting the least recently used extents if need be.
+  // True if `pages` pages are free, after evicting idle extents if need be.
   bool make_room(int64_t pages);
 
   static inline const Runs kNone{};
@@ -138,7 +139,13 @@ class ContentCache {
   void clear();
   // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
   void keep_continuations() { index_.keep_continuations(); }
-  const ContentIndex& index() const { return index_; }
+
+  // From now on the listener hears what can be found (index/index_listener.h). It must outlive the cache.
+  void listen(IndexListener* listener);
+  // Tells it everything again, a part at a time: see ContentIndex.
+  void tell_again() { index_.tell_again(); }
+  bool tell_more() { return index_.tell_more(kTellTokens); }
+  std::vector<uint64_t> block_keys() const { return index_.block_keys(); }  // for tests
   const SegmentCache& segments() const { return segments_; }
   const ContentIndex& index() const { return index_; }
 
@@ -160,9 +167,13 @@ class ContentCache {
   SegmentId adopt(const PageTable& kv, Run positions, const Returned& returned);
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
+  // Tokens of exact blocks that were evicted, and of those that were computed anew soon afterwards (kv/ghost_list.h).
+  int64_t evicted_tokens() const { return evicted_tokens_; }
+  int64_t regretted_tokens() const { return regretted_tokens_; }
   const SeasonedCount& seasoned() const { return index_.seasoned(); }
 
  private:
+  static constexpr int64_t kTellTokens = 1 << 14;  // in one step of the engine: well below a millisecond
   struct Parent {
     SegmentId segment = 0;
     int32_t tokens = 0;
@@ -185,15 +196,19 @@ class ContentCache {
   int32_t add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);
+  void remember(SegmentId id, const Runs& lost, bool again);
+  void regret(SegmentId id, const SegmentPart& part);
   void cut(SegmentId id, const Runs& lost);
 
   PageStore store_;  // before segments_: pages return to it
   SegmentCache segments_;
   ContentIndex index_;
+  IndexListener* listener_ = nullptr;
   const std::string fingerprint_;
   const int min_segment_;
-  int64_t evicted_ = 0;
   std::function<void(SegmentId)> on_evict_;
+  GhostList ghosts_;
+  int64_t evicted_ = 0, evicted_tokens_ = 0, regretted_tokens_ = 0;
 };
 
 }  // namespace kvilt

@@ -546,6 +546,17 @@ Result<LayerProfile> profile_layers(Engine& engine, const std::vector<int32_t>& 
 
 namespace {
 
+PublisherOptions publisher_options(const EngineOptions& options) {
+  PublisherOptions out;
+  out.endpoint = options.kv_events;
+  out.replay = options.kv_events_replay;
+  out.topic = options.kv_events_topic;
+  out.approximate_topic = options.kv_events_approximate;
+  out.wire = options.kv_events_format == KvEventFormat::kArray ? KvEventWire::kArray : KvEventWire::kMap;
+  out.tenants = options.kv_events_tenants;
+  return out;
+}
+
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options));
@@ -597,6 +608,10 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
       spdlog::warn("{}: {} damaged or lost records are left out", parts.options.cache_dir, tier->damaged());
     const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
     KVILT_ASSIGN(parts.disk, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
+  }
+  if (!parts.options.kv_events.empty()) {
+    KVILT_ASSIGN(parts.events, KvEventPublisher::open(publisher_options(parts.options)));
+    parts.cache->listen(parts.events.get());
   }
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {

@@ -45,7 +45,9 @@ EngineLoop::EngineLoop(EngineParts parts)
       drafts_(parts_.options.draft, parts_.options.seed, parts_.options.cache ? &parts_.cache->index() : nullptr),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
       seasoner_(season_options(parts_), parts_.options.season_share),
-      thread_([this] { run(); }) {}
+      thread_([this] { run(); }) {
+  if (parts_.events) parts_.events->on_retell([this](bool start) { post([this, start] { retell(start); }); });
+}
 
 EngineLoop::~EngineLoop() {
   {
@@ -55,6 +57,7 @@ EngineLoop::~EngineLoop() {
   }
   wake_.notify_one();
   thread_.join();
+  if (parts_.events) parts_.events->stop();  // it posts
 }
 
 void EngineLoop::post(std::function<void()> task) {
@@ -347,6 +350,20 @@ Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {
                pages);
 }
 
+// The next part of all that is cached, for those who hear of it.
+void EngineLoop::retell(bool start) {
+  if (start) {
+    parts_.events->begin_again();
+    parts_.cache->tell_again();
+  }
+  bool more = true;  // where memory ends, the rest is asked for again
+  try {
+    more = parts_.cache->tell_more();
+  } catch (const std::bad_alloc&) {
+  }
+  parts_.events->told_part(more);
+}
+
 void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
@@ -370,8 +387,16 @@ void EngineLoop::update_stats() {
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
   if (parts_.disk) stats_.disk = parts_.disk->stats();
+  stats_.evicted_tokens = cache.evicted_tokens();
+  stats_.regretted_tokens = cache.regretted_tokens();
   stats_.seasoned_tokens = cache.seasoned().tokens;
   stats_.seasoned_pieces = cache.seasoned().by_contexts;
+  if (parts_.events) {
+    const PublisherCounters events = parts_.events->counters();
+    stats_.kv_event_batches = events.batches;
+    stats_.kv_events_dropped = events.dropped;
+    stats_.kv_event_restarts = events.restarts;
+  }
   latest_.set(stats_);
 }
 

@@ -106,6 +106,7 @@ class EngineLoop {
   std::optional<Clock::time_point> idle_work_at() const;
   void start_idle_work();
   void drop_idle_work();
+  void retell(bool start);
   void update_stats();
   int64_t room() const;
 

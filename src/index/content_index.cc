@@ -2,6 +2,7 @@
 #include "index/content_index.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -39,6 +40,35 @@ void ContentIndex::count_seasoned(const SegmentInfo& info, int sign) {
   seasoned_.tokens += sign * std::ssize(info.tokens);
 }
 
+ToldDomain ContentIndex::told_domain(const SegmentInfo& info) const {
+  ToldDomain told{.open = domains_.open(info.domain), .exact = info.exact};
+  std::memcpy(&told.digest, domains_.digest(info.domain)->data(), sizeof told.digest);
+  return told;
+}
+
+bool ContentIndex::tell_more(int64_t tokens) {
+  return teller_.tell(table_, chains_, tokens,
+                      [this](const SegmentRecord& segment) { return told_domain(segment.info); });
+}
+
+std::vector<std::pair<uint64_t, int32_t>> ContentIndex::block_keys(SegmentId id, Run tokens) const {
+  const uint32_t slot = table_.find(id);
+  if (slot == kNoSegment) return {};
+  return chains_.keys(table_, slot, tokens);
+}
+
+std::vector<uint64_t> ContentIndex::block_keys() const {
+  std::vector<uint64_t> keys;
+  table_.each_by_id([&](uint32_t slot) {
+    if (table_[slot].chain.start < 0) return;
+    const BlockChanges blocks = chains_.blocks(table_, slot);
+    keys.insert(keys.end(), blocks.keys.begin(), blocks.keys.end());
+  });
+  std::ranges::sort(keys);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
 bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   CHECK(info.parent_tokens >= 0);
   const uint32_t slot = table_.add(id, std::move(info));
@@ -51,8 +81,10 @@ bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   domains_.hold(segment.info.domain);
   if (segment.info.found_as != FoundAs::kChain) segments_.insert(table_, slot, *digest);
   if (segment.info.found_as != FoundAs::kChain && near_) near_->insert(table_, slot, *digest);
-  if (segment.info.in_tree()) chains_.insert(table_, slot, *digest);
   if (segment.info.found_as != FoundAs::kChain && continuations_) continuations_->insert(table_, slot, tokens_);
+  BlockChanges changes;
+  if (segment.info.in_tree()) chains_.insert(table_, slot, *digest, teller_.on() ? &changes : nullptr);
+  if (teller_.on()) teller_.inserted(told_domain(segment.info), table_, chains_, slot, changes);
   return segment.info.found_as != FoundAs::kChain || segment.chain.start >= 0;
 }
 
@@ -67,7 +99,9 @@ std::vector<SegmentId> ContentIndex::erase(SegmentId id) {
     const Digest& digest = *domains_.digest(segment.info.domain);
     if (segment.info.found_as != FoundAs::kChain) segments_.erase(table_, slot, digest);
     if (segment.info.found_as != FoundAs::kChain && near_) near_->erase(table_, slot, digest);
-    left = chains_.erase(table_, slot);
+    BlockChanges changes;
+    left = chains_.erase(table_, slot, teller_.on() ? &changes : nullptr);
+    if (teller_.on()) teller_.removed(told_domain(segment.info), segment, changes);
     domains_.release(segment.info.domain);
   }
   clean_.erase(id);
@@ -86,7 +120,10 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   if (pieces) segments_.erase(table_, slot, *digest);
   if (pieces && near_) near_->erase(table_, slot, *digest);
   count_seasoned(segment.info, -1);
-  std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens);
+  BlockChanges changes;
+  const bool tells = teller_.on() && segment.indexed;
+  std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens, tells ? &changes : nullptr);
+  if (tells) teller_.removed(told_domain(segment.info), segment, changes);
   count_seasoned(segment.info, 1);
   if (pieces) {
     segments_.insert(table_, slot, *digest);
@@ -95,6 +132,7 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
       if (mark.end <= tokens) segments_.add_mark(table_, slot, *digest, mark);
     }
   }
+  if (tells && segment.chain.start < 0) teller_.inserted(told_domain(segment.info), table_, chains_, slot, {});
   return left;
 }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/keyed_hash.h"
@@ -23,6 +24,7 @@
 #include "index/clean_pieces.h"
 #include "index/continuations.h"
 #include "index/domains.h"
+#include "index/index_teller.h"
 #include "index/near_index.h"
 #include "index/segment_index.h"
 #include "index/segment_table.h"
@@ -71,6 +73,16 @@ class ContentIndex {
   // The same, as clean_notes() says it. REQUIRES: the segment is known and holds the note's tokens.
   void add_clean(SegmentId id, const CleanNote& note);
   std::vector<CleanNote> clean_notes(SegmentId id) const;  // of what it holds
+  // From now on the listener hears of every change (index_listener.h); null: nobody does. It is not told what is there.
+  void listen(IndexListener* listener) { teller_.listen(listener); }
+  // Tells the listener everything again, from the start: tell_more() does about so many tokens, and returns whether more
+  // are left.
+  void tell_again() { teller_.start_round(); }
+  bool tell_more(int64_t tokens);
+  // The keys of a segment's blocks (ChainIndex::keys). None for an unknown id.
+  std::vector<std::pair<uint64_t, int32_t>> block_keys(SegmentId id, Run tokens) const;
+  // The keys of all blocks of 16 tokens that the chains of the tree have. For tests: it walks over everything.
+  std::vector<uint64_t> block_keys() const;
 
   // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const;
@@ -128,12 +140,14 @@ class ContentIndex {
 
  private:
   void count_seasoned(const SegmentInfo& info, int sign);
+  ToldDomain told_domain(const SegmentInfo& info) const;
   std::vector<Piece> pieces_of(std::vector<Candidate> candidates, int32_t least) const;
   SegmentTable table_;
   Domains domains_;
   SegmentIndex segments_;
   ChainIndex chains_;
   CleanPieces clean_;
+  IndexTeller teller_;
   std::optional<NearIndex> near_;
   std::optional<Continuations> continuations_;
   const HashSecret secret_;

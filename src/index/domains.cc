@@ -20,7 +20,7 @@ DomainId Domains::id(const Digest& digest) {
   }
   const DomainId id = ++last_;
   std::list<DomainId> node{id};  // each step may lack memory: what names the domain comes last
-  records_.emplace(id, Record{digest, 0, node.begin()});
+  records_.emplace(id, Record{digest, name_space.empty() && salt.empty() && tenant.empty(), 0, node.begin()});
   try {
     ids_.emplace(digest, id);
   } catch (const std::bad_alloc&) {
@@ -36,6 +36,8 @@ const Digest* Domains::digest(DomainId id) const {
   const auto it = records_.find(id);
   return it == records_.end() ? nullptr : &it->second.digest;
 }
+
+bool Domains::open(DomainId id) const { return records_.at(id).open; }
 
 void Domains::hold(DomainId id) {
   Record& record = records_.at(id);

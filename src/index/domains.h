@@ -29,6 +29,7 @@ class Domains {
   DomainId id(const Digest& digest);
   // Null when the domain was forgotten or never named. Valid until the next non-const call.
   const Digest* digest(DomainId id) const;
+  bool open(DomainId id) const;  // named without namespace, salt and tenant. REQUIRES: the domain is known
 
   void hold(DomainId id);     // one more segment is in it. REQUIRES: the domain is known
   void release(DomainId id);  // one segment fewer. REQUIRES: as many were held
@@ -39,6 +40,7 @@ class Domains {
  private:
   struct Record {
     Digest digest{};
+    bool open = false;
     size_t segments = 0;
     std::list<DomainId>::iterator place;  // in idle_ while segments == 0, else in held_
   };

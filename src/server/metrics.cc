@@ -127,6 +127,18 @@ void add_engine(Page& page, const EngineStats& s) {
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
                static_cast<double>(s.evicted_segments));
   add_disk(page, s.disk);
+  page.counter("kvilt:cache_evicted_tokens_total", "Tokens of exact prefixes that were evicted.",
+               static_cast<double>(s.evicted_tokens));
+  page.counter("kvilt:cache_regretted_tokens_total",
+               "Of these, tokens that were computed anew soon afterwards: a larger --kv-bytes would have kept them.",
+               static_cast<double>(s.regretted_tokens));
+  page.counter("kvilt:kv_event_batches_total", "Batches of KV events that were published (--kv-events).",
+               static_cast<double>(s.kv_event_batches));
+  page.counter("kvilt:kv_events_dropped_total", "KV events that found the queue full.",
+               static_cast<double>(s.kv_events_dropped));
+  page.counter("kvilt:kv_event_restarts_total",
+               "How often all that is stored was told again: after dropped events, or for a late subscriber.",
+               static_cast<double>(s.kv_event_restarts));
   page.gauge("kvilt:seasoned_tokens", "Cached tokens whose KV is a mean over contexts (a second copy).",
              static_cast<double>(s.seasoned_tokens));
   for (size_t n = 1; n < s.seasoned_pieces.size(); ++n) {
