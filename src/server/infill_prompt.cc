@@ -36,11 +36,18 @@ constexpr const char* kPads[] = {"<|fim_pad|>", "<fim_pad>", "<PAD>"};
 constexpr const char* kProject = "project\n";  // the API has no name for the repository
 constexpr const char* kThisFile = "filename\n";
 
-// The first of these texts that the vocabulary has a token for.
+constexpr const char* kNobodys = "<|nobodys_token|>";
+
+std::optional<int32_t> one_token(const Engine& engine, const char* text) {
+  const auto ids = engine.tokenize(text, true, false);
+  return ids.ok() && ids.value().size() == 1 ? std::optional(ids.value()[0]) : std::nullopt;
+}
+
+// The first of these texts that the vocabulary has a token for; one that stands for all unknown words is none.
 std::optional<int32_t> token_of(const Engine& engine, std::span<const char* const> texts) {
+  const auto unknown = one_token(engine, kNobodys);
   for (const char* text : texts) {
-    const auto ids = engine.tokenize(text, true, false);
-    if (ids.ok() && ids.value().size() == 1) return ids.value()[0];
+    if (const auto id = one_token(engine, text); id && id != unknown) return id;
   }
   return std::nullopt;
 }

@@ -35,7 +35,7 @@ Request reading(Prompt prompt, const Generation& wanted) {
   request.prompt = std::move(prompt);
   request.sampling.max_tokens = 0;
   request.policy = wanted.policy;
-  if (wanted.policy.name.empty() && wanted.policy.params.empty()) request.policy.name = "prefix";
+  if (wanted.policy.name.empty() && !wanted.policy.params.contains("quality")) request.policy.name = "prefix";
   request.publish = wanted.publish;
   request.cache_salt = wanted.cache_salt;
   return request;

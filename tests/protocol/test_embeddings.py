@@ -1,6 +1,8 @@
 """/v1/embeddings as the `openai` package sees it, and /v1/rerank as Jina's and Cohere's clients would."""
 
+import json
 import math
+import urllib.error
 
 import openai
 import pytest
@@ -42,7 +44,11 @@ class TestRerank:
     def test_order(self, base_url, model):
         documents = ["The Rhine is a river. " * 8, {"text": "Cats sleep a lot. " * 8}, "The Elbe is a river. " * 8]
         body = {"model": model, "query": "Which rivers are there?", "documents": documents}
-        reply = post(base_url, "/v1/rerank", {**body, "return_documents": True})
+        try:
+            reply = post(base_url, "/v1/rerank", {**body, "return_documents": True})
+        except urllib.error.HTTPError as refused:
+            assert refused.code == 400 and json.load(refused)["error"]["code"] == "unsupported"
+            pytest.skip("the model's vocabulary has neither yes nor no")
         scores = [row["relevance_score"] for row in reply["results"]]
         assert scores == sorted(scores, reverse=True) and all(0 <= score <= 1 for score in scores)
         assert sorted(row["index"] for row in reply["results"]) == [0, 1, 2]
