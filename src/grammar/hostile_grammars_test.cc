@@ -1,4 +1,5 @@
 // Constraints that were made to hurt: each is an error in bounded time or a grammar that works, and the compiler lives on.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -117,7 +117,7 @@ TEST(AnthropicRequest, WhatAnAnswerMustBeBecomesOpenAis) {
   const char* tools =
       R"(, "tools": [{"name": "f", "input_schema": {"type": "object"}, "strict": true}], "tool_choice": )";
   const auto choice = [&](const char* given) {
-    return converted(with(R"([{"role": "user", "content": "hi"}])", std::string(tools) + given)).body;
+    return converted(with(R"([{"role": "user", "content": "hi"}])", (std::string(tools) + given).c_str())).body;
   };
   const Json any = choice(R"({"type": "any"})");
   EXPECT_EQ(any["tool_choice"], "required");
