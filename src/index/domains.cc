@@ -9,7 +9,10 @@ namespace kvilt {
 
 DomainId Domains::id(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
                      std::string_view tenant) {
-  return id(KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).add(tenant).finish());
+  const DomainId named =
+      id(KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).add(tenant).finish());
+  records_.at(named).open = name_space.empty() && salt.empty() && tenant.empty();
+  return named;
 }
 
 DomainId Domains::id(const Digest& digest) {
@@ -20,7 +23,7 @@ DomainId Domains::id(const Digest& digest) {
   }
   const DomainId id = ++last_;
   std::list<DomainId> node{id};  // each step may lack memory: what names the domain comes last
-  records_.emplace(id, Record{digest, name_space.empty() && salt.empty() && tenant.empty(), 0, node.begin()});
+  records_.emplace(id, Record{digest, false, 0, node.begin()});
   try {
     ids_.emplace(digest, id);
   } catch (const std::bad_alloc&) {

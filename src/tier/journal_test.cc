@@ -62,7 +62,9 @@ TEST_F(JournalTest, CutAnywhereItHasTheRecordsBefore) {
   for (size_t n = 0; n < whole.size(); ++n) {
     replace(whole.substr(0, n));
     const auto got = read();
-    if (n + 4 < whole.size()) ASSERT_LT(got.size(), records.size());  // its end are zeros
+    if (n + 4 < whole.size()) {  // its end are zeros
+      ASSERT_LT(got.size(), records.size());
+    }
     EXPECT_TRUE(std::equal(got.begin(), got.end(), records.begin())) << n;
     write({"next"});
     EXPECT_EQ(read().back(), "next") << n;
