@@ -43,7 +43,7 @@ class Order {
 // The engine's.
 class OurOrder : public Order {
  public:
-  OurOrder(EvictionOrder::Rule rule, size_t pool) : order_(rule), ghosts_(GhostList::kPools * pool) {}
+  OurOrder(EvictionOrder::Rule rule, size_t pool) : order_(rule), ghosts_(pool) {}
   void enter(uint64_t block, const Use&, bool fresh) override {
     Item& item = items_[block];
     item.block = block;

@@ -16,8 +16,7 @@ ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::strin
       index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
       fingerprint_(std::move(fingerprint)),
       min_segment_(min_segment),
-      ghosts_(GhostList::kPools *
-              static_cast<size_t>(store_.pages() * store_.shape().P /
+      ghosts_(static_cast<size_t>(store_.pages() * store_.shape().P /
                                   (int64_t{store_.shape().L} * store_.shape().G * ChainIndex::kBlockTokens))) {}
 
 namespace {

@@ -46,7 +46,9 @@ Evictable* EvictionOrder::next() const {
     const auto& list = lists_[lists_[0].empty() ? 1 : 0];
     return list.empty() ? nullptr : list.front();
   }
-  const bool once = rule_ != Rule::kAdaptive || static_cast<double>(pages_[0]) > share_ * static_cast<double>(pages());
+  // What was used once always has the room that kSegmented leaves it: else what came last would be the next to leave.
+  const double share = std::max(share_, 1 - kProtected);
+  const bool once = rule_ != Rule::kAdaptive || static_cast<double>(pages_[0]) > share * static_cast<double>(pages());
   return lists_[once ? 0 : 1].front();
 }
 

@@ -2,11 +2,11 @@
 // of a trace (apps/bench/bench_eviction.cc), so that what is measured is what runs.
 // Idea:       two lists, each the least recently used first: what was used once, and what was used again since it was
 //             made. kLru: one list. kSegmented: those used again may hold 0.8 of the pages; what they exceed goes back to
-//             the first list. kAdaptive: what used-once things may hold is a share that moves, from 0 on: where something
-//             that was evicted from one of the lists is wanted again, that list should have been longer.
-// Source:     SLRU: Karedla, Love, Wherry, "Caching strategies to improve disk system performance" (1994); the moving share:
-//             ARC, Megiddo and Modha (FAST 2003), here in pages, and with ghosts that the owner keeps (kv/ghost_list.h).
-//             Measured: docs/results/eviction.md.
+//             the first list. kAdaptive: what used-once things may hold is a share that moves, from those 0.2 on: where
+//             something that was evicted from one of the lists is wanted again, that list should have been longer.
+// Source:     SLRU: Karedla, Love, Wherry, "Caching strategies to improve disk system performance" (1994). The moving
+//             share: ARC, Megiddo and Modha (FAST 2003), here in pages, with ghosts that the owner keeps
+//             (kv/ghost_list.h). Measured: docs/results/eviction.md.
 // Invariants: what waits is in one list; pages() is their sum.
 // Threads:    one owner. Waiting allocates nothing.
 // Cost:       O(1).
@@ -55,7 +55,7 @@ class EvictionOrder {
   // So many pages that were evicted are wanted again. of_again: they had been used again. odds: ghosts of the other kind
   // over ghosts of this one.
   void missed(int64_t pages, bool of_again, double odds);
-  double share() const { return share_; }  // of the pages: what things used once may hold
+  double share() const { return share_; }  // of the pages: what things used once may hold, beyond 1 - kProtected
 
  private:
   static constexpr double kProtected = 0.8;  // of kSegmented's pages

@@ -17,9 +17,6 @@ namespace kvilt {
 
 class GhostList {
  public:
-  static constexpr size_t kPools =
-      4;  // of each kind, so many times what the pool holds; measured: docs/results/eviction.md
-
   // most: keys of each kind that are remembered; the oldest are forgotten.
   explicit GhostList(size_t most) : most_(most) {}
 
