@@ -215,6 +215,7 @@ void bench_drafts(const DraftsOptions& o, int argc, char** argv) {
 void add_bench_drafts(Program& program, Command bench) {
   auto app = bench.add_subcommand("drafts", "answers with and without drafts: quotes, edits, tool calls, free text");
   auto o = std::make_shared<DraftsOptions>();
+  o->engine.draft = 16;
   add_engine_options(app, o->engine, true);
   app.add_option("--kinds", o->kinds, "comma-separated: quote, edit, call, free").show_default();
   app.add_option("--passages", o->passages, "RAG cases, JSON lines (docs/formats/json.md)").show_default();
