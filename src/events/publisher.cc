@@ -244,7 +244,7 @@ void KvEventPublisher::run() {
     if (!stop_ && zmq_poll(items.data(), sockets_->replays ? 2 : 1, -1) < 0 && errno != EINTR) break;
     last = stop_;
     // One answer a round, and asked for before the queue is looked at: a replay holds all that was told before it.
-    const bool asked = sockets_->replays && (sockets_->replay.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0;
+    const bool asked = (items[1].revents & ZMQ_POLLIN) != 0;
     uint64_t times;
     [[maybe_unused]] const auto read = ::read(sockets_->wake, &times, sizeof times);
     std::vector<Queued> events;
