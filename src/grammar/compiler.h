@@ -30,7 +30,7 @@ struct GrammarLimits {
   size_t bytes = 256 << 10;   // of its written form
   int64_t states = 400'000;   // states, edges and masks while it is compiled
   size_t cached = 256 << 20;  // bytes of all that are kept
-  double mask_seconds = 1;    // to fill a mask, or to take a token
+  double mask_seconds = .25;  // to fill a mask, or to take a token
 };
 
 class Grammar;  // compiled; immutable

@@ -70,6 +70,11 @@ bool is_of_any(const Json& value, const Json& types) {
   });
 }
 
+bool needs_type(const Json& schema) {
+  return !schema.contains("type") &&
+         std::ranges::none_of(kRuling, [&](const char* word) { return schema.contains(word); });
+}
+
 class SchemaWalk {
  public:
   Status schema(Json& schema, const std::string& path, int level);
@@ -207,6 +212,10 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
        {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {
     KVILT_TRY(each(schema, word, path, level));
   }
+  // A name is a string, whether or not its schema says so.
+  if (const auto names = schema.find("propertyNames");
+      names != schema.end() && names->is_object() && needs_type(*names))
+    (*names)["type"] = "string";
   for (const char* word :
        {"items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
     KVILT_TRY(inside(schema, word, path, level));
