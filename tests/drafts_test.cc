@@ -178,7 +178,7 @@ TEST_P(Drafts, TogetherIsAlone) {
   const auto large = engine();
   for (const bool scarce : {false, true}) {
     EngineOptions small = options();
-    if (scarce) small.kv_bytes = 700 * large->info().kv_bytes_per_token;
+    if (scarce) small.kv_bytes = 450 * large->info().kv_bytes_per_token;
     small.chunk_tokens = scarce ? 512 : 32;  // few steps for the prompts: many answers at once
     const auto e = open_for_test(small);
     std::vector<Request> requests;

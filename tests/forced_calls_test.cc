@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <regex>
 
 #include "engine/answer_grammar.h"
 #include "grammar/compiler.h"
@@ -55,6 +56,18 @@ int good_calls(const Answer& answer) {
   return good == static_cast<int>(answer.calls.size()) ? good : -1;
 }
 
+// What a vocabulary of bytes can write and the test's reader of JSON does not read: numbers such as 3E636, halves of
+// characters.
+bool unreadable(const std::string& text) {
+  static const std::regex kHuge("[0-9][eE][+]?[0-9]{3}");
+  if (std::regex_search(text, kHuge)) return true;
+  try {
+    return Json(text).dump().empty();
+  } catch (const Json::exception&) {
+    return true;
+  }
+}
+
 // What ends thoughts and values in tags: chance would not write it.
 std::vector<std::string> words_of(const AnswerSyntax& syntax) {
   std::vector<std::string> out;
@@ -92,9 +105,9 @@ TEST_F(ForcedCalls, AreReadBackOnEveryTemplateThatIsUnderstood) {
         const auto grammar = grammar_of(forced(one_call), family.syntax, opens);
         ASSERT_TRUE(grammar) << name;
         int whole = 0, most = 0;
-        for (int i = 0; i < 30; ++i) {
+        for (int i = 0; i < 60; ++i) {
           const auto text = random_text(v, grammar, random, words_of(family.syntax));
-          if (!text) continue;
+          if (!text || unreadable(*text)) continue;
           ++whole;
           const Answer answer = answer_of(read(reading_with(family.syntax, opens), *text));
           const int good = good_calls(answer);

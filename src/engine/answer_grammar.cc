@@ -36,14 +36,6 @@ void add_word(const std::string& word, Parts& out) {
   if (!word.empty()) out.push_back(GrammarPart::word(word));
 }
 
-// A word whose neighbours may be apart from it.
-void add_apart(const std::string& word, Parts& out) {
-  if (word.empty()) return;
-  out.push_back(GrammarPart::space());
-  out.push_back(GrammarPart::word(word));
-  out.push_back(GrammarPart::space());
-}
-
 GrammarPart object_call(const CallSyntax& c, const std::string& name, Json schema) {
   Parts out;
   add_word(fmt::format("{{{}: {}, {}: ", Json(c.name_key).dump(), Json(name).dump(), Json(c.arguments_key).dump()),
@@ -61,10 +53,10 @@ GrammarPart object_call(const CallSyntax& c, const std::string& name, Json schem
 GrammarPart named_call(const CallSyntax& c, const std::string& name, Json schema) {
   Parts out;
   add_word(name, out);
-  add_apart(c.after_name, out);
+  add_word(c.after_name, out);
   if (c.has_id) {
     out.push_back(GrammarPart::regex(kIdPattern));
-    add_apart(c.after_id, out);
+    add_word(c.after_id, out);
   }
   out.push_back(GrammarPart::json(std::move(schema)));
   return GrammarPart::sequence(out);
@@ -150,27 +142,28 @@ Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) 
   return not_known();
 }
 
-// Everything behind the words before the first call.
-Result<GrammarPart> rest_of_calls(const CallSyntax& c, const Constraint& constraint) {
+// What is between the words before the first call and those behind the last one.
+Result<GrammarPart> inner_calls(const CallSyntax& c, const Constraint& constraint, bool single) {
   Parts calls;
   for (const Constraint::Tool& tool : constraint.tools) {
     KVILT_ASSIGN(auto call, one_call(c, tool));
     calls.push_back(std::move(call));
   }
-  const GrammarPart one =
-      GrammarPart::sequence({GrammarPart::space(), GrammarPart::one_of(calls), GrammarPart::space()});
-  const bool single = constraint.one_call || c.between.empty();
-  Parts out{single ? one : GrammarPart::separated(one, c.between)};
-  add_word(c.end, out);
-  return GrammarPart::sequence(out);
+  GrammarPart one = GrammarPart::one_of(calls);
+  // Around an object there may be space, around a name it would be a part of that.
+  if (c.form != CallSyntax::Form::kNamed)
+    one = GrammarPart::sequence({GrammarPart::space(), std::move(one), GrammarPart::space()});
+  return single ? one : GrammarPart::separated(one, c.between);
 }
 
 Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   if (c.form == CallSyntax::Form::kNone) return not_known();
   if (constraint.tools.empty()) return error(Code::kInvalidArgument, "no tool may be called");
-  KVILT_ASSIGN(auto rest, rest_of_calls(c, constraint));
+  const bool single = constraint.one_call || c.between.empty();
   if (constraint.may_speak) {
-    if (!c.begin.empty()) return GrammarPart::text_with(c.begin, rest, constraint.one_call);
+    // Calls without a word behind them could not be told from text that goes on: one at a time, each with its own begin.
+    KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single || c.end.empty()));
+    if (!c.begin.empty()) return GrammarPart::text_with(c.begin, inner, c.end, constraint.one_call);
     return error(
         Code::kUnsupported,
         "this model's tool calls begin with no word of their own, so they cannot be told from text beforehand: "
@@ -178,7 +171,9 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   }
   Parts out;
   add_word(c.begin, out);
-  out.push_back(std::move(rest));
+  KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single));
+  out.push_back(std::move(inner));
+  add_word(c.end, out);
   return GrammarPart::sequence(out);
 }
 

@@ -135,7 +135,7 @@ TEST(Grammar, WordsExpressionsAndRules) {
   EXPECT_TRUE(matches(v, thought, "so <t> or < so</t>\n\nab"));
   EXPECT_FALSE(matches(v, thought, "ab"));
   EXPECT_FALSE(matches(v, thought, "so</t>cd"));
-  const auto speech = compiled(*compiler, GrammarPart::text_with("<call>", GrammarPart::word("ab</call>"), false));
+  const auto speech = compiled(*compiler, GrammarPart::text_with("<call>", GrammarPart::word("ab"), "</call>", false));
   EXPECT_TRUE(matches(v, speech, ""));
   EXPECT_TRUE(matches(v, speech, "a word <c and <call>ab</call> more"));
   EXPECT_FALSE(matches(v, speech, "<call>cd"));

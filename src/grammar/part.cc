@@ -36,8 +36,8 @@ GrammarPart GrammarPart::until(std::string_view begin, std::string_view end) {
   return GrammarPart({{"type", "tag"}, {"begin", begin}, {"content", {{"type", "any_text"}}}, {"end", end}});
 }
 
-GrammarPart GrammarPart::text_with(std::string_view begin, const GrammarPart& rest, bool once) {
-  const Json tag = {{"type", "tag"}, {"begin", begin}, {"content", rest.tree()}, {"end", ""}};
+GrammarPart GrammarPart::text_with(std::string_view begin, const GrammarPart& rest, std::string_view end, bool once) {
+  const Json tag = {{"type", "tag"}, {"begin", begin}, {"content", rest.tree()}, {"end", end}};
   return GrammarPart({{"type", "triggered_tags"},
                       {"triggers", Json::array({begin})},
                       {"tags", Json::array({tag})},

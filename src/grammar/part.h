@@ -23,7 +23,7 @@ class GrammarPart {
   // begin (may be empty), any text in which `end` does not stand, end.
   static GrammarPart until(std::string_view begin, std::string_view end);
   // Any text; but behind each `begin` comes `rest`.
-  static GrammarPart text_with(std::string_view begin, const GrammarPart& rest, bool once);
+  static GrammarPart text_with(std::string_view begin, const GrammarPart& rest, std::string_view end, bool once);
   static GrammarPart sequence(const std::vector<GrammarPart>& parts);  // REQUIRES: not empty, as one_of's
   static GrammarPart one_of(const std::vector<GrammarPart>& parts);
   static GrammarPart maybe(const GrammarPart& part);

@@ -149,6 +149,11 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
     prompt.ids.push_back(kRole);
     append_content(*content, prompt);
   }
+  if (const auto documents = request.find("documents"); documents != request.end() && documents->is_array()) {
+    for (const Json& document : *documents) {
+      if (document.is_object() && document.contains("text")) append_content(document["text"], prompt);
+    }
+  }
   prompt.ids.push_back(kRole);
   return prompt;
 }

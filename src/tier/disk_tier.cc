@@ -96,8 +96,8 @@ Status DiskTier::read_secret() {
 }
 
 Status DiskTier::replay() {
-  const auto take = [this](std::span<const std::byte> record, Journal::Place place) { this->take(record, place); };
-  KVILT_ASSIGN(const Journal::Opened opened, journal_.open(folder_ + "/journal", take));
+  const auto take = [this](std::span<const std::byte> record, PieceJournal::Place place) { this->take(record, place); };
+  KVILT_ASSIGN(const PieceJournal::Opened opened, journal_.open(folder_ + "/journal", take));
   damaged_ += opened.damaged;
   std::vector<uint64_t> removed;
   while (bytes_ > limit_ && drop_oldest(0, removed)) {
@@ -107,7 +107,7 @@ Status DiskTier::replay() {
   return {};
 }
 
-void DiskTier::take(std::span<const std::byte> record, Journal::Place place) {
+void DiskTier::take(std::span<const std::byte> record, PieceJournal::Place place) {
   uint64_t kind = 0, id = 0;
   if (record.size() >= sizeof kind) std::memcpy(&kind, record.data(), sizeof kind);
   if (kind == static_cast<uint64_t>(Kind::kPut)) {
@@ -159,7 +159,7 @@ std::string DiskTier::path_of(uint64_t id) const { return fmt::format("{}/{:02x}
 void DiskTier::enter(uint64_t id, Entry entry) {
   entry.used = order_.insert(order_.end(), id);
   bytes_ += entry.bytes();
-  live_ += Journal::bytes_of(entry.place.size);
+  live_ += PieceJournal::bytes_of(entry.place.size);
   entries_.emplace(id, std::move(entry));
 }
 
@@ -167,7 +167,7 @@ void DiskTier::forget(uint64_t id) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return;
   bytes_ -= it->second.bytes();
-  live_ -= Journal::bytes_of(it->second.place.size);
+  live_ -= PieceJournal::bytes_of(it->second.place.size);
   order_.erase(it->second.used);
   entries_.erase(it);
 }
@@ -223,7 +223,7 @@ Status DiskTier::store(const StoredPiece& piece, std::span<const std::byte> valu
   std::vector<std::byte> record(sizeof kind);
   std::memcpy(record.data(), &kind, sizeof kind);
   encode_piece(named, record);
-  const Result<Journal::Place> place = journal_.append(record);
+  const Result<PieceJournal::Place> place = journal_.append(record);
   if (!place.ok()) {
     (void)files_.remove(path_of(piece.id));
     return place.error();
@@ -282,7 +282,7 @@ Status DiskTier::flush() { return journal_.sync(); }
 
 // Its records in the order of use, and nothing else.
 Status DiskTier::rewrite_journal() {
-  std::vector<Journal::Place*> places;
+  std::vector<PieceJournal::Place*> places;
   for (const uint64_t id : order_) places.push_back(&entries_.at(id).place);
   return journal_.rewrite(places);
 }

@@ -55,17 +55,17 @@ class DiskTier : public Tier {
     int32_t tokens = 0;
     uint32_t token_bytes = 0;
     std::vector<uint64_t> checksums;
-    Journal::Place place;
+    PieceJournal::Place place;
     std::list<uint64_t>::iterator used;  // in order_
     int64_t values() const { return int64_t{tokens} * token_bytes; }
-    int64_t bytes() const { return values() + Journal::bytes_of(place.size); }
+    int64_t bytes() const { return values() + PieceJournal::bytes_of(place.size); }
   };
   DiskTier(std::string folder, int64_t limit, Files& files)
       : folder_(std::move(folder)), limit_(limit), files_(files), journal_(files) {}
   Status lock();
   Status read_secret();
   Status replay();
-  void take(std::span<const std::byte> record, Journal::Place place);
+  void take(std::span<const std::byte> record, PieceJournal::Place place);
   void sweep();
   void enter(uint64_t id, Entry entry);
   void forget(uint64_t id);
@@ -82,7 +82,7 @@ class DiskTier : public Tier {
   Files& files_;
   int lock_ = -1;
   HashSecret secret_ = HashSecret::fixed(0);
-  Journal journal_;
+  PieceJournal journal_;
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> order_;  // used longest ago first
   int64_t bytes_ = 0, damaged_ = 0;

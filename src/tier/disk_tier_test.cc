@@ -207,7 +207,7 @@ TEST_F(DiskTierTest, AFlippedBitOfTheJournalLosesOnePieceAtMost) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(put_new(20));
   tier.reset();
-  const std::string journal = folder.path() + "/kvilt-cache/journal", copy = folder.path() + "/copy";
+  const std::string journal = folder.path() + "/kvilt-cache/journal", copy = folder.path() + "-copy";
   fs::copy(folder.path() + "/kvilt-cache", copy, fs::copy_options::recursive);
   for (int64_t at = 0; at < static_cast<int64_t>(fs::file_size(copy + "/journal")); at += 61) {
     tier.reset();
@@ -221,6 +221,7 @@ TEST_F(DiskTierTest, AFlippedBitOfTheJournalLosesOnePieceAtMost) {
     EXPECT_EQ(tier->damaged() > 0, found < 4) << at;
     EXPECT_EQ(value_files(), static_cast<size_t>(found)) << at;
   }
+  fs::remove_all(copy);
 }
 
 TEST_F(DiskTierTest, AFileThatNobodyNamesIsRemoved) {

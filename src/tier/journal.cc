@@ -23,11 +23,11 @@ static_assert(sizeof(Head) == 16);
 
 }  // namespace
 
-Journal::~Journal() {
+PieceJournal::~PieceJournal() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-std::vector<std::byte> Journal::framed(std::span<const std::byte> payload) {
+std::vector<std::byte> PieceJournal::framed(std::span<const std::byte> payload) {
   std::vector<std::byte> out(static_cast<size_t>(bytes_of(std::ssize(payload))));
   const Head head{kMagic, static_cast<uint32_t>(payload.size()), checksum(payload)};
   std::memcpy(out.data(), &head, sizeof head);
@@ -35,8 +35,8 @@ std::vector<std::byte> Journal::framed(std::span<const std::byte> payload) {
   return out;
 }
 
-Result<Journal::Opened> Journal::open(const std::string& path,
-                                      FunctionRef<void(std::span<const std::byte>, Place)> take) {
+Result<PieceJournal::Opened> PieceJournal::open(const std::string& path,
+                                                FunctionRef<void(std::span<const std::byte>, Place)> take) {
   path_ = path;
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd_ < 0) return system_error(path);
@@ -67,7 +67,7 @@ Result<Journal::Opened> Journal::open(const std::string& path,
 }
 
 // A record that is only in part on the disk is written over by the next one.
-Result<Journal::Place> Journal::append(std::span<const std::byte> payload) {
+Result<PieceJournal::Place> PieceJournal::append(std::span<const std::byte> payload) {
   const std::vector<std::byte> record = framed(payload);
   if (const Status written = files_.write_at(fd_, end_, record); !written.ok()) {
     [[maybe_unused]] const int cut = ::ftruncate(fd_, end_);
@@ -78,15 +78,15 @@ Result<Journal::Place> Journal::append(std::span<const std::byte> payload) {
   return place;
 }
 
-Status Journal::sync() { return files_.sync(fd_); }
+Status PieceJournal::sync() { return files_.sync(fd_); }
 
-Result<std::vector<std::byte>> Journal::read(Place place) {
+Result<std::vector<std::byte>> PieceJournal::read(Place place) {
   std::vector<std::byte> out(place.size);
   KVILT_TRY(files_.read(path_, place.offset, out));
   return out;
 }
 
-Status Journal::rewrite(std::span<Place*> places) {
+Status PieceJournal::rewrite(std::span<Place*> places) {
   std::vector<std::byte> all;
   std::vector<Place> moved;
   for (const Place* place : places) {

@@ -18,7 +18,7 @@
 
 namespace kvilt {
 
-class Journal {
+class PieceJournal {
  public:
   // Where a record's payload is in the file.
   struct Place {
@@ -29,10 +29,10 @@ class Journal {
     int64_t damaged = 0;  // stretches that hold no record
   };
 
-  explicit Journal(Files& files) : files_(files) {}
-  ~Journal();
-  Journal(const Journal&) = delete;
-  Journal& operator=(const Journal&) = delete;
+  explicit PieceJournal(Files& files) : files_(files) {}
+  ~PieceJournal();
+  PieceJournal(const PieceJournal&) = delete;
+  PieceJournal& operator=(const PieceJournal&) = delete;
 
   // Opens the file, or makes it, and gives each record to `take`, oldest first. Errors: kIo.
   Result<Opened> open(const std::string& path, FunctionRef<void(std::span<const std::byte>, Place)> take);

@@ -21,8 +21,8 @@ class JournalTest : public testing::Test {
  protected:
   std::vector<std::string> read(int64_t* damaged = nullptr) {
     std::vector<std::string> out;
-    Journal journal(files);
-    auto opened = journal.open(path, [&](std::span<const std::byte> record, Journal::Place place) {
+    PieceJournal journal(files);
+    auto opened = journal.open(path, [&](std::span<const std::byte> record, PieceJournal::Place place) {
       EXPECT_EQ(place.size, record.size());
       out.emplace_back(reinterpret_cast<const char*>(record.data()), record.size());
     });
@@ -31,8 +31,8 @@ class JournalTest : public testing::Test {
     return out;
   }
   void write(const std::vector<std::string>& records) {
-    Journal journal(files);
-    ASSERT_TRUE(journal.open(path, [](std::span<const std::byte>, Journal::Place) {}).ok());
+    PieceJournal journal(files);
+    ASSERT_TRUE(journal.open(path, [](std::span<const std::byte>, PieceJournal::Place) {}).ok());
     for (const std::string& record : records) ASSERT_TRUE(journal.append(bytes_of(record)).ok());
     ASSERT_TRUE(journal.sync().ok());
   }
@@ -89,10 +89,10 @@ TEST_F(JournalTest, AFlippedBitLosesOneRecord) {
 
 TEST_F(JournalTest, RewritesWhatIsNamed) {
   write(records);
-  Journal journal(files);
-  std::vector<Journal::Place> places;
-  ASSERT_TRUE(journal.open(path, [&](std::span<const std::byte>, Journal::Place p) { places.push_back(p); }).ok());
-  std::vector<Journal::Place*> kept{&places[3], &places[0]};
+  PieceJournal journal(files);
+  std::vector<PieceJournal::Place> places;
+  ASSERT_TRUE(journal.open(path, [&](std::span<const std::byte>, PieceJournal::Place p) { places.push_back(p); }).ok());
+  std::vector<PieceJournal::Place*> kept{&places[3], &places[0]};
   ASSERT_TRUE(journal.rewrite(kept).ok());
   EXPECT_EQ(*journal.read(places[0]), bytes_of("one"));
   ASSERT_TRUE(journal.append(bytes_of("new")).ok());
