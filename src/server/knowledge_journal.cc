@@ -23,15 +23,7 @@ constexpr int kVersion = 1;
 constexpr int kOwnerOnly = 0600;
 
 // Names are the clients' words: no path is made of them.
-std::string file_name(const KnowledgeJournal::Owner& owner) {
-  const std::string both = owner.tenant + '\0' + owner.name;
-  std::array<unsigned char, 16> hash;
-  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
-                     nullptr, 0);
-  std::string out;
-  for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
-  return out + kEnding;
-}
+std::string file_name(const KnowledgeJournal::Owner& owner) { return name_of(owner.tenant, owner.name) + kEnding; }
 
 Status sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -69,6 +61,16 @@ Status read_head(const Json& head, KnowledgeJournal::Owner& owner) {
 }
 
 }  // namespace
+
+std::string name_of(std::string_view first, std::string_view second) {
+  const std::string both = std::string(first) + '\0' + std::string(second);
+  std::array<unsigned char, 16> hash;
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
+                     nullptr, 0);
+  std::string out;
+  for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
+  return out;
+}
 
 FolderLock::~FolderLock() {
   if (file_ >= 0) ::close(file_);

@@ -18,6 +18,9 @@
 
 namespace kvilt::server {
 
+// 32 hexadecimal digits that follow from two texts: BLAKE2b-128 of both with a zero byte between them.
+std::string name_of(std::string_view first, std::string_view second);
+
 // A folder that only one process uses at a time.
 class FolderLock {
  public:

@@ -4,10 +4,8 @@
 //           acknowledged or broken off in the middle is there, and computed by the first chat that names it.
 // Not here: documents that a chat names (KnowledgeBases::fill, called by routes_generate.cc).
 #include <fmt/format.h>
-#include <sodium.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -44,15 +42,7 @@ Json document_json(const KnowledgeDocument& document) {
 }
 
 // The same title and text have the same id, so that sending them again changes nothing.
-std::string id_of(const KnowledgeDocument& document) {
-  const std::string both = document.title + '\0' + document.text;
-  std::array<unsigned char, 16> hash;
-  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
-                     nullptr, 0);
-  std::string out = "doc-";
-  for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
-  return out;
-}
+std::string id_of(const KnowledgeDocument& document) { return "doc-" + name_of(document.title, document.text); }
 
 // REQUIRES: parse_documents() took the body.
 Result<std::vector<KnowledgeDocumentPtr>> read_documents(const Json& body, const std::vector<Prompt>& prompts) {
