@@ -156,10 +156,11 @@ Status SchemaWalk::types(const Json& schema, const std::string& path) {
 
 // xgrammar takes an object or list of which nothing is said for an empty one.
 void SchemaWalk::open_up(Json& schema) {
-  const auto type = schema.find("type");
-  if (type == schema.end()) return;
+  const auto found = schema.find("type");
+  if (found == schema.end()) return;
+  const Json type = *found;  // a copy: an insertion below moves what is in the object
   const auto says = [&](const char* word) {
-    return *type == word || (type->is_array() && std::find(type->begin(), type->end(), Json(word)) != type->end());
+    return type == word || (type.is_array() && std::find(type.begin(), type.end(), Json(word)) != type.end());
   };
   const auto none_of = [&](std::initializer_list<const char*> words) {
     return std::ranges::none_of(words, [&](const char* word) { return schema.contains(word); });

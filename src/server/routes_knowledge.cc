@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/error.h"
 #include "server/knowledge_bases.h"
 #include "server/openai_request.h"
 #include "server/service.h"
