@@ -86,6 +86,11 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--min-near", o.min_near, "shortest run of equal tokens that is reused in such text, in tokens")
       .show_default();
   app.add_option("--chunk", o.chunk_tokens, "prefill rows of one step").show_default();
+  app.add_option(
+         "--draft", o.draft,
+         "tokens of an answer that are guessed from known texts and verified in one step, at most (0: none); the "
+         "answer is the same")
+      .show_default();
   app.add_option("--max-sequences", o.max_sequences, "requests computed at once; more wait").show_default();
   app.add_option("--page-slots", o.page_slots, "tokens of a KV page").show_default();
   app.add_option("--audit", o.audit, "share of the requests that are computed again in full when idle, e.g. 0.01")
@@ -95,6 +100,9 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   o.pack_cache = default_pack_cache();
   app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
       .show_default();
+  app.add_option("--cache-dir", o.cache_dir,
+                 "folder that keeps what is cached beyond memory and beyond this process (unencrypted; for its owner)");
+  app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)").bytes();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 

@@ -66,6 +66,7 @@ void add_serve(Program& program);
 void add_generate(Program& program);
 void add_info(Program& program);
 void add_tokenize(Program& program);
+void add_cache(Program& program);
 void add_bench(Program& program);
 void add_eval(Program& program);
 void add_profile(Program& program);
@@ -75,6 +76,7 @@ void add_session(Program& program);
 void eval_parity(const EngineOptions& engine, const std::string& path, const std::string& json, Program& program);
 void add_bench_reuse(Program& program, Command bench);
 void add_bench_dialogue(Program& program, Command bench);
+void add_bench_drafts(Program& program, Command bench);
 void add_bench_dense(Program& program, Command bench);
 void add_bench_workloads(Program& program, Command bench);
 void add_bench_traffic(Program& program, Command bench);
@@ -82,5 +84,8 @@ void add_bench_kv(Program& program, Command bench);
 void add_bench_kernels(Program& program, Command bench);
 void add_bench_segpaged(Program& program, Command bench);
 void add_bench_capacity(Program& program, Command bench);
+void add_bench_constrained(Program& program, Command bench);
+void add_bench_tiers(Program& program, Command bench);
+void add_bench_eviction(Program& program, Command bench);
 
 }  // namespace kvilt

@@ -11,7 +11,9 @@
 #include "apps/command.h"
 #include "kvilt/version.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvilt"));  // answers and figures have standard output
   CLI::App app(
       "An LLM engine whose KV cache is keyed by content, not by position.\n\n"
@@ -28,6 +30,7 @@ int main(int argc, char** argv) {
   kvilt::add_generate(program);
   kvilt::add_info(program);
   kvilt::add_tokenize(program);
+  kvilt::add_cache(program);
   kvilt::add_bench(program);
   kvilt::add_eval(program);
   kvilt::add_profile(program);
@@ -38,14 +41,19 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, which cleans up after itself
+  CLI11_PARSE(app, argc, argv);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    CLI11_PARSE(app, argc, argv);
+    return run(argc, argv);
   } catch (const std::bad_alloc&) {
     std::cerr << "error: not enough memory\n";
-    return 1;
   } catch (const std::system_error& e) {
     std::cerr << "error: the system refused: " << e.what() << "\n";
-    return 1;
   }
-  return 0;
+  return 1;
 }

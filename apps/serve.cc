@@ -108,6 +108,8 @@ void serve(ServeOptions options) {
     if (open_to_all(options.server))
       std::printf("warning: %s can be reached from other machines, and no key is needed (--api-key)\n",
                   options.server.host.c_str());
+    if (!options.engine.kv_events.empty())
+      std::printf("KV events on %s: whoever can subscribe reads prompts\n", options.engine.kv_events.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());
     std::fflush(stdout);
@@ -154,6 +156,19 @@ void add_serve(Program& program) {
   app.add_option("--keep-requests", options->server.keep_requests, "requests that GET /v1/requests tells about")
       .show_default();
   app.add_flag("--show-text", options->server.show_text, "what it tells may hold a few words of prompts");
+  app.add_option(
+      "--kv-events", options->engine.kv_events,
+      "ZeroMQ endpoint where vLLM's KV events are published for cache-aware routers, e.g. "
+      "tcp://127.0.0.1:5557, or connect:tcp://HOST:PORT (they hold prompts' token ids: docs/design/events.md)");
+  app.add_option("--kv-events-replay", options->engine.kv_events_replay,
+                 "ZeroMQ endpoint where subscribers ask for events that they missed");
+  app.add_option("--kv-events-topic", options->engine.kv_events_topic, "topic of these events");
+  app.add_option("--kv-events-approximate", options->engine.kv_events_approximate,
+                 "topic of events of approximate blocks and pieces (without it they are not published)");
+  app.add_choice("--kv-events-format", options->engine.kv_events_format, parse_kv_event_format, kv_event_format_name,
+                 "how events are written: map (as vLLM does now) or array (its older releases)");
+  app.add_flag("--kv-events-tenants", options->engine.kv_events_tenants,
+               "publish also what belongs to a tenant, namespace or cache_salt");
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
   app.add_option("--api-key", options->server.api_key,
@@ -166,6 +181,14 @@ void add_serve(Program& program) {
   app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
   app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();
   app.add_option("--max-connections", options->server.max_connections, "open connections; more get 503").show_default();
+  app.add_option("--response-store", options->server.response_store_bytes,
+                 "memory for stored responses of /v1/responses, per tenant, e.g. 64MiB; 0: none is kept")
+      .bytes();
+  app.add_option("--knowledge-dir", options->server.knowledge_dir,
+                 "folder that keeps the texts of knowledge bases over restarts (without it they are forgotten)");
+  app.add_option("--knowledge-bytes", options->server.knowledge_bytes,
+                 "texts of knowledge bases, per tenant, e.g. 256MiB")
+      .bytes();
   app.add_option("--shutdown-seconds", options->server.shutdown_s, "how long running requests may go on after a signal")
       .show_default();
   app.add_option("--allow-policies", *policies,

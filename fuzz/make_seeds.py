@@ -211,6 +211,17 @@ def requests():
                 {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
                 {"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]}]}))
+    put("request", "responses", json.dumps({"instructions": "i", "store": True, "metadata": {"a": "b"}, "max_output_tokens": 5,
+        "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "tools": [{"type": "function", "name": "f"}],
+        "tool_choice": "auto", "input": [{"role": "user", "content": [{"type": "input_text", "text": "t"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "o"}]}))
+    put("request", "embeddings", json.dumps({"input": ["a", [1, 2]], "dimensions": 4, "encoding_format": "base64"}))
+    put("request", "rerank", json.dumps({"query": "q", "documents": ["a", {"text": "b"}], "top_n": 1, "return_documents": True}))
+    put("request", "llama", json.dumps({"prompt": [1, "a", 2], "n_predict": 5, "logit_bias": [[1, False]], "mirostat": 0,
+        "response_fields": ["timings/prompt_n"], "repeat_penalty": 1.1, "content": "c", "with_pieces": True}))
+    put("request", "infill", json.dumps({"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "f", "text": "t"}]}))
     calls = ["<think>\nhm\n</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\"}}\n"
              "</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
              '{"id": "1", "name": "f", "parameters": {"a": [1, {"b": null}]}}', "```json\n{\"name\": \"f\", \"parameters\": {}}\n```",

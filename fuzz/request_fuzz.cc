@@ -3,7 +3,10 @@
 
 #include "base/check.h"
 #include "server/anthropic_request.h"
+#include "server/embed_request.h"
+#include "server/llama_request.h"
 #include "server/openai_request.h"
+#include "server/responses_request.h"
 
 using namespace kvilt;
 using namespace kvilt::server;
@@ -19,6 +22,19 @@ void check_error(const ApiError& error) {
 template <class Parsed>
 void check(const Parsed& parsed) {
   if (!parsed.ok()) check_error(parsed.error());
+}
+
+// What is kept of a response can be read again as the beginning of the next.
+void check_response(const Json& body, const RequestLimits& limits) {
+  const auto thread = response_thread(body);
+  check(thread);
+  if (!thread.ok()) return;
+  const auto chat = responses_to_chat(body, Json::array(), thread.value(), limits);
+  check(chat);
+  if (!chat.ok()) return;
+  CHECK(chat.value().sources.size() == chat.value().body["messages"].size());
+  check(parse_chat(chat.value().body, limits));
+  if (thread.value().store) CHECK(responses_to_chat({{"input", "x"}}, chat.value().input, {}, limits).ok());
 }
 
 }  // namespace
@@ -46,6 +62,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(converted.value().sources.size() == converted.value().body["messages"].size());
     check(parse_chat(converted.value().body, limits));
   }
+  check(parse_embeddings(body.value(), limits));
+  check(parse_rerank(body.value(), limits));
+  check(parse_llama_completion(body.value(), limits));
+  check(parse_llama_infill(body.value(), limits));
+  check(parse_llama_tokenize(body.value()));
+  check_response(body.value(), limits);
   dump(body.value());
   return 0;
 }

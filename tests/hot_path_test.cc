@@ -16,6 +16,7 @@
 #include <new>
 #include <thread>
 
+#include "engine/draft_finder.h"
 #include "engine_harness.h"
 #include "model/tiny_gguf_for_test.h"
 
@@ -83,30 +84,34 @@ class Sink : public TokenSink {
   const std::function<void()> at_token_;
 };
 
-Request question(int number, const SamplingParams& sampling) {
+Request question(int number, const SamplingParams& sampling, int draft = 0) {
   Request request = request_of({}, "full", kTokens);
   for (int t = 0; t < kPrompt; ++t) request.prompt.ids.push_back(3 + (number + t * 7) % 26);
   request.evaluation.first_logits = false;
   request.sampling = sampling;
   request.sampling.max_tokens = kTokens;
   request.sampling.ignore_eos = true;
+  if (draft > 0) request.evaluation.drafts.assign(kTokens, 1);  // a token that no answer below has
   return request;
 }
 
 struct Setting {
   int sequences = 16, threads = 2;
   SamplingParams sampling{.temperature = 0};
+  int draft = 0;  // tokens of it in each step, all wrong: how many the engine would find differs from step to step
   std::function<void()> disturb = [] {};  // called once in every step
 };
 
 // What the steps did in which all sequences decoded.
 struct Steady {
   int steps = 0;
+  uint64_t drafted = 0;
   Counts sum;
 };
 
 Steady run(const std::string& path, const Setting& setting) {
-  const auto engine = open_for_test({.model = path, .threads = setting.threads, .page_slots = kPage});
+  const auto engine =
+      open_for_test({.model = path, .threads = setting.threads, .page_slots = kPage, .draft = setting.draft});
   std::vector<std::shared_ptr<Sink>> sinks;
   Steady out;
   Counts last;
@@ -130,18 +135,21 @@ Steady run(const std::string& path, const Setting& setting) {
     reached = true;
     while (!go) std::this_thread::yield();
   });
-  EXPECT_TRUE(engine->submit(question(99, {.temperature = 0}), gate).ok());
+  Request first = question(99, {.temperature = 0});
+  first.draft = 0;
+  EXPECT_TRUE(engine->submit(std::move(first), gate).ok());
   while (!reached) std::this_thread::yield();
   for (int i = 0; i < setting.sequences; ++i) {
     sinks.push_back(std::make_shared<Sink>(i == 0 ? std::function<void()>(at_token) : [] {}));
   }
   for (int i = 0; i < setting.sequences; ++i) {
-    EXPECT_TRUE(engine->submit(question(i, setting.sampling), sinks[i]).ok());
+    EXPECT_TRUE(engine->submit(question(i, setting.sampling, setting.draft), sinks[i]).ok());
   }
   go = true;
   for (const auto& sink : sinks) {
     while (!sink->done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  out.drafted = engine->stats().drafted_tokens;
   return out;
 }
 
@@ -175,6 +183,42 @@ TEST_P(HotPath, ADecodeStepAllocatesNothingAndTakesNoLock) {
   expect_nothing(run(path_, {.sequences = 2}), "few tiles of attention: super-blocks are shared out");
   expect_nothing(run(path_, {.sampling = {.temperature = 0.8f, .top_p = 0.9f, .min_p = 0.01f, .top_k = 20}}),
                  "sampled");
+}
+
+TEST_P(HotPath, NorDoesOneWithDrafts) {
+  const SamplingParams never{.temperature = 0, .logit_bias = {{1, -100.f}}};
+  const Steady steady = run(path_, {.sampling = never, .draft = 3});
+  expect_nothing(steady, "three wrong tokens each");
+  EXPECT_GT(steady.drafted, 0u) << "power";
+}
+
+// What the engine looks up with every token.
+TEST(DraftsHotPath, LookingAllocatesNothing) {
+  ContentIndex index(HashSecret::fixed(1));
+  index.keep_continuations();
+  const DomainId domain = index.domain("m", "", "");
+  std::vector<int32_t> text;
+  for (int i = 0; i < 3000; ++i) text.push_back(i * 7919 % 1000);
+  index.insert(1, {.tokens = text, .domain = domain});
+  std::vector<int32_t> own(text.begin(), text.begin() + 500), draft;
+  own.reserve(2000);
+  draft.reserve(16);
+  DraftFinder finder(3);
+  uint64_t looking = 0;
+  size_t found = 0;
+  for (int i = 0; i < 500; ++i) {
+    const uint64_t before = allocations;
+    const DraftFinder::Texts texts{own, &index, domain, 0};
+    finder.read(texts);
+    draft.clear();
+    finder.propose(
+        texts, 16, [](double) { return true; }, draft);
+    if (i > 0) looking += allocations - before;  // the first look makes its tables
+    found += draft.size();
+    own.push_back(i % 50 == 0 ? i : text[own.size()]);
+  }
+  EXPECT_EQ(looking, 0u);
+  EXPECT_GT(found, 1000u) << "power";
 }
 
 // The counters count: one allocation or one lock a step shows.

@@ -91,6 +91,7 @@ Request dense_request(std::vector<int32_t> ids, int max_tokens) {
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
   request.sampling.max_tokens = max_tokens;
+  request.draft = 0;  // steps of one token are timed
   request.publish = false;
   return request;
 }
@@ -236,13 +237,17 @@ void add_bench(Program& program) {
   bench.require_subcommand();
   add_bench_reuse(program, bench);
   add_bench_dialogue(program, bench);
+  add_bench_drafts(program, bench);
   add_bench_dense(program, bench);
+  add_bench_tiers(program, bench);
   add_bench_workloads(program, bench);
   add_bench_traffic(program, bench);
   add_bench_kv(program, bench);
   add_bench_kernels(program, bench);
   add_bench_segpaged(program, bench);
   add_bench_capacity(program, bench);
+  add_bench_constrained(program, bench);
+  add_bench_eviction(program, bench);
 }
 
 }  // namespace kvilt

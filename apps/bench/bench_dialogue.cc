@@ -52,6 +52,7 @@ Request request_of(std::vector<int32_t> ids, const PolicyChoice& policy, int tok
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
   request.sampling.max_tokens = tokens + 1;
+  request.draft = 0;  // steps of one token are timed
   return request;
 }
 

@@ -73,6 +73,7 @@ void measure(Engine& engine, const RagPrompt& prompt, const ReuseOptions& o, std
       request.sampling.ignore_eos = true;
       request.sampling.temperature = 0;
       request.publish = false;
+      request.draft = 0;  // steps of one token are timed
       request.evaluation.first_logits = true;
       Answered out = run_request(engine, std::move(request));
       m.ttft.push_back(out.completion.usage.ttft_s);

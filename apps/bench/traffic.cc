@@ -173,6 +173,7 @@ Request traffic_request(Prompt prompt, int answer, PolicyChoice policy) {
   out.prompt = std::move(prompt);
   out.policy = std::move(policy);
   out.sampling.max_tokens = answer;
+  out.draft = 0;  // steps of one token are timed
   out.sampling.temperature = 0;
   out.sampling.ignore_eos = true;
   return out;

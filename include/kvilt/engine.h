@@ -54,6 +54,18 @@ struct AuditStats {
 };
 
 // Counters since the start, and gauges of this moment.
+// The cache on disk (EngineOptions::cache_dir).
+struct DiskCounters {
+  int64_t bytes = 0, pieces = 0;            // in the folder, of all models
+  int64_t tokens = 0;                       // of those that this engine can use
+  int64_t queued_bytes = 0;                 // to be written
+  uint64_t written_bytes = 0, dropped = 0;  // dropped: evicted pieces that found the queue full
+  uint64_t loads = 0, loaded_tokens = 0, loaded_bytes = 0;
+  uint64_t misses = 0;   // look-ups that found nothing beyond what was in memory
+  uint64_t refused = 0;  // loads that would have taken longer than computing
+  uint64_t errors = 0;   // reads and writes that failed; what they were about is computed
+};
+
 struct EngineCounters {
   int running = 0, waiting = 0;
   int lingering = 0;             // prefills whose clients are gone (EngineOptions::linger_s)
@@ -62,17 +74,25 @@ struct EngineCounters {
   uint64_t requests_ok = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
   uint64_t prompt_tokens = 0, prefix_tokens = 0, reused_tokens = 0, recomputed_tokens = 0, fresh_tokens = 0;
   uint64_t generated_tokens = 0, steps = 0;
-  int64_t kv_pages = 0, kv_pages_used = 0;  // of the pool; used: by running requests and the cache
+  uint64_t drafted_tokens = 0, accepted_tokens = 0;  // guessed; and right, so that they are among the generated ones
+  double mask_s = 0;                                 // spent on masks of constrained answers, all threads together
+  int64_t kv_pages = 0, kv_pages_used = 0;           // of the pool; used: by running requests and the cache
   int64_t kv_pages_idle = 0;   // of these: no running request uses them, and some cached segment has a token in each
   ByHeadClass request_pages;   // own pages of running requests
   int64_t reserved_pages = 0;  // pages that their local heads have yet to take
   int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
+  // Tokens of exact prefixes that were evicted; of these, that were computed anew soon afterwards: the pool is too small,
+  // or the wrong ones left.
+  int64_t evicted_tokens = 0, regretted_tokens = 0;
   // Means over contexts (kvilt/season.h): their tokens, which are a second copy; how many are over n contexts, by n (the
   // last: or more); the passes made to compute contexts (not audits), and how long these took.
   int64_t seasoned_tokens = 0;
   std::array<int64_t, kMostContexts + 1> seasoned_pieces = {};
+  // KV events: batches sent; events that found the queue full; how often everything was told again.
+  uint64_t kv_event_batches = 0, kv_events_dropped = 0, kv_event_restarts = 0;
   uint64_t seasoning_passes = 0;
   double seasoning_s = 0;
+  DiskCounters disk;
 };
 
 struct EngineStats : EngineCounters {
@@ -112,6 +132,11 @@ class Engine {
 
   // Checks a policy's name and parameters without running it.
   virtual Status check_policy(const PolicyChoice& policy) const = 0;
+
+  // Compiles what an answer must be, on the caller's thread, so that submit() finds it done. opens_reasoning: the
+  // prompt's. May take seconds. Errors: kInvalidArgument (what is wrong with it), kUnsupported (this model, or a build
+  // without constraints), kExhausted (too many are compiled at once).
+  virtual Status check_constraint(const Constraint& constraint, bool opens_reasoning) const = 0;
 
   // Errors at once: kTooLong, kInvalidArgument, kExhausted (queue full), kUnavailable (shutting down).
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;

@@ -20,6 +20,7 @@ enum class PlacementMode { kZeroCopy, kCopy };             // zero-copy, copy
 enum class ReuseFrom { kAuto, kFirst, kLast, kSeasoned };  // auto, first, last, seasoned
 enum class Discover { kEqual, kNear };                     // equal, near
 enum class Trust { kAny, kClean };                         // any, clean
+enum class KvEventFormat { kMap, kArray };                 // map, array
 enum class Quality { kAuto, kDraft, kBalanced, kExact };   // auto, draft, balanced, exact
 
 Result<KvType> parse_kv_type(std::string_view word);
@@ -28,6 +29,7 @@ Result<PlacementMode> parse_placement(std::string_view word);
 Result<ReuseFrom> parse_reuse_from(std::string_view word);
 Result<Discover> parse_discover(std::string_view word);
 Result<Trust> parse_trust(std::string_view word);
+Result<KvEventFormat> parse_kv_event_format(std::string_view word);
 Result<Quality> parse_quality(std::string_view word);
 
 std::string_view kv_type_name(KvType type);
@@ -36,6 +38,7 @@ std::string_view placement_name(PlacementMode mode);
 std::string_view reuse_from_name(ReuseFrom from);
 std::string_view discover_name(Discover discover);
 std::string_view trust_name(Trust trust);
+std::string_view kv_event_format_name(KvEventFormat format);
 std::string_view quality_name(Quality quality);
 
 struct EngineOptions {
@@ -143,6 +146,25 @@ struct EngineOptions {
   // Default: 8, the least. Longer ones leave more to be computed and have fewer seams.
   int min_near = 8;
 
+  // Tokens of an answer that are guessed and verified in one step at most: what followed the same tokens before, in the
+  // prompt, in the answer so far or in a cached text (docs/design/drafts.md). The text is the same to the bit. How many
+  // are tried follows from how many were right, and from what rows cost; none where it does not pay.
+  // Default: 0, none, since it is not shown yet that free text loses less than .02 of its pace by wrong guesses
+  // (docs/results/drafts.md); 16 is what was measured. Cost: up to 32 bytes a cached token, and as much a token of running
+  // requests.
+  int draft = 0;
+
+  // A folder that keeps cached pieces and exact prefixes beyond memory and beyond this process (docs/design/disk.md): what
+  // is evicted is written there, and so is all that is cached when the engine closes; what a later prompt holds of it is
+  // read instead of computed. One engine at a time; several models may take turns in one folder. It holds what was asked,
+  // unencrypted: it is readable by its owner only.
+  // Default: empty, none. Cost: disk, and some 16 bytes of memory a token that is stored.
+  std::string cache_dir = "";
+
+  // The most bytes that the folder takes; what was used longest ago is removed.
+  // Default: 16 GiB.
+  int64_t cache_disk = int64_t{16} << 30;
+
   // Whether anything is found or kept. false is for measurements.
   // Default: true.
   bool cache = true;
@@ -151,6 +173,30 @@ struct EngineOptions {
   // agent's `cch=` digits, its git status (engine/volatile_lines.h). The model is not told them.
   // Default: false. Prompt::folded counts the lines.
   bool fold_volatile = false;
+
+  // ---- Who else hears of the cache (docs/design/events.md)
+
+  // A ZeroMQ endpoint from which blocks that are stored and removed are published as vLLM does: tcp://127.0.0.1:5557 or
+  // tcp://*:5557 is bound, connect:tcp://HOST:PORT connected to. Events hold token ids: whoever can subscribe reads
+  // prompts.
+  // Default: empty, nobody hears anything. Cost: a thread, and copies of the tokens of what is stored.
+  std::string kv_events = "";
+
+  // An endpoint on which subscribers ask for events that they missed. At most 10,000 batches or 64 MiB are kept.
+  // Default: empty, nobody can ask.
+  std::string kv_events_replay = "";
+
+  // The topics of exact blocks, and of approximate blocks and pieces. Neither may begin with the other.
+  // Default: empty, as vLLM's; approximate ones are not told.
+  std::string kv_events_topic = "", kv_events_approximate = "";
+
+  // How events are written: kMap as vLLM does now, kArray as its older releases did.
+  // Default: kMap.
+  KvEventFormat kv_events_format = KvEventFormat::kMap;
+
+  // Whether what belongs to a tenant, namespace or cache_salt is told too, with a keyed digest as an extra key.
+  // Default: false.
+  bool kv_events_tenants = false;
 
   // ---- Who runs when
 

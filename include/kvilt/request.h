@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvilt/constraint.h"
 #include "kvilt/explain.h"
 #include "kvilt/result.h"
 
@@ -26,6 +27,9 @@ struct TokenMark {
 
 // Marks of one prompt: more are an error. Each is a piece of its own, with a seam on both sides.
 inline constexpr int kMaxMarks = 4096;
+
+// Tokens that are drafted at once at most (EngineOptions::draft).
+inline constexpr int kMostDrafted = 64;
 
 // Contexts over which a marked part's KV is averaged at most (Request::season); more leave its mean as it is.
 inline constexpr int kMostContexts = 16;
@@ -91,6 +95,8 @@ struct Evaluation {
   int prompt_logits = 0;      // EvaluationLogits::prompt is filled, for this many of the prompt's last tokens
   bool held_mass = false;     // PromptUsage::held_mass and decode_held_mass are measured, which takes time
   bool all_logits = false;    // EvaluationLogits::all is filled without `forced` too: V floats a token
+  // What is drafted (EngineOptions::draft) instead of what is found: token n of the answer is guessed to be drafts[n].
+  std::vector<int32_t> drafts = {};
 };
 
 struct EvaluationLogits {
@@ -104,6 +110,7 @@ struct EvaluationLogits {
 struct Request {
   Prompt prompt = {};
   SamplingParams sampling = {};
+  Constraint constraint = {};  // not with sampling.ignore_eos, nor with evaluation.forced
   PolicyChoice policy = {};
   // Whose request this is. Requests find what requests of the same tenant, name space and salt left, and nothing else.
   std::string tenant = "";
@@ -118,7 +125,10 @@ struct Request {
   bool season = false;
   bool progress = false;           // TokenSink::on_progress is called
   Explain explain = Explain::kNo;  // Completion::quilt is filled
+  int draft = -1;  // tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most
   Evaluation evaluation = {};
+  // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
+  bool last_hidden = false;
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
   // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's
@@ -151,6 +161,7 @@ struct PromptUsage {
   int prompt = 0, prefix = 0, reused = 0, recomputed = 0, fresh = 0;
   int chain = 0;     // the end of the prefix: what an earlier turn repaired, so that it is not exact
   int seasoned = 0;  // of the reused ones: those whose KV was a mean over contexts
+  int disk = 0;      // of prefix and reused ones: those whose KV was read from disk for this request
   int near = 0;      // of the reused ones: those in text that nearly repeats what is cached (discover=near)
   double kept = 1;   // of the reused ones' keys, the share that the answer sees, all layers together
   int folded = 0;    // Prompt::folded
@@ -165,6 +176,8 @@ struct PromptUsage {
   double held_mass = -1, decode_held_mass = -1;
   // Of the pages that were the request's own when its prefill ended; those of placed pieces belong to the cache.
   ByHeadClass kv_bytes;
+  // Tokens of the answer that were guessed and verified together, and those of them that were right.
+  int drafted = 0, accepted = 0;
   // K and V of prompt and answer that the request let go of while it answered (decode_evict).
   int64_t evicted_bytes = 0;
   int joined = 0;       // rows of the prefill that an equal request had computed whose client went away
@@ -183,7 +196,9 @@ struct Completion {
   PromptUsage usage;
   int completion_tokens = 0;
   double total_s = 0;
-  EvaluationLogits logits;                         // with Request::evaluation
+  EvaluationLogits logits;  // with Request::evaluation
+  // D: the state of the prompt's last token behind the model's final norm, which embeddings are made of.
+  std::vector<float> last_hidden;
   std::shared_ptr<const ExportedSession> session;  // with export_session, unless the request failed or was cancelled
   // With first_logits: positions outside the exact prefix that were placed from the cache, and those of them that were
   // computed again.

@@ -27,6 +27,13 @@ HashSecret HashSecret::fixed(uint64_t seed) {
   return secret;
 }
 
+std::optional<HashSecret> HashSecret::of(std::string_view bytes) {
+  HashSecret secret;
+  if (bytes.size() != secret.bytes_.size()) return std::nullopt;
+  std::memcpy(secret.bytes_.data(), bytes.data(), bytes.size());
+  return secret;
+}
+
 uint64_t HashSecret::word(int i) const {
   uint64_t word;
   std::memcpy(&word, bytes_.data() + 8 * i, sizeof word);

@@ -1,11 +1,12 @@
 // base/keyed_hash.h: keyed BLAKE2b (libsodium), 16-byte digests; the keys of everything that requests share.
-// Source: BLAKE2b (RFC 7693); docs/design/finding.md#bytes-of-the-keys. The secret is drawn once per process, so a
-//         digest can neither be guessed nor compared across servers.
+// Source: BLAKE2b (RFC 7693); docs/design/finding.md#bytes-of-the-keys. The secret is drawn once per process, or
+//         once per cache folder (tier/disk_tier.h), so a digest can neither be guessed nor compared across servers.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -25,7 +26,8 @@ struct DigestHash {  // a digest is uniform already
 class HashSecret {
  public:
   static HashSecret random();
-  static HashSecret fixed(uint64_t seed);  // for tests and benchmarks that must be repeatable
+  static HashSecret fixed(uint64_t seed);                       // for tests and benchmarks that must be repeatable
+  static std::optional<HashSecret> of(std::string_view bytes);  // one that was kept; nothing where these are not 32
   std::span<const uint8_t, 32> bytes() const { return bytes_; }
   uint64_t word(int i) const;  // i in 0..3: seed material for the rolling hash
 

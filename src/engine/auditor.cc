@@ -16,10 +16,13 @@ void Auditor::sample(const Sequence& s) {
   if (auto record = ledger_.sample(s.request.policy.name, s.usage.reused)) sampled_[s.id] = std::move(record);
 }
 
-void Auditor::choosing(const Sequence& s) {
+bool Auditor::waits_for_logits(const Sequence& s) const {
   const auto it = sampled_.find(s.id);
-  if (it != sampled_.end() && it->second->logits.size() < AuditLedger::kTokens)
-    it->second->logits.push_back(s.running.logits);
+  return it != sampled_.end() && it->second->logits.size() < AuditLedger::kTokens;
+}
+
+void Auditor::choosing(const Sequence& s) {
+  if (waits_for_logits(s)) sampled_.find(s.id)->second->logits.push_back(s.running.logits);
 }
 
 void Auditor::ended(const Sequence& s) {

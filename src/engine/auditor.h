@@ -26,6 +26,7 @@ class Auditor : public IdleWork {
   // Of a real request: its prefill ended; its next token is about to be chosen from running.logits; it is over.
   void sample(const Sequence& sequence);
   void choosing(const Sequence& sequence);
+  bool waits_for_logits(const Sequence& sequence) const;  // of its next token
   void ended(const Sequence& sequence);
 
   std::optional<Clock::time_point> ready() const override {

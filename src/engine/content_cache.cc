@@ -15,7 +15,9 @@ ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::strin
     : store_(std::move(store)),
       index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
       fingerprint_(std::move(fingerprint)),
-      min_segment_(min_segment) {}
+      min_segment_(min_segment),
+      ghosts_(static_cast<size_t>(store_.pages() * store_.shape().P /
+                                  (int64_t{store_.shape().L} * store_.shape().G * ChainIndex::kBlockTokens))) {}
 
 namespace {
 
@@ -269,11 +271,43 @@ bool ContentCache::make_room(int64_t pages) {
 void ContentCache::evict(Extent& extent) {
   const ExtentKeep until_done(&extent);
   const std::vector<SegmentId> inside = extent.segments;
+  for (const SegmentId id : inside) {  // before any is cut: one may continue another
+    if (on_evict_) on_evict_(id);
+  }
   for (const SegmentId id : inside) {
-    if (segments_.find(id)) cut(id, segments_.lost(id, extent));
+    if (!segments_.find(id)) continue;
+    const Runs lost = segments_.lost(id, extent);
+    remember(id, lost, extent.again);
+    cut(id, lost);
   }
   extent.evict();
   ++evicted_;
+}
+
+// Blocks that leave, in case they come back soon. Those of chains are of one conversation, and wait in an order of their
+// own.
+void ContentCache::remember(SegmentId id, const Runs& lost, bool again) {
+  if (!index_.info(id).exact) return;
+  for (const Run& run : lost) {
+    for (const auto& [key, end] : index_.block_keys(id, run)) {
+      ghosts_.add(key, again);
+      evicted_tokens_ += ChainIndex::kBlockTokens;
+    }
+  }
+}
+
+// A new exact segment: those of its blocks that left a while ago should have stayed. Their extents count as used again.
+void ContentCache::regret(SegmentId id, const SegmentPart& part) {
+  const KvShape& shape = store_.shape();
+  for (const auto& [key, end] : index_.block_keys(id, {0, part.count})) {
+    const std::optional<bool> again = ghosts_.take(key);
+    if (!again) continue;
+    regretted_tokens_ += ChainIndex::kBlockTokens;
+    store_.idle().missed(int64_t{shape.L} * shape.G * ChainIndex::kBlockTokens / shape.P, *again, ghosts_.odds(*again));
+    for (const ExtentKeep& extent : part.kv->extents_of(part.of_kv({part.pos + end - 1, part.pos + end})).list) {
+      if (extent) extent->again = true;
+    }
+  }
 }
 
 // The segment loses these tokens. What comes before them stays what it was; what comes after is found as pieces only.
@@ -298,6 +332,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;
+    out.info.replaced = info.replaced;
     for (const Run& mark : marks) {
       if (mark.begin >= run.begin && mark.end <= run.end)
         out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
@@ -323,7 +358,16 @@ void ContentCache::erase(SegmentId id) {
 }
 
 void ContentCache::clear() {
+  index_.listen(nullptr);  // one word for all
   while (!segments_.empty()) erase(segments_.any());
+  listen(listener_);
+  if (listener_) listener_->cleared();
+  ghosts_.clear();
+}
+
+void ContentCache::listen(IndexListener* listener) {
+  listener_ = listener;
+  index_.listen(listener);
 }
 
 // ---- What comes -----------------------------------------------------------------------------------------------------
@@ -359,13 +403,15 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     if (keeps(*mark, positions)) marks.push_back({mark->begin - positions.begin, mark->end - positions.begin});
   }
   const SegmentPart part{own.kv.publish(positions), 0, positions.size(), positions.begin};
-  enter({id, positions.begin, positions.size(), false, {part}, own.request},
-        {{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens}, marks);
+  SegmentInfo info{{first, first + positions.size()}, domain, exact, parent.segment, parent.tokens};
+  info.replaced = domain == own.domains.repaired;
+  enter({id, positions.begin, positions.size(), false, {part}, own.request}, std::move(info), marks);
   // The first marked part of an exact chain has the prompt's beginning before it and nothing else.
   if (exact && !own.marks.empty() && keeps(own.marks[0], positions) && index_.contains(id)) {
     const Run mark{own.marks[0].begin, own.marks[0].end};
     index_.add_clean(id, mark.begin - positions.begin, own.tokens, mark);
   }
+  if (exact && index_.contains(id)) regret(id, part);
   if (!own.kept.empty() && index_.contains(id)) attach_kept(own, *part.kv);
   return id;
 }
@@ -537,6 +583,7 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   const Run at = parts[0].positions;
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
   info.contexts = contexts + 1;
+  info.replaced = true;
   const SegmentId replaced = old ? old->id : 0, id = segments_.next_id();
   enter({id, at.begin, at.size(), false, {{mean->publish(at), 0, at.size(), at.begin}}, own.request}, std::move(info),
         {whole});

@@ -9,6 +9,7 @@
 // Not here:   policies (policy/), pages (kv/), the search itself (index/content_index.h).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "forward/hidden_rows.h"
 #include "index/content_index.h"
+#include "kv/ghost_list.h"
 #include "kv/page_table.h"
 #include "kv/segment_cache.h"
 #include "kvilt/engine.h"
@@ -61,7 +63,9 @@ class ContentCache {
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
     Runs near;                                    // of the pieces: in text that nearly repeats a segment's
-    void drop_pieces() {                          // the prefix stays
+    // Of what is placed, those of these segments.
+    int32_t tokens_of(const std::vector<SegmentId>& segments) const;
+    void drop_pieces() {  // the prefix stays
       layout.pieces.clear();
       layout.seasoned = 0;
       layout.near = 0;
@@ -95,7 +99,7 @@ class ContentCache {
   std::vector<TokenMark> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                           DomainId seasoned, int contexts) const;
 
-  // True if `pages` pages are free, after evicting the least recently used extents if need be.
+  // True if `pages` pages are free, after evicting idle extents if need be.
   bool make_room(int64_t pages);
 
   static inline const Runs kNone{};
@@ -135,14 +139,45 @@ class ContentCache {
   void season(const Own& own, ThreadPool& pool);
 
   void clear();
+  // From now on the cached texts' continuations can be found (ContentIndex::find_continuation).
+  void keep_continuations() { index_.keep_continuations(); }
+
+  // From now on the listener hears what can be found (index/index_listener.h). It must outlive the cache.
+  void listen(IndexListener* listener);
+  // Tells it everything again, a part at a time: see ContentIndex.
+  void tell_again() { index_.tell_again(); }
+  bool tell_more() { return index_.tell_more(kTellTokens); }
+  std::vector<uint64_t> block_keys() const { return index_.block_keys(); }  // for tests
   const SegmentCache& segments() const { return segments_; }
   // The piece as a patch. REQUIRES: it was just found.
   PromptPatch patch_of(const Piece& piece, PatchKind kind) const;
+  const ContentIndex& index() const { return index_; }
+
+  // ---- For what is kept outside of memory (engine/disk_cache.h)
+
+  // Called for each segment that is about to lose tokens to an eviction, while it has them all. It must not change
+  // anything here.
+  void on_evict(std::function<void(SegmentId)> call) { on_evict_ = std::move(call); }
+  struct Returned {
+    std::span<const int32_t> tokens;
+    DomainId domain = 0;
+    bool exact = false;
+    std::optional<std::span<const int32_t>>
+        continues;  // exact KV behind these tokens, from position 0 on; else a piece
+    Runs marks;     // of the tokens, as the notes
+    std::vector<CleanNote> clean;
+  };
+  // Tokens that were cached before and are again, with their KV at `positions` of the table. 0: they could not be found.
+  SegmentId adopt(const PageTable& kv, Run positions, const Returned& returned);
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
+  // Tokens of exact blocks that were evicted, and of those that were computed anew soon afterwards (kv/ghost_list.h).
+  int64_t evicted_tokens() const { return evicted_tokens_; }
+  int64_t regretted_tokens() const { return regretted_tokens_; }
   const SeasonedCount& seasoned() const { return index_.seasoned(); }
 
  private:
+  static constexpr int64_t kTellTokens = 1 << 14;  // in one step of the engine: well below a millisecond
   struct Parent {
     SegmentId segment = 0;
     int32_t tokens = 0;
@@ -165,14 +200,19 @@ class ContentCache {
   Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);
+  void remember(SegmentId id, const Runs& lost, bool again);
+  void regret(SegmentId id, const SegmentPart& part);
   void cut(SegmentId id, const Runs& lost);
 
   PageStore store_;  // before segments_: pages return to it
   SegmentCache segments_;
   ContentIndex index_;
+  IndexListener* listener_ = nullptr;
   const std::string fingerprint_;
   const int min_segment_;
-  int64_t evicted_ = 0;
+  std::function<void(SegmentId)> on_evict_;
+  GhostList ghosts_;
+  int64_t evicted_ = 0, evicted_tokens_ = 0, regretted_tokens_ = 0;
 };
 
 }  // namespace kvilt

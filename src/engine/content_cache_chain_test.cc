@@ -243,7 +243,10 @@ TEST_F(OthersSegmentTest, AChainDoesNotContinueWhatHasLostItsEnd) {
   again.published = cache->publish_prompt(again.own(domains));
   EXPECT_EQ(again.published.chain.segment, first.published.chain.segment) << "power check: it is the other's";
   first.kv.reset();
-  ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+  {
+    const auto pinned = find(join(b, document, a));
+    ASSERT_TRUE(cache->make_room(cache->store().free_pages() + 1));
+  }
   ASSERT_EQ(prefix(turn), 620) << "the question has left";
   answer(again, said);
   EXPECT_EQ(prefix(join(turn, said, a)), 662);

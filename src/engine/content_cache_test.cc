@@ -436,5 +436,25 @@ TEST_F(ContentCacheTest, WhatAPlanKeepsIsPublishedAndEvicted) {
   EXPECT_TRUE(find(join(kept_text, text(8, 5))).layout.prefix == 0 && cache->store().free_pages() == pages);
 }
 
+TEST_F(ContentCacheTest, WhatWasEvictedAndIsComputedAnewIsRegretted) {
+  open(12);
+  ask(join(a, question));
+  EXPECT_EQ(cache->evicted_tokens(), 0);
+  const auto others = [&](int first) {
+    for (int i = first; i < first + 6; ++i) ask(text(i, 24));
+  };
+  others(50);
+  ASSERT_EQ(prefix(join(a, question)), 0) << "it had to leave";
+  EXPECT_GT(cache->evicted_tokens(), 0);
+  EXPECT_EQ(cache->regretted_tokens(), 0) << "what is new is no regret";
+  ask(join(a, question));
+  EXPECT_EQ(cache->regretted_tokens(), 32) << "its two blocks of 16 should have stayed";
+  ask(join(a, question));
+  EXPECT_EQ(cache->regretted_tokens(), 32) << "it is there now";
+  cache->clear();
+  ask(join(a, question));
+  EXPECT_EQ(cache->regretted_tokens(), 32) << "what was cleared was not evicted";
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -15,8 +15,10 @@
 #include "base/function_ref.h"
 #include "base/mutex.h"
 #include "engine/chat.h"
+#include "engine/constraints.h"
 #include "engine/engine_loop.h"
 #include "engine/head_profile.h"
+#include "engine/kv_maker.h"
 #include "engine/layer_profile.h"
 #include "engine/memory.h"
 #include "engine/options.h"
@@ -25,6 +27,7 @@
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 #include "policy/decode_methods.h"
+#include "tier/disk_tier.h"
 
 namespace kvilt {
 namespace {
@@ -53,7 +56,11 @@ std::string written_out(const PolicyChoice& choice) {
 class EngineImpl : public Engine {
  public:
   EngineImpl(EngineParts parts, std::optional<ChatPrompts> chat, ModelInfo info, PolicyFiles files)
-      : info_(std::move(info)), chat_(std::move(chat)), files_(std::move(files)), loop_(std::move(parts)) {}
+      : info_(std::move(info)),
+        chat_(std::move(chat)),
+        constraints_(parts.file->tokenizer.get(), info_.answers, parts.model->config().eos_ids, info_.vocab),
+        files_(std::move(files)),
+        loop_(std::move(parts)) {}
   ~EngineImpl() override { draining_ = true; }  // a sink that submits again from on_finish is refused
 
   const ModelInfo& info() const override { return info_; }
@@ -140,6 +147,12 @@ class EngineImpl : public Engine {
     return {};
   }
 
+  Status check_constraint(const Constraint& constraint, bool opens_reasoning) const override {
+    if (!constraint) return {};
+    KVILT_ASSIGN(const auto grammar, constraints_.compile(constraint, opens_reasoning));
+    return {};
+  }
+
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override {
     loop_.post([this, id] { loop_.cancel(id); });
@@ -215,6 +228,7 @@ class EngineImpl : public Engine {
 
   const ModelInfo info_;
   const std::optional<ChatPrompts> chat_;
+  mutable Constraints constraints_;
   mutable Mutex files_mutex_;
   PolicyFiles files_ KVILT_GUARDED_BY(files_mutex_);
   std::atomic<RequestId> last_id_{0};
@@ -302,6 +316,7 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
   }
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
   KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
+  KVILT_TRY(check_ids(request.evaluation.drafts, "drafts"));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
   if (size + static_cast<int64_t>(request.evaluation.forced.size()) > longest) {
     return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,
@@ -333,6 +348,11 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
                  "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
                  "max_tokens >= 0");
   }
+  if (request.constraint && (s.ignore_eos || !request.evaluation.forced.empty())) {
+    return error(Code::kInvalidArgument,
+                 "a constrained answer ends where its constraint says, and its tokens are drawn: leave ignore_eos and "
+                 "forced tokens out");
+  }
   bool finite = std::isfinite(s.temperature) && std::isfinite(s.repetition_penalty) &&
                 std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty);
   for (const auto& [id, bias] : s.logit_bias) finite = finite && !std::isnan(bias) && bias < HUGE_VALF;
@@ -352,6 +372,11 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     KVILT_ASSIGN(chosen, this->chosen(std::move(request.policy)));
   }
   KVILT_TRY(check(request, *chosen.policy));
+  std::optional<ConstrainedAnswer> constrained;
+  if (request.constraint) {
+    KVILT_ASSIGN(auto grammar, constraints_.compile(request.constraint, request.prompt.opens_reasoning));
+    constrained.emplace(constraints_.answer(std::move(grammar), request.sampling.shown_ids));
+  }
   request.policy = std::move(chosen.choice);
   if (open_.fetch_add(1) >= options().max_queue + options().max_sequences) {
     open_.fetch_sub(1);
@@ -393,7 +418,8 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
   sequence->request = std::move(request);
   // std::function wants a copyable callable.
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  loop_.post([this, shared, from = chosen.from] {
+  auto shared_constraint = std::make_shared<std::optional<ConstrainedAnswer>>(std::move(constrained));
+  loop_.post([this, shared, shared_constraint, from = chosen.from] {
     const Request& asked = (*shared)->request;
     ContentCache& cache = *loop_.parts().cache;
     const ReusePolicy& policy = *(*shared)->policy;
@@ -409,6 +435,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     if (!policy.wants_pieces()) domains.approximate = 0;
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space);
     if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space);
+    if (*shared_constraint) loop_.constrain((*shared)->id, std::move(**shared_constraint));
     loop_.add(std::move(*shared));
   });
   return id;
@@ -520,6 +547,17 @@ Result<LayerProfile> profile_layers(Engine& engine, const std::vector<int32_t>& 
 
 namespace {
 
+PublisherOptions publisher_options(const EngineOptions& options) {
+  PublisherOptions out;
+  out.endpoint = options.kv_events;
+  out.replay = options.kv_events_replay;
+  out.topic = options.kv_events_topic;
+  out.approximate_topic = options.kv_events_approximate;
+  out.wire = options.kv_events_format == KvEventFormat::kArray ? KvEventWire::kArray : KvEventWire::kMap;
+  out.tenants = options.kv_events_tenants;
+  return out;
+}
+
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options));
@@ -557,9 +595,25 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,
                PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
-  parts.cache = std::make_unique<ContentCache>(std::move(store), HashSecret::random(),
+  std::unique_ptr<DiskTier> tier;
+  if (!parts.options.cache_dir.empty()) {
+    KVILT_ASSIGN(tier, DiskTier::open(parts.options.cache_dir, parts.options.cache_disk));
+  }
+  const HashSecret secret = tier ? tier->secret() : HashSecret::random();
+  parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
+  if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
+  if (tier) {
+    if (tier->damaged() > 0)
+      spdlog::warn("{}: {} damaged or lost records are left out", parts.options.cache_dir, tier->damaged());
+    const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
+    KVILT_ASSIGN(parts.disk, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
+  }
+  if (!parts.options.kv_events.empty()) {
+    KVILT_ASSIGN(parts.events, KvEventPublisher::open(publisher_options(parts.options)));
+    parts.cache->listen(parts.events.get());
+  }
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
     auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token,

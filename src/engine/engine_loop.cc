@@ -42,10 +42,13 @@ EngineLoop::EngineLoop(EngineParts parts)
       scheduler_(scheduler_options(parts_.options), parts_.model->config()),
       driver_(*parts_.model, *parts_.pool),
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),
+      drafts_(parts_.options.draft, parts_.options.seed, parts_.options.cache ? &parts_.cache->index() : nullptr),
       auditor_(parts_.options.audit, parts_.options.audit_limit, parts_.options.seed),
       seasoner_(season_options(parts_), parts_.options.season_share),
       lingering_(parts_.options.linger_s),
-      thread_([this] { run(); }) {}
+      thread_([this] { run(); }) {
+  if (parts_.events) parts_.events->on_retell([this](bool start) { post([this, start] { retell(start); }); });
+}
 
 EngineLoop::~EngineLoop() {
   {
@@ -55,6 +58,7 @@ EngineLoop::~EngineLoop() {
   }
   wake_.notify_one();
   thread_.join();
+  if (parts_.events) parts_.events->stop();  // it posts
 }
 
 void EngineLoop::post(std::function<void()> task) {
@@ -70,13 +74,26 @@ EngineStats EngineLoop::stats() const { return {latest_.get(), auditor_.stats()}
 
 void EngineLoop::run() {
   if (parts_.options.pin) pin_to_cores(*parts_.pool);
+  if (parts_.disk) {
+    // Something may have come from there: whoever waits asks again.
+    const auto on_this_thread = [this](std::function<void()> task) {
+      post([this, task = std::move(task)] {
+        task();
+        ++changes_;
+      });
+    };
+    parts_.disk->attach({on_this_thread, [this] { return room(); }});
+  }
   update_stats();
   std::vector<std::function<void()>> tasks;
+  bool waits = false;  // nobody runs, and all that wait do so for the disk
   for (bool stop = false;;) {
-    if (scheduler_.idle() || posted_.load(std::memory_order_acquire)) {
+    if (scheduler_.idle() || waits || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      if (scheduler_.idle()) {
+      if (waits) {
+        wake_.wait(lock, called);
+      } else if (scheduler_.idle()) {
         if (const auto at = idle_work_at()) {
           wake_.wait_for(lock, *at - Clock::now(), called);
         } else {
@@ -99,10 +116,20 @@ void EngineLoop::run() {
       }
     }
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
-    unless_memory_ends([this] { step(); });
+    bool worked = true;
+    unless_memory_ends([&] { worked = step(); });
+    waits = !worked && !scheduler_.idle() && scheduler_.running().empty() && parts_.disk && parts_.disk->busy();
     update_stats();
   }
   cancel_all();
+  if (parts_.disk) parts_.disk->finish();
+}
+
+// Pages that no running request was promised.
+int64_t EngineLoop::room() const {
+  int64_t pages = preparer_.available();
+  for (const auto& sequence : scheduler_.running()) pages -= sequence->owed();
+  return pages;
 }
 
 void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
@@ -137,7 +164,8 @@ void EngineLoop::cancel_all() {
   }
 }
 
-void EngineLoop::step() {
+// False: there was nothing to compute.
+bool EngineLoop::step() {
   // LongRoPE: an answer that grows beyond the original context has all its keys rotated by other angles from then on.
   const ModelConfig& config = parts_.model->config();
   scheduler_.restart([&](const Sequence& s) {
@@ -157,9 +185,13 @@ void EngineLoop::step() {
   };
   const auto start = [this](Sequence& s) { preparer_.start(s); };
   const auto preempted = [this](Sequence& s) { keep_work(s); };
+  const auto draft = [this](Sequence& s, int most) {
+    if (!auditor_.waits_for_logits(s)) drafts_.propose(s, parts_.model->config(), most);
+  };
+  drafts_.begin_step(scheduler_.running());
   std::vector<std::unique_ptr<Sequence>> failed;
   const std::span<StepGroup> groups =
-      scheduler_.next_step({make_room, available, plan, start, preempted, changes_}, failed);
+      scheduler_.next_step({make_room, available, plan, start, preempted, draft, changes_}, failed);
   for (auto& sequence : failed) {
     if (sequence->completion.completion_tokens > 0) {  // as far as the pool goes, that is the answer
       end(*sequence, Finish::kLength);
@@ -171,13 +203,28 @@ void EngineLoop::step() {
     }
     close(std::move(sequence));
   }
-  for (StepGroup& group : groups) run_group(group);
-  if (!groups.empty()) ++steps_;
+  const bool worked = !groups.empty() || !failed.empty();
+  run_groups(groups);
   for (const RequestId id : std::exchange(ended_, {})) close(scheduler_.remove(id));
+  return worked;
 }
 
-// The item as the driver takes it.
-Chunk EngineLoop::chunk_of(const StepItem& item) {
+void EngineLoop::run_groups(std::span<StepGroup> groups) {
+  if (groups.empty()) return;
+  ++steps_;
+  int rows = 0;
+  bool prefills = false;
+  for (const StepItem& item : groups[0].items) {
+    rows += item.range.size();
+    prefills = prefills || !item.decode;
+  }
+  const Clock::time_point begin = Clock::now();
+  for (StepGroup& group : groups) run_group(group);
+  if (groups.size() == 1 && !prefills) drafts_.step_took(rows, seconds(begin, Clock::now()));
+}
+
+// The item as the driver takes it. verified: rows of verified_ that are taken.
+Chunk EngineLoop::chunk_of(const StepItem& item, int64_t& verified) {
   Sequence& s = *item.sequence;
   Sequence::Running& now = s.running;
   Chunk chunk;
@@ -191,6 +238,15 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     chunk.plan = &now.decode.plan;
     chunk.stage = &now.decode.plan.stages[0];
     chunk.band = &now.decode.band;
+    if (!now.draft.empty()) {
+      now.ahead.assign(1, s.tokens.back());
+      now.ahead.insert(now.ahead.end(), now.draft.begin(), now.draft.end());
+      chunk.tokens = now.ahead;
+      chunk.tokens_at = item.range.begin;
+      chunk.logits = verified_.view().row(verified);
+      verified += item.range.size();
+      return chunk;
+    }
   } else {
     Prefill& prefill = *now.prefill;
     const Band& band = prefill.band();
@@ -217,22 +273,33 @@ Chunk EngineLoop::chunk_of(const StepItem& item) {
     now.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));
     chunk.logits = now.logits.data();
   }
+  if (rows > 0 && !item.decode && s.request.last_hidden) {
+    now.last_hidden.resize(static_cast<size_t>(parts_.model->config().D));
+    chunk.last_hidden = now.last_hidden.data();
+  }
   return chunk;
 }
 
 void EngineLoop::run_group(StepGroup& group) {
   chunks_.clear();
   try {
-    for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item));
+    int64_t verified = 0;
+    for (const StepItem& item : group.items) {
+      if (item.decode && !item.sequence->running.draft.empty()) verified += item.range.size();
+    }
+    if (verified > 0) verified_.reshape(verified, parts_.model->config().V);
+    verified = 0;
+    for (const StepItem& item : group.items) chunks_.push_back(chunk_of(item, verified));
     driver_.run(chunks_);
   } catch (const std::bad_alloc&) {  // of which of them is not known
     driver_.release();
+    verified_ = FloatMat();
     for (const StepItem& item : group.items) fail_for_memory(*item.sequence);
     return;
   }
   for (size_t i = 0; i < chunks_.size(); ++i) {
     try {
-      after(group.items[i], chunks_[i].work);
+      after(group.items[i], chunks_[i]);
     } catch (const std::bad_alloc&) {
       fail_for_memory(*group.items[i].sequence);
     }
@@ -255,6 +322,7 @@ void EngineLoop::unless_memory_ends(FunctionRef<void()> work) {
     return work();
   } catch (const std::bad_alloc&) {
     driver_.release();
+    verified_ = FloatMat();
     drawn_.clear();
   }
   while (auto left = lingering_.oldest()) {
@@ -376,6 +444,20 @@ Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {
                pages);
 }
 
+// The next part of all that is cached, for those who hear of it.
+void EngineLoop::retell(bool start) {
+  if (start) {
+    parts_.events->begin_again();
+    parts_.cache->tell_again();
+  }
+  bool more = true;  // where memory ends, the rest is asked for again
+  try {
+    more = parts_.cache->tell_more();
+  } catch (const std::bad_alloc&) {
+  }
+  parts_.events->told_part(more);
+}
+
 void EngineLoop::update_stats() {
   const ContentCache& cache = *parts_.cache;
   PageStore& store = parts_.cache->store();
@@ -399,8 +481,17 @@ void EngineLoop::update_stats() {
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
+  if (parts_.disk) stats_.disk = parts_.disk->stats();
+  stats_.evicted_tokens = cache.evicted_tokens();
+  stats_.regretted_tokens = cache.regretted_tokens();
   stats_.seasoned_tokens = cache.seasoned().tokens;
   stats_.seasoned_pieces = cache.seasoned().by_contexts;
+  if (parts_.events) {
+    const PublisherCounters events = parts_.events->counters();
+    stats_.kv_event_batches = events.batches;
+    stats_.kv_events_dropped = events.dropped;
+    stats_.kv_event_restarts = events.restarts;
+  }
   latest_.set(stats_);
 }
 

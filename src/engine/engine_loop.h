@@ -21,6 +21,8 @@
 #include "engine/answer_text.h"
 #include "engine/auditor.h"
 #include "engine/clean_copier.h"
+#include "engine/constraints.h"
+#include "engine/drafts.h"
 #include "engine/engine_parts.h"
 #include "engine/lingering.h"
 #include "engine/prepare.h"
@@ -42,6 +44,8 @@ class EngineLoop {
 
   // From here on the engine thread (inside a posted task).
   void add(std::unique_ptr<Sequence> sequence);
+  // Before its request is added.
+  void constrain(RequestId id, ConstrainedAnswer answer) { constrained_.insert_or_assign(id, std::move(answer)); }
   void cancel(RequestId id);
   void cancel_all();
   ProfilerParts parts_to_profile() { return {*parts_.model, *parts_.pool, driver_, parts_.cache->store()}; }
@@ -50,6 +54,7 @@ class EngineLoop {
   void clear_cache() {
     drop_idle_work();
     drop_lingering();
+    if (parts_.disk) parts_.disk->clear();
     for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;
@@ -63,18 +68,22 @@ class EngineLoop {
   const EngineParts& parts() const { return parts_; }
 
  private:
-  // A sequence whose logits are there, and the token that was chosen from them.
+  // A sequence whose logits are there: of a row, or of some with drafts. The tokens go to running.drawn.
   struct Drawn {
     Sequence* sequence;
-    int32_t id = 0;
-    TokenLogprob logprob = {};  // with SamplingParams::logprobs
+    Mat<float> logits;
+    ConstrainedAnswer* constrained;    // null: any token may come
+    double mask_s = 0;                 // that it took
+    bool sound = true;                 // false: the logits of the row after the last drawn token are not numbers
+    std::optional<Error> failed = {};  // its constraint: no token comes after the last drawn one
   };
 
   void run();
-  void step();
-  Chunk chunk_of(const StepItem& item);
+  bool step();
+  Chunk chunk_of(const StepItem& item, int64_t& verified);
+  void run_groups(std::span<StepGroup> groups);
   void run_group(StepGroup& group);
-  void after(StepItem& item, const Work& work);
+  void after(StepItem& item, const Chunk& chunk);
   bool may_publish(const Sequence& sequence) const { return parts_.options.cache && sequence.request.publish; }
   int64_t spare_pages() const;
   ContentCache::Own own_of(const Sequence& s, const PromptLayout& layout, int32_t computed,
@@ -88,10 +97,11 @@ class EngineLoop {
   static void add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& sum);
   void account(Sequence& sequence) const;
   void evict(Sequence& sequence);
-  void wants_token(Sequence& sequence);
+  void wants_token(Sequence& sequence, Mat<float> logits);
   void draw();
   void draw(Drawn& drawn, SamplerScratch& scratch) const;
   void answer(Drawn& drawn);
+  std::optional<Finish> hear(Sequence& sequence, size_t drawn);
   void end(Sequence& sequence, Finish finish, std::optional<Error> why = std::nullopt);
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
@@ -107,7 +117,9 @@ class EngineLoop {
   void drop_lingering();
   void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);
   bool make_room(int64_t pages);
+  void retell(bool start);
   void update_stats();
+  int64_t room() const;
 
   EngineParts parts_;
   Preparer preparer_;
@@ -115,12 +127,15 @@ class EngineLoop {
   Driver driver_;
   std::vector<RequestId> ended_;         // by this step; taken out after it
   std::vector<Chunk> chunks_;            // of the group that runs; here, as delta_, to keep their memory
+  FloatMat verified_;                    // logits of its rows that have drafts, or are some
   std::vector<Drawn> drawn_;             // of the group that ran
   std::vector<SamplerScratch> scratch_;  // by worker of the pool
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;
+  std::unordered_map<RequestId, ConstrainedAnswer> constrained_;  // of requests with a constraint
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
+  Drafts drafts_;
   Auditor auditor_;
   CleanCopier copier_;
   Seasoner seasoner_;

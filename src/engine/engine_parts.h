@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "engine/content_cache.h"
+#include "engine/disk_cache.h"
 #include "engine/options.h"
+#include "events/publisher.h"
 #include "forward/prepared_model.h"
 
 namespace kvilt {
@@ -14,7 +16,9 @@ struct EngineParts {
   std::shared_ptr<const ModelFile> file;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<PreparedModel> model;
+  std::unique_ptr<KvEventPublisher> events;  // null: nobody hears of the cache
   std::unique_ptr<ContentCache> cache;
+  std::unique_ptr<DiskCache> disk;  // null: there is none
 };
 
 }  // namespace kvilt

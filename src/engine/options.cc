@@ -34,6 +34,7 @@ constexpr Word<ReuseFrom> kReuseFroms[] = {{ReuseFrom::kAuto, "auto"},
                                            {ReuseFrom::kSeasoned, "seasoned"}};
 constexpr Word<Discover> kDiscovers[] = {{Discover::kEqual, "equal"}, {Discover::kNear, "near"}};
 constexpr Word<Trust> kTrusts[] = {{Trust::kAny, "any"}, {Trust::kClean, "clean"}};
+constexpr Word<KvEventFormat> kKvEventFormats[] = {{KvEventFormat::kMap, "map"}, {KvEventFormat::kArray, "array"}};
 constexpr Word<Quality> kQualities[] = {
     {Quality::kAuto, "auto"}, {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
 
@@ -87,6 +88,23 @@ struct Number {
   int64_t high = INT64_MAX;
 };
 
+Status check_kv_events(const EngineOptions& o) {
+  if (o.kv_events.empty()) {
+    if (o.kv_events_replay.empty() && o.kv_events_approximate.empty() && o.kv_events_topic.empty()) return {};
+    return error(Code::kInvalidArgument, "kv_events (--kv-events) is not given, so there is nothing to replay or name");
+  }
+  if (!o.cache)
+    return error(Code::kInvalidArgument, "kv_events (--kv-events): nothing is stored without a cache (--no-cache)");
+  const std::string &topic = o.kv_events_topic, &other = o.kv_events_approximate;
+  if (!other.empty() && (other.starts_with(topic) || topic.starts_with(other))) {
+    return error(Code::kInvalidArgument,
+                 "kv_events_approximate (--kv-events-approximate) is '{}', kv_events_topic (--kv-events-topic) '{}': "
+                 "ZeroMQ takes subscriptions as beginnings, so neither may begin with the other",
+                 other, topic);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<KvType> parse_kv_type(std::string_view word) { return parse("kv_type", kKvTypes, word); }
@@ -95,6 +113,9 @@ Result<PlacementMode> parse_placement(std::string_view word) { return parse("pla
 Result<ReuseFrom> parse_reuse_from(std::string_view word) { return parse("reuse_from", kReuseFroms, word); }
 Result<Discover> parse_discover(std::string_view word) { return parse("discover", kDiscovers, word); }
 Result<Trust> parse_trust(std::string_view word) { return parse("trust", kTrusts, word); }
+Result<KvEventFormat> parse_kv_event_format(std::string_view word) {
+  return parse("kv_events_format", kKvEventFormats, word);
+}
 Result<Quality> parse_quality(std::string_view word) { return parse("quality", kQualities, word); }
 
 std::string_view kv_type_name(KvType type) { return name(kKvTypes, type); }
@@ -103,6 +124,7 @@ std::string_view placement_name(PlacementMode mode) { return name(kPlacements, m
 std::string_view reuse_from_name(ReuseFrom from) { return name(kReuseFroms, from); }
 std::string_view discover_name(Discover discover) { return name(kDiscovers, discover); }
 std::string_view trust_name(Trust trust) { return name(kTrusts, trust); }
+std::string_view kv_event_format_name(KvEventFormat format) { return name(kKvEventFormats, format); }
 std::string_view quality_name(Quality quality) { return name(kQualities, quality); }
 
 Status check_options(const EngineOptions& o) {
@@ -111,6 +133,7 @@ Status check_options(const EngineOptions& o) {
                           {"page_slots", "--page-slots", o.page_slots, 1},
                           {"min_segment", "--min-segment", o.min_segment, 1},
                           {"min_near", "--min-near", o.min_near, 8},
+                          {"draft", "--draft", o.draft, 0, kMostDrafted},
                           {"context", "--context", o.context, 0},
                           {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
                           {"max_sequences", "--max-sequences", o.max_sequences, 1},
@@ -126,10 +149,17 @@ Status check_options(const EngineOptions& o) {
   if (!(o.linger_s >= 0 && o.linger_s <= 86400)) {
     return error(Code::kInvalidArgument, "linger_s (--linger) is {}, not from 0 to 86400", o.linger_s);
   }
+  if (!o.cache_dir.empty() && !o.cache) {
+    return error(Code::kInvalidArgument,
+                 "cache_dir (--cache-dir) keeps what is cached, and the cache is off (--no-cache)");
+  }
+  if (!o.cache_dir.empty() && o.cache_disk <= 0) {
+    return error(Code::kInvalidArgument, "cache_disk (--cache-disk) is {}, not 1 or more bytes", o.cache_disk);
+  }
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }
-  return {};
+  return check_kv_events(o);
 }
 
 Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig& config, const Backend& backend) {

@@ -23,8 +23,11 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.prefill_len = static_cast<int32_t>(s.tokens.size());
   PromptLayout layout;
   layout.prompt_len = now.prefill_len;
+  if (s.fetch && !s.fetch->done) return Admission::kLater;
   if (s.session_len == 0 || s.without_cache) {
-    layout = place_found(s);
+    std::optional<PromptLayout> found = place_found(s);
+    if (!found) return Admission::kLater;
+    layout = *std::move(found);
   } else if (place_session(s)) {
     layout.prefix = s.session_len;
   } else if (!running.empty()) {
@@ -66,27 +69,43 @@ void Preparer::start(Sequence& s) const {
     s.usage.seasoned = layout.seasoned;
     s.usage.near = layout.near;
     s.usage.folded = s.request.prompt.folded;
+    s.usage.disk = s.running.from_disk;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
   s.tokens.reserve(s.max_len);
 }
 
-// What the cache has of the tokens, as far as the policy uses it.
-PromptLayout Preparer::place_found(Sequence& s) const {
+// A request whose KV is on disk waits for it: twice at most, since what others wait for may not be all of its own.
+bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
+  constexpr int kMostFetches = 2;
+  if (!parts_.disk || s.fetches >= kMostFetches) return false;
+  const auto uses = [&](const PromptLayout& layout) { return s.policy->uses(layout, parts_.model->config()); };
+  auto fetch = parts_.disk->fetch(
+      {s.tokens, s.request.prompt.marks, s.domains, wanted, parts_.model->config().ropes(s.running.prefill_len), uses},
+      found);
+  if (!fetch) return false;
+  s.fetch = std::move(fetch);
+  ++s.fetches;
+  return true;
+}
+
+// What the cache has of the tokens, as far as the policy uses it. Nothing: more of it is on its way from disk.
+std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
   ContentCache::Found found;
   found.layout.prompt_len = s.running.prefill_len;
   if (uses_cache(s)) {
-    found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains,
-                               {.prefix = s.policy->wants_prefix(),
-                                .pieces = s.policy->wants_pieces(),
-                                .unmarked = s.policy->wants_unmarked(),
-                                .clean_only = s.clean_only,
-                                .seasoned = s.from_seasoned,
-                                .near = s.near ? parts_.options.min_near : 0,
-                                .look_alikes = s.policy->wants_look_alikes(),
-                                .shared_context = s.policy->wants_shared_context(),
-                                .make_clean = s.request.clean_copy});
+    const ContentCache::Wanted wanted{.prefix = s.policy->wants_prefix(),
+                                      .pieces = s.policy->wants_pieces(),
+                                      .unmarked = s.policy->wants_unmarked(),
+                                      .clean_only = s.clean_only,
+                                      .seasoned = s.from_seasoned,
+                                      .near = s.near ? parts_.options.min_near : 0,
+                                      .look_alikes = s.policy->wants_look_alikes(),
+                                      .shared_context = s.policy->wants_shared_context(),
+                                      .make_clean = s.request.clean_copy};
+    found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains, wanted);
+    if (waits_for_disk(s, wanted, found)) return std::nullopt;
     const Runs pieces = found.layout.reused();
     if (!pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) {
       s.running.notes.declined = pieces;
@@ -94,6 +113,7 @@ PromptLayout Preparer::place_found(Sequence& s) const {
     }
   }
   if (s.request.explain != Explain::kNo) note(s, found);
+  s.running.from_disk = s.fetch ? found.tokens_of(s.fetch->segments) : 0;
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   place(s, std::move(found.placements), std::move(found.overlays));

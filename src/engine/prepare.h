@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,7 +35,8 @@ class Preparer {
  private:
   bool uses_cache(const Sequence& sequence) const;
   bool place_session(Sequence& sequence) const;
-  PromptLayout place_found(Sequence& sequence) const;
+  std::optional<PromptLayout> place_found(Sequence& sequence) const;
+  bool waits_for_disk(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   void note(Sequence& sequence, const ContentCache::Found& found) const;
   void place(Sequence& sequence, std::vector<Placement> placements, std::vector<Placement> overlays) const;
   void copy_placed(Sequence& sequence) const;

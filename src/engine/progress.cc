@@ -64,15 +64,16 @@ void EngineLoop::add_pages(const PageTable& kv, const Plan& plan, ByHeadClass& s
   }
 }
 
-void EngineLoop::after(StepItem& item, const Work& work) {
+void EngineLoop::after(StepItem& item, const Chunk& chunk) {
   Sequence& s = *item.sequence;
+  const Work& work = chunk.work;
   if (item.decode) {
     s.usage.decode_attention_flops += work.attention_flops;
     s.usage.decode_bytes += work.bytes;
     s.decode_held += work.held;
     s.usage.decode_held_mass = s.decode_held.share();
     if (s.running.keys) evict(s);
-    return wants_token(s);
+    return wants_token(s, {chunk.logits, item.range.size(), parts_.model->config().V});
   }
   Prefill& prefill = *s.running.prefill;
   std::vector<float>& logits = s.running.logits;
@@ -173,7 +174,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
+    if (parts_.disk) parts_.disk->computed(s.usage.fresh + s.usage.recomputed, seconds(s.first_step, s.first_token));
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
+    s.completion.last_hidden = std::move(now.last_hidden);
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy
     const auto& marks = s.request.prompt.marks;
     // A clean copy has no annexes: who wants those is not served by one.
@@ -186,7 +189,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (s.request.sampling.max_tokens == 0) {
     end(s, Finish::kLength);
   } else {
-    wants_token(s);
+    wants_token(s, {now.logits.data(), 1, parts_.model->config().V});
   }
 }
 
@@ -218,46 +221,91 @@ void EngineLoop::evict(Sequence& s) {
   if (first) ++changes_;  // there is room for others
 }
 
-// Its logits are there; draw() turns them into a token when all of the group are known.
-void EngineLoop::wants_token(Sequence& s) {
-  if (!Sampler::can_sample(s.running.logits)) return end(s, Finish::kError, not_numbers(s));
-  auditor_.choosing(s);
+// Its logits are there; draw() turns them into tokens when all of the group are known.
+void EngineLoop::wants_token(Sequence& s, Mat<float> logits) {
+  if (!Sampler::can_sample({logits.row(0), static_cast<size_t>(logits.cols)}))
+    return end(s, Finish::kError, not_numbers(s));
+  if (logits.rows == 1) auditor_.choosing(s);
   const Evaluation& asked = s.request.evaluation;
   if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))
     s.completion.logits.all.push_back(s.running.logits);
-  drawn_.push_back({&s});
+  s.running.drawn.reserve(static_cast<size_t>(logits.rows));
+  const auto constrained = constrained_.find(s.id);
+  drawn_.push_back({&s, logits, constrained == constrained_.end() ? nullptr : &constrained->second});
 }
 
 // The group's logits to tokens: O(V) a sequence, so all threads draw; then sinks hear in the group's order.
 void EngineLoop::draw() {
   parts_.pool->parallel_for(std::ssize(drawn_), [this](int64_t i, int worker) { draw(drawn_[i], scratch_[worker]); });
-  for (Drawn& drawn : drawn_) answer(drawn);
+  for (Drawn& drawn : drawn_) {
+    stats_.mask_s += drawn.mask_s;
+    answer(drawn);
+  }
   drawn_.clear();
 }
 
-// Any thread of the pool.
+// Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
+// behind right drafts. A constraint follows the tokens that are drawn, whatever the draft said.
 void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
   Sequence& s = *drawn.sequence;
+  Sequence::Running& now = s.running;
   const std::vector<int32_t>& forced = s.request.evaluation.forced;
-  std::vector<float>& logits = s.running.logits;
   const int top = s.request.sampling.logprobs;
-  const std::vector<float> raw = top >= 0 ? logits : std::vector<float>();
-  drawn.id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
-  if (top >= 0) drawn.logprob = Sampler::logprob(raw, drawn.id, top);
+  now.drawn.clear();
+  now.logprobs.clear();
+  const auto works = [&](FunctionRef<Status()> step) {  // of the constraint
+    const Clock::time_point begin = Clock::now();
+    const Status done = step();
+    drawn.mask_s += seconds(begin, Clock::now());
+    if (!done.ok()) drawn.failed = done.error();
+    return done.ok();
+  };
+  for (int64_t row = 0; row < drawn.logits.rows; ++row) {
+    const std::span<float> logits(drawn.logits.row(row), static_cast<size_t>(drawn.logits.cols));
+    drawn.sound = row == 0 || Sampler::can_sample(logits);
+    if (!drawn.sound) return;
+    if (drawn.constrained && !works([&] { return drawn.constrained->mask(logits); })) return;
+    const std::vector<float> raw = top >= 0 ? std::vector(logits.begin(), logits.end()) : std::vector<float>();
+    const int32_t id = forced.empty() ? s.sampler->sample(logits, scratch) : forced[s.completion.completion_tokens];
+    if (drawn.constrained && !works([&] { return drawn.constrained->take(id); })) return;
+    if (top >= 0) now.logprobs.push_back(Sampler::logprob(raw, id, top));
+    now.drawn.push_back(id);
+    if (drawn.constrained && (drawn.constrained->over() || ends_answer(s, parts_.model->config(), id))) return;
+    if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) return;
+  }
 }
 
-// What follows from the token.
+// What follows from the tokens. What was computed behind the last one that counts is forgotten.
 void EngineLoop::answer(Drawn& drawn) {
   Sequence& s = *drawn.sequence;
-  const SamplingParams& params = s.request.sampling;
-  const bool forced = !s.request.evaluation.forced.empty();
-  const int32_t id = drawn.id;
-  const auto& ends = parts_.model->config().eos_ids;
-  const auto in = [id](const std::vector<int32_t>& ids) { return std::ranges::find(ids, id) != ids.end(); };
-  if (!forced && ((!params.ignore_eos && in(ends)) || in(params.stop_ids))) {
-    end(s, Finish::kStop);
-    return;
+  Sequence::Running& now = s.running;
+  const auto first = static_cast<int32_t>(s.tokens.size()) - 1;  // position of the first row
+  size_t heard = 0;
+  std::optional<Finish> finish;
+  while (heard < now.drawn.size() && !finish) finish = hear(s, heard++);
+  const bool whole = drawn.constrained && drawn.constrained->over() && heard == now.drawn.size();
+  if (whole && finish.value_or(Finish::kLength) == Finish::kLength) finish = Finish::kStop;
+  if (drawn.logits.rows > 1 && heard > 0) {
+    const auto right = static_cast<int>(std::min(heard, now.drawn.size() - 1));
+    s.usage.drafted += static_cast<int>(now.draft.size());
+    s.usage.accepted += right;
+    stats_.drafted_tokens += now.draft.size();
+    stats_.accepted_tokens += static_cast<uint64_t>(right);
+    now.kv->truncate(first + static_cast<int32_t>(heard));
   }
+  if (finish) {
+    end(s, *finish);
+  } else if (drawn.failed) {
+    end(s, Finish::kError, std::move(drawn.failed));
+  } else if (!drawn.sound) {
+    end(s, Finish::kError, not_numbers(s));
+  }
+}
+
+// One of the drawn tokens is the answer's next. Returns how the answer ends with it, if it does.
+std::optional<Finish> EngineLoop::hear(Sequence& s, size_t drawn) {
+  const int32_t id = s.running.drawn[drawn];
+  if (ends_answer(s, parts_.model->config(), id)) return Finish::kStop;
   s.tokens.push_back(id);
   ++s.completion.completion_tokens;
   AnswerText& answer = answers_.at(s.id);
@@ -265,15 +313,13 @@ void EngineLoop::answer(Drawn& drawn) {
   answer.push(id, delta_.text);
   delta_.ids.assign(1, id);
   delta_.logprobs.clear();
-  if (params.logprobs >= 0) delta_.logprobs.push_back(std::move(drawn.logprob));
+  if (s.request.sampling.logprobs >= 0) delta_.logprobs.push_back(std::move(s.running.logprobs[drawn]));
   s.sink->on_tokens(delta_);
-  const bool forced_out =
-      forced && s.completion.completion_tokens == static_cast<int>(s.request.evaluation.forced.size());
-  if (answer.stopped()) {
-    end(s, Finish::kStop);
-  } else if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) {
-    end(s, Finish::kLength);
-  }
+  if (answer.stopped()) return Finish::kStop;
+  const size_t forced = s.request.evaluation.forced.size();
+  const bool forced_out = forced > 0 && s.completion.completion_tokens == static_cast<int>(forced);
+  if (static_cast<int32_t>(s.tokens.size()) >= s.max_len || forced_out) return Finish::kLength;
+  return std::nullopt;
 }
 
 // Publishes what a sequence has computed that ends now, or starts again: its answer so far, or the exact part of a
@@ -312,6 +358,8 @@ void EngineLoop::close(std::unique_ptr<Sequence> sequence) {
   ++changes_;
   std::erase(ended_, sequence->id);
   answers_.erase(sequence->id);
+  constrained_.erase(sequence->id);
+  drafts_.forget(sequence->id);
   if (sequence->idle_work) {
     CHECK(idle_now_);
     return std::exchange(idle_now_, nullptr)->finish(std::move(sequence->completion));

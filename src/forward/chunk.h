@@ -45,13 +45,15 @@ struct Chunk {
   const Stage* stage = nullptr;
   const Band* band = nullptr;
   Run range;
-  std::span<const int32_t> tokens;  // by position
+  std::span<const int32_t> tokens;  // by position, ...
+  int32_t tokens_at = 0;            // ... from this one on
   HiddenRows* hidden = nullptr;     // read at the start of a later band, written at a cut
   std::span<KeptRows> kept;         // of a plan that keeps states, in its last stage
   CarryState* carry = nullptr;      // of a stage that carries
   SelectedKeys* keys = nullptr;     // of a plan with a decode rule
   std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
+  float* last_hidden = nullptr;     // where logits are wanted: D values, the last such row behind the final norm
   bool measures_held = false;
   PatternTrials* trials = nullptr;  // of a dense plan: patterns to measure besides (pattern_trials.h)
   Work work;                        // added to

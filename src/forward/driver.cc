@@ -91,7 +91,7 @@ void Driver::start(std::span<Chunk> chunks) {
     for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) {
       const int32_t pos = s.rows.pos[r];
       if (chunks[i].band->layer_begin == 0) {
-        model_.embed(chunks[i].tokens[pos], x.row(r));
+        model_.embed(chunks[i].tokens[pos - chunks[i].tokens_at], x.row(r));
       } else {
         std::copy_n(chunks[i].hidden->row(pos), c.D, x.row(r));
       }
@@ -352,6 +352,10 @@ void Driver::logits(std::span<Chunk> chunks) {
   if (wanted.size() == 0) return;
   const Mat<const float> x = gather(wanted, s.x.view(), s.x_next);
   model_.backend().rms_norm(x, model_.final_norm().data(), c.rms_eps, s.normed.reshape(wanted.size(), c.D), pool_);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].last_hidden && wanted.size(i) > 0)
+      std::copy_n(s.normed.view().row(wanted.first[i + 1] - 1), c.D, chunks[i].last_hidden);
+  }
   const auto cap = [&](float* logits) {
     if (const float most = c.final_softcap; most > 0) {
       for (int v = 0; v < c.V; ++v) logits[v] = most * std::tanh(logits[v] / most);

@@ -61,7 +61,8 @@ ChoiceCost LastQueries::sum_weights(const KeySource& source, LayerRow at, std::s
   LookingRows looking(source.model);
   for (const int32_t pos : rows) looking.add(pos, from.q.view().row(pos % rule_.queries));
   looking.find_keys(source.kv, at.layer, heads, at.pos);
-  scores_.assign(heads.size(), std::vector<double>(static_cast<size_t>(at.pos), 0));
+  scores_.resize(heads.size());
+  for (std::vector<double>& of_head : scores_) of_head.assign(static_cast<size_t>(at.pos), 0);
   std::vector<ColumnSumTask> sums;
   for (size_t i = 0; i < heads.size(); ++i) {
     for (int64_t r = 0; r < n; ++r) {

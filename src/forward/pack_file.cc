@@ -26,7 +26,6 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kBlock = size_t{4} << 20;  // of the data, one checksum each; also what is written at once
 constexpr size_t kAlign = 64;
 constexpr uint32_t kMaxEntries = 1 << 20;
-constexpr int kLastDType = static_cast<int>(DType::kI8);
 
 struct Header {
   char magic[8];
@@ -82,8 +81,8 @@ Result<std::vector<PackEntry>> read_entries(std::span<const std::byte> file, con
   for (uint32_t i = 0; i < h.entries; ++i) {
     Entry e;
     std::memcpy(&e, file.data() + sizeof h + i * sizeof e, sizeof e);
-    if (e.dtype > kLastDType || e.rows > INT64_MAX || e.cols > INT64_MAX || e.begin % kAlign != 0 ||
-        e.begin > data.size() || e.bytes > data.size() - e.begin) {
+    if (e.dtype > static_cast<uint32_t>(kLastDType) || e.rows > INT64_MAX || e.cols > INT64_MAX ||
+        e.begin % kAlign != 0 || e.begin > data.size() || e.bytes > data.size() - e.begin) {
       return damaged(path, "an entry lies outside of it");
     }
     const PackSource source{e.file, static_cast<DType>(e.dtype), e.offset, static_cast<int64_t>(e.rows),

@@ -240,7 +240,7 @@ int32_t Sampler::draw(std::span<const float> logits, double u, SamplerScratch& s
   double mass = 0;
   while (const auto* candidate = head.at(weight.size())) {
     const double w = std::exp(static_cast<double>(candidate->logit));
-    if (!weight.empty() && w < params_.min_p) break;
+    if (!weight.empty() && (w < params_.min_p || w == 0)) break;  // 0: what a constraint forbids
     weight.push_back(w);
     mass += w;
     if (filtered_p && mass >= params_.top_p * all) break;  // the shortest head that holds top_p; at least one
@@ -267,7 +267,8 @@ TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top
   for (size_t i = 0; i < logits.size(); ++i) best[i] = {static_cast<int32_t>(i), logits[i]};
   const auto n = std::min(best.size(), static_cast<size_t>(std::max(top, 0)));
   std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), kBetter);
-  for (size_t i = 0; i < n; ++i) out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
+  for (size_t i = 0; i < n && best[i].logit > -HUGE_VALF; ++i)
+    out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
   return out;
 }
 

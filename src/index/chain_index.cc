@@ -62,7 +62,7 @@ std::set<ChainChild>* ChainIndex::siblings(SegmentTable& segments, const Segment
                                             : &segments[segment.chain.parent].chain.children;
 }
 
-void ChainIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& domain) {
+void ChainIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& domain, BlockChanges* changes) {
   SegmentRecord& segment = segments[slot];
   ChainLink& chain = segment.chain;
   if (segment.size() == 0) return;
@@ -83,6 +83,7 @@ void ChainIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& dom
   if (first > 0) {
     const uint32_t owner = place_before(segments, chain.parent, first * kBlockTokens).segment;
     previous = segments[owner].chain.keys[first - 1 - segments[owner].chain.start / kBlockTokens];
+    if (changes) changes->parent = table_key(previous);
   }
   chain.keys.reserve(last - first);
   chain.nodes.reserve(last - first);
@@ -91,36 +92,77 @@ void ChainIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& dom
     previous = block_key(domain, block > 0 ? &previous : nullptr, ids);
     chain.keys.push_back(previous);
     const int32_t end = (block + 1) * kBlockTokens - start;
+    if (changes) {
+      changes->keys.push_back(table_key(previous));
+      changes->tokens.insert(changes->tokens.end(), ids.begin(), ids.end());
+      changes->fresh.push_back(!table_.contains(table_key(previous)));
+    }
     chain.nodes.push_back(table_.add(table_key(previous), {slot, end}, PostingTable::Place::kBack));
   }
   siblings(segments, segment)->insert(child_of(segment, slot));
 }
 
-std::vector<SegmentId> ChainIndex::erase(SegmentTable& segments, uint32_t slot) {
+std::vector<std::pair<uint64_t, int32_t>> ChainIndex::keys(const SegmentTable& segments, uint32_t slot,
+                                                           Run tokens) const {
+  std::vector<std::pair<uint64_t, int32_t>> out;
+  const ChainLink& chain = segments[slot].chain;
+  if (chain.start < 0) return out;
+  int32_t end = (chain.start / kBlockTokens + 1) * kBlockTokens - chain.start;
+  for (const Digest& key : chain.keys) {
+    if (end > tokens.begin && end <= tokens.end) out.emplace_back(table_key(key), end);
+    end += kBlockTokens;
+  }
+  return out;
+}
+
+BlockChanges ChainIndex::blocks(const SegmentTable& segments, uint32_t slot) const {
+  BlockChanges out;
+  const ChainLink& chain = segments[slot].chain;
+  CHECK(chain.start >= 0);
+  const int32_t first = chain.start / kBlockTokens, last = first + static_cast<int32_t>(chain.keys.size());
+  if (first > 0) {
+    const uint32_t owner = place_before(segments, chain.parent, first * kBlockTokens).segment;
+    out.parent = table_key(segments[owner].chain.keys[first - 1 - segments[owner].chain.start / kBlockTokens]);
+  }
+  for (const Digest& key : chain.keys) out.keys.push_back(table_key(key));
+  out.fresh.assign(chain.keys.size(), false);
+  out.tokens.resize(chain.keys.size() * kBlockTokens);
+  if (last > first) copy_chain(segments, slot, first * kBlockTokens, last * kBlockTokens, out.tokens.data());
+  return out;
+}
+
+std::vector<SegmentId> ChainIndex::erase(SegmentTable& segments, uint32_t slot, BlockChanges* changes) {
   std::vector<SegmentId> left;
   if (segments[slot].chain.start < 0) return left;
   std::set<ChainChild>* others = siblings(segments, segments[slot]);
   others->erase(child_of(segments[slot], slot));
   if (segments[slot].chain.parent == kNoSegment && others->empty()) roots_.erase(segments[slot].info.domain);
-  take_out(segments, {slot}, left);
+  take_out(segments, {slot}, left, changes);
   left.erase(left.begin());  // the segment itself
   return left;
 }
 
 // Takes `leaving` and all that continue them out of the tree. Their parents' lists are the caller's.
-void ChainIndex::take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left) {
+void ChainIndex::take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left,
+                          BlockChanges* changes) {
   while (!leaving.empty()) {
     SegmentRecord& segment = segments[leaving.back()];
     leaving.pop_back();
     left.push_back(segment.id);
     ChainLink& chain = segment.chain;
-    for (size_t i = 0; i < chain.nodes.size(); ++i) table_.remove(table_key(chain.keys[i]), chain.nodes[i]);
+    for (size_t i = chain.nodes.size(); i-- > 0;) remove_block(chain.keys[i], chain.nodes[i], changes);
     for (const ChainChild& child : chain.children) leaving.push_back(child.segment);
     chain = {};
   }
 }
 
-std::vector<SegmentId> ChainIndex::truncate(SegmentTable& segments, uint32_t slot, int32_t tokens) {
+void ChainIndex::remove_block(const Digest& key, uint32_t node, BlockChanges* changes) {
+  table_.remove(table_key(key), node);
+  if (changes && !table_.contains(table_key(key))) changes->removed.push_back(table_key(key));
+}
+
+std::vector<SegmentId> ChainIndex::truncate(SegmentTable& segments, uint32_t slot, int32_t tokens,
+                                            BlockChanges* changes) {
   std::vector<SegmentId> left;
   ChainLink& chain = segments[slot].chain;
   if (chain.start < 0) {
@@ -135,10 +177,10 @@ std::vector<SegmentId> ChainIndex::truncate(SegmentTable& segments, uint32_t slo
   chain.children.erase(first, chain.children.end());
   const auto blocks = static_cast<size_t>((chain.start + tokens) / kBlockTokens - chain.start / kBlockTokens);
   for (; chain.nodes.size() > blocks; chain.nodes.pop_back(), chain.keys.pop_back())
-    table_.remove(table_key(chain.keys.back()), chain.nodes.back());
+    remove_block(chain.keys.back(), chain.nodes.back(), changes);
   segments.truncate(slot, tokens);
   others->insert(child_of(segments[slot], slot));
-  take_out(segments, std::move(leaving), left);
+  take_out(segments, std::move(leaving), left, changes);
   return left;
 }
 

@@ -11,15 +11,27 @@
 // Not here:   approximate segments, but for the chains of one policy, whose domain no other request names.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "base/runs.h"
 #include "index/domains.h"
 #include "index/posting_table.h"
 #include "index/segment_table.h"
 
 namespace kvilt {
+
+// What a call changed in the set of blocks that some chain has: a block is one however many chains have it.
+struct BlockChanges {
+  std::optional<uint64_t> parent;  // of the first block that is looked at: the key before it
+  std::vector<uint64_t> keys;      // of the segment's blocks, in order
+  std::vector<int32_t> tokens;     // of these
+  std::vector<bool> fresh;         // whether no chain had the block before
+  std::vector<uint64_t> removed;   // keys that no chain has any more
+};
 
 class ChainIndex {
  public:
@@ -30,14 +42,21 @@ class ChainIndex {
   // key_mask: all ones; fewer bits only to force collisions in tests.
   ChainIndex(const HashSecret& secret, uint64_t key_mask) : secret_(secret), key_mask_(key_mask) {}
 
-  // Adds the segment `slot` of a known domain. It stays out of the tree when its parent is not in the tree.
-  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);
+  // Adds the segment `slot` of a known domain. It stays out of the tree when its parent is not in the tree. What changed
+  // is added to `changes`, unless that is null; so below.
+  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain, BlockChanges* changes = nullptr);
   // Takes the segment, and all that continue it, out of the tree; returns the latter. Does nothing for a segment that is
   // not in it.
-  std::vector<SegmentId> erase(SegmentTable& segments, uint32_t slot);
+  std::vector<SegmentId> erase(SegmentTable& segments, uint32_t slot, BlockChanges* changes = nullptr);
   // Keeps the segment's first `tokens` tokens, in the tree and in the table; what continues a later one leaves the tree
   // and is returned.
-  std::vector<SegmentId> truncate(SegmentTable& segments, uint32_t slot, int32_t tokens);
+  std::vector<SegmentId> truncate(SegmentTable& segments, uint32_t slot, int32_t tokens,
+                                  BlockChanges* changes = nullptr);
+  // The keys of the blocks that end in tokens [tokens.begin, tokens.end) of the segment, and where each ends: before which
+  // of its tokens. None: it is not in the tree.
+  std::vector<std::pair<uint64_t, int32_t>> keys(const SegmentTable& segments, uint32_t slot, Run tokens) const;
+  // The segment's blocks as insert() gave them; none of them fresh. REQUIRES: it is in the tree.
+  BlockChanges blocks(const SegmentTable& segments, uint32_t slot) const;
 
   // The longest known prefix of `prompt`: contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,
@@ -56,7 +75,9 @@ class ChainIndex {
 
   Digest block_key(const Digest& domain, const Digest* previous, std::span<const int32_t> ids) const;
   uint64_t table_key(const Digest& key) const;
-  void take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left);
+  void take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left,
+                BlockChanges* changes);
+  void remove_block(const Digest& key, uint32_t node, BlockChanges* changes);
   std::set<ChainChild>* siblings(SegmentTable& segments, const SegmentRecord& segment);
   bool verified(const SegmentTable& segments, const Reach& reach, std::span<const int32_t> prompt) const;
   void extend(TailSearch& search, Reach from) const;

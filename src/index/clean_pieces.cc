@@ -2,12 +2,16 @@
 #include "index/clean_pieces.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace kvilt {
 
-Digest CleanPieces::text_key(DomainId domain, std::span<const int32_t> ids) const {
-  return KeyedHash(secret_, "kvilt.clean").add(domain).add(ids).finish();
+uint64_t CleanPieces::text_key(DomainId domain, std::span<const int32_t> ids) const {
+  const Digest digest = KeyedHash(secret_, "kvilt.clean").add(domain).add(ids).finish();
+  uint64_t word;
+  std::memcpy(&word, digest.data(), sizeof word);
+  return word;
 }
 
 std::vector<Digest> CleanPieces::beginnings(std::span<const int32_t> prompt, std::span<const int32_t> lengths) const {
@@ -22,34 +26,53 @@ std::vector<Digest> CleanPieces::beginnings(std::span<const int32_t> prompt, std
 }
 
 void CleanPieces::add(DomainId domain, std::span<const int32_t> prompt, Run mark, SegmentId id, int32_t offset) {
-  const Digest text = text_key(domain, prompt.subspan(mark.begin, mark.size()));
   const Digest before = beginnings(prompt, {&mark.begin, 1})[0];
-  const auto same = [&](const Copy& c) { return c.before == mark.begin && c.digest == before; };
-  const std::vector<Copy>& known = by_text_[text];
+  add(domain, prompt.subspan(mark.begin, mark.size()), {{offset, offset + mark.size()}, mark.begin, before}, id);
+}
+
+void CleanPieces::add(DomainId domain, std::span<const int32_t> ids, const CleanNote& note, SegmentId id) {
+  const uint64_t text = text_key(domain, ids);
+  const auto same = [&](const Copy& c) { return c.before == note.before && c.digest == note.digest; };
+  const std::vector<Copy>& known = by_text_.at(text);
   if (const auto old = std::ranges::find_if(known, same); old != known.end()) {
     drop(text, old->segment);
   } else if (known.size() == kMaxCopies) {
     drop(text, known.front().segment);
   }
-  by_text_[text].push_back({mark.begin, before, id, offset});
-  texts_of_[id].push_back(text);
+  by_text_.at(text).push_back({note.before, note.digest, id, note.tokens.begin, note.tokens.size()});
+  texts_of_.at(id).push_back(text);
   ++copies_;
 }
 
+std::vector<CleanNote> CleanPieces::notes(SegmentId id) const {
+  std::vector<CleanNote> out;
+  const std::vector<uint64_t>* const texts = texts_of_.find(id);
+  if (!texts) return out;
+  for (const uint64_t text : *texts) {
+    for (const Copy& copy : *by_text_.find(text)) {
+      const CleanNote note{{copy.offset, copy.offset + copy.count}, copy.before, copy.digest};
+      if (copy.segment == id && std::ranges::find(out, note) == out.end()) out.push_back(note);
+    }
+  }
+  return out;
+}
+
 void CleanPieces::erase(SegmentId id) {
-  const auto it = texts_of_.find(id);
-  if (it == texts_of_.end()) return;
-  for (const Digest& text : std::vector<Digest>(it->second)) drop(text, id);
+  const std::vector<uint64_t>* const known = texts_of_.find(id);
+  if (!known) return;
+  for (const uint64_t text : std::vector<uint64_t>(*known)) drop(text, id);
 }
 
 // Forgets the segment's copies of this text.
-void CleanPieces::drop(const Digest& text, SegmentId id) {
-  const auto copies = by_text_.find(text);
-  copies_ -= std::erase_if(copies->second, [&](const Copy& c) { return c.segment == id; });
-  if (copies->second.empty()) by_text_.erase(copies);
-  const auto texts = texts_of_.find(id);
-  std::erase(texts->second, text);
-  if (texts->second.empty()) texts_of_.erase(texts);
+void CleanPieces::drop(uint64_t text, SegmentId id) {
+  if (std::vector<Copy>* const copies = by_text_.find(text)) {
+    copies_ -= std::erase_if(*copies, [&](const Copy& c) { return c.segment == id; });
+    if (copies->empty()) by_text_.erase(text);
+  }
+  if (std::vector<uint64_t>* const texts = texts_of_.find(id)) {
+    std::erase(*texts, text);
+    if (texts->empty()) texts_of_.erase(id);
+  }
 }
 
 std::vector<Piece> CleanPieces::find(DomainId domain, std::span<const int32_t> prompt,
@@ -59,10 +82,10 @@ std::vector<Piece> CleanPieces::find(DomainId domain, std::span<const int32_t> p
   std::vector<std::pair<Run, const std::vector<Copy>*>> known;
   std::vector<int32_t> lengths;
   for (const Run& mark : marks) {
-    const auto copies = by_text_.find(text_key(domain, prompt.subspan(mark.begin, mark.size())));
-    if (copies == by_text_.end()) continue;
-    known.emplace_back(mark, &copies->second);
-    for (const Copy& copy : copies->second) {
+    const auto* const copies = by_text_.find(text_key(domain, prompt.subspan(mark.begin, mark.size())));
+    if (!copies) continue;
+    known.emplace_back(mark, copies);
+    for (const Copy& copy : *copies) {
       if (copy.before <= mark.begin) lengths.push_back(copy.before);
     }
   }
@@ -81,6 +104,6 @@ std::vector<Piece> CleanPieces::find(DomainId domain, std::span<const int32_t> p
   return out;
 }
 
-size_t CleanPieces::bytes() const { return copies_ * (sizeof(Copy) + 3 * sizeof(Digest)); }
+size_t CleanPieces::bytes() const { return copies_ * (sizeof(Copy) + 8) + by_text_.bytes() + texts_of_.bytes(); }
 
 }  // namespace kvilt

@@ -16,11 +16,12 @@
 #pragma once
 
 #include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "base/clean_note.h"
 #include "base/keyed_hash.h"
 #include "base/runs.h"
+#include "base/step_map.h"
 #include "index/cached_segment.h"
 
 namespace kvilt {
@@ -33,6 +34,9 @@ class CleanPieces {
 
   // prompt[mark), computed exactly behind prompt[0, mark.begin), is in segment `id` from token `offset` on.
   void add(DomainId domain, std::span<const int32_t> prompt, Run mark, SegmentId id, int32_t offset);
+  // The same, as notes() says it: `ids` are those of the note's tokens.
+  void add(DomainId domain, std::span<const int32_t> ids, const CleanNote& note, SegmentId id);
+  std::vector<CleanNote> notes(SegmentId id) const;
   void erase(SegmentId id);  // nothing happens for an unknown id
 
   // A piece for each of `marks` (sorted, disjoint) that is known behind a beginning of the prompt; of several the one
@@ -47,16 +51,17 @@ class CleanPieces {
     int32_t before = 0;  // tokens
     Digest digest{};     // of them
     SegmentId segment = 0;
-    int32_t offset = 0;
+    int32_t offset = 0, count = 0;  // of its tokens
   };
-  Digest text_key(DomainId domain, std::span<const int32_t> ids) const;
+  // Texts with equal keys share their copies: an answer is compared with the prompt (ContentIndex::find_clean).
+  uint64_t text_key(DomainId domain, std::span<const int32_t> ids) const;
   // Of prompt[0, n) for each n of `lengths` (sorted).
   std::vector<Digest> beginnings(std::span<const int32_t> prompt, std::span<const int32_t> lengths) const;
-  void drop(const Digest& text, SegmentId id);
+  void drop(uint64_t text, SegmentId id);
 
   HashSecret secret_;
-  std::unordered_map<Digest, std::vector<Copy>, DigestHash> by_text_;  // newest last
-  std::unordered_map<SegmentId, std::vector<Digest>> texts_of_;        // for erase()
+  StepMap<std::vector<Copy>> by_text_;       // newest last
+  StepMap<std::vector<uint64_t>> texts_of_;  // for erase()
   size_t copies_ = 0;
 };
 

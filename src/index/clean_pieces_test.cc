@@ -67,7 +67,7 @@ TEST_F(CleanPiecesTest, ANewCopyTakesThePlaceOfItsLike) {
   known.erase(second);
   EXPECT_EQ(find(head, document), 0u);
   EXPECT_EQ(known.size(), 0u);
-  EXPECT_EQ(known.bytes(), 0u);
+  EXPECT_LE(known.bytes(), CleanPieces(HashSecret::fixed(1)).bytes());
 }
 
 TEST_F(CleanPiecesTest, EachMarkIsFoundByItself) {

@@ -2,6 +2,7 @@
 #include "index/content_index.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -39,6 +40,35 @@ void ContentIndex::count_seasoned(const SegmentInfo& info, int sign) {
   seasoned_.tokens += sign * std::ssize(info.tokens);
 }
 
+ToldDomain ContentIndex::told_domain(const SegmentInfo& info) const {
+  ToldDomain told{.open = domains_.open(info.domain), .exact = info.exact};
+  std::memcpy(&told.digest, domains_.digest(info.domain)->data(), sizeof told.digest);
+  return told;
+}
+
+bool ContentIndex::tell_more(int64_t tokens) {
+  return teller_.tell(table_, chains_, tokens,
+                      [this](const SegmentRecord& segment) { return told_domain(segment.info); });
+}
+
+std::vector<std::pair<uint64_t, int32_t>> ContentIndex::block_keys(SegmentId id, Run tokens) const {
+  const uint32_t slot = table_.find(id);
+  if (slot == kNoSegment) return {};
+  return chains_.keys(table_, slot, tokens);
+}
+
+std::vector<uint64_t> ContentIndex::block_keys() const {
+  std::vector<uint64_t> keys;
+  table_.each_by_id([&](uint32_t slot) {
+    if (table_[slot].chain.start < 0) return;
+    const BlockChanges blocks = chains_.blocks(table_, slot);
+    keys.insert(keys.end(), blocks.keys.begin(), blocks.keys.end());
+  });
+  std::ranges::sort(keys);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
 bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   CHECK(info.parent_tokens >= 0);
   const uint32_t slot = table_.add(id, std::move(info));
@@ -51,7 +81,10 @@ bool ContentIndex::insert(SegmentId id, SegmentInfo info) {
   domains_.hold(segment.info.domain);
   if (segment.info.found_as != FoundAs::kChain) segments_.insert(table_, slot, *digest);
   if (segment.info.found_as != FoundAs::kChain && near_) near_->insert(table_, slot, *digest);
-  if (segment.info.in_tree()) chains_.insert(table_, slot, *digest);
+  if (segment.info.found_as != FoundAs::kChain && continuations_) continuations_->insert(table_, slot, tokens_);
+  BlockChanges changes;
+  if (segment.info.in_tree()) chains_.insert(table_, slot, *digest, teller_.on() ? &changes : nullptr);
+  if (teller_.on()) teller_.inserted(told_domain(segment.info), table_, chains_, slot, changes);
   return segment.info.found_as != FoundAs::kChain || segment.chain.start >= 0;
 }
 
@@ -66,7 +99,9 @@ std::vector<SegmentId> ContentIndex::erase(SegmentId id) {
     const Digest& digest = *domains_.digest(segment.info.domain);
     if (segment.info.found_as != FoundAs::kChain) segments_.erase(table_, slot, digest);
     if (segment.info.found_as != FoundAs::kChain && near_) near_->erase(table_, slot, digest);
-    left = chains_.erase(table_, slot);
+    BlockChanges changes;
+    left = chains_.erase(table_, slot, teller_.on() ? &changes : nullptr);
+    if (teller_.on()) teller_.removed(told_domain(segment.info), segment, changes);
     domains_.release(segment.info.domain);
   }
   clean_.erase(id);
@@ -85,7 +120,10 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   if (pieces) segments_.erase(table_, slot, *digest);
   if (pieces && near_) near_->erase(table_, slot, *digest);
   count_seasoned(segment.info, -1);
-  std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens);
+  BlockChanges changes;
+  const bool tells = teller_.on() && segment.indexed;
+  std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens, tells ? &changes : nullptr);
+  if (tells) teller_.removed(told_domain(segment.info), segment, changes);
   count_seasoned(segment.info, 1);
   if (pieces) {
     segments_.insert(table_, slot, *digest);
@@ -94,6 +132,7 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
       if (mark.end <= tokens) segments_.add_mark(table_, slot, *digest, mark);
     }
   }
+  if (tells && segment.chain.start < 0) teller_.inserted(told_domain(segment.info), table_, chains_, slot, {});
   return left;
 }
 
@@ -139,6 +178,21 @@ void ContentIndex::add_clean(SegmentId id, int32_t offset, std::span<const int32
   const uint32_t slot = table_.find(id);
   CHECK(slot != kNoSegment && offset >= 0 && offset + mark.size() <= table_[slot].size());
   if (table_[slot].indexed) clean_.add(table_[slot].info.domain, prompt, mark, id, offset);
+}
+
+void ContentIndex::add_clean(SegmentId id, const CleanNote& note) {
+  const uint32_t slot = table_.find(id);
+  CHECK(slot != kNoSegment && note.tokens.begin >= 0 && note.tokens.end <= table_[slot].size());
+  const SegmentInfo& info = table_[slot].info;
+  const auto ids = std::span(info.tokens).subspan(note.tokens.begin, note.tokens.size());
+  if (table_[slot].indexed) clean_.add(info.domain, ids, note, id);
+}
+
+std::vector<CleanNote> ContentIndex::clean_notes(SegmentId id) const {
+  std::vector<CleanNote> out = clean_.notes(id);
+  const uint32_t slot = table_.find(id);
+  std::erase_if(out, [&](const CleanNote& n) { return slot == kNoSegment || n.tokens.end > table_[slot].size(); });
+  return out;
 }
 
 std::vector<Piece> ContentIndex::find_clean(std::span<const int32_t> prompt, DomainId domain,
@@ -206,6 +260,24 @@ std::vector<Piece> ContentIndex::find_near(const NearQuery& query, DomainId doma
   return pieces_of(near_->find(table_, asked, cost != nullptr ? *cost : own), least);
 }
 
+void ContentIndex::keep_continuations() {
+  if (continuations_) return;
+  Continuations all(secret_);  // takes its place when it is whole: memory may end here
+  table_.each_by_id([&](uint32_t slot) {
+    if (table_[slot].indexed && table_[slot].info.found_as != FoundAs::kChain) all.insert(table_, slot, tokens_);
+  });
+  continuations_.emplace(std::move(all));
+}
+
+std::optional<Continuation> ContentIndex::find_continuation(std::span<const int32_t> text, DomainId domain) const {
+  return continuations_ && domain != 0 ? continuations_->find(table_, text, domain) : std::nullopt;
+}
+
+std::span<const int32_t> ContentIndex::text(SegmentId id) const {
+  const uint32_t slot = table_.find(id);
+  return slot == kNoSegment ? std::span<const int32_t>() : table_.text(slot).from(0);
+}
+
 bool ContentIndex::is_prefix(SegmentId id) const {
   const uint32_t slot = table_.find(id);
   return slot != kNoSegment && table_[slot].chain.start >= 0;
@@ -213,7 +285,7 @@ bool ContentIndex::is_prefix(SegmentId id) const {
 
 size_t ContentIndex::bytes() const {
   return table_.bytes() + domains_.bytes() + segments_.bytes() + chains_.bytes() + clean_.bytes() +
-         (near_ ? near_->bytes() : 0);
+         (near_ ? near_->bytes() : 0) + (continuations_ ? continuations_->bytes() : 0);
 }
 
 }  // namespace kvilt

@@ -7,12 +7,14 @@
 //              prefix.
 // Threads:     owned by one thread; const methods have no hidden state.
 // Cost:        less than 0.1 us per prompt token at a million cached tokens (docs/design/finding.md#cost).
+//              What may follow a text's last tokens is asked with every token of an answer (continuations.h).
 // Not here:    the KV of a segment (kv/), eviction (engine/content_cache.h), what is done with a piece (policy/).
 #pragma once
 
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/keyed_hash.h"
@@ -20,7 +22,9 @@
 #include "index/cached_segment.h"
 #include "index/chain_index.h"
 #include "index/clean_pieces.h"
+#include "index/continuations.h"
 #include "index/domains.h"
+#include "index/index_teller.h"
 #include "index/near_index.h"
 #include "index/segment_index.h"
 #include "index/segment_table.h"
@@ -44,6 +48,10 @@ class ContentIndex {
   DomainId domain(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
                   std::string_view tenant = {});
 
+  // What names the domain in other processes with the same secret, and back. Null: it was forgotten.
+  const Digest* domain_digest(DomainId id) const { return domains_.digest(id); }
+  DomainId domain(const Digest& digest) { return domains_.id(digest); }
+
   // REQUIRES: id is neither 0 nor known; 0 <= parent_tokens <= the parent's size where the parent is known. An exact
   // segment whose parent is not (or no longer) in the tree of exact segments is never a prefix; pieces of it are found.
   // False: it cannot be found at all, since its domain was forgotten, or as a chain, since its parent is gone.
@@ -61,6 +69,20 @@ class ContentIndex {
   // The segment holds prompt[mark) from token `offset` on, computed exactly behind prompt[0, mark.begin) and nothing else:
   // a clean copy (clean_pieces.h). REQUIRES: the segment is known and holds it.
   void add_clean(SegmentId id, int32_t offset, std::span<const int32_t> prompt, Run mark);
+
+  // The same, as clean_notes() says it. REQUIRES: the segment is known and holds the note's tokens.
+  void add_clean(SegmentId id, const CleanNote& note);
+  std::vector<CleanNote> clean_notes(SegmentId id) const;  // of what it holds
+  // From now on the listener hears of every change (index_listener.h); null: nobody does. It is not told what is there.
+  void listen(IndexListener* listener) { teller_.listen(listener); }
+  // Tells the listener everything again, from the start: tell_more() does about so many tokens, and returns whether more
+  // are left.
+  void tell_again() { teller_.start_round(); }
+  bool tell_more(int64_t tokens);
+  // The keys of a segment's blocks (ChainIndex::keys). None for an unknown id.
+  std::vector<std::pair<uint64_t, int32_t>> block_keys(SegmentId id, Run tokens) const;
+  // The keys of all blocks of 16 tokens that the chains of the tree have. For tests: it walks over everything.
+  std::vector<uint64_t> block_keys() const;
 
   // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents.
   std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const;
@@ -94,6 +116,14 @@ class ContentIndex {
   // another keeps at least half of `least`. Empty without keep_near().
   std::vector<Piece> find_near(const NearQuery& query, DomainId domain, SearchCost* cost = nullptr) const;
 
+  // From now on continuations can be found, in segments too that are known already. Before that they cost nothing.
+  void keep_continuations();
+  // What followed the text's last tokens in a segment of the domain (continuations.h); nothing without
+  // keep_continuations().
+  std::optional<Continuation> find_continuation(std::span<const int32_t> text, DomainId domain) const;
+  // The segment's tokens; empty if it has left.
+  std::span<const int32_t> text(SegmentId id) const;
+
   // Of the tokens right before the piece in the prompt, how many stood right before it where its KV was computed, as far
   // as that is known; INT32_MAX: all, from position 0 on. It stops at `limit`.
   int32_t shared_context(std::span<const int32_t> prompt, const Piece& piece, int32_t limit) const;
@@ -110,13 +140,16 @@ class ContentIndex {
 
  private:
   void count_seasoned(const SegmentInfo& info, int sign);
+  ToldDomain told_domain(const SegmentInfo& info) const;
   std::vector<Piece> pieces_of(std::vector<Candidate> candidates, int32_t least) const;
   SegmentTable table_;
   Domains domains_;
   SegmentIndex segments_;
   ChainIndex chains_;
   CleanPieces clean_;
+  IndexTeller teller_;
   std::optional<NearIndex> near_;
+  std::optional<Continuations> continuations_;
   const HashSecret secret_;
   const uint64_t key_mask_;
   size_t tokens_ = 0;

@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <span>
@@ -114,6 +115,72 @@ void insert_and_erase(benchmark::State& state) {
       static_cast<double>(cache().index.bytes()) / static_cast<double>(cache().index.tokens());
 }
 BENCHMARK(insert_and_erase)->ArgName("exact")->Arg(0)->Arg(1);
+
+// ---- A million pieces: look-ups among them, and the longest insert on the way there
+
+constexpr SegmentId kPieces = 1'000'000;
+constexpr int32_t kPieceTokens = 64;
+
+// Of this thread, the system's work for it included: neighbours do not count.
+double cpu_us() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+// Every piece begins a chain and is marked, so that all tables grow.
+struct Million {
+  std::mt19937_64 random{3};
+  ContentIndex index{HashSecret::fixed(3)};
+  DomainId domain = index.domain("model", "", "");
+  std::vector<std::vector<int32_t>> some;  // of the pieces
+  double worst_us = 0, total_us = 0;
+
+  Million() {
+    for (SegmentId id = 1; id <= kPieces; ++id) {
+      std::vector<int32_t> ids = random_ids(random, kPieceTokens);
+      if (id % 1000 == 0) some.push_back(ids);
+      const Run whole{0, kPieceTokens};
+      const double begin = cpu_us();
+      index.insert(id, {.tokens = ids, .domain = domain, .exact = true});
+      index.add_mark(id, 0, kPieceTokens);
+      index.add_clean(id, 0, ids, whole);
+      const double us = cpu_us() - begin;
+      worst_us = std::max(worst_us, us);
+      total_us += us;
+    }
+  }
+};
+
+Million& million() {
+  static Million million;
+  return million;
+}
+
+// worst_us: the longest of the million inserts.
+void million_find_pieces(benchmark::State& state) {
+  Million& of = million();
+  std::vector<std::vector<int32_t>> prompts(16);
+  for (auto& prompt : prompts) {
+    for (int32_t i = 0; i < kPrompt / kPieceTokens; ++i) {
+      append(prompt, i % 2 == 0 ? of.some[of.random() % of.some.size()] : random_ids(of.random, kPieceTokens));
+    }
+  }
+  size_t next = 0;
+  int64_t found = 0, asked = 0;
+  for (auto _ : state) {
+    const auto& prompt = prompts[next++ % prompts.size()];
+    benchmark::DoNotOptimize(of.index.find_prefix(prompt, of.domain, kPrompt - 1));
+    for (const Piece& p : of.index.find_pieces(prompt, 0, of.domain, 32, {})) found += p.count;
+    asked += kPrompt;
+  }
+  state.counters["found"] = static_cast<double>(found) / static_cast<double>(asked);
+  state.counters["worst_us"] = of.worst_us;
+  state.counters["mean_us"] = of.total_us / static_cast<double>(kPieces);
+  state.counters["bytes_token"] = static_cast<double>(of.index.bytes()) / static_cast<double>(of.index.tokens());
+  report(state, kPrompt);
+}
+BENCHMARK(million_find_pieces);
 
 // ---- Near duplicates
 

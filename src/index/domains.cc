@@ -9,8 +9,13 @@ namespace kvilt {
 
 DomainId Domains::id(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
                      std::string_view tenant) {
-  const Digest digest =
-      KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).add(tenant).finish();
+  const DomainId named =
+      id(KeyedHash(secret_, "kvilt.domain").add(fingerprint).add(name_space).add(salt).add(tenant).finish());
+  records_.at(named).open = name_space.empty() && salt.empty() && tenant.empty();
+  return named;
+}
+
+DomainId Domains::id(const Digest& digest) {
   if (const auto known = ids_.find(digest); known != ids_.end()) {
     if (Record& record = records_.at(known->second); record.segments == 0)
       idle_.splice(idle_.end(), idle_, record.place);
@@ -18,7 +23,7 @@ DomainId Domains::id(std::string_view fingerprint, std::string_view name_space, 
   }
   const DomainId id = ++last_;
   std::list<DomainId> node{id};  // each step may lack memory: what names the domain comes last
-  records_.emplace(id, Record{digest, 0, node.begin()});
+  records_.emplace(id, Record{digest, false, 0, node.begin()});
   try {
     ids_.emplace(digest, id);
   } catch (const std::bad_alloc&) {
@@ -34,6 +39,8 @@ const Digest* Domains::digest(DomainId id) const {
   const auto it = records_.find(id);
   return it == records_.end() ? nullptr : &it->second.digest;
 }
+
+bool Domains::open(DomainId id) const { return records_.at(id).open; }
 
 void Domains::hold(DomainId id) {
   Record& record = records_.at(id);

@@ -25,8 +25,11 @@ class Domains {
   // Names the four; never 0.
   DomainId id(std::string_view fingerprint, std::string_view name_space, std::string_view salt,
               std::string_view tenant = {});
+  // Names the domain with this digest: the same under the same secret, in another process too.
+  DomainId id(const Digest& digest);
   // Null when the domain was forgotten or never named. Valid until the next non-const call.
   const Digest* digest(DomainId id) const;
+  bool open(DomainId id) const;  // named without namespace, salt and tenant. REQUIRES: the domain is known
 
   void hold(DomainId id);     // one more segment is in it. REQUIRES: the domain is known
   void release(DomainId id);  // one segment fewer. REQUIRES: as many were held
@@ -37,6 +40,7 @@ class Domains {
  private:
   struct Record {
     Digest digest{};
+    bool open = false;
     size_t segments = 0;
     std::list<DomainId>::iterator place;  // in idle_ while segments == 0, else in held_
   };

@@ -1,19 +1,19 @@
 // index/posting_table.h: 64-bit key -> an ordered list of postings (segment, offset).
 // Role:       the one table under windows, chain blocks and marks.
-// Idea:       open addressing with linear probing over 16-byte slots; each slot heads a doubly linked list, so a key
-//             that a million windows share costs one slot, and is inserted and erased in O(1). Deletion shifts slots
-//             back and leaves no tombstones. A list has its ordinary postings first, then the twins, which need not be
-//             looked at while the others are there.
-// Invariants: the number of slots is a power of two, at most 5/8 of them are taken, and no empty slot is between a key
-//             and its home.
+// Idea:       a table that grows step by step (base/step_table.h); each key's value heads a doubly linked list, so a key
+//             that a million windows share costs one slot, and is inserted and erased in O(1). A list has its ordinary
+//             postings first, then the twins, which need not be looked at while the others are there.
 // Threads:    one owner.
-// Cost:       16 bytes per posting and 26..64 bytes per distinct key.
+// Cost:       16 bytes per posting and 26..64 bytes per distinct key, half as much again while a table moves. No single
+//             call moves more than a few slots, however large the table.
 // Not here:   what a key means; whether a posting really matches (the caller compares the ids).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "base/chunked.h"
+#include "base/step_table.h"
 
 namespace kvilt {
 
@@ -27,8 +27,6 @@ class PostingTable {
  public:
   enum class Place { kFront, kBack, kTwin };  // kTwin: after all others. A list uses kBack or kTwin, not both
 
-  PostingTable();
-
   // Returns the posting's node, by which remove() finds it. Keys should be spread evenly.
   uint32_t add(uint64_t key, Posting posting, Place place);
   // REQUIRES: `node` was returned by add(key, ...) and not removed since.
@@ -37,15 +35,15 @@ class PostingTable {
   void promote(uint64_t key, uint32_t node);
   bool is_twin(uint32_t node) const { return nodes_[node].twin(); }
 
-  void prefetch(uint64_t key) const { __builtin_prefetch(&slots_[key & mask_]); }
-  bool contains(uint64_t key) const { return find(key) != kNone; }
+  void prefetch(uint64_t key) const { lists_.prefetch(key); }
+  bool contains(uint64_t key) const { return lists_.find(key) != nullptr; }
 
   // Calls visitor(posting) for the first `limit` postings of key that are no twins, in order, while it returns true.
   template <class Visitor>
   void visit(uint64_t key, int limit, Visitor&& visitor) const {
-    const size_t slot = find(key);
-    if (slot == kNone) return;
-    for (uint32_t node = slots_[slot].head; node != kNil && !is_twin(node) && limit > 0; --limit) {
+    const List* const list = lists_.find(key);
+    if (!list) return;
+    for (uint32_t node = list->head; node != kNil && !is_twin(node) && limit > 0; --limit) {
       if (!visitor(nodes_[node].posting())) return;
       node = nodes_[node].next;
     }
@@ -53,25 +51,24 @@ class PostingTable {
   // The same for twins: visitor(posting, node), the last added first.
   template <class Visitor>
   void visit_twins(uint64_t key, int limit, Visitor&& visitor) const {
-    const size_t slot = find(key);
-    if (slot == kNone) return;
-    for (uint32_t node = slots_[slot].tail; node != kNil && is_twin(node) && limit > 0; --limit) {
+    const List* const list = lists_.find(key);
+    if (!list) return;
+    for (uint32_t node = list->tail; node != kNil && is_twin(node) && limit > 0; --limit) {
       if (!visitor(nodes_[node].posting(), node)) return;
       node = nodes_[node].previous;
     }
   }
 
   size_t size() const { return postings_; }
-  size_t keys() const { return used_; }
-  size_t bytes() const { return slots_.capacity() * sizeof(Slot) + nodes_.capacity() * sizeof(Node); }
+  size_t keys() const { return lists_.size(); }
+  size_t bytes() const { return lists_.bytes() + nodes_.bytes(); }
 
  private:
-  static constexpr uint32_t kNil = UINT32_MAX;
-  static constexpr size_t kNone = SIZE_MAX;
+  static constexpr uint32_t kNil = 0;  // no node has this number
 
-  struct Slot {
-    uint64_t key = 0;
-    uint32_t head = kNil, tail = kNil;  // head kNil: the slot is empty
+  struct List {
+    uint32_t head = kNil, tail = kNil;
+    bool empty() const { return head == kNil; }
   };
   struct Node {
     uint32_t segment : 31 = 0;
@@ -83,21 +80,13 @@ class PostingTable {
     bool twin() const { return is_twin != 0; }
   };
 
-  size_t find(uint64_t key) const {
-    for (size_t i = key & mask_;; i = (i + 1) & mask_) {
-      if (slots_[i].head == kNil) return kNone;
-      if (slots_[i].key == key) return i;
-    }
-  }
   uint32_t new_node(Posting posting, bool twin);
-  void unlink(Slot& slot, uint32_t node);
-  void link_front(Slot& slot, uint32_t node);
-  void vacate(size_t slot);
-  void resize(size_t slots);
+  void unlink(List& list, uint32_t node);
+  void link_front(List& list, uint32_t node);
 
-  std::vector<Slot> slots_;
-  std::vector<Node> nodes_;
-  size_t mask_ = 0, used_ = 0, postings_ = 0;
+  StepTable<List> lists_;
+  Chunked<Node> nodes_;
+  size_t postings_ = 0;
   uint32_t free_ = kNil;
 };
 

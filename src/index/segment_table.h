@@ -5,15 +5,15 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <set>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/chunked.h"
 #include "base/keyed_hash.h"
+#include "base/step_table.h"
 #include "index/cached_segment.h"
 
 namespace kvilt {
@@ -41,6 +41,7 @@ struct ChainLink {
   std::vector<Digest> keys;     // of the blocks that end in this segment, in order
   std::vector<uint32_t> nodes;  // their postings
   std::set<ChainChild> children;
+  uint32_t told = 0;  // in which round of IndexTeller its blocks were told last (index/index_teller.h)
 };
 
 struct MarkEntry {
@@ -75,15 +76,17 @@ struct SegmentText {
 class SegmentTable {
  public:
   uint32_t add(SegmentId id, SegmentInfo info) {
-    uint32_t slot = static_cast<uint32_t>(records_.size());
+    CHECK(id != 0 && find(id) == kNoSegment);
+    by_id_.reserve_one();
     if (free_.empty()) {
+      free_.reserve(1);
+      texts_.emplace_back();  // one too many where memory ends now
       records_.emplace_back();
-      texts_.resize(records_.size());
-    } else {
-      slot = free_.back();
-      free_.pop_back();
+      free_.push_back(static_cast<uint32_t>(records_.size() - 1));
     }
-    CHECK(id != 0 && by_id_.emplace(id, slot).second);
+    const uint32_t slot = free_.back();
+    free_.pop_back();
+    by_id_.insert(mixed(id), {slot + 1});
     records_[slot].id = id;
     const SegmentInfo& kept = records_[slot].info = std::move(info);
     texts_[slot] = {kept.tokens.data(), records_[slot].size(), kept.exact, kept.domain, id};
@@ -94,34 +97,45 @@ class SegmentTable {
     texts_[slot].size = tokens;
   }
   void remove(uint32_t slot) {
-    by_id_.erase(records_[slot].id);
+    by_id_.erase(mixed(records_[slot].id));
     records_[slot] = {};
     texts_[slot] = {};
     free_.push_back(slot);
   }
   uint32_t find(SegmentId id) const {
-    const auto it = by_id_.find(id);
-    return it == by_id_.end() ? kNoSegment : it->second;
+    const Place* const place = by_id_.find(mixed(id));
+    return place ? place->slot_and_one - 1 : kNoSegment;
   }
   // Calls visitor(slot) for every segment, by id.
   template <class Visitor>
   void each_by_id(Visitor&& visitor) const {
-    std::vector<std::pair<SegmentId, uint32_t>> all(by_id_.begin(), by_id_.end());
+    std::vector<std::pair<SegmentId, uint32_t>> all;
+    for (uint32_t slot = 0; slot < slots(); ++slot) {
+      if (records_[slot].id != 0) all.emplace_back(records_[slot].id, slot);
+    }
     std::sort(all.begin(), all.end());
     for (const auto& [id, slot] : all) visitor(slot);
   }
   SegmentRecord& operator[](uint32_t slot) { return records_[slot]; }
   const SegmentRecord& operator[](uint32_t slot) const { return records_[slot]; }
   const SegmentText& text(uint32_t slot) const { return texts_[slot]; }
+  bool has(uint32_t slot) const { return slot < texts_.size() && texts_[slot].id != 0; }
 
   size_t size() const { return by_id_.size(); }
+  uint32_t slots() const { return static_cast<uint32_t>(records_.size()); }  // free ones included: their id is 0
   size_t bytes() const;
 
  private:
-  std::deque<SegmentRecord> records_;
-  std::vector<SegmentText> texts_;
+  struct Place {
+    uint32_t slot_and_one = 0;
+    bool empty() const { return slot_and_one == 0; }
+  };
+  static uint64_t mixed(SegmentId id) { return StepTable<Place>::mixed(id); }
+
+  Chunked<SegmentRecord, 8> records_;
+  Chunked<SegmentText> texts_;
   std::vector<uint32_t> free_;
-  std::unordered_map<SegmentId, uint32_t> by_id_;
+  StepTable<Place> by_id_;
 };
 
 // The number of leading (trailing) ids that a and b share.

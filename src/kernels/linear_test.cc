@@ -15,6 +15,7 @@
 #include "kernels/reference/backend.h"
 #include "kernels/weight_samples.h"
 #include "tensor/dequantize.h"
+#include "tensor/requantize.h"
 
 namespace kvilt {
 namespace {
@@ -267,6 +268,28 @@ TEST_P(BackendTest, PackingKeepsTheSize) {
     const Linear linear(backend(), {type, 128, 1024}, pool_);
     EXPECT_LE(static_cast<double>(linear.packed().bytes), 1.1 * static_cast<double>(linear.bytes().size()));
     EXPECT_GE(linear.packed().bytes, linear.bytes().size());
+  }
+}
+
+// Formats without kernels are packed as the one that holds them (tensor/requantize_test.cc: with which values).
+TEST_P(BackendTest, OtherFormatsArePackedAsTheirKernelType) {
+  if (is_reference()) GTEST_SKIP() << "it reads all formats as they are";
+  constexpr int64_t kRows = 37, kCols = 4096;
+  for (const DType type : {DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4}) {
+    const DType as = kernel_type(type);
+    const auto source = random_weight(type, kRows, kCols, 5);
+    std::vector<std::byte> other(dtype_bytes(as, kRows * kCols));
+    requantize(type, source.data(), kRows * kCols, other.data());
+    const auto packed = backend().pack({source.data(), type, kRows, kCols}, pool_);
+    const auto same = backend().pack({other.data(), as, kRows, kCols}, pool_);
+    EXPECT_EQ(packed->dtype, as);
+    EXPECT_TRUE(std::ranges::equal(packed->image, same->image)) << dtype_info(type).name;
+    EXPECT_NE(backend().adopt({nullptr, type, kRows, kCols}, packed->image, nullptr), nullptr);
+    other[40] ^= std::byte{1};
+    EXPECT_FALSE(std::ranges::equal(packed->image, backend().pack({other.data(), as, kRows, kCols}, pool_)->image))
+        << "power";
+    const auto wide = backend().pack({source.data(), type, kRows, kCols, Activations::kF32}, pool_);
+    EXPECT_EQ(wide->dtype, DType::kF32);
   }
 }
 

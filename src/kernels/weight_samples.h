@@ -54,6 +54,22 @@ inline std::vector<std::byte> random_weight(DType type, int64_t rows, int64_t co
       case DType::kQ6_K:
         put_half(block + 208, uniform(random) / 2048);
         break;
+      case DType::kQ2_K:
+        put_half(block + 80, uniform(random) / 16);
+        put_half(block + 82, uniform(random) / 16);
+        break;
+      case DType::kQ3_K:
+        put_half(block + 108, uniform(random) / 64);
+        break;
+      case DType::kIQ4_NL:
+        put_half(block, uniform(random) / 64);
+        break;
+      case DType::kIQ4_XS:
+        put_half(block, uniform(random) / 1024);
+        break;
+      case DType::kMXFP4:
+        *block = static_cast<std::byte>(124 + random() % 3);
+        break;
       default:
         put_half(block, uniform(random) / 8);
     }

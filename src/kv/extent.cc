@@ -7,12 +7,10 @@
 namespace kvilt {
 
 Extent* IdleExtents::next() const {
-  const auto &pieces = order_[0], &chains = order_[1];
-  if (pieces.empty() || chains.empty()) {
-    return pieces.empty() ? (chains.empty() ? nullptr : chains.front()) : pieces.front();
-  }
-  if (pages_[1] > pages_[0]) return chains.front();
-  return pieces.front()->idle_since_ < chains.front()->idle_since_ ? pieces.front() : chains.front();
+  Evictable *const piece = order_[0].next(), *const chain = order_[1].next();
+  if (!piece || !chain) return static_cast<Extent*>(piece ? piece : chain);
+  const bool chains_first = order_[1].pages() > order_[0].pages() || order_[1].since(*chain) < order_[0].since(*piece);
+  return static_cast<Extent*>(chains_first ? chain : piece);
 }
 
 Extent::Extent(PageStore& store, int32_t number)
@@ -20,8 +18,9 @@ Extent::Extent(PageStore& store, int32_t number)
       number_(number),
       per_list_(store.extent_pages()),
       pages_(static_cast<size_t>(store.shape().L) * store.shape().G * per_list_, kNone),
-      covered_(static_cast<size_t>(store.shape().L) * per_list_, 0),
-      place_{this} {}
+      covered_(static_cast<size_t>(store.shape().L) * per_list_, 0) {}
+
+EvictionOrder& Extent::waits_in() { return store_.idle().order_[static_cast<int>(waits_in_)]; }
 
 Extent::~Extent() {
   for (const PageId page : pages_) {
@@ -44,7 +43,7 @@ PageId Extent::take(int list, int page) {
 void Extent::drop(int list, int page) {
   if (!held(list, page)) return;
   store_.free(take(list, page));
-  if (idle_) --store_.idle().pages_[static_cast<int>(waits_in_)];
+  if (waits()) waits_in().add_pages(*this, -1);
 }
 
 void Extent::attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes) {
@@ -55,7 +54,7 @@ void Extent::attach(AnnexKind kind, Run positions, std::span<const std::byte> by
 }
 
 void Extent::drop_annexes() {
-  if (idle_) store_.idle().pages_[static_cast<int>(waits_in_)] -= annexed_;
+  if (waits()) waits_in().add_pages(*this, -annexed_);
   held_ -= std::exchange(annexed_, 0);
   annexes_.clear();
 }
@@ -68,27 +67,28 @@ void Extent::cover(int layer, int page, int by) {
   const int G = store_.shape().G;
   for (int head = 0; head < G; ++head) drop(layer * G + head, page);
   if (held_ == annexed_) drop_annexes();
-  if (idle_ && held_ == 0) leave_idle();
+  if (waits() && held_ == 0) leave_idle();
 }
 
 void Extent::evict() {
   CHECK(users_ == 0);
-  if (idle_) leave_idle();
+  if (waits()) leave_idle();
   for (size_t i = 0; i < pages_.size(); ++i) drop(static_cast<int>(i) / per_list_, static_cast<int>(i) % per_list_);
   drop_annexes();
 }
 
 void Extent::touch() {
-  if (!idle_) return;
-  auto& order = store_.idle().order_[static_cast<int>(waits_in_)];
-  order.splice(order.end(), order, idle_at_);
-  idle_since_ = ++store_.idle().clock_;
+  if (!waits()) return;
+  again = true;
+  waits_in().leave(*this);
+  waits_in().enter(*this, held_, ++store_.idle().clock_);
 }
 
 void Extent::add(Hold hold) {
   if (hold == Hold::kKeep) {
     ++keepers_;
-  } else if (++users_ == 1 && idle_) {
+  } else if (++users_ == 1 && waits()) {
+    again = true;
     leave_idle();
   }
 }
@@ -100,7 +100,7 @@ void Extent::release(Hold hold) {
   if (keepers_ > 0) {
     become_idle();
   } else {
-    if (idle_) leave_idle();
+    if (waits()) leave_idle();
     delete this;
   }
 }
@@ -113,21 +113,10 @@ void Extent::become_idle() {
   }
   if (held_ == annexed_) drop_annexes();
   if (held_ == 0) return;
-  IdleExtents& idle = store_.idle();
   waits_in_ = order;
-  auto& list = idle.order_[static_cast<int>(waits_in_)];
-  idle_at_ = place_.begin();
-  list.splice(list.end(), place_);
-  idle.pages_[static_cast<int>(waits_in_)] += held_;
-  idle_since_ = ++idle.clock_;
-  idle_ = true;
+  waits_in().enter(*this, held_, ++store_.idle().clock_);
 }
 
-void Extent::leave_idle() {
-  IdleExtents& idle = store_.idle();
-  place_.splice(place_.end(), idle.order_[static_cast<int>(waits_in_)], idle_at_);
-  idle.pages_[static_cast<int>(waits_in_)] -= held_;
-  idle_ = false;
-}
+void Extent::leave_idle() { waits_in().leave(*this); }
 
 }  // namespace kvilt

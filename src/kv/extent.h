@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <span>
 #include <utility>
@@ -20,6 +19,7 @@
 
 #include "base/annex_kind.h"
 #include "base/runs.h"
+#include "kv/eviction_order.h"
 
 namespace kvilt {
 
@@ -31,24 +31,25 @@ inline constexpr int32_t kExtentSlots = 256;  // about; a whole number of pages,
 
 class Extent;
 
-// Extents that segments keep and nobody uses, in the order in which they became idle. Two orders: extents with KV for
-// any prompt, and those that only continue one conversation (chains).
+// Extents that segments keep and nobody uses, in the order in which they are evicted (kv/eviction_order.h). Two orders:
+// extents with KV for any prompt, and those that only continue one conversation (chains).
 class IdleExtents {
  public:
   enum class Order : uint8_t { kPieces, kChains };
-  int64_t pages() const { return pages_[0] + pages_[1]; }
-  // The next to be evicted: the oldest of both; of the chains' while these hold more pages than the others do, so that
+  int64_t pages() const { return order_[0].pages() + order_[1].pages(); }
+  // The next to be evicted: the older one of both orders' next; of the chains' while these hold more pages than the others do, so that
   // conversations that nobody goes on with do not push out what everybody reads. Null: there is none.
   Extent* next() const;
+  // Of what was evicted of the first order, so many pages are wanted again: see EvictionOrder::missed.
+  void missed(int64_t pages, bool of_again, double odds) { order_[0].missed(pages, of_again, odds); }
 
  private:
   friend class Extent;
-  std::list<Extent*> order_[2];
-  int64_t pages_[2] = {0, 0};
+  EvictionOrder order_[2] = {EvictionOrder(EvictionOrder::Rule::kAdaptive), EvictionOrder(EvictionOrder::Rule::kLru)};
   uint64_t clock_ = 0;
 };
 
-class Extent {
+class Extent : public Evictable {
  public:
   enum class Hold : uint8_t { kUse, kKeep };
   // number: which part of the request's slots it is: [number * slots of an extent, ...).
@@ -72,7 +73,7 @@ class Extent {
   std::span<const std::unique_ptr<const Annex>> annexes() const { return annexes_; }
   // All pages go back to the pool. REQUIRES: nobody uses it.
   void evict();
-  // Makes an idle extent the most recently used.
+  // Makes an idle extent the most recently used; it counts as used again.
   void touch();
 
   // Cached segments with a slot here, by id (kv/segment_cache.h keeps it).
@@ -100,12 +101,8 @@ class Extent {
   std::vector<std::unique_ptr<const Annex>> annexes_;
   int64_t held_ = 0, annexed_ = 0;  // pages; annexed_: those of held_ that annexes have
   int users_ = 0, keepers_ = 0;
-  bool idle_ = false;
+  EvictionOrder& waits_in();  // REQUIRES: it is idle
   IdleExtents::Order waits_in_ = IdleExtents::Order::kPieces;
-  uint64_t idle_since_ = 0;
-  std::list<Extent*>::iterator idle_at_;
-  std::list<Extent*>
-      place_;  // itself, while it is not idle: the order takes the node, so that waiting allocates nothing
 };
 
 // A counted reference.

@@ -92,6 +92,13 @@ void PageList::grow(int layer, int head, int32_t slots) {
   for (int32_t page = lists_[list_of(layer, head)].end; page < want; ++page) hold(layer, head, page);
 }
 
+void PageList::shrink(int layer, int head, int32_t slots) {
+  List& list = lists_[list_of(layer, head)];
+  for (const int32_t want = pages_of(slots); list.end > want; --list.end) {
+    if (held(layer, head, list.end - 1)) drop(layer, head, list.end - 1);
+  }
+}
+
 void PageList::reserve(int64_t pages) {
   reserved_ = pages;
   while (spare() > pages) {

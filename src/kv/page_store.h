@@ -91,6 +91,9 @@ class PageList {
   // spare or free ones.
   void grow(int layer, int head, int32_t slots);
 
+  // Gives back what is after the pages of slots [0, slots).
+  void shrink(int layer, int head, int32_t slots);
+
   // Makes the number of spare pages `pages`. REQUIRES: the store has pages - spare() free ones.
   void reserve(int64_t pages);
   int64_t spare() const { return static_cast<int64_t>(spare_.size()); }

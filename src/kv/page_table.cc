@@ -60,6 +60,17 @@ bool SlotMap::append(Run wanted) {
   return true;
 }
 
+void SlotMap::truncate(int32_t pos) {
+  while (!runs.empty() && runs.back().pos + runs.back().count > pos) {
+    SlotRun& last = runs.back();
+    CHECK(last.slot + last.count == slots);
+    const int32_t gone = std::min(last.count, last.pos + last.count - pos);
+    last.count -= gone;
+    slots -= gone;
+    if (last.count == 0) runs.pop_back();
+  }
+}
+
 void SlotMap::add(const Runs& wanted) {
   if (wanted.size() == 1 && append(wanted[0])) return;
   for (const Run& fresh : subtract(wanted, positions())) {
@@ -259,27 +270,34 @@ void PageTable::hand_out(std::span<const Runs> sets, std::span<const uint16_t> w
   find_ranges();
 }
 
-int64_t PageTable::pages_for_next() const {
+int64_t PageTable::pages_for_next(int32_t count) const {
+  CHECK(count == 1 || whole());
   if (kept_) return kept_->pages_for_next();
   const KvShape& shape = store_.shape();
   // Most steps need none: all maps have room in their last page, and heads that keep all hold it.
-  const auto has_room = [&](const SlotMap& map) { return map.slots % shape.P != 0; };
+  const auto has_room = [&](const SlotMap& map) {
+    return map.slots % shape.P != 0 && map.slots % shape.P + count <= shape.P;
+  };
   if (local_.empty() && std::ranges::all_of(maps_, has_room)) return 0;
   int64_t pages = 0;
   for (int layer = 0; layer < shape.L; ++layer) {
     const int32_t slot = slot_map(layer).slots;
-    for (int head = 0; head < shape.G; ++head) pages += pages_->held(layer, head, slot / shape.P) ? 0 : 1;
+    for (int32_t page = slot / shape.P; page <= (slot + count - 1) / shape.P; ++page) {
+      for (int head = 0; head < shape.G; ++head) pages += pages_->held(layer, head, page) ? 0 : 1;
+    }
   }
   return std::max<int64_t>(0, pages - pages_->spare());
 }
 
-void PageTable::add_next(int32_t pos) {
+void PageTable::add_next(int32_t pos, int32_t count) {
+  CHECK(count == 1 || whole());
   if (kept_) return kept_->add_next(pos);
+  const Run added{pos, pos + count};
   bool last = placements_.empty() || placements_.back().pos + placements_.back().count <= pos;
   last = last && (overlays_.empty() || overlays_.back().pos + overlays_.back().count <= pos);
   for (SlotMap& map : maps_) {
     last = last && (map.runs.empty() || map.runs.back().pos + map.runs.back().count <= pos);
-    if (!map.append({pos, pos + 1})) map.add({{pos, pos + 1}});
+    if (!map.append(added)) map.add({added});
   }
   grow_whole();
   if (!local_.empty()) slide(pos);
@@ -287,16 +305,34 @@ void PageTable::add_next(int32_t pos) {
     atoms_.clear();
     return;
   }
-  for (auto& [layer, atoms] : atoms_) {  // one key more at the end: a decode step rebuilds nothing
-    const int32_t slot = slot_map(layer).slot_of(pos);
-    const bool same_page = slot % store_.shape().P != 0 && !atoms.empty() && atoms.back().source == kPrivate &&
-                           atoms.back().pos + atoms.back().count == pos &&
-                           atoms.back().slot + atoms.back().count == slot;
-    if (same_page) {
-      ++atoms.back().count;
-    } else {
-      atoms.push_back({pos, 1, slot, kPrivate});
+  for (auto& [layer, atoms] : atoms_) {  // some keys more at the end: a decode step rebuilds nothing
+    for (int32_t next = added.begin; next < added.end; ++next) {
+      const int32_t slot = slot_map(layer).slot_of(next);
+      const bool same_page = slot % store_.shape().P != 0 && !atoms.empty() && atoms.back().source == kPrivate &&
+                             atoms.back().pos + atoms.back().count == next &&
+                             atoms.back().slot + atoms.back().count == slot;
+      if (same_page) {
+        ++atoms.back().count;
+      } else {
+        atoms.push_back({next, 1, slot, kPrivate});
+      }
     }
+  }
+}
+
+void PageTable::truncate(int32_t pos) {
+  CHECK(whole());
+  for (SlotMap& map : maps_) map.truncate(pos);
+  const KvShape& shape = store_.shape();
+  for (int layer = 0; layer < shape.L; ++layer) {
+    for (int head = 0; head < shape.G; ++head) pages_->shrink(layer, head, slot_map(layer).slots);
+  }
+  for (auto& [layer, atoms] : atoms_) {
+    while (!atoms.empty() && atoms.back().pos >= pos) {
+      CHECK(atoms.back().source == kPrivate);
+      atoms.pop_back();
+    }
+    if (!atoms.empty()) atoms.back().count = std::min(atoms.back().count, pos - atoms.back().pos);
   }
 }
 

@@ -49,6 +49,8 @@ struct SlotMap {
   void add(const Runs& positions);                   // new slots, in order, for those that have none
   // add() for positions right after the last one, if that one is in the last slot; else false and nothing happens.
   bool append(Run positions);
+  // Takes the slots of positions from pos on back. REQUIRES: they are the last ones that were handed out.
+  void truncate(int32_t pos);
 };
 
 // Immutable KV of positions [pos, pos + count) of some request, as computed (and K rotated) there. While it lives it
@@ -167,9 +169,13 @@ class PageTable {
   int64_t pages_for(std::span<const Runs> sets, std::span<const uint16_t> write) const;
   // Gives private slots. REQUIRES: the store has pages_for() free pages.
   void add(std::span<const Runs> sets, std::span<const uint16_t> write);
-  // One position at all layers: a decode step. Rows before pos have attended at all of them.
-  int64_t pages_for_next() const;
-  void add_next(int32_t pos);
+  // Positions [pos, pos + count) at all layers: a decode step. Rows before pos have attended at all of them. More than
+  // one are drafts: REQUIRES: whole().
+  int64_t pages_for_next(int32_t count = 1) const;
+  void add_next(int32_t pos, int32_t count = 1);
+  // Forgets the positions from pos on, and gives back pages that hold no other: drafts that were wrong. REQUIRES:
+  // whole(); add_next() added them; none is published.
+  void truncate(int32_t pos);
 
   // Of each (layer * G + head) only these positions stay, for good: their rows are packed together, and all other pages
   // and placements are let go of. Rows to come are added as before; passed() means nothing from then on. REQUIRES: the

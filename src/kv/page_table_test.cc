@@ -200,5 +200,45 @@ TEST_F(PageTableTest, ManyPiecesAndRunsAreNotQuadratic) {
   EXPECT_FALSE(table.owns({1, 4}));
 }
 
+// Positions at the end come and go as drafts do: what is left, and the pages, are those of a table that never had them.
+TEST_F(PageTableTest, ForgetsItsLastPositions) {
+  const auto piece = cached(1, 0, 12);
+  PageTable table(store, rope), plain(store, rope);
+  const std::vector<Runs> sets{{{2, 4}, {12, 15}}, {{12, 15}}};
+  const std::vector<uint16_t> write{0, 0, 1};
+  for (PageTable* t : {&table, &plain}) {
+    t->place({piece, 0, 12, 0});
+    t->add(sets, write);
+    fill(*t, 9, sets[0], {0, 1});
+    fill(*t, 9, sets[1], {2});
+  }
+  std::mt19937 rng(5);
+  int returned = 0;
+  for (int32_t pos = 15; pos < 70;) {
+    const auto count = static_cast<int32_t>(1 + rng() % 12), right = static_cast<int32_t>(1 + rng() % count);
+    const int64_t before = table.private_pages(), asked = table.pages_for_next(count);
+    table.add_next(pos, count);
+    EXPECT_EQ(table.private_pages() - before, asked);
+    for (int32_t next = pos; next < pos + count; ++next)
+      fill(table, next < pos + right ? 9 : 7, {{next, next + 1}}, {0, 1, 2});
+    EXPECT_EQ(read(table, 1, 1).size(), static_cast<size_t>(pos + count));
+    const int64_t most = table.private_pages();
+    table.truncate(pos + right);
+    returned += static_cast<int>(most - table.private_pages());
+    for (; count > 0 && plain.known(0).back().end < pos + right;) {
+      const int32_t next = plain.known(0).back().end;
+      plain.add_next(next);
+      fill(plain, 9, {{next, next + 1}}, {0, 1, 2});
+    }
+    pos += right;
+    EXPECT_EQ(table.private_pages(), plain.private_pages());
+    for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(read(table, layer, 0), read(plain, layer, 0)) << pos;
+    EXPECT_EQ(table.known(2), plain.known(2));
+  }
+  EXPECT_GT(returned, 0) << "power";
+  const int64_t used = store.pages() - store.free_pages();
+  EXPECT_EQ(used, table.private_pages() + plain.private_pages() + 3 * 2 * 2) << "the piece's are the rest";
+}
+
 }  // namespace
 }  // namespace kvilt

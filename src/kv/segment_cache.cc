@@ -87,30 +87,34 @@ void SegmentCache::leave(const CachedSegment& segment) {
 
 void SegmentCache::insert(CachedSegment segment) {
   const SegmentId id = segment.id;
-  const auto [it, fresh] = by_id_.emplace(id, std::move(segment));
-  CHECK(fresh);
+  CHECK(!by_id_.find(id));
+  CachedSegment& kept = by_id_.at(id) = std::move(segment);
   try {
-    enter(it->second);
+    enter(kept);
   } catch (const std::bad_alloc&) {
-    each_extent(it->second, [&](Extent& extent) { std::erase(extent.segments, id); });
-    by_id_.erase(it);
+    each_extent(kept, [&](Extent& extent) { std::erase(extent.segments, id); });
+    by_id_.erase(id);
     throw;
   }
 }
 
-const CachedSegment* SegmentCache::find(SegmentId id) const {
-  const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : &it->second;
+const CachedSegment* SegmentCache::find(SegmentId id) const { return by_id_.find(id); }
+
+std::vector<SegmentId> SegmentCache::ids() const {
+  std::vector<SegmentId> out;
+  by_id_.each([&](uint64_t id, const CachedSegment&) { out.push_back(id); });
+  return out;
 }
 
 void SegmentCache::erase(SegmentId id) {
-  const auto it = by_id_.find(id);
-  if (it == by_id_.end()) return;
-  leave(it->second);
-  by_id_.erase(it);
+  const CachedSegment* const segment = find(id);
+  if (!segment) return;
+  leave(*segment);
+  by_id_.erase(id);
 }
 
 void SegmentCache::truncate(SegmentId id, int32_t count) {
+  CHECK(by_id_.find(id));
   CachedSegment& segment = by_id_.at(id);
   CHECK(count > 0 && count <= segment.count);
   leave(segment);
@@ -128,7 +132,9 @@ void SegmentCache::touch(SegmentId id) {
 }
 
 Runs SegmentCache::lost(SegmentId id, const Extent& extent) const {
-  const CachedSegment& segment = by_id_.at(id);
+  const CachedSegment* const found = find(id);
+  CHECK(found);
+  const CachedSegment& segment = *found;
   Runs out;
   for (const SegmentPart& part : segment.parts) {
     const int32_t by = part.pos - part.kv->pos() - part.offset - segment.pos;  // from kv's positions to our tokens

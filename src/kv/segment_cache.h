@@ -10,9 +10,9 @@
 #pragma once
 
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
+#include "base/step_map.h"
 #include "index/cached_segment.h"
 #include "kv/page_table.h"
 
@@ -55,7 +55,8 @@ class SegmentCache {
   Runs lost(SegmentId id, const Extent& extent) const;
 
   bool empty() const { return by_id_.empty(); }
-  SegmentId any() const { return by_id_.begin()->first; }  // REQUIRES: not empty
+  SegmentId any() const { return by_id_.any(); }  // REQUIRES: not empty
+  std::vector<SegmentId> ids() const;
   int64_t segments() const { return static_cast<int64_t>(by_id_.size()); }
   int64_t tokens() const { return tokens_; }  // without chains: most of theirs are of other segments
 
@@ -64,7 +65,7 @@ class SegmentCache {
   static void each_extent(const CachedSegment& segment, Visitor&& visitor);
   void enter(const CachedSegment& segment);
   void leave(const CachedSegment& segment);
-  std::unordered_map<SegmentId, CachedSegment> by_id_;
+  StepMap<CachedSegment> by_id_;
   SegmentId last_id_ = 0;
   int64_t tokens_ = 0;
 };

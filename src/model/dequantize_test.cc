@@ -42,7 +42,7 @@ TEST(Dequantize, EveryTypeEqualsThePythonPackageBitForBit) {
     EXPECT_GT(nonzero, got.size() / 2) << name << ": power check";
     ++types;
   }
-  EXPECT_EQ(types, 11);
+  EXPECT_EQ(types, 16);
 }
 
 TEST(Dequantize, RowsAreIndependent) {  // a row dequantised by itself equals the row in its matrix

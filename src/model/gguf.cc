@@ -96,8 +96,8 @@ constexpr GgmlType kGgmlTypes[] = {
     {7, "Q5_1", DType::kQ5_1},
     {8, "Q8_0", DType::kQ8_0},
     {9, "Q8_1", {}},
-    {10, "Q2_K", {}},
-    {11, "Q3_K", {}},
+    {10, "Q2_K", DType::kQ2_K},
+    {11, "Q3_K", DType::kQ3_K},
     {12, "Q4_K", DType::kQ4_K},
     {13, "Q5_K", DType::kQ5_K},
     {14, "Q6_K", DType::kQ6_K},
@@ -106,10 +106,10 @@ constexpr GgmlType kGgmlTypes[] = {
     {17, "IQ2_XS", {}},
     {18, "IQ3_XXS", {}},
     {19, "IQ1_S", {}},
-    {20, "IQ4_NL", {}},
+    {20, "IQ4_NL", DType::kIQ4_NL},
     {21, "IQ3_S", {}},
     {22, "IQ2_S", {}},
-    {23, "IQ4_XS", {}},
+    {23, "IQ4_XS", DType::kIQ4_XS},
     {24, "I8", {}},
     {25, "I16", {}},
     {26, "I32", {}},
@@ -119,7 +119,7 @@ constexpr GgmlType kGgmlTypes[] = {
     {30, "BF16", DType::kBF16},
     {34, "TQ1_0", {}},
     {35, "TQ2_0", {}},
-    {39, "MXFP4", {}},
+    {39, "MXFP4", DType::kMXFP4},
 };
 
 class Parser {

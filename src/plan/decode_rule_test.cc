@@ -42,6 +42,26 @@ TEST(DecodeRule, KeepsTheBestTheFirstAndTheLast) {
   EXPECT_EQ(choose_keys(rule, 0, 1, scores, 8)[0], (Runs{{0, 2}, {3, 4}, {6, 8}})) << "the lower one on a tie";
 }
 
+// Against a sort: ties, zeros of both signs, tiny and huge scores, and keys that are out.
+TEST(DecodeRule, KeepsWhatASortWouldKeep) {
+  std::mt19937_64 rng(3);
+  const double some[] = {0.0, -0.0, 1e-310, 1e-300, 1e-9, 0.25, 0.25 + 1e-17, 1, 28, 1e300, -HUGE_VAL};
+  for (const int keys : {1, 2, 7, 300, 5000}) {
+    for (int round = 0; round < 40; ++round) {
+      std::vector<double> score(static_cast<size_t>(keys));
+      for (double& s : score)
+        s = round % 2 == 0 ? some[rng() % std::size(some)] : std::exp2(-0.001 * double(rng() % 40000));
+      std::vector<int32_t> order(score.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return score[a] > score[b]; });
+      const int budget = 1 + static_cast<int>(rng() % keys);
+      order.resize(static_cast<size_t>(budget));
+      std::ranges::sort(order);
+      EXPECT_EQ(choose_keys({.budget = budget}, 0, 1, Scores{score}, keys)[0], runs_of(order)) << keys;
+    }
+  }
+}
+
 TEST(DecodeRule, ABudgetOfAllKeysIsAll) {
   for (const int budget : {8, 9}) {
     const DecodeRule rule{.budget = budget};

@@ -14,20 +14,19 @@ void DecodeRow::take_views(const Plan& prefill) {
   unseen = prefill.stages.back().unseen;
 }
 
-void DecodeRow::set(int32_t pos, const ModelConfig& config) {
-  const Run row{pos, pos + 1};
-  plan.prompt_len = pos + 1;
+void DecodeRow::set(Run rows, const ModelConfig& config) {
+  plan.prompt_len = rows.end;
   if (plan.stages.empty()) {
-    plan.stages = {uniform_stage(Runs{row}, config.L)};
+    plan.stages = {uniform_stage(Runs{rows}, config.L)};
     plan.stages[0].unseen = unseen;
     band.layer_end = config.L;
     band.last = true;
     band.in.resize(config.L);
     band.out.resize(config.L);
   }
-  plan.stages[0].sets[0].assign(1, row);
-  for (Runs& runs : band.in) runs.assign(1, row);
-  for (Runs& runs : band.out) runs.assign(1, row);
+  plan.stages[0].sets[0].assign(1, rows);
+  for (Runs& runs : band.in) runs.assign(1, rows);
+  for (Runs& runs : band.out) runs.assign(1, rows);
 }
 
 namespace {
@@ -190,8 +189,9 @@ bool Scheduler::add_slots(Sequence& sequence, const Hooks& hooks) {
   Sequence::Running& now = sequence.running;
   PageTable& kv = *now.kv;
   if (sequence.decoding()) {
-    if (!hooks.make_room(kv.pages_for_next())) return false;
-    kv.add_next(static_cast<int32_t>(sequence.tokens.size()) - 1);
+    const auto rows = static_cast<int32_t>(1 + now.draft.size());
+    if (!hooks.make_room(kv.pages_for_next(rows))) return false;
+    kv.add_next(static_cast<int32_t>(sequence.tokens.size()) - 1, rows);
     return true;
   }
   Prefill& prefill = *now.prefill;
@@ -244,15 +244,33 @@ void Scheduler::preempt_last(const Hooks& hooks) {
   ++preemptions_;
 }
 
-void Scheduler::choose_decodes(const Hooks& hooks) {
+// What may follow the sequence's last token, in at most so many rows. Drafts take free pages that nobody was promised,
+// and preempt nobody.
+void Scheduler::add_draft(Sequence& sequence, const Hooks& hooks, int most) {
+  std::vector<int32_t>& draft = sequence.running.draft;
+  draft.clear();
+  hooks.draft(sequence, most);
+  if (draft.empty()) return;
+  const PageTable& kv = *sequence.running.kv;
+  const int64_t row = kv.pages_for_next(), all = kv.pages_for_next(static_cast<int32_t>(1 + draft.size()));
+  if (all > row && room(hooks) < all) draft.clear();
+}
+
+// Returns the rows of drafts.
+int Scheduler::choose_decodes(const Hooks& hooks) {
+  int drafted = 0;
   for (size_t i = 0; i < running_.size(); ++i) {  // oldest first: the youngest are the ones preempted
     Sequence& sequence = *running_[i];
     if (!sequence.decoding()) continue;
+    add_draft(sequence, hooks, options_.draft_rows - drafted);
     if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) continue;  // until somebody ends
     const auto pos = static_cast<int32_t>(sequence.tokens.size()) - 1;
-    sequence.running.decode.set(pos, config_);
-    items_.push_back({&sequence, {pos, pos + 1}, true});
+    const auto more = static_cast<int32_t>(sequence.running.draft.size());
+    sequence.running.decode.set({pos, pos + 1 + more}, config_);
+    items_.push_back({&sequence, {pos, pos + 1 + more}, true});
+    drafted += more;
   }
+  return drafted;
 }
 
 // The sequence's next chunk, if it gets pages. Returns its rows.
@@ -312,8 +330,8 @@ void Scheduler::choose(const Hooks& hooks) {
   ++steps_;
   items_.clear();
   const bool starved = std::exchange(starved_, false);
-  choose_decodes(hooks);
-  const int rows = items_.empty() ? options_.chunk_tokens : options_.chunk_while_decoding;
+  const int drafted = choose_decodes(hooks), beside = options_.chunk_while_decoding;
+  const int rows = items_.empty() ? options_.chunk_tokens : std::max((beside + 1) / 2, beside - drafted);
   Budget budget{rows, rows};
   if (!starved && !starved_) admit_short(hooks, budget);
   choose_prefills(hooks, budget);

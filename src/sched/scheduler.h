@@ -1,6 +1,6 @@
 // sched/scheduler.h: who runs in the next step.
-// Idea:       continuous batching: a step holds one row of every decoding sequence and as many prefill rows as its
-//             budget allows, so a decode waits for one chunk at most. A request is looked up, planned and given pages
+// Idea:       continuous batching: a step holds one row of every decoding sequence (and those of its draft) and as many
+//             prefill rows as its budget allows, so a decode waits for one chunk at most. A request is looked up, planned and given pages
 //             when the budget reaches it, not before: what others computed meanwhile is found.
 // Policy:     decodes first, then prefills in their turns: in order of arrival, and fair between tenants (turns.h).
 //             Those that are short beside others go first, on credit: in the long run the oldest has at least 3 of 4
@@ -27,6 +27,7 @@ namespace kvilt {
 struct SchedulerOptions {
   int chunk_tokens = 512;          // prefill rows of a step
   int chunk_while_decoding = 128;  // the same while a sequence decodes: bounds the time between two tokens
+  int draft_rows = 64;             // of all sequences in a step; prefills get as many less, and half of theirs at least
   int max_sequences = 64;
   int max_queue = 1024;
 };
@@ -36,7 +37,7 @@ inline constexpr int kIdleRows = 32;
 
 struct StepItem {
   Sequence* sequence = nullptr;
-  Run range;  // positions; one for a decode
+  Run range;  // positions; of a decode one, and those of its draft
   bool decode = false;
 };
 
@@ -55,6 +56,8 @@ class Scheduler {
     FunctionRef<Admission(Sequence&)> plan;
     FunctionRef<void(Sequence&)> start;      // it runs from now on; there is room for what was promised, or it is alone
     FunctionRef<void(Sequence&)> preempted;  // called before what it has is dropped
+    // Puts what may follow a decoding sequence's last token into running.draft: `most` tokens at most.
+    FunctionRef<void(Sequence&, int most)> draft;
     uint64_t moment;  // a count that grows when content or pages may have come: answers of plan() hold until then
   };
 
@@ -89,7 +92,8 @@ class Scheduler {
     void take(int64_t n) { rows -= static_cast<int>(n), beside -= static_cast<int>(n); }
   };
   void choose(const Hooks& hooks);
-  void choose_decodes(const Hooks& hooks);
+  int choose_decodes(const Hooks& hooks);
+  void add_draft(Sequence& sequence, const Hooks& hooks, int most);
   void choose_prefills(const Hooks& hooks, Budget& budget);
   void choose_short(const Hooks& hooks, Budget& budget);
   int64_t take(Sequence& sequence, int max_rows, const Hooks& hooks);

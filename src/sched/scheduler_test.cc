@@ -108,13 +108,17 @@ class SchedulerTest : public testing::Test {
       EXPECT_NE(s.running.kv, nullptr) << "before it is dropped";
       preempted.push_back(s.id);
     };
+    const auto draft = [this](Sequence& s, int most) {
+      drafts_asked.push_back(most);
+      s.running.draft.assign(static_cast<size_t>(std::min(most, drafts[s.id])), 1);
+    };
     failed.clear();
-    return scheduler->next_step({room, available, plan, start, preempt, moment}, failed);
+    return scheduler->next_step({room, available, plan, start, preempt, draft, moment}, failed);
   }
 
   // One step and what the engine does after it. Returns the ids that ran.
   Ids step() {
-    rows = 0;
+    rows = draft_rows = 0;
     rows_of.clear();
     groups.clear();
     Ids out;
@@ -126,6 +130,8 @@ class SchedulerTest : public testing::Test {
         if (item.decode) {
           EXPECT_EQ(item.range.begin, static_cast<int32_t>(s.tokens.size()) - 1);
           s.tokens.push_back(1);
+          draft_rows += item.range.size() - 1;
+          if (item.range.size() > 1) s.running.kv->truncate(item.range.begin + 1);  // none was right
           continue;
         }
         rows_of[s.id] = s.running.prefill->rows_in(item.range);
@@ -171,6 +177,9 @@ class SchedulerTest : public testing::Test {
   std::map<RequestId, int64_t> rows_of;
   std::map<RequestId, int> planned;  // how often
   std::map<RequestId, Admission> answers;
+  std::map<RequestId, int> drafts;  // tokens that each would draft
+  std::vector<int> drafts_asked;    // the most that each could
+  int64_t draft_rows = 0;           // in the last step
   Ids preempted;
   uint64_t moment = 1;
   bool promises = true;
@@ -505,6 +514,40 @@ TEST_F(SchedulerTest, RemoveTakesOutWhereverItIs) {
   EXPECT_EQ(scheduler->remove(1)->id, 1u);
   EXPECT_TRUE(scheduler->idle());
   EXPECT_EQ(store->free_pages(), store->pages());
+}
+
+// Rows of drafts are rows of the step: all sequences share so many, and prefills get as many less, down to a half.
+TEST_F(SchedulerTest, DraftsCountAsRows) {
+  for (const int draft : {0, 6, 40}) {
+    open(60, {.chunk_tokens = 64, .chunk_while_decoding = 16, .draft_rows = 10});
+    drafts = {{1, draft}, {2, draft}};
+    enqueue(1, 8);
+    enqueue(2, 8);
+    step();
+    enqueue(3, 100);
+    drafts_asked.clear();
+    step();
+    const int first = std::min(draft, 10), second = std::min(draft, 10 - first);
+    EXPECT_EQ(drafts_asked, (std::vector<int>{10, 10 - first}));
+    EXPECT_EQ(draft_rows, first + second);
+    EXPECT_EQ(rows, draft == 0 ? 16 : 8) << "power: without drafts all of them";
+  }
+}
+
+// A draft takes no page that another was promised, and preempts nobody: it is left out, and its row runs alone.
+TEST_F(SchedulerTest, DraftsTakeFreePagesOnly) {
+  for (const int64_t blocks : {4, 8}) {
+    open(blocks);
+    drafts = {{1, 6}};
+    enqueue(1, 7)->max_len = 100;
+    enqueue(2, 8)->max_len = 100;  // both are promised a block for what they say next
+    step();  // both have their first token: 1 has its next row in its first block, and 6 more need another
+    const int64_t free = store->free_pages();
+    step();
+    EXPECT_EQ(draft_rows, blocks == 4 ? 0 : 6) << blocks;
+    EXPECT_TRUE(preempted.empty());
+    EXPECT_EQ(store->free_pages(), free - kBlock) << "2's block; that of the wrong draft is back";
+  }
 }
 
 }  // namespace

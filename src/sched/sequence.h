@@ -24,13 +24,14 @@ inline double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// A decode step as a plan: one row through all layers, with the prefill's views. Rebuilt in place every step.
+// A decode step as a plan: one row, or some with drafts, through all layers, with the prefill's views. Rebuilt in place
+// every step.
 struct DecodeRow {
   Plan plan;
   Band band;
   std::vector<Runs> unseen;  // as the prefill's last stage has it
   void take_views(const Plan& prefill);
-  void set(int32_t pos, const ModelConfig& config);
+  void set(Run rows, const ModelConfig& config);
 };
 
 // What was found of a prompt, for Completion::quilt.
@@ -45,6 +46,12 @@ enum class Admission : uint8_t {
   kReady,
   kNoRoom,  // nobody after it may take the pages that it waits for
   kLater,   // it waits for something else than pages; those after it may pass
+};
+
+// Cached KV that is read from disk for requests that wait (engine/disk_cache.h).
+struct Fetch {
+  bool done = false;
+  std::vector<SegmentId> segments;  // that it became
 };
 
 struct Sequence {
@@ -69,11 +76,14 @@ struct Sequence {
   struct Running {
     std::unique_ptr<PageTable> kv;
     std::unique_ptr<Prefill> prefill;  // null once decoding
-    std::vector<int32_t> ahead;        // while it guesses: the prompt, then its guesses
-    int32_t prefill_len = 0;           // tokens.size() when the prefill was planned
-    std::vector<float> logits;         // V, of the step just run
-    FoundNotes notes;                  // with Request::explain
-    ChainEnd exact, chain;             // what of its tokens was found as an exact prefix, and as a chain
+    // While a prefill guesses: the prompt, then its guesses. In a step with drafts: the last token, then these.
+    std::vector<int32_t> ahead;
+    int32_t prefill_len = 0;         // tokens.size() when the prefill was planned
+    std::vector<float> logits;       // V, of the step just run
+    std::vector<float> last_hidden;  // D, of the prefill, with Request::last_hidden
+    FoundNotes notes;                // with Request::explain
+    ChainEnd exact, chain;           // what of its tokens was found as an exact prefix, and as a chain
+    int32_t from_disk = 0;           // tokens that were placed, of segments that it had waited for
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
     // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.
@@ -85,9 +95,15 @@ struct Sequence {
     DecodeRow decode;
     std::unique_ptr<SelectedKeys> keys;  // of a plan with a decode rule, from the prefill on
     bool own_kv = false;                 // the plan was narrowed: what it computed is not published
+    std::vector<int32_t> draft;          // of the step that runs: what may follow the last token (engine/drafts.h)
+    std::vector<int32_t> drawn;          // by it: one token, and one more for each right one of the draft
+    std::vector<TokenLogprob> logprobs;  // of these, with SamplingParams::logprobs
     PublishedPrompt published;
   };
   Running running;
+
+  std::shared_ptr<const Fetch> fetch;  // the last that it waited for, of so many
+  int fetches = 0;
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing

@@ -4,6 +4,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace kvilt::server {
@@ -15,6 +16,7 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.reused += usage.reused;
   sum_.seasoned += usage.seasoned;
   sum_.near += usage.near;
+  sum_.disk += usage.disk;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
   sum_.kv_bytes.global += usage.kv_bytes.global;
@@ -32,24 +34,38 @@ void UsageSum::set_diagnostics(Json diagnostics) {
   diagnostics_ = std::make_shared<const Json>(std::move(diagnostics));
 }
 
-Json kvilt_usage(const UsageSum& sum) {
-  const PromptUsage& usage = sum.prompt();
+Json kvilt_usage(const PromptUsage& usage) {
   const ByHeadClass& kv = usage.kv_bytes;
   Json out{{"prefix", usage.prefix},
            {"chain", usage.chain},
            {"reused", usage.reused},
            {"seasoned", usage.seasoned},
            {"near", usage.near},
+           {"disk", usage.disk},
            {"recomputed", usage.recomputed},
            {"fresh", usage.fresh},
            {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},
            {"evicted_bytes", usage.evicted_bytes},
+           {"drafted", usage.drafted},
+           {"accepted", usage.accepted},
            {"policy", usage.policy},
            {"ttft_s", usage.ttft_s}};
   if (usage.joined > 0) out["joined"] = usage.joined;
   if (usage.folded > 0) out["folded"] = usage.folded;
-  if (sum.diagnostics()) out["diagnostics"] = *sum.diagnostics();
   return out;
+}
+
+Json kvilt_usage(const UsageSum& usage) {
+  Json out = kvilt_usage(usage.prompt());
+  if (usage.diagnostics()) out["diagnostics"] = *usage.diagnostics();
+  return out;
+}
+
+Json progress_json(const PromptProgress& progress) {
+  return {{"total", progress.total},
+          {"cache", progress.cached},
+          {"processed", progress.processed},
+          {"time_ms", std::llround(progress.seconds * 1000)}};
 }
 
 std::string answer_id(const char* prefix) {

@@ -37,7 +37,11 @@ class UsageSum {
   // Of the request as a whole (request_log.h), where it was asked for.
   void set_diagnostics(Json diagnostics);
   const std::shared_ptr<const Json>& diagnostics() const { return diagnostics_; }
-  void add_choice(const Completion& completion) { completion_tokens_ += completion.completion_tokens; }
+  void add_choice(const Completion& completion) {
+    completion_tokens_ += completion.completion_tokens;
+    sum_.drafted += completion.usage.drafted;
+    sum_.accepted += completion.usage.accepted;
+  }
   const PromptUsage& prompt() const { return sum_; }
   int64_t completion_tokens() const { return completion_tokens_; }
 
@@ -47,8 +51,12 @@ class UsageSum {
   std::shared_ptr<const Json> diagnostics_;
 };
 
-// `usage.kvilt`, the same in every API: where the prompt's KV came from.
+// `usage.kvilt`, the same in every API: where the prompt's KV came from; of a whole request with its diagnostics.
+Json kvilt_usage(const PromptUsage& usage);
 Json kvilt_usage(const UsageSum& usage);
+
+// llama.cpp's `prompt_progress`.
+Json progress_json(const PromptProgress& progress);
 
 // PREFIX and 24 random hexadecimal digits.
 std::string answer_id(const char* prefix);

@@ -2,14 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
+#include "server/chat_builder.h"
 
 namespace kvilt::server {
 namespace {
-
-constexpr size_t kMaxShown = 64;  // bytes of a client's word in a message
-constexpr const char* kUnsupported = "unsupported";
 
 // Fields that mean the same in both APIs; our own; and those of other servers that parse_chat reads or refuses.
 constexpr const char* kSame[] = {"model",
@@ -38,137 +34,41 @@ constexpr const char* kSame[] = {"model",
                                  "guided_choice",
                                  "guided_grammar"};
 
-// A field's value, or null if it is absent or null.
-Json* given(Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
-// Unmarked text in one part is a plain string, which every template takes.
-Json settled(Json parts) {
-  if (parts.empty()) return "";
-  if (parts.size() == 1 && !parts[0].contains("cache_control")) return std::move(parts[0]["text"]);
-  return parts;
-}
-
-// The parts of a content, taken out of it. Empty text without a mark is none.
-Json parts_of(Json& content) {
-  if (content.is_array()) return std::move(content);
-  Json parts = Json::array();
-  if (content.is_string() && content != "") parts.push_back({{"type", "text"}, {"text", std::move(content)}});
-  return parts;
-}
-
-// A second turn of the same speaker becomes the end of the first (the API says so, and templates may want turns to
-// alternate): what it says comes after, and so do its calls.
-void join_turns(Json& turn, Json next) {
-  Json& content = turn["content"];
-  const bool silent = content.is_null() && next["content"].is_null();
-  Json parts = parts_of(content), more = parts_of(next["content"]);
-  for (Json& part : more) parts.push_back(std::move(part));
-  content = silent ? Json(nullptr) : settled(std::move(parts));
-  if (const Json* thought = given(next, "reasoning_content")) {
-    Json& all = turn["reasoning_content"];
-    if (all.is_null()) all = "";
-    auto& text = all.get_ref<std::string&>();  // grows in place: there may be many turns
-    if (!text.empty()) text += "\n";
-    text += thought->get_ref<const std::string&>();
-  }
-  if (Json* calls = given(next, "tool_calls")) {
-    for (Json& call : *calls) turn["tool_calls"].push_back(std::move(call));
-  }
-}
-
-class Converter {
+class Converter : ChatBuilder {
  public:
-  explicit Converter(const RequestLimits& limits) : limits_(limits) {}
+  explicit Converter(const RequestLimits& limits) : ChatBuilder(limits) {}
   ApiResult<OpenAiChat> convert(Json& body, MessagesUse use);
 
  private:
-  void fail(const std::string& path, std::string_view what, const char* code = "");
-  bool is_object(const Json& value, const std::string& path);
-  // A string that has to be there; null after an error.
-  Json* need_string(Json& object, const char* name, const std::string& path);
-  void push(Json message, std::string source);
+  // Turns of one speaker are joined: the API says so, and templates may want turns to alternate.
+  void push(Json message, std::string source) {
+    const bool joins = message["role"] == "user" || message["role"] == "assistant";
+    ChatBuilder::push(std::move(message), std::move(source), joins);
+  }
 
   void top(Json& body, MessagesUse use);
   void refuse_unsupported(Json& body);
+  void output_format(Json& format, std::string path);
   void tools(Json& list);
   void tool_choice(Json& choice);
   void messages(Json& body);
   void user(Json& blocks, const std::string& path);
   void assistant(Json& blocks, const std::string& path);
 
-  const std::string* type_of_block(Json& block, const std::string& path);
   void refuse_block(const std::string& type, const std::string& path);
-  Json text_part(Json& block, const std::string& path);
   Json text_content(Json& content, const std::string& path);
   Json tool_call(Json& block, const std::string& path);
   Json tool_message(Json& block, const std::string& path);
-  void cache_control(Json& from, Json& to, const std::string& path);
 
-  const RequestLimits& limits_;
-  OpenAiChat out_;
-  std::optional<ApiError> error_;
+  std::string format_path_;
+  bool shows_thinking_ = false;
 };
-
-void Converter::fail(const std::string& path, std::string_view what, const char* code) {
-  if (!error_) error_ = ApiError{400, fmt::format("{}: {}", path, what), path, code};
-}
-
-bool Converter::is_object(const Json& value, const std::string& path) {
-  if (!value.is_object()) fail(path, fmt::format("must be an object, not {}", type_of(value)));
-  return value.is_object();
-}
-
-Json* Converter::need_string(Json& object, const char* name, const std::string& path) {
-  Json* value = given(object, name);
-  if (value && value->is_string()) return value;
-  fail(fmt::format("{}.{}", path, name),
-       value ? fmt::format("must be a string, not {}", type_of(*value)) : std::string("is required"));
-  return nullptr;
-}
-
-// As many messages as the context has tokens: more could not be held, and are not built.
-void Converter::push(Json message, std::string source) {
-  if (error_) return;
-  Json& list = out_.body["messages"];
-  const Json& role = message["role"];
-  if (!list.empty() && list.back()["role"] == role && (role == "user" || role == "assistant"))
-    return join_turns(list.back(), std::move(message));
-  if (limits_.context > 0 && list.size() >= static_cast<size_t>(limits_.context)) {
-    fail("messages",
-         fmt::format("has too many entries; this model's context of {} tokens cannot hold them", limits_.context),
-         "context_length_exceeded");
-    return;
-  }
-  list.push_back(std::move(message));
-  out_.sources.push_back(std::move(source));
-}
-
-void Converter::cache_control(Json& from, Json& to, const std::string& path) {
-  Json* control = given(from, "cache_control");
-  if (control && is_object(*control, path + ".cache_control")) to["cache_control"] = std::move(*control);
-}
-
-const std::string* Converter::type_of_block(Json& block, const std::string& path) {
-  if (!is_object(block, path)) return nullptr;
-  const Json* type = need_string(block, "type", path);
-  return type ? &type->get_ref<const std::string&>() : nullptr;
-}
 
 void Converter::refuse_block(const std::string& type, const std::string& path) {
   if (type == "image" || type == "document") {
     return fail(path, fmt::format("blocks of type '{}' are not supported: this server reads text", type), kUnsupported);
   }
   fail(path, fmt::format("blocks of type '{}' are not supported here", type.substr(0, kMaxShown)), kUnsupported);
-}
-
-Json Converter::text_part(Json& block, const std::string& path) {
-  Json part = {{"type", "text"}, {"text", ""}};
-  if (Json* text = need_string(block, "text", path)) part["text"] = std::move(*text);
-  cache_control(block, part, path);
-  return part;
 }
 
 // A string, or blocks that hold text alone.
@@ -181,7 +81,7 @@ Json Converter::text_content(Json& content, const std::string& path) {
   }
   for (size_t i = 0; i < content.size() && !error_; ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    const std::string* type = type_of_block(content[i], where);
+    const std::string* type = need_type(content[i], where);
     if (!type) break;
     if (*type != "text") refuse_block(*type, where);
     parts.push_back(text_part(content[i], where));
@@ -224,7 +124,7 @@ void Converter::user(Json& blocks, const std::string& path) {
   };
   for (size_t i = 0; i < blocks.size() && !error_; ++i) {
     const std::string where = fmt::format("{}.content[{}]", path, i);
-    const std::string* type = type_of_block(blocks[i], where);
+    const std::string* type = need_type(blocks[i], where);
     if (!type) return;
     if (*type == "text") {
       parts.push_back(text_part(blocks[i], where));
@@ -243,7 +143,7 @@ void Converter::assistant(Json& blocks, const std::string& path) {
   std::string thinking;
   for (size_t i = 0; i < blocks.size() && !error_; ++i) {
     const std::string where = fmt::format("{}.content[{}]", path, i);
-    const std::string* type = type_of_block(blocks[i], where);
+    const std::string* type = need_type(blocks[i], where);
     if (!type) return;
     if (*type == "text") {
       parts.push_back(text_part(blocks[i], where));
@@ -307,8 +207,6 @@ void Converter::tools(Json& list) {
     if (!is_object(tool, path)) return;
     if (const Json* type = given(tool, "type"); type && *type != "custom")
       return fail(path + ".type", "only \"custom\" tools, which the client runs, are supported", kUnsupported);
-    if (const Json* strict = given(tool, "strict"); strict && *strict != false)
-      return fail(path + ".strict", "is not supported: answers are not constrained", kUnsupported);
     Json* name = need_string(tool, "name", path);
     Json* schema = given(tool, "input_schema");
     if (!schema) return fail(path + ".input_schema", "is required");
@@ -320,60 +218,84 @@ void Converter::tools(Json& list) {
       function["description"] = std::move(*description);
     }
     function["parameters"] = std::move(*schema);
+    if (const Json* strict = given(tool, "strict")) {
+      if (!strict->is_boolean())
+        return fail(path + ".strict", fmt::format("must be true or false, not {}", type_of(*strict)));
+      function["strict"] = *strict;
+    }
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  if (!functions.empty()) out_.body["tools"] = std::move(functions);
+  if (!functions.empty()) body_["tools"] = std::move(functions);
 }
 
 void Converter::tool_choice(Json& choice) {
   if (!is_object(choice, "tool_choice")) return;
   const Json* type = need_string(choice, "type", "tool_choice");
   if (!type) return;
-  if (*type != "auto" && *type != "none") {
-    return fail("tool_choice.type",
-                "only \"auto\" and \"none\" are supported: answers are not constrained to tool calls", kUnsupported);
+  if (*type == "auto" || *type == "none") {
+    body_["tool_choice"] = *type;
+  } else if (*type == "any") {
+    body_["tool_choice"] = "required";
+  } else if (*type == "tool") {
+    const Json* name = need_string(choice, "name", "tool_choice");
+    if (!name) return;
+    body_["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+  } else {
+    return fail("tool_choice.type", "must be \"auto\", \"any\", \"tool\" or \"none\"");
   }
-  out_.body["tool_choice"] = *type;
   const Json* single = given(choice, "disable_parallel_tool_use");
   if (!single) return;
   if (!single->is_boolean())
     return fail("tool_choice.disable_parallel_tool_use",
                 fmt::format("must be true or false, not {}", type_of(*single)));
-  out_.body["parallel_tool_calls"] = *single == false;
+  body_["parallel_tool_calls"] = *single == false;
 }
 
 void Converter::refuse_unsupported(Json& body) {
-  for (const char* name : {"mcp_servers", "output_format"}) {
-    if (Json* value = given(body, name); value && !(value->is_array() && value->empty()))
-      return fail(name, "is not supported by this server", kUnsupported);
-  }
-  Json* config = given(body, "output_config");
-  if (!config || !is_object(*config, "output_config")) return;
-  if (given(*config, "format")) fail("output_config.format", "is not supported by this server", kUnsupported);
+  if (Json* value = given(body, "mcp_servers"); value && !(value->is_array() && value->empty()))
+    fail("mcp_servers", "is not supported by this server", kUnsupported);
+}
+
+// Its word for response_format: {"type": "json_schema", "schema": ...}.
+void Converter::output_format(Json& format, std::string path) {
+  if (!is_object(format, path)) return;
+  const Json* type = need_string(format, "type", path);
+  if (!type) return;
+  if (*type != "json_schema") return fail(path + ".type", "must be \"json_schema\"", kUnsupported);
+  Json* schema = given(format, "schema");
+  if (!schema) return fail(path + ".schema", "is required");
+  if (body_.contains("response_format"))
+    return fail(path, "says what the answer must be, and so does response_format: send one");
+  body_["response_format"] = {{"type", "json_schema"},
+                              {"json_schema", {{"name", "answer"}, {"schema", std::move(*schema)}}}};
+  format_path_ = std::move(path);
 }
 
 void Converter::top(Json& body, MessagesUse use) {
   if (use == MessagesUse::kAnswer && !given(body, "max_tokens")) fail("max_tokens", "is required");
   for (const char* name : kSame) {
-    if (Json* value = given(body, name)) out_.body[name] = std::move(*value);
+    if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
   if (Json* stops = given(body, "stop_sequences")) {
     if (!stops->is_array())
       return fail("stop_sequences", fmt::format("must be a list of strings, not {}", type_of(*stops)));
-    out_.body["stop"] = std::move(*stops);
+    body_["stop"] = std::move(*stops);
   }
   if (Json* thinking = given(body, "thinking"); thinking && is_object(*thinking, "thinking")) {
     const Json* type = need_string(*thinking, "type", "thinking");
-    out_.shows_thinking = type && *type != "disabled";
+    shows_thinking_ = type && *type != "disabled";
   }
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
+  if (Json* format = given(body, "output_format")) output_format(*format, "output_format");
+  if (Json* config = given(body, "output_config"); config && is_object(*config, "output_config")) {
+    if (Json* format = given(*config, "format")) output_format(*format, "output_config.format");
+  }
   refuse_unsupported(body);
 }
 
 ApiResult<OpenAiChat> Converter::convert(Json& body, MessagesUse use) {
   if (!body.is_object()) return ApiError{400, "the body must be a JSON object, not " + type_of(body), "", ""};
-  out_.body = {{"messages", Json::array()}};
   top(body, use);
   if (Json* system = given(body, "system")) {
     Json content = text_content(*system, "system");
@@ -381,7 +303,7 @@ ApiResult<OpenAiChat> Converter::convert(Json& body, MessagesUse use) {
   }
   if (!error_) messages(body);
   if (error_) return std::move(*error_);
-  return std::move(out_);
+  return OpenAiChat{std::move(body_), std::move(sources_), std::move(format_path_), shows_thinking_};
 }
 
 }  // namespace
@@ -391,15 +313,13 @@ ApiResult<OpenAiChat> to_openai_chat(Json body, const RequestLimits& limits, Mes
 }
 
 std::string OpenAiChat::in_own_paths(std::string message) const {
-  constexpr std::string_view kMessages = "messages[", kStop = "stop";
+  constexpr std::string_view kStop = "stop";
   if (message.starts_with(kStop) && message.find_first_of("[:") == kStop.size())
     return "stop_sequences" + message.substr(kStop.size());
-  if (!message.starts_with(kMessages)) return message;
-  size_t index = 0;
-  const auto [end, failed] = std::from_chars(message.data() + kMessages.size(), message.data() + message.size(), index);
-  if (failed != std::errc() || index >= sources.size() || end == message.data() + message.size() || *end != ']')
-    return message;
-  return sources[index] + message.substr(static_cast<size_t>(end - message.data()) + 1);
+  if (constexpr std::string_view kSchema = "response_format.json_schema.schema";
+      !format_path.empty() && message.starts_with(kSchema))
+    return format_path + ".schema" + message.substr(kSchema.size());
+  return server::in_own_paths(std::move(message), sources);
 }
 
 }  // namespace kvilt::server

@@ -22,6 +22,7 @@ namespace kvilt::server {
 struct OpenAiChat {
   Json body;
   std::vector<std::string> sources;  // per message of body: the path of what it was made of
+  std::string format_path;           // of output_format, where there was one
   bool shows_thinking = false;       // the field `thinking`, but for its type "disabled"
 
   // What is wrong with `body`, in the client's own paths.

@@ -106,10 +106,33 @@ TEST(AnthropicRequest, FieldsOfOtherServersAreReadOrRefused) {
        {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
     Json body = with(R"([{"role": "user", "content": "hi"}])");
     ASSERT_TRUE(parse_chat(converted(body).body, kSmallContext).ok()) << "power";
-    body[name] = {{"type", "json_object"}};
+    body[name] = 5;
     const auto refusal = parse_chat(converted(body).body, kSmallContext);
     ASSERT_FALSE(refusal.ok()) << name;
     EXPECT_EQ(refusal.error().param, name);
+  }
+}
+
+TEST(AnthropicRequest, WhatAnAnswerMustBeBecomesOpenAis) {
+  const char* tools =
+      R"(, "tools": [{"name": "f", "input_schema": {"type": "object"}, "strict": true}], "tool_choice": )";
+  const auto choice = [&](const char* given) {
+    return converted(with(R"([{"role": "user", "content": "hi"}])", (std::string(tools) + given).c_str())).body;
+  };
+  const Json any = choice(R"({"type": "any"})");
+  EXPECT_EQ(any["tool_choice"], "required");
+  EXPECT_EQ(any["tools"][0]["function"]["strict"], true);
+  EXPECT_EQ(choice(R"({"type": "tool", "name": "f"})")["tool_choice"],
+            Json::parse(R"({"type": "function", "function": {"name": "f"}})"));
+  for (const char* field : {R"(, "output_format": {"type": "json_schema", "schema": {"type": "null"}})",
+                            R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "null"}}})"}) {
+    const OpenAiChat chat = converted(with(R"([{"role": "user", "content": "hi"}])", field));
+    const auto parsed = parse_chat(chat.body, kSmallContext);
+    ASSERT_TRUE(parsed.ok());
+    const ConstraintRequest& asked = parsed.value().generation.constraint;
+    EXPECT_EQ(asked.constraint.form, Constraint::Form::kSchema);
+    EXPECT_EQ(asked.constraint.text, R"({"type":"null"})");
+    EXPECT_TRUE(chat.in_own_paths(asked.field + ": no").starts_with("output_"));
   }
 }
 
@@ -244,16 +267,20 @@ TEST(AnthropicRequest, WrongFieldsNameTheirPath) {
       {R"(, "tools": [{"name": "f", "input_schema": {}, "description": 1}])", "tools[0].description"},
       {R"(, "tools": [{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "w"}])",
        "tools[1].type"},
-      {R"(, "tools": [{"name": "f", "input_schema": {}, "strict": true}])", "tools[0].strict"},
+      {R"(, "tools": [{"name": "f", "input_schema": {}, "strict": 1}])", "tools[0].strict"},
       {R"(, "tool_choice": "auto")", "tool_choice"},
       {R"(, "tool_choice": {})", "tool_choice.type"},
-      {R"(, "tool_choice": {"type": "any"})", "tool_choice.type"},
-      {R"(, "tool_choice": {"type": "tool", "name": "f"})", "tool_choice.type"},
+      {R"(, "tool_choice": {"type": "required"})", "tool_choice.type"},
+      {R"(, "tool_choice": {"type": "tool"})", "tool_choice.name"},
       {R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": 1})", "tool_choice.disable_parallel_tool_use"},
       {R"(, "mcp_servers": [{}])", "mcp_servers"},
-      {R"(, "output_format": {"type": "json_schema"})", "output_format"},
+      {R"(, "output_format": {"type": "json_schema"})", "output_format.schema"},
+      {R"(, "output_format": {"type": "xml"})", "output_format.type"},
       {R"(, "output_config": 1)", "output_config"},
-      {R"(, "output_config": {"format": {}})", "output_config.format"},
+      {R"(, "output_config": {"format": {}})", "output_config.format.type"},
+      {R"(, "output_config": {"format": {"type": "json_schema", "schema": {}}}, "output_format": {"type": "json_schema",
+          "schema": {}})",
+       "output_config.format"},
   };
   for (const auto& [fields, path] : cases) {
     const ApiError error = refused(with(kHi, fields));

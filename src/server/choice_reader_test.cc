@@ -263,8 +263,8 @@ TEST_F(ChatAnswers, Refusals) {
   body["tools"] = "f";
   EXPECT_EQ(error_of(running.post("/v1/chat/completions", body.dump()))["param"], "tools");
   body = asking("x");
-  body["tool_choice"] = "required";
-  EXPECT_EQ(error_of(running.post("/v1/chat/completions", body.dump()))["code"], "unsupported");
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "nobody"}}}};
+  EXPECT_EQ(error_of(running.post("/v1/chat/completions", body.dump()))["param"], "tool_choice");
   FakeOptions without;
   without.answers = {};
   LiveServer plain{without};  // a template without tools

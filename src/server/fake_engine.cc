@@ -88,6 +88,7 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.context = options.context;
   info_.longest_prompt = 4 * int64_t{options.context};
   info_.vocab = kVocab;
+  info_.width = 16;
   info_.threads = 1;
   info_.answers = options.answers;
   info_.policies = {"auto", "full", "prefix", "naive", "sparsex"};
@@ -148,6 +149,11 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
     prompt.ids.push_back(kRole);
     append_content(*content, prompt);
   }
+  if (const auto documents = request.find("documents"); documents != request.end() && documents->is_array()) {
+    for (const Json& document : *documents) {
+      if (document.is_object() && document.contains("text")) append_content(document["text"], prompt);
+    }
+  }
   prompt.ids.push_back(kRole);
   return prompt;
 }
@@ -175,12 +181,19 @@ Status FakeEngine::check_policy(const PolicyChoice& policy) const {
   for (const auto& [key, value] : policy.params) {
     if (key != "budget" && key != "quality")
       return error(Code::kInvalidArgument, "the policy has no parameter '{}'", key);
+    if (key == "quality" && (value == "exact" || value == "balanced" || value == "draft" || value == "auto")) continue;
     char* end = nullptr;
     const double number = std::strtod(value.c_str(), &end);
     if (*end || !(number >= 0 && number <= 1))
       return error(Code::kInvalidArgument, "budget '{}' is not from 0 to 1", value);
   }
   return {};
+}
+
+// The word is enough to be refused by.
+Status FakeEngine::check_constraint(const Constraint& constraint, bool) const {
+  if (constraint.text.find("uniqueItems") == std::string::npos) return {};
+  return error(Code::kInvalidArgument, "schema: 'uniqueItems' is not supported");
 }
 
 Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink> sink) {
@@ -320,7 +333,7 @@ void FakeEngine::place(Running& running) {
   if (running.request.sampling.temperature > 0) h = mix(h ^ running.request.sampling.seed.value_or(running.id << 32));
   const auto wanted = static_cast<size_t>(std::max(options_.context, options_.answer_tokens));
   const std::string_view say = kSay;
-  if (const auto told = std::search(ids.begin(), ids.end(), say.begin(), say.end()); told != ids.end()) {
+  if (const auto told = std::find_end(ids.begin(), ids.end(), say.begin(), say.end()); told != ids.end()) {
     running.says = true;
     for (auto id = told + std::ssize(say); id != ids.end() && *id < kBos; ++id)
       running.answer += static_cast<char>(*id);
@@ -329,6 +342,18 @@ void FakeEngine::place(Running& running) {
     h = mix(h + 0x9e3779b97f4a7c15ull);
     running.answer += kWords[h % kWords.size()];
   }
+}
+
+// What a prompt's last token has: numbers that follow from the prompt.
+void FakeEngine::read(Running& running) const {
+  uint64_t h = 1;
+  for (const int32_t id : running.request.prompt.ids) h = mix(h ^ static_cast<uint64_t>(id));
+  const auto fill = [&](std::vector<float>& values, int count) {
+    for (int i = 0; i < count; ++i)
+      values.push_back(static_cast<float>(mix(h + static_cast<uint64_t>(i)) % 2001) / 1000 - 1);
+  };
+  if (running.request.last_hidden) fill(running.completion.last_hidden, info_.width);
+  if (running.request.evaluation.first_logits) fill(running.completion.logits.first, kVocab);
 }
 
 int32_t FakeEngine::next_token(Running& running) const {
@@ -394,7 +419,10 @@ bool FakeEngine::step(Running& running) {
     end = Finish::kError;
     completion.error = Error{Code::kExhausted, "the KV pool is full (asked for by the test)"};
   }
-  if (!end && sampling.max_tokens == 0) end = Finish::kLength;
+  if (!end && sampling.max_tokens == 0) {
+    end = Finish::kLength;
+    read(running);
+  }
   if (!end) {
     const int32_t id = next_token(running);
     if (const PromptUsage& usage = completion.usage; running.at == 0 && running.request.progress) {

@@ -3,7 +3,8 @@
 //             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
 // Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
 //             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens.
-//             What follows kSay, to the message's end, is the answer.
+//             What follows the last kSay, to the message's end, is the answer.
+//             A prompt's last state and its logits are numbers that follow from its tokens.
 //             Policies are those of info(), with `budget` from 0 to 1. Cached is the longest common prefix with earlier
 //             prompts of the same salt.
 // Not here:   anything like a model.
@@ -51,6 +52,7 @@ class FakeEngine : public Engine {
   Status set_head_map(const std::string& name, std::string_view json) override;
   Status set_sparse_map(const std::string& name, std::string_view json) override;
   Status check_policy(const PolicyChoice& policy) const override;
+  Status check_constraint(const Constraint& constraint, bool opens_reasoning) const override;
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override;
   void clear_cache() override;
@@ -68,6 +70,7 @@ class FakeEngine : public Engine {
   bool step(Running& running);  // true: finished
   std::vector<Running*> next_step() const KVILT_REQUIRES(mutex_);
   void place(Running& running) KVILT_REQUIRES(mutex_);
+  void read(Running& running) const;
   int32_t next_token(Running& running) const;
   void emit(Running& running, int32_t id, bool last);
 

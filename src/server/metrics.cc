@@ -61,6 +61,25 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
+void add_disk(Page& page, const DiskCounters& disk) {
+  page.gauge("kvilt:disk_cache_bytes", "Bytes in the folder of --cache-dir, of all models.",
+             static_cast<double>(disk.bytes));
+  page.gauge("kvilt:disk_cache_pieces", "Pieces in it.", static_cast<double>(disk.pieces));
+  page.gauge("kvilt:disk_cache_tokens", "Tokens in it that this engine can use.", static_cast<double>(disk.tokens));
+  page.gauge("kvilt:disk_cache_queued_bytes", "Bytes that wait to be written.", static_cast<double>(disk.queued_bytes));
+  const auto count = [&](const char* name, const char* help, uint64_t value) {
+    page.counter(name, help, static_cast<double>(value));
+  };
+  count("kvilt:disk_cache_written_bytes_total", "Bytes of K and V written to disk.", disk.written_bytes);
+  count("kvilt:disk_cache_dropped_total", "Evicted pieces that were not written: the queue was full.", disk.dropped);
+  count("kvilt:disk_cache_loads_total", "Requests that waited for KV from disk.", disk.loads);
+  count("kvilt:disk_cache_loaded_tokens_total", "Tokens whose KV was read from disk.", disk.loaded_tokens);
+  count("kvilt:disk_cache_loaded_bytes_total", "Their bytes.", disk.loaded_bytes);
+  count("kvilt:disk_cache_misses_total", "Look-ups that found nothing on disk that memory did not have.", disk.misses);
+  count("kvilt:disk_cache_refused_total", "Loads that would have taken longer than computing.", disk.refused);
+  count("kvilt:disk_cache_errors_total", "Reads and writes that failed; their KV is computed instead.", disk.errors);
+}
+
 void add_engine(Page& page, const EngineStats& s) {
   const auto share = s.kv_pages > 0 ? static_cast<double>(s.kv_pages_used) / static_cast<double>(s.kv_pages) : 0.0;
   page.gauge("kvilt:num_requests_running", "Requests computed now.", s.running);
@@ -104,10 +123,27 @@ void add_engine(Page& page, const EngineStats& s) {
   request_pages("retrieval", s.request_pages.retrieval);
   request_pages("dense", s.request_pages.dense);
   request_pages("reserved", s.reserved_pages);
+  page.counter("kvilt:drafted_tokens_total", "Tokens of answers that were guessed (--draft).",
+               static_cast<double>(s.drafted_tokens));
+  page.counter("kvilt:accepted_draft_tokens_total", "Those of them that were right, so that they cost no step.",
+               static_cast<double>(s.accepted_tokens));
   page.gauge("kvilt:cached_tokens", "Tokens whose KV is cached.", static_cast<double>(s.cached_tokens));
   page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_segments));
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
                static_cast<double>(s.evicted_segments));
+  add_disk(page, s.disk);
+  page.counter("kvilt:cache_evicted_tokens_total", "Tokens of exact prefixes that were evicted.",
+               static_cast<double>(s.evicted_tokens));
+  page.counter("kvilt:cache_regretted_tokens_total",
+               "Of these, tokens that were computed anew soon afterwards: a larger --kv-bytes would have kept them.",
+               static_cast<double>(s.regretted_tokens));
+  page.counter("kvilt:kv_event_batches_total", "Batches of KV events that were published (--kv-events).",
+               static_cast<double>(s.kv_event_batches));
+  page.counter("kvilt:kv_events_dropped_total", "KV events that found the queue full.",
+               static_cast<double>(s.kv_events_dropped));
+  page.counter("kvilt:kv_event_restarts_total",
+               "How often all that is stored was told again: after dropped events, or for a late subscriber.",
+               static_cast<double>(s.kv_event_restarts));
   page.gauge("kvilt:seasoned_tokens", "Cached tokens whose KV is a mean over contexts (a second copy).",
              static_cast<double>(s.seasoned_tokens));
   for (size_t n = 1; n < s.seasoned_pieces.size(); ++n) {

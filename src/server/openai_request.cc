@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "server/refused_fields.h"
+#include "server/neutral_fields.h"
 
 namespace kvilt::server {
 namespace {
@@ -23,25 +23,12 @@ int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.
 
 // Fields that would change the answer and that are not supported: a clear error is better than a wrong answer.
 void refuse_unsupported(Fields& fields) {
-  constexpr const char* kNames[] = {
-      "guided_json",   "guided_regex",    "guided_choice",   "guided_grammar", "functions", "structured_outputs",
-      "function_call", "prompt_logprobs", "use_beam_search", "suffix",         "audio"};
+  constexpr const char* kNames[] = {"functions",       "function_call", "prompt_logprobs",
+                                    "use_beam_search", "suffix",        "audio"};
   for (const char* name : kNames) {
     const Json* value = fields.find(name);
     const bool off = value && (*value == false || *value == "" || *value == "none");
     if (value && !off) fields.fail(name, "is not supported by this server", "unsupported");
-  }
-  if (const Json* format = fields.find("response_format")) {
-    const auto type = format->is_object() ? format->find("type") : format->end();
-    if (!format->is_object() || type == format->end() || *type != "text") {
-      fields.fail("response_format", "only {\"type\": \"text\"} is supported", "unsupported");
-    }
-  }
-  if (const Json* choice = fields.find("tool_choice")) {
-    if (*choice != "none" && *choice != "auto") {
-      fields.fail("tool_choice", "only \"auto\" and \"none\" are supported: answers are not constrained to tool calls",
-                  "unsupported");
-    }
   }
   if (const Json* modalities = fields.find("modalities")) {
     if (*modalities != Json::array({"text"})) fields.fail("modalities", "only [\"text\"] is supported", "unsupported");
@@ -99,6 +86,16 @@ void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams
   }
 }
 
+// A parameter that is no policy's: a whole number.
+void read_own(Fields& fields, PolicyChoice& policy, const char* name, int most, int* out) {
+  const auto given = policy.params.extract(name);
+  if (!given) return;
+  const std::string& text = given.mapped();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  if (error != std::errc() || end != text.data() + text.size() || *out < 0 || *out > most)
+    fields.fail(std::string("kvilt.") + name, fmt::format("must be a whole number from 0 to {}", most));
+}
+
 // publish, diagnostics: null for routes whose requests must keep their KV, and whose answers have no usage.
 void read_policy(Fields& fields, PolicyChoice& policy, bool* publish, bool* diagnostics) {
   const Json* value = fields.find("kvilt");
@@ -124,16 +121,6 @@ void read_policy(Fields& fields, PolicyChoice& policy, bool* publish, bool* diag
       return fields.fail(name, fmt::format("must be a number, a boolean or a string, not {}", type_of(setting)));
     }
   }
-}
-
-// The parameter `season` of /v1/documents is no policy's.
-void read_season(Fields& fields, DocumentsRequest& out) {
-  const auto given = out.policy.params.extract("season");
-  if (!given) return;
-  const std::string& text = given.mapped();
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out.season);
-  if (error != std::errc() || end != text.data() + text.size() || out.season < 0 || out.season > kMostContexts)
-    fields.fail("kvilt.season", fmt::format("must be a whole number from 0 to {}", kMostContexts));
 }
 
 void read_salt(Fields& fields, std::string* salt) {
@@ -182,12 +169,19 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
       Fields inner(*options, "stream_options.");
       inner.boolean("include_usage", &out.include_usage);
       if (inner.error()) fields.fail("stream_options.include_usage", "must be true or false");
+      bool continuous = false;
+      inner.boolean("continuous_usage_stats", &continuous);
+      if (inner.error() || continuous)
+        fields.fail("stream_options.continuous_usage_stats",
+                    "only false is supported by this server: include_usage gives the sum", "unsupported");
     }
   }
   read_salt(fields, &out.cache_salt);
   std::string user;  // accepted and not used
   fields.string("user", &user, kMaxName);
   read_policy(fields, out.policy, &out.publish, &out.diagnostics);
+  read_own(fields, out.policy, "draft", kMostDrafted, &out.draft);
+  read_constraint(fields, out.constraint);
   refuse_unsupported(fields);
 }
 
@@ -281,7 +275,9 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   check_messages(fields, limits);
   read_generation(fields, limits, out.generation);
   read_tools(fields, out);
-  refuse_fields(fields, true);
+  read_tool_constraint(fields, out.one_call, out.generation.constraint);
+  out.generation.constraint.constraint.reasons = true;
+  refuse_but_neutral(fields, true);
   bool logprobs = false;
   int top = 0;
   fields.boolean("logprobs", &logprobs);
@@ -299,7 +295,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
-  refuse_fields(fields, false);
+  refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
   if (out.echo && out.generation.sampling.logprobs >= 0) {
@@ -359,7 +355,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
   fields.string("model", &out.model, kMaxName);
   read_salt(fields, &out.cache_salt);
   read_policy(fields, out.policy, nullptr, nullptr);
-  read_season(fields, out);
+  read_own(fields, out.policy, "season", kMostContexts, &out.season);
   const Json* documents = fields.find("documents");
   if (fields.ok() && !documents) fields.fail("documents", "is required");
   if (documents && !documents->is_array()) {

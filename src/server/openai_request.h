@@ -4,7 +4,7 @@
 // Invariants: pure; every field is checked for type and range, and the error names its path. Unknown fields are
 //             ignored, as clients of such servers expect; fields that would change the answer but are not supported get
 //             a 400.
-// Not here:   messages and templates (Engine::chat_prompt), policy parameters (Engine::check_policy).
+// Not here:   what an answer must be (constraint_request.h), messages and templates (Engine::chat_prompt), policy parameters (Engine::check_policy).
 #pragma once
 
 #include <string>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvilt/engine.h"
+#include "server/constraint_request.h"
 #include "server/json_fields.h"
 
 namespace kvilt::server {
@@ -28,8 +29,10 @@ struct RequestLimits {
 struct Generation {
   std::string model;  // empty: not named
   SamplingParams sampling;
+  ConstraintRequest constraint;
   PolicyChoice policy;
   bool publish = true;  // kvilt.publish: keep this request's KV for later ones
+  int draft = -1;       // kvilt.draft: tokens that are guessed at once at most; -1: not named
   std::string cache_salt;
   int choices = 1;
   bool stream = false;

@@ -1,5 +1,6 @@
 #include "server/openai_request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -153,12 +154,10 @@ TEST(ParseChat, WrongValuesNameTheirPath) {
       {R"("kvilt": {"budget": [1]})", "kvilt.budget"},
       {R"("kvilt": {"budget": null})", "kvilt.budget"},
       {R"("kvilt": {"publish": 0})", "kvilt.publish"},
-      {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("response_format": "text")", "response_format"},
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("tool_choice": {"type": "function"})", "tool_choice"},
       {R"("functions": [])", "functions"},
-      {R"("guided_json": {})", "guided_json"},
       {R"("modalities": ["audio"])", "modalities"},
       {R"("prompt_logprobs": 1)", "prompt_logprobs"},
   };
@@ -238,6 +237,21 @@ TEST(ParseCompletion, Prompts) {
   EXPECT_EQ(parse_completion(many, limits).error().param, "n");
 }
 
+TEST(ParseCompletion, DraftIsNoPolicysParameter) {
+  const auto parsed = parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 8, "budget": 0.5}})"), {});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.value().generation.draft, 8);
+  EXPECT_EQ(parsed.value().generation.policy.params, (std::map<std::string, std::string>{{"budget", "0.5"}}));
+  EXPECT_EQ(parse_completion(json(R"({"prompt": "a"})"), {}).value().generation.draft, -1);
+  EXPECT_EQ(parse_completion(json(R"({"prompt": "a", "kvilt": {"draft": 0}})"), {}).value().generation.draft, 0);
+  for (const char* bad : {"65", "-1", "2.5", "true", R"("x")", R"("")", "1e3", "99999999999"}) {
+    const auto body = fmt::format(R"({{"prompt": "a", "kvilt": {{"draft": {}}}}})", bad);
+    const auto wrong = parse_completion(json(body.c_str()), {});
+    ASSERT_FALSE(wrong.ok()) << bad;
+    EXPECT_EQ(wrong.error().param, "kvilt.draft");
+  }
+}
+
 TEST(ParseTokenize, BothForms) {
   auto text = parse_tokenize(json(R"({"prompt": "a", "add_special_tokens": false, "return_token_strs": true})"), {});
   ASSERT_TRUE(text.ok());
@@ -310,6 +324,11 @@ TEST(ParseFuzz, AnyValueInAnyField) {
                          "user",
                          "kvilt",
                          "response_format",
+                         "structured_outputs",
+                         "guided_json",
+                         "guided_regex",
+                         "guided_choice",
+                         "guided_grammar",
                          "tool_choice",
                          "tools",
                          "prompt",
@@ -363,6 +382,32 @@ TEST(ParseFuzz, AnyValueInAnyField) {
   }
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
+}
+
+TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
+  const RequestLimits limits{.vocab = 1000};
+  const auto chat = [&](const std::string& field) {
+    return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}"), limits);
+  };
+  for (const char* field :
+       {R"("continue_final_message": true)", R"("chat_template": "x")", R"("min_tokens": 2)", R"("bad_words": ["x"])",
+        R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)", R"("mirostat": 1)", R"("n_predict": 5)",
+        R"("echo": true)", R"("repeat_penalty": 1.1)", R"("lora": [{"id": 0}])", R"("dry_multiplier": 1)"}) {
+    const auto refused = chat(field);
+    ASSERT_FALSE(refused.ok()) << field;
+    EXPECT_EQ(refused.error().code, "unsupported");
+    EXPECT_EQ("\"" + refused.error().param, std::string(field).substr(0, refused.error().param.size() + 1));
+  }
+  EXPECT_TRUE(
+      chat(R"("continue_final_message": false, "min_tokens": 0, "bad_words": [], "typical_p": 1.0, "mirostat": 0,
+      "length_penalty": 1, "echo": false, "chat_template": null, "n_predict": -1, "repeat_penalty": 1.0, "stream": true,
+      "stream_options": {"continuous_usage_stats": false})")
+          .ok());
+  const auto often = chat(R"("stream": true, "stream_options": {"continuous_usage_stats": true})");
+  ASSERT_FALSE(often.ok());
+  EXPECT_EQ(often.error().param, "stream_options.continuous_usage_stats");
+  EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
+  EXPECT_FALSE(parse_completion(Json::parse(R"({"prompt": "x", "n_predict": 5})"), limits).ok());
 }
 
 }  // namespace

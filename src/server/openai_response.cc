@@ -252,10 +252,7 @@ class OpenAiWriter final : public AnswerWriter {
     item["logprobs"] = nullptr;
     item["finish_reason"] = nullptr;
     Json said = chunk(envelope_, Json::array({std::move(item)}), usage_follows_);
-    said["prompt_progress"] = {{"total", now.total},
-                               {"cache", now.cached},
-                               {"processed", now.processed},
-                               {"time_ms", std::llround(now.seconds * 1000)}};
+    said["prompt_progress"] = progress_json(now);
     return sse_event(said);
   }
 

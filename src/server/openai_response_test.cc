@@ -29,6 +29,7 @@ PromptUsage usage_of(int prefix, int reused, int recomputed, int fresh) {
   usage.reused = reused;
   usage.seasoned = reused > 0 ? 20 : 0;
   usage.near = reused > 0 ? 15 : 0;
+  usage.disk = reused > 0 ? 12 : 0;
   usage.recomputed = recomputed;
   usage.fresh = fresh;
   usage.kv_bytes = {1000, 200, 30, 4};
@@ -41,8 +42,11 @@ PromptUsage usage_of(int prefix, int reused, int recomputed, int fresh) {
 TEST(Usage, CountsWhatWasNotComputed) {
   UsageSum sum;
   sum.add_prompt(usage_of(100, 50, 10, 7));
-  sum.add_choice(completion(5, {}));
-  sum.add_choice(completion(6, {}));
+  Completion first = completion(5, {}), second = completion(6, {});
+  first.usage.drafted = 9, first.usage.accepted = 3;
+  second.usage.drafted = 2, second.usage.accepted = 1;
+  sum.add_choice(first);
+  sum.add_choice(second);
   const Json json = usage_json(sum);
   EXPECT_EQ(json["prompt_tokens"], 157);
   EXPECT_EQ(json["completion_tokens"], 11);
@@ -51,8 +55,8 @@ TEST(Usage, CountsWhatWasNotComputed) {
   EXPECT_EQ(
       json["kvilt"],
       Json::parse(
-          R"({"prefix": 100, "chain": 25, "reused": 50, "seasoned": 20, "near": 15, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
-                            "local": 200, "retrieval": 30, "dense": 4}, "evicted_bytes": 70, "policy": "sparsex", "ttft_s": 0.5})"));
+          R"({"prefix": 100, "chain": 25, "reused": 50, "seasoned": 20, "near": 15, "disk": 12, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
+                            "local": 200, "retrieval": 30, "dense": 4}, "evicted_bytes": 70, "drafted": 11, "accepted": 4, "policy": "sparsex", "ttft_s": 0.5})"));
   sum.add_prompt(usage_of(1, 0, 0, 1));
   EXPECT_EQ(usage_json(sum)["kvilt"]["kv_bytes"]["local"], 400);
 }

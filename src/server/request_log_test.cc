@@ -1,10 +1,9 @@
-// What an answer, and GET /v1/requests/{id}, tell about a prompt; progress while it is computed; fields that are refused.
+// What an answer, and GET /v1/requests/{id}, tell about a prompt; progress while it is computed.
 #include "server/request_log.h"
 
 #include <gtest/gtest.h>
 
 #include "server/live_server_for_test.h"
-#include "server/refused_fields.h"
 
 namespace kvilt::server {
 namespace {
@@ -180,27 +179,6 @@ TEST(Progress, IsSaidBeforeTheFirstTokenOfAStream) {
   EXPECT_EQ(whole->body.find("prompt_progress"), std::string::npos);
   const auto quiet = running.post("/v1/chat/completions", chat("hello", R"(, "stream": true)"));
   EXPECT_EQ(quiet->body.find("prompt_progress"), std::string::npos) << "power";
-}
-
-TEST(RefusedFields, ThoseThatWouldChangeTheAnswer) {
-  LiveServer running;
-  const auto status = [&](const std::string& more) {
-    return running.post("/v1/chat/completions", chat("hi", ", " + more))->status;
-  };
-  for (const char* field :
-       {R"("continue_final_message": true)", R"("chat_template": "x")", R"("min_tokens": 3)",
-        R"("allowed_token_ids": [1])", R"("bad_words": ["a"])", R"("truncate_prompt_tokens": 5)",
-        R"("include_stop_str_in_output": true)", R"("echo": true)", R"("typical_p": 0.5)", R"("mirostat": 2)",
-        R"("length_penalty": 2)", R"("return_token_ids": true)", R"("n_predict": 4)", R"("repeat_penalty": 1.1)",
-        R"("stream": true, "stream_options": {"continuous_usage_stats": true})"}) {
-    EXPECT_EQ(status(field), 400) << field;
-  }
-  for (const char* field :
-       {R"("continue_final_message": false)", R"("chat_template": null)", R"("min_tokens": 0)",
-        R"("allowed_token_ids": [])", R"("typical_p": 1)", R"("mirostat": 0)", R"("n_predict": -1)",
-        R"("repeat_penalty": 1.0)", R"("stream": true, "stream_options": {"continuous_usage_stats": false})"}) {
-    EXPECT_EQ(status(field), 200) << field;
-  }
 }
 
 }  // namespace

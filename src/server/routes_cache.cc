@@ -1,162 +1,26 @@
 // server/routes_cache.cc: kvilt's own API: warm documents before the questions come, and drop the cache.
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <random>
 
-#include "base/function_ref.h"
-#include "kvilt/season.h"
-#include "server/answer_queue.h"
 #include "server/openai_request.h"
-#include "server/openai_response.h"
 #include "server/service.h"
+#include "server/warming.h"
 
 namespace kvilt::server {
 namespace {
-
-constexpr int kAtOnce = 8;  // documents in the engine's queue at once, so that other requests come between
-
-// Tokens of the document itself: what is marked, or the whole prompt if nothing is.
-int document_tokens(const Prompt& prompt) {
-  int marked = 0;
-  for (const TokenMark& mark : prompt.marks) marked += mark.end - mark.begin;
-  return marked > 0 ? marked : static_cast<int>(prompt.ids.size());
-}
-
-// A policy, or a parameter of one.
-bool names_policy(const PolicyChoice& choice) {
-  const auto of_policy = [](const auto& param) {
-    return param.first != "trust" && param.first != "reuse_from" && param.first != "discover";
-  };
-  return !choice.name.empty() || std::ranges::any_of(choice.params, of_policy);
-}
-
-Json document_json(size_t index, int tokens, const Completion& end) {
-  const PromptUsage& usage = end.usage;
-  return {{"index", index},         {"tokens", tokens},       {"prompt_tokens", usage.prompt},
-          {"prefix", usage.prefix}, {"reused", usage.reused}, {"recomputed", usage.recomputed},
-          {"fresh", usage.fresh},   {"seconds", end.total_s}};
-}
-
-// Requests that are submitted a few at a time, each under the name by which an error calls it.
-class Batch {
- public:
-  Batch(const Call& call, httplib::Response& response) : call_(call), response_(response) {}
-
-  // Waits for all of them. False: the response says why it did not come to that.
-  bool run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
-           FunctionRef<void(size_t, const Completion&)> ended) {
-    AnswerQueue answer(call_.account(), AnswerQueue::Reader::kWhole);
-    const size_t count = requests.size();
-    const int places = call_.caller.tenant->max_requests();
-    const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
-    for (size_t over = 0; over < count;) {
-      while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
-        const auto next = static_cast<size_t>(answer.size());
-        if (Status status = answer.submit(std::move(requests[next])); !status.ok())
-          return refuse(status.error(), name(next));
-      }
-      auto event = answer.next(AnswerQueue::kLook);
-      if (Connection::current()->peer_gone()) {
-        Connection::current()->close_after_response();
-        response_.status = 499;
-        response_.set_content(" ", "text/plain");
-        return false;
-      }
-      if (!event || !event->end) continue;
-      const auto index = static_cast<size_t>(event->choice);
-      if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
-        const Error stopped{Code::kUnavailable, "the server is shutting down"};
-        return refuse(event->end->error.value_or(stopped), name(index));
-      }
-      ended(index, *event->end);
-      ++over;
-    }
-    return true;
-  }
-
- private:
-  bool refuse(const Error& error, const std::string& name) {
-    reply_error(response_, api_error(error, name));
-    return false;
-  }
-  const Call& call_;
-  httplib::Response& response_;
-};
-
-// Unless a policy is asked for, each document is computed behind the fixed prefix alone, even if a copy with other text
-// in its KV is cached.
-Request warming(Prompt prompt, const DocumentsRequest& wanted) {
-  const bool asked = names_policy(wanted.policy);
-  Request request;
-  request.prompt = std::move(prompt);
-  request.sampling.max_tokens = 0;
-  request.policy = wanted.policy;
-  if (!asked) request.policy.name = "prefix";
-  request.clean_copy = !asked;
-  request.cache_salt = wanted.cache_salt;
-  return request;
-}
-
-// All of the documents in one random order after another; one order's prompts at a time, for their memory. False: the
-// response says why it ended. Nothing where no contexts are asked for.
-bool season(Batch& batch, const Call& call, const DocumentsRequest& wanted, std::span<const Prompt> documents,
-            Json& reply) {
-  if (wanted.season == 0 || documents.size() < 2) return true;
-  int64_t passes = 0, tokens = 0;
-  double seconds = 0;
-  const ModelInfo& info = call.engine().info();
-  const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
-  SeasonOptions order{.contexts = 1, .context = season_context(info.context, pool)};
-  const auto name = [](size_t) { return std::string("kvilt.season"); };
-  const auto add = [&](size_t, const Completion& end) {
-    ++passes;
-    tokens += end.usage.fresh;
-    seconds += end.total_s - end.usage.queued_s;
-  };
-  std::random_device random;
-  for (int c = 0; c < wanted.season; ++c) {
-    order.seed = random();
-    std::vector<Request> requests;
-    for (Prompt& prompt : season_prompts(documents, order))
-      requests.push_back(season_request(std::move(prompt), wanted.cache_salt));
-    if (!batch.run(std::move(requests), name, add)) return false;
-  }
-  reply["seasoning"] = {{"contexts", wanted.season}, {"passes", passes}, {"tokens", tokens}, {"seconds", seconds}};
-  return true;
-}
 
 void warm_documents(const Call& call, httplib::Response& response) {
   auto parsed = parse_documents(call.body, limits_of(call.engine()));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const DocumentsRequest& wanted = parsed.value();
-  if (auto error = check_model(call.attached, wanted.model)) return reply_error(response, *error);
-  if (auto error = check_policy(call.attached, wanted.policy)) return reply_error(response, *error);
+  if (auto error = check_warming(call, wanted)) return reply_error(response, *error);
   auto prompts = call.engine().document_prompts(call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   call.drop_body();
-
-  std::vector<int> tokens;
-  std::vector<Request> requests;
-  for (Prompt& prompt : prompts.value()) {
-    tokens.push_back(document_tokens(prompt));
-    requests.push_back(warming(wanted.season > 0 ? prompt : std::move(prompt), wanted));
+  if (auto warmed = warm(call, wanted, std::move(prompts.value()), response)) {
+    Json reply = {{"object", "kvilt.documents"}, {"model", call.attached.model}};
+    reply.update(*warmed);
+    reply_json(response, reply);
   }
-  std::vector<Json> rows(requests.size());
-  UsageSum usage;
-  const auto name = [](size_t i) { return fmt::format("documents[{}]", i); };
-  const auto add = [&](size_t i, const Completion& end) {
-    usage.add_prompt(end.usage);
-    rows[i] = document_json(i, tokens[i], end);
-  };
-  Batch batch(call, response);
-  Json reply = {{"object", "kvilt.documents"}, {"model", call.attached.model}};
-  if (!batch.run(std::move(requests), name, add)) return;
-  if (!season(batch, call, wanted, prompts.value(), reply)) return;
-  reply["documents"] = rows;
-  reply["usage"] = usage_json(usage);
-  reply_json(response, reply);
 }
 
 void clear_cache(const Call& call, httplib::Response& response) {

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "server/answer_job.h"
 #include "server/answer_queue.h"
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
@@ -256,12 +257,14 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       Request request;
       request.prompt = prompt;
       request.sampling = generation.sampling;
+      request.constraint = generation.constraint.constraint;
       // With the same seed all choices of a prompt would be the same text.
       if (request.sampling.seed) *request.sampling.seed += static_cast<uint64_t>(i);
       request.policy = generation.policy;
       request.publish = generation.publish;
       request.progress = generation.progress && generation.stream && i == 0;
       request.explain = generation.diagnostics ? Explain::kFull : job->record ? Explain::kBrief : Explain::kNo;
+      request.draft = generation.draft;
       request.cache_salt = generation.cache_salt;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
         return reply_error(response, api_error(status.error(), prompt_field), job->shape);
@@ -301,6 +304,13 @@ void choose_reading(const AnswerSyntax& syntax, const ChatRequest& chat, const J
   if (calls) shown.insert(shown.end(), syntax.call_ids.begin(), syntax.call_ids.end());
 }
 
+// Compiles what the answers must be, here and not on the engine's thread.
+std::optional<ApiError> check_constraint(const Call& call, const ConstraintRequest& asked, bool opens_reasoning) {
+  const Status status = call.engine().check_constraint(asked.constraint, opens_reasoning);
+  if (status.ok()) return std::nullopt;
+  return api_error({status.error().code, fmt::format("{}: {}", asked.field, status.error().message)}, asked.field);
+}
+
 // A chat body in OpenAI's form becomes the job's settings and its prompt.
 std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.engine()));
@@ -317,10 +327,12 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
   job.prompts.push_back(std::move(prompt.value()));
   choose_reading(syntax, parsed.value(), body, job);
   if (tools) job.tools = hashes_of(body.at("tools"));
-  return std::nullopt;
+  return check_constraint(call, job.generation.constraint, job.prompts[0].opens_reasoning);
 }
 
 void chat(const Service& service, const Call& call, httplib::Response& response) {
+  if (Status filled = service.knowledge().fill(call.caller.tenant->name(), call.body); !filled.ok())
+    return reply_error(response, api_error(filled.error(), "documents"));
   auto job = new_job(service, call);
   if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
   job->writer = openai_writer(make_envelope(true, call.attached.model), call.engine(), job->generation.include_usage);
@@ -409,11 +421,32 @@ void completion(const Service& service, const Call& call, httplib::Response& res
     job->prompts.push_back(std::move(prompt.value()));
   }
   text.prompts.clear();
+  if (auto error = check_constraint(call, job->generation.constraint, false)) return reply_error(response, *error);
   job->writer = openai_writer(make_envelope(false, call.attached.model), call.engine(), job->generation.include_usage);
   run_job(std::move(job), call, response, "prompt");
 }
 
 }  // namespace
+
+void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib::Response& response) {
+  auto job = new_job(service, call);
+  if (auto error = read_chat(call, chat.body, *job)) {
+    chat.in_own_paths(*error);
+    return reply_error(response, *error, job->shape);
+  }
+  chat.body = nullptr;
+  chat.room.reset();
+  job->writer = chat.writer();
+  run_job(std::move(job), call, response, chat.field);
+}
+
+void answer_text(const Service& service, const Call& call, TextJob text, httplib::Response& response) {
+  auto job = new_job(service, call);
+  job->generation = std::move(text.generation);
+  job->prompts = std::move(text.prompts);
+  job->writer = std::move(text.writer);
+  run_job(std::move(job), call, response, text.field);
+}
 
 void add_generate_routes(Service& service) {
   const auto with_options = [&service](void (*handler)(const Service&, const Call&, httplib::Response&)) {

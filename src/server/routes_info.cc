@@ -1,4 +1,5 @@
 // server/routes_info.cc: routes about the server itself: models, tokens, health, metrics, the page.
+#include "server/llama_request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/page.html.h"
@@ -22,11 +23,27 @@ void list_models(const Call& call, httplib::Response& response) {
 
 void one_model(const Call& call, httplib::Response& response) {
   const std::string id = call.http.path.substr(std::string("/v1/models/").size());
-  if (auto error = check_model(call.attached, id.empty() ? "(none)" : id)) return reply_error(response, *error);
+  if (id.empty()) return list_models(call, response);
+  if (auto error = check_model(call.attached, id)) return reply_error(response, *error);
   reply_json(response, model_of(call));
 }
 
+// llama.cpp's form: {"content"} to {"tokens"}, with_pieces: of objects.
+void tokenize_content(const Call& call, httplib::Response& response) {
+  auto parsed = parse_llama_tokenize(call.body);
+  if (!parsed.ok()) return reply_error(response, parsed.error());
+  const LlamaTokenize& wanted = parsed.value();
+  auto ids = call.engine().tokenize(wanted.content, wanted.parse_special, wanted.add_special);
+  if (!ids.ok()) return reply_error(response, api_error(ids.error(), "content"));
+  Json tokens = Json::array();
+  for (const int32_t id : ids.value())
+    tokens.push_back(wanted.with_pieces ? Json{{"id", id}, {"piece", call.engine().token_text(id)}} : Json(id));
+  reply_json(response, {{"tokens", std::move(tokens)}});
+}
+
 void tokenize(const Call& call, httplib::Response& response) {
+  if (call.body.is_object() && call.body.contains("content") && !call.body.contains("prompt"))
+    return tokenize_content(call, response);
   auto parsed = parse_tokenize(call.body, limits_of(call.engine()));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const TokenizeRequest& request = parsed.value();
@@ -59,7 +76,7 @@ void detokenize(const Call& call, httplib::Response& response) {
   if (auto error = check_model(call.attached, parsed.value().model)) return reply_error(response, *error);
   auto text = call.engine().detokenize(parsed.value().tokens);
   if (!text.ok()) return reply_error(response, api_error(text.error(), "tokens"));
-  reply_json(response, {{"prompt", text.value()}});
+  reply_json(response, {{"prompt", text.value()}, {"content", text.value()}});
 }
 
 Json tenant_json(const Tenant& tenant) {

@@ -61,11 +61,17 @@ Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(check_options(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
   KVILT_TRY(server::check_tenants(options));
+  KVILT_ASSIGN(auto knowledge, server::KnowledgeBases::open(options.knowledge_dir, {.bytes = options.knowledge_bytes}));
   auto parts = std::make_unique<Parts>(std::move(options));
+  parts->service.keep(std::move(knowledge));
   server::add_generate_routes(parts->service);
   server::add_info_routes(parts->service);
   server::add_cache_routes(parts->service);
   server::add_request_routes(parts->service);
+  server::add_knowledge_routes(parts->service);
+  server::add_response_routes(parts->service);
+  server::add_embed_routes(parts->service);
+  server::add_llama_routes(parts->service);
   const ServerOptions& wanted = parts->service.options();
   errno = 0;
   parts->port = parts->service.http().bind(wanted.host, wanted.port);

@@ -59,7 +59,12 @@ struct ServerOptions {
   double idle_timeout_s = 30;     // of a connection between requests
   double request_timeout_s = 60;  // for a request's head and body to arrive
   double write_timeout_s = 30;    // for a client to take any of what is written
-  double ping_s = 10;             // of silence in a stream, after which a ping is sent
+  size_t response_store_bytes = 64 * 1024 * 1024;  // of stored responses, per tenant; 0: none is kept
+  // Documents that clients leave here by name (docs/server.md#knowledge-bases): the folder that keeps their texts over a
+  // restart, which one server uses at a time; empty: they are forgotten. And the bytes of a tenant's texts.
+  std::string knowledge_dir = {};
+  size_t knowledge_bytes = 256 * 1024 * 1024;
+  double ping_s = 10;  // of silence in a stream, after which a ping is sent
   // Requests whose records GET /v1/requests/{id} shows; 0: none are kept. show_text: these, and diagnostics in answers,
   // hold some tokens of text around a prompt's first difference.
   int keep_requests = 256;

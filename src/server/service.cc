@@ -13,8 +13,6 @@
 namespace kvilt::server {
 namespace {
 
-// + an id, of a model one that may hold slashes
-constexpr const char* kPathsWithId[] = {"/v1/models/", "/v1/requests/"};
 constexpr size_t kMaxPath = 2048;
 constexpr size_t kMostInside = size_t{16} << 20;  // of bodies that are taken apart at once, or one of the largest
 constexpr auto kGatePatience = std::chrono::seconds(30);
@@ -41,6 +39,8 @@ std::string_view without_port(std::string_view host) {
   if (colon == std::string_view::npos || (bracket != std::string_view::npos && colon < bracket)) return host;
   return host.substr(0, colon);
 }
+
+std::string before_groups(const std::string& pattern) { return pattern.substr(0, pattern.find('(')); }
 
 bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || host == "[::1]" ||
@@ -184,7 +184,7 @@ std::optional<ApiError> Service::check_origin(const httplib::Request& request, h
   if (!response.has_header("Access-Control-Allow-Origin")) {
     response.set_header("Access-Control-Allow-Origin", options_.allow_origin);
     response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type, *");
-    response.set_header("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    response.set_header("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     response.set_header("Vary", "Origin");
   }
   return std::nullopt;
@@ -201,28 +201,34 @@ std::optional<ApiError> Service::check_caller(Guard guard) const {
   return std::nullopt;
 }
 
+// A path that no route has as it is may begin with what stands before a route's groups.
+const Service::Route* Service::route_of(const std::string& path) const {
+  auto route = routes_.find(path);
+  for (size_t end = path.rfind('/'); route == routes_.end() && end != 0 && end != std::string::npos;
+       end = path.rfind('/', end - 1))
+    route = routes_.find(path.substr(0, end + 1));
+  return route == routes_.end() ? nullptr : &route->second;
+}
+
 std::optional<ApiError> Service::check(const httplib::Request& request, httplib::Response& response) {
   const HeadVerdict& head = Connection::current()->verdict();
   if (head.status) return ApiError{head.status, head.message, "", ""};
   if (request.path.size() > kMaxPath) return ApiError{414, "the URL is too long", "", ""};
   if (auto error = check_origin(request, response)) return error;
-  auto route = routes_.find(request.path);
-  for (const char* path : kPathsWithId) {
-    if (route == routes_.end() && request.path.starts_with(path)) route = routes_.find(path);
-  }
-  if (route == routes_.end()) {
-    return ApiError{404, fmt::format("there is no route '{}' (docs/server.md lists them)", request.path), "",
+  const Route* route = route_of(request.path);
+  if (!route) {
+    return ApiError{404, fmt::format("there is no route '{}'; chat is POST /v1/chat/completions", request.path), "",
                     "not_found"};
   }
   if (request.method == "OPTIONS") return std::nullopt;
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
-  if (!route->second.methods.contains(method)) {
-    const std::string& allowed = *route->second.methods.begin();
+  if (!route->methods.contains(method)) {
+    const std::string allowed = fmt::format("{}", fmt::join(route->methods, ", "));
     if (!response.has_header("Allow")) response.set_header("Allow", allowed);
     return ApiError{405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method), "",
                     "method_not_allowed"};
   }
-  if (auto error = check_caller(route->second.guard)) return error;
+  if (auto error = check_caller(route->guard)) return error;
   // This also keeps out other sites' forms, which cannot send this type.
   const std::string type = request.get_header_value("Content-Type");
   if (method == "POST" && !type.empty() && type.find("application/json") != 0) {
@@ -282,12 +288,19 @@ void Service::call_without_body(const Handler& handler, const httplib::Request& 
 }
 
 void Service::get(const std::string& pattern, Handler handler) {
-  const auto with_id = std::ranges::find_if(kPathsWithId, [&](const char* path) { return pattern.starts_with(path); });
-  routes_[with_id == std::end(kPathsWithId) ? pattern : *with_id] = {{"GET"}, Guard::kKey};
+  routes_[before_groups(pattern)].methods.insert("GET");
   http_.Get(pattern,
             [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
               call_without_body(handler, request, response);
             });
+}
+
+// The library would wait for a body that a DELETE does not have, unless a reader for it is taken, and left.
+void Service::remove(const std::string& pattern, Handler handler) {
+  routes_[before_groups(pattern)].methods.insert("DELETE");
+  http_.Delete(pattern, [this, handler = std::move(handler)](
+                            const httplib::Request& request, httplib::Response& response,
+                            const httplib::ContentReader&) { call_without_body(handler, request, response); });
 }
 
 void Service::get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler) {
@@ -297,8 +310,12 @@ void Service::get_always(const std::string& path, std::function<void(const Attac
   });
 }
 
+std::optional<MemoryGate::Pass> Service::room_for(size_t bytes) {
+  return gate_.enter(bytes, kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
+}
+
 void Service::post(const std::string& path, Handler handler) {
-  routes_[path] = {{"POST"}, Guard::kKey};
+  routes_[before_groups(path)].methods.insert("POST");
   http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
                                                         const httplib::ContentReader& reader) {
     const auto refuse = [&, shape = shape_of(request.path)](const ApiError& error) {
@@ -314,8 +331,7 @@ void Service::post(const std::string& path, Handler handler) {
     if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
     Attached now = attached();
     if (auto error = need_engine(now)) return refuse(*error);
-    const auto gives_up = [this] { return stopping_ || Connection::current()->peer_gone(); };
-    auto pass = gate_.enter(text.size(), kGatePatience, gives_up);
+    auto pass = room_for(text.size());
     if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
     auto body = parse_json(text);
     if (!body.ok()) return refuse(body.error());

@@ -20,6 +20,7 @@
 #include "server/api_error.h"
 #include "server/http_server.h"
 #include "server/json_fields.h"
+#include "server/knowledge_bases.h"
 #include "server/memory_gate.h"
 #include "server/metrics.h"
 #include "server/request_log.h"
@@ -57,7 +58,9 @@ class Service {
   explicit Service(ServerOptions options);
 
   using Handler = std::function<void(const Call&, httplib::Response&)>;
+  // Patterns may have groups such as ([^/]+); what is before the first one belongs to these routes alone.
   void get(const std::string& pattern, Handler handler);      // needs the engine
+  void remove(const std::string& pattern, Handler handler);   // the same for DELETE
   void post(const std::string& path, Handler handler);        // needs the engine and a JSON body
   void post_empty(const std::string& path, Handler handler);  // the body is optional and ignored; for admins
   void get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler);
@@ -70,6 +73,11 @@ class Service {
   HttpServer& http() { return http_; }
   const Tenants& tenants() const { return tenants_; }
   RequestLog& requests() const { return *requests_; }
+  // For what a route takes apart besides its body; none: others took too long, or the client is gone.
+  std::optional<MemoryGate::Pass> room_for(size_t bytes);
+  // Before the routes are added.
+  void keep(std::unique_ptr<KnowledgeBases> knowledge) { knowledge_ = std::move(knowledge); }
+  KnowledgeBases& knowledge() const { return *knowledge_; }
   void begin_stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
 
@@ -90,6 +98,7 @@ class Service {
   const ServerOptions options_;
   const Tenants tenants_;
   const std::unique_ptr<RequestLog> requests_;  // handlers hold the service as const
+  std::unique_ptr<KnowledgeBases> knowledge_;
   HttpServer http_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> arriving_{0};  // bytes of bodies that are being read or wait at the gate
@@ -98,7 +107,8 @@ class Service {
     std::set<std::string> methods;
     Guard guard = Guard::kKey;
   };
-  std::map<std::string, Route> routes_;  // constant after construction of the server
+  const Route* route_of(const std::string& path) const;
+  std::map<std::string, Route> routes_;  // by path, or by what is before a group; constant after construction
 
   mutable Mutex mutex_;
   Attached attached_ KVILT_GUARDED_BY(mutex_);
@@ -113,9 +123,13 @@ std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoic
 // What this engine's model bounds in a request.
 RequestLimits limits_of(const Engine& engine);
 
-void add_generate_routes(Service& service);  // routes_generate.cc
-void add_info_routes(Service& service);      // routes_info.cc
-void add_cache_routes(Service& service);     // routes_cache.cc
-void add_request_routes(Service& service);   // routes_requests.cc
+void add_generate_routes(Service& service);   // routes_generate.cc
+void add_info_routes(Service& service);       // routes_info.cc
+void add_cache_routes(Service& service);      // routes_cache.cc
+void add_knowledge_routes(Service& service);  // routes_knowledge.cc
+void add_response_routes(Service& service);   // routes_responses.cc
+void add_embed_routes(Service& service);      // routes_embed.cc
+void add_llama_routes(Service& service);      // routes_llama.cc
+void add_request_routes(Service& service);    // routes_requests.cc
 
 }  // namespace kvilt::server

@@ -8,6 +8,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "tensor/small_blocks.h"
 
 namespace kvilt {
 namespace {
@@ -16,7 +17,6 @@ const uint8_t* as_bytes(const std::byte* data) { return reinterpret_cast<const u
 
 uint16_t load_u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
 uint32_t load_u32(const uint8_t* p) { return load_u16(p) | static_cast<uint32_t>(load_u16(p + 2)) << 16; }
-float load_f16(const uint8_t* p) { return f16_to_f32(load_u16(p)); }
 
 // 32 elements; byte j holds element j in its low and element j + 16 in its high nibble.
 void block_q4_0(const uint8_t* p, float* out) {
@@ -116,6 +116,21 @@ void block_q6_k(const uint8_t* p, float* out) {
   }
 }
 
+void scaled32(const small_blocks::Quants32& block, float scale, float* out) {
+  for (int j = 0; j < 32; ++j) out[j] = scale * static_cast<float>(block.q[j]);
+}
+
+void scaled256(const small_blocks::Quants256& block, float d, float* out) {
+  for (int i = 0; i < 256; ++i) out[i] = d * static_cast<float>(block.scale[i / 16]) * static_cast<float>(block.q[i]);
+}
+
+void block_q2_k(const uint8_t* p, float* out) {
+  const float d = load_f16(p + 80), dmin = load_f16(p + 82);
+  const small_blocks::Quants256 block = small_blocks::q2_k(p);
+  scaled256(block, d, out);
+  for (int i = 0; i < 256; ++i) out[i] -= dmin * static_cast<float>(block.min[i / 16]);
+}
+
 template <class Block>
 void each_block(DType dtype, const std::byte* data, size_t count, float* out, Block block) {
   const DTypeInfo info = dtype_info(dtype);
@@ -155,6 +170,17 @@ void dequantize(DType dtype, const std::byte* data, size_t count, float* out) {
       return run(block_q5_k);
     case DType::kQ6_K:
       return run(block_q6_k);
+    case DType::kQ2_K:
+      return run(block_q2_k);
+    case DType::kQ3_K:
+      return run([](const uint8_t* p, float* y) { scaled256(small_blocks::q3_k(p), load_f16(p + 108), y); });
+    case DType::kIQ4_NL:
+      return run([](const uint8_t* p, float* y) { scaled32(small_blocks::iq4_nl(p), load_f16(p), y); });
+    case DType::kIQ4_XS:
+      return run([](const uint8_t* p, float* y) { scaled256(small_blocks::iq4_xs(p), load_f16(p), y); });
+    case DType::kMXFP4:
+      return run(
+          [](const uint8_t* p, float* y) { scaled32(small_blocks::mxfp4(p), small_blocks::mxfp4_scale(*p), y); });
   }
 }
 

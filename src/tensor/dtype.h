@@ -11,7 +11,26 @@
 namespace kvilt {
 
 // NOLINTNEXTLINE(readability-identifier-naming): the names of GGUF
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kI8 };
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI8,
+  kQ2_K,  // from here on: in files only, kernels see them as another type (tensor/requantize.h)
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4
+};
+inline constexpr DType kLastDType = DType::kMXFP4;
 
 struct DTypeInfo {
   std::string_view name;
@@ -45,6 +64,16 @@ constexpr DTypeInfo dtype_info(DType type) {
       return {"Q6_K", 256, 210};
     case DType::kI8:
       return {"I8", 1, 1};
+    case DType::kQ2_K:
+      return {"Q2_K", 256, 84};
+    case DType::kQ3_K:
+      return {"Q3_K", 256, 110};
+    case DType::kIQ4_NL:
+      return {"IQ4_NL", 32, 18};
+    case DType::kIQ4_XS:
+      return {"IQ4_XS", 256, 136};
+    case DType::kMXFP4:
+      return {"MXFP4", 32, 17};
   }
   return {"?", 1, 1};
 }
@@ -71,6 +100,9 @@ inline float f16_to_f32(uint16_t bits) {
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0;  // infinity and NaN
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
 }
+
+// At any address, little-endian.
+inline float load_f16(const uint8_t* p) { return f16_to_f32(static_cast<uint16_t>(p[0] | p[1] << 8)); }
 
 inline uint16_t f32_to_f16(float value) {  // round to nearest even; NaN stays NaN
   const uint32_t all = std::bit_cast<uint32_t>(value), magnitude = all & 0x7fffffffu, sign = all >> 16 & 0x8000u;

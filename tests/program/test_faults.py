@@ -32,8 +32,16 @@ class Serve:
     """kvilt serve on a free port; `lines` are what it printed."""
 
     def __init__(self, model, *flags):
-        self.process = subprocess.Popen([KVILT, "serve", str(model), "--port", "0", *flags], stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+        self.start([KVILT, "serve", str(model), "--port", "0", *flags])
+
+    @classmethod
+    def of(cls, command):
+        server = cls.__new__(cls)
+        server.start(command)
+        return server
+
+    def start(self, command):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         self.lines = []
 
     def __enter__(self):

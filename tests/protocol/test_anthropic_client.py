@@ -156,10 +156,11 @@ class TestErrors:
             ({"messages": MESSAGES + [{"role": "assistant", "content": "The"}]}, "messages[1]: "),
             ({"max_tokens": -1}, "max_tokens: "),
             ({"stop_sequences": [""]}, "stop_sequences[0]: "),
-            ({"tools": TOOLS, "tool_choice": {"type": "any"}}, "tool_choice.type: "),
+            ({"tools": TOOLS, "tool_choice": {"type": "some"}}, "tool_choice.type: "),
             ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type: "),
             ({"extra_body": {"kvilt": {"policy": 5}}}, "kvilt.policy: "),
-            ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format: "),
+            ({"extra_body": {"response_format": {"type": "yaml"}}}, "response_format.type: "),
+            ({"extra_body": {"output_format": {"type": "json_schema"}}}, "output_format.schema: "),
         ],
     )
     def test_bad_request(self, claude, model, more, message):

@@ -252,8 +252,8 @@ class TestErrors:
     @pytest.mark.usefixtures("chats")
     def test_unsupported(self, client, model):
         with pytest.raises(openai.BadRequestError) as caught:
-            ask(client, model, response_format={"type": "json_object"})
-        assert caught.value.param == "response_format" and caught.value.code == "unsupported"
+            ask(client, model, response_format={"type": "yaml"})
+        assert caught.value.param == "response_format.type" and caught.value.code == "unsupported"
 
     def test_unknown_model(self, client):
         with pytest.raises(openai.NotFoundError) as caught:

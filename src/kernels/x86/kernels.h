@@ -42,7 +42,7 @@ inline constexpr int64_t kGroup = 32;      // k of a group
 // (docs/design/linear.md#what-rounding-costs-and---activations says what it costs).
 inline constexpr int64_t kShared = 2;
 inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
-inline constexpr int kDTypes = 12;
+inline constexpr int kDTypes = 12;           // those with kernels come first
 inline constexpr int64_t kTogether = 4, kLongBlock = 24 << 10, kSegmentBytes = 18 << 10;
 
 // Bytes of a chunk, and where its planes start. Constant expressions only, so that no code comes of it.

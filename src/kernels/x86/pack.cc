@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "tensor/dequantize.h"
+#include "tensor/requantize.h"
 
 namespace kvilt::x86 {
 namespace {
@@ -171,10 +172,10 @@ void wide_row(const std::vector<float>& row, DType dtype, std::byte* block, int6
   }
 }
 
-void pack_row(const WeightView& w, const std::byte* row, const Lane& lane) {
+void pack_row(DType dtype, int64_t K, const std::byte* row, const Lane& lane) {
   const auto* b = reinterpret_cast<const uint8_t*>(row);
-  const int64_t groups = w.cols / 32, supers = w.cols / 256;
-  switch (w.dtype) {
+  const int64_t groups = K / 32, supers = K / 256;
+  switch (dtype) {
     case DType::kQ4_0:
       return legacy_row(b, groups, false, false, lane);
     case DType::kQ4_1:
@@ -192,7 +193,7 @@ void pack_row(const WeightView& w, const std::byte* row, const Lane& lane) {
     case DType::kQ6_K:
       return q6_k_row(b, supers, lane);
     default:
-      return float_row(row, w.dtype, w.cols, lane.block.first, lane.lane);
+      return float_row(row, dtype, K, lane.block.first, lane.lane);
   }
 }
 
@@ -216,7 +217,7 @@ WeightMemory::Slice WeightMemory::take(size_t bytes) {
 namespace {
 
 DType packed_dtype(const WeightView& w) {
-  if (is_float(w.dtype) || w.activations == Activations::kAuto) return w.dtype;
+  if (is_float(w.dtype) || w.activations == Activations::kAuto) return kernel_type(w.dtype);
   return w.activations == Activations::kBF16 ? DType::kBF16 : DType::kF32;
 }
 
@@ -273,18 +274,21 @@ std::unique_ptr<BlockedWeight> pack(const WeightView& w, bool pairs, WeightMemor
     const int64_t begin = task * kTogether, together = std::min(kTogether, count - begin);
     std::byte* first = to + begin * packed->block_bytes;
     std::memset(first, 0, together * packed->block_bytes);  // lanes beyond N, padding
-    std::vector<float> wide(packed->dtype == w.dtype ? 0 : static_cast<size_t>(w.cols));
+    const size_t K = static_cast<size_t>(w.cols);
+    std::vector<float> wide(is_float(packed->dtype) && !is_float(w.dtype) ? K : 0);
+    std::vector<std::byte> other(wide.empty() && packed->dtype != w.dtype ? dtype_bytes(packed->dtype, K) : 0);
     for (int64_t i = 0; i < together; ++i) {
       BlockPlace place = {first + i * packed->block_bytes, 0, 1, INT64_MAX, INT64_MAX};
       if (segmented) place = {first, i, together, packed->block_bytes / chunk.bytes, packed->segment / chunk.groups};
       for (int64_t lane = 0; lane < kBlockRows && (begin + i) * kBlockRows + lane < w.rows; ++lane) {
         const std::byte* row = w.data + ((begin + i) * kBlockRows + lane) * row_bytes;
-        if (wide.empty()) {
-          pack_row(w, row, {place, format, chunk, lane});
-        } else {
-          dequantize(w.dtype, row, wide.size(), wide.data());
+        if (!wide.empty()) {
+          dequantize(w.dtype, row, K, wide.data());
           wide_row(wide, packed->dtype, place.first, lane);
+          continue;
         }
+        if (!other.empty()) requantize(w.dtype, row, K, other.data());
+        pack_row(packed->dtype, w.cols, other.empty() ? row : other.data(), {place, format, chunk, lane});
       }
     }
   });

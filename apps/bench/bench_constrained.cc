@@ -1,0 +1,130 @@
+// apps/bench/bench_constrained.cc: kvilt bench constrained: what it costs to hold answers to a JSON schema: tokens a second
+// against free text of the same length after the same prompt, in turn, and the share of the time that masks take.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/command.h"
+#include "apps/flags.h"
+#include "apps/report.h"
+
+namespace kvilt {
+namespace {
+
+struct ConstrainedOptions {
+  EngineOptions engine;
+  std::string batches = "1,16", json;
+  int tokens = 128, rounds = 3;
+};
+
+// Long enough for any --tokens, with words, numbers and forced texts.
+constexpr const char* kCitySchema =
+    R"({"type":"array","minItems":1000,"items":{"type":"object","properties":{"city":{"type":"string"},)"
+    R"("country":{"type":"string"},"population":{"type":"integer","minimum":0},"capital":{"type":"boolean"},)"
+    R"("sights":{"type":"array","items":{"type":"string"}}},"required":["city","country","population","capital",)"
+    R"("sights"],"additionalProperties":false}})";
+constexpr const char* kQuestion =
+    "List the largest cities of Europe as JSON: a list of objects with city, country, population, capital (true or "
+    "false), sights.";
+
+struct HeldPass {
+  double seconds = 0, mask_seconds = 0, tokens = 0;
+  uint64_t steps = 0;
+};
+
+// `batch` answers side by side, from the first one's submission to the last one's end; their prompt is cached.
+HeldPass run_held_pass(Engine& engine, const Request& request, int batch) {
+  const EngineStats before = engine.stats();
+  std::vector<std::shared_ptr<BlockingSink>> sinks;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < batch; ++i) {
+    Request one = request;
+    one.sampling.seed = static_cast<uint64_t>(i);
+    sinks.push_back(std::make_shared<BlockingSink>());
+    value_or_fail(engine.submit(std::move(one), sinks.back()));
+  }
+  HeldPass out;
+  for (const auto& sink : sinks) {
+    const Completion end = sink->wait();
+    if (end.error) fail(*end.error);
+    out.tokens += end.completion_tokens;
+  }
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const EngineStats after = engine.stats();
+  out.mask_seconds = after.mask_s - before.mask_s;
+  out.steps = after.steps - before.steps;
+  return out;
+}
+
+void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
+  Report report(argc, argv);
+  auto engine = open_or_exit(o.engine);
+  report.set_model(engine->info());
+  Request request;
+  request.prompt = value_or_fail(
+      engine->chat_prompt({{"messages", nlohmann::ordered_json::array({{{"role", "user"}, {"content", kQuestion}}})}}));
+  request.sampling.max_tokens = o.tokens;
+  request.sampling.temperature = .7f;
+  const int threads = engine->info().threads;
+  Constraint must;
+  must.form = Constraint::Form::kSchema;
+  must.text = kCitySchema;
+  const auto begin = std::chrono::steady_clock::now();
+  if (const Status status = engine->check_constraint(must, false); !status.ok()) fail(status.error());
+  const double compile = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("vocabulary read and schema compiled in %.0f ms\n", compile * 1e3);
+  std::printf("%5s %-7s %8s %8s %10s %12s %10s\n", "batch", "answer", "tokens", "tokens/s", "ms a step", "us a mask",
+              "of a step");
+  for (const int batch : split_numbers(o.batches, "--batches")) {
+    std::vector<double> rates[2], steps[2], masks, shares;
+    double tokens[2] = {};
+    for (int round = 0; round <= o.rounds; ++round) {  // the first one warms up
+      for (const bool held : {false, true}) {
+        Request one = request;
+        one.constraint = held ? must : Constraint();
+        one.sampling.ignore_eos = !held;
+        const HeldPass pass = run_held_pass(*engine, one, batch);
+        if (round == 0) continue;
+        tokens[held] = pass.tokens;
+        rates[held].push_back(pass.tokens / pass.seconds);
+        steps[held].push_back(pass.seconds / static_cast<double>(pass.steps));
+        if (!held) continue;
+        masks.push_back(pass.mask_seconds / pass.tokens);
+        // Sequences draw side by side: so many threads share the masks of a step.
+        shares.push_back(pass.mask_seconds / std::min(batch, threads) / pass.seconds);
+      }
+    }
+    for (const bool held : {false, true}) {
+      const double mask = held ? median(masks) : 0, share = held ? median(shares) : 0;
+      std::printf("%5d %-7s %8.0f %8.1f %10.2f %12.1f %9.2f%%\n", batch, held ? "JSON" : "free", tokens[held],
+                  median(rates[held]), median(steps[held]) * 1e3, mask * 1e6, share * 100);
+      report.add({{"batch", batch},
+                  {"answer", held ? "json" : "free"},
+                  {"tokens", tokens[held]},
+                  {"tokens_per_s", median(rates[held])},
+                  {"step_s", median(steps[held])},
+                  {"mask_s", mask},
+                  {"mask_share", share},
+                  {"compile_s", compile}});
+    }
+  }
+  report.write(o.json);
+}
+
+}  // namespace
+
+void add_bench_constrained(Program& program, Command bench) {
+  auto app =
+      bench.add_subcommand("constrained", "answers held to a JSON schema against free ones: rates, cost of masks");
+  auto o = std::make_shared<ConstrainedOptions>();
+  add_engine_options(app, o->engine, true);
+  app.add_option("--batches", o->batches, "answers side by side, comma-separated").show_default();
+  app.add_option("--tokens", o->tokens, "of each answer").range(8, 4096).show_default();
+  app.add_option("--rounds", o->rounds, "passes of each kind, in turn").range(1, 100).show_default();
+  app.add_option("--json", o->json, "write the rows to this file");
+  app.callback([o, &program] { bench_constrained(*o, program.argc, program.argv); });
+}
+
+}  // namespace kvilt

@@ -1,0 +1,227 @@
+#include "engine/answer_grammar.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_size.h"
+
+namespace kvilt {
+namespace {
+
+using Json = GrammarPart::Json;
+using Parts = std::vector<GrammarPart>;
+
+// Of calls that have one. Nine signs: some templates ask for that.
+constexpr const char* kIdPattern = "[a-zA-Z0-9]{9}";
+
+// Words of a schema that say what kind of value it is.
+constexpr const char* kSaysWhat[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
+
+Json any_object() { return {{"type", "object"}, {"additionalProperties", true}}; }
+
+// Bounded before it is built: copies of a deep value would take a deep stack.
+Result<Json> schema_of(const std::string& text, const std::string& what) {
+  if (const auto large = oversized_json(text, {}, what)) return Error{Code::kInvalidArgument, *large};
+  Json schema = Json::parse(text, nullptr, false);
+  if (schema.is_discarded()) return error(Code::kInvalidArgument, "{} is not JSON", what);
+  if (!schema.is_object() && schema != true)
+    return error(Code::kInvalidArgument, "{} must be a JSON Schema: an object, or true", what);
+  return schema;
+}
+
+void add_word(const std::string& word, Parts& out) {
+  if (!word.empty()) out.push_back(GrammarPart::word(word));
+}
+
+GrammarPart object_call(const CallSyntax& c, const std::string& name, Json schema) {
+  Parts out;
+  add_word(fmt::format("{{{}: {}, {}: ", Json(c.name_key).dump(), Json(name).dump(), Json(c.arguments_key).dump()),
+           out);
+  out.push_back(GrammarPart::json(std::move(schema)));
+  if (!c.id_key.empty()) {
+    add_word(fmt::format(", {}: \"", Json(c.id_key).dump()), out);
+    out.push_back(GrammarPart::regex(kIdPattern));
+    add_word("\"", out);
+  }
+  add_word("}", out);
+  return GrammarPart::sequence(out);
+}
+
+GrammarPart named_call(const CallSyntax& c, const std::string& name, Json schema) {
+  Parts out;
+  add_word(name, out);
+  add_word(c.after_name, out);
+  if (c.has_id) {
+    out.push_back(GrammarPart::regex(kIdPattern));
+    add_word(c.after_id, out);
+  }
+  out.push_back(GrammarPart::json(std::move(schema)));
+  return GrammarPart::sequence(out);
+}
+
+// Whether a parameter's value is written as it is, without JSON's quotes.
+bool is_plain_text(const Json& schema) {
+  const auto is_string = [](const Json& value) { return value.is_string(); };
+  if (!schema.is_object()) return false;
+  if (schema.contains("const")) return is_string(schema["const"]);
+  if (schema.contains("enum"))
+    return schema["enum"].is_array() && std::all_of(schema["enum"].begin(), schema["enum"].end(), is_string);
+  return schema.value("type", Json()) == "string";
+}
+
+// One parameter between its tags. Of a string's schema const and enum are held to, its length and pattern are not.
+Result<GrammarPart> tagged_value(const CallSyntax& c, const std::string& key, Json schema, const Json& definitions) {
+  const bool plain = is_plain_text(schema);
+  const std::string head = c.key_begin + key + (plain ? c.key_end : c.other_key_end);
+  if (plain && !schema.contains("const") && !schema.contains("enum")) return GrammarPart::until(head, c.value_end);
+  Parts out;
+  add_word(head, out);
+  if (plain) {
+    Parts words;
+    for (const Json& value : schema.contains("const") ? Json::array({schema["const"]}) : schema["enum"]) {
+      if (value.get_ref<const std::string&>().empty())
+        return error(Code::kInvalidArgument, "parameter '{}': an empty word in its enum is not supported", key);
+      words.push_back(GrammarPart::word(value.get_ref<const std::string&>()));
+    }
+    if (words.empty()) return error(Code::kInvalidArgument, "parameter '{}': its enum is empty", key);
+    out.push_back(GrammarPart::one_of(words));
+  } else {
+    if (schema.is_object()) schema.update(definitions);  // what its $ref may name
+    out.push_back(GrammarPart::json(std::move(schema)));
+  }
+  add_word(c.value_end, out);
+  return GrammarPart::sequence(out);
+}
+
+Result<GrammarPart> tagged_call(const CallSyntax& c, const std::string& name, const Json& schema) {
+  Parts out;
+  add_word(name, out);
+  add_word(c.after_name, out);
+  Json definitions = Json::object();
+  for (const char* word : {"$defs", "definitions"}) {
+    if (schema.contains(word)) definitions[word] = schema[word];
+  }
+  const Json required = schema.value("required", Json::array());
+  const Json properties = schema.value("properties", Json::object());
+  if (!properties.is_object()) return error(Code::kInvalidArgument, "tool '{}': properties must be an object", name);
+  for (const auto& [key, value] : properties.items()) {
+    KVILT_ASSIGN(GrammarPart one, tagged_value(c, key, value, definitions));
+    one = GrammarPart::sequence({GrammarPart::space(), std::move(one)});
+    const bool needed = std::find(required.begin(), required.end(), Json(key)) != required.end();
+    out.push_back(needed ? std::move(one) : GrammarPart::maybe(one));
+  }
+  return GrammarPart::sequence(out);
+}
+
+Error not_known() {
+  return error(Code::kUnsupported,
+               "how this model writes tool calls is not known from its chat template, so they cannot be enforced");
+}
+
+Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) {
+  Json schema = any_object();
+  if (!tool.parameters.empty()) {
+    KVILT_ASSIGN(schema, schema_of(tool.parameters, fmt::format("tool '{}': its parameters", tool.name)));
+    if (!schema.is_object() || schema.empty()) schema = any_object();
+    const bool says = std::ranges::any_of(kSaysWhat, [&](const char* word) { return schema.contains(word); });
+    if (!says) schema["type"] = "object";
+  }
+  switch (c.form) {
+    case CallSyntax::Form::kObject:
+      return object_call(c, tool.name, std::move(schema));
+    case CallSyntax::Form::kNamed:
+      return named_call(c, tool.name, std::move(schema));
+    case CallSyntax::Form::kTagged:
+      return tagged_call(c, tool.name, schema);
+    case CallSyntax::Form::kNone:
+      break;
+  }
+  return not_known();
+}
+
+// What is between the words before the first call and those behind the last one.
+Result<GrammarPart> inner_calls(const CallSyntax& c, const Constraint& constraint, bool single) {
+  Parts calls;
+  for (const Constraint::Tool& tool : constraint.tools) {
+    KVILT_ASSIGN(auto call, one_call(c, tool));
+    calls.push_back(std::move(call));
+  }
+  GrammarPart one = GrammarPart::one_of(calls);
+  // Around an object there may be space, around a name it would be a part of that.
+  if (c.form != CallSyntax::Form::kNamed)
+    one = GrammarPart::sequence({GrammarPart::space(), std::move(one), GrammarPart::space()});
+  return single ? one : GrammarPart::separated(one, c.between);
+}
+
+Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
+  if (c.form == CallSyntax::Form::kNone) return not_known();
+  if (constraint.tools.empty()) return error(Code::kInvalidArgument, "no tool may be called");
+  const bool single = constraint.one_call || c.between.empty();
+  if (constraint.may_speak) {
+    // Calls without a word behind them could not be told from text that goes on: one at a time, each with its own begin.
+    KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single || c.end.empty()));
+    if (!c.begin.empty()) return GrammarPart::text_with(c.begin, inner, c.end, constraint.one_call);
+    return error(
+        Code::kUnsupported,
+        "this model's tool calls begin with no word of their own, so they cannot be told from text beforehand: "
+        "leave 'strict' out, or use tool_choice \"required\"");
+  }
+  Parts out;
+  add_word(c.begin, out);
+  KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single));
+  out.push_back(std::move(inner));
+  add_word(c.end, out);
+  return GrammarPart::sequence(out);
+}
+
+Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& syntax) {
+  switch (constraint.form) {
+    case Constraint::Form::kJson:
+      return GrammarPart::json(any_object());
+    case Constraint::Form::kSchema: {
+      KVILT_ASSIGN(Json schema, schema_of(constraint.text, "the schema"));
+      return GrammarPart::json(std::move(schema));
+    }
+    case Constraint::Form::kRegex:
+      return GrammarPart::regex(constraint.text);
+    case Constraint::Form::kGrammar:
+      return GrammarPart::ebnf(constraint.text);
+    case Constraint::Form::kChoice: {
+      Parts words;
+      for (const std::string& choice : constraint.choices) {
+        if (choice.empty()) return error(Code::kInvalidArgument, "an empty choice is not supported");
+        words.push_back(GrammarPart::word(choice));
+      }
+      if (words.empty()) return error(Code::kInvalidArgument, "there is nothing to choose from");
+      return GrammarPart::one_of(words);
+    }
+    case Constraint::Form::kCalls:
+      return calls(syntax.calls, constraint);
+    case Constraint::Form::kNone:
+      break;
+  }
+  return error(Code::kInvalidArgument, "no constraint");
+}
+
+}  // namespace
+
+Result<GrammarPart> answer_grammar(const Constraint& constraint, const AnswerSyntax& syntax, bool opens_reasoning) {
+  KVILT_ASSIGN(GrammarPart answer, body(constraint, syntax));
+  // Tools beside a constraint of the text: a call is an answer too.
+  if (constraint.form != Constraint::Form::kCalls && !constraint.tools.empty() &&
+      syntax.calls.form != CallSyntax::Form::kNone) {
+    Constraint called = constraint;
+    called.may_speak = false;
+    KVILT_ASSIGN(auto call, calls(syntax.calls, called));
+    answer = GrammarPart::one_of({std::move(call), std::move(answer)});
+  }
+  if (!constraint.reasons || syntax.reasoning_end.empty()) return answer;
+  const GrammarPart thought = GrammarPart::sequence(
+      {GrammarPart::until(opens_reasoning ? "" : syntax.reasoning_begin, syntax.reasoning_end), GrammarPart::space()});
+  return GrammarPart::sequence({opens_reasoning ? thought : GrammarPart::maybe(thought), std::move(answer)});
+}
+
+}  // namespace kvilt

@@ -1,0 +1,69 @@
+// engine/constraints.h: constraints of requests to compiled grammars, and one answer that follows its own.
+// Idea:       a request's grammar is compiled on the caller's thread (submit); when a token is to be drawn, what may not
+//             come next loses its logit, before all penalties. Where nothing can follow, the answer ends without the step
+//             that an end token would take.
+// Invariants: a constrained answer is a function of its logits, its seed and its constraint: neighbours and preemption
+//             change nothing, since the matcher follows the tokens that are kept.
+// Threads:    Constraints: any. ConstrainedAnswer: one at a time; a thread of the pool that draws for its sequence.
+// Not here:   the grammars themselves (grammar/compiler.h), what is put together (answer_grammar.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "grammar/compiler.h"
+#include "kvilt/answer_syntax.h"
+#include "kvilt/constraint.h"
+#include "text/tokenizer.h"
+
+namespace kvilt {
+
+class ConstrainedAnswer {
+ public:
+  // ends: tokens that end an answer. hidden: tokens that the grammar knows and this answer's text would not show.
+  ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, int vocab, std::vector<int32_t> ends,
+                    std::vector<int32_t> hidden);
+
+  // Minus infinity for what may not come next.
+  Status mask(std::span<float> logits);
+  // Takes what was drawn from masked logits.
+  Status take(int32_t id);
+  bool over() const { return over_; }  // what was taken is whole, and nothing can follow
+
+ private:
+  Status fill();
+  void forbid(int32_t id) { mask_[static_cast<size_t>(id) / 32] &= ~(1 << (id % 32)); }
+
+  GrammarMatcher matcher_;
+  std::vector<int32_t> ends_, hidden_;
+  int vocab_;
+  std::vector<int32_t> mask_;
+  bool filled_ = false, over_ = false;
+};
+
+class Constraints {
+ public:
+  // tokenizer may be null (a model without one): every constraint is an error. It and the syntax must outlive this.
+  Constraints(const Tokenizer* tokenizer, const AnswerSyntax& syntax, std::vector<int32_t> ends, int vocab)
+      : tokenizer_(tokenizer), syntax_(syntax), ends_(std::move(ends)), vocab_(vocab) {}
+
+  // opens_reasoning: the prompt's. shown_ids: SamplingParams'. The vocabulary is read when the first one is asked for.
+  Result<std::shared_ptr<const Grammar>> compile(const Constraint& constraint, bool opens_reasoning);
+  ConstrainedAnswer answer(std::shared_ptr<const Grammar> grammar, std::span<const int32_t> shown_ids) const;
+
+ private:
+  Result<GrammarCompiler*> compiler();
+
+  const Tokenizer* const tokenizer_;
+  const AnswerSyntax& syntax_;
+  const std::vector<int32_t> ends_;
+  const int vocab_;
+  Mutex mutex_;
+  std::unique_ptr<GrammarCompiler> compiler_ KVILT_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvilt

@@ -1,0 +1,126 @@
+#include "engine/disk_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvilt {
+namespace {
+
+int64_t queue_bytes(const PageStore& store) {
+  const int64_t pool = store.pages() * store.shape().page_bytes();
+  return std::clamp<int64_t>(pool / 8, int64_t{16} << 20, int64_t{256} << 20);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DiskCache>> DiskCache::open(std::unique_ptr<Tier> tier, const HashSecret& secret,
+                                                   const Digest& maker, ContentCache& cache, int min_segment) {
+  std::unique_ptr<DiskCache> out(new DiskCache(std::move(tier), secret, maker, cache, min_segment));
+  KVILT_TRY(out->announce());
+  return out;
+}
+
+DiskCache::DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
+                     int min_segment)
+    : tier_(std::move(tier)),
+      maker_(maker),
+      cache_(cache),
+      min_segment_(min_segment),
+      token_bytes_(cache.store().shape().token_bytes()),
+      index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
+      io_(queue_bytes(cache.store())) {}
+
+DiskCache::~DiskCache() { cache_.on_evict(nullptr); }
+
+// All that the tier has of this maker. A piece of another size is none of ours, whatever its maker says.
+Status DiskCache::announce() {
+  KVILT_ASSIGN(std::vector<StoredPiece> known, tier_->known(maker_));
+  for (StoredPiece& piece : known) {
+    if (piece.token_bytes == token_bytes_) announce(piece);
+  }
+  bytes_ = tier_->bytes();
+  pieces_ = tier_->pieces();
+  update();
+  return {};
+}
+
+void DiskCache::announce(StoredPiece& piece) {
+  SegmentInfo info{std::move(piece.tokens), index_.domain(piece.domain), piece.exact, piece.parent,
+                   piece.parent_tokens};
+  if (piece.exact && !piece.prefix) info.found_as = FoundAs::kPieces;
+  const uint64_t id = piece.id;
+  // What it continues may have been removed.
+  int32_t begins = 0;
+  bool there = info.parent == 0 || index_.contains(info.parent);
+  if (there && info.parent != 0) {
+    begins = pos_of_.at(info.parent) + info.parent_tokens;
+    there = info.parent_tokens <= std::ssize(index_.info(info.parent).tokens);
+  }
+  if (!there || begins != piece.pos) {
+    if (piece.exact) info.found_as = FoundAs::kPieces;
+    info.parent = 0;
+    info.parent_tokens = 0;
+  }
+  if (!index_.insert(id, std::move(info))) {
+    index_.erase(id);
+    return;
+  }
+  for (const Run& mark : piece.marks) index_.add_mark(id, mark.begin, mark.end);
+  for (const CleanNote& note : piece.clean) index_.add_clean(id, note);
+  pos_of_[id] = piece.pos;
+}
+
+void DiskCache::forget(uint64_t id) {
+  index_.erase(id);
+  pos_of_.erase(id);
+  queued_.erase(id);
+}
+
+void DiskCache::attach(Hooks hooks) {
+  hooks_ = std::move(hooks);
+  cache_.on_evict([this](SegmentId id) { keep(id); });
+}
+
+void DiskCache::finish() {
+  if (hooks_.post) {
+    cache_.on_evict(nullptr);
+    std::vector<SegmentId> ids = cache_.segments().ids();
+    std::ranges::sort(ids, std::greater<>());  // what came last first: whoever kills us now leaves the rest
+    for (const SegmentId id : ids) store(id, Queue::kWait);
+  }
+  io_.finish();
+  update();
+}
+
+void DiskCache::clear() {
+  ++epoch_;
+  queued_bytes_ -= io_.drop_writes();
+  std::vector<uint64_t> ids;
+  for (const auto& [id, pos] : pos_of_) ids.push_back(id);
+  for (const uint64_t id : ids) forget(id);
+  io_.read([this] {
+    const Status done = tier_->clear();
+    bytes_ = tier_->bytes();
+    pieces_ = tier_->pieces();
+    hooks_.post([this, failed = !done.ok()] {
+      stats_.errors += failed ? 1 : 0;
+      update();
+    });
+  });
+  update();
+}
+
+void DiskCache::computed(int64_t tokens, double seconds) {
+  if (tokens < 64 || seconds <= 0) return;
+  const double now = seconds / static_cast<double>(tokens);
+  prefill_s_ = prefill_s_ == 0 ? now : 0.8 * prefill_s_ + 0.2 * now;
+}
+
+void DiskCache::update() {
+  stats_.bytes = bytes_;
+  stats_.pieces = pieces_;
+  stats_.tokens = static_cast<int64_t>(index_.tokens());
+  stats_.queued_bytes = queued_bytes_;
+}
+
+}  // namespace kvilt

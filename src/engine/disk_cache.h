@@ -1,0 +1,151 @@
+// engine/disk_cache.h: cached pieces and exact chains that leave memory, or outlive the process, and come back.
+// Role:       between the content cache and a tier (tier/tier.h): writes what is about to be evicted (spill.cc), finds in
+//             the tier what memory lacks of a prompt and brings it back (loader.cc). docs/design/disk.md.
+// Idea:       what the tier holds has an index of its own, of the same kind as memory's. What is found there is loaded and
+//             adopted by the content cache as if it had just been computed; only then do requests find it, so that every
+//             rule of the content cache holds for it. A chain is written from its beginning on, so that the tier by itself
+//             has all of what it names a prefix.
+// Invariants: the engine thread never waits for the tier while requests run: writes are queued as far as their queue
+//             has room, else dropped; a request whose KV is being read waits, and others pass. Approximate KV goes back to
+//             the domain that it came from. No error of the tier is one of a request: what cannot be read is computed.
+// Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
+// Not here:   chains of one policy's conversations, means over contexts and repaired pieces, whose KV is replaced all the
+//             time, and annexes: these live in memory only.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "engine/content_cache.h"
+#include "engine/io_thread.h"
+#include "sched/sequence.h"
+#include "tier/tier.h"
+
+namespace kvilt {
+
+class DiskCache {
+ public:
+  struct Hooks {
+    std::function<void(std::function<void()>)> post;  // runs a task on the engine thread; something may have come
+    std::function<int64_t()> room;                    // pages that no running request was promised
+  };
+
+  // cache: must outlive it. maker: of all that bits of KV depend on besides tokens. Announces what the tier holds.
+  // Errors: the tier's.
+  static Result<std::unique_ptr<DiskCache>> open(std::unique_ptr<Tier> tier, const HashSecret& secret,
+                                                 const Digest& maker, ContentCache& cache, int min_segment);
+  ~DiskCache();
+
+  // From now on segments that leave memory are written.
+  void attach(Hooks hooks);
+  // The end: all that is cached is written. Waits. Nothing may be called any more but stats().
+  void finish();
+  // Forgets and removes all that is stored. What is being read is not adopted.
+  void clear();
+
+  // A segment is about to leave: it is queued to be written, with what it continues, as far as that is not stored.
+  void keep(SegmentId id);
+
+  struct Question {
+    std::span<const int32_t> prompt;
+    std::span<const TokenMark> marks;
+    const ContentDomains& domains;
+    const ContentCache::Wanted& wanted;
+    LayerRopes ropes;
+    FunctionRef<bool(const PromptLayout&)> uses;  // whether the policy would use pieces
+  };
+  // Begins to read what the tier has of the prompt beyond `found`, if reading is faster than computing. Null: nothing.
+  std::shared_ptr<const Fetch> fetch(const Question& question, const ContentCache::Found& found);
+  // Something is being read or waits for that.
+  bool busy() const { return loading_ > 0; }
+
+  // A prefill computed so many tokens in this time: what fetch() compares with.
+  void computed(int64_t tokens, double seconds);
+
+  const DiskCounters& stats() const { return stats_; }
+
+ private:
+  static constexpr int64_t kCopiedAtOnce = int64_t{64} << 20;  // by one eviction: some 10 ms
+  static constexpr int64_t kReadAhead = int64_t{512} << 20;    // bytes that are read and not adopted yet
+
+  // Tokens [offset, offset + count) of a stored piece, which the prompt has at pos.
+  struct Part {
+    uint64_t id = 0;
+    int32_t offset = 0, count = 0, pos = 0;
+    DomainId domain = 0;  // of the content cache
+    bool prefix = false;  // it continues the prompt's exact chain
+  };
+  struct Loading {
+    std::vector<int32_t> prompt;
+    std::vector<Part> parts;
+    LayerRopes ropes;
+    uint64_t epoch = 0;
+    int64_t bytes = 0;
+    std::shared_ptr<Fetch> fetch;
+  };
+  struct Chunks {  // of one part, as read
+    int32_t first = 0;
+    std::vector<std::vector<std::byte>> values;
+    std::optional<Error> failed;
+  };
+
+  DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
+            int min_segment);
+  Status announce();
+  void announce(StoredPiece& piece);
+  void forget(uint64_t id);
+  void update();
+
+  // spill.cc
+  struct Chain {  // an exact segment and what it continues, from position 0 on
+    std::vector<SegmentId> segments;
+    std::vector<int32_t> begins;  // of each, as positions
+    std::vector<int32_t> tokens;
+  };
+  enum class Queue : uint8_t { kIfRoom, kWait };
+  void store(SegmentId id, Queue queue);
+  void store_chain(SegmentId id, Queue queue);
+  Chain chain_of(SegmentId id) const;
+  uint64_t store_run(SegmentId id, Run run, const ChainEnd* behind, Queue queue);
+  Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed);
+  void wrote(uint64_t id, const Status& done, const std::vector<uint64_t>& removed);
+
+  // loader.cc
+  DomainId stored_domain(DomainId domain);
+  std::vector<Part> missing(const Question& question, const ContentCache::Found& found);
+  void add_prefix(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
+  void add_pieces(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
+  bool pays(const std::vector<Part>& parts) const;
+  std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
+  void read(const Loading& loading, const Part& part, Chunks& out);
+  void adopt(const std::shared_ptr<Loading>& loading, const Part& part, const Chunks& chunks);
+  void finished(const std::shared_ptr<Loading>& loading);
+
+  const std::unique_ptr<Tier> tier_;
+  const Digest maker_;
+  ContentCache& cache_;
+  const int min_segment_;
+  const int64_t token_bytes_;
+  ContentIndex index_;                                          // of what is stored, or queued to be
+  std::unordered_map<uint64_t, int32_t> pos_of_;                // where the tokens of each were computed
+  std::unordered_set<uint64_t> queued_;                         // not written yet
+  std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
+  Hooks hooks_;
+  DiskCounters stats_;
+  uint64_t epoch_ = 0;  // counts clear()
+  int loading_ = 0;
+  int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
+  double prefill_s_ = 0;                       // a token; 0: not known yet
+  std::atomic<double> read_s_{1.0 / 500e6};    // a byte
+  std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
+  IoThread io_;                                // last: its jobs use the rest
+};
+
+}  // namespace kvilt

@@ -1,0 +1,82 @@
+#include "engine/io_thread.h"
+
+#include <utility>
+
+namespace kvilt {
+
+IoThread::IoThread(int64_t most_bytes) : most_bytes_(most_bytes), thread_([this] { run(); }) {}
+
+void IoThread::read(Job job) {
+  {
+    MutexLock lock(mutex_);
+    reads_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+bool IoThread::has_room(int64_t bytes) const {
+  MutexLock lock(mutex_);
+  return fits(bytes);
+}
+
+void IoThread::wait_for_room(int64_t bytes) {
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return fits(bytes); });
+}
+
+void IoThread::write(Job job, int64_t bytes) {
+  {
+    MutexLock lock(mutex_);
+    writes_.push_back({std::move(job), bytes});
+    bytes_ += bytes;
+  }
+  changed_.notify_all();
+}
+
+int64_t IoThread::drop_writes() {
+  std::deque<Write> dropped;  // their memory is given back outside of the lock
+  int64_t bytes = 0;
+  MutexLock lock(mutex_);
+  for (const Write& write : writes_) bytes += write.bytes;
+  bytes_ -= bytes;
+  dropped.swap(writes_);
+  return bytes;
+}
+
+void IoThread::finish() {
+  {
+    MutexLock lock(mutex_);
+    finish_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void IoThread::run() {
+  for (;;) {
+    Write next;
+    {
+      MutexLock lock(mutex_);
+      changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return finish_ || !reads_.empty() || !writes_.empty(); });
+      if (!reads_.empty()) {
+        next.job = std::move(reads_.front());
+        reads_.pop_front();
+      } else if (!writes_.empty()) {
+        next = std::move(writes_.front());
+        writes_.pop_front();
+      } else {
+        return;
+      }
+    }
+    next.job();
+    next.job = nullptr;  // what it held is free before its bytes count as free
+    if (next.bytes == 0) continue;
+    {
+      MutexLock lock(mutex_);
+      bytes_ -= next.bytes;
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace kvilt

@@ -1,0 +1,230 @@
+// engine/loader.cc: DiskCache's way back: what the tier has of a prompt is read and adopted.
+// Idea:     only what the prompt needs is read, in chunks of an extent's size: the rest of its exact prefix, and pieces
+//           that memory does not hold. When all is there the request looks again, and finds it in memory.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/disk_cache.h"
+#include "kv/kv_rows.h"
+
+namespace kvilt {
+
+DomainId DiskCache::stored_domain(DomainId domain) {
+  const Digest* digest = domain == 0 ? nullptr : cache_.index().domain_digest(domain);
+  return digest ? index_.domain(*digest) : 0;
+}
+
+// The rest of the longest exact prefix, where that reaches further by a piece's length.
+void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
+  const auto limit = static_cast<int32_t>(q.prompt.size()) - 1;
+  const std::vector<Piece> chain = index_.find_prefix(q.prompt, stored_domain(q.domains.exact), limit);
+  const int32_t end = chain.empty() ? 0 : chain.back().pos + chain.back().count;
+  if (end < found.layout.prefix + min_segment_) return;
+  for (const Piece& piece : chain) {
+    const int32_t skip = std::max(0, found.exact.pos - piece.pos);
+    if (skip >= piece.count) continue;
+    if (queued_.contains(piece.segment)) return;
+    parts.push_back(
+        {piece.segment, piece.segment_offset + skip, piece.count - skip, piece.pos + skip, q.domains.exact, true});
+  }
+}
+
+// Of the text behind the prefix what memory does not hold: clean copies, then exact KV, then approximate.
+void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
+  Runs marks, have;
+  for (const TokenMark& mark : q.marks) marks.push_back({mark.begin, mark.end});
+  const auto T = static_cast<int32_t>(q.prompt.size());
+  int32_t from = found.layout.prefix;
+  if (!parts.empty()) from = parts.back().pos + parts.back().count;
+  for (const Run& run : found.layout.pieces) have.push_back(run);
+  const auto add = [&](const Piece& piece, DomainId domain) {
+    if (queued_.contains(piece.segment)) return;
+    parts.push_back({piece.segment, piece.segment_offset, piece.count, piece.pos, domain, false});
+    have.push_back({piece.pos, piece.pos + piece.count});
+  };
+  const DomainId exact = stored_domain(q.domains.exact);
+  const std::vector<Piece> in_memory = cache_.index().find_clean(q.prompt, q.domains.exact, marks);
+  for (const Piece& piece : index_.find_clean(q.prompt, exact, marks)) {
+    const bool known = std::ranges::any_of(in_memory, [&](const Piece& other) { return other.pos == piece.pos; });
+    if (!known && piece.pos >= from && piece.count >= std::min(min_segment_, 8)) add(piece, q.domains.exact);
+  }
+  if (q.wanted.clean_only) return;
+  for (const DomainId domain : {q.domains.exact, q.domains.approximate}) {
+    if (domain == 0) continue;
+    for (const Piece& piece : index_.find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks)) {
+      Runs lacking = subtract(Runs{{piece.pos, piece.pos + piece.count}}, normalize(have));
+      if (!q.wanted.unmarked) lacking = intersect(lacking, normalize(marks));
+      for (const Run& run : lacking) {
+        const bool whole =
+            std::ranges::any_of(marks, [&](const Run& m) { return m.begin >= run.begin && m.end <= run.end; });
+        if ((run.size() < min_segment_ && !whole) || run.size() < std::min(min_segment_, 8) || run.end == T) continue;
+        add({piece.segment, piece.segment_offset + run.begin - piece.pos, run.size(), run.begin}, domain);
+      }
+    }
+  }
+}
+
+std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const ContentCache::Found& found) {
+  std::vector<Part> parts;
+  if (q.wanted.prefix && !q.wanted.make_clean) add_prefix(q, found, parts);
+  const size_t prefix = parts.size();
+  if (q.wanted.pieces) add_pieces(q, found, parts);
+  if (parts.size() > prefix) {  // the policy has the last word on pieces
+    PromptLayout would = found.layout;
+    if (prefix > 0) would.prefix = parts[prefix - 1].pos + parts[prefix - 1].count;
+    for (size_t i = prefix; i < parts.size(); ++i)
+      would.pieces.push_back({parts[i].pos, parts[i].pos + parts[i].count});
+    would.pieces = subtract(normalize(std::move(would.pieces)), normalize({{0, would.prefix}}));
+    would.shared_context.clear();
+    if (!q.uses(would)) parts.resize(prefix);
+  }
+  return parts;
+}
+
+// By what reading and computing took so far.
+bool DiskCache::pays(const std::vector<Part>& parts) const {
+  int64_t tokens = 0, bytes = reading_;
+  for (const Part& part : parts) tokens += part.count, bytes += part.count * token_bytes_;
+  return prefill_s_ == 0 || static_cast<double>(bytes) * read_s_ < static_cast<double>(tokens) * prefill_s_;
+}
+
+std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCache::Found& found) {
+  if (index_.segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces)) return nullptr;
+  std::vector<Part> parts = missing(q, found);
+  if (parts.empty()) {
+    ++stats_.misses;
+    return nullptr;
+  }
+  for (const Part& part : parts) {  // somebody else waits for it already
+    const auto other = fetches_.find(part.id);
+    if (other == fetches_.end()) continue;
+    if (auto fetch = other->second.lock(); fetch && !fetch->done) return fetch;
+  }
+  if (!pays(parts)) {
+    ++stats_.refused;
+    return nullptr;
+  }
+  return begin(q, std::move(parts));
+}
+
+std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Part> parts) {
+  auto loading = std::make_shared<Loading>(Loading{{q.prompt.begin(), q.prompt.end()}, {}, q.ropes, epoch_, 0, {}});
+  loading->fetch = std::make_shared<Fetch>();
+  for (const Part& part : parts) {
+    const int64_t bytes = part.count * token_bytes_;
+    if (reading_ > 0 && reading_ + bytes > kReadAhead) break;
+    reading_ += bytes;
+    loading->bytes += bytes;
+    fetches_[part.id] = loading->fetch;
+    loading->parts.push_back(part);
+  }
+  if (loading->parts.empty()) return nullptr;
+  ++loading_;
+  ++stats_.loads;
+  for (const Part& part : loading->parts) {
+    io_.read([this, loading, part] {
+      auto chunks = std::make_shared<Chunks>();
+      read(*loading, part, *chunks);
+      hooks_.post([this, loading, part, chunks] { adopt(loading, part, *chunks); });
+    });
+  }
+  io_.read([this, loading] { hooks_.post([this, loading] { finished(loading); }); });
+  return loading->fetch;
+}
+
+// The I/O thread.
+void DiskCache::read(const Loading& loading, const Part& part, Chunks& out) {
+  const auto start = Clock::now();
+  const int32_t last = (part.offset + part.count - 1) / StoredPiece::kChunkTokens;
+  out.first = part.offset / StoredPiece::kChunkTokens;
+  int64_t bytes = 0;
+  try {
+    for (int32_t i = out.first; i <= last; ++i) {
+      auto chunk = tier_->get(part.id, i);
+      if (!chunk.ok()) {
+        out.failed = chunk.error();
+        break;
+      }
+      bytes += std::ssize(*chunk);
+      out.values.push_back(std::move(chunk).value());
+    }
+  } catch (const std::bad_alloc&) {
+    out.failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
+  }
+  tier_->touch(part.id);
+  bytes_ = tier_->bytes();
+  pieces_ = tier_->pieces();
+  if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
+}
+
+// One part is there. What memory has of it meanwhile is not kept twice.
+void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part, const Chunks& chunks) {
+  if (chunks.failed) {
+    const Code code = chunks.failed->code;
+    if (code != Code::kNotFound) {
+      ++stats_.errors;
+      if (stats_.errors < 10) spdlog::warn("the cache on disk: {}; it is computed", chunks.failed->message);
+    }
+    if (code == Code::kNotFound || code == Code::kCorrupt) forget(part.id);
+    return;
+  }
+  if (loading->epoch != epoch_ || !index_.contains(part.id)) return;
+  const std::span<const int32_t> prompt = loading->prompt;
+  Run wanted{part.offset, part.offset + part.count};  // of the stored piece's tokens
+  if (part.prefix) {
+    const std::vector<Piece> chain = cache_.index().find_prefix(prompt, part.domain, part.pos + part.count);
+    const int32_t reach = chain.empty() ? 0 : chain.back().pos + chain.back().count;
+    wanted.begin += std::max(0, reach - part.pos);
+    if (wanted.begin >= wanted.end) return;
+  }
+  const auto count = static_cast<int32_t>(index_.info(part.id).tokens.size());
+  const int32_t base = pos_of_.at(part.id);
+  const Run positions{base + wanted.begin, base + wanted.end};
+  const int64_t pages = pages_for_rows(cache_.store(), positions);
+  if (pages > hooks_.room() || !cache_.make_room(pages) || !index_.contains(part.id)) return;
+  const auto table = table_for_rows(cache_.store(), loading->ropes, positions);
+  for (size_t i = 0; i < chunks.values.size(); ++i) {
+    const Run chunk = chunk_run(chunks.first + static_cast<int32_t>(i), count);
+    const Run here{std::max(chunk.begin, wanted.begin), std::min(chunk.end, wanted.end)};
+    if (here.size() > 0)
+      copy_rows_in(*table, {base + chunk.begin, base + chunk.end}, chunks.values[i],
+                   {base + here.begin, base + here.end});
+  }
+  ContentCache::Returned returned;
+  const SegmentInfo& info = index_.info(part.id);
+  returned.tokens = std::span(info.tokens).subspan(wanted.begin, wanted.size());
+  returned.domain = part.domain;
+  returned.exact = info.exact;
+  if (part.prefix) returned.continues = prompt.first(part.pos + wanted.begin - part.offset);
+  for (const Run& mark : index_.marks(part.id)) {
+    if (mark.begin >= wanted.begin && mark.end <= wanted.end)
+      returned.marks.push_back({mark.begin - wanted.begin, mark.end - wanted.begin});
+  }
+  for (CleanNote note : index_.clean_notes(part.id)) {
+    if (note.tokens.begin < wanted.begin || note.tokens.end > wanted.end) continue;
+    note.tokens = {note.tokens.begin - wanted.begin, note.tokens.end - wanted.begin};
+    returned.clean.push_back(note);
+  }
+  const SegmentId id = cache_.adopt(*table, positions, returned);
+  if (id == 0) return;
+  loading->fetch->segments.push_back(id);
+  stats_.loaded_tokens += static_cast<uint64_t>(wanted.size());
+  stats_.loaded_bytes += static_cast<uint64_t>(wanted.size() * token_bytes_);
+}
+
+void DiskCache::finished(const std::shared_ptr<Loading>& loading) {
+  loading->fetch->done = true;
+  reading_ -= loading->bytes;
+  --loading_;
+  for (const Part& part : loading->parts) {
+    if (const auto it = fetches_.find(part.id); it != fetches_.end() && it->second.lock() == loading->fetch)
+      fetches_.erase(it);
+  }
+  update();
+}
+
+}  // namespace kvilt

@@ -1,0 +1,171 @@
+// engine/spill.cc: DiskCache's way out: what leaves memory is copied and queued to be written.
+// Idea:     what is stored already is told by content: the index of the tier finds it, or a part of it, and only the rest
+//           is written, as what continues that. So it does not matter how memory cut a text into segments, nor whether
+//           they were computed or loaded.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/disk_cache.h"
+#include "kv/kv_rows.h"
+
+namespace kvilt {
+namespace {
+
+ChainEnd end_of_chain(const std::vector<Piece>& chain) {
+  if (chain.empty()) return {};
+  const Piece& last = chain.back();
+  return {last.segment, last.segment_offset + last.count, last.pos + last.count};
+}
+
+}  // namespace
+
+void DiskCache::keep(SegmentId id) {
+  copied_ = 0;
+  store(id, Queue::kIfRoom);
+  update();
+}
+
+void DiskCache::store(SegmentId id, Queue queue) {
+  const CachedSegment* segment = cache_.segments().find(id);
+  if (!segment || segment->chain || segment->parts.size() != 1) return;
+  const SegmentInfo& info = cache_.index().info(id);
+  if (info.replaced) return;
+  if (info.exact && cache_.index().is_prefix(id)) return store_chain(id, queue);
+  const Digest* digest = cache_.index().domain_digest(info.domain);
+  if (!digest) return;
+  const Run whole{0, segment->count};
+  int32_t stored = 0;
+  for (const Piece& piece : index_.find_pieces(info.tokens, 0, index_.domain(*digest), min_segment_, {&whole, 1}))
+    stored += piece.count;
+  if (segment->count - stored >= std::min(min_segment_, segment->count)) store_run(id, whole, nullptr, queue);
+}
+
+DiskCache::Chain DiskCache::chain_of(SegmentId id) const {
+  Chain out;
+  std::vector<int32_t> takes;  // tokens of each that its child continues
+  int32_t take = static_cast<int32_t>(cache_.index().info(id).tokens.size());
+  while (id != 0) {
+    out.segments.push_back(id);
+    takes.push_back(take);
+    const SegmentInfo& info = cache_.index().info(id);
+    take = info.parent_tokens;
+    id = info.parent;
+  }
+  std::ranges::reverse(out.segments);
+  std::ranges::reverse(takes);
+  for (size_t i = 0; i < out.segments.size(); ++i) {
+    const std::vector<int32_t>& tokens = cache_.index().info(out.segments[i]).tokens;
+    out.begins.push_back(static_cast<int32_t>(out.tokens.size()));
+    out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.begin() + takes[i]);
+  }
+  return out;
+}
+
+// From the beginning on, what is not stored yet. Of a segment that another one leaves halfway all is written.
+void DiskCache::store_chain(SegmentId id, Queue queue) {
+  const Chain chain = chain_of(id);
+  const Digest* digest = cache_.index().domain_digest(cache_.index().info(id).domain);
+  if (!digest) return;
+  const auto size = static_cast<int32_t>(chain.tokens.size());
+  ChainEnd known = end_of_chain(index_.find_prefix(chain.tokens, index_.domain(*digest), size));
+  for (size_t i = 0; i < chain.segments.size(); ++i) {
+    const int32_t begin = chain.begins[i];
+    const int32_t end = i + 1 < chain.segments.size() ? chain.begins[i + 1] : size;
+    if (known.pos >= end) continue;
+    const int32_t all = cache_.segments().find(chain.segments[i])->count;
+    const int32_t from = known.pos - begin;
+    const uint64_t stored = store_run(chain.segments[i], {from, all}, &known, queue);
+    if (stored == 0) return;  // what continues it would be no chain
+    known = {stored, end - known.pos, end};
+  }
+}
+
+// The segment's tokens `run`. behind: the end of the stored chain that they continue; null: they are a piece. Returns
+// the id, 0 where it is not queued.
+uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Queue queue) {
+  const CachedSegment& segment = *cache_.segments().find(id);
+  const SegmentInfo& info = cache_.index().info(id);
+  const KvSegment& kv = *segment.parts[0].kv;
+  const int64_t bytes = int64_t{run.size()} * token_bytes_;
+  if (queue == Queue::kWait) io_.wait_for_room(bytes);
+  const bool fits = queue == Queue::kWait || copied_ == 0 || copied_ + bytes <= kCopiedAtOnce;
+  if (!fits || !kv.whole() || !io_.has_room(bytes)) {
+    ++stats_.dropped;
+    return 0;
+  }
+  const int32_t first = segment.parts[0].of_kv({segment.pos + run.begin, segment.pos + run.end}).begin;
+  StoredPiece piece;
+  piece.id = tier_->new_id();
+  piece.maker = maker_;
+  piece.domain = *cache_.index().domain_digest(info.domain);
+  piece.exact = info.exact;
+  piece.prefix = behind != nullptr;
+  if (behind) piece.parent = behind->segment, piece.parent_tokens = behind->tokens;
+  piece.pos = first;
+  piece.token_bytes = static_cast<uint32_t>(token_bytes_);
+  piece.tokens.assign(info.tokens.begin() + run.begin, info.tokens.begin() + run.end);
+  for (const Run& mark : cache_.index().marks(id)) {
+    if (mark.begin >= run.begin && mark.end <= run.end)
+      piece.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
+  }
+  for (CleanNote note : cache_.index().clean_notes(id)) {
+    if (note.tokens.begin < run.begin || note.tokens.end > run.end) continue;
+    note.tokens = {note.tokens.begin - run.begin, note.tokens.end - run.begin};
+    piece.clean.push_back(note);
+  }
+  auto values = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
+  for (int32_t i = 0; i < chunks_of(run.size()); ++i) {
+    const Run chunk = chunk_run(i, run.size());
+    copy_rows_out(cache_.store(), kv, {first + chunk.begin, first + chunk.end},
+                  std::span(*values).subspan(static_cast<size_t>(chunk.begin * token_bytes_),
+                                             static_cast<size_t>(chunk.size() * token_bytes_)));
+  }
+  copied_ += bytes;
+  queued_bytes_ += bytes;
+  const uint64_t stored = piece.id;
+  StoredPiece named = piece;
+  announce(named);
+  queued_.insert(stored);
+  io_.write(
+      [this, piece = std::make_shared<const StoredPiece>(std::move(piece)), values, epoch = epoch_] {
+        std::vector<uint64_t> removed;
+        Status done = put(*piece, *values, removed);
+        bytes_ = tier_->bytes();
+        pieces_ = tier_->pieces();
+        hooks_.post([this, id = piece->id, done = std::move(done), removed = std::move(removed), epoch,
+                     bytes = std::ssize(*values)] {
+          queued_bytes_ -= bytes;
+          stats_.written_bytes += done.ok() ? static_cast<uint64_t>(bytes) : 0;
+          epoch == epoch_ ? wrote(id, done, removed) : update();
+        });
+      },
+      bytes);
+  return stored;
+}
+
+// The I/O thread.
+Status DiskCache::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+  try {
+    KVILT_TRY(tier_->put(piece, values, removed));
+    return tier_->flush();
+  } catch (const std::bad_alloc&) {
+    return Error{Code::kExhausted, "no memory is left to write a cached piece"};
+  }
+}
+
+void DiskCache::wrote(uint64_t id, const Status& done, const std::vector<uint64_t>& removed) {
+  queued_.erase(id);
+  for (const uint64_t gone : removed) forget(gone);
+  if (!done.ok()) {
+    forget(id);
+    // What it continues was dropped, or it is too large: no fault of the disk.
+    const bool dropped = done.error().code == Code::kNotFound || done.error().code == Code::kTooLong;
+    ++(dropped ? stats_.dropped : stats_.errors);
+    if (!dropped && stats_.errors < 10) spdlog::warn("the cache on disk: {}", done.error().message);
+  }
+  update();
+}
+
+}  // namespace kvilt

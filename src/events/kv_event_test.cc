@@ -1,0 +1,77 @@
+#include "events/kv_event.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<KvEvent> one_of_each() {
+  return {{.kind = KvEvent::Kind::kStored,
+           .hashes = {0x8000000000000001, 2},
+           .parent = 7,
+           .tokens = {1, 2, 70000, 4},
+           .block_size = 2},
+          {.kind = KvEvent::Kind::kRemoved, .hashes = {2}},
+          {}};
+}
+
+TEST(KvEvents, ArraysAreToTheByteWhatMsgspecWritesForOlderStructs) {
+  const std::vector<uint8_t> expected = {0x93,                       // envelope: ts, events, rank
+                                         0xca, 0x3f, 0xc0, 0,    0,  // 1.5, which 32 bits hold
+                                         0x93,                       // three events
+                                         0x98,                       // BlockStored has eight fields with its tag
+                                         0xab, 'B',  'l',  'o',  'c', 'k', 'S',  't',  'o', 'r', 'e', 'd',  //
+                                         0x92, 0xcf, 0x80, 0,    0,   0,   0,    0,    0,   1,   2,         // hashes
+                                         7,                                                                 // parent
+                                         0x94, 1,    2,    0xce, 0,   1,   0x11, 0x70, 4,                   // token ids
+                                         2,                      // block size
+                                         0xc0,                   // lora_id
+                                         0xa3, 'G',  'P',  'U',  // medium
+                                         0xc0,                   // lora_name
+                                         0x93,                   // BlockRemoved
+                                         0xac, 'B',  'l',  'o',  'c', 'k', 'R',  'e',  'm', 'o', 'v', 'e', 'd',  //
+                                         0x91, 2,    0xa3, 'G',  'P', 'U',                                       //
+                                         0x91,  // AllBlocksCleared
+                                         0xb0, 'A',  'l',  'l',  'B', 'l', 'o',  'c',  'k', 's', 'C', 'l', 'e',
+                                         'a',  'r',  'e',  'd',  0x00};
+  EXPECT_EQ(encode_kv_events(KvEventWire::kArray, 1.5, one_of_each()), expected);
+}
+
+TEST(KvEvents, MapsHaveTheSameFieldsByName) {
+  const Json batch = Json::from_msgpack(encode_kv_events(KvEventWire::kMap, 1.5, one_of_each()));
+  const Json expected = {{"type", "KVEventBatch"},
+                         {"ts", 1.5},
+                         {"data_parallel_rank", 0},
+                         {"events",
+                          {{{"type", "BlockStored"},
+                            {"block_hashes", {0x8000000000000001, 2}},
+                            {"parent_block_hash", 7},
+                            {"token_ids", {1, 2, 70000, 4}},
+                            {"block_size", 2},
+                            {"lora_id", nullptr},
+                            {"medium", "GPU"},
+                            {"lora_name", nullptr}},
+                           {{"type", "BlockRemoved"}, {"block_hashes", Json::array({2})}, {"medium", "GPU"}},
+                           {{"type", "AllBlocksCleared"}}}}};
+  EXPECT_EQ(batch, expected);
+}
+
+TEST(KvEvents, ADomainIsAnExtraKeyOfEachBlock) {
+  std::vector<KvEvent> events = one_of_each();
+  events[0].domain = 0xabc;
+  events[0].parent.reset();
+  const Json map = Json::from_msgpack(encode_kv_events(KvEventWire::kMap, 0, events))["events"][0];
+  const Json keys = {Json::array({"0000000000000abc"}), Json::array({"0000000000000abc"})};
+  EXPECT_EQ(map["extra_keys"], keys);
+  EXPECT_TRUE(map["parent_block_hash"].is_null());
+  const Json array = Json::from_msgpack(encode_kv_events(KvEventWire::kArray, 0, events))[1][0];
+  EXPECT_EQ(array.size(), 9u);
+  EXPECT_EQ(array[8], keys);
+}
+
+}  // namespace
+}  // namespace kvilt

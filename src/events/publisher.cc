@@ -1,0 +1,350 @@
+// events/publisher.cc: see publisher.h.
+#include "events/publisher.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <new>
+#include <system_error>
+#include <zmq.hpp>
+
+#include "base/check.h"
+
+namespace kvilt {
+namespace {
+
+constexpr std::string_view kConnect = "connect:";
+constexpr int kMostWaiting = 1000;      // batches for a subscriber that does not read; more are lost to it
+constexpr size_t kBatchEvents = 256;    // of one batch at most
+constexpr int64_t kBatchIds = 1 << 16;  // about
+constexpr auto kBetweenLate = std::chrono::seconds(10);  // everything is told to late subscribers no oftener
+constexpr std::chrono::milliseconds kLinger{200};        // for what is sent last
+constexpr uint64_t kEnd = ~uint64_t{0};                  // -1: the end of a replay
+
+std::array<uint8_t, 8> big_endian(uint64_t number) {
+  std::array<uint8_t, 8> out;
+  for (int i = 0; i < 8; ++i) out[i] = static_cast<uint8_t>(number >> (56 - 8 * i));
+  return out;
+}
+
+uint64_t from_big_endian(const zmq::message_t& frame) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < frame.size(); ++i) number = number << 8 | static_cast<const uint8_t*>(frame.data())[i];
+  return number;
+}
+
+// Keeps the bytes until ZeroMQ has sent them.
+zmq::message_t message_of(const std::shared_ptr<const std::vector<uint8_t>>& bytes) {
+  using Kept = std::shared_ptr<const std::vector<uint8_t>>;
+  auto kept = std::make_unique<Kept>(bytes);
+  zmq::message_t message(
+      const_cast<uint8_t*>(bytes->data()), bytes->size(), [](void*, void* hint) { delete static_cast<Kept*>(hint); },
+      kept.get());
+  kept.release();
+  return message;
+}
+
+int64_t ids_of(const KvEvent& event) { return std::ssize(event.tokens) + 2 * std::ssize(event.hashes) + 8; }
+
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+struct KvEventPublisher::Sockets {
+  zmq::context_t context{1};
+  zmq::socket_t pub{context, zmq::socket_type::pub};
+  zmq::socket_t replay{context, zmq::socket_type::router};
+  int wake = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  bool replays = false;
+  ~Sockets() {
+    if (wake >= 0) ::close(wake);
+  }
+};
+
+Result<std::unique_ptr<KvEventPublisher>> KvEventPublisher::open(PublisherOptions options) {
+  std::unique_ptr<KvEventPublisher> made(new KvEventPublisher(std::move(options)));
+  KVILT_TRY(made->bind());
+  {
+    MutexLock lock(made->mutex_);
+    made->push_cleared();
+  }
+  made->wake();
+  try {
+    made->thread_ = std::thread([publisher = made.get()] { publisher->run(); });
+  } catch (const std::system_error& e) {
+    return error(Code::kExhausted, "KV events: the system refused a thread ({})", e.what());
+  }
+  return made;
+}
+
+KvEventPublisher::KvEventPublisher(PublisherOptions options) : options_(std::move(options)) {
+  exact_.name = options_.topic;
+  approximate_.name = options_.approximate_topic;
+}
+
+Status KvEventPublisher::bind() {
+  std::string_view at = options_.endpoint;
+  try {
+    sockets_ = std::make_unique<Sockets>();
+    if (sockets_->wake < 0) return error(Code::kExhausted, "KV events: the system refused a file descriptor");
+    sockets_->pub.set(zmq::sockopt::sndhwm, kMostWaiting);
+    sockets_->pub.set(zmq::sockopt::linger, static_cast<int>(kLinger.count()));
+    sockets_->replay.set(zmq::sockopt::sndhwm, static_cast<int>(options_.ring_batches) + 1);  // a whole replay fits
+    sockets_->replay.set(zmq::sockopt::linger, static_cast<int>(kLinger.count()));
+    if (at.starts_with(kConnect)) {
+      sockets_->pub.connect(std::string(at.substr(kConnect.size())));
+    } else {
+      sockets_->pub.bind(std::string(at));
+    }
+    endpoint_ = sockets_->pub.get(zmq::sockopt::last_endpoint);
+    if (options_.replay.empty()) return {};
+    at = options_.replay;
+    sockets_->replay.bind(std::string(at));
+    sockets_->replays = true;
+    replay_endpoint_ = sockets_->replay.get(zmq::sockopt::last_endpoint);
+  } catch (const zmq::error_t& e) {
+    return error(Code::kInvalidArgument,
+                 "KV events: '{}' cannot be used ({}); ZeroMQ takes tcp://127.0.0.1:5557, tcp://*:5557 or ipc:///PATH, "
+                 "and connect:tcp://HOST:PORT for a subscriber that listens",
+                 at, e.what());
+  }
+  return {};
+}
+
+KvEventPublisher::~KvEventPublisher() { stop(); }
+
+void KvEventPublisher::stop() {
+  if (!thread_.joinable()) return;
+  stop_ = true;
+  wake();
+  thread_.join();
+  sockets_.reset();
+}
+
+void KvEventPublisher::on_retell(Retell retell) {
+  MutexLock lock(mutex_);
+  retell_ = std::move(retell);
+}
+
+PublisherCounters KvEventPublisher::counters() const { return {batches_, dropped_, restarts_}; }
+
+// ---- The engine thread ----------------------------------------------------------------------------------------------
+
+bool KvEventPublisher::wants(const ToldDomain& domain) const {
+  return (domain.open || options_.tenants) && (domain.exact || !approximate_.name.empty());
+}
+
+void KvEventPublisher::wake() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(sockets_->wake, &one, sizeof one);  // full: it is awake
+}
+
+// make() gives the event. ids: about what it holds.
+template <class Make>
+void KvEventPublisher::push(const ToldDomain& domain, int64_t ids, Make&& make) noexcept {
+  if (!wants(domain) || stop_) return;
+  bool was_empty = false;
+  {
+    MutexLock lock(mutex_);
+    was_empty = queue_.empty();
+    // A part of a telling of everything is not refused: it would be asked for again.
+    if (!lost_ && (asked_ || was_empty || queued_ids_ + ids <= options_.queue_ids)) {
+      try {
+        queue_.push_back({!domain.exact, make()});
+        queued_ids_ += ids;
+      } catch (const std::bad_alloc&) {
+        lost_ = true;
+      }
+    } else {
+      lost_ = true;
+    }
+    if (lost_) ++dropped_;
+  }
+  if (was_empty) wake();
+}
+
+void KvEventPublisher::blocks_stored(const ToldDomain& domain, const ToldBlocks& blocks) noexcept {
+  const auto size = static_cast<int32_t>(blocks.keys.empty() ? 0 : blocks.tokens.size() / blocks.keys.size());
+  push(domain, std::ssize(blocks.tokens) + 2 * std::ssize(blocks.keys) + 8, [&] {
+    return KvEvent{.kind = KvEvent::Kind::kStored,
+                   .hashes = {blocks.keys.begin(), blocks.keys.end()},
+                   .parent = blocks.parent,
+                   .tokens = {blocks.tokens.begin(), blocks.tokens.end()},
+                   .block_size = size,
+                   .domain = domain.open && domain.exact ? 0 : domain.digest};
+  });
+}
+
+void KvEventPublisher::blocks_removed(const ToldDomain& domain, std::span<const uint64_t> keys) noexcept {
+  push(domain, 2 * std::ssize(keys) + 8, [&] {
+    return KvEvent{.kind = KvEvent::Kind::kRemoved, .hashes = {keys.begin(), keys.end()}};
+  });
+}
+
+void KvEventPublisher::piece_stored(const ToldDomain& domain, SegmentId id, std::span<const int32_t> tokens) noexcept {
+  push(domain, std::ssize(tokens) + 10, [&] {
+    return KvEvent{.kind = KvEvent::Kind::kStored,
+                   .hashes = {id},
+                   .tokens = {tokens.begin(), tokens.end()},
+                   .block_size = static_cast<int32_t>(tokens.size()),
+                   .domain = domain.digest};
+  });
+}
+
+void KvEventPublisher::piece_removed(const ToldDomain& domain, SegmentId id) noexcept {
+  push(domain, 10, [&] { return KvEvent{.kind = KvEvent::Kind::kRemoved, .hashes = {id}}; });
+}
+
+void KvEventPublisher::push_cleared() {
+  try {
+    queue_.push_back({false, {}});
+    if (!approximate_.name.empty()) queue_.push_back({true, {}});
+  } catch (const std::bad_alloc&) {
+    lost_ = true;
+  }
+}
+
+// What waits is not there any more either; what was lost needs no other word.
+void KvEventPublisher::cleared() noexcept {
+  {
+    MutexLock lock(mutex_);
+    queue_.clear();
+    queued_ids_ = 0;
+    lost_ = false;
+    push_cleared();
+  }
+  wake();
+}
+
+void KvEventPublisher::begin_again() noexcept {
+  MutexLock lock(mutex_);
+  if (!lost_) return;
+  lost_ = false;
+  push_cleared();
+}
+
+void KvEventPublisher::told_part(bool more) noexcept {
+  {
+    MutexLock lock(mutex_);
+    asked_ = false;
+    telling_ = more;
+  }
+  wake();
+}
+
+// ---- The publisher's thread -----------------------------------------------------------------------------------------
+
+void KvEventPublisher::run() {
+  for (bool last = false; !last;) {
+    std::array<zmq_pollitem_t, 2> items{
+        {{nullptr, sockets_->wake, ZMQ_POLLIN, 0}, {sockets_->replay.handle(), 0, ZMQ_POLLIN, 0}}};
+    if (!stop_ && zmq_poll(items.data(), sockets_->replays ? 2 : 1, -1) < 0 && errno != EINTR) break;
+    last = stop_;
+    // One answer a round, and asked for before the queue is looked at: a replay holds all that was told before it.
+    const bool asked = (items[1].revents & ZMQ_POLLIN) != 0;
+    uint64_t times;
+    [[maybe_unused]] const auto read = ::read(sockets_->wake, &times, sizeof times);
+    std::vector<Queued> events;
+    {
+      MutexLock lock(mutex_);
+      events.swap(queue_);
+      queued_ids_ = 0;
+    }
+    try {
+      send_all(std::move(events));
+      if (asked) answer_replay();
+    } catch (const std::exception& e) {  // no memory, or the library's: those who hear of a gap ask
+      spdlog::error("KV events: {}", e.what());
+      MutexLock lock(mutex_);
+      lost_ = true;
+    }
+    if (!last) go_on_telling();
+  }
+}
+
+void KvEventPublisher::send_all(std::vector<Queued> events) {
+  std::vector<KvEvent> batch;
+  for (size_t begin = 0; begin < events.size();) {
+    const bool approximate = events[begin].approximate;
+    int64_t ids = 0;
+    batch.clear();
+    for (; begin < events.size() && events[begin].approximate == approximate && batch.size() < kBatchEvents &&
+           ids < kBatchIds;
+         ++begin) {
+      ids += ids_of(events[begin].event);
+      batch.push_back(std::move(events[begin].event));
+    }
+    send(approximate ? approximate_ : exact_, batch);
+  }
+}
+
+void KvEventPublisher::send(Topic& topic, std::span<const KvEvent> events) {
+  auto payload = std::make_shared<const std::vector<uint8_t>>(encode_kv_events(options_.wire, now_s(), events));
+  const uint64_t number = topic.next++;  // also where sending fails: a gap is seen
+  const auto word = big_endian(number);
+  sockets_->pub.send(zmq::buffer(topic.name), zmq::send_flags::sndmore);
+  sockets_->pub.send(zmq::buffer(word), zmq::send_flags::sndmore);
+  sockets_->pub.send(message_of(payload), zmq::send_flags::none);
+  ++batches_;
+  if (!sockets_->replays) return;
+  topic.bytes += std::ssize(*payload);
+  topic.ring.emplace_back(number, std::move(payload));
+  while (topic.ring.size() > options_.ring_batches || (topic.bytes > options_.ring_bytes && topic.ring.size() > 1)) {
+    topic.bytes -= std::ssize(*topic.ring.front().second);
+    topic.ring.pop_front();
+  }
+}
+
+// [who, empty, first number], and optionally the topic. What else comes is ignored: there is nobody to tell.
+void KvEventPublisher::answer_replay() {
+  std::vector<zmq::message_t> frames;
+  do {
+    frames.emplace_back();
+    if (!sockets_->replay.recv(frames.back(), zmq::recv_flags::dontwait)) return;
+    if (frames.size() > 5) frames.pop_back();
+  } while (sockets_->replay.get(zmq::sockopt::rcvmore));
+  if (frames.size() < 3 || frames.size() > 4 || frames[1].size() != 0 || frames[2].size() != 8) return;
+  const bool other =
+      frames.size() == 4 && !approximate_.name.empty() && frames[3].to_string_view() == approximate_.name;
+  if (frames.size() == 4 && !other && frames[3].to_string_view() != exact_.name) return;
+  const Topic& topic = other ? approximate_ : exact_;
+  const uint64_t from = from_big_endian(frames[2]);
+  const auto answer = [&](uint64_t number, zmq::message_t payload) {
+    const auto word = big_endian(number);
+    sockets_->replay.send(zmq::buffer(frames[0].data(), frames[0].size()), zmq::send_flags::sndmore);
+    sockets_->replay.send(zmq::message_t(), zmq::send_flags::sndmore);
+    sockets_->replay.send(zmq::buffer(word), zmq::send_flags::sndmore);
+    sockets_->replay.send(std::move(payload), zmq::send_flags::none);
+  };
+  for (const auto& [number, payload] : topic.ring) {
+    if (number >= from) answer(number, message_of(payload));
+  }
+  answer(kEnd, zmq::message_t());
+  if (from < topic.next && (topic.ring.empty() || from < topic.ring.front().first)) too_late_ = true;
+}
+
+// Everything is told again where events were lost, or somebody came too late; the next part when this one is sent.
+void KvEventPublisher::go_on_telling() {
+  bool start = false;
+  Retell retell;
+  {
+    MutexLock lock(mutex_);
+    if (asked_ || !retell_) return;
+    const bool late = too_late_ && !telling_ && std::chrono::steady_clock::now() - retold_ >= kBetweenLate;
+    start = lost_ || late;
+    if (!start && !telling_) return;
+    asked_ = true;
+    retell = retell_;
+  }
+  if (start) {
+    too_late_ = false;
+    retold_ = std::chrono::steady_clock::now();
+    ++restarts_;
+  }
+  retell(start);
+}
+
+}  // namespace kvilt

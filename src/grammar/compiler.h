@@ -1,0 +1,91 @@
+// grammar/compiler.h: grammars to masks over a model's vocabulary. Start here for src/grammar.
+// Role:       the only place that knows xgrammar (Dong et al. 2024, arXiv 2411.15100), whose exceptions stop here.
+// Idea:       a grammar is compiled once: for each state of its automata the tokens that are allowed, refused, or depend
+//             on the stack. A matcher follows one answer, and fills a mask of the tokens that may come next.
+// Invariants: what matchers let through is a beginning of a text of the grammar; the end tokens are allowed exactly where
+//             the text may end. Control tokens are never allowed, but those that the compiler was told to know.
+// Threads:    GrammarCompiler: any, several at once. A matcher: one at a time.
+// Cost:       compiling: at most GrammarLimits::seconds of one thread; a mask: `kvilt bench constrained` measures it.
+// Limits:     a grammar is bounded in bytes, nesting, states and time, and so is the work on one mask: a grammar that is
+//             ambiguous enough to explode while it is matched ends that answer with an error.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <semaphore>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "grammar/cache.h"
+#include "grammar/part.h"
+#include "kvilt/result.h"
+#include "text/tokenizer.h"
+
+namespace kvilt {
+
+struct GrammarLimits {
+  double seconds = 5;         // to compile one, and to wait for others that compile
+  size_t bytes = 256 << 10;   // of its written form
+  int64_t states = 400'000;   // states, edges and masks while it is compiled
+  size_t cached = 256 << 20;  // bytes of all that are kept
+  double mask_seconds = .25;  // to fill a mask, or to take a token
+};
+
+class Grammar;  // compiled; immutable
+
+class GrammarMatcher {
+ public:
+  explicit GrammarMatcher(std::shared_ptr<const Grammar> grammar);
+  GrammarMatcher(GrammarMatcher&&) noexcept;
+  GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
+  ~GrammarMatcher();
+
+  // Words of 32 bits a mask has: bit id % 32 of word id / 32 says whether the token may come next.
+  static size_t mask_words(int vocab) { return (static_cast<size_t>(vocab) + 31) / 32; }
+  // After an error (kExhausted: over its time) the matcher must not be used again.
+  Status fill(std::span<int32_t> mask);
+  // Takes a token; false if it may not come here, and nothing has changed.
+  Result<bool> accept(int32_t id);
+  void rollback(int tokens);
+  // The text that must come next, whatever the model says; empty if there is a choice. May end in the middle of what a
+  // token would hold: tokenise it and leave the last one out.
+  Result<std::string> forced();
+  bool may_end() const;  // what was taken is a text of the grammar
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+class GrammarCompiler {
+ public:
+  // end_ids: the tokens that end an answer. known: control tokens whose text may be part of one. vocab: the width of
+  // the model's logits. Reads the vocabulary: a tenth of a second for 150,000 tokens.
+  static Result<std::unique_ptr<GrammarCompiler>> create(const Tokenizer& tokenizer, std::span<const int32_t> end_ids,
+                                                         std::span<const int32_t> known, int vocab,
+                                                         GrammarLimits limits = {});
+  ~GrammarCompiler();
+
+  // Errors: kInvalidArgument, with what is wrong with it; kExhausted: too many are compiled at once.
+  Result<std::shared_ptr<const Grammar>> compile(const GrammarPart& part);
+
+  uint64_t compiled() const { return compiled_; }  // so many were not found in the cache
+  size_t cached_bytes() const { return cache_.bytes(); }
+
+ private:
+  struct Parts;
+  GrammarCompiler(std::unique_ptr<Parts> parts, const GrammarLimits& limits);
+  Result<std::shared_ptr<const Grammar>> compile_new(const std::string& text);
+
+  static constexpr int kAtOnce = 2;  // of compilations: each takes a core
+
+  const std::unique_ptr<Parts> parts_;
+  const GrammarLimits limits_;
+  std::counting_semaphore<kAtOnce> turns_{kAtOnce};
+  std::atomic<uint64_t> compiled_{0};
+  GrammarCache cache_;
+};
+
+}  // namespace kvilt

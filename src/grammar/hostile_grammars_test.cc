@@ -1,0 +1,180 @@
+// Constraints that were made to hurt: each is an error in bounded time or a grammar that works, and the compiler lives on.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "grammar/compiler.h"
+#include "grammar/vocabulary_for_test.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string times(int n, std::string_view text) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += text;
+  return out;
+}
+
+struct Hostile {
+  const char* name;
+  GrammarPart part;
+};
+
+Json deep_schema(int levels) {
+  Json schema = {{"type", "integer"}};
+  for (int i = 0; i < levels; ++i) schema = {{"type", "array"}, {"items", std::move(schema)}};
+  return schema;
+}
+
+Json wide_schema(int width) {
+  Json schema = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < width; ++i) schema["properties"]["property_" + std::to_string(i)] = {{"type", "string"}};
+  return schema;
+}
+
+Json doubling_schema(int levels) {  // each definition twice in the next: 2^levels places
+  Json defs = {{"d0", {{"type", "integer"}}}};
+  for (int i = 1; i <= levels; ++i) {
+    const Json ref = {{"$ref", "#/$defs/d" + std::to_string(i - 1)}};
+    defs["d" + std::to_string(i)] = {{"type", "array"}, {"prefixItems", {ref, ref}}, {"items", false}};
+  }
+  return {{"$ref", "#/$defs/d" + std::to_string(levels)}, {"$defs", std::move(defs)}};
+}
+
+std::string chained_rules(int n) {
+  std::string out = "root ::= r0\n";
+  for (int i = 0; i < n; ++i) out += fmt::format("r{} ::= r{} | \"a\"\n", i, i + 1);
+  return out + fmt::format("r{} ::= \"b\"\n", n);
+}
+
+std::vector<Hostile> hostile() {
+  const auto regex = [](std::string text) { return GrammarPart::regex(text); };
+  const auto ebnf = [](std::string text) { return GrammarPart::ebnf(text); };
+  std::vector<Hostile> out = {
+      {"a DFA of 2^40 states", regex("(a|b)*a" + times(40, "(a|b)"))},
+      {"counts in counts", regex("(((a{999}){999}){999}){999}")},
+      {"a large count", regex("[a-z]{1,999999999}")},
+      {"a count beyond int", regex("a{99999999999999999999}")},
+      {"many optional", regex(times(3000, "a?") + times(3000, "a"))},
+      {"stars of stars", regex("((((a*)*)*)*)*b")},
+      {"many alternatives of classes", regex("(" + times(2000, "[a-z][0-9]*|") + "x)*")},
+      {"deep brackets", regex(times(20000, "(") + "a" + times(20000, ")"))},
+      {"an open bracket", regex("(a")},
+      {"a backreference", regex("(a)\\1")},
+      {"a look ahead", regex("(?=a)b")},
+      {"a NUL", regex(std::string("a\0b", 3))},
+      {"not UTF-8", regex("a\xFF")},
+      {"half a character", ebnf("root ::= \"\xC3\"")},
+      {"no root", ebnf("start ::= \"a\"")},
+      {"no rules", ebnf("hello")},
+      {"an unknown rule", ebnf("root ::= nobody")},
+      {"left recursion", ebnf("root ::= root \"a\" | \"b\"")},
+      {"only itself", ebnf("root ::= root")},
+      {"two that are each other", ebnf("root ::= a\na ::= b\nb ::= a")},
+      {"nothing and itself", ebnf("root ::= \"\" | root root")},
+      {"a chain of rules", ebnf(chained_rules(4000))},
+      {"deep EBNF brackets", ebnf("root ::= " + times(20000, "(") + "\"a\"" + times(20000, ")"))},
+      {"a large repetition", ebnf("root ::= \"abc\"{1,100000000}")},
+      {"nested repetitions", ebnf("root ::= ((([a-z]{1000}){1000}){1000}){1000}")},
+      {"deep", GrammarPart::json(deep_schema(60))},
+      {"too deep", GrammarPart::json(deep_schema(5000))},
+      {"wide", GrammarPart::json(wide_schema(2000))},
+      {"doubling", GrammarPart::json(doubling_schema(40))},
+      {"endless", GrammarPart::json({{"$ref", "#"}})},
+      {"endless list", GrammarPart::json({{"type", "array"}, {"items", {{"$ref", "#"}}}, {"minItems", 1}})},
+      {"many items", GrammarPart::json({{"type", "array"}, {"items", {{"type", "object"}}}, {"minItems", 1000000}})},
+      {"long strings", GrammarPart::json({{"type", "string"}, {"minLength", 1000000}, {"maxLength", 2000000}})},
+      {"a pattern that explodes", GrammarPart::json({{"type", "string"}, {"pattern", "(a|b)*a(a|b){40}"}})},
+      {"huge numbers", GrammarPart::json({{"type", "integer"}, {"minimum", -9e300}, {"maximum", 9e300}})},
+      {"a NUL in a word", GrammarPart::word(std::string("a\0b", 3))},
+  };
+  return out;
+}
+
+TEST(HostileGrammars, EndInAnErrorOrAGrammar) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler({.seconds = 2, .mask_seconds = 0.5});
+  std::mt19937 random(3);
+  int refused = 0;
+  for (const Hostile& one : hostile()) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto made = compiler->compile(one.part);
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::printf("%-32s %6.2f s  %s\n", one.name, took, made.ok() ? "taken" : made.error().message.c_str());
+    if (!made.ok()) {
+      ++refused;
+      EXPECT_EQ(made.error().code, Code::kInvalidArgument) << one.name;
+      EXPECT_FALSE(made.error().message.empty());
+      continue;
+    }
+    // It can be used, or says that it cannot.
+    GrammarMatcher matcher(*made);
+    std::vector<int32_t> mask(GrammarMatcher::mask_words(v.vocab));
+    for (int i = 0; i < 50; ++i) {
+      if (!matcher.fill(mask).ok()) break;
+      std::vector<int32_t> ids;
+      for (int32_t id = 0; id < v.vocab; ++id) {
+        if (static_cast<uint32_t>(mask[static_cast<size_t>(id) / 32]) >> (id % 32) & 1u) ids.push_back(id);
+      }
+      if (ids.empty()) break;
+      const int32_t id = ids[random() % ids.size()];
+      if (id == v.end) break;
+      const auto taken = matcher.accept(id);
+      if (!taken.ok()) break;
+      EXPECT_TRUE(*taken) << one.name;
+    }
+  }
+  EXPECT_GT(refused, 15);
+  EXPECT_TRUE(compiler->compile(GrammarPart::word("ab")).ok()) << "it lives";
+}
+
+// Matching them takes time that grows with the text: it ends in an error, not in a step that never ends.
+TEST(HostileGrammars, AmbiguousOnesEndInBoundedTime) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler({.seconds = 2, .mask_seconds = .05});
+  const auto made = compiler->compile(GrammarPart::ebnf("root ::= s\ns ::= s s | s s s | \"a\""));
+  if (!made.ok()) GTEST_SKIP() << made.error().message;
+  GrammarMatcher matcher(*made);
+  std::vector<int32_t> mask(GrammarMatcher::mask_words(v.vocab));
+  for (int i = 0; i < 300; ++i) {
+    if (!matcher.fill(mask).ok()) return;
+    const auto taken = matcher.accept(1 + 'a');
+    if (!taken.ok()) return;
+    ASSERT_TRUE(*taken);
+  }
+}
+
+TEST(HostileGrammars, ALargeOneIsRefusedByItsSize) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler({.bytes = 1000});
+  EXPECT_TRUE(compiler->compile(GrammarPart::word(times(100, "a"))).ok());
+  const auto made = compiler->compile(GrammarPart::word(times(1000, "a")));
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.error().message.find("1000"), std::string::npos);
+}
+
+// Several threads at once, of which some wait for a turn.
+TEST(HostileGrammars, ComeFromManyThreads) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler();
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0}, bad{0};
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 5; ++i) {
+        good += compiler->compile(GrammarPart::word(fmt::format("w{}", (t + i) % 7))).ok();
+        bad += !compiler->compile(GrammarPart::regex("(a")).ok();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 30);
+  EXPECT_EQ(bad, 30);
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,230 @@
+#include "grammar/schema_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// In the order in which one of them rules.
+constexpr std::array kRuling = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+
+// Keywords that say something of values of one type.
+struct Typed {
+  const char* type;
+  std::vector<const char*> keywords;
+};
+const std::array<Typed, 4>& typed() {
+  static const std::array<Typed, 4> kAll = {{
+      {"string", {"minLength", "maxLength", "pattern"}},
+      {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
+      {"array", {"items", "prefixItems", "minItems", "maxItems", "unevaluatedItems"}},
+      {"object",
+       {"properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+        "maxProperties", "unevaluatedProperties"}},
+  }};
+  return kAll;
+}
+
+// What nothing here can hold an answer to.
+constexpr std::array kRefused = {"not",
+                                 "if",
+                                 "then",
+                                 "else",
+                                 "contains",
+                                 "minContains",
+                                 "maxContains",
+                                 "uniqueItems",
+                                 "dependentRequired",
+                                 "$dynamicRef",
+                                 "dependencies",
+                                 "dependentSchemas",
+                                 "$recursiveRef",
+                                 "additionalItems"};
+
+std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
+
+bool is_of(const Json& value, std::string_view type) {
+  if (type == "string") return value.is_string();
+  if (type == "null") return value.is_null();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  if (type == "number") return value.is_number();
+  return type == "integer" && (value.is_number_integer() ||
+                               (value.is_number_float() && std::floor(value.get<double>()) == value.get<double>()));
+}
+
+bool is_of_any(const Json& value, const Json& types) {
+  if (types.is_string()) return is_of(value, types.get_ref<const std::string&>());
+  return std::any_of(types.begin(), types.end(), [&](const Json& one) {
+    return one.is_string() && is_of(value, one.get_ref<const std::string&>());
+  });
+}
+
+bool needs_type(const Json& schema) {
+  return !schema.contains("type") &&
+         std::ranges::none_of(kRuling, [&](const char* word) { return schema.contains(word); });
+}
+
+class SchemaWalk {
+ public:
+  Status schema(Json& schema, const std::string& path, int level);
+
+ private:
+  static Status bad(const std::string& path, const std::string& what) {
+    return error(Code::kInvalidArgument, "schema{}: {}", path.empty() ? "" : " at " + short_text(path), what);
+  }
+  Status one_ruling(Json& schema, const std::string& path);
+  Status each(Json& schema, const char* keyword, const std::string& path, int level);
+  Status inside(Json& schema, const char* keyword, const std::string& path, int level);
+  static Status required(const Json& schema, const std::string& path);
+  static Status types(const Json& schema, const std::string& path);
+  static void open_up(Json& schema);
+};
+
+// `type` beside const and enum is a second condition: it is met here or not at all.
+Status SchemaWalk::one_ruling(Json& schema, const std::string& path) {
+  const auto ruling = std::ranges::find_if(kRuling, [&](const char* word) { return schema.contains(word); });
+  if (ruling == kRuling.end()) return {};
+  const std::string_view word = *ruling;
+  if (schema.contains("type") && (word == "const" || word == "enum")) {
+    const Json& type = schema["type"];
+    if (!type.is_string() && !type.is_array()) return bad(path, "type must be a string or a list of them");
+    if (word == "const" && !is_of_any(schema["const"], type)) return bad(path, "no value can be const and of its type");
+    if (word == "enum" && schema["enum"].is_array()) {
+      Json fitting = Json::array();
+      for (const Json& value : schema["enum"]) {
+        if (is_of_any(value, type)) fitting.push_back(value);
+      }
+      if (fitting.empty()) return bad(path, "no value of enum is of the type");
+      schema["enum"] = std::move(fitting);
+    }
+    schema.erase("type");
+  }
+  const auto beside = [&](const char* other) { return schema.contains(other) && other != word; };
+  for (const char* other : kRuling) {
+    if (beside(other)) return bad(path, fmt::format("'{}' beside '{}' is not supported", other, word));
+  }
+  if (beside("type")) return bad(path, fmt::format("'type' beside '{}' is not supported: put it inside", word));
+  for (const Typed& of : typed()) {
+    for (const char* other : of.keywords) {
+      if (beside(other)) return bad(path, fmt::format("'{}' beside '{}' is not supported: put it inside", other, word));
+    }
+  }
+  if (word == "allOf" && schema["allOf"].is_array() && schema["allOf"].size() > 1)
+    return bad(path, "'allOf' of several schemas is not supported: write them as one");
+  return {};
+}
+
+// Properties that must be there are described; xgrammar would leave out others.
+Status SchemaWalk::required(const Json& schema, const std::string& path) {
+  const auto list = schema.find("required");
+  if (list == schema.end()) return {};
+  if (!list->is_array()) return bad(path, "required must be a list");
+  const auto properties = schema.find("properties");
+  for (const Json& name : *list) {
+    if (!name.is_string()) return bad(path, "required must be a list of strings");
+    if (properties == schema.end() || !properties->is_object() ||
+        !properties->contains(name.get_ref<const std::string&>()))
+      return bad(path, fmt::format("'{}' is required and not among the properties", short_text(name)));
+  }
+  return {};
+}
+
+// A keyword of one type binds only where that type is named: of a schema without one xgrammar makes any value.
+Status SchemaWalk::types(const Json& schema, const std::string& path) {
+  if (schema.contains("type")) return {};
+  const bool object = schema.contains("properties") || schema.contains("additionalProperties");
+  const bool list = schema.contains("items") || schema.contains("prefixItems");
+  for (const Typed& of : typed()) {
+    if ((object && std::string_view(of.type) == "object") || (list && std::string_view(of.type) == "array")) continue;
+    for (const char* word : of.keywords) {
+      if (schema.contains(word)) return bad(path, fmt::format("'{}' needs \"type\": \"{}\" beside it", word, of.type));
+    }
+  }
+  return {};
+}
+
+// xgrammar takes an object or list of which nothing is said for an empty one.
+void SchemaWalk::open_up(Json& schema) {
+  const auto found = schema.find("type");
+  if (found == schema.end()) return;
+  const Json type = *found;  // a copy: an insertion below moves what is in the object
+  const auto says = [&](const char* word) {
+    return type == word || (type.is_array() && std::find(type.begin(), type.end(), Json(word)) != type.end());
+  };
+  const auto none_of = [&](std::initializer_list<const char*> words) {
+    return std::ranges::none_of(words, [&](const char* word) { return schema.contains(word); });
+  };
+  if (says("object") && none_of({"properties", "additionalProperties", "patternProperties", "unevaluatedProperties"}))
+    schema["additionalProperties"] = true;
+  if (says("array") && none_of({"items", "prefixItems", "unevaluatedItems"})) schema["items"] = true;
+}
+
+// Schemas in a list, or by name in an object.
+Status SchemaWalk::each(Json& schema, const char* keyword, const std::string& path, int level) {
+  const auto found = schema.find(keyword);
+  if (found == schema.end()) return {};
+  if (!found->is_array() && !found->is_object()) return bad(path, fmt::format("{} must hold schemas", keyword));
+  size_t i = 0;
+  for (auto it = found->begin(); it != found->end(); ++it, ++i) {
+    const std::string name = found->is_array() ? std::to_string(i) : it.key();
+    KVILT_TRY(this->schema(*it, fmt::format("{}/{}/{}", path, keyword, name), level + 2));
+  }
+  return {};
+}
+
+Status SchemaWalk::inside(Json& schema, const char* keyword, const std::string& path, int level) {
+  const auto found = schema.find(keyword);
+  if (found == schema.end() || found->is_boolean()) return {};
+  return this->schema(*found, fmt::format("{}/{}", path, keyword), level + 1);
+}
+
+Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
+  if (level > kMostSchemaLevels) return bad(path, fmt::format("is deeper than {} levels", kMostSchemaLevels));
+  if (schema.is_boolean()) return {};
+  if (!schema.is_object()) return bad(path, fmt::format("must be an object or a boolean, not {}", schema.type_name()));
+  for (const char* word : kRefused) {
+    const auto found = schema.find(word);
+    if (found != schema.end() && *found != false) return bad(path, fmt::format("'{}' is not supported", word));
+  }
+  if (const auto ref = schema.find("$ref"); ref != schema.end()) {
+    if (!ref->is_string()) return bad(path, "$ref must be a string");
+    const auto& where = ref->get_ref<const std::string&>();
+    if (where != "#" && !where.starts_with("#/"))
+      return bad(path, fmt::format("$ref '{}' is not inside this schema", short_text(where)));
+    if (where.find_first_of("~%") != std::string::npos)
+      return bad(path, "$ref with escapes (~, %) is not supported: give the definition a plain name");
+  }
+  KVILT_TRY(one_ruling(schema, path));
+  KVILT_TRY(required(schema, path));
+  KVILT_TRY(types(schema, path));
+  open_up(schema);
+  for (const char* word :
+       {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {
+    KVILT_TRY(each(schema, word, path, level));
+  }
+  // A name is a string, whether or not its schema says so.
+  if (const auto names = schema.find("propertyNames");
+      names != schema.end() && names->is_object() && needs_type(*names))
+    (*names)["type"] = "string";
+  for (const char* word :
+       {"items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
+    KVILT_TRY(inside(schema, word, path, level));
+  return {};
+}
+
+}  // namespace
+
+Status settle_schema(nlohmann::ordered_json& schema) { return SchemaWalk().schema(schema, "", 1); }
+
+}  // namespace kvilt

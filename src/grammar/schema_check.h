@@ -1,0 +1,21 @@
+// grammar/schema_check.h: which JSON Schemas an answer can be held to.
+// Idea:       xgrammar reads one of a schema's ruling keywords ($ref, const, enum, anyOf, oneOf, allOf) and then none
+//             beside it, and passes over some keywords without a word. An answer would be let through that the schema
+//             does not allow. Such schemas are errors here; what no check is made of are annotations (title, default,
+//             examples, an unknown format ...), which mean nothing to a validator either.
+// Cost:       linear in the schema; it must not be deeper than kMostSchemaLevels.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+inline constexpr int kMostSchemaLevels = 64;  // of objects and lists in each other
+
+// An error names the place as a JSON pointer. What xgrammar reads otherwise than the specification is written so that it
+// does not: `type` beside const or enum is met here and taken out, and an object or list of which nothing is said is open.
+Status settle_schema(nlohmann::ordered_json& schema);
+
+}  // namespace kvilt

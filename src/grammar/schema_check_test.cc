@@ -1,0 +1,68 @@
+#include "grammar/schema_check.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string wrong_with(const char* text) {
+  Json schema = Json::parse(text);
+  const Status status = settle_schema(schema);
+  return status.ok() ? "" : status.error().message;
+}
+
+TEST(SchemaCheck, TakesWhatIsHeldTo) {
+  for (const char* text :
+       {"true", "{}", R"({"type":"object","properties":{"not":{"type":"string"},"if":{"enum":[1]}}})",
+        R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}},"description":"d","title":"t"})",
+        R"({"enum":[1,"a"],"type":["integer","string"]})", R"({"type":"string","format":"nobody-knows"})",
+        R"({"type":"array","items":{"$ref":"#"},"uniqueItems":false})",
+        R"({"properties":{"a":true},"required":["a"]})"})
+    EXPECT_EQ(wrong_with(text), "") << text;
+}
+
+TEST(SchemaCheck, RefusesWhatWouldBePassedOver) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {R"({"not":{"type":"string"}})", "'not' is not supported"},
+      {R"({"type":"array","uniqueItems":true})", "'uniqueItems'"},
+      {R"({"type":"object","properties":{"a":{"if":{}}}})", "at /properties/a: 'if'"},
+      {R"({"anyOf":[{"type":"string"}],"properties":{}})", "'properties' beside 'anyOf'"},
+      {R"({"anyOf":[{"type":"string"}],"type":"string"})", "'type' beside 'anyOf'"},
+      {R"({"$ref":"#/$defs/a","minimum":3})", "'minimum' beside '$ref'"},
+      {R"({"anyOf":[],"oneOf":[]})", "'oneOf' beside 'anyOf'"},
+      {R"({"allOf":[{"type":"string"},{"minLength":3}]})", "'allOf' of several"},
+      {R"({"minLength":3})", "needs \"type\": \"string\""},
+      {R"({"items":{},"minimum":3})", "needs \"type\": \"number\""},
+      {R"({"type":"object","required":["a"]})", "'a' is required"},
+      {R"({"type":"object","required":3})", "must be a list"},
+      {R"({"const":"a","type":"integer"})", "no value"},
+      {R"({"enum":["a"],"type":"integer"})", "no value"},
+      {R"({"$ref":"http://x/y"})", "is not inside"},
+      {R"({"$ref":"#/$defs/a~1b"})", "escapes"},
+      {R"({"type":"array","items":3})", "must be an object or a boolean"},
+      {"3", "must be an object or a boolean"}};
+  for (const auto& [text, why] : kCases)
+    EXPECT_NE(wrong_with(text).find(why), std::string::npos) << text << ": " << wrong_with(text);
+}
+
+TEST(SchemaCheck, TypeBesideEnumIsMetAndTakenOut) {
+  Json schema = Json::parse(R"({"enum":[1,"a",2.5],"type":"integer"})");
+  ASSERT_TRUE(settle_schema(schema).ok());
+  EXPECT_EQ(schema, Json::parse(R"({"enum":[1]})"));
+}
+
+TEST(SchemaCheck, HasADepth) {
+  const auto nested = [](int n) {
+    Json schema = {{"type", "integer"}};
+    for (int i = 0; i < n; ++i) schema = {{"type", "array"}, {"items", std::move(schema)}};
+    return schema;
+  };
+  Json good = nested(kMostSchemaLevels - 1), deep = nested(kMostSchemaLevels);
+  EXPECT_TRUE(settle_schema(good).ok());
+  EXPECT_FALSE(settle_schema(deep).ok());
+}
+
+}  // namespace
+}  // namespace kvilt

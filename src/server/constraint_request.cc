@@ -1,0 +1,208 @@
+#include "server/constraint_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+namespace kvilt::server {
+namespace {
+
+constexpr size_t kMaxConstraint = 128 << 10;  // bytes of one schema, expression or grammar
+constexpr size_t kMaxChoices = 4096;
+constexpr size_t kMaxChoice = 1024;  // bytes
+
+bool is_off(const Json& value) { return value == false || value == "" || value == "none"; }
+
+// Where a request says twice what its answer must be, neither is meant for sure.
+bool is_first(Fields& fields, const std::string& name, const ConstraintRequest& out) {
+  if (out.constraint)
+    fields.fail(name, fmt::format("says what the answer must be, and so does {}: send one", out.field));
+  return fields.ok();
+}
+
+void set(Fields& fields, const std::string& name, Constraint::Form form, std::string text, ConstraintRequest& out) {
+  if (!is_first(fields, name, out)) return;
+  if (text.size() > kMaxConstraint) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxConstraint));
+  out.constraint.form = form;
+  out.constraint.text = std::move(text);
+  out.field = name;
+}
+
+void set_schema(Fields& fields, const std::string& name, const Json& schema, ConstraintRequest& out) {
+  // vLLM takes a schema as text too.
+  if (schema.is_string()) return set(fields, name, Constraint::Form::kSchema, schema.get<std::string>(), out);
+  if (!schema.is_object() && schema != true)
+    return fields.fail(name, fmt::format("must be a JSON Schema (an object), not {}", type_of(schema)));
+  set(fields, name, Constraint::Form::kSchema, dump(schema), out);
+}
+
+void set_text(Fields& fields, const std::string& name, Constraint::Form form, const Json& text,
+              ConstraintRequest& out) {
+  if (!text.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(text)));
+  set(fields, name, form, text.get<std::string>(), out);
+}
+
+void set_choice(Fields& fields, const std::string& name, const Json& choices, ConstraintRequest& out) {
+  if (!choices.is_array()) return fields.fail(name, fmt::format("must be a list of strings, not {}", type_of(choices)));
+  if (choices.empty()) return fields.fail(name, "must not be empty");
+  if (choices.size() > kMaxChoices) return fields.fail(name, fmt::format("has more than {} entries", kMaxChoices));
+  if (!is_first(fields, name, out)) return;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::string one = fmt::format("{}[{}]", name, i);
+    if (!choices[i].is_string()) return fields.fail(one, fmt::format("must be a string, not {}", type_of(choices[i])));
+    const auto& text = choices[i].get_ref<const std::string&>();
+    if (text.empty() || text.size() > kMaxChoice)
+      return fields.fail(one, fmt::format("must have 1 to {} bytes", kMaxChoice));
+    out.constraint.choices.push_back(text);
+  }
+  out.constraint.form = Constraint::Form::kChoice;
+  out.field = name;
+}
+
+void read_response_format(Fields& fields, ConstraintRequest& out) {
+  const std::string name = "response_format";
+  const Json* format = fields.find(name.c_str());
+  if (!format) return;
+  if (!format->is_object()) return fields.fail(name, fmt::format("must be an object, not {}", type_of(*format)));
+  const Json type = format->value("type", Json());
+  if (type == "text") return;
+  if (type == "json_object") {  // llama.cpp's clients put a schema into it
+    if (const auto schema = format->find("schema"); schema != format->end() && !schema->is_null())
+      return set_schema(fields, name + ".schema", *schema, out);
+    return set(fields, name, Constraint::Form::kJson, "", out);
+  }
+  if (type != "json_schema")
+    return fields.fail(name + ".type", "must be \"text\", \"json_object\" or \"json_schema\"", "unsupported");
+  const auto inner = format->find("json_schema");
+  if (inner == format->end() || !inner->is_object())
+    return fields.fail(name + ".json_schema", "is required and must be an object with \"name\" and \"schema\"");
+  const auto schema = inner->find("schema");
+  if (schema == inner->end() || schema->is_null()) return fields.fail(name + ".json_schema.schema", "is required");
+  set_schema(fields, name + ".json_schema.schema", *schema, out);
+}
+
+// One of vLLM's words, in guided_NAME or structured_outputs.NAME.
+void read_word(Fields& fields, const std::string& name, const std::string& word, const Json& value,
+               ConstraintRequest& out) {
+  if (word == "json") {
+    set_schema(fields, name, value, out);
+  } else if (word == "regex") {
+    set_text(fields, name, Constraint::Form::kRegex, value, out);
+  } else if (word == "grammar") {
+    set_text(fields, name, Constraint::Form::kGrammar, value, out);
+  } else if (word == "choice") {
+    set_choice(fields, name, value, out);
+  } else if (value == true) {
+    set(fields, name, Constraint::Form::kJson, "", out);
+  } else {
+    fields.fail(name, fmt::format("must be true or false, not {}", type_of(value)));
+  }
+}
+
+constexpr const char* kWords[] = {"json", "regex", "choice", "grammar"};
+
+void read_structured_outputs(Fields& fields, ConstraintRequest& out) {
+  const Json* asked = fields.find("structured_outputs");
+  if (!asked || is_off(*asked)) return;
+  if (!asked->is_object())
+    return fields.fail("structured_outputs", fmt::format("must be an object, not {}", type_of(*asked)));
+  for (const auto& [key, value] : asked->items()) {
+    if (value.is_null() || is_off(value)) continue;
+    const std::string name = "structured_outputs." + key.substr(0, 64);
+    const bool known = key == "json_object" || std::find(std::begin(kWords), std::end(kWords), key) != std::end(kWords);
+    if (!known)
+      return fields.fail(name, "is not supported: json, regex, choice, grammar and json_object are", "unsupported");
+    read_word(fields, name, key, value, out);
+  }
+}
+
+struct NamedTool {
+  Constraint::Tool tool;
+  bool strict = false;
+};
+
+std::vector<NamedTool> tools_of(Fields& fields, const Json& tools) {
+  std::vector<NamedTool> out;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const auto function = tools[i].is_object() ? tools[i].find("function") : tools[i].end();
+    const auto name = function != tools[i].end() && function->is_object() ? function->find("name") : function;
+    if (function == tools[i].end() || !function->is_object() || name == function->end() || !name->is_string() ||
+        name->get_ref<const std::string&>().empty()) {
+      fields.fail(fmt::format("tools[{}].function.name", i), "is required and must be a string");
+      return {};
+    }
+    NamedTool one{{name->get<std::string>(), ""}, false};
+    if (const auto parameters = function->find("parameters"); parameters != function->end() && !parameters->is_null())
+      one.tool.parameters = dump(*parameters);
+    one.strict = function->value("strict", Json()) == true;
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+// The name in tool_choice {"type": "function", "function": {"name": ...}}.
+std::string chosen_tool(Fields& fields, const Json& choice) {
+  const auto function = choice.is_object() ? choice.find("function") : choice.end();
+  if (choice.is_object() && choice.value("type", Json()) == "function" && function != choice.end() &&
+      function->is_object() && function->contains("name") && (*function)["name"].is_string())
+    return (*function)["name"].get<std::string>();
+  fields.fail("tool_choice",
+              "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
+              "unsupported");
+  return "";
+}
+
+}  // namespace
+
+void read_constraint(Fields& fields, ConstraintRequest& out) {
+  read_response_format(fields, out);
+  for (const char* word : kWords) {
+    const std::string name = std::string("guided_") + word;
+    const Json* value = fields.find(name.c_str());
+    if (value && !is_off(*value)) read_word(fields, name, word, *value, out);
+  }
+  read_structured_outputs(fields, out);
+}
+
+void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out) {
+  const Json* list = fields.find("tools");
+  const Json* choice = fields.find("tool_choice");
+  const bool asked = choice && *choice != "auto" && *choice != "none";
+  const std::string only = asked && *choice != "required" ? chosen_tool(fields, *choice) : "";
+  if (!fields.ok()) return;
+  const bool offered = list && list->is_array() && !list->empty();
+  if (asked && !offered) return fields.fail("tool_choice", "needs tools to choose from");
+  if (!offered || (choice && *choice == "none")) return;
+  if (asked) {  // a call is what the answer must be, whatever its text would have to be
+    out = {};
+    out.field = "tool_choice";
+    out.constraint.form = Constraint::Form::kCalls;
+    out.constraint.one_call = one_call || !only.empty();
+    for (NamedTool& one : tools_of(fields, *list)) {
+      if (only.empty() || one.tool.name == only) out.constraint.tools.push_back(std::move(one.tool));
+    }
+    if (out.constraint.tools.empty())
+      fields.fail("tool_choice", fmt::format("there is no tool '{}'", only.substr(0, 64)));
+    return;
+  }
+  const auto is_strict = [](const Json& tool) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    return function != tool.end() && function->is_object() && function->value("strict", Json()) == true;
+  };
+  const bool strict = std::any_of(list->begin(), list->end(), is_strict);
+  if (!strict && !out.constraint) return;
+  for (NamedTool& one : tools_of(fields, *list)) {
+    if (!one.strict) one.tool.parameters.clear();  // any object
+    out.constraint.tools.push_back(std::move(one.tool));
+  }
+  out.constraint.one_call = one_call;
+  if (out.constraint) return;
+  out.field = "tools";
+  out.constraint.form = Constraint::Form::kCalls;
+  out.constraint.may_speak = true;
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,112 @@
+#include "server/embed_request.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvilt::server {
+namespace {
+
+constexpr int kMaxDimensions = 1 << 20;  // the model's width bounds them
+constexpr size_t kMaxInstruction = 4096, kMaxWord = 64;
+// What Qwen3-Reranker was trained with where a request names no other task.
+constexpr const char* kSearch = "Given a web search query, retrieve relevant passages that answer the query";
+
+// The fields that text completions have as well (model, kvilt, cache_salt) are read by their reader, `prompt` among them.
+ApiResult<TextRequest> read_shared(const Json& body, const char* field, const RequestLimits& limits) {
+  Json text = Json::object();
+  for (const char* name : {"model", "kvilt", "cache_salt", "user"}) {
+    if (const auto it = body.find(name); it != body.end()) text[name] = *it;
+  }
+  if (const auto it = body.find(field); it != body.end()) text["prompt"] = *it;
+  auto parsed = parse_completion(text, limits);
+  if (parsed.ok()) return parsed;
+  ApiError error = parsed.error();
+  constexpr std::string_view kPrompt = "prompt";
+  if (error.message.starts_with(kPrompt)) error.message.replace(0, kPrompt.size(), field);
+  if (error.param.starts_with(kPrompt)) error.param.replace(0, kPrompt.size(), field);
+  return error;
+}
+
+std::optional<ApiError> no_object(const Json& body) {
+  if (body.is_object()) return std::nullopt;
+  return ApiError{400, fmt::format("the body must be a JSON object, not {}", type_of(body)), "", ""};
+}
+
+void refuse(Fields& fields, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (fields.find(name)) fields.fail(name, "is not supported by this server", "unsupported");
+  }
+}
+
+void read_documents(Fields& fields, const RequestLimits& limits, std::vector<std::string>& out) {
+  const Json* list = fields.find("documents");
+  if (!list) return fields.fail("documents", "is required");
+  if (!list->is_array()) return fields.fail("documents", fmt::format("must be a list, not {}", type_of(*list)));
+  if (list->empty()) return fields.fail("documents", "must not be empty");
+  if (list->size() > static_cast<size_t>(limits.max_prompts))
+    return fields.fail("documents",
+                       fmt::format("has more than {} entries: send them in several requests", limits.max_prompts));
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string name = fmt::format("documents[{}]", i);
+    const Json* text = &(*list)[i];
+    if (text->is_object()) {
+      const auto inner = text->find("text");
+      if (inner == text->end()) return fields.fail(name + ".text", "is required");
+      text = &*inner;
+    }
+    if (!text->is_string())
+      return fields.fail(name, fmt::format("must be a string or an object with \"text\", not {}", type_of(*text)));
+    out.push_back(text->get<std::string>());
+  }
+}
+
+}  // namespace
+
+ApiResult<EmbedRequest> parse_embeddings(const Json& body, const RequestLimits& limits) {
+  if (auto error = no_object(body)) return *error;
+  auto shared = read_shared(body, "input", limits);
+  if (!shared.ok()) return shared.error();
+  EmbedRequest out;
+  out.generation = std::move(shared.value().generation);
+  out.inputs = std::move(shared.value().prompts);
+  // A text is seldom embedded twice; its KV would take the place of what is asked for again.
+  const auto own = body.find("kvilt");
+  if (own == body.end() || !own->is_object() || !own->contains("publish")) out.generation.publish = false;
+  Fields fields(body);
+  fields.integer("dimensions", 1, kMaxDimensions, &out.dimensions);
+  std::string format = "float";
+  fields.string("encoding_format", &format, kMaxWord);
+  if (fields.ok() && format != "float" && format != "base64")
+    fields.fail("encoding_format", "must be \"float\" or \"base64\"");
+  out.base64 = format == "base64";
+  refuse(fields, {"truncate_prompt_tokens", "messages", "add_special_tokens"});
+  if (fields.error()) return *fields.error();
+  return out;
+}
+
+ApiResult<RerankRequest> parse_rerank(const Json& body, const RequestLimits& limits) {
+  if (auto error = no_object(body)) return *error;
+  RerankRequest out;
+  out.instruction = kSearch;
+  Fields fields(body);
+  const Json* query = fields.find("query");
+  if (!query) {
+    fields.fail("query", "is required");
+  } else if (!query->is_string()) {
+    fields.fail("query", fmt::format("must be a string, not {}", type_of(*query)));
+  }
+  read_documents(fields, limits, out.documents);
+  fields.string("instruction", &out.instruction, kMaxInstruction);
+  fields.integer("top_n", 1, INT32_MAX, &out.top_n);
+  fields.boolean("return_documents", &out.return_documents);
+  refuse(fields, {"max_chunks_per_doc", "max_tokens_per_doc", "rank_fields", "truncate_prompt_tokens"});
+  if (fields.error()) return *fields.error();
+  auto shared = read_shared(body, "query", limits);
+  if (!shared.ok()) return shared.error();
+  out.generation = std::move(shared.value().generation);
+  out.query = query->get<std::string>();
+  return out;
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,289 @@
+#include "server/knowledge_bases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace kvilt::server {
+namespace {
+
+Error no_base(const std::string& name) {
+  return error(Code::kNotFound, "there is no knowledge base '{}': POST /v1/knowledge_bases makes one",
+               name.substr(0, KnowledgeBases::kMaxName));
+}
+
+Error no_document(const std::string& name, const std::string& id) {
+  return error(Code::kNotFound, "knowledge base '{}' has no document '{}'", name, id.substr(0, KnowledgeBases::kMaxId));
+}
+
+std::string put_line(const KnowledgeDocument& document) {
+  return dump({{"put",
+                {{"id", document.id},
+                 {"title", document.title},
+                 {"text", document.text},
+                 {"created", document.created},
+                 {"tokens", document.tokens}}}}) +
+         "\n";
+}
+
+Result<KnowledgeDocumentPtr> read_put(const Json& put) {
+  const auto document = std::make_shared<KnowledgeDocument>();
+  const std::pair<const char*, std::string*> texts[] = {
+      {"id", &document->id}, {"title", &document->title}, {"text", &document->text}};
+  for (const auto& [name, to] : texts) {
+    const auto value = put.find(name);
+    if (value == put.end() || !value->is_string()) return error(Code::kCorrupt, "put.{} is no string", name);
+    *to = value->get<std::string>();
+  }
+  const Json created = put.value("created", Json(0)), tokens = put.value("tokens", Json(0));
+  if (!created.is_number_integer() || !tokens.is_number_integer())
+    return error(Code::kCorrupt, "put.created or put.tokens is no integer");
+  document->created = created.get<int64_t>();
+  document->tokens = tokens.get<int>();
+  return KnowledgeDocumentPtr(document);
+}
+
+Json as_document(const KnowledgeDocument& document) {
+  ++document.hits;
+  Json out = {{"text", document.text}};
+  if (!document.title.empty()) out["title"] = document.title;
+  return out;
+}
+
+}  // namespace
+
+Status KnowledgeBases::check_name(std::string_view what, std::string_view name, size_t most) {
+  const auto fits = [&](char c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    return letter || c == '-' || c == '_' || c == '.' || (c == ':' && most == kMaxId);
+  };
+  if (!name.empty() && name.size() <= most && std::ranges::all_of(name, fits)) return {};
+  return error(Code::kInvalidArgument, "{}: must be 1 to {} letters, digits, '-', '_', '.'{}", what, most,
+               most == kMaxId ? " or ':'" : "");
+}
+
+Result<std::unique_ptr<KnowledgeBases>> KnowledgeBases::open(const std::string& folder, KnowledgeLimits limits) {
+  std::unique_ptr<KnowledgeBases> out(new KnowledgeBases(folder, limits));
+  if (folder.empty()) return out;
+  KVILT_TRY(out->lock_.take(folder));
+  KVILT_TRY(out->load());
+  return out;
+}
+
+Status KnowledgeBases::load() {
+  MutexLock lock(mutex_);
+  for (const std::string& path : KnowledgeJournal::files(folder_)) {
+    Shelf read;
+    Base base;
+    const auto line = [&](const Json& change) KVILT_REQUIRES(mutex_) -> Status {
+      if (!change.is_object()) return error(Code::kCorrupt, "this is no object");
+      if (const auto put = change.find("put"); put != change.end() && put->is_object()) {
+        KVILT_ASSIGN(KnowledgeDocumentPtr document, read_put(*put));
+        add(read, base, std::move(document));
+        return {};
+      }
+      if (const auto id = change.find("remove"); id != change.end() && id->is_string()) {
+        take_out(read, base, id->get<std::string>());
+        return {};
+      }
+      return error(Code::kCorrupt, "neither 'put' nor 'remove'");
+    };
+    KnowledgeJournal::Owner owner;
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line));
+    base.created = owner.created;
+    Shelf& shelf = shelves_[owner.tenant];
+    if (shelf.bases.contains(owner.name))
+      return error(Code::kCorrupt, "{}: knowledge base '{}' is there twice", path, owner.name);
+    shelf.bytes += base.bytes;
+    shelf.bases.emplace(owner.name, std::move(base));
+  }
+  return {};
+}
+
+const KnowledgeBases::Base* KnowledgeBases::find_base(const std::string& tenant, const std::string& name) const {
+  const auto shelf = shelves_.find(tenant);
+  if (shelf == shelves_.end()) return nullptr;
+  const auto base = shelf->second.bases.find(name);
+  return base == shelf->second.bases.end() ? nullptr : &base->second;
+}
+
+void KnowledgeBases::add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) {
+  take_out(shelf, base, document->id);
+  shelf.bytes += document->bytes();
+  base.bytes += document->bytes();
+  const std::string id = document->id;
+  base.by_id[id] = {++arrivals_, std::move(document)};
+}
+
+void KnowledgeBases::take_out(Shelf& shelf, Base& base, const std::string& id) {
+  const auto found = base.by_id.find(id);
+  if (found == base.by_id.end()) return;
+  const size_t bytes = found->second.second->bytes();
+  shelf.bytes -= bytes;
+  base.bytes -= bytes;
+  base.by_id.erase(found);
+}
+
+Status KnowledgeBases::create(const std::string& tenant, const std::string& name) {
+  KVILT_TRY(check_name("name", name, kMaxName));
+  MutexLock lock(mutex_);
+  if (find_base(tenant, name)) return error(Code::kInvalidArgument, "name: knowledge base '{}' is there already", name);
+  Shelf& shelf = shelves_[tenant];
+  if (shelf.bases.size() >= limits_.bases)
+    return error(Code::kOverLimit, "there are {} knowledge bases already: delete one first", limits_.bases);
+  Base base;
+  base.created = static_cast<int64_t>(std::time(nullptr));
+  if (!folder_.empty()) {
+    KVILT_ASSIGN(base.journal, KnowledgeJournal::create(folder_, {tenant, name, base.created}));
+  }
+  shelf.bases.emplace(name, std::move(base));
+  return {};
+}
+
+Status KnowledgeBases::erase(const std::string& tenant, const std::string& name) {
+  MutexLock lock(mutex_);
+  if (!find_base(tenant, name)) return no_base(name);
+  Shelf& shelf = shelves_[tenant];
+  const auto base = shelf.bases.find(name);
+  if (base->second.journal) base->second.journal->forget();
+  shelf.bytes -= base->second.bytes;
+  shelf.bases.erase(base);
+  return {};
+}
+
+Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
+                           std::vector<KnowledgeDocumentPtr> documents) {
+  std::string lines;
+  size_t bytes = 0;
+  for (const KnowledgeDocumentPtr& document : documents) {
+    bytes += document->bytes();
+    lines += put_line(*document);
+  }
+  MutexLock lock(mutex_);
+  if (!find_base(tenant, name)) return no_base(name);
+  Shelf& shelf = shelves_[tenant];
+  Base& base = shelf.bases.find(name)->second;
+  if (shelf.bytes + bytes > limits_.bytes) {
+    return error(Code::kOverLimit, "documents: they need {} bytes, and {} of {} are left (--knowledge-bytes)", bytes,
+                 limits_.bytes - std::min(limits_.bytes, shelf.bytes), limits_.bytes);
+  }
+  if (base.by_id.size() + documents.size() > limits_.documents)
+    return error(Code::kOverLimit, "documents: a knowledge base has {} at most", limits_.documents);
+  if (base.journal) KVILT_TRY(base.journal->append(lines));
+  for (KnowledgeDocumentPtr& document : documents) add(shelf, base, std::move(document));
+  return {};
+}
+
+Status KnowledgeBases::remove(const std::string& tenant, const std::string& name, const std::string& id) {
+  MutexLock lock(mutex_);
+  const Base* found = find_base(tenant, name);
+  if (!found) return no_base(name);
+  if (!found->by_id.contains(id)) return no_document(name, id);
+  Shelf& shelf = shelves_[tenant];
+  Base& base = shelf.bases.find(name)->second;
+  if (base.journal) KVILT_TRY(base.journal->append(dump({{"remove", id}}) + "\n"));
+  take_out(shelf, base, id);
+  return {};
+}
+
+namespace {
+
+template <class Base>
+KnowledgeBaseInfo info_of(const std::string& name, const Base& base) {
+  KnowledgeBaseInfo out{name, base.created, base.by_id.size(), base.bytes};
+  for (const auto& [id, entry] : base.by_id) {
+    out.tokens += entry.second->tokens;
+    out.hits += entry.second->hits;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<KnowledgeBaseInfo> KnowledgeBases::list(const std::string& tenant) const {
+  MutexLock lock(mutex_);
+  std::vector<KnowledgeBaseInfo> out;
+  const auto shelf = shelves_.find(tenant);
+  if (shelf == shelves_.end()) return out;
+  for (const auto& [name, base] : shelf->second.bases) out.push_back(info_of(name, base));
+  return out;
+}
+
+Result<KnowledgeBaseInfo> KnowledgeBases::info(const std::string& tenant, const std::string& name) const {
+  MutexLock lock(mutex_);
+  const Base* base = find_base(tenant, name);
+  if (!base) return no_base(name);
+  return info_of(name, *base);
+}
+
+Result<std::vector<KnowledgeDocumentPtr>> KnowledgeBases::documents(const std::string& tenant,
+                                                                    const std::string& name) const {
+  MutexLock lock(mutex_);
+  const Base* base = find_base(tenant, name);
+  if (!base) return no_base(name);
+  std::vector<std::pair<uint64_t, KnowledgeDocumentPtr>> all;
+  for (const auto& [id, entry] : base->by_id) all.push_back(entry);
+  std::ranges::sort(all, {}, &std::pair<uint64_t, KnowledgeDocumentPtr>::first);
+  std::vector<KnowledgeDocumentPtr> out;
+  for (auto& [number, document] : all) out.push_back(std::move(document));
+  return out;
+}
+
+Result<KnowledgeDocumentPtr> KnowledgeBases::find(const std::string& tenant, const std::string& name,
+                                                  const std::string& id) const {
+  MutexLock lock(mutex_);
+  const Base* base = find_base(tenant, name);
+  if (!base) return no_base(name);
+  const auto found = base->by_id.find(id);
+  if (found == base->by_id.end()) return no_document(name, id);
+  return found->second.second;
+}
+
+Status KnowledgeBases::fill(const std::string& tenant, Json& body) const {
+  if (!body.is_object()) return {};
+  const auto entries = body.find("documents");
+  const auto refers = [](const Json& entry) { return entry.is_object() && entry.contains("knowledge_base"); };
+  if (entries == body.end() || !entries->is_array() || std::ranges::none_of(*entries, refers)) return {};
+  Json filled = Json::array();
+  size_t bytes = 0;
+  const auto take = [&](const KnowledgeDocument& document) {
+    bytes += document.bytes();
+    if (bytes <= limits_.asked_bytes) filled.push_back(as_document(document));
+  };
+  for (size_t i = 0; i < entries->size() && bytes <= limits_.asked_bytes; ++i) {
+    Json& entry = (*entries)[i];
+    if (!refers(entry)) {
+      filled.push_back(std::move(entry));
+      continue;
+    }
+    const std::string path = fmt::format("documents[{}]", i);
+    const Json name = entry["knowledge_base"], id = entry.value("id", Json());
+    if (!name.is_string() || !(id.is_null() || id.is_string()))
+      return error(Code::kInvalidArgument, "{}: 'knowledge_base' and 'id' must be strings", path);
+    if (entry.contains("text") || entry.contains("content"))
+      return error(Code::kInvalidArgument, "{}: names a knowledge base and has a text too: send one of them", path);
+    const auto named = [&](const Error& why) { return error(why.code, "{}: {}", path, why.message); };
+    if (id.is_string()) {
+      const auto found = find(tenant, name.get<std::string>(), id.get<std::string>());
+      if (!found.ok()) return named(found.error());
+      take(*found.value());
+      continue;
+    }
+    const auto all = documents(tenant, name.get<std::string>());
+    if (!all.ok()) return named(all.error());
+    for (const KnowledgeDocumentPtr& document : all.value()) take(*document);
+  }
+  if (bytes > limits_.asked_bytes) {
+    return error(Code::kTooLong, "documents: those of knowledge bases have more than {} MiB; name fewer",
+                 limits_.asked_bytes >> 20);
+  }
+  *entries = std::move(filled);
+  return {};
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,103 @@
+// server/knowledge_bases.h: documents that clients leave here under a name, and ask about later without sending them.
+// Role:       a tenant's bases, and the documents in each by id; a chat names documents by base and id, and fill() puts
+//             their texts into its body. Their KV is the engine's matter: it is computed when a document comes in
+//             (warming.h), and found by content like everything else.
+// Invariants: a tenant's bases are found by that tenant alone. With a folder every change is on disk before it is there
+//             (knowledge_journal.h): what was acknowledged survives a crash, and a change that cannot be written is an
+//             error that changes nothing.
+// Threads:    all methods from any thread. Documents are immutable; whoever holds one keeps it.
+// Cost:       texts are in memory, `bytes` a tenant at most. A change is an fsync.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "kvilt/result.h"
+#include "server/json_fields.h"
+#include "server/knowledge_journal.h"
+
+namespace kvilt::server {
+
+struct KnowledgeLimits {
+  size_t bases = 256, documents = 100'000;  // of a tenant; of a base
+  size_t bytes = size_t{256} << 20;         // of a tenant's texts
+  size_t asked_bytes = size_t{64} << 20;    // of the texts that one chat names
+};
+
+struct KnowledgeDocument {
+  std::string id, title, text;
+  int64_t created = 0;  // Unix time
+  int tokens = 0;
+  mutable std::atomic<uint64_t> hits{0};  // chats that named it since the server started
+  size_t bytes() const { return id.size() + title.size() + text.size(); }
+};
+using KnowledgeDocumentPtr = std::shared_ptr<const KnowledgeDocument>;
+
+struct KnowledgeBaseInfo {
+  std::string name;
+  int64_t created = 0;
+  size_t documents = 0, bytes = 0;
+  int64_t tokens = 0;
+  uint64_t hits = 0;
+};
+
+class KnowledgeBases {
+ public:
+  // folder: is made if it is not there, and belongs to one process at a time; empty: everything is forgotten at the end.
+  // kIo, kCorrupt: names the file.
+  static Result<std::unique_ptr<KnowledgeBases>> open(const std::string& folder, KnowledgeLimits limits = {});
+
+  // Names of bases: letters, digits, '-', '_', '.', up to 64 bytes; ids of documents: also ':', up to 128.
+  static Status check_name(std::string_view what, std::string_view name, size_t most);
+  static constexpr size_t kMaxName = 64, kMaxId = 128;
+
+  // kInvalidArgument: the name is wrong, or taken. kOverLimit: the tenant has its share.
+  Status create(const std::string& tenant, const std::string& name);
+  std::vector<KnowledgeBaseInfo> list(const std::string& tenant) const;  // by name
+  // kNotFound from here on: there is no such base, or no such document in it.
+  Result<KnowledgeBaseInfo> info(const std::string& tenant, const std::string& name) const;
+  Status erase(const std::string& tenant, const std::string& name);
+
+  // All of them or none; a document takes the place of one with its id. kOverLimit: they do not fit.
+  Status put(const std::string& tenant, const std::string& name, std::vector<KnowledgeDocumentPtr> documents);
+  Status remove(const std::string& tenant, const std::string& name, const std::string& id);
+  // In the order in which they came.
+  Result<std::vector<KnowledgeDocumentPtr>> documents(const std::string& tenant, const std::string& name) const;
+  Result<KnowledgeDocumentPtr> find(const std::string& tenant, const std::string& name, const std::string& id) const;
+
+  // Entries of body["documents"] of the form {"knowledge_base": NAME, "id": ID} become that document, those without an
+  // id all of the base. Each counts as a hit. body: a chat's; what is wrong with other entries is not seen here.
+  Status fill(const std::string& tenant, Json& body) const;
+
+ private:
+  struct Base {
+    int64_t created = 0;
+    std::map<std::string, std::pair<uint64_t, KnowledgeDocumentPtr>> by_id;  // with the number of its arrival
+    size_t bytes = 0;
+    std::unique_ptr<KnowledgeJournal> journal;  // null without a folder
+  };
+  struct Shelf {  // of a tenant
+    std::map<std::string, Base> bases;
+    size_t bytes = 0;
+  };
+  KnowledgeBases(std::string folder, KnowledgeLimits limits) : folder_(std::move(folder)), limits_(limits) {}
+  Status load();
+  const Base* find_base(const std::string& tenant, const std::string& name) const KVILT_REQUIRES(mutex_);
+  void add(Shelf& shelf, Base& base, KnowledgeDocumentPtr document) KVILT_REQUIRES(mutex_);
+  void take_out(Shelf& shelf, Base& base, const std::string& id) KVILT_REQUIRES(mutex_);
+
+  const std::string folder_;
+  const KnowledgeLimits limits_;
+  FolderLock lock_;
+  mutable Mutex mutex_;
+  std::map<std::string, Shelf> shelves_ KVILT_GUARDED_BY(mutex_);  // by tenant
+  uint64_t arrivals_ KVILT_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvilt::server

@@ -1,0 +1,234 @@
+#include "server/knowledge_bases.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace kvilt::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("kvilt-kb-" + std::to_string(::getpid()))) { fs::remove_all(path_); }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  std::string only_file() const {
+    const auto files = KnowledgeJournal::files(path());
+    return files.size() == 1 ? files[0] : "";
+  }
+
+ private:
+  const fs::path path_;
+};
+
+KnowledgeDocumentPtr document(const std::string& id, const std::string& text, const std::string& title = "") {
+  const auto out = std::make_shared<KnowledgeDocument>();
+  out->id = id;
+  out->text = text;
+  out->title = title;
+  out->tokens = 3;
+  return out;
+}
+
+std::unique_ptr<KnowledgeBases> opened(const std::string& folder, KnowledgeLimits limits = {}) {
+  auto out = KnowledgeBases::open(folder, limits);
+  EXPECT_TRUE(out.ok()) << out.error().message;
+  return out.ok() ? std::move(out.value()) : nullptr;
+}
+
+std::vector<std::string> ids(const KnowledgeBases& bases, const std::string& tenant, const std::string& name) {
+  std::vector<std::string> out;
+  const auto all = bases.documents(tenant, name);
+  if (!all.ok()) return {"none"};
+  for (const auto& one : all.value()) out.push_back(one->id);
+  return out;
+}
+
+using Ids = std::vector<std::string>;
+
+TEST(KnowledgeBases, DocumentsComeAndGo) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "rivers").ok());
+  EXPECT_FALSE(bases->create("a", "rivers").ok());
+  EXPECT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km"), document("rhine", "1,233 km")}).ok());
+  EXPECT_EQ(ids(*bases, "a", "rivers"), (Ids{"elbe", "rhine"}));
+  EXPECT_TRUE(bases->put("a", "rivers", {document("elbe", "1094 km", "Elbe")}).ok());
+  EXPECT_EQ(ids(*bases, "a", "rivers"), (Ids{"rhine", "elbe"})) << "it took its own place, and came last";
+  EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->text, "1094 km");
+  EXPECT_EQ(bases->info("a", "rivers")->bytes, 4u + 4 + 7 + 5 + 8);
+  EXPECT_TRUE(bases->remove("a", "rivers", "elbe").ok());
+  EXPECT_EQ(bases->remove("a", "rivers", "elbe").error().code, Code::kNotFound);
+  EXPECT_EQ(bases->info("a", "rivers")->bytes, 5u + 8);
+  EXPECT_TRUE(bases->erase("a", "rivers").ok());
+  EXPECT_EQ(bases->put("a", "rivers", {document("x", "y")}).error().code, Code::kNotFound);
+}
+
+TEST(KnowledgeBases, TenantsHaveTheirOwn) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "rivers").ok());
+  ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km")}).ok());
+  EXPECT_TRUE(bases->list("b").empty());
+  EXPECT_EQ(bases->find("b", "rivers", "elbe").error().code, Code::kNotFound);
+  EXPECT_EQ(bases->erase("b", "rivers").error().code, Code::kNotFound);
+  Json body = {{"documents", {{{"knowledge_base", "rivers"}, {"id", "elbe"}}}}};
+  EXPECT_EQ(bases->fill("b", body).error().code, Code::kNotFound);
+  EXPECT_TRUE(bases->fill("a", body).ok()) << "power";
+  EXPECT_TRUE(bases->create("b", "rivers").ok()) << "names are each tenant's own";
+}
+
+TEST(KnowledgeBases, SharesAreBounded) {
+  const auto bases = opened("", {.bases = 1, .documents = 2, .bytes = 30});
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  EXPECT_EQ(bases->create("a", "y").error().code, Code::kOverLimit);
+  EXPECT_TRUE(bases->create("b", "y").ok());
+  EXPECT_EQ(bases->put("a", "x", {document("1", std::string(30, 't'))}).error().code, Code::kOverLimit);
+  EXPECT_EQ(bases->put("a", "x", {document("1", "t"), document("2", "t"), document("3", "t")}).error().code,
+            Code::kOverLimit);
+  EXPECT_TRUE(ids(*bases, "a", "x").empty()) << "all or none";
+  EXPECT_TRUE(bases->put("a", "x", {document("1", "t"), document("2", "t")}).ok()) << "power";
+}
+
+TEST(KnowledgeBases, NamesAreNoPaths) {
+  const auto bases = opened("");
+  for (const char* name : {"", "../x", "a/b", "a b", "a\n", "\xff"})
+    EXPECT_FALSE(bases->create("a", name).ok()) << name;
+  EXPECT_FALSE(bases->create("a", std::string(65, 'x')).ok());
+  EXPECT_TRUE(bases->create("a", "..").ok()) << "no path is made of it";
+}
+
+TEST(KnowledgeBases, AChatNamesThem) {
+  const auto bases = opened("");
+  ASSERT_TRUE(bases->create("a", "rivers").ok());
+  ASSERT_TRUE(bases->put("a", "rivers", {document("elbe", "1,094 km", "Elbe"), document("rhine", "1,233 km")}).ok());
+  Json body = Json::parse(R"({"documents": [{"text": "own"}, {"knowledge_base": "rivers", "id": "rhine"},
+                                            {"knowledge_base": "rivers"}]})");
+  ASSERT_TRUE(bases->fill("a", body).ok());
+  EXPECT_EQ(body["documents"], Json::parse(R"([{"text": "own"}, {"text": "1,233 km"},
+                                              {"text": "1,094 km", "title": "Elbe"}, {"text": "1,233 km"}])"));
+  EXPECT_EQ(bases->info("a", "rivers")->hits, 3u);
+  for (const char* wrong : {R"([{"knowledge_base": 1}])", R"([{"knowledge_base": "rivers", "id": 2}])",
+                            R"([{"knowledge_base": "rivers", "id": "elbe", "text": "mine"}])",
+                            R"([{"knowledge_base": "lakes"}])", R"([{"knowledge_base": "rivers", "id": "nile"}])"}) {
+    Json bad = {{"documents", Json::parse(wrong)}};
+    const Status filled = bases->fill("a", bad);
+    ASSERT_FALSE(filled.ok()) << wrong;
+    EXPECT_TRUE(filled.error().message.starts_with("documents[0]")) << filled.error().message;
+  }
+  Json none = Json::parse(R"({"documents": [{"text": "own"}]})"), same = none;
+  EXPECT_TRUE(bases->fill("a", none).ok());
+  EXPECT_EQ(none, same);
+}
+
+TEST(KnowledgeBases, WhatOneChatNamesIsBounded) {
+  const auto bases = opened("", {.asked_bytes = 100});
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(60, 't')), document("2", std::string(60, 't'))}).ok());
+  Json body = {{"documents", {{{"knowledge_base", "x"}}}}};
+  EXPECT_EQ(bases->fill("a", body).error().code, Code::kTooLong);
+  Json one = {{"documents", {{{"knowledge_base", "x"}, {"id", "1"}}}}};
+  EXPECT_TRUE(bases->fill("a", one).ok()) << "power";
+}
+
+TEST(KnowledgeBases, SurviveARestart) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "rivers").ok());
+    ASSERT_TRUE(bases->create("b", "rivers").ok());
+    ASSERT_TRUE(bases->create("a", "lakes").ok());
+    ASSERT_TRUE(
+        bases->put("a", "rivers", {document("elbe", "line\nend \"quoted\"", "Elbe"), document("po", "x")}).ok());
+    ASSERT_TRUE(bases->remove("a", "rivers", "po").ok());
+    ASSERT_TRUE(bases->put("a", "rivers", {document("oder", "x")}).ok());
+    ASSERT_TRUE(bases->erase("a", "lakes").ok());
+  }
+  const auto bases = opened(folder.path());
+  EXPECT_EQ(ids(*bases, "a", "rivers"), (Ids{"elbe", "oder"}));
+  EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->text, "line\nend \"quoted\"");
+  EXPECT_EQ(bases->find("a", "rivers", "elbe").value()->tokens, 3);
+  EXPECT_TRUE(ids(*bases, "b", "rivers").empty());
+  EXPECT_EQ(bases->list("a").size(), 1u);
+}
+
+TEST(KnowledgeBases, OneProcessAFolder) {
+  const Folder folder;
+  const auto bases = opened(folder.path());
+  const auto second = KnowledgeBases::open(folder.path());
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().message.find("another process"), std::string::npos);
+}
+
+// A crash at any byte of the last line: the lines before it are there, and the next one is written whole.
+TEST(KnowledgeBases, ACrashLosesTheLineThatWasWritten) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    ASSERT_TRUE(bases->put("a", "x", {document("1", "one")}).ok());
+    ASSERT_TRUE(bases->put("a", "x", {document("2", "two")}).ok());
+  }
+  const std::string file = folder.only_file();
+  std::string whole;
+  std::getline(std::ifstream(file), whole, '\0');
+  const size_t last = whole.rfind('\n', whole.size() - 2) + 1;
+  for (size_t size = last; size < whole.size(); ++size) {
+    std::ofstream(file, std::ios::trunc) << whole.substr(0, size);
+    const auto bases = opened(folder.path());
+    ASSERT_EQ(ids(*bases, "a", "x"), (Ids{"1"})) << size;
+    ASSERT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  }
+  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "3"})) << "power";
+}
+
+TEST(KnowledgeBases, DamageIsNamed) {
+  const Folder folder;
+  {
+    const auto bases = opened(folder.path());
+    ASSERT_TRUE(bases->create("a", "x").ok());
+    ASSERT_TRUE(bases->put("a", "x", {document("1", "one")}).ok());
+  }
+  const std::string file = folder.only_file();
+  std::string whole;
+  std::getline(std::ifstream(file), whole, '\0');
+  for (const std::string& bad :
+       {std::string(""), std::string("{}\n"), std::string("not JSON\n"), whole + "{\"put\": 3}\n", whole + "[]\n",
+        whole + "{\"put\": {\"id\": 1}}\n", std::string(R"({"format":"kvilt knowledge base","version":99})") + "\n"}) {
+    std::ofstream(file, std::ios::trunc) << bad;
+    const auto out = KnowledgeBases::open(folder.path());
+    ASSERT_FALSE(out.ok()) << bad;
+    EXPECT_NE(out.error().message.find(file), std::string::npos) << out.error().message;
+  }
+  std::ofstream(file, std::ios::trunc) << whole;
+  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1"})) << "power";
+}
+
+// A full disk, as a limit of the file's size: the change is refused, what was there stays, and goes on.
+TEST(KnowledgeBases, AFullDiskChangesNothing) {
+  const Folder folder;
+  auto bases = opened(folder.path());
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", "one")}).ok());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {4096, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status full = bases->put("a", "x", {document("2", std::string(10'000, 't'))});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().code, Code::kIo);
+  EXPECT_EQ(ids(*bases, "a", "x"), (Ids{"1"}));
+  EXPECT_TRUE(bases->put("a", "x", {document("3", "three")}).ok());
+  bases.reset();
+  EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "3"}));
+}
+
+}  // namespace
+}  // namespace kvilt::server

@@ -1,0 +1,170 @@
+#include "server/knowledge_journal.h"
+
+#include <fcntl.h>
+#include <sodium.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace kvilt::server {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kEnding = ".knowledge";
+constexpr const char* kFormat = "kvilt knowledge base";
+constexpr int kVersion = 1;
+constexpr int kOwnerOnly = 0600;
+
+// Names are the clients' words: no path is made of them.
+std::string file_name(const KnowledgeJournal::Owner& owner) { return name_of(owner.tenant, owner.name) + kEnding; }
+
+Status sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  const Error why = system_error(folder);
+  if (fd >= 0) ::close(fd);
+  if (!synced) return why;
+  return {};
+}
+
+Result<std::string> read_all(int file, const std::string& path) {
+  struct stat info;
+  if (::fstat(file, &info) != 0) return system_error(path);
+  std::string out(static_cast<size_t>(info.st_size), '\0');
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t n = ::pread(file, out.data() + done, out.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n == 0 ? error(Code::kIo, "{}: it became shorter while it was read", path) : system_error(path);
+    done += static_cast<size_t>(n);
+  }
+  return out;
+}
+
+Status read_head(const Json& head, KnowledgeJournal::Owner& owner) {
+  const bool known = head.is_object() && head.value("format", Json()) == kFormat;
+  if (!known) return error(Code::kCorrupt, "this is no knowledge base of kvilt");
+  if (head.value("version", Json()) != kVersion)
+    return error(Code::kUnsupported, "version {}; this build reads {}", head.value("version", Json()).dump(), kVersion);
+  const Json tenant = head.value("tenant", Json()), name = head.value("name", Json());
+  const Json created = head.value("created", Json());
+  if (!tenant.is_string() || !name.is_string() || !created.is_number_integer())
+    return error(Code::kCorrupt, "the first line lacks tenant, name or created");
+  owner = {tenant.get<std::string>(), name.get<std::string>(), created.get<int64_t>()};
+  return {};
+}
+
+}  // namespace
+
+std::string name_of(std::string_view first, std::string_view second) {
+  const std::string both = std::string(first) + '\0' + std::string(second);
+  std::array<unsigned char, 16> hash;
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
+                     nullptr, 0);
+  std::string out;
+  for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+FolderLock::~FolderLock() {
+  if (file_ >= 0) ::close(file_);
+}
+
+Status FolderLock::take(const std::string& folder) {
+  std::error_code failed;
+  const bool made = fs::create_directories(folder, failed);
+  if (failed) return error(Code::kIo, "{}: the folder cannot be made: {}", folder, failed.message());
+  if (made) fs::permissions(folder, fs::perms::owner_all, failed);
+  const std::string path = folder + "/lock";
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kOwnerOnly);
+  if (file_ < 0) return system_error(path);
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0)
+    return error(Code::kIo, "{}: another process uses this folder; give each server one of its own", folder);
+  return {};
+}
+
+std::vector<std::string> KnowledgeJournal::files(const std::string& folder) {
+  std::vector<std::string> out;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    if (entry.path().extension() == kEnding) out.push_back(entry.path().string());
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::string& folder, const Owner& owner) {
+  const std::string path = folder + "/" + file_name(owner);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly);
+  if (file < 0) return system_error(path);
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
+  const Json head = {{"format", kFormat},
+                     {"version", kVersion},
+                     {"tenant", owner.tenant},
+                     {"name", owner.name},
+                     {"created", owner.created}};
+  Status written = out->append(dump(head) + "\n");
+  if (written.ok()) written = sync_folder(folder);
+  if (!written.ok()) {
+    out->forget();
+    return written.error();
+  }
+  return out;
+}
+
+Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::string& path, Owner& owner,
+                                                                 const std::function<Status(const Json&)>& line) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return system_error(path);
+  std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
+  KVILT_ASSIGN(const std::string text, read_all(file, path));
+  int number = 0;
+  size_t at = 0;
+  for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    const Json json = Json::parse(text.begin() + static_cast<ptrdiff_t>(at), text.begin() + static_cast<ptrdiff_t>(end),
+                                  nullptr, false);
+    Status read = json.is_discarded() ? error(Code::kCorrupt, "this is not JSON") : Status{};
+    if (read.ok()) read = number == 0 ? read_head(json, owner) : line(json);
+    ++number;
+    if (!read.ok())
+      return error(read.error().code, "{}:{}: {} (move the file away to start without it)", path, number,
+                   read.error().message);
+  }
+  if (number == 0) return error(Code::kCorrupt, "{}: it is empty (move it away to start without it)", path);
+  out->size_ = static_cast<int64_t>(at);
+  if (at < text.size() && ::ftruncate(file, static_cast<off_t>(at)) != 0) return system_error(path);
+  return out;
+}
+
+KnowledgeJournal::~KnowledgeJournal() { ::close(file_); }
+
+Status KnowledgeJournal::append(std::string_view lines) {
+  for (size_t done = 0; done < lines.size();) {
+    const ssize_t n =
+        ::pwrite(file_, lines.data() + done, lines.size() - done, static_cast<off_t>(size_) + static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      const Error why = system_error(path_);
+      (void)!::ftruncate(file_, static_cast<off_t>(size_));  // else the next line is written over it
+      return why;
+    }
+    done += static_cast<size_t>(n);
+  }
+  if (::fdatasync(file_) != 0) {
+    const Error why = system_error(path_);
+    (void)!::ftruncate(file_, static_cast<off_t>(size_));
+    return why;
+  }
+  size_ += static_cast<int64_t>(lines.size());
+  return {};
+}
+
+void KnowledgeJournal::forget() { ::unlink(path_.c_str()); }
+
+}  // namespace kvilt::server

@@ -1,0 +1,67 @@
+// server/knowledge_journal.h: a knowledge base on disk: a file of JSON lines, one a change (docs/formats/knowledge.md).
+// Idea:       texts are small beside their KV, and are written once; so a line is appended and synced, and the file is
+//             read whole at the start. What a crash left of a last line is cut off.
+// Invariants: a line that could not be written whole is taken back, so that the next one begins a line.
+// Threads:    one at a time (KnowledgeBases has a lock).
+// Not here:   KV on disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvilt/result.h"
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+// 32 hexadecimal digits that follow from two texts: BLAKE2b-128 of both with a zero byte between them.
+std::string name_of(std::string_view first, std::string_view second);
+
+// A folder that only one process uses at a time.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock();
+  // Makes the folder if need be. kIo: it cannot be made or written, or another process has it.
+  Status take(const std::string& folder);
+
+ private:
+  int file_ = -1;
+};
+
+class KnowledgeJournal {
+ public:
+  // Whose base, and which. Its file's name follows from both.
+  struct Owner {
+    std::string tenant, name;
+    int64_t created = 0;
+  };
+  // A new file. kIo.
+  static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner);
+  // An existing one: each line but the first goes to `line`, in order. kCorrupt: names file and line.
+  static Result<std::unique_ptr<KnowledgeJournal>> open(const std::string& path, Owner& owner,
+                                                        const std::function<Status(const Json&)>& line);
+  static std::vector<std::string> files(const std::string& folder);
+
+  KnowledgeJournal(const KnowledgeJournal&) = delete;
+  KnowledgeJournal& operator=(const KnowledgeJournal&) = delete;
+  ~KnowledgeJournal();
+
+  // On disk when this returns. On kIo nothing was added.
+  Status append(std::string_view lines);
+  void forget();  // the file is deleted
+
+ private:
+  KnowledgeJournal(std::string path, int file, int64_t size) : path_(std::move(path)), file_(file), size_(size) {}
+  const std::string path_;
+  const int file_;
+  int64_t size_;
+};
+
+}  // namespace kvilt::server

@@ -1,0 +1,103 @@
+// Knowledge bases over loopback, serving the fake engine.
+#include <gtest/gtest.h>
+
+#include "server/live_server_for_test.h"
+
+namespace kvilt::server {
+namespace {
+
+constexpr const char* kBases = "/v1/knowledge_bases";
+
+Json read(const httplib::Result& reply, int status = 200) {
+  EXPECT_TRUE(reply);
+  EXPECT_EQ(reply->status, status) << reply->body;
+  return Json::parse(reply->body);
+}
+
+Json post(const LiveServer& server, const std::string& path, const Json& body, int status = 200) {
+  return read(server.post(path, dump(body)), status);
+}
+
+TEST(KnowledgeRoutes, ABaseFromItsBeginToItsEnd) {
+  LiveServer running;
+  const std::string one = std::string(kBases) + "/rivers", documents = one + "/documents";
+  EXPECT_EQ(post(running, kBases, {{"name", "rivers"}})["documents"], 0);
+  post(running, kBases, {{"name", "rivers"}}, 409);
+  const Json added =
+      post(running, documents,
+           {{"documents", {{{"id", "rhine"}, {"title", "Rhine"}, {"text", "1,233 km"}}, {{"text", "Elbe"}}}}});
+  ASSERT_EQ(added["documents"].size(), 2u);
+  EXPECT_EQ(added["documents"][0]["id"], "rhine");
+  EXPECT_GT(added["documents"][0]["tokens"], 0);
+  const std::string made = added["documents"][1]["id"];
+  EXPECT_TRUE(made.starts_with("doc-")) << made;
+  EXPECT_EQ(post(running, documents, {{"documents", {{{"text", "Elbe"}}}}})["documents"][0]["id"], made);
+  const Json listed = read(running.client().Get(documents));
+  ASSERT_EQ(listed["data"].size(), 2u);
+  EXPECT_EQ(listed["data"][0]["id"], "rhine");
+  EXPECT_EQ(listed["data"][0].contains("text"), false);
+  EXPECT_EQ(read(running.client().Get(documents + "/rhine"))["text"], "1,233 km");
+  EXPECT_EQ(read(running.client().Get(one))["documents"], 2);
+  EXPECT_EQ(read(running.client().Delete(documents + "/rhine"))["deleted"], true);
+  read(running.client().Get(documents + "/rhine"), 404);
+  read(running.client().Delete(one));
+  read(running.client().Get(one), 404);
+  EXPECT_EQ(read(running.client().Get(kBases))["data"].size(), 0u);
+}
+
+TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  post(running, std::string(kBases) + "/rivers/documents",
+       {{"documents", {{{"id", "rhine"}, {"title", "Rhine"}, {"text", "1,233 km"}}}}});
+  const auto tokens = [&](const Json& documents) {
+    const Json body = {
+        {"messages", {{{"role", "user"}, {"content", "how long?"}}}}, {"max_tokens", 1}, {"documents", documents}};
+    return post(running, "/v1/chat/completions", body)["usage"]["prompt_tokens"];
+  };
+  const Json named = {{{"knowledge_base", "rivers"}, {"id", "rhine"}}},
+             sent = {{{"title", "Rhine"}, {"text", "1,233 km"}}};
+  EXPECT_EQ(tokens(named), tokens(sent));
+  EXPECT_NE(tokens(named), tokens({{{"text", "other"}}})) << "power";
+  EXPECT_EQ(read(running.client().Get(std::string(kBases) + "/rivers"))["hits"], 2);
+  const Json wrong = {{"messages", {{{"role", "user"}, {"content", "?"}}}},
+                      {"documents", {{{"knowledge_base", "lakes"}}}}};
+  const Json error = post(running, "/v1/chat/completions", wrong, 404);
+  EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
+}
+
+TEST(KnowledgeRoutes, WrongBodiesAreNamed) {
+  LiveServer running;
+  post(running, kBases, Json::array(), 400);
+  post(running, kBases, {{"name", 3}}, 400);
+  post(running, kBases, {{"name", "../etc"}}, 400);
+  post(running, kBases, Json::object(), 400);
+  const std::string documents = std::string(kBases) + "/x/documents";
+  const Json one = {{{"id", "a"}, {"text", "t"}}};
+  post(running, documents, {{"documents", one}}, 404);
+  post(running, kBases, {{"name", "x"}});
+  post(running, documents, {{"documents", {{{"id", "a/b"}, {"text", "t"}}}}}, 400);
+  post(running, documents, {{"documents", {{{"id", 7}, {"text", "t"}}}}}, 400);
+  post(running, documents, {{"documents", {{{"id", "a"}, {"text", "t"}}, {{"id", "a"}, {"text", "u"}}}}}, 400);
+  post(running, documents, {{"documents", {{{"id", "a"}}}}}, 400);
+  EXPECT_EQ(read(running.client().Get(documents))["data"].size(), 0u);
+  post(running, documents, {{"documents", one}});
+  EXPECT_EQ(read(running.client().Get(documents))["data"].size(), 1u) << "power";
+  EXPECT_EQ(running.client().Delete(kBases)->status, 405);
+}
+
+TEST(KnowledgeRoutes, TenantsDoNotSeeEachOther) {
+  ServerOptions options;
+  options.tenants = {{"a", {ApiKey::of("key-of-a-0123456789", false)}},
+                     {"b", {ApiKey::of("key-of-b-0123456789", false)}}};
+  LiveServer running({}, options);
+  const httplib::Headers a = {{"Authorization", "Bearer key-of-a-0123456789"}};
+  const httplib::Headers b = {{"Authorization", "Bearer key-of-b-0123456789"}};
+  EXPECT_EQ(running.post(kBases, R"({"name": "x"})", a)->status, 200);
+  EXPECT_EQ(running.client().Get(std::string(kBases) + "/x", b)->status, 404);
+  EXPECT_EQ(running.client().Get(std::string(kBases) + "/x", a)->status, 200) << "power";
+  EXPECT_EQ(running.client().Get(kBases)->status, 401);
+}
+
+}  // namespace
+}  // namespace kvilt::server

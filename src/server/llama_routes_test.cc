@@ -1,0 +1,221 @@
+// llama.cpp's routes over loopback, serving the fake engine.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "server/infill_prompt.h"
+#include "server/live_server_for_test.h"
+
+namespace kvilt::server {
+namespace {
+
+// A fake whose vocabulary has tokens to fill in text.
+class FimEngine : public FakeEngine {
+ public:
+  static constexpr int32_t kPre = 300, kSuf = 301, kMid = 302, kRepo = 303, kSep = 304;
+  using FakeEngine::FakeEngine;
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
+    const std::pair<std::string_view, int32_t> words[] = {{"<|fim_prefix|>", kPre},
+                                                          {"<|fim_suffix|>", kSuf},
+                                                          {"<|fim_middle|>", kMid},
+                                                          {"<|repo_name|>", kRepo},
+                                                          {"<|file_sep|>", kSep}};
+    for (const auto& [word, id] : words) {
+      if (special && text == word) return std::vector<int32_t>{id};
+    }
+    return FakeEngine::tokenize(text, special, add_special);
+  }
+};
+
+std::vector<int32_t> bytes_of(std::string_view text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+TEST(LlamaRoutes, CompletesText) {
+  LiveServer running;
+  const auto reply = running.post("/completion", R"({"prompt": "hello", "n_predict": 6, "temperature": 0, "seed": -1,
+      "id_slot": -1, "cache_prompt": true, "samplers": ["top_k"], "t_max_predict_ms": 500, "mirostat": 0})");
+  ASSERT_EQ(reply->status, 200) << reply->body;
+  const Json json = Json::parse(reply->body);
+  const Json theirs =
+      Json::parse(running.post("/v1/completions", R"({"prompt": "hello", "max_tokens": 6, "temperature": 0})")->body);
+  EXPECT_EQ(json["content"], theirs["choices"][0]["text"]);
+  EXPECT_EQ(json["stop"], true);
+  EXPECT_EQ(json["stop_type"], "limit");
+  EXPECT_EQ(json["tokens_predicted"], 6);
+  EXPECT_EQ(json["tokens_evaluated"], 6);
+  EXPECT_EQ(json["timings"]["prompt_n"], 6);
+  EXPECT_EQ(json["timings"]["cache_n"], 0);
+  EXPECT_EQ(json["timings"]["predicted_n"], 6);
+  EXPECT_EQ(json["generation_settings"]["top_k"], 40);
+  const Json end = Json::parse(running.post("/completion", R"({"prompt": [104, "ello"], "temperature": 0})")->body);
+  EXPECT_EQ(end["stop_type"], "eos") << "no n_predict: until the end";
+  EXPECT_EQ(end["tokens_evaluated"], 5) << "ids first: nothing is put before them";
+  const auto content = json["content"].get<std::string>(), first = content.substr(0, content.find(' '));
+  const Json word = Json::parse(
+      running.post("/completion", R"({"prompt": "hello", "temperature": 0, "stop": [")" + first + "\"]}")->body);
+  EXPECT_EQ(word["stop_type"], "word");
+  EXPECT_EQ(word["stopping_word"], first);
+}
+
+TEST(LlamaRoutes, SeveralPromptsAndChosenFields) {
+  LiveServer running;
+  const Json list = Json::parse(running
+                                    .post("/completion", R"({"prompt": ["a", "b"], "n_predict": 3, "response_fields":
+                                      ["content", "timings/prompt_n", "nothing/here", "index/x"]})")
+                                    ->body);
+  ASSERT_TRUE(list.is_array());
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[1].size(), 2u);
+  EXPECT_TRUE(list[1].contains("content"));
+  EXPECT_TRUE(list[1]["timings/prompt_n"].is_number());
+}
+
+TEST(LlamaRoutes, Streams) {
+  LiveServer running;
+  const std::string body = R"({"prompt": "hello", "n_predict": 12, "temperature": 0)";
+  const Json whole = Json::parse(running.post("/completion", body + "}")->body);
+  const auto reply = running.post("/completion", body + R"(, "stream": true})");
+  std::string text;
+  const std::vector<Json> list = events(reply->body);
+  for (const Json& event : list) text += event["content"].get<std::string>();
+  EXPECT_EQ(text, whole["content"]);
+  EXPECT_GT(list.size(), 3u);
+  for (size_t i = 0; i < list.size(); ++i) EXPECT_EQ(list[i]["stop"], i + 1 == list.size());
+  EXPECT_EQ(list.back()["tokens_predicted"], 12);
+  const auto said = events(running.post("/completion", body + R"(, "stream": true, "return_progress": true})")->body);
+  EXPECT_TRUE(said.at(0)["prompt_progress"]["total"].is_number());
+  EXPECT_FALSE(list.at(0).contains("prompt_progress")) << "power";
+}
+
+TEST(LlamaRoutes, FillsIn) {
+  LiveServer running({}, {}, false);
+  const auto engine = std::make_shared<FimEngine>();
+  running.server->attach(engine);
+  const std::string body = R"({"input_prefix": "int a = ", "input_suffix": ";\n", "prompt": "1 + ", "n_predict": 4,
+      "input_extra": [{"filename": "a.h", "text": "int one;\n"}, {"text": "<|fim_middle|> two\n"}])";
+  const auto reply = running.post("/infill", body + "}");
+  ASSERT_EQ(reply->status, 200) << reply->body;
+  EXPECT_EQ(Json::parse(reply->body)["truncated"], false);
+  const Request asked = engine->last_request();
+  std::vector<int32_t> expected = {FakeEngine::kBos, FimEngine::kRepo};
+  const auto add = [&](std::string_view text) { std::ranges::copy(bytes_of(text), std::back_inserter(expected)); };
+  add("project\n");
+  std::vector<TokenMark> marks;
+  for (const char* file : {"a.h\nint one;\n", "tmp\n<|fim_middle|> two\n"}) {
+    marks.push_back({static_cast<int32_t>(expected.size()), 0});
+    expected.push_back(FimEngine::kSep);
+    add(file);
+    marks.back().end = static_cast<int32_t>(expected.size());
+  }
+  expected.push_back(FimEngine::kSep);
+  add("filename\n");
+  expected.push_back(FimEngine::kPre);
+  add("int a = 1 + ");
+  expected.push_back(FimEngine::kSuf);
+  add(";\n");
+  expected.push_back(FimEngine::kMid);
+  EXPECT_EQ(asked.prompt.ids, expected) << "the client's own words are no control tokens";
+  ASSERT_EQ(asked.prompt.marks.size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(asked.prompt.marks[i].begin, marks[i].begin);
+    EXPECT_EQ(asked.prompt.marks[i].end, marks[i].end);
+  }
+  for (const int32_t id : {FimEngine::kSep, FimEngine::kMid, FimEngine::kRepo})
+    EXPECT_NE(std::ranges::find(asked.sampling.stop_ids, id), asked.sampling.stop_ids.end());
+  EXPECT_EQ(
+      running.post("/infill", R"({"input_prefix": "a", "input_suffix": "b", "n_predict": 0, "stream": true})")->status,
+      200);
+}
+
+TEST(LlamaRoutes, FurtherFilesThatDoNotFitAreLeftOut) {
+  const FimEngine engine;
+  const auto tokens = InfillTokens::find(engine);
+  ASSERT_TRUE(tokens.ok());
+  InfillText text{"p", "s", "", {}};
+  for (int i = 0; i < 4; ++i) text.extra.push_back({std::to_string(i), std::string(100, 'x')});
+  const auto all = infill_prompt(engine, tokens.value(), text, 1000);
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all.value().left_out, 0);
+  EXPECT_EQ(all.value().prompt.marks.size(), 4u);
+  const auto some = infill_prompt(engine, tokens.value(), text, 250);
+  EXPECT_EQ(some.value().left_out, 2);
+  EXPECT_LE(some.value().prompt.ids.size(), 250u);
+  EXPECT_EQ(some.value().prompt.ids.back(), FimEngine::kMid);
+  const auto none = infill_prompt(engine, tokens.value(), text, 1);
+  EXPECT_EQ(none.value().left_out, 4);
+}
+
+TEST(LlamaRoutes, AModelThatCannotFillInSaysSo) {
+  LiveServer running;
+  const Json error = error_of(running.post("/infill", R"({"input_prefix": "a", "input_suffix": "b"})"));
+  EXPECT_EQ(error["code"], "unsupported");
+}
+
+TEST(LlamaRoutes, TokenizesContent) {
+  LiveServer running;
+  EXPECT_EQ(Json::parse(running.post("/tokenize", R"({"content": "ab"})")->body),
+            Json::parse(R"({"tokens": [97, 98]})"));
+  EXPECT_EQ(
+      Json::parse(running.post("/tokenize", R"({"content": "a", "add_special": true, "with_pieces": true})")->body),
+      Json::parse(R"({"tokens": [{"id": 256, "piece": "<s>"}, {"id": 97, "piece": "a"}]})"));
+  EXPECT_EQ(Json::parse(running.post("/detokenize", R"({"tokens": [97, 98]})")->body)["content"], "ab");
+  EXPECT_EQ(error_of(running.post("/tokenize", R"({"content": 5})"))["param"], "content");
+  EXPECT_TRUE(Json::parse(running.post("/tokenize", R"({"prompt": "a"})")->body).contains("count")) << "vLLM's form";
+}
+
+TEST(LlamaRoutes, TellsAboutItself) {
+  LiveServer running;
+  const Json prompt =
+      Json::parse(running.post("/apply-template", R"({"messages": [{"role": "user", "content": "hi"}]})")->body);
+  EXPECT_EQ(prompt, (Json{{"prompt", "<s><role>hi<role>"}}));
+  const Json props = Json::parse(running.client().Get("/props")->body);
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 4096);
+  EXPECT_EQ(props["total_slots"], 1);
+  running.engine->hold(true);
+  std::thread waiting([&] { running.post("/completion", R"({"prompt": "a", "n_predict": 1})"); });
+  EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting + running.engine->stats().running == 1; }));
+  running.engine->hold(false);
+  waiting.join();
+  const Json slots = Json::parse(running.client().Get("/slots")->body);
+  ASSERT_GE(slots.size(), 1u);
+  EXPECT_EQ(slots.back()["is_processing"], false);
+}
+
+TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
+  LiveServer running;
+  const std::pair<const char*, const char*> cases[] = {{R"("grammar": "root ::= x")", "grammar"},
+                                                       {R"("json_schema": {"type": "object"})", "json_schema"},
+                                                       {R"("mirostat": 2)", "mirostat"},
+                                                       {R"("typical_p": 0.5)", "typical_p"},
+                                                       {R"("n_probs": 3)", "n_probs"},
+                                                       {R"("return_tokens": true)", "return_tokens"},
+                                                       {R"("lora": [{"id": 0, "scale": 1}])", "lora"},
+                                                       {R"("repeat_penalty": 99)", "repeat_penalty"},
+                                                       {R"("n_predict": -5)", "n_predict"},
+                                                       {R"("logit_bias": [["a", 1]])", "logit_bias"},
+                                                       {R"("prompt": {})", "prompt"},
+                                                       {R"("prompt": [1, {}])", "prompt[1]"},
+                                                       {R"("prompt": [])", "prompt"},
+                                                       {R"("prompt": [[], "a"])", "prompt[0]"},
+                                                       {R"("response_fields": "content")", "response_fields"}};
+  for (const auto& [field, param] : cases) {
+    const bool own = std::string(field).starts_with("\"prompt\"");
+    const std::string body = std::string(own ? "{" : R"({"prompt": "a", )") + field + "}";
+    const Json error = error_of(running.post("/completion", body));
+    EXPECT_EQ(error["param"], param) << body;
+    EXPECT_TRUE(error["message"].get<std::string>().starts_with(std::string(param) + ": ")) << error;
+  }
+  EXPECT_EQ(error_of(running.post("/completion", "{}"))["param"], "prompt");
+  const std::pair<const char*, const char*> infills[] = {
+      {R"({"input_prefix": "a"})", "input_suffix"},
+      {R"({"input_prefix": "a", "input_suffix": 5})", "input_suffix"},
+      {R"({"input_prefix": "a", "input_suffix": "b", "input_extra": {}})", "input_extra"},
+      {R"({"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "x"}]})", "input_extra[0].text"}};
+  for (const auto& [body, param] : infills) EXPECT_EQ(error_of(running.post("/infill", body))["param"], param) << body;
+}
+
+}  // namespace
+}  // namespace kvilt::server

@@ -1,0 +1,120 @@
+#include "server/llama_writer.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/sse.h"
+
+namespace kvilt::server {
+namespace {
+
+// llama.cpp's word for the end, and ours in its terms.
+const char* stop_type(const Completion& end) {
+  if (end.finish == Finish::kLength) return "limit";
+  return end.stop_text.empty() ? "eos" : "word";
+}
+
+double rate(int tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0; }
+double each(int tokens, double seconds) { return tokens > 0 ? 1000 * seconds / tokens : 0; }
+
+Json timings_of(const Completion& end) {
+  const PromptUsage& prompt = end.usage;
+  const int cached = prompt.prefix + prompt.reused - prompt.recomputed, computed = prompt.prompt - cached;
+  const double before = std::max(0.0, prompt.ttft_s - prompt.queued_s),
+               after = std::max(0.0, end.total_s - prompt.ttft_s);
+  return {{"cache_n", cached},
+          {"prompt_n", computed},
+          {"prompt_ms", 1000 * before},
+          {"prompt_per_token_ms", each(computed, before)},
+          {"prompt_per_second", rate(computed, before)},
+          {"predicted_n", end.completion_tokens},
+          {"predicted_ms", 1000 * after},
+          {"predicted_per_token_ms", each(end.completion_tokens, after)},
+          {"predicted_per_second", rate(end.completion_tokens, after)}};
+}
+
+// "timings/prompt_n" of an answer, under that name; what it does not have is left out.
+Json chosen(const Json& answer, const std::vector<std::string>& fields) {
+  Json out = Json::object();
+  for (const std::string& field : fields) {
+    const Json* at = &answer;
+    for (size_t begin = 0; at && begin <= field.size();) {
+      const size_t end = std::min(field.find('/', begin), field.size());
+      const auto it = at->is_object() ? at->find(field.substr(begin, end - begin)) : at->end();
+      at = it == at->end() ? nullptr : &*it;
+      begin = end + 1;
+    }
+    if (at) out[field] = *at;
+  }
+  return out;
+}
+
+class LlamaWriter final : public AnswerWriter {
+ public:
+  explicit LlamaWriter(LlamaForm form) : id_(answer_id("cmpl-")), form_(std::move(form)) {}
+
+  const std::string& id() const override { return id_; }
+
+  Json whole(const std::vector<Choice>& choices, const UsageSum&) const override {
+    Json answers = Json::array();
+    for (const Choice& choice : choices) {
+      Json one = last(choice, choice.text);
+      answers.push_back(form_.fields.empty() ? std::move(one) : chosen(one, form_.fields));
+    }
+    return form_.several ? answers : answers.at(0);
+  }
+
+  std::string begin(std::vector<Choice>&) override { return {}; }
+
+  std::string grown(Choice& choice) override {
+    if (choice.text.empty()) return {};
+    return sse_event({{"index", choice.index},
+                      {"content", std::exchange(choice.text, {})},
+                      {"tokens", Json::array()},
+                      {"stop", false},
+                      {"id_slot", -1}});
+  }
+
+  std::string ended(const Choice& choice) override { return sse_event(last(choice, "")); }
+  std::string done(const std::vector<Choice>&, const UsageSum&) override { return {}; }
+  std::string failed(const ApiError& error) override { return "data: " + error_body(error) + "\n\n"; }
+  std::string ping() const override { return std::string(kSseComment); }
+  std::string progress(int choice, const PromptProgress& now) const override {
+    return sse_event({{"index", choice},
+                      {"content", ""},
+                      {"tokens", Json::array()},
+                      {"stop", false},
+                      {"id_slot", -1},
+                      {"prompt_progress", progress_json(now)}});
+  }
+
+ private:
+  Json last(const Choice& choice, const std::string& content) const {
+    const Completion& end = *choice.end;
+    return {{"index", choice.index},
+            {"content", content},
+            {"tokens", Json::array()},
+            {"id_slot", -1},
+            {"stop", true},
+            {"model", form_.model},
+            {"tokens_predicted", end.completion_tokens},
+            {"tokens_evaluated", end.usage.prompt},
+            {"tokens_cached", end.usage.prompt + end.completion_tokens},
+            {"generation_settings", form_.settings},
+            {"has_new_line", content.find('\n') != std::string::npos},
+            {"truncated", form_.truncated},
+            {"stop_type", stop_type(end)},
+            {"stopping_word", end.stop_text},
+            {"timings", timings_of(end)},
+            {"kvilt", kvilt_usage(end.usage)}};
+  }
+
+  const std::string id_;
+  const LlamaForm form_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> llama_writer(LlamaForm form) { return std::make_unique<LlamaWriter>(std::move(form)); }
+
+}  // namespace kvilt::server

@@ -1,0 +1,52 @@
+#include "server/neutral_fields.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvilt::server {
+namespace {
+
+struct Field {
+  const char *name, *neutral;  // JSON; "": none
+};
+// vLLM's, then llama.cpp's.
+constexpr Field kFields[] = {{"continue_final_message", "false"},
+                             {"chat_template", ""},
+                             {"min_tokens", "0"},
+                             {"allowed_token_ids", "[]"},
+                             {"bad_words", "[]"},
+                             {"truncate_prompt_tokens", ""},
+                             {"include_stop_str_in_output", "false"},
+                             {"return_token_ids", "false"},
+                             {"length_penalty", "1"},
+                             {"n_predict", "-1"},
+                             {"typical_p", "1"},
+                             {"repeat_penalty", "1"},
+                             {"top_n_sigma", "-1"},
+                             {"mirostat", "0"},
+                             {"dynatemp_range", "0"},
+                             {"xtc_probability", "0"},
+                             {"dry_multiplier", "0"},
+                             {"early_stopping", "false"},
+                             {"prompt_embeds", ""},
+                             {"logits_processors", "[]"},
+                             {"web_search_options", ""},
+                             {"lora", "[]"}};
+
+void refuse_field(Fields& fields, const Field& field) {
+  const Json* value = fields.find(field.name);
+  if (!value) return;
+  if (!*field.neutral) return fields.fail(field.name, "is not supported by this server", "unsupported");
+  if (*value != Json::parse(field.neutral))
+    fields.fail(field.name, fmt::format("only {} is supported by this server", field.neutral), "unsupported");
+}
+
+}  // namespace
+
+void refuse_but_neutral(Fields& fields, bool chat) {
+  for (const Field& field : kFields) refuse_field(fields, field);
+  if (chat) refuse_field(fields, {"echo", "false"});
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,12 @@
+// server/neutral_fields.h: fields of other servers that change answers, are not supported, and are allowed at the value
+// where they do nothing: clients send these by default.
+#pragma once
+
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+// chat: a text completion knows `echo`.
+void refuse_but_neutral(Fields& fields, bool chat);
+
+}  // namespace kvilt::server

@@ -1,0 +1,50 @@
+#include "server/request_batch.h"
+
+#include <algorithm>
+
+#include "server/answer_queue.h"
+
+namespace kvilt::server {
+namespace {
+
+constexpr int kAtOnce = 8;  // in the engine's queue
+
+}  // namespace
+
+bool RequestBatch::run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
+                       FunctionRef<void(size_t, const Completion&)> ended) {
+  AnswerQueue answer(call_.account(), AnswerQueue::Reader::kWhole);
+  const size_t count = requests.size();
+  const int places = call_.caller.tenant->max_requests();
+  const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
+  for (size_t over = 0; over < count;) {
+    while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
+      const auto next = static_cast<size_t>(answer.size());
+      if (Status status = answer.submit(std::move(requests[next])); !status.ok())
+        return refuse(status.error(), name(next));
+    }
+    auto event = answer.next(AnswerQueue::kLook);
+    if (Connection::current()->peer_gone()) {
+      Connection::current()->close_after_response();
+      response_.status = 499;
+      response_.set_content(" ", "text/plain");
+      return false;
+    }
+    if (!event || !event->end) continue;
+    const auto index = static_cast<size_t>(event->choice);
+    if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
+      const Error stopped{Code::kUnavailable, "the server is shutting down"};
+      return refuse(event->end->error.value_or(stopped), name(index));
+    }
+    ended(index, *event->end);
+    ++over;
+  }
+  return true;
+}
+
+bool RequestBatch::refuse(const Error& error, const std::string& name) {
+  reply_error(response_, api_error(error, name));
+  return false;
+}
+
+}  // namespace kvilt::server

@@ -1,0 +1,153 @@
+#include "server/responses_request.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt::server {
+namespace {
+
+ApiResult<ResponsesChat> taken(const char* body, const char* earlier = "[]") {
+  Json json = Json::parse(body);
+  auto thread = response_thread(json);
+  if (!thread.ok()) return thread.error();
+  return responses_to_chat(std::move(json), Json::parse(earlier), thread.value(), {.vocab = 1000, .context = 64});
+}
+
+Json as_chat(const char* body, const char* earlier = "[]") {
+  const auto chat = taken(body, earlier);
+  EXPECT_TRUE(chat.ok()) << chat.error().message;
+  return chat.ok() ? chat.value().body : Json();
+}
+
+ApiError error_with(const char* body) {
+  const auto chat = taken(body);
+  EXPECT_FALSE(chat.ok()) << body;
+  return chat.ok() ? ApiError{} : chat.error();
+}
+
+TEST(ResponsesRequest, AConversationIsWhatChatWouldSend) {
+  const Json chat = as_chat(R"({"model": "m", "instructions": "Be brief.", "max_output_tokens": 7, "temperature": 0,
+      "parallel_tool_calls": false, "tool_choice": {"type": "function", "name": "look"},
+      "tools": [{"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"},
+                 "strict": false}],
+      "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+      "reasoning": {"effort": "none", "summary": "auto"}, "kvilt": {"policy": "prefix"}, "cache_salt": "s",
+      "input": [
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": [{"type": "input_text", "text": "a", "cache_control": {"type": "ephemeral"}},
+                                     {"type": "input_text", "text": "b"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{\"x\": 1}"},
+        {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "one"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "two"}]}]})");
+  EXPECT_EQ(chat, Json::parse(R"({"messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+                                     {"type": "text", "text": "b"}]},
+        {"reasoning_content": "hm", "role": "assistant", "content": "I look.", "tool_calls": [
+          {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{\"x\": 1}"}},
+          {"id": "c2", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+        {"role": "tool", "tool_call_id": "c2", "content": "two"}],
+      "model": "m", "temperature": 0, "parallel_tool_calls": false, "cache_salt": "s", "kvilt": {"policy": "prefix"},
+      "max_tokens": 7, "chat_template_kwargs": {"reasoning_effort": "none", "enable_thinking": false},
+      "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+      "tools": [{"type": "function", "function": {"name": "look", "description": "Looks.",
+                                                   "parameters": {"type": "object"}}}],
+      "tool_choice": {"type": "function", "function": {"name": "look"}}})"));
+  EXPECT_EQ(as_chat(R"({"input": "hi"})")["messages"], Json::parse(R"([{"role": "user", "content": "hi"}])"));
+}
+
+TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
+  const Json chat = as_chat(R"({"instructions": "i", "input": "and now?", "previous_response_id": "resp_1"})",
+                            R"([{"type": "message", "role": "user", "content": "hi"},
+                                {"type": "message", "role": "assistant", "status": "completed",
+                                 "content": [{"type": "output_text", "text": "ho", "annotations": []}]}])");
+  EXPECT_EQ(chat["messages"], Json::parse(R"([{"role": "system", "content": "i"}, {"role": "user", "content": "hi"},
+                            {"role": "assistant", "content": "ho"}, {"role": "user", "content": "and now?"}])"));
+}
+
+TEST(ResponsesRequest, ItemsAreKeptAsTheyCameWithIds) {
+  const auto kept = taken(R"({"input": [{"role": "user", "content": "hi"}, {"type": "function_call_output",
+      "id": "mine", "call_id": "c", "output": "o"}], "metadata": {"a": "b"}})");
+  ASSERT_TRUE(kept.ok());
+  const Json& items = kept.value().input;
+  EXPECT_EQ(items[0]["type"], "message");
+  EXPECT_TRUE(items[0]["id"].get<std::string>().starts_with("msg_"));
+  EXPECT_EQ(items[0]["content"], "hi");
+  EXPECT_EQ(items[1]["id"], "mine");
+  EXPECT_EQ(kept.value().repeated["metadata"], (Json{{"a", "b"}}));
+  EXPECT_TRUE(taken(R"({"input": "hi", "store": false})").value().input.is_null());
+}
+
+TEST(ResponsesRequest, WhatIsNotHonouredIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"input": "x", "background": true})", "background"},
+      {R"({"input": "x", "conversation": "c"})", "conversation"},
+      {R"({"input": "x", "prompt": {"id": "p"}})", "prompt"},
+      {R"({"input": "x", "truncation": "auto"})", "truncation"},
+      {R"({"input": "x", "top_logprobs": 2})", "top_logprobs"},
+      {R"({"input": "x", "include": ["message.output_text.logprobs"]})", "include[0]"},
+      {R"({"input": "x", "text": {"verbosity": "low"}})", "text.verbosity"},
+      {R"({"input": "x", "tools": [{"type": "web_search"}]})", "tools[0].type"},
+      {R"({"input": "x", "tool_choice": {"type": "allowed_tools", "tools": []}})", "tool_choice.type"},
+      {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input[0]"},
+      {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content[0]"}};
+  for (const auto& [body, param] : cases) {
+    const ApiError error = error_with(body);
+    EXPECT_EQ(error.param, param);
+    EXPECT_EQ(error.code, "unsupported") << body;
+  }
+  for (const char* fine : {R"({"input": "x", "background": false, "truncation": "disabled", "top_logprobs": 0,
+                              "include": ["reasoning.encrypted_content"], "text": {"verbosity": "medium"}})"})
+    EXPECT_TRUE(taken(fine).ok()) << "power";
+}
+
+TEST(ResponsesRequest, WrongTypesNameTheirPath) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"([])", "the body must be a JSON object, not a list"},
+      {R"({})", "input: is required"},
+      {R"({"input": []})", "input: must not be empty"},
+      {R"({"input": 5})", "input: must be a string or a list, not a number"},
+      {R"({"input": [5]})", "input[0]: must be an object, not a number"},
+      {R"({"input": [{"type": 5}]})", "input[0].type: must be a string, not a number"},
+      {R"({"input": [{"role": "user"}]})", "input[0].content: is required"},
+      {R"({"input": [{"role": "wizard", "content": "x"}]})",
+       "input[0].role: must be \"user\", \"assistant\", \"system\" or \"developer\""},
+      {R"({"input": [{"type": "function_call", "call_id": "c", "name": "n"}]})", "input[0].arguments: is required"},
+      {R"({"input": [{"type": "function_call_output", "call_id": "c"}]})", "input[0].output: is required"},
+      {R"({"input": [{"type": "reasoning", "content": "x"}]})", "input[0].content: must be a list, not a string"},
+      {R"({"input": "x", "instructions": []})", "instructions: must be a string, not a list"},
+      {R"({"input": "x", "store": 1})", "store: must be true or false, not a number"},
+      {R"({"input": "x", "metadata": {"a": 1}})", "metadata.a: must be a string, not a number"},
+      {R"({"input": "x", "tools": {}})", "tools: must be a list, not an object"},
+      {R"({"input": "x", "reasoning": "high"})", "reasoning: must be an object, not a string"}};
+  for (const auto& [body, message] : cases) EXPECT_EQ(error_with(body).message, message);
+}
+
+TEST(ResponsesRequest, ChatsWordsBecomeItsOwn) {
+  const auto chat = taken(R"({"instructions": "i", "input": [{"role": "user", "content": "x"}]})");
+  const auto own = [&](const char* message, const char* param) {
+    ApiError error{400, message, param, ""};
+    chat.value().in_own_paths(error);
+    return error.message + "|" + error.param;
+  };
+  EXPECT_EQ(own("max_tokens: must be", "max_tokens"), "max_output_tokens: must be|max_output_tokens");
+  EXPECT_EQ(own("messages[1].content: no", "messages[1].content"), "input[0].content: no|input[0].content");
+  EXPECT_EQ(own("messages[0].role: no", "messages[0].role"), "instructions.role: no|instructions.role");
+  EXPECT_EQ(own("response_format: no", "response_format"), "text.format: no|text.format");
+  EXPECT_EQ(own("tools[2].function.name: no", "tools[2].function.name"), "tools[2].name: no|tools[2].name");
+  EXPECT_EQ(own("max_tokens_x: no", "temperature"), "max_tokens_x: no|temperature");
+}
+
+TEST(ResponsesRequest, ManySmallItemsAreRefusedBeforeTheyAreRendered) {
+  Json body = {{"input", Json::array()}};
+  for (int i = 0; i < 100; ++i) body["input"].push_back({{"role", "user"}, {"content", "a"}});
+  const std::string text = dump(body);
+  EXPECT_EQ(error_with(text.c_str()).code, "context_length_exceeded");
+}
+
+}  // namespace
+}  // namespace kvilt::server

@@ -1,0 +1,27 @@
+// server/warming.h: documents that are computed before anybody asks about them.
+// Idea:    each is computed behind the fixed text in front of it alone, as a clean copy (docs/server.md#trust); with
+//          `season` also in random orders of all, for its mean over contexts.
+// Threads: the HTTP thread that answers.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "server/json_fields.h"
+#include "server/openai_request.h"
+#include "server/service.h"
+
+namespace kvilt::server {
+
+// Tokens of the document itself: what is marked, or the whole prompt if nothing is.
+int document_tokens(const Prompt& prompt);
+
+// An error if the request names another model, or a policy that it may not.
+std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted);
+
+// prompts: of Engine::document_prompts(). {"documents": a row each, "usage"}, and "seasoning" if it was asked for;
+// nullopt: the response says why it ended.
+std::optional<Json> warm(const Call& call, const DocumentsRequest& wanted, std::vector<Prompt> prompts,
+                         httplib::Response& response);
+
+}  // namespace kvilt::server

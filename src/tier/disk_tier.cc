@@ -1,0 +1,317 @@
+#include "tier/disk_tier.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "tier/piece_record.h"
+
+namespace kvilt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFolders = 256;                        // of value files, by the id's low byte
+constexpr int64_t kJournalSlack = int64_t{1} << 20;  // of records that say nothing any more
+
+Status make_private_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_error(path);
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return system_error(path);
+  if (!S_ISDIR(about.st_mode)) return error(Code::kIo, "{}: not a folder", path);
+  if ((about.st_mode & 077) != 0) {
+    return error(Code::kInvalidArgument, "{}: others may read or write it, and it holds what was asked: chmod 700 it",
+                 path);
+  }
+  return {};
+}
+
+std::span<const std::byte> chunk_of(std::span<const std::byte> values, Run tokens, uint32_t token_bytes) {
+  return values.subspan(static_cast<size_t>(tokens.begin) * token_bytes,
+                        static_cast<size_t>(tokens.size()) * token_bytes);
+}
+
+Files& the_files() {
+  static Files files;
+  return files;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit) {
+  return open(folder, limit, the_files());
+}
+
+Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, Files& files) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) return error(Code::kIo, "{}: {}", folder, failed.message());
+  std::unique_ptr<DiskTier> out(new DiskTier((fs::path(folder) / "kvilt-cache").string(), limit, files));
+  KVILT_TRY(make_private_folder(out->folder_));
+  KVILT_TRY(out->lock());
+  for (int i = 0; i < kFolders; ++i) KVILT_TRY(make_private_folder(fmt::format("{}/{:02x}", out->folder_, i)));
+  KVILT_TRY(out->read_secret());
+  KVILT_TRY(out->replay());
+  out->sweep();
+  return out;
+}
+
+DiskTier::~DiskTier() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Status DiskTier::lock() {
+  const std::string path = folder_ + "/lock";
+  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) return system_error(path);
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return {};
+  return error(Code::kUnavailable, "{}: another process uses this cache folder; give each its own", folder_);
+}
+
+Status DiskTier::read_secret() {
+  const std::string path = folder_ + "/secret";
+  if (const auto text = read_file(path, 4096); text.ok()) {
+    if (const auto secret = HashSecret::of(*text)) {
+      secret_ = *secret;
+      return {};
+    }
+    spdlog::warn("{}: damaged; it is drawn anew, and what the folder holds cannot be found any more", path);
+  }
+  secret_ = HashSecret::random();
+  const std::string next = path + ".next";
+  KVILT_TRY(files_.write(next, std::as_bytes(std::span(secret_.bytes()))));
+  if (::rename(next.c_str(), path.c_str()) != 0) return system_error(path);
+  return {};
+}
+
+Status DiskTier::replay() {
+  const auto take = [this](std::span<const std::byte> record, PieceJournal::Place place) { this->take(record, place); };
+  KVILT_ASSIGN(const PieceJournal::Opened opened, journal_.open(folder_ + "/journal", take));
+  damaged_ += opened.damaged;
+  std::vector<uint64_t> removed;
+  while (bytes_ > limit_ && drop_oldest(0, removed)) {
+  }
+  if (damaged_ > 0) return rewrite_journal();
+  tidy_journal();
+  return {};
+}
+
+void DiskTier::take(std::span<const std::byte> record, PieceJournal::Place place) {
+  uint64_t kind = 0, id = 0;
+  if (record.size() >= sizeof kind) std::memcpy(&kind, record.data(), sizeof kind);
+  if (kind == static_cast<uint64_t>(Kind::kPut)) {
+    auto piece = decode_piece(record.subspan(sizeof kind));
+    if (!piece.ok()) {
+      ++damaged_;
+      return;
+    }
+    forget(piece->id);
+    enter(piece->id, {piece->maker, piece->parent, piece->count(), piece->token_bytes, piece->checksums, place, {}});
+    use(piece->parent);
+    if (piece->id > last_id_) last_id_ = piece->id;
+  } else if (record.size() == 2 * sizeof id) {
+    std::memcpy(&id, record.data() + sizeof kind, sizeof id);
+    if (kind == static_cast<uint64_t>(Kind::kRemove)) forget(id);
+    if (kind == static_cast<uint64_t>(Kind::kUsed)) use(id);
+  } else {
+    ++damaged_;
+  }
+}
+
+// Value files that no record names, and records whose file is gone.
+void DiskTier::sweep() {
+  std::unordered_map<uint64_t, bool> there;
+  for (const auto& [id, entry] : entries_) there.emplace(id, false);
+  for (int i = 0; i < kFolders; ++i) {
+    std::error_code failed;
+    for (const auto& item : fs::directory_iterator(fmt::format("{}/{:02x}", folder_, i), failed)) {
+      const std::string name = item.path().filename().string();
+      uint64_t id = 0;
+      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), id, 16);
+      const auto known = parsed.ec == std::errc() ? there.find(id) : there.end();
+      if (known != there.end() && path_of(id) == item.path().string()) {
+        known->second = true;
+      } else {
+        (void)files_.remove(item.path().string());
+      }
+    }
+  }
+  for (const auto& [id, found] : there) {
+    if (found) continue;
+    ++damaged_;
+    remove(id);
+  }
+}
+
+std::string DiskTier::path_of(uint64_t id) const { return fmt::format("{}/{:02x}/{:x}", folder_, id % kFolders, id); }
+
+void DiskTier::enter(uint64_t id, Entry entry) {
+  entry.used = order_.insert(order_.end(), id);
+  bytes_ += entry.bytes();
+  live_ += PieceJournal::bytes_of(entry.place.size);
+  entries_.emplace(id, std::move(entry));
+}
+
+void DiskTier::forget(uint64_t id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  bytes_ -= it->second.bytes();
+  live_ -= PieceJournal::bytes_of(it->second.place.size);
+  order_.erase(it->second.used);
+  entries_.erase(it);
+}
+
+// The journal's word that a piece went, or was used, is worth no error: without it a start finds the file gone, or
+// another order.
+void DiskTier::note(Kind kind, uint64_t id) {
+  const uint64_t record[] = {static_cast<uint64_t>(kind), id};
+  (void)journal_.append(std::as_bytes(std::span(record)));
+}
+
+void DiskTier::remove(uint64_t id) {
+  if (!entries_.contains(id)) return;
+  forget(id);
+  note(Kind::kRemove, id);
+  (void)files_.remove(path_of(id));
+}
+
+// False: there is nothing, or only what `but` continues, which was used last.
+bool DiskTier::drop_oldest(uint64_t but, std::vector<uint64_t>& removed) {
+  if (order_.empty()) return false;
+  const uint64_t oldest = order_.front();
+  for (uint64_t id = but; id != 0;) {
+    if (id == oldest) return false;
+    const auto it = entries_.find(id);
+    id = it == entries_.end() ? 0 : it->second.parent;
+  }
+  remove(oldest);
+  removed.push_back(oldest);
+  return true;
+}
+
+// The beginning of a chain is moved last: it is removed last.
+void DiskTier::use(uint64_t id) {
+  for (auto it = entries_.find(id); it != entries_.end(); it = entries_.find(it->second.parent))
+    order_.splice(order_.end(), order_, it->second.used);
+}
+
+void DiskTier::touch(uint64_t id) {
+  if (!entries_.contains(id)) return;
+  use(id);
+  note(Kind::kUsed, id);
+}
+
+// The bytes, then what names them.
+Status DiskTier::store(const StoredPiece& piece, std::span<const std::byte> values) {
+  StoredPiece named = piece;
+  named.checksums.clear();
+  for (int32_t i = 0; i < chunks_of(piece.count()); ++i)
+    named.checksums.push_back(checksum(chunk_of(values, chunk_run(i, piece.count()), piece.token_bytes)));
+  KVILT_TRY(files_.write(path_of(piece.id), values));
+  const auto kind = static_cast<uint64_t>(Kind::kPut);
+  std::vector<std::byte> record(sizeof kind);
+  std::memcpy(record.data(), &kind, sizeof kind);
+  encode_piece(named, record);
+  const Result<PieceJournal::Place> place = journal_.append(record);
+  if (!place.ok()) {
+    (void)files_.remove(path_of(piece.id));
+    return place.error();
+  }
+  enter(piece.id,
+        {piece.maker, piece.parent, piece.count(), piece.token_bytes, std::move(named.checksums), *place, {}});
+  return {};
+}
+
+Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+  CHECK(std::ssize(values) == piece.bytes() && piece.id != 0 && piece.count() > 0);
+  if (piece.parent != 0 && !entries_.contains(piece.parent))
+    return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);
+  if (piece.bytes() > limit_)
+    return error(Code::kTooLong, "a piece of {} bytes is larger than the whole tier ({} bytes)", piece.bytes(), limit_);
+  use(piece.parent);
+  while (bytes_ + piece.bytes() > limit_) {
+    if (!drop_oldest(piece.parent, removed))
+      return error(Code::kExhausted, "what piece {:x} continues fills the tier", piece.id);
+  }
+  Status done = store(piece, values);
+  // The disk has less room than the limit says: others' files fill it.
+  for (int64_t freed = 0; !done.ok() && done.error().code == Code::kExhausted && freed < 2 * piece.bytes();) {
+    const int64_t before = bytes_;
+    if (!drop_oldest(piece.parent, removed)) break;
+    freed += before - bytes_;
+    if (freed >= piece.bytes()) done = store(piece, values);
+  }
+  if (done.ok()) use(piece.parent);
+  tidy_journal();
+  return done;
+}
+
+Result<std::vector<std::byte>> DiskTier::get(uint64_t id, int32_t chunk) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
+  const Entry& entry = it->second;
+  CHECK(chunk >= 0 && chunk < chunks_of(entry.tokens));
+  const Run run = chunk_run(chunk, entry.tokens);
+  std::vector<std::byte> out(static_cast<size_t>(run.size()) * entry.token_bytes);
+  Status read = files_.read(path_of(id), int64_t{run.begin} * entry.token_bytes, out);
+  if (read.ok() && checksum(out) != entry.checksums[chunk])
+    read = error(Code::kCorrupt, "{}: chunk {} is damaged", path_of(id), chunk);
+  if (read.ok()) return out;
+  if (read.error().code == Code::kCorrupt || read.error().code == Code::kNotFound) remove(id);
+  return read.error();
+}
+
+Status DiskTier::clear() {
+  while (!order_.empty()) remove(order_.front());
+  tidy_journal();
+  return journal_.sync();
+}
+
+Status DiskTier::flush() { return journal_.sync(); }
+
+// Its records in the order of use, and nothing else.
+Status DiskTier::rewrite_journal() {
+  std::vector<PieceJournal::Place*> places;
+  for (const uint64_t id : order_) places.push_back(&entries_.at(id).place);
+  return journal_.rewrite(places);
+}
+
+// When most of the journal says nothing any more. Where it cannot be written anew it goes on as it is.
+void DiskTier::tidy_journal() {
+  if (journal_.bytes() < 2 * live_ + kJournalSlack) return;
+  if (const Status done = rewrite_journal(); !done.ok())
+    spdlog::warn("the cache's journal is not made shorter: {}", done.error().message);
+}
+
+Result<std::vector<StoredPiece>> DiskTier::all() {
+  std::vector<StoredPiece> out;
+  if (entries_.empty()) return out;
+  KVILT_ASSIGN(const MappedFile file, MappedFile::open(folder_ + "/journal"));
+  for (const auto& [id, entry] : entries_) {
+    if (entry.place.offset + entry.place.size > std::ssize(file.bytes())) continue;
+    const auto record = file.bytes().subspan(static_cast<size_t>(entry.place.offset), entry.place.size);
+    KVILT_ASSIGN(StoredPiece piece, decode_piece(record.subspan(sizeof(uint64_t))));
+    out.push_back(std::move(piece));
+  }
+  std::ranges::sort(out, {}, &StoredPiece::id);
+  return out;
+}
+
+Result<std::vector<StoredPiece>> DiskTier::known(const Digest& maker) {
+  KVILT_ASSIGN(std::vector<StoredPiece> out, all());
+  std::erase_if(out, [&](const StoredPiece& piece) { return piece.maker != maker; });
+  return out;
+}
+
+}  // namespace kvilt

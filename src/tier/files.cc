@@ -1,0 +1,78 @@
+#include "tier/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace kvilt {
+namespace {
+
+constexpr size_t kMostAtOnce = size_t{64} << 20;
+
+struct Opened {
+  int fd;
+  ~Opened() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+Error failed(const std::string& what) {
+  const Code code = errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? Code::kExhausted
+                    : errno == ENOENT                                    ? Code::kNotFound
+                                                                         : Code::kIo;
+  return error(code, "{}: {}", what, std::strerror(errno));
+}
+
+}  // namespace
+
+Status Files::write_at(int fd, int64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), std::min(bytes.size(), kMostAtOnce), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return failed("write");
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+  return {};
+}
+
+Status Files::sync(int fd) {
+  if (::fdatasync(fd) != 0) return failed("sync");
+  return {};
+}
+
+Status Files::write(const std::string& path, std::span<const std::byte> bytes) {
+  Opened file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+  if (file.fd < 0) return errno == ENOENT ? system_error(path) : failed(path);  // its folder is gone: no missing piece
+  Status done = write_at(file.fd, 0, bytes);
+  if (done.ok()) done = sync(file.fd);
+  if (done.ok() && ::close(std::exchange(file.fd, -1)) != 0) done = failed(path);
+  if (done.ok()) return {};
+  ::unlink(path.c_str());
+  return error(done.error().code, "{}: {}", path, done.error().message);
+}
+
+Status Files::read(const std::string& path, int64_t offset, std::span<std::byte> out) {
+  const Opened file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return failed(path);
+  while (!out.empty()) {
+    const ssize_t n = ::pread(file.fd, out.data(), std::min(out.size(), kMostAtOnce), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failed(path);
+    if (n == 0) return error(Code::kCorrupt, "{}: it ends at byte {}; {} more were written", path, offset, out.size());
+    out = out.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+  return {};
+}
+
+Status Files::remove(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return failed(path);
+  return {};
+}
+
+}  // namespace kvilt

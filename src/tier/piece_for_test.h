@@ -1,0 +1,50 @@
+// tier/piece_for_test.h: stored pieces and their bytes, and a folder that goes with the test.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tier/tier.h"
+
+namespace kvilt {
+
+inline constexpr uint32_t kTokenBytes = 24;
+
+inline StoredPiece piece_for_test(uint64_t id, int32_t tokens, uint64_t parent = 0) {
+  StoredPiece piece;
+  piece.id = id;
+  piece.maker[0] = 7;
+  piece.domain[3] = 9;
+  piece.exact = piece.prefix = true;
+  piece.parent = parent;
+  piece.pos = parent == 0 ? 0 : 300;
+  piece.parent_tokens = parent == 0 ? 0 : 300;
+  piece.token_bytes = kTokenBytes;
+  for (int32_t i = 0; i < tokens; ++i) piece.tokens.push_back(static_cast<int32_t>(id) * 1000 + i);
+  return piece;
+}
+
+inline std::vector<std::byte> values_for_test(const StoredPiece& piece) {
+  std::vector<std::byte> out(static_cast<size_t>(piece.bytes()));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>((i * 131 + piece.id * 17) % 251);
+  return out;
+}
+
+class FolderForTest {
+ public:
+  FolderForTest() {
+    std::string name = testing::TempDir() + "kvilt_tier_XXXXXX";
+    path_ = ::mkdtemp(name.data());
+  }
+  ~FolderForTest() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,61 @@
+// A piece's record comes back as it was, and no change of its bytes does more than make an error or another valid piece.
+#include "tier/piece_record.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tier/piece_for_test.h"
+
+namespace kvilt {
+namespace {
+
+StoredPiece full() {
+  StoredPiece piece = piece_for_test(12, 300, 4);
+  piece.marks = {{10, 50}, {40, 300}};
+  piece.clean = {{{10, 50}, 310, {1, 2, 3}}};
+  piece.checksums = {11, 22};
+  return piece;
+}
+
+TEST(PieceRecord, ComesBack) {
+  std::vector<std::byte> bytes;
+  encode_piece(full(), bytes);
+  auto back = decode_piece(bytes);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(*back, full());
+  StoredPiece other = full();
+  other.clean[0].before = 9;
+  EXPECT_FALSE(*back == other) << "power";
+}
+
+TEST(PieceRecord, EveryShorterOneIsAnError) {
+  std::vector<std::byte> bytes;
+  encode_piece(full(), bytes);
+  for (size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(decode_piece(std::span(bytes).first(n)).ok()) << n;
+  bytes.push_back({});
+  EXPECT_FALSE(decode_piece(bytes).ok());
+}
+
+TEST(PieceRecord, WhatIsWrittenOverKeepsTheRules) {
+  std::vector<std::byte> bytes;
+  encode_piece(full(), bytes);
+  std::mt19937 random(5);
+  int errors = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<std::byte> changed = bytes;
+    for (int n = 0; n < 3; ++n) changed[random() % 112] = static_cast<std::byte>(random());
+    auto piece = decode_piece(changed);
+    if (!piece.ok()) {
+      ++errors;
+      continue;
+    }
+    EXPECT_GT(piece->count(), 0);
+    EXPECT_LT(piece->parent, piece->id);
+    for (const kvilt::Run& mark : piece->marks) EXPECT_LE(mark.end, piece->count());
+  }
+  EXPECT_GT(errors, 1000);
+}
+
+}  // namespace
+}  // namespace kvilt

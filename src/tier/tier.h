@@ -1,0 +1,77 @@
+// tier/tier.h: a place outside of memory where cached pieces are kept: what is stored of one, and what a tier does.
+// Idea:       a tier knows tokens, a few numbers and bytes; what the bytes mean its caller knows. So a tier on another
+//             machine can stand behind the same five functions. docs/design/disk.md.
+// Invariants: a piece is immutable. Its bytes are cut into chunks of kChunkTokens tokens, each with a checksum that is
+//             kept with the piece and not with the bytes: get() never returns others' bytes, or damaged ones.
+// Threads:    one at a time; new_id() from any.
+// Not here:   who writes and reads when (engine/disk_cache.h), finding (index/).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clean_note.h"
+#include "base/keyed_hash.h"
+#include "base/runs.h"
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+struct StoredPiece {
+  static constexpr int32_t kChunkTokens = 256;  // as an extent's slots
+
+  uint64_t id = 0;            // never 0
+  Digest maker{};             // of all that the bytes depend on: a reader with another one does not want them
+  Digest domain{};            // whose it is
+  bool exact = false;         // KV of a full prefill
+  bool prefix = false;        // and what it continues is stored: `parent`, or nothing where it starts at position 0
+  uint64_t parent = 0;        // the piece that it continues ...
+  int32_t parent_tokens = 0;  // ... after this many of its tokens
+  int32_t pos = 0;            // of its first token, where it was computed
+  uint32_t token_bytes = 0;
+  std::vector<int32_t> tokens;
+  Runs marks;  // of its tokens; they may overlap
+  std::vector<CleanNote> clean;
+  std::vector<uint64_t> checksums;  // one a chunk
+
+  int32_t count() const { return static_cast<int32_t>(tokens.size()); }
+  int64_t bytes() const { return int64_t{count()} * token_bytes; }
+  bool operator==(const StoredPiece&) const = default;
+};
+
+// Tokens of chunk `i` of a piece of `count` tokens.
+inline Run chunk_run(int32_t i, int32_t count) {
+  const int32_t begin = i * StoredPiece::kChunkTokens;
+  return {begin, std::min(begin + StoredPiece::kChunkTokens, count)};
+}
+inline int32_t chunks_of(int32_t count) { return (count + StoredPiece::kChunkTokens - 1) / StoredPiece::kChunkTokens; }
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  // What it holds of one maker, by id: what a piece continues comes before it. Called once, first.
+  virtual Result<std::vector<StoredPiece>> known(const Digest& maker) = 0;
+  // For the next piece; any thread.
+  virtual uint64_t new_id() = 0;
+
+  // Stores it, its checksums being those of `values`, chunk by chunk. `removed` gets what had to go for it, also where
+  // that was in vain. Errors: kNotFound (what it continues is gone), kTooLong (larger than the whole tier), kExhausted.
+  virtual Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) = 0;
+  // The bytes of one chunk. Errors: kNotFound (it was removed), kCorrupt (it is removed now).
+  virtual Result<std::vector<std::byte>> get(uint64_t id, int32_t chunk) = 0;
+  // It was read: it, and what it continues, are the last to be removed.
+  virtual void touch(uint64_t id) = 0;
+  virtual void remove(uint64_t id) = 0;  // an unknown one is ignored
+  virtual Status clear() = 0;            // of all makers
+  // What was put is safe from a power cut.
+  virtual Status flush() = 0;
+
+  virtual int64_t bytes() const = 0;  // of all makers
+  virtual int64_t pieces() const = 0;
+};
+
+}  // namespace kvilt

@@ -1,0 +1,343 @@
+// The cache on disk: what was evicted, or was there before a restart, is found again and equal to the bit; what it must
+// not serve it does not serve; whatever happens to the folder, answers stay right.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "probe_prompts.h"
+
+namespace kvilt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A token of the probe model takes 3 KiB of fp32 KV.
+constexpr int64_t kPoolOf2000 = int64_t{2000} * 3072;
+
+class DiskCacheTest : public testing::Test {
+ protected:
+  DiskCacheTest() {
+    std::string name = testing::TempDir() + "kvilt_disk_XXXXXX";
+    folder = ::mkdtemp(name.data());
+  }
+  ~DiskCacheTest() override { fs::remove_all(folder); }
+
+  EngineOptions options(int64_t kv_bytes = int64_t{64} << 20) const {
+    EngineOptions out{.model = kModel, .threads = 2, .kv_type = KvType::kF32};
+    out.kv_bytes = kv_bytes;
+    out.cache_dir = folder;
+    return out;
+  }
+  std::unique_ptr<Engine> open(int64_t kv_bytes = int64_t{64} << 20) const { return open_for_test(options(kv_bytes)); }
+  static std::unique_ptr<Engine> without_disk() {
+    return open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32});
+  }
+  static Outcome ask_prefix(Engine& engine, const std::vector<int32_t>& prompt) {
+    return ask_with(engine, prompt, "prefix");
+  }
+  // Of the prompts' tokens, other prompts' push everything out of a small pool.
+  // Each twice: what was used once leaves before what was used again (kv/eviction_order.h).
+  static void fill(Engine& engine, int prompts = 8) {
+    for (int i = 0; i < prompts; ++i) {
+      for (int use = 0; use < 2; ++use) warm(engine, tokens(700, 900 + i));
+    }
+  }
+  std::vector<fs::path> value_files() const {
+    std::vector<fs::path> out;
+    for (const auto& item : fs::recursive_directory_iterator(folder)) {
+      if (item.is_regular_file() && item.path().parent_path().filename() != "kvilt-cache") out.push_back(item.path());
+    }
+    return out;
+  }
+
+  std::string folder;
+  const std::vector<int32_t> head = tokens(40, 1), a = tokens(300, 2), b = tokens(400, 3), question = tokens(30, 4);
+  const std::vector<int32_t> known = join({head, a, b}), asked = join({head, a, b, question}),
+                             moved = join({question, b, a, head, question});
+};
+
+TEST_F(DiskCacheTest, APrefixOutlivesTheProcess) {
+  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  int prefix = 0;
+  {
+    const auto engine = open();
+    warm(*engine, known);
+    const Outcome before = ask_prefix(*engine, asked);
+    prefix = before.completion.usage.prefix;
+    EXPECT_EQ(before.completion.usage.disk, 0);
+    expect_equal(before, dense);
+  }
+  const auto engine = open();
+  EXPECT_EQ(engine->stats().cached_tokens, 0);
+  EXPECT_TRUE(eventually([&] { return engine->stats().disk.tokens >= static_cast<int64_t>(known.size()); }));
+  const Outcome after = ask_prefix(*engine, asked);
+  EXPECT_EQ(prefix, static_cast<int>(known.size()));
+  EXPECT_EQ(after.completion.usage.prefix, prefix);
+  EXPECT_EQ(after.completion.usage.disk, prefix);
+  expect_equal(after, dense);
+  const Outcome again = ask_prefix(*engine, asked);
+  EXPECT_EQ(again.completion.usage.prefix, prefix);
+  EXPECT_EQ(again.completion.usage.disk, 0) << "in memory by now";
+  EXPECT_EQ(engine->stats().disk.errors, 0u);
+}
+
+TEST_F(DiskCacheTest, PiecesOutliveTheProcess) {
+  const auto ask_moved = [&](Engine& engine, const char* policy) { return ask_with(engine, moved, policy); };
+  std::map<std::string, Outcome> before;
+  {
+    const auto engine = open();
+    warm(*engine, known);
+    for (const char* policy : {"naive", "mend", "sparsex"}) before[policy] = ask_moved(*engine, policy);
+  }
+  for (const auto& [policy, was] : before) {
+    const auto engine = open();
+    const Outcome is = ask_moved(*engine, policy.c_str());
+    EXPECT_GE(was.completion.usage.reused, 700) << policy;
+    EXPECT_EQ(is.completion.usage.reused, was.completion.usage.reused) << policy;
+    EXPECT_GE(is.completion.usage.disk, 700) << policy;
+    expect_equal(is, was);
+  }
+  expect_differ(before["naive"], ask_with(*without_disk(), moved, "full"));
+}
+
+TEST_F(DiskCacheTest, MarkedPartsAndCleanCopiesOutliveTheProcess) {
+  const int32_t begin = 40, middle = 340, end = 740;
+  Request first = request_of(known, "full", 0);
+  first.prompt.marks = {{begin, middle}, {middle, end}};
+  Request second = unpublished(join({head, b, a, question}), "naive", {{"trust", "clean"}});
+  second.prompt.marks = {{begin, begin + 400}, {begin + 400, end}};
+  Outcome was;
+  {
+    const auto engine = open();
+    ask_ok(*engine, first);
+    was = ask_ok(*engine, second);
+  }
+  const auto engine = open();
+  const Outcome is = ask_ok(*engine, second);
+  EXPECT_EQ(was.completion.usage.reused, 300) << "the first part alone is a clean copy";
+  EXPECT_EQ(is.completion.usage.reused, was.completion.usage.reused);
+  expect_equal(is, was);
+}
+
+TEST_F(DiskCacheTest, OtherKvIsNeverTakenForIt) {
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  const auto found = [&](EngineOptions other) {
+    const auto engine = open_for_test(std::move(other));
+    const Outcome out = ask_prefix(*engine, asked);
+    EXPECT_EQ(out.completion.usage.disk, out.completion.usage.prefix);
+    return out.completion.usage.disk;
+  };
+  EngineOptions type = options(), activations = options(), backend = options();
+  type.kv_type = KvType::kF16;
+  activations.activations = ActivationType::kBF16;
+  backend.backend = "reference";
+  EXPECT_EQ(found(type), 0);
+  EXPECT_EQ(found(activations), 0);
+  EXPECT_EQ(found(backend), 0);
+  EXPECT_GT(found(options()), 0) << "power: those of others left it where it was";
+}
+
+TEST_F(DiskCacheTest, AnotherModelNeverReadsIt) {
+  const std::string copy = folder + "-model";
+  fs::copy(kModel, copy, fs::copy_options::recursive);
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  std::string fingerprint;
+  const auto found = [&] {
+    EngineOptions other = options();
+    other.model = copy;
+    const auto engine = open_for_test(other);
+    fingerprint = engine->info().fingerprint;
+    return ask_prefix(*engine, asked).completion.usage.disk;
+  };
+  EXPECT_GT(found(), 0) << "power: the same bytes elsewhere are the same model";
+  for (const auto& item : fs::directory_iterator(copy)) {
+    if (item.path().extension() != ".safetensors") continue;
+    std::fstream file(item.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(fs::file_size(item.path()) / 2);
+    file.seekg(at);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(at);
+    file.put(byte);
+  }
+  const std::string before = fingerprint;
+  EXPECT_EQ(found(), 0);
+  EXPECT_EQ(fingerprint, before) << "power: samples do not see it";
+  fs::remove_all(copy);
+}
+
+TEST_F(DiskCacheTest, TenantsAndSaltsStayApart) {
+  const auto of = [&](const char* tenant, const char* salt, const char* name_space) {
+    Request request = request_of(asked, "prefix", 4);
+    request.publish = false;
+    request.tenant = tenant;
+    request.cache_salt = salt;
+    request.name_space = name_space;
+    return request;
+  };
+  {
+    const auto engine = open();
+    Request mine = of("one", "s", "n");
+    mine.publish = true;
+    ask_ok(*engine, mine);
+  }
+  const auto engine = open();
+  EXPECT_EQ(ask_ok(*engine, of("two", "s", "n")).completion.usage.prefix, 0);
+  EXPECT_EQ(ask_ok(*engine, of("one", "t", "n")).completion.usage.prefix, 0);
+  EXPECT_EQ(ask_ok(*engine, of("one", "s", "m")).completion.usage.prefix, 0);
+  EXPECT_EQ(ask_ok(*engine, of("", "", "")).completion.usage.prefix, 0);
+  EXPECT_GT(ask_ok(*engine, of("one", "s", "n")).completion.usage.prefix, 0) << "power";
+}
+
+TEST_F(DiskCacheTest, ApproximateKvStaysWithItsPolicy) {
+  const std::vector<int32_t> behind = tokens(200, 8), prompt = join({question, b, behind}),
+                             next = join({tokens(11, 9), behind, tokens(12, 10)});
+  const auto ask_next = [&](Engine& engine, const char* policy) {
+    return ask_with(engine, next, policy).completion.usage.reused;
+  };
+  {
+    const auto engine = open();
+    warm(*engine, known);
+    ask_ok(*engine, request_of(prompt, "mend", 0));  // `behind` is computed after a piece: approximate
+    EXPECT_EQ(ask_next(*engine, "mend"), 200);
+    EXPECT_EQ(ask_next(*engine, "naive"), 0);
+  }
+  const auto engine = open();
+  EXPECT_EQ(ask_next(*engine, "naive"), 0);
+  EXPECT_EQ(ask_prefix(*engine, join({prompt, question})).completion.usage.prefix, 0);
+  EXPECT_EQ(ask_next(*engine, "mend"), 200);
+}
+
+TEST_F(DiskCacheTest, WhatWasEvictedComesBack) {
+  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  const auto engine = open(kPoolOf2000);
+  warm(*engine, known);
+  const Outcome never_left = ask_prefix(*engine, asked);
+  fill(*engine);
+  EXPECT_TRUE(eventually([&] { return engine->stats().disk.queued_bytes == 0; }));
+  const Outcome back = ask_prefix(*engine, asked);
+  EXPECT_EQ(back.completion.usage.prefix, never_left.completion.usage.prefix);
+  EXPECT_GE(back.completion.usage.disk, 256) << "it had to be read";
+  expect_equal(back, never_left);
+  expect_equal(back, dense);
+}
+
+TEST_F(DiskCacheTest, ABurstReadsOnce) {
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  const auto engine = open();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (uint32_t i = 0; i < 12; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    Request request = request_of(join({known, tokens(20, 50 + i)}), "prefix", 2);
+    ASSERT_TRUE(engine->submit(std::move(request), sinks.back()).ok());
+  }
+  for (const auto& sink : sinks) {
+    const Completion done = sink->wait();
+    EXPECT_EQ(done.finish, Finish::kLength);
+    EXPECT_EQ(done.usage.prefix, static_cast<int>(known.size()));
+  }
+  EXPECT_LE(engine->stats().disk.loaded_tokens, known.size());
+}
+
+TEST_F(DiskCacheTest, CancelledWhileItWaits) {
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  for (int i = 0; i < 10; ++i) {
+    const auto engine = open();
+    const auto sink = std::make_shared<CollectingSink>();
+    const auto id = engine->submit(request_of(asked, "prefix", 2), sink);
+    ASSERT_TRUE(id.ok());
+    engine->cancel(*id);
+    sink->wait();
+    EXPECT_EQ(ask_prefix(*engine, asked).completion.usage.prefix, static_cast<int>(known.size()));
+  }
+}
+
+TEST_F(DiskCacheTest, ClearingLeavesNothing) {
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  {
+    const auto engine = open();
+    engine->clear_cache();
+    EXPECT_EQ(ask_prefix(*engine, asked).completion.usage.prefix, 0);
+    EXPECT_TRUE(eventually([&] { return engine->stats().disk.bytes == 0; }));
+  }
+  EXPECT_TRUE(value_files().empty());
+  EXPECT_EQ(ask_prefix(*open(), asked).completion.usage.prefix, 0);
+}
+
+TEST_F(DiskCacheTest, DamageMeansComputing) {
+  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  ASSERT_FALSE(value_files().empty());
+  {
+    const auto engine = open();
+    for (const fs::path& file : value_files()) {
+      std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekp(static_cast<std::streamoff>(fs::file_size(file) / 2));
+      bytes.put('\x55').put('\x2a');
+    }
+    const Outcome out = ask_prefix(*engine, asked);
+    expect_equal(out, dense);
+    EXPECT_LT(out.completion.usage.prefix, static_cast<int>(known.size()));
+    EXPECT_GT(engine->stats().disk.errors, 0u);
+    warm(*engine, known);
+  }
+  const auto engine = open();
+  for (const fs::path& file : value_files()) fs::resize_file(file, fs::file_size(file) / 3);
+  expect_equal(ask_prefix(*engine, asked), dense);
+  EXPECT_GT(engine->stats().disk.errors, 0u);
+}
+
+TEST_F(DiskCacheTest, AFolderThatIsGoneMeansComputing) {
+  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  const auto engine = open(kPoolOf2000);
+  warm(*engine, known);
+  fs::remove_all(folder + "/kvilt-cache");
+  fill(*engine);
+  expect_equal(ask_prefix(*engine, asked), dense);
+  EXPECT_TRUE(eventually([&] { return engine->stats().disk.errors > 0; }));
+}
+
+TEST_F(DiskCacheTest, ASmallLimitIsKept) {
+  EngineOptions small = options(kPoolOf2000);
+  small.cache_disk = int64_t{1500} * 3072;
+  const auto engine = open_for_test(small);
+  for (int i = 0; i < 12; ++i) warm(*engine, tokens(700, 200 + i));
+  EXPECT_TRUE(eventually([&] { return engine->stats().disk.queued_bytes == 0; }));
+  EXPECT_LE(engine->stats().disk.bytes, small.cache_disk + 20000);
+  EXPECT_GT(engine->stats().disk.pieces, 0);
+}
+
+TEST_F(DiskCacheTest, TwoEnginesInOneFolderAreAnError) {
+  const auto engine = open();
+  const auto second = open_engine(options());
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, Code::kUnavailable);
+  EngineOptions none = options();
+  none.cache = false;
+  EXPECT_EQ(open_engine(none).error().code, Code::kInvalidArgument);
+  none = options();
+  none.cache_disk = 0;
+  EXPECT_EQ(open_engine(none).error().code, Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,179 @@
+// Calls that are forced, on every template whose way to write them is known: random texts of the grammar, as a model
+// without any sense would write them, are read as calls of the tools with arguments that fit their schemas.
+// Power: texts that no grammar holds are no calls, and another family's grammar gives none that this one's reader knows.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <regex>
+
+#include "engine/answer_grammar.h"
+#include "grammar/compiler.h"
+#include "grammar/schema_validator_for_test.h"
+#include "grammar/vocabulary_for_test.h"
+#include "template_families.h"
+
+namespace kvilt {
+namespace {
+
+using Form = CallSyntax::Form;
+
+const Json& tool_list() {
+  static const Json kTools = Json::parse(R"([
+    {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
+      "city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 14},
+      "unit": {"type": "string", "enum": ["C", "F"]}}, "required": ["city", "unit"]}}},
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {
+      "terms": {"type": "array", "items": {"$ref": "#/$defs/term"}, "minItems": 1, "maxItems": 3}},
+      "required": ["terms"], "$defs": {"term": {"type": "object", "properties": {"v": {"type": "number"}},
+      "required": ["v"]}}}}}])");
+  return kTools;
+}
+
+Constraint forced(bool one_call) {
+  Constraint out;
+  out.form = Constraint::Form::kCalls;
+  out.one_call = one_call;
+  out.reasons = true;
+  for (const Json& tool : tool_list())
+    out.tools.push_back({tool["function"]["name"], tool["function"]["parameters"].dump()});
+  return out;
+}
+
+server::AnswerReading reading_with(const AnswerSyntax& syntax, bool in_reasoning) {
+  return {syntax, true, in_reasoning, server::tool_shapes(tool_list())};
+}
+
+// How many of the answer's calls are of a tool and fit it; -1 for other text, or broken ones.
+int good_calls(const Answer& answer) {
+  if (answer.broken) return -1;
+  int good = 0;
+  for (const Call& call : answer.calls) {
+    for (const Json& tool : tool_list()) {
+      const Json& function = tool["function"];
+      if (function["name"] == call.name && SchemaValidator(function["parameters"]).fits(call.arguments)) ++good;
+    }
+  }
+  return good == static_cast<int>(answer.calls.size()) ? good : -1;
+}
+
+// What a vocabulary of bytes can write and the test's reader of JSON does not read: numbers such as 3E636, halves of
+// characters.
+bool unreadable(const std::string& text) {
+  static const std::regex kHuge("[0-9][eE][+]?[0-9]{3}");
+  if (std::regex_search(text, kHuge)) return true;
+  try {
+    return Json(text).dump().empty();
+  } catch (const Json::exception&) {
+    return true;
+  }
+}
+
+// What ends thoughts and values in tags: chance would not write it.
+std::vector<std::string> words_of(const AnswerSyntax& syntax) {
+  std::vector<std::string> out;
+  for (const std::string* word : {&syntax.reasoning_end, &syntax.calls.value_end, &syntax.calls.between}) {
+    if (!word->empty()) out.push_back(*word);
+  }
+  return out;
+}
+
+class ForcedCalls : public testing::Test {
+ protected:
+  std::shared_ptr<const Grammar> grammar_of(const Constraint& constraint, const AnswerSyntax& syntax, bool reasons) {
+    const auto part = answer_grammar(constraint, syntax, reasons);
+    EXPECT_TRUE(part.ok()) << (part.ok() ? "" : part.error().message);
+    if (!part.ok()) return nullptr;
+    auto made = compiler->compile(*part);
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+    return made.ok() ? *made : nullptr;
+  }
+
+  const JsonVocabulary v;
+  const std::unique_ptr<GrammarCompiler> compiler = v.compiler();
+  std::mt19937 random{11};
+  const std::map<std::string, Family> families = families_in("tests/data/templates");
+};
+
+TEST_F(ForcedCalls, AreReadBackOnEveryTemplateThatIsUnderstood) {
+  int understood = 0;
+  for (const auto& [name, family] : families) {
+    if (family.syntax.calls.form == Form::kNone) continue;
+    ++understood;
+    for (const bool one_call : {false, true}) {
+      for (const bool opens : {false, true}) {
+        if (opens && family.syntax.reasoning_end.empty()) continue;
+        const auto grammar = grammar_of(forced(one_call), family.syntax, opens);
+        ASSERT_TRUE(grammar) << name;
+        int whole = 0, most = 0;
+        for (int i = 0; i < 60; ++i) {
+          const auto text = random_text(v, grammar, random, words_of(family.syntax));
+          if (!text || unreadable(*text)) continue;
+          ++whole;
+          const Answer answer = answer_of(read(reading_with(family.syntax, opens), *text));
+          const int good = good_calls(answer);
+          EXPECT_GE(good, 1) << name << "\n" << *text << "\nleft " << answer.content;
+          if (one_call) {
+            EXPECT_LE(good, 1) << name << "\n" << *text;
+          }
+          most = std::max(most, good);
+        }
+        EXPECT_GT(whole, 5) << name;
+        if (!one_call && !family.syntax.calls.between.empty() && !opens) {
+          EXPECT_GT(most, 1) << name << ": several";
+        }
+      }
+    }
+  }
+  EXPECT_GE(understood, 6);
+}
+
+TEST_F(ForcedCalls, WithoutAGrammarThereAreNone) {
+  const Family& family = families.at("qwen2.5");
+  int calls = 0;
+  for (int i = 0; i < 50; ++i) {
+    std::string text;
+    for (int n = 0; n < 60; ++n) text += v.tokenizer->token_bytes(static_cast<int32_t>(random() % 280));
+    calls += static_cast<int>(answer_of(read(reading_with(family.syntax, false), text)).calls.size());
+  }
+  EXPECT_EQ(calls, 0);
+  const auto other = grammar_of(forced(true), families.at("Qwen3-Coder").syntax, false);
+  const auto text = random_text(v, other, random, words_of(families.at("Qwen3-Coder").syntax));
+  ASSERT_TRUE(text);
+  EXPECT_LE(good_calls(answer_of(read(reading_with(family.syntax, false), *text))), 0);
+}
+
+// Strict tools that nobody forces: text may come, and what begins like a call is one.
+TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
+  Constraint strict = forced(false);
+  strict.may_speak = true;
+  strict.reasons = false;
+  const AnswerSyntax& syntax = families.at("qwen2.5").syntax;
+  const auto grammar = grammar_of(strict, syntax, false);
+  ASSERT_TRUE(grammar);
+  const auto takes = [&](std::string_view text) {
+    GrammarMatcher matcher(grammar);
+    return take_text(matcher, text) && matcher.may_end();
+  };
+  EXPECT_TRUE(takes("It rains."));
+  EXPECT_TRUE(
+      takes("Let me see. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\", \"unit\": "
+            "\"C\"}}\n</tool_call>"));
+  EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"nobody\""));
+  EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
+}
+
+TEST_F(ForcedCalls, WhatIsNotUnderstoodIsRefused) {
+  for (const char* name : {"openai-gpt-oss-120b", "smollm3"}) {
+    const auto part = answer_grammar(forced(false), families.at(name).syntax, false);
+    ASSERT_FALSE(part.ok()) << name;
+    EXPECT_EQ(part.error().code, Code::kUnsupported);
+  }
+  Constraint bad = forced(false);
+  bad.tools[0].parameters = "{";
+  EXPECT_FALSE(answer_grammar(bad, families.at("qwen2.5").syntax, false).ok());
+  bad.tools.clear();
+  EXPECT_FALSE(answer_grammar(bad, families.at("qwen2.5").syntax, false).ok());
+}
+
+}  // namespace
+}  // namespace kvilt

@@ -1,0 +1,185 @@
+"""What a cache-aware router makes of the server's KV events: it foretells each request's prefix from them alone.
+
+The structs are those of vLLM's subscribers, written anew: arrays as its older releases had them, maps as it has them now.
+"""
+import json
+import random
+
+import msgspec
+import pytest
+import zmq
+
+from test_faults import GGUF, Serve, gauge
+
+BLOCK = 16
+
+
+def structs(array):
+    class Batch(msgspec.Struct, array_like=array):
+        ts: float
+        events: list
+        data_parallel_rank: int | None = None
+
+    class Event(msgspec.Struct, array_like=array, tag=True):
+        pass
+
+    class BlockStored(Event):
+        block_hashes: list[int | bytes]
+        parent_block_hash: int | bytes | None
+        token_ids: list[int]
+        block_size: int
+        lora_id: int | None
+        medium: str | None
+        lora_name: str | None
+        extra_keys: list[tuple | None] | None = None
+
+    class BlockRemoved(Event):
+        block_hashes: list[int | bytes]
+        medium: str | None
+
+    class AllBlocksCleared(Event):
+        pass
+
+    class KVEventBatch(Batch):
+        events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+
+    return msgspec.msgpack.Decoder(type=KVEventBatch)
+
+
+class Router:
+    """Blocks by hash, as parent and tokens; what is missed is asked for."""
+
+    def __init__(self, folder, array, topic=""):
+        context = zmq.Context.instance()
+        self.decoder = structs(array)
+        self.sub = context.socket(zmq.SUB)
+        self.sub.connect(f"ipc://{folder}/events")
+        self.sub.setsockopt_string(zmq.SUBSCRIBE, topic)
+        self.asks = context.socket(zmq.DEALER)
+        self.asks.connect(f"ipc://{folder}/replay")
+        self.asks.setsockopt(zmq.RCVTIMEO, 60_000)
+        self.next, self.blocks, self.extra, self.removed, self.clears = 0, {}, set(), 0, 0
+
+    def take(self, number, payload):
+        if number < self.next:
+            return
+        assert number == self.next, "a gap"
+        self.next = number + 1
+        for event in self.decoder.decode(payload).events:
+            name = type(event).__name__
+            if name == "BlockStored":
+                assert event.block_size == BLOCK and event.medium == "GPU"
+                assert len(event.token_ids) == BLOCK * len(event.block_hashes)
+                assert event.parent_block_hash is None or event.parent_block_hash in self.blocks
+                parent = event.parent_block_hash
+                for i, key in enumerate(event.block_hashes):
+                    self.blocks[key] = (parent, tuple(event.token_ids[BLOCK * i:BLOCK * (i + 1)]))
+                    parent = key
+                self.extra.update(key for keys in event.extra_keys or [] for key in keys or ())
+            elif name == "BlockRemoved":
+                self.removed += len(event.block_hashes)
+                for key in event.block_hashes:
+                    del self.blocks[key]
+            else:
+                self.clears += 1
+                self.blocks.clear()
+
+    def catch_up(self):
+        """A replay holds all that was told before it was asked for, so an answered request's blocks too."""
+        self.asks.send_multipart([b"", self.next.to_bytes(8, "big")])
+        while True:
+            _, number, payload = self.asks.recv_multipart()
+            if not payload:
+                assert int.from_bytes(number, "big", signed=True) == -1
+                return
+            self.take(int.from_bytes(number, "big"), payload)
+
+    def foretell(self, ids):
+        known = {block: key for key, block in self.blocks.items()}
+        parent, blocks = None, 0
+        while (blocks + 1) * BLOCK <= len(ids) - 1:
+            parent = known.get((parent, tuple(ids[BLOCK * blocks:BLOCK * (blocks + 1)])))
+            if parent is None:
+                break
+            blocks += 1
+        return blocks
+
+
+def ask(server, ids, **kvilt):
+    body = {"prompt": ids, "max_tokens": 4, "temperature": 0, "kvilt": {"quality": "exact", **kvilt}}
+    status, reply = server.post("/v1/completions", json.dumps(body))
+    assert status == 200, reply
+    return json.loads(reply)["usage"]["kvilt"]["prefix"]
+
+
+def clear(server):
+    status, reply = server.post("/v1/cache/clear", "{}")
+    assert status == 200, reply
+
+
+@pytest.mark.parametrize("wire", ["array", "map"])
+def test_a_router_foretells_every_prefix(tmp_path, wire):
+    draw = random.Random(3)
+    documents = [[draw.randrange(3, 500) for _ in range(60)] for _ in range(12)]
+    with Serve(GGUF, "--kv-bytes", "4MiB", "--kv-events", f"ipc://{tmp_path}/events", "--kv-events-replay",
+               f"ipc://{tmp_path}/replay", "--kv-events-format", wire).ready() as server:
+        router = Router(tmp_path, wire == "array")
+        right, hits = 0, 0
+        for turn in range(120):
+            ids = [token for document in draw.sample(documents, draw.randrange(1, 5)) for token in document]
+            router.catch_up()
+            told = router.foretell(ids)
+            assert told == ask(server, ids) // BLOCK, (turn, told)
+            right, hits = right + 1, hits + (told > 0)
+            if turn == 60:
+                clear(server)
+        router.catch_up()
+        assert hits > 20 and right > hits, "some are known, others are not"
+        assert router.removed > 20, "blocks were evicted meanwhile"
+        assert router.clears == 2, "at the start, and when the cache was cleared"
+        assert not router.extra
+        late = Router(tmp_path, wire == "array")
+        late.catch_up()
+        assert late.blocks == router.blocks and late.blocks
+        assert gauge(server, "kvilt:kv_event_batches_total") > 20
+        clear(server)
+        late.catch_up()
+        assert not late.blocks
+        assert server.end() == 0
+
+
+def test_who_does_not_hear_foretells_wrong(tmp_path):
+    """The power of the test above."""
+    with Serve(GGUF, "--kv-events", f"ipc://{tmp_path}/events", "--kv-events-replay", f"ipc://{tmp_path}/replay").ready() as server:
+        router = Router(tmp_path, False)
+        ids = list(range(3, 103))
+        ask(server, ids)
+        assert router.foretell(ids) != ask(server, ids) // BLOCK
+
+
+def test_salts_and_namespaces_are_told_only_where_asked_and_never_in_clear(tmp_path):
+    for flags, blocks in [((), 0), (("--kv-events-tenants",), 6)]:
+        with Serve(GGUF, "--kv-events", f"ipc://{tmp_path}/events", "--kv-events-replay", f"ipc://{tmp_path}/replay",
+                   *flags).ready() as server:
+            router = Router(tmp_path, False)
+            ids = list(range(3, 103))
+            status, reply = server.post("/v1/completions", json.dumps({"prompt": ids, "max_tokens": 1, "cache_salt": "a-secret-salt"}))
+            assert status == 200, reply
+            router.catch_up()
+            assert len(router.blocks) == blocks
+            assert len(router.extra) == (blocks > 0) and "a-secret-salt" not in str(router.extra)
+            assert ask(server, ids) == 0, "another domain"
+
+
+@pytest.mark.parametrize("flags,word", [
+    (["--kv-events", "nonsense"], "KV events: 'nonsense'"),
+    (["--kv-events", "tcp://127.0.0.1:0", "--kv-events-replay", "tcp://"], "KV events: 'tcp://'"),
+    (["--kv-events-replay", "tcp://127.0.0.1:0"], "--kv-events"),
+    (["--kv-events", "tcp://127.0.0.1:0", "--no-cache"], "--no-cache"),
+    (["--kv-events", "tcp://127.0.0.1:0", "--kv-events-format", "xml"], "map or array"),
+    (["--kv-events", "tcp://127.0.0.1:0", "--kv-events-approximate", "near"], "neither may begin"),
+])
+def test_flags_that_make_no_sense_are_refused(flags, word):
+    with Serve(GGUF, *flags) as server:
+        out = server.process.communicate(timeout=120)[0]
+        assert server.process.returncode != 0 and word in out
