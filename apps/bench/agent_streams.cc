@@ -16,7 +16,7 @@ class Streams {
   // The text stands before the tools; a line near its beginning has a clock, or a billing header's digits
   // (waybarrios/vllm-mlx pull 277; a first request of 25.4k tokens: 15k of tools, 6k of text).
   Workload volatile_line() {
-    Workload out{"1 clock", {}};
+    Workload out{"clock", {}};
     for (int turn = 0; turn < 5; ++turn) {
       Prompt prompt;
       add(prompt, kSystem, 0, 24);
@@ -31,7 +31,7 @@ class Streams {
 
   // A gateway lists the same tools in another order each time (maximhq/bifrost issue 3362: 261 of 287 differ).
   Workload reordered_tools() {
-    Workload out{"2 tools", {}};
+    Workload out{"tools", {}};
     std::vector<int> order = in_order(tool_count());
     for (int turn = 0; turn < 5; ++turn) {
       Prompt prompt;
@@ -47,7 +47,7 @@ class Streams {
   // A session, the request for its summary under another head, and the session behind the summary
   // (anomalyco/opencode issue 25120: 40k to 50k tokens).
   Workload compaction() {
-    Workload out{"3 compaction", {}};
+    Workload out{"compaction", {}};
     const int history = 12;
     const auto session = [&](int first, int last, bool summary) {
       Prompt prompt;
@@ -71,7 +71,7 @@ class Streams {
 
   // Old tool results are pruned to a stub, one more in every turn (anomalyco/opencode issues 19081, 32515).
   Workload edited_history() {
-    Workload out{"4 pruning", {}};
+    Workload out{"pruning", {}};
     for (int turn = 0; turn < 5; ++turn) {
       Prompt prompt;
       add(prompt, kSystem, 1, sized(6000), true);
@@ -86,7 +86,7 @@ class Streams {
 
   // Each with instructions of its own, then the same files (callanjfox/agentic-coding-analysis: four of 13.2k tokens).
   Workload subagents() {
-    Workload out{"5 subagents", {}};
+    Workload out{"subagents", {}};
     for (int agent = 0; agent < 4; ++agent) {
       Prompt prompt;
       fresh(prompt, sized(1200));
@@ -101,7 +101,7 @@ class Streams {
 
   // Documents are retrieved per question, in the order of their scores (CacheWeaver, arXiv 2606.19667).
   Workload retrieval() {
-    Workload out{"6 RAG", {}};
+    Workload out{"rag", {}};
     for (int q = 0; q < 8; ++q) {
       std::vector<int> all = in_order(12);
       std::shuffle(all.begin(), all.end(), rng_);
@@ -116,7 +116,7 @@ class Streams {
 
   // Titles and tags for a conversation that goes on meanwhile (open-webui issue 6677).
   Workload side_requests() {
-    Workload out{"7 side", {}};
+    Workload out{"side", {}};
     for (int turn = 0; turn < 4; ++turn) {
       Prompt prompt;
       add(prompt, kSystem, 3, sized(4000));
@@ -133,7 +133,7 @@ class Streams {
 
   // A ring of chunks around the cursor: the oldest leaves, all others move up (ggml-org/llama.cpp pull 9787).
   Workload code_ring() {
-    Workload out{"8 completion", {}};
+    Workload out{"completion", {}};
     const int chunks = 8;
     for (int step = 0; step < 6; ++step) {
       Prompt prompt;

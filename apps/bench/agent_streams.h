@@ -9,7 +9,7 @@
 
 namespace kvilt {
 
-// Eight streams, the first requests of each. scale: of the reported lengths; pieces become fewer before they become
+// Eight streams, the first requests of each: clock, tools, compaction, pruning, subagents, rag, side, completion. scale: of the reported lengths; pieces become fewer before they become
 // short. What clients mark (cache_control, documents) is marked.
 std::vector<Workload> agent_streams(const Texts& texts, double scale, uint64_t seed);
 

@@ -24,12 +24,13 @@
 namespace kvilt {
 namespace {
 
+constexpr const char* kWorkloads = "permutator,suffix";
 constexpr const char* kPolicies = "full,prefix,naive,sparsex,mend";
 constexpr const char* kAgentPolicies = "prefix,auto:quality=auto,auto:quality=exact,auto:quality=balanced";
 
 struct WorkloadOptions {
   EngineOptions engine;
-  std::string suite, workloads = "permutator,suffix", trace, policies, json;
+  std::string suite, workloads, trace, policies, prompts, json;
   double scale = 0.1;
   int contexts = 5, context_tokens = 400, permutations = 12, prefixes = 6, requests = 40, block_tokens = 64;
   int most_tokens = 4096;
@@ -134,6 +135,7 @@ void run(Engine& engine, const Workload& workload, const std::string& label, con
               {"recomputed_tokens", sum.recomputed},
               {"fresh_tokens", sum.fresh},
               {"flops", sum.flops},
+              {"ttft_s", ttft},
               {"ttft_mean_s", total / n},
               {"ttft_p50_s", percentile(ttft, 0.5)},
               {"ttft_p90_s", percentile(ttft, 0.9)},
@@ -145,34 +147,57 @@ void run(Engine& engine, const Workload& workload, const std::string& label, con
   std::fflush(stdout);
 }
 
+std::vector<Workload> chosen_streams(const WorkloadOptions& o, const Texts& texts) {
+  std::vector<Workload> all = agent_streams(texts, o.scale, o.seed), out;
+  for (const std::string& name : split_commas(o.workloads)) {
+    const auto at = std::ranges::find(all, name, &Workload::name);
+    if (at == all.end()) fail(fmt::format("--workloads: '{}' is not a stream of --suite agents", name));
+    out.push_back(*at);
+  }
+  return out.empty() ? all : out;
+}
+
+std::vector<Workload> chosen_workloads(const WorkloadOptions& o, const Texts& texts) {
+  if (!o.suite.empty()) return chosen_streams(o, texts);
+  std::vector<Workload> out;
+  std::vector<std::string> names = split_commas(o.workloads.empty() ? kWorkloads : o.workloads);
+  if (!o.trace.empty() && std::ranges::find(names, "mooncake") == names.end()) names.push_back("mooncake");
+  for (const std::string& name : names) {
+    if (name == "permutator") {
+      out.push_back(permutator(o, texts));
+    } else if (name == "suffix") {
+      out.push_back(suffix(o, texts));
+    } else if (name == "mooncake") {
+      out.push_back(mooncake(o, texts));
+    } else {
+      fail(fmt::format("--workloads: '{}' is not permutator, suffix or mooncake", name));
+    }
+  }
+  return out;
+}
+
+// A line for each prompt, for other servers (bench/peers/agents.py).
+void write_prompts(const std::string& path, const std::vector<Workload>& workloads) {
+  std::ofstream file(path);
+  for (const Workload& workload : workloads) {
+    for (const Prompt& prompt : workload.prompts)
+      file << nlohmann::json{{"workload", workload.name}, {"ids", prompt.ids}}.dump() << "\n";
+  }
+  if (!file.flush()) fail("--prompts: " + path + " cannot be written");
+}
+
 void bench_workloads(const WorkloadOptions& o, int argc, char** argv) {
   for (const int n : {o.contexts, o.context_tokens, o.permutations, o.prefixes, o.requests, o.block_tokens}) {
     if (n < 1) fail("sizes and counts must be at least 1");
   }
   if (!o.suite.empty() && o.suite != "agents") fail("--suite: '" + o.suite + "' is not agents");
-  const bool agents = !o.suite.empty();
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
-  const std::vector<PolicySpec> policies = checked_policies(*engine, !o.policies.empty() ? o.policies
-                                                                     : agents            ? kAgentPolicies
-                                                                                         : kPolicies);
-  const Texts texts(engine->info().vocab, o.seed);
-  std::vector<Workload> workloads;
-  if (agents) workloads = agent_streams(texts, o.scale, o.seed);
-  std::vector<std::string> names = agents ? std::vector<std::string>() : split_commas(o.workloads);
-  if (!o.trace.empty() && std::ranges::find(names, "mooncake") == names.end()) names.push_back("mooncake");
-  for (const std::string& name : names) {
-    if (name == "permutator") {
-      workloads.push_back(permutator(o, texts));
-    } else if (name == "suffix") {
-      workloads.push_back(suffix(o, texts));
-    } else if (name == "mooncake") {
-      workloads.push_back(mooncake(o, texts));
-    } else {
-      fail(fmt::format("--workloads: '{}' is not permutator, suffix or mooncake", name));
-    }
-  }
+  const char* usual = o.suite.empty() ? kPolicies : kAgentPolicies;
+  const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies.empty() ? usual : o.policies);
+  const std::vector<Workload> workloads = chosen_workloads(o, Texts(engine->info().vocab, o.seed));
+  if (!o.prompts.empty()) return write_prompts(o.prompts, workloads);
   std::printf("%-11s %-18s %4s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "workload", "policy", "n", "prompt", "prefix",
               "reused", "recomp.", "fresh", "TTFT s", "p50", "p90", "p99");
   for (const Workload& workload : workloads) {
@@ -191,7 +216,10 @@ void add_bench_workloads(Program& program, Command bench) {
   app.add_option("--scale", o->scale, "of the lengths that were reported of these streams")
       .range(0.01, 1.0)
       .show_default();
-  app.add_option("--workloads", o->workloads, "comma-separated: permutator, suffix, mooncake").show_default();
+  app.add_option("--workloads", o->workloads,
+                 std::string("comma-separated: permutator, suffix, mooncake (default: ") + kWorkloads +
+                     "), or streams of the suite (default: all)");
+  app.add_option("--prompts", o->prompts, "write the prompts to this file as lines of JSON, and measure nothing");
   app.add_option("--trace", o->trace, "a Mooncake trace; adds the workload mooncake");
   app.add_option("--policies", o->policies,
                  std::string("comma-separated; parameters as sparsex:l_star=0:k=0.1 (default: ") + kPolicies +

@@ -122,4 +122,5 @@ def main():
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
