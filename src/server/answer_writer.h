@@ -65,6 +65,8 @@ class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
   virtual const std::string& id() const = 0;
+  // What a client asked to be told of the prompt beside its answer; before anything is sent.
+  virtual void diagnosed(const Json& diagnostics) {}
 
   // Every choice has its end.
   virtual Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const = 0;

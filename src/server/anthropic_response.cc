@@ -73,6 +73,7 @@ class AnthropicWriter final : public AnswerWriter {
         shows_thinking_(shows_thinking) {}
 
   const std::string& id() const override { return id_; }
+  void diagnosed(const Json& diagnostics) override { diagnostics_ = diagnostics; }
 
   Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const override {
     const Choice& choice = choices.at(0);
@@ -118,8 +119,10 @@ class AnthropicWriter final : public AnswerWriter {
 
  private:
   Json message(Json content) const {
-    return {{"id", id_},          {"type", "message"},      {"role", "assistant"},     {"model", model_},
-            {"content", content}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
+    Json out{{"id", id_},          {"type", "message"},      {"role", "assistant"},     {"model", model_},
+             {"content", content}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
+    if (!diagnostics_.is_null()) out["diagnostics"] = diagnostics_;
+    return out;
   }
 
   // An event's name is its type.
@@ -157,12 +160,28 @@ class AnthropicWriter final : public AnswerWriter {
   const std::string id_, model_;
   const size_t prompt_tokens_;
   const bool shows_thinking_;
+  Json diagnostics_;
   std::optional<Kind> open_;  // what the open block holds
   int index_ = -1;            // of the last block
   bool readable_ = false;     // a block of text or a call was begun
 };
 
 }  // namespace
+
+Json anthropic_diagnostics(const RequestRecord& record, bool has_system) {
+  const auto because = [](const char* type) -> Json { return {{"cache_miss_reason", {{"type", type}}}}; };
+  if (record.unknown) return because("previous_message_not_found");
+  const auto& difference = record.difference;
+  if (!difference || difference->went_on) return {{"cache_miss_reason", nullptr}};
+  const std::string& path = difference->path;
+  Json out = because(path.starts_with("tools")                       ? "tools_changed"
+                     : has_system && path.starts_with("messages[0]") ? "system_changed"
+                     : path == "template"                            ? "unavailable"
+                                                                     : "messages_changed");
+  if (path != "template")
+    out["cache_miss_reason"]["cache_missed_input_tokens"] = std::ssize(record.prompt.ids) - difference->common;
+  return out;
+}
 
 Json anthropic_usage(const UsageSum& usage) {
   const PromptUsage& prompt = usage.prompt();

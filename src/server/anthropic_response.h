@@ -13,12 +13,17 @@
 #include <string>
 
 #include "server/answer_writer.h"
+#include "server/request_log.h"
 
 namespace kvilt::server {
 
 // prompt_tokens: of the one prompt. shows_thinking: else it is left out, as clients that did not ask for it read the first
 // block as the answer.
 std::unique_ptr<AnswerWriter> anthropic_writer(std::string model, size_t prompt_tokens, bool shows_thinking);
+
+// `diagnostics` of a message: why the prompt was not a continuation of the one that the client named. has_system: the
+// first of the prompt's messages was the request's `system`.
+Json anthropic_diagnostics(const RequestRecord& record, bool has_system);
 
 Json anthropic_usage(const UsageSum& usage);
 

@@ -147,7 +147,11 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
       return error(Code::kInvalidArgument, "messages[{}].content: must be a string or a list of parts", i);
     }
     prompt.ids.push_back(kRole);
+    const auto begin = static_cast<int32_t>(prompt.ids.size());
     append_content(*content, prompt);
+    const auto end = static_cast<int32_t>(prompt.ids.size());
+    if (content->is_string())
+      prompt.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(i), -1, begin, end});
   }
   if (const auto documents = request.find("documents"); documents != request.end() && documents->is_array()) {
     for (const Json& document : *documents) {

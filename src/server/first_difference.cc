@@ -128,6 +128,8 @@ FirstDifference first_difference(const ComparedPrompt& older, const ComparedProm
   out.before = text_around(older.ids, out.common, engine);
   out.after = text_around(newer.ids, out.common, engine);
   const bool ended = out.common == std::ssize(newer.ids);
+  const auto written = older.parts.empty() ? std::ssize(older.ids) : ptrdiff_t{older.parts.back().end};
+  out.went_on = out.common >= written;
   if (ended && newer.ids.size() == older.ids.size()) {
     out.kind = "none";
     return out;

@@ -32,6 +32,7 @@ struct FirstDifference {
   // none: the same prompt; new: the older one went on, or a part was put in; clock, id: such a text changed; order,
   // removal: parts were; edit: anything else.
   std::string kind;
+  bool went_on = false;       // all that the older one's client had written is there, at the beginning
   std::string before, after;  // the texts around it, some 12 tokens
 };
 

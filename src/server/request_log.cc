@@ -58,6 +58,7 @@ std::shared_ptr<RequestRecord> RequestLog::begin(RequestRecord record, const std
   MutexLock lock(mutex_);
   std::shared_ptr<RequestRecord> previous = find(out->tenant, previous_id);
   if (previous && previous->salt != out->salt) previous = nullptr;
+  out->unknown = !previous_id.empty() && !previous;
   int32_t longest = 0;
   for (const auto& other : records_) {
     if (!previous_id.empty() && previous) break;

@@ -31,6 +31,7 @@ struct RequestRecord {
   bool published = true;
   std::optional<FirstDifference> difference;
   std::string previous;    // id of the record that it differs from
+  bool unknown = false;    // the one that the client named is not kept
   int32_t was_cached = 0;  // tokens at the beginning that the previous one left in the cache
 
   RequestId engine_id = 0;

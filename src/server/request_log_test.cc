@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/anthropic_response.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -139,6 +140,35 @@ TEST(Diagnostics, AnthropicsNameTheMessageBefore) {
   ASSERT_EQ(reply->status, 200) << reply->body;
   const Json told = Json::parse(reply->body)["usage"]["kvilt"]["diagnostics"];
   EXPECT_EQ(told["first_difference"]["previous"], first["id"]);
+  EXPECT_EQ(Json::parse(reply->body)["diagnostics"]["cache_miss_reason"]["type"], "messages_changed");
+  const auto reason = [&](const std::string& text, const std::string& more, const std::string& id) {
+    const std::string named = id.empty() ? "null" : "\"" + id + "\"";
+    const auto said =
+        running.post("/v1/messages", body(text, more + R"(, "diagnostics": {"previous_message_id": )" + named + "}"));
+    EXPECT_EQ(said->status, 200) << said->body;
+    const Json json = Json::parse(said->body);
+    EXPECT_TRUE(json["diagnostics"].contains("cache_miss_reason")) << said->body;
+    const Json why = json["diagnostics"]["cache_miss_reason"];
+    return why.is_null() ? "" : why["type"].get<std::string>();
+  };
+  EXPECT_EQ(reason("one 1 text", "", first["id"]), "");
+  EXPECT_EQ(reason("one 1 text", "", ""), "");
+  EXPECT_EQ(reason("one 1 text", "", "msg_none"), "previous_message_not_found");
+  const std::string system = R"(, "system": "You are )";
+  const auto asked = Json::parse(running.post("/v1/messages", body("hi", system + "kind.\""))->body);
+  EXPECT_EQ(reason("hi", system + "terse.\"", asked["id"]), "system_changed");
+  RequestRecord tools;
+  tools.prompt.ids = {1, 2, 3, 4};
+  tools.difference.emplace();
+  tools.difference->common = 1;
+  tools.difference->path = "tools[0]";
+  EXPECT_EQ(anthropic_diagnostics(tools, true)["cache_miss_reason"],
+            Json({{"type", "tools_changed"}, {"cache_missed_input_tokens", 3}}));
+  EXPECT_FALSE(first.contains("diagnostics")) << "power";
+  const auto streamed =
+      running.post("/v1/messages", body("one 3 text", R"(, "stream": true, "diagnostics": {"previous_message_id": ")" +
+                                                          first["id"].get<std::string>() + "\"}"));
+  EXPECT_LT(streamed->body.find("cache_miss_reason"), streamed->body.find("content_block_start"));
   for (const char* wrong : {"7", "[]", R"({"previous_message_id": 7})"})
     EXPECT_EQ(running.post("/v1/messages", body("x", std::string(R"(, "diagnostics": )") + wrong))->status, 400);
 }

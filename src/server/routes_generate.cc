@@ -49,6 +49,8 @@ struct Job {
   std::shared_ptr<RequestRecord> record;  // of the first choice
   std::vector<size_t> tools;              // of a chat: a hash of each
   std::string previous;                   // id of the message before, where the client names it
+  bool compares = false;                  // the answer says where the prompt differs from that one's
+  bool has_system = false;                // of a message's request that does
   ~Job() {
     if (record) log->left(*record);
   }
@@ -242,6 +244,7 @@ void begin_record(Job& job, const Call& call) {
   record.prompt.tools = std::move(job.tools);
   record.published = job.generation.publish;
   job.record = job.log->begin(std::move(record), job.previous, call.engine());
+  if (job.compares) job.writer->diagnosed(anthropic_diagnostics(*job.record, job.has_system));
 }
 
 // Submits every choice of every prompt, then answers. REQUIRES: the job has its prompts and its writer.
@@ -357,16 +360,16 @@ std::optional<ApiError> read_diagnostics(const Json& body, Job& job) {
     return ApiError{400, "diagnostics: must be an object with \"previous_message_id\"", "diagnostics", ""};
   Fields fields(*asked, "diagnostics.");
   fields.string("previous_message_id", &job.previous, kMaxId);
+  job.compares = true;
+  job.has_system = body.contains("system");
   return fields.error();
 }
 
 void messages(const Service& service, const Call& call, httplib::Response& response) {
   auto job = new_job(service, call);
   if (auto error = read_diagnostics(call.body, *job)) return reply_error(response, *error, job->shape);
-  const bool diagnosed =
-      call.body.is_object() && call.body.contains("diagnostics") && call.body["diagnostics"].is_object();
   if (auto error = read_messages(call, *job)) return reply_error(response, *error, job->shape);
-  job->generation.diagnostics |= diagnosed;
+  job->generation.diagnostics |= job->compares;
   job->writer = anthropic_writer(call.attached.model, job->prompts[0].ids.size(), job->shows_thinking);
   response.set_header("request-id", job->writer->id());
   run_job(std::move(job), call, response, "messages");
