@@ -39,6 +39,16 @@ const char* word_of(FreshWhy why) {
   return "new";
 }
 
+constexpr int kFewestMeasured = 256;  // tokens computed; in less much of the time is not theirs
+
+double prefill_seconds(const PromptUsage& usage) { return std::max(0.0, usage.ttft_s - usage.queued_s); }
+
+// FLOP/s of a prefill that was long enough; else 0.
+double rate_of(const PromptUsage& usage) {
+  const double prefill = prefill_seconds(usage);
+  return usage.fresh + usage.recomputed >= kFewestMeasured && prefill > 0 ? usage.flops / prefill : 0;
+}
+
 // Tokens of [begin, end) that are before `until`.
 int32_t before(const PromptPatch& patch, int32_t until) { return std::clamp(until - patch.begin, 0, patch.count); }
 
@@ -95,6 +105,11 @@ void RequestLog::ended(RequestRecord& record, const Completion& completion) {
   record.usage = completion.usage;
   record.quilt = completion.quilt;
   record.total_s = completion.total_s;
+  double best = 0;  // FLOP/s
+  for (const auto& other : records_) {
+    if (other->tenant == record.tenant) best = std::max(best, rate_of(other->usage));
+  }
+  if (best > 0) record.at_best_s = record.usage.flops / best;
 }
 
 void RequestLog::left(RequestRecord& record) {
@@ -175,7 +190,8 @@ Json RequestLog::locked_json(const RequestRecord& record) const {
            {"seconds",
             {{"queue", usage.queued_s - usage.find_s},
              {"find", usage.find_s},
-             {"prefill", std::max(0.0, usage.ttft_s - usage.queued_s)},
+             {"prefill", prefill_seconds(usage)},
+             {"prefill_at_best", record.at_best_s > 0 ? Json(record.at_best_s) : Json(nullptr)},
              {"first_token", usage.ttft_s},
              {"total", record.total_s}}}};
   if (usage.joined > 0) out["joined"] = usage.joined;

@@ -39,6 +39,7 @@ struct RequestRecord {
   PromptUsage usage;
   std::vector<PromptPatch> quilt;
   double total_s = 0;
+  double at_best_s = 0;  // of its prefill, at the best rate of its tenant's kept requests; 0: not known
 };
 
 class RequestLog {

@@ -91,6 +91,28 @@ std::string chat(const std::string& text, const std::string& more) {
          R"("}], "max_tokens": 4, "temperature": 0)" + more + "}";
 }
 
+TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
+  RequestLog log(8, false);
+  const FakeEngine engine;
+  const auto seconds_of = [&](const char* tenant, int fresh, double flops, double ttft_s) {
+    RequestRecord record;
+    record.tenant = tenant;
+    const auto kept = log.begin(std::move(record), "", engine);
+    Completion completion;
+    completion.usage.fresh = fresh;
+    completion.usage.flops = flops;
+    completion.usage.queued_s = 1;
+    completion.usage.ttft_s = 1 + ttft_s;
+    log.ended(*kept, completion);
+    return log.json_of(*kept)["seconds"]["prefill_at_best"];
+  };
+  EXPECT_EQ(seconds_of("a", 10, 1e9, .001), nullptr) << "too short to be measured";
+  EXPECT_DOUBLE_EQ(seconds_of("a", 1000, 8e9, 2), 2);
+  EXPECT_DOUBLE_EQ(seconds_of("a", 1000, 8e9, 4), 2) << "it could have been";
+  EXPECT_DOUBLE_EQ(seconds_of("a", 10, 1e9, 4), .25);
+  EXPECT_DOUBLE_EQ(seconds_of("b", 1000, 8e9, 4), 4) << "another tenant's are not looked at";
+}
+
 TEST(Diagnostics, AreInTheAnswerAndLater) {
   LiveServer running;
   const std::string asked = R"(, "kvilt": {"diagnostics": true})";
