@@ -26,7 +26,7 @@ namespace {
 
 // How long a stream's head waits for the first token, so that an early error can still have a status.
 constexpr auto kHeadPatience = std::chrono::seconds(5);
-constexpr size_t kMaxId = 256;  // bytes
+constexpr size_t kMostIdBytes = 256;  // bytes
 
 // One HTTP request that is being answered.
 struct Job {
@@ -359,7 +359,7 @@ std::optional<ApiError> read_diagnostics(const Json& body, Job& job) {
   if (!asked->is_object())
     return ApiError{400, "diagnostics: must be an object with \"previous_message_id\"", "diagnostics", ""};
   Fields fields(*asked, "diagnostics.");
-  fields.string("previous_message_id", &job.previous, kMaxId);
+  fields.string("previous_message_id", &job.previous, kMostIdBytes);
   job.compares = true;
   job.has_system = body.contains("system");
   return fields.error();
