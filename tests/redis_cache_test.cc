@@ -13,9 +13,6 @@ namespace {
 
 using Mode = RedisProxyForTest::Mode;
 
-// A token of the probe model takes 3 KiB of fp32 KV.
-constexpr int64_t kPoolOf2000 = int64_t{2000} * 3072;
-
 class RedisCacheTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -176,7 +173,7 @@ TEST_F(RedisCacheTest, FaultsUnderLoad) {
   EngineOptions through = options(proxy.address());
   through.cache_redis_key = file;
   through.cache_redis_timeout_ms = 100;
-  through.kv_bytes = kPoolOf2000;
+  through.kv_bytes = int64_t{2000} * 3072;  // 2,000 tokens of fp32
   EngineOptions beside = options();
   beside.cache_redis_key = file;
   const auto writer = open_for_test(beside);

@@ -43,9 +43,9 @@ enum class Admission : uint8_t {
 
 // Cached KV that is read from a tier for requests that wait (engine/disk_cache.h).
 struct Fetch {
-  bool done = false;    // or nobody waits any longer
-  bool late = false;    // it took too long
-  bool remote = false;  // from a shared tier, not from disk
+  bool done = false;                // or nobody waits any longer
+  bool late = false;                // it took too long
+  bool remote = false;              // from a shared tier, not from disk
   std::vector<SegmentId> segments;  // that it became
 };
 

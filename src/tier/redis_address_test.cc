@@ -41,10 +41,31 @@ TEST(RedisAddress, Sockets) {
 }
 
 TEST(RedisAddress, WhatIsNoneIsAnError) {
-  for (const char* text : {"", ":", ":6379", "cache:", "cache:0", "cache:65536", "cache:6379x", "cache:-1", "a b:1", "::1",
-                           "[::1", "[]:1", "http://cache", "rediss://cache", "redis://", "redis://cache/x",
-                           "redis://cache/-1", "redis://cache/99999999999", "redis://me@cache", "redis://me:@cache",
-                           "redis://:%4@cache", "redis://:%zz@cache", "unix:", "unix:relative", "redis://a/b/c"}) {
+  for (const char* text : {"",
+                           ":",
+                           ":6379",
+                           "cache:",
+                           "cache:0",
+                           "cache:65536",
+                           "cache:6379x",
+                           "cache:-1",
+                           "a b:1",
+                           "::1",
+                           "[::1",
+                           "[]:1",
+                           "http://cache",
+                           "rediss://cache",
+                           "redis://",
+                           "redis://cache/x",
+                           "redis://cache/-1",
+                           "redis://cache/99999999999",
+                           "redis://me@cache",
+                           "redis://me:@cache",
+                           "redis://:%4@cache",
+                           "redis://:%zz@cache",
+                           "unix:",
+                           "unix:relative",
+                           "redis://a/b/c"}) {
     const auto out = parse_redis_address(text);
     ASSERT_FALSE(out.ok()) << text;
     EXPECT_EQ(out.error().code, Code::kInvalidArgument) << text;

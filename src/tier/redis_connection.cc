@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -102,6 +103,12 @@ int milliseconds_to(Clock::time_point until) {
 }
 
 Error gone(const char* what) { return error(Code::kUnavailable, "{}", what); }
+Error socket_error() { return gone(std::strerror(errno)); }
+
+Error no_reply(const redisReader& reader) {
+  const bool refused = reader.err == REDIS_ERR_OOM;  // by ReplyMaker, most likely
+  return error(Code::kCorrupt, "{}", refused ? "its reply has more parts than any that was asked for" : reader.errstr);
+}
 
 }  // namespace
 
@@ -113,22 +120,21 @@ RedisConnection::RedisConnection(redisContext* context) : context_(context), buf
 
 RedisConnection::~RedisConnection() = default;
 
-Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisAddress& address,
-                                                               milliseconds patience) {
+Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RedisAddress& address, milliseconds patience) {
   const timeval limit{patience.count() / 1000, patience.count() % 1000 * 1000};
-  std::unique_ptr<redisContext, Free> context(
-      address.host.empty() ? redisConnectUnixWithTimeout(address.socket.c_str(), limit)
-                           : redisConnectWithTimeout(address.host.c_str(), address.port, limit));
+  std::unique_ptr<redisContext, Free> context(address.host.empty()
+                                                  ? redisConnectUnixWithTimeout(address.socket.c_str(), limit)
+                                                  : redisConnectWithTimeout(address.host.c_str(), address.port, limit));
   if (!context) return gone("no memory is left for a connection");
   if (context->err != 0) return error(Code::kUnavailable, "{}", context->errstr);
   const int flags = ::fcntl(context->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(context->fd, F_SETFL, flags | O_NONBLOCK) != 0) return system_error("the socket to Redis");
+  if (flags < 0 || ::fcntl(context->fd, F_SETFL, flags | O_NONBLOCK) != 0) return socket_error();
   return std::unique_ptr<RedisConnection>(new RedisConnection(context.release()));
 }
 
 Status RedisConnection::send(Exchange& now) {
   const ssize_t n = ::send(context_->fd, now.out.data(), now.out.size(), MSG_NOSIGNAL);
-  if (n < 0) return errno == EAGAIN || errno == EINTR ? Status() : Status(system_error("the socket to Redis"));
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? Status() : Status(socket_error());
   now.out.remove_prefix(static_cast<size_t>(n));
   now.sent += n;
   return {};
@@ -138,15 +144,14 @@ Status RedisConnection::send(Exchange& now) {
 Status RedisConnection::receive(Exchange& now) {
   redisReader* reader = context_->reader;
   const ssize_t n = ::recv(context_->fd, buffer_.data(), buffer_.size(), 0);
-  if (n < 0) return errno == EAGAIN || errno == EINTR ? Status() : Status(system_error("the socket to Redis"));
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? Status() : Status(socket_error());
   if (n == 0) return gone("it closed the connection");
   now.received += n;
   if (now.received > now.most_bytes) return error(Code::kCorrupt, "it sends more than was asked for");
-  if (redisReaderFeed(reader, buffer_.data(), static_cast<size_t>(n)) != REDIS_OK)
-    return error(Code::kCorrupt, "{}", reader->errstr);
+  if (redisReaderFeed(reader, buffer_.data(), static_cast<size_t>(n)) != REDIS_OK) return no_reply(*reader);
   while (now.in.size() < now.replies) {
     void* reply = nullptr;
-    if (redisReaderGetReply(reader, &reply) != REDIS_OK) return error(Code::kCorrupt, "{}", reader->errstr);
+    if (redisReaderGetReply(reader, &reply) != REDIS_OK) return no_reply(*reader);
     if (!reply) return {};
     const std::unique_ptr<RedisReply> whole(static_cast<RedisReply*>(reply));
     now.in.push_back(std::move(*whole));
@@ -164,7 +169,7 @@ Status RedisConnection::exchange(Exchange& now, milliseconds patience) {
     pollfd watched{context_->fd, static_cast<short>(now.out.empty() ? POLLIN : POLLIN | POLLOUT), 0};
     const int ready = left > 0 ? ::poll(&watched, 1, left) : 0;
     if (ready == 0) return gone("it does not answer in time");
-    if (ready < 0 && errno != EINTR) return system_error("the socket to Redis");
+    if (ready < 0 && errno != EINTR) return socket_error();
     if (ready < 0) continue;
     if ((watched.revents & POLLOUT) != 0) KVILT_TRY(send(now));
     if ((watched.revents & (POLLIN | POLLERR | POLLHUP)) != 0) KVILT_TRY(receive(now));

@@ -43,8 +43,8 @@ class RedisServerForTest {
     std::filesystem::remove_all(folder_);
   }
   void start() {
-    std::vector<std::string> words{program(), "--port",       "0",  "--unixsocket", socket(), "--save",     "",
-                                   "--appendonly", "no", "--dir",        folder_,  "--logfile", folder_ + "/log"};
+    std::vector<std::string> words{program(),      "--port", "0",     "--unixsocket", socket(),    "--save",        "",
+                                   "--appendonly", "no",     "--dir", folder_,        "--logfile", folder_ + "/log"};
     words.insert(words.end(), more_.begin(), more_.end());
     std::vector<char*> pointers;
     for (std::string& word : words) pointers.push_back(word.data());
@@ -185,7 +185,8 @@ class RedisProxyForTest {
     std::vector<char> buffer(size_t{1} << 20);
     while (!ends_) {
       std::vector<pollfd> watched{{listener_, POLLIN, 0}};
-      for (const Pair& pair : pairs_) watched.push_back({pair.client, POLLIN, 0}), watched.push_back({pair.server, POLLIN, 0});
+      for (const Pair& pair : pairs_)
+        watched.push_back({pair.client, POLLIN, 0}), watched.push_back({pair.server, POLLIN, 0});
       if (::poll(watched.data(), watched.size(), 20) <= 0) continue;
       for (size_t i = pairs_.size(); i-- > 0;) {
         const Pair pair = pairs_[i];

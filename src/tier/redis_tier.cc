@@ -19,10 +19,10 @@ using std::chrono::milliseconds;
 
 constexpr const char* kSecretKey = "kvilt:secret";
 constexpr const char* kSecondsKept = "604800";  // a week: a piece that nobody used for so long goes
-constexpr const char* kLinesKept = "100000";             // of the stream, roughly
+constexpr const char* kLinesKept = "100000";    // of the stream, roughly
 constexpr const char* kLinesAtOnce = "1000";
 constexpr size_t kRecordsAtOnce = 16;
-constexpr size_t kMostPieces = size_t{1} << 22;          // that are listed
+constexpr size_t kMostPieces = size_t{1} << 22;         // that are listed
 constexpr int64_t kMostRecordBytes = int64_t{1} << 24;  // 4 million tokens
 constexpr milliseconds kNewsEvery{100}, kFirstBackoff{100}, kMostBackoff{10'000};
 constexpr std::chrono::seconds kListEvery{60};
@@ -98,8 +98,10 @@ Result<std::unique_ptr<RedisTier>> RedisTier::open(RedisOptions options) {
   std::unique_ptr<RedisTier> out(new RedisTier(std::move(options), secret));
   if (given) return out;
   if (const Status done = out->connect(); !done.ok()) {
-    return error(done.error().code, "Redis at {}: {}; start it first, or give all servers one key file: then it may "
-                 "come later", out->options_.address.shown(), done.error().message);
+    return error(done.error().code,
+                 "Redis at {}: {}; start it first, or give all servers one key file: then it may "
+                 "come later",
+                 out->options_.address.shown(), done.error().message);
   }
   return out;
 }
@@ -149,8 +151,10 @@ Status RedisTier::agree_on_secret() {
   if (space_.empty()) {
     secret_ = *secret;
   } else if (!std::exchange(other_secret_, true)) {  // digests in use depend on it
-    spdlog::warn("Redis at {} was emptied, and others came first: they and this server share nothing until this one "
-                 "starts again", options_.address.shown());
+    spdlog::warn(
+        "Redis at {} was emptied, and others came first: they and this server share nothing until this one "
+        "starts again",
+        options_.address.shown());
   }
   return {};
 }
@@ -465,16 +469,15 @@ void RedisTier::erase(uint64_t id, int32_t chunks) {
   RedisCommand unlink{"UNLINK"};
   unlink.insert(unlink.end(), keys.begin(), keys.end());
   const std::string text = id_text(id);
-  const RedisCommand commands[] = {std::move(unlink),
-                                   {"SREM", all_, text},
-                                   {"XADD", log_, "MAXLEN", "~", kLinesKept, "*", "del", text}};
+  const RedisCommand commands[] = {
+      std::move(unlink), {"SREM", all_, text}, {"XADD", log_, "MAXLEN", "~", kLinesKept, "*", "del", text}};
   (void)ask_all(commands);
 }
 
 Status RedisTier::clear() {
   clear_first_ = true;
-  if (!connection_) return error(Code::kUnavailable, "Redis at {} is cleared when it can be reached",
-                                 options_.address.shown());
+  if (!connection_)
+    return error(Code::kUnavailable, "Redis at {} is cleared when it can be reached", options_.address.shown());
   News others;
   KVILT_TRY(list(others));
   std::vector<uint64_t> ids;

@@ -28,7 +28,7 @@ namespace kvilt {
 
 struct RedisOptions {
   RedisAddress address;
-  std::optional<HashSecret> secret;  // nothing: it is kept in Redis, where the first process puts it
+  std::optional<HashSecret> secret;        // nothing: it is kept in Redis, where the first process puts it
   std::chrono::milliseconds timeout{500};  // of one answer, beside what its bytes take (redis_connection.h)
 };
 

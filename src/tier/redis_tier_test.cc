@@ -111,6 +111,7 @@ TEST_F(RedisTierTest, WhatOnePutsOthersFind) {
   expect_whole(*late, third);
   EXPECT_EQ(late->bytes(), int64_t{810} * kTokenBytes);
 
+  news(*one, [](const Tier::News& now) { return now.stored.size() == 1; });
   one->remove(third.id);
   EXPECT_EQ(news(*two, [](const Tier::News& now) { return !now.removed.empty(); }).removed[0], third.id);
   EXPECT_EQ(code_of(*two, third.id), Code::kNotFound);
@@ -165,14 +166,29 @@ TEST_F(RedisTierTest, WrongValuesAreFoundAndRemoved) {
   const auto set = [&](const std::string& key, const std::string& value) { server->ask({"SET", key, value}); };
   const auto get = [&](const std::string& key) { return server->ask({"GET", key}).text; };
   const Damage damages[] = {
-      {"a bit", [&](const auto& a, const auto&) { auto v = get(a); v[100] ^= 1; set(a, v); }, Code::kCorrupt},
+      {"a bit",
+       [&](const auto& a, const auto&) {
+         auto v = get(a);
+         v[100] ^= 1;
+         set(a, v);
+       },
+       Code::kCorrupt},
       {"cut", [&](const auto& a, const auto&) { set(a, get(a).substr(1)); }, Code::kCorrupt},
       {"longer", [&](const auto& a, const auto&) { set(a, get(a) + "x"); }, Code::kCorrupt},
       {"much longer", [&](const auto& a, const auto&) { set(a, std::string(size_t{9} << 20, 'x')); }, Code::kCorrupt},
       {"another's", [&](const auto& a, const auto& b) { set(a, get(b)); }, Code::kCorrupt},
-      {"a list", [&](const auto& a, const auto&) { server->ask({"DEL", a}); server->ask({"LPUSH", a, "x"}); }, Code::kCorrupt},
+      {"a list",
+       [&](const auto& a, const auto&) {
+         server->ask({"DEL", a});
+         server->ask({"LPUSH", a, "x"});
+       },
+       Code::kCorrupt},
       {"empty", [&](const auto& a, const auto&) { set(a, ""); }, Code::kNotFound},
-      {"gone", [&](const auto& a, const auto&) { server->ask({"DEL", a}); }, Code::kNotFound},
+      {"gone",
+       [&](const auto& a, const auto&) {
+         server->ask({"DEL", a});
+       },
+       Code::kNotFound},
   };
   const auto one = open(), two = open();
   known(*one);
@@ -320,8 +336,8 @@ TEST_F(RedisTierTest, WhateverItSaysNothingWrongIsReturned) {
   const HashSecret secret = HashSecret::fixed(3);
   const auto honest = open(server->address(), 30000, secret);
   known(*honest);
-  for (const Mode mode : {Mode::kStall, Mode::kClose, Mode::kFlip, Mode::kGarbage, Mode::kTrickle, Mode::kClaimMuch,
-                          Mode::kSendMuch}) {
+  for (const Mode mode :
+       {Mode::kStall, Mode::kClose, Mode::kFlip, Mode::kGarbage, Mode::kTrickle, Mode::kClaimMuch, Mode::kSendMuch}) {
     SCOPED_TRACE(static_cast<int>(mode));
     proxy.set(Mode::kPass);
     const auto tier = open(proxy.address(), 300, secret);
