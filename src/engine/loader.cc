@@ -192,7 +192,7 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
   // Of the stored piece's tokens, as far as they came in time.
   const int32_t read = (chunks.first + static_cast<int32_t>(chunks.values.size())) * StoredPiece::kChunkTokens;
   Run wanted{part.offset, std::min(part.offset + part.count, read)};
-  if (wanted.begin >= wanted.end) return;
+  if (wanted.size() < std::min(min_segment_, part.count)) return;
   if (part.prefix) {
     const std::vector<Piece> chain = cache_.index().find_prefix(prompt, part.domain, part.pos + part.count);
     const int32_t reach = chain.empty() ? 0 : chain.back().pos + chain.back().count;

@@ -51,9 +51,10 @@ void DiskCache::store_entered() {
   stores_entered_ = false;
   copied_ = 0;
   if (!tier_->ready()) entered_.clear();
-  for (int looks = 0; !entered_.empty() && copied_ < kCopiedAtOnce; ++looks) {
+  for (int looks = 0; !entered_.empty(); ++looks) {
     const CachedSegment* segment = cache_.segments().find(entered_.front());
-    if (segment && !io_.has_room(segment->count * token_bytes_)) break;
+    const int64_t bytes = segment ? segment->count * token_bytes_ : 0;
+    if (!io_.has_room(bytes) || (copied_ > 0 && copied_ + bytes > kCopiedAtOnce)) break;
     if (looks == kLooks) {
       stores_entered_ = true;
       hooks_.post([this] { store_entered(); });

@@ -22,7 +22,7 @@ constexpr const char* kSecondsKept = "604800";  // a week: a piece that nobody u
 constexpr const char* kLinesKept = "100000";    // of the stream, roughly
 constexpr const char* kLinesAtOnce = "1000";
 constexpr size_t kRecordsAtOnce = 16;
-constexpr size_t kMostPieces = size_t{1} << 22;         // that are listed
+constexpr int kMostPages = 1 << 14;                     // of the set, with 1,000 ids each
 constexpr int64_t kMostRecordBytes = int64_t{1} << 24;  // 4 million tokens
 constexpr milliseconds kNewsEvery{100}, kFirstBackoff{100}, kMostBackoff{10'000};
 constexpr std::chrono::seconds kListEvery{60};
@@ -248,9 +248,10 @@ Status RedisTier::list(News& news) {
 Result<std::unordered_set<uint64_t>> RedisTier::listed() {
   std::unordered_set<uint64_t> out;
   std::string cursor = "0";
+  int pages = 0;
   do {
     KVILT_ASSIGN(const RedisReply page, ask({"SSCAN", all_, cursor, "COUNT", "1000"}));
-    if (page.array.size() != 2 || page.array[0].text.empty() || out.size() > kMostPieces) return unexpected();
+    if (page.array.size() != 2 || page.array[0].text.empty() || ++pages > kMostPages) return unexpected();
     for (const RedisReply& item : page.array[1].array) {
       if (const auto id = id_of(item)) out.insert(*id);
     }
