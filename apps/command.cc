@@ -103,6 +103,14 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--cache-dir", o.cache_dir,
                  "folder that keeps what is cached beyond memory and beyond this process (unencrypted; for its owner)");
   app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)").bytes();
+  app.add_option("--cache-redis", o.cache_redis,
+                 "Redis or Valkey that several servers share: HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or "
+                 "unix:PATH (no TLS)");
+  app.add_option("--cache-redis-key", o.cache_redis_key,
+                 "file with the secret of the servers that share it: 32 bytes or 64 hexadecimal digits (default: the "
+                 "first server puts one into Redis)");
+  app.add_option("--cache-redis-timeout", o.cache_redis_timeout_ms, "the longest wait for an answer of it, in ms")
+      .show_default();
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 

@@ -75,6 +75,8 @@ void serve(ServeOptions options) {
       if (options.server.api_key.empty()) fail(std::string("environment KVILT_API_KEY: ") + kEmptyKey);
     }
   }
+  if (const char* redis = std::getenv("KVILT_CACHE_REDIS"); redis && options.engine.cache_redis.empty())
+    options.engine.cache_redis = redis;  // where its password is not seen by whoever lists processes
   // Signals are taken by one thread that waits for them; every other thread inherits the block.
   sigset_t signals;
   sigemptyset(&signals);

@@ -31,8 +31,9 @@ pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
+pkg_check_modules(HIREDIS REQUIRED IMPORTED_TARGET hiredis)
 target_link_libraries(kvilt_archive INTERFACE
-  Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::PCRE2 PkgConfig::ICU PkgConfig::ZMQ)
+  Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog PkgConfig::SODIUM PkgConfig::PCRE2 PkgConfig::ICU PkgConfig::ZMQ PkgConfig::HIREDIS)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/kvilt)
 install(TARGETS kvilt RUNTIME COMPONENT program)

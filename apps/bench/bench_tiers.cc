@@ -1,4 +1,5 @@
-// apps/bench/bench_tiers.cc: kvilt bench tiers: one known prompt whose KV is computed again, in memory, or on disk.
+// apps/bench/bench_tiers.cc: kvilt bench tiers: one known prompt whose KV is computed again, in memory, or on disk; or
+//         with --cache-redis in a Redis instead of on disk.
 // Method: an engine caches the documents of a prompt and closes, so that the folder has them. Then in each round a new
 //         engine opens the folder and answers the prompt, with a question that changes, three times: without any reuse;
 //         from disk; and from memory, where the second answer left it. The bits of the first logits are compared. Files
@@ -64,7 +65,8 @@ void bench_tiers(TiersOptions o, int argc, char** argv) {
   if (std::sscanf(o.synthetic.c_str(), "%dx%d", &count, &size) != 2 || count < 1 || size < 1 || count > 1000)
     fail("--synthetic: '" + o.synthetic + "' is not DOCUMENTSxTOKENS, as 8x512");
   std::string made;
-  if (o.engine.cache_dir.empty()) {
+  const bool redis = !o.engine.cache_redis.empty();
+  if (!redis && o.engine.cache_dir.empty()) {
     made = (fs::temp_directory_path() / "kvilt_tiers_XXXXXX").string();
     if (!::mkdtemp(made.data())) fail(made + ": cannot be made; give --cache-dir");
     o.engine.cache_dir = made;
@@ -84,12 +86,12 @@ void bench_tiers(TiersOptions o, int argc, char** argv) {
     warm.sampling.max_tokens = 0;
     run_request(*engine, std::move(warm));
   }
-  std::vector<Place> places{{"computed", "full"}, {"disk", "prefix"}, {"memory", "prefix"}};
+  std::vector<Place> places{{"computed", "full"}, {redis ? "redis" : "disk", "prefix"}, {"memory", "prefix"}};
   const std::vector<int32_t> tail = prompt.tail;
   bool equal = true;
   for (int round = 0; round < o.rounds; ++round) {
     auto engine = open_or_exit(o.engine);
-    if (!o.page_cache) drop_from_page_cache(o.engine.cache_dir);
+    if (!o.page_cache && !o.engine.cache_dir.empty()) drop_from_page_cache(o.engine.cache_dir);
     prompt.tail.assign(tail.rbegin(), tail.rend());
     prompt.tail.push_back(static_cast<int32_t>(3 + round));
     std::vector<float> logits;
@@ -101,14 +103,15 @@ void bench_tiers(TiersOptions o, int argc, char** argv) {
       equal = equal && logits == out.completion.logits.first;
     }
   }
-  std::printf("%-10s %8s %8s %8s %9s %8s\n", "from", "prompt", "prefix", "disk", "TTFT s", "+-");
+  std::printf("%-10s %8s %8s %8s %9s %8s\n", "from", "prompt", "prefix", "read", "TTFT s", "+-");
   for (const Place& place : places) {
-    std::printf("%-10s %8d %8d %8d %9.4f %8.4f\n", place.name, place.usage.prompt, place.usage.prefix, place.usage.disk,
-                median(place.ttft), spread(place.ttft));
+    std::printf("%-10s %8d %8d %8d %9.4f %8.4f\n", place.name, place.usage.prompt, place.usage.prefix,
+                place.usage.disk + place.usage.remote, median(place.ttft), spread(place.ttft));
     report.add({{"from", place.name},
                 {"prompt_tokens", place.usage.prompt},
                 {"prefix_tokens", place.usage.prefix},
                 {"disk_tokens", place.usage.disk},
+                {"remote_tokens", place.usage.remote},
                 {"ttft_s", median(place.ttft)},
                 {"ttft_spread_s", spread(place.ttft)},
                 {"rounds", o.rounds},

@@ -54,15 +54,17 @@ struct AuditStats {
 };
 
 // Counters since the start, and gauges of this moment.
-// The cache on disk (EngineOptions::cache_dir).
+// The cache on disk (EngineOptions::cache_dir), or in a shared store (cache_redis).
 struct DiskCounters {
-  int64_t bytes = 0, pieces = 0;            // in the folder, of all models
+  bool ready = false;                       // it is there, and can be asked now
+  int64_t bytes = 0, pieces = 0;            // in the folder, of all models; in the shared store, of this one
   int64_t tokens = 0;                       // of those that this engine can use
   int64_t queued_bytes = 0;                 // to be written
   uint64_t written_bytes = 0, dropped = 0;  // dropped: evicted pieces that found the queue full
   uint64_t loads = 0, loaded_tokens = 0, loaded_bytes = 0;
   uint64_t misses = 0;   // look-ups that found nothing beyond what was in memory
   uint64_t refused = 0;  // loads that would have taken longer than computing
+  uint64_t late = 0;     // loads that requests no longer waited for
   uint64_t errors = 0;   // reads and writes that failed; what they were about is computed
 };
 
@@ -92,7 +94,7 @@ struct EngineCounters {
   uint64_t kv_event_batches = 0, kv_events_dropped = 0, kv_event_restarts = 0;
   uint64_t seasoning_passes = 0;
   double seasoning_s = 0;
-  DiskCounters disk;
+  DiskCounters disk, remote;
 };
 
 struct EngineStats : EngineCounters {

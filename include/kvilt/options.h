@@ -165,6 +165,23 @@ struct EngineOptions {
   // Default: 16 GiB.
   int64_t cache_disk = int64_t{16} << 30;
 
+  // A Redis or Valkey that several engines share (docs/design/redis.md): what one computed the others read instead of
+  // computing it, whatever text it is. HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH. With cache_dir
+  // too, requests ask memory, then the folder, then Redis. It holds what was asked, unencrypted, and is asked without TLS.
+  // Where it cannot be reached requests are computed.
+  // Default: empty, none. Cost: what is computed is copied and sent; some 16 bytes of memory a token that is stored.
+  std::string cache_redis = "";
+
+  // A file with the secret of all engines that share it: 32 bytes, or 64 hexadecimal digits. Whoever does not know it can
+  // neither guess salts from what is stored nor put KV there that an engine takes.
+  // Default: empty: the first engine puts a secret into Redis itself, so Redis must be there when an engine starts.
+  std::string cache_redis_key = "";
+
+  // The longest that Redis may take for an answer, in milliseconds, beside what its bytes take at 8 MB/s; then it counts
+  // as gone until a connection succeeds. A request waits for as long as computing would take, or for a tenth of this.
+  // Default: 500, from 1 to 60,000.
+  int cache_redis_timeout_ms = 500;
+
   // Whether anything is found or kept. false is for measurements.
   // Default: true.
   bool cache = true;

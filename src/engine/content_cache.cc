@@ -385,6 +385,7 @@ void ContentCache::enter(CachedSegment segment, SegmentInfo info, const Runs& ma
   try {
     if (index_.insert(id, std::move(info))) {
       for (const Run& mark : marks) index_.add_mark(id, mark.begin, mark.end);
+      if (on_enter_) on_enter_(id);
       return;
     }
   } catch (const std::bad_alloc&) {

@@ -158,6 +158,8 @@ class ContentCache {
   // Called for each segment that is about to lose tokens to an eviction, while it has them all. It must not change
   // anything here.
   void on_evict(std::function<void(SegmentId)> call) { on_evict_ = std::move(call); }
+  // Called for each segment when it can be found.
+  void on_enter(std::function<void(SegmentId)> call) { on_enter_ = std::move(call); }
   struct Returned {
     std::span<const int32_t> tokens;
     DomainId domain = 0;
@@ -210,7 +212,7 @@ class ContentCache {
   IndexListener* listener_ = nullptr;
   const std::string fingerprint_;
   const int min_segment_;
-  std::function<void(SegmentId)> on_evict_;
+  std::function<void(SegmentId)> on_evict_, on_enter_;
   GhostList ghosts_;
   int64_t evicted_ = 0, evicted_tokens_ = 0, regretted_tokens_ = 0;
 };

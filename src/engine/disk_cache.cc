@@ -23,6 +23,7 @@ Result<std::unique_ptr<DiskCache>> DiskCache::open(std::unique_ptr<Tier> tier, c
 DiskCache::DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
                      int min_segment)
     : tier_(std::move(tier)),
+      sharing_(tier_->sharing()),
       maker_(maker),
       cache_(cache),
       min_segment_(min_segment),
@@ -30,7 +31,7 @@ DiskCache::DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const
       index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
       io_(queue_bytes(cache.store())) {}
 
-DiskCache::~DiskCache() { cache_.on_evict(nullptr); }
+DiskCache::~DiskCache() = default;
 
 // All that the tier has of this maker. A piece of another size is none of ours, whatever its maker says.
 Status DiskCache::announce() {
@@ -38,8 +39,7 @@ Status DiskCache::announce() {
   for (StoredPiece& piece : known) {
     if (piece.token_bytes == token_bytes_) announce(piece);
   }
-  bytes_ = tier_->bytes();
-  pieces_ = tier_->pieces();
+  count();
   update();
   return {};
 }
@@ -78,12 +78,43 @@ void DiskCache::forget(uint64_t id) {
 
 void DiskCache::attach(Hooks hooks) {
   hooks_ = std::move(hooks);
-  cache_.on_evict([this](SegmentId id) { keep(id); });
+  if (sharing_) io_.every(sharing_->news_every, [this] { take_news(); });
+}
+
+// The I/O thread.
+void DiskCache::take_news() {
+  auto news = std::make_shared<Tier::News>();
+  const bool was_ready = tier_->ready();
+  try {
+    *news = tier_->news();
+  } catch (const std::bad_alloc&) {
+    news->errors = 1;  // what it forgot to say it says when it lists all again
+  }
+  count();
+  const bool ready = tier_->ready();
+  if (news->empty() && ready == was_ready) return;
+  hooks_.post([this, news, cleared = cleared_, came_back = ready && !was_ready] { hear(*news, cleared, came_back); });
+}
+
+// What was told before a clear() is gone.
+void DiskCache::hear(Tier::News& news, uint64_t cleared, bool came_back) {
+  stats_.errors += static_cast<uint64_t>(news.errors);
+  for (const uint64_t id : news.removed) forget(id);
+  for (StoredPiece& piece : news.stored) {
+    if (cleared == epoch_ && piece.token_bytes == token_bytes_ && !index_.contains(piece.id)) announce(piece);
+  }
+  if (came_back) enter_all();
+  came_back ? store_entered() : update();
+}
+
+// What the tier says of itself. The I/O thread.
+void DiskCache::count() {
+  bytes_ = tier_->bytes();
+  pieces_ = tier_->pieces();
 }
 
 void DiskCache::finish() {
   if (hooks_.post) {
-    cache_.on_evict(nullptr);
     std::vector<SegmentId> ids = cache_.segments().ids();
     std::ranges::sort(ids, std::greater<>());  // what came last first: whoever kills us now leaves the rest
     for (const SegmentId id : ids) store(id, Queue::kWait);
@@ -95,13 +126,14 @@ void DiskCache::finish() {
 void DiskCache::clear() {
   ++epoch_;
   queued_bytes_ -= io_.drop_writes();
+  entered_.clear();
   std::vector<uint64_t> ids;
   for (const auto& [id, pos] : pos_of_) ids.push_back(id);
   for (const uint64_t id : ids) forget(id);
   io_.read([this] {
     const Status done = tier_->clear();
-    bytes_ = tier_->bytes();
-    pieces_ = tier_->pieces();
+    ++cleared_;
+    count();
     hooks_.post([this, failed = !done.ok()] {
       stats_.errors += failed ? 1 : 0;
       update();
@@ -121,6 +153,7 @@ void DiskCache::update() {
   stats_.pieces = pieces_;
   stats_.tokens = static_cast<int64_t>(index_.tokens());
   stats_.queued_bytes = queued_bytes_;
+  stats_.ready = tier_->ready();
 }
 
 }  // namespace kvilt

@@ -1,19 +1,23 @@
 // engine/disk_cache.h: cached pieces and exact chains that leave memory, or outlive the process, and come back.
-// Role:       between the content cache and a tier (tier/tier.h): writes what is about to be evicted (spill.cc), finds in
-//             the tier what memory lacks of a prompt and brings it back (loader.cc). docs/design/disk.md.
+// Role:       between the content cache and a tier (tier/tier.h), on disk or shared: writes what is about to be evicted
+//             (spill.cc), finds in the tier what memory lacks of a prompt and brings it back (loader.cc).
+//             docs/design/disk.md. A shared tier gets what is computed at once, and tells what others stored
+//             (docs/design/redis.md).
 // Idea:       what the tier holds has an index of its own, of the same kind as memory's. What is found there is loaded and
 //             adopted by the content cache as if it had just been computed; only then do requests find it, so that every
 //             rule of the content cache holds for it. A chain is written from its beginning on, so that the tier by itself
 //             has all of what it names a prefix.
 // Invariants: the engine thread never waits for the tier while requests run: writes are queued as far as their queue
-//             has room, else dropped; a request whose KV is being read waits, and others pass. Approximate KV goes back to
-//             the domain that it came from. No error of the tier is one of a request: what cannot be read is computed.
+//             has room, else dropped; a request whose KV is being read waits, and others pass; for a shared tier it waits
+//             no longer than computing would take. Approximate KV goes back to the domain that it came from. No error of
+//             the tier is one of a request: what cannot be read is computed.
 // Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
 // Not here:   chains of one policy's conversations, means over contexts and repaired pieces, whose KV is replaced all the
 //             time, and annexes: these live in memory only.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,7 +47,7 @@ class DiskCache {
                                                  const Digest& maker, ContentCache& cache, int min_segment);
   ~DiskCache();
 
-  // From now on segments that leave memory are written.
+  // From now on keep() and entered() write.
   void attach(Hooks hooks);
   // The end: all that is cached is written. Waits. Nothing may be called any more but stats().
   void finish();
@@ -52,6 +56,8 @@ class DiskCache {
 
   // A segment is about to leave: it is queued to be written, with what it continues, as far as that is not stored.
   void keep(SegmentId id);
+  // A segment was cached: a shared tier gets it soon, for others.
+  void entered(SegmentId id);
 
   struct Question {
     std::span<const int32_t> prompt;
@@ -65,10 +71,15 @@ class DiskCache {
   std::shared_ptr<const Fetch> fetch(const Question& question, const ContentCache::Found& found);
   // Something is being read or waits for that.
   bool busy() const { return loading_ > 0; }
+  // Of a shared tier: reads that took too long are no longer waited for. True: there were some.
+  bool give_up_late();
+  // When give_up_late() is to be called, where somebody waits.
+  std::optional<Clock::time_point> patience_ends() const;
 
   // A prefill computed so many tokens in this time: what fetch() compares with.
   void computed(int64_t tokens, double seconds);
 
+  bool shared() const { return sharing_.has_value(); }
   const DiskCounters& stats() const { return stats_; }
 
  private:
@@ -89,6 +100,7 @@ class DiskCache {
     uint64_t epoch = 0;
     int64_t bytes = 0;
     std::shared_ptr<Fetch> fetch;
+    Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
   };
   struct Chunks {  // of one part, as read
     int32_t first = 0;
@@ -101,6 +113,9 @@ class DiskCache {
   Status announce();
   void announce(StoredPiece& piece);
   void forget(uint64_t id);
+  void take_news();
+  void hear(Tier::News& news, uint64_t cleared, bool came_back);
+  void count();
   void update();
 
   // spill.cc
@@ -110,6 +125,8 @@ class DiskCache {
     std::vector<int32_t> tokens;
   };
   enum class Queue : uint8_t { kIfRoom, kWait };
+  void enter_all();
+  void store_entered();
   void store(SegmentId id, Queue queue);
   void store_chain(SegmentId id, Queue queue);
   Chain chain_of(SegmentId id) const;
@@ -123,12 +140,14 @@ class DiskCache {
   void add_prefix(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   void add_pieces(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   bool pays(const std::vector<Part>& parts) const;
+  Clock::time_point patience_for(const std::vector<Part>& parts) const;
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
   void read(const Loading& loading, const Part& part, Chunks& out);
   void adopt(const std::shared_ptr<Loading>& loading, const Part& part, const Chunks& chunks);
   void finished(const std::shared_ptr<Loading>& loading);
 
   const std::unique_ptr<Tier> tier_;
+  const std::optional<Tier::Sharing> sharing_;
   const Digest maker_;
   ContentCache& cache_;
   const int min_segment_;
@@ -137,9 +156,13 @@ class DiskCache {
   std::unordered_map<uint64_t, int32_t> pos_of_;                // where the tokens of each were computed
   std::unordered_set<uint64_t> queued_;                         // not written yet
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
+  std::deque<SegmentId> entered_;                               // that others do not have yet
+  std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first
   Hooks hooks_;
   DiskCounters stats_;
-  uint64_t epoch_ = 0;  // counts clear()
+  uint64_t epoch_ = 0;           // counts clear()
+  uint64_t cleared_ = 0;         // as the I/O thread does
+  bool stores_entered_ = false;  // store_entered() was posted
   int loading_ = 0;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   double prefill_s_ = 0;                       // a token; 0: not known yet

@@ -28,6 +28,7 @@
 #include "model/model_file.h"
 #include "policy/decode_methods.h"
 #include "tier/disk_tier.h"
+#include "tier/redis_tier.h"
 
 namespace kvilt {
 namespace {
@@ -558,6 +559,46 @@ PublisherOptions publisher_options(const EngineOptions& options) {
   return out;
 }
 
+// Where KV is kept beside memory.
+struct Tiers {
+  std::unique_ptr<DiskTier> disk;
+  std::unique_ptr<RedisTier> redis;
+  // Of the engine's digests: those who share a store share it. What a folder holds under another one it does not find.
+  HashSecret secret() const { return redis ? redis->secret() : disk ? disk->secret() : HashSecret::random(); }
+};
+
+Result<Tiers> open_tiers(const EngineOptions& o) {
+  Tiers out;
+  if (!o.cache_dir.empty()) {
+    KVILT_ASSIGN(out.disk, DiskTier::open(o.cache_dir, o.cache_disk));
+    if (out.disk->damaged() > 0)
+      spdlog::warn("{}: {} damaged or lost records are left out", o.cache_dir, out.disk->damaged());
+  }
+  if (!o.cache_redis.empty()) {
+    RedisOptions redis;
+    KVILT_ASSIGN(redis.address, parse_redis_address(o.cache_redis));
+    if (!o.cache_redis_key.empty()) {
+      KVILT_ASSIGN(redis.secret, read_redis_key(o.cache_redis_key));
+    }
+    redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
+    KVILT_ASSIGN(out.redis, RedisTier::open(std::move(redis)));
+  }
+  return out;
+}
+
+Status open_stores(Tiers tiers, EngineParts& parts) {
+  const HashSecret secret = tiers.secret();
+  const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
+  const auto add = [&](std::unique_ptr<Tier> tier) -> Status {
+    if (!tier) return {};
+    KVILT_ASSIGN(auto store, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
+    parts.stores.push_back(std::move(store));
+    return {};
+  };
+  KVILT_TRY(add(std::move(tiers.disk)));
+  return add(std::move(tiers.redis));
+}
+
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options));
@@ -595,21 +636,13 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,
                PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
-  std::unique_ptr<DiskTier> tier;
-  if (!parts.options.cache_dir.empty()) {
-    KVILT_ASSIGN(tier, DiskTier::open(parts.options.cache_dir, parts.options.cache_disk));
-  }
-  const HashSecret secret = tier ? tier->secret() : HashSecret::random();
+  KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options));
+  const HashSecret secret = tiers.secret();
   parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
-  if (tier) {
-    if (tier->damaged() > 0)
-      spdlog::warn("{}: {} damaged or lost records are left out", parts.options.cache_dir, tier->damaged());
-    const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
-    KVILT_ASSIGN(parts.disk, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
-  }
+  if (tiers.disk || tiers.redis) KVILT_TRY(open_stores(std::move(tiers), parts));
   if (!parts.options.kv_events.empty()) {
     KVILT_ASSIGN(parts.events, KvEventPublisher::open(publisher_options(parts.options)));
     parts.cache->listen(parts.events.get());

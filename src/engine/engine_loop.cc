@@ -74,16 +74,7 @@ EngineStats EngineLoop::stats() const { return {latest_.get(), auditor_.stats()}
 
 void EngineLoop::run() {
   if (parts_.options.pin) pin_to_cores(*parts_.pool);
-  if (parts_.disk) {
-    // Something may have come from there: whoever waits asks again.
-    const auto on_this_thread = [this](std::function<void()> task) {
-      post([this, task = std::move(task)] {
-        task();
-        ++changes_;
-      });
-    };
-    parts_.disk->attach({on_this_thread, [this] { return room(); }});
-  }
+  attach_stores();
   update_stats();
   std::vector<std::function<void()>> tasks;
   bool waits = false;  // nobody runs, and all that wait do so for the disk
@@ -91,10 +82,8 @@ void EngineLoop::run() {
     if (scheduler_.idle() || waits || posted_.load(std::memory_order_acquire)) {
       MutexLock lock(mutex_);
       const auto called = [this]() KVILT_REQUIRES(mutex_) { return stop_ || !inbox_.empty(); };
-      if (waits) {
-        wake_.wait(lock, called);
-      } else if (scheduler_.idle()) {
-        if (const auto at = idle_work_at()) {
+      if (waits || scheduler_.idle()) {
+        if (const auto at = waits ? patience_ends() : idle_work_at()) {
           wake_.wait_for(lock, *at - Clock::now(), called);
         } else {
           wake_.wait(lock, called);
@@ -107,6 +96,7 @@ void EngineLoop::run() {
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
     drop_expired();
+    for (const auto& store : parts_.stores) changes_ += store->give_up_late() ? 1 : 0;
     if (!stop && scheduler_.idle() && !go_on_lingering() && Clock::now() >= idle_from_) {
       try {
         start_idle_work();
@@ -118,11 +108,45 @@ void EngineLoop::run() {
     if (stop) break;  // what was submitted before the end is cancelled too: every sink hears of its end
     bool worked = true;
     unless_memory_ends([&] { worked = step(); });
-    waits = !worked && !scheduler_.idle() && scheduler_.running().empty() && parts_.disk && parts_.disk->busy();
+    waits = !worked && !scheduler_.idle() && scheduler_.running().empty() && reads();
     update_stats();
   }
   cancel_all();
-  if (parts_.disk) parts_.disk->finish();
+  parts_.cache->on_evict(nullptr);
+  parts_.cache->on_enter(nullptr);
+  for (const auto& store : parts_.stores) store->finish();
+}
+
+void EngineLoop::attach_stores() {
+  if (parts_.stores.empty()) return;
+  // Something may have come from there: whoever waits asks again.
+  const auto on_this_thread = [this](std::function<void()> task) {
+    post([this, task = std::move(task)] {
+      task();
+      ++changes_;
+    });
+  };
+  for (const auto& store : parts_.stores) store->attach({on_this_thread, [this] { return room(); }});
+  parts_.cache->on_evict([this](SegmentId id) {
+    for (const auto& store : parts_.stores) store->keep(id);
+  });
+  parts_.cache->on_enter([this](SegmentId id) {
+    for (const auto& store : parts_.stores) store->entered(id);
+  });
+}
+
+// Something is being read that somebody may wait for.
+bool EngineLoop::reads() const {
+  return std::ranges::any_of(parts_.stores, [](const auto& store) { return store->busy(); });
+}
+
+// When the first of those who wait for a store waits no longer.
+std::optional<Clock::time_point> EngineLoop::patience_ends() const {
+  std::optional<Clock::time_point> out;
+  for (const auto& store : parts_.stores) {
+    if (const auto at = store->patience_ends()) out = std::min(out.value_or(*at), *at);
+  }
+  return out;
 }
 
 // Pages that no running request was promised.
@@ -481,7 +505,7 @@ void EngineLoop::update_stats() {
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
-  if (parts_.disk) stats_.disk = parts_.disk->stats();
+  for (const auto& store : parts_.stores) (store->shared() ? stats_.remote : stats_.disk) = store->stats();
   stats_.evicted_tokens = cache.evicted_tokens();
   stats_.regretted_tokens = cache.regretted_tokens();
   stats_.seasoned_tokens = cache.seasoned().tokens;

@@ -54,7 +54,7 @@ class EngineLoop {
   void clear_cache() {
     drop_idle_work();
     drop_lingering();
-    if (parts_.disk) parts_.disk->clear();
+    for (const auto& store : parts_.stores) store->clear();
     for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;
@@ -106,6 +106,9 @@ class EngineLoop {
   void close(std::unique_ptr<Sequence> sequence);
   void fail_for_memory(Sequence& sequence);
   void unless_memory_ends(FunctionRef<void()> work);
+  void attach_stores();
+  bool reads() const;
+  std::optional<Clock::time_point> patience_ends() const;
   std::optional<Clock::time_point> idle_work_at() const;
   void start_idle_work();
   void drop_idle_work();

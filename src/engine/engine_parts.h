@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/content_cache.h"
 #include "engine/disk_cache.h"
@@ -18,7 +19,7 @@ struct EngineParts {
   std::unique_ptr<PreparedModel> model;
   std::unique_ptr<KvEventPublisher> events;  // null: nobody hears of the cache
   std::unique_ptr<ContentCache> cache;
-  std::unique_ptr<DiskCache> disk;  // null: there is none
+  std::vector<std::unique_ptr<DiskCache>> stores;  // in the order in which requests ask them: disk, shared
 };
 
 }  // namespace kvilt

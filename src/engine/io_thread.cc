@@ -6,6 +6,14 @@ namespace kvilt {
 
 IoThread::IoThread(int64_t most_bytes) : most_bytes_(most_bytes), thread_([this] { run(); }) {}
 
+void IoThread::every(std::chrono::milliseconds pause, Job job) {
+  {
+    MutexLock lock(mutex_);
+    regular_ = {std::move(job), pause};
+  }
+  changed_.notify_all();
+}
+
 void IoThread::read(Job job) {
   {
     MutexLock lock(mutex_);
@@ -53,19 +61,31 @@ void IoThread::finish() {
 }
 
 void IoThread::run() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point due = Clock::now();  // when the regular job is
   for (;;) {
     Write next;
     {
       MutexLock lock(mutex_);
-      changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return finish_ || !reads_.empty() || !writes_.empty(); });
+      const auto called = [&]() KVILT_REQUIRES(mutex_) { return finish_ || !reads_.empty() || !writes_.empty(); };
+      if (regular_) {
+        changed_.wait_for(lock, due - Clock::now(), called);
+      } else {
+        changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return called() || regular_; });
+      }
       if (!reads_.empty()) {
         next.job = std::move(reads_.front());
         reads_.pop_front();
+      } else if (regular_ && !finish_ && Clock::now() >= due) {
+        next.job = regular_->job;
+        due = Clock::now() + regular_->pause;
       } else if (!writes_.empty()) {
         next = std::move(writes_.front());
         writes_.pop_front();
-      } else {
+      } else if (finish_) {
         return;
+      } else {
+        continue;
       }
     }
     next.job();

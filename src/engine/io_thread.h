@@ -1,13 +1,16 @@
 // engine/io_thread.h: one thread that waits for disks, so that no other has to.
-// Role:       runs jobs one by one: reads, which somebody waits for, before writes, which nobody does.
+// Role:       runs jobs one by one: reads, which somebody waits for, before writes, which nobody does. Between them,
+//             where it is due, what is to be done again and again.
 // Invariants: what queued writes hold in memory is bounded, but for one that is larger than the bound by itself. Jobs
 //             must not throw.
 // Threads:    all functions from one thread; jobs run on the thread that is inside.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "base/mutex.h"
@@ -21,6 +24,8 @@ class IoThread {
   explicit IoThread(int64_t most_bytes);
   ~IoThread() { finish(); }
 
+  // Runs the job as often until the end, though not before reads.
+  void every(std::chrono::milliseconds pause, Job job);
   void read(Job job);
   bool has_room(int64_t bytes) const;
   void wait_for_room(int64_t bytes);
@@ -34,6 +39,10 @@ class IoThread {
     Job job;
     int64_t bytes = 0;
   };
+  struct Regular {
+    Job job;
+    std::chrono::milliseconds pause;
+  };
   void run();
   bool fits(int64_t bytes) const KVILT_REQUIRES(mutex_) { return bytes_ == 0 || bytes_ + bytes <= most_bytes_; }
 
@@ -43,6 +52,7 @@ class IoThread {
   std::deque<Job> reads_ KVILT_GUARDED_BY(mutex_);
   std::deque<Write> writes_ KVILT_GUARDED_BY(mutex_);
   int64_t bytes_ KVILT_GUARDED_BY(mutex_) = 0;  // of writes that wait or run
+  std::optional<Regular> regular_ KVILT_GUARDED_BY(mutex_);
   bool finish_ KVILT_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last
 };

@@ -85,6 +85,18 @@ std::vector<DiskCache::Part> DiskCache::missing(const Question& q, const Content
   return parts;
 }
 
+// A request waits as long as computing would take, or a tenth of the tier's own patience where that is longer. A disk
+// it waits for.
+Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const {
+  if (!sharing_) return Clock::time_point::max();
+  int64_t tokens = 0;
+  for (const Part& part : parts) tokens += part.count;
+  const std::chrono::duration<double> computing(static_cast<double>(tokens) * prefill_s_);
+  const std::chrono::duration<double> patience = sharing_->patience;
+  const auto wait = prefill_s_ == 0 ? patience : std::max(computing, patience / 10);
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+}
+
 // By what reading and computing took so far.
 bool DiskCache::pays(const std::vector<Part>& parts) const {
   int64_t tokens = 0, bytes = reading_;
@@ -93,7 +105,7 @@ bool DiskCache::pays(const std::vector<Part>& parts) const {
 }
 
 std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCache::Found& found) {
-  if (index_.segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces)) return nullptr;
+  if (index_.segments() == 0 || (!q.wanted.prefix && !q.wanted.pieces) || !tier_->ready()) return nullptr;
   std::vector<Part> parts = missing(q, found);
   if (parts.empty()) {
     ++stats_.misses;
@@ -106,6 +118,7 @@ std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCa
   }
   if (!pays(parts)) {
     ++stats_.refused;
+    read_s_ = 0.98 * read_s_;  // what was slow is tried again after a while
     return nullptr;
   }
   return begin(q, std::move(parts));
@@ -123,6 +136,9 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
     loading->parts.push_back(part);
   }
   if (loading->parts.empty()) return nullptr;
+  loading->until = patience_for(loading->parts);
+  loading->fetch->remote = sharing_.has_value();
+  if (sharing_) awaited_.push_back(loading);
   ++loading_;
   ++stats_.loads;
   for (const Part& part : loading->parts) {
@@ -143,7 +159,7 @@ void DiskCache::read(const Loading& loading, const Part& part, Chunks& out) {
   out.first = part.offset / StoredPiece::kChunkTokens;
   int64_t bytes = 0;
   try {
-    for (int32_t i = out.first; i <= last; ++i) {
+    for (int32_t i = out.first; i <= last && Clock::now() < loading.until; ++i) {
       auto chunk = tier_->get(part.id, i);
       if (!chunk.ok()) {
         out.failed = chunk.error();
@@ -156,8 +172,7 @@ void DiskCache::read(const Loading& loading, const Part& part, Chunks& out) {
     out.failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
   }
   tier_->touch(part.id);
-  bytes_ = tier_->bytes();
-  pieces_ = tier_->pieces();
+  count();
   if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
 }
 
@@ -167,14 +182,17 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
     const Code code = chunks.failed->code;
     if (code != Code::kNotFound) {
       ++stats_.errors;
-      if (stats_.errors < 10) spdlog::warn("the cache on disk: {}; it is computed", chunks.failed->message);
+      if (stats_.errors < 10) spdlog::warn("cached KV is computed instead of read: {}", chunks.failed->message);
     }
     if (code == Code::kNotFound || code == Code::kCorrupt) forget(part.id);
     return;
   }
   if (loading->epoch != epoch_ || !index_.contains(part.id)) return;
   const std::span<const int32_t> prompt = loading->prompt;
-  Run wanted{part.offset, part.offset + part.count};  // of the stored piece's tokens
+  // Of the stored piece's tokens, as far as they came in time.
+  const int32_t read = (chunks.first + static_cast<int32_t>(chunks.values.size())) * StoredPiece::kChunkTokens;
+  Run wanted{part.offset, std::min(part.offset + part.count, read)};
+  if (wanted.size() < std::min(min_segment_, part.count)) return;
   if (part.prefix) {
     const std::vector<Piece> chain = cache_.index().find_prefix(prompt, part.domain, part.pos + part.count);
     const int32_t reach = chain.empty() ? 0 : chain.back().pos + chain.back().count;
@@ -216,10 +234,29 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
   stats_.loaded_bytes += static_cast<uint64_t>(wanted.size() * token_bytes_);
 }
 
+bool DiskCache::give_up_late() {
+  bool late = false;
+  for (const auto& loading : awaited_) {
+    if (loading->fetch->done || Clock::now() < loading->until) continue;
+    loading->fetch->done = loading->fetch->late = late = true;
+    ++stats_.late;
+  }
+  return late;
+}
+
+std::optional<Clock::time_point> DiskCache::patience_ends() const {
+  std::optional<Clock::time_point> out;
+  for (const auto& loading : awaited_) {
+    if (!loading->fetch->done) out = std::min(out.value_or(loading->until), loading->until);
+  }
+  return out;
+}
+
 void DiskCache::finished(const std::shared_ptr<Loading>& loading) {
   loading->fetch->done = true;
   reading_ -= loading->bytes;
   --loading_;
+  std::erase(awaited_, loading);
   for (const Part& part : loading->parts) {
     if (const auto it = fetches_.find(part.id); it != fetches_.end() && it->second.lock() == loading->fetch)
       fetches_.erase(it);

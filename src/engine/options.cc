@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/memory.h"
 #include "kvilt/request.h"
+#include "tier/redis_address.h"
 
 namespace kvilt {
 namespace {
@@ -105,6 +106,20 @@ Status check_kv_events(const EngineOptions& o) {
   return {};
 }
 
+Status check_redis(const EngineOptions& o) {
+  if (o.cache_redis.empty()) {
+    if (o.cache_redis_key.empty()) return {};
+    return error(Code::kInvalidArgument, "cache_redis_key (--cache-redis-key) is for cache_redis (--cache-redis)");
+  }
+  if (!o.cache) {
+    return error(Code::kInvalidArgument,
+                 "cache_redis (--cache-redis) shares what is cached, and the cache is off (--no-cache)");
+  }
+  const auto address = parse_redis_address(o.cache_redis);
+  if (address.ok()) return {};
+  return error(Code::kInvalidArgument, "cache_redis (--cache-redis): {}", address.error().message);
+}
+
 }  // namespace
 
 Result<KvType> parse_kv_type(std::string_view word) { return parse("kv_type", kKvTypes, word); }
@@ -137,6 +152,7 @@ Status check_options(const EngineOptions& o) {
                           {"context", "--context", o.context, 0},
                           {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
                           {"max_sequences", "--max-sequences", o.max_sequences, 1},
+                          {"cache_redis_timeout_ms", "--cache-redis-timeout", o.cache_redis_timeout_ms, 1, 60000},
                           {"season", "--season", o.season, 0, kMostContexts}}) {
     if (n.value >= n.low && n.value <= n.high) continue;
     const std::string range = n.high == INT64_MAX ? fmt::format("{} or more", n.low)  //
@@ -156,6 +172,7 @@ Status check_options(const EngineOptions& o) {
   if (!o.cache_dir.empty() && o.cache_disk <= 0) {
     return error(Code::kInvalidArgument, "cache_disk (--cache-disk) is {}, not 1 or more bytes", o.cache_disk);
   }
+  KVILT_TRY(check_redis(o));
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }

@@ -70,24 +70,29 @@ void Preparer::start(Sequence& s) const {
     s.usage.near = layout.near;
     s.usage.folded = s.request.prompt.folded;
     s.usage.disk = s.running.from_disk;
+    s.usage.remote = s.running.from_remote;
     s.usage.reused = static_cast<int>(count(layout.reused()));
     s.usage.fresh = s.usage.prompt - s.usage.prefix - s.usage.reused;
   }
   s.tokens.reserve(s.max_len);
 }
 
-// A request whose KV is on disk waits for it: twice at most, since what others wait for may not be all of its own.
+// A request whose KV is on disk, or else in the shared store, waits for it: twice at most, since what others wait for may
+// not be all of its own.
 bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
   constexpr int kMostFetches = 2;
-  if (!parts_.disk || s.fetches >= kMostFetches) return false;
+  if (s.fetches >= kMostFetches || (s.fetch && s.fetch->late)) return false;
   const auto uses = [&](const PromptLayout& layout) { return s.policy->uses(layout, parts_.model->config()); };
-  auto fetch = parts_.disk->fetch(
-      {s.tokens, s.request.prompt.marks, s.domains, wanted, parts_.model->config().ropes(s.running.prefill_len), uses},
-      found);
-  if (!fetch) return false;
-  s.fetch = std::move(fetch);
-  ++s.fetches;
-  return true;
+  const DiskCache::Question question{
+      s.tokens, s.request.prompt.marks, s.domains, wanted, parts_.model->config().ropes(s.running.prefill_len), uses};
+  for (const auto& store : parts_.stores) {
+    auto fetch = store->fetch(question, found);
+    if (!fetch) continue;
+    s.fetch = std::move(fetch);
+    ++s.fetches;
+    return true;
+  }
+  return false;
 }
 
 // What the cache has of the tokens, as far as the policy uses it. Nothing: more of it is on its way from disk.
@@ -113,7 +118,9 @@ std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
     }
   }
   if (s.request.explain != Explain::kNo) note(s, found);
-  s.running.from_disk = s.fetch ? found.tokens_of(s.fetch->segments) : 0;
+  const int32_t fetched = s.fetch ? found.tokens_of(s.fetch->segments) : 0;
+  s.running.from_disk = s.fetch && !s.fetch->remote ? fetched : 0;
+  s.running.from_remote = fetched - s.running.from_disk;
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   place(s, std::move(found.placements), std::move(found.overlays));

@@ -174,7 +174,8 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
-    if (parts_.disk) parts_.disk->computed(s.usage.fresh + s.usage.recomputed, seconds(s.first_step, s.first_token));
+    for (const auto& store : parts_.stores)
+      store->computed(s.usage.fresh + s.usage.recomputed, seconds(s.first_step, s.first_token));
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     s.completion.last_hidden = std::move(now.last_hidden);
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy

@@ -27,7 +27,48 @@ void DiskCache::keep(SegmentId id) {
   update();
 }
 
+void DiskCache::entered(SegmentId id) {
+  if (!sharing_ || !hooks_.post) return;
+  try {
+    entered_.push_back(id);
+    if (!std::exchange(stores_entered_, true)) hooks_.post([this] { store_entered(); });
+  } catch (const std::bad_alloc&) {  // it is written when it leaves memory
+    stores_entered_ = false;
+  }
+}
+
+// Others lack all that is cached: the store was gone, and may be empty now.
+void DiskCache::enter_all() {
+  std::vector<SegmentId> ids = cache_.segments().ids();
+  std::ranges::sort(ids);  // beginnings of chains first
+  entered_.assign(ids.begin(), ids.end());
+}
+
+// As far as the queue has room; when something of it was written, and after a while, it goes on. While the tier is gone
+// nothing waits for it: enter_all() follows.
+void DiskCache::store_entered() {
+  constexpr int kLooks = 256;  // below a millisecond where all is stored already
+  stores_entered_ = false;
+  copied_ = 0;
+  if (!tier_->ready()) entered_.clear();
+  for (int looks = 0; !entered_.empty(); ++looks) {
+    const CachedSegment* segment = cache_.segments().find(entered_.front());
+    const int64_t bytes = segment ? segment->count * token_bytes_ : 0;
+    if (!io_.has_room(bytes) || (copied_ > 0 && copied_ + bytes > kCopiedAtOnce)) break;
+    if (looks == kLooks) {
+      stores_entered_ = true;
+      hooks_.post([this] { store_entered(); });
+      break;
+    }
+    const SegmentId id = entered_.front();
+    entered_.pop_front();
+    store(id, Queue::kIfRoom);
+  }
+  update();
+}
+
 void DiskCache::store(SegmentId id, Queue queue) {
+  if (!tier_->ready()) return;
   const CachedSegment* segment = cache_.segments().find(id);
   if (!segment || segment->chain || segment->parts.size() != 1) return;
   const SegmentInfo& info = cache_.index().info(id);
@@ -132,13 +173,13 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
       [this, piece = std::make_shared<const StoredPiece>(std::move(piece)), values, epoch = epoch_] {
         std::vector<uint64_t> removed;
         Status done = put(*piece, *values, removed);
-        bytes_ = tier_->bytes();
-        pieces_ = tier_->pieces();
+        count();
         hooks_.post([this, id = piece->id, done = std::move(done), removed = std::move(removed), epoch,
                      bytes = std::ssize(*values)] {
           queued_bytes_ -= bytes;
           stats_.written_bytes += done.ok() ? static_cast<uint64_t>(bytes) : 0;
           epoch == epoch_ ? wrote(id, done, removed) : update();
+          if (!entered_.empty()) store_entered();
         });
       },
       bytes);
@@ -163,7 +204,7 @@ void DiskCache::wrote(uint64_t id, const Status& done, const std::vector<uint64_
     // What it continues was dropped, or it is too large: no fault of the disk.
     const bool dropped = done.error().code == Code::kNotFound || done.error().code == Code::kTooLong;
     ++(dropped ? stats_.dropped : stats_.errors);
-    if (!dropped && stats_.errors < 10) spdlog::warn("the cache on disk: {}", done.error().message);
+    if (!dropped && stats_.errors < 10) spdlog::warn("what is cached is not kept: {}", done.error().message);
   }
   update();
 }

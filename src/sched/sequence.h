@@ -48,9 +48,11 @@ enum class Admission : uint8_t {
   kLater,   // it waits for something else than pages; those after it may pass
 };
 
-// Cached KV that is read from disk for requests that wait (engine/disk_cache.h).
+// Cached KV that is read from a tier for requests that wait (engine/disk_cache.h).
 struct Fetch {
-  bool done = false;
+  bool done = false;                // or nobody waits any longer
+  bool late = false;                // it took too long
+  bool remote = false;              // from a shared tier, not from disk
   std::vector<SegmentId> segments;  // that it became
 };
 
@@ -84,6 +86,7 @@ struct Sequence {
     FoundNotes notes;                // with Request::explain
     ChainEnd exact, chain;           // what of its tokens was found as an exact prefix, and as a chain
     int32_t from_disk = 0;           // tokens that were placed, of segments that it had waited for
+    int32_t from_remote = 0;         // the same, of those from a shared tier
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
     // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.

@@ -17,6 +17,7 @@ void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.seasoned += usage.seasoned;
   sum_.near += usage.near;
   sum_.disk += usage.disk;
+  sum_.remote += usage.remote;
   sum_.recomputed += usage.recomputed;
   sum_.fresh += usage.fresh;
   sum_.kv_bytes.global += usage.kv_bytes.global;
@@ -42,6 +43,7 @@ Json kvilt_usage(const PromptUsage& usage) {
            {"seasoned", usage.seasoned},
            {"near", usage.near},
            {"disk", usage.disk},
+           {"remote", usage.remote},
            {"recomputed", usage.recomputed},
            {"fresh", usage.fresh},
            {"kv_bytes", {{"global", kv.global}, {"local", kv.local}, {"retrieval", kv.retrieval}, {"dense", kv.dense}}},

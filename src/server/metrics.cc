@@ -61,23 +61,34 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-void add_disk(Page& page, const DiskCounters& disk) {
-  page.gauge("kvilt:disk_cache_bytes", "Bytes in the folder of --cache-dir, of all models.",
-             static_cast<double>(disk.bytes));
-  page.gauge("kvilt:disk_cache_pieces", "Pieces in it.", static_cast<double>(disk.pieces));
-  page.gauge("kvilt:disk_cache_tokens", "Tokens in it that this engine can use.", static_cast<double>(disk.tokens));
-  page.gauge("kvilt:disk_cache_queued_bytes", "Bytes that wait to be written.", static_cast<double>(disk.queued_bytes));
-  const auto count = [&](const char* name, const char* help, uint64_t value) {
-    page.counter(name, help, static_cast<double>(value));
+// What the folder and the shared store have in common; `place` begins the names.
+void add_store(Page& page, const std::string& place, const DiskCounters& store) {
+  const auto gauge = [&](const char* name, const char* help, int64_t value) {
+    page.gauge((place + name).c_str(), help, static_cast<double>(value));
   };
-  count("kvilt:disk_cache_written_bytes_total", "Bytes of K and V written to disk.", disk.written_bytes);
-  count("kvilt:disk_cache_dropped_total", "Evicted pieces that were not written: the queue was full.", disk.dropped);
-  count("kvilt:disk_cache_loads_total", "Requests that waited for KV from disk.", disk.loads);
-  count("kvilt:disk_cache_loaded_tokens_total", "Tokens whose KV was read from disk.", disk.loaded_tokens);
-  count("kvilt:disk_cache_loaded_bytes_total", "Their bytes.", disk.loaded_bytes);
-  count("kvilt:disk_cache_misses_total", "Look-ups that found nothing on disk that memory did not have.", disk.misses);
-  count("kvilt:disk_cache_refused_total", "Loads that would have taken longer than computing.", disk.refused);
-  count("kvilt:disk_cache_errors_total", "Reads and writes that failed; their KV is computed instead.", disk.errors);
+  gauge("_bytes", "Bytes there: in the folder of --cache-dir of all models, in the shared store of this one.",
+        store.bytes);
+  gauge("_pieces", "Pieces there.", store.pieces);
+  gauge("_tokens", "Tokens there that this engine can use.", store.tokens);
+  gauge("_queued_bytes", "Bytes that wait to be written.", store.queued_bytes);
+  const auto count = [&](const char* name, const char* help, uint64_t value) {
+    page.counter((place + name).c_str(), help, static_cast<double>(value));
+  };
+  count("_written_bytes_total", "Bytes of K and V written.", store.written_bytes);
+  count("_dropped_total", "Pieces that were not written: the queue was full.", store.dropped);
+  count("_loads_total", "Requests that waited for KV from there.", store.loads);
+  count("_loaded_tokens_total", "Tokens whose KV was read.", store.loaded_tokens);
+  count("_loaded_bytes_total", "Their bytes.", store.loaded_bytes);
+  count("_misses_total", "Look-ups that found nothing that memory did not have.", store.misses);
+  count("_refused_total", "Loads that would have taken longer than computing.", store.refused);
+  count("_errors_total", "Reads, writes and connections that failed; their KV is computed instead.", store.errors);
+}
+
+void add_remote(Page& page, const DiskCounters& remote) {
+  add_store(page, "kvilt:redis_cache", remote);
+  page.gauge("kvilt:redis_cache_up", "1 while the Redis of --cache-redis can be asked.", remote.ready ? 1 : 0);
+  page.counter("kvilt:redis_cache_late_total", "Loads that took longer than requests wait; these computed.",
+               static_cast<double>(remote.late));
 }
 
 void add_engine(Page& page, const EngineStats& s) {
@@ -131,7 +142,8 @@ void add_engine(Page& page, const EngineStats& s) {
   page.gauge("kvilt:cached_runs", "Cached runs (pieces that can be placed).", static_cast<double>(s.cached_segments));
   page.counter("kvilt:cache_evicted_runs_total", "Cached runs dropped to make room.",
                static_cast<double>(s.evicted_segments));
-  add_disk(page, s.disk);
+  add_store(page, "kvilt:disk_cache", s.disk);
+  add_remote(page, s.remote);
   page.counter("kvilt:cache_evicted_tokens_total", "Tokens of exact prefixes that were evicted.",
                static_cast<double>(s.evicted_tokens));
   page.counter("kvilt:cache_regretted_tokens_total",

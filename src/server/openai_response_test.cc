@@ -30,6 +30,7 @@ PromptUsage usage_of(int prefix, int reused, int recomputed, int fresh) {
   usage.seasoned = reused > 0 ? 20 : 0;
   usage.near = reused > 0 ? 15 : 0;
   usage.disk = reused > 0 ? 12 : 0;
+  usage.remote = reused > 0 ? 6 : 0;
   usage.recomputed = recomputed;
   usage.fresh = fresh;
   usage.kv_bytes = {1000, 200, 30, 4};
@@ -55,7 +56,7 @@ TEST(Usage, CountsWhatWasNotComputed) {
   EXPECT_EQ(
       json["kvilt"],
       Json::parse(
-          R"({"prefix": 100, "chain": 25, "reused": 50, "seasoned": 20, "near": 15, "disk": 12, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
+          R"({"prefix": 100, "chain": 25, "reused": 50, "seasoned": 20, "near": 15, "disk": 12, "remote": 6, "recomputed": 10, "fresh": 7, "kv_bytes": {"global": 1000,
                             "local": 200, "retrieval": 30, "dense": 4}, "evicted_bytes": 70, "drafted": 11, "accepted": 4, "policy": "sparsex", "ttft_s": 0.5})"));
   sum.add_prompt(usage_of(1, 0, 0, 1));
   EXPECT_EQ(usage_json(sum)["kvilt"]["kv_bytes"]["local"], 400);

@@ -24,7 +24,7 @@ inline StoredPiece piece_for_test(uint64_t id, int32_t tokens, uint64_t parent =
   piece.pos = parent == 0 ? 0 : 300;
   piece.parent_tokens = parent == 0 ? 0 : 300;
   piece.token_bytes = kTokenBytes;
-  for (int32_t i = 0; i < tokens; ++i) piece.tokens.push_back(static_cast<int32_t>(id) * 1000 + i);
+  for (int32_t i = 0; i < tokens; ++i) piece.tokens.push_back(static_cast<int32_t>(id % 1000) * 1000 + i);
   return piece;
 }
 

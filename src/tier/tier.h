@@ -3,13 +3,15 @@
 //             machine can stand behind the same five functions. docs/design/disk.md.
 // Invariants: a piece is immutable. Its bytes are cut into chunks of kChunkTokens tokens, each with a checksum that is
 //             kept with the piece and not with the bytes: get() never returns others' bytes, or damaged ones.
-// Threads:    one at a time; new_id() from any.
+// Threads:    one at a time; new_id(), sharing() and ready() from any.
 // Not here:   who writes and reads when (engine/disk_cache.h), finding (index/).
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -72,6 +74,25 @@ class Tier {
 
   virtual int64_t bytes() const = 0;  // of all makers
   virtual int64_t pieces() const = 0;
+
+  // ---- A tier that others write to as well, on another machine
+
+  struct Sharing {
+    std::chrono::milliseconds news_every;  // how often news() is worth a call
+    std::chrono::milliseconds patience;    // the longest that one of its answers takes
+  };
+  // Nothing: it is this process's own.
+  virtual std::optional<Sharing> sharing() const { return std::nullopt; }
+  // Whether it can be asked now. Where not, all functions fail at once; news() tries to reach it again.
+  virtual bool ready() const { return true; }
+  struct News {
+    std::vector<StoredPiece> stored;  // of the maker that known() was asked for; what they continue comes first
+    std::vector<uint64_t> removed;
+    int errors = 0;  // failures that nobody heard of yet
+    bool empty() const { return stored.empty() && removed.empty() && errors == 0; }
+  };
+  // What came and went since known() and the last call, by others' doing.
+  virtual News news() { return {}; }
 };
 
 }  // namespace kvilt

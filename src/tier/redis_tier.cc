@@ -1,0 +1,494 @@
+#include "tier/redis_tier.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "tier/piece_record.h"
+
+namespace kvilt {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kSecretKey = "kvilt:secret";
+constexpr const char* kSecondsKept = "604800";  // a week: a piece that nobody used for so long goes
+constexpr const char* kLinesKept = "100000";    // of the stream, roughly
+constexpr const char* kLinesAtOnce = "1000";
+constexpr size_t kRecordsAtOnce = 16;
+constexpr int kMostPages = 1 << 14;                     // of the set, with 1,000 ids each
+constexpr int64_t kMostRecordBytes = int64_t{1} << 24;  // 4 million tokens
+constexpr milliseconds kNewsEvery{100}, kFirstBackoff{100}, kMostBackoff{10'000};
+constexpr std::chrono::seconds kListEvery{60};
+constexpr std::chrono::hours kTouchEvery{1};
+constexpr uint64_t kMostId = uint64_t{1} << 63;
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string hex(std::span<const uint8_t> bytes) {
+  std::string out;
+  for (const uint8_t byte : bytes) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+// Nothing: these are no hexadecimal digits of a secret.
+std::optional<HashSecret> secret_of_hex(std::string_view text) {
+  std::string bytes;
+  for (size_t i = 0; i + 2 <= text.size(); i += 2) {
+    uint8_t byte = 0;
+    if (std::from_chars(text.data() + i, text.data() + i + 2, byte, 16).ptr != text.data() + i + 2) return {};
+    bytes += static_cast<char>(byte);
+  }
+  return text.size() == 2 * bytes.size() ? HashSecret::of(bytes) : std::nullopt;
+}
+
+std::string id_text(uint64_t id) { return fmt::format("{:016x}", id); }
+
+// Nothing: no id of ours.
+std::optional<uint64_t> id_of(const RedisReply& reply) {
+  const std::string& text = reply.text;
+  uint64_t id = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), id, 16);
+  if (text.size() != 16 || parsed.ptr != text.data() + text.size() || id == 0 || id >= kMostId) return {};
+  return id;
+}
+
+// What Redis says no to, in its words, as far as they can be shown.
+Error refusal(const RedisReply& reply) {
+  std::string words = reply.text.substr(0, 160);
+  for (char& c : words) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  const Code code = words.starts_with("OOM") ? Code::kExhausted : Code::kIo;
+  return Error{code, "Redis says: " + words};
+}
+
+Status check_all(const std::vector<RedisReply>& replies) {
+  for (const RedisReply& reply : replies) {
+    if (reply.failed()) return refusal(reply);
+  }
+  return {};
+}
+
+Error unexpected() { return Error{Code::kCorrupt, "Redis answers something that was not asked"}; }
+
+}  // namespace
+
+Result<HashSecret> read_redis_key(const std::string& path) {
+  KVILT_ASSIGN(std::string text, read_file(path, 4096));
+  if (const auto secret = HashSecret::of(text)) return *secret;
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (const auto secret = secret_of_hex(text)) return *secret;
+  return error(Code::kInvalidArgument, "{}: no key of 32 bytes or 64 hexadecimal digits (openssl rand -hex 32)", path);
+}
+
+RedisTier::RedisTier(RedisOptions options, const HashSecret& secret) : options_(std::move(options)), secret_(secret) {}
+
+Result<std::unique_ptr<RedisTier>> RedisTier::open(RedisOptions options) {
+  const bool given = options.secret.has_value();
+  const HashSecret secret = given ? *options.secret : HashSecret::random();
+  std::unique_ptr<RedisTier> out(new RedisTier(std::move(options), secret));
+  if (given) return out;
+  if (const Status done = out->connect(); !done.ok()) {
+    return error(done.error().code,
+                 "Redis at {}: {}; start it first, or give all servers one key file: then it may "
+                 "come later",
+                 out->options_.address.shown(), done.error().message);
+  }
+  return out;
+}
+
+// ---- The way to Redis
+
+Status RedisTier::connect() {
+  const auto connected = [&]() -> Status {
+    KVILT_ASSIGN(connection_, RedisConnection::open(options_.address, options_.timeout));
+    KVILT_TRY(log_in());
+    if (!options_.secret) KVILT_TRY(agree_on_secret());
+    return {};
+  };
+  const Status done = connected();
+  if (!done.ok()) {
+    connection_.reset();
+    return done;
+  }
+  connected_ = Clock::now();
+  next_list_ = connected_;
+  return {};
+}
+
+Status RedisTier::log_in() {
+  const RedisAddress& to = options_.address;
+  std::vector<RedisCommand> commands;
+  const std::string db = fmt::format("{}", to.db);
+  if (!to.password.empty() && to.user.empty()) commands.push_back({"AUTH", to.password});
+  if (!to.password.empty() && !to.user.empty()) commands.push_back({"AUTH", to.user, to.password});
+  if (to.db != 0) commands.push_back({"SELECT", db});
+  commands.push_back({"PING"});
+  KVILT_ASSIGN(const auto replies, connection_->ask(commands, options_.timeout));
+  return check_all(replies);
+}
+
+// The first process puts it there; whoever comes later takes it. A Redis that was emptied gets the one in use again.
+Status RedisTier::agree_on_secret() {
+  const std::string ours = hex(secret_.bytes());
+  const RedisCommand commands[] = {{"SET", kSecretKey, ours, "NX"}, {"GET", kSecretKey}};
+  KVILT_ASSIGN(const auto replies, connection_->ask(commands, options_.timeout));
+  KVILT_TRY(check_all(replies));
+  const std::string& theirs = replies[1].text;
+  if (theirs == ours) return {};
+  const auto secret = secret_of_hex(theirs);
+  if (!secret)
+    return error(Code::kCorrupt, "its key {} is no secret of Kvilt; remove it, or use another database", kSecretKey);
+  if (space_.empty()) {
+    secret_ = *secret;
+  } else if (!std::exchange(other_secret_, true)) {  // digests in use depend on it
+    spdlog::warn(
+        "Redis at {} was emptied, and others came first: they and this server share nothing until this one "
+        "starts again",
+        options_.address.shown());
+  }
+  return {};
+}
+
+// Each failure makes the wait for the next try longer, unless the connection had lasted.
+void RedisTier::drop(const Error& why) {
+  const auto now = Clock::now();
+  const bool was_ready = ready_.exchange(false);
+  const bool lasted = connection_ && now - connected_ > 10 * std::max(backoff_, kFirstBackoff);
+  connection_.reset();
+  if (was_ready || backoff_ == milliseconds(0))
+    spdlog::warn("Redis at {}: {}; what it holds is computed meanwhile", options_.address.shown(), why.message);
+  backoff_ = lasted ? kFirstBackoff : std::clamp(backoff_ * 2, kFirstBackoff, kMostBackoff);
+  next_try_ = now + backoff_;
+}
+
+Result<std::vector<RedisReply>> RedisTier::ask_all(std::span<const RedisCommand> commands, int64_t most_bytes) {
+  if (!connection_) return error(Code::kUnavailable, "Redis at {} cannot be reached", options_.address.shown());
+  auto replies = connection_->ask(commands, options_.timeout, most_bytes);
+  if (!replies.ok()) drop(replies.error());
+  return replies;
+}
+
+Result<RedisReply> RedisTier::ask(const RedisCommand& command) {
+  KVILT_ASSIGN(auto replies, ask_all({&command, 1}));
+  if (replies[0].failed()) return refusal(replies[0]);
+  return std::move(replies[0]);
+}
+
+// ---- What there is
+
+std::optional<Tier::Sharing> RedisTier::sharing() const { return Sharing{kNewsEvery, options_.timeout}; }
+
+Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker) {
+  maker_ = maker;
+  space_ = fmt::format("kvilt:{}:", hex(KeyedHash(secret_, "kvilt.redis.space").add(maker).finish()));
+  all_ = space_ + "all";
+  log_ = space_ + "log";
+  News news = this->news();
+  unheard_ += news.errors;
+  return std::move(news.stored);
+}
+
+Tier::News RedisTier::news() {
+  News out;
+  out.errors = std::exchange(unheard_, 0);
+  if (!connection_ && Clock::now() < next_try_) return out;
+  const bool reached = connection_ != nullptr || [&] {
+    const Status done = connect();
+    if (!done.ok()) drop(done.error());
+    return done.ok();
+  }();
+  const Status done = reached ? catch_up(out) : Status(Error{Code::kUnavailable, {}});
+  if (done.ok()) return out;
+  ++out.errors;
+  if (connection_) drop(done.error());  // it answers, but not what it should
+  return out;
+}
+
+Status RedisTier::catch_up(News& news) {
+  if (clear_first_) KVILT_TRY(clear());
+  if (Clock::now() < next_list_) return read_log(news);
+  KVILT_TRY(list(news));
+  next_list_ = Clock::now() + kListEvery;
+  if (!ready_.exchange(true)) {
+    spdlog::info("Redis at {}: {} pieces for this model", options_.address.shown(), entries_.size());
+  }
+  return {};
+}
+
+// The stream's end first: what comes while the set is listed is in one of the two.
+Status RedisTier::list(News& news) {
+  KVILT_ASSIGN(const RedisReply last, ask({"XREVRANGE", log_, "+", "-", "COUNT", "1"}));
+  read_to_ = "0-0";
+  if (!last.array.empty() && !last.array[0].array.empty()) read_to_ = last.array[0].array[0].text;
+  KVILT_ASSIGN(std::unordered_set<uint64_t> there, listed());
+  std::vector<uint64_t> gone, lacking;
+  for (const auto& [id, entry] : entries_) {
+    if (!there.contains(id)) gone.push_back(id);
+  }
+  for (const uint64_t id : gone) {
+    forget(id);
+    news.removed.push_back(id);
+  }
+  for (const uint64_t id : there) {
+    if (!entries_.contains(id)) lacking.push_back(id);
+  }
+  return fetch(std::move(lacking), news);
+}
+
+Result<std::unordered_set<uint64_t>> RedisTier::listed() {
+  std::unordered_set<uint64_t> out;
+  std::string cursor = "0";
+  int pages = 0;
+  do {
+    KVILT_ASSIGN(const RedisReply page, ask({"SSCAN", all_, cursor, "COUNT", "1000"}));
+    if (page.array.size() != 2 || page.array[0].text.empty() || ++pages > kMostPages) return unexpected();
+    for (const RedisReply& item : page.array[1].array) {
+      if (const auto id = id_of(item)) out.insert(*id);
+    }
+    cursor = page.array[0].text;
+  } while (cursor != "0");
+  return out;
+}
+
+Status RedisTier::read_log(News& news) {
+  KVILT_ASSIGN(const RedisReply read, ask({"XREAD", "COUNT", kLinesAtOnce, "STREAMS", log_, read_to_}));
+  if (read.kind == RedisReply::Kind::kNil) return {};
+  if (read.array.size() != 1 || read.array[0].array.size() != 2) return unexpected();
+  std::unordered_set<uint64_t> stored;
+  for (const RedisReply& line : read.array[0].array[1].array) {
+    if (!read_line(line, stored, news)) return unexpected();
+  }
+  return fetch({stored.begin(), stored.end()}, news);
+}
+
+// [place in the stream, [word, id]]
+bool RedisTier::read_line(const RedisReply& line, std::unordered_set<uint64_t>& stored, News& news) {
+  if (line.array.size() != 2 || line.array[0].text.empty()) return false;
+  read_to_ = line.array[0].text;
+  const std::vector<RedisReply>& said = line.array[1].array;
+  if (said.size() != 2) return true;  // a later version's
+  const auto remove = [&](uint64_t id) {
+    stored.erase(id);
+    if (forget(id)) news.removed.push_back(id);
+  };
+  const auto id = id_of(said[1]);
+  if (said[0].text == "put" && id && !entries_.contains(*id)) stored.insert(*id);
+  if (said[0].text == "del" && id) remove(*id);
+  return true;
+}
+
+// Their records; those that are gone leave the set.
+Status RedisTier::fetch(std::vector<uint64_t> ids, News& news) {
+  std::ranges::sort(ids);  // what a piece continues has a smaller one
+  for (size_t i = 0; i < ids.size(); i += kRecordsAtOnce) {
+    const std::span<const uint64_t> some = std::span(ids).subspan(i, std::min(kRecordsAtOnce, ids.size() - i));
+    std::vector<std::string> keys;
+    for (const uint64_t id : some) keys.push_back(record_key(id));
+    std::vector<RedisCommand> commands;
+    const std::string last = fmt::format("{}", kMostRecordBytes);
+    for (const std::string& key : keys) commands.push_back({"GETRANGE", key, "0", last});
+    KVILT_ASSIGN(const auto records, ask_all(commands, static_cast<int64_t>(some.size()) * kMostRecordBytes));
+    for (size_t j = 0; j < some.size(); ++j) {
+      if (std::optional<StoredPiece> piece = decode(some[j], records[j].text)) {
+        enter(*piece);
+        news.stored.push_back(*std::move(piece));
+      } else {
+        news.errors += records[j].text.empty() ? 0 : 1;  // it was dropped, or it is damaged
+        erase(some[j], 0);
+      }
+    }
+  }
+  return {};
+}
+
+// A digest of the rest, and a piece.
+std::optional<StoredPiece> RedisTier::decode(uint64_t id, std::string_view record) const {
+  Digest digest;
+  if (record.size() < digest.size()) return {};
+  std::memcpy(digest.data(), record.data(), digest.size());
+  record.remove_prefix(digest.size());
+  if (KeyedHash(secret_, "kvilt.redis.record").add(record).finish() != digest) return {};
+  auto piece = decode_piece(std::as_bytes(std::span(record)));
+  if (!piece.ok() || piece->id != id || piece->maker != maker_) return {};
+  return std::move(piece).value();
+}
+
+void RedisTier::enter(const StoredPiece& piece) {
+  Entry entry{piece.parent, piece.count(), piece.token_bytes, piece.checksums, Clock::now()};
+  const int64_t bytes = entry.bytes();
+  if (entries_.emplace(piece.id, std::move(entry)).second) bytes_ += bytes;
+  uint64_t last = last_id_;  // what continues it needs a larger one
+  while (last < piece.id && !last_id_.compare_exchange_weak(last, piece.id)) {
+  }
+}
+
+bool RedisTier::forget(uint64_t id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return false;
+  bytes_ -= it->second.bytes();
+  entries_.erase(it);
+  return true;
+}
+
+// The time in milliseconds and 21 random bits: two processes hardly ever draw the same, and if they do, digests tell.
+uint64_t RedisTier::new_id() {
+  const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const HashSecret dice = HashSecret::random();
+  const uint64_t drawn = (static_cast<uint64_t>(now.count()) << 21 | (dice.word(0) & ((1 << 21) - 1))) % kMostId;
+  uint64_t last = last_id_, next = 0;
+  do {
+    next = std::max(last + 1, drawn);
+  } while (!last_id_.compare_exchange_weak(last, next));
+  return next;
+}
+
+// ---- Pieces
+
+std::string RedisTier::record_key(uint64_t id) const { return fmt::format("{}r:{:016x}", space_, id); }
+std::string RedisTier::chunk_key(uint64_t id, int32_t chunk) const {
+  return fmt::format("{}v:{:016x}:{}", space_, id, chunk);
+}
+
+// Unlike the disk's it has a key: whoever can write to Redis, and does not know the secret, cannot make one.
+uint64_t RedisTier::chunk_sum(uint64_t id, int32_t chunk, std::span<const std::byte> bytes) const {
+  const Digest digest = KeyedHash(secret_, "kvilt.redis.chunk")
+                            .add(static_cast<int64_t>(id))
+                            .add(int64_t{chunk})
+                            .add(as_text(bytes))
+                            .finish();
+  uint64_t out;
+  std::memcpy(&out, digest.data(), sizeof out);
+  return out;
+}
+
+Status RedisTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+  CHECK(std::ssize(values) == piece.bytes() && piece.id != 0 && piece.count() > 0);
+  if (piece.parent != 0) {
+    if (!entries_.contains(piece.parent))
+      return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);
+    KVILT_ASSIGN(const RedisReply there, ask({"EXISTS", record_key(piece.parent)}));
+    if (there.number == 0) {
+      remove(piece.parent);
+      removed.push_back(piece.parent);
+      return error(Code::kNotFound, "Redis dropped what piece {:x} continues", piece.id);
+    }
+    touch(piece.parent);
+  }
+  Status done = store(piece, values);
+  if (!done.ok()) erase(piece.id, chunks_of(piece.count()));
+  return done;
+}
+
+Status RedisTier::store(const StoredPiece& piece, std::span<const std::byte> values) {
+  StoredPiece named = piece;
+  named.checksums.clear();
+  for (int32_t i = 0; i < chunks_of(piece.count()); ++i) {
+    const Run run = chunk_run(i, piece.count());
+    const auto bytes = values.subspan(static_cast<size_t>(run.begin) * piece.token_bytes,
+                                      static_cast<size_t>(run.size()) * piece.token_bytes);
+    named.checksums.push_back(chunk_sum(piece.id, i, bytes));
+    const std::string key = chunk_key(piece.id, i);
+    KVILT_TRY(ask({"SET", key, as_text(bytes), "EX", kSecondsKept}));
+  }
+  KVILT_TRY(announce(named));
+  enter(named);
+  return {};
+}
+
+Status RedisTier::announce(const StoredPiece& piece) {
+  std::vector<std::byte> record;
+  encode_piece(piece, record);
+  const Digest digest = KeyedHash(secret_, "kvilt.redis.record").add(as_text(record)).finish();
+  std::string value(reinterpret_cast<const char*>(digest.data()), digest.size());
+  value += as_text(record);
+  const std::string key = record_key(piece.id), id = id_text(piece.id);
+  const RedisCommand commands[] = {{"SET", key, value, "EX", kSecondsKept},
+                                   {"SADD", all_, id},
+                                   {"XADD", log_, "MAXLEN", "~", kLinesKept, "*", "put", id}};
+  KVILT_ASSIGN(const auto replies, ask_all(commands));
+  return check_all(replies);
+}
+
+Result<std::vector<std::byte>> RedisTier::get(uint64_t id, int32_t chunk) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
+  const Entry& entry = it->second;
+  CHECK(chunk >= 0 && chunk < chunks_of(entry.tokens));
+  const int64_t size = int64_t{chunk_run(chunk, entry.tokens).size()} * entry.token_bytes;
+  const std::string key = chunk_key(id, chunk), last = fmt::format("{}", size);  // a byte more, if it has one
+  const RedisCommand command{"GETRANGE", key, "0", last};
+  KVILT_ASSIGN(const auto replies, ask_all({&command, 1}, size + RedisConnection::kSmall));
+  const std::string& bytes = replies[0].text;
+  const bool wrong_type = replies[0].failed() && bytes.starts_with("WRONGTYPE");
+  if (replies[0].failed() && !wrong_type) return refusal(replies[0]);
+  const auto values = std::as_bytes(std::span(bytes));
+  if (!wrong_type && std::ssize(bytes) == size && chunk_sum(id, chunk, values) == entry.checksums[chunk])
+    return std::vector<std::byte>(values.begin(), values.end());
+  remove(id);
+  if (bytes.empty()) return error(Code::kNotFound, "Redis dropped chunk {} of piece {:x}", chunk, id);
+  return error(Code::kCorrupt, "Redis' chunk {} of piece {:x} is not what was written", chunk, id);
+}
+
+// It and what it continues are kept for another while.
+void RedisTier::touch(uint64_t id) {
+  const auto now = Clock::now();
+  std::vector<std::string> keys;
+  for (auto it = entries_.find(id); it != entries_.end(); it = entries_.find(it->second.parent)) {
+    Entry& entry = it->second;
+    if (now - entry.touched < kTouchEvery) break;
+    entry.touched = now;
+    keys.push_back(record_key(it->first));
+    for (int32_t i = 0; i < chunks_of(entry.tokens); ++i) keys.push_back(chunk_key(it->first, i));
+  }
+  std::vector<RedisCommand> commands;
+  for (const std::string& key : keys) commands.push_back({"EXPIRE", key, kSecondsKept});
+  if (!commands.empty()) (void)ask_all(commands);
+}
+
+void RedisTier::remove(uint64_t id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  const int32_t chunks = chunks_of(it->second.tokens);
+  forget(id);
+  erase(id, chunks);
+}
+
+// What is left where this fails leaves by its time.
+void RedisTier::erase(uint64_t id, int32_t chunks) {
+  std::vector<std::string> keys{record_key(id)};
+  for (int32_t i = 0; i < chunks; ++i) keys.push_back(chunk_key(id, i));
+  RedisCommand unlink{"UNLINK"};
+  unlink.insert(unlink.end(), keys.begin(), keys.end());
+  const std::string text = id_text(id);
+  const RedisCommand commands[] = {
+      std::move(unlink), {"SREM", all_, text}, {"XADD", log_, "MAXLEN", "~", kLinesKept, "*", "del", text}};
+  (void)ask_all(commands);
+}
+
+Status RedisTier::clear() {
+  clear_first_ = true;
+  if (!connection_)
+    return error(Code::kUnavailable, "Redis at {} is cleared when it can be reached", options_.address.shown());
+  News others;
+  KVILT_TRY(list(others));
+  std::vector<uint64_t> ids;
+  for (const auto& [id, entry] : entries_) ids.push_back(id);
+  for (const uint64_t id : ids) {
+    if (!connection_) break;
+    remove(id);
+  }
+  clear_first_ = !connection_;
+  return connection_ ? Status() : Status(error(Code::kUnavailable, "Redis went away while it was cleared"));
+}
+
+}  // namespace kvilt

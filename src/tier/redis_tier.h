@@ -1,0 +1,118 @@
+// tier/redis_tier.h: a tier in a Redis or Valkey that several processes share: what one stored the others find.
+// Idea:       a piece is a record, one value for each chunk, an entry in a set of all pieces, and a line in a stream that
+//             each process reads on from where it was. The set is listed at the start, after a lost connection and now
+//             and then, so that nobody depends on having heard every line. docs/design/redis.md; bytes:
+//             docs/formats/redis.md.
+// Invariants: records and chunks carry keyed digests of what they are and of their bytes: whatever Redis answers, get()
+//             returns what was put, or an error. Chunks are there before their record, records before their line. Every
+//             call ends in time; after a failure the connection is dropped, all calls fail at once, and news() connects
+//             again, later each time.
+// Errors:     open: kUnavailable, kCorrupt. get and put as Tier; kUnavailable (not reachable), kExhausted (it is full),
+//             kIo (it says no).
+// Threads:    as Tier.
+// Not here:   which of its values Redis drops when it is full: its own maxmemory policy. TLS, Cluster.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tier/redis_connection.h"
+#include "tier/tier.h"
+
+namespace kvilt {
+
+struct RedisOptions {
+  RedisAddress address;
+  std::optional<HashSecret> secret;        // nothing: it is kept in Redis, where the first process puts it
+  std::chrono::milliseconds timeout{500};  // of one answer, beside what its bytes take (redis_connection.h)
+};
+
+// A secret from a file: 32 bytes, or 64 hexadecimal digits. Errors: kInvalidArgument, and those of reading it.
+Result<HashSecret> read_redis_key(const std::string& path);
+
+class RedisTier : public Tier {
+ public:
+  // Connects, unless the secret is given: then it may come later.
+  static Result<std::unique_ptr<RedisTier>> open(RedisOptions options);
+
+  // The secret that keys every digest in it.
+  const HashSecret& secret() const { return secret_; }
+
+  // Nothing where Redis cannot be reached: it is news then.
+  Result<std::vector<StoredPiece>> known(const Digest& maker) override;
+  uint64_t new_id() override;
+  // removed: what it continues, where that turned out to be gone.
+  Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
+  Result<std::vector<std::byte>> get(uint64_t id, int32_t chunk) override;
+  void touch(uint64_t id) override;
+  void remove(uint64_t id) override;
+  // Of this maker, for all processes. Where Redis cannot be reached it is cleared when it can, before it is listed.
+  Status clear() override;
+  Status flush() override { return {}; }  // Redis' own affair
+  int64_t bytes() const override { return bytes_; }
+  int64_t pieces() const override { return static_cast<int64_t>(entries_.size()); }
+  std::optional<Sharing> sharing() const override;
+  bool ready() const override { return ready_; }
+  News news() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Entry {
+    uint64_t parent = 0;
+    int32_t tokens = 0;
+    uint32_t token_bytes = 0;
+    std::vector<uint64_t> checksums;
+    Clock::time_point touched;
+    int64_t bytes() const { return int64_t{tokens} * token_bytes; }
+  };
+  RedisTier(RedisOptions options, const HashSecret& secret);
+  Status connect();
+  Status log_in();
+  Status agree_on_secret();
+  void drop(const Error& why);
+  // An error is one of the way to Redis: the connection is dropped.
+  Result<std::vector<RedisReply>> ask_all(std::span<const RedisCommand> commands,
+                                          int64_t most_bytes = RedisConnection::kSmall);
+  // An error may be Redis' own.
+  Result<RedisReply> ask(const RedisCommand& command);
+
+  Status catch_up(News& news);
+  Status list(News& news);
+  Result<std::unordered_set<uint64_t>> listed();
+  Status read_log(News& news);
+  bool read_line(const RedisReply& line, std::unordered_set<uint64_t>& stored, News& news);
+  Status fetch(std::vector<uint64_t> ids, News& news);
+  std::optional<StoredPiece> decode(uint64_t id, std::string_view record) const;
+  void enter(const StoredPiece& piece);
+  bool forget(uint64_t id);
+
+  Status store(const StoredPiece& piece, std::span<const std::byte> values);
+  Status announce(const StoredPiece& piece);
+  void erase(uint64_t id, int32_t chunks);
+  uint64_t chunk_sum(uint64_t id, int32_t chunk, std::span<const std::byte> bytes) const;
+  std::string record_key(uint64_t id) const;
+  std::string chunk_key(uint64_t id, int32_t chunk) const;
+
+  const RedisOptions options_;
+  HashSecret secret_;
+  Digest maker_{};
+  std::string space_, all_, log_;  // beginnings of keys, and keys, of this maker and secret
+  std::unique_ptr<RedisConnection> connection_;
+  std::atomic<bool> ready_{false};
+  Clock::time_point connected_, next_try_, next_list_;
+  std::chrono::milliseconds backoff_{0};
+  std::string read_to_;        // of the stream
+  bool clear_first_ = false;   // clear() could not reach it
+  bool other_secret_ = false;  // which was said
+  std::unordered_map<uint64_t, Entry> entries_;
+  int64_t bytes_ = 0;
+  int unheard_ = 0;  // failures, for news()
+  std::atomic<uint64_t> last_id_{0};
+};
+
+}  // namespace kvilt
