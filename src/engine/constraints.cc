@@ -9,9 +9,10 @@
 
 namespace kvilt {
 
-ConstrainedAnswer::ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, int vocab, std::vector<int32_t> ends,
-                                     std::vector<int32_t> hidden)
+ConstrainedAnswer::ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int vocab,
+                                     std::vector<int32_t> ends, std::vector<int32_t> hidden)
     : matcher_(std::move(grammar)),
+      foreseen_(tokenizer),
       ends_(std::move(ends)),
       hidden_(std::move(hidden)),
       vocab_(vocab),
@@ -36,6 +37,11 @@ Status ConstrainedAnswer::mask(std::span<float> logits) {
       continue;
     }
     const size_t begin = word * 32, end = std::min(begin + 32, logits.size());
+    if (bits == 0) {  // most words, where the grammar says what comes
+      std::fill(logits.begin() + static_cast<ptrdiff_t>(begin), logits.begin() + static_cast<ptrdiff_t>(end),
+                -HUGE_VALF);
+      continue;
+    }
     for (size_t id = begin; id < end; ++id) {
       if (bits >> (id - begin) & 1u) {
         any = any || logits[id] > -HUGE_VALF;
@@ -53,6 +59,7 @@ Status ConstrainedAnswer::take(int32_t id) {
   filled_ = false;
   KVILT_ASSIGN(const bool taken, matcher_.accept(id));
   if (!taken) return error(Code::kInternal, "token {} was drawn and is not allowed by the constraint", id);
+  foreseen_.took(id);
   if (!matcher_.may_end() || std::ranges::find(ends_, id) != ends_.end()) return {};
   KVILT_TRY(fill());
   std::vector<int32_t> rest = mask_;
@@ -86,7 +93,7 @@ ConstrainedAnswer Constraints::answer(std::shared_ptr<const Grammar> grammar,
       if (std::ranges::find(shown_ids, id) == shown_ids.end()) hidden.push_back(id);
     }
   }
-  return {std::move(grammar), vocab_, ends_, std::move(hidden)};
+  return {std::move(grammar), *tokenizer_, vocab_, ends_, std::move(hidden)};
 }
 
 }  // namespace kvilt
