@@ -112,7 +112,9 @@ struct Request {
   // Marked parts that this request computes exactly count as one more context of theirs: the mean over contexts of a
   // part's KV is kept apart and found with reuse_from=seasoned (docs/math/seasoning.md). Whether or not it publishes.
   bool season = false;
-  int draft = -1;  // tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most
+  // Tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most, and as many as pay of
+  // what the constraint leaves next; 0: none of either.
+  int draft = -1;
   Evaluation evaluation = {};
   // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
   bool last_hidden = false;

@@ -7,7 +7,7 @@
 namespace kvilt {
 namespace {
 
-constexpr double kKept = 0.97;  // of a count, with each token
+constexpr double kRateKept = 0.97;  // of a count, with each token
 // A look takes 50 us; where a grammar is so ambiguous that it takes this long, there are no more.
 constexpr auto kPatience = std::chrono::milliseconds(3);
 
@@ -18,7 +18,7 @@ void ForeseenTokens::took(int32_t id) {
   if (next_ >= tokens_.size()) return;
   const Guess guess = tokens_[next_++];
   Rate& rate = rates_[guess.kind];
-  rate = {rate.hits * kKept + (guess.id == id ? 1 : 0), rate.all * kKept + 1};
+  rate = {rate.hits * kRateKept + (guess.id == id ? 1 : 0), rate.all * kRateKept + 1};
   if (guess.id != id) tokens_.clear();
 }
 

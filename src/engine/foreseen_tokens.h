@@ -45,8 +45,8 @@ class ForeseenTokens {
   const Tokenizer* tokenizer_;
   JsonSpace space_;
   std::vector<Guess> tokens_;
-  size_t next_ = 0;    // of them: what is compared with the next token
-  bool slow_ = false;  // a look took too long
+  size_t next_ = 0;                                                  // of them: what is compared with the next token
+  bool slow_ = false;                                                // a look took too long
   std::array<Rate, kKinds> rates_{{{2.94, 3}, {2.4, 3}, {2.4, 3}}};  // as if some had been seen
 };
 
