@@ -59,14 +59,14 @@ HeldPass run_held_pass(Engine& engine, const Request& request, int batch) {
   return out;
 }
 
-enum Way { kFree, kSingle, kHeld, kWays };
-constexpr const char* kWayNames[] = {"free", "JSON, single", "JSON"};
+enum HeldWay { kFreeText, kHeldSingle, kHeld, kHeldWays };
+constexpr const char* kHeldWayNames[] = {"free", "JSON, single", "JSON"};
 
-Request request_of(const Request& question, const Constraint& must, Way way) {
+Request held_request(const Request& question, const Constraint& must, HeldWay way) {
   Request out = question;
-  if (way != kFree) out.constraint = must;
-  out.sampling.ignore_eos = way == kFree;
-  if (way == kSingle) out.draft = 0;
+  if (way != kFreeText) out.constraint = must;
+  out.sampling.ignore_eos = way == kFreeText;
+  if (way == kHeldSingle) out.draft = 0;
   return out;
 }
 
@@ -84,25 +84,25 @@ struct HeldRates {
   }
 };
 
-void bench_batch(Engine& engine, const ConstrainedOptions& o, const Request& question, const Constraint& must,
-                 int batch, Report& report) {
-  HeldRates rates[kWays];
+void bench_held(Engine& engine, const ConstrainedOptions& o, const Request& question, const Constraint& must, int batch,
+                Report& report) {
+  HeldRates rates[kHeldWays];
   for (int round = 0; round <= o.rounds; ++round) {  // the first one warms up
-    for (int turn = 0; turn < kWays; ++turn) {
-      const Way way = static_cast<Way>(round % 2 == 0 ? turn : kWays - 1 - turn);
-      const HeldPass pass = run_held_pass(engine, request_of(question, must, way), batch);
+    for (int turn = 0; turn < kHeldWays; ++turn) {
+      const HeldWay way = static_cast<HeldWay>(round % 2 == 0 ? turn : kHeldWays - 1 - turn);
+      const HeldPass pass = run_held_pass(engine, held_request(question, must, way), batch);
       if (round > 0) rates[way].add(pass, batch, engine.info().threads);
     }
     if (round == 0) continue;
-    for (HeldRates& way : rates) way.of_free.push_back(way.tokens_s.back() / rates[kFree].tokens_s.back());
+    for (HeldRates& way : rates) way.of_free.push_back(way.tokens_s.back() / rates[kFreeText].tokens_s.back());
   }
-  for (int way = 0; way < kWays; ++way) {
+  for (int way = 0; way < kHeldWays; ++way) {
     const HeldRates& r = rates[way];
-    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %8.2f %8.1f %8.2f%%\n", batch, kWayNames[way], r.tokens,
+    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %8.2f %8.1f %8.2f%%\n", batch, kHeldWayNames[way], r.tokens,
                 median(r.tokens_s), median(r.of_free), spread(r.of_free), median(r.step_s) * 1e3, median(r.per_step),
                 median(r.masks) * 1e6, median(r.shares) * 100);
     report.add({{"batch", batch},
-                {"answer", kWayNames[way]},
+                {"answer", kHeldWayNames[way]},
                 {"tokens", r.tokens},
                 {"tokens_per_s", median(r.tokens_s)},
                 {"of_free", median(r.of_free)},
@@ -132,7 +132,7 @@ void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
   std::printf("vocabulary read and schema compiled in %.0f ms\n", compile * 1e3);
   std::printf("%5s %-12s %7s %9s %7s %5s %7s %8s %8s %9s\n", "batch", "answer", "tokens", "tokens/s", "of free", "+-",
               "ms/step", "tok/step", "us/mask", "of a step");
-  for (const int batch : split_numbers(o.batches, "--batches")) bench_batch(*engine, o, request, must, batch, report);
+  for (const int batch : split_numbers(o.batches, "--batches")) bench_held(*engine, o, request, must, batch, report);
   report.write(o.json);
 }
 

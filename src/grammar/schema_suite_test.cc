@@ -79,8 +79,9 @@ TEST(SchemaSuite, WhatIsLetThroughIsValid) {
       EXPECT_TRUE(SchemaValidator(one["schema"]).fits(value)) << *text;
     }
   }
-  std::printf("%d of %zu schemas compiled; %d of %d valid values let through, none of %d invalid ones; %d random texts\n",
-              compiled, cases.size(), let_through, valid, invalid, written);
+  std::printf(
+      "%d of %zu schemas compiled; %d of %d valid values let through, none of %d invalid ones; %d random texts\n",
+      compiled, cases.size(), let_through, valid, invalid, written);
   EXPECT_GT(compiled, 100);
   EXPECT_GT(invalid, 150);
   EXPECT_GT(let_through, 150) << "power: valid ones are";
