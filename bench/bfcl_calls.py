@@ -18,6 +18,7 @@ import math
 import os
 import random
 import time
+import urllib.error
 import urllib.request
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
@@ -93,12 +94,20 @@ def ask(url, messages, tools, choice):
     body = {"messages": messages, "tools": tools, "tool_choice": choice, "temperature": 0, "max_tokens": 300}
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=300) as reply:
-        return json.load(reply)
+    try:
+        with urllib.request.urlopen(request, timeout=300) as reply:
+            return json.load(reply)
+    except urllib.error.HTTPError as error:
+        said = error.read().decode()
+        if error.code != 400:
+            raise SystemExit(f"{url} says {error.code}: {said}")
+        return {"refused": said}
 
 
 def judge(answer, tools, truth):
     """What is wrong with the calls, None if they are well-formed; and whether they are right."""
+    if "refused" in answer:
+        return "refused: " + answer["refused"], False
     choice = answer["choices"][0]
     calls = choice["message"].get("tool_calls") or []
     if not calls:
@@ -168,7 +177,7 @@ def main():
                         sums[key][2] += right
                     if wrong:
                         reasons[choice, wrong] += 1
-                    usage = answer["usage"]
+                    usage = answer.get("usage", {"completion_tokens": 0})
                     used[choice, "tokens"] += usage["completion_tokens"]
                     used[choice, "accepted"] += usage.get("kvilt", {}).get("accepted", 0)
     print(f"seed {options.seed}, {time.time() - begin:.0f} s")

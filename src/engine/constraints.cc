@@ -1,6 +1,7 @@
 #include "engine/constraints.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -31,24 +32,16 @@ Status ConstrainedAnswer::mask(std::span<float> logits) {
   KVILT_TRY(fill());
   bool any = false;
   for (size_t word = 0; word < mask_.size(); ++word) {
-    const auto bits = static_cast<uint32_t>(mask_[word]);
-    if (bits == ~uint32_t{0}) {
-      any = true;
+    const auto may = static_cast<uint32_t>(mask_[word]);
+    float* const first = &logits[word * 32];
+    const auto count = static_cast<int>(std::min<size_t>(32, logits.size() - word * 32));
+    for (uint32_t left = may; !any && left != 0; left &= left - 1) any = first[std::countr_zero(left)] > -HUGE_VALF;
+    if (may == 0) {  // most words, where the grammar says what comes
+      std::fill_n(first, count, -HUGE_VALF);
       continue;
     }
-    const size_t begin = word * 32, end = std::min(begin + 32, logits.size());
-    if (bits == 0) {  // most words, where the grammar says what comes
-      std::fill(logits.begin() + static_cast<ptrdiff_t>(begin), logits.begin() + static_cast<ptrdiff_t>(end),
-                -HUGE_VALF);
-      continue;
-    }
-    for (size_t id = begin; id < end; ++id) {
-      if (bits >> (id - begin) & 1u) {
-        any = any || logits[id] > -HUGE_VALF;
-      } else {
-        logits[id] = -HUGE_VALF;
-      }
-    }
+    const uint32_t all = count == 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;
+    for (uint32_t left = ~may & all; left != 0; left &= left - 1) first[std::countr_zero(left)] = -HUGE_VALF;
   }
   if (any) return {};
   return error(Code::kInvalidArgument,

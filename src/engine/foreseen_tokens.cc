@@ -38,13 +38,15 @@ Status ForeseenTokens::look(GrammarMatcher& matcher, int32_t last) {
     first = 0;
   }
   if (!ids.ok()) return {};
-  size_t at = 0;
+  size_t at = 0, guess = 0;
   for (size_t i = first; i < ids->size(); ++i) {
     const std::string_view bytes = tokenizer_->token_bytes((*ids)[i]);
     if (bytes.empty() || seen.text.compare(at, bytes.size(), bytes) != 0) break;  // half a character, at the end
     at += bytes.size();
-    const bool end = at == seen.text.size() && seen.open;
-    tokens_.push_back({(*ids)[i], end ? kLast : at <= seen.certain ? kInside : kBehindSpace});
+    Kind kind = at == seen.text.size() && seen.open ? kLast : kInside;
+    for (; guess < seen.guesses.size() && seen.guesses[guess].at < at; ++guess)
+      kind = seen.guesses[guess].seen && kind != kFirstSpace ? kSpace : kFirstSpace;
+    tokens_.push_back({(*ids)[i], kind});
   }
   return {};
 }

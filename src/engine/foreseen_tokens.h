@@ -31,8 +31,9 @@ class ForeseenTokens {
   Token at(size_t i) const { return {tokens_[i].id, rates_[tokens_[i].kind].share()}; }
 
  private:
-  // Inside the text; behind white space that was guessed; at the text's end, where a longer token may come.
-  enum Kind : uint8_t { kInside, kBehindSpace, kLast, kKinds };
+  // Inside the text; with white space that was guessed, from what the answer wrote there or before it did; at the text's
+  // end, where a longer token may come.
+  enum Kind : uint8_t { kInside, kSpace, kFirstSpace, kLast, kKinds };
   struct Rate {
     double hits, all;  // of the last thirty or so
     double share() const { return hits / all; }
@@ -45,9 +46,9 @@ class ForeseenTokens {
   const Tokenizer* tokenizer_;
   JsonSpace space_;
   std::vector<Guess> tokens_;
-  size_t next_ = 0;                                                  // of them: what is compared with the next token
-  bool slow_ = false;                                                // a look took too long
-  std::array<Rate, kKinds> rates_{{{2.94, 3}, {2.4, 3}, {2.4, 3}}};  // as if some had been seen
+  size_t next_ = 0;    // of them: what is compared with the next token
+  bool slow_ = false;  // a look took too long
+  std::array<Rate, kKinds> rates_{{{2.97, 3}, {2.85, 3}, {2.1, 3}, {2.7, 3}}};  // as if some had been seen
 };
 
 }  // namespace kvilt

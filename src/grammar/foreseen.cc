@@ -18,7 +18,6 @@ class Walk {
       if (matcher_.may_end()) break;
       KVILT_ASSIGN(more, step());
     }
-    if (!guessed_) out_.certain = out_.text.size();
     out_.open = !matcher_.may_end();
     if (taken_ > 0) matcher_.rollback(taken_);
     return std::move(out_);
@@ -40,18 +39,13 @@ class Walk {
       return take({&next, 1});
     }
     if (!one && space_.last() != ':' && space_.last() != ',') return false;
-    guess();
+    if (space_.is_place(next)) out_.guesses.push_back({out_.text.size(), space_.seen(next)});
     if (const std::string before = space_.before(next); !before.empty()) {
       KVILT_ASSIGN(const bool taken, take(before));
       if (!taken) return false;
     }
     if (!one) return false;
     return take({&next, 1});
-  }
-
-  void guess() {
-    if (!guessed_) out_.certain = out_.text.size();
-    guessed_ = true;
   }
 
   Result<bool> take(std::string_view text) {
@@ -67,7 +61,6 @@ class Walk {
   JsonSpace space_;
   Foreseen out_;
   int taken_ = 0;
-  bool guessed_ = false;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "grammar/compiler.h"
 #include "grammar/json_space.h"
@@ -19,9 +20,13 @@ namespace kvilt {
 inline constexpr size_t kMostForeseen = 256;  // bytes
 
 struct Foreseen {
+  struct Guess {
+    size_t at;  // byte of the text before which white space may stand; where it is guessed, it begins there
+    bool seen;  // the answer has shown what it writes there
+  };
   std::string text;
-  size_t certain = 0;  // bytes before which no white space was guessed
-  bool open = false;   // a token may hold more than the text's end
+  std::vector<Guess> guesses;  // ascending
+  bool open = false;           // a token may hold more than the text's end
 };
 
 // space: of the answer so far. After an error the matcher must not be used again.

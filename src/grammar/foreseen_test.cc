@@ -42,7 +42,7 @@ TEST_F(ForeseenTest, WordsUpToTheFirstChoice) {
   const auto part = GrammarPart::one_of({GrammarPart::word("yesterday"), GrammarPart::word("yellow")});
   Foreseen out = after(part, "");
   EXPECT_EQ(out.text, "ye");
-  EXPECT_EQ(out.certain, 2u);
+  EXPECT_TRUE(out.guesses.empty());
   EXPECT_TRUE(out.open);
   out = after(part, "yel");
   EXPECT_EQ(out.text, "low");
@@ -54,7 +54,11 @@ TEST_F(ForeseenTest, KeysAndWhatSeparatesThem) {
   const auto part = schema(kObject);
   EXPECT_EQ(after(part, "").text, R"({"name": ")");
   EXPECT_EQ(after(part, R"({"n)").text, R"(ame": ")");
-  EXPECT_EQ(after(part, R"({"n)").certain, 4u) << "behind the key white space is guessed";
+  const Foreseen key = after(part, R"({"n)");
+  ASSERT_EQ(key.guesses.size(), 1u) << "of white space, behind the colon";
+  EXPECT_EQ(key.guesses[0].at, 5u);
+  EXPECT_FALSE(key.guesses[0].seen);
+  EXPECT_TRUE(after(part, R"({"name": "a", "h)").guesses.front().seen);
   EXPECT_EQ(after(part, R"({"name": "ab")").text, R"(, "happy": )");
   EXPECT_EQ(after(part, R"({"name":"ab")").text, R"(,"happy":)") << "none was there";
   EXPECT_EQ(after(part, "{\n    \"name\": \"ab\"").text, ",\n    \"happy\": ");

@@ -17,6 +17,9 @@ class JsonSpace {
   void read(std::string_view text);  // what the text goes on with
   // The white space that is still to come before this byte, as the text was written so far.
   std::string before(char next) const;
+  // Whether it follows from what was written at such a place. A place has none, where no bracket, comma or colon is.
+  bool is_place(char next) const { return !in_string_ && place(next) != kNone; }
+  bool seen(char next) const { return is_place(next) && habits_[in_array()][place(next)].known; }
   // The last byte that is not space; a string's are all '"'.
   char last() const { return last_; }
 
