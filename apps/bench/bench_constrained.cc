@@ -1,5 +1,6 @@
-// apps/bench/bench_constrained.cc: kvilt bench constrained: what it costs to hold answers to a JSON schema: tokens a second
-// against free text of the same length after the same prompt, in turn, and the share of the time that masks take.
+// apps/bench/bench_constrained.cc: kvilt bench constrained: what it costs to hold answers to a JSON schema, and what the
+// schema's own text gains: tokens a second of free text, of JSON in single steps, and of JSON whose keys are drafted
+// (docs/design/drafts.md), of the same length after the same prompt, in turns; and the share of the time that masks take.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -58,6 +59,61 @@ HeldPass run_held_pass(Engine& engine, const Request& request, int batch) {
   return out;
 }
 
+enum HeldWay { kFreeText, kHeldSingle, kHeld, kHeldWays };
+constexpr const char* kHeldWayNames[] = {"free", "JSON, single", "JSON"};
+
+Request held_request(const Request& question, const Constraint& must, HeldWay way) {
+  Request out = question;
+  if (way != kFreeText) out.constraint = must;
+  out.sampling.ignore_eos = way == kFreeText;
+  if (way == kHeldSingle) out.draft = 0;
+  return out;
+}
+
+struct HeldRates {
+  std::vector<double> tokens_s, step_s, per_step, masks, shares, of_free;
+  double tokens = 0;
+  void add(const HeldPass& pass, int batch, int threads) {
+    tokens = pass.tokens;
+    tokens_s.push_back(pass.tokens / pass.seconds);
+    step_s.push_back(pass.seconds / static_cast<double>(pass.steps));
+    per_step.push_back(pass.tokens / static_cast<double>(pass.steps) / batch);
+    masks.push_back(pass.mask_seconds / pass.tokens);
+    // Sequences draw side by side: so many threads share the masks of a step.
+    shares.push_back(pass.mask_seconds / std::min(batch, threads) / pass.seconds);
+  }
+};
+
+void bench_held(Engine& engine, const ConstrainedOptions& o, const Request& question, const Constraint& must, int batch,
+                Report& report) {
+  HeldRates rates[kHeldWays];
+  for (int round = 0; round <= o.rounds; ++round) {  // the first one warms up
+    for (int turn = 0; turn < kHeldWays; ++turn) {
+      const HeldWay way = static_cast<HeldWay>(round % 2 == 0 ? turn : kHeldWays - 1 - turn);
+      const HeldPass pass = run_held_pass(engine, held_request(question, must, way), batch);
+      if (round > 0) rates[way].add(pass, batch, engine.info().threads);
+    }
+    if (round == 0) continue;
+    for (HeldRates& way : rates) way.of_free.push_back(way.tokens_s.back() / rates[kFreeText].tokens_s.back());
+  }
+  for (int way = 0; way < kHeldWays; ++way) {
+    const HeldRates& r = rates[way];
+    std::printf("%5d %-12s %7.0f %9.1f %7.2f %5.2f %7.2f %8.2f %8.1f %8.2f%%\n", batch, kHeldWayNames[way], r.tokens,
+                median(r.tokens_s), median(r.of_free), spread(r.of_free), median(r.step_s) * 1e3, median(r.per_step),
+                median(r.masks) * 1e6, median(r.shares) * 100);
+    report.add({{"batch", batch},
+                {"answer", kHeldWayNames[way]},
+                {"tokens", r.tokens},
+                {"tokens_per_s", median(r.tokens_s)},
+                {"of_free", median(r.of_free)},
+                {"spread_of_free", spread(r.of_free)},
+                {"step_s", median(r.step_s)},
+                {"tokens_per_step", median(r.per_step)},
+                {"mask_s", median(r.masks)},
+                {"mask_share", median(r.shares)}});
+  }
+}
+
 void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
@@ -67,7 +123,6 @@ void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
       engine->chat_prompt({{"messages", nlohmann::ordered_json::array({{{"role", "user"}, {"content", kQuestion}}})}}));
   request.sampling.max_tokens = o.tokens;
   request.sampling.temperature = .7f;
-  const int threads = engine->info().threads;
   Constraint must;
   must.form = Constraint::Form::kSchema;
   must.text = kCitySchema;
@@ -75,41 +130,9 @@ void bench_constrained(const ConstrainedOptions& o, int argc, char** argv) {
   if (const Status status = engine->check_constraint(must, false); !status.ok()) fail(status.error());
   const double compile = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("vocabulary read and schema compiled in %.0f ms\n", compile * 1e3);
-  std::printf("%5s %-7s %8s %8s %10s %12s %10s\n", "batch", "answer", "tokens", "tokens/s", "ms a step", "us a mask",
-              "of a step");
-  for (const int batch : split_numbers(o.batches, "--batches")) {
-    std::vector<double> rates[2], steps[2], masks, shares;
-    double tokens[2] = {};
-    for (int round = 0; round <= o.rounds; ++round) {  // the first one warms up
-      for (const bool held : {false, true}) {
-        Request one = request;
-        one.constraint = held ? must : Constraint();
-        one.sampling.ignore_eos = !held;
-        const HeldPass pass = run_held_pass(*engine, one, batch);
-        if (round == 0) continue;
-        tokens[held] = pass.tokens;
-        rates[held].push_back(pass.tokens / pass.seconds);
-        steps[held].push_back(pass.seconds / static_cast<double>(pass.steps));
-        if (!held) continue;
-        masks.push_back(pass.mask_seconds / pass.tokens);
-        // Sequences draw side by side: so many threads share the masks of a step.
-        shares.push_back(pass.mask_seconds / std::min(batch, threads) / pass.seconds);
-      }
-    }
-    for (const bool held : {false, true}) {
-      const double mask = held ? median(masks) : 0, share = held ? median(shares) : 0;
-      std::printf("%5d %-7s %8.0f %8.1f %10.2f %12.1f %9.2f%%\n", batch, held ? "JSON" : "free", tokens[held],
-                  median(rates[held]), median(steps[held]) * 1e3, mask * 1e6, share * 100);
-      report.add({{"batch", batch},
-                  {"answer", held ? "json" : "free"},
-                  {"tokens", tokens[held]},
-                  {"tokens_per_s", median(rates[held])},
-                  {"step_s", median(steps[held])},
-                  {"mask_s", mask},
-                  {"mask_share", share},
-                  {"compile_s", compile}});
-    }
-  }
+  std::printf("%5s %-12s %7s %9s %7s %5s %7s %8s %8s %9s\n", "batch", "answer", "tokens", "tokens/s", "of free", "+-",
+              "ms/step", "tok/step", "us/mask", "of a step");
+  for (const int batch : split_numbers(o.batches, "--batches")) bench_held(*engine, o, request, must, batch, report);
   report.write(o.json);
 }
 

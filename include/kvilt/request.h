@@ -125,7 +125,9 @@ struct Request {
   bool season = false;
   bool progress = false;           // TokenSink::on_progress is called
   Explain explain = Explain::kNo;  // Completion::quilt is filled
-  int draft = -1;  // tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most
+  // Tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most, and as many as pay of
+  // what the constraint leaves next; 0: none of either.
+  int draft = -1;
   Evaluation evaluation = {};
   // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
   bool last_hidden = false;

@@ -1,6 +1,7 @@
 #include "engine/constraints.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -9,9 +10,10 @@
 
 namespace kvilt {
 
-ConstrainedAnswer::ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, int vocab, std::vector<int32_t> ends,
-                                     std::vector<int32_t> hidden)
+ConstrainedAnswer::ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int vocab,
+                                     std::vector<int32_t> ends, std::vector<int32_t> hidden)
     : matcher_(std::move(grammar)),
+      foreseen_(tokenizer),
       ends_(std::move(ends)),
       hidden_(std::move(hidden)),
       vocab_(vocab),
@@ -30,19 +32,16 @@ Status ConstrainedAnswer::mask(std::span<float> logits) {
   KVILT_TRY(fill());
   bool any = false;
   for (size_t word = 0; word < mask_.size(); ++word) {
-    const auto bits = static_cast<uint32_t>(mask_[word]);
-    if (bits == ~uint32_t{0}) {
-      any = true;
+    const auto may = static_cast<uint32_t>(mask_[word]);
+    float* const first = &logits[word * 32];
+    const auto count = static_cast<int>(std::min<size_t>(32, logits.size() - word * 32));
+    for (uint32_t left = may; !any && left != 0; left &= left - 1) any = first[std::countr_zero(left)] > -HUGE_VALF;
+    if (may == 0) {  // most words, where the grammar says what comes
+      std::fill_n(first, count, -HUGE_VALF);
       continue;
     }
-    const size_t begin = word * 32, end = std::min(begin + 32, logits.size());
-    for (size_t id = begin; id < end; ++id) {
-      if (bits >> (id - begin) & 1u) {
-        any = any || logits[id] > -HUGE_VALF;
-      } else {
-        logits[id] = -HUGE_VALF;
-      }
-    }
+    const uint32_t all = count == 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;
+    for (uint32_t left = ~may & all; left != 0; left &= left - 1) first[std::countr_zero(left)] = -HUGE_VALF;
   }
   if (any) return {};
   return error(Code::kInvalidArgument,
@@ -53,6 +52,7 @@ Status ConstrainedAnswer::take(int32_t id) {
   filled_ = false;
   KVILT_ASSIGN(const bool taken, matcher_.accept(id));
   if (!taken) return error(Code::kInternal, "token {} was drawn and is not allowed by the constraint", id);
+  foreseen_.took(id);
   if (!matcher_.may_end() || std::ranges::find(ends_, id) != ends_.end()) return {};
   KVILT_TRY(fill());
   std::vector<int32_t> rest = mask_;
@@ -86,7 +86,7 @@ ConstrainedAnswer Constraints::answer(std::shared_ptr<const Grammar> grammar,
       if (std::ranges::find(shown_ids, id) == shown_ids.end()) hidden.push_back(id);
     }
   }
-  return {std::move(grammar), vocab_, ends_, std::move(hidden)};
+  return {std::move(grammar), *tokenizer_, vocab_, ends_, std::move(hidden)};
 }
 
 }  // namespace kvilt

@@ -5,7 +5,8 @@
 // Invariants: a constrained answer is a function of its logits, its seed and its constraint: neighbours and preemption
 //             change nothing, since the matcher follows the tokens that are kept.
 // Threads:    Constraints: any. ConstrainedAnswer: one at a time; a thread of the pool that draws for its sequence.
-// Not here:   the grammars themselves (grammar/compiler.h), what is put together (answer_grammar.h).
+// Not here:   the grammars themselves (grammar/compiler.h), what is put together (answer_grammar.h), what is drafted of
+//             what they leave (foreseen_tokens.h).
 #pragma once
 
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/foreseen_tokens.h"
 #include "grammar/compiler.h"
 #include "kvilt/answer_syntax.h"
 #include "kvilt/constraint.h"
@@ -25,20 +27,24 @@ namespace kvilt {
 class ConstrainedAnswer {
  public:
   // ends: tokens that end an answer. hidden: tokens that the grammar knows and this answer's text would not show.
-  ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, int vocab, std::vector<int32_t> ends,
-                    std::vector<int32_t> hidden);
+  ConstrainedAnswer(std::shared_ptr<const Grammar> grammar, const Tokenizer& tokenizer, int vocab,
+                    std::vector<int32_t> ends, std::vector<int32_t> hidden);
 
   // Minus infinity for what may not come next.
   Status mask(std::span<float> logits);
   // Takes what was drawn from masked logits.
   Status take(int32_t id);
   bool over() const { return over_; }  // what was taken is whole, and nothing can follow
+  // Finds what may follow `last`, the token that was taken last, for the next step's draft.
+  Status look_ahead(int32_t last) { return foreseen_.look(matcher_, last); }
+  const ForeseenTokens& foreseen() const { return foreseen_; }
 
  private:
   Status fill();
   void forbid(int32_t id) { mask_[static_cast<size_t>(id) / 32] &= ~(1 << (id % 32)); }
 
   GrammarMatcher matcher_;
+  ForeseenTokens foreseen_;
   std::vector<int32_t> ends_, hidden_;
   int vocab_;
   std::vector<int32_t> mask_;

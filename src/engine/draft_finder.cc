@@ -126,14 +126,20 @@ void DraftFinder::propose(const Texts& texts, int most, FunctionRef<bool(double)
   if (!place_) return;
   const std::span<const int32_t> text = text_of(*place_, texts);
   const auto first = static_cast<size_t>(place_->next);
+  const auto given = static_cast<int>(draft.size());
   double chance = 1;
   for (int i = 0; i < most; ++i) {
     const size_t at = first + static_cast<size_t>(i);
     const bool beyond = at >= text.size();  // what repeats itself goes on to do so
-    if (beyond && (place_->segment != 0 || at - text.size() >= draft.size())) return;
+    if (beyond && (place_->segment != 0 || at - text.size() >= static_cast<size_t>(i))) return;
+    const int32_t id = beyond ? draft[at - text.size()] : text[at];
+    if (i < given) {
+      if (id != draft[static_cast<size_t>(i)]) return;
+      continue;
+    }
     chance *= rates_.at(place_->kind(i));
     if (!worth(chance)) return;
-    draft.push_back(beyond ? draft[at - text.size()] : text[at]);
+    draft.push_back(id);
   }
 }
 

@@ -57,7 +57,8 @@ class DraftFinder {
   };
   // Reads the tokens that came since the last time.
   void read(const Texts& texts);
-  // Appends tokens to `draft` while worth(chance that it and all before it are right), `most` at most.
+  // Appends tokens to `draft`, up to `most`, while worth(chance that it and all before it are right). Behind tokens that
+  // are in it already only what followed the same ones.
   void propose(const Texts& texts, int most, FunctionRef<bool(double)> worth, std::vector<int32_t>& draft);
 
   size_t bytes() const { return (long_.capacity() + short_.capacity()) * sizeof(int32_t); }

@@ -51,6 +51,20 @@ TEST(DraftFinder, QuotesThePrompt) {
   EXPECT_TRUE(few.draft().empty()) << "power: two tokens are too few";
 }
 
+// Behind tokens that somebody else drafted it goes on where its text has the same ones.
+TEST(DraftFinder, GoesOnBehindADraft) {
+  Asker asker(join(text(1, 50), text(2, 50)));
+  for (int i = 10; i < 13; ++i) asker.own.push_back(1000 + i);
+  const DraftFinder::Texts texts{asker.own};
+  asker.finder.read(texts);
+  Tokens draft{1013, 1014};
+  asker.finder.propose(texts, 5, any_chance, draft);
+  EXPECT_EQ(draft, (Tokens{1013, 1014, 1015, 1016, 1017}));
+  draft = {1013, 7};
+  asker.finder.propose(texts, 5, any_chance, draft);
+  EXPECT_EQ(draft, (Tokens{1013, 7}));
+}
+
 TEST(DraftFinder, WhatRepeatsItselfGoesOn) {
   Asker asker({1, 2, 3, 1, 2, 3, 1, 2, 3});
   EXPECT_EQ(asker.draft(7), (Tokens{1, 2, 3, 1, 2, 3, 1}));

@@ -33,8 +33,7 @@ void StepCost::fit() {
 
 bool DraftLength::add(double chance) {
   if (!cost_->known() || chance * cost_->step_s(rows_) < kMargin * cost_->row_s() * tokens_) return false;
-  rows_ += 1;
-  tokens_ += chance;
+  take(chance);
   return true;
 }
 

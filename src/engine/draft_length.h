@@ -32,6 +32,8 @@ class DraftLength {
   void begin(const StepCost& cost, int decodes) { cost_ = &cost, rows_ = tokens_ = decodes; }
   // Whether a row pays whose token is right with this chance; if so it is in the step.
   bool add(double chance);
+  // Such a row is in the step, whether or not it pays by itself.
+  void take(double chance) { rows_ += 1, tokens_ += chance; }
 
  private:
   static constexpr double kMargin = 1.15;  // what is estimated must be that much better than nothing

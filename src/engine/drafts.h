@@ -1,5 +1,5 @@
-// engine/drafts.h: drafts from the quilt: what may follow each answer's last token, so that a step verifies several
-// tokens at once. docs/design/drafts.md.
+// engine/drafts.h: what may follow each answer's last token, so that a step verifies several tokens at once: what its
+// constraint leaves, then what followed the same tokens elsewhere. docs/design/drafts.md.
 // Idea:       rows are computed alike whatever is beside them, so the logits behind a right draft are those of a step of
 //             its own, bit for bit: an answer's text is the same with and without, at every temperature.
 // Threads:    the engine thread.
@@ -12,28 +12,28 @@
 
 #include "engine/draft_finder.h"
 #include "engine/draft_length.h"
+#include "engine/foreseen_tokens.h"
 #include "sched/sequence.h"
 
 namespace kvilt {
 
 class Drafts {
  public:
-  // most: tokens of a draft; 0: there are none. cached: null, or where other texts are.
+  // most: tokens of a draft that are found; 0: none is looked for. cached: null, or where other texts are.
   Drafts(int most, uint64_t secret, const ContentIndex* cached) : most_(most), secret_(secret), cached_(cached) {}
 
   // A step begins, with these that run.
   void begin_step(std::span<const std::unique_ptr<Sequence>> running);
-  // Puts a draft into running.draft, which is empty. REQUIRES: the sequence decodes, and each of its rows sees all.
-  void propose(Sequence& s, const ModelConfig& config, int most);
+  // Puts a draft into running.draft, which is empty. foreseen: null, or what the sequence's constraint leaves. REQUIRES:
+  // the sequence decodes.
+  void propose(Sequence& s, const ModelConfig& config, const ForeseenTokens* foreseen, int most);
   // The step had nothing but these rows of decodes, and took so long.
-  void step_took(int rows, double seconds) {
-    if (most_ > 0) cost_.add(rows, seconds);
-  }
+  void step_took(int rows, double seconds) { cost_.add(rows, seconds); }
   void forget(RequestId id) { finders_.erase(id); }
-  bool any() const { return most_ > 0; }
 
  private:
-  int longest(const Sequence& s, const ModelConfig& config) const;
+  void add_foreseen(const ForeseenTokens& foreseen, int most, std::vector<int32_t>& draft);
+  void add_found(const Sequence& s, int most, std::vector<int32_t>& draft);
   const int most_;
   const uint64_t secret_;
   const ContentIndex* cached_;

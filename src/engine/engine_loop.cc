@@ -210,7 +210,10 @@ bool EngineLoop::step() {
   const auto start = [this](Sequence& s) { preparer_.start(s); };
   const auto preempted = [this](Sequence& s) { keep_work(s); };
   const auto draft = [this](Sequence& s, int most) {
-    if (!auditor_.waits_for_logits(s)) drafts_.propose(s, parts_.model->config(), most);
+    if (auditor_.waits_for_logits(s)) return;
+    const auto constrained = constrained_.find(s.id);
+    const ForeseenTokens* left = constrained == constrained_.end() ? nullptr : &constrained->second.foreseen();
+    drafts_.propose(s, parts_.model->config(), left, most);
   };
   drafts_.begin_step(scheduler_.running());
   std::vector<std::unique_ptr<Sequence>> failed;

@@ -246,7 +246,8 @@ void EngineLoop::draw() {
 }
 
 // Any thread of the pool. A row counts while the tokens before it are those that were drawn: the first one, and those
-// behind right drafts. A constraint follows the tokens that are drawn, whatever the draft said.
+// behind right drafts. A constraint follows the tokens that are drawn, whatever the draft said, and then looks what it
+// leaves to draft next.
 void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
   Sequence& s = *drawn.sequence;
   Sequence::Running& now = s.running;
@@ -272,8 +273,9 @@ void EngineLoop::draw(Drawn& drawn, SamplerScratch& scratch) const {
     if (top >= 0) now.logprobs.push_back(Sampler::logprob(raw, id, top));
     now.drawn.push_back(id);
     if (drawn.constrained && (drawn.constrained->over() || ends_answer(s, parts_.model->config(), id))) return;
-    if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) return;
+    if (row + 1 < drawn.logits.rows && id != now.draft[static_cast<size_t>(row)]) break;
   }
+  if (drawn.constrained && s.request.draft != 0) works([&] { return drawn.constrained->look_ahead(now.drawn.back()); });
 }
 
 // What follows from the tokens. What was computed behind the last one that counts is forgotten.

@@ -235,10 +235,21 @@ Result<bool> GrammarMatcher::accept(int32_t id) {
   return parts_->within_budget([&] { return parts_->matcher.AcceptToken(id); });
 }
 
+Result<bool> GrammarMatcher::accept_text(std::string_view text) {
+  CHECK(!text.empty());
+  return parts_->within_budget([&] { return parts_->matcher.AcceptString(std::string(text)); });
+}
+
 void GrammarMatcher::rollback(int tokens) { parts_->matcher.Rollback(tokens); }
 
-Result<std::string> GrammarMatcher::forced() {
-  return parts_->within_budget([&] { return parts_->matcher.FindJumpForwardString(); });
+Result<std::bitset<256>> GrammarMatcher::next_bytes() {
+  return parts_->within_budget([&] {
+    bool may[256] = {};
+    parts_->matcher.NextBytes(may);
+    std::bitset<256> out;
+    for (size_t byte = 0; byte < out.size(); ++byte) out[byte] = may[byte];
+    return out;
+  });
 }
 
 bool GrammarMatcher::may_end() const { return parts_->matcher.IsCompleted(); }

@@ -11,11 +11,13 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <semaphore>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammar/cache.h"
@@ -48,10 +50,11 @@ class GrammarMatcher {
   Status fill(std::span<int32_t> mask);
   // Takes a token; false if it may not come here, and nothing has changed.
   Result<bool> accept(int32_t id);
+  // Takes a text as if it were one token; false if it may not come here, and nothing has changed. REQUIRES: not empty.
+  Result<bool> accept_text(std::string_view text);
   void rollback(int tokens);
-  // The text that must come next, whatever the model says; empty if there is a choice. May end in the middle of what a
-  // token would hold: tokenise it and leave the last one out.
-  Result<std::string> forced();
+  // The bytes of which one comes next, unless the text ends here; all where that is not known.
+  Result<std::bitset<256>> next_bytes();
   bool may_end() const;  // what was taken is a text of the grammar
 
  private:

@@ -193,9 +193,10 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   if (level > kMostSchemaLevels) return bad(path, fmt::format("is deeper than {} levels", kMostSchemaLevels));
   if (schema.is_boolean()) return {};
   if (!schema.is_object()) return bad(path, fmt::format("must be an object or a boolean, not {}", schema.type_name()));
-  for (const char* word : kRefused) {
+  for (const std::string_view word : kRefused) {
     const auto found = schema.find(word);
-    if (found != schema.end() && *found != false) return bad(path, fmt::format("'{}' is not supported", word));
+    const bool says_nothing = (word == "not" || word == "uniqueItems") && found != schema.end() && *found == false;
+    if (found != schema.end() && !says_nothing) return bad(path, fmt::format("'{}' is not supported", word));
   }
   if (const auto ref = schema.find("$ref"); ref != schema.end()) {
     if (!ref->is_string()) return bad(path, "$ref must be a string");

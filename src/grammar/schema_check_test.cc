@@ -27,6 +27,7 @@ TEST(SchemaCheck, RefusesWhatWouldBePassedOver) {
   const std::pair<const char*, const char*> kCases[] = {
       {R"({"not":{"type":"string"}})", "'not' is not supported"},
       {R"({"type":"array","uniqueItems":true})", "'uniqueItems'"},
+      {R"({"contains":false})", "'contains' is not supported"},  // no list has what fits false
       {R"({"type":"object","properties":{"a":{"if":{}}}})", "at /properties/a: 'if'"},
       {R"({"anyOf":[{"type":"string"}],"properties":{}})", "'properties' beside 'anyOf'"},
       {R"({"anyOf":[{"type":"string"}],"type":"string"})", "'type' beside 'anyOf'"},

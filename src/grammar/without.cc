@@ -30,8 +30,9 @@ GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
 GrammarMatcher::~GrammarMatcher() = default;
 Status GrammarMatcher::fill(std::span<int32_t>) { never(); }
 Result<bool> GrammarMatcher::accept(int32_t) { never(); }
+Result<bool> GrammarMatcher::accept_text(std::string_view) { never(); }
 void GrammarMatcher::rollback(int) {}
-Result<std::string> GrammarMatcher::forced() { never(); }
+Result<std::bitset<256>> GrammarMatcher::next_bytes() { never(); }
 bool GrammarMatcher::may_end() const { return false; }
 
 }  // namespace kvilt

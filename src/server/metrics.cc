@@ -134,7 +134,7 @@ void add_engine(Page& page, const EngineStats& s) {
   request_pages("retrieval", s.request_pages.retrieval);
   request_pages("dense", s.request_pages.dense);
   request_pages("reserved", s.reserved_pages);
-  page.counter("kvilt:drafted_tokens_total", "Tokens of answers that were guessed (--draft).",
+  page.counter("kvilt:drafted_tokens_total", "Tokens of answers that were guessed (--draft, constraints).",
                static_cast<double>(s.drafted_tokens));
   page.counter("kvilt:accepted_draft_tokens_total", "Those of them that were right, so that they cost no step.",
                static_cast<double>(s.accepted_tokens));

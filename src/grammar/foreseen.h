@@ -1,0 +1,35 @@
+// grammar/foreseen.h: the text that a grammar lets follow, where it leaves no choice but of white space.
+// Idea:       at `"name` only `":` may follow, whatever the model says; engines that jump forward write such text without
+//             asking it (SGLang's compressed automata, Zheng et al. 2024, arXiv 2312.07104). Here it is a guess that is
+//             verified, so it may go further: where white space may come or one other byte, the answer's own habit says
+//             which (json_space.h).
+// Invariants: the matcher is as it was before.
+// Cost:       a step of the matcher a byte, some 1 us; kMostForeseen bytes at most.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "grammar/compiler.h"
+#include "grammar/json_space.h"
+#include "kvilt/result.h"
+
+namespace kvilt {
+
+inline constexpr size_t kMostForeseen = 256;  // bytes
+
+struct Foreseen {
+  struct Guess {
+    size_t at;  // byte of the text before which white space may stand; where it is guessed, it begins there
+    bool seen;  // the answer has shown what it writes there
+  };
+  std::string text;
+  std::vector<Guess> guesses;  // ascending
+  bool open = false;           // a token may hold more than the text's end
+};
+
+// space: of the answer so far. After an error the matcher must not be used again.
+Result<Foreseen> foresee(GrammarMatcher& matcher, const JsonSpace& space);
+
+}  // namespace kvilt
