@@ -15,6 +15,7 @@
 
 #include "kvilt/constraint.h"
 #include "kvilt/result.h"
+#include "kvilt/retention.h"
 
 namespace kvilt {
 
@@ -33,10 +34,18 @@ inline constexpr int kMostDrafted = 64;
 // Contexts over which a marked part's KV is averaged at most (Request::season); more leave its mean as it is.
 inline constexpr int kMostContexts = 16;
 
+// The prompt's first `tokens` tokens are kept with preference for a time from each use on: within bounds, and not longer
+// than requests can do without their room (docs/design/kv.md#shares-pins-and-frozen-texts).
+struct KeptPrefix {
+  int32_t tokens = 0;
+  Retention retention = Retention::kNone;
+};
+
 struct Prompt {
   std::vector<int32_t> ids;
-  std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
-  bool opens_reasoning = false;  // a chat's prompt ended with AnswerSyntax::reasoning_begin
+  std::vector<TokenMark> marks;       // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
+  std::vector<KeptPrefix> kept = {};  // of parts with cache_control
+  bool opens_reasoning = false;       // a chat's prompt ended with AnswerSyntax::reasoning_begin
 
   // Adds tokens at the end as one marked part.
   void add_marked(std::span<const int32_t> part) {
@@ -112,6 +121,8 @@ struct Request {
   // Marked parts that this request computes exactly count as one more context of theirs: the mean over contexts of a
   // part's KV is kept apart and found with reuse_from=seasoned (docs/math/seasoning.md). Whether or not it publishes.
   bool season = false;
+  // The prompt's KV is frozen under this name of the tenant's, until Engine::thaw: it outlives what is ordinary.
+  std::string frozen_as = "";
   int draft = -1;  // tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most
   Evaluation evaluation = {};
   // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.

@@ -71,8 +71,21 @@ void read_arguments(Json& function, size_t& left) {
   if (read.is_object()) *arguments = std::move(read);
 }
 
+// Anthropic's words; without a ttl it is five minutes, as there.
+Result<Retention> retention_of(const Json& control, const std::string& path) {
+  if (!control.is_object()) return wrong(path, "must be an object");
+  const auto says = [&](const char* name, const char* word) {
+    const Json* value = given(control, name);
+    return value && value->is_string() && value->get_ref<const std::string&>() == word;
+  };
+  if (given(control, "type") && !says("type", "ephemeral")) return wrong(path + ".type", "must be \"ephemeral\"");
+  if (!given(control, "ttl") || says("ttl", "5m")) return Retention::kFiveMinutes;
+  if (says("ttl", "1h")) return Retention::kHour;
+  return wrong(path + ".ttl", "must be \"5m\" or \"1h\"");
+}
+
 // Marks of the content parts that carry cache_control.
-Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
+Status mark_parts(const Json& messages, std::vector<Mark>& marks, std::vector<Retention>& retained) {
   for (size_t m = 0; m < messages.size(); ++m) {
     const std::string path = fmt::format("messages[{}]", m);
     if (!messages[m].is_object()) return wrong(path, "must be an object");
@@ -90,8 +103,10 @@ Status mark_parts(const Json& messages, std::vector<Mark>& marks) {
       }
       if (!part.contains("text") || !part["text"].is_string()) return wrong(part_path + ".text", "must be a string");
       if (!part.contains("cache_control") || part["cache_control"].is_null()) continue;
+      KVILT_ASSIGN(const Retention retention, retention_of(part["cache_control"], part_path + ".cache_control"));
       const size_t size = part["text"].get_ref<const std::string&>().size();
       if (size == 0) continue;
+      retained.push_back(retention);
       marks.push_back(
           {Json::json_pointer("/messages") / m / "content" / p / "text", 0, size, static_cast<int32_t>(marks.size())});
     }
@@ -168,13 +183,13 @@ Status ChatPrompts::settle_messages(Json& messages) const {
   return {};
 }
 
-Result<ChatInputs> ChatPrompts::inputs(const Json& request) const {
+Result<ChatInputs> ChatPrompts::inputs(const Json& request, std::vector<Retention>& retained) const {
   if (!request.is_object()) return wrong("request", "must be an object");
   if (!request.contains("messages") || !request["messages"].is_array()) return wrong("messages", "must be an array");
   ChatInputs in;
   in.messages = request["messages"];
   if (in.messages.empty()) return wrong("messages", "must not be empty");
-  KVILT_TRY(mark_parts(in.messages, in.marks));
+  KVILT_TRY(mark_parts(in.messages, in.marks, retained));
   KVILT_TRY(check_marks("messages", in.marks.size()));
   KVILT_TRY(settle_messages(in.messages));
   for (const char* key : {"tools", "documents"}) {
@@ -248,7 +263,7 @@ Status ChatPrompts::add_documents(const Json& request, ChatInputs& in) const {
   return {};
 }
 
-Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
+Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, std::span<const Retention> retained) const {
   if (const auto most = tokenizer_->most_bytes(context_); most && context_ > 0 && std::ssize(rendered.text) > *most) {
     return error(Code::kTooLong, "messages: the prompt has {} bytes; {} tokens, this model's context, hold {} at most",
                  rendered.text.size(), context_, *most);
@@ -290,16 +305,19 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered) const {
     const auto begin = static_cast<int32_t>(prompt.ids.size());
     prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
     const auto end = static_cast<int32_t>(prompt.ids.size());
-    if (part.mark >= 0 && end > begin) prompt.marks.push_back({begin, end});
+    if (part.mark < 0 || end == begin) continue;
+    prompt.marks.push_back({begin, end});
+    if (static_cast<size_t>(part.mark) < retained.size()) prompt.kept.push_back({end, retained[part.mark]});
   }
   if (prompt.ids.empty()) return wrong("messages", "they render to an empty prompt");
   return prompt;
 }
 
 Result<Prompt> ChatPrompts::prompt(const Json& request) const {
-  KVILT_ASSIGN(const ChatInputs in, inputs(request));
+  std::vector<Retention> retained;
+  KVILT_ASSIGN(const ChatInputs in, inputs(request, retained));
   KVILT_ASSIGN(const RenderedPrompt rendered, template_.render(in));
-  KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+  KVILT_ASSIGN(Prompt prompt, tokenize(rendered, retained));
   // The caller's own words at the end open nothing.
   const bool forged = !rendered.untrusted.empty() && rendered.untrusted.back().end == rendered.text.size();
   prompt.opens_reasoning = !forged && opens_reasoning(rendered.text, answers_);
@@ -317,7 +335,8 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
   size_t bytes = 0;
   for (size_t i = 0; i < request["documents"].size(); ++i) {
     one["documents"] = Json::array({request["documents"][i]});
-    KVILT_ASSIGN(const ChatInputs in, inputs(one));
+    std::vector<Retention> retained;
+    KVILT_ASSIGN(const ChatInputs in, inputs(one, retained));
     int32_t last = -1;
     for (const Mark& mark : in.marks) last = std::max(last, mark.id);
     KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in));
@@ -333,7 +352,7 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
       return error(Code::kTooLong, "documents: with the messages before them they make more than {} MiB; send fewer",
                    kMaxWarmBytes >> 20);
     }
-    KVILT_ASSIGN(Prompt prompt, tokenize(rendered));
+    KVILT_ASSIGN(Prompt prompt, tokenize(rendered, retained));
     // A vocabulary may have no token for anything in it.
     if (prompt.marks.empty()) return wrong(fmt::format("documents[{}]", i), "has no tokens");
     prompt.marks = {prompt.marks.back()};

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,10 @@ class ChatPrompts {
  private:
   ChatPrompts(const Tokenizer& tokenizer, ChatTemplate chat_template, std::string bos, std::string eos)
       : tokenizer_(&tokenizer), template_(std::move(chat_template)), edges_{std::move(bos), std::move(eos)} {}
-  Result<ChatInputs> inputs(const nlohmann::ordered_json& request) const;
+  // retained: for how long each of the messages' marks is kept with preference, by its id.
+  Result<ChatInputs> inputs(const nlohmann::ordered_json& request, std::vector<Retention>& retained) const;
   Status add_documents(const nlohmann::ordered_json& request, ChatInputs& inputs) const;
-  Result<Prompt> tokenize(const RenderedPrompt& rendered) const;
+  Result<Prompt> tokenize(const RenderedPrompt& rendered, std::span<const Retention> retained) const;
   Status settle_messages(nlohmann::ordered_json& messages) const;
 
   const Tokenizer* tokenizer_;

@@ -60,6 +60,7 @@ class DiskCache {
     const ContentCache::Wanted& wanted;
     LayerRopes ropes;
     FunctionRef<bool(const PromptLayout&)> uses;  // whether the policy would use pieces
+    OwnerId owner = 0;                            // whose pages what is read becomes
   };
   // Begins to read what the tier has of the prompt beyond `found`, if reading is faster than computing. Null: nothing.
   std::shared_ptr<const Fetch> fetch(const Question& question, const ContentCache::Found& found);
@@ -89,6 +90,7 @@ class DiskCache {
     uint64_t epoch = 0;
     int64_t bytes = 0;
     std::shared_ptr<Fetch> fetch;
+    OwnerId owner = 0;
   };
   struct Chunks {  // of one part, as read
     int32_t first = 0;
