@@ -79,9 +79,11 @@ struct EngineCounters {
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // guessed; and right, so that they are among the generated ones
   double mask_s = 0;                                 // spent on masks of constrained answers, all threads together
   int64_t kv_pages = 0, kv_pages_used = 0;           // of the pool; used: by running requests and the cache
-  int64_t kv_pages_idle = 0;   // of these: no running request uses them, and some cached segment has a token in each
-  ByHeadClass request_pages;   // own pages of running requests
-  int64_t reserved_pages = 0;  // pages that their local heads have yet to take
+  int64_t kv_pages_idle = 0;    // of these: no running request uses them, and some cached segment has a token in each
+  int64_t kv_pages_frozen = 0;  // of frozen texts, those in use included
+  int64_t kv_pages_pinned = 0;  // idle ones that are kept for a time (Prompt::kept)
+  ByHeadClass request_pages;    // own pages of running requests
+  int64_t reserved_pages = 0;   // pages that their local heads have yet to take
   int64_t cached_tokens = 0, cached_segments = 0, evicted_segments = 0;
   // Tokens of exact prefixes that were evicted; of these, that were computed anew soon afterwards: the pool is too small,
   // or the wrong ones left.
@@ -97,8 +99,18 @@ struct EngineCounters {
   DiskCounters disk, remote;
 };
 
+// A tenant's part of the KV pool, in pages.
+struct TenantPool {
+  std::string tenant;
+  int64_t held = 0;    // by its requests and by what is cached of them
+  int64_t share = 0;   // EngineOptions::pool_shares; 0: it has none
+  int64_t pinned = 0;  // as EngineCounters::kv_pages_pinned
+};
+
 struct EngineStats : EngineCounters {
   std::vector<AuditStats> audits;
+  // By name, when a prefill or a request ended last; of those that have a share, or have asked (the first thousand).
+  std::vector<TenantPool> tenant_pools;
 };
 
 class Engine {
@@ -144,7 +156,10 @@ class Engine {
   virtual Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
   virtual void cancel(RequestId id) = 0;  // its sink still gets on_finish; unknown ids are ignored
 
-  virtual void clear_cache() = 0;          // drops every cached segment that nothing uses now
+  virtual void clear_cache() = 0;  // drops every cached segment that nothing uses now
+  // What is frozen under the tenant's names that begin with one of these (Request::frozen_as) is cached as anything else
+  // from now on.
+  virtual void thaw(const std::string& tenant, const std::vector<std::string>& names) = 0;
   virtual void drain(double seconds) = 0;  // no new requests; waits for the running ones, then cancels the rest
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -132,6 +133,11 @@ struct EngineOptions {
   // Bytes of the KV pool, for running requests and the cache together. All of it is reserved when the engine opens.
   // Default: 0, half of what machine and control groups (containers) have available then, at most 4 GiB.
   int64_t kv_bytes = 0;
+
+  // Tenants' shares of the pool, above 0, together 1 at most. Who holds more than its share gives way first when memory
+  // is needed; what is not used is lent. Tenants without a share have the rest together.
+  // Default: none, all have all of it together.
+  std::map<std::string, double> pool_shares = {};
 
   // Tokens of a KV page.
   // Default: 32. Smaller pages waste less at the ends of pieces and cost more entries per token.

@@ -16,6 +16,7 @@
 #include "kvilt/constraint.h"
 #include "kvilt/explain.h"
 #include "kvilt/result.h"
+#include "kvilt/retention.h"
 
 namespace kvilt {
 
@@ -42,11 +43,19 @@ struct PromptPart {
   int32_t begin = 0, end = 0;
 };
 
+// The prompt's first `tokens` tokens are kept with preference for a time from each use on: within bounds, and not longer
+// than requests can do without their room (docs/design/kv.md#shares-pins-and-frozen-texts).
+struct KeptPrefix {
+  int32_t tokens = 0;
+  Retention retention = Retention::kNone;
+};
+
 struct Prompt {
   std::vector<int32_t> ids;
   std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
   std::vector<PromptPart> parts = {};  // of a chat's, in order
   int folded = 0;                      // lines that EngineOptions::fold_volatile changed
+  std::vector<KeptPrefix> kept = {};   // of parts with cache_control
   bool opens_reasoning = false;        // a chat's prompt ended with AnswerSyntax::reasoning_begin
 
   // Adds tokens at the end as one marked part.
@@ -128,6 +137,8 @@ struct Request {
   // Tokens that are drafted at once at most; -1: as EngineOptions::draft says, which is the most, and as many as pay of
   // what the constraint leaves next; 0: none of either.
   int draft = -1;
+  // The prompt's KV is frozen under this name of the tenant's, until Engine::thaw: it outlives what is ordinary.
+  std::string frozen_as = "";
   Evaluation evaluation = {};
   // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
   bool last_hidden = false;

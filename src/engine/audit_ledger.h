@@ -21,6 +21,7 @@
 
 #include "base/mutex.h"
 #include "index/cached_segment.h"
+#include "kv/idle_extents.h"
 #include "kvilt/engine.h"
 
 namespace kvilt {
@@ -31,6 +32,7 @@ struct AuditRecord {
   Prompt prompt;
   std::vector<int32_t> answer;
   std::vector<std::vector<float>> logits;
+  OwnerId owner = 0;      // whose pages it takes
   DomainId seasoned = 0;  // of the means that get this prompt as a context; 0: none do
   int attempts = 0;
 };

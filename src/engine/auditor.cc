@@ -35,6 +35,7 @@ void Auditor::ended(const Sequence& s) {
     const auto text = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(marks.back().end));
     if (contexts_.first(contexts_.key(s.domains.seasoned, text))) it->second->seasoned = s.domains.seasoned;
   }
+  it->second->owner = s.owner;
   it->second->answer.assign(answer, s.tokens.end());
   if (answered(s.completion.finish)) ledger_.add(std::move(it->second));
   sampled_.erase(it);
@@ -43,7 +44,7 @@ void Auditor::ended(const Sequence& s) {
 std::unique_ptr<Sequence> Auditor::start() {
   CHECK(!record_);
   record_ = ledger_.take();
-  auto s = sequence(record_->prompt, "full", {.seasoned = record_->seasoned});
+  auto s = sequence(record_->prompt, "full", {.seasoned = record_->seasoned}, record_->owner);
   s->request.publish = false;
   s->request.season = record_->seasoned != 0;  // a context that comes for nothing
   s->request.evaluation.first_logits = true;

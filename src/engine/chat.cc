@@ -72,6 +72,19 @@ void read_arguments(Json& function, size_t& left) {
   if (read.is_object()) *arguments = std::move(read);
 }
 
+// Anthropic's words; without a ttl it is five minutes, as there.
+Result<Retention> retention_of(const Json& control, const std::string& path) {
+  if (!control.is_object()) return wrong(path, "must be an object");
+  const auto says = [&](const char* name, const char* word) {
+    const Json* value = given(control, name);
+    return value && value->is_string() && value->get_ref<const std::string&>() == word;
+  };
+  if (given(control, "type") && !says("type", "ephemeral")) return wrong(path + ".type", "must be \"ephemeral\"");
+  if (!given(control, "ttl") || says("ttl", "5m")) return Retention::kFiveMinutes;
+  if (says("ttl", "1h")) return Retention::kHour;
+  return wrong(path + ".ttl", "must be \"5m\" or \"1h\"");
+}
+
 // A mark's place after one more message was put before those from `from` on.
 Json::json_pointer moved_down(Json::json_pointer where, size_t from) {
   std::vector<std::string> words;
@@ -112,10 +125,11 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::s
 
 // The borders of contents and their parts; those that carry cache_control are pieces. Checks the messages' shape.
 Status ChatPrompts::border_messages(Inputs& in) {
-  const auto add = [&in](Json::json_pointer where, size_t size, size_t message, int32_t part, bool piece) {
+  const auto add = [&in](Json::json_pointer where, size_t size, size_t message, int32_t part, bool piece,
+                         Retention retention) {
     if (size == 0) return;
     in.chat.marks.push_back({std::move(where), 0, size, static_cast<int32_t>(in.parts.size())});
-    in.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(message), part, piece});
+    in.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(message), part, piece, retention});
   };
   const Json& messages = in.chat.messages;
   for (size_t m = 0; m < messages.size(); ++m) {
@@ -128,7 +142,7 @@ Status ChatPrompts::border_messages(Inputs& in) {
     const auto where = Json::json_pointer("/messages") / m / "content";
     if (content.is_null()) continue;
     if (content.is_string()) {
-      add(where, content.get_ref<const std::string&>().size(), m, -1, false);
+      add(where, content.get_ref<const std::string&>().size(), m, -1, false, Retention::kNone);
       continue;
     }
     if (!content.is_array()) return wrong(path + ".content", "must be a string or an array of parts");
@@ -140,7 +154,12 @@ Status ChatPrompts::border_messages(Inputs& in) {
       }
       if (!part.contains("text") || !part["text"].is_string()) return wrong(part_path + ".text", "must be a string");
       const bool piece = part.contains("cache_control") && !part["cache_control"].is_null();
-      add(where / p / "text", part["text"].get_ref<const std::string&>().size(), m, static_cast<int32_t>(p), piece);
+      Retention retention = Retention::kNone;
+      if (piece) {
+        KVILT_ASSIGN(retention, retention_of(part["cache_control"], part_path + ".cache_control"));
+      }
+      add(where / p / "text", part["text"].get_ref<const std::string&>().size(), m, static_cast<int32_t>(p), piece,
+          retention);
     }
   }
   const auto pieces = std::ranges::count_if(in.parts, [](const Bordered& part) { return part.piece; });
@@ -311,6 +330,7 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
     const Bordered& of = inputs.parts[static_cast<size_t>(part.mark)];
     if (of.piece) prompt.marks.push_back({begin, end});
     prompt.parts.push_back({of.of, of.index, of.part, begin, end});
+    if (of.retention != Retention::kNone) prompt.kept.push_back({end, of.retention});
   }
   if (prompt.ids.empty()) return wrong("messages", "they render to an empty prompt");
   return prompt;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ class ChatPrompts {
     PromptPart::Of of;
     int32_t index, part;
     bool piece;
+    Retention retention = Retention::kNone;
   };
   struct Inputs {
     ChatInputs chat;

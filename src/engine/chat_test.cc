@@ -137,6 +137,34 @@ TEST_F(ChatTest, VolatileLinesAreFoldedIfAsked) {
   EXPECT_EQ(at("10:31").folded, 1);
 }
 
+TEST_F(ChatTest, MarkedPartsAreKeptForTheirTime) {
+  const auto with = [](Json control) {
+    Json request = user("");
+    Json marked = part("gamma", false);
+    marked["cache_control"] = std::move(control);
+    request["messages"][0]["content"] = Json::array({part("alpha", true), part("beta", false), marked});
+    return request;
+  };
+  const Prompt made = prompt(with({{"type", "ephemeral"}, {"ttl", "1h"}}));
+  ASSERT_EQ(made.kept.size(), 2u);
+  EXPECT_EQ(made.kept[0].tokens, made.marks[0].end);
+  EXPECT_EQ(made.kept[0].retention, Retention::kFiveMinutes) << "the default";
+  EXPECT_EQ(made.kept[1].tokens, made.marks[1].end);
+  EXPECT_EQ(made.kept[1].retention, Retention::kHour);
+  EXPECT_EQ(prompt(with({{"ttl", "5m"}})).kept[1].retention, Retention::kFiveMinutes);
+  EXPECT_EQ(prompt(with(nullptr)).kept.size(), 1u);
+  const std::string path = "messages[0].content[2].cache_control";
+  for (const Json& ttl : {Json("2h"), Json("5M"), Json(""), Json(300), Json(nullptr), Json::array({"5m"})}) {
+    const std::string why = refused(with({{"type", "ephemeral"}, {"ttl", ttl}}));
+    EXPECT_EQ(why, ttl.is_null() ? "" : path + ".ttl: must be \"5m\" or \"1h\"") << ttl;
+  }
+  EXPECT_EQ(refused(with({{"type", "forever"}})), path + ".type: must be \"ephemeral\"");
+  EXPECT_EQ(refused(with(true)), path + ": must be an object");
+  Json request = user("q");
+  request["documents"] = Json::array({"one"});
+  EXPECT_TRUE(prompt(request).kept.empty()) << "documents say nothing about a time";
+}
+
 TEST_F(ChatTest, DocumentsStandBeforeTheFirstQuestionOrWhereTheTemplatePutsThem) {
   Json request = user("what?");
   request["messages"].push_back({{"role", "assistant"}, {"content", "this"}});

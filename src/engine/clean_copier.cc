@@ -15,7 +15,7 @@ void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
     const Digest key = asked_.key(s.domains.exact, document, before);
     if (!asked_.asked(key) || waiting_.size() >= kMaxWaiting) continue;
     asked_.forget(key);
-    Document next{{{before.begin(), before.end()}, {}}, s.domains.exact};
+    Document next{{{before.begin(), before.end()}, {}}, s.domains.exact, s.owner};
     next.prompt.add_marked(document);
     waiting_.push_back(std::move(next));
   }
@@ -25,7 +25,7 @@ std::unique_ptr<Sequence> CleanCopier::start() {
   CHECK(!now_ && !waiting_.empty());
   now_ = std::move(waiting_.front());
   waiting_.pop_front();
-  auto s = sequence(now_->prompt, "prefix", {.exact = now_->domain});
+  auto s = sequence(now_->prompt, "prefix", {.exact = now_->domain}, now_->owner);
   s->request.clean_copy = true;
   return s;
 }

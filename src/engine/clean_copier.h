@@ -39,6 +39,7 @@ class CleanCopier : public IdleWork {
   struct Document {
     Prompt prompt;  // the beginning of the prompts that asked, then the document
     DomainId domain = 0;
+    OwnerId owner = 0;
   };
   AskCounter asked_{kOften};
   std::deque<Document> waiting_;

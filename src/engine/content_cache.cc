@@ -260,116 +260,6 @@ std::vector<TokenMark> ContentCache::without_contexts(std::span<const int32_t> p
   return out;
 }
 
-// ---- What leaves ----------------------------------------------------------------------------------------------------
-
-bool ContentCache::make_room(int64_t pages) {
-  if (pages - store_.free_pages() > reclaimable()) return false;  // nothing is dropped in vain
-  while (store_.free_pages() < pages) evict(*store_.idle().next());
-  return true;
-}
-
-void ContentCache::evict(Extent& extent) {
-  const ExtentKeep until_done(&extent);
-  const std::vector<SegmentId> inside = extent.segments;
-  for (const SegmentId id : inside) {  // before any is cut: one may continue another
-    if (on_evict_) on_evict_(id);
-  }
-  for (const SegmentId id : inside) {
-    if (!segments_.find(id)) continue;
-    const Runs lost = segments_.lost(id, extent);
-    remember(id, lost, extent.again);
-    cut(id, lost);
-  }
-  extent.evict();
-  ++evicted_;
-}
-
-// Blocks that leave, in case they come back soon. Those of chains are of one conversation, and wait in an order of their
-// own.
-void ContentCache::remember(SegmentId id, const Runs& lost, bool again) {
-  if (!index_.info(id).exact) return;
-  for (const Run& run : lost) {
-    for (const auto& [key, end] : index_.block_keys(id, run)) {
-      ghosts_.add(key, again);
-      evicted_tokens_ += ChainIndex::kBlockTokens;
-    }
-  }
-}
-
-// A new exact segment: those of its blocks that left a while ago should have stayed. Their extents count as used again.
-void ContentCache::regret(SegmentId id, const SegmentPart& part) {
-  const KvShape& shape = store_.shape();
-  for (const auto& [key, end] : index_.block_keys(id, {0, part.count})) {
-    const std::optional<bool> again = ghosts_.take(key);
-    if (!again) continue;
-    regretted_tokens_ += ChainIndex::kBlockTokens;
-    store_.idle().missed(int64_t{shape.L} * shape.G * ChainIndex::kBlockTokens / shape.P, *again, ghosts_.odds(*again));
-    for (const ExtentKeep& extent : part.kv->extents_of(part.of_kv({part.pos + end - 1, part.pos + end})).list) {
-      if (extent) extent->again = true;
-    }
-  }
-}
-
-// The segment loses these tokens. What comes before them stays what it was; what comes after is found as pieces only.
-void ContentCache::cut(SegmentId id, const Runs& lost) {
-  if (lost.empty()) return;
-  const CachedSegment& segment = *segments_.find(id);
-  const SegmentInfo& info = index_.info(id);
-  struct Rest {
-    CachedSegment segment;
-    SegmentInfo info;
-    Runs marks;
-  };
-  std::vector<Rest> rest;
-  const int32_t first = lost.front().begin;
-  const Runs marks = index_.marks(id);
-  for (const Run& run : subtract(Runs{{first, segment.count}}, lost)) {
-    if (segment.chain || run.size() < min_segment_) continue;
-    Rest& out = rest.emplace_back();
-    out.segment = {
-        segments_.next_id(), segment.pos + run.begin, run.size(), false, segment.within(run.begin, run.size()),
-        segment.request};
-    out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
-    out.info.found_as = FoundAs::kPieces;
-    out.info.contexts = info.contexts;
-    out.info.replaced = info.replaced;
-    for (const Run& mark : marks) {
-      if (mark.begin >= run.begin && mark.end <= run.end)
-        out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
-    }
-  }
-  const bool keep = first >= (segment.chain ? 1 : min_segment_);
-  const std::vector<SegmentId> left = keep ? index_.truncate(id, first) : index_.erase(id);
-  keep ? segments_.truncate(id, first) : segments_.erase(id);
-  for (Rest& part : rest) enter(std::move(part.segment), std::move(part.info), part.marks);
-  for (const SegmentId orphan : left) {  // a chain that nothing leads to can never be found
-    if (const CachedSegment* chain = segments_.find(orphan); chain && chain->chain) erase(orphan);
-  }
-}
-
-void ContentCache::erase(SegmentId id) {
-  for (const SegmentId orphan : index_.erase(id)) {
-    const CachedSegment* chain = segments_.find(orphan);
-    if (!chain || !chain->chain) continue;
-    index_.erase(orphan);
-    segments_.erase(orphan);
-  }
-  segments_.erase(id);
-}
-
-void ContentCache::clear() {
-  index_.listen(nullptr);  // one word for all
-  while (!segments_.empty()) erase(segments_.any());
-  listen(listener_);
-  if (listener_) listener_->cleared();
-  ghosts_.clear();
-}
-
-void ContentCache::listen(IndexListener* listener) {
-  listener_ = listener;
-  index_.listen(listener);
-}
-
 // ---- What comes -----------------------------------------------------------------------------------------------------
 
 // Whether a segment of the run keeps the mark.
@@ -412,7 +302,7 @@ SegmentId ContentCache::insert(const Own& own, DomainId domain, Run positions, b
     const Run mark{own.marks[0].begin, own.marks[0].end};
     index_.add_clean(id, mark.begin - positions.begin, own.tokens, mark);
   }
-  if (exact && index_.contains(id)) regret(id, part);
+  if (exact && index_.contains(id)) regret(id, part, own.kv.owner());
   if (!own.kept.empty() && index_.contains(id)) attach_kept(own, *part.kv);
   return id;
 }
@@ -425,7 +315,7 @@ void ContentCache::attach_kept(const Own& own, const KvSegment& kv) {
     for (const Run& run : intersect(kept.rows.rows(), Runs{kv.positions()})) {
       const std::vector<std::byte> bytes = bytes_of(kept, run);
       const int64_t pages = kv.pages_to_attach(kept.kind, run, std::ssize(bytes));
-      if (pages > spare || !make_room(pages)) continue;
+      if (pages > spare || !make_room(pages, own.kv.owner())) continue;
       kv.attach(kept.kind, run, bytes);
       spare -= pages;
     }
@@ -438,7 +328,7 @@ void ContentCache::attach(const PageTable& kv, const AnnexBlock& block, int64_t 
     const Run there{block.positions.begin - placed.shift(), block.positions.end - placed.shift()};
     const KvSegment& segment = *placed.segment;
     const int64_t pages = segment.pages_to_attach(block.kind, there, std::ssize(block.bytes));
-    if (pages <= spare && make_room(pages)) segment.attach(block.kind, there, block.bytes);
+    if (pages <= spare && make_room(pages, kv.owner())) segment.attach(block.kind, there, block.bytes);
     return;
   }
 }
@@ -579,8 +469,10 @@ void ContentCache::season(const Own& own, const TokenMark& mark, ThreadPool& poo
   parts.back().weight = 1 / static_cast<float>(contexts + 1);
   const KvShape& shape = store_.shape();
   const PinnedPages kept = parts[0].kv->pin(parts[0].positions);  // while others make room
-  if (!make_room(int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P))) return;
+  const int64_t pages = int64_t{shape.L} * shape.G * ((run.size() + shape.P - 1) / shape.P);
+  if (!make_room(pages, own.kv.owner())) return;
   const auto mean = mean_kv(store_, own.kv.ropes(), parts, pool);
+  mean->give_to(own.kv.owner());
   const Run at = parts[0].positions;
   SegmentInfo info{{tokens.begin(), tokens.end()}, own.domains.seasoned};
   info.contexts = contexts + 1;
@@ -613,6 +505,11 @@ void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {
   if (whole.size() < min_segment_) return;
   if (last && last->pos == whole.begin && index_.info(last->id).domain == own.domains.approximate) erase(last->id);
   insert(own, own.domains.approximate, whole, false, {});
+}
+
+void ContentCache::listen(IndexListener* listener) {
+  listener_ = listener;
+  index_.listen(listener);
 }
 
 }  // namespace kvilt

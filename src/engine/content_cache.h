@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -99,8 +100,17 @@ class ContentCache {
   std::vector<TokenMark> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
                                           DomainId seasoned, int contexts) const;
 
-  // True if `pages` pages are free, after evicting idle extents if need be.
-  bool make_room(int64_t pages);
+  // True if `pages` pages are free, after evicting idle extents if need be: for this owner's sake.
+  bool make_room(int64_t pages, OwnerId wanted_by = 0);
+
+  // ---- What is kept with preference, and for whom (retention.cc; docs/design/kv.md#shares-pins-and-frozen-texts)
+
+  // Before anything is cached. The tenants' shares of the pool, each above 0, together 1 at most.
+  void set_shares(const std::map<std::string, double>& shares);
+  // Whose extents a tenant's requests make. Beyond kMostOwners tenants all are nobody's in particular.
+  static constexpr size_t kMostOwners = 1024;
+  OwnerId owner(const std::string& tenant);
+  void tenant_pools(std::vector<TenantPool>& out) const;  // out: of the last call
 
   static inline const Runs kNone{};
   // What a request computed itself: positions [0, computed) have their KV; from layout.prompt_len on, generated.
@@ -130,6 +140,14 @@ class ContentCache {
   // segment with the prompt's last fresh run (so that a question and its answer are found together), and as what
   // continues the chain. of_prompt: what publish_prompt returned.
   void publish_answer(const Own& own, const Published& of_prompt);
+
+  // What holds positions [0, end) of the request is kept with preference for so long from each use on. REQUIRES: what is
+  // published of them has been.
+  void retain(const Own& own, int32_t end, Retention retention);
+  // What holds the whole prompt is frozen under a name of the tenant's, until it is thawed.
+  void freeze(const Own& own, const std::string& tenant, const std::string& name);
+  // All names that begin so.
+  void thaw(const std::string& tenant, const std::string& name);
 
   // Stores what was found out about placed tokens with their segment, where `spare` pages hold it.
   void attach(const PageTable& kv, const AnnexBlock& block, int64_t spare);
@@ -203,7 +221,10 @@ class ContentCache {
   void erase(SegmentId id);
   void evict(Extent& extent);
   void remember(SegmentId id, const Runs& lost, bool again);
-  void regret(SegmentId id, const SegmentPart& part);
+  void regret(SegmentId id, const SegmentPart& part, OwnerId owner);
+  std::vector<ExtentKeep> extents_of(const Own& own, int32_t end) const;
+  void forget_frozen(Extent& extent);
+  void thaw_all();
   void cut(SegmentId id, const Runs& lost);
 
   PageStore store_;  // before segments_: pages return to it
@@ -214,6 +235,14 @@ class ContentCache {
   const int min_segment_;
   std::function<void(SegmentId)> on_evict_, on_enter_;
   GhostList ghosts_;
+  std::map<std::string, OwnerId> owners_;
+  struct Frozen {
+    uint64_t number = 0;
+    std::vector<ExtentKeep> extents;
+  };
+  std::map<std::string, Frozen> frozen_;  // by tenant, a zero byte and the name
+  std::map<uint64_t, std::map<std::string, Frozen>::iterator> frozen_by_number_;
+  uint64_t last_frozen_ = 0;
   int64_t evicted_ = 0, evicted_tokens_ = 0, regretted_tokens_ = 0;
 };
 

@@ -66,6 +66,7 @@ class DiskCache {
     const ContentCache::Wanted& wanted;
     LayerRopes ropes;
     FunctionRef<bool(const PromptLayout&)> uses;  // whether the policy would use pieces
+    OwnerId owner = 0;                            // whose pages what is read becomes
   };
   // Begins to read what the tier has of the prompt beyond `found`, if reading is faster than computing. Null: nothing.
   std::shared_ptr<const Fetch> fetch(const Question& question, const ContentCache::Found& found);
@@ -101,6 +102,7 @@ class DiskCache {
     int64_t bytes = 0;
     std::shared_ptr<Fetch> fetch;
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
+    OwnerId owner = 0;
   };
   struct Chunks {  // of one part, as read
     int32_t first = 0;

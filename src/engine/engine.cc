@@ -161,6 +161,9 @@ class EngineImpl : public Engine {
   void clear_cache() override {
     on_loop([this] { loop_.clear_cache(); });
   }
+  void thaw(const std::string& tenant, const std::vector<std::string>& names) override {
+    on_loop([&] { loop_.thaw(tenant, names); });
+  }
   void drain(double seconds) override;
 
  private:
@@ -336,6 +339,10 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     return error(Code::kTooLong, "the prompt needs {} KV pages of {}; start with a larger --kv-bytes", pages,
                  store.pages());
   }
+  for (const KeptPrefix& kept : request.prompt.kept) {
+    if (kept.tokens < 0 || kept.tokens > size)
+      return error(Code::kInvalidArgument, "kept: {} tokens; the prompt has {}", kept.tokens, size);
+  }
   int32_t last = 0;
   for (const TokenMark& mark : request.prompt.marks) {
     if (mark.begin < last || mark.end <= mark.begin || mark.end > size) {
@@ -432,6 +439,7 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
                               : (*shared)->from_seasoned ? "/seasoned"
                                                          : "") +
                              ((*shared)->near ? "/near" : "");
+    (*shared)->owner = cache.owner(asked.tenant);
     domains = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
     if (!policy.wants_pieces()) domains.approximate = 0;
     if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space);
@@ -641,6 +649,7 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, std::function
   parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
+  parts.cache->set_shares(parts.options.pool_shares);
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
   if (tiers.disk || tiers.redis) KVILT_TRY(open_stores(std::move(tiers), parts));
   if (!parts.options.kv_events.empty()) {

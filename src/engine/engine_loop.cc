@@ -70,7 +70,12 @@ void EngineLoop::post(std::function<void()> task) {
   wake_.notify_one();
 }
 
-EngineStats EngineLoop::stats() const { return {latest_.get(), auditor_.stats()}; }
+EngineStats EngineLoop::stats() const {
+  EngineStats out{latest_.get(), auditor_.stats(), {}};
+  MutexLock lock(pools_mutex_);
+  out.tenant_pools = pools_;
+  return out;
+}
 
 void EngineLoop::run() {
   if (parts_.options.pin) pin_to_cores(*parts_.pool);
@@ -196,7 +201,7 @@ bool EngineLoop::step() {
     return s.decoding() && config.is_long(static_cast<int64_t>(s.tokens.size())) &&
            !config.is_long(s.running.prefill_len);
   });
-  const auto make_room = [this](int64_t pages) { return this->make_room(pages); };
+  const auto make_room = [this](const Sequence& s, int64_t pages) { return this->make_room(pages, s.owner); };
   const auto available = [this] { return preparer_.available() + lingering_.pages(); };
   const auto plan = [this](Sequence& s) {
     if (std::ranges::find(ended_, s.id) != ended_.end()) return Admission::kLater;
@@ -456,8 +461,8 @@ void EngineLoop::join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> 
 }
 
 // What lingers goes before a running request lacks pages.
-bool EngineLoop::make_room(int64_t pages) {
-  while (!parts_.cache->make_room(pages)) {
+bool EngineLoop::make_room(int64_t pages, OwnerId wanted_by) {
+  while (!parts_.cache->make_room(pages, wanted_by)) {
     auto left = lingering_.oldest();
     if (!left) return false;
     drop(std::move(left));
@@ -505,6 +510,8 @@ void EngineLoop::update_stats() {
     add_pages(*now.kv, now.prefill ? now.prefill->plan() : now.decode.plan, stats_.request_pages);
     stats_.reserved_pages += now.kv->spare_pages();
   }
+  stats_.kv_pages_frozen = store.idle().frozen();
+  stats_.kv_pages_pinned = store.idle().pinned();
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
@@ -520,6 +527,9 @@ void EngineLoop::update_stats() {
     stats_.kv_event_restarts = events.restarts;
   }
   latest_.set(stats_);
+  if (std::exchange(pools_at_, changes_) == changes_) return;  // a step of decodes takes no lock
+  MutexLock lock(pools_mutex_);
+  cache.tenant_pools(pools_);
 }
 
 }  // namespace kvilt

@@ -60,6 +60,10 @@ class EngineLoop {
     ++changes_;
     update_stats();  // whoever hears that it is cleared sees so in the figures
   }
+  void thaw(const std::string& tenant, const std::vector<std::string>& names) {
+    for (const std::string& name : names) parts_.cache->thaw(tenant, name);
+    update_stats();
+  }
   bool idle() const { return scheduler_.idle(); }
 
   // Any thread: the policy was switched off by its audits.
@@ -91,6 +95,7 @@ class EngineLoop {
   void publish_as_it_goes(Sequence& sequence, int32_t at_least);
   static void report(Sequence& sequence);
   void finish_prefill(Sequence& sequence);
+  void keep_with_preference(const Sequence& sequence);
   void season(Sequence& sequence);
   void wants_seasoning(const Sequence& sequence);
   void keep_work(const Sequence& sequence) const;
@@ -119,7 +124,7 @@ class EngineLoop {
   void drop_expired();
   void drop_lingering();
   void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);
-  bool make_room(int64_t pages);
+  bool make_room(int64_t pages, OwnerId wanted_by = 0);
   void retell(bool start);
   void update_stats();
   int64_t room() const;
@@ -151,6 +156,9 @@ class EngineLoop {
 
   EngineCounters stats_;           // the engine thread's
   Latest<EngineCounters> latest_;  // for others
+  uint64_t pools_at_ = 0;          // changes_ when pools_ was written
+  mutable Mutex pools_mutex_;
+  std::vector<TenantPool> pools_ KVILT_GUARDED_BY(pools_mutex_);
 
   mutable Mutex mutex_;
   Condition wake_;

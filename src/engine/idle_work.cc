@@ -14,12 +14,14 @@ class NullSink : public TokenSink {
 
 std::shared_ptr<TokenSink> IdleWork::nobody() { return std::make_shared<NullSink>(); }
 
-std::unique_ptr<Sequence> IdleWork::sequence(Prompt prompt, const char* policy, const ContentDomains& domains) {
+std::unique_ptr<Sequence> IdleWork::sequence(Prompt prompt, const char* policy, const ContentDomains& domains,
+                                             OwnerId owner) {
   auto s = std::make_unique<Sequence>();
   s->id = kId;
   s->idle_work = true;
   s->submitted = Clock::now();
   s->domains = domains;
+  s->owner = owner;
   s->policy = make_policy(policy, {}).value();
   s->request.policy.name = policy;
   s->request.sampling.max_tokens = 0;

@@ -31,7 +31,8 @@ class IdleWork {
 
  protected:
   // A sequence that nobody waits for and nobody hears of, and that generates nothing.
-  static std::unique_ptr<Sequence> sequence(Prompt prompt, const char* policy, const ContentDomains& domains);
+  static std::unique_ptr<Sequence> sequence(Prompt prompt, const char* policy, const ContentDomains& domains,
+                                            OwnerId owner);
 };
 
 }  // namespace kvilt

@@ -125,7 +125,8 @@ std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCa
 }
 
 std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Part> parts) {
-  auto loading = std::make_shared<Loading>(Loading{{q.prompt.begin(), q.prompt.end()}, {}, q.ropes, epoch_, 0, {}});
+  auto loading =
+      std::make_shared<Loading>(Loading{{q.prompt.begin(), q.prompt.end()}, {}, q.ropes, epoch_, 0, {}, q.owner});
   loading->fetch = std::make_shared<Fetch>();
   for (const Part& part : parts) {
     const int64_t bytes = part.count * token_bytes_;
@@ -203,8 +204,9 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
   const int32_t base = pos_of_.at(part.id);
   const Run positions{base + wanted.begin, base + wanted.end};
   const int64_t pages = pages_for_rows(cache_.store(), positions);
-  if (pages > hooks_.room() || !cache_.make_room(pages) || !index_.contains(part.id)) return;
+  if (pages > hooks_.room() || !cache_.make_room(pages, loading->owner) || !index_.contains(part.id)) return;
   const auto table = table_for_rows(cache_.store(), loading->ropes, positions);
+  table->give_to(loading->owner);
   for (size_t i = 0; i < chunks.values.size(); ++i) {
     const Run chunk = chunk_run(chunks.first + static_cast<int32_t>(i), count);
     const Run here{std::max(chunk.begin, wanted.begin), std::min(chunk.end, wanted.end)};

@@ -120,6 +120,18 @@ Status check_redis(const EngineOptions& o) {
   return error(Code::kInvalidArgument, "cache_redis (--cache-redis): {}", address.error().message);
 }
 
+Status check_shares(const std::map<std::string, double>& shares) {
+  double sum = 0;
+  for (const auto& [tenant, share] : shares) {
+    if (!(share > 0 && share <= 1))
+      return error(Code::kInvalidArgument, "pool_share of tenant '{}' is {}, not above 0 and 1 at most", tenant, share);
+    sum += share;
+  }
+  if (sum <= 1 + 1e-6) return {};  // they may come as floats
+  return error(Code::kInvalidArgument, "pool_share: the tenants' shares make {:.3g} together; they share one pool",
+               sum);
+}
+
 }  // namespace
 
 Result<KvType> parse_kv_type(std::string_view word) { return parse("kv_type", kKvTypes, word); }
@@ -176,6 +188,7 @@ Status check_options(const EngineOptions& o) {
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }
+  KVILT_TRY(check_shares(o.pool_shares));
   return check_kv_events(o);
 }
 

@@ -84,7 +84,8 @@ bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, c
   if (s.fetches >= kMostFetches || (s.fetch && s.fetch->late)) return false;
   const auto uses = [&](const PromptLayout& layout) { return s.policy->uses(layout, parts_.model->config()); };
   const DiskCache::Question question{
-      s.tokens, s.request.prompt.marks, s.domains, wanted, parts_.model->config().ropes(s.running.prefill_len), uses};
+      s.tokens, s.request.prompt.marks, s.domains, wanted, parts_.model->config().ropes(s.running.prefill_len), uses,
+      s.owner};
   for (const auto& store : parts_.stores) {
     auto fetch = store->fetch(question, found);
     if (!fetch) continue;
@@ -159,11 +160,12 @@ void Preparer::note(Sequence& s, const ContentCache::Found& found) const {
 
 // The request's session as its page table. False: there is no room for it now.
 bool Preparer::place_session(Sequence& s) const {
-  if (!parts_.cache->make_room(s.session_pages)) return false;
+  if (!parts_.cache->make_room(s.session_pages, s.owner)) return false;
   auto session = import_session(parts_.cache->store(), parts_.model->config().ropes(s.running.prefill_len),
                                 parts_.file->fingerprint, std::span<const std::byte>(s.request.session->bytes));
   if (!session.ok()) return false;
   s.running.kv = std::move(session->table);
+  s.running.kv->give_to(s.owner);
   return true;
 }
 
@@ -171,6 +173,7 @@ bool Preparer::place_session(Sequence& s) const {
 void Preparer::place(Sequence& s, std::vector<Placement> placements, std::vector<Placement> overlays) const {
   s.running.kv =
       std::make_unique<PageTable>(parts_.cache->store(), parts_.model->config().ropes(s.running.prefill_len));
+  s.running.kv->give_to(s.owner);
   for (Placement& placement : placements) s.running.kv->place(std::move(placement), s.policy->wants_realigned());
   for (Placement& placement : overlays) s.running.kv->overlay(std::move(placement));
 }
@@ -185,9 +188,9 @@ void Preparer::place_again(Sequence& s) const {
 void Preparer::copy_placed(Sequence& s) const {
   PageTable& kv = *s.running.kv;
   if (const int32_t from = s.running.prefill->layout().prefix;
-      s.policy->wants_int8() && parts_.cache->make_room(kv.int8_pages(from)))
+      s.policy->wants_int8() && parts_.cache->make_room(kv.int8_pages(from), s.owner))
     kv.read_as_int8(from);
-  if (parts_.options.placement != PlacementMode::kCopy || !parts_.cache->make_room(kv.copy_pages())) return;
+  if (parts_.options.placement != PlacementMode::kCopy || !parts_.cache->make_room(kv.copy_pages(), s.owner)) return;
   const double bytes = static_cast<double>(count(kv.known(0))) * static_cast<double>(kv.shape().token_bytes());
   kv.copy_in(parts_.model->backend(), parts_.model->attend_shape(kv.shape().dtype));
   s.work.bytes += 2 * bytes;

@@ -3,6 +3,7 @@
 // Threads:  the engine thread; draw() of one sequence runs on any thread of the pool.
 // Not here: which chunks are computed (sched/scheduler.h), what publication does (content_cache.h).
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -167,6 +168,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (may_publish(s) && !now.own_kv) {
     const Runs recomputed = now.prefill->recomputed();
     now.published = parts_.cache->publish_prompt(own_of(s, now.layout, now.prefill_len, recomputed));
+    keep_with_preference(s);
   }
   if (s.request.season && first && !now.own_kv) season(s);
   now.prefill.reset();                                     // also T x D floats that no decode step needs
@@ -194,6 +196,22 @@ void EngineLoop::finish_prefill(Sequence& s) {
   }
 }
 
+// What the request wants to be kept longer than its turn, now that it is published.
+void EngineLoop::keep_with_preference(const Sequence& s) {
+  const Request& asked = s.request;
+  if (asked.prompt.kept.empty() && asked.frozen_as.empty()) return;
+  const ContentCache::Own own = own_of(s, s.running.layout, s.running.prefill_len);
+  std::array<int32_t, 4> ends{};  // by retention: of many marks the last one counts
+  for (const KeptPrefix& kept : asked.prompt.kept) {
+    int32_t& end = ends[static_cast<size_t>(kept.retention)];
+    end = std::max(end, kept.tokens);
+  }
+  for (size_t i = 1; i < ends.size(); ++i) {
+    if (ends[i] > 0) parts_.cache->retain(own, ends[i], static_cast<Retention>(i));
+  }
+  if (!asked.frozen_as.empty()) parts_.cache->freeze(own, asked.tenant, asked.frozen_as);
+}
+
 void EngineLoop::season(Sequence& s) {
   parts_.cache->season(own_of(s, s.running.layout, s.running.prefill_len), *parts_.pool);
   if (auditor_.auditing()) return auditor_.seasoned();  // that pass was made for something else
@@ -212,7 +230,7 @@ void EngineLoop::evict(Sequence& s) {
   PageTable& kv = *s.running.kv;
   const bool first = !kv.compacted();
   const auto next = static_cast<int32_t>(s.tokens.size());
-  const double moved = s.running.keys->evict(kv, next, [this](int64_t pages) { return make_room(pages); });
+  const double moved = s.running.keys->evict(kv, next, [&](int64_t pages) { return make_room(pages, kv.owner()); });
   if (moved == 0) return;
   s.usage.decode_bytes += moved;
   const KvShape& shape = kv.shape();

@@ -29,6 +29,7 @@ void Seasoner::asked(const Sequence& s, std::span<const TokenMark> missing) {
   set.documents[0].ids.assign(s.tokens.begin(), s.tokens.begin() + marks[0].begin);
   for (size_t i = 0; i < marks.size(); ++i) set.documents[i].add_marked(part(marks[i]));
   set.domains = {.exact = s.domains.exact, .seasoned = s.domains.seasoned};
+  set.owner = s.owner;
   set.rounds = season_.contexts;
   waiting_.push_back(std::move(set));
 }
@@ -47,7 +48,7 @@ std::unique_ptr<Sequence> Seasoner::start() {
     one.seed = rng_();
     set.passes = season_prompts(set.documents, one);
   }
-  auto s = sequence(set.passes.back(), "full", set.domains);
+  auto s = sequence(set.passes.back(), "full", set.domains, set.owner);
   s->request.publish = false;
   s->request.season = true;
   running_ = true;

@@ -52,6 +52,7 @@ class Seasoner : public IdleWork {
     std::vector<Digest> keys;       // of the documents that lack contexts
     std::vector<Prompt> documents;  // what stands before them is in the first one only
     ContentDomains domains;
+    OwnerId owner = 0;
     int rounds = 0;              // random orders still to come
     std::vector<Prompt> passes;  // of the order that is being computed, the last one first
     int interrupts = 0;

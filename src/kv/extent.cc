@@ -1,17 +1,12 @@
 #include "kv/extent.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kv/annex.h"
 #include "kv/page_store.h"
 
 namespace kvilt {
-
-Extent* IdleExtents::next() const {
-  Evictable *const piece = order_[0].next(), *const chain = order_[1].next();
-  if (!piece || !chain) return static_cast<Extent*>(piece ? piece : chain);
-  const bool chains_first = order_[1].pages() > order_[0].pages() || order_[1].since(*chain) < order_[0].since(*piece);
-  return static_cast<Extent*>(chains_first ? chain : piece);
-}
 
 Extent::Extent(PageStore& store, int32_t number)
     : store_(store),
@@ -20,9 +15,8 @@ Extent::Extent(PageStore& store, int32_t number)
       pages_(static_cast<size_t>(store.shape().L) * store.shape().G * per_list_, kNone),
       covered_(static_cast<size_t>(store.shape().L) * per_list_, 0) {}
 
-EvictionOrder& Extent::waits_in() { return store_.idle().order_[static_cast<int>(waits_in_)]; }
-
 Extent::~Extent() {
+  grow(-held_);
   for (const PageId page : pages_) {
     if (page != kNone) store_.free(page);
   }
@@ -31,31 +25,40 @@ Extent::~Extent() {
 void Extent::put(int list, int page, PageId id) {
   DCHECK(!held(list, page));
   pages_[list * per_list_ + page] = id;
-  ++held_;
+  grow(1);
 }
 
 PageId Extent::take(int list, int page) {
   CHECK(held(list, page));
-  --held_;
+  grow(-1);
   return std::exchange(pages_[list * per_list_ + page], kNone);
 }
 
 void Extent::drop(int list, int page) {
   if (!held(list, page)) return;
   store_.free(take(list, page));
-  if (waits()) waits_in().add_pages(*this, -1);
+}
+
+// The sums that its pages are in.
+void Extent::grow(int64_t by) {
+  held_ += by;
+  IdleExtents& idle = store_.idle();
+  idle.held(owner_, by);
+  if (frozen()) idle.frozen_ += by;
+  if (!waits()) return;
+  waits_in_->add_pages(*this, by);
+  idle.waiting(*this, by);
 }
 
 void Extent::attach(AnnexKind kind, Run positions, std::span<const std::byte> bytes) {
   CHECK(users_ > 0);
   annexes_.push_back(std::make_unique<const Annex>(store_, kind, positions, bytes));
-  held_ += annexes_.back()->pages();
+  grow(annexes_.back()->pages());
   annexed_ += annexes_.back()->pages();
 }
 
 void Extent::drop_annexes() {
-  if (waits()) waits_in().add_pages(*this, -annexed_);
-  held_ -= std::exchange(annexed_, 0);
+  grow(-std::exchange(annexed_, 0));
   annexes_.clear();
 }
 
@@ -80,8 +83,52 @@ void Extent::evict() {
 void Extent::touch() {
   if (!waits()) return;
   again = true;
-  waits_in().leave(*this);
-  waits_in().enter(*this, held_, ++store_.idle().clock_);
+  wait_anew([this] { ++uses_; });
+}
+
+// Where it waits follows from what changes.
+void Extent::wait_anew(FunctionRef<void()> change) {
+  if (!waits()) return change();
+  store_.idle().leave(*this);
+  change();
+  store_.idle().enter(*this);
+}
+
+void Extent::give_to(OwnerId owner) {
+  wait_anew([&] {
+    store_.idle().held(owner_, -held_);
+    owner_ = owner;
+    store_.idle().held(owner_, held_);
+  });
+}
+
+void Extent::retain(Retention retention) {
+  wait_anew([&] { retention_ = retention; });
+}
+
+void Extent::freeze(uint64_t name) {
+  if (std::ranges::find(frozen_for_, name) != frozen_for_.end()) return;
+  frozen_for_.reserve(frozen_for_.size() + 1);
+  wait_anew([&] {
+    if (!frozen()) store_.idle().frozen_ += held_;
+    frozen_for_.push_back(name);
+  });
+}
+
+void Extent::thaw(uint64_t name) {
+  if (std::ranges::find(frozen_for_, name) == frozen_for_.end()) return;
+  wait_anew([&] {
+    std::erase(frozen_for_, name);
+    if (!frozen()) store_.idle().frozen_ -= held_;
+  });
+}
+
+void Extent::thaw() {
+  if (!frozen()) return;
+  wait_anew([&] {
+    frozen_for_.clear();
+    store_.idle().frozen_ -= held_;
+  });
 }
 
 void Extent::add(Hold hold) {
@@ -89,6 +136,7 @@ void Extent::add(Hold hold) {
     ++keepers_;
   } else if (++users_ == 1 && waits()) {
     again = true;
+    ++uses_;
     leave_idle();
   }
 }
@@ -113,10 +161,9 @@ void Extent::become_idle() {
   }
   if (held_ == annexed_) drop_annexes();
   if (held_ == 0) return;
-  waits_in_ = order;
-  waits_in().enter(*this, held_, ++store_.idle().clock_);
+  store_.idle().enter(*this);
 }
 
-void Extent::leave_idle() { waits_in().leave(*this); }
+void Extent::leave_idle() { store_.idle().leave(*this); }
 
 }  // namespace kvilt

@@ -3,7 +3,7 @@
 //             running request reads pins those that it reads, and no more (Placement). The cache evicts extents.
 // Invariants: an extent with users is never evicted. When the last user goes, pages in which no kept segment has a slot
 //             go back to the pool at once: nothing stays that cannot be found. Without keepers either, all pages do.
-//             pages() of the idle order is the sum over idle extents; it is kept, never counted anew.
+//             pages() of the idle extents is a sum that is kept, never counted anew (kv/idle_extents.h).
 //             Annexes (kv/annex.h) hold pages too, which go with the last of the KV's.
 // Threads:    the engine thread.
 // Cost:       O(1) but for pages that are freed. 4 bytes a page, and 2 bytes for each layer and page number.
@@ -18,8 +18,9 @@
 #include <vector>
 
 #include "base/annex_kind.h"
+#include "base/function_ref.h"
 #include "base/runs.h"
-#include "kv/eviction_order.h"
+#include "kv/idle_extents.h"
 
 namespace kvilt {
 
@@ -28,26 +29,6 @@ class PageStore;
 using PageId = int32_t;
 
 inline constexpr int32_t kExtentSlots = 256;  // about; a whole number of pages, at least one
-
-class Extent;
-
-// Extents that segments keep and nobody uses, in the order in which they are evicted (kv/eviction_order.h). Two orders:
-// extents with KV for any prompt, and those that only continue one conversation (chains).
-class IdleExtents {
- public:
-  enum class Order : uint8_t { kPieces, kChains };
-  int64_t pages() const { return order_[0].pages() + order_[1].pages(); }
-  // The next to be evicted: the older one of both orders' next; of the chains' while these hold more pages than the others do, so that
-  // conversations that nobody goes on with do not push out what everybody reads. Null: there is none.
-  Extent* next() const;
-  // Of what was evicted of the first order, so many pages are wanted again: see EvictionOrder::missed.
-  void missed(int64_t pages, bool of_again, double odds) { order_[0].missed(pages, of_again, odds); }
-
- private:
-  friend class Extent;
-  EvictionOrder order_[2] = {EvictionOrder(EvictionOrder::Rule::kAdaptive), EvictionOrder(EvictionOrder::Rule::kLru)};
-  uint64_t clock_ = 0;
-};
 
 class Extent : public Evictable {
  public:
@@ -76,6 +57,19 @@ class Extent : public Evictable {
   // Makes an idle extent the most recently used; it counts as used again.
   void touch();
 
+  // Whose it is; nobody's at first.
+  OwnerId owner() const { return owner_; }
+  void give_to(OwnerId owner);
+  // It is kept with preference for so long from each of its uses on; kNone: no longer.
+  void retain(Retention retention);
+  Retention retention() const { return retention_; }
+  // It is frozen while it has names: numbers of those who keep it so (engine/retention.cc).
+  void freeze(uint64_t name);
+  void thaw(uint64_t name);
+  void thaw();  // of all names
+  bool frozen() const { return !frozen_for_.empty(); }
+  std::span<const uint64_t> frozen_for() const { return frozen_for_; }
+
   // Cached segments with a slot here, by id (kv/segment_cache.h keeps it).
   std::vector<uint64_t> segments;
   IdleExtents::Order order = IdleExtents::Order::kPieces;  // in which it waits when it is idle
@@ -90,8 +84,10 @@ class Extent : public Evictable {
   void release(Hold hold);
   void drop(int list, int page);
   void drop_annexes();
+  void grow(int64_t by);
   void become_idle();
   void leave_idle();
+  void wait_anew(FunctionRef<void()> change);
 
   PageStore& store_;
   const int32_t number_;
@@ -101,8 +97,14 @@ class Extent : public Evictable {
   std::vector<std::unique_ptr<const Annex>> annexes_;
   int64_t held_ = 0, annexed_ = 0;  // pages; annexed_: those of held_ that annexes have
   int users_ = 0, keepers_ = 0;
-  EvictionOrder& waits_in();  // REQUIRES: it is idle
-  IdleExtents::Order waits_in_ = IdleExtents::Order::kPieces;
+  // What decides where it waits, and while it does, where that is.
+  OwnerId owner_ = 0;
+  Retention retention_ = Retention::kNone;
+  IdleExtents::Kind kind_ = IdleExtents::Kind::kOrdinary;
+  uint32_t uses_ = 0;  // that began while it was idle
+  std::vector<uint64_t> frozen_for_;
+  int64_t pinned_until_ = 0;
+  EvictionOrder* waits_in_ = nullptr;
 };
 
 // A counted reference.

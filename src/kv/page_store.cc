@@ -68,6 +68,7 @@ void PageList::hold(int layer, int head, int32_t page) {
       extents_.pop_back();
       throw;
     }
+    extents_.back()->give_to(owner_);
   }
   extents_[page / extent_pages_]->put(list_of(layer, head), page % extent_pages_, take());
   List& list = lists_[list_of(layer, head)];
@@ -97,6 +98,11 @@ void PageList::shrink(int layer, int head, int32_t slots) {
   for (const int32_t want = pages_of(slots); list.end > want; --list.end) {
     if (held(layer, head, list.end - 1)) drop(layer, head, list.end - 1);
   }
+}
+
+void PageList::give_to(OwnerId owner) {
+  owner_ = owner;
+  for (const ExtentUse& extent : extents_) extent->give_to(owner);
 }
 
 void PageList::reserve(int64_t pages) {

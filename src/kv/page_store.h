@@ -51,7 +51,7 @@ class PageStore {
 
  private:
   PageStore(const KvShape& shape, int64_t pages, Buffer arena)
-      : shape_(shape), pages_(pages), arena_(std::move(arena)) {}
+      : shape_(shape), pages_(pages), idle_(pages), arena_(std::move(arena)) {}
   KvShape shape_;
   int64_t pages_ = 0;
   int64_t touched_ = 0;  // pages [touched_, pages_) were never handed out
@@ -101,6 +101,9 @@ class PageList {
   std::byte* k(int layer, int head, int32_t slot) const { return at(store_.k(page(layer, head, slot)), slot); }
   std::byte* v(int layer, int head, int32_t slot) const { return at(store_.v(page(layer, head, slot)), slot); }
   int64_t pages() const { return total_; }  // held and spare
+  // Whose its extents are, those to come included.
+  void give_to(OwnerId owner);
+  OwnerId owner() const { return owner_; }
   PageStore& store() const { return store_; }
   std::span<const ExtentUse> extents() const { return extents_; }
 
@@ -127,6 +130,7 @@ class PageList {
   std::vector<PageId> spare_;
   int64_t reserved_ = 0;
   int64_t total_ = 0;
+  OwnerId owner_ = 0;
 };
 
 // Some consecutive extents of another request, pinned: what a placement reads.

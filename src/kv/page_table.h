@@ -133,6 +133,10 @@ class PageTable {
   PageTable(PageStore& store, LayerRopes ropes);
   ~PageTable();  // what it pinned becomes idle, the conversation's end first
 
+  // Whose its own pages are, those to come included.
+  void give_to(OwnerId owner) { pages_->give_to(owner); }
+  OwnerId owner() const { return pages_->owner(); }
+
   // REQUIRES: sorted after the last placement, disjoint from it, before any private slot is added.
   // realign: queries are rotated by the shift; without it keys are read as if they were where they were computed.
   void place(Placement placement, bool realign = true);

@@ -190,7 +190,7 @@ bool Scheduler::add_slots(Sequence& sequence, const Hooks& hooks) {
   PageTable& kv = *now.kv;
   if (sequence.decoding()) {
     const auto rows = static_cast<int32_t>(1 + now.draft.size());
-    if (!hooks.make_room(kv.pages_for_next(rows))) return false;
+    if (!hooks.make_room(sequence, kv.pages_for_next(rows))) return false;
     kv.add_next(static_cast<int32_t>(sequence.tokens.size()) - 1, rows);
     return true;
   }
@@ -203,7 +203,7 @@ bool Scheduler::add_slots(Sequence& sequence, const Hooks& hooks) {
     const int64_t next_token = int64_t{kv.shape().L} * kv.shape().G;
     now.promised = std::min(now.promised, kv.private_pages() + prefill.pages_to_come(kv) + next_token);
   }
-  if (!hooks.make_room(now.band_pages)) return false;
+  if (!hooks.make_room(sequence, now.band_pages)) return false;
   if (!writes) writes = prefill.writes();
   kv.add(writes->sets, writes->write);
   prefill.slots_added();
@@ -217,7 +217,7 @@ bool Scheduler::hold_chunk(Sequence& sequence, Run chunk, const Hooks& hooks) {
   if (kv.whole()) return true;
   const Run rows = sequence.running.prefill->written_by(chunk);
   const LayerRange layers = sequence.running.prefill->layers_written();
-  if (!hooks.make_room(kv.pages_for_rows(layers, rows))) return false;
+  if (!hooks.make_room(sequence, kv.pages_for_rows(layers, rows))) return false;
   kv.hold(layers, rows);
   return true;
 }

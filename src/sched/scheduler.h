@@ -50,8 +50,9 @@ class Scheduler {
  public:
   // What the engine does for the scheduler while it chooses a step.
   struct Hooks {
-    FunctionRef<bool(int64_t pages)> make_room;  // true if so many are free now, after dropping segments if need be
-    FunctionRef<int64_t()> available;            // pages that make_room() could make free
+    // True if so many are free now, after dropping segments if need be.
+    FunctionRef<bool(const Sequence&, int64_t pages)> make_room;
+    FunctionRef<int64_t()> available;  // pages that make_room() could make free
     // Finds, places and plans, and says in running.promised and .outside what that takes; takes no pages.
     FunctionRef<Admission(Sequence&)> plan;
     FunctionRef<void(Sequence&)> start;      // it runs from now on; there is room for what was promised, or it is alone

@@ -100,7 +100,7 @@ class SchedulerTest : public testing::Test {
 
   // The next step, chosen and not run.
   std::span<StepGroup> choose() {
-    const auto room = [this](int64_t pages) { return make_room(pages); };
+    const auto room = [this](const Sequence&, int64_t pages) { return make_room(pages); };
     const auto available = [this] { return store->free_pages() + store->idle().pages(); };
     const auto plan = [this](Sequence& s) { return place(s); };
     const auto start = [](Sequence&) {};

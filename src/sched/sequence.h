@@ -63,6 +63,7 @@ struct Sequence {
   std::shared_ptr<TokenSink> sink;
   std::unique_ptr<ReusePolicy> policy;
   ContentDomains domains;       // of the content index
+  OwnerId owner = 0;            // whose its pages are
   bool clean_only = false;      // pieces are clean copies only
   bool from_seasoned = false;   // seasoned pieces come first
   bool near = false;            // pieces are looked for in text that nearly repeats what is cached too

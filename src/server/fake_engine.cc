@@ -229,6 +229,16 @@ void FakeEngine::cancel(RequestId id) {
   changed_.notify_all();
 }
 
+void FakeEngine::thaw(const std::string& tenant, const std::vector<std::string>& names) {
+  MutexLock lock(mutex_);
+  for (const std::string& name : names) thawed_.push_back(tenant + ":" + name);
+}
+
+std::vector<std::string> FakeEngine::thawed() const {
+  MutexLock lock(mutex_);
+  return thawed_;
+}
+
 void FakeEngine::clear_cache() {
   MutexLock lock(mutex_);
   cache_.clear();

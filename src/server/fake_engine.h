@@ -56,6 +56,7 @@ class FakeEngine : public Engine {
   Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override;
   void cancel(RequestId id) override;
   void clear_cache() override;
+  void thaw(const std::string& tenant, const std::vector<std::string>& names) override;
   void drain(double seconds) override;
 
   // For tests: while held, no token is made and nothing ends but what is cancelled.
@@ -63,6 +64,7 @@ class FakeEngine : public Engine {
   // For tests: how many requests were ended by cancel(), and the last request as it was submitted.
   int cancelled() const;
   Request last_request() const;
+  std::vector<std::string> thawed() const;  // tenant and name of each, so far
 
  private:
   struct Running;
@@ -77,6 +79,7 @@ class FakeEngine : public Engine {
   const FakeOptions options_;
   ModelInfo info_;
   mutable Mutex mutex_;
+  std::vector<std::string> thawed_ KVILT_GUARDED_BY(mutex_);
   Condition changed_;
   std::map<RequestId, std::unique_ptr<Running>> requests_ KVILT_GUARDED_BY(mutex_);
   std::map<std::string, std::vector<std::vector<int32_t>>> cache_

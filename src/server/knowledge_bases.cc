@@ -95,6 +95,7 @@ Status KnowledgeBases::load() {
     };
     KnowledgeJournal::Owner owner;
     KVILT_ASSIGN(base.journal, KnowledgeJournal::open(path, owner, line));
+    if (!base.journal) continue;  // it was never there
     base.created = owner.created;
     Shelf& shelf = shelves_[owner.tenant];
     if (shelf.bases.contains(owner.name))
@@ -159,20 +160,26 @@ Status KnowledgeBases::erase(const std::string& tenant, const std::string& name)
 Status KnowledgeBases::put(const std::string& tenant, const std::string& name,
                            std::vector<KnowledgeDocumentPtr> documents) {
   std::string lines;
-  size_t bytes = 0;
+  std::map<std::string_view, size_t> bytes_of;  // by id; the last of one id stays
   for (const KnowledgeDocumentPtr& document : documents) {
-    bytes += document->bytes();
+    bytes_of[document->id] = document->bytes();
     lines += put_line(*document);
   }
   MutexLock lock(mutex_);
   if (!find_base(tenant, name)) return no_base(name);
   Shelf& shelf = shelves_[tenant];
   Base& base = shelf.bases.find(name)->second;
-  if (shelf.bytes + bytes > limits_.bytes) {
-    return error(Code::kOverLimit, "documents: they need {} bytes, and {} of {} are left (--knowledge-bytes)", bytes,
-                 limits_.bytes - std::min(limits_.bytes, shelf.bytes), limits_.bytes);
+  size_t bytes = 0, left = limits_.bytes - std::min(limits_.bytes, shelf.bytes), fresh = 0;
+  for (const auto& [id, size] : bytes_of) {
+    bytes += size;
+    const auto old = base.by_id.find(std::string(id));
+    old == base.by_id.end() ? ++fresh : left += old->second.second->bytes();  // it makes room for its successor
   }
-  if (base.by_id.size() + documents.size() > limits_.documents)
+  if (bytes > left) {
+    return error(Code::kOverLimit, "documents: they need {} bytes, and {} of {} are left (--knowledge-bytes)", bytes,
+                 left, limits_.bytes);
+  }
+  if (base.by_id.size() + fresh > limits_.documents)
     return error(Code::kOverLimit, "documents: a knowledge base has {} at most", limits_.documents);
   if (base.journal) KVILT_TRY(base.journal->append(lines));
   for (KnowledgeDocumentPtr& document : documents) add(shelf, base, std::move(document));

@@ -95,6 +95,21 @@ TEST(KnowledgeBases, SharesAreBounded) {
   EXPECT_TRUE(bases->put("a", "x", {document("1", "t"), document("2", "t")}).ok()) << "power";
 }
 
+// A document that takes another's place needs what it has more than that one.
+TEST(KnowledgeBases, ASuccessorCountsAsTheDifference) {
+  const auto bases = opened("", {.bases = 1, .documents = 2, .bytes = 30});
+  ASSERT_TRUE(bases->create("a", "x").ok());
+  ASSERT_TRUE(bases->put("a", "x", {document("1", std::string(14, 't')), document("2", std::string(14, 't'))}).ok());
+  EXPECT_TRUE(bases->put("a", "x", {document("1", std::string(14, 'u')), document("2", std::string(14, 'u'))}).ok());
+  EXPECT_EQ(bases->info("a", "x")->bytes, 30u);
+  EXPECT_EQ(bases->put("a", "x", {document("1", std::string(15, 'v'))}).error().code, Code::kOverLimit);
+  EXPECT_EQ(bases->put("a", "x", {document("3", "")}).error().code, Code::kOverLimit) << "power: this one is new";
+  EXPECT_TRUE(bases->put("a", "x", {document("1", "short"), document("1", std::string(14, 'w'))}).ok())
+      << "the last of one id stays, and it alone counts";
+  EXPECT_EQ(bases->find("a", "x", "1").value()->text, std::string(14, 'w'));
+  EXPECT_EQ(bases->info("a", "x")->bytes, 30u);
+}
+
 TEST(KnowledgeBases, NamesAreNoPaths) {
   const auto bases = opened("");
   for (const char* name : {"", "../x", "a/b", "a b", "a\n", "\xff"})
@@ -187,6 +202,26 @@ TEST(KnowledgeBases, ACrashLosesTheLineThatWasWritten) {
   EXPECT_EQ(ids(*opened(folder.path()), "a", "x"), (Ids{"1", "3"})) << "power";
 }
 
+// A crash at any byte of the first line: the base was not acknowledged, and is not there; its name is free.
+TEST(KnowledgeBases, ACrashWhileABaseIsMadeLeavesNothing) {
+  const Folder folder;
+  ASSERT_TRUE(opened(folder.path())->create("a", "x").ok());
+  const std::string file = folder.only_file();
+  std::string whole;
+  std::getline(std::ifstream(file), whole, '\0');
+  ASSERT_EQ(whole.back(), '\n');
+  for (size_t size = 0; size < whole.size(); ++size) {
+    std::ofstream(file, std::ios::trunc) << whole.substr(0, size);
+    const auto bases = opened(folder.path());
+    ASSERT_NE(bases, nullptr) << size;
+    ASSERT_TRUE(bases->list("a").empty()) << size;
+    ASSERT_EQ(folder.only_file(), "") << size;
+  }
+  const auto bases = opened(folder.path());
+  EXPECT_TRUE(bases->create("a", "x").ok());
+  EXPECT_EQ(folder.only_file(), file) << "power";
+}
+
 TEST(KnowledgeBases, DamageIsNamed) {
   const Folder folder;
   {
@@ -198,8 +233,9 @@ TEST(KnowledgeBases, DamageIsNamed) {
   std::string whole;
   std::getline(std::ifstream(file), whole, '\0');
   for (const std::string& bad :
-       {std::string(""), std::string("{}\n"), std::string("not JSON\n"), whole + "{\"put\": 3}\n", whole + "[]\n",
-        whole + "{\"put\": {\"id\": 1}}\n", std::string(R"({"format":"kvilt knowledge base","version":99})") + "\n"}) {
+       {std::string("{\"formal"), std::string("no end"), std::string("{}\n"), std::string("not JSON\n"),
+        whole + "{\"put\": 3}\n", whole + "[]\n", whole + "{\"put\": {\"id\": 1}}\n",
+        std::string(R"({"format":"kvilt knowledge base","version":99})") + "\n"}) {
     std::ofstream(file, std::ios::trunc) << bad;
     const auto out = KnowledgeBases::open(folder.path());
     ASSERT_FALSE(out.ok()) << bad;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sodium.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +46,23 @@ Result<std::string> read_all(int file, const std::string& path) {
     done += static_cast<size_t>(n);
   }
   return out;
+}
+
+std::string head_line(const KnowledgeJournal::Owner& owner) {
+  return dump({{"format", kFormat},
+               {"version", kVersion},
+               {"tenant", owner.tenant},
+               {"name", owner.name},
+               {"created", owner.created}}) +
+         "\n";
+}
+
+// What a crash leaves while a base is made: nothing, or the beginning of its first line. Anything else is damage.
+bool is_unborn(std::string_view text) {
+  constexpr size_t kLongest = 4096;  // of a first line: names of tenants and bases are short
+  const std::string any = head_line({});
+  const std::string_view fixed = std::string_view(any).substr(0, any.find("tenant"));
+  return text.size() < kLongest && text.substr(0, fixed.size()) == fixed.substr(0, text.size());
 }
 
 Status read_head(const Json& head, KnowledgeJournal::Owner& owner) {
@@ -104,12 +122,7 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::create(const std::st
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly);
   if (file < 0) return system_error(path);
   std::unique_ptr<KnowledgeJournal> out(new KnowledgeJournal(path, file, 0));
-  const Json head = {{"format", kFormat},
-                     {"version", kVersion},
-                     {"tenant", owner.tenant},
-                     {"name", owner.name},
-                     {"created", owner.created}};
-  Status written = out->append(dump(head) + "\n");
+  Status written = out->append(head_line(owner));
   if (written.ok()) written = sync_folder(folder);
   if (!written.ok()) {
     out->forget();
@@ -136,7 +149,13 @@ Result<std::unique_ptr<KnowledgeJournal>> KnowledgeJournal::open(const std::stri
       return error(read.error().code, "{}:{}: {} (move the file away to start without it)", path, number,
                    read.error().message);
   }
-  if (number == 0) return error(Code::kCorrupt, "{}: it is empty (move it away to start without it)", path);
+  if (number == 0 && is_unborn(text)) {
+    spdlog::warn("{}: a crash ended the making of this knowledge base; the file is deleted", path);
+    out->forget();
+    return std::unique_ptr<KnowledgeJournal>();
+  }
+  if (number == 0)
+    return error(Code::kCorrupt, "{}: its first line has no end (move the file away to start without it)", path);
   out->size_ = static_cast<int64_t>(at);
   if (at < text.size() && ::ftruncate(file, static_cast<off_t>(at)) != 0) return system_error(path);
   return out;

@@ -1,6 +1,7 @@
 // server/knowledge_journal.h: a knowledge base on disk: a file of JSON lines, one a change (docs/formats/knowledge.md).
 // Idea:       texts are small beside their KV, and are written once; so a line is appended and synced, and the file is
-//             read whole at the start. What a crash left of a last line is cut off.
+//             read whole at the start. What a crash left of a last line is cut off; a file whose first line it cut short
+//             was never acknowledged, and is deleted.
 // Invariants: a line that could not be written whole is taken back, so that the next one begins a line.
 // Threads:    one at a time (KnowledgeBases has a lock).
 // Not here:   KV on disk.
@@ -44,7 +45,8 @@ class KnowledgeJournal {
   };
   // A new file. kIo.
   static Result<std::unique_ptr<KnowledgeJournal>> create(const std::string& folder, const Owner& owner);
-  // An existing one: each line but the first goes to `line`, in order. kCorrupt: names file and line.
+  // An existing one: each line but the first goes to `line`, in order. Null: a crash left no whole first line; the file
+  // is deleted then, and a warning says so. kCorrupt: names file and line.
   static Result<std::unique_ptr<KnowledgeJournal>> open(const std::string& path, Owner& owner,
                                                         const std::function<Status(const Json&)>& line);
   static std::vector<std::string> files(const std::string& folder);

@@ -66,6 +66,30 @@ TEST(KnowledgeRoutes, AChatNamesDocumentsInsteadOfSendingThem) {
   EXPECT_NE(error["error"]["message"].get<std::string>().find("lakes"), std::string::npos);
 }
 
+// What is in a base is frozen, and thawed when it leaves: by its own name alone.
+TEST(KnowledgeRoutes, DocumentsAreFrozenWhileTheyAreThere) {
+  LiveServer running;
+  post(running, kBases, {{"name", "rivers"}});
+  const std::string documents = std::string(kBases) + "/rivers/documents";
+  const auto put = [&](const char* id, const char* text) {
+    post(running, documents, {{"documents", {{{"id", id}, {"text", text}}}}});
+    return running.engine->last_request().frozen_as;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(put("elbe", "1,094 km"), "rivers/elbe/");
+  EXPECT_EQ(put("elbe", "1,094 km"), "rivers/elbe/");
+  EXPECT_EQ(running.engine->thawed(), Names{}) << "the same text";
+  put("elbe", "1,095 km");
+  EXPECT_EQ(running.engine->thawed(), (Names{":rivers/elbe/"})) << "another text took its place";
+  put("rhine", "1,233 km");
+  read(running.client().Delete(documents + "/rhine"));
+  read(running.client().Delete(documents + "/rhine"), 404);
+  read(running.client().Delete(std::string(kBases) + "/rivers"));
+  EXPECT_EQ(running.engine->thawed(), (Names{":rivers/elbe/", ":rivers/rhine/", ":rivers/"}));
+  post(running, "/v1/documents", {{"documents", {{{"text", "1,233 km"}}}}});
+  EXPECT_EQ(running.engine->last_request().frozen_as, "") << "power: what is in no base is warmed only";
+}
+
 TEST(KnowledgeRoutes, WrongBodiesAreNamed) {
   LiveServer running;
   post(running, kBases, Json::array(), 400);

@@ -91,6 +91,24 @@ void add_remote(Page& page, const DiskCounters& remote) {
                static_cast<double>(remote.late));
 }
 
+// What is kept with preference, and for whom.
+void add_pool(Page& page, const EngineStats& s, int64_t pool_bytes) {
+  const auto bytes = [&](int64_t pages) {
+    return static_cast<double>(pages * (pool_bytes / std::max<int64_t>(1, s.kv_pages)));
+  };
+  page.gauge("kvilt:kv_cache_frozen_bytes", "KV of knowledge bases' documents that outlives what is ordinary.",
+             bytes(s.kv_pages_frozen));
+  page.gauge("kvilt:kv_cache_pinned_bytes", "Idle KV that is kept for a time (cache_control, prompt_cache_retention).",
+             bytes(s.kv_pages_pinned));
+  const auto each = [&](const char* name, const char* help, int64_t TenantPool::*pages) {
+    for (const TenantPool& pool : s.tenant_pools) page.gauge(name, help, bytes(pool.*pages), {{"tenant", pool.tenant}});
+  };
+  each("kvilt:kv_tenant_bytes", "KV that a tenant's requests and what is cached of them hold.", &TenantPool::held);
+  each("kvilt:kv_tenant_share_bytes", "A tenant's share of the KV pool; 0: it has none of its own.",
+       &TenantPool::share);
+  each("kvilt:kv_tenant_pinned_bytes", "A tenant's part of kv_cache_pinned_bytes.", &TenantPool::pinned);
+}
+
 void add_engine(Page& page, const EngineStats& s) {
   const auto share = s.kv_pages > 0 ? static_cast<double>(s.kv_pages_used) / static_cast<double>(s.kv_pages) : 0.0;
   page.gauge("kvilt:num_requests_running", "Requests computed now.", s.running);
@@ -223,7 +241,11 @@ void Metrics::count_response(int status) { parts_->responses.Add({{"status", std
 
 std::string Metrics::text(const Engine* engine, const HttpCounters& http) const {
   Page page(parts_->model);
-  if (engine) add_engine(page, engine->stats());
+  if (engine) {
+    const EngineStats stats = engine->stats();
+    add_engine(page, stats);
+    add_pool(page, stats, engine->info().kv_pool_bytes);
+  }
   page.gauge("kvilt:http_connections", "Open client connections.", http.connections);
   page.counter("kvilt:http_connections_refused_total", "Connections refused because all threads were taken.",
                static_cast<double>(http.refused));

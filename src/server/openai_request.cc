@@ -130,6 +130,17 @@ void read_salt(Fields& fields, std::string* salt) {
   if (value && fields.ok() && salt->empty()) fields.fail("cache_salt", "must not be empty");
 }
 
+void read_retention(Fields& fields, Retention* retention) {
+  if (!fields.find("prompt_cache_retention")) return;
+  std::string word;
+  fields.string("prompt_cache_retention", &word, kMaxName);
+  if (word == "24h") {
+    *retention = Retention::kDay;
+  } else if (word != "in_memory" && word != "in-memory") {
+    fields.fail("prompt_cache_retention", "must be \"in_memory\" or \"24h\"");
+  }
+}
+
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
   fields.string("model", &out.model, kMaxName);
@@ -177,6 +188,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
     }
   }
   read_salt(fields, &out.cache_salt);
+  read_retention(fields, &out.retention);
   std::string user;  // accepted and not used
   fields.string("user", &user, kMaxName);
   read_policy(fields, out.policy, &out.publish, &out.diagnostics);

@@ -34,6 +34,7 @@ struct Generation {
   bool publish = true;  // kvilt.publish: keep this request's KV for later ones
   int draft = -1;       // kvilt.draft: tokens that are guessed at once at most; -1: not named
   std::string cache_salt;
+  Retention retention = Retention::kNone;  // prompt_cache_retention: of the whole prompt
   int choices = 1;
   bool stream = false;
   bool include_usage = false;  // a last chunk with the usage

@@ -48,6 +48,18 @@ TEST(ParseChat, Defaults) {
   EXPECT_FALSE(g.stream);
 }
 
+TEST(ParseChat, ReadsHowLongThePromptIsKept) {
+  EXPECT_EQ(good("").retention, Retention::kNone);
+  EXPECT_EQ(good(R"("prompt_cache_retention": "in_memory")").retention, Retention::kNone);
+  EXPECT_EQ(good(R"("prompt_cache_retention": null)").retention, Retention::kNone);
+  EXPECT_EQ(good(R"("prompt_cache_retention": "24h")").retention, Retention::kDay);
+  for (const char* wrong : {R"("1h")", "24", R"("")"}) {
+    const ApiError error = bad(R"("prompt_cache_retention": )" + std::string(wrong));
+    EXPECT_EQ(error.param, "prompt_cache_retention") << wrong;
+  }
+  EXPECT_NE(bad(R"("prompt_cache_retention": "1h")").message.find(R"("in_memory" or "24h")"), std::string::npos);
+}
+
 TEST(ParseChat, ReadsEveryField) {
   const Generation g = good(
       R"("model": "m", "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,

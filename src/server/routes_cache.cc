@@ -16,7 +16,7 @@ void warm_documents(const Call& call, httplib::Response& response) {
   auto prompts = call.engine().document_prompts(call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   call.drop_body();
-  if (auto warmed = warm(call, wanted, std::move(prompts.value()), response)) {
+  if (auto warmed = warm(call, wanted, std::move(prompts.value()), {}, response)) {
     Json reply = {{"object", "kvilt.documents"}, {"model", call.attached.model}};
     reply.update(*warmed);
     reply_json(response, reply);

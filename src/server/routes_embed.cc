@@ -141,7 +141,9 @@ Result<Prompt> rank_prompt(const Engine& engine, const RerankRequest& wanted, co
                            {{"type", "text"}, {"text", document}, {"cache_control", {{"type", "ephemeral"}}}}})}}})},
       {"part_separator", ""},
       {"chat_template_kwargs", {{"enable_thinking", false}}}};
-  return engine.chat_prompt(body);
+  Result<Prompt> out = engine.chat_prompt(body);
+  if (out.ok()) out->kept.clear();  // its client said nothing about a time
+  return out;
 }
 
 Json ranked(const RerankRequest& wanted, const std::vector<double>& scores) {

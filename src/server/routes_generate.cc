@@ -259,6 +259,8 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
     for (int i = 0; i < generation.choices; ++i) {
       Request request;
       request.prompt = prompt;
+      if (generation.retention != Retention::kNone)
+        request.prompt.kept.push_back({static_cast<int32_t>(prompt.ids.size()), generation.retention});
       request.sampling = generation.sampling;
       request.constraint = generation.constraint.constraint;
       // With the same seed all choices of a prompt would be the same text.

@@ -5,6 +5,7 @@
 #include "server/page.html.h"
 #include "server/service.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace kvilt::server {
@@ -79,7 +80,15 @@ void detokenize(const Call& call, httplib::Response& response) {
   reply_json(response, {{"prompt", text.value()}, {"content", text.value()}});
 }
 
-Json tenant_json(const Tenant& tenant) {
+// In bytes; of a tenant that has not asked yet, nothing.
+Json pool_json(const Engine& engine, const EngineStats& stats, const std::string& tenant) {
+  const auto known = std::ranges::find(stats.tenant_pools, tenant, &TenantPool::tenant);
+  const TenantPool pool = known == stats.tenant_pools.end() ? TenantPool{} : *known;
+  const int64_t page = engine.info().kv_pool_bytes / std::max<int64_t>(1, stats.kv_pages);
+  return {{"bytes", pool.held * page}, {"share_bytes", pool.share * page}, {"pinned_bytes", pool.pinned * page}};
+}
+
+Json tenant_json(const Tenant& tenant, Json pool) {
   const Tenant::Counts counts = tenant.counts();
   return {{"name", tenant.name()},
           {"running", counts.running},
@@ -89,14 +98,18 @@ Json tenant_json(const Tenant& tenant) {
           {"cached_tokens", counts.cached},
           {"completion_tokens", counts.generated},
           {"max_requests", tenant.max_requests()},
-          {"requests_per_minute", tenant.requests_per_minute()}};
+          {"requests_per_minute", tenant.requests_per_minute()},
+          {"pool", std::move(pool)}};
 }
 
 // The caller's own; an admin's answer has all.
-void list_tenants(const Tenants& tenants, const Caller& caller, httplib::Response& response) {
+void list_tenants(const Tenants& tenants, const Call& call, httplib::Response& response) {
   Json data = Json::array();
+  const Caller& caller = call.caller;
+  const EngineStats stats = call.engine().stats();
   for (const auto& tenant : tenants.all()) {
-    if (caller.admin || tenant == caller.tenant) data.push_back(tenant_json(*tenant));
+    if (caller.admin || tenant == caller.tenant)
+      data.push_back(tenant_json(*tenant, pool_json(call.engine(), stats, tenant->name())));
   }
   reply_json(response, {{"object", "list"}, {"data", std::move(data)}});
 }
@@ -120,7 +133,7 @@ void add_info_routes(Service& service) {
   });
   if (service.tenants().several()) service.for_admins("/metrics");
   service.get("/v1/tenants", [&service](const Call& call, httplib::Response& response) {
-    list_tenants(service.tenants(), call.caller, response);
+    list_tenants(service.tenants(), call, response);
   });
   service.get_always("/", [](const Attached&, httplib::Response& response) {
     response.set_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'");

@@ -69,6 +69,11 @@ Result<std::vector<KnowledgeDocumentPtr>> read_documents(const Json& body, const
   return out;
 }
 
+// What a document's KV is frozen as (Request::frozen_as), and the beginning of that for all of a base: no name of a base
+// or a document has a '/'.
+std::string frozen_as(const std::string& base) { return base + "/"; }
+std::string frozen_as(const std::string& base, const std::string& id) { return frozen_as(base) + id + "/"; }
+
 class Routes {
  public:
   explicit Routes(KnowledgeBases& bases) : bases_(bases) {}
@@ -103,6 +108,7 @@ class Routes {
     const std::string name = call.http.matches[1];
     if (Status erased = bases_.erase(tenant_of(call), name); !erased.ok())
       return refuse(response, erased.error(), "name");
+    call.engine().thaw(tenant_of(call), {frozen_as(name)});
     reply_json(response, {{"object", "kvilt.knowledge_base"}, {"name", name}, {"deleted", true}});
   }
 
@@ -117,9 +123,16 @@ class Routes {
     const auto documents = read_documents(call.body, prompts.value());
     if (!documents.ok()) return refuse(response, documents.error(), "documents");
     call.drop_body();
+    std::vector<std::string> frozen, replaced;
+    for (const KnowledgeDocumentPtr& document : documents.value()) {
+      frozen.push_back(frozen_as(name, document->id));
+      if (changes(tenant, name, *document)) replaced.push_back(frozen.back());
+    }
     if (Status put = bases_.put(tenant, name, documents.value()); !put.ok())
       return refuse(response, put.error(), "documents");
-    auto warmed = warm(call, wanted.value(), std::move(prompts.value()), response);
+    if (!replaced.empty()) call.engine().thaw(tenant, replaced);
+    auto warmed = warm(call, wanted.value(), std::move(prompts.value()), std::move(frozen), response);
+    thaw_deleted(call, name, documents.value());
     if (!warmed) return;
     Json reply = {{"object", "kvilt.documents"}, {"knowledge_base", name}, {"model", call.attached.model}};
     reply.update(*warmed);
@@ -144,14 +157,28 @@ class Routes {
   }
 
   void remove_document(const Call& call, httplib::Response& response) {
-    const std::string id = call.http.matches[2];
-    if (Status removed = bases_.remove(tenant_of(call), call.http.matches[1], id); !removed.ok())
+    const std::string name = call.http.matches[1], id = call.http.matches[2];
+    if (Status removed = bases_.remove(tenant_of(call), name, id); !removed.ok())
       return refuse(response, removed.error(), "id");
+    call.engine().thaw(tenant_of(call), {frozen_as(name, id)});
     reply_json(response, {{"object", "kvilt.document"}, {"id", id}, {"deleted", true}});
   }
 
  private:
   static const std::string& tenant_of(const Call& call) { return call.caller.tenant->name(); }
+  // Whether it takes the place of another text.
+  bool changes(const std::string& tenant, const std::string& name, const KnowledgeDocument& document) const {
+    const auto old = bases_.find(tenant, name, document.id);
+    return old.ok() && (old.value()->text != document.text || old.value()->title != document.title);
+  }
+  // Whoever deleted some of them while they were computed thawed what was not frozen yet.
+  void thaw_deleted(const Call& call, const std::string& name, const std::vector<KnowledgeDocumentPtr>& documents) {
+    std::vector<std::string> gone;
+    for (const KnowledgeDocumentPtr& document : documents) {
+      if (!bases_.find(tenant_of(call), name, document->id).ok()) gone.push_back(frozen_as(name, document->id));
+    }
+    if (!gone.empty()) call.engine().thaw(tenant_of(call), gone);
+  }
   void reply_base(const std::string& tenant, const std::string& name, httplib::Response& response) {
     const auto base = bases_.info(tenant, name);
     if (!base.ok()) return refuse(response, base.error(), "name");

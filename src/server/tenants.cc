@@ -97,6 +97,10 @@ Status check_tenants(const ServerOptions& options) {
   if (!options.api_key.empty())
     return error(kWrong, "--api-key (KVILT_API_KEY) and --tenants exclude each other: the file names all keys");
   std::set<std::string> names, keys;
+  double shares = 0;
+  for (const TenantOptions& tenant : options.tenants) shares += tenant.pool_share;
+  if (shares > 1 + 1e-6)
+    return error(kWrong, "pool_share: the tenants' shares make {:.3g} together; they share one pool", shares);
   for (const TenantOptions& tenant : options.tenants) {
     if (!names.insert(tenant.name).second) return error(kWrong, "two tenants are named '{}'", tenant.name);
     if (tenant.keys.empty()) return error(kWrong, "tenant '{}' has no key", tenant.name);

@@ -69,7 +69,8 @@ ApiResult<TenantOptions> read_tenant(const Json& json, const std::string& path) 
   fields.string("name", &out.name, kMaxTenantName);
   fields.integer("max_requests", 0, kMaxLimit, &out.max_requests);
   fields.integer("requests_per_minute", 0, kMaxLimit, &out.requests_per_minute);
-  refuse_others(json, {"name", "keys", "max_requests", "requests_per_minute"}, fields);
+  fields.number("pool_share", 0, 1, &out.pool_share);
+  refuse_others(json, {"name", "keys", "max_requests", "requests_per_minute", "pool_share"}, fields);
   if (!is_tenant_name(out.name)) fields.fail("name", "must be letters, digits, '-', '_' and '.', at least one");
   const Json* keys = fields.find("keys");
   if (!keys || !keys->is_array() || keys->empty()) fields.fail("keys", "must be a list of at least one");

@@ -85,12 +85,13 @@ std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& 
 }
 
 std::optional<Json> warm(const Call& call, const DocumentsRequest& wanted, std::vector<Prompt> prompts,
-                         httplib::Response& response) {
+                         std::vector<std::string> frozen_as, httplib::Response& response) {
   std::vector<int> tokens;
   std::vector<Request> requests;
   for (Prompt& prompt : prompts) {
     tokens.push_back(document_tokens(prompt));
     requests.push_back(warming(wanted.season > 0 ? prompt : std::move(prompt), wanted));
+    if (!frozen_as.empty()) requests.back().frozen_as = std::move(frozen_as[requests.size() - 1]);
   }
   std::vector<Json> rows(requests.size());
   UsageSum usage;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "server/json_fields.h"
@@ -19,9 +20,9 @@ int document_tokens(const Prompt& prompt);
 // An error if the request names another model, or a policy that it may not.
 std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted);
 
-// prompts: of Engine::document_prompts(). {"documents": a row each, "usage"}, and "seasoning" if it was asked for;
-// nullopt: the response says why it ended.
+// prompts: of Engine::document_prompts(). frozen_as: a name for each (Request::frozen_as); empty: they are not frozen.
+// {"documents": a row each, "usage"}, and "seasoning" if it was asked for; nullopt: the response says why it ended.
 std::optional<Json> warm(const Call& call, const DocumentsRequest& wanted, std::vector<Prompt> prompts,
-                         httplib::Response& response);
+                         std::vector<std::string> frozen_as, httplib::Response& response);
 
 }  // namespace kvilt::server

@@ -1,0 +1,106 @@
+// engine/retention.cc: what the content cache keeps with preference: owners and their shares, pins, frozen texts.
+// Idea:       all three are marks on extents, and decide in which line an extent waits when nobody uses it
+//             (kv/idle_extents.h). A frozen text has a name, by which it is thawed; the list under the name keeps the
+//             extents' objects, but never their pages.
+// Invariants: an extent that is evicted is in no list any more.
+// Threads:    the engine thread.
+#include <algorithm>
+#include <utility>
+
+#include "engine/content_cache.h"
+
+namespace kvilt {
+
+void ContentCache::set_shares(const std::map<std::string, double>& shares) {
+  for (const auto& [tenant, share] : shares) owners_.emplace(tenant, store_.idle().add_owner(share));
+}
+
+OwnerId ContentCache::owner(const std::string& tenant) {
+  if (const auto known = owners_.find(tenant); known != owners_.end()) return known->second;
+  if (tenant.empty() || owners_.size() >= kMostOwners) return 0;
+  return owners_.emplace(tenant, store_.idle().add_owner(0)).first->second;
+}
+
+// Every step asks: names are written when there are more of them.
+void ContentCache::tenant_pools(std::vector<TenantPool>& out) const {
+  const IdleExtents& idle = store_.idle();
+  if (out.size() != owners_.size()) {
+    out.clear();
+    for (const auto& [tenant, owner] : owners_) out.push_back({.tenant = tenant});
+  }
+  auto to = out.begin();
+  for (const auto& [tenant, owner] : owners_) {
+    to->held = idle.held_by(owner);
+    to->share = idle.own_share(owner);
+    (to++)->pinned = idle.pinned_by(owner);
+  }
+}
+
+// Of cached segments: what the request reads and wrote itself, and what others have published of the same text.
+std::vector<ExtentKeep> ContentCache::extents_of(const Own& own, int32_t end) const {
+  std::vector<ExtentKeep> out;
+  const auto add = [&](const std::vector<SegmentPart>& parts) {
+    for (const SegmentPart& part : parts) {
+      for (const ExtentKeep& extent : part.kv->extents_of(part.of_kv(part.positions())).list) {
+        if (extent && !extent->segments.empty()) out.push_back(extent);
+      }
+    }
+  };
+  add(view_of(own.kv, {0, end}));
+  for (const Piece& piece : index_.find_prefix(own.tokens.first(static_cast<size_t>(end)), own.domains.exact, end)) {
+    if (const CachedSegment* segment = segments_.find(piece.segment))
+      add(segment->within(piece.segment_offset, piece.count));
+  }
+  return out;
+}
+
+void ContentCache::retain(const Own& own, int32_t end, Retention retention) {
+  if (!own.kv.whole()) return;
+  for (const ExtentKeep& extent : extents_of(own, end)) {
+    if (extent->retention() < retention) extent->retain(retention);
+  }
+}
+
+void ContentCache::freeze(const Own& own, const std::string& tenant, const std::string& name) {
+  if (!own.kv.whole()) return;
+  const auto [it, fresh] = frozen_.try_emplace(tenant + '\0' + name);
+  Frozen& frozen = it->second;
+  if (fresh) {
+    frozen.number = ++last_frozen_;
+    frozen_by_number_.emplace(frozen.number, it);
+  }
+  for (const ExtentKeep& extent : extents_of(own, own.layout.prompt_len)) {
+    const auto same = [&](const ExtentKeep& kept) { return kept.get() == extent.get(); };
+    if (std::ranges::none_of(frozen.extents, same)) frozen.extents.push_back(extent);
+    extent->freeze(frozen.number);  // again where it had to give way meanwhile
+  }
+}
+
+void ContentCache::thaw(const std::string& tenant, const std::string& name) {
+  const std::string first = tenant + '\0' + name;
+  for (auto it = frozen_.lower_bound(first); it != frozen_.end() && it->first.starts_with(first);) {
+    for (const ExtentKeep& extent : it->second.extents) extent->thaw(it->second.number);
+    frozen_by_number_.erase(it->second.number);
+    it = frozen_.erase(it);
+  }
+}
+
+void ContentCache::thaw_all() {
+  for (const auto& [name, frozen] : frozen_) {
+    for (const ExtentKeep& extent : frozen.extents) extent->thaw(frozen.number);
+  }
+  frozen_by_number_.clear();
+  frozen_.clear();
+}
+
+// It leaves: no name keeps it. A name without extents stays, for what is computed anew under it.
+void ContentCache::forget_frozen(Extent& extent) {
+  for (const uint64_t number : extent.frozen_for()) {
+    const auto named = frozen_by_number_.find(number);
+    if (named == frozen_by_number_.end()) continue;
+    std::erase_if(named->second->second.extents, [&](const ExtentKeep& kept) { return kept.get() == &extent; });
+  }
+  extent.thaw();
+}
+
+}  // namespace kvilt

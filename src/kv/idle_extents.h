@@ -1,0 +1,100 @@
+// kv/idle_extents.h: which of the extents that nobody uses is evicted next: whose, and of what kind.
+// Idea:       extents belong to owners (tenants). Owners that have a share of the pool wait in a line of their own, all
+//             others together in one, whose share is what is left. Whoever holds more than its share gives way first;
+//             what nobody else needs is lent. Within a line the kinds give way one after the other: ordinary (in the
+//             order of kv/eviction_order.h), pinned for a time, frozen. Nothing here is kept at any price: requests
+//             that run need room, and take the frozen too when nothing else is left.
+// Pinned:     for some minutes or hours from its last use on; then it is ordinary. An owner's pins may hold a quarter of
+//             the pool, and all pins half of it: what is beyond that waits as ordinary.
+// Frozen:     until it is thawed, or until frozen extents fill nine tenths of the pool: then those with the fewest uses
+//             become ordinary. Uses are told apart by powers of two.
+// Invariants: while an extent of an owner above its share waits, none of an owner that is not leaves. Without shares,
+//             pins and frozen texts the order is that of EvictionOrder alone (docs/results/eviction.md).
+// Threads:    one owner, the engine thread.
+// Cost:       O(1) but for one look at each line per eviction. Waiting allocates nothing.
+// Not here:   who asks for pins and frozen texts (engine/retention.cc).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "kv/eviction_order.h"
+#include "kvilt/retention.h"
+
+namespace kvilt {
+
+class Extent;
+
+// Whose extents. 0: nobody's in particular; its line is that of all who have no share.
+using OwnerId = uint32_t;
+
+class IdleExtents {
+ public:
+  // With KV for any prompt, or only to continue one conversation (a chain). Chains leave first while they hold more pages
+  // than the others do, so that conversations that nobody goes on with do not push out what everybody reads.
+  enum class Order : uint8_t { kPieces, kChains };
+  using Seconds = std::function<int64_t()>;  // a clock that does not go back
+
+  static constexpr double kMostFrozen = .9, kMostPinned = .5, kMostPinnedByOne = .25;  // of the pool's pages
+
+  explicit IdleExtents(int64_t pool_pages);
+  void set_clock(Seconds clock) { clock_ = std::move(clock); }
+
+  // A new owner. share: of the pool's pages, above 0; 0: it has none. REQUIRES: all shares together are 1 at most.
+  OwnerId add_owner(double share);
+
+  int64_t pages() const { return idle_; }  // all that wait
+  // The next to be evicted for this owner's sake; null: there is none.
+  Extent* next(OwnerId wanted_by = 0) const;
+  // What was pinned and has waited for its time becomes ordinary.
+  void end_pins();
+  // Of what was evicted of this owner's extents, so many pages are wanted again: see EvictionOrder::missed.
+  void missed(OwnerId owner, int64_t pages, bool of_again, double odds);
+
+  // Pages of an owner's extents, those in use included; and of those that wait, the pinned ones.
+  int64_t held_by(OwnerId owner) const { return owners_[owner].held; }
+  int64_t pinned_by(OwnerId owner) const { return owners_[owner].pinned; }
+  int64_t share_of(OwnerId owner) const;  // in pages; of one that has none: what is left to all such
+  int64_t own_share(OwnerId owner) const { return owners_[owner].line > 0 ? share_of(owner) : 0; }
+  int64_t pinned() const { return pinned_; }
+  int64_t frozen() const { return frozen_; }  // those in use included
+
+ private:
+  friend class Extent;
+  static constexpr int kPins = 3, kUses = 8;
+  enum class Kind : uint8_t { kOrdinary, kPinned, kFrozen };
+  struct Line {
+    EvictionOrder ordinary[2] = {EvictionOrder(EvictionOrder::Rule::kAdaptive),
+                                 EvictionOrder(EvictionOrder::Rule::kLru)};
+    std::deque<EvictionOrder> pinned, frozen;  // by retention; by uses
+    int64_t share = 0, held = 0, idle = 0;
+    Line();
+    Extent* next() const;
+    Extent* next_ordinary() const;
+    Extent* next_pinned() const;
+    Extent* next_frozen() const;
+  };
+  struct Owner {
+    size_t line = 0;
+    int64_t held = 0, pinned = 0;
+  };
+
+  // For extents. held: it has so many pages more. waits: the same of one that waits.
+  void held(OwnerId owner, int64_t by);
+  void waiting(Extent& extent, int64_t by);
+  void enter(Extent& extent);
+  void leave(Extent& extent);
+  EvictionOrder& order_for(Extent& extent);
+  void thaw_some();
+
+  int64_t pool_;
+  Seconds clock_;
+  std::deque<Line> lines_;  // deques: extents point into them
+  std::deque<Owner> owners_;
+  int64_t idle_ = 0, pinned_ = 0, frozen_ = 0, frozen_idle_ = 0;
+  uint64_t uses_ = 0;  // a clock that counts
+};
+
+}  // namespace kvilt

@@ -1,0 +1,302 @@
+// Who gives way when the pool is full: owners beyond their share first, then by kind.
+#include "kv/idle_extents.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kv/page_table.h"
+#include "kv/rows_for_test.h"
+
+namespace kvilt {
+namespace {
+
+class IdleExtentsTest : public testing::Test {
+ protected:
+  // A pool of so many extents.
+  void open(int64_t extents) {
+    kept.clear();
+    const PageStore any = PageStore::create(kShape, 1000 * kShape.page_bytes()).value();
+    slots = any.extent_slots();
+    each = int64_t{kShape.L} * kShape.G * any.extent_pages();
+    store.emplace(PageStore::create(kShape, extents * each * kShape.page_bytes()).value());
+    store->idle().set_clock([this] { return now; });
+  }
+  IdleExtents& idle() { return store->idle(); }
+
+  // One whole extent that waits, after `with` had a look at it. Evicts for its owner where there is no room.
+  Extent* make(
+      OwnerId owner = 0, const std::function<void(Extent&)>& with = [](Extent&) {}) {
+    make_room(owner);
+    PageTable table(*store, rope);
+    table.give_to(owner);
+    table.add(std::vector<Runs>{{{0, slots}}}, std::vector<uint16_t>(kShape.L, 0));
+    kept.push_back(table.publish({0, slots}));
+    Extent* const extent = extent_of(*kept.back());
+    with(*extent);
+    return extent;
+  }
+  void make_room(OwnerId owner) {
+    while (store->free_pages() < each) {
+      Extent* const next = idle().next(owner);
+      ASSERT_NE(next, nullptr);
+      evicted.push_back(next);
+      next->evict();
+      std::erase_if(kept, [&](const auto& segment) { return extent_of(*segment) == next; });
+    }
+  }
+  static Extent* extent_of(const KvSegment& segment) { return segment.extents_of(segment.positions()).list[0].get(); }
+  void use(Extent* extent) { const ExtentUse used(extent); }
+  // All that wait, in the order in which they leave.
+  std::vector<Extent*> drain() {
+    std::vector<Extent*> out;
+    while (Extent* const next = idle().next()) {
+      out.push_back(next);
+      next->evict();
+    }
+    return out;
+  }
+
+  const RopeConfig rope = small_rope();
+  int32_t slots = 0;
+  int64_t each = 0, now = 1000;
+  std::optional<PageStore> store;
+  std::vector<std::shared_ptr<const KvSegment>> kept;
+  std::vector<Extent*> evicted;
+};
+
+using Extents = std::vector<Extent*>;
+
+TEST_F(IdleExtentsTest, KindsGiveWayOneAfterTheOther) {
+  open(20);
+  Extent* const frozen = make(0, [](Extent& e) { e.freeze(7); });
+  Extent* const hour = make(0, [](Extent& e) { e.retain(Retention::kHour); });
+  Extent* const minutes = make(0, [](Extent& e) { e.retain(Retention::kFiveMinutes); });
+  Extent* const first = make();
+  Extent* const second = make();
+  EXPECT_EQ(idle().pages(), 5 * each) << "all of it can be had";
+  EXPECT_EQ(idle().frozen(), each);
+  EXPECT_EQ(idle().pinned(), 2 * each);
+  EXPECT_EQ(drain(), (Extents{first, second, minutes, hour, frozen}));
+  EXPECT_EQ(idle().pages() + idle().pinned() + idle().frozen(), 0);
+}
+
+// Without owners, pins and names the order is what the two orders of extents make by themselves.
+TEST_F(IdleExtentsTest, WithoutMarksTheOrderIsThatOfTheTwoOrdersAlone) {
+  open(64);
+  EvictionOrder orders[2] = {EvictionOrder(EvictionOrder::Rule::kAdaptive), EvictionOrder(EvictionOrder::Rule::kLru)};
+  std::map<Extent*, Evictable> shadows;
+  uint64_t clock = 0;
+  std::mt19937 rng(11);
+  const auto order_of = [&](Extent* extent) -> EvictionOrder& { return orders[static_cast<int>(extent->order)]; };
+  const auto next = [&]() -> Extent* {  // the older one, or a chain while these hold more
+    Evictable *const piece = orders[0].next(), *const chain = orders[1].next();
+    const bool chains_first =
+        piece && chain && (orders[1].pages() > orders[0].pages() || orders[1].since(*chain) < orders[0].since(*piece));
+    Evictable* const first = !piece || chains_first ? chain : piece;
+    for (auto& [extent, shadow] : shadows) {
+      if (&shadow == first) return extent;
+    }
+    return nullptr;
+  };
+  int chains = 0, again = 0;
+  for (int step = 0; step < 3000; ++step) {
+    ASSERT_EQ(idle().next(), next()) << step;
+    const unsigned what = rng() % 10;
+    if (what < 5 || kept.empty()) {
+      if (store->free_pages() < each) {
+        Extent* const last = idle().next();
+        chains += last->order == IdleExtents::Order::kChains;
+        again += last->again;
+        order_of(last).leave(shadows[last]);
+        shadows.erase(last);
+        make_room(0);
+      }
+      Extent* const made = make(
+          0, [&](Extent& e) { e.order = rng() % 3 == 0 ? IdleExtents::Order::kChains : IdleExtents::Order::kPieces; });
+      order_of(made).enter(shadows[made], made->pages(), ++clock);
+    } else if (what < 9) {
+      Extent* const used = extent_of(*kept[rng() % kept.size()]);
+      what < 7 ? use(used) : used->touch();
+      order_of(used).leave(shadows[used]);
+      shadows[used].again = true;
+      order_of(used).enter(shadows[used], used->pages(), ++clock);
+    } else {
+      const bool of_again = rng() % 2 == 0;
+      idle().missed(0, each, of_again, 1.5);
+      orders[0].missed(each, of_again, 1.5);
+    }
+  }
+  EXPECT_GT(chains, 50) << "power";
+  EXPECT_GT(again, 50) << "power";
+}
+
+TEST_F(IdleExtentsTest, WhatIsThawedWaitsAsOrdinary) {
+  open(20);
+  Extent* const one = make(0, [](Extent& e) { e.freeze(7), e.freeze(8), e.freeze(8); });
+  Extent* const two = make();
+  EXPECT_EQ(idle().next(), two);
+  one->thaw(7);
+  EXPECT_EQ(idle().next(), two) << "somebody else keeps it";
+  one->thaw(8);
+  EXPECT_EQ(idle().frozen(), 0);
+  use(two);
+  EXPECT_EQ(idle().next(), one);
+}
+
+TEST_F(IdleExtentsTest, APinLastsFromTheLastUse) {
+  open(20);
+  Extent* const pinned = make(0, [](Extent& e) { e.retain(Retention::kFiveMinutes); });
+  Extent* const other = make();
+  const auto next = [&] {
+    idle().end_pins();
+    return idle().next();
+  };
+  now += 200;
+  use(pinned);
+  now += 200;
+  EXPECT_EQ(next(), other) << "it was used since";
+  now += 100;
+  EXPECT_EQ(next(), other) << "power: its time is over, and it waits like what was used just now";
+  use(other);
+  EXPECT_EQ(next(), pinned);
+  EXPECT_EQ(idle().pinned(), 0);
+  EXPECT_EQ(pinned->retention(), Retention::kNone);
+}
+
+TEST_F(IdleExtentsTest, PinsAreBounded) {
+  open(16);
+  const OwnerId a = idle().add_owner(0), b = idle().add_owner(0), c = idle().add_owner(0);
+  const auto pin = [](Extent& e) { e.retain(Retention::kHour); };
+  Extents of_a;
+  for (int i = 0; i < 5; ++i) of_a.push_back(make(a, pin));
+  EXPECT_EQ(idle().pinned_by(a), 4 * each) << "a quarter";
+  EXPECT_EQ(idle().next(), of_a[4]) << "what is beyond that is ordinary";
+  for (int i = 0; i < 4; ++i) make(b, pin);
+  EXPECT_EQ(idle().pinned_by(b), 4 * each);
+  make(c, pin);
+  EXPECT_EQ(idle().pinned_by(c), 0) << "half of the pool is pinned";
+  EXPECT_EQ(idle().pinned(), 8 * each);
+}
+
+TEST_F(IdleExtentsTest, FrozenTextsShrinkFromTheLeastUsed) {
+  open(10);
+  Extents all;
+  const auto freeze = [](Extent& e) { e.freeze(1); };
+  for (int i = 0; i < 9; ++i) all.push_back(make(0, freeze));
+  EXPECT_EQ(idle().frozen(), 9 * each);
+  for (int i = 0; i < 9; ++i) {
+    if (i != 5) use(all[i]);
+  }
+  make(0, [](Extent& e) { e.freeze(1), e.touch(); });
+  EXPECT_EQ(idle().frozen(), 9 * each) << "nine tenths";
+  EXPECT_FALSE(all[5]->frozen());
+  EXPECT_EQ(idle().next(), all[5]);
+}
+
+TEST_F(IdleExtentsTest, RequestsWinOverFrozenTexts) {
+  open(4);
+  for (int i = 0; i < 3; ++i) make(0, [](Extent& e) { e.freeze(1); });
+  for (int i = 0; i < 5; ++i) make();
+  EXPECT_EQ(idle().frozen(), 3 * each) << "power: the ordinary one left";
+  PageTable table(*store, rope);
+  for (int64_t pages = 4 * each; store->free_pages() < pages;) idle().next()->evict();
+  table.add(std::vector<Runs>{{{0, 4 * slots}}}, std::vector<uint16_t>(kShape.L, 0));
+  EXPECT_EQ(store->free_pages(), 0) << "a request that needs all of the pool has it";
+}
+
+TEST_F(IdleExtentsTest, SharesAreLentAndTakenBack) {
+  open(10);
+  const OwnerId a = idle().add_owner(.5), b = idle().add_owner(.3);
+  EXPECT_EQ(idle().share_of(a), 5 * each);
+  EXPECT_EQ(idle().share_of(0), 2 * each) << "the rest";
+  for (int i = 0; i < 10; ++i) make(a);
+  EXPECT_EQ(idle().held_by(a), 10 * each) << "nobody else needs it";
+  for (int i = 0; i < 3; ++i) make(b);
+  EXPECT_EQ(idle().held_by(b), 3 * each);
+  EXPECT_EQ(idle().held_by(a), 7 * each) << "power: it gave way";
+  for (int i = 0; i < 4; ++i) make(0);
+  EXPECT_EQ(idle().held_by(0), 2 * each) << "its share, and then its own leave";
+  EXPECT_EQ(idle().held_by(a), 5 * each);
+  for (int i = 0; i < 4; ++i) make(b);
+  EXPECT_EQ(idle().held_by(b), 3 * each);
+  EXPECT_EQ(idle().held_by(a), 5 * each);
+}
+
+// Whatever comes in whatever order: while an owner above its share has something that waits, nobody else gives way; and
+// who asks gives way itself before others that are not above theirs.
+TEST_F(IdleExtentsTest, WhoIsWithinItsShareLosesNothingToWhoIsNot) {
+  int lent = 0, own = 0;
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    open(24);
+    const std::vector<OwnerId> owners{0, idle().add_owner(.25), idle().add_owner(.4), idle().add_owner(.05),
+                                      idle().add_owner(0)};
+    std::mt19937 rng(seed);
+    std::vector<std::pair<OwnerId, std::unique_ptr<PageTable>>> running;
+    for (int step = 0; step < 400; ++step) {
+      const OwnerId owner = owners[rng() % owners.size()];
+      const unsigned what = rng() % 10;
+      if (what < 2 && running.size() < 12) {  // a request that holds its pages for a while
+        if (store->free_pages() + idle().pages() < each) continue;
+        make_room(owner);
+        auto table = std::make_unique<PageTable>(*store, rope);
+        table->give_to(owner);
+        table->add(std::vector<Runs>{{{0, slots}}}, std::vector<uint16_t>(kShape.L, 0));
+        running.emplace_back(owner, std::move(table));
+        continue;
+      }
+      if (what < 4) {
+        if (!running.empty()) running.erase(running.begin() + static_cast<ptrdiff_t>(rng() % running.size()));
+        continue;
+      }
+      if (store->free_pages() + idle().pages() < each) continue;
+      while (store->free_pages() < each) {
+        Extent* const next = idle().next(owner);
+        ASSERT_NE(next, nullptr);
+        std::set<OwnerId> beyond, waiting;
+        for (const auto& segment : kept) {
+          Extent* const one = extent_of(*segment);
+          if (!one->waits()) continue;
+          waiting.insert(one->owner());
+        }
+        const auto held = [&](OwnerId of) {  // owners without a share have one together
+          return idle().share_of(of) == idle().share_of(0) ? idle().held_by(0) + idle().held_by(owners[4])
+                                                           : idle().held_by(of);
+        };
+        for (const OwnerId of : waiting) {
+          if (held(of) > idle().share_of(of)) beyond.insert(of);
+        }
+        if (!beyond.empty()) {
+          ASSERT_TRUE(beyond.count(next->owner())) << seed << " " << step;
+          lent += next->owner() != owner;
+        } else if (waiting.count(owner)) {
+          ASSERT_EQ(idle().share_of(next->owner()), idle().share_of(owner)) << seed << " " << step;
+          ++own;
+        }
+        next->evict();
+        std::erase_if(kept, [&](const auto& segment) { return extent_of(*segment) == next; });
+      }
+      make(owner, [&](Extent& e) {
+        if (what == 5) e.freeze(1);
+        if (what == 6) e.retain(Retention::kHour);
+      });
+    }
+    running.clear();
+    kept.clear();
+    for (const OwnerId owner : owners) ASSERT_EQ(idle().held_by(owner), 0) << "every page was counted back";
+    ASSERT_EQ(idle().pages() + idle().pinned() + idle().frozen(), 0);
+    ASSERT_EQ(store->free_pages(), store->pages());
+  }
+  EXPECT_GT(lent, 20) << "power";
+  EXPECT_GT(own, 20) << "power";
+}
+
+}  // namespace
+}  // namespace kvilt
