@@ -1,6 +1,5 @@
 #include "engine/foreseen_tokens.h"
 
-#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -8,8 +7,7 @@ namespace kvilt {
 namespace {
 
 constexpr double kRateKept = 0.97;  // of a count, with each token
-// A look takes 50 us; where a grammar is so ambiguous that it takes this long, there are no more.
-constexpr auto kPatience = std::chrono::milliseconds(3);
+constexpr int kMostLate = 3;        // walks that took too long: the grammar is very ambiguous, and there are no more
 
 }  // namespace
 
@@ -25,10 +23,9 @@ void ForeseenTokens::took(int32_t id) {
 Status ForeseenTokens::look(GrammarMatcher& matcher, int32_t last) {
   tokens_.clear();
   next_ = 0;
-  if (slow_) return {};
-  const auto begin = std::chrono::steady_clock::now();
+  if (late_ >= kMostLate) return {};
   KVILT_ASSIGN(const Foreseen seen, foresee(matcher, space_));
-  slow_ = std::chrono::steady_clock::now() - begin > kPatience;
+  if (seen.late) ++late_;
   if (seen.text.empty()) return {};
   const EncodeOptions options{.parse_special = true, .continues = true};
   auto ids = tokenizer_->encode(std::string(tokenizer_->token_bytes(last)) + seen.text, options);

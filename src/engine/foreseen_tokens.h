@@ -3,7 +3,7 @@
 //             writes it. How often the next token was right is counted by kind, also when nothing is drafted.
 // Invariants: a draft is a guess: it decides how fast an answer comes, never what it says.
 // Threads:    one at a time: whoever draws for the sequence, then the engine thread.
-// Cost:       look(): some 1 us a byte that it foresees. It stops for good once it took long.
+// Cost:       look(): some 1 us a byte that it foresees. It stops for good where that takes too long.
 #pragma once
 
 #include <array>
@@ -46,8 +46,8 @@ class ForeseenTokens {
   const Tokenizer* tokenizer_;
   JsonSpace space_;
   std::vector<Guess> tokens_;
-  size_t next_ = 0;    // of them: what is compared with the next token
-  bool slow_ = false;  // a look took too long
+  size_t next_ = 0;  // of them: what is compared with the next token
+  int late_ = 0;     // looks that took too long
   std::array<Rate, kKinds> rates_{{{2.97, 3}, {2.85, 3}, {2.1, 3}, {2.7, 3}}};  // as if some had been seen
 };
 

@@ -1,11 +1,15 @@
 #include "grammar/foreseen.h"
 
 #include <bitset>
+#include <chrono>
 #include <string_view>
 
 namespace kvilt {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPatience = std::chrono::milliseconds(3);  // most walks take 50 us
 constexpr std::string_view kSpace = " \n\r\t";
 
 // One answer's text, byte by byte.
@@ -16,6 +20,8 @@ class Walk {
   Result<Foreseen> run() {
     for (bool more = true; more && out_.text.size() < kMostForeseen;) {
       if (matcher_.may_end()) break;
+      out_.late = Clock::now() > end_;
+      if (out_.late) break;
       KVILT_ASSIGN(more, step());
     }
     out_.open = !matcher_.may_end();
@@ -57,6 +63,7 @@ class Walk {
     return true;
   }
 
+  const Clock::time_point end_ = Clock::now() + kPatience;
   GrammarMatcher& matcher_;
   JsonSpace space_;
   Foreseen out_;

@@ -4,7 +4,8 @@
 //             verified, so it may go further: where white space may come or one other byte, the answer's own habit says
 //             which (json_space.h).
 // Invariants: the matcher is as it was before.
-// Cost:       a step of the matcher a byte, some 1 us; kMostForeseen bytes at most.
+// Cost:       a step of the matcher a byte, some 1 us; kMostForeseen bytes at most. An ambiguous grammar's steps take
+//             longer: the walk ends after 3 ms, and a single step, as any of the matcher's, within its own time.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@ struct Foreseen {
   std::string text;
   std::vector<Guess> guesses;  // ascending
   bool open = false;           // a token may hold more than the text's end
+  bool late = false;           // time ended the walk
 };
 
 // space: of the answer so far. After an error the matcher must not be used again.
