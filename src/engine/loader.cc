@@ -125,8 +125,10 @@ std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCa
 }
 
 std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Part> parts) {
-  auto loading =
-      std::make_shared<Loading>(Loading{{q.prompt.begin(), q.prompt.end()}, {}, q.ropes, epoch_, 0, {}, q.owner});
+  Loading fresh{.prompt = {q.prompt.begin(), q.prompt.end()}, .parts = {}, .ropes = q.ropes, .fetch = nullptr};
+  fresh.epoch = epoch_;
+  fresh.owner = q.owner;
+  auto loading = std::make_shared<Loading>(std::move(fresh));
   loading->fetch = std::make_shared<Fetch>();
   for (const Part& part : parts) {
     const int64_t bytes = part.count * token_bytes_;
