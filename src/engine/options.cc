@@ -216,4 +216,14 @@ Activations activations_of(ActivationType type) {
                                         : Activations::kAuto;
 }
 
+std::string default_policy(const EngineOptions& options, bool reuse) {
+  if (reuse) return options.policy.empty() ? "auto" : options.policy;
+  return options.policy == "full" ? "full" : "prefix";
+}
+
+std::string default_quality(const EngineOptions& options, bool asked) {
+  const bool all = asked && options.quality == Quality::kAuto;
+  return std::string(quality_name(all ? Quality::kBalanced : options.quality));
+}
+
 }  // namespace kvilt

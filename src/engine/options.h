@@ -25,4 +25,9 @@ Result<ResolvedOptions> resolve(const EngineOptions& options, const ModelConfig&
 int threads_of(const EngineOptions& options);
 Activations activations_of(ActivationType type);
 
+// Of requests that name none. Where the model forbids reuse, the default falls back to the exact prefix.
+std::string default_policy(const EngineOptions& options, bool reuse);
+// `auto` that somebody asked for by name (asked) is for all text; without a word from anybody marks are the consent.
+std::string default_quality(const EngineOptions& options, bool asked);
+
 }  // namespace kvilt

@@ -275,7 +275,7 @@ TEST_P(BackendTest, PackingKeepsTheSize) {
 TEST_P(BackendTest, OtherFormatsArePackedAsTheirKernelType) {
   if (is_reference()) GTEST_SKIP() << "it reads all formats as they are";
   constexpr int64_t kRows = 37, kCols = 4096;
-  for (const DType type : {DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4}) {
+  for (const DType type : {DType::kQ2_K, DType::kQ3_K, DType::kIQ4NL, DType::kIQ4XS, DType::kMXFP4}) {
     const DType as = kernel_type(type);
     const auto source = random_weight(type, kRows, kCols, 5);
     std::vector<std::byte> other(dtype_bytes(as, kRows * kCols));

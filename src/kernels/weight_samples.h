@@ -61,10 +61,10 @@ inline std::vector<std::byte> random_weight(DType type, int64_t rows, int64_t co
       case DType::kQ3_K:
         put_half(block + 108, uniform(random) / 64);
         break;
-      case DType::kIQ4_NL:
+      case DType::kIQ4NL:
         put_half(block, uniform(random) / 64);
         break;
-      case DType::kIQ4_XS:
+      case DType::kIQ4XS:
         put_half(block, uniform(random) / 1024);
         break;
       case DType::kMXFP4:

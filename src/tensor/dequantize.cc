@@ -174,9 +174,9 @@ void dequantize(DType dtype, const std::byte* data, size_t count, float* out) {
       return run(block_q2_k);
     case DType::kQ3_K:
       return run([](const uint8_t* p, float* y) { scaled256(small_blocks::q3_k(p), load_f16(p + 108), y); });
-    case DType::kIQ4_NL:
+    case DType::kIQ4NL:
       return run([](const uint8_t* p, float* y) { scaled32(small_blocks::iq4_nl(p), load_f16(p), y); });
-    case DType::kIQ4_XS:
+    case DType::kIQ4XS:
       return run([](const uint8_t* p, float* y) { scaled256(small_blocks::iq4_xs(p), load_f16(p), y); });
     case DType::kMXFP4:
       return run(

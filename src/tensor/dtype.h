@@ -26,8 +26,8 @@ enum class DType : uint8_t {
   kI8,
   kQ2_K,  // from here on: in files only, kernels see them as another type (tensor/requantize.h)
   kQ3_K,
-  kIQ4_NL,
-  kIQ4_XS,
+  kIQ4NL,
+  kIQ4XS,
   kMXFP4
 };
 inline constexpr DType kLastDType = DType::kMXFP4;
@@ -68,9 +68,9 @@ constexpr DTypeInfo dtype_info(DType type) {
       return {"Q2_K", 256, 84};
     case DType::kQ3_K:
       return {"Q3_K", 256, 110};
-    case DType::kIQ4_NL:
+    case DType::kIQ4NL:
       return {"IQ4_NL", 32, 18};
-    case DType::kIQ4_XS:
+    case DType::kIQ4XS:
       return {"IQ4_XS", 256, 136};
     case DType::kMXFP4:
       return {"MXFP4", 32, 17};

@@ -77,9 +77,9 @@ void one_block(DType dtype, const uint8_t* p, uint8_t* out) {
       return q2_k_as_q8_0(p, out);
     case DType::kQ3_K:
       return put_q6_k(p + 108, small_blocks::q3_k(p), out);
-    case DType::kIQ4_NL:
+    case DType::kIQ4NL:
       return put_q8_0(load_f16(p), small_blocks::iq4_nl(p).q, out);
-    case DType::kIQ4_XS:
+    case DType::kIQ4XS:
       return iq4_xs_as_q8_0(p, out);
     case DType::kMXFP4:
       return put_q5_0(small_blocks::mxfp4_scale(*p), small_blocks::mxfp4(p).q, out);
@@ -97,8 +97,8 @@ DType kernel_type(DType dtype) {
     case DType::kMXFP4:
       return DType::kQ5_0;
     case DType::kQ2_K:
-    case DType::kIQ4_NL:
-    case DType::kIQ4_XS:
+    case DType::kIQ4NL:
+    case DType::kIQ4XS:
       return DType::kQ8_0;
     default:
       return dtype;

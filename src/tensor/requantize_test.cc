@@ -29,7 +29,7 @@ std::vector<std::byte> random_blocks(DType type, uint64_t seed) {
   };
   for (size_t b = 0; b < out.size(); b += static_cast<size_t>(info.block_bytes)) {
     if (type == DType::kMXFP4) out[b] = static_cast<std::byte>(104 + random() % 40);
-    if (type == DType::kIQ4_NL || type == DType::kIQ4_XS) half(&out[b]);
+    if (type == DType::kIQ4NL || type == DType::kIQ4XS) half(&out[b]);
     if (type == DType::kQ3_K) half(&out[b + 108]);
     if (type == DType::kQ2_K) half(&out[b + 80]), half(&out[b + 82]);
   }
@@ -49,7 +49,7 @@ std::vector<std::byte> other(DType type, const std::vector<std::byte>& blocks) {
 }
 
 TEST(Requantize, TheLargerFormatHoldsTheSameValues) {
-  for (const DType type : {DType::kQ3_K, DType::kIQ4_NL, DType::kMXFP4}) {
+  for (const DType type : {DType::kQ3_K, DType::kIQ4NL, DType::kMXFP4}) {
     const std::vector<std::byte> blocks = random_blocks(type, 7);
     std::vector<std::byte> as = other(type, blocks);
     EXPECT_EQ(values(type, blocks), values(kernel_type(type), as)) << dtype_info(type).name;
@@ -59,8 +59,8 @@ TEST(Requantize, TheLargerFormatHoldsTheSameValues) {
 }
 
 TEST(Requantize, WhatIsRoundedIsNear) {
-  const std::vector<std::byte> iq4 = random_blocks(DType::kIQ4_XS, 7), q2 = random_blocks(DType::kQ2_K, 7);
-  const std::vector<float> a = values(DType::kIQ4_XS, iq4), b = values(DType::kQ8_0, other(DType::kIQ4_XS, iq4));
+  const std::vector<std::byte> iq4 = random_blocks(DType::kIQ4XS, 7), q2 = random_blocks(DType::kQ2_K, 7);
+  const std::vector<float> a = values(DType::kIQ4XS, iq4), b = values(DType::kQ8_0, other(DType::kIQ4XS, iq4));
   bool rounded = false;
   for (size_t i = 0; i < kCount; ++i) {
     EXPECT_NEAR(a[i], b[i], std::fabs(a[i]) / 2048 + 1e-5f) << i;  // subnormal scales: 2^-25 times 127

@@ -1,0 +1,200 @@
+#include "engine/load.h"
+
+#include <spdlog/spdlog.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/kv_maker.h"
+#include "engine/memory.h"
+#include "engine/options.h"
+#include "kernels/dispatch.h"
+#include "model/model_file.h"
+#include "tier/disk_tier.h"
+#include "tier/redis_tier.h"
+
+namespace kvilt {
+namespace {
+
+constexpr int kMaxHeadSize = 512;  // of kernels/x86/attend.cc
+
+// given: FILE, or NAME=FILE.
+template <class Map>
+Status read_maps(const std::vector<std::string>& given, Result<Map> (*read)(const std::string&),
+                 std::map<std::string, std::shared_ptr<const Map>>& out) {
+  for (const std::string& one : given) {
+    const size_t eq = one.find('=');
+    const bool named = eq != std::string::npos;
+    const std::string name = named ? one.substr(0, eq) : PolicyFiles::kDefaultMap;
+    KVILT_ASSIGN(Map map, read(named ? one.substr(eq + 1) : one));
+    out[name] = std::make_shared<const Map>(std::move(map));
+  }
+  return {};
+}
+
+Result<PolicyFiles> read_files(const EngineOptions& options) {
+  PolicyFiles out;
+  KVILT_TRY(read_maps(options.head_maps, read_head_map, out.head_maps));
+  KVILT_TRY(read_maps(options.sparse_maps, read_sparse_map, out.sparse_maps));
+  KVILT_TRY(read_maps(options.layer_maps, read_layer_map, out.layer_maps));
+  return out;
+}
+
+ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
+  const ModelConfig& c = parts.model->config();
+  const PageStore& store = parts.cache->store();
+  ModelInfo info;
+  info.name = c.name;
+  info.arch = c.arch;
+  info.description = parts.file->description;
+  info.backend = std::string(parts.model->backend().name());
+  info.fingerprint = parts.file->fingerprint;
+  info.context = parts.options.context;
+  info.vocab = c.V;
+  if (parts.file->tokenizer) info.longest_prompt = parts.file->tokenizer->most_bytes(info.context).value_or(0);
+  info.layers = c.L;
+  info.width = c.D;
+  info.heads = c.H;
+  info.kv_heads = c.G;
+  info.head_size = c.E;
+  info.ffn = c.F;
+  info.parameters = parts.model->parameters();
+  info.weight_bytes = parts.model->weight_bytes();
+  info.kv_type = std::string(kv_type_name(store.shape().dtype));
+  info.kv_bytes_per_token = store.shape().token_bytes();
+  info.kv_pool_bytes = store.pages() * store.shape().page_bytes();
+  info.threads = parts.pool->size();
+  info.policies = policy_names();
+  info.controls = control_policies();
+  if (c.rope.length_dependent) {
+    info.reuse = false;
+    info.reuse_refused =
+        "its RoPE angles depend on the length of the prompt, so a cached key would be wrong in another one; full and "
+        "prefix work";
+  }
+  info.default_policy = default_policy(parts.options, info.reuse);
+  std::map<std::string, std::string> params;
+  if (info.default_policy == "auto")
+    params["quality"] = info.default_quality = default_quality(parts.options, !parts.options.policy.empty());
+  const auto policy = make_policy(info.default_policy, params, files);
+  CHECK(policy.ok());  // open_engine has made it before
+  info.default_trust = std::string(trust_name(parts.options.trust));
+  info.default_text = !(*policy)->wants_pieces() ? "none" : (*policy)->wants_unmarked() ? "all" : "marked";
+  return info;
+}
+
+PublisherOptions publisher_options(const EngineOptions& options) {
+  PublisherOptions out;
+  out.endpoint = options.kv_events;
+  out.replay = options.kv_events_replay;
+  out.topic = options.kv_events_topic;
+  out.approximate_topic = options.kv_events_approximate;
+  out.wire = options.kv_events_format == KvEventFormat::kArray ? KvEventWire::kArray : KvEventWire::kMap;
+  out.tenants = options.kv_events_tenants;
+  return out;
+}
+
+// Where KV is kept beside memory.
+struct Tiers {
+  std::unique_ptr<DiskTier> disk;
+  std::unique_ptr<RedisTier> redis;
+  // Of the engine's digests: those who share a store share it. What a folder holds under another one it does not find.
+  HashSecret secret() const { return redis ? redis->secret() : disk ? disk->secret() : HashSecret::random(); }
+};
+
+Result<Tiers> open_tiers(const EngineOptions& o) {
+  Tiers out;
+  if (!o.cache_dir.empty()) {
+    KVILT_ASSIGN(out.disk, DiskTier::open(o.cache_dir, o.cache_disk));
+    if (out.disk->damaged() > 0)
+      spdlog::warn("{}: {} damaged or lost records are left out", o.cache_dir, out.disk->damaged());
+  }
+  if (!o.cache_redis.empty()) {
+    RedisOptions redis;
+    KVILT_ASSIGN(redis.address, parse_redis_address(o.cache_redis));
+    if (!o.cache_redis_key.empty()) {
+      KVILT_ASSIGN(redis.secret, read_redis_key(o.cache_redis_key));
+    }
+    redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
+    KVILT_ASSIGN(out.redis, RedisTier::open(std::move(redis)));
+  }
+  return out;
+}
+
+Status open_stores(Tiers tiers, EngineParts& parts) {
+  const HashSecret secret = tiers.secret();
+  const Digest maker = kv_maker(secret, *parts.file, parts.options, parts.model->backend(), *parts.pool);
+  const auto add = [&](std::unique_ptr<Tier> tier) -> Status {
+    if (!tier) return {};
+    KVILT_ASSIGN(auto store, DiskCache::open(std::move(tier), secret, maker, *parts.cache, parts.options.min_segment));
+    parts.stores.push_back(std::move(store));
+    return {};
+  };
+  KVILT_TRY(add(std::move(tiers.disk)));
+  return add(std::move(tiers.redis));
+}
+
+}  // namespace
+
+Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(double)> progress) {
+  KVILT_TRY(check_options(options));
+  KVILT_ASSIGN(PolicyFiles files, read_files(options));
+  const std::string policy = options.policy.empty() ? "auto" : options.policy;
+  KVILT_ASSIGN(const auto default_policy, make_policy(policy, {}, files));
+  KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
+  EngineParts parts;
+  parts.pool = std::make_unique<ThreadPool>(threads_of(options));
+  // Weights are packed, or mapped and checked, while the tokenizer is built on a thread of its own.
+  const auto prepare = [&](const ModelFile& file) {
+    if (file.config.E > kMaxHeadSize) return;
+    const std::shared_ptr<const ModelFile> seen(std::shared_ptr<const ModelFile>(), &file);  // parts.file owns it later
+    parts.model = PreparedModel::prepare(seen, *backend, *parts.pool, progress, options.pack_cache,
+                                         activations_of(options.activations));
+  };
+  KVILT_ASSIGN(auto file, open_model(options.model, prepare));
+  parts.file = std::move(file);
+  const ModelConfig& c = parts.file->config;
+  if (c.E > kMaxHeadSize) {
+    return error(Code::kUnsupported, "{}: heads of {} elements; the attention kernels take {} at most", options.model,
+                 c.E, kMaxHeadSize);
+  }
+  KVILT_ASSIGN(parts.options, resolve(options, c, *backend));
+  if (const std::string warning = pool_warning(options.kv_bytes, available_memory()); !warning.empty())
+    spdlog::warn("{}", warning);
+  for (const auto& [name, map] : files.head_maps) {
+    KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));
+  }
+  for (const auto& [name, map] : files.sparse_maps) {
+    KVILT_TRY(check_sparse_map(*map, c, "sparse map '" + name + "'"));
+  }
+  for (const auto& [name, map] : files.layer_maps) {
+    KVILT_TRY(check_layer_map(*map, c.L, "layer map '" + name + "'"));
+  }
+  const DType kv_type = parts.options.kv_dtype;
+  KVILT_ASSIGN(auto store,
+               PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
+  KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options));
+  const HashSecret secret = tiers.secret();
+  parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
+                                               fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
+                                               parts.options.min_segment);
+  parts.cache->set_shares(parts.options.pool_shares);
+  if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
+  if (tiers.disk || tiers.redis) KVILT_TRY(open_stores(std::move(tiers), parts));
+  if (!parts.options.kv_events.empty()) {
+    KVILT_ASSIGN(parts.events, KvEventPublisher::open(publisher_options(parts.options)));
+    parts.cache->listen(parts.events.get());
+  }
+  std::optional<ChatPrompts> chat;
+  if (parts.file->tokenizer) {
+    auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token,
+                                    parts.options.context);
+    if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
+    chat.emplace(std::move(made).value());
+    chat->fold_volatile(parts.options.fold_volatile);
+  }
+  ModelInfo info = describe(parts, files);
+  if (chat) info.answers = chat->answers();
+  return LoadedEngine{std::move(parts), std::move(chat), std::move(info), std::move(files)};
+}
+
+}  // namespace kvilt
