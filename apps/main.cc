@@ -1,17 +1,29 @@
 // apps/main.cc: the program kvilt. Each sub-command has a file of its own here; what they share is command.h.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <exception>
 #include <iostream>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "apps/command.h"
 #include "kvilt/version.h"
 
 namespace {
+
+// Tables of libraries are built before main, where nobody catches that memory ends.
+[[noreturn]] void end_before_main() {
+  constexpr std::string_view kMessage = "error: not enough memory to start\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  ::_exit(1);
+}
+std::terminate_handler usual_end = nullptr;
+[[gnu::constructor(101)]] void watch_the_beginning() { usual_end = std::set_terminate(end_before_main); }
 
 int run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvilt"));  // answers and figures have standard output
@@ -48,6 +60,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(usual_end);
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -45,9 +45,9 @@ class Socket {
   const int socket_;
 };
 
-class ResentOverHttp : public testing::Test {
+class ServedEngine : public testing::Test {
  protected:
-  explicit ResentOverHttp(double linger_s = 60) {
+  explicit ServedEngine(double linger_s = 60) {
     EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .chunk_tokens = 8};
     options.linger_s = linger_s;
     engine_ = open_for_test(options);
@@ -58,7 +58,7 @@ class ResentOverHttp : public testing::Test {
     thread_ = std::thread([this] { server_->run(); });
     server_->attach(engine_);
   }
-  ~ResentOverHttp() override {
+  ~ServedEngine() override {
     server_->shutdown();
     thread_.join();
   }
@@ -97,39 +97,40 @@ class ResentOverHttp : public testing::Test {
   std::thread thread_;
 };
 
-class Undisturbed : public ResentOverHttp {
+class Serving : public ServedEngine {
  public:
+  explicit Serving(double linger_s) : ServedEngine(linger_s) {}
   void TestBody() override {}
-  using ResentOverHttp::answer;
-  using ResentOverHttp::flops;
+  using ServedEngine::answer;
+  using ServedEngine::done;
+  using ServedEngine::flops;
+  using ServedEngine::give_up;
 };
 
-TEST_F(ResentOverHttp, TheThirdTryHasTheAnswerInOneRunsWork) {
-  Undisturbed other;
+// Work of the answer to a client that gave up twice, by that of an undisturbed one. An answer may be there before the
+// thread that drops the socket looks again: then it is tried with another server.
+double work_of_sending_again(double linger_s) {
+  Serving other(linger_s);
   const double before_one = other.flops();
   const std::string expected = other.answer();
-  const double one = other.flops() - before_one, before = flops();
-  give_up(10, false);
-  give_up(10, true);
-  EXPECT_EQ(answer(), expected);
-  EXPECT_LE(flops() - before, 1.1 * one);
-  EXPECT_GE(engine_->stats().requests_cancelled, 1u) << "power: somebody gave up";
+  const double one = other.flops() - before_one;
+  for (int i = 0; i < 20; ++i) {
+    Serving server(linger_s);
+    const double before = server.flops();
+    server.give_up(10, false);
+    if (server.done()) continue;
+    server.give_up(10, true);
+    if (server.done()) continue;
+    EXPECT_EQ(server.answer(), expected);
+    return (server.flops() - before) / one;
+  }
+  ADD_FAILURE() << "nobody gave up in time";
+  return 0;
 }
 
-class WithoutLingering : public ResentOverHttp {
- protected:
-  WithoutLingering() : ResentOverHttp(0) {}
-};
+TEST(ResentOverHttp, TheThirdTryHasTheAnswerInOneRunsWork) { EXPECT_LE(work_of_sending_again(60), 1.1); }
 
-TEST_F(WithoutLingering, ItCostsMore) {
-  Undisturbed other;
-  const double before_one = other.flops();
-  const std::string expected = other.answer();
-  const double one = other.flops() - before_one, before = flops();
-  give_up(12, false);
-  EXPECT_EQ(answer(), expected);
-  EXPECT_GT(flops() - before, 1.1 * one) << "power";
-}
+TEST(ResentOverHttp, WithoutLingeringItCostsMore) { EXPECT_GT(work_of_sending_again(0), 1.1) << "power"; }
 
 }  // namespace
 }  // namespace kvilt
