@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -107,29 +108,31 @@ class Serving : public ServedEngine {
   using ServedEngine::give_up;
 };
 
-// Work of the answer to a client that gave up twice, by that of an undisturbed one. The first answer may be there before
-// the thread that drops the socket looks again: then it is tried with another server.
-double work_of_sending_again(double linger_s) {
+// The most work in 20 times of the answer to a client that gave up twice, by that of an undisturbed one; the first time
+// that is beyond `enough` is the last. The first answer may be there before the thread that drops the socket looks again:
+// that time does not count.
+double work_of_sending_again(double linger_s, double enough) {
   Serving other(linger_s);
   const double before_one = other.flops();
   const std::string expected = other.answer();
   const double one = other.flops() - before_one;
-  for (int i = 0; i < 20; ++i) {
+  double most = 0;
+  for (int i = 0; i < 20 && most <= enough; ++i) {
     Serving server(linger_s);
     const double before = server.flops();
     server.give_up(10, false);
     if (server.done()) continue;
     server.give_up(10, true);
     EXPECT_EQ(server.answer(), expected);
-    return (server.flops() - before) / one;
+    most = std::max(most, (server.flops() - before) / one);
   }
-  ADD_FAILURE() << "nobody gave up in time";
-  return 0;
+  EXPECT_GT(most, 0) << "nobody gave up in time";
+  return most;
 }
 
-TEST(ResentOverHttp, TheThirdTryHasTheAnswerInOneRunsWork) { EXPECT_LE(work_of_sending_again(60), 1.1); }
+TEST(ResentOverHttp, TheThirdTryHasTheAnswerInOneRunsWork) { EXPECT_LE(work_of_sending_again(60, 1.1), 1.1); }
 
-TEST(ResentOverHttp, WithoutLingeringItCostsMore) { EXPECT_GT(work_of_sending_again(0), 1.1) << "power"; }
+TEST(ResentOverHttp, WithoutLingeringItCostsMore) { EXPECT_GT(work_of_sending_again(0, 1.1), 1.1) << "power"; }
 
 }  // namespace
 }  // namespace kvilt
