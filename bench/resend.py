@@ -13,20 +13,20 @@ import json
 import pathlib
 import random
 import re
-import socket
-import subprocess
 import time
+import urllib.request
+
+from traffic_http import Server
 
 
-def metric(port, name):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/metrics")
-    return float(re.search(rf"^kvilt:{name}(?:{{[^}}]*}})? (\S+)$", connection.getresponse().read().decode(), re.M).group(1))
+def prefill_flops(server):
+    with urllib.request.urlopen(server.url + "/metrics", timeout=60) as answer:
+        return float(re.search(r"^kvilt:prefill_flops_total(?:{[^}]*})? (\S+)$", answer.read().decode(), re.M).group(1))
 
 
-def ask(port, body, timeout):
+def ask(server, body, timeout):
     """The answer, or None when `timeout` seconds passed without one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    connection = http.client.HTTPConnection(*server.address, timeout=timeout)
     try:
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -34,34 +34,21 @@ def ask(port, body, timeout):
         if response.status != 200:
             raise SystemExit(f"HTTP {response.status}: {text.decode()}")
         return json.loads(text)
-    except (socket.timeout, TimeoutError):
+    except TimeoutError:
         return None
     finally:
         connection.close()
 
 
 def run(args, body, timeout):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [args.kvilt, "serve", args.model, "--port", str(port), "--threads", str(args.threads), "--kv-bytes", "2GiB"]
-    with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            for _ in range(600):
-                try:
-                    if metric(port, "prefill_flops_total") >= 0:
-                        break
-                except (OSError, AttributeError, http.client.HTTPException):
-                    time.sleep(.1)
-            begin, tries, answer = time.monotonic(), 0, None
-            while answer is None and tries < 20:
-                tries += 1
-                answer = ask(port, body, timeout)
-            seconds = time.monotonic() - begin
-            return {"tries": tries, "seconds": round(seconds, 2), "flops": metric(port, "prefill_flops_total"),
-                    "joined": answer and answer["usage"]["kvilt"].get("joined", 0), "text": answer and answer["choices"][0]["text"]}
-        finally:
-            server.terminate()
+    with Server(args.kvilt, args.model, "--threads", str(args.threads), "--kv-bytes", "2GiB") as server:
+        begin, tries, answer = time.monotonic(), 0, None
+        while answer is None and tries < 20:
+            tries += 1
+            answer = ask(server, body, timeout)
+        seconds = time.monotonic() - begin
+        return {"tries": tries, "seconds": round(seconds, 2), "flops": prefill_flops(server),
+                "joined": answer and answer["usage"]["kvilt"].get("joined", 0), "text": answer and answer["choices"][0]["text"]}
 
 
 def main():

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 // A token of the probe model takes 3 KiB of fp32 KV.
 constexpr int64_t kPoolOf2000 = int64_t{2000} * 3072;
 
-class DiskCacheTest : public testing::Test {
+class DiskCacheTest : public StoredPrompts {
  protected:
   DiskCacheTest() {
     std::string name = testing::TempDir() + "kvilt_disk_XXXXXX";
@@ -31,12 +31,6 @@ class DiskCacheTest : public testing::Test {
     return out;
   }
   std::unique_ptr<Engine> open(int64_t kv_bytes = int64_t{64} << 20) const { return open_for_test(options(kv_bytes)); }
-  static std::unique_ptr<Engine> without_disk() {
-    return open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32});
-  }
-  static Outcome ask_prefix(Engine& engine, const std::vector<int32_t>& prompt) {
-    return ask_with(engine, prompt, "prefix");
-  }
   // Of the prompts' tokens, other prompts' push everything out of a small pool.
   // Each twice: what was used once leaves before what was used again (kv/eviction_order.h).
   static void fill(Engine& engine, int prompts = 8) {
@@ -53,13 +47,10 @@ class DiskCacheTest : public testing::Test {
   }
 
   std::string folder;
-  const std::vector<int32_t> head = tokens(40, 1), a = tokens(300, 2), b = tokens(400, 3), question = tokens(30, 4);
-  const std::vector<int32_t> known = join({head, a, b}), asked = join({head, a, b, question}),
-                             moved = join({question, b, a, head, question});
 };
 
 TEST_F(DiskCacheTest, APrefixOutlivesTheProcess) {
-  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  const Outcome dense = ask_with(*alone(), asked, "full");
   int prefix = 0;
   {
     const auto engine = open();
@@ -99,7 +90,7 @@ TEST_F(DiskCacheTest, PiecesOutliveTheProcess) {
     EXPECT_GE(is.completion.usage.disk, 700) << policy;
     expect_equal(is, was);
   }
-  expect_differ(before["naive"], ask_with(*without_disk(), moved, "full"));
+  expect_differ(before["naive"], ask_with(*alone(), moved, "full"));
 }
 
 TEST_F(DiskCacheTest, MarkedPartsAndCleanCopiesOutliveTheProcess) {
@@ -174,14 +165,6 @@ TEST_F(DiskCacheTest, AnotherModelNeverReadsIt) {
 }
 
 TEST_F(DiskCacheTest, TenantsAndSaltsStayApart) {
-  const auto of = [&](const char* tenant, const char* salt, const char* name_space) {
-    Request request = request_of(asked, "prefix", 4);
-    request.publish = false;
-    request.tenant = tenant;
-    request.cache_salt = salt;
-    request.name_space = name_space;
-    return request;
-  };
   {
     const auto engine = open();
     Request mine = of("one", "s", "n");
@@ -216,7 +199,7 @@ TEST_F(DiskCacheTest, ApproximateKvStaysWithItsPolicy) {
 }
 
 TEST_F(DiskCacheTest, WhatWasEvictedComesBack) {
-  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  const Outcome dense = ask_with(*alone(), asked, "full");
   const auto engine = open(kPoolOf2000);
   warm(*engine, known);
   const Outcome never_left = ask_prefix(*engine, asked);
@@ -281,7 +264,7 @@ TEST_F(DiskCacheTest, ClearingLeavesNothing) {
 }
 
 TEST_F(DiskCacheTest, DamageMeansComputing) {
-  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  const Outcome dense = ask_with(*alone(), asked, "full");
   {
     const auto engine = open();
     warm(*engine, known);
@@ -307,7 +290,7 @@ TEST_F(DiskCacheTest, DamageMeansComputing) {
 }
 
 TEST_F(DiskCacheTest, AFolderThatIsGoneMeansComputing) {
-  const Outcome dense = ask_with(*without_disk(), asked, "full");
+  const Outcome dense = ask_with(*alone(), asked, "full");
   const auto engine = open(kPoolOf2000);
   warm(*engine, known);
   fs::remove_all(folder + "/kvilt-cache");

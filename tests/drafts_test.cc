@@ -17,24 +17,6 @@ constexpr int kSaid = 40, kDraft = 7;
 enum class Guess { kNone, kRight, kWrong, kMixed, kFound };
 constexpr Guess kGuesses[] = {Guess::kRight, Guess::kWrong, Guess::kMixed, Guess::kFound};
 
-struct Heard {
-  std::vector<int32_t> ids;
-  std::string text;
-  std::vector<TokenLogprob> logprobs;
-  Completion completion;
-  const PromptUsage& usage() const { return completion.usage; }
-};
-
-Heard heard(CollectingSink& sink) {
-  Heard out;
-  out.completion = sink.wait();
-  EXPECT_FALSE(out.completion.error) << out.completion.error->message;
-  out.ids = sink.ids;
-  out.text = sink.text;
-  out.logprobs = sink.logprobs;
-  return out;
-}
-
 // `answer`: what single steps say.
 Request guessing(Request request, Guess guess, std::vector<int32_t> answer, int vocab = 900) {
   request.draft = guess == Guess::kNone ? 0 : kDraft;
@@ -51,20 +33,6 @@ Heard hear_from(Engine& engine, Request request, Guess guess = Guess::kNone, std
   const auto sink = std::make_shared<CollectingSink>();
   EXPECT_TRUE(engine.submit(guessing(std::move(request), guess, std::move(answer), engine.info().vocab), sink).ok());
   return heard(*sink);
-}
-
-void expect_same(const Heard& a, const Heard& b) {
-  EXPECT_EQ(a.ids, b.ids);
-  EXPECT_EQ(a.text, b.text);
-  EXPECT_EQ(a.completion.finish, b.completion.finish);
-  EXPECT_EQ(a.completion.stop_text, b.completion.stop_text);
-  EXPECT_EQ(a.completion.completion_tokens, b.completion.completion_tokens);
-  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
-  for (size_t i = 0; i < a.logprobs.size(); ++i) {
-    EXPECT_EQ(a.logprobs[i].id, b.logprobs[i].id);
-    EXPECT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << i;
-    EXPECT_EQ(a.logprobs[i].top, b.logprobs[i].top) << i;
-  }
 }
 
 // What the guesses must come to, of an answer that is not cut short.

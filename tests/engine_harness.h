@@ -131,6 +131,37 @@ bool eventually(Done done) {
   return false;
 }
 
+// All that a client hears of an answer.
+struct Heard {
+  std::vector<int32_t> ids;
+  std::string text;
+  std::vector<TokenLogprob> logprobs;
+  Completion completion;
+  const PromptUsage& usage() const { return completion.usage; }
+};
+inline Heard heard(CollectingSink& sink) {
+  Heard out;
+  out.completion = sink.wait();
+  EXPECT_FALSE(out.completion.error) << out.completion.error->message;
+  out.ids = sink.ids;
+  out.text = sink.text;
+  out.logprobs = sink.logprobs;
+  return out;
+}
+inline void expect_same(const Heard& a, const Heard& b) {
+  EXPECT_EQ(a.ids, b.ids);
+  EXPECT_EQ(a.text, b.text);
+  EXPECT_EQ(a.completion.finish, b.completion.finish);
+  EXPECT_EQ(a.completion.stop_text, b.completion.stop_text);
+  EXPECT_EQ(a.completion.completion_tokens, b.completion.completion_tokens);
+  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
+  for (size_t i = 0; i < a.logprobs.size(); ++i) {
+    EXPECT_EQ(a.logprobs[i].id, b.logprobs[i].id);
+    EXPECT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << i;
+    EXPECT_EQ(a.logprobs[i].top, b.logprobs[i].top) << i;
+  }
+}
+
 // To the bit; all_logits are empty on both sides unless the requests asked for them.
 inline void expect_equal(const Outcome& a, const Outcome& b) {
   EXPECT_EQ(a.completion.logits.first, b.completion.logits.first);

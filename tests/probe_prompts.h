@@ -24,6 +24,30 @@ inline std::vector<int32_t> join(std::initializer_list<std::vector<int32_t>> par
   return out;
 }
 
+// head | a | b are stored somewhere; asked in that order, and in another.
+class StoredPrompts : public testing::Test {
+ protected:
+  // An engine that stores nothing.
+  static std::unique_ptr<Engine> alone() {
+    return open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32});
+  }
+  static Outcome ask_prefix(Engine& engine, const std::vector<int32_t>& prompt) {
+    return ask_with(engine, prompt, "prefix");
+  }
+  Request of(const char* tenant, const char* salt, const char* name_space) const {
+    Request request = request_of(asked, "prefix", 4);
+    request.publish = false;
+    request.tenant = tenant;
+    request.cache_salt = salt;
+    request.name_space = name_space;
+    return request;
+  }
+
+  const std::vector<int32_t> head = tokens(40, 1), a = tokens(300, 2), b = tokens(400, 3), question = tokens(30, 4);
+  const std::vector<int32_t> known = join({head, a, b}), asked = join({head, a, b, question}),
+                             moved = join({question, b, a, head, question});
+};
+
 // head | A | B | C are known in this order; what is asked has them in another. The parameter is a backend.
 class KnownPieces : public testing::TestWithParam<std::string> {
  protected:

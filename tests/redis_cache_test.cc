@@ -13,7 +13,7 @@ namespace {
 
 using Mode = RedisProxyForTest::Mode;
 
-class RedisCacheTest : public testing::Test {
+class RedisCacheTest : public StoredPrompts {
  protected:
   void SetUp() override {
     if (RedisServerForTest::program().empty()) GTEST_SKIP() << "neither redis-server nor valkey-server is installed";
@@ -30,9 +30,6 @@ class RedisCacheTest : public testing::Test {
   }
   EngineOptions options() const { return options(server->address()); }
   std::unique_ptr<Engine> open() const { return open_for_test(options()); }
-  static std::unique_ptr<Engine> alone() {
-    return open_for_test({.model = kModel, .threads = 2, .kv_type = KvType::kF32});
-  }
   static void expect_known(Engine& engine, size_t tokens) {
     EXPECT_TRUE(eventually([&] { return engine.stats().remote.tokens >= static_cast<int64_t>(tokens); }));
   }
@@ -42,15 +39,9 @@ class RedisCacheTest : public testing::Test {
       return now.written_bytes > 0 && now.queued_bytes == 0;
     }));
   }
-  static Outcome ask_prefix(Engine& engine, const std::vector<int32_t>& prompt) {
-    return ask_with(engine, prompt, "prefix");
-  }
 
   std::optional<RedisServerForTest> server;
   Outcome dense;
-  const std::vector<int32_t> head = tokens(40, 1), a = tokens(300, 2), b = tokens(400, 3), question = tokens(30, 4);
-  const std::vector<int32_t> known = join({head, a, b}), asked = join({head, a, b, question}),
-                             moved = join({question, b, a, head, question});
 };
 
 TEST_F(RedisCacheTest, WhatOneComputedTheOtherReuses) {
@@ -97,14 +88,6 @@ TEST_F(RedisCacheTest, ALaterEngineFindsWhatIsThere) {
 }
 
 TEST_F(RedisCacheTest, TenantsSaltsAndModelsStayApart) {
-  const auto of = [&](const char* tenant, const char* salt, const char* name_space) {
-    Request request = request_of(asked, "prefix", 4);
-    request.publish = false;
-    request.tenant = tenant;
-    request.cache_salt = salt;
-    request.name_space = name_space;
-    return request;
-  };
   const auto one = open(), two = open();
   Request mine = of("one", "s", "n");
   mine.publish = true;

@@ -1,8 +1,5 @@
 // The same over HTTP: sockets that are dropped while the prompt is computed, and the request sent again.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -10,6 +7,7 @@
 
 #include "kvilt/engine.h"
 #include "probe_prompts.h"
+#include "server/raw_client_for_test.h"
 #include "server/server.h"
 
 namespace kvilt {
@@ -17,34 +15,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-class Socket {
- public:
-  explicit Socket(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    ::inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  }
-  ~Socket() { ::close(socket_); }
-  void post(const Json& body) const {
-    const std::string text = body.dump();
-    const std::string all =
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
-        "application/json\r\nContent-Length: " +
-        std::to_string(text.size()) + "\r\n\r\n" + text;
-    EXPECT_EQ(::send(socket_, all.data(), all.size(), MSG_NOSIGNAL), static_cast<ssize_t>(all.size()));
-  }
-  std::string all() const {
-    std::string out;
-    char block[4096];
-    for (ssize_t n = 0; (n = ::recv(socket_, block, sizeof block, 0)) > 0;) out.append(block, static_cast<size_t>(n));
-    return out;
-  }
-
- private:
-  const int socket_;
-};
+// The server closes the connection behind its answer.
+bool post(server::RawClient& client, const Json& body) {
+  const std::string text = body.dump();
+  return client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+      "application/json\r\nContent-Length: " +
+      std::to_string(text.size()) + "\r\n\r\n" + text);
+}
 
 class ServedEngine : public testing::Test {
  protected:
@@ -76,17 +54,17 @@ class ServedEngine : public testing::Test {
   void give_up(uint64_t steps, bool stream) {
     const uint64_t before = engine_->stats().steps, cancelled = engine_->stats().requests_cancelled;
     {
-      const Socket client(server_->port());
-      client.post(body(stream));
+      server::RawClient client(server_->port());
+      EXPECT_TRUE(client.connected() && post(client, body(stream)));
       ASSERT_TRUE(eventually([&] { return engine_->stats().steps >= before + steps || done(); }));
     }
     EXPECT_TRUE(eventually([&] { return engine_->stats().requests_cancelled > cancelled || done(); }));
   }
   bool done() const { return engine_->stats().requests_ok > 1; }
   std::string answer() {
-    const Socket client(server_->port());
-    client.post(body(false));
-    const std::string all = client.all();
+    server::RawClient client(server_->port());
+    EXPECT_TRUE(client.connected() && post(client, body(false)));
+    const std::string all = client.receive("", 60000);
     const Json json = Json::parse(all.substr(std::min(all.size(), all.find("\r\n\r\n"))), nullptr, false);
     EXPECT_TRUE(json.is_object()) << all;
     return json.is_object() ? json["choices"][0]["text"].get<std::string>() : "";

@@ -12,7 +12,6 @@ import argparse
 import collections
 import json
 import pathlib
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -39,19 +38,10 @@ def prompts(args, folder):
 
 def peer(programs, args, stream):
     """(seconds to the first token, tokens computed) of each prompt."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [programs / "llama-server", "-m", args.model, "-t", str(args.threads), "-c", str(args.context), "--port", str(port),
-               "--no-webui", *FLAGS]
-    with open(args.work / "agents.log", "w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        try:
-            llamacpp.wait_until_ready(server, port)
-            llamacpp.ask(port, "/completion", {"prompt": [1000, 1001, 1002], "n_predict": 1})
-            said = [llamacpp.ask(port, "/completion", {"prompt": ids, "n_predict": 1, "cache_prompt": True, "temperature": 0})["timings"]
-                    for ids in stream]
-        finally:
-            server.terminate()
+    flags = ["-t", str(args.threads), "-c", str(args.context), *FLAGS]
+    with llamacpp.serving(programs, args.model, args.work / "agents.log", *flags) as port:
+        llamacpp.ask(port, "/completion", {"prompt": [1000, 1001, 1002], "n_predict": 1})
+        said = [llamacpp.complete(port, ids)["timings"] for ids in stream]
     return [one["prompt_ms"] / 1000 for one in said], sum(one["prompt_n"] for one in said)
 
 

@@ -10,6 +10,7 @@ Builds llama-bench and llama-server in a private folder (once; 15 to 60 minutes 
 Needs cmake, ninja, g++, pip; nothing is installed outside DIR.
 """
 import argparse
+import contextlib
 import json
 import pathlib
 import random
@@ -79,17 +80,28 @@ def prompts():
     return [system + sum((documents[i] for i in order), []) + question for order in ((0, 1, 2), (2, 0, 1))]
 
 
-def reuse(programs, args, flags):
+@contextlib.contextmanager
+def serving(programs, model, log, *flags):
+    """The port of a llama-server that is ready, for as long as the block runs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [programs / "llama-server", "-m", args.model, "-t", args.threads.split(",")[-1], "-c", "8192", "--port", str(port), "--no-webui", *flags]
-    with open(args.work / "server.log", "w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+    command = [programs / "llama-server", "-m", model, "--port", str(port), "--no-webui", *flags]
+    with open(log, "w") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
         try:
             wait_until_ready(server, port)
-            answers = [ask(port, "/completion", {"prompt": p, "n_predict": 1, "cache_prompt": True, "temperature": 0}) for p in prompts()]
+            yield port
         finally:
             server.terminate()
+
+
+def complete(port, prompt):
+    return ask(port, "/completion", {"prompt": prompt, "n_predict": 1, "cache_prompt": True, "temperature": 0})
+
+
+def reuse(programs, args, flags):
+    with serving(programs, args.model, args.work / "server.log", "-t", args.threads.split(",")[-1], "-c", "8192", *flags) as port:
+        answers = [complete(port, p) for p in prompts()]
     timings = answers[1]["timings"]
     total = len(prompts()[1])
     return {"prompt_tokens": total, "computed_tokens": timings["prompt_n"], "reused_tokens": total - timings["prompt_n"],

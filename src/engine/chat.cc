@@ -162,8 +162,7 @@ Status ChatPrompts::border_messages(Inputs& in) {
           retention);
     }
   }
-  const auto pieces = std::ranges::count_if(in.parts, [](const Bordered& part) { return part.piece; });
-  return check_marks("messages", static_cast<size_t>(pieces));
+  return check_marks("messages", in.pieces());
 }
 
 // Roles and tool calls as this template reads them. REQUIRES: each message is an object with a string for its role.
@@ -237,8 +236,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
 Status ChatPrompts::add_documents(const Json& request, Inputs& out) const {
   if (!request.contains("documents") || request["documents"].empty()) return {};
   const Json& documents = request["documents"];
-  const auto pieces = std::ranges::count_if(out.parts, [](const Bordered& part) { return part.piece; });
-  KVILT_TRY(check_marks("documents", static_cast<size_t>(pieces) + documents.size()));
+  KVILT_TRY(check_marks("documents", out.pieces() + documents.size()));
   ChatInputs& in = out.chat;
   const auto border = [&out](int32_t i) {
     out.parts.push_back({PromptPart::Of::kDocument, i, -1, true});

@@ -6,6 +6,7 @@
 // Threads:    immutable; any thread.
 #pragma once
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -48,6 +49,7 @@ class ChatPrompts {
     ChatInputs chat;
     std::vector<Bordered> parts;
     int folded = 0;  // lines
+    size_t pieces() const { return static_cast<size_t>(std::ranges::count_if(parts, &Bordered::piece)); }
   };
   static Status border_messages(Inputs& in);
   Result<Inputs> inputs(const nlohmann::ordered_json& request) const;

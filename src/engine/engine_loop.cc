@@ -177,8 +177,7 @@ void EngineLoop::cancel(RequestId id) {
   auto sequence = scheduler_.remove(id);
   if (!sequence) return;
   if (may_publish(*sequence) && lingering_.takes(*sequence)) return linger(std::move(sequence));
-  end(*sequence, Finish::kCancelled);
-  close(std::move(sequence));
+  drop(std::move(sequence));
 }
 
 void EngineLoop::cancel_all() {
@@ -186,11 +185,7 @@ void EngineLoop::cancel_all() {
   std::vector<RequestId> ids;
   for (const auto& sequence : scheduler_.running()) ids.push_back(sequence->id);
   for (const auto& sequence : scheduler_.waiting()) ids.push_back(sequence->id);
-  for (const RequestId id : ids) {
-    auto sequence = scheduler_.remove(id);
-    end(*sequence, Finish::kCancelled);
-    close(std::move(sequence));
-  }
+  for (const RequestId id : ids) drop(scheduler_.remove(id));
 }
 
 // False: there was nothing to compute.
@@ -443,9 +438,9 @@ void EngineLoop::drop_expired() {
   while (auto left = lingering_.expired(now)) drop(std::move(left));
 }
 
-void EngineLoop::drop(std::unique_ptr<Sequence> left) {
-  end(*left, Finish::kCancelled);
-  close(std::move(left));
+void EngineLoop::drop(std::unique_ptr<Sequence> sequence) {
+  end(*sequence, Finish::kCancelled);
+  close(std::move(sequence));
 }
 
 void EngineLoop::drop_lingering() {

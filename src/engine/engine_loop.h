@@ -120,7 +120,7 @@ class EngineLoop {
   void linger(std::unique_ptr<Sequence> sequence);
   bool go_on_lingering();
   void pause_lingering();
-  void drop(std::unique_ptr<Sequence> lingering);
+  void drop(std::unique_ptr<Sequence> sequence);
   void drop_expired();
   void drop_lingering();
   void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);

@@ -125,11 +125,12 @@ std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCa
 }
 
 std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Part> parts) {
-  Loading fresh{.prompt = {q.prompt.begin(), q.prompt.end()}, .parts = {}, .ropes = q.ropes, .fetch = nullptr};
-  fresh.epoch = epoch_;
-  fresh.owner = q.owner;
-  auto loading = std::make_shared<Loading>(std::move(fresh));
-  loading->fetch = std::make_shared<Fetch>();
+  auto loading = std::make_shared<Loading>(Loading{.prompt = {q.prompt.begin(), q.prompt.end()},
+                                                   .parts = {},
+                                                   .ropes = q.ropes,
+                                                   .epoch = epoch_,
+                                                   .fetch = std::make_shared<Fetch>(),
+                                                   .owner = q.owner});
   for (const Part& part : parts) {
     const int64_t bytes = part.count * token_bytes_;
     if (reading_ > 0 && reading_ + bytes > kReadAhead) break;
