@@ -155,6 +155,8 @@ void add_serve(Program& program) {
       .show_default();
   app.add_flag("--fold-volatile", options->engine.fold_volatile,
                "clocks, billing digits and a git status in system messages are taken out of the prompt");
+  app.add_flag("--any-tools-order", options->server.any_tools_order,
+               "the tools of a chat may be put in the order of an earlier one, of which they are a beginning then");
   app.add_option("--keep-requests", options->server.keep_requests, "requests that GET /v1/requests tells about")
       .show_default();
   app.add_flag("--show-text", options->server.show_text, "what it tells may hold a few words of prompts");

@@ -77,6 +77,10 @@ bool holds_mark(const Piece& piece, const ClipRules& rules) {
   return false;
 }
 
+// A mean stands for a piece whose context is not known. Where an exact copy stood behind the same tokens as here, that
+// many of them, its context is.
+constexpr int32_t kSameContext = 64;
+
 // Clean copies, or means over contexts, and around them what `others` have of the text `within`.
 std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> others, Runs within,
                            const ClipRules& rules) {
@@ -107,6 +111,17 @@ struct ContentCache::Search {
   const Wanted& wanted;
 };
 
+// Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
+bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece& mean,
+                                   const std::vector<Piece>& exact) const {
+  const auto after = std::ranges::upper_bound(exact, mean.pos, {}, &Piece::pos);
+  if (after == exact.begin()) return false;
+  const Piece& copy = *std::prev(after);
+  if (copy.pos + copy.count < mean.pos + mean.count) return false;
+  const int32_t missing = kSameContext - (mean.pos - copy.pos);
+  return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
+}
+
 std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   const auto& [prompt, prefix, marks, clean, domains, wanted] = search;
   const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks](DomainId domain) {
@@ -119,6 +134,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   if (!wanted.clean_only) {
     pieces = in(domains.exact);
     if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(domains.seasoned);
+    std::erase_if(seasoned, [&](const Piece& mean) { return in_same_context(prompt, mean, pieces); });
     if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {

@@ -217,6 +217,7 @@ class ContentCache {
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;
+  bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, const std::vector<Piece>& exact) const;
   Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);
   void evict(Extent& extent);

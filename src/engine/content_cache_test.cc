@@ -408,6 +408,25 @@ TEST_F(ContentCacheTest, MeansComeFirst) {
   EXPECT_EQ(lacking(2), 2u);
 }
 
+// Where the text in front of a marked part is what stood in front of an exact copy of it, the copy comes first.
+TEST_F(ContentCacheTest, ACopyInTheSameContextComesBeforeAMean) {
+  domains.seasoned = cache->seasoned_domain({});
+  ThreadPool pool(1);
+  const Tokens before = text(8, 100);
+  Asked together = compute(join(before, b), {{100, 120}});
+  together.published = cache->publish_prompt(together.own(domains));
+  cache->season(compute(join(text(6, 10), b), {{10, 30}}, false).own(domains), pool);
+  const auto seasoned = [&](int32_t shared) {
+    const Tokens front = join(more, Tokens(before.end() - shared, before.end()));
+    const auto begin = static_cast<int32_t>(front.size());
+    const std::vector<TokenMark> marks{{begin, begin + 20}};
+    return cache->find(join(front, b, question), marks, domains, {.seasoned = true}).layout.seasoned;
+  };
+  EXPECT_EQ(seasoned(64), 0) << "one piece holds both";
+  EXPECT_EQ(seasoned(63), 20);
+  EXPECT_EQ(seasoned(0), 20);
+}
+
 // What a plan keeps becomes an annex of the segments, as far as the pool has room; it goes when they are evicted.
 TEST_F(ContentCacheTest, WhatAPlanKeepsIsPublishedAndEvicted) {
   constexpr AnnexKind kState{AnnexOf::kHiddenF32, 1};

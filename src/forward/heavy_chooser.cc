@@ -16,15 +16,14 @@ HeavyChooser::Looked HeavyChooser::look(const KeySource& from, const AttendedQue
   const int64_t group = config_.H / config_.G, n = std::ssize(rows.pos);
   const std::span<const int32_t> pos = rows.pos.subspan(part.begin, part.size());
   Looked out;
+  out.keys = pos.back() + 1;
   if (const RankedKeys* seen = rows.seen[head]) {  // one row, of the answer
     out.spans.assign(seen->spans().begin(), seen->spans().end());
     out.ranks = {seen->size() - 1};
-    out.positions = seen->positions();
   } else {
     out.task.mask = rows.masks[head];
     from.kv.resolve(rows.layer, head, {pos.front(), pos.back() + 1}, out.task.mask, out.spans);
     out.ranks.assign(pos.begin(), pos.end());
-    out.positions = {{0, pos.back() + 1}};
   }
   out.task.q = rows.q.row(part.begin) + head * group * config_.E;
   out.task.q_stride = rows.q.stride;
@@ -35,13 +34,8 @@ HeavyChooser::Looked HeavyChooser::look(const KeySource& from, const AttendedQue
 
 void HeavyChooser::add(const Looked& looked, int64_t rows, HeavyKeys& to) const {
   const int64_t width = looked.ranks.back() + int64_t{1};
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* weight = looked.weights.data() + r * width;
-    for (const Run& run : looked.positions) {
-      to.add(run.begin, {weight, static_cast<size_t>(run.size())});
-      weight += run.size();
-    }
-  }
+  for (int64_t r = 0; r < rows; ++r)
+    to.add(looked.keys, {looked.weights.data() + r * width, static_cast<size_t>(width)});
 }
 
 ChoiceCost HeavyChooser::add_rows(const KeySource& from, const AttendedQueries& rows, Run part) {
@@ -93,7 +87,7 @@ std::vector<Runs> HeavyChooser::choose(const KeySource&, LayerRow at, const floa
     lost.push_back(keys.lost());
   }
   std::vector<Runs> out = choose_keys(rule_, at.layer, config_.L, scores, at.pos, lost);
-  for (size_t i = 0; i < heads.size(); ++i) keys_[at.layer * config_.G + heads[i]].keep(out[i], at.pos);
+  for (size_t i = 0; i < heads.size(); ++i) out[i] = keys_[at.layer * config_.G + heads[i]].keep(out[i]);
   return out;
 }
 

@@ -1,13 +1,12 @@
 // forward/heavy_chooser.h: keys chosen by the attention of all rows so far, and never taken back: H2O
 // (arXiv:2306.14048).
 // Idea:       a row's weights are exp(score - lse): one more product with the keys, for each row of the prompt's last
-//             stage and of the answer. They are summed by position (plan/heavy_keys.h); a row of the answer gives none to
-//             keys that are out.
+//             stage and of the answer. They are summed by key (plan/heavy_keys.h), of those that are in.
 // Invariants: weights are summed row by row, in double: a choice does not depend on how the prompt was cut into chunks.
 //             Only rows that this request computed count: those of an exact prefix do not. A row that saw few keys, in
 //             a sparse prompt, weighs with the normaliser of these: a key that it did not see counts 2 at most.
 // Threads:    the engine thread; kernels run on the pool.
-// Cost:       half of the prompt's attention once more; 9 bytes for each (layer, KV head, position).
+// Cost:       half of the prompt's attention once more; 8 bytes for each (layer, KV head, key that is in).
 #pragma once
 
 #include "forward/key_chooser.h"
@@ -34,7 +33,7 @@ class HeavyChooser : public KeyChooser {
     std::vector<KvSpan> spans;
     std::vector<int32_t> ranks;
     std::vector<float> weights;
-    Runs positions;  // of the ranks
+    int32_t keys = 0;  // positions that the last row may see
   };
   Looked look(const KeySource& from, const AttendedQueries& rows, Run part, int head) const;
   void add(const Looked& looked, int64_t rows, HeavyKeys& to) const;

@@ -109,12 +109,13 @@ std::vector<int64_t> shares(std::span<const std::span<const double>> scores, int
   return out;
 }
 
-// Each head's own share of `base` plus its part of the rest. They sum to heads * base; none exceeds `most`.
-std::vector<int64_t> split(std::span<const std::span<const double>> scores, int64_t base, double own_share,
-                           int64_t most) {
+// Each head's own share of `base` plus its part of the rest. They sum to heads * base as far as there are scores for
+// it; with own_share 1 a head may be given more than it has.
+std::vector<int64_t> split(std::span<const std::span<const double>> scores, int64_t base, double own_share) {
   const size_t heads = scores.size();
   std::vector<int64_t> out(heads, base);
   if (own_share >= 1) return out;
+  const auto most = [&](size_t g) { return std::ssize(scores[g]); };
   const std::vector<int64_t> won = shares(scores, base);
   std::vector<double> exact(heads);
   int64_t left = base * static_cast<int64_t>(heads);
@@ -122,15 +123,16 @@ std::vector<int64_t> split(std::span<const std::span<const double>> scores, int6
   for (size_t g = 0; g < heads; ++g) {
     const double rest = static_cast<double>(base - own) / static_cast<double>(std::max<int64_t>(1, base));
     exact[g] = static_cast<double>(own) + static_cast<double>(won[g]) * rest;
-    out[g] = std::min(most, static_cast<int64_t>(std::floor(exact[g])));
+    out[g] = std::min<int64_t>(most(g), static_cast<int64_t>(std::floor(exact[g])));
     left -= out[g];
   }
   while (left > 0) {  // what rounding left over: to the largest fraction that has room
     size_t to = heads;
     for (size_t g = 0; g < heads; ++g) {
       const auto lacks = [&](size_t h) { return exact[h] - static_cast<double>(out[h]); };
-      if (out[g] < most && (to == heads || lacks(g) > lacks(to))) to = g;
+      if (out[g] < most(g) && (to == heads || lacks(g) > lacks(to))) to = g;
     }
+    if (to == heads) break;
     ++out[to];
     --left;
   }
@@ -141,20 +143,17 @@ std::vector<int64_t> split(std::span<const std::span<const double>> scores, int6
 // Nothing but zeros: no end.
 double lacking(std::span<const double> score, Run middle, double share, double lost) {
   double outside = 0, inside = 0;
-  for (int32_t j = 0; j < std::ssize(score); ++j) {
-    if (score[j] > -HUGE_VAL) (j < middle.begin || j >= middle.end ? outside : inside) += score[j];
-  }
+  for (int32_t j = 0; j < std::ssize(score); ++j) (j < middle.begin || j >= middle.end ? outside : inside) += score[j];
   const double all = outside + inside + lost;
   return all > 0 ? share * all - outside : HUGE_VAL;
 }
 
-// Of the n highest scores, how many it takes until they sum to `aim`, highest first; if they do not, all that are not
-// out.
+// Of the n highest scores, how many it takes until they sum to `aim`, highest first; if they do not, all.
 int64_t fewest(std::vector<double> score, int64_t n, double aim) {
   n = std::min(n, std::ssize(score));
   std::ranges::partial_sort(score, score.begin() + n, std::greater());
   int64_t taken = 0;
-  for (double sum = 0; taken < n && sum < aim && score[taken] > -HUGE_VAL; ++taken) sum += score[taken];
+  for (double sum = 0; taken < n && sum < aim; ++taken) sum += score[taken];
   return taken;
 }
 
@@ -176,31 +175,34 @@ std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
   const int32_t budget = std::min(rule.budget_of(layer, num_layers), keys);
   const bool nearest = rule.by == DecodeRule::By::kNearest;
   const int32_t recent = nearest ? budget - rule.sink : rule.recent;
-  const Run middle{rule.sink, keys - recent};
-  const Runs always = normalize({{0, rule.sink}, {middle.end, keys}});
-  if (nearest) return std::vector<Runs>(heads, always);
+  const auto always = [&](int32_t n) { return normalize({{0, rule.sink}, {n - recent, n}}); };
+  if (nearest) return std::vector<Runs>(heads, always(keys));
   std::vector<std::vector<double>> made(heads);  // where the scores are not taken as they are
   std::vector<std::span<const double>> of(heads);
+  std::vector<Runs> out(heads);
   std::vector<double> aims(heads);
   std::mt19937_64 random(rule.seed * 1000003 + static_cast<uint64_t>(layer) * 7919 + static_cast<uint64_t>(keys));
   for (size_t g = 0; g < heads; ++g) {
-    if (rule.by == DecodeRule::By::kRandom) {
+    const bool blind = rule.by == DecodeRule::By::kRandom;
+    const int32_t n = blind ? keys : static_cast<int32_t>(scores[g].size());
+    CHECK(n == keys || (rule.by == DecodeRule::By::kAllRows && n >= rule.sink + recent && n < keys));
+    const Run middle{rule.sink, n - recent};
+    out[g] = always(n);
+    if (blind) {
       made[g].resize(static_cast<size_t>(middle.size()));
       for (double& score : made[g]) score = static_cast<double>(random() >> 11);
       of[g] = made[g];
     } else {
-      CHECK(std::ssize(scores[g]) == keys);
       if (rule.pool > 1) made[g] = pooled(scores[g], rule.pool, rule.pool_max);
       const std::span<const double> all = rule.pool > 1 ? made[g] : scores[g];
       of[g] = all.subspan(static_cast<size_t>(middle.begin), static_cast<size_t>(middle.size()));
       if (rule.top_p < 1) aims[g] = lacking(all, middle, rule.top_p, lost.empty() ? 0 : lost[g]);
     }
   }
-  std::vector<int64_t> sizes = split(of, budget - rule.sink - recent, rule.own_share, middle.size());
-  std::vector<Runs> out(heads);
+  std::vector<int64_t> sizes = split(of, budget - rule.sink - recent, rule.own_share);
   for (size_t g = 0; g < heads; ++g) {
     if (rule.top_p < 1) sizes[g] = fewest({of[g].begin(), of[g].end()}, sizes[g], aims[g]);
-    out[g] = unite(always, best(of[g], middle.begin, sizes[g]));
+    out[g] = unite(out[g], best(of[g], rule.sink, sizes[g]));
   }
   return out;
 }

@@ -78,9 +78,9 @@ struct DecodeRule {
 };
 
 // The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read where
-// by is kNearest or kRandom. A score of -infinity is that of a key that is out: with top_p it is never taken. lost: by
-// head, the scores that those had, which count as well; empty: none. The heads' sizes sum to heads *
-// min(budget_of(layer), keys), or less with top_p; no head has more than `keys`.
+// by is kNearest or kRandom. kAllRows: of the keys that are in, of which the ranks are returned (plan/heavy_keys.h).
+// lost: by head, the scores that those had that are out, which count as well; empty: none. The heads' sizes sum to
+// heads * min(budget_of(layer), keys), or less with top_p or where fewer are in; no head has more than it has scores.
 // Ties: lower positions first, and lower heads.
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
                               std::span<const std::vector<double>> scores, int32_t keys,

@@ -180,12 +180,11 @@ TEST(DecodeRule, TopSharesAreHeldByTheFewestKeys) {
 // What is out counts for the share, and is not taken, however much is lacking.
 TEST(DecodeRule, ATopShareCountsWhatIsLost) {
   const DecodeRule rule{.by = DecodeRule::By::kAllRows, .budget = 6, .recent = 1, .top_p = 0.5};
-  const double out = -HUGE_VAL;
-  const Scores scores{{6, out, 3, out, 2, 1, 1}};
+  const Scores scores{{6, 3, 2, 1, 1}};  // of 7
   const auto with_lost = [&](double lost) { return choose_keys(rule, 0, 1, scores, 7, std::vector<double>{lost})[0]; };
-  EXPECT_EQ(with_lost(0), (Runs{{0, 1}, {6, 7}})) << "7 of 13";
-  EXPECT_EQ(with_lost(5), (Runs{{0, 1}, {2, 3}, {6, 7}})) << "10 of 18";
-  EXPECT_EQ(with_lost(1000), (Runs{{0, 1}, {2, 3}, {4, 7}})) << "all that are not out";
+  EXPECT_EQ(with_lost(0), (Runs{{0, 1}, {4, 5}})) << "7 of 13";
+  EXPECT_EQ(with_lost(5), (Runs{{0, 2}, {4, 5}})) << "10 of 18";
+  EXPECT_EQ(with_lost(1000), (Runs{{0, 5}})) << "all that are in";
 }
 
 TEST(DecodeRule, TheHeaviestHoldTheShare) {

@@ -19,29 +19,31 @@ std::vector<float> random_weights(std::mt19937& rng, int32_t n) {
 
 TEST(HeavyKeys, SumsAreOfAllRows) {
   HeavyKeys keys;
-  keys.add(0, std::vector<float>{1, 2});
-  keys.add(1, std::vector<float>{3, 4});
+  keys.add(2, std::vector<float>{1, 2});
+  keys.add(3, std::vector<float>{0, 3, 4});
   EXPECT_EQ(keys.scores(4), (std::vector<double>{1, 5, 4, 0}));
 }
 
-TEST(HeavyKeys, WhatIsOutComesBehindAllOthers) {
+TEST(HeavyKeys, WhatStaysIsKnownByItsRank) {
   HeavyKeys keys;
-  keys.add(0, std::vector<float>{9, 1, 2, 0});
-  keys.keep(Runs{{1, 4}}, 4);
-  keys.add(0, std::vector<float>{100, 0, 0, 0});
-  const std::vector<double> scores = keys.scores(5);
-  for (int j = 1; j < 5; ++j) EXPECT_LT(scores[0], scores[j]);
-  EXPECT_EQ(scores[1], 1);
+  keys.add(7, std::vector<float>{9, 1, 2, 5, 6, 7, 8});
+  EXPECT_EQ(keys.keep(Runs{{1, 3}, {4, 6}}), (Runs{{1, 3}, {4, 6}}));
+  keys.add(8, std::vector<float>{10, 20, 30, 40, 50});
+  EXPECT_EQ(keys.scores(9), (std::vector<double>{11, 22, 36, 47, 50, 0})) << "7 and 8 are in, 6 is not";
+  EXPECT_EQ(keys.keep(Runs{{0, 1}, {2, 5}}), (Runs{{1, 2}, {4, 6}, {7, 8}}));
+  EXPECT_EQ(keys.scores(9), (std::vector<double>{11, 36, 47, 50}));
+  EXPECT_EQ(keys.keep({}), Runs());
+  EXPECT_EQ(keys.scores(10), std::vector<double>{0});
 }
 
 TEST(HeavyKeys, WhatIsOutIsLostOnce) {
   HeavyKeys keys;
-  keys.add(0, std::vector<float>{9, 1, 2, 4});
+  keys.add(4, std::vector<float>{9, 1, 2, 4});
   EXPECT_EQ(keys.lost(), 0);
-  keys.keep(Runs{{1, 4}}, 4);
+  keys.keep(Runs{{1, 4}});
   EXPECT_EQ(keys.lost(), 9);
-  keys.add(1, std::vector<float>{1, 0, 0});
-  keys.keep(Runs{{2, 3}}, 4);
+  keys.add(4, std::vector<float>{1, 0, 0});
+  keys.keep(Runs{{1, 2}});
   EXPECT_EQ(keys.lost(), 9 + 2 + 4);
 }
 
@@ -49,17 +51,17 @@ TEST(HeavyKeys, WhatIsOutIsLostOnce) {
 TEST(HeavyKeys, AShareIsOfAllThatWasPaid) {
   const DecodeRule rule{.by = DecodeRule::By::kAllRows, .budget = 1000, .recent = 1, .every = 1, .top_p = 0.8};
   HeavyKeys keys;
-  keys.add(0, std::vector<float>(100, 1.0f));
+  keys.add(100, std::vector<float>(100, 1.0f));
   int32_t left = 0;
   for (int32_t pos = 100; pos < 120; ++pos) {
     const Runs kept =
         choose_keys(rule, 0, 1, std::vector<std::vector<double>>{keys.scores(pos)}, pos, std::vector{keys.lost()})[0];
-    keys.keep(kept, pos);
+    keys.keep(kept);
     left = static_cast<int32_t>(count(kept));
     if (pos == 100) {
       EXPECT_EQ(left, 80);
     }
-    keys.add(pos, std::vector<float>{0});
+    keys.add(pos + 1, std::vector<float>(static_cast<size_t>(left) + 1, 0.0f));
   }
   EXPECT_GE(left, 79) << "of the first ones, and the last";
   EXPECT_LE(left, 81);
@@ -76,7 +78,8 @@ TEST(HeavyKeys, AnEvictedKeyNeverReturns) {
     Runs before;
     for (int32_t pos = 1; pos < 200; ++pos) {
       if (pos > 30) {
-        const Runs kept = choose_keys(rule, 0, 1, std::vector<std::vector<double>>{keys.scores(pos)}, pos)[0];
+        const Runs kept =
+            keys.keep(choose_keys(rule, 0, 1, std::vector<std::vector<double>>{keys.scores(pos)}, pos)[0]);
         EXPECT_EQ(count(kept), 16);
         EXPECT_TRUE(includes(kept, Runs{{pos - 8, pos}}));
         if (!before.empty()) {
@@ -86,11 +89,13 @@ TEST(HeavyKeys, AnEvictedKeyNeverReturns) {
           would_return += !includes(unite(before, Runs{{pos - 1, pos}}),
                                     choose_keys(rule, 0, 1, std::vector<std::vector<double>>{all}, pos)[0]);
         }
-        keys.keep(kept, pos);
         before = kept;
       }
       const std::vector<float> weights = random_weights(rng, pos);
-      keys.add(0, weights);
+      std::vector<float> of_seen;
+      for (const auto& run : before.empty() ? Runs{{0, pos}} : before)
+        of_seen.insert(of_seen.end(), weights.begin() + run.begin, weights.begin() + run.end);
+      keys.add(pos, of_seen);
       for (int32_t j = 0; j < pos; ++j) sums[j] += weights[j];
     }
   }

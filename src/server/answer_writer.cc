@@ -59,6 +59,8 @@ Json kvilt_usage(const PromptUsage& usage) {
 
 Json kvilt_usage(const UsageSum& usage) {
   Json out = kvilt_usage(usage.prompt());
+  if (!usage.places().documents.empty()) out["documents_order"] = usage.places().documents;
+  if (!usage.places().tools.empty()) out["tools_order"] = usage.places().tools;
   if (usage.diagnostics()) out["diagnostics"] = *usage.diagnostics();
   return out;
 }

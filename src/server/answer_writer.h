@@ -15,6 +15,7 @@
 #include "kvilt/engine.h"
 #include "server/answer_parser.h"
 #include "server/json_fields.h"
+#include "server/part_orders.h"
 
 namespace kvilt::server {
 
@@ -37,6 +38,9 @@ class UsageSum {
   // Of the request as a whole (request_log.h), where it was asked for.
   void set_diagnostics(Json diagnostics);
   const std::shared_ptr<const Json>& diagnostics() const { return diagnostics_; }
+  // Where the server chose the order of documents or tools.
+  void set_places(PartPlaces places) { places_ = std::move(places); }
+  const PartPlaces& places() const { return places_; }
   void add_choice(const Completion& completion) {
     completion_tokens_ += completion.completion_tokens;
     sum_.drafted += completion.usage.drafted;
@@ -49,6 +53,7 @@ class UsageSum {
   int64_t completion_tokens_ = 0;
   PromptUsage sum_;
   std::shared_ptr<const Json> diagnostics_;
+  PartPlaces places_;
 };
 
 // `usage.kvilt`, the same in every API: where the prompt's KV came from; of a whole request with its diagnostics.

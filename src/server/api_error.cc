@@ -16,9 +16,9 @@ std::string leading_path(const std::string& message) {
   });
   const size_t root = message.find_first_of(".[:");
   const std::string first = message.substr(0, root);
-  const bool known = first == "messages" || first == "documents" || first == "tools" ||
-                     first == "chat_template_kwargs" || first == "add_generation_prompt" || first == "part_separator" ||
-                     first == "prompt";
+  const bool known = first == "messages" || first == "documents" || first == "documents_order" ||
+                     first == "tools_order" || first == "tools" || first == "chat_template_kwargs" ||
+                     first == "add_generation_prompt" || first == "part_separator" || first == "prompt";
   return path && known ? message.substr(0, end) : std::string();
 }
 

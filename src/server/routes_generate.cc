@@ -46,6 +46,7 @@ struct Job {
   std::optional<Event> first;  // of a stream: already taken out of the answer
   UsageSum usage;
   RequestLog* log = nullptr;
+  PartOrders* orders = nullptr;
   std::shared_ptr<RequestRecord> record;  // of the first choice
   std::vector<size_t> tools;              // of a chat: a hash of each
   std::string previous;                   // id of the message before, where the client names it
@@ -292,6 +293,7 @@ std::shared_ptr<Job> new_job(const Service& service, const Call& call) {
   job->attached = call.attached;
   job->shape = shape_of(call.http.path);
   job->log = &service.requests();
+  job->orders = &service.orders();
   job->ping_every =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(service.options().ping_s));
   return job;
@@ -316,8 +318,8 @@ std::optional<ApiError> check_constraint(const Call& call, const ConstraintReque
   return api_error({status.error().code, fmt::format("{}: {}", asked.field, status.error().message)}, asked.field);
 }
 
-// A chat body in OpenAI's form becomes the job's settings and its prompt.
-std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) {
+// A chat body in OpenAI's form becomes the job's settings and its prompt; its documents and tools may get another order.
+std::optional<ApiError> read_chat(const Call& call, Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.engine()));
   if (!parsed.ok()) return parsed.error();
   job.generation = std::move(parsed.value().generation);
@@ -327,6 +329,9 @@ std::optional<ApiError> read_chat(const Call& call, const Json& body, Job& job) 
   const bool tools = parsed.value().tools;
   if (tools && !syntax.tools)
     return ApiError{400, "this model's chat template has no place for tools", "tools", "unsupported"};
+  auto places = job.orders->arrange(call.caller.tenant->name(), job.generation.cache_salt, body);
+  if (!places.ok()) return api_error(places.error(), "documents_order");
+  job.usage.set_places(std::move(places.value()));
   auto prompt = call.engine().chat_prompt(body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));

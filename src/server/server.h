@@ -70,7 +70,8 @@ struct ServerOptions {
   // hold some tokens of text around a prompt's first difference.
   int keep_requests = 256;
   bool show_text = false;
-  double shutdown_s = 10;  // time that shutdown() gives running requests before it cancels them
+  bool any_tools_order = false;  // a chat's tools come in any order unless it says otherwise (part_orders.h)
+  double shutdown_s = 10;        // time that shutdown() gives running requests before it cancels them
 };
 
 class Server {

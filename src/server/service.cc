@@ -87,6 +87,7 @@ Service::Service(ServerOptions options)
     : options_(std::move(options)),
       tenants_(options_),
       requests_(std::make_unique<RequestLog>(static_cast<size_t>(options_.keep_requests), options_.show_text)),
+      orders_(std::make_unique<PartOrders>(options_.any_tools_order)),
       http_(limits_of(options_), options_.max_connections),
       gate_(std::max(kMostInside, options_.max_body_bytes)) {
   attached_.metrics = std::make_shared<Metrics>(options_.model_alias);

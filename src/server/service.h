@@ -23,6 +23,7 @@
 #include "server/knowledge_bases.h"
 #include "server/memory_gate.h"
 #include "server/metrics.h"
+#include "server/part_orders.h"
 #include "server/request_log.h"
 #include "server/server.h"
 #include "server/tenants.h"
@@ -73,6 +74,7 @@ class Service {
   HttpServer& http() { return http_; }
   const Tenants& tenants() const { return tenants_; }
   RequestLog& requests() const { return *requests_; }
+  PartOrders& orders() const { return *orders_; }
   // For what a route takes apart besides its body; none: others took too long, or the client is gone.
   std::optional<MemoryGate::Pass> room_for(size_t bytes);
   // Before the routes are added.
@@ -98,6 +100,7 @@ class Service {
   const ServerOptions options_;
   const Tenants tenants_;
   const std::unique_ptr<RequestLog> requests_;  // handlers hold the service as const
+  const std::unique_ptr<PartOrders> orders_;
   std::unique_ptr<KnowledgeBases> knowledge_;
   HttpServer http_;
   std::atomic<bool> stopping_{false};
