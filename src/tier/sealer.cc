@@ -40,10 +40,10 @@ uint64_t Sealer::seal(const Place& place, std::span<const std::byte> plain, std:
   std::byte* const nonce = out.data() + plain.size();
   std::byte* const tag = nonce + kNonce;
   randombytes_buf(nonce, kNonce);
-  CHECK(crypto_aead_xchacha20poly1305_ietf_encrypt_detached(
-            raw(out.data()), raw(tag), nullptr, raw(plain.data()), plain.size(),
-            reinterpret_cast<const unsigned char*>(&about), sizeof about, nullptr, raw(nonce),
-            key_.bytes().data()) == 0);
+  CHECK(
+      crypto_aead_xchacha20poly1305_ietf_encrypt_detached(raw(out.data()), raw(tag), nullptr, raw(plain.data()),
+                                                          plain.size(), reinterpret_cast<const unsigned char*>(&about),
+                                                          sizeof about, nullptr, raw(nonce), key_.bytes().data()) == 0);
   return mark_of(tag);
 }
 
@@ -59,9 +59,9 @@ std::optional<uint64_t> Sealer::open(const Place& place, std::vector<std::byte>&
   const PlaceBytes about{static_cast<uint64_t>(place.what), place.id, place.chunk};
   const std::byte* const nonce = bytes.data() + size;
   const std::byte* const tag = nonce + kNonce;
-  if (crypto_aead_xchacha20poly1305_ietf_decrypt_detached(
-          raw(bytes.data()), nullptr, raw(bytes.data()), size, raw(tag),
-          reinterpret_cast<const unsigned char*>(&about), sizeof about, raw(nonce), key_.bytes().data()) != 0)
+  if (crypto_aead_xchacha20poly1305_ietf_decrypt_detached(raw(bytes.data()), nullptr, raw(bytes.data()), size, raw(tag),
+                                                          reinterpret_cast<const unsigned char*>(&about), sizeof about,
+                                                          raw(nonce), key_.bytes().data()) != 0)
     return std::nullopt;
   const uint64_t mark = mark_of(tag);
   bytes.resize(size);
