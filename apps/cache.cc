@@ -9,15 +9,22 @@
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "tier/disk_tier.h"
+#include "tier/key_file.h"
 
 namespace kvilt {
 namespace {
 
 // A folder that is not there is not made.
-std::unique_ptr<DiskTier> open_tier(const std::string& folder) {
+std::unique_ptr<DiskTier> open_tier(const std::string& folder, const std::string& key_file) {
   if (!std::filesystem::is_directory(std::filesystem::path(folder) / "kvilt-cache"))
     fail(folder + ": holds no cache; name the folder that --cache-dir names");
-  return value_or_fail(DiskTier::open(folder, std::numeric_limits<int64_t>::max()));
+  std::optional<HashSecret> key;
+  if (!key_file.empty()) {
+    key = value_or_fail(read_key_file(key_file));
+  } else if (const std::string text = cache_key_text(); !text.empty()) {
+    key = value_or_fail(key_of(text, "environment KVILT_CACHE_KEY"));
+  }
+  return value_or_fail(DiskTier::open(folder, std::numeric_limits<int64_t>::max(), key));
 }
 
 std::string short_hex(const Digest& digest) {
@@ -26,20 +33,26 @@ std::string short_hex(const Digest& digest) {
   return out;
 }
 
-void list_cache(const std::string& folder, bool pieces) {
-  const auto tier = open_tier(folder);
+struct CacheFlags {
+  std::string folder, key_file, model;
+  bool pieces = false, all = false;
+};
+
+void list_cache(const CacheFlags& flags) {
+  const auto tier = open_tier(flags.folder, flags.key_file);
   struct Sum {
     int64_t pieces = 0, tokens = 0, bytes = 0;
   };
   std::map<std::string, Sum> makers;
-  if (pieces) std::printf("%-12s %-12s %-12s %8s %8s %12s\n", "piece", "model", "domain", "tokens", "marks", "kind");
+  if (flags.pieces)
+    std::printf("%-16s %-12s %-12s %8s %8s %12s\n", "piece", "model", "domain", "tokens", "marks", "kind");
   for (const StoredPiece& piece : value_or_fail(tier->all())) {
     Sum& sum = makers[short_hex(piece.maker)];
     ++sum.pieces;
     sum.tokens += piece.count();
     sum.bytes += piece.bytes();
-    if (pieces)
-      std::printf("%-12llx %-12s %-12s %8d %8zu %12s\n", static_cast<unsigned long long>(piece.id),
+    if (flags.pieces)
+      std::printf("%-16llx %-12s %-12s %8d %8zu %12s\n", static_cast<unsigned long long>(piece.id),
                   short_hex(piece.maker).c_str(), short_hex(piece.domain).c_str(), piece.count(), piece.marks.size(),
                   piece.prefix  ? "prefix"
                   : piece.exact ? "exact"
@@ -54,17 +67,18 @@ void list_cache(const std::string& folder, bool pieces) {
 }
 
 // Of one model (as list shows it), or of all.
-void remove_pieces(const std::string& folder, const std::string& model, bool all) {
-  if (model.empty() != all) fail("name the model whose pieces go, as `kvilt cache list` shows it, or give --all");
-  const auto tier = open_tier(folder);
+void remove_pieces(const CacheFlags& flags) {
+  if (flags.model.empty() != flags.all)
+    fail("name the model whose pieces go, as `kvilt cache list` shows it, or give --all");
+  const auto tier = open_tier(flags.folder, flags.key_file);
   int64_t removed = 0;
   for (const StoredPiece& piece : value_or_fail(tier->all())) {
-    if (!all && short_hex(piece.maker) != model) continue;
+    if (!flags.all && short_hex(piece.maker) != flags.model) continue;
     tier->remove(piece.id);
     ++removed;
   }
   if (const Status done = tier->flush(); !done.ok()) fail(done.error());
-  if (!all && removed == 0) fail(folder + ": holds nothing of model '" + model + "'");
+  if (!flags.all && removed == 0) fail(flags.folder + ": holds nothing of model '" + flags.model + "'");
   std::printf("%lld pieces removed\n", static_cast<long long>(removed));
 }
 
@@ -73,20 +87,22 @@ void remove_pieces(const std::string& folder, const std::string& model, bool all
 void add_cache(Program& program) {
   auto cache = program.app.add_subcommand("cache", "what a folder of --cache-dir holds");
   cache.require_subcommand();
-  struct Given {
-    std::string folder, model;
-    bool pieces = false, all = false;
+  const auto given = std::make_shared<CacheFlags>();
+  const auto add_key = [given](Command& command) {
+    command.add_option("--cache-key", given->key_file,
+                       "file with the folder's key, where it has one (or environment KVILT_CACHE_KEY)");
   };
-  const auto given = std::make_shared<Given>();
   auto shown = cache.add_subcommand("list", "models, pieces and sizes; the folder must not be in use");
   shown.add_option("DIR", given->folder, "the folder").required();
   shown.add_flag("--pieces", given->pieces, "each piece too");
-  shown.callback([given] { list_cache(given->folder, given->pieces); });
+  add_key(shown);
+  shown.callback([given] { list_cache(*given); });
   auto removed = cache.add_subcommand("rm", "removes the pieces of one model, or all");
   removed.add_option("DIR", given->folder, "the folder").required();
   removed.add_option("MODEL", given->model, "as list shows it");
   removed.add_flag("--all", given->all, "of all models");
-  removed.callback([given] { remove_pieces(given->folder, given->model, given->all); });
+  add_key(removed);
+  removed.callback([given] { remove_pieces(*given); });
 }
 
 }  // namespace kvilt

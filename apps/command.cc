@@ -34,6 +34,13 @@ std::string default_pack_cache() {
 
 }  // namespace
 
+std::string cache_key_text() {
+  const char* text = std::getenv("KVILT_CACHE_KEY");
+  if (text && *text == '\0')
+    fail("environment KVILT_CACHE_KEY is empty, which would encrypt nothing; unset it, or set it");
+  return text ? text : "";
+}
+
 void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   const char* what =
       "a .gguf file (of a split model any part), a Hugging Face folder (config.json, *.safetensors, tokenizer.json), "
@@ -101,16 +108,21 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
       .show_default();
   app.add_option("--cache-dir", o.cache_dir,
-                 "folder that keeps what is cached beyond memory and beyond this process (unencrypted; for its owner)");
+                 "folder that keeps what is cached beyond memory and beyond this process (unencrypted without "
+                 "--cache-key; for its owner)");
   app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)").bytes();
   app.add_option("--cache-redis", o.cache_redis,
                  "Redis or Valkey that several servers share: HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or "
                  "unix:PATH (no TLS)");
   app.add_option("--cache-redis-key", o.cache_redis_key,
-                 "file with the secret of the servers that share it: 32 bytes or 64 hexadecimal digits (default: the "
-                 "first server puts one into Redis)");
+                 "file with the secret of the servers that share it: 32 bytes or 64 hexadecimal digits (default: it "
+                 "follows from --cache-key, or the first server puts one into Redis)");
   app.add_option("--cache-redis-timeout", o.cache_redis_timeout_ms, "the longest wait for an answer of it, in ms")
       .show_default();
+  app.add_option("--cache-key", o.cache_key,
+                 "file with the key that encrypts what --cache-dir and --cache-redis keep: 32 bytes or 64 hexadecimal "
+                 "digits, mode 600 (or environment KVILT_CACHE_KEY, the digits themselves)");
+  app.add_flag("--zero-memory", o.zero_memory, "KV in memory is overwritten with zeros when its page is given back");
   app.add_flag("!--no-cache", o.cache, "neither find nor keep anything");
 }
 
@@ -129,6 +141,8 @@ std::unique_ptr<Engine> open_or_exit(const EngineOptions& options) {
   Progress progress("loading " + options.model);
   EngineOptions opened = options;
   if (opened.pack_cache == "off") opened.pack_cache.clear();
+  const bool keeps = !opened.cache_dir.empty() || !opened.cache_redis.empty();
+  if (keeps && opened.cache_key.empty()) opened.cache_key_text = cache_key_text();
   auto engine = open_engine(std::move(opened), [&](double share) { progress.at(share); });
   if (!engine.ok()) fail(engine.error());
   return std::move(engine).value();

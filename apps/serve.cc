@@ -1,6 +1,8 @@
 // apps/serve.cc: kvilt serve: binds at once (so /health answers 503 while the model loads), then serves until a signal.
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -50,6 +52,19 @@ bool open_to_all(const ServerOptions& server) {
 // An empty key is most often a variable that was not set.
 constexpr const char* kEmptyKey = "the key is empty, which would let everyone in; give a key, or none at all";
 
+// What would tell or keep prompts is an error, so that nobody relies on what does not hold.
+void keep_no_text(const EngineOptions& engine) {
+  constexpr const char* kForbids = "which --keep-no-text forbids";
+  if (!engine.kv_events.empty()) fail(fmt::format("--kv-events publishes prompts, {}", kForbids));
+  const bool keeps = !engine.cache_dir.empty() || !engine.cache_redis.empty();
+  if (keeps && engine.cache_key.empty() && cache_key_text().empty())
+    fail(fmt::format("--cache-dir and --cache-redis keep prompts as they are, {}: give --cache-key", kForbids));
+  // The limit is for dumps to files, the other for systems that hand them to a program.
+  const rlimit none{0, 0};
+  if (::setrlimit(RLIMIT_CORE, &none) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0)
+    fail("the system refuses to do without core dumps, which would hold prompts");
+}
+
 template <class Work>
 std::thread start(Work work) {
   try {
@@ -77,6 +92,7 @@ void serve(ServeOptions options) {
   }
   if (const char* redis = std::getenv("KVILT_CACHE_REDIS"); redis && options.engine.cache_redis.empty())
     options.engine.cache_redis = redis;  // where its password is not seen by whoever lists processes
+  if (options.server.keep_no_text) keep_no_text(options.engine);
   // Signals are taken by one thread that waits for them; every other thread inherits the block.
   sigset_t signals;
   sigemptyset(&signals);
@@ -159,6 +175,10 @@ void add_serve(Program& program) {
                "the tools of a chat may be put in the order of an earlier one, of which they are a beginning then");
   app.add_option("--keep-requests", options->server.keep_requests, "requests that GET /v1/requests tells about")
       .show_default();
+  app.add_flag(
+      "--keep-no-text", options->server.keep_no_text,
+      "nothing of prompts and answers is logged or kept but in the KV cache: no records of requests, no stored "
+      "responses, no knowledge bases");
   app.add_flag("--show-text", options->server.show_text, "what it tells may hold a few words of prompts");
   app.add_option(
       "--kv-events", options->engine.kv_events,

@@ -28,6 +28,7 @@ class DiskCacheTest : public StoredPrompts {
     EngineOptions out{.model = kModel, .threads = 2, .kv_type = KvType::kF32};
     out.kv_bytes = kv_bytes;
     out.cache_dir = folder;
+    out.cache_key_text = key;
     return out;
   }
   std::unique_ptr<Engine> open(int64_t kv_bytes = int64_t{64} << 20) const { return open_for_test(options(kv_bytes)); }
@@ -46,7 +47,7 @@ class DiskCacheTest : public StoredPrompts {
     return out;
   }
 
-  std::string folder;
+  std::string folder, key;
 };
 
 TEST_F(DiskCacheTest, APrefixOutlivesTheProcess) {
@@ -72,6 +73,53 @@ TEST_F(DiskCacheTest, APrefixOutlivesTheProcess) {
   EXPECT_EQ(again.completion.usage.prefix, prefix);
   EXPECT_EQ(again.completion.usage.disk, 0) << "in memory by now";
   EXPECT_EQ(engine->stats().disk.errors, 0u);
+}
+
+TEST_F(DiskCacheTest, WithAKeyItIsTheSame) {
+  const Outcome dense = ask_with(*alone(), asked, "full");
+  key = std::string(64, '7');
+  {
+    const auto engine = open();
+    warm(*engine, known);
+  }
+  {
+    const auto engine = open();
+    const Outcome after = ask_prefix(*engine, asked);
+    EXPECT_EQ(after.completion.usage.disk, static_cast<int>(known.size()));
+    expect_equal(after, dense);
+    EXPECT_EQ(engine->stats().disk.errors, 0u);
+  }
+  for (const char* other : {"", "8"}) {
+    EngineOptions wrong = options();
+    wrong.cache_key_text = *other ? std::string(64, *other) : "";
+    const auto refused = open_engine(wrong);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  }
+  EXPECT_GT(ask_prefix(*open(), asked).completion.usage.disk, 0) << "nothing was lost";
+}
+
+TEST_F(DiskCacheTest, AKeyWithoutACacheOrNoKeyAtAllIsAnError) {
+  const auto why = [](const EngineOptions& options) {
+    const auto opened = open_engine(options);
+    return opened.ok() ? std::string() : opened.error().message;
+  };
+  EngineOptions wrong = options();
+  wrong.cache_key_text = "7";
+  EXPECT_NE(why(wrong).find("64 hexadecimal digits"), std::string::npos);
+  wrong.cache_key_text = "";
+  wrong.cache_key = folder + "/key";
+  EXPECT_NE(why(wrong).find(wrong.cache_key), std::string::npos);
+  write_key(wrong.cache_key, '7');
+  fs::permissions(wrong.cache_key, fs::perms(0644));
+  EXPECT_NE(why(wrong).find("chmod 600"), std::string::npos);
+  fs::permissions(wrong.cache_key, fs::perms(0600));
+  EXPECT_EQ(why(wrong), "") << "power";
+  wrong.cache_key_text = std::string(64, '7');
+  EXPECT_NE(why(wrong).find("one of them"), std::string::npos);
+  wrong.cache_key_text = "";
+  wrong.cache_dir = "";
+  EXPECT_NE(why(wrong).find("--cache-dir"), std::string::npos);
 }
 
 TEST_F(DiskCacheTest, PiecesOutliveTheProcess) {
@@ -263,7 +311,16 @@ TEST_F(DiskCacheTest, ClearingLeavesNothing) {
   EXPECT_EQ(ask_prefix(*open(), asked).completion.usage.prefix, 0);
 }
 
-TEST_F(DiskCacheTest, DamageMeansComputing) {
+// With a key, and without: the parameter.
+class DamagedDiskCacheTest : public DiskCacheTest, public testing::WithParamInterface<const char*> {
+ protected:
+  DamagedDiskCacheTest() { key = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Keys, DamagedDiskCacheTest,
+                         testing::Values("", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"),
+                         [](const auto& info) { return *info.param ? "Sealed" : "Plain"; });
+
+TEST_P(DamagedDiskCacheTest, DamageMeansComputing) {
   const Outcome dense = ask_with(*alone(), asked, "full");
   {
     const auto engine = open();

@@ -1,6 +1,8 @@
 // tests/probe_prompts.h: prompts of random tokens for the probe model, for tests that compare runs with each other.
 #pragma once
 
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <random>
 #include <vector>
@@ -33,6 +35,11 @@ class StoredPrompts : public testing::Test {
   }
   static Outcome ask_prefix(Engine& engine, const std::vector<int32_t>& prompt) {
     return ask_with(engine, prompt, "prefix");
+  }
+  // A key of 64 equal digits, as its owner alone may have it.
+  static void write_key(const std::string& file, char digit) {
+    std::ofstream(file) << std::string(64, digit);
+    std::filesystem::permissions(file, std::filesystem::perms(0600));
   }
   Request of(const char* tenant, const char* salt, const char* name_space) const {
     Request request = request_of(asked, "prefix", 4);

@@ -106,7 +106,7 @@ TEST_F(RedisCacheTest, TenantsSaltsAndModelsStayApart) {
 TEST_F(RedisCacheTest, AnotherKeySharesNothing) {
   const std::string file = testing::TempDir() + "kvilt_redis_key";
   const auto with_key = [&](char digit) {
-    std::ofstream(file) << std::string(64, digit);
+    write_key(file, digit);
     EngineOptions out = options();
     out.cache_redis_key = file;
     return open_for_test(out);
@@ -121,8 +121,15 @@ TEST_F(RedisCacheTest, AnotherKeySharesNothing) {
   std::filesystem::remove(file);
 }
 
-TEST_F(RedisCacheTest, GarbageInItsValuesMeansComputing) {
-  const auto one = open(), two = open();
+// With a key, and without: the parameter.
+class DamagedRedisCacheTest : public RedisCacheTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Keys, DamagedRedisCacheTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Sealed" : "Plain"; });
+
+TEST_P(DamagedRedisCacheTest, GarbageInItsValuesMeansComputing) {
+  EngineOptions keyed = options();
+  if (GetParam()) keyed.cache_key_text = std::string(64, '7');
+  const auto one = open_for_test(keyed), two = open_for_test(keyed);
   warm(*one, known);
   expect_known(*two, known.size());
   const std::vector<std::string> values = server->keys("*:v:*");
@@ -139,6 +146,18 @@ TEST_F(RedisCacheTest, GarbageInItsValuesMeansComputing) {
   EXPECT_TRUE(eventually([&] { return one->stats().remote.tokens == 0; })) << "it is removed for all";
 }
 
+TEST_F(RedisCacheTest, WithAKeyItIsTheSame) {
+  EngineOptions keyed = options();
+  keyed.cache_key_text = std::string(64, '7');
+  const auto one = open_for_test(keyed), two = open_for_test(keyed), without = open();
+  warm(*one, known);
+  expect_known(*two, known.size());
+  const Outcome shared = ask_prefix(*two, asked);
+  EXPECT_EQ(shared.completion.usage.remote, static_cast<int>(known.size()));
+  expect_equal(shared, dense);
+  EXPECT_EQ(ask_prefix(*without, asked).completion.usage.remote, 0);
+}
+
 TEST_F(RedisCacheTest, ClearingIsForAll) {
   const auto one = open(), two = open();
   warm(*one, known);
@@ -152,7 +171,7 @@ TEST_F(RedisCacheTest, ClearingIsForAll) {
 TEST_F(RedisCacheTest, FaultsUnderLoad) {
   RedisProxyForTest proxy(*server);
   const std::string file = testing::TempDir() + "kvilt_redis_fault_key";
-  std::ofstream(file) << std::string(64, '7');
+  write_key(file, '7');
   EngineOptions through = options(proxy.address());
   through.cache_redis_key = file;
   through.cache_redis_timeout_ms = 100;

@@ -164,7 +164,7 @@ struct EngineOptions {
   // A folder that keeps cached pieces and exact prefixes beyond memory and beyond this process (docs/design/disk.md): what
   // is evicted is written there, and so is all that is cached when the engine closes; what a later prompt holds of it is
   // read instead of computed. One engine at a time; several models may take turns in one folder. It holds what was asked,
-  // unencrypted: it is readable by its owner only.
+  // readable by its owner only; `cache_key` encrypts it.
   // Default: empty, none. Cost: disk, and some 16 bytes of memory a token that is stored.
   std::string cache_dir = "";
 
@@ -174,20 +174,36 @@ struct EngineOptions {
 
   // A Redis or Valkey that several engines share (docs/design/redis.md): what one computed the others read instead of
   // computing it, whatever text it is. HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH. With cache_dir
-  // too, requests ask memory, then the folder, then Redis. It holds what was asked, unencrypted, and is asked without TLS.
-  // Where it cannot be reached requests are computed.
+  // too, requests ask memory, then the folder, then Redis. It holds what was asked and is asked without TLS; `cache_key`
+  // encrypts what it holds. Where it cannot be reached requests are computed.
   // Default: empty, none. Cost: what is computed is copied and sent; some 16 bytes of memory a token that is stored.
   std::string cache_redis = "";
 
   // A file with the secret of all engines that share it: 32 bytes, or 64 hexadecimal digits. Whoever does not know it can
   // neither guess salts from what is stored nor put KV there that an engine takes.
-  // Default: empty: the first engine puts a secret into Redis itself, so Redis must be there when an engine starts.
+  // Default: empty: with `cache_key` the secret follows from that; else the first engine puts one into Redis itself, so
+  // Redis must be there when an engine starts.
   std::string cache_redis_key = "";
 
   // The longest that Redis may take for an answer, in milliseconds, beside what its bytes take at 8 MB/s; then it counts
   // as gone until a connection succeeds. A request waits for as long as computing would take, or for a tenth of this.
   // Default: 500, from 1 to 60,000.
   int cache_redis_timeout_ms = 500;
+
+  // A file with the key that seals what cache_dir and cache_redis keep (docs/design/disk.md#with-a-key): 32 bytes, or 64
+  // hexadecimal digits; only its owner may be able to read it. A folder is sealed from its beginning or never: without its
+  // key, or with another one, opening the engine fails. In Redis each key has values of its own.
+  // Default: empty, nothing is sealed. Cost: about a nanosecond a byte that is written or read; 40 bytes a chunk.
+  std::string cache_key = "";
+
+  // The key itself, for who has it in a variable; not with `cache_key`.
+  std::string cache_key_text = "";
+
+  // Whether a page of the KV pool is overwritten with zeros when it is given back: when its request or its place in the
+  // cache ends, at the latest when the engine closes. Copies outside of the pool, token ids and texts are not
+  // (SECURITY.md).
+  // Default: false. Cost: writing these bytes, on the thread that schedules.
+  bool zero_memory = false;
 
   // Whether anything is found or kept. false is for measurements.
   // Default: true.

@@ -12,6 +12,8 @@ crypto_generichash_state* as_state(std::array<uint8_t, 384>& bytes) {
 }
 }  // namespace
 
+HashSecret::~HashSecret() { sodium_memzero(bytes_.data(), bytes_.size()); }
+
 HashSecret HashSecret::random() {
   CHECK(sodium_init() >= 0);
   HashSecret secret;

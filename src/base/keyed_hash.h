@@ -22,9 +22,12 @@ struct DigestHash {  // a digest is uniform already
   }
 };
 
-// A secret of 32 random bytes. Copyable: every index of one engine uses the same.
+// A secret of 32 random bytes. Copyable: every index of one engine uses the same. What goes is overwritten.
 class HashSecret {
  public:
+  HashSecret(const HashSecret&) = default;
+  HashSecret& operator=(const HashSecret&) = default;
+  ~HashSecret();
   static HashSecret random();
   static HashSecret fixed(uint64_t seed);                       // for tests and benchmarks that must be repeatable
   static std::optional<HashSecret> of(std::string_view bytes);  // one that was kept; nothing where these are not 32
@@ -32,6 +35,7 @@ class HashSecret {
   uint64_t word(int i) const;  // i in 0..3: seed material for the rolling hash
 
  private:
+  HashSecret() = default;
   std::array<uint8_t, 32> bytes_{};
 };
 

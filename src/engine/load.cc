@@ -10,6 +10,7 @@
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
 #include "tier/disk_tier.h"
+#include "tier/key_file.h"
 #include "tier/redis_tier.h"
 
 namespace kvilt {
@@ -101,10 +102,20 @@ struct Tiers {
   HashSecret secret() const { return redis ? redis->secret() : disk ? disk->secret() : HashSecret::random(); }
 };
 
-Result<Tiers> open_tiers(const EngineOptions& o) {
+Result<std::optional<HashSecret>> cache_key(const EngineOptions& o) {
+  std::optional<HashSecret> out;
+  if (!o.cache_key.empty()) {
+    KVILT_ASSIGN(out, read_key_file(o.cache_key));
+  } else if (!o.cache_key_text.empty()) {
+    KVILT_ASSIGN(out, key_of(o.cache_key_text, "cache_key_text (KVILT_CACHE_KEY)"));
+  }
+  return out;
+}
+
+Result<Tiers> open_tiers(const EngineOptions& o, const std::optional<HashSecret>& key) {
   Tiers out;
   if (!o.cache_dir.empty()) {
-    KVILT_ASSIGN(out.disk, DiskTier::open(o.cache_dir, o.cache_disk));
+    KVILT_ASSIGN(out.disk, DiskTier::open(o.cache_dir, o.cache_disk, key));
     if (out.disk->damaged() > 0)
       spdlog::warn("{}: {} damaged or lost records are left out", o.cache_dir, out.disk->damaged());
   }
@@ -112,8 +123,9 @@ Result<Tiers> open_tiers(const EngineOptions& o) {
     RedisOptions redis;
     KVILT_ASSIGN(redis.address, parse_redis_address(o.cache_redis));
     if (!o.cache_redis_key.empty()) {
-      KVILT_ASSIGN(redis.secret, read_redis_key(o.cache_redis_key));
+      KVILT_ASSIGN(redis.secret, read_key_file(o.cache_redis_key));
     }
+    redis.key = key;
     redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
     KVILT_ASSIGN(out.redis, RedisTier::open(std::move(redis)));
   }
@@ -138,6 +150,7 @@ Status open_stores(Tiers tiers, EngineParts& parts) {
 Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options));
+  KVILT_ASSIGN(const std::optional<HashSecret> key, cache_key(options));
   const std::string policy = options.policy.empty() ? "auto" : options.policy;
   KVILT_ASSIGN(const auto default_policy, make_policy(policy, {}, files));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
@@ -172,7 +185,8 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   const DType kv_type = parts.options.kv_dtype;
   KVILT_ASSIGN(auto store,
                PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
-  KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options));
+  if (parts.options.zero_memory) store.zero_freed();
+  KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options, key));
   const HashSecret secret = tiers.secret();
   parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
                                                fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),

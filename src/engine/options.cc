@@ -120,6 +120,16 @@ Status check_redis(const EngineOptions& o) {
   return error(Code::kInvalidArgument, "cache_redis (--cache-redis): {}", address.error().message);
 }
 
+Status check_key(const EngineOptions& o) {
+  if (o.cache_key.empty() && o.cache_key_text.empty()) return {};
+  if (o.cache_dir.empty() && o.cache_redis.empty()) {
+    return error(Code::kInvalidArgument,
+                 "cache_key (--cache-key) is for cache_dir (--cache-dir) and cache_redis (--cache-redis)");
+  }
+  if (o.cache_key.empty() || o.cache_key_text.empty()) return {};
+  return error(Code::kInvalidArgument, "cache_key (--cache-key) and cache_key_text: give one of them");
+}
+
 Status check_shares(const std::map<std::string, double>& shares) {
   double sum = 0;
   for (const auto& [tenant, share] : shares) {
@@ -185,6 +195,7 @@ Status check_options(const EngineOptions& o) {
     return error(Code::kInvalidArgument, "cache_disk (--cache-disk) is {}, not 1 or more bytes", o.cache_disk);
   }
   KVILT_TRY(check_redis(o));
+  KVILT_TRY(check_key(o));
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }

@@ -1,5 +1,6 @@
 #include "kv/page_store.h"
 
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -36,6 +37,7 @@ PageId PageStore::alloc() {
 
 void PageStore::free(PageId page) {
   DCHECK(page >= 0 && page < touched_);
+  if (zeroes_) std::memset(k(page), 0, static_cast<size_t>(shape_.page_bytes()));
   free_.push_back(page);
 }
 

@@ -46,6 +46,35 @@ TEST(PageStore, HandsOutEachPageOnceUntilItIsFreed) {
   EXPECT_EQ(store.pages(), 10);
 }
 
+TEST(PageStore, WhatIsGivenBackIsZeroWhereThatIsWanted) {
+  for (const bool zeroes : {false, true}) {
+    PageStore store = make_store(60);
+    if (zeroes) store.zero_freed();
+    const auto size = static_cast<size_t>(kShape.page_bytes());
+    {
+      PageList list(store);
+      list.reserve(6);
+      for (int head = 0; head < 2; ++head) list.grow(0, head, 20);
+      for (PageId page = 0; page < 60; ++page) std::memset(store.k(page), 7, size);
+      const PageId held = list.extents()[0]->at(0, 0), dropped = list.extents()[0]->at(0, 1);
+      list.reserve(0);
+      list.drop(0, 0, 1);
+      EXPECT_EQ(store.k(dropped)[size - 1] == std::byte{0}, zeroes);
+      EXPECT_EQ(store.k(held)[0], std::byte{7}) << "it is in use";
+    }
+    int zero = 0, freed = 0;
+    while (store.free_pages() > 0) {  // those that were never handed out are left as they are
+      const PageId page = store.alloc();
+      const auto bytes = std::span(store.k(page), size);
+      zero += std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; }) ? 1 : 0;
+      ++freed;
+    }
+    EXPECT_EQ(freed, 60);
+    EXPECT_EQ(zero > 0, zeroes);  // power
+    EXPECT_GE(zero, zeroes ? 6 : 0);
+  }
+}
+
 TEST(PageStore, KeysAndValuesOfAllPagesAreDisjoint) {
   PageStore store = make_store(10);
   const auto half = static_cast<size_t>(kShape.page_bytes() / 2);

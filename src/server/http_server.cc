@@ -12,6 +12,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <typeinfo>
 #include <vector>
 
 #include "base/mutex.h"
@@ -113,8 +114,8 @@ class ConnectionPool : public httplib::TaskQueue {
   std::unique_ptr<WaitingRoom> room_;
 };
 
-HttpServer::HttpServer(ConnectionLimits limits, int max_connections)
-    : limits_(limits), max_connections_(max_connections) {
+HttpServer::HttpServer(ConnectionLimits limits, int max_connections, bool keep_no_text)
+    : limits_(limits), max_connections_(max_connections), keep_no_text_(keep_no_text) {
   new_task_queue = [this] { return make_pool().release(); };    // httplib takes ownership
   set_keep_alive_timeout(static_cast<time_t>(limits_.idle_s));  // what the Keep-Alive header says
   set_keep_alive_max_count(1000);
@@ -124,6 +125,8 @@ HttpServer::HttpServer(ConnectionLimits limits, int max_connections)
     ::setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   });
 }
+
+std::string HttpServer::words_of(const std::exception& e) const { return keep_no_text_ ? typeid(e).name() : e.what(); }
 
 HttpServer::~HttpServer() {
   stop_accepting();
@@ -184,7 +187,7 @@ void HttpServer::serve_to_end(int sock) {
   try {
     serve(sock);
   } catch (const std::exception& e) {  // while a stream was written: the library catches only what handlers throw
-    spdlog::error("a connection ended: {}", e.what());
+    spdlog::error("a connection ended: {}", words_of(e));
   }
   --open_;
   ::shutdown(sock, SHUT_RDWR);
@@ -230,7 +233,7 @@ void HttpServer::answer_probe(int sock) {
       process_request(connection, true, client_closes, nullptr);
     }
   } catch (const std::exception& e) {
-    spdlog::error("a connection ended: {}", e.what());
+    spdlog::error("a connection ended: {}", words_of(e));
   }
 }
 

@@ -20,8 +20,12 @@ class ConnectionPool;
 
 class HttpServer : public httplib::Server {
  public:
-  HttpServer(ConnectionLimits limits, int max_connections);
+  // keep_no_text: the log has no words of exceptions, which may be a request's.
+  HttpServer(ConnectionLimits limits, int max_connections, bool keep_no_text);
   ~HttpServer() override;
+
+  // What the log says of one.
+  std::string words_of(const std::exception& e) const;
 
   // Returns the port, or -1 with errno set. port 0: any free one.
   int bind(const std::string& host, int port);
@@ -46,6 +50,7 @@ class HttpServer : public httplib::Server {
 
   const ConnectionLimits limits_;
   const int max_connections_;
+  const bool keep_no_text_;
   std::atomic<bool> stop_{false}, abort_{false};
   std::atomic<int> open_{0}, idle_{0};
   std::atomic<uint64_t> refused_{0};

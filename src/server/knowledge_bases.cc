@@ -134,6 +134,8 @@ Status KnowledgeBases::create(const std::string& tenant, const std::string& name
   KVILT_TRY(check_name("name", name, kMaxName));
   MutexLock lock(mutex_);
   if (find_base(tenant, name)) return error(Code::kInvalidArgument, "name: knowledge base '{}' is there already", name);
+  if (limits_.bases == 0)
+    return error(Code::kUnsupported, "this server keeps no texts, so no knowledge bases (--keep-no-text)");
   Shelf& shelf = shelves_[tenant];
   if (shelf.bases.size() >= limits_.bases)
     return error(Code::kOverLimit, "there are {} knowledge bases already: delete one first", limits_.bases);

@@ -55,13 +55,29 @@ Status check_options(const ServerOptions& o) {
   return {};
 }
 
+Status keep_no_text(ServerOptions& o) {
+  if (!o.keep_no_text) return {};
+  if (o.show_text)
+    return error(Code::kInvalidArgument, "show_text (--show-text) shows what keep_no_text (--keep-no-text) forbids");
+  if (!o.knowledge_dir.empty()) {
+    return error(Code::kInvalidArgument,
+                 "knowledge_dir (--knowledge-dir) keeps texts, which keep_no_text (--keep-no-text) forbids");
+  }
+  o.keep_requests = 0;
+  o.response_store_bytes = 0;
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(check_options(options));
+  KVILT_TRY(keep_no_text(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
   KVILT_TRY(server::check_tenants(options));
-  KVILT_ASSIGN(auto knowledge, server::KnowledgeBases::open(options.knowledge_dir, {.bytes = options.knowledge_bytes}));
+  server::KnowledgeLimits knowledge_limits{.bytes = options.knowledge_bytes};
+  if (options.keep_no_text) knowledge_limits.bases = 0;
+  KVILT_ASSIGN(auto knowledge, server::KnowledgeBases::open(options.knowledge_dir, knowledge_limits));
   auto parts = std::make_unique<Parts>(std::move(options));
   parts->service.keep(std::move(knowledge));
   server::add_generate_routes(parts->service);

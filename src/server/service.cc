@@ -88,7 +88,7 @@ Service::Service(ServerOptions options)
       tenants_(options_),
       requests_(std::make_unique<RequestLog>(static_cast<size_t>(options_.keep_requests), options_.show_text)),
       orders_(std::make_unique<PartOrders>(options_.any_tools_order)),
-      http_(limits_of(options_), options_.max_connections),
+      http_(limits_of(options_), options_.max_connections, options_.keep_no_text),
       gate_(std::max(kMostInside, options_.max_body_bytes)) {
   attached_.metrics = std::make_shared<Metrics>(options_.model_alias);
   http_.set_payload_max_length(options_.max_body_bytes);
@@ -153,22 +153,27 @@ void Service::install_hooks() {
     return httplib::Server::HandlerResponse::Handled;
   };
   http_.set_error_handler(refused);
-  http_.set_exception_handler([](const httplib::Request& request, httplib::Response& response,
-                                 std::exception_ptr caught) {
+  http_.set_exception_handler([this](const httplib::Request& request, httplib::Response& response,
+                                     std::exception_ptr caught) {
     try {
       std::rethrow_exception(caught);
     } catch (const std::exception& e) {
-      spdlog::error("{} {}: {}", request.method, request.path, e.what());
+      spdlog::error("{} {}: {}", request.method, logged_path(request), http_.words_of(e));
     } catch (...) {
-      spdlog::error("{} {}: unknown exception", request.method, request.path);
+      spdlog::error("{} {}: unknown exception", request.method, logged_path(request));
     }
     reply_error(response, {500, "internal error: see the server's log", "", "internal_error"}, shape_of(request.path));
     Connection::current()->close_after_response();
   });
   http_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
     attached().metrics->count_response(response.status);
-    spdlog::debug("{} {} {}", request.method, request.path, response.status);
+    spdlog::debug("{} {} {}", request.method, logged_path(request), response.status);
   });
+}
+
+// A path may hold names that a client chose.
+std::string Service::logged_path(const httplib::Request& request) const {
+  return options_.keep_no_text ? "(a path)" : request.path;
 }
 
 std::optional<ApiError> Service::check_origin(const httplib::Request& request, httplib::Response& response) const {

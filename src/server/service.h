@@ -96,6 +96,7 @@ class Service {
   std::optional<ApiError> need_engine(const Attached& attached) const;
   void call_without_body(const Handler& handler, const httplib::Request& request, httplib::Response& response);
   void install_hooks();
+  std::string logged_path(const httplib::Request& request) const;
 
   const ServerOptions options_;
   const Tenants tenants_;

@@ -15,6 +15,8 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "tier/folder_secret.h"
+#include "tier/piece_id.h"
 #include "tier/piece_record.h"
 
 namespace kvilt {
@@ -24,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int kFolders = 256;                        // of value files, by the id's low byte
 constexpr int64_t kJournalSlack = int64_t{1} << 20;  // of records that say nothing any more
+constexpr Sealer::Place kRecordPlace{Sealer::What::kRecord};
 
 Status make_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_error(path);
@@ -49,19 +52,22 @@ Files& the_files() {
 
 }  // namespace
 
-Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit) {
-  return open(folder, limit, the_files());
+Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, const Key& key) {
+  return open(folder, limit, key, the_files());
 }
 
-Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, Files& files) {
+Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int64_t limit, const Key& key,
+                                                 Files& files) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) return error(Code::kIo, "{}: {}", folder, failed.message());
   std::unique_ptr<DiskTier> out(new DiskTier((fs::path(folder) / "kvilt-cache").string(), limit, files));
   KVILT_TRY(make_private_folder(out->folder_));
   KVILT_TRY(out->lock());
+  KVILT_ASSIGN(FolderSecret secret, open_folder_secret(out->folder_, key, files));
+  out->secret_ = secret.digests;
+  out->sealer_ = std::move(secret.sealer);
   for (int i = 0; i < kFolders; ++i) KVILT_TRY(make_private_folder(fmt::format("{}/{:02x}", out->folder_, i)));
-  KVILT_TRY(out->read_secret());
   KVILT_TRY(out->replay());
   out->sweep();
   return out;
@@ -79,22 +85,6 @@ Status DiskTier::lock() {
   return error(Code::kUnavailable, "{}: another process uses this cache folder; give each its own", folder_);
 }
 
-Status DiskTier::read_secret() {
-  const std::string path = folder_ + "/secret";
-  if (const auto text = read_file(path, 4096); text.ok()) {
-    if (const auto secret = HashSecret::of(*text)) {
-      secret_ = *secret;
-      return {};
-    }
-    spdlog::warn("{}: damaged; it is drawn anew, and what the folder holds cannot be found any more", path);
-  }
-  secret_ = HashSecret::random();
-  const std::string next = path + ".next";
-  KVILT_TRY(files_.write(next, std::as_bytes(std::span(secret_.bytes()))));
-  if (::rename(next.c_str(), path.c_str()) != 0) return system_error(path);
-  return {};
-}
-
 Status DiskTier::replay() {
   const auto take = [this](std::span<const std::byte> record, PieceJournal::Place place) { this->take(record, place); };
   KVILT_ASSIGN(const PieceJournal::Opened opened, journal_.open(folder_ + "/journal", take));
@@ -107,7 +97,9 @@ Status DiskTier::replay() {
   return {};
 }
 
-void DiskTier::take(std::span<const std::byte> record, PieceJournal::Place place) {
+void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place) {
+  std::vector<std::byte> room;
+  const auto record = opened(sealed, room).value_or(std::span<const std::byte>());
   uint64_t kind = 0, id = 0;
   if (record.size() >= sizeof kind) std::memcpy(&kind, record.data(), sizeof kind);
   if (kind == static_cast<uint64_t>(Kind::kPut)) {
@@ -117,7 +109,7 @@ void DiskTier::take(std::span<const std::byte> record, PieceJournal::Place place
       return;
     }
     forget(piece->id);
-    enter(piece->id, {piece->maker, piece->parent, piece->count(), piece->token_bytes, piece->checksums, place, {}});
+    enter(*piece, place);
     use(piece->parent);
     if (piece->id > last_id_) last_id_ = piece->id;
   } else if (record.size() == 2 * sizeof id) {
@@ -156,11 +148,14 @@ void DiskTier::sweep() {
 
 std::string DiskTier::path_of(uint64_t id) const { return fmt::format("{}/{:02x}/{:x}", folder_, id % kFolders, id); }
 
-void DiskTier::enter(uint64_t id, Entry entry) {
-  entry.used = order_.insert(order_.end(), id);
+void DiskTier::enter(const StoredPiece& piece, PieceJournal::Place place) {
+  Entry entry{piece.maker,     piece.parent,
+              piece.count(),   piece.token_bytes,
+              piece.checksums, piece.bytes() + chunks_of(piece.count()) * extra(),
+              place,           order_.insert(order_.end(), piece.id)};
   bytes_ += entry.bytes();
-  live_ += PieceJournal::bytes_of(entry.place.size);
-  entries_.emplace(id, std::move(entry));
+  live_ += PieceJournal::bytes_of(place.size);
+  entries_.emplace(piece.id, std::move(entry));
 }
 
 void DiskTier::forget(uint64_t id) {
@@ -176,7 +171,7 @@ void DiskTier::forget(uint64_t id) {
 // another order.
 void DiskTier::note(Kind kind, uint64_t id) {
   const uint64_t record[] = {static_cast<uint64_t>(kind), id};
-  (void)journal_.append(std::as_bytes(std::span(record)));
+  (void)append(std::as_bytes(std::span(record)));
 }
 
 void DiskTier::remove(uint64_t id) {
@@ -215,22 +210,56 @@ void DiskTier::touch(uint64_t id) {
 // The bytes, then what names them.
 Status DiskTier::store(const StoredPiece& piece, std::span<const std::byte> values) {
   StoredPiece named = piece;
-  named.checksums.clear();
-  for (int32_t i = 0; i < chunks_of(piece.count()); ++i)
-    named.checksums.push_back(checksum(chunk_of(values, chunk_run(i, piece.count()), piece.token_bytes)));
-  KVILT_TRY(files_.write(path_of(piece.id), values));
+  KVILT_TRY(write_values(named, values));
   const auto kind = static_cast<uint64_t>(Kind::kPut);
   std::vector<std::byte> record(sizeof kind);
   std::memcpy(record.data(), &kind, sizeof kind);
   encode_piece(named, record);
-  const Result<PieceJournal::Place> place = journal_.append(record);
+  const Result<PieceJournal::Place> place = append(record);
   if (!place.ok()) {
     (void)files_.remove(path_of(piece.id));
     return place.error();
   }
-  enter(piece.id,
-        {piece.maker, piece.parent, piece.count(), piece.token_bytes, std::move(named.checksums), *place, {}});
+  enter(named, *place);
   return {};
+}
+
+// The file, and what the piece's record will say of its chunks.
+Status DiskTier::write_values(StoredPiece& piece, std::span<const std::byte> values) {
+  piece.checksums.clear();
+  std::vector<std::byte> sealed;
+  if (sealer_) sealed.resize(values.size() + static_cast<size_t>(chunks_of(piece.count()) * Sealer::kExtra));
+  std::span<std::byte> left = sealed;
+  for (int32_t i = 0; i < chunks_of(piece.count()); ++i) {
+    const auto chunk = chunk_of(values, chunk_run(i, piece.count()), piece.token_bytes);
+    if (!sealer_) {
+      piece.checksums.push_back(checksum(chunk));
+      continue;
+    }
+    const auto out = left.first(chunk.size() + Sealer::kExtra);
+    piece.checksums.push_back(sealer_->seal({Sealer::What::kChunk, piece.id, i}, chunk, out));
+    left = left.subspan(out.size());
+  }
+  return files_.write(path_of(piece.id), sealer_ ? std::span<const std::byte>(sealed) : values);
+}
+
+// A chunk as it is in the file; sealed ones are opened. False: it is not the one whose sum or mark this is.
+bool DiskTier::is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const {
+  if (!sealer_) return checksum(bytes) == sum;
+  return sealer_->open({Sealer::What::kChunk, id, chunk}, bytes) == sum;
+}
+
+Result<PieceJournal::Place> DiskTier::append(std::span<const std::byte> record) {
+  return sealer_ ? journal_.append(sealer_->sealed(kRecordPlace, record)) : journal_.append(record);
+}
+
+// A record as it was appended. Nothing: it was not sealed by us.
+std::optional<std::span<const std::byte>> DiskTier::opened(std::span<const std::byte> record,
+                                                           std::vector<std::byte>& room) const {
+  if (!sealer_) return record;
+  room.assign(record.begin(), record.end());
+  if (!sealer_->open(kRecordPlace, room)) return std::nullopt;
+  return std::span<const std::byte>(room);
 }
 
 Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
@@ -263,9 +292,9 @@ Result<std::vector<std::byte>> DiskTier::get(uint64_t id, int32_t chunk) {
   const Entry& entry = it->second;
   CHECK(chunk >= 0 && chunk < chunks_of(entry.tokens));
   const Run run = chunk_run(chunk, entry.tokens);
-  std::vector<std::byte> out(static_cast<size_t>(run.size()) * entry.token_bytes);
-  Status read = files_.read(path_of(id), int64_t{run.begin} * entry.token_bytes, out);
-  if (read.ok() && checksum(out) != entry.checksums[chunk])
+  std::vector<std::byte> out(static_cast<size_t>(int64_t{run.size()} * entry.token_bytes + extra()));
+  Status read = files_.read(path_of(id), int64_t{run.begin} * entry.token_bytes + chunk * extra(), out);
+  if (read.ok() && !is_whole(id, chunk, entry.checksums[chunk], out))
     read = error(Code::kCorrupt, "{}: chunk {} is damaged", path_of(id), chunk);
   if (read.ok()) return out;
   if (read.error().code == Code::kCorrupt || read.error().code == Code::kNotFound) remove(id);
@@ -277,6 +306,8 @@ Status DiskTier::clear() {
   tidy_journal();
   return journal_.sync();
 }
+
+uint64_t DiskTier::new_id() { return next_piece_id(last_id_); }
 
 Status DiskTier::flush() { return journal_.sync(); }
 
@@ -298,10 +329,14 @@ Result<std::vector<StoredPiece>> DiskTier::all() {
   std::vector<StoredPiece> out;
   if (entries_.empty()) return out;
   KVILT_ASSIGN(const MappedFile file, MappedFile::open(folder_ + "/journal"));
+  std::vector<std::byte> room;
   for (const auto& [id, entry] : entries_) {
     if (entry.place.offset + entry.place.size > std::ssize(file.bytes())) continue;
-    const auto record = file.bytes().subspan(static_cast<size_t>(entry.place.offset), entry.place.size);
-    KVILT_ASSIGN(StoredPiece piece, decode_piece(record.subspan(sizeof(uint64_t))));
+    const auto sealed = file.bytes().subspan(static_cast<size_t>(entry.place.offset), entry.place.size);
+    const auto record = opened(sealed, room);
+    if (!record || record->size() < sizeof(uint64_t))
+      return error(Code::kCorrupt, "{}/journal: it was changed while it was open", folder_);
+    KVILT_ASSIGN(StoredPiece piece, decode_piece(record->subspan(sizeof(uint64_t))));
     out.push_back(std::move(piece));
   }
   std::ranges::sort(out, {}, &StoredPiece::id);

@@ -4,9 +4,10 @@
 //             is nothing to repair, and a removed piece gives its room back at once. docs/design/disk.md says why this and
 //             no database.
 // Invariants: at most `limit` bytes, by removing what was used longest ago; what a piece continues is used with it, so it
-//             goes later. One process at a time: the folder is locked. Files 0600, folders 0700.
-// Errors:     open: kUnavailable (another process has it), kInvalidArgument (others may read it), kIo. What is damaged in
-//             an open folder is left out and counted.
+//             goes later. One process at a time: the folder is locked. Files 0600, folders 0700. With a key every record
+//             and chunk is sealed (sealer.h), and nothing that is not what was written is returned, whoever wrote it.
+// Errors:     open: kUnavailable (another process has it), kInvalidArgument (others may read it; not its key), kIo. What
+//             is damaged in an open folder is left out and counted.
 // Threads:    as Tier.
 #pragma once
 
@@ -19,25 +20,27 @@
 #include <vector>
 
 #include "tier/journal.h"
+#include "tier/sealer.h"
 #include "tier/tier.h"
 
 namespace kvilt {
 
 class DiskTier : public Tier {
  public:
+  using Key = std::optional<HashSecret>;
   // files: must outlive it; tests give their own.
-  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, Files& files);
-  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit);
+  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, const Key& key, Files& files);
+  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, int64_t limit, const Key& key);
   ~DiskTier() override;
 
-  // The secret that keys every digest in the folder: drawn when the folder was made.
+  // The secret that keys every digest in the folder: drawn when the folder was made, or made of the key.
   const HashSecret& secret() const { return secret_; }
   int64_t damaged() const { return damaged_; }  // records that open() had to leave out
   // All that it holds, of whatever maker, by id.
   Result<std::vector<StoredPiece>> all();
 
   Result<std::vector<StoredPiece>> known(const Digest& maker) override;
-  uint64_t new_id() override { return ++last_id_; }
+  uint64_t new_id() override;
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
   Result<std::vector<std::byte>> get(uint64_t id, int32_t chunk) override;
   void touch(uint64_t id) override;
@@ -54,23 +57,28 @@ class DiskTier : public Tier {
     uint64_t parent = 0;
     int32_t tokens = 0;
     uint32_t token_bytes = 0;
-    std::vector<uint64_t> checksums;
+    std::vector<uint64_t> checksums;  // sealed: marks
+    int64_t file_bytes = 0;
     PieceJournal::Place place;
     std::list<uint64_t>::iterator used;  // in order_
-    int64_t values() const { return int64_t{tokens} * token_bytes; }
-    int64_t bytes() const { return values() + PieceJournal::bytes_of(place.size); }
+    int64_t bytes() const { return file_bytes + PieceJournal::bytes_of(place.size); }
   };
   DiskTier(std::string folder, int64_t limit, Files& files)
       : folder_(std::move(folder)), limit_(limit), files_(files), journal_(files) {}
   Status lock();
-  Status read_secret();
   Status replay();
-  void take(std::span<const std::byte> record, PieceJournal::Place place);
+  void take(std::span<const std::byte> sealed, PieceJournal::Place place);
   void sweep();
-  void enter(uint64_t id, Entry entry);
+  void enter(const StoredPiece& piece, PieceJournal::Place place);
   void forget(uint64_t id);
   bool drop_oldest(uint64_t but, std::vector<uint64_t>& removed);
   Status store(const StoredPiece& piece, std::span<const std::byte> values);
+  Status write_values(StoredPiece& piece, std::span<const std::byte> values);
+  bool is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const;
+  Result<PieceJournal::Place> append(std::span<const std::byte> record);
+  std::optional<std::span<const std::byte>> opened(std::span<const std::byte> record,
+                                                   std::vector<std::byte>& room) const;
+  int64_t extra() const { return sealer_ ? Sealer::kExtra : 0; }  // bytes of a chunk beyond its values
   void note(Kind kind, uint64_t id);
   void use(uint64_t id);
   void tidy_journal();
@@ -82,6 +90,7 @@ class DiskTier : public Tier {
   Files& files_;
   int lock_ = -1;
   HashSecret secret_ = HashSecret::fixed(0);
+  std::optional<Sealer> sealer_;
   PieceJournal journal_;
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> order_;  // used longest ago first

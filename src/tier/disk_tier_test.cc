@@ -56,12 +56,13 @@ class FaultyFiles : public Files {
   bool in_write_ = false;
 };
 
-class DiskTierTest : public testing::Test {
+// Every test with and without a key.
+class DiskTierTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override { open(); }
   void open(int64_t limit = 1 << 20) {
     tier.reset();
-    auto opened = DiskTier::open(folder.path(), limit, files);
+    auto opened = DiskTier::open(folder.path(), limit, key, files);
     ASSERT_TRUE(opened.ok()) << opened.error().message;
     tier = std::move(opened).value();
   }
@@ -100,14 +101,32 @@ class DiskTierTest : public testing::Test {
     file.put(c);
   }
 
+  // What `other` makes of the folder as it is.
+  Error refused(const DiskTier::Key& other) {
+    tier.reset();
+    const auto opened = DiskTier::open(folder.path(), 1 << 20, other);
+    EXPECT_FALSE(opened.ok());
+    return opened.ok() ? Error{} : opened.error();
+  }
+  std::string all_bytes() const {
+    std::string out;
+    for (const auto& item : fs::recursive_directory_iterator(folder.path())) {
+      if (!item.is_regular_file()) continue;
+      std::ifstream file(item.path(), std::ios::binary);
+      out.append(std::istreambuf_iterator<char>(file), {});
+    }
+    return out;
+  }
+
   FolderForTest folder;
   FaultyFiles files;
+  DiskTier::Key key = GetParam() ? DiskTier::Key(HashSecret::fixed(42)) : std::nullopt;
   std::unique_ptr<DiskTier> tier;
   std::vector<uint64_t> removed;
   const Digest maker = piece_for_test(1, 1).maker;
 };
 
-TEST_F(DiskTierTest, ComesBackInTheNextProcess) {
+TEST_P(DiskTierTest, ComesBackInTheNextProcess) {
   StoredPiece a = piece_for_test(tier->new_id(), 600);
   a.marks = {{3, 90}};
   a.clean = {{{3, 90}, 3, {4}}};
@@ -130,7 +149,7 @@ TEST_F(DiskTierTest, ComesBackInTheNextProcess) {
   EXPECT_TRUE(tier->known({})->empty()) << "another maker's";
 }
 
-TEST_F(DiskTierTest, IsItsOwnersAlone) {
+TEST_P(DiskTierTest, IsItsOwnersAlone) {
   put_new(100);
   for (const auto& item : fs::recursive_directory_iterator(folder.path())) {
     struct stat about {};
@@ -139,20 +158,20 @@ TEST_F(DiskTierTest, IsItsOwnersAlone) {
   }
   tier.reset();
   fs::permissions(folder.path() + "/kvilt-cache", fs::perms(0755));
-  const auto refused = DiskTier::open(folder.path(), 1 << 20);
+  const auto refused = DiskTier::open(folder.path(), 1 << 20, key);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("chmod 700"), std::string::npos) << refused.error().message;
 }
 
-TEST_F(DiskTierTest, OneProcessAtATime) {
-  const auto second = DiskTier::open(folder.path(), 1 << 20);
+TEST_P(DiskTierTest, OneProcessAtATime) {
+  const auto second = DiskTier::open(folder.path(), 1 << 20, key);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.error().code, Code::kUnavailable);
   EXPECT_NE(second.error().message.find("another process"), std::string::npos);
 }
 
-TEST_F(DiskTierTest, TheOldestGoesAndChainsLoseTheirEnds) {
+TEST_P(DiskTierTest, TheOldestGoesAndChainsLoseTheirEnds) {
   open(3000 * kTokenBytes);
   const uint64_t root = put_new(600), end = put_new(600, root), other = put_new(600);
   tier->touch(end);  // and with it what it continues
@@ -170,7 +189,7 @@ TEST_F(DiskTierTest, TheOldestGoesAndChainsLoseTheirEnds) {
   EXPECT_EQ(tier->damaged(), 0);
 }
 
-TEST_F(DiskTierTest, TheOrderOfUseOutlivesTheProcess) {
+TEST_P(DiskTierTest, TheOrderOfUseOutlivesTheProcess) {
   const uint64_t a = put_new(100), b = put_new(100), c = put_new(100);
   tier->touch(a);
   open();
@@ -180,7 +199,7 @@ TEST_F(DiskTierTest, TheOrderOfUseOutlivesTheProcess) {
   EXPECT_TRUE(holds(c, 100));
 }
 
-TEST_F(DiskTierTest, WhatHasNoRoomIsRefused) {
+TEST_P(DiskTierTest, WhatHasNoRoomIsRefused) {
   open(1000 * kTokenBytes);
   EXPECT_EQ(put(piece_for_test(tier->new_id(), 1001)).error().code, Code::kTooLong);
   EXPECT_EQ(put(piece_for_test(tier->new_id(), 10, 77)).error().code, Code::kNotFound)
@@ -190,7 +209,7 @@ TEST_F(DiskTierTest, WhatHasNoRoomIsRefused) {
   EXPECT_TRUE(holds(root, 600));
 }
 
-TEST_F(DiskTierTest, DamageIsFoundAndForgotten) {
+TEST_P(DiskTierTest, DamageIsFoundAndForgotten) {
   const uint64_t a = put_new(600), b = put_new(600), c = put_new(600);
   change(value_file(a), 300 * kTokenBytes);
   EXPECT_TRUE(tier->get(a, 0).ok());
@@ -203,13 +222,13 @@ TEST_F(DiskTierTest, DamageIsFoundAndForgotten) {
   EXPECT_EQ(tier->pieces(), 0);
 }
 
-TEST_F(DiskTierTest, AFlippedBitOfTheJournalLosesOnePieceAtMost) {
+TEST_P(DiskTierTest, AFlippedBitOfTheJournalLosesOnePieceAtMost) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(put_new(20));
   tier.reset();
   const std::string journal = folder.path() + "/kvilt-cache/journal", copy = folder.path() + "-copy";
   fs::copy(folder.path() + "/kvilt-cache", copy, fs::copy_options::recursive);
-  for (int64_t at = 0; at < static_cast<int64_t>(fs::file_size(copy + "/journal")); at += 61) {
+  for (int64_t at = 0; at < static_cast<int64_t>(fs::file_size(copy + "/journal")); at += GetParam() ? 127 : 61) {
     tier.reset();
     fs::remove_all(folder.path() + "/kvilt-cache");
     fs::copy(copy, folder.path() + "/kvilt-cache", fs::copy_options::recursive);
@@ -224,7 +243,7 @@ TEST_F(DiskTierTest, AFlippedBitOfTheJournalLosesOnePieceAtMost) {
   fs::remove_all(copy);
 }
 
-TEST_F(DiskTierTest, AFileThatNobodyNamesIsRemoved) {
+TEST_P(DiskTierTest, AFileThatNobodyNamesIsRemoved) {
   const uint64_t a = put_new(20);
   tier.reset();
   std::ofstream(folder.path() + "/kvilt-cache/1f/91f") << "a crash came before its record";
@@ -234,7 +253,7 @@ TEST_F(DiskTierTest, AFileThatNobodyNamesIsRemoved) {
   EXPECT_TRUE(holds(a, 20));
 }
 
-TEST_F(DiskTierTest, AFullDiskMakesRoomOfWhatIsOld) {
+TEST_P(DiskTierTest, AFullDiskMakesRoomOfWhatIsOld) {
   files.quota = 1000 * kTokenBytes;
   const uint64_t a = put_new(600);
   const uint64_t b = put_new(700);
@@ -244,7 +263,7 @@ TEST_F(DiskTierTest, AFullDiskMakesRoomOfWhatIsOld) {
   EXPECT_EQ(put(piece_for_test(tier->new_id(), 10)).error().code, Code::kExhausted);
 }
 
-TEST_F(DiskTierTest, ATornRecordIsWrittenOver) {
+TEST_P(DiskTierTest, ATornRecordIsWrittenOver) {
   const uint64_t a = put_new(20);
   files.torn = true;
   EXPECT_FALSE(put(piece_for_test(tier->new_id(), 20)).ok());
@@ -257,7 +276,7 @@ TEST_F(DiskTierTest, ATornRecordIsWrittenOver) {
   EXPECT_EQ(value_files(), static_cast<size_t>(tier->pieces()));
 }
 
-TEST_F(DiskTierTest, AReadOnlyDiskStillReads) {
+TEST_P(DiskTierTest, AReadOnlyDiskStillReads) {
   const uint64_t a = put_new(20);
   files.read_only = true;
   EXPECT_EQ(put(piece_for_test(tier->new_id(), 20)).error().code, Code::kIo);
@@ -266,7 +285,7 @@ TEST_F(DiskTierTest, AReadOnlyDiskStillReads) {
   EXPECT_TRUE(holds(a, 20));
 }
 
-TEST_F(DiskTierTest, ClearLeavesNothing) {
+TEST_P(DiskTierTest, ClearLeavesNothing) {
   put_new(20);
   put_new(600);
   ASSERT_TRUE(tier->clear().ok());
@@ -276,7 +295,7 @@ TEST_F(DiskTierTest, ClearLeavesNothing) {
   EXPECT_EQ(tier->pieces(), 0);
 }
 
-TEST_F(DiskTierTest, TheJournalStaysShort) {
+TEST_P(DiskTierTest, TheJournalStaysShort) {
   for (int i = 0; i < 40; ++i) {
     const uint64_t id = put_new(30000);
     tier->remove(id);
@@ -287,12 +306,181 @@ TEST_F(DiskTierTest, TheJournalStaysShort) {
   EXPECT_EQ(tier->pieces(), 4);
 }
 
-TEST_F(DiskTierTest, ADamagedSecretIsDrawnAnew) {
-  const HashSecret before = tier->secret();
+TEST_P(DiskTierTest, ChunksAreOnlyWhatTheyWereAndWhereTheyWere) {
+  constexpr int64_t kChunk = 256 * kTokenBytes;
+  const int64_t extra = GetParam() ? Sealer::kExtra : 0;
+  const auto move_chunk = [&](const std::string& from, int64_t source, const std::string& to, int64_t target) {
+    std::string bytes(static_cast<size_t>(kChunk + extra), 0);
+    std::ifstream(from, std::ios::binary).seekg(source * (kChunk + extra)).read(bytes.data(), std::ssize(bytes));
+    std::fstream out(to, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(target * (kChunk + extra));
+    out.write(bytes.data(), std::ssize(bytes));
+  };
+  const uint64_t a = put_new(600), b = put_new(600), c = put_new(600);
+  ASSERT_EQ(static_cast<int64_t>(fs::file_size(value_file(a))), 600 * kTokenBytes + 3 * extra);
+  move_chunk(value_file(a), 0, value_file(a), 0);
+  EXPECT_TRUE(holds(a, 600)) << "power: in its own place it is right";
+  move_chunk(value_file(a), 0, value_file(a), 1);
+  EXPECT_EQ(tier->get(a, 1).error().code, Code::kCorrupt);
+  move_chunk(value_file(c), 1, value_file(b), 1);
+  EXPECT_TRUE(tier->get(b, 0).ok());
+  EXPECT_EQ(tier->get(b, 1).error().code, Code::kCorrupt);
+  fs::resize_file(value_file(c), 512 * kTokenBytes + 2 * extra);
+  EXPECT_TRUE(tier->get(c, 1).ok());
+  EXPECT_EQ(tier->get(c, 2).error().code, Code::kCorrupt);
+}
+
+// Every bit that is damaged in a chunk's bytes, its nonce and its tag is seen.
+TEST_P(DiskTierTest, NoByteOfAChunkMayChange) {
+  for (int64_t at = 0; at < 3 * kTokenBytes + (GetParam() ? Sealer::kExtra : 0); ++at) {
+    const uint64_t id = put_new(3);
+    ASSERT_TRUE(holds(id, 3));
+    change(value_file(id), at);
+    EXPECT_EQ(tier->get(id, 0).error().code, Code::kCorrupt) << at;
+  }
+}
+
+// The bytes of the piece that had this name before the last clear() are not those of the one that has it now.
+TEST_P(DiskTierTest, OlderBytesOfTheSamePlaceAreNotTaken) {
+  StoredPiece piece = piece_for_test(5, 20);
+  ASSERT_TRUE(put(piece).ok());
+  const std::string older = folder.path() + "/older";
+  fs::copy_file(value_file(5), older);
+  ASSERT_TRUE(tier->clear().ok());
+  std::vector<std::byte> others = values_for_test(piece);
+  others[7] ^= std::byte{1};
+  ASSERT_TRUE(tier->put(piece, others, removed).ok());
+  EXPECT_TRUE(tier->get(5, 0).ok()) << "power";
+  fs::copy_file(older, value_file(5), fs::copy_options::overwrite_existing);
+  EXPECT_EQ(tier->get(5, 0).error().code, Code::kCorrupt);
+}
+
+// Nor after all that had one is forgotten: an old record that is put back finds no other piece in its place.
+TEST_P(DiskTierTest, IdsAreNeverUsedTwice) {
+  const uint64_t id = put_new(20);
   tier.reset();
-  fs::resize_file(folder.path() + "/kvilt-cache/secret", 5);
+  fs::remove(folder.path() + "/kvilt-cache/journal");
   open();
-  EXPECT_FALSE(std::ranges::equal(tier->secret().bytes(), before.bytes()));
+  EXPECT_EQ(tier->pieces(), 0);
+  EXPECT_GT(tier->new_id(), id);
+}
+
+TEST_P(DiskTierTest, WithAKeyNothingOfItCanBeRead) {
+  const StoredPiece piece = piece_for_test(tier->new_id(), 300);
+  ASSERT_TRUE(put(piece).ok());
+  tier->touch(piece.id);
+  tier.reset();
+  const std::string all = all_bytes();
+  const std::vector<std::byte> values = values_for_test(piece);
+  const auto holds_bytes = [&](const void* data, size_t size) {
+    return all.find(std::string_view(static_cast<const char*>(data), size)) != std::string::npos;
+  };
+  const bool readable = !GetParam();  // power: without a key all of it is there
+  EXPECT_EQ(holds_bytes(piece.tokens.data(), 4 * sizeof(int32_t)), readable);
+  EXPECT_EQ(holds_bytes(&piece.tokens[100], 4 * sizeof(int32_t)), readable);
+  EXPECT_EQ(holds_bytes(values.data(), 16), readable);
+  EXPECT_EQ(holds_bytes(&values[values.size() - 16], 16), readable);
+  EXPECT_EQ(holds_bytes(piece.maker.data(), piece.maker.size()), readable);
+  EXPECT_EQ(holds_bytes(piece.domain.data(), piece.domain.size()), readable);
+  open();
+  EXPECT_EQ(holds_bytes(tier->secret().bytes().data(), 32), readable) << "what digests are made with";
+  EXPECT_TRUE(holds(piece.id, 300));
+}
+
+TEST_P(DiskTierTest, AnotherKeyOrNoneIsRefusedAndNothingIsLost) {
+  const uint64_t id = put_new(300);
+  const std::string before = all_bytes();
+  const std::vector<DiskTier::Key> others = GetParam() ? std::vector<DiskTier::Key>{std::nullopt, HashSecret::fixed(43)}
+                                                       : std::vector<DiskTier::Key>{HashSecret::fixed(42)};
+  for (const DiskTier::Key& other : others) {
+    const Error why = refused(other);
+    EXPECT_EQ(why.code, Code::kInvalidArgument);
+    EXPECT_NE(why.message.find("another folder"), std::string::npos) << why.message;
+    EXPECT_EQ(all_bytes(), before);
+  }
+  open();
+  EXPECT_TRUE(holds(id, 300));
+}
+
+// Two folders with one key: what is in one is nothing in the other.
+TEST_P(DiskTierTest, AnotherFoldersFilesAreNothing) {
+  const uint64_t id = put_new(300);
+  FolderForTest second;
+  const auto other = DiskTier::open(second.path(), 1 << 20, key, files);
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE((*other)->put(piece_for_test(id, 300), values_for_test(piece_for_test(id, 300)), removed).ok());
+  const fs::path theirs = second.path() + "/kvilt-cache";
+  const std::string name = fmt::format("{:02x}/{:x}", id % 256, id);
+  fs::copy_file(theirs / name, value_file(id), fs::copy_options::overwrite_existing);
+  EXPECT_EQ(tier->get(id, 0).ok(), !GetParam()) << "power: without a key equal bytes are equal";
+  tier.reset();
+  fs::copy_file(theirs / "journal", folder.path() + "/kvilt-cache/journal", fs::copy_options::overwrite_existing);
+  open();
+  EXPECT_EQ(tier->damaged() > 0, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Keys, DiskTierTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Sealed" : "Plain"; });
+
+class FolderSecretTest : public testing::Test {
+ protected:
+  std::string file(const char* name) const { return folder.path() + "/kvilt-cache/" + name; }
+  Result<std::unique_ptr<DiskTier>> open(const DiskTier::Key& key) {
+    return DiskTier::open(folder.path(), 1 << 20, key);
+  }
+  FolderForTest folder;
+  const HashSecret key = HashSecret::fixed(42);
+};
+
+TEST_F(FolderSecretTest, ADamagedSecretIsDrawnAnew) {
+  const HashSecret before = (*open({}))->secret();
+  fs::resize_file(file("secret"), 5);
+  EXPECT_FALSE(std::ranges::equal((*open({}))->secret().bytes(), before.bytes()));
+}
+
+TEST_F(FolderSecretTest, ItFollowsFromTheKeyAndTheFolder) {
+  const HashSecret one = (*open(key))->secret();
+  EXPECT_TRUE(std::ranges::equal((*open(key))->secret().bytes(), one.bytes()));
+  FolderForTest other;
+  const auto second = DiskTier::open(other.path(), 1 << 20, key);
+  EXPECT_FALSE(std::ranges::equal((*second)->secret().bytes(), one.bytes()));
+  EXPECT_FALSE(std::ranges::equal(key.bytes(), one.bytes()));
+  EXPECT_FALSE(fs::exists(file("secret")));
+}
+
+// Damage is told from a wrong key, and neither begins the folder anew.
+TEST_F(FolderSecretTest, ADamagedProofIsAnErrorThatSaysSo) {
+  ASSERT_TRUE(open(key).ok());
+  std::string good;
+  {
+    std::ifstream in(file("sealed"), std::ios::binary);
+    good.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  ASSERT_EQ(good.size(), 88u);
+  std::vector<std::string> bad{"", good.substr(1), good + "x"};
+  for (size_t at = 0; at < good.size(); ++at) {
+    bad.push_back(good);
+    bad.back()[at] ^= 4;
+  }
+  for (const std::string& text : bad) {
+    std::ofstream(file("sealed"), std::ios::binary) << text;
+    const auto opened = open(key);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.error().code, Code::kCorrupt);
+    EXPECT_NE(opened.error().message.find("damaged"), std::string::npos);
+    EXPECT_FALSE(fs::exists(file("secret")));
+  }
+  std::ofstream(file("sealed"), std::ios::binary) << good;
+  EXPECT_TRUE(open(key).ok()) << "power";
+}
+
+// Whoever gets a folder where nothing was stored yet cannot make it one without a key, or the reverse.
+TEST_F(FolderSecretTest, AnEmptyFolderKeepsWhatItBeganWith) {
+  ASSERT_TRUE(open({}).ok());
+  EXPECT_EQ(open(key).error().code, Code::kInvalidArgument);
+  fs::remove_all(file(""));
+  ASSERT_TRUE(open(key).ok());
+  EXPECT_EQ(open({}).error().code, Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -75,4 +75,18 @@ Status Files::remove(const std::string& path) {
   return {};
 }
 
+Status Files::replace(const std::string& path, std::span<const std::byte> bytes) {
+  const std::string next = path + ".next";
+  KVILT_TRY(write(next, bytes));
+  if (::rename(next.c_str(), path.c_str()) != 0) {
+    const Error refused = failed(path);
+    ::unlink(next.c_str());
+    return refused;
+  }
+  const std::string folder = path.substr(0, path.find_last_of('/'));
+  const Opened opened{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (opened.fd < 0 || ::fsync(opened.fd) != 0) return failed(folder);
+  return {};
+}
+
 }  // namespace kvilt

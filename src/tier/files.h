@@ -23,6 +23,8 @@ class Files {
   virtual Status write_at(int fd, int64_t offset, std::span<const std::byte> bytes);
   virtual Status sync(int fd);
   virtual Status remove(const std::string& path);  // one that is not there is removed already
+  // As write(), all at once: whoever reads it finds the old bytes or these. The name is on the disk too.
+  Status replace(const std::string& path, std::span<const std::byte> bytes);
 };
 
 }  // namespace kvilt

@@ -9,7 +9,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "tier/key_file.h"
+#include "tier/piece_id.h"
 #include "tier/piece_record.h"
 
 namespace kvilt {
@@ -27,7 +28,6 @@ constexpr int64_t kMostRecordBytes = int64_t{1} << 24;  // 4 million tokens
 constexpr milliseconds kNewsEvery{100}, kFirstBackoff{100}, kMostBackoff{10'000};
 constexpr std::chrono::seconds kListEvery{60};
 constexpr std::chrono::hours kTouchEvery{1};
-constexpr uint64_t kMostId = uint64_t{1} << 63;
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -39,17 +39,6 @@ std::string hex(std::span<const uint8_t> bytes) {
   return out;
 }
 
-// Nothing: these are no hexadecimal digits of a secret.
-std::optional<HashSecret> secret_of_hex(std::string_view text) {
-  std::string bytes;
-  for (size_t i = 0; i + 2 <= text.size(); i += 2) {
-    uint8_t byte = 0;
-    if (std::from_chars(text.data() + i, text.data() + i + 2, byte, 16).ptr != text.data() + i + 2) return {};
-    bytes += static_cast<char>(byte);
-  }
-  return text.size() == 2 * bytes.size() ? HashSecret::of(bytes) : std::nullopt;
-}
-
 std::string id_text(uint64_t id) { return fmt::format("{:016x}", id); }
 
 // Nothing: no id of ours.
@@ -57,7 +46,7 @@ std::optional<uint64_t> id_of(const RedisReply& reply) {
   const std::string& text = reply.text;
   uint64_t id = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), id, 16);
-  if (text.size() != 16 || parsed.ptr != text.data() + text.size() || id == 0 || id >= kMostId) return {};
+  if (text.size() != 16 || parsed.ptr != text.data() + text.size() || id == 0 || id >= kMostPieceId) return {};
   return id;
 }
 
@@ -82,20 +71,19 @@ Error unexpected() { return Error{Code::kCorrupt, "Redis answers something that 
 
 }  // namespace
 
-Result<HashSecret> read_redis_key(const std::string& path) {
-  KVILT_ASSIGN(std::string text, read_file(path, 4096));
-  if (const auto secret = HashSecret::of(text)) return *secret;
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  if (const auto secret = secret_of_hex(text)) return *secret;
-  return error(Code::kInvalidArgument, "{}: no key of 32 bytes or 64 hexadecimal digits (openssl rand -hex 32)", path);
-}
-
-RedisTier::RedisTier(RedisOptions options, const HashSecret& secret) : options_(std::move(options)), secret_(secret) {}
+RedisTier::RedisTier(RedisOptions options, const HashSecret& secret, std::optional<Sealer> sealer)
+    : options_(std::move(options)), secret_(secret), sealer_(std::move(sealer)) {}
 
 Result<std::unique_ptr<RedisTier>> RedisTier::open(RedisOptions options) {
+  std::optional<Sealer> sealer;
+  if (options.key) {
+    sealer.emplace(derived_key(*options.key, "kvilt.redis.values"));
+    if (!options.secret) options.secret = derived_key(*options.key, "kvilt.redis.digests");
+    options.key.reset();
+  }
   const bool given = options.secret.has_value();
   const HashSecret secret = given ? *options.secret : HashSecret::random();
-  std::unique_ptr<RedisTier> out(new RedisTier(std::move(options), secret));
+  std::unique_ptr<RedisTier> out(new RedisTier(std::move(options), secret, std::move(sealer)));
   if (given) return out;
   if (const Status done = out->connect(); !done.ok()) {
     return error(done.error().code,
@@ -145,8 +133,8 @@ Status RedisTier::agree_on_secret() {
   KVILT_TRY(check_all(replies));
   const std::string& theirs = replies[1].text;
   if (theirs == ours) return {};
-  const auto secret = secret_of_hex(theirs);
-  if (!secret)
+  const auto secret = key_of(theirs, kSecretKey);
+  if (theirs.size() != ours.size() || !secret.ok())
     return error(Code::kCorrupt, "its key {} is no secret of Kvilt; remove it, or use another database", kSecretKey);
   if (space_.empty()) {
     secret_ = *secret;
@@ -190,7 +178,10 @@ std::optional<Tier::Sharing> RedisTier::sharing() const { return Sharing{kNewsEv
 
 Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker) {
   maker_ = maker;
-  space_ = fmt::format("kvilt:{}:", hex(KeyedHash(secret_, "kvilt.redis.space").add(maker).finish()));
+  KeyedHash space(secret_, "kvilt.redis.space");
+  space.add(maker);
+  if (sealer_) space.add(sealer_->name());  // who has another key, or none, sees nothing of it
+  space_ = fmt::format("kvilt:{}:", hex(space.finish()));
   all_ = space_ + "all";
   log_ = space_ + "log";
   News news = this->news();
@@ -311,14 +302,22 @@ Status RedisTier::fetch(std::vector<uint64_t> ids, News& news) {
   return {};
 }
 
-// A digest of the rest, and a piece.
+// A digest of the rest, and a piece; or a sealed piece.
 std::optional<StoredPiece> RedisTier::decode(uint64_t id, std::string_view record) const {
-  Digest digest;
-  if (record.size() < digest.size()) return {};
-  std::memcpy(digest.data(), record.data(), digest.size());
-  record.remove_prefix(digest.size());
-  if (KeyedHash(secret_, "kvilt.redis.record").add(record).finish() != digest) return {};
-  auto piece = decode_piece(std::as_bytes(std::span(record)));
+  std::vector<std::byte> opened;
+  std::span<const std::byte> bytes = std::as_bytes(std::span(record));
+  if (sealer_) {
+    opened.assign(bytes.begin(), bytes.end());
+    if (!sealer_->open({Sealer::What::kRecord, id}, opened)) return {};
+    bytes = opened;
+  } else {
+    Digest digest;
+    if (bytes.size() < digest.size()) return {};
+    std::memcpy(digest.data(), bytes.data(), digest.size());
+    bytes = bytes.subspan(digest.size());
+    if (KeyedHash(secret_, "kvilt.redis.record").add(as_text(bytes)).finish() != digest) return {};
+  }
+  auto piece = decode_piece(bytes);
   if (!piece.ok() || piece->id != id || piece->maker != maker_) return {};
   return std::move(piece).value();
 }
@@ -332,24 +331,14 @@ void RedisTier::enter(const StoredPiece& piece) {
   }
 }
 
+uint64_t RedisTier::new_id() { return next_piece_id(last_id_); }
+
 bool RedisTier::forget(uint64_t id) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return false;
   bytes_ -= it->second.bytes();
   entries_.erase(it);
   return true;
-}
-
-// The time in milliseconds and 21 random bits: two processes hardly ever draw the same, and if they do, digests tell.
-uint64_t RedisTier::new_id() {
-  const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-  const HashSecret dice = HashSecret::random();
-  const uint64_t drawn = (static_cast<uint64_t>(now.count()) << 21 | (dice.word(0) & ((1 << 21) - 1))) % kMostId;
-  uint64_t last = last_id_, next = 0;
-  do {
-    next = std::max(last + 1, drawn);
-  } while (!last_id_.compare_exchange_weak(last, next));
-  return next;
 }
 
 // ---- Pieces
@@ -396,21 +385,40 @@ Status RedisTier::store(const StoredPiece& piece, std::span<const std::byte> val
     const Run run = chunk_run(i, piece.count());
     const auto bytes = values.subspan(static_cast<size_t>(run.begin) * piece.token_bytes,
                                       static_cast<size_t>(run.size()) * piece.token_bytes);
-    named.checksums.push_back(chunk_sum(piece.id, i, bytes));
+    std::vector<std::byte> sealed;
+    if (sealer_) {
+      sealed.resize(bytes.size() + Sealer::kExtra);
+      named.checksums.push_back(sealer_->seal({Sealer::What::kChunk, piece.id, i}, bytes, sealed));
+    } else {
+      named.checksums.push_back(chunk_sum(piece.id, i, bytes));
+    }
     const std::string key = chunk_key(piece.id, i);
-    KVILT_TRY(ask({"SET", key, as_text(bytes), "EX", kSecondsKept}));
+    KVILT_TRY(ask({"SET", key, sealer_ ? as_text(sealed) : as_text(bytes), "EX", kSecondsKept}));
   }
   KVILT_TRY(announce(named));
   enter(named);
   return {};
 }
 
-Status RedisTier::announce(const StoredPiece& piece) {
+// decode() has the other direction.
+std::string RedisTier::record_value(const StoredPiece& piece) const {
   std::vector<std::byte> record;
   encode_piece(piece, record);
+  if (sealer_) return std::string(as_text(sealer_->sealed({Sealer::What::kRecord, piece.id}, record)));
   const Digest digest = KeyedHash(secret_, "kvilt.redis.record").add(as_text(record)).finish();
   std::string value(reinterpret_cast<const char*>(digest.data()), digest.size());
   value += as_text(record);
+  return value;
+}
+
+// A chunk as it is in Redis; sealed ones are opened. False: it is not the one whose sum or mark this is.
+bool RedisTier::is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const {
+  if (!sealer_) return chunk_sum(id, chunk, bytes) == sum;
+  return sealer_->open({Sealer::What::kChunk, id, chunk}, bytes) == sum;
+}
+
+Status RedisTier::announce(const StoredPiece& piece) {
+  const std::string value = record_value(piece);
   const std::string key = record_key(piece.id), id = id_text(piece.id);
   const RedisCommand commands[] = {{"SET", key, value, "EX", kSecondsKept},
                                    {"SADD", all_, id},
@@ -424,16 +432,18 @@ Result<std::vector<std::byte>> RedisTier::get(uint64_t id, int32_t chunk) {
   if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
   const Entry& entry = it->second;
   CHECK(chunk >= 0 && chunk < chunks_of(entry.tokens));
-  const int64_t size = int64_t{chunk_run(chunk, entry.tokens).size()} * entry.token_bytes;
+  const int64_t size = int64_t{chunk_run(chunk, entry.tokens).size()} * entry.token_bytes + extra();
   const std::string key = chunk_key(id, chunk), last = fmt::format("{}", size);  // a byte more, if it has one
   const RedisCommand command{"GETRANGE", key, "0", last};
   KVILT_ASSIGN(const auto replies, ask_all({&command, 1}, size + RedisConnection::kSmall));
   const std::string& bytes = replies[0].text;
   const bool wrong_type = replies[0].failed() && bytes.starts_with("WRONGTYPE");
   if (replies[0].failed() && !wrong_type) return refusal(replies[0]);
-  const auto values = std::as_bytes(std::span(bytes));
-  if (!wrong_type && std::ssize(bytes) == size && chunk_sum(id, chunk, values) == entry.checksums[chunk])
-    return std::vector<std::byte>(values.begin(), values.end());
+  if (!wrong_type && std::ssize(bytes) == size) {
+    const auto got = std::as_bytes(std::span(bytes));
+    std::vector<std::byte> values(got.begin(), got.end());
+    if (is_whole(id, chunk, entry.checksums[chunk], values)) return values;
+  }
   remove(id);
   if (bytes.empty()) return error(Code::kNotFound, "Redis dropped chunk {} of piece {:x}", chunk, id);
   return error(Code::kCorrupt, "Redis' chunk {} of piece {:x} is not what was written", chunk, id);

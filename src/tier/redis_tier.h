@@ -3,8 +3,8 @@
 //             each process reads on from where it was. The set is listed at the start, after a lost connection and now
 //             and then, so that nobody depends on having heard every line. docs/design/redis.md; bytes:
 //             docs/formats/redis.md.
-// Invariants: records and chunks carry keyed digests of what they are and of their bytes: whatever Redis answers, get()
-//             returns what was put, or an error. Chunks are there before their record, records before their line. Every
+// Invariants: records and chunks carry keyed digests of what they are and of their bytes, or are sealed with a key
+//             (sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before their record, records before their line. Every
 //             call ends in time; after a failure the connection is dropped, all calls fail at once, and news() connects
 //             again, later each time.
 // Errors:     open: kUnavailable, kCorrupt. get and put as Tier; kUnavailable (not reachable), kExhausted (it is full),
@@ -22,18 +22,17 @@
 #include <vector>
 
 #include "tier/redis_connection.h"
+#include "tier/sealer.h"
 #include "tier/tier.h"
 
 namespace kvilt {
 
 struct RedisOptions {
   RedisAddress address;
-  std::optional<HashSecret> secret;        // nothing: it is kept in Redis, where the first process puts it
+  std::optional<HashSecret> secret;        // nothing: it follows from `key`, or is kept in Redis by the first process
   std::chrono::milliseconds timeout{500};  // of one answer, beside what its bytes take (redis_connection.h)
+  std::optional<HashSecret> key;           // what records and chunks are sealed with; nothing: they are not
 };
-
-// A secret from a file: 32 bytes, or 64 hexadecimal digits. Errors: kInvalidArgument, and those of reading it.
-Result<HashSecret> read_redis_key(const std::string& path);
 
 class RedisTier : public Tier {
  public:
@@ -70,7 +69,7 @@ class RedisTier : public Tier {
     Clock::time_point touched;
     int64_t bytes() const { return int64_t{tokens} * token_bytes; }
   };
-  RedisTier(RedisOptions options, const HashSecret& secret);
+  RedisTier(RedisOptions options, const HashSecret& secret, std::optional<Sealer> sealer);
   Status connect();
   Status log_in();
   Status agree_on_secret();
@@ -94,12 +93,16 @@ class RedisTier : public Tier {
   Status store(const StoredPiece& piece, std::span<const std::byte> values);
   Status announce(const StoredPiece& piece);
   void erase(uint64_t id, int32_t chunks);
+  std::string record_value(const StoredPiece& piece) const;
   uint64_t chunk_sum(uint64_t id, int32_t chunk, std::span<const std::byte> bytes) const;
+  bool is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const;
+  int64_t extra() const { return sealer_ ? Sealer::kExtra : 0; }  // bytes of a chunk beyond its values
   std::string record_key(uint64_t id) const;
   std::string chunk_key(uint64_t id, int32_t chunk) const;
 
   const RedisOptions options_;
   HashSecret secret_;
+  const std::optional<Sealer> sealer_;
   Digest maker_{};
   std::string space_, all_, log_;  // beginnings of keys, and keys, of this maker and secret
   std::unique_ptr<RedisConnection> connection_;

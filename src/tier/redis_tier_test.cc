@@ -26,9 +26,13 @@ class RedisTierTest : public testing::Test {
     if (RedisServerForTest::program().empty()) GTEST_SKIP() << "neither redis-server nor valkey-server is installed";
     server.emplace();
   }
-  static std::unique_ptr<RedisTier> open(const RedisAddress& address, int ms = 30000,
-                                         std::optional<HashSecret> secret = {}) {
-    auto out = RedisTier::open({address, secret, std::chrono::milliseconds(ms)});
+  std::unique_ptr<RedisTier> open(const RedisAddress& address, int ms = 30000,
+                                  std::optional<HashSecret> secret = {}) const {
+    return open_with(key, address, ms, secret);
+  }
+  static std::unique_ptr<RedisTier> open_with(const std::optional<HashSecret>& key, const RedisAddress& address,
+                                              int ms = 30000, const std::optional<HashSecret>& secret = {}) {
+    auto out = RedisTier::open({address, secret, std::chrono::milliseconds(ms), key});
     EXPECT_TRUE(out.ok()) << (out.ok() ? "" : out.error().message);
     return out.ok() ? std::move(out).value() : nullptr;
   }
@@ -81,9 +85,21 @@ class RedisTierTest : public testing::Test {
   }
 
   std::optional<RedisServerForTest> server;
+  std::optional<HashSecret> key;
 };
 
-TEST_F(RedisTierTest, WhatOnePutsOthersFind) {
+// With and without a key.
+class RedisValuesTest : public RedisTierTest, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    RedisTierTest::SetUp();
+    if (GetParam()) key = HashSecret::fixed(42);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Keys, RedisValuesTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Sealed" : "Plain"; });
+
+TEST_P(RedisValuesTest, WhatOnePutsOthersFind) {
   const auto one = open(), two = open();
   EXPECT_TRUE(known(*one).empty());
   EXPECT_TRUE(known(*two).empty());
@@ -135,29 +151,13 @@ TEST_F(RedisTierTest, TheSecretIsDrawnOnceOrGiven) {
   const HashSecret given = HashSecret::fixed(9);
   EXPECT_TRUE(std::ranges::equal(open(server->address(), 30000, given)->secret().bytes(), given.bytes()));
   server->ask({"SET", "kvilt:secret", "what"});
-  const auto bad = RedisTier::open({server->address(), {}, std::chrono::seconds(30)});
+  const auto bad = RedisTier::open({server->address(), {}, std::chrono::seconds(30), {}});
   ASSERT_FALSE(bad.ok());
   EXPECT_EQ(bad.error().code, Code::kCorrupt);
 }
 
-TEST_F(RedisTierTest, AKeyFile) {
-  const FolderForTest folder;
-  const auto read = [&](const std::string& text) {
-    std::ofstream(folder.path() + "/key", std::ios::binary) << text;
-    return read_redis_key(folder.path() + "/key");
-  };
-  std::string hex;
-  for (int i = 0; i < 32; ++i) hex += "0a";
-  const auto one = read(hex + "\n"), two = read(std::string(32, '\n'));
-  ASSERT_TRUE(one.ok() && two.ok());
-  EXPECT_TRUE(std::ranges::equal(one->bytes(), two->bytes()));
-  for (const std::string& text : {std::string(), hex + "0", hex.substr(1), std::string(33, 'x'), std::string(64, 'g')})
-    EXPECT_FALSE(read(text).ok()) << text;
-  EXPECT_EQ(read_redis_key(folder.path() + "/none").error().code, Code::kNotFound);
-}
-
 // Every way in which a value can be another: it is never returned, and goes for all.
-TEST_F(RedisTierTest, WrongValuesAreFoundAndRemoved) {
+TEST_P(RedisValuesTest, WrongValuesAreFoundAndRemoved) {
   struct Damage {
     const char* name;
     std::function<void(const std::string& first, const std::string& second)> done;
@@ -208,7 +208,76 @@ TEST_F(RedisTierTest, WrongValuesAreFoundAndRemoved) {
   expect_whole(*two, put(*two, 600));
 }
 
-TEST_F(RedisTierTest, WrongRecordsAreLeftOut) {
+TEST_P(RedisValuesTest, WithAKeyNothingOfItCanBeRead) {
+  const auto one = open();
+  known(*one);
+  const StoredPiece piece = put(*one, 300);
+  std::string all;
+  for (const std::string& name : server->keys()) {
+    all += name;
+    if (server->ask({"TYPE", name}).text == "string") all += server->ask({"GET", name}).text;
+  }
+  const std::vector<std::byte> values = values_for_test(piece);
+  const auto holds_bytes = [&](const void* data, size_t size) {
+    return all.find(std::string_view(static_cast<const char*>(data), size)) != std::string::npos;
+  };
+  const bool readable = !GetParam();  // power: without a key all of it is there
+  EXPECT_EQ(holds_bytes(piece.tokens.data(), 4 * sizeof(int32_t)), readable);
+  EXPECT_EQ(holds_bytes(values.data(), 16), readable);
+  EXPECT_EQ(holds_bytes(piece.domain.data(), piece.domain.size()), readable);
+  EXPECT_EQ(server->ask({"EXISTS", "kvilt:secret"}).number, readable ? 1 : 0) << "it follows from the key";
+}
+
+// What others sealed is nothing to whoever has another key or none, and stays.
+TEST_F(RedisTierTest, AnotherKeyFindsNothingAndLeavesItThere) {
+  const HashSecret digests = HashSecret::fixed(3), a = HashSecret::fixed(1), b = HashSecret::fixed(2);
+  const auto tier_of = [&](const std::optional<HashSecret>& key) {
+    return open_with(key, server->address(), 30000, digests);
+  };
+  const auto one = tier_of(a);
+  known(*one);
+  const StoredPiece piece = put(*one, 300);
+  for (const std::optional<HashSecret>& key : {std::optional<HashSecret>(b), std::optional<HashSecret>()}) {
+    const auto other = tier_of(key);
+    EXPECT_TRUE(known(*other).empty());
+    const StoredPiece theirs = put(*other, 20);
+    ASSERT_TRUE(other->clear().ok());
+    EXPECT_EQ(code_of(*other, theirs.id), Code::kNotFound);
+  }
+  const auto again = tier_of(a);
+  EXPECT_EQ(known(*again).size(), 1u) << "power";
+  expect_whole(*again, piece);
+}
+
+// With its key alone it may start before Redis does, as with a secret.
+TEST_F(RedisTierTest, AKeyIsASecretToo) {
+  server->end();
+  const auto one = open_with(HashSecret::fixed(1), server->address());
+  ASSERT_TRUE(one);
+  EXPECT_TRUE(known(*one).empty());
+  server->start();
+  news(*one, [&](const Tier::News&) { return one->ready(); });
+  expect_whole(*one, put(*one, 300));
+  EXPECT_EQ(server->ask({"EXISTS", "kvilt:secret"}).number, 0);
+}
+
+// A chunk that was right for this piece before is not taken for the one that is there now.
+TEST_P(RedisValuesTest, OlderValuesOfTheSamePlaceAreNotTaken) {
+  const auto one = open();
+  known(*one);
+  const StoredPiece piece = put(*one, 20);
+  const std::string name = key_of("*:v:*:0"), older = server->ask({"GET", name}).text;
+  one->remove(piece.id);
+  std::vector<std::byte> others = values_for_test(piece);
+  others[7] ^= std::byte{1};
+  std::vector<uint64_t> removed;
+  ASSERT_TRUE(one->put(piece, others, removed).ok());
+  ASSERT_TRUE(one->get(piece.id, 0).ok()) << "power";
+  server->ask({"SET", name, older});
+  EXPECT_EQ(code_of(*one, piece.id), Code::kCorrupt);
+}
+
+TEST_P(RedisValuesTest, WrongRecordsAreLeftOut) {
   const auto one = open();
   known(*one);
   const StoredPiece good = put(*one, 50), flipped = put(*one, 60), garbage = put(*one, 70), other = put(*one, 80);
@@ -289,7 +358,7 @@ TEST_F(RedisTierTest, GoneAndBack) {
   EXPECT_EQ(one->put(other, values_for_test(other), removed).error().code, Code::kUnavailable);
   const auto late = open(server->address(), 30000, secret);  // with a key it may start before Redis does
   EXPECT_TRUE(known(*late).empty());
-  EXPECT_EQ(RedisTier::open({server->address(), {}, std::chrono::seconds(30)}).error().code, Code::kUnavailable);
+  EXPECT_EQ(RedisTier::open({server->address(), {}, std::chrono::seconds(30), {}}).error().code, Code::kUnavailable);
   server->start();  // empty
   const Tier::News lost = news(*one, [&](const Tier::News&) { return one->ready(); });
   EXPECT_EQ(lost.removed, std::vector<uint64_t>{piece.id});
@@ -381,7 +450,7 @@ TEST_F(RedisTierTest, Passwords) {
   RedisAddress address = server->address();
   for (const char* password : {"", "wrong"}) {
     address.password = password;
-    const auto out = RedisTier::open({address, {}, std::chrono::seconds(30)});
+    const auto out = RedisTier::open({address, {}, std::chrono::seconds(30), {}});
     ASSERT_FALSE(out.ok());
     EXPECT_EQ(out.error().message.find("hidden"), std::string::npos);
     EXPECT_EQ(out.error().message.find("wrong "), std::string::npos);

@@ -1,12 +1,14 @@
 """kvilt serve --cache-dir: killed at any moment it serves no wrong KV, and a full disk or a folder in use is survived.
 
-KVILT_KILL_ROUNDS: how often it is killed (20; 200 takes some minutes).
+KVILT_KILL_ROUNDS: how often it is killed (20; 200 takes some minutes). With a key, a quarter as often.
 """
 import json
 import os
 import random
 import signal
 import threading
+
+import pytest
 
 from test_faults import KVILT, PROBE, Serve, gauge, run
 
@@ -28,6 +30,13 @@ def wanted():
         return [ask(server, prompt)[0] for prompt in KNOWN]
 
 
+def key_file(folder):
+    key = folder / "key"
+    key.write_text("6b" * 32)
+    key.chmod(0o600)
+    return str(key)
+
+
 def check(server, answers):
     """Every answer is right; returns the tokens that came from disk."""
     disk = 0
@@ -38,13 +47,17 @@ def check(server, answers):
     return disk
 
 
-def test_killed_at_any_moment_it_serves_no_wrong_kv(tmp_path):
+@pytest.mark.parametrize("sealed", [False, True])
+def test_killed_at_any_moment_it_serves_no_wrong_kv(tmp_path, sealed):
+    rounds = max(5, ROUNDS // 4) if sealed else ROUNDS
     answers = wanted()
     assert len(set(answers)) > 1  # power: answers differ, so a wrong one would show
     dice = random.Random(11)
-    flags = ("--cache-dir", str(tmp_path), "--kv-bytes", "4MiB", "--cache-disk", "12MiB")
+    flags = ["--cache-dir", str(tmp_path), "--kv-bytes", "4MiB", "--cache-disk", "12MiB"]
+    if sealed:
+        flags += ["--cache-key", key_file(tmp_path)]
     disk = 0
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         with Serve(PROBE, *flags).ready() as server:
             disk += check(server, answers)
 
@@ -65,7 +78,7 @@ def test_killed_at_any_moment_it_serves_no_wrong_kv(tmp_path):
             server.process.kill()
             server.process.wait()
             client.join()
-    assert disk > 0 or ROUNDS < 5
+    assert disk > 0 or rounds < 5
     with Serve(PROBE, *flags).ready() as server:
         check(server, answers)
         assert server.end() == 0
@@ -91,3 +104,30 @@ def test_a_folder_in_use_is_an_error(tmp_path):
     with Serve(PROBE, "--cache-dir", str(tmp_path)).ready():
         second = run("generate", PROBE, "a b", "--raw", "-n", "2", "--cache-dir", tmp_path)
         assert second.returncode == 1 and "another process uses this cache folder" in second.stderr
+
+
+def test_keys(tmp_path):
+    """What a key needs, and what a folder says to whoever comes without its own."""
+    key, store = key_file(tmp_path), tmp_path / "store"
+    ask_once = ("generate", PROBE, "a b", "--raw", "-n", "2", "--cache-dir", store)
+    assert run(*ask_once, "--cache-key", key).returncode == 0
+    (tmp_path / "key").chmod(0o644)
+    out = run(*ask_once, "--cache-key", key)
+    assert out.returncode == 1 and "chmod 600" in out.stderr, out.stderr
+    out = run(*ask_once)
+    assert out.returncode == 1 and "--cache-key FILE" in out.stderr, out.stderr
+    out = run("cache", "list", store)
+    assert out.returncode == 1 and "--cache-key FILE" in out.stderr, out.stderr
+    os.environ["KVILT_CACHE_KEY"] = "6b" * 32
+    try:
+        assert run(*ask_once).returncode == 0  # the variable is as good as the file
+        assert run("cache", "list", store).returncode == 0
+        assert run("generate", PROBE, "a b", "--raw", "-n", "2").returncode == 0  # nothing is kept, so it is not needed
+        os.environ["KVILT_CACHE_KEY"] = "6c" * 32
+        out = run(*ask_once)
+        assert out.returncode == 1 and "another key" in out.stderr and "6c6c" not in out.stderr, out.stderr
+        os.environ["KVILT_CACHE_KEY"] = ""
+        out = run(*ask_once)
+        assert out.returncode == 1 and "KVILT_CACHE_KEY is empty" in out.stderr, out.stderr
+    finally:
+        del os.environ["KVILT_CACHE_KEY"]

@@ -103,5 +103,6 @@ def test_what_is_no_redis_is_an_error(tmp_path):
         assert out.returncode == 1 and words in out.stderr, out.stderr
     key = tmp_path / "key"
     key.write_text("ab" * 32)
+    key.chmod(0o600)
     out = run("generate", PROBE, "a b", "--raw", "-n", "2", "--cache-redis", f"unix:{tmp_path}/none", "--cache-redis-key", key)
     assert out.returncode == 0, out.stderr  # with a key it may come later

@@ -1,0 +1,114 @@
+#include "tier/folder_secret.h"
+
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace kvilt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The file `sealed`: docs/formats/cache_folder.md#with-a-key.
+struct ProofBytes {
+  char magic[8];
+  uint8_t salt[32];
+  std::byte proof[Sealer::kExtra];  // nothing, sealed
+  uint64_t sum;                     // of all before it
+};
+static_assert(sizeof(ProofBytes) == 88);
+constexpr char kProofMagic[] = "KVSEAL1";
+static_assert(sizeof kProofMagic == 8);
+constexpr Sealer::Place kProofPlace{Sealer::What::kProof};
+
+uint64_t sum_of(const ProofBytes& proof) {
+  return checksum(std::as_bytes(std::span(&proof, 1)).first(offsetof(ProofBytes, sum)));
+}
+
+Sealer sealer_of(const HashSecret& key, const ProofBytes& proof) {
+  return Sealer(derived_key(key, "kvilt.folder.values", proof.salt));
+}
+
+FolderSecret secret_of(const HashSecret& key, const ProofBytes& proof) {
+  return {derived_key(key, "kvilt.folder.digests", proof.salt), sealer_of(key, proof)};
+}
+
+bool was_used_without_a_key(const std::string& folder) {
+  std::error_code none;
+  return fs::exists(folder + "/secret", none) || fs::exists(folder + "/journal", none);
+}
+
+Result<FolderSecret> read_proof(const std::string& folder, const std::string& bytes,
+                                const std::optional<HashSecret>& key) {
+  if (!key) {
+    return error(Code::kInvalidArgument,
+                 "{}: it was written with a key: give that (--cache-key FILE, or KVILT_CACHE_KEY), or name another "
+                 "folder",
+                 folder);
+  }
+  ProofBytes proof;
+  const bool fits = bytes.size() == sizeof proof;
+  if (fits) std::memcpy(&proof, bytes.data(), sizeof proof);
+  if (!fits || std::memcmp(proof.magic, kProofMagic, sizeof proof.magic) != 0 || sum_of(proof) != proof.sum) {
+    return error(Code::kCorrupt,
+                 "{}/sealed: damaged, or written by another version: no key opens what the folder holds; name another "
+                 "folder, or delete this one",
+                 folder);
+  }
+  std::vector<std::byte> sealed(std::begin(proof.proof), std::end(proof.proof));
+  if (sealer_of(*key, proof).open(kProofPlace, sealed)) return secret_of(*key, proof);
+  return error(Code::kInvalidArgument,
+               "{}: it was written with another key: give that, or name another folder; nothing in it was changed",
+               folder);
+}
+
+Result<FolderSecret> make_proof(const std::string& folder, const HashSecret& key, Files& files) {
+  if (was_used_without_a_key(folder)) {
+    return error(Code::kInvalidArgument,
+                 "{}: it was written without a key and can be read by whoever gets it: name another folder, or delete "
+                 "this one; without --cache-key and KVILT_CACHE_KEY it opens as before",
+                 folder);
+  }
+  ProofBytes proof{};
+  std::memcpy(proof.magic, kProofMagic, sizeof proof.magic);
+  const HashSecret salt = HashSecret::random();
+  std::memcpy(proof.salt, salt.bytes().data(), sizeof proof.salt);
+  sealer_of(key, proof).seal(kProofPlace, {}, proof.proof);
+  proof.sum = sum_of(proof);
+  KVILT_TRY(files.replace(folder + "/sealed", std::as_bytes(std::span(&proof, 1))));
+  return secret_of(key, proof);
+}
+
+Result<FolderSecret> plain_secret(const std::string& folder, Files& files) {
+  const std::string path = folder + "/secret";
+  if (const auto text = read_file(path, 4096); text.ok()) {
+    if (const auto secret = HashSecret::of(*text)) return FolderSecret{*secret, {}};
+    spdlog::warn("{}: damaged; it is drawn anew, and what the folder holds cannot be found any more", path);
+  }
+  const HashSecret drawn = HashSecret::random();
+  KVILT_TRY(files.replace(path, std::as_bytes(std::span(drawn.bytes()))));
+  return FolderSecret{drawn, {}};
+}
+
+}  // namespace
+
+Result<FolderSecret> open_folder_secret(const std::string& folder, const std::optional<HashSecret>& key, Files& files) {
+  std::error_code failed;
+  const std::string path = folder + "/sealed";
+  const bool sealed = fs::exists(path, failed);
+  if (failed) return error(Code::kIo, "{}: {}", path, failed.message());
+  if (sealed) {
+    // An empty file cannot be mapped: it is damaged as any other.
+    const auto bytes = read_file(path, 4096);
+    return read_proof(folder, bytes.ok() ? *bytes : std::string(), key);
+  }
+  return key ? make_proof(folder, *key, files) : plain_secret(folder, files);
+}
+
+}  // namespace kvilt
