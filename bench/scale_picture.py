@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Draws docs/pictures/scale.svg: hit rates and what is asked of one Redis, against the number of servers.
 
-usage: bench/scale_picture.py FILE.json OUT.svg
+usage: bench/scale_picture.py FILE.json ... OUT.svg
 
-FILE.json: rows of `kvilt bench scale --traffic grow --json FILE.json` with all routes and both settings of Redis. Nothing
-is drawn that is not in it, but for the lines that say what a network of 10 and of 100 Gbit/s carries.
+FILE.json: rows of `kvilt bench scale --traffic grow --json FILE.json`. Nothing is drawn that is not in them, but for the
+lines that say what a network of 10 and of 100 Gbit/s carries.
 """
 import json
 import math
@@ -97,12 +97,14 @@ def draw(rows):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    with open(sys.argv[1]) as file:
-        rows = [row for row in json.load(file)["rows"] if row["traffic"] == "grow"]
+    rows = []
+    for path in sys.argv[1:-1]:
+        with open(path) as file:
+            rows += [row for row in json.load(file)["rows"] if row["traffic"] == "grow"]
     if not any(row["redis"] for row in rows):
-        sys.exit(f"{sys.argv[1]}: rows of bench scale --traffic grow, with Redis and without, are wanted")
+        sys.exit("rows of bench scale --traffic grow with Redis are wanted")
     body, width, height = draw(rows)
     head = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-labelledby="t d" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13">
   <title id="t">Hit rates, and what is asked of one Redis, against the number of servers (simulated)</title>
@@ -112,7 +114,7 @@ def main():
     @media (prefers-color-scheme: dark) {{ .t {{ fill: #e6edf3 }} .m {{ fill: #9aa4af }} .r {{ stroke: #9aa4af }} }}
   </style>
 """
-    with open(sys.argv[2], "w") as file:
+    with open(sys.argv[-1], "w") as file:
         file.write(head + "\n".join(body) + "\n</svg>\n")
 
 

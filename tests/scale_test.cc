@@ -256,6 +256,13 @@ TEST(ScaleTest, CopiesShareWhatIsCommonOnly) {
   for (const auto& request : trace.requests) distinct.insert(request.begin(), request.end());
   EXPECT_EQ(blocks.size(), 3 * (distinct.size() - 3) + 3);
 
+  options.share = .5;
+  Traffic some(trace, options);
+  std::set<uint64_t> of_some;
+  for (Traffic::Arrival arrival; some.next(arrival);) of_some.insert(arrival.blocks.begin(), arrival.blocks.end());
+  EXPECT_GT(of_some.size(), blocks.size() / 5);
+  EXPECT_LT(of_some.size(), blocks.size() * 4 / 5);
+  options.share = 1;
   options.until_s = 10;
   Traffic short_traffic(trace, options);
   int few = 0;
@@ -276,7 +283,8 @@ TEST(ScaleTest, TheSameSeedGivesTheSameNumbers) {
 }
 
 TEST(ScaleTest, StrangeTrafficIsCounted) {
-  Trace trace{.name = "strange", .block_tokens = 512, .requests = {{}, {5, 5, 5}, {5, 5}, {9, 5}}, .seconds = {0, 0, 0, 1}};
+  Trace trace{
+      .name = "strange", .block_tokens = 512, .requests = {{}, {5, 5, 5}, {5, 5}, {9, 5}}, .seconds = {0, 0, 0, 1}};
   for (const bool engine : {false, true}) {
     for (const RouteRule rule : kRules) {
       FleetOptions options{.servers = 2, .rule = rule, .pool_tokens = 1024, .engine = engine, .redis = true};
@@ -308,7 +316,8 @@ class TraceFileTest : public testing::Test {
 };
 
 TEST_F(TraceFileTest, TimesAreInOrder) {
-  const Result<Trace> got = read("{\"timestamp\": 3000, \"hash_ids\": [1, 2]}\n\n{\"timestamp\": 1000, \"hash_ids\": [1]}\n");
+  const Result<Trace> got =
+      read("{\"timestamp\": 3000, \"hash_ids\": [1, 2]}\n\n{\"timestamp\": 1000, \"hash_ids\": [1]}\n");
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->seconds, (std::vector<double>{0, 2}));
   EXPECT_EQ(got->requests, (std::vector<std::vector<uint64_t>>{{1}, {1, 2}}));

@@ -1,6 +1,7 @@
 // apps/bench/bench_scale.cc: kvilt bench scale: one trace over 1 to 1,000 simulated servers (scale_fleet.h).
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -23,7 +24,8 @@ struct ScaleOptions {
   int64_t redis_bytes = int64_t{256} << 30;
   int engine_up_to = 1;
   TrafficOptions load;
-  FleetOptions fleet;
+  double share = .1;  // of the trace that a server brings
+  FleetOptions fleet{.prefill = 6000};
 };
 
 // KV of a token in bf16: two rows of head size times KV heads, in each layer.
@@ -112,8 +114,8 @@ nlohmann::ordered_json row_of(const ScaleOptions& o, const FleetOptions& fleet, 
 
 void print_scale_head() {
   std::printf("%7s %-12s %-5s %-7s | %5s %6s %5s %9s %5s | %7s %7s %7s %9s | %8s %10s %8s | %5s %6s %7s\n", "servers",
-              "route", "redis", "cache", "hit", "memory", "redis", "elsewhere", "twins", "in MB/s", "out MB/s", "records",
-              "commands", "events/s", "at router", "entries", "busy", "worst", "p99 s");
+              "route", "redis", "cache", "hit", "memory", "redis", "elsewhere", "twins", "in MB/s", "out MB/s",
+              "records", "commands", "events/s", "at router", "entries", "busy", "worst", "p99 s");
 }
 
 void print_scale_row(const nlohmann::ordered_json& row) {
@@ -124,16 +126,20 @@ void print_scale_row(const nlohmann::ordered_json& row) {
               number("elsewhere_share"), number("twin_share"));
   std::printf("%7.0f %7.0f %7.0f %9.0f | ", number("redis_in_s") / 1e6, number("redis_out_s") / 1e6,
               (number("redis_records_s") + number("redis_listed_s")) / 1e6, number("redis_commands_s"));
-  std::printf("%8.0f %10.0f %7.1fM | ", number("events_server_s"), number("events_stored_s") + number("events_removed_s"),
-              number("router_entries") / 1e6);
+  std::printf("%8.0f %10.0f %7.1fM | ", number("events_server_s"),
+              number("events_stored_s") + number("events_removed_s"), number("router_entries") / 1e6);
   std::printf("%5.3f %6.2f %7.2f\n", number("busy_share"), number("worst_over_mean"), number("wait_p99_s"));
   std::fflush(stdout);
 }
 
-// grow: each server brings its own load. split: there is one load, whoever serves it.
+// grow: each server brings a share of a trace; what is less than one are some of its conversations. split: there is one
+// trace, whoever serves it.
 Traffic traffic_for(const ScaleOptions& o, const Trace& trace, int servers) {
   TrafficOptions load = o.load;
-  load.copies = o.traffic == "grow" ? servers : 1;
+  if (o.traffic == "grow") {
+    load.share = std::min(1.0, servers * o.share);
+    load.copies = std::max(1, static_cast<int>(std::lround(servers * o.share)));
+  }
   return Traffic(trace, load);
 }
 
@@ -142,7 +148,7 @@ void bench_scale(const ScaleOptions& o, int argc, char** argv) {
   if (trace.seconds.empty())
     fail(o.trace + ": its requests have no times; lines of JSON with hash_ids and timestamp are wanted");
   for (const double value : {o.token_bytes, o.fleet.prefill, o.fleet.io, o.fleet.redis_delay, o.fleet.event_delay,
-                             o.load.until_s, o.load.slow, o.load.shift_s, o.load.common}) {
+                             o.share, o.load.until_s, o.load.slow, o.load.shift_s, o.load.common}) {
     if (!std::isfinite(value)) fail("an option is not a finite number");
   }
   FleetOptions fleet = o.fleet;
@@ -176,7 +182,7 @@ void bench_scale(const ScaleOptions& o, int argc, char** argv) {
       }
     }
   }
-  struct rusage used{};
+  struct rusage used {};
   getrusage(RUSAGE_SELF, &used);
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   std::printf("it took %.0f s and at most %.0f MB\n", took, static_cast<double>(used.ru_maxrss) / 1024);
@@ -193,7 +199,7 @@ void add_bench_scale(Program& program, Command bench) {
   app.add_option("--servers", o->servers, "how many, comma-separated").show_default();
   app.add_option("--routes", o->routes, "who gets a request, comma-separated: round-robin, least-loaded, prefix, hash")
       .show_default();
-  app.add_option("--traffic", o->traffic, "grow: a copy of the trace for each server; split: one trace for all")
+  app.add_option("--traffic", o->traffic, "grow: each server brings --share of a trace; split: one trace for all")
       .one_of({"grow", "split"})
       .show_default();
   app.add_option("--redis", o->redis, "a Redis that all share: on, off or both").one_of({"on", "off", "both"});
@@ -201,9 +207,7 @@ void add_bench_scale(Program& program, Command bench) {
       .one_of({"0.5b", "8b", "70b"})
       .show_default();
   app.add_option("--token-bytes", o->token_bytes, "of KV, instead of --model's").range(1.0, 1e9);
-  app.add_option("--pool", o->fleet.pool_tokens, "tokens that a server's memory holds")
-      .range(1.0, 1e8)
-      .show_default();
+  app.add_option("--pool", o->fleet.pool_tokens, "tokens that a server's memory holds").range(1.0, 1e8).show_default();
   app.add_option("--prefill", o->fleet.prefill, "tokens a second that a server computes; 0: it takes no time")
       .range(0.0, 1e12)
       .show_default();
@@ -219,6 +223,9 @@ void add_bench_scale(Program& program, Command bench) {
       .show_default();
   app.add_option("--hash-blocks", o->fleet.hash_blocks, "of a prompt's beginning, which route hash looks at")
       .range(1, 1 << 20)
+      .show_default();
+  app.add_option("--share", o->share, "of a trace's load that a server brings: 0.1 are ten servers for each copy")
+      .range(1e-4, 10.0)
       .show_default();
   app.add_option("--until", o->load.until_s, "use the trace's first seconds only; 0: all of it").range(0.0, 1e9);
   app.add_option("--slow", o->load.slow, "the trace's times are so many times as long").range(1e-3, 1e4).show_default();

@@ -130,7 +130,8 @@ class Fleet {
     read = local;
     const double read_s = o_.io > 0 ? block_bytes_ / o_.io : 0;
     if (o_.redis && (read_s == 0 || read_s < block_s_)) {
-      for (; read < prompt.size() && store_.state(prompt[read], server, start) == SharedStore::State::kAnnounced; ++read)
+      for (; read < prompt.size() && store_.state(prompt[read], server, start) == SharedStore::State::kAnnounced;
+           ++read)
         store_.read(prompt[read]);
     }
     const size_t from_store = read - local, computed = prompt.size() - read;
@@ -220,7 +221,7 @@ double FleetOutcome::worst_over_mean() const {
   return mean > 0 ? *std::ranges::max_element(busy) / mean : 1;
 }
 
-Traffic::Traffic(const Trace& trace, const TrafficOptions& options) : trace_(&trace), options_(options) {
+Traffic::Traffic(const Trace& trace, const TrafficOptions& options) : options_(options) {
   CHECK(trace.seconds.size() == trace.requests.size() && options.copies > 0 && options.slow > 0);
   std::unordered_map<uint64_t, size_t> uses;
   for (const auto& request : trace.requests) {
@@ -239,8 +240,9 @@ Traffic::Traffic(const Trace& trace, const TrafficOptions& options) : trace_(&tr
   blocks_ = numbers.size();
   for (size_t r = 0; r < trace.requests.size(); ++r) {
     if (options.until_s > 0 && trace.seconds[r] >= options.until_s) break;
-    auto& request = requests_.emplace_back();
+    std::vector<uint64_t> request;
     for (const uint64_t block : trace.requests[r]) request.push_back(numbers.at(block));
+    take(request, trace.seconds[r]);
   }
   std::mt19937_64 random(options.seed);
   for (int copy = 0; copy < options.copies; ++copy) {
@@ -250,8 +252,17 @@ Traffic::Traffic(const Trace& trace, const TrafficOptions& options) : trace_(&tr
   }
 }
 
+// If its conversation is among those that are wanted.
+void Traffic::take(const std::vector<uint64_t>& request, double at) {
+  const auto own = std::ranges::find_if(request, [&](uint64_t block) { return block >= common_; });
+  const uint64_t hash = StepTable<uint64_t>::mixed(own != request.end() ? *own + 1 : 0);
+  if (static_cast<double>(hash >> 11) * 0x1p-53 >= options_.share) return;
+  requests_.push_back(request);
+  seconds_.push_back(at);
+}
+
 double Traffic::time(int copy, size_t request) const {
-  return (trace_->seconds[request] + shifts_[static_cast<size_t>(copy)]) * options_.slow;
+  return (seconds_[request] + shifts_[static_cast<size_t>(copy)]) * options_.slow;
 }
 
 bool Traffic::next(Arrival& out) {

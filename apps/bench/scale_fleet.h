@@ -24,6 +24,7 @@ namespace kvilt {
 
 struct TrafficOptions {
   int copies = 1;       // of the trace, each with texts of its own
+  double share = 1;     // of the trace's conversations, by a hash of the first block that is not common
   double shift_s = 60;  // copies begin within so many seconds
   double until_s = 0;   // of the trace only its first seconds; 0: all
   double slow = 1;      // times are so many times as long
@@ -34,7 +35,7 @@ struct TrafficOptions {
 // Requests in the order of their times.
 class Traffic {
  public:
-  // REQUIRES: the trace has times, and outlives it.
+  // REQUIRES: the trace has times.
   Traffic(const Trace& trace, const TrafficOptions& options);
   struct Arrival {
     double at = 0;
@@ -50,9 +51,10 @@ class Traffic {
     size_t request = 0;
     auto operator<=>(const Place&) const = default;
   };
+  void take(const std::vector<uint64_t>& request, double at);
   double time(int copy, size_t request) const;
-  const Trace* trace_;
   TrafficOptions options_;
+  std::vector<double> seconds_;
   std::vector<std::vector<uint64_t>> requests_;  // with blocks numbered anew: common ones first, from 0 on
   size_t blocks_ = 0, common_ = 0;
   std::vector<double> shifts_;
@@ -101,20 +103,20 @@ struct FleetOutcome {
   double share(int64_t of) const { return blocks > 0 ? static_cast<double>(of) / static_cast<double>(blocks) : 0; }
   double hit_rate() const { return share(local + read); }
 
-  std::vector<double> busy;                       // seconds of each server
-  double waited_median_s = 0, waited_p99_s = 0;   // before a prefill begins
-  double busy_share() const;                      // of the time, the mean server
+  std::vector<double> busy;                      // seconds of each server
+  double waited_median_s = 0, waited_p99_s = 0;  // before a prefill begins
+  double busy_share() const;                     // of the time, the mean server
   double worst_over_mean() const;
 
-  Flow stored, removed;  // blocks that events told of
+  Flow stored, removed;   // blocks that events told of
   int64_t told_most = 0;  // pairs of block and server that a subscriber to all has to know, at most
 
   // Redis.
-  Flow in, out;                                       // bytes of KV
-  Flow written;                                       // pieces
-  int64_t lost = 0;                                   // blocks that waited to be written for longer than a pool lasts
-  double records = 0;                                 // bytes: of one reader that fetches each piece's record and line
-  double piece_seconds = 0;                           // pieces that are there, over time
+  Flow in, out;              // bytes of KV
+  Flow written;              // pieces
+  int64_t lost = 0;          // blocks that waited to be written for longer than a pool lasts
+  double records = 0;        // bytes: of one reader that fetches each piece's record and line
+  double piece_seconds = 0;  // pieces that are there, over time
   int64_t held_blocks = 0, held_pieces = 0, put_blocks = 0, dropped_blocks = 0;  // at the end; all
 };
 

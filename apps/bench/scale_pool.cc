@@ -147,7 +147,8 @@ class EnginePool : public SimulatedPool {
     for (Placement& placement : found.placements) kv.place(std::move(placement));
     const std::vector<Runs> sets{found.layout.fresh()};
     const std::vector<uint16_t> write(1, 0);
-    if (!cache_.make_room(kv.pages_for(sets, write))) return;  // a page more than the prompt has, where its end is known
+    if (!cache_.make_room(kv.pages_for(sets, write)))
+      return;  // a page more than the prompt has, where its end is known
     kv.add(sets, write);
     (void)cache_.publish_prompt({kv, found.layout, ids, {}, domains_, static_cast<int32_t>(ids.size()), found.exact});
   }
