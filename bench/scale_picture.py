@@ -33,7 +33,8 @@ class Axes:
     def line(self, points, colour, dashed=False):
         path = " ".join(f"{self.x(n):.1f},{self.y(v):.1f}" for n, v in sorted(points))
         dash = ' stroke-dasharray="5 4"' if dashed else ""
-        return f'  <polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
+        width = 6 if colour == COLOURS["round-robin"] else 2  # it lies below least-loaded, where both are the same
+        return f'  <polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dash}/>'
 
     def grid(self, values, name):
         out = []
@@ -68,18 +69,18 @@ def draw(rows):
     asked = [row["redis_in_s"] + row["redis_out_s"] for row in rows if row["redis"]]
     others = [row["redis_records_s"] + row["redis_listed_s"] for row in rows if row["redis"]]
     high = 10 ** math.ceil(math.log10(max(asked + others)))
-    flow = Axes(LEFT + WIDTH + GAP, numbers[-1], 1e8, high, True)
+    flow = Axes(LEFT + WIDTH + GAP, numbers[-1], 1e7, high, True)
     out = [text(LEFT, 24, "share of prompt tokens that need not be computed", kind="t", bold=True),
            text(flow.left, 24, "what is asked of one Redis", kind="t", bold=True),
            text(LEFT, 44, "solid: with one Redis; dashed: without"),
            text(flow.left, 44, "solid: KV in and out; dotted: records and lists")]
     out += hits.grid([i / 10 for i in range(int(top * 10 + 1.5))], lambda v: f"{v:.1f}") + hits.servers(numbers)
-    decades = range(8, int(math.log10(high)) + 1)
+    decades = range(7, int(math.log10(high)) + 1)
     out += flow.grid([10.0**d for d in decades], bytes_name) + flow.servers(numbers)
     for rate, name in NETWORKS:
         y = flow.y(rate)
         out.append(f'  <line class="n" x1="{flow.left}" y1="{y:.1f}" x2="{flow.left + WIDTH}" y2="{y:.1f}"/>')
-        out.append(text(flow.left + WIDTH, y - 5, name, "end"))
+        out.append(text(flow.left + 6, y - 5, name))
     for route in routes:
         for redis in (True, False):
             out.append(hits.line(points(route, redis, lambda row: row["hit_share"]), COLOURS[route], not redis))

@@ -5,7 +5,7 @@
 //             computes the rest. What it has computed is in its pool at once (who comes next there waits for it anyway),
 //             in Redis when it was written and announced, and in the router's index when the event has arrived.
 // Invariants: a prompt's blocks are cached here, read from Redis, or computed. What is read was written before.
-// Threads:    one. Cost: with extents_pool() about a microsecond a block, engine_pool() twenty.
+// Threads:    one. Cost: some three microseconds a block with extents_pool(), a hundred with engine_pool().
 // Not here:   answers: they take no time and no room. Several prefills at once on a server. What Redis can bear: the
 //             outcome says what is asked of it. A request that waits is looked up by what those before it will have
 //             done when it begins: those that come after it and are done sooner, elsewhere, do not count.

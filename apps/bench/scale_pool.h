@@ -4,7 +4,7 @@
 // Two kinds:  engine_pool() is the content cache of the engine (engine/content_cache.h: index, extents, eviction, ghosts,
 //             and what the index tells its listener) over token ids that stand for the blocks, kIds for each block, so
 //             that a block is an extent. extents_pool() has the same extents, order and ghosts (kv/idle_extents.h,
-//             kv/ghost_list.h) and a hash table for the index: a twentieth of the time. No KV is written in either.
+//             kv/ghost_list.h) and a hash table for the index: a small part of the time. No KV is written in either.
 // Invariants: a block's id says all that stands before it too, as in Mooncake's traces. What a request uses does not
 //             wait meanwhile; its end waits before its beginning, as in the engine.
 // Threads:    one.
