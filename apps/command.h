@@ -90,5 +90,6 @@ void add_bench_capacity(Program& program, Command bench);
 void add_bench_constrained(Program& program, Command bench);
 void add_bench_tiers(Program& program, Command bench);
 void add_bench_eviction(Program& program, Command bench);
+void add_bench_scale(Program& program, Command bench);
 
 }  // namespace kvilt

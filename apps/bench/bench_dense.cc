@@ -248,6 +248,7 @@ void add_bench(Program& program) {
   add_bench_capacity(program, bench);
   add_bench_constrained(program, bench);
   add_bench_eviction(program, bench);
+  add_bench_scale(program, bench);
 }
 
 }  // namespace kvilt

@@ -188,7 +188,7 @@ Outcome simulate(const Trace& trace, const std::vector<std::vector<Use>>& uses, 
 void bench_eviction(const EvictionOptions& o, int argc, char** argv) {
   Report report(argc, argv);
   std::vector<Trace> traces;
-  for (const std::string& path : o.traces) traces.push_back(read_trace(path, o.seed));
+  for (const std::string& path : o.traces) traces.push_back(value_or_fail(read_trace(path, o.seed)));
   if (o.mixed > 0) traces.push_back(mixed_trace(o.mixed, o.seed));
   if (traces.empty()) fail("--trace or --mixed: something to simulate is wanted");
   for (const Trace& trace : traces) {

@@ -8,31 +8,46 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
 #include <random>
 
-#include "apps/command.h"
+#include "base/error.h"
 
 namespace kvilt {
 namespace {
 
 constexpr int kMooncakeBlock = 512, kOurBlock = 256;
+constexpr double kMostMs = 1e9;  // 11 days
 
 std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
-std::vector<uint64_t> hash_ids(const std::string& line, const std::string& where) {
+struct Line {
+  std::vector<uint64_t> blocks;
+  std::optional<double> ms;
+};
+
+Result<Line> read_line(const std::string& line, const std::string& where) {
   const auto parsed = nlohmann::json::parse(line, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("hash_ids") || !parsed["hash_ids"].is_array())
-    fail(fmt::format("{}: a line of JSON with hash_ids is wanted", where));
-  std::vector<uint64_t> out;
+    return error(Code::kInvalidArgument, "{}: a line of JSON with hash_ids is wanted", where);
+  Line out;
   for (const auto& id : parsed["hash_ids"]) {
-    if (!id.is_number_unsigned()) fail(fmt::format("{}: hash_ids are whole numbers from 0 on", where));
-    out.push_back(id.get<uint64_t>());
+    if (!id.is_number_unsigned())
+      return error(Code::kInvalidArgument, "{}: hash_ids are whole numbers from 0 on", where);
+    out.blocks.push_back(id.get<uint64_t>());
   }
+  if (!parsed.contains("timestamp")) return out;
+  const auto& time = parsed["timestamp"];
+  if (!time.is_number() || !(time.get<double>() >= 0 && time.get<double>() <= kMostMs))
+    return error(Code::kInvalidArgument, "{}: timestamp is in milliseconds from the trace's start, {:.0e} at most",
+                 where, kMostMs);
+  out.ms = time.get<double>();
   return out;
 }
 
 // TIMESTAMP,ContextTokens,GeneratedTokens
-std::pair<int, int> read_lengths(const std::string& line, const std::string& where) {
+Result<std::pair<int, int>> read_lengths(const std::string& line, const std::string& where) {
   const size_t first = line.find(','), second = line.find(',', first + 1);
   int context = 0, generated = 0;
   const auto read = [&](size_t begin, int& value) {
@@ -41,8 +56,9 @@ std::pair<int, int> read_lengths(const std::string& line, const std::string& whe
   };
   if (first == std::string::npos || second == std::string::npos || !read(first + 1, context) ||
       !read(second + 1, generated) || context < 0 || generated < 0 || context > 1 << 24 || generated > 1 << 24)
-    fail(fmt::format("{}: time, context tokens and generated tokens are wanted, with commas between", where));
-  return {context, generated};
+    return error(Code::kInvalidArgument,
+                 "{}: time, context tokens and generated tokens are wanted, with commas between", where);
+  return std::pair(context, generated);
 }
 
 // Text that somebody has said so far, as blocks that nobody else has.
@@ -65,6 +81,20 @@ class SaidSoFar {
   int tokens_ = 0;
 };
 
+// Times in order, and the requests with them; none where a line had none.
+void set_times(std::vector<std::optional<double>> ms, Trace& trace) {
+  if (!std::ranges::all_of(ms, [](const auto& one) { return one.has_value(); })) return;
+  std::vector<size_t> order(ms.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return *ms[i]; });
+  std::vector<std::vector<uint64_t>> requests;
+  for (const size_t i : order) {
+    requests.push_back(std::move(trace.requests[i]));
+    trace.seconds.push_back((*ms[i] - *ms[order[0]]) / 1000);
+  }
+  trace.requests = std::move(requests);
+}
+
 // Rank 0 most often: Zipf with exponent 1.
 class Zipf {
  public:
@@ -83,10 +113,11 @@ class Zipf {
 
 }  // namespace
 
-Trace read_trace(const std::string& path, uint64_t seed) {
+Result<Trace> read_trace(const std::string& path, uint64_t seed) {
   std::ifstream file(path);
-  if (!file) fail(path + ": cannot read");
-  Trace out{.name = file_name(path), .block_tokens = kMooncakeBlock, .requests = {}};
+  if (!file) return error(Code::kNotFound, "{}: cannot read", path);
+  Trace out{.name = file_name(path), .block_tokens = kMooncakeBlock, .requests = {}, .seconds = {}};
+  std::vector<std::optional<double>> ms;
   std::mt19937_64 random(seed);
   uint64_t next_block = 0;
   std::vector<SaidSoFar> open;  // the last ones that somebody said something in, the newest last
@@ -103,10 +134,13 @@ Trace read_trace(const std::string& path, uint64_t seed) {
     }
     if (line.empty() || line == "\r") continue;
     if (!csv) {
-      out.requests.push_back(hash_ids(line, where));
+      KVILT_ASSIGN(Line read, read_line(line, where));
+      out.requests.push_back(std::move(read.blocks));
+      ms.push_back(read.ms);
       continue;
     }
-    const auto [context, generated] = read_lengths(line, where);
+    KVILT_ASSIGN(const auto lengths, read_lengths(line, where));
+    const auto [context, generated] = lengths;
     auto best = open.end();
     for (auto talk = open.begin(); talk != open.end(); ++talk) {
       if (talk->tokens() <= context && (best == open.end() || talk->tokens() >= best->tokens())) best = talk;
@@ -119,12 +153,13 @@ Trace read_trace(const std::string& path, uint64_t seed) {
     open.push_back(std::move(talk));
     if (open.size() > kOpen) open.erase(open.begin());
   }
-  if (out.requests.empty()) fail(path + ": no requests in it");
+  if (out.requests.empty()) return error(Code::kInvalidArgument, "{}: no requests in it", path);
+  if (!csv) set_times(std::move(ms), out);
   return out;
 }
 
 Trace mixed_trace(int requests, uint64_t seed) {
-  Trace out{.name = "mixed", .block_tokens = kOurBlock, .requests = {}};
+  Trace out{.name = "mixed", .block_tokens = kOurBlock, .requests = {}, .seconds = {}};
   std::mt19937_64 random(seed);
   uint64_t next_block = 0;
   const auto between = [&](int low, int high) { return std::uniform_int_distribution<>(low, high)(random); };
