@@ -97,7 +97,9 @@ class Shown : public PullWatcher {
   int64_t done() const { return done_; }
 
  private:
-  int tenths() const { return total_ > 0 ? static_cast<int>(10 * static_cast<double>(done_) / static_cast<double>(total_)) : 10; }
+  int tenths() const {
+    return total_ > 0 ? static_cast<int>(10 * static_cast<double>(done_) / static_cast<double>(total_)) : 10;
+  }
   std::string state(const RepoFile& file) const;
   const bool quiet_, terminal_;
   int64_t total_ = 0, done_ = 0;
@@ -110,8 +112,8 @@ class Shown : public PullWatcher {
 
 std::string Shown::state(const RepoFile& file) const {
   const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 1;
-  std::string out = fmt::format("{:3.0f} %  {} of {}", std::floor(100 * share), bytes_in_words(done_),
-                                bytes_in_words(total_));
+  std::string out =
+      fmt::format("{:3.0f} %  {} of {}", std::floor(100 * share), bytes_in_words(done_), bytes_in_words(total_));
   if (rate_.per_second() >= 1) {
     out += fmt::format("  {}/s", bytes_in_words(static_cast<int64_t>(rate_.per_second())));
     out += fmt::format("  {} left", time_in_words(static_cast<double>(total_ - done_) / rate_.per_second()));
@@ -167,10 +169,9 @@ void run_pull(const PullOptions& o) {
     std::exit(128 + caught_signal);
   };
   const PullPlan plan = or_end(plan_pull(*name, source, shown));
-  const std::string sum =
-      fmt::format("{} at {}: {} file{}, {}; {} to come", name->text(), plan.listing.commit.substr(0, 12),
-                  plan.chosen.files.size(), plan.chosen.files.size() == 1 ? "" : "s", bytes_in_words(plan.bytes),
-                  bytes_in_words(plan.absent_bytes));
+  const std::string sum = fmt::format(
+      "{} at {}: {} file{}, {}; {} to come", name->text(), plan.listing.commit.substr(0, 12), plan.chosen.files.size(),
+      plan.chosen.files.size() == 1 ? "" : "s", bytes_in_words(plan.bytes), bytes_in_words(plan.absent_bytes));
   if (o.dry_run) {
     list_plan(plan);
     fmt::print("{}\n", sum);
@@ -188,8 +189,9 @@ void run_pull(const PullOptions& o) {
 void add_pull(Program& program) {
   auto app = program.app.add_subcommand("pull", "downloads a model from Hugging Face's hub into the hub's cache");
   auto o = std::make_shared<PullOptions>();
-  app.add_option("MODEL", o->model,
-                 "ORG/NAME, or ORG/NAME:TAG for the GGUF file with TAG (Q4_K_M) in its name; then serve it by this name")
+  app.add_option(
+         "MODEL", o->model,
+         "ORG/NAME, or ORG/NAME:TAG for the GGUF file with TAG (Q4_K_M) in its name; then serve it by this name")
       .required();
   app.add_option("--revision", o->revision, "a branch, a tag or a commit").show_default();
   app.add_option("--endpoint", o->endpoint, "the hub; without it HF_ENDPOINT, or https://huggingface.co");

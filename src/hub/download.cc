@@ -37,7 +37,8 @@ Error of_status(const HttpHead& head, const std::string& what, const std::string
     return error(Code::kUnavailable, "{}: the hub answers 429, too many requests{}: try again later, or with HF_TOKEN",
                  what, said);
   if (head.status >= 500)
-    return error(Code::kUnavailable, "{}: the hub answers {}{}: it is not well; try again later", what, head.status, said);
+    return error(Code::kUnavailable, "{}: the hub answers {}{}: it is not well; try again later", what, head.status,
+                 said);
   return error(Code::kUnavailable, "{}: the hub answers {}{}", what, head.status, said);
 }
 
@@ -52,9 +53,8 @@ Status Downloader::sleep(Milliseconds time) {
 }
 
 Status Downloader::after(const HttpAnswer& answer, const std::string& what, int& failures) {
-  const Error failed =
-      answer.error ? error(answer.error->code, "{}: {}", what, answer.error->message)
-                   : of_status(answer.head, what, source_.endpoint, !source_.token.empty());
+  const Error failed = answer.error ? error(answer.error->code, "{}: {}", what, answer.error->message)
+                                    : of_status(answer.head, what, source_.endpoint, !source_.token.empty());
   if (!(answer.error ? answer.may_pass : may_pass(answer.head.status))) return failed;
   if (++failures >= source_.tries) return failed;
   Milliseconds wait = source_.wait * (1 << std::min(failures - 1, 10));

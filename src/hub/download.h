@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "hub/hub_store.h"
 #include "hub/http_get.h"
+#include "hub/hub_store.h"
 #include "hub/pull.h"
 
 namespace kvilt {

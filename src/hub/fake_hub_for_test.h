@@ -74,12 +74,15 @@ class FakeHub {
   void add(const std::string& path, const std::string& contents, bool large = true) {
     nlohmann::json file = {{"rfilename", path}, {"size", contents.size()}};
     file["blobId"] = hash_for_test(contents, false);
-    if (large) file["lfs"] = {{"sha256", hash_for_test(contents, true)}, {"size", contents.size()}, {"pointerSize", 130}};
+    if (large)
+      file["lfs"] = {{"sha256", hash_for_test(contents, true)}, {"size", contents.size()}, {"pointerSize", 130}};
     listing["siblings"].push_back(file);
     contents_[path] = contents;
   }
 
-  std::string url(const std::string& host = "127.0.0.1") const { return "http://" + host + ":" + std::to_string(port_); }
+  std::string url(const std::string& host = "127.0.0.1") const {
+    return "http://" + host + ":" + std::to_string(port_);
+  }
   void answer(Handler handler) {
     const std::lock_guard lock(mutex_);
     handler_ = std::move(handler);
@@ -105,14 +108,15 @@ class FakeHub {
   Answer usual(const Asked& asked) const {
     if (asked.path.starts_with("/api/models/org/name/revision/")) return whole("200 OK", listing.dump());
     const std::string prefix = std::string("/org/name/resolve/") + kCommit + "/";
-    const auto file = asked.path.starts_with(prefix) ? contents_.find(asked.path.substr(prefix.size())) : contents_.end();
+    const auto file =
+        asked.path.starts_with(prefix) ? contents_.find(asked.path.substr(prefix.size())) : contents_.end();
     return file == contents_.end() ? whole("404 Not Found", "no") : part_of(file->second, asked.from);
   }
   static Answer part_of(const std::string& all, int64_t from) {
     if (from == 0) return whole("200 OK", all);
     if (from >= static_cast<int64_t>(all.size())) return whole("416 Range Not Satisfiable", "");
-    const std::string range = "Content-Range: bytes " + std::to_string(from) + "-" + std::to_string(all.size() - 1) + "/" +
-                              std::to_string(all.size()) + "\r\n";
+    const std::string range = "Content-Range: bytes " + std::to_string(from) + "-" + std::to_string(all.size() - 1) +
+                              "/" + std::to_string(all.size()) + "\r\n";
     return whole("206 Partial Content", all.substr(static_cast<size_t>(from)), range);
   }
 

@@ -54,7 +54,8 @@ void read_header(HttpHead& head, std::string_view line) {
   const std::string_view name = line.substr(0, colon), value = trimmed(line.substr(colon + 1));
   if (is_named(name, "content-length")) head.length = number_or(value, -1);
   if (is_named(name, "content-range") && value.starts_with("bytes ")) head.first_byte = number_or(value.substr(6), -1);
-  if (is_named(name, "retry-after")) head.retry_after_s = static_cast<int>(std::min<int64_t>(number_or(value, -1), 3600));
+  if (is_named(name, "retry-after"))
+    head.retry_after_s = static_cast<int>(std::min<int64_t>(number_or(value, -1), 3600));
   if (is_named(name, "x-error-code")) head.code = printable(value, 60);
   if (is_named(name, "x-error-message")) head.message = printable(value, 300);
 }
@@ -106,9 +107,8 @@ bool take_body(Transfer& transfer, std::span<const std::byte> bytes) {
 }
 
 size_t on_body(char* bytes, size_t, size_t count, void* user) {
-  return guarded(user, count, [&](Transfer& transfer) {
-    return take_body(transfer, std::as_bytes(std::span(bytes, count)));
-  });
+  return guarded(user, count,
+                 [&](Transfer& transfer) { return take_body(transfer, std::as_bytes(std::span(bytes, count))); });
 }
 
 int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {

@@ -103,9 +103,10 @@ Result<std::optional<OpenFile>> HubStore::try_lock(const RepoFile& file) const {
                  std::strerror(errno));
   }
   // Other programs remove the file of a lock that they let go: then this one guards nothing.
-  struct stat mine {}, there {};
-  const bool same = ::fstat(lock.fd(), &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
-                    mine.st_dev == there.st_dev;
+  struct stat mine {
+  }, there{};
+  const bool same = ::fstat(lock.fd(), &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
+                    mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
   if (!same) return std::optional<OpenFile>();
   return std::optional<OpenFile>(std::move(lock));
 }

@@ -41,7 +41,7 @@ class HubStore {
  public:
   HubStore(const std::string& hub, const HubName& name);
 
-  bool has(const RepoFile& file) const;           // its blob, of the right size
+  bool has(const RepoFile& file) const;             // its blob, of the right size
   int64_t begun_bytes(const RepoFile& file) const;  // what there is of one that is not whole
   // Of a blob. None: another process has it.
   Result<std::optional<OpenFile>> try_lock(const RepoFile& file) const;
@@ -52,7 +52,9 @@ class HubStore {
 
   std::filesystem::path snapshot(const std::string& commit) const { return folder_ / "snapshots" / commit; }
   std::filesystem::path blob(const RepoFile& file) const { return folder_ / "blobs" / file.blob; }
-  std::filesystem::path incomplete(const RepoFile& file) const { return folder_ / "blobs" / (file.blob + ".incomplete"); }
+  std::filesystem::path incomplete(const RepoFile& file) const {
+    return folder_ / "blobs" / (file.blob + ".incomplete");
+  }
 
  private:
   Status link(const std::filesystem::path& snapshot, const RepoFile& file) const;

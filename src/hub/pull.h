@@ -22,10 +22,10 @@ namespace kvilt {
 
 struct HubSource {
   std::string endpoint = "https://huggingface.co";
-  std::string token;  // empty: none. It is sent to the endpoint only
+  std::string token;   // empty: none. It is sent to the endpoint only
   std::string folder;  // of the cache (hub_folder())
   std::string revision = "main";
-  int tries = 5;  // in a row without a new byte
+  int tries = 5;                         // in a row without a new byte
   std::chrono::milliseconds wait{1000};  // before the second try; doubled for each one after it
   HttpLimits limits;
 };
@@ -39,16 +39,16 @@ Result<HubSource> hub_source(const std::string& endpoint);
 class PullWatcher {
  public:
   virtual ~PullWatcher() = default;
-  virtual bool stopped() { return false; }                  // asked about once a second
-  virtual void at(const RepoFile& file, int64_t bytes) {}   // of this file, there are now so many
-  virtual void note(const std::string& text) {}             // a wait, another try
+  virtual bool stopped() { return false; }                 // asked about once a second
+  virtual void at(const RepoFile& file, int64_t bytes) {}  // of this file, there are now so many
+  virtual void note(const std::string& text) {}            // a wait, another try
 };
 
 struct PullPlan {
   HubName name;
   RepoListing listing;
   ChosenFiles chosen;
-  std::vector<RepoFile> absent;        // of the chosen ones, those that are not in the cache
+  std::vector<RepoFile> absent;         // of the chosen ones, those that are not in the cache
   int64_t bytes = 0, absent_bytes = 0;  // of all files; of what has to come, less what an earlier pull left
 };
 

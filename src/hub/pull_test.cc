@@ -241,7 +241,8 @@ TEST_F(PullTest, RedirectsThatLeadNowhere) {
   hub_.add("m.gguf", bytes_);
   for (const char* there : {"file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/x"}) {
     hub_.answer([&](const Asked& asked) {
-      return asked.file() ? FakeHub::whole("302 Found", "", std::string("Location: ") + there + "\r\n") : hub_.usual(asked);
+      return asked.file() ? FakeHub::whole("302 Found", "", std::string("Location: ") + there + "\r\n")
+                          : hub_.usual(asked);
     });
     EXPECT_NE(refused().find("only http and https"), std::string::npos) << refused();
   }
@@ -275,7 +276,8 @@ TEST_F(PullTest, HubsThatLie) {
        "begins at 7"},
       {"a page to log in", [](const std::string&) { return FakeHub::whole("200 OK", "<html>"); }, "would make it 6"},
       {"an endless head",
-       [](const std::string&) { return Answer{"HTTP/1.1 200 OK\r\n" + std::string(3 << 20, 'x').insert(9, ": ")}; }, ""},
+       [](const std::string&) { return Answer{"HTTP/1.1 200 OK\r\n" + std::string(3 << 20, 'x').insert(9, ": ")}; },
+       ""},
       {"many heads",
        [](const std::string&) {
          Answer out{"HTTP/1.1 200 OK\r\n"};
@@ -319,7 +321,8 @@ TEST_F(PullTest, EveryStatusSaysWhatToDo) {
     for (const Case& one : cases) {
       const size_t before = hub_.asked().size();
       hub_.answer([&](const Asked& asked) {
-        return asked.file() == of_file ? FakeHub::whole(one.status, std::string(10'000, 'x'), one.head) : hub_.usual(asked);
+        return asked.file() == of_file ? FakeHub::whole(one.status, std::string(10'000, 'x'), one.head)
+                                       : hub_.usual(asked);
       });
       const std::string message = refused();
       EXPECT_NE(message.find(one.message), std::string::npos) << one.status << ": " << message;
@@ -362,6 +365,22 @@ TEST_F(PullTest, NoNetworkIsSaidAtOnce) {
   EXPECT_NE(refused(nowhere).find("is there a network?"), std::string::npos) << refused(nowhere);
 }
 
+TEST_F(PullTest, AProxyOfTheEnvironmentIsAsked) {
+  hub_.add("m.gguf", bytes_);
+  HubSource far = source();
+  far.endpoint = "http://hub.invalid";
+  EXPECT_NE(refused(far), "pulled") << "power: nobody has this name";
+  ::setenv("http_proxy", hub_.url().c_str(), 1);
+  hub_.answer([&](Asked asked) {
+    if (asked.path.starts_with(far.endpoint)) asked.path.erase(0, far.endpoint.size());
+    return hub_.usual(asked);
+  });
+  const std::string message = refused(far);
+  ::unsetenv("http_proxy");
+  EXPECT_EQ(message, "pulled");
+  EXPECT_EQ(slurp_for_test(snapshot() / "m.gguf"), bytes_);
+}
+
 TEST_F(PullTest, TwoAtOnceDownloadOnce) {
   hub_.add("m.gguf", bytes_);
   std::atomic<int> begun{0};
@@ -399,7 +418,8 @@ TEST_F(PullTest, AFolderThatCannotBeWritten) {
 }
 
 TEST_F(PullTest, TheEnvironmentIsAsTheHubsOwnClientReadsIt) {
-  const std::vector<const char*> names = {"HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "HF_HUB_OFFLINE", "HF_HUB_CACHE"};
+  const std::vector<const char*> names = {"HF_ENDPOINT", "HF_TOKEN",       "HF_TOKEN_PATH",
+                                          "HF_HOME",     "HF_HUB_OFFLINE", "HF_HUB_CACHE"};
   for (const char* name : names) ::unsetenv(name);
   ::setenv("HF_HOME", folder_.c_str(), 1);
   EXPECT_EQ(hub_source("")->endpoint, "https://huggingface.co");

@@ -20,10 +20,17 @@ using Json = nlohmann::json;
 constexpr size_t kMaxPathBytes = 1024, kMaxNameBytes = 255;  // Linux: NAME_MAX
 
 // Beside the weights: what open_model() reads, and what other programs ask of a folder of this form.
-constexpr std::string_view kSmallFiles[] = {
-    "config.json",         "generation_config.json", "tokenizer.json",     "tokenizer_config.json",
-    "chat_template.jinja", "chat_template.json",     "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",          "merges.txt",             "tokenizer.model"};
+constexpr std::string_view kSmallFiles[] = {"config.json",
+                                            "generation_config.json",
+                                            "tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "chat_template.jinja",
+                                            "chat_template.json",
+                                            "special_tokens_map.json",
+                                            "added_tokens.json",
+                                            "vocab.json",
+                                            "merges.txt",
+                                            "tokenizer.model"};
 constexpr std::string_view kIndex = "model.safetensors.index.json", kWhole = "model.safetensors";
 
 std::string text_of(const Json& object, const char* key) {
@@ -74,9 +81,10 @@ Result<std::vector<RepoFile>> folder_files(const HubName& name, const RepoListin
       small.push_back(file);
   }
   if (weights.empty()) {
-    return error(Code::kUnsupported,
-                 "'{}' has weights neither as GGUF nor as {}; on the hub look for the same model with -GGUF in its name",
-                 name.repo(), kWhole);
+    return error(
+        Code::kUnsupported,
+        "'{}' has weights neither as GGUF nor as {}; on the hub look for the same model with -GGUF in its name",
+        name.repo(), kWhole);
   }
   small.insert(small.end(), weights.begin(), weights.end());  // what is wrong with the small ones shows at once
   return small;

@@ -87,9 +87,23 @@ TEST(RepoListing, NoHashNoDownload) {
 }
 
 TEST(RepoListing, NamesThatLeaveTheFolderAreRefused) {
-  const std::vector<std::string> bad = {"",      "/etc/passwd", "../a",   "a/../../b", "a/..",       "a//b",
-                                        "./a",   "a/",          "a\\b",   "a\nb",      "a\x1b[2Jb",  std::string("a\0b", 3),
-                                        "..",    ".",           "a/./b", std::string(300, 'a'), std::string(2000, '/')};
+  const std::vector<std::string> bad = {"",
+                                        "/etc/passwd",
+                                        "../a",
+                                        "a/../../b",
+                                        "a/..",
+                                        "a//b",
+                                        "./a",
+                                        "a/",
+                                        "a\\b",
+                                        "a\nb",
+                                        "a\x1b[2Jb",
+                                        std::string("a\0b", 3),
+                                        "..",
+                                        ".",
+                                        "a/./b",
+                                        std::string(300, 'a'),
+                                        std::string(2000, '/')};
   for (const std::string& path : bad) {
     EXPECT_FALSE(is_safe_path(path)) << path;
     EXPECT_NE(refused(listing({sibling(path)})).find("which is refused"), std::string::npos) << path;
