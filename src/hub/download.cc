@@ -106,12 +106,14 @@ HttpAnswer Downloader::attempt(const HttpRequest& request, const RepoFile& file,
 
 // Until the blob has all its bytes.
 Status Downloader::fill(const std::string& url, const RepoFile& file, GrowingBlob& blob) {
+  int64_t most = blob.bytes();  // a server without ranges may start again and again
   for (int failures = 0; blob.bytes() < file.size;) {
     const int64_t before = blob.bytes();
     const HttpRequest request{url, source_.token, before, source_.limits};
     HttpAnswer answer = attempt(request, file, blob);
     if (blob.bytes() == file.size) return {};
-    if (blob.bytes() > before) failures = 0;
+    if (blob.bytes() > most) failures = 0;
+    most = std::max(most, blob.bytes());
     if (answer.head.status == 416 && before > 0) KVILT_TRY(blob.restart());
     if (!answer.error && (answer.head.status < 400 || answer.head.status == 416)) {
       answer.may_pass = true;

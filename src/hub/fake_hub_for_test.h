@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -60,8 +61,8 @@ class FakeHub {
     EXPECT_EQ(::listen(listener_, 64), 0);
     ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
     port_ = ntohs(address.sin_port);
-    listing["sha"] = kCommit;
-    listing["siblings"] = nlohmann::json::array();
+    listing_["sha"] = kCommit;
+    listing_["siblings"] = nlohmann::json::array();
     accepting_ = std::thread([this] { accept_all(); });
   }
   ~FakeHub() {
@@ -76,8 +77,13 @@ class FakeHub {
     file["blobId"] = hash_for_test(contents, false);
     if (large)
       file["lfs"] = {{"sha256", hash_for_test(contents, true)}, {"size", contents.size()}, {"pointerSize", 130}};
-    listing["siblings"].push_back(file);
+    const std::lock_guard lock(mutex_);
+    listing_["siblings"].push_back(file);
     contents_[path] = contents;
+  }
+  void change_listing(const std::function<void(nlohmann::json&)>& change) {
+    const std::lock_guard lock(mutex_);
+    change(listing_);
   }
 
   std::string url(const std::string& host = "127.0.0.1") const {
@@ -106,7 +112,8 @@ class FakeHub {
 
   // As the real one answers.
   Answer usual(const Asked& asked) const {
-    if (asked.path.starts_with("/api/models/org/name/revision/")) return whole("200 OK", listing.dump());
+    const std::lock_guard lock(mutex_);
+    if (asked.path.starts_with("/api/models/org/name/revision/")) return whole("200 OK", listing_.dump());
     const std::string prefix = std::string("/org/name/resolve/") + kCommit + "/";
     const auto file =
         asked.path.starts_with(prefix) ? contents_.find(asked.path.substr(prefix.size())) : contents_.end();
@@ -119,8 +126,6 @@ class FakeHub {
                               "/" + std::to_string(all.size()) + "\r\n";
     return whole("206 Partial Content", all.substr(static_cast<size_t>(from)), range);
   }
-
-  nlohmann::json listing;
 
  private:
   void accept_all() {
@@ -177,8 +182,9 @@ class FakeHub {
 
   const int listener_;
   int port_ = 0;
-  std::map<std::string, std::string> contents_;
   mutable std::mutex mutex_;
+  nlohmann::json listing_;
+  std::map<std::string, std::string> contents_;
   Handler handler_;
   std::vector<Asked> asked_;
   std::atomic<bool> ending_{false};

@@ -1,9 +1,9 @@
-// hub/http_get.h: one GET over HTTP or HTTPS, by libcurl: redirects, proxies, certificates and time limits are its work.
+// hub/http_get.h: one GET over HTTP or HTTPS, by libcurl: redirects, proxies, certificates, time limits are its work.
 // Role:       the only place that knows the library. What an answer means is its caller's (download.h, repo_listing.h).
 // Invariants: the token goes to the host, port and scheme of the URL that was asked for, and not along a redirect to
 //             another; from https nothing leads to http. Headers are bounded here, the body by who takes it.
-// Errors:     a status is no error here. What came between (no network, a name that is not known, a certificate, silence)
-//             is, with whether another try may go better.
+// Errors:     a status is no error here. What came between (no network, an unknown name, a certificate, silence) is,
+//             with whether another try may go better.
 // Threads:    a client belongs to one.
 // Environment: http_proxy, https_proxy, all_proxy, no_proxy; SSL_CERT_FILE names other certificates than the system's.
 #pragma once

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -34,9 +35,10 @@ Status make_folder(const fs::path& folder) {
   return {};
 }
 
-// A name beside `path` that no other process uses.
+// A name beside `path` that nobody else uses, and that is no model's.
 fs::path scratch_of(const fs::path& path) {
-  return path.parent_path() / fmt::format(".kvilt-{}-{}", ::getpid(), path.filename().string().substr(0, 100));
+  static std::atomic<int> count{0};
+  return path.parent_path() / fmt::format(".kvilt-{}-{}.tmp", ::getpid(), count++);
 }
 
 Status move_over(const fs::path& from, const fs::path& to) {

@@ -2,8 +2,8 @@
 // Source:     huggingface_hub's layout: models--ORG--NAME/blobs/HASH is a file's contents, snapshots/COMMIT/PATH a
 //             relative link to it, refs/REVISION the commit's name; .locks/models--ORG--NAME/HASH.lock is held (flock)
 //             while HASH is downloaded into HASH.incomplete.
-// Invariants: a blob has its name only when its size and its hash are right, and its bytes are on the disk. Links and refs are
-//             replaced in one step.
+// Invariants: a blob has its name only when its size and its hash are right, and its bytes are on the disk. Links and
+//             refs are replaced in one step.
 // Errors:     kExhausted where the disk is full, else kIo; the message names the file.
 // Threads:    any, and other processes, for different blobs; for one blob whoever holds its lock.
 // Not here:   reading (model/hub_cache.h).
@@ -70,7 +70,8 @@ class GrowingBlob {
   int64_t bytes() const { return bytes_; }
   Status append(std::span<const std::byte> bytes);  // kCorrupt: more than the file has
   Status restart();                                 // from nothing
-  // True: it was what its name says, and now has this name. False: it was not, and is gone. REQUIRES: bytes() is the size.
+  // True: it was what its name says, and now has this name. False: it was not, and is gone.
+  // REQUIRES: bytes() is the file's size.
   Result<bool> finish();
 
  private:

@@ -1,4 +1,4 @@
-// The hub's cache folder as it is written: hashes, locks, links, and blobs that have their name only when they are right.
+// The hub's cache folder as it is written: hashes, locks, links, and blobs that have their name once they are right.
 #include "hub/hub_store.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // hub/pull.h: a model from the hub into the hub's cache: ask what there is, choose, download, check, link.
-// Idea:       two steps. plan_pull() asks the hub once and changes nothing; pull() downloads what the plan lacks. What is
-//             not whole goes on where it ended: after a broken connection by itself, after anything else with the next
-//             pull.
+// Idea:       two steps. plan_pull() asks the hub once and changes nothing; pull() downloads what the plan lacks. What
+//             is not whole goes on where it ended: after a broken connection by itself, after anything else with the
+//             next pull.
 // Invariants: all files come from the one commit that the plan names. Links and refs are made when all of them are
 //             there, so an interrupted pull leaves what was usable as it was.
 // Errors:     a message for every status, with what to do; kCancelled: stopped() said so.

@@ -140,6 +140,19 @@ TEST_F(PullTest, OnlyTriesWithoutAByteAreCounted) {
   EXPECT_EQ(hub_.asked_files().size(), before + 3) << "power";
 }
 
+TEST_F(PullTest, AServerThatStartsAgainForEverIsGivenUp) {
+  hub_.add("m.gguf", bytes_);
+  std::atomic<int> count{0};
+  hub_.answer([&](Asked asked) {
+    asked.from = 0;  // it knows no ranges, and cuts here, then there
+    Answer out = hub_.usual(asked);
+    if (asked.file()) out.bytes.resize(count++ % 2 ? 100'000 : 200'000);
+    return out;
+  });
+  EXPECT_FALSE(pulled().ok());
+  EXPECT_EQ(hub_.asked_files().size(), 3u) << "what comes again is no progress";
+}
+
 TEST_F(PullTest, TheNextPullGoesOn) {
   hub_.add("m.gguf", bytes_);
   heard_.stop_at = 100'000;
@@ -413,7 +426,7 @@ TEST_F(PullTest, AFolderThatCannotBeWritten) {
   HubSource odd = source();
   odd.folder = (folder_ / "file").string();
   EXPECT_NE(refused(odd).find("file"), std::string::npos) << refused(odd);
-  hub_.listing["siblings"][0]["lfs"]["size"] = int64_t{1} << 49;
+  hub_.change_listing([](nlohmann::json& listing) { listing["siblings"][0]["lfs"]["size"] = int64_t{1} << 49; });
   EXPECT_NE(refused().find("HF_HUB_CACHE names another folder"), std::string::npos) << refused();
 }
 
