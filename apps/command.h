@@ -70,6 +70,7 @@ void add_generate(Program& program);
 void add_info(Program& program);
 void add_tokenize(Program& program);
 void add_cache(Program& program);
+void add_pull(Program& program);
 void add_bench(Program& program);
 void add_eval(Program& program);
 void add_profile(Program& program);

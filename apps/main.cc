@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   kvilt::add_generate(program);
   kvilt::add_info(program);
   kvilt::add_tokenize(program);
+  kvilt::add_pull(program);
   kvilt::add_cache(program);
   kvilt::add_bench(program);
   kvilt::add_eval(program);

@@ -113,4 +113,9 @@ std::string first_part(const std::string& path) {
   return name ? path_of(*name, 1) : path;
 }
 
+int part_count(const std::string& path) {
+  const auto name = part_name(path);
+  return name ? name->count : 1;
+}
+
 }  // namespace kvilt

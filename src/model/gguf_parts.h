@@ -26,5 +26,7 @@ Result<GgufParts> open_gguf_parts(const std::string& path);
 
 // "a/b-00001-of-00003.gguf" of "a/b-00002-of-00003.gguf"; the path itself where its name is no part's.
 std::string first_part(const std::string& path);
+// 3 of "a/b-00002-of-00003.gguf"; 1 where its name is no part's.
+int part_count(const std::string& path);
 
 }  // namespace kvilt

@@ -27,6 +27,7 @@ class HubCacheTest : public ::testing::Test {
     write("models--org--folder/snapshots/abc/config.json", "{}");
     write("models--org--bad/refs/main", "../../..");
     write("models--org--gone/refs/main", "c0ffee");
+    write("models--org--empty/snapshots/abc/README.md", "x");
   }
   ~HubCacheTest() override { fs::remove_all(hub_); }
 
@@ -57,10 +58,12 @@ TEST_F(HubCacheTest, FindsFilesByRepositoryAndTag) {
 
 TEST_F(HubCacheTest, SaysWhatIsThereInstead) {
   EXPECT_TRUE(refused("org/many:Q5_0", "many-Q4_K.gguf")) << found("org/many:Q5_0");
+  EXPECT_TRUE(refused("org/many:Q5_0", "kvilt pull org/many:Q5_0")) << found("org/many:Q5_0");
   EXPECT_TRUE(refused("org/many:many", "more than one file")) << found("org/many:many");
-  EXPECT_TRUE(refused("org/none", "hf download org/none")) << found("org/none");
+  EXPECT_TRUE(refused("org/none", "kvilt pull org/none")) << found("org/none");
   EXPECT_TRUE(refused("org/bad", "not a commit")) << found("org/bad");
-  EXPECT_TRUE(refused("org/gone", "no snapshot")) << found("org/gone");
+  EXPECT_TRUE(refused("org/empty", "neither a GGUF file nor")) << found("org/empty");
+  EXPECT_TRUE(refused("org/gone", "kvilt pull org/gone")) << found("org/gone");
 }
 
 TEST_F(HubCacheTest, PathsStayPaths) {

@@ -14,7 +14,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
-COMMANDS = [[], ["serve"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["bench", "traffic"], ["bench", "eviction"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
+COMMANDS = [[], ["serve"], ["pull"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["bench", "traffic"], ["bench", "eviction"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
 
 
 def kvilt(*args, text=None, seconds=300):

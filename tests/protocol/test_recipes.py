@@ -20,8 +20,9 @@ PAGES = {
     "llamaindex": ["llama_index.core", "llama_index.llms.openai_like"],
     "litellm": ["litellm"],
     "autogen": ["autogen_agentchat", "autogen_ext.models.openai"],
+    "ag2": ["ag2", "openai"],
 }
-WITH_TOOLS = ["openai", "langchain", "autogen"]
+WITH_TOOLS = ["openai", "langchain", "autogen", "ag2"]
 
 pytestmark = pytest.mark.usefixtures("chats")
 
@@ -65,3 +66,6 @@ def test_page(page, base_url, model, capsys, monkeypatch):
     if page == "langchain":
         read = [int(tokens) for tokens in re.findall(r"^(\d+) tokens from the cache", printed, re.MULTILINE)]
         assert len(read) == 2
+    if page == "ag2":
+        talk = re.findall(r"^(planner|critic): \S", printed, re.MULTILINE)
+        assert talk[:4] == ["planner", "critic", "planner", "critic"]
