@@ -14,11 +14,11 @@ namespace {
 
 using Order = std::vector<size_t>;
 
-Json chat_about(const std::string& documents, const std::string& system = "Answer.", const std::string& question = "?") {
-  Json body = {
-      {"messages", {{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", question}}}},
-      {"documents", Json::array()},
-      {"documents_order", "any"}};
+Json chat_about(const std::string& documents, const std::string& system = "Answer.",
+                const std::string& question = "?") {
+  Json body = {{"messages", {{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", question}}}},
+               {"documents", Json::array()},
+               {"documents_order", "any"}};
   for (const char name : documents) body["documents"].push_back({{"text", std::string(20, name)}});
   return body;
 }
@@ -73,8 +73,8 @@ TEST_F(PartOrdersTest, TheMostBytesWinAndThenTheOldest) {
 
 TEST_F(PartOrdersTest, NobodysOrdersDependOnOthers) {
   arrange("cab");
-  for (const auto& [system, salt, tenant] : std::vector<std::array<std::string, 3>>{
-           {"Other.", "", ""}, {"Answer.", "salt", ""}, {"Answer.", "", "tenant"}})
+  for (const auto& [system, salt, tenant] :
+       std::vector<std::array<std::string, 3>>{{"Other.", "", ""}, {"Answer.", "salt", ""}, {"Answer.", "", "tenant"}})
     EXPECT_EQ(arrange("abc", system, salt, tenant), (Order{0, 1, 2}));
   EXPECT_EQ(arrange("abc"), (Order{2, 0, 1})) << "power";
 }
