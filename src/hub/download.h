@@ -1,7 +1,7 @@
 // hub/download.h: GETs that are tried again, and one file of a repository into its blob.
 // Idea:    a try that brought new bytes is no failure: only tries in a row without any are counted. A blob that an
-//          earlier attempt had begun and that turns out wrong is downloaded once more from the start; one that came whole
-//          and is wrong is a server that lies, or a damaged file, and is an error.
+//          earlier attempt had begun and that turns out wrong is downloaded once more from the start; one that came
+//          whole and is wrong is a server that lies, or a damaged file, and is an error.
 // Threads: one.
 #pragma once
 

@@ -8,7 +8,6 @@
 // Environment: http_proxy, https_proxy, all_proxy, no_proxy; SSL_CERT_FILE names other certificates than the system's.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 // hub/repo_listing.h: what a repository of the hub holds, as its API says, and which files of it a model's name means.
-// Source:     GET /api/models/ORG/NAME/revision/REV?blobs=true of Hugging Face's hub: `sha`, the commit, and `siblings`:
+// Source:     GET /api/models/ORG/NAME/revision/REV?blobs=true of Hugging Face's hub: `sha`, the commit, `siblings`:
 //             rfilename, size, blobId (git's hash) and, of large files, lfs: sha256 and size.
 // Invariants: paths are relative, without "..", and safe below any folder; hashes are hex; sizes are bounded, and so is
 //             their sum. A listing that breaks one of these is refused as a whole: its server is not to be trusted.
