@@ -32,7 +32,11 @@ void catch_signals() {
   struct sigaction action = {};
   action.sa_handler = [](int number) { caught_signal = number; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(number, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);  // nohup ignores some
+  }
   std::signal(SIGPIPE, SIG_IGN);  // of a connection that the other side has closed
 }
 

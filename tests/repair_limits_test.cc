@@ -195,6 +195,27 @@ TEST_P(Repair, TokensAheadLeaveNothingBehind) {
   EXPECT_NE(forced("full", {}, 7).logits.all.back(), forced("full", {}, 500).logits.all.back());
 }
 
+// They neither choose keys for the answer nor tell of what they saw: they stand where its rows will.
+TEST_P(Repair, TokensAheadAreNoRowsOfTheAnswer) {
+  const auto e = engine();
+  const auto forced = [&](const std::string& policy, Params params, const char* decode) {
+    params["decode"] = decode;
+    if (decode != std::string_view("full")) params["decode_budget"] = "64";
+    Request request = unpublished(asked, policy, params);
+    request.evaluation.forced.assign(12, 7);
+    request.sampling.max_tokens = 12;
+    return ask_ok(*e, std::move(request)).completion.logits.all;
+  };
+  const auto dense = forced("full", {}, "full");
+  for (const char* decode : {"streamingllm", "snapkv", "h2o", "quest", "tidal", "random"}) {
+    SCOPED_TRACE(decode);
+    const auto without = forced("mend", {{"r", "1"}}, decode);
+    ASSERT_EQ(without.size(), 12u);
+    EXPECT_TRUE(forced("mend", {{"r", "1"}, {"ahead", "8"}}, decode) == without);
+    EXPECT_TRUE(without != dense) << "power";
+  }
+}
+
 TEST_P(Repair, TokensAheadChangeTheChoice) {
   const auto e = engine();
   const auto chosen = [&](const char* ahead) {

@@ -258,7 +258,8 @@ Chunk EngineLoop::chunk_of(const StepItem& item, int64_t& verified) {
   chunk.kv = now.kv.get();
   chunk.range = item.range;
   chunk.tokens = s.tokens;
-  chunk.keys = now.keys.get();
+  // Rows that mend guesses stand where the answer will, and are forgotten: they neither choose nor tell.
+  if (item.decode || !now.prefill->guessing()) chunk.keys = now.keys.get();
   chunk.measures_held = s.request.evaluation.held_mass;
   int64_t rows = 1;  // whose logits are wanted
   if (item.decode) {

@@ -1,5 +1,6 @@
 #include "engine/load.h"
 
+#include <sodium.h>
 #include <spdlog/spdlog.h>
 
 #include "base/check.h"
@@ -102,13 +103,16 @@ struct Tiers {
   HashSecret secret() const { return redis ? redis->secret() : disk ? disk->secret() : HashSecret::random(); }
 };
 
-Result<std::optional<HashSecret>> cache_key(const EngineOptions& o) {
+// The key's text does not stay in the options.
+Result<std::optional<HashSecret>> cache_key(EngineOptions& o) {
   std::optional<HashSecret> out;
   if (!o.cache_key.empty()) {
     KVILT_ASSIGN(out, read_key_file(o.cache_key));
   } else if (!o.cache_key_text.empty()) {
     KVILT_ASSIGN(out, key_of(o.cache_key_text, "cache_key_text (KVILT_CACHE_KEY)"));
   }
+  sodium_memzero(o.cache_key_text.data(), o.cache_key_text.size());
+  o.cache_key_text.clear();
   return out;
 }
 

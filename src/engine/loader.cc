@@ -204,6 +204,7 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
     if (wanted.begin >= wanted.end) return;
   }
   const auto count = static_cast<int32_t>(index_.info(part.id).tokens.size());
+  if (wanted.end > count) return;  // another piece came under this id
   const int32_t base = pos_of_.at(part.id);
   const Run positions{base + wanted.begin, base + wanted.end};
   const int64_t pages = pages_for_rows(cache_.store(), positions);

@@ -86,13 +86,15 @@ Result<std::string> Downloader::small(const std::string& url, size_t max_bytes, 
 HttpAnswer Downloader::attempt(const HttpRequest& request, const RepoFile& file, GrowingBlob& blob) {
   bool first = true;
   const auto check_head = [&](const HttpHead& head) -> Status {
-    if (head.status == 200 && request.from > 0) KVILT_TRY(blob.restart());  // it knows no ranges
+    // What knows no ranges sends all of it. A page that a proxy sends instead must not cost what came before.
+    const bool whole = head.status == 200 && (head.length < 0 || head.length == file.size);
+    if (whole && request.from > 0) KVILT_TRY(blob.restart());
     if (head.status == 206 && head.first_byte != request.from)
       return error(Code::kCorrupt, "byte {} was asked for, the answer begins at {}", request.from, head.first_byte);
     if (head.status != 200 && head.status != 206) return error(Code::kCorrupt, "status {} with a body", head.status);
-    if (head.length >= 0 && blob.bytes() + head.length != file.size)
-      return error(Code::kCorrupt, "the hub lists {} bytes, and the answer would make it {}", file.size,
-                   blob.bytes() + head.length);
+    if (head.length >= 0 && head.length != file.size - blob.bytes())
+      return error(Code::kCorrupt, "the hub lists {} bytes, of which {} are here, and the answer has {}", file.size,
+                   blob.bytes(), head.length);
     return {};
   };
   const auto take = [&](const HttpHead& head, std::span<const std::byte> bytes) -> Status {

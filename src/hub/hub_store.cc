@@ -31,7 +31,8 @@ Error of_system(const std::string& what) { return of_system(what, errno); }
 Status make_folder(const fs::path& folder) {
   std::error_code bad;
   fs::create_directories(folder, bad);
-  if (bad && !fs::is_directory(folder)) return of_system(folder.string(), bad.value());
+  std::error_code unseen;
+  if (bad && !fs::is_directory(folder, unseen)) return of_system(folder.string(), bad.value());
   return {};
 }
 

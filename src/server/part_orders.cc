@@ -1,5 +1,6 @@
 #include "server/part_orders.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -10,7 +11,7 @@ namespace {
 
 // What may stand before a list: templates put documents behind the tools, and both behind or before the messages that
 // come before the user's first.
-size_t beginning(const Json& body, bool with_tools) {
+std::string beginning(const Json& body, bool with_tools) {
   std::string out = dump(body.value("chat_template_kwargs", Json()));
   const auto add = [&](const Json& json) { out += '\n' + dump(json); };
   if (with_tools) add(body.value("tools", Json()));
@@ -18,7 +19,7 @@ size_t beginning(const Json& body, bool with_tools) {
     if (message.at("role") == "user") break;
     add(message);
   }
-  return std::hash<std::string>()(out);
+  return out;
 }
 
 Result<bool> any_order(const Json& body, const char* field, bool by_default) {
@@ -45,34 +46,50 @@ struct PartOrders::Search {
   size_t steps = 0;
 
   struct Level {
-    uint32_t node;
-    size_t hash;  // of the part that led here
-    std::map<size_t, Part>::iterator next;
+    uint32_t node = 0;
+    size_t hash = 0;            // of the part that led here
+    std::vector<size_t> next;  // hashes of parts of the set that come behind it
   };
 
+  // Walks the shorter of the set and what comes behind the node.
+  Level level(uint32_t node, size_t hash) {
+    Level out{node, hash, {}};
+    const auto& children = trie[node].next;
+    steps += 1 + std::min(children.size(), set.size());
+    if (children.size() < set.size()) {
+      for (const auto& child : children) {
+        if (set.contains(child.first)) out.next.push_back(child.first);
+      }
+    } else {
+      for (const auto& part : set) {
+        if (children.contains(part.first)) out.next.push_back(part.first);
+      }
+    }
+    return out;
+  }
+
   void run() {
-    std::vector<Level> path{{0, 0, set.begin()}};
+    std::vector<Level> path{level(0, 0)};
     std::map<size_t, size_t> used;
     size_t bytes = 0;
     while (!path.empty() && steps < kMostSteps) {
-      Level& level = path.back();
-      if (level.next == set.end()) {
+      Level& last = path.back();
+      if (last.next.empty()) {
         if (path.size() > 1) {
-          --used[level.hash];
-          bytes -= set.at(level.hash).bytes;
+          --used[last.hash];
+          bytes -= set.at(last.hash).bytes;
         }
         path.pop_back();
         continue;
       }
-      const auto& [hash, part] = *level.next++;
-      ++steps;
+      const size_t hash = last.next.back();
+      last.next.pop_back();
+      const Part& part = set.at(hash);
       if (used[hash] == part.places.size()) continue;
-      const auto child = trie[level.node].next.find(hash);
-      if (child == trie[level.node].next.end()) continue;
       ++used[hash];
       bytes += part.bytes;
-      const uint32_t node = child->second;
-      path.push_back({node, hash, set.begin()});
+      const uint32_t node = trie[last.node].next.at(hash);
+      path.push_back(level(node, hash));
       if (bytes > best_bytes || (bytes == best_bytes && node < best_end)) take(path, bytes);
     }
   }
@@ -148,13 +165,16 @@ std::vector<size_t> PartOrders::arrange_list(const Key& key, Json& list) {
 Result<PartPlaces> PartOrders::arrange(const std::string& tenant, const std::string& salt, Json& body) {
   KVILT_ASSIGN(const bool any_tools, any_order(body, "tools_order", any_tools_));
   KVILT_ASSIGN(const bool any_documents, any_order(body, "documents_order", false));
+  const auto key_of = [&](std::string_view list, const std::string& before) {
+    return KeyedHash(secret_, "part orders").add(tenant).add(salt).add(list).add(before).finish();
+  };
   PartPlaces out;
   const auto tools = body.find("tools");
   if (any_tools && tools != body.end())
-    out.tools = arrange_list({tenant, salt, "tools", beginning(body, false)}, *tools);
+    out.tools = arrange_list(key_of("tools", beginning(body, false)), *tools);
   const auto documents = body.find("documents");
   if (any_documents && documents != body.end())
-    out.documents = arrange_list({tenant, salt, "documents", beginning(body, true)}, *documents);
+    out.documents = arrange_list(key_of("documents", beginning(body, true)), *documents);
   return out;
 }
 

@@ -15,9 +15,9 @@
 #include <list>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
+#include "base/keyed_hash.h"
 #include "base/mutex.h"
 #include "kvilt/result.h"
 #include "server/json_fields.h"
@@ -49,8 +49,7 @@ class PartOrders {
     std::map<size_t, uint32_t> next;  // by a part's hash
   };
   using Trie = std::vector<Node>;  // [0]: the root
-  // Tenant, salt, the list's name, and a hash of what stands before it.
-  using Key = std::tuple<std::string, std::string, std::string, size_t>;
+  using Key = Digest;  // of tenant, salt, the list's name, and what stands before it
   struct Kept {
     Key key;
     Trie trie;
@@ -64,6 +63,7 @@ class PartOrders {
 
   const bool any_tools_;
   const size_t most_nodes_;
+  const HashSecret secret_ = HashSecret::random();
   Mutex mutex_;
   std::list<Kept> tries_ KVILT_GUARDED_BY(mutex_);  // used last first
   std::map<Key, std::list<Kept>::iterator> by_key_ KVILT_GUARDED_BY(mutex_);

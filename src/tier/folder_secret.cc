@@ -13,6 +13,8 @@
 namespace kvilt {
 namespace {
 
+constexpr size_t kMostBytes = 4096;  // of a file here: more is none of ours
+
 namespace fs = std::filesystem;
 
 // The file `sealed`: docs/formats/cache_folder.md#with-a-key.
@@ -87,8 +89,17 @@ Result<FolderSecret> make_proof(const std::string& folder, const HashSecret& key
 
 Result<FolderSecret> plain_secret(const std::string& folder, Files& files) {
   const std::string path = folder + "/secret";
-  if (const auto text = read_file(path, 4096); text.ok()) {
-    if (const auto secret = HashSecret::of(*text)) return FolderSecret{*secret, {}};
+  std::error_code failed;
+  const auto size = fs::file_size(path, failed);
+  if (failed && failed != std::errc::no_such_file_or_directory)
+    return error(Code::kIo, "{}: {}", path, failed.message());
+  if (!failed) {
+    // An empty file cannot be mapped: it is damaged as any other. A passing error must not cost what the folder holds.
+    std::string text;
+    if (size > 0 && size <= kMostBytes) {
+      KVILT_ASSIGN(text, read_file(path, kMostBytes));
+    }
+    if (const auto secret = HashSecret::of(text)) return FolderSecret{*secret, {}};
     spdlog::warn("{}: damaged; it is drawn anew, and what the folder holds cannot be found any more", path);
   }
   const HashSecret drawn = HashSecret::random();
@@ -104,9 +115,13 @@ Result<FolderSecret> open_folder_secret(const std::string& folder, const std::op
   const bool sealed = fs::exists(path, failed);
   if (failed) return error(Code::kIo, "{}: {}", path, failed.message());
   if (sealed) {
-    // An empty file cannot be mapped: it is damaged as any other.
-    const auto bytes = read_file(path, 4096);
-    return read_proof(folder, bytes.ok() ? *bytes : std::string(), key);
+    const auto size = fs::file_size(path, failed);
+    if (failed) return error(Code::kIo, "{}: {}", path, failed.message());
+    std::string bytes;
+    if (size > 0 && size <= kMostBytes) {
+      KVILT_ASSIGN(bytes, read_file(path, kMostBytes));
+    }
+    return read_proof(folder, bytes, key);
   }
   return key ? make_proof(folder, *key, files) : plain_secret(folder, files);
 }

@@ -26,7 +26,7 @@ Status read_text(int fd, const std::string& path, KeyText& out) {
   struct stat about {};
   if (::fstat(fd, &about) != 0) return system_error(path);
   if (!S_ISREG(about.st_mode)) return error(Code::kInvalidArgument, "{}: not a file", path);
-  if ((about.st_mode & 077) != 0)
+  if ((about.st_mode & 037) != 0)  // a group may read: containers mount secrets so
     return error(Code::kInvalidArgument, "{}: a key that others may read or write is none: chmod 600 it", path);
   while (out.size < out.bytes.size()) {
     const ssize_t n = ::read(fd, out.bytes.data() + out.size, out.bytes.size() - out.size);
