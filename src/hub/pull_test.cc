@@ -153,6 +153,23 @@ TEST_F(PullTest, AServerThatStartsAgainForEverIsGivenUp) {
   EXPECT_EQ(hub_.asked_files().size(), 3u) << "what comes again is no progress";
 }
 
+// A proxy's page is not the file from its beginning: what had come stays.
+TEST_F(PullTest, APageInsteadOfTheRestCostsNothing) {
+  hub_.add("m.gguf", bytes_);
+  heard_.stop_at = 100'000;
+  ASSERT_FALSE(pulled().ok());
+  heard_ = {};
+  const auto kept = fs::file_size(incomplete(bytes_));
+  ASSERT_GE(kept, 100'000u);
+  hub_.answer(
+      [&](const Asked& asked) { return asked.file() ? FakeHub::whole("200 OK", "<html>") : hub_.usual(asked); });
+  EXPECT_FALSE(pulled().ok());
+  EXPECT_EQ(fs::file_size(incomplete(bytes_)), kept);
+  hub_.answer(nullptr);
+  EXPECT_TRUE(pulled().ok());
+  EXPECT_EQ(hub_.asked_files().back().from, static_cast<int64_t>(kept)) << "power: it went on from there";
+}
+
 TEST_F(PullTest, TheNextPullGoesOn) {
   hub_.add("m.gguf", bytes_);
   heard_.stop_at = 100'000;
@@ -276,8 +293,8 @@ TEST_F(PullTest, HubsThatLie) {
   const std::vector<Lie> lies = {
       {"other bytes", [](const std::string& b) { return FakeHub::whole("200 OK", bytes_for_test(b.size(), 3)); },
        "SHA-256"},
-      {"longer", [](const std::string& b) { return FakeHub::whole("200 OK", b + "x"); }, "would make it 600001"},
-      {"shorter", [](const std::string& b) { return FakeHub::whole("200 OK", b.substr(1)); }, "would make it 599999"},
+      {"longer", [](const std::string& b) { return FakeHub::whole("200 OK", b + "x"); }, "answer has 600001"},
+      {"shorter", [](const std::string& b) { return FakeHub::whole("200 OK", b.substr(1)); }, "answer has 599999"},
       {"longer, no length", [](const std::string& b) { return Answer{FakeHub::head("200 OK") + b + "x"}; },
        "more than the 600000 bytes"},
       {"shorter, no length", [](const std::string&) { return Answer{FakeHub::head("200 OK")}; },
@@ -287,7 +304,7 @@ TEST_F(PullTest, HubsThatLie) {
          return FakeHub::whole("206 Partial Content", b, "Content-Range: bytes 7-600006/600007\r\n");
        },
        "begins at 7"},
-      {"a page to log in", [](const std::string&) { return FakeHub::whole("200 OK", "<html>"); }, "would make it 6"},
+      {"a page to log in", [](const std::string&) { return FakeHub::whole("200 OK", "<html>"); }, "answer has 6"},
       {"an endless head",
        [](const std::string&) { return Answer{"HTTP/1.1 200 OK\r\n" + std::string(3 << 20, 'x').insert(9, ": ")}; },
        ""},

@@ -47,7 +47,7 @@ struct PartOrders::Search {
 
   struct Level {
     uint32_t node = 0;
-    size_t hash = 0;            // of the part that led here
+    size_t hash = 0;           // of the part that led here
     std::vector<size_t> next;  // hashes of parts of the set that come behind it
   };
 
@@ -170,8 +170,7 @@ Result<PartPlaces> PartOrders::arrange(const std::string& tenant, const std::str
   };
   PartPlaces out;
   const auto tools = body.find("tools");
-  if (any_tools && tools != body.end())
-    out.tools = arrange_list(key_of("tools", beginning(body, false)), *tools);
+  if (any_tools && tools != body.end()) out.tools = arrange_list(key_of("tools", beginning(body, false)), *tools);
   const auto documents = body.find("documents");
   if (any_documents && documents != body.end())
     out.documents = arrange_list(key_of("documents", beginning(body, true)), *documents);

@@ -49,7 +49,7 @@ class PartOrders {
     std::map<size_t, uint32_t> next;  // by a part's hash
   };
   using Trie = std::vector<Node>;  // [0]: the root
-  using Key = Digest;  // of tenant, salt, the list's name, and what stands before it
+  using Key = Digest;              // of tenant, salt, the list's name, and what stands before it
   struct Kept {
     Key key;
     Trie trie;
