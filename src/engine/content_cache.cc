@@ -134,7 +134,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   if (!wanted.clean_only) {
     pieces = in(domains.exact);
     if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(domains.seasoned);
-    std::erase_if(seasoned, [&](const Piece& mean) { return in_same_context(prompt, mean, pieces); });
+    std::erase_if(seasoned, [&, prompt = prompt](const Piece& mean) { return in_same_context(prompt, mean, pieces); });
     if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
