@@ -1,5 +1,4 @@
 // apps/cache.cc: kvilt cache list | rm: what a folder of --cache-dir holds (docs/design/disk.md).
-#include <fmt/format.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +7,7 @@
 
 #include "apps/command.h"
 #include "apps/flags.h"
+#include "base/hex.h"
 #include "tier/disk_tier.h"
 #include "tier/key_file.h"
 
@@ -18,20 +18,12 @@ namespace {
 std::unique_ptr<DiskTier> open_tier(const std::string& folder, const std::string& key_file) {
   if (!std::filesystem::is_directory(std::filesystem::path(folder) / "kvilt-cache"))
     fail(folder + ": holds no cache; name the folder that --cache-dir names");
-  std::optional<HashSecret> key;
-  if (!key_file.empty()) {
-    key = value_or_fail(read_key_file(key_file));
-  } else if (const std::string text = cache_key_text(); !text.empty()) {
-    key = value_or_fail(key_of(text, "environment KVILT_CACHE_KEY"));
-  }
+  const std::string text = key_file.empty() ? cache_key_text() : "";
+  const auto key = value_or_fail(given_key(key_file, text, "environment KVILT_CACHE_KEY"));
   return value_or_fail(DiskTier::open(folder, std::numeric_limits<int64_t>::max(), key));
 }
 
-std::string short_hex(const Digest& digest) {
-  std::string out;
-  for (size_t i = 0; i < 6; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
-}
+std::string short_hex(const Digest& digest) { return hex_text(std::span(digest).first(6)); }
 
 struct CacheFlags {
   std::string folder, key_file, model;

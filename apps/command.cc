@@ -41,6 +41,8 @@ std::string cache_key_text() {
   return text ? text : "";
 }
 
+bool has_tier(const EngineOptions& options) { return !options.cache_dir.empty() || !options.cache_redis.empty(); }
+
 void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   const char* what =
       "a .gguf file (of a split model any part), a Hugging Face folder (config.json, *.safetensors, tokenizer.json), "
@@ -141,8 +143,7 @@ std::unique_ptr<Engine> open_or_exit(const EngineOptions& options) {
   Progress progress("loading " + options.model);
   EngineOptions opened = options;
   if (opened.pack_cache == "off") opened.pack_cache.clear();
-  const bool keeps = !opened.cache_dir.empty() || !opened.cache_redis.empty();
-  if (keeps && opened.cache_key.empty()) opened.cache_key_text = cache_key_text();
+  if (has_tier(opened) && opened.cache_key.empty()) opened.cache_key_text = cache_key_text();
   auto engine = open_engine(std::move(opened), [&](double share) { progress.at(share); });
   if (!engine.ok()) fail(engine.error());
   return std::move(engine).value();

@@ -19,6 +19,8 @@ void add_engine_options(Command app, EngineOptions& options, bool model_flag);
 // Opens with a progress bar; prints the error and exits with 1 if that fails.
 // What KVILT_CACHE_KEY says, or nothing.
 std::string cache_key_text();
+// Whether the engine keeps KV beyond memory.
+bool has_tier(const EngineOptions& options);
 
 std::unique_ptr<Engine> open_or_exit(const EngineOptions& options);
 // The policies of a comma-separated list, `first` before them unless it is among them; exits with 1 if the engine does

@@ -56,8 +56,7 @@ constexpr const char* kEmptyKey = "the key is empty, which would let everyone in
 void keep_no_text(const EngineOptions& engine) {
   constexpr const char* kForbids = "which --keep-no-text forbids";
   if (!engine.kv_events.empty()) fail(fmt::format("--kv-events publishes prompts, {}", kForbids));
-  const bool keeps = !engine.cache_dir.empty() || !engine.cache_redis.empty();
-  if (keeps && engine.cache_key.empty() && cache_key_text().empty())
+  if (has_tier(engine) && engine.cache_key.empty() && cache_key_text().empty())
     fail(fmt::format("--cache-dir and --cache-redis keep prompts as they are, {}: give --cache-key", kForbids));
   // The limit is for dumps to files, the other for systems that hand them to a program.
   const rlimit none{0, 0};

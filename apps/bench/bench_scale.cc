@@ -12,7 +12,7 @@
 #include "apps/flags.h"
 #include "apps/report.h"
 #include "index/chain_index.h"
-#include "tier/tier.h"
+#include "tier/redis_tier.h"
 
 namespace kvilt {
 namespace {
@@ -54,7 +54,9 @@ struct AskedOfRedis {
 };
 
 AskedOfRedis asked_of_redis(const FleetOutcome& got, const FleetOptions& o) {
-  constexpr double kListedId = 22, kIdsAtOnce = 1000, kListEvery = 60, kNewsASecond = 10;  // tier/redis_tier.cc
+  constexpr double kListedId = 22;  // bytes: 16 digits, and what the protocol adds
+  constexpr double kListEvery = std::chrono::duration<double>(RedisTier::kListEvery).count();
+  constexpr double kNewsASecond = 1 / std::chrono::duration<double>(RedisTier::kNewsEvery).count();
   constexpr double kCommandsOfPiece = 5;  // is its parent there, keep it, the record, the set, the stream
   const double others = o.servers - 1, chunk_bytes = o.token_bytes * StoredPiece::kChunkTokens;
   const double pieces = got.piece_seconds / got.seconds;  // that are there, on the average
@@ -65,7 +67,7 @@ AskedOfRedis asked_of_redis(const FleetOutcome& got, const FleetOptions& o) {
   out.listed = o.servers * pieces * kListedId / kListEvery;
   out.commands = (out.in + out.out) / chunk_bytes + kCommandsOfPiece * got.written.total() / got.seconds +
                  o.servers * kNewsASecond + others * got.written.total() / got.seconds +
-                 o.servers * pieces / kIdsAtOnce / kListEvery;
+                 o.servers * pieces / RedisTier::kIdsAtOnce / kListEvery;
   return out;
 }
 

@@ -105,12 +105,7 @@ struct Tiers {
 
 // The key's text does not stay in the options.
 Result<std::optional<HashSecret>> cache_key(EngineOptions& o) {
-  std::optional<HashSecret> out;
-  if (!o.cache_key.empty()) {
-    KVILT_ASSIGN(out, read_key_file(o.cache_key));
-  } else if (!o.cache_key_text.empty()) {
-    KVILT_ASSIGN(out, key_of(o.cache_key_text, "cache_key_text (KVILT_CACHE_KEY)"));
-  }
+  auto out = given_key(o.cache_key, o.cache_key_text, "cache_key_text (KVILT_CACHE_KEY)");
   sodium_memzero(o.cache_key_text.data(), o.cache_key_text.size());
   o.cache_key_text.clear();
   return out;

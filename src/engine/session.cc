@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/open_file.h"
 #include "engine/session.h"
 #include "kv/session_reader.h"
 
@@ -37,13 +38,6 @@ class SessionPolicy : public ReusePolicy {
 
  private:
   const std::vector<HeadKeep> keeps_;
-};
-
-struct Fd {
-  int fd;
-  ~Fd() {
-    if (fd >= 0) ::close(fd);
-  }
 };
 
 }  // namespace
@@ -85,9 +79,9 @@ Result<ExportedSession> read_session(int fd) {
 
 Status save_session(const ExportedSession& session, const std::string& path) {
   const std::string part = path + ".part";
-  const Fd file{::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
-  if (file.fd < 0) return system_error(part);
-  if (const Status written = write_all(file.fd, session.bytes); !written.ok()) {
+  const OpenFile file(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (file.fd() < 0) return system_error(part);
+  if (const Status written = write_all(file.fd(), session.bytes); !written.ok()) {
     ::unlink(part.c_str());
     return error(written.error().code, "{}: {}", path, written.error().message);
   }
@@ -96,12 +90,12 @@ Status save_session(const ExportedSession& session, const std::string& path) {
 }
 
 Result<ExportedSession> load_session(const std::string& path) {
-  const Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return error(Code::kNotFound, "{}: {}", path, std::strerror(errno));
-  auto session = read_session(file.fd);
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd() < 0) return error(Code::kNotFound, "{}: {}", path, std::strerror(errno));
+  auto session = read_session(file.fd());
   if (!session.ok()) return error(session.error().code, "{}: {}", path, session.error().message);
   std::byte more;
-  if (::read(file.fd, &more, 1) != 0) return error(Code::kCorrupt, "{}: session: longer than it says", path);
+  if (::read(file.fd(), &more, 1) != 0) return error(Code::kCorrupt, "{}: session: longer than it says", path);
   return session;
 }
 

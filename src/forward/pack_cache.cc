@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/hex.h"
 
 namespace kvilt {
 namespace {
@@ -20,12 +21,6 @@ constexpr std::string_view kSuffix = ".pack";
 constexpr size_t kTemporary = 7;            // ".XXXXXX" after the suffix while it is written
 constexpr size_t kSpare = size_t{1} << 30;  // of the disk, left free
 
-std::string hex(const Digest& digest, size_t bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
-}
-
 // Names the weight file, however it may change: a word for people, and a hash of its path.
 std::string stem(const SourceFile& first, const std::string& layout) {
   std::string word = fs::path(first.path).stem().string().substr(0, 64);
@@ -33,7 +28,7 @@ std::string stem(const SourceFile& first, const std::string& layout) {
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
   }
   const Digest path = KeyedHash(HashSecret::fixed(0), "kvilt.pack.path").add(first.path).finish();
-  return fmt::format("{}-{}-{}-", word, hex(path, 4), layout);
+  return fmt::format("{}-{}-{}-", word, hex_text(std::span(path).first(4)), layout);
 }
 
 // What the packed bytes depend on: the files as they are now, and the layout.
@@ -55,7 +50,7 @@ PackCache::PackCache(std::string folder, const ModelFile& model, const Backend& 
   if (folder_.empty()) return;
   key_ = key_of(model, layout);
   prefix_ = stem(model.sources.front(), std::string(layout.name));
-  name_ = prefix_ + hex(key_, 8) + std::string(kSuffix);
+  name_ = prefix_ + hex_text(std::span(key_).first(8)) + std::string(kSuffix);
   auto opened = PackFile::open((fs::path(folder_) / name_).string(), key_, pool);
   if (opened.ok()) {
     file_.emplace(std::move(opened).value());

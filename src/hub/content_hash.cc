@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/hex.h"
 
 namespace kvilt {
 
@@ -41,9 +42,7 @@ std::string ContentHash::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;
   CHECK(EVP_DigestFinal_ex(state_->context, digest, &size) == 1);
-  std::string out;
-  for (unsigned i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
+  return hex_text(std::span(digest).first(size));
 }
 
 }  // namespace kvilt

@@ -71,15 +71,6 @@ std::string way_up(const std::string& path) {
 
 }  // namespace
 
-OpenFile::OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-OpenFile& OpenFile::operator=(OpenFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-OpenFile::~OpenFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 HubStore::HubStore(const std::string& hub, const HubName& name)
     : folder_(fs::path(hub) / name.folder()), locks_(fs::path(hub) / ".locks" / name.folder()) {}
 

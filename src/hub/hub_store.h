@@ -18,24 +18,12 @@
 #include <string>
 
 #include "base/function_ref.h"
+#include "base/open_file.h"
 #include "hub/content_hash.h"
 #include "hub/repo_listing.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
-
-// An open file, or a lock that ends with it.
-class OpenFile {
- public:
-  explicit OpenFile(int fd = -1) : fd_(fd) {}
-  OpenFile(OpenFile&& other) noexcept;
-  OpenFile& operator=(OpenFile&& other) noexcept;
-  ~OpenFile();
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 class HubStore {
  public:

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "base/error.h"
+#include "base/hex.h"
 #include "base/keyed_hash.h"
 
 namespace kvilt {
@@ -70,9 +71,7 @@ std::string fingerprint(const ModelConfig& config, const TensorTable& tensors) {
     add_value(hash, tensor.cols);
     if (tensor.readable) add_contents(hash, tensor.data, tensor.bytes);
   }
-  std::string hex;
-  for (const uint8_t byte : hash.finish()) hex += fmt::format("{:02x}", byte);
-  return hex;
+  return hex_text(hash.finish());
 }
 
 }  // namespace kvilt

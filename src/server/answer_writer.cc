@@ -1,11 +1,12 @@
 #include "server/answer_writer.h"
 
-#include <fmt/format.h>
 #include <sodium.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "base/hex.h"
 
 namespace kvilt::server {
 
@@ -75,9 +76,7 @@ Json progress_json(const PromptProgress& progress) {
 std::string answer_id(const char* prefix) {
   unsigned char raw[12];
   randombytes_buf(raw, sizeof raw);
-  std::string id = prefix;
-  for (const unsigned char byte : raw) id += fmt::format("{:02x}", byte);
-  return id;
+  return prefix + hex_text(raw);
 }
 
 }  // namespace kvilt::server

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/hex.h"
 
 namespace kvilt::server {
 namespace {
@@ -85,9 +86,7 @@ std::string name_of(std::string_view first, std::string_view second) {
   std::array<unsigned char, 16> hash;
   crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(both.data()), both.size(),
                      nullptr, 0);
-  std::string out;
-  for (const unsigned char byte : hash) out += fmt::format("{:02x}", byte);
-  return out;
+  return hex_text(hash);
 }
 
 FolderLock::~FolderLock() {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "server/first_difference.h"
 
 namespace kvilt::server {
 namespace {
@@ -123,11 +122,14 @@ void PartOrders::make_room(size_t nodes) {
 }
 
 std::vector<size_t> PartOrders::choose(const Key& key, const Json& list) {
-  const std::vector<size_t> hashes = hashes_of(list);
+  std::vector<size_t> hashes(list.size());
   std::map<size_t, Search::Part> set;
-  for (size_t i = hashes.size(); i-- > 0;) {
-    set[hashes[i]].places.push_back(i);
-    set[hashes[i]].bytes = dump(list[i]).size();
+  for (size_t i = list.size(); i-- > 0;) {
+    const std::string text = dump(list[i]);
+    hashes[i] = std::hash<std::string>()(text);
+    Search::Part& part = set[hashes[i]];
+    part.places.push_back(i);
+    part.bytes = text.size();
   }
   MutexLock lock(mutex_);
   make_room(hashes.size() + 1);

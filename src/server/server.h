@@ -72,8 +72,8 @@ struct ServerOptions {
   bool show_text = false;
   bool any_tools_order = false;  // a chat's tools come in any order unless it says otherwise (part_orders.h)
   // Nothing of a prompt or an answer is logged, or kept to be told later: no records of requests, no stored responses, no
-  // knowledge bases, no path and no exception's words in the log. An error with
-  // show_text or knowledge_dir. The engine's cache is the engine's affair (docs/server.md#no-text-kept).
+  // knowledge bases, no path and no exception's words in the log. An error with show_text or knowledge_dir. The engine's
+  // cache is the engine's affair (docs/server.md#no-text-kept).
   bool keep_no_text = false;
   double shutdown_s = 10;  // time that shutdown() gives running requests before it cancels them
 };

@@ -4,21 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
+#include "base/open_file.h"
 
 namespace kvilt {
 namespace {
 
 constexpr size_t kMostAtOnce = size_t{64} << 20;
-
-struct Opened {
-  int fd;
-  ~Opened() {
-    if (fd >= 0) ::close(fd);
-  }
-};
 
 Error failed(const std::string& what) {
   const Code code = errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? Code::kExhausted
@@ -46,21 +39,22 @@ Status Files::sync(int fd) {
 }
 
 Status Files::write(const std::string& path, std::span<const std::byte> bytes) {
-  Opened file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
-  if (file.fd < 0) return errno == ENOENT ? system_error(path) : failed(path);  // its folder is gone: no missing piece
-  Status done = write_at(file.fd, 0, bytes);
-  if (done.ok()) done = sync(file.fd);
-  if (done.ok() && ::close(std::exchange(file.fd, -1)) != 0) done = failed(path);
+  OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (file.fd() < 0)
+    return errno == ENOENT ? system_error(path) : failed(path);  // its folder is gone: no missing piece
+  Status done = write_at(file.fd(), 0, bytes);
+  if (done.ok()) done = sync(file.fd());
+  if (done.ok() && !file.close()) done = failed(path);
   if (done.ok()) return {};
   ::unlink(path.c_str());
   return error(done.error().code, "{}: {}", path, done.error().message);
 }
 
 Status Files::read(const std::string& path, int64_t offset, std::span<std::byte> out) {
-  const Opened file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return failed(path);
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd() < 0) return failed(path);
   while (!out.empty()) {
-    const ssize_t n = ::pread(file.fd, out.data(), std::min(out.size(), kMostAtOnce), offset);
+    const ssize_t n = ::pread(file.fd(), out.data(), std::min(out.size(), kMostAtOnce), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed(path);
     if (n == 0) return error(Code::kCorrupt, "{}: it ends at byte {}; {} more were written", path, offset, out.size());
@@ -84,8 +78,8 @@ Status Files::replace(const std::string& path, std::span<const std::byte> bytes)
     return refused;
   }
   const std::string folder = path.substr(0, path.find_last_of('/'));
-  const Opened opened{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (opened.fd < 0 || ::fsync(opened.fd) != 0) return failed(folder);
+  const OpenFile opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened.fd() < 0 || ::fsync(opened.fd()) != 0) return failed(folder);
   return {};
 }
 

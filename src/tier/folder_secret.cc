@@ -13,9 +13,20 @@
 namespace kvilt {
 namespace {
 
-constexpr size_t kMostBytes = 4096;  // of a file here: more is none of ours
-
 namespace fs = std::filesystem;
+
+// Nothing where there is no such file; empty where it is none of ours: an empty one cannot be mapped. Other errors may
+// pass, and must not cost what the folder holds.
+Result<std::optional<std::string>> read_small(const std::string& path) {
+  constexpr size_t kMostBytes = 4096;
+  std::error_code failed;
+  const auto size = fs::file_size(path, failed);
+  if (failed == std::errc::no_such_file_or_directory) return std::optional<std::string>();
+  if (failed) return error(Code::kIo, "{}: {}", path, failed.message());
+  if (size == 0 || size > kMostBytes) return std::optional<std::string>("");
+  KVILT_ASSIGN(std::string bytes, read_file(path, kMostBytes));
+  return std::optional(std::move(bytes));
+}
 
 // The file `sealed`: docs/formats/cache_folder.md#with-a-key.
 struct ProofBytes {
@@ -89,17 +100,9 @@ Result<FolderSecret> make_proof(const std::string& folder, const HashSecret& key
 
 Result<FolderSecret> plain_secret(const std::string& folder, Files& files) {
   const std::string path = folder + "/secret";
-  std::error_code failed;
-  const auto size = fs::file_size(path, failed);
-  if (failed && failed != std::errc::no_such_file_or_directory)
-    return error(Code::kIo, "{}: {}", path, failed.message());
-  if (!failed) {
-    // An empty file cannot be mapped: it is damaged as any other. A passing error must not cost what the folder holds.
-    std::string text;
-    if (size > 0 && size <= kMostBytes) {
-      KVILT_ASSIGN(text, read_file(path, kMostBytes));
-    }
-    if (const auto secret = HashSecret::of(text)) return FolderSecret{*secret, {}};
+  KVILT_ASSIGN(const std::optional<std::string> text, read_small(path));
+  if (text) {
+    if (const auto secret = HashSecret::of(*text)) return FolderSecret{*secret, {}};
     spdlog::warn("{}: damaged; it is drawn anew, and what the folder holds cannot be found any more", path);
   }
   const HashSecret drawn = HashSecret::random();
@@ -110,19 +113,8 @@ Result<FolderSecret> plain_secret(const std::string& folder, Files& files) {
 }  // namespace
 
 Result<FolderSecret> open_folder_secret(const std::string& folder, const std::optional<HashSecret>& key, Files& files) {
-  std::error_code failed;
-  const std::string path = folder + "/sealed";
-  const bool sealed = fs::exists(path, failed);
-  if (failed) return error(Code::kIo, "{}: {}", path, failed.message());
-  if (sealed) {
-    const auto size = fs::file_size(path, failed);
-    if (failed) return error(Code::kIo, "{}: {}", path, failed.message());
-    std::string bytes;
-    if (size > 0 && size <= kMostBytes) {
-      KVILT_ASSIGN(bytes, read_file(path, kMostBytes));
-    }
-    return read_proof(folder, bytes, key);
-  }
+  KVILT_ASSIGN(const std::optional<std::string> proof, read_small(folder + "/sealed"));
+  if (proof) return read_proof(folder, *proof, key);
   return key ? make_proof(folder, *key, files) : plain_secret(folder, files);
 }
 

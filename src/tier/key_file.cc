@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/open_file.h"
 
 namespace kvilt {
 namespace {
@@ -60,13 +61,21 @@ Result<HashSecret> key_of(std::string_view text, const std::string& name) {
 }
 
 Result<HashSecret> read_key_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for its writer
-  if (fd < 0) return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: {}", path, std::strerror(errno));
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would wait for its writer
+  if (file.fd() < 0) return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: {}", path, std::strerror(errno));
   KeyText text;
-  const Status read = read_text(fd, path, text);
-  ::close(fd);
-  if (!read.ok()) return read.error();
+  KVILT_TRY(read_text(file.fd(), path, text));
   return key_of({text.bytes.data(), text.size}, path);
+}
+
+Result<std::optional<HashSecret>> given_key(const std::string& path, std::string_view text, const std::string& name) {
+  std::optional<HashSecret> out;
+  if (!path.empty()) {
+    KVILT_ASSIGN(out, read_key_file(path));
+  } else if (!text.empty()) {
+    KVILT_ASSIGN(out, key_of(text, name));
+  }
+  return out;
 }
 
 }  // namespace kvilt

@@ -1,6 +1,7 @@
 // tier/key_file.h: a key that a person made (openssl rand -hex 32), from a file that nobody else can read, or from text.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,5 +15,7 @@ namespace kvilt {
 Result<HashSecret> key_of(std::string_view text, const std::string& name);
 // Errors: those, kInvalidArgument where its group or others may read or write it, kNotFound, kIo.
 Result<HashSecret> read_key_file(const std::string& path);
+// The file's, or else the text's; nothing where both are empty. Errors: those.
+Result<std::optional<HashSecret>> given_key(const std::string& path, std::string_view text, const std::string& name);
 
 }  // namespace kvilt

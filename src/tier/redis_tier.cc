@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/hex.h"
 #include "tier/key_file.h"
 #include "tier/piece_id.h"
 #include "tier/piece_record.h"
@@ -23,20 +24,13 @@ constexpr const char* kSecondsKept = "604800";  // a week: a piece that nobody u
 constexpr const char* kLinesKept = "100000";    // of the stream, roughly
 constexpr const char* kLinesAtOnce = "1000";
 constexpr size_t kRecordsAtOnce = 16;
-constexpr int kMostPages = 1 << 14;                     // of the set, with 1,000 ids each
+constexpr int kMostPages = 1 << 14;                     // of the set, with kIdsAtOnce ids each
 constexpr int64_t kMostRecordBytes = int64_t{1} << 24;  // 4 million tokens
-constexpr milliseconds kNewsEvery{100}, kFirstBackoff{100}, kMostBackoff{10'000};
-constexpr std::chrono::seconds kListEvery{60};
+constexpr milliseconds kFirstBackoff{100}, kMostBackoff{10'000};
 constexpr std::chrono::hours kTouchEvery{1};
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::string hex(std::span<const uint8_t> bytes) {
-  std::string out;
-  for (const uint8_t byte : bytes) out += fmt::format("{:02x}", byte);
-  return out;
 }
 
 std::string id_text(uint64_t id) { return fmt::format("{:016x}", id); }
@@ -127,7 +121,7 @@ Status RedisTier::log_in() {
 
 // The first process puts it there; whoever comes later takes it. A Redis that was emptied gets the one in use again.
 Status RedisTier::agree_on_secret() {
-  const std::string ours = hex(secret_.bytes());
+  const std::string ours = hex_text(secret_.bytes());
   const RedisCommand commands[] = {{"SET", kSecretKey, ours, "NX"}, {"GET", kSecretKey}};
   KVILT_ASSIGN(const auto replies, connection_->ask(commands, options_.timeout));
   KVILT_TRY(check_all(replies));
@@ -181,7 +175,7 @@ Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker) {
   KeyedHash space(secret_, "kvilt.redis.space");
   space.add(maker);
   if (sealer_) space.add(sealer_->name());  // who has another key, or none, sees nothing of it
-  space_ = fmt::format("kvilt:{}:", hex(space.finish()));
+  space_ = fmt::format("kvilt:{}:", hex_text(space.finish()));
   all_ = space_ + "all";
   log_ = space_ + "log";
   News news = this->news();
@@ -240,8 +234,9 @@ Result<std::unordered_set<uint64_t>> RedisTier::listed() {
   std::unordered_set<uint64_t> out;
   std::string cursor = "0";
   int pages = 0;
+  const std::string at_once = std::to_string(kIdsAtOnce);
   do {
-    KVILT_ASSIGN(const RedisReply page, ask({"SSCAN", all_, cursor, "COUNT", "1000"}));
+    KVILT_ASSIGN(const RedisReply page, ask({"SSCAN", all_, cursor, "COUNT", at_once}));
     if (page.array.size() != 2 || page.array[0].text.empty() || ++pages > kMostPages) return unexpected();
     for (const RedisReply& item : page.array[1].array) {
       if (const auto id = id_of(item)) out.insert(*id);

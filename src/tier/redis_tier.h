@@ -4,9 +4,9 @@
 //             and then, so that nobody depends on having heard every line. docs/design/redis.md; bytes:
 //             docs/formats/redis.md.
 // Invariants: records and chunks carry keyed digests of what they are and of their bytes, or are sealed with a key
-//             (sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before their record, records before their line. Every
-//             call ends in time; after a failure the connection is dropped, all calls fail at once, and news() connects
-//             again, later each time.
+//             (sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before
+//             their record, records before their line. Every call ends in time; after a failure the connection is
+//             dropped, all calls fail at once, and news() connects again, later each time.
 // Errors:     open: kUnavailable, kCorrupt. get and put as Tier; kUnavailable (not reachable), kExhausted (it is full),
 //             kIo (it says no).
 // Threads:    as Tier.
@@ -36,6 +36,10 @@ struct RedisOptions {
 
 class RedisTier : public Tier {
  public:
+  static constexpr std::chrono::milliseconds kNewsEvery{100};
+  static constexpr std::chrono::seconds kListEvery{60};
+  static constexpr int kIdsAtOnce = 1000;  // of the set, in one answer
+
   // Connects, unless the secret is given: then it may come later.
   static Result<std::unique_ptr<RedisTier>> open(RedisOptions options);
 

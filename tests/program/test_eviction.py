@@ -6,10 +6,21 @@ import pytest
 from test_program import kvilt
 
 
-def rows(tmp_path, *args):
-    done = kvilt("bench", "eviction", *args, "--json", tmp_path / "out.json")
+def bench_rows(bench, tmp_path, *args):
+    done = kvilt("bench", bench, *args, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr
-    return {(row["trace"], row["pool_tokens"], row["order"]): row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
+    return json.loads((tmp_path / "out.json").read_text())["rows"]
+
+
+def refuses_trace(bench, tmp_path, text, word):
+    path = tmp_path / "trace"
+    path.write_text(text)
+    done = kvilt("bench", bench, "--trace", path)
+    assert done.returncode == 1 and word in done.stderr
+
+
+def rows(tmp_path, *args):
+    return {(row["trace"], row["pool_tokens"], row["order"]): row for row in bench_rows("eviction", tmp_path, *args)}
 
 
 def test_nothing_is_better_than_knowing_the_future(tmp_path):
@@ -42,10 +53,7 @@ def test_recorded_traces_are_read(tmp_path):
     ("TIMESTAMP,ContextTokens,GeneratedTokens\nx,-5,1\n", "context tokens"),
 ])
 def test_other_files_are_refused(tmp_path, text, word):
-    path = tmp_path / "trace"
-    path.write_text(text)
-    done = kvilt("bench", "eviction", "--trace", path)
-    assert done.returncode == 1 and word in done.stderr
+    refuses_trace("eviction", tmp_path, text, word)
 
 
 def test_something_to_simulate_is_wanted():

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from test_eviction import bench_rows, refuses_trace
 from test_program import kvilt
 
 TRACE = "".join(json.dumps({"timestamp": 100 * i, "input_length": 1500, "hash_ids": [0, 1 + i % 7, 10 + i]}) + "\n" for i in range(60))
@@ -16,10 +17,7 @@ def trace(tmp_path):
 
 
 def rows(tmp_path, *args):
-    done = kvilt("bench", "scale", *args, "--json", tmp_path / "out.json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "out.json").read_text())["rows"]
-    return {(row["servers"], row["route"], row["redis"]): row for row in found}
+    return {(row["servers"], row["route"], row["redis"]): row for row in bench_rows("scale", tmp_path, *args)}
 
 
 def test_a_row_for_each_setting(tmp_path, trace):
@@ -60,7 +58,4 @@ def test_what_cannot_be_simulated_is_refused(trace, args, word):
     ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,600,100\n", "no times"),
 ])
 def test_other_files_are_refused(tmp_path, text, word):
-    path = tmp_path / "trace"
-    path.write_text(text)
-    done = kvilt("bench", "scale", "--trace", path)
-    assert done.returncode == 1 and word in done.stderr
+    refuses_trace("scale", tmp_path, text, word)
