@@ -4,9 +4,12 @@
 //         (the cache is cleared before), and the policies take turns round by round. What an answer costs besides
 //         attention is the step of a prompt of 16 tokens, measured right behind each turn, since machines drift:
 //           attend_decode_s = decode_s - that
-//         recovered_mass comes from one more dialogue of each policy, whose times do not count
-//           bound_s         = time to read the weights once and the keys and values that the answer's rows saw, those
-//                             of the choices included, at the read rate of the same run
+//         recovered_mass comes from one more dialogue of each policy, whose times do not count.
+//         With --answers-only the texts of the turns are computed once, and each policy answers behind them in every
+//         round: decode methods at long prompts, without a prefill each
+//           bound_s         = time to read the weights once, and for the keys that the answer's rows saw, those of the
+//                             choices included, the longer of reading them and computing with them, at the rates of
+//                             the same run
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -29,13 +32,14 @@ struct DialogueOptions {
   EngineOptions engine;
   std::string lengths = "4096,8192,16384", policies = "prefix,prefix:decode=loopserve,prefix:decode=snapkv", text, json;
   int answer = 96, rounds = 3;
-  bool mass = false;
+  bool mass = false, answers_only = false;
 };
 
 // What one policy took for one turn, a value a round.
 struct Turn {
   std::vector<double> prefill, decode, attend;  // seconds; seconds a token, and those of attention
   PromptUsage usage;
+  double other_bytes = 0;  // those of the answer behind a prompt of 16: weights, and hardly any keys
   double held = 1, decode_held = 1;
 };
 
@@ -59,6 +63,32 @@ Request request_of(std::vector<int32_t> ids, const PolicyChoice& policy, int tok
 // Seconds for each token after the first.
 double decode_s(const Completion& done, int tokens) { return (done.total_s - done.usage.ttft_s) / tokens; }
 
+// Answers once, and what else a token of an answer costs right behind it. Returns the answer.
+std::vector<int32_t> timed_answer(Engine& engine, const DialogueOptions& o, Request request, Turn& turn) {
+  const std::vector<int32_t> little(request.prompt.ids.begin(), request.prompt.ids.begin() + kShort);
+  Answered out = run_request(engine, std::move(request));
+  turn.prefill.push_back(out.completion.usage.ttft_s);
+  turn.decode.push_back(decode_s(out.completion, o.answer));
+  const Answered other = run_request(engine, request_of(little, {.name = "full", .params = {}}, o.answer));
+  turn.attend.push_back(turn.decode.back() - decode_s(other.completion, o.answer));
+  turn.usage = out.completion.usage;
+  turn.other_bytes = other.completion.usage.decode_bytes;
+  return std::move(out.ids);
+}
+
+// All policies answer behind the same texts, in turn.
+void ask_answers(Engine& engine, const DialogueOptions& o, const RagPrompt& text, std::vector<Speaker>& all) {
+  engine.clear_cache();
+  std::vector<int32_t> said;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    said.insert(said.end(), text.pieces[turn].begin(), text.pieces[turn].end());
+    run_request(engine, request_of(said, {.name = kDense, .params = {}}, 1));
+    for (int round = 0; round < o.rounds; ++round) {
+      for (Speaker& m : all) timed_answer(engine, o, request_of(said, m.policy, o.answer), m.turns[turn]);
+    }
+  }
+}
+
 void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& text, bool held, Speaker& m) {
   engine.clear_cache();
   std::vector<int32_t> said;
@@ -66,20 +96,23 @@ void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& tex
     said.insert(said.end(), text.pieces[turn].begin(), text.pieces[turn].end());
     Request request = request_of(said, m.policy, o.answer);
     request.evaluation.held_mass = held;
-    const Answered out = run_request(engine, std::move(request));
-    said.insert(said.end(), out.ids.begin(), out.ids.end());
-    if (held) {
-      m.turns[turn].held = out.completion.usage.held_mass,
-      m.turns[turn].decode_held = out.completion.usage.decode_held_mass;
+    if (!held) {
+      const std::vector<int32_t> answer = timed_answer(engine, o, std::move(request), m.turns[turn]);
+      said.insert(said.end(), answer.begin(), answer.end());
       continue;
     }
-    m.turns[turn].prefill.push_back(out.completion.usage.ttft_s);
-    m.turns[turn].decode.push_back(decode_s(out.completion, o.answer));
-    const std::vector<int32_t> little(said.begin(), said.begin() + kShort);
-    const Answered other = run_request(engine, request_of(little, {.name = "full", .params = {}}, o.answer));
-    m.turns[turn].attend.push_back(m.turns[turn].decode.back() - decode_s(other.completion, o.answer));
-    m.turns[turn].usage = out.completion.usage;
+    const Answered out = run_request(engine, std::move(request));
+    said.insert(said.end(), out.ids.begin(), out.ids.end());
+    m.turns[turn].held = out.completion.usage.held_mass;
+    m.turns[turn].decode_held = out.completion.usage.decode_held_mass;
   }
+}
+
+// Seconds a token. The large product's rate stands for attention's: more than few rows can have.
+double decode_bound_s(const Turn& of, const Rates& rates, int tokens) {
+  const double reading = of.usage.decode_bytes / rates.read_bytes;
+  const double computing = of.other_bytes / rates.read_bytes + of.usage.decode_attention_flops / rates.attention_flops;
+  return std::max(reading, computing) / tokens;
 }
 
 void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const Rates& rates, Report& report) {
@@ -89,7 +122,7 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const R
       const Turn &of = m.turns[turn], &full = dense->turns[turn];
       const double prefill = median(of.prefill), decode = median(of.decode);
       const double attend = median(of.attend), attend_full = median(full.attend);
-      const double bound = of.usage.decode_bytes / o.answer / rates.read_bytes;
+      const double bound = decode_bound_s(of, rates, o.answer);
       const double prefill_bound = rates.bound_s(of.usage);
       const double prefill_cells = of.usage.attention_flops / full.usage.attention_flops;
       report.add({{"policy", m.label},
@@ -135,10 +168,13 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
     if (size < kShort) fail(fmt::format("--lengths: {} has no room for {} answers of {}", length, kTurns, o.answer));
     std::vector<Speaker> all;
     for (const PolicySpec& policy : policies) all.push_back({policy.label, policy.choice, {}});
-    for (int round = 0; round < o.rounds; ++round) {
-      const RagPrompt text =
-          value_or_fail(o.text.empty() ? synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round))
-                                       : text_prompt(*engine, o.text, kTurns, size, round));
+    const auto text_of = [&](int round) {
+      return value_or_fail(o.text.empty() ? synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round))
+                                          : text_prompt(*engine, o.text, kTurns, size, round));
+    };
+    if (o.answers_only) ask_answers(*engine, o, text_of(0), all);
+    for (int round = 0; !o.answers_only && round < o.rounds; ++round) {
+      const RagPrompt text = text_of(round);
       for (Speaker& m : all) ask_dialogue(*engine, o, text, false, m);
       for (Speaker& m : all) {
         if (o.mass && round == 0) ask_dialogue(*engine, o, text, true, m);
@@ -163,6 +199,7 @@ void add_bench_dialogue(Program& program, Command bench) {
   app.add_option("--text", o->text, "a text file that the turns are cut from; without it, words in no order");
   app.add_option("--answer", o->answer, "tokens of each answer after its first").show_default();
   app.add_option("--rounds", o->rounds, "dialogues per policy, alternating").show_default();
+  app.add_flag("--answers-only", o->answers_only, "compute the turns' texts once; every round answers behind them");
   app.add_flag("--mass", o->mass, "measure the share of full attention that rows saw, in a dialogue of its own");
   app.add_option("--json", o->json, "write the rows to this file");
   app.callback([o, &program] { bench_dialogue(*o, program.argc, program.argv); });

@@ -54,7 +54,7 @@ void PageChooser::prune(const Asking& row, std::span<const int> heads, std::vect
   std::vector<ColumnSumTask> sums;
   double seen = 0;
   for (size_t i = 0; i < n; ++i) {
-    for (const Run& run : keys[i]) candidates[i].append(row.from.kv, row.at.layer, heads[i], run);
+    candidates[i].append(row.from.kv, row.at.layer, heads[i], keys[i]);
     last[i] = candidates[i].size() - 1;
     weights[i].assign(static_cast<size_t>(candidates[i].size()), 0);
     AttendTask& task = tasks[i];

@@ -20,8 +20,8 @@ class RankedKeys {
     positions_.clear();
     size_ = 0;
   }
-  // The next ranks. REQUIRES: positions after those that are there; each has its K and V at (layer, head).
-  void append(const PageTable& kv, int layer, int head, Run positions);
+  // The next ranks. REQUIRES: positions after those that are there, in order; each has its K and V at (layer, head).
+  void append(const PageTable& kv, int layer, int head, std::span<const Run> positions);
 
   int32_t size() const { return size_; }
   const Runs& positions() const { return positions_; }

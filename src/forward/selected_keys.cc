@@ -39,7 +39,7 @@ ChoiceCost SelectedKeys::choose(const KeySource& from, std::span<const KeyMask> 
     Head& head = heads_[at.layer * config_.G + open_[i]];
     head.chosen = true;
     head.keys.clear();
-    for (const Run& run : keys[i]) head.keys.append(from.kv, at.layer, open_[i], run);
+    head.keys.append(from.kv, at.layer, open_[i], keys[i]);
     head.until = at.pos;
   }
   return cost;
@@ -49,7 +49,8 @@ const SelectedKeys::Seen* SelectedKeys::seen(const PageTable& kv, const KeyMask&
   Head& of = heads_[at.layer * config_.G + head];
   of.mask = mask;
   if (!of.chosen || !sees_all(mask, at.pos)) return nullptr;
-  if (of.until <= at.pos) of.keys.append(kv, at.layer, head, {of.until, at.pos + 1});
+  const Run more{of.until, at.pos + 1};
+  if (more.begin < more.end) of.keys.append(kv, at.layer, head, {&more, 1});
   of.until = at.pos + 1;
   of.row = of.keys.size() - 1;
   const bool moved = rule_.at_ranks && of.row < at.pos;
@@ -113,7 +114,7 @@ double SelectedKeys::moved(const PageTable& kv, int i) {
   if (head.chosen) {
     const Runs positions = head.keys.positions();
     head.keys.clear();
-    for (const Run& run : positions) head.keys.append(kv, layer, g, run);
+    head.keys.append(kv, layer, g, positions);
   }
   return 4.0 * kv.slots_of(layer, g) * static_cast<double>(kv.shape().row_bytes());
 }

@@ -145,7 +145,7 @@ double SparseRows::add_tile(const RowsOfBlock& tile, int head, const Runs& keys,
   const ModelConfig& c = model_.config();
   const int64_t group = c.H / c.G, rows = std::ssize(tile.rows.pos);
   Tile& to = tiles_.emplace_back();
-  for (const Run& run : keys) to.keys.append(tile.kv, tile.rows.layer, head, run);
+  to.keys.append(tile.kv, tile.rows.layer, head, keys);
   double flops = 0;
   int32_t before = 0;  // keys in the runs before `run`
   auto run = keys.begin();

@@ -46,7 +46,7 @@ VisibleKeys::Cost VisibleKeys::add_ranked(Seen& seen, const PageTable& kv, const
   for (int g = 0; g < config_.G; ++g) {
     RankedKeys& keys = seen.heads[g];
     keys.clear();
-    for (const Run& part : seen.positions) keys.append(kv, rows.layer, g, part);
+    keys.append(kv, rows.layer, g, seen.positions);
     AttendTask task = task_of(rows, g);
     task.pos = seen.ranks;
     task.spans = keys.spans();

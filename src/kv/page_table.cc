@@ -435,35 +435,41 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
   return out;
 }
 
-// The keys at these positions, as far as there are any.
-void PageTable::resolve_run(int layer, int head, Run positions, std::vector<KvSpan>& spans) const {
+void PageTable::resolve(int layer, int head, std::span<const Run> positions, std::vector<KvSpan>& spans) const {
+  if (kept_) {
+    for (const Run& run : positions) kept_->resolve(layer, head, run, spans);
+    return;
+  }
   const std::vector<Atom>& all = atoms(layer);
-  const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= positions.begin; };
-  for (auto atom = std::partition_point(all.begin(), all.end(), ends_by); atom != all.end(); ++atom) {
-    const int32_t begin = std::max(atom->pos, positions.begin);
-    const int32_t end = std::min(atom->pos + atom->count, positions.end);
-    if (begin >= end) return;
-    const int32_t slot = atom->slot + begin - atom->pos;
-    if (atom->source == kPrivate) {
-      spans.push_back({pages_->k(layer, head, slot), pages_->v(layer, head, slot), nullptr, begin, end - begin});
-      continue;
+  auto from = all.begin();
+  for (const Run& run : positions) {
+    const auto ends_by = [&](const Atom& atom) { return atom.pos + atom.count <= run.begin; };
+    if (from != all.end() && ends_by(*from)) from = std::partition_point(from, all.end(), ends_by);
+    for (auto atom = from; atom != all.end(); ++atom) {
+      const int32_t begin = std::max(atom->pos, run.begin), end = std::min(atom->pos + atom->count, run.end);
+      if (begin >= end) break;
+      spans.push_back(span_of(layer, head, *atom, {begin, end}));
     }
-    const PinnedPages& pages = pages_of(*atom);
-    const auto* rotation = atom->source < 0 ? nullptr : rotations_[atom->source].kind[ropes_.kind(layer)].get();
-    spans.push_back({pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr,
-                     begin, end - begin});
   }
 }
 
+KvSpan PageTable::span_of(int layer, int head, const Atom& atom, Run keys) const {
+  const int32_t slot = atom.slot + keys.begin - atom.pos;
+  if (atom.source == kPrivate) {
+    return {pages_->k(layer, head, slot), pages_->v(layer, head, slot), nullptr, keys.begin, keys.size()};
+  }
+  const PinnedPages& pages = pages_of(atom);
+  const auto* rotation = atom.source < 0 ? nullptr : rotations_[atom.source].kind[ropes_.kind(layer)].get();
+  return {pages.k(layer, head, slot), pages.v(layer, head, slot), rotation ? rotation->data() : nullptr, keys.begin,
+          keys.size()};
+}
+
 void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const {
-  const auto append = [&](Run keys) {
-    kept_ ? kept_->resolve(layer, head, keys, spans) : resolve_run(layer, head, keys, spans);
-  };
   const int32_t low = mask.reach < 0 ? 0 : std::max(0, rows.begin - mask.reach);
-  if (mask.window < 0 || rows.end - 1 >= mask.dense_from) return append({low, rows.end});
   const int32_t near = std::max(low, rows.begin - mask.window);
-  append({low, std::min(mask.sink, near)});
-  append({near, rows.end});
+  const bool dense = mask.window < 0 || rows.end - 1 >= mask.dense_from;
+  const Run seen[] = {{low, dense ? rows.end : std::min(mask.sink, near)}, {near, rows.end}};
+  resolve(layer, head, std::span(seen, dense ? 1 : 2), spans);
 }
 
 Runs PageTable::known(int layer) const {

@@ -210,6 +210,8 @@ class PageTable {
   // Appends the keys of (layer, head) that a row at a position in `rows` may see under `mask`: sorted by position, each
   // position once.
   void resolve(int layer, int head, Run rows, const KeyMask& mask, std::vector<KvSpan>& spans) const;
+  // Appends the keys at these positions, sorted runs, as far as there are any.
+  void resolve(int layer, int head, std::span<const Run> positions, std::vector<KvSpan>& spans) const;
   // Positions that are placed or have a private slot at `layer`.
   Runs known(int layer) const;
 
@@ -255,7 +257,7 @@ class PageTable {
   };
   using SlotCounts = std::vector<int32_t>;  // by layer, after an add()
   const std::vector<Atom>& atoms(int layer) const;
-  void resolve_run(int layer, int head, Run positions, std::vector<KvSpan>& spans) const;
+  KvSpan span_of(int layer, int head, const Atom& atom, Run keys) const;
   int32_t slot_of(int layer, int head, int32_t pos) const;  // -1: no private one
   void split_pages(std::vector<Atom>& out, Atom atom) const;
   void add_atoms(std::vector<Atom>& out, const Placement& placed, int32_t source, int layer, const Runs& hidden) const;

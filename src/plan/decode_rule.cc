@@ -71,6 +71,12 @@ Runs best(std::span<const double> score, int32_t begin, int64_t n) {
   const int32_t size = static_cast<int32_t>(score.size());
   if (n >= size) return normalize({{begin, begin + size}});
   if (n <= 0) return {};
+  if (n == size - 1) {  // as H2O chooses at every row; the last of the lowest goes
+    const auto lower = [](double a, double b) { return rank_bits(a) < rank_bits(b); };
+    const auto lowest = std::ranges::min_element(score.rbegin(), score.rend(), lower);
+    const int32_t out = begin + static_cast<int32_t>(score.rend() - lowest) - 1;
+    return normalize({{begin, out}, {out + 1, begin + size}});
+  }
   const uint64_t last = nth_highest(score, n);
   int64_t equal = n;  // how many of those at `last` are taken
   for (const double s : score) equal -= rank_bits(s) > last;
