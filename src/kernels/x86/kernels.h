@@ -119,6 +119,7 @@ struct MatmulPart {
   const float* bias;  // N, or null
   bool accumulate;
   const std::byte* next;  // the block that this worker will likely need after this part, or null
+  int64_t ahead = 0;      // > 0: of a single row. It asks for its weights so many bytes ahead
 };
 
 struct RowsIn {

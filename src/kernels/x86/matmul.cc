@@ -176,10 +176,6 @@ KVILT_INLINE void dot_quads(const Packed<type>& w, const std::byte* x, VI (&acc)
   }
 }
 
-// A single row's weights come from memory all the time, and hardware that foresees a line stops at each page: asking so
-// far ahead ourselves raised decode from .66 to .80 of the read rate on Emerald Rapids (two cores; 1.5 to 16 KB alike).
-constexpr int64_t kAheadBytes = 4096;
-
 // Asks for the bytes of one group, somewhere ahead, to come into L2.
 template <DType type>
 KVILT_INLINE void fetch(const std::byte* at) {
@@ -265,8 +261,10 @@ void run_segment(const TileAt& at, int64_t g, VF* sum) {
   using W = Packed<type>;
   const MatmulPart& part = *at.part;
   const int64_t groups = part.K / kGroup, left = groups - g;
-  const std::byte* ahead = m == 1 ? W::at_row(part, at.n, g).chunk + kAheadBytes : nullptr;
-  if (at.fetches && at.n + kLanes < part.n_end) {
+  const std::byte* ahead = nullptr;
+  if (m == 1 && part.ahead > 0) {
+    ahead = W::at_row(part, at.n, g).chunk + part.ahead;
+  } else if (at.fetches && at.n + kLanes < part.n_end) {
     ahead = W::at_row(part, at.n + kLanes, g).chunk;
   } else if (at.fetches && part.next != nullptr) {
     ahead = part.next + g / W::kChunk.groups * W::kChunk.bytes * (part.segment < groups ? kTogether : 1);
@@ -300,8 +298,8 @@ void run_together(const TileAt& whole) {
       const int64_t now = groups - g < part.segment ? groups - g : part.segment, bytes = W::segment_bytes(part, g);
       for (int64_t i = 0; i < blocks * kVectors; ++i) {
         const int lane = static_cast<int>(i % kVectors) * kLanes;
-        const bool fetches = lane + kLanes == 16;
-        const std::byte* ahead = m == 1 ? at + kAheadBytes : at + bytes;
+        const bool fetches = lane + kLanes == 16 && (m > 1 || part.ahead > 0);
+        const std::byte* ahead = at + (m > 1 ? bytes : part.ahead);
         tile<type, m>(W::at(at, lane), whole.x + g * kRecordBytes * m, now, fetches ? ahead : nullptr, sum[i]);
         if (lane + kLanes == 16) at += bytes;
       }
@@ -332,7 +330,8 @@ void run_blocks(const MatmulPart& part, int64_t first, int64_t end, int64_t n) {
     for (int64_t b = first; b < end; ++b) {
       const int64_t row = b * base + (b < more ? b : more);
       // The last row block fetches the next block of weights: by then nothing is being read from memory, and nothing
-      // would be until the row block after it. A single row asks for what follows in its own line (kAheadBytes).
+      // would be until the row block after it. A single row reads in one line, which the hardware foresees or is told
+      // (MatmulPart::ahead).
       const bool fetches = part.rows > 1 && n % 16 + kLanes == 16 && b + 1 == part.block_end;
       const TileAt at = {&part, part.x + row * row_bytes, row, n, fetches};
       with_rows(base + (b < more), [&]<int m>() { run_segment<type, m>(at, g, sums[b - first]); });
