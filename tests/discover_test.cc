@@ -97,7 +97,7 @@ TEST_F(DiscoverTest, SaltsAndNamespacesDoNotShare) {
   for (int which = 0; which < 3; ++which) {
     Request request = unpublished(asked(edited()), "naive", kNear);
     if (which == 1) request.cache_salt = "other";
-    if (which == 2) request.name_space = "other";
+    if (which == 2) request.namespaces = {"other"};
     EXPECT_EQ(ask_ok(*e, std::move(request)).usage().near, which == 0 ? 280 : 0) << which;
   }
 }

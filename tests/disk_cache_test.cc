@@ -75,6 +75,41 @@ TEST_F(DiskCacheTest, APrefixOutlivesTheProcess) {
   EXPECT_EQ(engine->stats().disk.errors, 0u);
 }
 
+// Under each namespace what was computed there is stored; what is found in another one is stored once, until something
+// continues it.
+TEST_F(DiskCacheTest, NamespacesOutliveTheProcess) {
+  const Outcome dense = ask_with(*alone(), asked, "full");
+  const auto in = [&](Engine& engine, std::vector<std::string> names, const std::vector<int32_t>& prompt) {
+    Request request = request_of(prompt, "prefix", 0);
+    request.namespaces = std::move(names);
+    return ask_ok(engine, request).usage();
+  };
+  {
+    const auto engine = open();
+    in(*engine, {"b"}, known);
+    EXPECT_EQ(in(*engine, {"a", "b"}, known).prefix, static_cast<int>(known.size()) - 1);
+  }
+  int64_t stored = 0;
+  {
+    const auto engine = open();
+    EXPECT_TRUE(eventually([&] { return engine->stats().disk.tokens >= static_cast<int64_t>(known.size()); }));
+    stored = engine->stats().disk.tokens;
+    EXPECT_LE(stored, static_cast<int64_t>(known.size()) + 1) << "one copy, and the last token of the other";
+    EXPECT_EQ(in(*engine, {"c"}, asked).disk, 0);
+    Request request = of("", "", "a");
+    request.namespaces = {"a", "b"};
+    request.sampling.max_tokens = 6;
+    const Outcome after = ask_ok(*engine, request);
+    EXPECT_EQ(after.usage().disk, static_cast<int>(known.size()));
+    expect_equal(after, dense);
+    in(*engine, {"a", "b"}, asked);
+  }
+  const auto engine = open();
+  EXPECT_TRUE(eventually([&] { return engine->stats().disk.tokens > stored + static_cast<int64_t>(known.size()); }))
+      << "its beginning is needed now";
+  EXPECT_EQ(in(*engine, {"a"}, asked).disk, static_cast<int>(asked.size()) - 1);
+}
+
 TEST_F(DiskCacheTest, WithAKeyItIsTheSame) {
   const Outcome dense = ask_with(*alone(), asked, "full");
   key = std::string(64, '7');

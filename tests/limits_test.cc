@@ -227,12 +227,35 @@ TEST_P(Limits, TenantsSaltsAndNameSpacesNeverMeet) {
                                                                           {"", "", "mine", false}}) {
     Request request = request_of(quilt.asked(), "naive");
     request.cache_salt = salt;
-    request.name_space = name_space;
+    request.namespaces = {name_space};
     request.tenant = tenant;
     request.publish = false;
     const Outcome out = ask_ok(*engine, request);
     EXPECT_EQ(out.usage().reused + out.usage().prefix > 0, found) << salt << "/" << name_space << "/" << tenant;
   }
+}
+
+TEST_P(Limits, AnExactPrefixOfAnotherNamespaceIsExact) {
+  auto engine = engine_with();
+  const auto in = [&](std::vector<std::string> names, const std::vector<int32_t>& prompt, const char* policy) {
+    Request request = request_of(prompt, policy, 8);
+    request.namespaces = std::move(names);
+    return ask_ok(*engine, request);
+  };
+  const Outcome full = ask_with(*engine_with(), quilt.known(), "full", {}, 8);
+  in({"b"}, join({quilt.head, quilt.a, quilt.b}), "full");
+  EXPECT_EQ(in({"c"}, quilt.known(), "prefix").usage().prefix, 0) << "power check";
+  const Outcome found = in({"a", "b"}, quilt.known(), "prefix");
+  EXPECT_EQ(found.usage().prefix, 132);
+  expect_equal(found, full);
+  const auto next = join({quilt.known(), {found.ids.begin(), found.ids.end()}, quilt.question});
+  const Outcome turn = in({"a"}, next, "prefix");
+  EXPECT_EQ(turn.usage().prefix, 203) << "what it found, computed and answered are one chain of its namespace";
+  expect_equal(turn, ask_with(*engine, next, "full", {}, 8));
+  EXPECT_EQ(in({"b"}, next, "prefix").usage().prefix, 132) << "and of no other";
+  Request many = request_of(quilt.known(), "full", 1);
+  many.namespaces.resize(kMostNamespaces + 1);
+  EXPECT_FALSE(engine->submit(many, nullptr).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Limits, testing::Values("reference", "auto"));

@@ -46,7 +46,7 @@ class StoredPrompts : public testing::Test {
     request.publish = false;
     request.tenant = tenant;
     request.cache_salt = salt;
-    request.name_space = name_space;
+    request.namespaces = {name_space};
     return request;
   }
 

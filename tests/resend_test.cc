@@ -150,7 +150,7 @@ TEST(Resend, NobodyElseJoins) {
   std::vector<Request> others(7, mine);
   others[0].tenant = "other";
   others[1].cache_salt = "salt";
-  others[2].name_space = "space";
+  others[2].namespaces = {"space"};
   others[3].policy.params["quality"] = "draft";
   others[4].prompt.ids.back() ^= 1;
   others[5].prompt.marks = {{40, 340}};

@@ -116,14 +116,18 @@ struct EvaluationLogits {
   std::vector<std::vector<float>> all;
 };
 
+inline constexpr size_t kMostNamespaces = 8;  // that a request looks in
+
 struct Request {
   Prompt prompt = {};
   SamplingParams sampling = {};
   Constraint constraint = {};  // not with sampling.ignore_eos, nor with evaluation.forced
   PolicyChoice policy = {};
-  // Whose request this is. Requests find what requests of the same tenant, name space and salt left, and nothing else.
+  // Whose request this is. Requests find what requests of the same tenant and salt left in a namespace that they name,
+  // and nothing else.
   std::string tenant = "";
-  std::string name_space = "";
+  // What is in an earlier one is taken first. What this request leaves goes to the first. None: the common one, "".
+  std::vector<std::string> namespaces = {};
   std::string cache_salt = "";
   bool publish = true;  // keep this request's KV for later ones
   // The first marked part is computed behind the text before it even where a copy with other text in its KV is cached

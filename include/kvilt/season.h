@@ -63,7 +63,8 @@ inline int season_context(int64_t model_context, int64_t pool_tokens) {
 }
 
 // What to submit: the prompt is computed exactly, and nothing of it is kept but the means of its marked parts.
-inline Request season_request(Prompt prompt, const std::string& cache_salt = "") {
+inline Request season_request(Prompt prompt, const std::string& cache_salt = "",
+                              const std::vector<std::string>& namespaces = {}) {
   Request out;
   out.prompt = std::move(prompt);
   out.policy.name = "full";

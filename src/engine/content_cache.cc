@@ -122,20 +122,34 @@ bool ContentCache::in_same_context(std::span<const int32_t> prompt, const Piece&
   return missing <= 0 || index_.shared_context(prompt, copy, missing) >= missing;
 }
 
+// The clean copies of marks: of each the one in the namespace that was named first.
+std::vector<Piece> ContentCache::find_clean(std::span<const int32_t> prompt, std::span<const Run> marks,
+                                            const ContentDomains& domains) const {
+  std::vector<Piece> out;
+  domains.each([&](const ContentDomains& of) { fill_gaps(index_.find_clean(prompt, of.exact, marks), 1, out); });
+  return out;
+}
+
 std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   const auto& [prompt, prefix, marks, clean, domains, wanted] = search;
-  const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks](DomainId domain) {
-    return index_.find_pieces(prompt, prefix, domain, min_segment_, marks);
+  const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks,
+                   &domains = domains](DomainId ContentDomains::*kind) {
+    std::vector<Piece> out;
+    domains.each([&](const ContentDomains& of) {
+      if (of.*kind != 0)
+        fill_gaps(index_.find_pieces(prompt, prefix, of.*kind, min_segment_, marks), min_segment_, out);
+    });
+    return out;
   };
   const int32_t T = static_cast<int32_t>(prompt.size()), shortest = shortest_marked(min_segment_);
   const Runs within = wanted.unmarked ? Runs{{0, T}} : normalize(marks);
   const ClipRules rules{marks, prefix, min_segment_};
   std::vector<Piece> pieces, seasoned;
   if (!wanted.clean_only) {
-    pieces = in(domains.exact);
-    if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(domains.seasoned);
+    pieces = in(&ContentDomains::exact);
+    if (wanted.seasoned && index_.seasoned().tokens > 0) seasoned = in(&ContentDomains::seasoned);
     std::erase_if(seasoned, [&, prompt = prompt](const Piece& mean) { return in_same_context(prompt, mean, pieces); });
-    if (domains.approximate != 0) fill_gaps(in(domains.approximate), min_segment_, pieces);
+    fill_gaps(in(&ContentDomains::approximate), min_segment_, pieces);
   }
   if (!wanted.unmarked || !clean.empty()) {
     const bool use_clean = wanted.clean_only || domains.repaired == 0;
@@ -152,7 +166,7 @@ std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
   // The last position is computed in any case; as a piece of its own it would only make an exact prompt approximate.
   // As are marked parts of a few tokens.
   std::erase_if(pieces, [&](const Piece& piece) { return piece.pos + 1 == T || piece.count < shortest; });
-  if (domains.repaired != 0 && !wanted.clean_only) take_from(in(domains.repaired), pieces);
+  if (domains.repaired != 0 && !wanted.clean_only) take_from(in(&ContentDomains::repaired), pieces);
   return pieces;
 }
 
@@ -163,7 +177,10 @@ Runs ContentCache::add_near(const Search& search, std::vector<Piece>& pieces) co
   Runs within = normalize({{search.prefix, static_cast<int32_t>(search.prompt.size()) - min_segment_}});
   if (!search.wanted.unmarked) within = intersect(within, normalize(search.marks));
   Runs added;
-  for (const DomainId domain : {search.domains.exact, search.domains.approximate}) {
+  std::vector<DomainId> where;
+  search.domains.each([&](const ContentDomains& of) { where.push_back(of.exact); });
+  search.domains.each([&](const ContentDomains& of) { where.push_back(of.approximate); });
+  for (const DomainId domain : where) {
     if (domain == 0) continue;
     for (const Piece& piece : index_.find_near({search.prompt, within, pieces, least, min_segment_}, domain)) {
       if (piece.count < least) continue;  // an overlap was cut
@@ -182,24 +199,28 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
   layout.prompt_len = static_cast<int32_t>(prompt.size());
   if (!marks.empty()) layout.question = marks.back().end;
   // Two documents that begin alike: a few tokens of a marked part are worth less than a whole piece for later requests.
-  const auto longest = [&](DomainId domain) {
-    std::vector<Piece> chain = index_.find_prefix(prompt, domain, layout.prompt_len - 1);
-    const int32_t end = end_of(chain).pos;
-    const auto mark = std::ranges::upper_bound(marks, end, {}, &TokenMark::end);
-    if (mark != marks.end() && mark->begin < end && end - mark->begin < min_segment_) cut_pieces(chain, mark->begin);
-    return chain;
+  const auto longest = [&](DomainId ContentDomains::*kind) {
+    std::vector<Piece> best;
+    domains.each([&](const ContentDomains& of) {
+      std::vector<Piece> chain = index_.find_prefix(prompt, of.*kind, layout.prompt_len - 1);
+      const int32_t end = end_of(chain).pos;
+      const auto mark = std::ranges::upper_bound(marks, end, {}, &TokenMark::end);
+      if (mark != marks.end() && mark->begin < end && end - mark->begin < min_segment_) cut_pieces(chain, mark->begin);
+      if (end_of(chain).pos > end_of(best).pos) best = std::move(chain);
+    });
+    return best;
   };
   Runs ranges;
   for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
   std::vector<Piece> pieces, clean;
-  if (wanted.prefix) found.known = longest(domains.exact);
-  if (wanted.pieces || wanted.make_clean) clean = index_.find_clean(prompt, domains.exact, ranges);
+  if (wanted.prefix) found.known = longest(&ContentDomains::exact);
+  if (wanted.pieces || wanted.make_clean) clean = find_clean(prompt, ranges, domains);
   if (wanted.make_clean && !ranges.empty() && (clean.empty() || clean[0].pos != ranges[0].begin))
     cut_pieces(found.known, ranges[0].begin);
   found.exact = end_of(found.known);
   layout.prefix = found.exact.pos;
   if (wanted.prefix && domains.chain != 0) {
-    std::vector<Piece> chain = longest(domains.chain);
+    std::vector<Piece> chain = longest(&ContentDomains::chain);
     if (end_of(chain).pos >= layout.prefix + kChainGain) {
       found.known = std::move(chain);
       found.chain = end_of(found.known);
@@ -247,12 +268,13 @@ PromptPatch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {
 }
 
 std::vector<TokenMark> ContentCache::without_clean_copy(std::span<const int32_t> prompt,
-                                                        std::span<const TokenMark> marks, DomainId domain) const {
+                                                        std::span<const TokenMark> marks,
+                                                        const ContentDomains& domains) const {
   Runs ranges;
   for (const TokenMark& mark : marks) {
     if (mark.end - mark.begin >= min_segment_) ranges.push_back({mark.begin, mark.end});
   }
-  const std::vector<Piece> clean = index_.find_clean(prompt, domain, ranges);
+  const std::vector<Piece> clean = find_clean(prompt, ranges, domains);
   std::vector<TokenMark> out;
   auto have = clean.begin();
   for (const Run& range : ranges) {
@@ -382,6 +404,7 @@ ChainEnd ContentCache::publish_part(const Own& own, bool goes_on) {
     if (mark != own.marks.end()) end = std::min(end, mark->begin);
   }
   if (!own.kv.whole() || own.exact.pos < own.layout.prefix || end - own.exact.pos < min_segment_) return own.exact;
+  add_views(own);
   return publish_exact(own, end);
 }
 
@@ -390,7 +413,8 @@ ChainEnd ContentCache::publish_part(const Own& own, bool goes_on) {
 ChainEnd ContentCache::publish_exact(const Own& own, int32_t end) {
   if (const auto known = known_exactly(own, end)) return {*known, segments_.find(*known)->count, end};
   ChainEnd from = own.exact;
-  if (from.pos > own.layout.prefix) from = end_of(index_.find_prefix(own.tokens, own.domains.exact, from.pos));
+  if (from.pos > own.layout.prefix || !own.elsewhere.empty())
+    from = end_of(index_.find_prefix(own.tokens, own.domains.exact, from.pos));
   if (from.pos < own.layout.prefix) return own.exact;
   const Run run{from.pos, end};
   return {insert(own, own.domains.exact, run, true, {from.segment, from.tokens}), run.size(), end};
@@ -401,6 +425,7 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   Published out;
   out.chain = own.chain;
   if (!own.kv.whole()) return out;
+  add_views(own);
   // The exact part goes to the first piece, and is all of it if there is no piece; none if the prefix is itself a chain,
   // or rows saw few keys.
   const int32_t exact_end = own.exact.pos < layout.prefix ? layout.prefix : layout.exact_end();
@@ -427,7 +452,8 @@ ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   const ChainEnd known = end_of(index_.find_prefix(own.tokens.first(end), own.domains.chain, end));
   if (known.pos == end) return known;
   const CachedSegment* last = segments_.find(own.chain.segment);
-  const bool goes_on = last && last->count >= own.chain.tokens;  // another's may have left, or lost its end
+  // Another's may have left, lost its end, or be in another namespace.
+  const bool goes_on = last && last->count >= own.chain.tokens && index_.info(last->id).domain == own.domains.chain;
   const Run run{goes_on ? own.chain.pos : 0, end};
   const SegmentId id = segments_.next_id();
   SegmentInfo info;

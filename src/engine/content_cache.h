@@ -28,7 +28,8 @@
 
 namespace kvilt {
 
-// Whose cache: requests find what was left under an equal one.
+// Whose cache: requests find what was left under an equal one. Texts are found in several namespaces while their KV is
+// there once: what a request finds in another namespace than its own becomes a view in its own (views.cc).
 struct KeySpace {
   std::string_view tenant = {}, name_space = {}, salt = {};
 };
@@ -92,9 +93,12 @@ class ContentCache {
   Found find(std::span<const int32_t> prompt, std::span<const TokenMark> marks, const ContentDomains& domains,
              Wanted wanted);
 
+  // What of it is in other namespaces than the request's own: exact KV, and pieces that its policy computed.
+  std::vector<Piece> elsewhere(const Found& found, const ContentDomains& domains) const;
+
   // Those marked parts of a prompt that have no clean copy for it (index/clean_pieces.h), but for the shortest.
   std::vector<TokenMark> without_clean_copy(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
-                                            DomainId domain) const;
+                                            const ContentDomains& domains) const;
   // Those marked parts of a prompt that are means over less than `contexts` contexts, or not kept as a mean at all; but
   // for the shortest.
   std::vector<TokenMark> without_contexts(std::span<const int32_t> prompt, std::span<const TokenMark> marks,
@@ -126,6 +130,7 @@ class ContentCache {
     std::span<KeptRows> kept = {};    // what the plan keeps; published with the segments, where `spare` pages hold it
     int64_t spare = 0;                // pages that no running request needs, evicted ones included
     RequestId request = 0;
+    std::span<const Piece> elsewhere = {};  // of what was found: in the request's own namespace it becomes views
   };
   // None of these functions publishes anything of a request whose heads keep less than all (PageTable::whole): its
   // segments would lack keys, and no dense pass computed them.
@@ -209,6 +214,8 @@ class ContentCache {
   void enter(CachedSegment segment, SegmentInfo info, const Runs& marks = {});
   SegmentId insert(const Own& own, DomainId domain, Run positions, bool exact, Parent parent);
   void attach_kept(const Own& own, const KvSegment& kv);
+  void add_views(const Own& own);
+  ChainEnd add_view(const Own& own, const Piece& piece, const ChainEnd& behind);
   ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
   const CachedSegment* copy_of(std::span<const int32_t> tokens, DomainId domain) const;
@@ -217,6 +224,8 @@ class ContentCache {
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;
   std::vector<Piece> find_pieces(const Search& search) const;
+  std::vector<Piece> find_clean(std::span<const int32_t> prompt, std::span<const Run> marks,
+                                const ContentDomains& domains) const;
   bool in_same_context(std::span<const int32_t> prompt, const Piece& mean, const std::vector<Piece>& exact) const;
   Runs add_near(const Search& search, std::vector<Piece>& pieces) const;
   void erase(SegmentId id);

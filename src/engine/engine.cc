@@ -1,6 +1,7 @@
 // engine/engine.cc: the public Engine over the engine thread: checks requests and posts them; answers the rest itself.
 #include "kvilt/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <future>
@@ -336,6 +337,8 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
                  "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
                  "max_tokens >= 0");
   }
+  if (request.namespaces.size() > kMostNamespaces)
+    return error(Code::kInvalidArgument, "a request names {} namespaces at most", kMostNamespaces);
   if (request.constraint && (s.ignore_eos || !request.evaluation.forced.empty())) {
     return error(Code::kInvalidArgument,
                  "a constrained answer ends where its constraint says, and its tokens are drawn: leave ignore_eos and "
@@ -412,7 +415,6 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
     ContentCache& cache = *loop_.parts().cache;
     const ReusePolicy& policy = *(*shared)->policy;
     ContentDomains& domains = (*shared)->domains;
-    const KeySpace space{asked.tenant, asked.name_space, asked.cache_salt};
     (*shared)->from_seasoned = from == ReuseFrom::kSeasoned && policy.wants_pieces() && !(*shared)->clean_only;
     const std::string name = written_out(asked.policy) +
                              ((*shared)->clean_only      ? "/clean"
@@ -420,10 +422,19 @@ Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink>
                                                          : "") +
                              ((*shared)->near ? "/near" : "");
     (*shared)->owner = cache.owner(asked.tenant);
-    domains = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
-    if (!policy.wants_pieces()) domains.approximate = 0;
-    if (from == ReuseFrom::kLast) domains.repaired = cache.repaired_domain(name, space);
-    if ((*shared)->from_seasoned || asked.season) domains.seasoned = cache.seasoned_domain(space);
+    const auto domains_of = [&](std::string_view name_space) {
+      const KeySpace space{asked.tenant, name_space, asked.cache_salt};
+      ContentDomains out = policy.keeps_chain() ? cache.domains(space, name) : cache.domains(space);
+      if (!policy.wants_pieces()) out.approximate = 0;
+      if (from == ReuseFrom::kLast) out.repaired = cache.repaired_domain(name, space);
+      if ((*shared)->from_seasoned || asked.season) out.seasoned = cache.seasoned_domain(space);
+      return out;
+    };
+    domains = domains_of(asked.namespaces.empty() ? "" : asked.namespaces[0]);
+    for (size_t i = 1; i < asked.namespaces.size(); ++i) {
+      const auto twice = asked.namespaces.begin() + static_cast<std::ptrdiff_t>(i);
+      if (std::find(asked.namespaces.begin(), twice, *twice) == twice) domains.also.push_back(domains_of(*twice));
+    }
     if (*shared_constraint) loop_.constrain((*shared)->id, std::move(**shared_constraint));
     loop_.add(std::move(*shared));
   });

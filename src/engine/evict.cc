@@ -73,7 +73,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     Rest& out = rest.emplace_back();
     out.segment = {
         segments_.next_id(), segment.pos + run.begin, run.size(), false, segment.within(run.begin, run.size()),
-        segment.request};
+        segment.request,     segment.view_of};
     out.info = {{info.tokens.begin() + run.begin, info.tokens.begin() + run.end}, info.domain, info.exact};
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;

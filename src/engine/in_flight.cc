@@ -53,7 +53,7 @@ bool InFlight::worth_waiting(Sequence& s, std::span<const std::unique_ptr<Sequen
   Others others;
   for (const auto& other : running) {
     const bool may = std::ssize(s.waited_for) < kMostWaits || waited_for(s, *other);
-    if (may && other->domains.exact == s.domains.exact && publishes(*other) &&
+    if (may && s.domains.sees(other->domains.exact) && publishes(*other) &&
         other->running.prefill->rows_left() < kPatience * own.rows_left())
       others.push_back(other.get());
   }
@@ -91,7 +91,7 @@ Runs InFlight::computed_by(const Sequence& s, std::span<const std::unique_ptr<Se
   Runs out;
   Others others;
   for (const auto& other : running) {
-    if (other->domains.exact != s.domains.exact || !publishes(*other)) continue;
+    if (!s.domains.sees(other->domains.exact) || !publishes(*other)) continue;
     others.push_back(other.get());
     if (s.policy->wants_prefix()) out.push_back({0, common_exact(s, *other)});
   }
@@ -131,10 +131,14 @@ void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
 
 // Parts of the prompt that `others` compute; used: those of them that do.
 Runs InFlight::pieces(const Sequence& s, const Others& others, Others& used) {
-  const DomainId domain = index_.domain({}, std::to_string(s.domains.exact), {});
+  std::vector<Piece> known;
+  s.domains.each([&](const ContentDomains& of) {
+    const DomainId domain = index_.domain({}, std::to_string(of.exact), {});
+    const auto in = index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {});
+    known.insert(known.end(), in.begin(), in.end());
+  });
   Runs out;
-  for (const Piece& piece :
-       index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {})) {
+  for (const Piece& piece : known) {
     const auto entry = std::ranges::find_if(
         entries_, [&](const Entry& e) { return e.begin <= piece.segment && piece.segment < e.end; });
     if (entry == entries_.end()) continue;

@@ -12,11 +12,6 @@ bool same_marks(const Prompt& a, const Prompt& b) {
                             [](TokenMark x, TokenMark y) { return x.begin == y.begin && x.end == y.end; });
 }
 
-bool same_domains(const ContentDomains& a, const ContentDomains& b) {
-  return a.exact == b.exact && a.approximate == b.approximate && a.chain == b.chain && a.repaired == b.repaired &&
-         a.seasoned == b.seasoned;
-}
-
 // What is measured while a prefill runs cannot be made up for.
 bool measured(const Request& request) { return request.evaluation.prompt_logits > 0 || request.evaluation.held_mass; }
 
@@ -62,7 +57,7 @@ int64_t Lingering::pages() const {
 
 bool same_prefill(const Sequence& left, const Sequence& next) {
   const Request &a = left.request, &b = next.request;
-  return next.starts == 0 && left.tokens.size() == next.tokens.size() && same_domains(left.domains, next.domains) &&
+  return next.starts == 0 && left.tokens.size() == next.tokens.size() && left.domains == next.domains &&
          left.clean_only == next.clean_only && left.from_seasoned == next.from_seasoned && left.near == next.near &&
          a.policy.name == b.policy.name && a.policy.params == b.policy.params && a.publish == b.publish &&
          a.clean_copy == b.clean_copy && (a.explain != Explain::kNo || b.explain == Explain::kNo) &&

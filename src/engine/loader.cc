@@ -18,18 +18,28 @@ DomainId DiskCache::stored_domain(DomainId domain) {
   return digest ? index_.domain(*digest) : 0;
 }
 
-// The rest of the longest exact prefix, where that reaches further by a piece's length.
+// The rest of the longest exact prefix, where that reaches further by a piece's length. It continues what memory has of
+// the same namespace.
 void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
   const auto limit = static_cast<int32_t>(q.prompt.size()) - 1;
-  const std::vector<Piece> chain = index_.find_prefix(q.prompt, stored_domain(q.domains.exact), limit);
-  const int32_t end = chain.empty() ? 0 : chain.back().pos + chain.back().count;
-  if (end < found.layout.prefix + min_segment_) return;
+  const auto end_of = [](const std::vector<Piece>& chain) {
+    return chain.empty() ? 0 : chain.back().pos + chain.back().count;
+  };
+  std::vector<Piece> chain;
+  DomainId domain = 0;
+  q.domains.each([&](const ContentDomains& of) {
+    std::vector<Piece> stored = index_.find_prefix(q.prompt, stored_domain(of.exact), limit);
+    if (end_of(stored) <= end_of(chain)) return;
+    chain = std::move(stored);
+    domain = of.exact;
+  });
+  if (end_of(chain) < found.layout.prefix + min_segment_) return;
+  const int32_t known = std::min(found.exact.pos, end_of(cache_.index().find_prefix(q.prompt, domain, limit)));
   for (const Piece& piece : chain) {
-    const int32_t skip = std::max(0, found.exact.pos - piece.pos);
+    const int32_t skip = std::max(0, known - piece.pos);
     if (skip >= piece.count) continue;
     if (queued_.contains(piece.segment)) return;
-    parts.push_back(
-        {piece.segment, piece.segment_offset + skip, piece.count - skip, piece.pos + skip, q.domains.exact, true});
+    parts.push_back({piece.segment, piece.segment_offset + skip, piece.count - skip, piece.pos + skip, domain, true});
   }
 }
 
@@ -46,14 +56,24 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
     parts.push_back({piece.segment, piece.segment_offset, piece.count, piece.pos, domain, false});
     have.push_back({piece.pos, piece.pos + piece.count});
   };
-  const DomainId exact = stored_domain(q.domains.exact);
-  const std::vector<Piece> in_memory = cache_.index().find_clean(q.prompt, q.domains.exact, marks);
-  for (const Piece& piece : index_.find_clean(q.prompt, exact, marks)) {
-    const bool known = std::ranges::any_of(in_memory, [&](const Piece& other) { return other.pos == piece.pos; });
-    if (!known && piece.pos >= from && piece.count >= std::min(min_segment_, 8)) add(piece, q.domains.exact);
+  std::vector<Piece> clean;  // and those that memory holds
+  std::vector<DomainId> where;
+  q.domains.each([&](const ContentDomains& of) {
+    const auto in_memory = cache_.index().find_clean(q.prompt, of.exact, marks);
+    clean.insert(clean.end(), in_memory.begin(), in_memory.end());
+    where.push_back(of.exact);
+  });
+  for (const DomainId exact : where) {
+    for (const Piece& piece : index_.find_clean(q.prompt, stored_domain(exact), marks)) {
+      const bool known = std::ranges::any_of(clean, [&](const Piece& other) { return other.pos == piece.pos; });
+      if (known || piece.pos < from || piece.count < std::min(min_segment_, 8)) continue;
+      add(piece, exact);
+      clean.push_back(piece);
+    }
   }
   if (q.wanted.clean_only) return;
-  for (const DomainId domain : {q.domains.exact, q.domains.approximate}) {
+  q.domains.each([&](const ContentDomains& of) { where.push_back(of.approximate); });
+  for (const DomainId domain : where) {
     if (domain == 0) continue;
     for (const Piece& piece : index_.find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks)) {
       Runs lacking = subtract(Runs{{piece.pos, piece.pos + piece.count}}, normalize(have));

@@ -124,6 +124,7 @@ std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
   s.running.from_remote = fetched - s.running.from_disk;
   s.running.exact = found.exact;
   s.running.chain = found.chain;
+  s.running.elsewhere = parts_.cache->elsewhere(found, s.domains);
   place(s, std::move(found.placements), std::move(found.overlays));
   for (const AnnexKind& kind : s.policy->wants_annexes(parts_.model->config())) {
     const Runs known = annexed(s.running.kv->first_placements(), kind);

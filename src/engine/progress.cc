@@ -37,8 +37,19 @@ ContentCache::Own EngineLoop::own_of(const Sequence& s, const PromptLayout& layo
                                      const Runs& recomputed) const {
   const auto& prefill = s.running.prefill;
   const std::span<KeptRows> kept = prefill ? prefill->kept() : std::span<KeptRows>();
-  return {*s.running.kv,   layout,     s.tokens, s.request.prompt.marks,           s.domains, computed, s.running.exact,
-          s.running.chain, recomputed, kept,     kept.empty() ? 0 : spare_pages(), s.id};
+  return {.kv = *s.running.kv,
+          .layout = layout,
+          .tokens = s.tokens,
+          .marks = s.request.prompt.marks,
+          .domains = s.domains,
+          .computed = computed,
+          .exact = s.running.exact,
+          .chain = s.running.chain,
+          .recomputed = recomputed,
+          .kept = kept,
+          .spare = kept.empty() ? 0 : spare_pages(),
+          .request = s.id,
+          .elsewhere = s.running.elsewhere};
 }
 
 // Pages that no running request needs, however long its answer becomes.
@@ -185,7 +196,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     // A clean copy has no annexes: who wants those is not served by one.
     if (may_publish(s) && s.policy->wants_pieces() && s.policy->wants_annexes(parts_.model->config()).empty() &&
         !marks.empty()) {
-      copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domains.exact));
+      copier_.asked(s, parts_.cache->without_clean_copy(s.tokens, marks, s.domains));
       wants_seasoning(s);
     }
   }

@@ -71,6 +71,8 @@ void DiskCache::store(SegmentId id, Queue queue) {
   if (!tier_->ready()) return;
   const CachedSegment* segment = cache_.segments().find(id);
   if (!segment || segment->chain || segment->parts.size() != 1) return;
+  // It is written for the namespace that computed it; under another one only with what continues it there.
+  if (segment->view_of != 0 && cache_.segments().find(segment->view_of)) return;
   const SegmentInfo& info = cache_.index().info(id);
   if (info.replaced) return;
   if (info.exact && cache_.index().is_prefix(id)) return store_chain(id, queue);

@@ -3,6 +3,7 @@
 // Not here: the KV itself (kv/), what is done with a found piece (policy/).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -36,13 +37,28 @@ struct SegmentInfo {
   bool in_tree() const { return found_as == FoundAs::kChain || (exact && found_as == FoundAs::kBoth); }
 };
 
-// The key spaces in which a request looks, and to which it publishes; 0: neither.
+// The key spaces of one namespace in which a request looks, and to which it publishes; 0: neither.
 struct ContentDomains {
   DomainId exact = 0;        // KV that equals a full prefill of its chain
   DomainId approximate = 0;  // pieces that requests of one policy computed after others' pieces
   DomainId chain = 0;        // whole prompts as requests of one policy left them
   DomainId repaired = 0;     // others' pieces as one policy repaired them last
   DomainId seasoned = 0;     // marked parts as the mean over their contexts
+  // Those of the other namespaces that it named, in that order: it looks there too, and leaves nothing there.
+  std::vector<ContentDomains> also = {};
+
+  bool operator==(const ContentDomains&) const = default;
+  // Calls visitor(domains) for this namespace, then for the others.
+  template <class Visitor>
+  void each(Visitor&& visitor) const {
+    visitor(*this);
+    for (const ContentDomains& other : also) visitor(other);
+  }
+  // Whether exact KV of that domain is found.
+  bool sees(DomainId exact_domain) const {
+    return exact == exact_domain ||
+           std::ranges::any_of(also, [&](const ContentDomains& other) { return other.exact == exact_domain; });
+  }
 };
 
 // Where a chain of segments from position 0 ends: after `tokens` tokens of `segment`, at position pos.

@@ -32,6 +32,9 @@ struct CachedSegment {
   bool chain = false;              // found only as a chain (index/cached_segment.h)
   std::vector<SegmentPart> parts;  // sorted and disjoint; those whose KV is not whole are overlays, sorted after them
   uint64_t request = 0;            // that computed it
+  // A view: its parts are those of this segment, or were while that was cached; 0: its KV is its own. So one copy of KV
+  // is found in several domains.
+  SegmentId view_of = 0;
 
   // The segment's tokens [offset, offset + size) with the first at `to`.
   void place(int32_t offset, int32_t size, int32_t to, std::vector<Placement>& out) const;
@@ -58,7 +61,7 @@ class SegmentCache {
   SegmentId any() const { return by_id_.any(); }  // REQUIRES: not empty
   std::vector<SegmentId> ids() const;
   int64_t segments() const { return static_cast<int64_t>(by_id_.size()); }
-  int64_t tokens() const { return tokens_; }  // without chains: most of theirs are of other segments
+  int64_t tokens() const { return tokens_; }  // without chains and views: most of theirs are of other segments
 
  private:
   template <class Visitor>

@@ -49,6 +49,25 @@ TEST_F(SegmentCacheTest, KeepsWhatWasInsertedById) {
   EXPECT_EQ(store.free_pages(), store.pages());
 }
 
+TEST_F(SegmentCacheTest, WhatIsErasedUnderOneNameStaysUnderTheOther) {
+  const SegmentId own = add(0, 30), view = cache.next_id();
+  cache.insert({view, 5, 20, false, cache.find(own)->within(5, 20), 0, own});
+  EXPECT_EQ(cache.tokens(), 30) << "a view has no tokens of its own";
+  const int64_t used = store.pages() - store.free_pages();
+  cache.erase(own);
+  ASSERT_NE(cache.find(view), nullptr);
+  EXPECT_LE(store.pages() - store.free_pages(), used);
+  EXPECT_GT(store.pages() - store.free_pages(), 0) << "its KV stays";
+  std::vector<Placement> placed;
+  cache.find(view)->place(0, 20, 7, placed);
+  ASSERT_EQ(placed.size(), 1u);
+  EXPECT_EQ(std::pair(placed[0].pos, placed[0].count), std::pair(7, 20));
+  placed.clear();
+  cache.erase(view);
+  EXPECT_EQ(cache.tokens(), 0);
+  EXPECT_EQ(store.free_pages(), store.pages()) << "power check: nobody else has it";
+}
+
 TEST_F(SegmentCacheTest, PlacesThePartsOfARange) {
   const auto first = kv(0, 30), second = kv(100, 130);
   const SegmentId id = cache.next_id();

@@ -86,6 +86,7 @@ struct Sequence {
     std::vector<float> last_hidden;  // D, of the prefill, with Request::last_hidden
     FoundNotes notes;                // with Request::explain
     ChainEnd exact, chain;           // what of its tokens was found as an exact prefix, and as a chain
+    std::vector<Piece> elsewhere;    // what it placed from other namespaces than its own
     int32_t from_disk = 0;           // tokens that were placed, of segments that it had waited for
     int32_t from_remote = 0;         // the same, of those from a shared tier
 

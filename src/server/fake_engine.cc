@@ -318,16 +318,22 @@ void FakeEngine::loop() {
 void FakeEngine::place(Running& running) {
   running.running = true;
   const auto& ids = running.request.prompt.ids;
-  auto& earlier = cache_[running.request.tenant + '\0' + running.request.cache_salt];
+  std::vector<std::string> names = running.request.namespaces;
+  if (names.empty()) names.emplace_back();
   size_t prefix = 0;
-  for (const auto& other : earlier) {
-    const size_t common = std::min(ids.size() - 1, other.size());
-    const size_t equal = static_cast<size_t>(
-        std::mismatch(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(common), other.begin()).first - ids.begin());
-    prefix = std::max(prefix, equal);
+  const auto kept_in = [&](const std::string& name) -> auto& {
+    return cache_[running.request.tenant + '\0' + running.request.cache_salt + '\0' + name];
+  };
+  for (const std::string& name : names) {
+    for (const auto& other : kept_in(name)) {
+      const size_t common = std::min(ids.size() - 1, other.size());
+      const size_t equal = static_cast<size_t>(
+          std::mismatch(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(common), other.begin()).first - ids.begin());
+      prefix = std::max(prefix, equal);
+    }
   }
   if (running.request.policy.name == "full") prefix = 0;
-  if (earlier.size() < 64) earlier.push_back(ids);
+  if (auto& own = kept_in(names[0]); own.size() < 64) own.push_back(ids);
   PromptUsage& usage = running.completion.usage;
   usage.prompt = static_cast<int>(ids.size());
   usage.prefix = static_cast<int>(prefix);

@@ -12,6 +12,7 @@ namespace kvilt::server {
 namespace {
 
 constexpr size_t kMaxName = 1024;       // model, cache_salt, policy: bytes
+constexpr size_t kMaxNamespace = 128;   // bytes
 constexpr size_t kMaxStops = 64;        // stop strings, stop ids
 constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 constexpr size_t kMaxBiases = 1024;     // logit_bias entries
@@ -96,8 +97,24 @@ void read_own(Fields& fields, PolicyChoice& policy, const char* name, int most, 
     fields.fail(std::string("kvilt.") + name, fmt::format("must be a whole number from 0 to {}", most));
 }
 
+// Those that a request looks in, in order; "" is the common one.
+void read_namespaces(Fields& fields, const Json& list, std::vector<std::string>* out) {
+  constexpr const char* kName = "kvilt.namespaces";
+  if (!list.is_array() || list.empty() || list.size() > kMostNamespaces)
+    return fields.fail(kName, fmt::format("must be a list of 1 to {} names", kMostNamespaces));
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string name = fmt::format("{}[{}]", kName, i);
+    if (!list[i].is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(list[i])));
+    const auto& text = list[i].get_ref<const std::string&>();
+    if (text.size() > kMaxNamespace) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxNamespace));
+    if (std::ranges::find(*out, text) != out->end()) return fields.fail(name, "is named twice");
+    out->push_back(text);
+  }
+}
+
 // publish, diagnostics: null for routes whose requests must keep their KV, and whose answers have no usage.
-void read_policy(Fields& fields, PolicyChoice& policy, bool* publish, bool* diagnostics) {
+void read_policy(Fields& fields, PolicyChoice& policy, std::vector<std::string>* namespaces, bool* publish,
+                 bool* diagnostics) {
   const Json* value = fields.find("kvilt");
   if (!value) return;
   if (!value->is_object()) return fields.fail("kvilt", fmt::format("must be an object, not {}", type_of(*value)));
@@ -107,6 +124,9 @@ void read_policy(Fields& fields, PolicyChoice& policy, bool* publish, bool* diag
       if (!setting.is_string()) return fields.fail(name, fmt::format("must be a string, not {}", type_of(setting)));
       policy.name = setting.get<std::string>();
       if (policy.name.size() > kMaxName) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxName));
+    } else if (key == "namespaces") {
+      read_namespaces(fields, setting, namespaces);
+      if (!fields.ok()) return;
     } else if (bool* const flag = key == "publish" ? publish : key == "diagnostics" ? diagnostics : nullptr) {
       if (!setting.is_boolean())
         return fields.fail(name, fmt::format("must be true or false, not {}", type_of(setting)));
@@ -191,7 +211,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   read_retention(fields, &out.retention);
   std::string user;  // accepted and not used
   fields.string("user", &user, kMaxName);
-  read_policy(fields, out.policy, &out.publish, &out.diagnostics);
+  read_policy(fields, out.policy, &out.namespaces, &out.publish, &out.diagnostics);
   read_own(fields, out.policy, "draft", kMostDrafted, &out.draft);
   read_constraint(fields, out.constraint);
   refuse_unsupported(fields);
@@ -366,7 +386,7 @@ ApiResult<DocumentsRequest> parse_documents(const Json& body, const RequestLimit
   DocumentsRequest out;
   fields.string("model", &out.model, kMaxName);
   read_salt(fields, &out.cache_salt);
-  read_policy(fields, out.policy, nullptr, nullptr);
+  read_policy(fields, out.policy, &out.namespaces, nullptr, nullptr);
   read_own(fields, out.policy, "season", kMostContexts, &out.season);
   const Json* documents = fields.find("documents");
   if (fields.ok() && !documents) fields.fail("documents", "is required");

@@ -34,12 +34,18 @@ struct Generation {
   bool publish = true;  // kvilt.publish: keep this request's KV for later ones
   int draft = -1;       // kvilt.draft: tokens that are guessed at once at most; -1: not named
   std::string cache_salt;
+  std::vector<std::string> namespaces;     // kvilt.namespaces: Request::namespaces
   Retention retention = Retention::kNone;  // prompt_cache_retention: of the whole prompt
   int choices = 1;
   bool stream = false;
   bool include_usage = false;  // a last chunk with the usage
   bool progress = false;       // return_progress: chunks while the prompt is computed
   bool diagnostics = false;    // kvilt.diagnostics: what became of the prompt, beside the usage
+
+  // Names where, within its tenant, this request leaves what it computes.
+  std::string cache_space() const {
+    return namespaces.empty() || namespaces[0].empty() ? cache_salt : cache_salt + '\0' + namespaces[0];
+  }
 };
 
 struct ChatRequest {
@@ -72,6 +78,7 @@ struct DetokenizeRequest {
 struct DocumentsRequest {
   std::string model;
   std::string cache_salt;
+  std::vector<std::string> namespaces;
   PolicyChoice policy;
   int season = 0;  // contexts over which each document's KV is averaged (kvilt/season.h)
 };

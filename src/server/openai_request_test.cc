@@ -104,6 +104,10 @@ TEST(ParseChat, AcceptsWhatClientsSend) {
   EXPECT_EQ(good(R"("seed": -3)").sampling.seed, static_cast<uint64_t>(-3));
   EXPECT_EQ(good(R"("logprobs": true)").sampling.logprobs, 0);
   EXPECT_EQ(good(R"("logprobs": false, "top_logprobs": 0)").sampling.logprobs, -1);
+  EXPECT_EQ(good(R"("kvilt": {"namespaces": ["b", "", "a"]})").namespaces, (std::vector<std::string>{"b", "", "a"}));
+  EXPECT_TRUE(good("").namespaces.empty());
+  EXPECT_NE(good(R"("kvilt": {"namespaces": ["b"]})").cache_space(), good("").cache_space());
+  EXPECT_EQ(good(R"("kvilt": {"namespaces": ["", "b"]})").cache_space(), good("").cache_space());
   good(R"("temperature": null, "stop": null, "n": null, "stream_options": null, "kvilt": null, "logit_bias": null)");
   good(R"("unknown_field": {"deep": [1, 2]}, "store": false, "metadata": {}, "parallel_tool_calls": true)");
   good(R"("response_format": {"type": "text"}, "tool_choice": "auto", "modalities": ["text"])");
@@ -166,6 +170,11 @@ TEST(ParseChat, WrongValuesNameTheirPath) {
       {R"("kvilt": {"budget": [1]})", "kvilt.budget"},
       {R"("kvilt": {"budget": null})", "kvilt.budget"},
       {R"("kvilt": {"publish": 0})", "kvilt.publish"},
+      {R"("kvilt": {"namespaces": "a"})", "kvilt.namespaces"},
+      {R"("kvilt": {"namespaces": []})", "kvilt.namespaces"},
+      {R"("kvilt": {"namespaces": [1]})", "kvilt.namespaces[0]"},
+      {R"("kvilt": {"namespaces": ["a", "b", "a"]})", "kvilt.namespaces[2]"},
+      {R"("kvilt": {"namespaces": ["1", "2", "3", "4", "5", "6", "7", "8", "9"]})", "kvilt.namespaces"},
       {R"("response_format": "text")", "response_format"},
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("tool_choice": {"type": "function"})", "tool_choice"},

@@ -38,6 +38,7 @@ Request reading(Prompt prompt, const Generation& wanted) {
   if (wanted.policy.name.empty() && !wanted.policy.params.contains("quality")) request.policy.name = "prefix";
   request.publish = wanted.publish;
   request.cache_salt = wanted.cache_salt;
+  request.namespaces = wanted.namespaces;
   return request;
 }
 

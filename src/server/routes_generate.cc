@@ -239,7 +239,7 @@ void begin_record(Job& job, const Call& call) {
   RequestRecord record;
   record.id = job.writer->id();
   record.tenant = call.caller.tenant->name();
-  record.salt = job.generation.cache_salt;
+  record.salt = job.generation.cache_space();
   record.created = static_cast<int64_t>(std::time(nullptr));
   record.prompt = compared(job.prompts.front());
   record.prompt.tools = std::move(job.tools);
@@ -272,6 +272,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       request.explain = generation.diagnostics ? Explain::kFull : job->record ? Explain::kBrief : Explain::kNo;
       request.draft = generation.draft;
       request.cache_salt = generation.cache_salt;
+      request.namespaces = generation.namespaces;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
         return reply_error(response, api_error(status.error(), prompt_field), job->shape);
       }
@@ -329,7 +330,7 @@ std::optional<ApiError> read_chat(const Call& call, Json& body, Job& job) {
   const bool tools = parsed.value().tools;
   if (tools && !syntax.tools)
     return ApiError{400, "this model's chat template has no place for tools", "tools", "unsupported"};
-  auto places = job.orders->arrange(call.caller.tenant->name(), job.generation.cache_salt, body);
+  auto places = job.orders->arrange(call.caller.tenant->name(), job.generation.cache_space(), body);
   if (!places.ok()) return api_error(places.error(), "documents_order");
   job.usage.set_places(std::move(places.value()));
   auto prompt = call.engine().chat_prompt(body);

@@ -122,6 +122,23 @@ TEST(ServerTest, FieldsReachTheEngine) {
   EXPECT_EQ(Json::parse(reply->body)["usage"]["kvilt"]["policy"], "sparsex");
 }
 
+TEST(ServerTest, NamespacesReachTheEngineOnEveryRoute) {
+  LiveServer running;
+  const std::pair<const char*, const char*> bodies[] = {
+      {"/v1/chat/completions", R"("messages": [{"role": "user", "content": "hi"}], "max_tokens": 1)"},
+      {"/v1/completions", R"("prompt": "hi", "max_tokens": 1)"},
+      {"/v1/messages", R"("messages": [{"role": "user", "content": "hi"}], "max_tokens": 1)"},
+      {"/v1/documents", R"("documents": [{"text": "hi"}])"}};
+  for (const auto& [route, body] : bodies) {
+    auto reply = running.post(route, std::string("{") + body + R"(, "kvilt": {"namespaces": ["b", "a"]}})");
+    ASSERT_EQ(reply->status, 200) << route << reply->body;
+    EXPECT_EQ(running.engine->last_request().namespaces, (std::vector<std::string>{"b", "a"})) << route;
+    reply = running.post(route, std::string("{") + body + "}");
+    ASSERT_EQ(reply->status, 200) << route;
+    EXPECT_TRUE(running.engine->last_request().namespaces.empty()) << route;
+  }
+}
+
 TEST(ServerTest, Errors) {
   FakeOptions fake;
   fake.context = 64;

@@ -40,6 +40,7 @@ Request warming(Prompt prompt, const DocumentsRequest& wanted) {
   if (!asked) request.policy.name = "prefix";
   request.clean_copy = !asked;
   request.cache_salt = wanted.cache_salt;
+  request.namespaces = wanted.namespaces;
   return request;
 }
 
@@ -64,7 +65,7 @@ bool season(RequestBatch& batch, const Call& call, const DocumentsRequest& wante
     order.seed = random();
     std::vector<Request> requests;
     for (Prompt& prompt : season_prompts(documents, order))
-      requests.push_back(season_request(std::move(prompt), wanted.cache_salt));
+      requests.push_back(season_request(std::move(prompt), wanted.cache_salt, wanted.namespaces));
     if (!batch.run(std::move(requests), name, add)) return false;
   }
   reply["seasoning"] = {{"contexts", wanted.season}, {"passes", passes}, {"tokens", tokens}, {"seconds", seconds}};

@@ -1,0 +1,166 @@
+// Namespaces: who finds what, and that one copy of the KV serves several of them.
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "engine/content_cache_for_test.h"
+
+namespace kvilt {
+namespace {
+
+class ViewsTest : public ContentCacheTest {
+ protected:
+  struct Space {
+    std::string tenant, salt;
+    std::vector<std::string> names;
+  };
+  void in(const Space& space) {
+    const auto domains_of = [&](const std::string& name) {
+      ContentDomains out = cache->domains({space.tenant, name, space.salt}, "mend");
+      out.chain = 0;
+      return out;
+    };
+    domains = domains_of(space.names[0]);
+    for (size_t i = 1; i < space.names.size(); ++i) domains.also.push_back(domains_of(space.names[i]));
+  }
+  // What progress.cc does: what was found elsewhere becomes views.
+  Asked ask_in(const Space& space, Tokens tokens, std::vector<TokenMark> marks = {}, bool reuse = true) {
+    in(space);
+    const ContentCache::Found found = find(tokens, marks);
+    const std::vector<Piece> elsewhere = reuse ? cache->elsewhere(found, domains) : std::vector<Piece>();
+    Asked asked = compute(std::move(tokens), std::move(marks), reuse);
+    ContentCache::Own own = asked.own(domains);
+    own.elsewhere = elsewhere;
+    asked.published = cache->publish_prompt(own);
+    return asked;
+  }
+  const KvSegment* kv_of(const Space& space, const Tokens& tokens) {
+    in(space);
+    const auto found = find(tokens);
+    return found.placements.empty() ? nullptr : found.placements[0].segment.get();
+  }
+  const Space just_a{"", "", {"a"}}, just_b{"", "", {"b"}}, both{"", "", {"a", "b"}};
+};
+
+TEST_F(ViewsTest, APrefixOfAnotherNamespaceIsFoundWhereItIsNamed) {
+  ask_in(just_b, a);
+  in(just_a);
+  EXPECT_EQ(prefix(join(a, more)), 0);
+  EXPECT_TRUE(pieces(join(question, a, more)).empty());
+  in(both);
+  EXPECT_EQ(prefix(join(a, more)), 20);
+  EXPECT_EQ(pieces(join(question, a, more)), (Runs{{12, 32}}));
+}
+
+TEST_F(ViewsTest, OneCopyOfTheKvUnderTwoNames) {
+  ask_in(just_b, a);
+  const int64_t free = cache->store().free_pages(), tokens = cache->segments().tokens();
+  ask_in(both, join(a, more));
+  EXPECT_EQ(cache->store().free_pages(), free - 2 * kBlock) << "9 tokens of its own, in pages of 8";
+  EXPECT_EQ(cache->segments().tokens(), tokens + 9) << "the view's are counted once";
+  EXPECT_EQ(kv_of(just_a, join(a, question)), kv_of(just_b, join(a, question)));
+  in(just_a);
+  EXPECT_EQ(prefix(join(a, more, question)), 29) << "what was computed continues the view";
+  in(just_b);
+  EXPECT_EQ(prefix(join(a, more, question)), 20) << "what a request leaves goes to the first namespace only";
+
+  ask_in(just_b, b, {}, false);
+  ask_in(just_a, b, {}, false);
+  EXPECT_NE(kv_of(just_a, join(b, question)), kv_of(just_b, join(b, question))) << "power check: two copies";
+  EXPECT_EQ(kv_of(both, join(b, question)), kv_of(just_a, join(b, question))) << "the first that is named";
+  EXPECT_EQ(kv_of({"", "", {"b", "a"}}, join(b, question)), kv_of(just_b, join(b, question)));
+}
+
+TEST_F(ViewsTest, AMarkedDocumentIsMadeVisibleUnderAnotherNamespace) {
+  ask_in(just_b, join(question, a), {{12, 32}});
+  const std::vector<TokenMark> there{{20, 40}};
+  ask_in(both, join(b, a, more), there);
+  in(just_a);
+  const Tokens other = join(text(50, 5), a, text(51, 5));
+  const auto found =
+      cache->find(other, std::vector<TokenMark>{{5, 25}}, domains, {.prefix = true, .pieces = true, .unmarked = false});
+  EXPECT_EQ(found.layout.pieces, (Runs{{5, 25}})) << "the mark came with it";
+  EXPECT_NE(kv_of(just_a, other), nullptr);
+  EXPECT_EQ(kv_of(just_a, other), kv_of(just_b, other));
+  in({"", "", {"c"}});
+  EXPECT_TRUE(pieces(other).empty()) << "power check";
+}
+
+TEST_F(ViewsTest, CleanCopiesStayClean) {
+  const std::vector<TokenMark> mark{{12, 32}};
+  ask_in(just_b, join(question, a), mark);
+  ask_in(both, join(question, a, more), mark);
+  const ContentCache::Wanted clean{.prefix = false, .clean_only = true};
+  in(just_a);
+  EXPECT_EQ(cache->find(join(question, a, b), mark, domains, clean).layout.reused(), (Runs{{12, 32}}));
+  EXPECT_TRUE(cache->without_clean_copy(join(question, a, b), mark, domains).empty());
+  in({"", "", {"c"}});
+  EXPECT_TRUE(cache->find(join(question, a, b), mark, domains, clean).layout.reused().empty());
+  EXPECT_EQ(cache->without_clean_copy(join(question, a, b), mark, domains).size(), 1u);
+}
+
+TEST_F(ViewsTest, AnEvictionTakesTheViewsToo) {
+  open(4);
+  ask_in(just_b, a);
+  ask_in(both, join(a, text(9, 3)));
+  EXPECT_TRUE(cache->make_room(4 * kBlock));
+  EXPECT_EQ(segments(), 0);
+  for (const Space& space : {just_a, just_b, both}) {
+    in(space);
+    EXPECT_EQ(prefix(join(a, more)), 0);
+  }
+}
+
+// Equal texts of everybody: each is found exactly where the same tenant, with the same salt, has it in a namespace that
+// is named. Whoever names several has all of them; what is found elsewhere is in one's own from then on.
+TEST_F(ViewsTest, NobodyFindsWhatIsNotTheirs) {
+  open(2000);
+  std::mt19937 rng(7);
+  const std::vector<std::string> tenants{"", "x", "y"}, salts{"", "x", "s"}, names{"", "x", "y", "s"};
+  std::map<std::tuple<std::string, std::string, std::string>, std::set<int>> known;
+  const auto any = [&](const auto& list) { return list[rng() % list.size()]; };
+  const auto random_space = [&] {
+    Space space{any(tenants), any(salts), names};
+    std::ranges::shuffle(space.names, rng);
+    space.names.resize(1 + rng() % 3);
+    return space;
+  };
+  int hits = 0, misses = 0;
+  for (int step = 0; step < 1500; ++step) {
+    const Space space = random_space();
+    const int which = static_cast<int>(rng() % 4);
+    const Tokens document = text(100 + which, 20);
+    const bool there = std::ranges::any_of(space.names, [&](const std::string& name) {
+      return known[{space.tenant, space.salt, name}].contains(which);
+    });
+    ++(there ? hits : misses);
+    in(space);
+    ASSERT_EQ(prefix(join(document, more)), there ? 20 : 0) << step;
+    ASSERT_EQ(!pieces(join(question, document, more)).empty(), there) << step;
+    ASSERT_EQ(!cache
+                   ->find(join(document, more), std::vector<TokenMark>{{0, 20}}, domains,
+                          {.prefix = false, .clean_only = true})
+                   .layout.reused()
+                   .empty(),
+              there)
+        << step;
+    if (rng() % 3 == 0) {
+      ask_in(space, document, {{0, 20}}, rng() % 4 != 0);
+      known[{space.tenant, space.salt, space.names[0]}].insert(which);
+    } else if (rng() % 120 == 0) {
+      cache->clear();
+      known.clear();
+    }
+    // A block of 16 tokens each: no two domains have a key in common.
+    size_t blocks = 0;
+    for (const auto& [where, texts] : known) blocks += texts.size();
+    ASSERT_EQ(cache->block_keys().size(), blocks) << step;
+  }
+  EXPECT_GT(hits, 300) << "power check";
+  EXPECT_GT(misses, 300) << "power check";
+}
+
+}  // namespace
+}  // namespace kvilt
