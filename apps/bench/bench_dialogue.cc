@@ -4,12 +4,14 @@
 //         (the cache is cleared before), and the policies take turns round by round. What an answer costs besides
 //         attention is the step of a prompt of 16 tokens, measured right behind each turn, since machines drift:
 //           attend_decode_s = decode_s - that
+//           bound_s         = time to read the weights once, and for the keys that the answer's rows saw, those of the
+//                             choices included, the longer of reading them and computing with them; the rate of
+//                             reading is measured before and behind each answer, since memory has phases, that of
+//                             computing once a run
+//           decode_of_bound = decode_s / bound_s, of each answer
 //         recovered_mass comes from one more dialogue of each policy, whose times do not count.
 //         With --answers-only the texts of the turns are computed once, and each policy answers behind them in every
-//         round: decode methods at long prompts, without a prefill each
-//           bound_s         = time to read the weights once, and for the keys that the answer's rows saw, those of the
-//                             choices included, the longer of reading them and computing with them, at the rates of
-//                             the same run
+//         round: decode methods at long prompts, without a prefill each.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -38,8 +40,8 @@ struct DialogueOptions {
 // What one policy took for one turn, a value a round.
 struct Turn {
   std::vector<double> prefill, decode, attend;  // seconds; seconds a token, and those of attention
+  std::vector<double> bound, of_bound;          // of decode
   PromptUsage usage;
-  double other_bytes = 0;  // those of the answer behind a prompt of 16: weights, and hardly any keys
   double held = 1, decode_held = 1;
 };
 
@@ -63,33 +65,55 @@ Request request_of(std::vector<int32_t> ids, const PolicyChoice& policy, int tok
 // Seconds for each token after the first.
 double decode_s(const Completion& done, int tokens) { return (done.total_s - done.usage.ttft_s) / tokens; }
 
+// What answers run on.
+struct Bench {
+  Engine& engine;
+  const DialogueOptions& o;
+  const RateProbe& probe;
+  const Rates& rates;
+};
+
+// Seconds a token. The large product's rate stands for attention's: more than few rows can have. other_bytes: those of
+// the answer behind a prompt of 16: weights, and hardly any keys.
+double decode_bound_s(const PromptUsage& of, double other_bytes, double read_bytes, double attention_flops) {
+  const double reading = of.decode_bytes / read_bytes;
+  return std::max(reading, other_bytes / read_bytes + of.decode_attention_flops / attention_flops);
+}
+
 // Answers once, and what else a token of an answer costs right behind it. Returns the answer.
-std::vector<int32_t> timed_answer(Engine& engine, const DialogueOptions& o, Request request, Turn& turn) {
+std::vector<int32_t> timed_answer(const Bench& bench, Request request, Turn& turn) {
+  const auto& [engine, o, probe, rates] = bench;
   const std::vector<int32_t> little(request.prompt.ids.begin(), request.prompt.ids.begin() + kShort);
+  const double before = probe.read_bytes();
   Answered out = run_request(engine, std::move(request));
+  const double read_bytes = (before + probe.read_bytes()) / 2;
   turn.prefill.push_back(out.completion.usage.ttft_s);
   turn.decode.push_back(decode_s(out.completion, o.answer));
   const Answered other = run_request(engine, request_of(little, {.name = "full", .params = {}}, o.answer));
   turn.attend.push_back(turn.decode.back() - decode_s(other.completion, o.answer));
   turn.usage = out.completion.usage;
-  turn.other_bytes = other.completion.usage.decode_bytes;
+  turn.bound.push_back(
+      decode_bound_s(turn.usage, other.completion.usage.decode_bytes, read_bytes, rates.attention_flops) / o.answer);
+  turn.of_bound.push_back(turn.decode.back() / turn.bound.back());
   return std::move(out.ids);
 }
 
 // All policies answer behind the same texts, in turn.
-void ask_answers(Engine& engine, const DialogueOptions& o, const RagPrompt& text, std::vector<Speaker>& all) {
+void ask_answers(const Bench& bench, const RagPrompt& text, std::vector<Speaker>& all) {
+  const auto& [engine, o, probe, rates] = bench;
   engine.clear_cache();
   std::vector<int32_t> said;
   for (int turn = 0; turn < kTurns; ++turn) {
     said.insert(said.end(), text.pieces[turn].begin(), text.pieces[turn].end());
     run_request(engine, request_of(said, {.name = kDense, .params = {}}, 1));
     for (int round = 0; round < o.rounds; ++round) {
-      for (Speaker& m : all) timed_answer(engine, o, request_of(said, m.policy, o.answer), m.turns[turn]);
+      for (Speaker& m : all) timed_answer(bench, request_of(said, m.policy, o.answer), m.turns[turn]);
     }
   }
 }
 
-void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& text, bool held, Speaker& m) {
+void ask_dialogue(const Bench& bench, const RagPrompt& text, bool held, Speaker& m) {
+  const auto& [engine, o, probe, rates] = bench;
   engine.clear_cache();
   std::vector<int32_t> said;
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -97,7 +121,7 @@ void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& tex
     Request request = request_of(said, m.policy, o.answer);
     request.evaluation.held_mass = held;
     if (!held) {
-      const std::vector<int32_t> answer = timed_answer(engine, o, std::move(request), m.turns[turn]);
+      const std::vector<int32_t> answer = timed_answer(bench, std::move(request), m.turns[turn]);
       said.insert(said.end(), answer.begin(), answer.end());
       continue;
     }
@@ -108,13 +132,6 @@ void ask_dialogue(Engine& engine, const DialogueOptions& o, const RagPrompt& tex
   }
 }
 
-// Seconds a token. The large product's rate stands for attention's: more than few rows can have.
-double decode_bound_s(const Turn& of, const Rates& rates, int tokens) {
-  const double reading = of.usage.decode_bytes / rates.read_bytes;
-  const double computing = of.other_bytes / rates.read_bytes + of.usage.decode_attention_flops / rates.attention_flops;
-  return std::max(reading, computing) / tokens;
-}
-
 void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const Rates& rates, Report& report) {
   const auto dense = std::ranges::find_if(all, [](const Speaker& m) { return m.label == kDense; });
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -122,7 +139,7 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const R
       const Turn &of = m.turns[turn], &full = dense->turns[turn];
       const double prefill = median(of.prefill), decode = median(of.decode);
       const double attend = median(of.attend), attend_full = median(full.attend);
-      const double bound = decode_bound_s(of, rates, o.answer);
+      const double bound = median(of.bound), of_bound = median(of.of_bound);
       const double prefill_bound = rates.bound_s(of.usage);
       const double prefill_cells = of.usage.attention_flops / full.usage.attention_flops;
       report.add({{"policy", m.label},
@@ -141,13 +158,14 @@ void add_rows(const std::vector<Speaker>& all, const DialogueOptions& o, const R
                   {"cells_ratio", of.usage.decode_attention_flops / full.usage.decode_attention_flops},
                   {"decode_bytes", of.usage.decode_bytes / o.answer},
                   {"bound_s", bound},
+                  {"decode_of_bound", of_bound},
                   {"recovered_mass", o.mass ? nlohmann::ordered_json(of.held) : nullptr},
                   {"decode_recovered_mass", o.mass ? nlohmann::ordered_json(of.decode_held) : nullptr},
                   {"rounds", o.rounds}});
       std::printf("%-40s %4d %7d %7d %9.3f %7.3f %7.2f %9.5f %9.5f %8.2f %7.3f %9.5f %7.2f\n", m.label.c_str(),
                   turn + 1, of.usage.prompt, of.usage.prefix, prefill, prefill_cells, prefill / prefill_bound, decode,
                   attend, attend_full / attend, of.usage.decode_attention_flops / full.usage.decode_attention_flops,
-                  bound, decode / bound);
+                  bound, of_bound);
     }
   }
   std::fflush(stdout);
@@ -157,7 +175,8 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
   if (o.rounds < 1) fail("--rounds must be at least 1");
   if (o.answer < 1) fail("--answer must be at least 1");
   Report report(argc, argv);
-  const Rates rates = measure_rates(o.engine);
+  RateProbe probe(o.engine);
+  const Rates rates = probe.measure();
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
   const std::vector<PolicySpec> policies = checked_policies(*engine, o.policies, kDense);
@@ -172,12 +191,13 @@ void bench_dialogue(DialogueOptions o, int argc, char** argv) {
       return value_or_fail(o.text.empty() ? synthetic_prompt(*engine, kTurns, size, static_cast<uint64_t>(round))
                                           : text_prompt(*engine, o.text, kTurns, size, round));
     };
-    if (o.answers_only) ask_answers(*engine, o, text_of(0), all);
+    const Bench bench{*engine, o, probe, rates};
+    if (o.answers_only) ask_answers(bench, text_of(0), all);
     for (int round = 0; !o.answers_only && round < o.rounds; ++round) {
       const RagPrompt text = text_of(round);
-      for (Speaker& m : all) ask_dialogue(*engine, o, text, false, m);
+      for (Speaker& m : all) ask_dialogue(bench, text, false, m);
       for (Speaker& m : all) {
-        if (o.mass && round == 0) ask_dialogue(*engine, o, text, true, m);
+        if (o.mass && round == 0) ask_dialogue(bench, text, true, m);
       }
     }
     add_rows(all, o, rates, report);
