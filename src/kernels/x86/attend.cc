@@ -256,6 +256,11 @@ void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) 
   const KeyBlock& block = walk.block();
   const int first = first_column(walk.wanted()), last = end_column(walk.wanted());
   const void* const* ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->k;
+  if (isa_.add_values_direct != nullptr && lines <= kDirectLines) {
+    isa_.add_values_direct(shape_, lines, scratch.s, {first, last, block.v, ahead}, scratch.scale_back,
+                           scratch.part.acc);
+    return;
+  }
   int runs = kMaxRuns + 1;
   if (shape_.kv == Element::kF32 && shape_.width == shape_.E) runs = count_runs(block, first, last);
   if (runs > (lines <= kFewLines ? kMaxRuns : 1)) {

@@ -40,7 +40,10 @@ TileKernels with_bf16(bool direct) {
   tiles.gather_keys = bf16.gather_keys;
   tiles.gather_values = bf16.gather_values;
   tiles.scores = bf16.scores;
-  if (direct) tiles.scores_direct = bf16.scores_direct;
+  if (direct) {
+    tiles.scores_direct = bf16.scores_direct;
+    tiles.add_values_direct = bf16.add_values_direct;
+  }
   tiles.softmax = bf16.softmax;
   tiles.add_values = bf16.add_values;
   return tiles;

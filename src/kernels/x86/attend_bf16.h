@@ -2,9 +2,10 @@
 // rows are exact in bf16: kBF16, and kI8 without its scales.
 // Role:     replaces the functions of TileKernels that touch products; the rest is AVX-512's. attend_bf16.cc puts the
 //           table together. Has declarations only, as attend_tile.h.
-// Layouts:  query tile: lines x E bf16, in the order of the stored elements; with at most kDirectLines lines the same
-//           once more, from float 4 E on, as E/2 x 8 words (elements 2e, 2e + 1 of line l).
-//           Key tile: E/2 x 64 words (elements 2e, 2e + 1 of column j), then 64 scales.
+// Layouts:  words are pairs of stored elements (2e, 2e + 1). Query tile: lines x E/2 words, those of even e first; with
+//           at most kDirectLines lines the same once more, from float 4 E on, as E/4 x 8 x 2 words (e = 2k, 2k + 1 of
+//           line l).
+//           Key tile: E/2 x 64 words (of column j), those of even e first, then 64 scales.
 //           Value tile: 32 x width words (columns 2j, 2j + 1 of element e), then 64 scales.
 //           They fit in the memory of the fp32 tiles.
 // Rounded:  queries and softmax weights, to bf16 (2^-9 of each). The sum of weights is of the unrounded ones.
@@ -22,6 +23,8 @@ struct Bf16Tiles {
   void (*scores)(const TileShape&, const float* q, int lines, const float* kt, WantedColumns wanted, float* s);
   void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, WantedColumns wanted,
                         float* s);  // kBF16 only
+  void (*add_values_direct)(const TileShape&, int lines, const float* p, const DirectValues& v, const float* scale_back,
+                            float* acc);  // kBF16 only
   void (*softmax)(const TileShape&, int rows, const uint64_t* visible, float* s, const TileState&, float* scale_back);
   void (*add_values)(const TileShape&, int lines, const float* p, const ValueTile& v, const float* scale_back,
                      float* acc);

@@ -2,7 +2,8 @@
 // Idea:       an instruction multiplies 32 pairs into 16 sums, twice what an fp32 FMA does, on machines that run it at
 //             full rate (Zen 4 does; Emerald Rapids has half the FMA rate, so measurement does not choose it there).
 // Invariants: a line's sums run over pairs in order from a start that is its own, so its bits do not depend on other
-//             lines.
+//             lines. A score is two sums, of the even pairs of elements and of the odd ones, since decode has them in
+//             two lanes.
 // Cost:       per block of 64 keys at E = 64: 512 shuffles for K, 128 for V, 64 dots a line, and 45 operations of
 //             softmax a line.
 #include "kernels/x86/attend_bf16.h"
@@ -13,6 +14,7 @@
 namespace kvilt::KVILT_ISA {
 namespace {
 
+using x86::DirectValues;
 using x86::Element;
 using x86::kLanes;
 using x86::TileShape;
@@ -52,31 +54,47 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wa
       KVILT_UNROLL
       for (int i = 0; i < kVec; ++i) r[i] = _mm512_castsi512_ps(load_pairs<kType>(keys[j + i], e));
       transpose(r);
-      float* to = kt + e / 2 * kBlock + j;
+      float* to = kt + e / 4 * kBlock + j;
+      float* odd = to + shape.E / 4 * kBlock;
       KVILT_UNROLL
-      for (int i = 0; i < kVec; ++i) store(to + i * kBlock, r[i]);
+      for (int i = 0; i < kVec; i += 2) {
+        store(to + i / 2 * kBlock, r[i]);
+        store(odd + i / 2 * kBlock, r[i + 1]);
+      }
     }
   }
   gather_scales(shape, keys, kt + shape.E / 2 * kBlock);
 }
 
+// Elements of two values, 32 each, as words that hold one of each: the first 16, the last 16.
+struct ValuePairs {
+  __m512i low, high;
+
+  KVILT_INLINE ValuePairs order() {
+    alignas(64) uint16_t low[32], high[32];
+    for (int i = 0; i < 16; ++i) {
+      low[2 * i] = static_cast<uint16_t>(i);
+      low[2 * i + 1] = static_cast<uint16_t>(32 + i);
+      high[2 * i] = static_cast<uint16_t>(16 + i);
+      high[2 * i + 1] = static_cast<uint16_t>(48 + i);
+    }
+    return {_mm512_load_si512(low), _mm512_load_si512(high)};
+  }
+  KVILT_INLINE ValuePairs of(__m512i a, __m512i b, const ValuePairs& order) {
+    return {_mm512_permutex2var_epi16(a, order.low, b), _mm512_permutex2var_epi16(a, order.high, b)};
+  }
+};
+
 template <Element kType>
 void gather_values_of(const TileShape& shape, const void* const* values, int first, int last, float* v) {
-  alignas(64) uint16_t low[32], high[32];
-  for (int i = 0; i < 16; ++i) {
-    low[2 * i] = static_cast<uint16_t>(i);
-    low[2 * i + 1] = static_cast<uint16_t>(32 + i);
-    high[2 * i] = static_cast<uint16_t>(16 + i);
-    high[2 * i + 1] = static_cast<uint16_t>(48 + i);
-  }
-  const __m512i low_pairs = _mm512_load_si512(low), high_pairs = _mm512_load_si512(high);
+  const ValuePairs order = ValuePairs::order();
   first = first / 2 * 2;
   float* to = v + int64_t{first / 2} * shape.width;
   for (int j = first; j < last; j += 2, to += shape.width) {
     for (int e = 0; e < shape.E; e += 32) {
-      const __m512i a = load_pairs<kType>(values[j], e), b = load_pairs<kType>(values[j + 1], e);
-      _mm512_storeu_si512(to + e, _mm512_permutex2var_epi16(a, low_pairs, b));
-      _mm512_storeu_si512(to + e + kVec, _mm512_permutex2var_epi16(a, high_pairs, b));
+      const auto pairs = ValuePairs::of(load_pairs<kType>(values[j], e), load_pairs<kType>(values[j + 1], e), order);
+      _mm512_storeu_si512(to + e, pairs.low);
+      _mm512_storeu_si512(to + e + kVec, pairs.high);
     }
   }
   gather_scales(shape, values, v + kPairs * shape.width);
@@ -111,14 +129,25 @@ void load_queries(const TileShape& shape, const float* q, int64_t stride, int ro
         for (int e = shape.rotary; e < shape.E; ++e) stored[e] = head[e];
         from = stored;
       }
-      for (int e = 0; e < shape.E; e += 32) _mm512_storeu_si512(to + e, to_bf16(load(from + e), load(from + e + kVec)));
+      alignas(64) int32_t pairs[x86::kMaxHead / 2];
+      for (int e = 0; e < shape.E; e += 32)
+        _mm512_store_si512(pairs + e / 2, to_bf16(load(from + e), load(from + e + kVec)));
+      auto* words = reinterpret_cast<int32_t*>(to);
+      for (int k = 0; k < shape.E / 4; ++k) {
+        words[k] = pairs[2 * k];
+        words[k + shape.E / 4] = pairs[2 * k + 1];
+      }
     }
   }
   if (lines > x86::kDirectLines) return;
   const auto* words = reinterpret_cast<const int32_t*>(out);
   auto* columns = reinterpret_cast<int32_t*>(out) + 4 * shape.E;
-  for (int k = 0; k < shape.E / 2; ++k) {
-    for (int l = 0; l < x86::kDirectLines; ++l) *columns++ = l < lines ? words[l * (shape.E / 2) + k] : 0;
+  for (int k = 0; k < shape.E / 4; ++k) {
+    for (int l = 0; l < x86::kDirectLines; ++l) {
+      const int32_t* line = words + l * (shape.E / 2) + k;
+      *columns++ = l < lines ? line[0] : 0;
+      *columns++ = l < lines ? line[shape.E / 4] : 0;
+    }
   }
 }
 
@@ -128,61 +157,61 @@ struct Bf16Pairs {
   using Left = int32_t;  // a pair
   using Right = __m512bh;
   static constexpr bool kSpreadAhead = false, kScalesColumns = true;
+  static constexpr int kChains = 1;
   KVILT_INLINE __m512bh broadcast(int32_t pair) { return (__m512bh)_mm512_set1_epi32(pair); }
   KVILT_INLINE __m512bh load_right(const float* p) { return (__m512bh)load(p); }
   KVILT_INLINE Vec multiply_add(__m512bh a, __m512bh b, Vec sum) { return _mm512_dpbf16_ps(sum, a, b); }
 };
 
+struct EvenAndOddPairs : Bf16Pairs {
+  static constexpr int kChains = 2;
+};
+
 void scores(const TileShape& shape, const float* q, int lines, const float* kt, WantedColumns wanted, float* s) {
   const int words = shape.E / 2;
-  masked_product<Bf16Pairs>({.a = reinterpret_cast<const int32_t*>(q),
-                             .a_stride = words,
-                             .b = kt,
-                             .b_stride = kBlock,
-                             .k = words,
-                             .c = s,
-                             .c_stride = kBlock,
-                             .mask = wanted.mask,
-                             .ahead = wanted.ahead,
-                             .ahead_last = shape.row_bytes,
-                             .column_scale = shape.kv == Element::kI8 ? kt + words * kBlock : nullptr},
-                            lines);
+  masked_product<EvenAndOddPairs>({.a = reinterpret_cast<const int32_t*>(q),
+                                   .a_stride = words,
+                                   .b = kt,
+                                   .b_stride = kBlock,
+                                   .k = words,
+                                   .c = s,
+                                   .c_stride = kBlock,
+                                   .mask = wanted.mask,
+                                   .ahead = wanted.ahead,
+                                   .ahead_last = shape.row_bytes,
+                                   .column_scale = shape.kv == Element::kI8 ? kt + words * kBlock : nullptr},
+                                  lines);
 }
 
-// ---- Few lines: keys are read in place ------------------------------------------------------------------------------
+// ---- Few lines: keys and values are read in place -------------------------------------------------------------------
 //
 // A decode step has one row, so one line for each query head of the group. Transposing 64 keys for 7 lines took as long
-// as their products; with the lines in the lanes and a key's words broadcast from memory only the scores are
-// transposed. A line's sum runs over the same pairs in the same order, so its bits are those of scores().
+// as their products; with the lines in the lanes and a key's pairs broadcast from memory only the scores are transposed.
+// Two pairs at once, an even and an odd one, so that a register holds both sums of each line: half as many products and
+// loads as one pair at once, on machines that start two products of 512 bits in a cycle (Zen 5). Values become pairs in
+// registers. Sums run over the same pairs in the same order as those of scores() and add_values(), so bits are the same.
 
-// 16 sums, since a dot takes 6 cycles and two start in one; 2 words of a key at once, since longer chains fill the
-// scheduler (8 words: 515 ns a block; 2 words: 380 ns, of which the dots take 281).
-constexpr int kDirectKeys = 16, kDirectStep = 2;
+// 16 sums, since a dot takes 6 cycles and two start in one.
+constexpr int kDirectKeys = 16;
 
-// Lane l of r[j] becomes lane j of lines[l].
-KVILT_INLINE void transpose_scores(const __m256 (&r)[kDirectKeys], Vec (&lines)[x86::kDirectLines]) {
-  Vec a[8], b[8];  // each: key j in the low half, key j + 8 in the high one
+// Words 2l and 2l + 1 of r[j], added, become lane j of lines[l].
+KVILT_INLINE void transpose_scores(const Vec (&r)[kDirectKeys], Vec (&lines)[x86::kDirectLines]) {
+  Vec a[kDirectKeys / 2];  // 128 bits i: lines 2i and 2i + 1 of key 2j, then of key 2j + 1
   KVILT_UNROLL
-  for (int j = 0; j < 8; ++j) a[j] = _mm512_insertf32x8(_mm512_castps256_ps512(r[j]), r[j + 8], 1);
+  for (int j = 0; j < kDirectKeys / 2; ++j)
+    a[j] = add(_mm512_shuffle_ps(r[2 * j], r[2 * j + 1], 0x88), _mm512_shuffle_ps(r[2 * j], r[2 * j + 1], 0xdd));
   KVILT_UNROLL
-  for (int j = 0; j < 8; j += 2) {
-    b[j] = _mm512_unpacklo_ps(a[j], a[j + 1]);
-    b[j + 1] = _mm512_unpackhi_ps(a[j], a[j + 1]);
-  }
-  KVILT_UNROLL
-  for (int j = 0; j < 8; j += 4) {
-    a[j] = _mm512_shuffle_ps(b[j], b[j + 2], 0x44);
-    a[j + 1] = _mm512_shuffle_ps(b[j], b[j + 2], 0xee);
-    a[j + 2] = _mm512_shuffle_ps(b[j + 1], b[j + 3], 0x44);
-    a[j + 3] = _mm512_shuffle_ps(b[j + 1], b[j + 3], 0xee);
-  }
-  // a[i] holds keys 0..3 (8..11) of line i and, in the odd 128 bits, of line i + 4; a[i + 4] keys 4..7 (12..15).
-  const __m512i even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
-  KVILT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const __m512d low = _mm512_castps_pd(a[i]), high = _mm512_castps_pd(a[i + 4]);
-    lines[i] = _mm512_castpd_ps(_mm512_permutex2var_pd(low, even, high));
-    lines[i + 4] = _mm512_castpd_ps(_mm512_permutex2var_pd(low, odd, high));
+  for (int odd = 0; odd < 2; ++odd) {
+    Vec b[4];  // 128 bits i: line 2i + odd of keys 4j to 4j + 3
+    KVILT_UNROLL
+    for (int j = 0; j < 4; ++j)
+      b[j] = odd ? _mm512_shuffle_ps(a[2 * j], a[2 * j + 1], 0xdd) : _mm512_shuffle_ps(a[2 * j], a[2 * j + 1], 0x88);
+    const Vec low01 = _mm512_shuffle_f32x4(b[0], b[1], 0x44), high01 = _mm512_shuffle_f32x4(b[0], b[1], 0xee);
+    const Vec low23 = _mm512_shuffle_f32x4(b[2], b[3], 0x44), high23 = _mm512_shuffle_f32x4(b[2], b[3], 0xee);
+    lines[odd] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+    lines[2 + odd] = _mm512_shuffle_f32x4(low01, low23, 0xdd);
+    lines[4 + odd] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+    lines[6 + odd] = _mm512_shuffle_f32x4(high01, high23, 0xdd);
   }
 }
 
@@ -190,8 +219,8 @@ void scores_direct(const TileShape& shape, const float* q, int lines, const void
                    float* s) {
   const auto [mask, ahead] = wanted;
   constexpr uint64_t kVecMask = (uint64_t{1} << kDirectKeys) - 1;
-  const auto* columns = reinterpret_cast<const __m256i*>(q + 4 * shape.E);
-  const int words = shape.E / 2;
+  const auto* columns = reinterpret_cast<const __m512i*>(q + 4 * shape.E);
+  const int steps = shape.E / 4;
   for (int j = 0; j < kBlock; j += kDirectKeys) {
     if (ahead != nullptr) {
       for (int i = j; i < j + kDirectKeys; ++i) {
@@ -200,20 +229,15 @@ void scores_direct(const TileShape& shape, const float* q, int lines, const void
       }
     }
     if ((mask >> j & kVecMask) == 0) continue;
-    __m256 sum[kDirectKeys];
+    Vec sum[kDirectKeys];
     KVILT_UNROLL
-    for (int i = 0; i < kDirectKeys; ++i) sum[i] = _mm256_setzero_ps();
-    for (int k = 0; k < words; k += kDirectStep) {
-      __m256bh query[kDirectStep];
-      KVILT_UNROLL
-      for (int n = 0; n < kDirectStep; ++n) query[n] = (__m256bh)_mm256_loadu_si256(columns + k + n);
+    for (int i = 0; i < kDirectKeys; ++i) sum[i] = zero();
+    for (int k = 0; k < steps; ++k) {
+      const auto query = (__m512bh)_mm512_loadu_si512(columns + k);
       KVILT_UNROLL
       for (int i = 0; i < kDirectKeys; ++i) {
-        const int32_t* key = static_cast<const int32_t*>(keys[j + i]) + k;
-        KVILT_UNROLL
-        for (int n = 0; n < kDirectStep; ++n) {
-          sum[i] = _mm256_dpbf16_ps(sum[i], query[n], (__m256bh)_mm256_set1_epi32(key[n]));
-        }
+        const int64_t pairs = static_cast<const int64_t*>(keys[j + i])[k];
+        sum[i] = _mm512_dpbf16_ps(sum[i], query, (__m512bh)_mm512_set1_epi64(pairs));
       }
     }
     Vec by_line[x86::kDirectLines];
@@ -225,23 +249,86 @@ void scores_direct(const TileShape& shape, const float* q, int lines, const void
   }
 }
 
+template <int kLines>
+KVILT_INLINE void add_direct(const TileShape& shape, const int32_t* words, const DirectValues& v,
+                             const float* scale_back, float* acc) {
+  const ValuePairs order = ValuePairs::order();
+  for (int e = 0; e < shape.E; e += 32, acc += 32) {
+    Vec sum[kLines][2];
+    KVILT_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      sum[i][0] = mul(load(acc + i * shape.width), set1(scale_back[i]));
+      sum[i][1] = mul(load(acc + i * shape.width + kVec), set1(scale_back[i]));
+    }
+    for (int j = v.first / 2 * 2; j < v.last; j += 2) {
+      if (v.ahead != nullptr) {  // a line of each row at every step
+        _mm_prefetch(static_cast<const char*>(v.ahead[j]) + 2 * e, _MM_HINT_T1);
+        _mm_prefetch(static_cast<const char*>(v.ahead[j + 1]) + 2 * e, _MM_HINT_T1);
+      }
+      const auto pairs =
+          ValuePairs::of(load_pairs<Element::kBF16>(v.rows[j], e), load_pairs<Element::kBF16>(v.rows[j + 1], e), order);
+      KVILT_UNROLL
+      for (int i = 0; i < kLines; ++i) {
+        const auto p = (__m512bh)_mm512_set1_epi32(words[i * kBlock + j / 2]);
+        sum[i][0] = _mm512_dpbf16_ps(sum[i][0], p, (__m512bh)pairs.low);
+        sum[i][1] = _mm512_dpbf16_ps(sum[i][1], p, (__m512bh)pairs.high);
+      }
+    }
+    KVILT_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      store(acc + i * shape.width, sum[i][0]);
+      store(acc + i * shape.width + kVec, sum[i][1]);
+    }
+  }
+}
+
 // p becomes pairs of bf16 in place: each line's words are in its first half.
+int32_t* to_pairs(int lines, const float* p) {
+  auto* words = const_cast<float*>(p);
+  for (int line = 0; line < lines; ++line) {
+    float* s = words + line * kBlock;
+    const __m512i low = to_bf16(load(s), load(s + kVec)), high = to_bf16(load(s + 2 * kVec), load(s + 3 * kVec));
+    _mm512_storeu_si512(s, low);
+    _mm512_storeu_si512(s + kVec, high);
+  }
+  return reinterpret_cast<int32_t*>(words);
+}
+
+void add_values_direct(const TileShape& shape, int lines, const float* p, const DirectValues& v,
+                       const float* scale_back, float* acc) {
+  const int32_t* words = to_pairs(lines, p);
+  switch (lines) {
+    case 1:
+      return add_direct<1>(shape, words, v, scale_back, acc);
+    case 2:
+      return add_direct<2>(shape, words, v, scale_back, acc);
+    case 3:
+      return add_direct<3>(shape, words, v, scale_back, acc);
+    case 4:
+      return add_direct<4>(shape, words, v, scale_back, acc);
+    case 5:
+      return add_direct<5>(shape, words, v, scale_back, acc);
+    case 6:
+      return add_direct<6>(shape, words, v, scale_back, acc);
+    case 7:
+      return add_direct<7>(shape, words, v, scale_back, acc);
+    default:
+      return add_direct<8>(shape, words, v, scale_back, acc);
+  }
+}
+
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
                 float* acc) {
   const int first = v.first / 2, last = (v.last + 1) / 2;  // pairs
   const float* tile = v.data - int64_t{v.first} * v.stride;
-  auto* words = const_cast<float*>(p);
-  const bool scaled = shape.kv == Element::kI8;
-  Vec scale[kBlockVecs];
-  for (int n = 0; n < kBlockVecs; ++n) scale[n] = load(tile + kPairs * shape.width + n * kVec);
-  for (int line = 0; line < lines; ++line) {
-    float* s = words + line * kBlock;
-    Vec x[kBlockVecs];
-    for (int n = 0; n < kBlockVecs; ++n) x[n] = scaled ? mul(load(s + n * kVec), scale[n]) : load(s + n * kVec);
-    _mm512_storeu_si512(s, to_bf16(x[0], x[1]));
-    _mm512_storeu_si512(s + kVec, to_bf16(x[2], x[3]));
+  if (shape.kv == Element::kI8) {
+    auto* weights = const_cast<float*>(p);
+    const float* scales = tile + kPairs * shape.width;
+    for (int line = 0; line < lines; ++line, weights += kBlock) {
+      for (int n = 0; n < kBlock; n += kVec) store(weights + n, mul(load(weights + n), load(scales + n)));
+    }
   }
-  product<Bf16Pairs>({.a = reinterpret_cast<const int32_t*>(words) + first,
+  product<Bf16Pairs>({.a = to_pairs(lines, p) + first,
                       .a_stride = kBlock,
                       .b = tile + int64_t{first} * shape.width,
                       .b_stride = shape.width,
@@ -320,7 +407,7 @@ double dots(int64_t rounds, int* sink) {
 
 }  // namespace
 
-extern const x86::Bf16Tiles kBf16Tiles = {load_queries,  gather_keys, gather_values, scores,
-                                          scores_direct, softmax,     add_values,    dots};
+extern const x86::Bf16Tiles kBf16Tiles = {load_queries,      gather_keys, gather_values, scores, scores_direct,
+                                          add_values_direct, softmax,     add_values,    dots};
 
 }  // namespace kvilt::KVILT_ISA

@@ -15,9 +15,9 @@ namespace kvilt::KVILT_ISA {
 
 using Vec = __m512;
 inline constexpr int kVec = 16;         // floats of a Vec
-inline constexpr int kProductRows = 7;  // the product tile: 7 lines x 4 vectors of sums = 28 of 32 registers
+inline constexpr int kProductRows = 6;  // the product tile: 6 lines x 4 vectors of sums = 24 of 32 registers
+inline constexpr int kFewRows = 7;  // so many lines are one tile: a group of 7 heads (its sums spill: 5 % in prefill)
 inline constexpr int kTileVecs = 4;
-inline constexpr bool kEvenTiles = false;  // 8 lines are 7 + 1
 using LaneMask = __mmask16;
 
 KVILT_INLINE Vec zero() { return _mm512_setzero_ps(); }
@@ -63,8 +63,8 @@ using Vec = __m256;
 inline constexpr int kVec = 8;
 inline constexpr int kProductRows = 6;  // 6 lines x 2 vectors = 12 of 16 registers
 inline constexpr int kTileVecs = 2;
-inline constexpr bool kEvenTiles = true;  // 7 lines are 4 + 3: the two sums of a single line would wait
-using LaneMask = __m256;                  // all ones or zeros per lane
+inline constexpr int kFewRows = 6;
+using LaneMask = __m256;  // all ones or zeros per lane
 
 KVILT_INLINE Vec zero() { return _mm256_setzero_ps(); }
 KVILT_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }

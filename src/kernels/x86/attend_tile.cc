@@ -175,6 +175,7 @@ struct Fp32 {
   using Left = float;
   using Right = Vec;
   static constexpr bool kSpreadAhead = true, kScalesColumns = false;
+  static constexpr int kChains = 1;
   KVILT_INLINE Vec broadcast(float x) { return set1(x); }
   KVILT_INLINE Vec load_right(const float* p) { return load(p); }
   KVILT_INLINE Vec multiply_add(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }

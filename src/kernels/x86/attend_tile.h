@@ -53,6 +53,13 @@ struct ValueTile {
   const void* const* ahead;  // as in WantedColumns
 };
 
+// The values of columns [first, last), where they are stored.
+struct DirectValues {
+  int32_t first, last;
+  const void* const* rows;   // of all 64 columns
+  const void* const* ahead;  // as in WantedColumns
+};
+
 struct TileKernels {
   // out[line * E ..] = scale * the query, rotated back by `rotation` (null: as it is). Interleaved pairs come out as
   // halves, as gather_keys lays keys out: a dot product does not care, and one rotation loop serves both. out has room
@@ -88,6 +95,9 @@ struct TileKernels {
   // scores() for at most kDirectLines lines, from the stored keys themselves and with the same bits; may be null.
   void (*scores_direct)(const TileShape&, const float* q, int lines, const void* const* keys, WantedColumns wanted,
                         float* s) = nullptr;
+  // add_values() for at most kDirectLines lines, from the stored values themselves and with the same bits; may be null.
+  void (*add_values_direct)(const TileShape&, int lines, const float* p, const DirectValues& v, const float* scale_back,
+                            float* acc) = nullptr;
   int32_t query_bytes = 4;  // of each of the E elements of a line that load_queries writes
 };
 

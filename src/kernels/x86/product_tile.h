@@ -24,6 +24,7 @@ constexpr uint64_t kVecColumns = (uint64_t{1} << kVec) - 1;
 //   kSpreadAhead                  false: the first tile of all fetches `ahead`; true: the first tile of each kTileVecs
 //                                 vectors fetches a share of every row (too many requests at once wait)
 //   kScalesColumns                may have a column_scale
+//   kChains                       2: each sum is that of the first half of k and that of the second, added at the end
 template <class Arithmetic>
 struct Product {
   const typename Arithmetic::Left* a = nullptr;
@@ -48,19 +49,22 @@ KVILT_INLINE void fetch_row(const Product<Arithmetic>& p, int row) {
 
 template <int kLines, int kVecs, bool kAhead, class Arithmetic>
 KVILT_INLINE void product_tile(const Product<Arithmetic>& p) {
-  Vec sum[kLines][kVecs];
+  constexpr bool kTwo = Arithmetic::kChains == 2;
+  const int steps = p.k / Arithmetic::kChains;
+  Vec sum[kLines][kVecs], other[kLines][kVecs];
 #pragma GCC unroll 8
   for (int i = 0; i < kLines; ++i) {
 #pragma GCC unroll 4
     for (int n = 0; n < kVecs; ++n) {
+      other[i][n] = zero();
       sum[i][n] = p.scale_back == nullptr ? zero() : mul(load(p.c + i * p.c_stride + n * kVec), set1(p.scale_back[i]));
     }
   }
   const auto* a = p.a;
   const float* b = p.b;
   int fetched = 0;
-  const int rows_a_step = kAhead && !Arithmetic::kSpreadAhead ? (kBlock + p.k - 1) / p.k : 0;
-  for (int k = 0; k < p.k; ++k, ++a, b += p.b_stride) {
+  const int rows_a_step = kAhead && !Arithmetic::kSpreadAhead ? (kBlock + steps - 1) / steps : 0;
+  for (int k = 0; k < steps; ++k, ++a, b += p.b_stride) {
     if constexpr (kAhead && Arithmetic::kSpreadAhead) {
       if (k < kBlock) fetch_row(p, k);
     } else if constexpr (kAhead) {
@@ -75,12 +79,23 @@ KVILT_INLINE void product_tile(const Product<Arithmetic>& p) {
 #pragma GCC unroll 4
       for (int n = 0; n < kVecs; ++n) sum[i][n] = Arithmetic::multiply_add(ak, bk[n], sum[i][n]);
     }
+    if constexpr (kTwo) {
+#pragma GCC unroll 4
+      for (int n = 0; n < kVecs; ++n) bk[n] = Arithmetic::load_right(b + steps * p.b_stride + n * kVec);
+#pragma GCC unroll 8
+      for (int i = 0; i < kLines; ++i) {
+        const auto ak = Arithmetic::broadcast(a[i * p.a_stride + steps]);
+#pragma GCC unroll 4
+        for (int n = 0; n < kVecs; ++n) other[i][n] = Arithmetic::multiply_add(ak, bk[n], other[i][n]);
+      }
+    }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kLines; ++i) {
 #pragma GCC unroll 4
     for (int n = 0; n < kVecs; ++n) {
       float* c = p.c + i * p.c_stride + n * kVec;
+      if constexpr (kTwo) sum[i][n] = add(sum[i][n], other[i][n]);
       if (p.scale_back != nullptr) {
         store(c, sum[i][n]);
       } else if (!Arithmetic::kScalesColumns || p.column_scale == nullptr) {
@@ -92,39 +107,24 @@ KVILT_INLINE void product_tile(const Product<Arithmetic>& p) {
   }
 }
 
-template <int kVecs, bool kAhead, class Arithmetic>
+template <int kVecs, bool kAhead, int kLines, class Arithmetic>
 void product_few(const Product<Arithmetic>& p, int lines) {
-  switch (lines) {
-    case 1:
-      return product_tile<1, kVecs, kAhead>(p);
-    case 2:
-      return product_tile<2, kVecs, kAhead>(p);
-    case 3:
-      return product_tile<3, kVecs, kAhead>(p);
-    case 4:
-      return product_tile<4, kVecs, kAhead>(p);
-    case 5:
-      return product_tile<5, kVecs, kAhead>(p);
-    case 6:
-      return product_tile<6, kVecs, kAhead>(p);
-#ifdef __AVX512F__
-    case 7:
-      return product_tile<7, kVecs, kAhead>(p);
-#endif
-    default:
-      return;
+  if constexpr (kLines > 1) {
+    if (lines < kLines) return product_few<kVecs, kAhead, kLines - 1>(p, lines);
   }
+  product_tile<kLines, kVecs, kAhead>(p);
 }
 
 template <int kVecs, class Arithmetic>
 void product_lines(Product<Arithmetic> p, int lines) {
-  for (int tiles = (lines + kProductRows - 1) / kProductRows; tiles > 0; --tiles) {
-    const int count = kEvenTiles ? (lines + tiles - 1) / tiles : lines < kProductRows ? lines : kProductRows;
+  constexpr int kMost = kFewRows / Arithmetic::kChains, kUsual = kProductRows / Arithmetic::kChains;
+  for (int tiles = lines <= kMost ? 1 : (lines + kUsual - 1) / kUsual; tiles > 0; --tiles) {
+    const int count = (lines + tiles - 1) / tiles;  // even: the sums of a single line would wait
     if (p.ahead != nullptr) {  // by the first tile of a product: its memory comes while the others compute
-      product_few<kVecs, true>(p, count);
+      product_few<kVecs, true, kMost>(p, count);
       p.ahead = nullptr;
     } else {
-      product_few<kVecs, false>(p, count);
+      product_few<kVecs, false, kMost>(p, count);
     }
     p.a += count * p.a_stride;
     p.c += count * p.c_stride;
