@@ -241,7 +241,8 @@ class Attention {
 void Attention::attend_block(const Item& item, const Walk& walk, const Scratch& scratch, BlockScores& scores) const {
   const int lines = item.count * shape_.group;
   const KeyBlock& block = walk.block();
-  scores.compute(block, walk.parts(), block.v, scratch.s);
+  const KeyBlock* ahead = walk.ahead();
+  scores.compute(block, walk.parts(), ahead == nullptr ? nullptr : ahead->k, scratch.s);
   for (const RowPart& part : walk.parts()) {
     const int line = part.first * shape_.group;
     isa_.softmax(shape_, part.count, walk.visible() + part.first, scratch.s + line * kBlock,
@@ -255,7 +256,7 @@ void Attention::attend_block(const Item& item, const Walk& walk, const Scratch& 
 void Attention::add_values(const Walk& walk, int lines, const Scratch& scratch) const {
   const KeyBlock& block = walk.block();
   const int first = first_column(walk.wanted()), last = end_column(walk.wanted());
-  const void* const* ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->k;
+  const void* const* ahead = walk.ahead() == nullptr ? nullptr : walk.ahead()->v;
   if (isa_.add_values_direct != nullptr && lines <= kDirectLines) {
     isa_.add_values_direct(shape_, lines, scratch.s, {first, last, block.v, ahead}, scratch.scale_back,
                            scratch.part.acc);
