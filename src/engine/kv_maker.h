@@ -12,7 +12,7 @@
 
 namespace kvilt {
 
-inline constexpr int kKvBits = 1;  // other bits for the same tokens: another number
+inline constexpr int kKvBits = 2;  // other bits for the same tokens: another number
 
 Digest kv_maker(const HashSecret& secret, const ModelFile& model, const ResolvedOptions& options,
                 const Backend& backend, ThreadPool& pool);
