@@ -115,7 +115,7 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)").bytes();
   app.add_option("--cache-redis", o.cache_redis,
                  "Redis or Valkey that several servers share: HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or "
-                 "unix:PATH (no TLS)");
+                 "unix:PATH (no TLS); several with commas between them, over which pieces are spread");
   app.add_option("--cache-redis-key", o.cache_redis_key,
                  "file with the secret of the servers that share it: 32 bytes or 64 hexadecimal digits (default: it "
                  "follows from --cache-key, or the first server puts one into Redis)");

@@ -87,6 +87,35 @@ TEST_F(RedisCacheTest, ALaterEngineFindsWhatIsThere) {
   expect_equal(out, dense);
 }
 
+// Each holds a part; when one goes, its part is computed.
+TEST_F(RedisCacheTest, SeveralServersHoldOneCache) {
+  RedisServerForTest second;
+  EngineOptions both = options();
+  both.cache_redis += "," + second.address().shown();
+  const auto one = open_for_test(both), two = open_for_test(both);
+  std::vector<std::vector<int32_t>> texts;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    texts.push_back(tokens(200, 100 + seed));
+    warm(*one, texts.back());
+  }
+  expect_known(*two, 12 * 200);
+  EXPECT_FALSE(server->keys("*:v:*").empty());
+  EXPECT_FALSE(second.keys("*:v:*").empty());
+  EXPECT_LT(server->keys("*:v:*").size(), 12u);
+  for (const auto& text : texts) EXPECT_EQ(ask_prefix(*two, join({text, question})).completion.usage.remote, 200);
+  const auto three = open_for_test(both);
+  expect_known(*three, 12 * 200);
+  second.end();
+  int remote = 0;
+  for (const auto& text : texts) {
+    const Outcome out = ask_prefix(*three, join({text, question}));
+    remote += out.completion.usage.remote;
+    expect_equal(out, ask_with(*alone(), join({text, question}), "full"));
+  }
+  EXPECT_GT(remote, 0) << "the other one's part";
+  EXPECT_LT(remote, 12 * 200) << "power check: a part is gone";
+}
+
 TEST_F(RedisCacheTest, TenantsSaltsAndModelsStayApart) {
   const auto one = open(), two = open();
   Request mine = of("one", "s", "n");

@@ -173,9 +173,10 @@ struct EngineOptions {
   int64_t cache_disk = int64_t{16} << 30;
 
   // A Redis or Valkey that several engines share (docs/design/redis.md): what one computed the others read instead of
-  // computing it, whatever text it is. HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH. With cache_dir
-  // too, requests ask memory, then the folder, then Redis. It holds what was asked and is asked without TLS; `cache_key`
-  // encrypts what it holds. Where it cannot be reached requests are computed.
+  // computing it, whatever text it is. HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH; several with
+  // commas between them, each of which holds a part (tier/spread_tier.h). With cache_dir too, requests ask memory, then
+  // the folder, then Redis. It holds what was asked and is asked without TLS; `cache_key` encrypts what it holds. What
+  // cannot be reached is computed.
   // Default: empty, none. Cost: what is computed is copied and sent; some 16 bytes of memory a token that is stored.
   std::string cache_redis = "";
 

@@ -93,7 +93,9 @@ void DiskCache::take_news() {
   count();
   const bool ready = tier_->ready();
   if (news->empty() && ready == was_ready) return;
-  hooks_.post([this, news, cleared = cleared_, came_back = ready && !was_ready] { hear(*news, cleared, came_back); });
+  hooks_.post([this, news, cleared = cleared_, came_back = news->came_back || (ready && !was_ready)] {
+    hear(*news, cleared, came_back);
+  });
 }
 
 // What was told before a clear() is gone.

@@ -13,6 +13,7 @@
 #include "tier/disk_tier.h"
 #include "tier/key_file.h"
 #include "tier/redis_tier.h"
+#include "tier/spread_tier.h"
 
 namespace kvilt {
 namespace {
@@ -98,9 +99,10 @@ PublisherOptions publisher_options(const EngineOptions& options) {
 // Where KV is kept beside memory.
 struct Tiers {
   std::unique_ptr<DiskTier> disk;
-  std::unique_ptr<RedisTier> redis;
+  std::unique_ptr<Tier> redis;               // one, or several
+  std::optional<HashSecret> redis_secret{};  // of all of them
   // Of the engine's digests: those who share a store share it. What a folder holds under another one it does not find.
-  HashSecret secret() const { return redis ? redis->secret() : disk ? disk->secret() : HashSecret::random(); }
+  HashSecret secret() const { return redis_secret ? *redis_secret : disk ? disk->secret() : HashSecret::random(); }
 };
 
 // The key's text does not stay in the options.
@@ -111,6 +113,31 @@ Result<std::optional<HashSecret>> cache_key(EngineOptions& o) {
   return out;
 }
 
+// Several have one secret: where no file gives it and none follows from the key, the first one's.
+Status open_redis(const EngineOptions& o, const std::optional<HashSecret>& key, Tiers& out) {
+  KVILT_ASSIGN(const std::vector<RedisAddress> addresses, parse_redis_addresses(o.cache_redis));
+  RedisOptions redis;
+  if (!o.cache_redis_key.empty()) {
+    KVILT_ASSIGN(redis.secret, read_key_file(o.cache_redis_key));
+  }
+  redis.key = key;
+  redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
+  std::vector<SpreadTier::Place> places;
+  for (const RedisAddress& address : addresses) {
+    redis.address = address;
+    KVILT_ASSIGN(auto tier, RedisTier::open(redis));
+    redis.secret = tier->secret();
+    places.push_back({address.shown(), std::move(tier)});
+  }
+  out.redis_secret = redis.secret;
+  if (places.size() == 1) {
+    out.redis = std::move(places[0].tier);
+  } else {
+    out.redis = std::make_unique<SpreadTier>(std::move(places));
+  }
+  return {};
+}
+
 Result<Tiers> open_tiers(const EngineOptions& o, const std::optional<HashSecret>& key) {
   Tiers out;
   if (!o.cache_dir.empty()) {
@@ -118,16 +145,7 @@ Result<Tiers> open_tiers(const EngineOptions& o, const std::optional<HashSecret>
     if (out.disk->damaged() > 0)
       spdlog::warn("{}: {} damaged or lost records are left out", o.cache_dir, out.disk->damaged());
   }
-  if (!o.cache_redis.empty()) {
-    RedisOptions redis;
-    KVILT_ASSIGN(redis.address, parse_redis_address(o.cache_redis));
-    if (!o.cache_redis_key.empty()) {
-      KVILT_ASSIGN(redis.secret, read_key_file(o.cache_redis_key));
-    }
-    redis.key = key;
-    redis.timeout = std::chrono::milliseconds(o.cache_redis_timeout_ms);
-    KVILT_ASSIGN(out.redis, RedisTier::open(std::move(redis)));
-  }
+  if (!o.cache_redis.empty()) KVILT_TRY(open_redis(o, key, out));
   return out;
 }
 

@@ -115,7 +115,7 @@ Status check_redis(const EngineOptions& o) {
     return error(Code::kInvalidArgument,
                  "cache_redis (--cache-redis) shares what is cached, and the cache is off (--no-cache)");
   }
-  const auto address = parse_redis_address(o.cache_redis);
+  const auto address = parse_redis_addresses(o.cache_redis);
   if (address.ok()) return {};
   return error(Code::kInvalidArgument, "cache_redis (--cache-redis): {}", address.error().message);
 }

@@ -1,5 +1,6 @@
 #include "tier/redis_address.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -35,7 +36,8 @@ std::optional<std::string> unescaped(std::string_view text) {
 
 Error wrong(std::string_view what) {
   return error(Code::kInvalidArgument,
-               "the address of Redis: {}; it is HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH",
+               "the address of Redis: {}; it is HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:PATH, or "
+               "several of these with commas between them",
                what);
 }
 
@@ -108,6 +110,21 @@ Result<RedisAddress> parse_redis_address(std::string_view text) {
   }
   KVILT_TRY(read_host(text, out));
   return out;
+}
+
+Result<std::vector<RedisAddress>> parse_redis_addresses(std::string_view text) {
+  std::vector<RedisAddress> out;
+  for (;;) {
+    const size_t comma = text.find(',');
+    KVILT_ASSIGN(RedisAddress address, parse_redis_address(text.substr(0, comma)));
+    const auto same = [&](const RedisAddress& other) {
+      return other.host == address.host && other.port == address.port && other.socket == address.socket;
+    };
+    if (std::ranges::any_of(out, same)) return wrong(fmt::format("{} is named twice", address.shown()));
+    out.push_back(std::move(address));
+    if (comma == std::string_view::npos) return out;
+    text.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace kvilt

@@ -1,9 +1,11 @@
-// tier/redis_address.h: where a Redis is: "HOST:PORT", "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]", "unix:PATH".
+// tier/redis_address.h: where a Redis is: "HOST:PORT", "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]", "unix:PATH"; or
+// several of these with commas between them.
 // Errors:  kInvalidArgument, with what is wrong. No message has the password.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvilt/result.h"
 
@@ -19,5 +21,7 @@ struct RedisAddress {
 };
 
 Result<RedisAddress> parse_redis_address(std::string_view text);
+// At least one, and none twice.
+Result<std::vector<RedisAddress>> parse_redis_addresses(std::string_view text);
 
 }  // namespace kvilt

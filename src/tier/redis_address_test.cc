@@ -73,5 +73,17 @@ TEST(RedisAddress, WhatIsNoneIsAnError) {
   EXPECT_EQ(parse_redis_address("redis://me:hidden@:1").error().message.find("hidden"), std::string::npos);
 }
 
+TEST(RedisAddress, Several) {
+  const auto out = parse_redis_addresses("redis://me:a%2Cb@one/2,two:7000,unix:/run/three");
+  ASSERT_TRUE(out.ok()) << out.error().message;
+  ASSERT_EQ(out->size(), 3u);
+  EXPECT_EQ((*out)[0].password, "a,b");
+  EXPECT_EQ((*out)[1].port, 7000);
+  EXPECT_EQ((*out)[2].socket, "/run/three");
+  EXPECT_EQ(parse_redis_addresses("one")->size(), 1u);
+  for (const char* text : {"", "one,", ",one", "one,,two", "one,one:6379", "one/1,one/2", "unix:/a,unix:/a"})
+    EXPECT_FALSE(parse_redis_addresses(text).ok()) << text;
+}
+
 }  // namespace
 }  // namespace kvilt

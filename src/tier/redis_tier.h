@@ -10,7 +10,8 @@
 // Errors:     open: kUnavailable, kCorrupt. get and put as Tier; kUnavailable (not reachable), kExhausted (it is full),
 //             kIo (it says no).
 // Threads:    as Tier.
-// Not here:   which of its values Redis drops when it is full: its own maxmemory policy. TLS, Cluster.
+// Not here:   which of its values Redis drops when it is full: its own maxmemory policy. TLS, Cluster. Several Redis
+//             (spread_tier.h).
 #pragma once
 
 #include <atomic>

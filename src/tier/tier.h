@@ -88,8 +88,9 @@ class Tier {
   struct News {
     std::vector<StoredPiece> stored;  // of the maker that known() was asked for; what they continue comes first
     std::vector<uint64_t> removed;
-    int errors = 0;  // failures that nobody heard of yet
-    bool empty() const { return stored.empty() && removed.empty() && errors == 0; }
+    int errors = 0;          // failures that nobody heard of yet
+    bool came_back = false;  // a part of it can be asked again: what that lacks may be stored there now
+    bool empty() const { return stored.empty() && removed.empty() && errors == 0 && !came_back; }
   };
   // What came and went since known() and the last call, by others' doing.
   virtual News news() { return {}; }
