@@ -249,7 +249,10 @@ TEST_F(PeerTest, ALyingPeerMeansComputing) {
          return std::vector<PeerMessage>{out};
        }},
       {"an end before its time", [&](const PeerAsk& a) { return std::vector<PeerMessage>{PeerEnd{a.id}}; }},
-      {"refused", [&](const PeerAsk& a) { return std::vector<PeerMessage>{PeerEnd{a.id, PeerEnding::kRefused}}; }},
+      {"refused",
+       [&](const PeerAsk& a) {
+         return std::vector<PeerMessage>{PeerEnd{a.id, PeerEnding::kRefused}};
+       }},
       {"a question", [&](const PeerAsk& a) { return std::vector<PeerMessage>{a}; }},
   };
   for (const auto& [what, answers] : cases) {

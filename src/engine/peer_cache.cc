@@ -19,7 +19,9 @@ struct Taken {
   ~Taken() { link.took(bytes); }
 };
 
-int32_t end_of_prefix(const std::vector<Piece>& chain) { return chain.empty() ? 0 : chain.back().pos + chain.back().count; }
+int32_t end_of_prefix(const std::vector<Piece>& chain) {
+  return chain.empty() ? 0 : chain.back().pos + chain.back().count;
+}
 
 }  // namespace
 
@@ -38,17 +40,16 @@ PeerCache::~PeerCache() = default;
 
 Status PeerCache::attach(Hooks hooks) {
   hooks_ = std::move(hooks);
-  return link_.start(
-      {.rows =
-           [this](PeerRows rows) {
-             hooks_.post([this, rows = std::make_shared<const PeerRows>(std::move(rows))] {
-               const Taken taken{link_, std::ssize(rows->values)};
-               this->rows(*rows);
-             });
-           },
-       .end = [this](PeerEnd end) { hooks_.post([this, end] { this->end(end); }); },
-       .lost = [this] { hooks_.post([this] { lost(); }); },
-       .changed = [this] { hooks_.post([] {}); }});  // the figures follow
+  return link_.start({.rows =
+                          [this](PeerRows rows) {
+                            hooks_.post([this, rows = std::make_shared<const PeerRows>(std::move(rows))] {
+                              const Taken taken{link_, std::ssize(rows->values)};
+                              this->rows(*rows);
+                            });
+                          },
+                      .end = [this](PeerEnd end) { hooks_.post([this, end] { this->end(end); }); },
+                      .lost = [this] { hooks_.post([this] { lost(); }); },
+                      .changed = [this] { hooks_.post([] {}); }});  // the figures follow
 }
 
 void PeerCache::finish() { link_.finish(); }

@@ -141,9 +141,8 @@ Result<std::vector<std::byte>> PeerChannel::receive(size_t most) {
   }
   KVILT_TRY(socket_->receive(sealed, patience_));
   unsigned char tag = 0;
-  if (crypto_secretstream_xchacha20poly1305_pull(&in_, raw_bytes(out.data()), nullptr, &tag,
-                                                 raw_bytes(sealed.data()), sealed.size(),
-                                                 raw_bytes(bytes_of(size).data()), sizeof size) != 0)
+  if (crypto_secretstream_xchacha20poly1305_pull(&in_, raw_bytes(out.data()), nullptr, &tag, raw_bytes(sealed.data()),
+                                                 sealed.size(), raw_bytes(bytes_of(size).data()), sizeof size) != 0)
     return error(Code::kCorrupt, "a message was changed on its way");
   return out;
 }

@@ -27,7 +27,8 @@ struct Both {
 };
 Both shake(const HashSecret& one, const HashSecret& two, Side second = Side::kAnswers) {
   const Ends ends;
-  auto other = std::async(std::launch::async, [&] { return PeerChannel::open(socket_at(ends.fds[1]), second, two, kSoon); });
+  auto other =
+      std::async(std::launch::async, [&] { return PeerChannel::open(socket_at(ends.fds[1]), second, two, kSoon); });
   Made first = PeerChannel::open(socket_at(ends.fds[0]), Side::kAsks, one, kSoon);
   if (!first.ok()) first = first.error();  // its socket is closed by now
   return {std::move(first), other.get()};

@@ -75,7 +75,7 @@ class PeerLink {
   int64_t ahead_ KVILT_GUARDED_BY(mutex_) = 0;
   std::deque<PeerMessage> queue_ KVILT_GUARDED_BY(mutex_);
   std::shared_ptr<const PeerSocket> socket_ KVILT_GUARDED_BY(mutex_);  // of the connection, also while it is made
-  std::thread thread_;  // last
+  std::thread thread_;                                                 // last
 };
 
 }  // namespace kvilt

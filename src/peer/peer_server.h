@@ -102,7 +102,6 @@ class PeerServer {
   PeerServerCounters counters_;
   std::atomic<bool> told_{false};
   Mutex mutex_;
-  bool stopped_ KVILT_GUARDED_BY(mutex_) = false;
   std::list<Guest> guests_ KVILT_GUARDED_BY(mutex_);
   std::thread thread_;  // that accepts
 };
