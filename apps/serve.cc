@@ -58,6 +58,8 @@ void keep_no_text(const EngineOptions& engine) {
   if (!engine.kv_events.empty()) fail(fmt::format("--kv-events publishes prompts, {}", kForbids));
   if (has_tier(engine) && engine.cache_key.empty() && cache_key_text().empty())
     fail(fmt::format("--cache-dir and --cache-redis keep prompts as they are, {}: give --cache-key", kForbids));
+  if (engine.role != Role::kBoth && engine.peer_key.empty())
+    fail(fmt::format("--role sends prompts to another program as they are, {}: give --peer-key", kForbids));
   // The limit is for dumps to files, the other for systems that hand them to a program.
   const rlimit none{0, 0};
   if (::setrlimit(RLIMIT_CORE, &none) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0)
@@ -127,6 +129,11 @@ void serve(ServeOptions options) {
                   options.server.host.c_str());
     if (!options.engine.kv_events.empty())
       std::printf("KV events on %s: whoever can subscribe reads prompts\n", options.engine.kv_events.c_str());
+    if (options.engine.role == Role::kPrefill)
+      std::printf("role prefill: decode servers are answered at %s, port %d\n", options.engine.peer_listen.c_str(),
+                  engine->stats().peer.port);
+    if (options.engine.role == Role::kDecode)
+      std::printf("role decode: long prompts are asked of %s\n", options.engine.peer.c_str());
     std::printf("serving on http://%s:%d   (OpenAI clients: base_url http://%s:%d/v1)\n", options.server.host.c_str(),
                 server->port(), options.server.host.c_str(), server->port());
     std::fflush(stdout);
@@ -167,6 +174,19 @@ void add_serve(Program& program) {
       .show_default();
   app.add_option("--linger", options->engine.linger_s,
                  "seconds that a prompt's computing outlives its client, for the same request sent again (0: none)")
+      .show_default();
+  app.add_choice("--role", options->engine.role, parse_role, role_name,
+                 "both (one server does it all), prefill (it computes prompts for decode servers: --peer-listen) or "
+                 "decode (it asks such a server for long prompts: --peer); each answers its own clients as ever");
+  app.add_option("--peer-listen", options->engine.peer_listen,
+                 "HOST:PORT where a prefill server listens for decode servers (port 0: any free one, printed)");
+  app.add_option("--peer", options->engine.peer, "HOST:PORT of the prefill server that a decode server asks");
+  app.add_option(
+      "--peer-key", options->engine.peer_key,
+      "file with the key of both, which authenticates and encrypts what they say: 32 bytes or 64 hexadecimal "
+      "digits, mode 600; without it both are on one machine (127.0.0.1)");
+  app.add_option("--peer-least", options->engine.peer_least,
+                 "tokens that must be missing for a prompt to be asked of it")
       .show_default();
   app.add_flag("--fold-volatile", options->engine.fold_volatile,
                "clocks, billing digits and a git status in system messages are taken out of the prompt");

@@ -5,7 +5,7 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set(modules base tensor index tier text template grammar model kernels events plan kv policy forward sched engine)
+set(modules base tensor index tier text template grammar model kernels events peer plan kv policy forward sched engine)
 foreach(isa avx2 avxvnni vnni256 avx512 avx512bf16)
   if(TARGET kvilt_kernels_${isa})
     list(APPEND modules kernels_${isa})

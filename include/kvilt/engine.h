@@ -68,6 +68,22 @@ struct DiskCounters {
   uint64_t errors = 0;   // reads and writes that failed; what they were about is computed
 };
 
+// What prefill and decode servers did for each other (EngineOptions::role).
+struct PeerCounters {
+  bool ready = false;       // --role decode: the prefill server can be asked now
+  int port = 0;             // --role prefill: where it listens; 0: it does not
+  int connections = 0;      // of decode servers
+  uint64_t failures = 0;    // connections that were lost, refused or not made
+  uint64_t asked = 0;       // prompts, of who asks
+  uint64_t absent = 0;      // prompts that were not asked for since the peer was away
+  uint64_t unanswered = 0;  // asked, and part of it never came; it was computed here
+  uint64_t late = 0;        // asked, and given up since it took longer than computing
+  uint64_t received_tokens = 0, received_bytes = 0;
+  uint64_t answered = 0;  // prompts, of who is asked
+  uint64_t sent_tokens = 0, sent_bytes = 0;
+  uint64_t early_tokens = 0;  // of the sent ones: those that were on their way before their prompt was computed
+};
+
 struct EngineCounters {
   int running = 0, waiting = 0;
   int lingering = 0;             // prefills whose clients are gone (EngineOptions::linger_s)
@@ -97,6 +113,7 @@ struct EngineCounters {
   uint64_t seasoning_passes = 0;
   double seasoning_s = 0;
   DiskCounters disk, remote;
+  PeerCounters peer;
 };
 
 // A tenant's part of the KV pool, in pages.

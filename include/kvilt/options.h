@@ -23,6 +23,7 @@ enum class Discover { kEqual, kNear };                     // equal, near
 enum class Trust { kAny, kClean };                         // any, clean
 enum class KvEventFormat { kMap, kArray };                 // map, array
 enum class Quality { kAuto, kDraft, kBalanced, kExact };   // auto, draft, balanced, exact
+enum class Role { kBoth, kPrefill, kDecode };              // both, prefill, decode
 
 Result<KvType> parse_kv_type(std::string_view word);
 Result<ActivationType> parse_activations(std::string_view word);
@@ -32,6 +33,7 @@ Result<Discover> parse_discover(std::string_view word);
 Result<Trust> parse_trust(std::string_view word);
 Result<KvEventFormat> parse_kv_event_format(std::string_view word);
 Result<Quality> parse_quality(std::string_view word);
+Result<Role> parse_role(std::string_view word);
 
 std::string_view kv_type_name(KvType type);
 std::string_view activations_name(ActivationType type);
@@ -41,6 +43,7 @@ std::string_view discover_name(Discover discover);
 std::string_view trust_name(Trust trust);
 std::string_view kv_event_format_name(KvEventFormat format);
 std::string_view quality_name(Quality quality);
+std::string_view role_name(Role role);
 
 struct EngineOptions {
   // ---- The model and the machine
@@ -238,6 +241,28 @@ struct EngineOptions {
   // Whether what belongs to a tenant, namespace or cache_salt is told too, with a keyed digest as an extra key.
   // Default: false.
   bool kv_events_tenants = false;
+
+  // ---- Two servers, one that computes prompts and one that answers (docs/deploy/prefill_decode.md)
+
+  // kPrefill: others' prompts are computed and their KV is sent as it comes (`peer_listen`). kDecode: long prompts are
+  // asked of such a server (`peer`). Both answer requests of their own as ever.
+  // Default: kBoth, one server does it all.
+  Role role = Role::kBoth;
+
+  // HOST:PORT where a prefill server listens for decode servers (port 0: any free one, EngineStats::peer), and the one
+  // that a decode server asks. Their protocol is authenticated and encrypted by `peer_key`; without that both must be
+  // addresses of this machine.
+  // Default: none.
+  std::string peer_listen = "", peer = "";
+
+  // A file with the key of the servers that know each other: 32 bytes, or 64 hexadecimal digits; only its owner may be
+  // able to read it. Who has it may have prompts computed, and is believed that the KV it sends is right.
+  // Default: none, on one machine only.
+  std::string peer_key = "";
+
+  // Tokens that must be missing here for a prompt to be asked of the peer, at least 2.
+  // Default: 512. Fewer are computed sooner than they travel.
+  int peer_least = 512;
 
   // ---- Who runs when
 

@@ -179,7 +179,7 @@ struct PromptUsage {
   int chain = 0;     // the end of the prefix: what an earlier turn repaired, so that it is not exact
   int seasoned = 0;  // of the reused ones: those whose KV was a mean over contexts
   int disk = 0;      // of prefix and reused ones: those whose KV was read from disk for this request
-  int remote = 0;    // the same, of those that were read from the shared store (EngineOptions::cache_redis)
+  int remote = 0;    // the same, from the shared store (EngineOptions::cache_redis) or a prefill server (peer)
   int near = 0;      // of the reused ones: those in text that nearly repeats what is cached (discover=near)
   double kept = 1;   // of the reused ones' keys, the share that the answer sees, all layers together
   int folded = 0;    // Prompt::folded

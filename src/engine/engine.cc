@@ -20,6 +20,7 @@
 #include "engine/layer_profile.h"
 #include "engine/load.h"
 #include "engine/options.h"
+#include "engine/peer_answers.h"
 #include "engine/session.h"
 #include "engine/sparse_profile.h"
 #include "model/model_file.h"
@@ -43,10 +44,21 @@ class EngineImpl : public Engine {
         constraints_(parts.file->tokenizer.get(), info_.answers, parts.model->config().eos_ids, info_.vocab),
         files_(std::move(files)),
         loop_(std::move(parts)) {}
-  ~EngineImpl() override { draining_ = true; }  // a sink that submits again from on_finish is refused
+  ~EngineImpl() override {
+    draining_ = true;  // a sink that submits again from on_finish is refused
+    if (peers_) peers_->stop();
+  }
+  Status answer_peers(PeerServer::Options options) {
+    peers_ = std::make_shared<PeerAnswers>(*this, loop_);
+    return peers_->start(std::move(options));
+  }
 
   const ModelInfo& info() const override { return info_; }
-  EngineStats stats() const override { return loop_.stats(); }
+  EngineStats stats() const override {
+    EngineStats out = loop_.stats();
+    if (peers_) peers_->count(out.peer);
+    return out;
+  }
 
   Result<std::vector<int32_t>> tokenize(std::string_view text, bool special, bool add_special) const override {
     if (!tokenizer()) return no_tokenizer();
@@ -220,7 +232,8 @@ class EngineImpl : public Engine {
   std::atomic<uint64_t> seeds_{0};
   std::atomic<int> open_{0};  // submitted and not finished
   std::atomic<bool> draining_{false};
-  EngineLoop loop_;  // last: it stops first
+  std::shared_ptr<PeerAnswers> peers_;  // of a prefill server
+  EngineLoop loop_;                     // last: it stops first
 };
 
 // Counts open requests down when one ends, whoever ends it; a request that is lost ends too.
@@ -484,8 +497,13 @@ Result<std::unique_ptr<Engine>> open_engine(EngineOptions options, std::function
   const std::string model = options.model;
   try {
     KVILT_ASSIGN(LoadedEngine made, load_engine(std::move(options), std::move(progress)));
-    return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(std::move(made.parts), std::move(made.chat),
-                                                                std::move(made.info), std::move(made.files)));
+    auto out = std::make_unique<EngineImpl>(std::move(made.parts), std::move(made.chat), std::move(made.info),
+                                            std::move(made.files));
+    if (made.peers) {
+      Status listens = out->answer_peers(*std::move(made.peers));
+      if (!listens.ok()) return error(listens.error().code, "peer_listen (--peer-listen): {}", listens.error().message);
+    }
+    return std::unique_ptr<Engine>(std::move(out));
   } catch (const std::bad_alloc&) {
     return error(Code::kExhausted, "{}: not enough memory to load it", model);
   } catch (const std::system_error& e) {

@@ -1,5 +1,7 @@
 #include "engine/engine_loop.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -101,7 +103,7 @@ void EngineLoop::run() {
     for (auto& task : tasks) unless_memory_ends(task);
     tasks.clear();
     drop_expired();
-    for (const auto& store : parts_.stores) changes_ += store->give_up_late() ? 1 : 0;
+    if (give_up_late()) ++changes_;
     if (!stop && scheduler_.idle() && !go_on_lingering() && Clock::now() >= idle_from_) {
       try {
         start_idle_work();
@@ -120,10 +122,11 @@ void EngineLoop::run() {
   parts_.cache->on_evict(nullptr);
   parts_.cache->on_enter(nullptr);
   for (const auto& store : parts_.stores) store->finish();
+  if (parts_.peer) parts_.peer->finish();
 }
 
 void EngineLoop::attach_stores() {
-  if (parts_.stores.empty()) return;
+  if (parts_.stores.empty() && !parts_.peer) return;
   // Something may have come from there: whoever waits asks again.
   const auto on_this_thread = [this](std::function<void()> task) {
     post([this, task = std::move(task)] {
@@ -132,6 +135,11 @@ void EngineLoop::attach_stores() {
     });
   };
   for (const auto& store : parts_.stores) store->attach({on_this_thread, [this] { return room(); }});
+  if (parts_.peer) {
+    const Status started = parts_.peer->attach({on_this_thread, [this] { return room(); }});
+    if (!started.ok()) spdlog::warn("the prefill server is not asked: {}", started.error().message);
+  }
+  if (parts_.stores.empty()) return;
   parts_.cache->on_evict([this](SegmentId id) {
     for (const auto& store : parts_.stores) store->keep(id);
   });
@@ -142,12 +150,21 @@ void EngineLoop::attach_stores() {
 
 // Something is being read that somebody may wait for.
 bool EngineLoop::reads() const {
-  return std::ranges::any_of(parts_.stores, [](const auto& store) { return store->busy(); });
+  return (parts_.peer && parts_.peer->busy()) ||
+         std::ranges::any_of(parts_.stores, [](const auto& store) { return store->busy(); });
+}
+
+// True: somebody waits no longer.
+bool EngineLoop::give_up_late() {
+  bool late = parts_.peer && parts_.peer->give_up_late();
+  for (const auto& store : parts_.stores) late = store->give_up_late() || late;
+  return late;
 }
 
 // When the first of those who wait for a store waits no longer.
 std::optional<Clock::time_point> EngineLoop::patience_ends() const {
   std::optional<Clock::time_point> out;
+  if (parts_.peer) out = parts_.peer->patience_ends();
   for (const auto& store : parts_.stores) {
     if (const auto at = store->patience_ends()) out = std::min(out.value_or(*at), *at);
   }
@@ -512,6 +529,7 @@ void EngineLoop::update_stats() {
   stats_.cached_segments = cache.segments().segments();
   stats_.evicted_segments = cache.evicted();
   for (const auto& store : parts_.stores) (store->shared() ? stats_.remote : stats_.disk) = store->stats();
+  if (parts_.peer) stats_.peer = parts_.peer->stats();
   stats_.evicted_tokens = cache.evicted_tokens();
   stats_.regretted_tokens = cache.regretted_tokens();
   stats_.seasoned_tokens = cache.seasoned().tokens;

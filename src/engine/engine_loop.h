@@ -55,6 +55,7 @@ class EngineLoop {
     drop_idle_work();
     drop_lingering();
     for (const auto& store : parts_.stores) store->clear();
+    if (parts_.peer) parts_.peer->clear();
     for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;
@@ -65,6 +66,10 @@ class EngineLoop {
     update_stats();
   }
   bool idle() const { return scheduler_.idle(); }
+
+  // Until then the call is made whenever a part of the request's prefill was published, which is soon and often.
+  void watch(RequestId id, std::function<void()> grew) { watches_.insert_or_assign(id, std::move(grew)); }
+  void unwatch(RequestId id) { watches_.erase(id); }
 
   // Any thread: the policy was switched off by its audits.
   bool policy_off(const std::string& policy) const { return auditor_.off(policy); }
@@ -113,6 +118,7 @@ class EngineLoop {
   void unless_memory_ends(FunctionRef<void()> work);
   void attach_stores();
   bool reads() const;
+  bool give_up_late();
   std::optional<Clock::time_point> patience_ends() const;
   std::optional<Clock::time_point> idle_work_at() const;
   void start_idle_work();
@@ -141,6 +147,7 @@ class EngineLoop {
   TokenDelta delta_;
   std::unordered_map<RequestId, AnswerText> answers_;
   std::unordered_map<RequestId, ConstrainedAnswer> constrained_;  // of requests with a constraint
+  std::unordered_map<RequestId, std::function<void()>> watches_;
   uint64_t steps_ = 0;
   uint64_t changes_ = 1;  // prefills and requests that ended, caches that were cleared
   Drafts drafts_;

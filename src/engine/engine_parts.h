@@ -7,6 +7,7 @@
 #include "engine/content_cache.h"
 #include "engine/disk_cache.h"
 #include "engine/options.h"
+#include "engine/peer_cache.h"
 #include "events/publisher.h"
 #include "forward/prepared_model.h"
 
@@ -20,6 +21,7 @@ struct EngineParts {
   std::unique_ptr<KvEventPublisher> events;  // null: nobody hears of the cache
   std::unique_ptr<ContentCache> cache;
   std::vector<std::unique_ptr<DiskCache>> stores;  // in the order in which requests ask them: disk, shared
+  std::unique_ptr<PeerCache> peer;                 // asked after them; null: there is none
 };
 
 }  // namespace kvilt

@@ -10,10 +10,12 @@
 #include "engine/options.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
+#include "peer/peer_address.h"
 #include "tier/disk_tier.h"
 #include "tier/key_file.h"
 #include "tier/redis_tier.h"
 #include "tier/spread_tier.h"
+#include "tier/sealer.h"
 
 namespace kvilt {
 namespace {
@@ -162,6 +164,26 @@ Status open_stores(Tiers tiers, EngineParts& parts) {
   return add(std::move(tiers.redis));
 }
 
+// The other server of a pair: who is asked, or who asks.
+Status open_peer(EngineParts& parts, std::optional<PeerServer::Options>& peers) {
+  const ResolvedOptions& o = parts.options;
+  if (o.role == Role::kBoth) return {};
+  HashSecret key = *HashSecret::of(std::string(32, '\0'));  // of a machine's own servers: anybody's
+  if (!o.peer_key.empty()) {
+    KVILT_ASSIGN(key, read_key_file(o.peer_key));
+  }
+  KVILT_ASSIGN(const PeerAddress address, parse_peer_address(o.role == Role::kPrefill ? o.peer_listen : o.peer));
+  const HashSecret makers = derived_key(key, "kvilt.peer.makers");
+  const PeerHello hello{kv_maker(makers, *parts.file, o, parts.model->backend(), *parts.pool),
+                        static_cast<uint32_t>(parts.cache->store().shape().token_bytes())};
+  if (o.role == Role::kPrefill) {
+    peers = PeerServer::Options{address, key, hello, o.context};
+  } else {
+    parts.peer = std::make_unique<PeerCache>(PeerCache::Options{{address, key, hello}, o.peer_least}, *parts.cache);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(double)> progress) {
@@ -211,6 +233,8 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   parts.cache->set_shares(parts.options.pool_shares);
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
   if (tiers.disk || tiers.redis) KVILT_TRY(open_stores(std::move(tiers), parts));
+  std::optional<PeerServer::Options> peers;
+  KVILT_TRY(open_peer(parts, peers));
   if (!parts.options.kv_events.empty()) {
     KVILT_ASSIGN(parts.events, KvEventPublisher::open(publisher_options(parts.options)));
     parts.cache->listen(parts.events.get());
@@ -225,7 +249,7 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   }
   ModelInfo info = describe(parts, files);
   if (chat) info.answers = chat->answers();
-  return LoadedEngine{std::move(parts), std::move(chat), std::move(info), std::move(files)};
+  return LoadedEngine{std::move(parts), std::move(chat), std::move(info), std::move(files), std::move(peers)};
 }
 
 }  // namespace kvilt

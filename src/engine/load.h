@@ -9,6 +9,7 @@
 #include "engine/chat.h"
 #include "engine/engine_parts.h"
 #include "kvilt/engine.h"
+#include "peer/peer_server.h"
 
 namespace kvilt {
 
@@ -17,6 +18,7 @@ struct LoadedEngine {
   std::optional<ChatPrompts> chat;  // nothing: the model has no tokenizer
   ModelInfo info;
   PolicyFiles files;
+  std::optional<PeerServer::Options> peers;  // a prefill server's
 };
 
 // progress: of the weights, 0 to 1. Errors name the option, or the file. Throws std::bad_alloc and, where no thread is to

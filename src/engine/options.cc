@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/memory.h"
 #include "kvilt/request.h"
+#include "peer/peer_address.h"
 #include "tier/redis_address.h"
 
 namespace kvilt {
@@ -38,6 +39,8 @@ constexpr Word<Trust> kTrusts[] = {{Trust::kAny, "any"}, {Trust::kClean, "clean"
 constexpr Word<KvEventFormat> kKvEventFormats[] = {{KvEventFormat::kMap, "map"}, {KvEventFormat::kArray, "array"}};
 constexpr Word<Quality> kQualities[] = {
     {Quality::kAuto, "auto"}, {Quality::kDraft, "draft"}, {Quality::kBalanced, "balanced"}, {Quality::kExact, "exact"}};
+
+constexpr Word<Role> kRoles[] = {{Role::kBoth, "both"}, {Role::kPrefill, "prefill"}, {Role::kDecode, "decode"}};
 
 // "a, b or c"
 template <class T>
@@ -130,6 +133,32 @@ Status check_key(const EngineOptions& o) {
   return error(Code::kInvalidArgument, "cache_key (--cache-key) and cache_key_text: give one of them");
 }
 
+// Each role with its address and no other.
+Status check_role(const EngineOptions& o) {
+  const bool prefill = o.role == Role::kPrefill, decode = o.role == Role::kDecode;
+  if (prefill != !o.peer_listen.empty())
+    return error(Code::kInvalidArgument, "role prefill (--role) and peer_listen (--peer-listen) go together");
+  if (decode != !o.peer.empty())
+    return error(Code::kInvalidArgument, "role decode (--role) and peer (--peer) go together");
+  if (!prefill && !decode) {
+    return o.peer_key.empty() ? Status()
+                              : error(Code::kInvalidArgument, "peer_key (--peer-key) is for role prefill or decode");
+  }
+  if (!o.cache) {
+    return error(Code::kInvalidArgument, "role {} (--role) moves what is cached, and the cache is off (--no-cache)",
+                 role_name(o.role));
+  }
+  const char* what = prefill ? "peer_listen (--peer-listen)" : "peer (--peer)";
+  const auto address = parse_peer_address(prefill ? o.peer_listen : o.peer);
+  if (!address.ok()) return error(Code::kInvalidArgument, "{}: {}", what, address.error().message);
+  if (decode && address->port == 0) return error(Code::kInvalidArgument, "{}: port 0 is none to connect to", what);
+  if (!o.peer_key.empty() || address->loopback()) return {};
+  return error(Code::kInvalidArgument,
+               "{}: {} is not of this machine, and without a key (--peer-key FILE; openssl rand -hex 32) whoever "
+               "reaches it would read prompts and answers",
+               what, address->host);
+}
+
 Status check_shares(const std::map<std::string, double>& shares) {
   double sum = 0;
   for (const auto& [tenant, share] : shares) {
@@ -154,6 +183,7 @@ Result<KvEventFormat> parse_kv_event_format(std::string_view word) {
   return parse("kv_events_format", kKvEventFormats, word);
 }
 Result<Quality> parse_quality(std::string_view word) { return parse("quality", kQualities, word); }
+Result<Role> parse_role(std::string_view word) { return parse("role", kRoles, word); }
 
 std::string_view kv_type_name(KvType type) { return name(kKvTypes, type); }
 std::string_view activations_name(ActivationType type) { return name(kActivations, type); }
@@ -163,6 +193,7 @@ std::string_view discover_name(Discover discover) { return name(kDiscovers, disc
 std::string_view trust_name(Trust trust) { return name(kTrusts, trust); }
 std::string_view kv_event_format_name(KvEventFormat format) { return name(kKvEventFormats, format); }
 std::string_view quality_name(Quality quality) { return name(kQualities, quality); }
+std::string_view role_name(Role role) { return name(kRoles, role); }
 
 Status check_options(const EngineOptions& o) {
   for (const Number& n : {Number{"threads", "--threads", o.threads, 0, kMaxThreads},
@@ -175,6 +206,7 @@ Status check_options(const EngineOptions& o) {
                           {"chunk_tokens", "--chunk", o.chunk_tokens, 1},
                           {"max_sequences", "--max-sequences", o.max_sequences, 1},
                           {"cache_redis_timeout_ms", "--cache-redis-timeout", o.cache_redis_timeout_ms, 1, 60000},
+                          {"peer_least", "--peer-least", o.peer_least, 2},
                           {"season", "--season", o.season, 0, kMostContexts}}) {
     if (n.value >= n.low && n.value <= n.high) continue;
     const std::string range = n.high == INT64_MAX ? fmt::format("{} or more", n.low)  //
@@ -196,6 +228,7 @@ Status check_options(const EngineOptions& o) {
   }
   KVILT_TRY(check_redis(o));
   KVILT_TRY(check_key(o));
+  KVILT_TRY(check_role(o));
   if (!(o.season_share >= 0.001 && o.season_share <= 1)) {
     return error(Code::kInvalidArgument, "season_share (--season-share) is {}, not from 0.001 to 1", o.season_share);
   }

@@ -96,7 +96,34 @@ bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, c
   return false;
 }
 
-// What the cache has of the tokens, as far as the policy uses it. Nothing: more of it is on its way from disk.
+// A request whose prompt is computed exactly, from a beginning that is known here on, waits once for what the prefill
+// server computes of the rest. What a policy reuses approximately, and what rows do that see few keys, is this server's.
+bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
+  if (!parts_.peer || s.asked_peer || s.idle_work || !wanted.prefix || wanted.make_clean) return false;
+  if (!s.request.publish) return false;  // what comes is cached, here and there
+  const ModelConfig& config = parts_.model->config();
+  if (!found.layout.pieces.empty() && s.policy->uses(found.layout, config)) return false;
+  PromptLayout exact;
+  exact.prompt_len = found.layout.prompt_len;
+  exact.prefix = found.layout.prefix;
+  const Prefill prefill(*s.policy, exact, config);
+  if (!prefill.layout().dense || prefill.plan().narrowed()) return false;
+  const Request& asked = s.request;
+  const std::string name_space = asked.namespaces.empty() ? "" : asked.namespaces[0];
+  auto fetch = parts_.peer->fetch({.prompt = s.tokens,
+                                   .marks = asked.prompt.marks,
+                                   .space = {asked.tenant, name_space, asked.cache_salt},
+                                   .domain = s.domains.exact,
+                                   .known = found.layout.prefix,
+                                   .ropes = config.ropes(s.running.prefill_len),
+                                   .owner = s.owner});
+  if (!fetch) return false;
+  s.asked_peer = true;
+  s.fetch = std::move(fetch);
+  return true;
+}
+
+// What the cache has of the tokens, as far as the policy uses it. Nothing: more of it is on its way from elsewhere.
 std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
   ContentCache::Found found;
   found.layout.prompt_len = s.running.prefill_len;
@@ -111,7 +138,7 @@ std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
                                       .shared_context = s.policy->wants_shared_context(),
                                       .make_clean = s.request.clean_copy};
     found = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains, wanted);
-    if (waits_for_disk(s, wanted, found)) return std::nullopt;
+    if (waits_for_disk(s, wanted, found) || waits_for_peer(s, wanted, found)) return std::nullopt;
     const Runs pieces = found.layout.reused();
     if (!pieces.empty() && !s.policy->uses(found.layout, parts_.model->config())) {
       s.running.notes.declined = pieces;

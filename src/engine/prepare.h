@@ -37,6 +37,7 @@ class Preparer {
   bool place_session(Sequence& sequence) const;
   std::optional<PromptLayout> place_found(Sequence& sequence) const;
   bool waits_for_disk(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
+  bool waits_for_peer(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   void note(Sequence& sequence, const ContentCache::Found& found) const;
   void place(Sequence& sequence, std::vector<Placement> placements, std::vector<Placement> overlays) const;
   void copy_placed(Sequence& sequence) const;

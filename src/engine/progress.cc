@@ -116,7 +116,9 @@ void EngineLoop::after(StepItem& item, const Chunk& chunk) {
   }
   if (s.request.progress) report(s);
   if (prefill.done()) return finish_prefill(s);
-  publish_as_it_goes(s, kPublishEvery);
+  const auto watch = watches_.find(s.id);
+  publish_as_it_goes(s, watch == watches_.end() ? kPublishEvery : StoredPiece::kChunkTokens);
+  if (watch != watches_.end()) watch->second();
 }
 
 // A repair's rows are spread over the prompt: it is as far as the share of its rows that have run.
@@ -187,8 +189,9 @@ void EngineLoop::finish_prefill(Sequence& s) {
   if (first) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
-    for (const auto& store : parts_.stores)
-      store->computed(s.usage.fresh + s.usage.recomputed, seconds(s.first_step, s.first_token));
+    const int64_t computed = s.usage.fresh + s.usage.recomputed;
+    for (const auto& store : parts_.stores) store->computed(computed, seconds(s.first_step, s.first_token));
+    if (parts_.peer) parts_.peer->computed(computed, seconds(s.first_step, s.first_token));
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     s.completion.last_hidden = std::move(now.last_hidden);
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy

@@ -109,6 +109,7 @@ struct Sequence {
 
   std::shared_ptr<const Fetch> fetch;  // the last that it waited for, of so many
   int fetches = 0;
+  bool asked_peer = false;
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing

@@ -91,6 +91,32 @@ void add_remote(Page& page, const DiskCounters& remote) {
                static_cast<double>(remote.late));
 }
 
+// What prefill and decode servers did for each other.
+void add_peer(Page& page, const PeerCounters& peer) {
+  page.gauge("kvilt:peer_up", "1 while the prefill server of --peer can be asked.", peer.ready ? 1 : 0);
+  page.gauge("kvilt:peer_connections", "Decode servers that are connected to --peer-listen.", peer.connections);
+  const auto count = [&](const char* name, const char* help, uint64_t value) {
+    page.counter(name, help, static_cast<double>(value));
+  };
+  count("kvilt:peer_failures_total", "Connections of the pair that were lost, refused or not made.", peer.failures);
+  count("kvilt:peer_asked_total", "Prompts that were asked of the prefill server.", peer.asked);
+  count("kvilt:peer_absent_total", "Prompts that were computed here since it was away.", peer.absent);
+  count("kvilt:peer_unanswered_total", "Asked prompts of which a part never came; it was computed here.",
+        peer.unanswered);
+  count("kvilt:peer_late_total", "Asked prompts that were given up since computing here is sooner.", peer.late);
+  count("kvilt:peer_received_tokens_total", "Tokens whose KV came from there.", peer.received_tokens);
+  count("kvilt:peer_received_bytes_total", "Bytes of K and V that came.", peer.received_bytes);
+  count("kvilt:peer_answered_total", "Prompts that decode servers asked of this one.", peer.answered);
+  count("kvilt:peer_sent_tokens_total", "Tokens whose KV was sent to them.", peer.sent_tokens);
+  count("kvilt:peer_early_tokens_total", "Those of them that were sent before all of their prompt was computed.",
+        peer.early_tokens);
+  const auto sent = [&](const char* heads, uint64_t bytes) {
+    page.counter("kvilt:peer_sent_bytes_total", "Bytes of K and V that were sent, by class of the KV heads.",
+                 static_cast<double>(bytes), {{"heads", heads}});
+  };
+  sent("dense", peer.sent_bytes);
+}
+
 // What is kept with preference, and for whom.
 void add_pool(Page& page, const EngineStats& s, int64_t pool_bytes) {
   const auto bytes = [&](int64_t pages) {
@@ -162,6 +188,7 @@ void add_engine(Page& page, const EngineStats& s) {
                static_cast<double>(s.evicted_segments));
   add_store(page, "kvilt:disk_cache", s.disk);
   add_remote(page, s.remote);
+  add_peer(page, s.peer);
   page.counter("kvilt:cache_evicted_tokens_total", "Tokens of exact prefixes that were evicted.",
                static_cast<double>(s.evicted_tokens));
   page.counter("kvilt:cache_regretted_tokens_total",

@@ -1,0 +1,171 @@
+#include "engine/peer_answers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/hex.h"
+#include "kv/kv_rows.h"
+
+namespace kvilt {
+namespace {
+
+constexpr const char* kTenant = "(peer)";  // no tenant of a file has such a name
+
+}  // namespace
+
+// Its tokens are none's; its end is heard on the engine thread.
+class PeerAnswers::Sink : public TokenSink {
+ public:
+  Sink(std::shared_ptr<PeerAnswers> answers, std::shared_ptr<Answer> answer)
+      : answers_(std::move(answers)), answer_(std::move(answer)) {}
+  void on_tokens(const TokenDelta&) override {}
+  void on_finish(Completion) override {
+    *answer_->running = false;
+    answers_->post([answers = answers_.get(), answer = answer_] { answers->ended(answer); });
+  }
+
+ private:
+  const std::shared_ptr<PeerAnswers> answers_;
+  const std::shared_ptr<Answer> answer_;
+};
+
+Status PeerAnswers::start(PeerServer::Options options) {
+  PeerServer::Hooks hooks;
+  hooks.ask = [this](const auto& connection, PeerAsk ask) { take(connection, std::move(ask)); };
+  hooks.cancel = [this](const auto& connection, uint64_t id) {
+    post([this, connection, id] { drop(connection, id); });
+  };
+  hooks.drained = [this](const auto& connection) { post([this, connection] { go_on(connection); }); };
+  hooks.lost = [this](const auto& connection) { post([this, connection] { drop(connection, 0); }); };
+  KVILT_ASSIGN(server_, PeerServer::open(std::move(options), std::move(hooks)));
+  return {};
+}
+
+void PeerAnswers::stop() {
+  if (server_) server_->stop();
+}
+
+void PeerAnswers::count(PeerCounters& out) const {
+  const PeerServerCounters& now = server_->counters();
+  out.port = server_->port();
+  out.connections = now.connections;
+  out.answered = now.asked;
+  out.sent_tokens = now.sent_tokens;
+  out.sent_bytes = now.sent_bytes;
+  out.early_tokens = now.early_tokens;
+  out.failures += now.failures;
+}
+
+// Keeps itself until the task has run: the loop may outlive its owner by some tasks.
+void PeerAnswers::post(std::function<void()> task) {
+  loop_.post([self = shared_from_this(), task = std::move(task)] { task(); });
+}
+
+// A thread of the server.
+void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAsk ask) {
+  auto answer = std::make_shared<Answer>();
+  answer->connection = connection;
+  answer->sent = ask.from;
+  answer->ask = std::move(ask);
+  Request request;
+  request.prompt.ids = answer->ask.tokens;
+  request.sampling.max_tokens = 0;
+  request.policy.name = "prefix";
+  request.tenant = kTenant;
+  request.cache_salt = hex_text(answer->ask.domain);
+  request.draft = 0;
+  auto id = engine_.submit(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
+  if (!id.ok()) {
+    --connection->asks;
+    return connection->push(PeerEnd{answer->ask.id, PeerEnding::kRefused});
+  }
+  post([this, answer, id = *id] {
+    answer->request = id;
+    begin(answer);
+  });
+}
+
+// What is cached goes at once. It may be that all is computed already: ended() was posted, and comes next.
+void PeerAnswers::begin(const std::shared_ptr<Answer>& answer) {
+  answers_.push_back(answer);
+  if (*answer->running) {
+    loop_.watch(answer->request, [self = shared_from_this(), answer] { self->grew(*answer); });
+    return grew(*answer);
+  }
+  finish_whole(answer);
+}
+
+void PeerAnswers::grew(Answer& answer) {
+  while (send_next(answer)) {
+  }
+}
+
+// The next chunk of what is cached of it. False: there is none, or no room for it.
+bool PeerAnswers::send_next(Answer& answer) {
+  ContentCache& cache = *loop_.parts().cache;
+  const std::span<const int32_t> tokens = answer.ask.tokens;
+  const auto T = static_cast<int32_t>(tokens.size());
+  if (answer.sent >= T) return false;
+  const std::string salt = hex_text(answer.ask.domain);
+  const DomainId domain = cache.domains({kTenant, "", salt}).exact;
+  const std::vector<Piece> chain = cache.index().find_prefix(tokens, domain, T);
+  const auto piece = std::ranges::find_if(chain, [&](const Piece& p) { return p.pos + p.count > answer.sent; });
+  if (piece == chain.end()) return false;
+  const int32_t skip = answer.sent - piece->pos;
+  std::vector<SegmentPart> parts =
+      cache.segments().find(piece->segment)->within(piece->segment_offset + skip, piece->count - skip);
+  if (parts.empty() || !parts[0].kv->whole()) return false;
+  const SegmentPart& part = parts[0];
+  const int32_t count = std::min(part.count, PeerRows::kMostTokens);
+  // A chunk that grows still is sent when it is whole.
+  if (*answer.running && count < PeerRows::kMostTokens && answer.sent + count == chain.back().pos + chain.back().count)
+    return false;
+  if (!answer.connection->has_room()) return false;
+  const int64_t bytes = count * cache.store().shape().token_bytes();
+  PeerRows rows{answer.ask.id, answer.sent, count, std::vector<std::byte>(static_cast<size_t>(bytes))};
+  const int32_t at = part.kv->pos() + part.offset;
+  copy_rows_out(cache.store(), *part.kv, {at, at + count}, rows.values);
+  answer.sent += count;
+  answer.connection->push(std::move(rows), answer.running);
+  return true;
+}
+
+void PeerAnswers::ended(const std::shared_ptr<Answer>& answer) {
+  if (std::ranges::find(answers_, answer) != answers_.end()) finish_whole(answer);  // else begin() comes, or it is gone
+}
+
+// Its request ended: all that will ever come of it is cached.
+void PeerAnswers::finish_whole(const std::shared_ptr<Answer>& answer) {
+  grew(*answer);
+  if (answer->sent < std::ssize(answer->ask.tokens)) {
+    if (!answer->connection->has_room()) return;  // go_on() comes here again
+    return remove(answer, PeerEnding::kPart);
+  }
+  remove(answer, PeerEnding::kWhole);
+}
+
+void PeerAnswers::remove(const std::shared_ptr<Answer>& answer, PeerEnding how) {
+  answer->connection->push(PeerEnd{answer->ask.id, how});
+  --answer->connection->asks;
+  loop_.unwatch(answer->request);
+  std::erase(answers_, answer);
+}
+
+void PeerAnswers::go_on(const std::shared_ptr<PeerConnection>& connection) {
+  const std::vector<std::shared_ptr<Answer>> all(answers_.begin(), answers_.end());
+  for (const auto& answer : all) {
+    if (answer->connection == connection) *answer->running ? grew(*answer) : finish_whole(answer);
+  }
+}
+
+// Nobody waits for it, or (only 0) for any of the connection.
+void PeerAnswers::drop(const std::shared_ptr<PeerConnection>& connection, uint64_t only) {
+  const std::vector<std::shared_ptr<Answer>> all(answers_.begin(), answers_.end());
+  for (const auto& answer : all) {
+    if (answer->connection != connection || (only != 0 && answer->ask.id != only)) continue;
+    remove(answer, PeerEnding::kPart);
+    loop_.cancel(answer->request);
+  }
+}
+
+}  // namespace kvilt

@@ -1,0 +1,205 @@
+#include "engine/peer_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kv/kv_rows.h"
+#include "tier/sealer.h"
+
+namespace kvilt {
+namespace {
+
+// Without a row, where it is not known how long computing takes, and at least: another machine may be in a long step.
+constexpr std::chrono::duration<double> kUnknownPatience{30}, kLeastPatience{2};
+
+// Rows that came are taken, also where memory ends meanwhile.
+struct Taken {
+  PeerLink& link;
+  int64_t bytes;
+  ~Taken() { link.took(bytes); }
+};
+
+int32_t end_of_prefix(const std::vector<Piece>& chain) {
+  return chain.empty() ? 0 : chain.back().pos + chain.back().count;
+}
+
+}  // namespace
+
+Digest peer_domain(const HashSecret& digests, const KeySpace& space) {
+  return KeyedHash(digests, "kvilt.peer.domain").add(space.tenant).add(space.name_space).add(space.salt).finish();
+}
+
+PeerCache::PeerCache(Options options, ContentCache& cache)
+    : least_(options.least),
+      digests_(derived_key(options.link.key, "kvilt.peer.domains")),
+      token_bytes_(cache.store().shape().token_bytes()),
+      cache_(cache),
+      link_(std::move(options.link)) {}
+
+PeerCache::~PeerCache() = default;
+
+Status PeerCache::attach(Hooks hooks) {
+  hooks_ = std::move(hooks);
+  return link_.start({.rows =
+                          [this](PeerRows rows) {
+                            hooks_.post([this, rows = std::make_shared<const PeerRows>(std::move(rows))] {
+                              const Taken taken{link_, std::ssize(rows->values)};
+                              this->rows(*rows);
+                            });
+                          },
+                      .end = [this](PeerEnd end) { hooks_.post([this, end] { this->end(end); }); },
+                      .lost = [this] { hooks_.post([this] { lost(); }); },
+                      .changed = [this] { hooks_.post([] {}); }});  // the figures follow
+}
+
+void PeerCache::finish() { link_.finish(); }
+
+void PeerCache::clear() {
+  while (!asked_.empty()) {
+    const uint64_t id = asked_.begin()->first;
+    link_.cancel(id);
+    done(id);
+  }
+}
+
+// Who asks for what another waits for waits with it.
+std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
+  const auto T = static_cast<int32_t>(q.prompt.size()) - 1;  // the last token is computed here: its logits are wanted
+  if (T - q.known < least_) return nullptr;
+  if (!link_.ready()) {
+    ++stats_.absent;
+    return nullptr;
+  }
+  for (const auto& [id, asked] : asked_) {
+    if (asked.domain != q.domain) continue;
+    const auto end = q.prompt.begin() + T;
+    const auto common = std::mismatch(q.prompt.begin(), end, asked.tokens.begin(), asked.tokens.end()).first;
+    if (common - q.prompt.begin() - q.known >= least_) return asked.fetch;
+  }
+  const std::span<const int32_t> tokens = q.prompt.first(static_cast<size_t>(T));
+  Asked asked{.tokens = {tokens.begin(), tokens.end()},
+              .marks = {},
+              .domain = q.domain,
+              .ropes = q.ropes,
+              .owner = q.owner,
+              .next = end_of_prefix(cache_.index().find_prefix(tokens, q.domain, T)),
+              .fetch = std::make_shared<Fetch>(),
+              .until = patience_for(T - q.known)};
+  if (asked.next >= T) return nullptr;
+  for (const TokenMark& mark : q.marks) asked.marks.push_back({mark.begin, mark.end});
+  asked.fetch->remote = true;
+  const uint64_t id = ++last_;
+  if (!link_.ask({id, peer_domain(digests_, q.space), asked.next, asked.tokens})) return nullptr;
+  ++stats_.asked;
+  return asked_.emplace(id, std::move(asked)).first->second.fetch;
+}
+
+// As long as computing would take here. A peer that is about as fast has shown a row long before.
+Clock::time_point PeerCache::patience_for(int64_t tokens) const {
+  const std::chrono::duration<double> computing(static_cast<double>(tokens) * prefill_s_);
+  const auto wait = prefill_s_ == 0 ? kUnknownPatience : std::max(computing, kLeastPatience);
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+}
+
+void PeerCache::rows(const PeerRows& rows) {
+  stats_.received_bytes += rows.values.size();
+  const auto it = asked_.find(rows.id);
+  if (it == asked_.end()) {  // nobody waits any more
+    if (rows.id == 0 || rows.id > last_) link_.drop();
+    return;
+  }
+  Asked& asked = it->second;
+  if (rows.pos != asked.next || rows.count > std::ssize(asked.tokens) - rows.pos) {
+    link_.drop();  // lost() follows
+    return;
+  }
+  asked.next += rows.count;
+  adopt(asked, rows);
+  asked.until = patience_for(std::ssize(asked.tokens) - asked.next);
+  if (asked.fetch.use_count() == 1) {  // whoever asked went away
+    link_.cancel(rows.id);
+    done(rows.id);
+  }
+}
+
+// What memory has of it meanwhile is not kept twice. What no longer continues anything here is of no use.
+void PeerCache::adopt(Asked& asked, const PeerRows& rows) {
+  Run wanted{rows.pos, rows.pos + rows.count};
+  const std::span<const int32_t> tokens = asked.tokens;
+  const int32_t reach = end_of_prefix(cache_.index().find_prefix(tokens, asked.domain, wanted.end));
+  if (reach < wanted.begin || reach >= wanted.end) return;
+  wanted.begin = reach;
+  const int64_t pages = pages_for_rows(cache_.store(), wanted);
+  if (pages > hooks_.room() || !cache_.make_room(pages, asked.owner)) return;
+  const auto table = table_for_rows(cache_.store(), asked.ropes, wanted);
+  table->give_to(asked.owner);
+  copy_rows_in(*table, {rows.pos, rows.pos + rows.count}, rows.values, wanted);
+  ContentCache::Returned returned;
+  returned.tokens = tokens.subspan(static_cast<size_t>(wanted.begin), static_cast<size_t>(wanted.size()));
+  returned.domain = asked.domain;
+  returned.exact = true;
+  returned.continues = tokens.first(static_cast<size_t>(wanted.begin));
+  for (const Run& mark : asked.marks) {
+    if (mark.begin >= wanted.begin && mark.end <= wanted.end)
+      returned.marks.push_back({mark.begin - wanted.begin, mark.end - wanted.begin});
+  }
+  const SegmentId id = cache_.adopt(*table, wanted, returned);
+  if (id == 0) return;
+  asked.fetch->segments.push_back(id);
+  stats_.received_tokens += static_cast<uint64_t>(wanted.size());
+}
+
+void PeerCache::end(const PeerEnd& end) {
+  const auto it = asked_.find(end.id);
+  if (it == asked_.end()) return;
+  const bool whole = it->second.next == std::ssize(it->second.tokens);
+  if (end.how == PeerEnding::kWhole && !whole) link_.drop();
+  if (!whole) ++stats_.unanswered;
+  done(end.id);
+}
+
+// The connection ended.
+void PeerCache::lost() {
+  stats_.unanswered += asked_.size();
+  while (!asked_.empty()) done(asked_.begin()->first);
+}
+
+void PeerCache::done(uint64_t id) {
+  const auto it = asked_.find(id);
+  it->second.fetch->done = true;
+  asked_.erase(it);
+}
+
+bool PeerCache::give_up_late() {
+  std::vector<uint64_t> late;
+  for (const auto& [id, asked] : asked_) {
+    if (Clock::now() >= asked.until) late.push_back(id);
+  }
+  for (const uint64_t id : late) {
+    asked_.at(id).fetch->late = true;
+    ++stats_.late;
+    link_.cancel(id);
+    done(id);
+  }
+  return !late.empty();
+}
+
+std::optional<Clock::time_point> PeerCache::patience_ends() const {
+  std::optional<Clock::time_point> out;
+  for (const auto& [id, asked] : asked_) out = std::min(out.value_or(asked.until), asked.until);
+  return out;
+}
+
+void PeerCache::computed(int64_t tokens, double seconds) {
+  if (tokens < 64 || seconds <= 0) return;
+  const double now = seconds / static_cast<double>(tokens);
+  prefill_s_ = prefill_s_ == 0 ? now : 0.8 * prefill_s_ + 0.2 * now;
+}
+
+const PeerCounters& PeerCache::stats() {
+  stats_.ready = link_.ready();
+  stats_.failures = link_.failures();
+  return stats_;
+}
+
+}  // namespace kvilt
