@@ -271,7 +271,7 @@ def parsed(arguments):
     parser.add_argument("--memory-growth", type=float, default=8, help="MiB in ten minutes that are flat")
     parser.add_argument("--memory-seconds", type=float, default=240, help="less than this says nothing of memory")
     parser.add_argument("--warm-share", type=float, default=0.2, help="of the time, until memory should be flat")
-    parser.add_argument("--patience", type=float, default=120, help="s: an answer that takes longer hangs")
+    parser.add_argument("--patience", type=float, default=300, help="s: an answer that takes longer hangs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args(arguments)
