@@ -92,6 +92,7 @@ void add_bench_segpaged(Program& program, Command bench);
 void add_bench_capacity(Program& program, Command bench);
 void add_bench_constrained(Program& program, Command bench);
 void add_bench_tiers(Program& program, Command bench);
+void add_bench_startup(Program& program, Command bench);
 void add_bench_eviction(Program& program, Command bench);
 void add_bench_scale(Program& program, Command bench);
 

@@ -47,8 +47,8 @@ GOALS = {"chat_sum_ratio": "at most .6", "chat_later_turn_ratio": "at most 1.3",
 
 
 class Server:
-    def __init__(self, program, model, *flags):
-        self.process = subprocess.Popen([program, "serve", model, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    def __init__(self, program, model, *flags, log=subprocess.DEVNULL):
+        self.process = subprocess.Popen([program, "serve", model, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
             if found := re.match(r"serving on http://([\d.]+):(\d+)", line):
                 self.address = found[1], int(found[2])

@@ -240,6 +240,7 @@ void add_bench(Program& program) {
   add_bench_drafts(program, bench);
   add_bench_dense(program, bench);
   add_bench_tiers(program, bench);
+  add_bench_startup(program, bench);
   add_bench_workloads(program, bench);
   add_bench_traffic(program, bench);
   add_bench_kv(program, bench);

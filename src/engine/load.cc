@@ -14,8 +14,8 @@
 #include "tier/disk_tier.h"
 #include "tier/key_file.h"
 #include "tier/redis_tier.h"
-#include "tier/spread_tier.h"
 #include "tier/sealer.h"
+#include "tier/spread_tier.h"
 
 namespace kvilt {
 namespace {

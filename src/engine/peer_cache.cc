@@ -11,6 +11,8 @@ namespace {
 
 // Without a row, where it is not known how long computing takes, and at least: another machine may be in a long step.
 constexpr std::chrono::duration<double> kUnknownPatience{30}, kLeastPatience{2};
+// A peer that hangs, and keeps its connection, would cost every request its patience.
+constexpr std::chrono::seconds kFirstRest{1}, kLongestRest{64};
 
 // Rows that came are taken, also where memory ends meanwhile.
 struct Taken {
@@ -66,7 +68,7 @@ void PeerCache::clear() {
 std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   const auto T = static_cast<int32_t>(q.prompt.size()) - 1;  // the last token is computed here: its logits are wanted
   if (T - q.known < least_) return nullptr;
-  if (!link_.ready()) {
+  if (!link_.ready() || Clock::now() < asks_from_) {
     ++stats_.absent;
     return nullptr;
   }
@@ -155,6 +157,7 @@ void PeerCache::end(const PeerEnd& end) {
   const bool whole = it->second.next == std::ssize(it->second.tokens);
   if (end.how == PeerEnding::kWhole && !whole) link_.drop();
   if (!whole) ++stats_.unanswered;
+  if (whole) rest_ = {};
   done(end.id);
 }
 
@@ -180,6 +183,10 @@ bool PeerCache::give_up_late() {
     ++stats_.late;
     link_.cancel(id);
     done(id);
+  }
+  if (!late.empty()) {
+    rest_ = std::min(rest_ == rest_.zero() ? kFirstRest : 2 * rest_, kLongestRest);
+    asks_from_ = Clock::now() + rest_;
   }
   return !late.empty();
 }

@@ -5,7 +5,7 @@
 //             comes in chunks while it is computed there; each becomes a cached segment that continues the exact chain of
 //             the asking request's namespace. When all came the request looks again, finds it, and computes one token.
 // Invariants: the engine thread waits for nothing; a request waits no longer without a new row than computing the rest
-//             would take. No failure of the peer is one of a request: what did not come is computed, what came stays.
+//             would take; after a late answer the peer is left alone for a while. No failure of the peer is one of a request: what did not come is computed, what came stays.
 //             Neither tenant nor salt travel: asks carry a keyed digest of both.
 // Threads:    the engine thread; PeerLink's own one posts to it.
 // Not here:   the other side (engine/peer_answers.h), connections (peer/peer_link.h).
@@ -86,7 +86,9 @@ class PeerCache {
   Hooks hooks_;
   std::unordered_map<uint64_t, Asked> asked_;  // by id
   uint64_t last_ = 0;
-  double prefill_s_ = 0;  // a token; 0: not known yet
+  double prefill_s_ = 0;           // a token; 0: not known yet
+  std::chrono::seconds rest_{0};   // after the last late answer; doubled by each, none after a whole one
+  Clock::time_point asks_from_{};  // until then it is not asked
   PeerCounters stats_;
   PeerLink link_;  // last: its thread uses the rest
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <utility>
@@ -24,6 +25,8 @@ constexpr const char* kSecondsKept = "604800";  // a week: a piece that nobody u
 constexpr const char* kLinesKept = "100000";    // of the stream, roughly
 constexpr const char* kLinesAtOnce = "1000";
 constexpr size_t kRecordsAtOnce = 16;
+constexpr size_t kKeysAtOnce = 1000;                    // that are asked for, and those of one piece more
+constexpr int64_t kNoSuchKey = -2;                      // of TTL
 constexpr int kMostPages = 1 << 14;                     // of the set, with kIdsAtOnce ids each
 constexpr int64_t kMostRecordBytes = int64_t{1} << 24;  // 4 million tokens
 constexpr milliseconds kFirstBackoff{100}, kMostBackoff{10'000};
@@ -201,7 +204,10 @@ Tier::News RedisTier::news() {
 
 Status RedisTier::catch_up(News& news) {
   if (clear_first_) KVILT_TRY(clear());
-  if (Clock::now() < next_list_) return read_log(news);
+  if (Clock::now() < next_list_) {
+    KVILT_TRY(read_log(news));
+    return look_for_dropped(news);
+  }
   KVILT_TRY(list(news));
   next_list_ = Clock::now() + kListEvery;
   if (!ready_.exchange(true)) {
@@ -294,6 +300,41 @@ Status RedisTier::fetch(std::vector<uint64_t> ids, News& news) {
       }
     }
   }
+  return {};
+}
+
+// Whether all values of some pieces are there, all pieces in turn. More at the next call where many are gone, so that
+// what is known does not grow without end behind a full Redis. TTL is no use of a key, as EXISTS is in old versions.
+Status RedisTier::look_for_dropped(News& news) {
+  if (to_look_for_.empty()) {
+    for (const auto& [id, entry] : entries_) to_look_for_.push_back(id);
+  }
+  std::vector<uint64_t> ids;
+  std::vector<std::string> keys;
+  std::vector<size_t> ends;  // of each piece's keys
+  while (!to_look_for_.empty() && ids.size() < looks_ && keys.size() < kKeysAtOnce) {
+    const auto it = entries_.find(to_look_for_.back());
+    to_look_for_.pop_back();
+    if (it == entries_.end()) continue;
+    ids.push_back(it->first);
+    keys.push_back(record_key(it->first));
+    for (int32_t i = 0; i < chunks_of(it->second.tokens); ++i) keys.push_back(chunk_key(it->first, i));
+    ends.push_back(keys.size());
+  }
+  if (ids.empty()) return {};
+  std::vector<RedisCommand> commands;
+  for (const std::string& key : keys) commands.push_back({"TTL", key});
+  KVILT_ASSIGN(const auto replies, ask_all(commands));
+  size_t at = 0, gone = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    bool there = true;
+    for (; at < ends[i]; ++at) there = there && (replies[at].failed() || replies[at].number != kNoSuchKey);
+    if (there) continue;
+    ++gone;
+    news.removed.push_back(ids[i]);
+    remove(ids[i]);
+  }
+  looks_ = std::clamp(4 * gone > ids.size() ? 2 * looks_ : looks_ / 2, kFewestLooks, kMostLooks);
   return {};
 }
 
@@ -431,8 +472,10 @@ Result<std::vector<std::byte>> RedisTier::get(uint64_t id, int32_t chunk) {
   if (chunk >= chunks_of(entry.tokens)) return error(Code::kNotFound, "piece {:x} is shorter than it was", id);
   const int64_t size = int64_t{chunk_run(chunk, entry.tokens).size()} * entry.token_bytes + extra();
   const std::string key = chunk_key(id, chunk), last = fmt::format("{}", size);  // a byte more, if it has one
-  const RedisCommand command{"GETRANGE", key, "0", last};
-  KVILT_ASSIGN(const auto replies, ask_all({&command, 1}, size + RedisConnection::kSmall));
+  // Without its record a piece is no more: it must not seem older than the chunks.
+  const std::string record = record_key(id);
+  const RedisCommand commands[] = {{"GETRANGE", key, "0", last}, {"TOUCH", record}};
+  KVILT_ASSIGN(const auto replies, ask_all(commands, size + RedisConnection::kSmall));
   const std::string& bytes = replies[0].text;
   const bool wrong_type = replies[0].failed() && bytes.starts_with("WRONGTYPE");
   if (replies[0].failed() && !wrong_type) return refusal(replies[0]);

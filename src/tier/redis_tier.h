@@ -1,8 +1,8 @@
 // tier/redis_tier.h: a tier in a Redis or Valkey that several processes share: what one stored the others find.
 // Idea:       a piece is a record, one value for each chunk, an entry in a set of all pieces, and a line in a stream that
 //             each process reads on from where it was. The set is listed at the start, after a lost connection and now
-//             and then, so that nobody depends on having heard every line. docs/design/redis.md; bytes:
-//             docs/formats/redis.md.
+//             and then, so that nobody depends on having heard every line. What Redis drops by itself it tells nobody:
+//             each news() looks whether some pieces are still there. docs/design/redis.md; bytes: docs/formats/redis.md.
 // Invariants: records and chunks carry keyed digests of what they are and of their bytes, or are sealed with a key
 //             (sealer.h): whatever Redis answers, get() returns what was put, or an error. Chunks are there before
 //             their record, records before their line. Every call ends in time; after a failure the connection is
@@ -40,6 +40,7 @@ class RedisTier : public Tier {
   static constexpr std::chrono::milliseconds kNewsEvery{100};
   static constexpr std::chrono::seconds kListEvery{60};
   static constexpr int kIdsAtOnce = 1000;  // of the set, in one answer
+  static constexpr size_t kFewestLooks = 4, kMostLooks = 256;
 
   // Connects, unless the secret is given: then it may come later.
   static Result<std::unique_ptr<RedisTier>> open(RedisOptions options);
@@ -91,6 +92,7 @@ class RedisTier : public Tier {
   Status read_log(News& news);
   bool read_line(const RedisReply& line, std::unordered_set<uint64_t>& stored, News& news);
   Status fetch(std::vector<uint64_t> ids, News& news);
+  Status look_for_dropped(News& news);
   std::optional<StoredPiece> decode(uint64_t id, std::string_view record) const;
   void enter(const StoredPiece& piece);
   bool forget(uint64_t id);
@@ -119,7 +121,9 @@ class RedisTier : public Tier {
   bool other_secret_ = false;  // which was said
   std::unordered_map<uint64_t, Entry> entries_;
   int64_t bytes_ = 0;
-  int unheard_ = 0;  // failures, for news()
+  std::vector<uint64_t> to_look_for_;  // that look_for_dropped() comes to yet
+  size_t looks_ = kFewestLooks;        // pieces of its next call
+  int unheard_ = 0;                    // failures, for news()
   std::atomic<uint64_t> last_id_{0};
 };
 

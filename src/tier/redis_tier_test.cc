@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "tier/piece_for_test.h"
 #include "tier/redis_for_test.h"
@@ -343,6 +344,54 @@ TEST_F(RedisTierTest, ARedisThatDropsWhatItLikes) {
   }
   EXPECT_GT(whole, 0);
   EXPECT_LT(whole, 400) << "power: it is too small";
+}
+
+// What Redis drops by itself is forgotten by all, though nobody wants it; what is there is not.
+TEST_F(RedisTierTest, WhatRedisDroppedIsForgotten) {
+  const auto one = open(), two = open();
+  known(*one), known(*two);
+  std::vector<StoredPiece> pieces;
+  for (int i = 0; i < 20; ++i) pieces.push_back(put(*one, 700));
+  news(*two, [](const Tier::News& now) { return now.stored.size() == 20; });
+  std::set<uint64_t> dropped;
+  for (int i = 0; i < 18; ++i) {  // of some the record, of others a chunk, or the last one
+    const uint64_t id = pieces[i].id;
+    const std::string pattern = i % 3 == 0 ? fmt::format("*r:{:016x}", id) : fmt::format("*v:{:016x}:{}", id, i % 3);
+    const std::string name = key_of(pattern);
+    ASSERT_EQ(server->ask({"DEL", name}).number, 1) << pattern;
+    dropped.insert(id);
+  }
+  Tier::News heard = news(*one, [](const Tier::News& now) { return now.removed.size() >= 18; });
+  EXPECT_EQ(std::set<uint64_t>(heard.removed.begin(), heard.removed.end()), dropped);
+  EXPECT_EQ(heard.errors, 0);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(one->news().removed.empty());  // all were looked at by now
+  EXPECT_EQ(one->pieces(), 2);
+  news(*two, [&](const Tier::News&) { return two->pieces() == 2; });
+  EXPECT_EQ(server->ask({"SCARD", key_of("*:all")}).number, 2);
+  for (Tier* tier : {one.get(), two.get()}) {
+    for (int i = 18; i < 20; ++i) expect_whole(dynamic_cast<RedisTier&>(*tier), pieces[i]);
+  }
+}
+
+// Of what is read the record is used too, or a full Redis drops it first; looking for what was dropped is no use.
+TEST_F(RedisTierTest, ReadingKeepsTheRecord) {
+  server.emplace(std::vector<std::string>{"--maxmemory", "1gb", "--maxmemory-policy", "volatile-lfu",
+                                          "--lfu-log-factor", "0", "--lfu-decay-time", "0"});
+  const auto tier = open();
+  known(*tier);
+  const StoredPiece read = put(*tier, 100), idle = put(*tier, 100);
+  const auto uses = [&](uint64_t id) {
+    const std::string name = key_of(fmt::format("*r:{:016x}", id));
+    return server->ask({"OBJECT", "FREQ", name}).number;
+  };
+  const int64_t before = uses(read.id), before_idle = uses(idle.id);
+  ASSERT_GT(before, 0);
+  for (int i = 0; i < 5; ++i) {
+    expect_whole(*tier, read);
+    EXPECT_TRUE(tier->news().removed.empty());
+  }
+  EXPECT_GE(uses(read.id), before + 5);
+  EXPECT_EQ(uses(idle.id), before_idle);
 }
 
 TEST_F(RedisTierTest, GoneAndBack) {

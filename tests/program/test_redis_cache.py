@@ -1,55 +1,16 @@
 """kvilt serve --cache-redis: two servers share what either computed, and whatever happens to Redis, answers are right."""
-import os
 import pathlib
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
+import sys
 
 import pytest
 
 from test_disk_cache import KNOWN, ask, check, wanted
 from test_faults import PROBE, Serve, gauge, run
 
-REDIS = shutil.which("redis-server") or shutil.which("valkey-server")
-pytestmark = pytest.mark.skipif(not REDIS, reason="neither redis-server nor valkey-server is installed")
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+from redis_server import PROGRAM, Redis, until  # noqa: E402
 
-
-class Redis:
-    """A redis-server of the test's own, on a unix socket."""
-
-    def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvilt_redis_", dir="/tmp"))  # a socket's path is short
-        self.socket = self.folder / "redis"
-        self.start()
-
-    def start(self):
-        self.process = subprocess.Popen(
-            [REDIS, "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no", "--dir", self.folder,
-             "--logfile", self.folder / "log"])
-        until(self.socket.exists)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.socket.unlink(missing_ok=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGCONT)
-        self.kill()
-        shutil.rmtree(self.folder)
-
-
-def until(done):
-    for _ in range(3000):
-        if done():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never came")
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="neither redis-server nor valkey-server is installed")
 
 
 def remote(server, prompt):
@@ -88,12 +49,12 @@ def test_redis_is_killed_stalled_and_started_again_under_load():
                 redis.start()
                 check(server, answers)
                 until(lambda: gauge(server, "kvilt:redis_cache_up") == 1)
-                redis.process.send_signal(signal.SIGSTOP)
+                redis.stall()
                 check(server, answers)
-                redis.process.send_signal(signal.SIGCONT)
+                redis.go_on()
                 check(server, answers)
             assert gauge(server, "kvilt:redis_cache_errors_total") > 0
-            redis.process.send_signal(signal.SIGSTOP)
+            redis.stall()
             assert server.end() == 0  # also while nothing can be written
 
 
