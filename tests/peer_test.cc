@@ -2,6 +2,8 @@
 // whatever the other one does.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include <filesystem>
 
 #include "peer/peer_server.h"
@@ -199,6 +201,7 @@ TEST_F(PeerTest, WhatBreaksOffIsComputedHere) {
     PeerProxyForTest proxy(prefill->stats().peer.port, int64_t{1000} * 3072, then);
     const auto decode = open_decode(proxy.port());
     warm(*decode, tokens(500, 90));  // it knows how long computing takes
+    const auto begin = std::chrono::steady_clock::now();
     const Outcome out = ask_long(*decode, prompt);
     expect_equal(out, right);
     EXPECT_GT(out.completion.usage.remote, 0) << "what came stays";
@@ -207,6 +210,10 @@ TEST_F(PeerTest, WhatBreaksOffIsComputedHere) {
     EXPECT_EQ(now.asked, 1u);
     EXPECT_EQ(now.late, then == Then::kStall ? 1u : 0u);
     EXPECT_EQ(now.unanswered, then == Then::kStall ? 0u : 1u);
+    if (then != Then::kStall) continue;
+    const bool rests = std::chrono::steady_clock::now() - begin < std::chrono::seconds(4);  // not on a slow machine
+    EXPECT_EQ(ask_long(*decode, tokens(700, 91)).completion.usage.remote, 0);
+    if (rests) EXPECT_EQ(decode->stats().peer.asked, 1u) << "who was silent is left alone";
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 // Without a row, where it is not known how long computing takes, and at least: another machine may be in a long step.
 constexpr std::chrono::duration<double> kUnknownPatience{30}, kLeastPatience{2};
 // A peer that hangs, and keeps its connection, would cost every request its patience.
-constexpr std::chrono::seconds kFirstRest{1}, kLongestRest{64};
+constexpr std::chrono::seconds kFirstRest{5}, kLongestRest{80};
 
 // Rows that came are taken, also where memory ends meanwhile.
 struct Taken {
