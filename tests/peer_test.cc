@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-
 #include <filesystem>
 
 #include "peer/peer_server.h"
@@ -213,7 +212,9 @@ TEST_F(PeerTest, WhatBreaksOffIsComputedHere) {
     if (then != Then::kStall) continue;
     const bool rests = std::chrono::steady_clock::now() - begin < std::chrono::seconds(4);  // not on a slow machine
     EXPECT_EQ(ask_long(*decode, tokens(700, 91)).completion.usage.remote, 0);
-    if (rests) EXPECT_EQ(decode->stats().peer.asked, 1u) << "who was silent is left alone";
+    if (rests) {
+      EXPECT_EQ(decode->stats().peer.asked, 1u) << "who was silent is left alone";
+    }
   }
 }
 
