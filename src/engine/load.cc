@@ -177,7 +177,8 @@ Status open_peer(EngineParts& parts, std::optional<PeerServer::Options>& peers) 
   const PeerHello hello{kv_maker(makers, *parts.file, o, parts.model->backend(), *parts.pool),
                         static_cast<uint32_t>(parts.cache->store().shape().token_bytes())};
   if (o.role == Role::kPrefill) {
-    peers = PeerServer::Options{address, key, hello, o.context};
+    // Of the model, which is the other side's too: an ask that is too long for this one's --context is refused alone.
+    peers = PeerServer::Options{address, key, hello, parts.file->config.context};
   } else {
     parts.peer = std::make_unique<PeerCache>(PeerCache::Options{{address, key, hello}, o.peer_least}, *parts.cache);
   }

@@ -90,44 +90,47 @@ void PeerAnswers::begin(const std::shared_ptr<Answer>& answer) {
   answers_.push_back(answer);
   if (*answer->running) {
     loop_.watch(answer->request, [self = shared_from_this(), answer] { self->grew(*answer); });
-    return grew(*answer);
+    grew(*answer);
+    return;
   }
   finish_whole(answer);
 }
 
-void PeerAnswers::grew(Answer& answer) {
-  while (send_next(answer)) {
-  }
+// True: all that is cached of it was queued.
+bool PeerAnswers::grew(Answer& answer) {
+  Sent last = Sent::kOne;
+  while (last == Sent::kOne) last = send_next(answer);
+  return last == Sent::kNothing;
 }
 
-// The next chunk of what is cached of it. False: there is none, or no room for it.
-bool PeerAnswers::send_next(Answer& answer) {
+// The next chunk of what is cached of it.
+PeerAnswers::Sent PeerAnswers::send_next(Answer& answer) {
   ContentCache& cache = *loop_.parts().cache;
   const std::span<const int32_t> tokens = answer.ask.tokens;
   const auto T = static_cast<int32_t>(tokens.size());
-  if (answer.sent >= T) return false;
+  if (answer.sent >= T) return Sent::kNothing;
   const std::string salt = hex_text(answer.ask.domain);
   const DomainId domain = cache.domains({kTenant, "", salt}).exact;
   const std::vector<Piece> chain = cache.index().find_prefix(tokens, domain, T);
   const auto piece = std::ranges::find_if(chain, [&](const Piece& p) { return p.pos + p.count > answer.sent; });
-  if (piece == chain.end()) return false;
+  if (piece == chain.end()) return Sent::kNothing;
   const int32_t skip = answer.sent - piece->pos;
   std::vector<SegmentPart> parts =
       cache.segments().find(piece->segment)->within(piece->segment_offset + skip, piece->count - skip);
-  if (parts.empty() || !parts[0].kv->whole()) return false;
+  if (parts.empty() || !parts[0].kv->whole()) return Sent::kNothing;
   const SegmentPart& part = parts[0];
   const int32_t count = std::min(part.count, PeerRows::kMostTokens);
   // A chunk that grows still is sent when it is whole.
   if (*answer.running && count < PeerRows::kMostTokens && answer.sent + count == chain.back().pos + chain.back().count)
-    return false;
-  if (!answer.connection->has_room()) return false;
+    return Sent::kNothing;
+  if (!answer.connection->has_room()) return Sent::kNoRoom;
   const int64_t bytes = count * cache.store().shape().token_bytes();
   PeerRows rows{answer.ask.id, answer.sent, count, std::vector<std::byte>(static_cast<size_t>(bytes))};
   const int32_t at = part.kv->pos() + part.offset;
   copy_rows_out(cache.store(), *part.kv, {at, at + count}, rows.values);
   answer.sent += count;
   answer.connection->push(std::move(rows), answer.running);
-  return true;
+  return Sent::kOne;
 }
 
 void PeerAnswers::ended(const std::shared_ptr<Answer>& answer) {
@@ -136,12 +139,8 @@ void PeerAnswers::ended(const std::shared_ptr<Answer>& answer) {
 
 // Its request ended: all that will ever come of it is cached.
 void PeerAnswers::finish_whole(const std::shared_ptr<Answer>& answer) {
-  grew(*answer);
-  if (answer->sent < std::ssize(answer->ask.tokens)) {
-    if (!answer->connection->has_room()) return;  // go_on() comes here again
-    return remove(answer, PeerEnding::kPart);
-  }
-  remove(answer, PeerEnding::kWhole);
+  if (!grew(*answer)) return;  // go_on() comes here again
+  remove(answer, answer->sent < std::ssize(answer->ask.tokens) ? PeerEnding::kPart : PeerEnding::kWhole);
 }
 
 void PeerAnswers::remove(const std::shared_ptr<Answer>& answer, PeerEnding how) {
@@ -154,7 +153,12 @@ void PeerAnswers::remove(const std::shared_ptr<Answer>& answer, PeerEnding how) 
 void PeerAnswers::go_on(const std::shared_ptr<PeerConnection>& connection) {
   const std::vector<std::shared_ptr<Answer>> all(answers_.begin(), answers_.end());
   for (const auto& answer : all) {
-    if (answer->connection == connection) *answer->running ? grew(*answer) : finish_whole(answer);
+    if (answer->connection != connection) continue;
+    if (*answer->running) {
+      grew(*answer);
+    } else {
+      finish_whole(answer);
+    }
   }
 }
 

@@ -39,8 +39,9 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
   class Sink;
   void take(const std::shared_ptr<PeerConnection>& connection, PeerAsk ask);
   void begin(const std::shared_ptr<Answer>& answer);
-  void grew(Answer& answer);
-  bool send_next(Answer& answer);
+  enum class Sent : uint8_t { kOne, kNothing, kNoRoom };  // kNoRoom: PeerServer::Hooks::drained follows
+  bool grew(Answer& answer);
+  Sent send_next(Answer& answer);
   void ended(const std::shared_ptr<Answer>& answer);
   void go_on(const std::shared_ptr<PeerConnection>& connection);
   void drop(const std::shared_ptr<PeerConnection>& connection, uint64_t only);

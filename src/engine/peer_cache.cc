@@ -64,7 +64,8 @@ void PeerCache::clear() {
   }
 }
 
-// Who asks for what another waits for waits with it.
+// Who asks for what another waits for waits with it, but not for another's longer prompt: the prefill server itself
+// computes what two asks share once.
 std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   const auto T = static_cast<int32_t>(q.prompt.size()) - 1;  // the last token is computed here: its logits are wanted
   if (T - q.known < least_) return nullptr;
@@ -76,7 +77,8 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
     if (asked.domain != q.domain) continue;
     const auto end = q.prompt.begin() + T;
     const auto common = std::mismatch(q.prompt.begin(), end, asked.tokens.begin(), asked.tokens.end()).first;
-    if (common - q.prompt.begin() - q.known >= least_) return asked.fetch;
+    const auto shared = common - q.prompt.begin();
+    if (T - shared < least_ && std::ssize(asked.tokens) - shared < least_) return asked.fetch;
   }
   const std::span<const int32_t> tokens = q.prompt.first(static_cast<size_t>(T));
   Asked asked{.tokens = {tokens.begin(), tokens.end()},
@@ -118,10 +120,12 @@ void PeerCache::rows(const PeerRows& rows) {
   asked.next += rows.count;
   adopt(asked, rows);
   asked.until = patience_for(std::ssize(asked.tokens) - asked.next);
-  if (asked.fetch.use_count() == 1) {  // whoever asked went away
-    link_.cancel(rows.id);
-    done(rows.id);
-  }
+  const bool there = end_of_prefix(cache_.index().find_prefix(asked.tokens, asked.domain, asked.next)) == asked.next;
+  if (there && asked.fetch.use_count() > 1) return;
+  // Whoever asked went away; or there was no room, or the beginning left meanwhile: what follows would be of no use.
+  if (!there) ++stats_.unanswered;
+  link_.cancel(rows.id);
+  done(rows.id);
 }
 
 // What memory has of it meanwhile is not kept twice. What no longer continues anything here is of no use.

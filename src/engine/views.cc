@@ -4,7 +4,8 @@
 //             extents name both segments, so the KV stays as long as one of them does, and an eviction takes both.
 // Invariants: what a request leaves in its namespace is its own prompt, whether it computed it or found it. A view has
 //             tokens of that prompt and no others. So nobody finds in a namespace what no request had there.
-// Cost:       tokens and keys of the index, once a namespace; no pages.
+// Cost:       tokens and keys of the index, once a namespace; no pages. All views together have at most as many tokens as
+//             the pool: the oldest leave first, and take no KV with them.
 // Not here:   the tier: a view is written only where its segment is gone, or with what continues it (spill.cc).
 #include <algorithm>
 
@@ -29,7 +30,10 @@ std::vector<Piece> ContentCache::elsewhere(const Found& found, const ContentDoma
 void ContentCache::add_views(const Own& own) {
   if (own.elsewhere.empty()) return;
   const int32_t prefix = own.chain.pos > 0 ? 0 : own.layout.prefix;
-  const auto known = index_.find_prefix(own.tokens.first(static_cast<size_t>(prefix)), own.domains.exact, prefix);
+  // What an earlier part of the request was published as is known by now.
+  const int32_t last = std::min({own.computed, own.layout.exact_end(), static_cast<int32_t>(own.tokens.size())});
+  const int32_t so_far = prefix == 0 ? 0 : std::max(prefix, last);
+  const auto known = index_.find_prefix(own.tokens.first(static_cast<size_t>(so_far)), own.domains.exact, so_far);
   ChainEnd end;
   if (!known.empty()) {
     const Piece& last = known.back();
@@ -46,7 +50,6 @@ void ContentCache::add_views(const Own& own) {
       continue;
     }
     if (piece.pos + piece.count == own.layout.prefix) {  // it may hold the last token too, which is never a prefix
-      const auto last = std::min({own.computed, own.layout.exact_end(), static_cast<int32_t>(own.tokens.size())});
       const auto more = own.tokens.subspan(static_cast<size_t>(own.layout.prefix),
                                            static_cast<size_t>(std::max(0, last - own.layout.prefix)));
       piece.count += common_prefix(
@@ -56,6 +59,9 @@ void ContentCache::add_views(const Own& own) {
     if (there < 0 || there >= piece.count) continue;  // it follows what left, or is known
     end = add_view(own, {piece.segment, piece.segment_offset + there, piece.count - there, end.pos}, end);
   }
+  const KvShape& shape = store_.shape();
+  const int64_t most = store_.pages() * shape.P / (int64_t{shape.L} * shape.G);
+  while (segments_.view_tokens() > most) erase(segments_.oldest_view());
 }
 
 // Of the piece's segment, in the request's own domain. behind: where the chain ends that an exact prefix continues.

@@ -113,6 +113,25 @@ TEST_F(ViewsTest, AnEvictionTakesTheViewsToo) {
   }
 }
 
+// One document under ever more names: the index of them is bounded, and costs nobody the KV.
+TEST_F(ViewsTest, ManyNamesHaveNoMoreTokensThanThePool) {
+  open(40);
+  ask_in(just_b, a);
+  const KvSegment* const kv = kv_of(just_b, join(a, question));
+  for (int i = 0; i < 100; ++i) {
+    const Space space{"", "", {"user" + std::to_string(i), "b"}};
+    ask_in(space, join(a, text(500 + i, 3)));
+    in({"", "", {space.names[0]}});
+    ASSERT_EQ(prefix(join(a, more)), 20) << "the last one's is there";
+  }
+  const KvShape& shape = cache->store().shape();
+  EXPECT_LE(cache->segments().view_tokens(), cache->store().pages() * shape.P / (int64_t{shape.L} * shape.G));
+  EXPECT_GT(cache->segments().view_tokens(), 0);
+  in({"", "", {"user0"}});
+  EXPECT_EQ(prefix(join(a, more)), 0) << "the oldest left";
+  EXPECT_EQ(kv_of(just_b, join(a, question)), kv) << "and took nothing with it";
+}
+
 // Equal texts of everybody: each is found exactly where the same tenant, with the same salt, has it in a namespace that
 // is named. Whoever names several has all of them; what is found elsewhere is in one's own from then on.
 TEST_F(ViewsTest, NobodyFindsWhatIsNotTheirs) {

@@ -77,12 +77,21 @@ void SegmentCache::enter(const CachedSegment& segment) {
     }
     extent.segments.push_back(segment.id);
   });
-  if (!segment.chain && segment.view_of == 0) tokens_ += segment.count;
+  if (segment.view_of != 0) {
+    views_.insert(segment.id);
+    view_tokens_ += segment.count;
+  } else if (!segment.chain) {
+    tokens_ += segment.count;
+  }
 }
 
 void SegmentCache::leave(const CachedSegment& segment) {
   each_extent(segment, [&](Extent& extent) { std::erase(extent.segments, segment.id); });
-  if (!segment.chain && segment.view_of == 0) tokens_ -= segment.count;
+  if (segment.view_of != 0) {
+    view_tokens_ -= views_.erase(segment.id) == 0 ? 0 : segment.count;
+  } else if (!segment.chain) {
+    tokens_ -= segment.count;
+  }
 }
 
 void SegmentCache::insert(CachedSegment segment) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/step_map.h"
@@ -62,6 +63,8 @@ class SegmentCache {
   std::vector<SegmentId> ids() const;
   int64_t segments() const { return static_cast<int64_t>(by_id_.size()); }
   int64_t tokens() const { return tokens_; }  // without chains and views: most of theirs are of other segments
+  int64_t view_tokens() const { return view_tokens_; }
+  SegmentId oldest_view() const { return views_.empty() ? 0 : *views_.begin(); }  // 0: there is none
 
  private:
   template <class Visitor>
@@ -70,7 +73,8 @@ class SegmentCache {
   void leave(const CachedSegment& segment);
   StepMap<CachedSegment> by_id_;
   SegmentId last_id_ = 0;
-  int64_t tokens_ = 0;
+  int64_t tokens_ = 0, view_tokens_ = 0;
+  std::set<SegmentId> views_;
 };
 
 }  // namespace kvilt

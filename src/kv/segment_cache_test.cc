@@ -53,6 +53,7 @@ TEST_F(SegmentCacheTest, WhatIsErasedUnderOneNameStaysUnderTheOther) {
   const SegmentId own = add(0, 30), view = cache.next_id();
   cache.insert({view, 5, 20, false, cache.find(own)->within(5, 20), 0, own});
   EXPECT_EQ(cache.tokens(), 30) << "a view has no tokens of its own";
+  EXPECT_EQ(std::pair(cache.view_tokens(), cache.oldest_view()), std::pair(int64_t{20}, view));
   const int64_t used = store.pages() - store.free_pages();
   cache.erase(own);
   ASSERT_NE(cache.find(view), nullptr);
@@ -65,6 +66,7 @@ TEST_F(SegmentCacheTest, WhatIsErasedUnderOneNameStaysUnderTheOther) {
   placed.clear();
   cache.erase(view);
   EXPECT_EQ(cache.tokens(), 0);
+  EXPECT_EQ(std::pair(cache.view_tokens(), cache.oldest_view()), std::pair(int64_t{0}, SegmentId{0}));
   EXPECT_EQ(store.free_pages(), store.pages()) << "power check: nobody else has it";
 }
 

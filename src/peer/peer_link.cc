@@ -75,7 +75,7 @@ void PeerLink::finish() {
 void PeerLink::tell(const Error& why) {
   if (std::exchange(told_, true)) return;
   ++failures_;
-  hooks_.changed();
+  say(hooks_.changed);
   spdlog::warn("the prefill server {} is not asked: {}; prompts are computed here", options_.address.shown(),
                why.message);
 }
@@ -86,7 +86,7 @@ void PeerLink::rest(Code why) {
                     [this]() KVILT_REQUIRES(mutex_) { return stop_; });
 }
 
-Result<std::unique_ptr<PeerChannel>> PeerLink::connect() {
+Result<std::unique_ptr<PeerChannel>> PeerLink::connect() try {
   KVILT_ASSIGN(PeerSocket made, PeerSocket::connect(options_.address, kToConnect));
   const auto socket = std::make_shared<const PeerSocket>(std::move(made));
   {
@@ -104,6 +104,21 @@ Result<std::unique_ptr<PeerChannel>> PeerLink::connect() {
   return error(Code::kInvalidArgument,
                "its KV has other bits: both need the same model, --kv-type, --activations, kernels (--backend) and "
                "release");
+} catch (const std::bad_alloc&) {
+  return error(Code::kExhausted, "no memory is left for a connection");
+}
+
+// Where memory ends it is said again, until this ends.
+void PeerLink::say(const std::function<void()>& hook) {
+  for (;;) {
+    try {
+      return hook();
+    } catch (const std::bad_alloc&) {
+      rest(Code::kExhausted);
+      MutexLock lock(mutex_);
+      if (stop_) return;
+    }
+  }
 }
 
 void PeerLink::run() {
@@ -117,7 +132,7 @@ void PeerLink::run() {
         ready_ = true;
       }
       dropped_ = false;
-      hooks_.changed();
+      say(hooks_.changed);
       if (std::exchange(told_, false)) spdlog::info("the prefill server {} is asked again", options_.address.shown());
       const Status ended = serve(**made);
       {
@@ -127,7 +142,7 @@ void PeerLink::run() {
         socket_.reset();
         if (stop_) return;
       }
-      hooks_.lost();
+      say(hooks_.lost);
       why = ended.error().code;
       tell(dropped_ ? error(Code::kCorrupt, "it sent other rows than were asked for") : ended.error());
       if (dropped_) why = Code::kInvalidArgument;
@@ -151,7 +166,7 @@ Status PeerLink::serve(PeerChannel& channel) {
   }
 }
 
-Status PeerLink::send_queued(PeerChannel& channel) {
+Status PeerLink::send_queued(PeerChannel& channel) try {
   uint64_t count = 0;
   if (::read(wake_.fd(), &count, sizeof count) < 0 && errno != EAGAIN) return system_error("the connection");
   for (;;) {
@@ -164,6 +179,8 @@ Status PeerLink::send_queued(PeerChannel& channel) {
     }
     KVILT_TRY(channel.send(bytes_of_message(*next)));
   }
+} catch (const std::bad_alloc&) {
+  return error(Code::kExhausted, "no memory is left for what is asked");
 }
 
 // REQUIRES: something has come.
@@ -174,8 +191,14 @@ Status PeerLink::receive(PeerChannel& channel) {
     if (auto* rows = std::get_if<PeerRows>(&message)) {
       if (std::ssize(rows->values) != int64_t{rows->count} * options_.hello.token_bytes)
         return error(Code::kCorrupt, "it sends rows of another size");
-      wait_for_room(std::ssize(rows->values));
-      hooks_.rows(std::move(*rows));
+      const int64_t size = std::ssize(rows->values);
+      wait_for_room(size);
+      try {
+        hooks_.rows(std::move(*rows));
+      } catch (const std::bad_alloc&) {  // nobody took them
+        took(size);
+        throw;
+      }
     } else if (const auto* end = std::get_if<PeerEnd>(&message)) {
       hooks_.end(*end);
     } else {

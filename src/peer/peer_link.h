@@ -54,6 +54,7 @@ class PeerLink {
 
  private:
   void run();
+  void say(const std::function<void()>& hook);
   Result<std::unique_ptr<PeerChannel>> connect();
   Status serve(PeerChannel& channel);
   Status send_queued(PeerChannel& channel);

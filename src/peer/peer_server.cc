@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -111,7 +112,11 @@ void PeerServer::admit(PeerSocket socket) {
 void PeerServer::serve(Guest& guest) {
   const std::shared_ptr<PeerConnection> connection = guest.connection;
   auto channel = PeerChannel::open(connection->socket_, PeerChannel::Side::kAnswers, options_.key);
-  const Error why = channel.ok() ? receive(connection, **channel).error() : channel.error();
+  Error why{Code::kExhausted, "no memory is left"};
+  try {
+    why = channel.ok() ? receive(connection, **channel).error() : channel.error();
+  } catch (const std::bad_alloc&) {
+  }
   connection->close();
   if (!channel.ok() || why.code != Code::kUnavailable) {  // else the other side just went
     ++counters_.failures;
@@ -164,7 +169,14 @@ Status PeerServer::receive(const std::shared_ptr<PeerConnection>& connection, Pe
   connection->close();
   sender.join();
   --counters_.connections;
-  hooks_.lost(connection);
+  for (bool said = false; !said;) {  // its asks go on for nobody until this is heard
+    try {
+      hooks_.lost(connection);
+      said = true;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
   return went;
 }
 
@@ -174,6 +186,7 @@ void PeerServer::send(const std::shared_ptr<PeerConnection>& connection, PeerCha
     Status sent;
     try {
       sent = channel.send(bytes_of_message(item->message));
+      if (drained) hooks_.drained(connection);
     } catch (const std::bad_alloc&) {
       sent = error(Code::kExhausted, "no memory is left");
     }
@@ -181,7 +194,6 @@ void PeerServer::send(const std::shared_ptr<PeerConnection>& connection, PeerCha
     counters_.sent_tokens += static_cast<uint64_t>(item->tokens);
     counters_.sent_bytes += static_cast<uint64_t>(item->bytes);
     if (item->running && *item->running) counters_.early_tokens += static_cast<uint64_t>(item->tokens);
-    if (drained) hooks_.drained(connection);
   }
 }
 

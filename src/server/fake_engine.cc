@@ -321,7 +321,7 @@ void FakeEngine::place(Running& running) {
   std::vector<std::string> names = running.request.namespaces;
   if (names.empty()) names.emplace_back();
   size_t prefix = 0;
-  const auto kept_in = [&](const std::string& name) -> auto& {
+  const auto kept_in = [&](const std::string& name) KVILT_REQUIRES(mutex_) -> auto& {
     return cache_[running.request.tenant + '\0' + running.request.cache_salt + '\0' + name];
   };
   for (const std::string& name : names) {
