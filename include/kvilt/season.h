@@ -70,6 +70,7 @@ inline Request season_request(Prompt prompt, const std::string& cache_salt = "",
   out.policy.name = "full";
   out.sampling.max_tokens = 0;
   out.cache_salt = cache_salt;
+  out.namespaces = namespaces;
   out.publish = false;
   out.season = true;
   return out;

@@ -129,6 +129,11 @@ TEST(ServerTest, NamespacesReachTheEngineOnEveryRoute) {
       {"/v1/completions", R"("prompt": "hi", "max_tokens": 1)"},
       {"/v1/messages", R"("messages": [{"role": "user", "content": "hi"}], "max_tokens": 1)"},
       {"/v1/documents", R"("documents": [{"text": "hi"}])"}};
+  auto seasoned = running.post("/v1/documents", R"({"documents": [{"text": "hi there"}, {"text": "so long"}],
+      "kvilt": {"namespaces": ["b", "a"], "season": 1}})");
+  ASSERT_EQ(seasoned->status, 200) << seasoned->body;
+  EXPECT_TRUE(running.engine->last_request().season) << "power check";
+  EXPECT_EQ(running.engine->last_request().namespaces, (std::vector<std::string>{"b", "a"}));
   for (const auto& [route, body] : bodies) {
     auto reply = running.post(route, std::string("{") + body + R"(, "kvilt": {"namespaces": ["b", "a"]}})");
     ASSERT_EQ(reply->status, 200) << route << reply->body;
