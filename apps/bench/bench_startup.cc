@@ -5,7 +5,6 @@
 //         engine opens; and by itself the tier, which replays its journal and looks at its files, and lists what it has.
 // Not here: a cold page cache (the journal leaves it, names of files do not); reads (bench_tiers.cc).
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +15,7 @@
 #include <optional>
 #include <random>
 
+#include "apps/bench/bench_folder.h"
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "apps/report.h"
@@ -123,21 +123,13 @@ void fill(const StartupOptions& o, Report& report) {
 
 void drop_journal(const std::string& folder) {
   const std::string path = folder + "/kvilt-cache/journal";
-  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.fd() < 0) fail(path + ": cannot be opened");
-  ::fdatasync(file.fd());
-  ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
+  if (!drop_from_page_cache(path)) fail(path + ": cannot be opened");
 }
 
 void bench_startup(StartupOptions o, int argc, char** argv) {
-  std::string made;
-  if (o.engine.cache_dir.empty()) {
-    made = (fs::temp_directory_path() / "kvilt_startup_XXXXXX").string();
-    if (!::mkdtemp(made.data())) fail(made + ": cannot be made; give --cache-dir");
-    o.engine.cache_dir = made;
-  } else if (fs::exists(fs::path(o.engine.cache_dir) / "kvilt-cache")) {
+  const BenchFolder folder(o.engine.cache_dir);
+  if (fs::exists(fs::path(o.engine.cache_dir) / "kvilt-cache"))
     fail(o.engine.cache_dir + ": holds a cache already; name a folder that is empty");
-  }
   o.engine.cache_disk = std::numeric_limits<int64_t>::max() / 4;
   Report report(argc, argv);
   fill(o, report);
@@ -183,7 +175,6 @@ void bench_startup(StartupOptions o, int argc, char** argv) {
                 {"cpu_s", median(spent->cpu_s)},
                 {"rounds", o.rounds}});
   }
-  if (!made.empty()) fs::remove_all(made);
   report.write(o.json);
 }
 

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/bench/bench_folder.h"
 #include "apps/bench/rag_prompt.h"
 #include "apps/command.h"
 #include "apps/flags.h"
@@ -49,14 +50,9 @@ struct Store {
   EngineOptions engine;
 };
 
-void drop_from_page_cache(const std::string& folder) {
+void drop_folder(const std::string& folder) {
   for (const auto& item : fs::recursive_directory_iterator(folder)) {
-    if (!item.is_regular_file()) continue;
-    const int fd = ::open(item.path().c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) continue;
-    ::fdatasync(fd);
-    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(fd);
+    if (item.is_regular_file()) drop_from_page_cache(item.path().string());
   }
 }
 
@@ -145,7 +141,7 @@ bool measure(const TiersOptions& o, RagPrompt prompt, Place& computed, Place& me
       const std::string& folder = store.engine.cache_dir;
       {
         auto engine = open_or_exit(store.engine);
-        if (!o.page_cache && !folder.empty()) drop_from_page_cache(folder);
+        if (!o.page_cache && !folder.empty()) drop_folder(folder);
         for (Place* place : {&computed, &store.place, &memory}) {
           const Answered out = ask_prefix(*engine, prompt, order, *place);
           place->ttft.push_back(out.completion.usage.ttft_s);
@@ -154,7 +150,7 @@ bool measure(const TiersOptions& o, RagPrompt prompt, Place& computed, Place& me
           equal = equal && logits == out.completion.logits.first;
         }
       }
-      if (!o.page_cache && !folder.empty()) drop_from_page_cache(folder);
+      if (!o.page_cache && !folder.empty()) drop_folder(folder);
       store.place.plain_rate.push_back(folder.empty() ? plain_redis_rate(store.engine.cache_redis)
                                                       : plain_disk_rate(folder));
     }
@@ -187,12 +183,7 @@ void tell(const Place& place, double memory_s, int64_t token_bytes, const TiersO
 
 void bench_tiers(TiersOptions o, int argc, char** argv) {
   if (o.rounds < 1) fail("--rounds must be at least 1");
-  std::string made;
-  if (o.engine.cache_dir.empty()) {
-    made = (fs::temp_directory_path() / "kvilt_tiers_XXXXXX").string();
-    if (!::mkdtemp(made.data())) fail(made + ": cannot be made; give --cache-dir");
-    o.engine.cache_dir = made;
-  }
+  BenchFolder folder(o.engine.cache_dir);
   Report report(argc, argv);
   std::vector<Store> stores = stores_of(o);
   RagPrompt prompt;
@@ -206,7 +197,7 @@ void bench_tiers(TiersOptions o, int argc, char** argv) {
   for (const Store& store : stores) tell(store.place, median(memory.ttft), token_bytes, o, report);
   tell(memory, 0, token_bytes, o, report);
   std::printf("first logits: %s\n", equal ? "equal to the bit" : "NOT EQUAL");
-  if (!made.empty()) fs::remove_all(made);
+  folder.remove();
   report.write(o.json);
   if (!equal) fail("what came from the cache is not what is computed");
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/keyed_hash.h"
 #include "base/runs.h"
@@ -15,5 +17,16 @@ struct CleanNote {
   Digest digest{};     // ... and these tokens' digest
   bool operator==(const CleanNote&) const = default;
 };
+
+// As whole_within() of runs.
+inline std::vector<CleanNote> whole_within(std::span<const CleanNote> notes, Run in) {
+  std::vector<CleanNote> out;
+  for (CleanNote note : notes) {
+    if (note.tokens.begin < in.begin || note.tokens.end > in.end) continue;
+    note.tokens = {note.tokens.begin - in.begin, note.tokens.end - in.begin};
+    out.push_back(note);
+  }
+  return out;
+}
 
 }  // namespace kvilt

@@ -97,4 +97,12 @@ std::vector<int32_t> positions(std::span<const Run> runs) {
   return out;
 }
 
+Runs whole_within(std::span<const Run> runs, Run in) {
+  Runs out;
+  for (const Run& run : runs) {
+    if (run.begin >= in.begin && run.end <= in.end) out.push_back({run.begin - in.begin, run.end - in.begin});
+  }
+  return out;
+}
+
 }  // namespace kvilt

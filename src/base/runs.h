@@ -26,6 +26,8 @@ bool includes(std::span<const Run> outer, std::span<const Run> inner);
 Runs unite(std::span<const Run> a, std::span<const Run> b);
 Runs intersect(std::span<const Run> a, std::span<const Run> b);
 Runs subtract(std::span<const Run> a, std::span<const Run> b);
+// Those that lie wholly in `in`, counted from its beginning; `runs` may overlap.
+Runs whole_within(std::span<const Run> runs, Run in);
 Runs dilate(std::span<const Run> runs, int32_t by, Run within);  // each run grown by `by` on both sides, clipped
 std::vector<int32_t> positions(std::span<const Run> runs);
 

@@ -49,6 +49,11 @@ TEST(Runs, AgreeWithSetsOfPositions) {
   }
 }
 
+TEST(Runs, WholeWithinIsCountedFromTheBeginning) {
+  EXPECT_EQ(whole_within(Runs{{0, 5}, {4, 9}, {5, 10}, {6, 6}, {9, 12}}, {4, 10}), (Runs{{0, 5}, {1, 6}, {2, 2}}));
+  EXPECT_TRUE(whole_within(Runs{{0, 5}}, {1, 5}).empty());
+}
+
 TEST(Runs, NormalRejectsTouchingOverlappingAndEmpty) {
   EXPECT_TRUE(is_normal(Runs{{0, 2}, {3, 4}}));
   EXPECT_FALSE(is_normal(Runs{{0, 2}, {2, 4}}));

@@ -24,12 +24,10 @@ SegmentId ContentCache::adopt(const PageTable& kv, Run positions, const Returned
     const auto before = *returned.continues;
     const auto size = static_cast<int32_t>(before.size());
     const std::vector<Piece> chain = index_.find_prefix(before, returned.domain, size);
-    if (size == 0 || (!chain.empty() && chain.back().pos + chain.back().count == size)) {
+    if (const ChainEnd end = end_of(chain); end.pos == size) {
       info.found_as = FoundAs::kBoth;
-      if (size > 0) {
-        info.parent = chain.back().segment;
-        info.parent_tokens = chain.back().segment_offset + chain.back().count;
-      }
+      info.parent = end.segment;
+      info.parent_tokens = end.tokens;
     }
   }
   const SegmentId id = segments_.next_id();

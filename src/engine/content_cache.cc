@@ -93,12 +93,6 @@ std::vector<Piece> combine(const std::vector<Piece>& clean, std::vector<Piece> o
   return out;
 }
 
-ChainEnd end_of(const std::vector<Piece>& chain) {
-  if (chain.empty()) return {};
-  const Piece& last = chain.back();
-  return {last.segment, last.segment_offset + last.count, last.pos + last.count};
-}
-
 }  // namespace
 
 // Of one prompt, for its pieces.

@@ -144,12 +144,6 @@ void DiskCache::clear() {
   update();
 }
 
-void DiskCache::computed(int64_t tokens, double seconds) {
-  if (tokens < 64 || seconds <= 0) return;
-  const double now = seconds / static_cast<double>(tokens);
-  prefill_s_ = prefill_s_ == 0 ? now : 0.8 * prefill_s_ + 0.2 * now;
-}
-
 void DiskCache::update() {
   stats_.bytes = bytes_;
   stats_.pieces = pieces_;

@@ -29,6 +29,7 @@
 #include "base/function_ref.h"
 #include "engine/content_cache.h"
 #include "engine/io_thread.h"
+#include "engine/prefill_pace.h"
 #include "sched/sequence.h"
 #include "tier/tier.h"
 
@@ -78,7 +79,7 @@ class DiskCache {
   std::optional<Clock::time_point> patience_ends() const;
 
   // A prefill computed so many tokens in this time: what fetch() compares with.
-  void computed(int64_t tokens, double seconds);
+  void computed(int64_t tokens, double seconds) { pace_.add(tokens, seconds); }
 
   bool shared() const { return sharing_.has_value(); }
   const DiskCounters& stats() const { return stats_; }
@@ -167,7 +168,7 @@ class DiskCache {
   bool stores_entered_ = false;  // store_entered() was posted
   int loading_ = 0;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
-  double prefill_s_ = 0;                       // a token; 0: not known yet
+  PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
   IoThread io_;                                // last: its jobs use the rest

@@ -121,8 +121,7 @@ void EngineLoop::run() {
   cancel_all();
   parts_.cache->on_evict(nullptr);
   parts_.cache->on_enter(nullptr);
-  for (const auto& store : parts_.stores) store->finish();
-  if (parts_.peer) parts_.peer->finish();
+  parts_.each_source([](auto& source) { source.finish(); });
 }
 
 void EngineLoop::attach_stores() {
@@ -150,24 +149,24 @@ void EngineLoop::attach_stores() {
 
 // Something is being read that somebody may wait for.
 bool EngineLoop::reads() const {
-  return (parts_.peer && parts_.peer->busy()) ||
-         std::ranges::any_of(parts_.stores, [](const auto& store) { return store->busy(); });
+  bool out = false;
+  parts_.each_source([&](const auto& source) { out = out || source.busy(); });
+  return out;
 }
 
 // True: somebody waits no longer.
 bool EngineLoop::give_up_late() {
-  bool late = parts_.peer && parts_.peer->give_up_late();
-  for (const auto& store : parts_.stores) late = store->give_up_late() || late;
+  bool late = false;
+  parts_.each_source([&](auto& source) { late = source.give_up_late() || late; });
   return late;
 }
 
 // When the first of those who wait for a store waits no longer.
 std::optional<Clock::time_point> EngineLoop::patience_ends() const {
   std::optional<Clock::time_point> out;
-  if (parts_.peer) out = parts_.peer->patience_ends();
-  for (const auto& store : parts_.stores) {
-    if (const auto at = store->patience_ends()) out = std::min(out.value_or(*at), *at);
-  }
+  parts_.each_source([&](const auto& source) {
+    if (const auto at = source.patience_ends()) out = std::min(out.value_or(*at), *at);
+  });
   return out;
 }
 

@@ -54,8 +54,7 @@ class EngineLoop {
   void clear_cache() {
     drop_idle_work();
     drop_lingering();
-    for (const auto& store : parts_.stores) store->clear();
-    if (parts_.peer) parts_.peer->clear();
+    parts_.each_source([](auto& source) { source.clear(); });
     for (IdleWork* work : idle_work_) work->clear();
     parts_.cache->clear();
     ++changes_;

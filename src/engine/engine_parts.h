@@ -22,6 +22,13 @@ struct EngineParts {
   std::unique_ptr<ContentCache> cache;
   std::vector<std::unique_ptr<DiskCache>> stores;  // in the order in which requests ask them: disk, shared
   std::unique_ptr<PeerCache> peer;                 // asked after them; null: there is none
+
+  // Whatever has KV beside memory: calls visitor(source) for the stores, then for the peer.
+  template <class Visitor>
+  void each_source(Visitor&& visitor) const {
+    for (const auto& store : stores) visitor(*store);
+    if (peer) visitor(*peer);
+  }
 };
 
 }  // namespace kvilt

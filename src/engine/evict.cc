@@ -78,10 +78,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.info.found_as = FoundAs::kPieces;
     out.info.contexts = info.contexts;
     out.info.replaced = info.replaced;
-    for (const Run& mark : marks) {
-      if (mark.begin >= run.begin && mark.end <= run.end)
-        out.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
-    }
+    out.marks = whole_within(marks, run);
   }
   const bool keep = first >= (segment.chain ? 1 : min_segment_);
   const std::vector<SegmentId> left = keep ? index_.truncate(id, first) : index_.erase(id);

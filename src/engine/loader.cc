@@ -22,19 +22,16 @@ DomainId DiskCache::stored_domain(DomainId domain) {
 // the same namespace.
 void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
   const auto limit = static_cast<int32_t>(q.prompt.size()) - 1;
-  const auto end_of = [](const std::vector<Piece>& chain) {
-    return chain.empty() ? 0 : chain.back().pos + chain.back().count;
-  };
   std::vector<Piece> chain;
   DomainId domain = 0;
   q.domains.each([&](const ContentDomains& of) {
     std::vector<Piece> stored = index_.find_prefix(q.prompt, stored_domain(of.exact), limit);
-    if (end_of(stored) <= end_of(chain)) return;
+    if (end_of(stored).pos <= end_of(chain).pos) return;
     chain = std::move(stored);
     domain = of.exact;
   });
-  if (end_of(chain) < found.layout.prefix + min_segment_) return;
-  const int32_t known = std::min(found.exact.pos, end_of(cache_.index().find_prefix(q.prompt, domain, limit)));
+  if (end_of(chain).pos < found.layout.prefix + min_segment_) return;
+  const int32_t known = std::min(found.exact.pos, end_of(cache_.index().find_prefix(q.prompt, domain, limit)).pos);
   for (const Piece& piece : chain) {
     const int32_t skip = std::max(0, known - piece.pos);
     if (skip >= piece.count) continue;
@@ -111,9 +108,8 @@ Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const 
   if (!sharing_) return Clock::time_point::max();
   int64_t tokens = 0;
   for (const Part& part : parts) tokens += part.count;
-  const std::chrono::duration<double> computing(static_cast<double>(tokens) * prefill_s_);
   const std::chrono::duration<double> patience = sharing_->patience;
-  const auto wait = prefill_s_ == 0 ? patience : std::max(computing, patience / 10);
+  const auto wait = pace_.known() ? std::max(pace_.time_for(tokens), patience / 10) : patience;
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
 }
 
@@ -121,7 +117,7 @@ Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const 
 bool DiskCache::pays(const std::vector<Part>& parts) const {
   int64_t tokens = 0, bytes = reading_;
   for (const Part& part : parts) tokens += part.count, bytes += part.count * token_bytes_;
-  return prefill_s_ == 0 || static_cast<double>(bytes) * read_s_ < static_cast<double>(tokens) * prefill_s_;
+  return !pace_.known() || static_cast<double>(bytes) * read_s_ < pace_.time_for(tokens).count();
 }
 
 std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCache::Found& found) {
@@ -219,8 +215,7 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
   if (wanted.size() < std::min(min_segment_, part.count)) return;
   if (part.prefix) {
     const std::vector<Piece> chain = cache_.index().find_prefix(prompt, part.domain, part.pos + part.count);
-    const int32_t reach = chain.empty() ? 0 : chain.back().pos + chain.back().count;
-    wanted.begin += std::max(0, reach - part.pos);
+    wanted.begin += std::max(0, end_of(chain).pos - part.pos);
     if (wanted.begin >= wanted.end) return;
   }
   const auto count = static_cast<int32_t>(index_.info(part.id).tokens.size());
@@ -244,15 +239,8 @@ void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part,
   returned.domain = part.domain;
   returned.exact = info.exact;
   if (part.prefix) returned.continues = prompt.first(part.pos + wanted.begin - part.offset);
-  for (const Run& mark : index_.marks(part.id)) {
-    if (mark.begin >= wanted.begin && mark.end <= wanted.end)
-      returned.marks.push_back({mark.begin - wanted.begin, mark.end - wanted.begin});
-  }
-  for (CleanNote note : index_.clean_notes(part.id)) {
-    if (note.tokens.begin < wanted.begin || note.tokens.end > wanted.end) continue;
-    note.tokens = {note.tokens.begin - wanted.begin, note.tokens.end - wanted.begin};
-    returned.clean.push_back(note);
-  }
+  returned.marks = whole_within(index_.marks(part.id), wanted);
+  returned.clean = whole_within(index_.clean_notes(part.id), wanted);
   const SegmentId id = cache_.adopt(*table, positions, returned);
   if (id == 0) return;
   loading->fetch->segments.push_back(id);

@@ -21,10 +21,6 @@ struct Taken {
   ~Taken() { link.took(bytes); }
 };
 
-int32_t end_of_prefix(const std::vector<Piece>& chain) {
-  return chain.empty() ? 0 : chain.back().pos + chain.back().count;
-}
-
 }  // namespace
 
 Digest peer_domain(const HashSecret& digests, const KeySpace& space) {
@@ -86,7 +82,7 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
               .domain = q.domain,
               .ropes = q.ropes,
               .owner = q.owner,
-              .next = end_of_prefix(cache_.index().find_prefix(tokens, q.domain, T)),
+              .next = end_of(cache_.index().find_prefix(tokens, q.domain, T)).pos,
               .fetch = std::make_shared<Fetch>(),
               .until = patience_for(T - q.known)};
   if (asked.next >= T) return nullptr;
@@ -100,8 +96,7 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
 
 // As long as computing would take here. A peer that is about as fast has shown a row long before.
 Clock::time_point PeerCache::patience_for(int64_t tokens) const {
-  const std::chrono::duration<double> computing(static_cast<double>(tokens) * prefill_s_);
-  const auto wait = prefill_s_ == 0 ? kUnknownPatience : std::max(computing, kLeastPatience);
+  const auto wait = pace_.known() ? std::max(pace_.time_for(tokens), kLeastPatience) : kUnknownPatience;
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
 }
 
@@ -120,7 +115,7 @@ void PeerCache::rows(const PeerRows& rows) {
   asked.next += rows.count;
   adopt(asked, rows);
   asked.until = patience_for(std::ssize(asked.tokens) - asked.next);
-  const bool there = end_of_prefix(cache_.index().find_prefix(asked.tokens, asked.domain, asked.next)) == asked.next;
+  const bool there = end_of(cache_.index().find_prefix(asked.tokens, asked.domain, asked.next)).pos == asked.next;
   if (there && asked.fetch.use_count() > 1) return;
   // Whoever asked went away; or there was no room, or the beginning left meanwhile: what follows would be of no use.
   if (!there) ++stats_.unanswered;
@@ -132,7 +127,7 @@ void PeerCache::rows(const PeerRows& rows) {
 void PeerCache::adopt(Asked& asked, const PeerRows& rows) {
   Run wanted{rows.pos, rows.pos + rows.count};
   const std::span<const int32_t> tokens = asked.tokens;
-  const int32_t reach = end_of_prefix(cache_.index().find_prefix(tokens, asked.domain, wanted.end));
+  const int32_t reach = end_of(cache_.index().find_prefix(tokens, asked.domain, wanted.end)).pos;
   if (reach < wanted.begin || reach >= wanted.end) return;
   wanted.begin = reach;
   const int64_t pages = pages_for_rows(cache_.store(), wanted);
@@ -145,10 +140,7 @@ void PeerCache::adopt(Asked& asked, const PeerRows& rows) {
   returned.domain = asked.domain;
   returned.exact = true;
   returned.continues = tokens.first(static_cast<size_t>(wanted.begin));
-  for (const Run& mark : asked.marks) {
-    if (mark.begin >= wanted.begin && mark.end <= wanted.end)
-      returned.marks.push_back({mark.begin - wanted.begin, mark.end - wanted.begin});
-  }
+  returned.marks = whole_within(asked.marks, wanted);
   const SegmentId id = cache_.adopt(*table, wanted, returned);
   if (id == 0) return;
   asked.fetch->segments.push_back(id);
@@ -199,12 +191,6 @@ std::optional<Clock::time_point> PeerCache::patience_ends() const {
   std::optional<Clock::time_point> out;
   for (const auto& [id, asked] : asked_) out = std::min(out.value_or(asked.until), asked.until);
   return out;
-}
-
-void PeerCache::computed(int64_t tokens, double seconds) {
-  if (tokens < 64 || seconds <= 0) return;
-  const double now = seconds / static_cast<double>(tokens);
-  prefill_s_ = prefill_s_ == 0 ? now : 0.8 * prefill_s_ + 0.2 * now;
 }
 
 const PeerCounters& PeerCache::stats() {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/content_cache.h"
+#include "engine/prefill_pace.h"
 #include "peer/peer_link.h"
 #include "sched/sequence.h"
 
@@ -57,7 +58,7 @@ class PeerCache {
   // As DiskCache's.
   bool give_up_late();
   std::optional<Clock::time_point> patience_ends() const;
-  void computed(int64_t tokens, double seconds);
+  void computed(int64_t tokens, double seconds) { pace_.add(tokens, seconds); }
 
   const PeerCounters& stats();
 
@@ -86,7 +87,7 @@ class PeerCache {
   Hooks hooks_;
   std::unordered_map<uint64_t, Asked> asked_;  // by id
   uint64_t last_ = 0;
-  double prefill_s_ = 0;           // a token; 0: not known yet
+  PrefillPace pace_;
   std::chrono::seconds rest_{0};   // after the last late answer; doubled by each, none after a whole one
   Clock::time_point asks_from_{};  // until then it is not asked
   PeerCounters stats_;

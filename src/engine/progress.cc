@@ -190,8 +190,7 @@ void EngineLoop::finish_prefill(Sequence& s) {
     s.first_token = Clock::now();
     s.usage.ttft_s = seconds(s.submitted, s.first_token);
     const int64_t computed = s.usage.fresh + s.usage.recomputed;
-    for (const auto& store : parts_.stores) store->computed(computed, seconds(s.first_step, s.first_token));
-    if (parts_.peer) parts_.peer->computed(computed, seconds(s.first_step, s.first_token));
+    parts_.each_source([&](auto& source) { source.computed(computed, seconds(s.first_step, s.first_token)); });
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     s.completion.last_hidden = std::move(now.last_hidden);
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy

@@ -149,15 +149,8 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   piece.pos = first;
   piece.token_bytes = static_cast<uint32_t>(token_bytes_);
   piece.tokens.assign(info.tokens.begin() + run.begin, info.tokens.begin() + run.end);
-  for (const Run& mark : cache_.index().marks(id)) {
-    if (mark.begin >= run.begin && mark.end <= run.end)
-      piece.marks.push_back({mark.begin - run.begin, mark.end - run.begin});
-  }
-  for (CleanNote note : cache_.index().clean_notes(id)) {
-    if (note.tokens.begin < run.begin || note.tokens.end > run.end) continue;
-    note.tokens = {note.tokens.begin - run.begin, note.tokens.end - run.begin};
-    piece.clean.push_back(note);
-  }
+  piece.marks = whole_within(cache_.index().marks(id), run);
+  piece.clean = whole_within(cache_.index().clean_notes(id), run);
   auto values = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
   for (int32_t i = 0; i < chunks_of(run.size()); ++i) {
     const Run chunk = chunk_run(i, run.size());

@@ -33,12 +33,7 @@ void ContentCache::add_views(const Own& own) {
   // What an earlier part of the request was published as is known by now.
   const int32_t last = std::min({own.computed, own.layout.exact_end(), static_cast<int32_t>(own.tokens.size())});
   const int32_t so_far = prefix == 0 ? 0 : std::max(prefix, last);
-  const auto known = index_.find_prefix(own.tokens.first(static_cast<size_t>(so_far)), own.domains.exact, so_far);
-  ChainEnd end;
-  if (!known.empty()) {
-    const Piece& last = known.back();
-    end = {last.segment, last.segment_offset + last.count, last.pos + last.count};
-  }
+  ChainEnd end = end_of(index_.find_prefix(own.tokens.first(static_cast<size_t>(so_far)), own.domains.exact, so_far));
   for (Piece piece : own.elsewhere) {
     const CachedSegment* const source = segments_.find(piece.segment);
     if (!source || source->count < piece.segment_offset + piece.count) continue;  // it left, or lost its end
@@ -79,11 +74,8 @@ ChainEnd ContentCache::add_view(const Own& own, const Piece& piece, const ChainE
   } else if (of.exact) {
     info.found_as = FoundAs::kPieces;
   }
-  Runs marks;
-  for (const Run& mark : index_.marks(piece.segment)) {
-    if (mark.begin >= run.begin && mark.end <= run.end) marks.push_back({mark.begin - run.begin, mark.end - run.begin});
-  }
-  std::vector<CleanNote> clean = index_.clean_notes(piece.segment);
+  const Runs marks = whole_within(index_.marks(piece.segment), run);
+  const std::vector<CleanNote> clean = whole_within(index_.clean_notes(piece.segment), run);
   CachedSegment view{segments_.next_id(),
                      source.pos + run.begin,
                      run.size(),
@@ -94,11 +86,7 @@ ChainEnd ContentCache::add_view(const Own& own, const Piece& piece, const ChainE
   const SegmentId id = view.id;
   enter(std::move(view), std::move(info), marks);
   if (!index_.contains(id)) return behind;
-  for (CleanNote& note : clean) {
-    if (note.tokens.begin < run.begin || note.tokens.end > run.end) continue;
-    note.tokens = {note.tokens.begin - run.begin, note.tokens.end - run.begin};
-    index_.add_clean(id, note);
-  }
+  for (const CleanNote& note : clean) index_.add_clean(id, note);
   return {id, run.size(), piece.pos + run.size()};
 }
 

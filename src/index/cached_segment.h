@@ -74,6 +74,13 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
+// Of a chain's pieces, the first of them at position 0.
+inline ChainEnd end_of(const std::vector<Piece>& chain) {
+  if (chain.empty()) return {};
+  const Piece& last = chain.back();
+  return {last.segment, last.segment_offset + last.count, last.pos + last.count};
+}
+
 // Segments that are means over contexts: how many are means over so many (the last: or more), and their tokens.
 struct SeasonedCount {
   std::array<int64_t, kMostContexts + 1> by_contexts{};

@@ -2,27 +2,23 @@
 import contextlib
 import ctypes
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-import time
 
 import pytest
 
 from test_disk_cache import KNOWN, ask, check, key_file, wanted
 from test_faults import KVILT, PROBE, Serve, gauge, run
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+from redis_server import until  # noqa: E402
+
 CLONE_NEWNET = 0x40000000
 LONG = [[4 + (29 * i + 11 * j * j + 5 * j) % 900 for j in range(3500)] for i in range(6)]
-
-
-def until(done):
-    for _ in range(3000):
-        if done():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came")
 
 
 class Place:
