@@ -3,15 +3,13 @@
 #include "tier/disk_tier.h"
 
 #include <gtest/gtest.h>
-
-#include <thread>
-
 #include <sys/stat.h>
-#include <chrono>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <thread>
 
 #include "base/error.h"
 #include "tier/piece_for_test.h"
