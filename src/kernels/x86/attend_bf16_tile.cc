@@ -294,18 +294,27 @@ int32_t* to_pairs(int lines, const float* p) {
   return reinterpret_cast<int32_t*>(words);
 }
 
-template <int kLines>
-void add_few(const TileShape& shape, int lines, const int32_t* words, const DirectValues& v, const float* scale_back,
-             float* acc) {
-  if constexpr (kLines > 1) {
-    if (lines < kLines) return add_few<kLines - 1>(shape, lines, words, v, scale_back, acc);
-  }
-  add_direct<kLines>(shape, words, v, scale_back, acc);
-}
-
 void add_values_direct(const TileShape& shape, int lines, const float* p, const DirectValues& v,
                        const float* scale_back, float* acc) {
-  add_few<x86::kDirectLines>(shape, lines, to_pairs(lines, p), v, scale_back, acc);
+  const int32_t* words = to_pairs(lines, p);
+  switch (lines) {
+    case 1:
+      return add_direct<1>(shape, words, v, scale_back, acc);
+    case 2:
+      return add_direct<2>(shape, words, v, scale_back, acc);
+    case 3:
+      return add_direct<3>(shape, words, v, scale_back, acc);
+    case 4:
+      return add_direct<4>(shape, words, v, scale_back, acc);
+    case 5:
+      return add_direct<5>(shape, words, v, scale_back, acc);
+    case 6:
+      return add_direct<6>(shape, words, v, scale_back, acc);
+    case 7:
+      return add_direct<7>(shape, words, v, scale_back, acc);
+    default:
+      return add_direct<8>(shape, words, v, scale_back, acc);
+  }
 }
 
 void add_values(const TileShape& shape, int lines, const float* p, const ValueTile& v, const float* scale_back,
