@@ -71,7 +71,7 @@ std::string fingerprint(const ModelConfig& config, const TensorTable& tensors) {
     hash.add(name).add(tensor.type_name);
     add_value(hash, tensor.rows);
     add_value(hash, tensor.cols);
-    if (tensor.readable) add_contents(hash, tensor.data, tensor.bytes);
+    if (tensor.readable || tensor.type_name == "U8") add_contents(hash, tensor.data, tensor.bytes);
   }
   return hex_text(hash.finish());
 }

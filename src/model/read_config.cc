@@ -94,6 +94,14 @@ void gpt_oss_arithmetic(ModelConfig& model) {
   model.sinks = true;
 }
 
+// As OpenAI's own files say it; the tensors' names tell which are in MXFP4.
+bool has_mxfp4_experts(const nlohmann::json& config, const Architecture& arch) {
+  const auto& quantised = config.at("quantization_config");
+  if (arch.experts != ExpertRule::kGptOss || !quantised.is_object()) return false;
+  const auto method = quantised.find("quant_method");
+  return method != quantised.end() && *method == "mxfp4";
+}
+
 void check_hf_gpt_oss(Fields& fields) {
   if (fields.number_or("swiglu_limit", kGptOssLimit, 0, kMaxFactor) != kGptOssLimit ||
       fields.number_or("swiglu_alpha", kGptOssSlope, 0, kMaxFactor) != kGptOssSlope) {
@@ -103,14 +111,15 @@ void check_hf_gpt_oss(Fields& fields) {
 }
 
 // Settings that change the arithmetic of a Hugging Face model in ways that this build does not support.
-void refuse_hf_extras(Fields& fields, const Architecture& arch) {
+void refuse_hf_extras(Fields& fields, const nlohmann::json& config, const Architecture& arch) {
   const auto refuse = [&](const std::string& what) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
   };
   if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu" && arch.name != "gemma3") {
     refuse("hidden_act '" + printable(act) + "'");
   }
-  if (fields.has("quantization_config")) refuse("a quantised checkpoint (quantization_config); use GGUF");
+  if (fields.has("quantization_config") && !has_mxfp4_experts(config, arch))
+    refuse("a quantised checkpoint (quantization_config); use GGUF");
   if (arch.name == "gpt_oss") check_hf_gpt_oss(fields);
 }
 
@@ -439,7 +448,7 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   model.tied_embeddings = fields.flag_or("tie_word_embeddings", gemma3);
   const bool attention_bias = fields.flag_or("attention_bias", arch->experts == ExpertRule::kGptOss);
   out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
-  refuse_hf_extras(fields, *arch);
+  refuse_hf_extras(fields, config, *arch);
   if (arch->experts == ExpertRule::kGptOss) gpt_oss_arithmetic(model);
   model.experts = read_hf_experts(fields, config, arch->experts, model.L);
   RopeSettings rope, local;

@@ -25,25 +25,50 @@ class Transposer {
     return out;
   }
 
+  // Rows row, row + step, ... of `from` as DType::kMXFP4.
+  Tensor take(const Mxfp4Matrix& from, int64_t row, int64_t step, int64_t rows) {
+    const Tensor out{to_, DType::kMXFP4, rows, from.cols};
+    const int64_t blocks = from.cols / 32;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t first = (row + r * step) * blocks;
+      for (int64_t b = first; b < first + blocks; ++b) {
+        const std::byte* in = from.blocks + b * 16;
+        const auto nibble = [in](int i) { return (in[i / 2] >> (i % 2 * 4)) & std::byte{15}; };
+        *to_++ = from.scales[b];
+        for (int i = 0; i < 16; ++i) *to_++ = nibble(i) | nibble(i + 16) << 4;
+      }
+    }
+    return out;
+  }
+
  private:
   std::byte* to_;
 };
 
+size_t bytes_of(const Tensor& tensor) { return static_cast<size_t>(tensor.rows) * tensor.row_bytes(); }
+size_t bytes_of(const Mxfp4Matrix& m) { return static_cast<size_t>(m.rows * m.cols / 32) * 17; }
+
 }  // namespace
 
 Reordered reorder_experts(const GptOssExperts& from, int count, std::vector<ExpertWeights>& out) {
-  const int64_t D = from.down.cols, F = from.gate_up.cols / 2;
-  size_t bytes = 0;
-  for (const Tensor& tensor : {from.gate_up, from.gate_up_bias, from.down, from.down_bias}) {
-    bytes += static_cast<size_t>(tensor.rows) * tensor.row_bytes();
-  }
-  auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+  const int64_t D = from.down_bias.cols, F = from.gate_up_bias.cols / 2;
+  const bool mxfp4 = from.down_blocks.blocks != nullptr;
+  const size_t matrices =
+      mxfp4 ? bytes_of(from.gate_up_blocks) + bytes_of(from.down_blocks) : bytes_of(from.gate_up) + bytes_of(from.down);
+  auto memory =
+      std::make_shared<std::vector<std::byte>>(matrices + bytes_of(from.gate_up_bias) + bytes_of(from.down_bias));
   Transposer to(*memory);
   for (int64_t e = 0; e < count; ++e) {
     ExpertWeights& expert = out.emplace_back();
-    expert.gate.w = to.take(from.gate_up, e * D, 0, 2, F, D);
-    expert.up.w = to.take(from.gate_up, e * D, 1, 2, F, D);
-    expert.down.w = to.take(from.down, e * F, 0, 1, D, F);
+    if (mxfp4) {
+      expert.gate.w = to.take(from.gate_up_blocks, e * 2 * F, 2, F);
+      expert.up.w = to.take(from.gate_up_blocks, e * 2 * F + 1, 2, F);
+      expert.down.w = to.take(from.down_blocks, e * D, 1, D);
+    } else {
+      expert.gate.w = to.take(from.gate_up, e * D, 0, 2, F, D);
+      expert.up.w = to.take(from.gate_up, e * D, 1, 2, F, D);
+      expert.down.w = to.take(from.down, e * F, 0, 1, D, F);
+    }
     // A bias is one row: a column of F outputs, laid down one after the other.
     const auto bias = [&](const Tensor& all, int64_t first, int64_t step, int64_t n) {
       Tensor row = to.take(all, e, first, step, n, 1);

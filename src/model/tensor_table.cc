@@ -224,6 +224,21 @@ class Binder {
     return {all.data + static_cast<size_t>(row) * all.row_bytes(), all.dtype, 1, all.cols};
   }
 
+  // rows x cols elements: blocks of 32 as 16 bytes each, and a byte of scale for each block.
+  Mxfp4Matrix take_mxfp4(const std::string& name, int64_t rows, int64_t cols) {
+    const auto bytes_of = [&](const std::string& tensor, int64_t want) -> const std::byte* {
+      const StoredTensor* stored = request_.table.find(tensor);
+      if (!status_.ok()) return nullptr;
+      if (!stored || stored->type_name != "U8" || static_cast<int64_t>(stored->bytes) != want || cols % 32 != 0) {
+        status_ = error(Code::kCorrupt, "{}: tensor '{}' is missing, or it is not {} bytes of U8 for {} x {} in MXFP4",
+                        request_.file, tensor, want, rows, cols);
+        return nullptr;
+      }
+      return stored->data;
+    };
+    return {bytes_of(name + "_blocks", rows * cols / 2), bytes_of(name + "_scales", rows * cols / 32), rows, cols};
+  }
+
   // gpt-oss in safetensors: see reordered_experts.h.
   void transposed_experts(const std::string& prefix, LayerWeights& layer) {
     const ExpertConfig& c = request_.config.experts;
@@ -231,10 +246,16 @@ class Binder {
     layer.router.w = take(prefix + "mlp.router.weight", Dim::kExperts, Dim::kD, true);
     layer.router.bias = take(prefix + "mlp.router.bias", Dim::kOne, Dim::kExperts, true);
     const std::string experts = prefix + "mlp.experts.";
-    const GptOssExperts stored{take(experts + "gate_up_proj", count * D, 2 * int64_t{c.F}, true),
-                               take(experts + "gate_up_proj_bias", count, 2 * int64_t{c.F}, true),
-                               take(experts + "down_proj", count * c.F, D, true),
-                               take(experts + "down_proj_bias", count, D, true)};
+    GptOssExperts stored;
+    stored.gate_up_bias = take(experts + "gate_up_proj_bias", count, 2 * int64_t{c.F}, true);
+    stored.down_bias = take(experts + "down_proj_bias", count, D, true);
+    if (request_.table.find(experts + "gate_up_proj_blocks") != nullptr) {
+      stored.gate_up_blocks = take_mxfp4(experts + "gate_up_proj", count * 2 * c.F, D);
+      stored.down_blocks = take_mxfp4(experts + "down_proj", count * D, c.F);
+    } else {
+      stored.gate_up = take(experts + "gate_up_proj", count * D, 2 * int64_t{c.F}, true);
+      stored.down = take(experts + "down_proj", count * c.F, D, true);
+    }
     if (!status_.ok()) return;
     reordered_.push_back(reorder_experts(stored, c.count, layer.experts));
   }
