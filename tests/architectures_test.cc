@@ -2,8 +2,15 @@
 // and norms must not break what tests/limits_test.cc shows in full on one model.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "kernels/dispatch.h"
@@ -136,6 +143,65 @@ TEST(LongRope, SegmentsAreRefusedAndAPrefixStaysOnItsSide) {
   so_far.insert(so_far.end(), crossing.ids.begin(), crossing.ids.begin() + 20);
   const Outcome rest = ask_for(*fresh, so_far, 10);
   EXPECT_EQ(rest.ids, std::vector<int32_t>(crossing.ids.begin() + 20, crossing.ids.end()));
+}
+
+// A copy of the gpt-oss fixture; all sinks of a layer become `sink`, if there is one.
+std::string with_sinks(const std::string& name, std::optional<int> layer, float sink) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("kvilt_sinks_" + std::to_string(::getpid()) + "_" + name);
+  fs::create_directories(folder);
+  fs::copy("tests/data/fixtures/gpt-oss", folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  if (!layer) return folder.string();
+  std::fstream file(folder / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t size = 0;
+  file.read(reinterpret_cast<char*>(&size), sizeof size);
+  std::string header(size, ' ');
+  file.read(header.data(), static_cast<std::streamsize>(size));
+  const auto tensor = nlohmann::json::parse(header)["model.layers." + std::to_string(*layer) + ".self_attn.sinks"];
+  const auto begin = tensor["data_offsets"][0].get<uint64_t>(), end = tensor["data_offsets"][1].get<uint64_t>();
+  file.seekp(static_cast<std::streamoff>(sizeof size + size + begin));
+  const uint16_t bf16 = static_cast<uint16_t>(std::bit_cast<uint32_t>(sink) >> 16);
+  for (uint64_t at = begin; at < end; at += sizeof bf16) file.write(reinterpret_cast<const char*>(&bf16), sizeof bf16);
+  return folder.string();
+}
+
+// Each layer's sinks reach the logits, with a window (0) and without (1), in the prefill and behind a placed piece.
+TEST(GptOss, SinksOfEveryLayerCount) {
+  const auto logits = [](const std::string& folder, const char* policy) {
+    auto one = open_for_test({.model = folder, .kv_bytes = int64_t{16} << 20});
+    if (std::string_view(policy) != "full") warm(*one, known);
+    const Outcome out = ask_ok(*one, unpublished(asked, policy, {}, 5));
+    std::filesystem::remove_all(folder);
+    return out.completion.logits.first;
+  };
+  for (const char* policy : {"full", "naive"}) {
+    const std::vector<float> as_is = logits(with_sinks("as_is", {}, 0), policy);
+    for (const int layer : {0, 1, 3}) {
+      EXPECT_GT(max_abs_difference(logits(with_sinks("large", layer, 6), policy), as_is), 1e-2) << policy << layer;
+      const std::vector<float> none = logits(with_sinks("none", layer, -INFINITY), policy);
+      EXPECT_NE(none, as_is) << policy << layer;
+      EXPECT_EQ(none, logits(with_sinks("tiny", layer, -1e30f), policy)) << "no sink is the limit of small ones";
+    }
+  }
+}
+
+// Rows that see few keys have tasks of their own: with all keys they are the dense rows, sinks and all.
+TEST(GptOss, SparseRowsKeepTheSinks) {
+  const std::vector<int32_t> prompt = text(300, 11);
+  for (const std::string_view backend : backend_names()) {
+    auto one = open_for_test({.model = "tests/data/fixtures/gpt-oss",
+                              .backend = std::string(backend),
+                              .kv_type = KvType::kF32,
+                              .kv_bytes = int64_t{16} << 20});
+    const auto ask = [&](const char* policy, Params params) {
+      return ask_ok(*one, unpublished(prompt, policy, std::move(params), 5));
+    };
+    const Outcome full = ask("full", {});
+    expect_equal(ask("minference", {{"columns", "300"}, {"distances", "0"}}), full);
+    expect_equal(ask("loopserve", {{"alpha", "1"}, {"pooled", "16"}}), full);
+    const Params few{{"columns", "20"}, {"distances", "10"}, {"rows", "8"}};
+    EXPECT_NE(ask("minference", few).completion.logits.first, full.completion.logits.first) << "power";
+  }
 }
 
 std::vector<std::string> fixtures() {

@@ -93,6 +93,7 @@ void AttendPass::add_tasks(Chunk& chunk, size_t i, int layer, const Batch& batch
     task.q_stride = task.out_stride = batch.out.stride;
     task.pos = pos;
     task.mask = mask_of(*chunk.plan, c, layer, g);
+    task.sinks = model_.sinks(layer, g);
     if (sparse && sees_all(task.mask, pos.front())) {
       lists_.sparse_heads.push_back(g);
       continue;

@@ -21,7 +21,7 @@ namespace kvilt {
 class AttendPass {
  public:
   AttendPass(const PreparedModel& model, ThreadPool& pool)
-      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool), visible_(model.config()) {}
+      : model_(model), pool_(pool), probes_(model, pool), sparse_(model, pool), visible_(model) {}
 
   struct At {
     int layer = 0;

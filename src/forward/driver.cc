@@ -43,6 +43,7 @@ const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
 const Runs& leaving_at(const Chunk& chunk, int l) { return chunk.band->out[l - chunk.band->layer_begin]; }
 
 Activation activation_of(const ModelConfig& config) {
+  if (config.gate == Gate::kClampedSwiglu) return Activation::kClampedSwiglu;
   return config.gate == Gate::kGeluTanh ? Activation::kGeluTanh : Activation::kSilu;
 }
 
@@ -312,7 +313,7 @@ void Driver::feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, Mat<
     const PreparedExpert& expert = w.experts[e];
     const Mat<float> out = s.expert_out.reshape(chosen.size(), c.D);
     ffn(chunks, chosen, gather(chosen, s.normed.view(), s.gathered),
-        {expert.gate.job({}), expert.up.job({}), expert.down.job(out), Activation::kSilu});
+        {expert.gate.job({}), expert.up.job({}), expert.down.job(out), activation_of(c)});
     for (int64_t r = 0; r < out.rows; ++r) {
       float* to = x.row(routed[r].row);
       for (int d = 0; d < c.D; ++d) to[d] += routed[r].weight * out.row(r)[d];

@@ -24,6 +24,7 @@ void LookingRows::find_keys(const PageTable& kv, int layer, std::span<const int>
     task.pos = pos_;
     task.spans = std::span(spans_).subspan(first[i], first[i + 1] - first[i]);
     task.lse = lse(i);
+    task.sinks = model_.sinks(layer, heads[i]);
   }
 }
 

@@ -49,6 +49,7 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
                                                                    {&layer.q_norm, &from.q_norm},
                                                                    {&layer.k_norm, &from.k_norm}};
     for (const auto& [to, source] : norms) *to = norm_weights(*source, file->config);
+    layer.sinks = as_floats(from.sinks);
     const std::pair<PreparedLinear*, const LinearWeights*> linears[] = {
         {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
         {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};

@@ -31,6 +31,7 @@ struct PreparedLayer {
   std::vector<float> attn_norm, ffn_norm;            // D
   std::vector<float> post_attn_norm, post_ffn_norm;  // D, or empty
   std::vector<float> q_norm, k_norm;                 // E, or empty
+  std::vector<float> sinks;                          // H, or empty
   PreparedLinear q, k, v, o, gate, up, down;
   PreparedLinear router;  // of a sparse layer, which has no gate, up and down of its own
   std::vector<PreparedExpert> experts;
@@ -52,6 +53,11 @@ class PreparedModel {
   const PreparedLinear& lm_head() const { return lm_head_; }
   void embed(int32_t token, float* x) const;  // D values
   AttendShape attend_shape(DType kv) const;
+  // AttendTask::sinks of a KV head's group; null where the model has none.
+  const float* sinks(int layer, int head) const {
+    const std::vector<float>& all = layers_[layer].sinks;
+    return all.empty() ? nullptr : all.data() + int64_t{head} * (config().H / config().G);
+  }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t parameters() const { return parameters_; }
 

@@ -84,6 +84,7 @@ SparseCost SparseRows::add_mean(const RowsOfBlock& tile, int head, const PooledK
   mean.skipped.out = mean.out.data();
   mean.skipped.out_stride = group * c.E;
   mean.skipped.lse = mean.lse.data();
+  mean.skipped.sinks = nullptr;  // it is in what the rows see
   return {4.0 * c.E * static_cast<double>(group * rows * part.keys), static_cast<double>(part.keys)};
 }
 
@@ -162,6 +163,7 @@ double SparseRows::add_tile(const RowsOfBlock& tile, int head, const Runs& keys,
   task.pos = to.ranks;
   task.spans = to.keys.spans();
   task.lse = tile.rows.lse + (head * rows + tile.begin) * group;
+  task.sinks = model_.sinks(tile.rows.layer, head);
   tasks.push_back(task);
   return flops;
 }

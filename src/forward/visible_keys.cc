@@ -28,6 +28,7 @@ AttendTask VisibleKeys::task_of(const RowsAt& rows, int head) const {
   task.out = rows.out.row(0) + head * group * config_.E;
   task.q_stride = task.out_stride = rows.out.stride;
   task.lse = rows.lse + head * rows.lse_rows() * group;
+  task.sinks = model_.sinks(rows.layer, head);
   return task;
 }
 

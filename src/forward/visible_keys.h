@@ -21,7 +21,7 @@ namespace kvilt {
 
 class VisibleKeys {
  public:
-  explicit VisibleKeys(const ModelConfig& config) : config_(config) {}
+  explicit VisibleKeys(const PreparedModel& model) : model_(model), config_(model.config()) {}
 
   struct Cost {
     double flops = 0, keys = 0;  // keys that are read, each of one head
@@ -47,6 +47,7 @@ class VisibleKeys {
   Cost add_windowed(Seen& seen, const PageTable& kv, const RowsAt& rows, int reach, std::vector<AttendTask>& tasks);
   AttendTask task_of(const RowsAt& rows, int head) const;
 
+  const PreparedModel& model_;
   const ModelConfig& config_;
   std::deque<Seen> seen_;  // their memory is kept
   size_t used_ = 0;

@@ -89,6 +89,7 @@ struct Problem {
   std::vector<std::byte> k, v;
   std::vector<bool> absent;            // by position
   std::vector<const float*> rotation;  // by position
+  std::vector<float> sinks;            // of the group's heads; empty: none
 
   Problem(const AttendShape& s, int64_t keys, std::vector<int32_t> rows, uint32_t seed, float size = 1)
       : shape(s), keys(keys), pos(std::move(rows)), absent(keys, false), rotation(keys, nullptr) {
@@ -135,6 +136,7 @@ struct Problem {
     task.spans = spans;
     task.mask = mask;
     task.lse = output.lse.data();
+    task.sinks = sinks.empty() ? nullptr : sinks.data();
     return task;
   }
 
@@ -173,7 +175,8 @@ inline Oracle oracle(const Problem& p) {
   for (size_t line = 0; line < p.pos.size() * group; ++line) {
     const int64_t i = p.pos[line / group];
     std::vector<double> weight(p.keys, 0), out(E, 0), score(p.keys, -INFINITY);
-    double max = -INFINITY, sum = 0;
+    const double sink = p.sinks.empty() ? -INFINITY : p.sinks[line % group];
+    double max = sink, sum = 0;
     for (int64_t j = 0; j < std::min<int64_t>(p.keys, i + 1); ++j) {
       const bool in_window = p.mask.window < 0 || i >= p.mask.dense_from || i - j <= p.mask.window || j < p.mask.sink;
       const bool in_reach = p.mask.reach < 0 || i - j <= p.mask.reach;
@@ -185,6 +188,7 @@ inline Oracle oracle(const Problem& p) {
       score[j] = dot * p.shape.scale;
       max = std::max(max, score[j]);
     }
+    if (sink != -INFINITY) sum = std::exp(sink - max);
     for (int64_t j = 0; j < p.keys; ++j) {
       if (score[j] != -INFINITY) sum += weight[j] = std::exp(score[j] - max);
     }

@@ -98,6 +98,44 @@ TEST_P(Attend, MissingPositionsAndRowsThatSeeNothing) {
   for (const float x : got.lse) EXPECT_EQ(x, -kInf);
 }
 
+// A sink takes its share and gives nothing; lse may be wanted or not; rows, threads and neighbours change no bit.
+TEST_P(Attend, SinksAreInTheNormaliserOnly) {
+  ThreadPool one(1), many(5);
+  uint32_t seed = 90;
+  for (const DType kv : kTypes) {
+    for (const bool decode : {false, true}) {
+      SCOPED_TRACE(testing::Message() << dtype_info(kv).name << (decode ? ", decode" : ", prefill"));
+      Problem p(shape_of(64, 4, kv), 1300, decode ? std::vector<int32_t>{1299} : scattered(1300, 6, 3), ++seed);
+      const Output without = p.run(backend(), many);
+      p.sinks = {-2, 3, 9, -kInf};
+      const Output whole = p.run(backend(), many);
+      expect_close(whole, oracle(p), tolerance(backend(), p.shape, 3e-6));
+      EXPECT_TRUE(whole == p.run(backend(), one));
+      EXPECT_FALSE(whole == without) << "power";
+      const size_t E = 64, width = 4 * E;
+      for (size_t r = 0; r < p.pos.size(); ++r) {  // the head without a sink
+        EXPECT_EQ(0, std::memcmp(&whole.out[r * width + 3 * E], &without.out[r * width + 3 * E], E * sizeof(float)));
+        EXPECT_EQ(whole.lse[r * 4 + 3], without.lse[r * 4 + 3]);
+      }
+      Output blind;
+      const std::vector<KvSpan> spans = p.spans();
+      AttendTask task = p.task(spans, blind);
+      task.lse = nullptr;
+      backend().attend(p.shape, {&task, 1}, many);
+      EXPECT_EQ(blind.out, whole.out);
+      p.sinks.assign(4, -kInf);
+      EXPECT_TRUE(without == p.run(backend(), many));
+    }
+  }
+  Problem p(shape_of(32, 2), 100, {5, 50}, ++seed);  // a row that sees no key: the sink is all there is
+  for (int j = 0; j < 10; ++j) p.absent[j] = true;
+  p.sinks = {1.5f, -kInf};
+  const Output got = p.run(backend(), many);
+  expect_close(got, oracle(p), 3e-6);
+  EXPECT_EQ(got.lse[0], 1.5f);
+  EXPECT_EQ(got.lse[1], -kInf);
+}
+
 TEST_P(Attend, HugeScores) {
   ThreadPool pool(2);
   const Problem p(shape_of(64, 2), 300, range(0, 300), 30, 1e4f);  // scores of tens of thousands: one key takes all

@@ -70,7 +70,9 @@ struct MatmulJob {
 };
 
 // kGeluTanh: gelu's tanh form, x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-enum class Activation : uint8_t { kSilu, kGeluTanh };
+// kClampedSwiglu: gpt-oss; g = min(gate, 7), u = up within [-7, 7]; then g / (1 + e^(-1.702 g)) (u + 1).
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
+inline constexpr float kSwigluLimit = 7, kSwigluSlope = 1.702f;
 // down.y (+)= (act(x . gate^T) * (x . up^T)) . down^T. gate.y and up.y are not used; down.y may be x.
 struct FfnJob {
   MatmulJob gate, up, down;
@@ -112,6 +114,9 @@ struct AttendTask {
   KeyMask mask;
   // Optional: log-sum-exp of the scaled scores, row r head h at lse[r * group + h].
   float* lse = nullptr;
+  // Optional: a sink for each head of the group, a score without a value: it takes part in the normaliser and in lse
+  // (docs/math/attention_merge.md#a-sink). -inf is no sink, to the bit.
+  const float* sinks = nullptr;
 };
 
 struct AttendShape {
@@ -173,7 +178,7 @@ class Backend {
   // y = w . x on the caller, plain fp32, summed over w's columns in order: few rows mixed into others (forward/carry.h).
   virtual void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) const = 0;
 
-  // gate = act(gate) * up: the step between an ffn's matmuls.
+  // gate = act(gate) * up, or what Activation says: the step between an ffn's matmuls.
   virtual void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) const = 0;
 
   virtual void attend(const AttendShape& shape, std::span<const AttendTask> tasks, ThreadPool& pool) const = 0;

@@ -321,6 +321,10 @@ TEST_P(BackendTest, NormsEqualReference) {
 
 // What the activations are, in double and from their definitions.
 double silu_of(double x) { return x / (1 + std::exp(-x)); }
+double clamped_of(double gate, double up) {  // gpt-oss
+  const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
+  return g / (1 + std::exp(-1.702 * g)) * (u + 1);
+}
 double gelu_of(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
@@ -329,7 +333,11 @@ TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
     const auto up = random_floats(3 * cols, 2);
     for (size_t i = 0; i < gate.size(); i += 3) gate[i] *= 20;
     gate[0] = 200, gate[gate.size() - 1] = -200;
-    auto silu = gate, gelu = gate;
+    auto silu = gate, gelu = gate, clamped = gate;
+    auto wide = up;
+    for (float& x : wide) x *= 6;
+    backend().act_mul(Activation::kClampedSwiglu, Mat<float>(clamped.data(), 3, cols),
+                      Mat<const float>(wide.data(), 3, cols), pool_);
     backend().act_mul(Activation::kSilu, Mat<float>(silu.data(), 3, cols), Mat<const float>(up.data(), 3, cols), pool_);
     backend().act_mul(Activation::kGeluTanh, Mat<float>(gelu.data(), 3, cols), Mat<const float>(up.data(), 3, cols),
                       pool_);
@@ -337,6 +345,7 @@ TEST_P(BackendTest, ActivationsEqualTheirFormulas) {
       const double want_silu = silu_of(gate[i]) * up[i], want_gelu = gelu_of(gate[i]) * up[i];
       EXPECT_NEAR(silu[i], want_silu, 1e-6 + 1e-6 * std::fabs(want_silu)) << gate[i];
       EXPECT_NEAR(gelu[i], want_gelu, 1e-6 + 1e-6 * std::fabs(want_gelu)) << gate[i];
+      EXPECT_NEAR(clamped[i], clamped_of(gate[i], wide[i]), 2e-6 + 2e-6 * std::fabs(clamped_of(gate[i], wide[i])));
     }
   }
 }
@@ -360,8 +369,8 @@ TEST_P(BackendTest, FfnEqualsItsParts) {
     for (const int threads : {1, 2, 3}) {
       ThreadPool pool(threads);
       for (const int64_t T : {7, 64, 203}) {
-        for (const auto activation : {Activation::kSilu, Activation::kGeluTanh}) {
-          if (activation == Activation::kGeluTanh && threads != 2) continue;
+        for (const auto activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
+          if (activation != Activation::kSilu && threads != 2) continue;
           auto x = random_floats(T * shape.D, 3);
           const Mat<const float> in(x.data(), T, shape.D);
           std::vector<float> a(T * shape.F), b(a.size()), want = x;

@@ -11,13 +11,15 @@
 
 namespace kvilt {
 
-enum class Gate : uint8_t { kSilu, kGeluTanh };  // what the FFN's gate goes through
+// What the FFN's gate goes through; kClampedSwiglu (gpt-oss) limits gate and up and adds one to up.
+enum class Gate : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
 
 // Mixture of experts: in sparse layers a router gives each row to top_k of `count` FFNs of width F.
 struct ExpertConfig {
   int count = 0;  // 0: a dense model
   int top_k = 0, F = 0;
   bool renormalise = false;     // scale the chosen experts' probabilities to sum to one
+  bool biases = false;          // of the router and of the experts' layers
   std::vector<uint8_t> sparse;  // per layer; others have a dense FFN
 };
 
@@ -27,6 +29,7 @@ struct ModelConfig {
   int D = 0, H = 0, G = 0, E = 0, F = 0, L = 0, V = 0;
   int context = 0;  // positions the model was trained for
   float rms_eps = 1e-6f;
+  bool sinks = false;    // a learned score for each query head that is in the softmax's normaliser and has no value
   bool qk_norm = false;  // RMSNorm over E of each q and k head before RoPE
   bool tied_embeddings = false;
   std::vector<int> window;  // per layer: a row sees its own position and window - 1 before it; -1: all. Empty: all -1

@@ -35,6 +35,8 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
   for (const bool flag : {config.qk_norm, config.tied_embeddings, config.rope.length_dependent, config.post_norms,
                           config.norms_plus_one, config.gate == Gate::kGeluTanh})
     add_value(hash, flag);
+  if (config.gate == Gate::kClampedSwiglu) hash.add("clamped swiglu");
+  if (config.sinks) hash.add("sinks");
   for (const float scale : {config.embedding_scale, config.attention_scale, config.final_softcap})
     add_value(hash, scale);
   const ExpertConfig& experts = config.experts;
@@ -69,7 +71,7 @@ std::string fingerprint(const ModelConfig& config, const TensorTable& tensors) {
     hash.add(name).add(tensor.type_name);
     add_value(hash, tensor.rows);
     add_value(hash, tensor.cols);
-    if (tensor.readable) add_contents(hash, tensor.data, tensor.bytes);
+    if (tensor.readable || tensor.type_name == "U8") add_contents(hash, tensor.data, tensor.bytes);
   }
   return hex_text(hash.finish());
 }

@@ -27,10 +27,11 @@ constexpr int kDefaultWindow = 4096, kDefaultDenseLayers = 28;  // Transformers'
 // Which layers of a Hugging Face model have a window.
 enum class WindowRule : uint8_t {
   kNone,
-  kAll,         // all layers, unless sliding_window is null
-  kAllIfNamed,  // the same, but none if it is missing
-  kAllByFlag,   // all layers, if use_sliding_window
-  kByLayer,     // if use_sliding_window: the layers from max_window_layers on, or those that layer_types names
+  kAll,          // all layers, unless sliding_window is null
+  kAllIfNamed,   // the same, but none if it is missing
+  kAllByFlag,    // all layers, if use_sliding_window
+  kAlternating,  // layers 0, 2, 4, ..., or those that layer_types names
+  kByLayer,      // if use_sliding_window: the layers from max_window_layers on, or those that layer_types names
 };
 
 struct Architecture {
@@ -49,6 +50,7 @@ constexpr Architecture kArchitectures[] = {
     {"qwen2", RopePairs::kHalves, false, true, WindowRule::kByLayer},
     {"qwen3", RopePairs::kHalves, true, false, WindowRule::kByLayer},
     {"qwen3_moe", RopePairs::kHalves, true, false, WindowRule::kAllByFlag, ExpertRule::kQwen3Moe, "qwen3moe"},
+    {"gpt_oss", RopePairs::kHalves, false, true, WindowRule::kAlternating, ExpertRule::kGptOss, "gpt-oss"},
     {"phi3", RopePairs::kHalves, false, false, WindowRule::kAllIfNamed},
     {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
 };
@@ -83,15 +85,42 @@ int head_dim(Fields& fields, const char* key, const ModelConfig& config) {
   return static_cast<int>(fields.integer_or(key, divides ? config.D / config.H : 2, 2, kMaxHeadDim));
 }
 
+// ---- gpt-oss ------------------------------------------------------------------------------------------------------
+
+constexpr double kGptOssLimit = 7, kGptOssSlope = 1.702;  // those of Activation::kClampedSwiglu
+
+void gpt_oss_arithmetic(ModelConfig& model) {
+  model.gate = Gate::kClampedSwiglu;
+  model.sinks = true;
+}
+
+// As OpenAI's own files say it; the tensors' names tell which are in MXFP4.
+bool has_mxfp4_experts(const nlohmann::json& config, const Architecture& arch) {
+  const auto& quantised = config.at("quantization_config");
+  if (arch.experts != ExpertRule::kGptOss || !quantised.is_object()) return false;
+  const auto method = quantised.find("quant_method");
+  return method != quantised.end() && *method == "mxfp4";
+}
+
+void check_hf_gpt_oss(Fields& fields) {
+  if (fields.number_or("swiglu_limit", kGptOssLimit, 0, kMaxFactor) != kGptOssLimit ||
+      fields.number_or("swiglu_alpha", kGptOssSlope, 0, kMaxFactor) != kGptOssSlope) {
+    fields.fail(error(Code::kUnsupported, "{}: a swiglu_limit other than {} or a swiglu_alpha other than {}",
+                      fields.where(), kGptOssLimit, kGptOssSlope));
+  }
+}
+
 // Settings that change the arithmetic of a Hugging Face model in ways that this build does not support.
-void refuse_hf_extras(Fields& fields, const Architecture& arch) {
+void refuse_hf_extras(Fields& fields, const nlohmann::json& config, const Architecture& arch) {
   const auto refuse = [&](const std::string& what) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
   };
   if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu" && arch.name != "gemma3") {
     refuse("hidden_act '" + printable(act) + "'");
   }
-  if (fields.has("quantization_config")) refuse("a quantised checkpoint (quantization_config); use GGUF");
+  if (fields.has("quantization_config") && !has_mxfp4_experts(config, arch))
+    refuse("a quantised checkpoint (quantization_config); use GGUF");
+  if (arch.name == "gpt_oss") check_hf_gpt_oss(fields);
 }
 
 // Each layer's window, as Transformers decides it for the family; empty: none has one.
@@ -100,8 +129,10 @@ std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const 
     fields.fail(error(code, "{}: {}", fields.where(), what));
     return std::vector<int>{};
   };
-  const bool by_flag = arch.windows != WindowRule::kAll && arch.windows != WindowRule::kAllIfNamed;
-  const bool by_default = !config.contains("sliding_window") && arch.windows != WindowRule::kAllIfNamed;
+  const bool alternating = arch.windows == WindowRule::kAlternating;
+  const bool named_only = arch.windows == WindowRule::kAllIfNamed || alternating;
+  const bool by_flag = arch.windows != WindowRule::kAll && !named_only;
+  const bool by_default = !config.contains("sliding_window") && !named_only;
   const bool named = by_default || fields.has("sliding_window");  // null: none
   const bool on = named && (!by_flag || fields.flag_or("use_sliding_window", false));
   if (on && arch.windows == WindowRule::kNone) return fail(Code::kUnsupported, "use_sliding_window is not supported");
@@ -111,6 +142,7 @@ std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const 
     const int64_t without = fields.integer_or("max_window_layers", kDefaultDenseLayers, 0, kMaxLayers);
     std::fill_n(out.begin(), std::min<int64_t>(without, L), -1);
   }
+  for (size_t l = 1; alternating && l < out.size(); l += 2) out[l] = -1;
   const auto types = config.find("layer_types");
   if (types == config.end() || types->is_null()) return on ? out : std::vector<int>{};
   if (!types->is_array() || types->size() != out.size())
@@ -120,7 +152,7 @@ std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const 
     if (!slides && (*types)[l] != "full_attention")
       return fail(Code::kUnsupported, "a layer type other than full_attention and sliding_attention (layer_types)");
     if (slides && window < 0) return fail(Code::kCorrupt, "'layer_types' names sliding layers, but there is no window");
-    if (arch.windows == WindowRule::kByLayer) out[l] = slides ? window : -1;
+    if (arch.windows == WindowRule::kByLayer || alternating) out[l] = slides ? window : -1;
     if (slides != (out[l] >= 0)) return fail(Code::kUnsupported, "'layer_types' contradicts sliding_window");
   }
   return on ? out : std::vector<int>{};
@@ -249,6 +281,7 @@ RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture&
   if (s.scaling == RopeScaling::kYarn && attention != 1) {  // a factor on top of YaRN's own
     s.attention_factor = attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1);
   }
+  s.truncate = model.arch != "gpt_oss";  // no key says it; the family's config.json does
   s.divisors = gguf_divisors(fields, gguf, "rope_freqs.weight");
   // Files of phi3 name no kind of scaling; the tensors of factors tell it.
   if (gguf.tensors.find("rope_factors_short.weight")) s.scaling = RopeScaling::kLongRope;
@@ -367,6 +400,13 @@ void read_gguf_gemma3(Fields& fields, ModelConfig& model) {
 std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
   const int64_t window = fields.integer_or("attention.sliding_window", 0, 0, kMaxContext);
   if (window == 0) return {};
+  if (arch == "gpt-oss") {  // every other layer, the first one too
+    std::vector<int> out(static_cast<size_t>(L), static_cast<int>(window));
+    for (size_t l = 1; l < out.size(); l += 2) out[l] = -1;
+    if (fields.integer_or("attention.sliding_window_pattern", 2, 0, kMaxLayers) != 2)
+      fields.fail(error(Code::kUnsupported, "{}: a sliding_window_pattern other than 2", fields.where()));
+    return out;
+  }
   if ((arch != "llama" && arch != "phi3") || fields.has("attention.sliding_window_pattern")) {
     fields.fail(error(Code::kUnsupported,
                       "{}: '{}.attention.sliding_window' is set; known are windows of all layers of llama and phi3",
@@ -406,9 +446,10 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   model.rms_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0, 1));
   model.qk_norm = arch->qk_norm;
   model.tied_embeddings = fields.flag_or("tie_word_embeddings", gemma3);
-  const bool attention_bias = fields.flag_or("attention_bias", false);
+  const bool attention_bias = fields.flag_or("attention_bias", arch->experts == ExpertRule::kGptOss);
   out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
-  refuse_hf_extras(fields, *arch);
+  refuse_hf_extras(fields, config, *arch);
+  if (arch->experts == ExpertRule::kGptOss) gpt_oss_arithmetic(model);
   model.experts = read_hf_experts(fields, config, arch->experts, model.L);
   RopeSettings rope, local;
   if (gemma3) {
@@ -451,7 +492,8 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   model.rms_eps = static_cast<float>(fields.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0, 1));
   model.qk_norm = arch->qk_norm;
   model.tied_embeddings = !gguf.tensors.find("output.weight");
-  out.biases = {arch->qkv_bias, false, false};
+  out.biases = {arch->qkv_bias, arch->experts == ExpertRule::kGptOss, false};
+  if (arch->experts == ExpertRule::kGptOss) gpt_oss_arithmetic(model);
   if (fields.integer_or("attention.value_length", model.E, 1, kMaxHeadDim) != model.E) {
     fields.fail(error(Code::kUnsupported, "{}: value heads of another size than key heads", where));
   }

@@ -39,11 +39,12 @@ void read_dense_layers(Fields& fields, const nlohmann::json& config, ExpertConfi
 ExpertConfig read_hf_experts(Fields& fields, const nlohmann::json& config, ExpertRule rule, int L) {
   ExpertConfig out;
   if (rule == ExpertRule::kNone) return out;
-  const bool mixtral = rule == ExpertRule::kMixtral;
+  const bool mixtral = rule != ExpertRule::kQwen3Moe;  // gpt-oss has the same settings
   const bool local = fields.has("num_local_experts");  // two names of one setting
   out.count = whole(fields, local ? "num_local_experts" : "num_experts", kMaxExperts);
   out.top_k = whole(fields, "num_experts_per_tok", kMaxExperts);
   out.F = whole(fields, mixtral ? "intermediate_size" : "moe_intermediate_size", kMaxWidth);
+  out.biases = rule == ExpertRule::kGptOss;
   out.renormalise = mixtral || fields.flag_or("norm_topk_prob", false);
   const int64_t step = mixtral ? 1 : fields.integer_or("decoder_sparse_step", 1, 1, kMaxLayers);
   for (int l = 0; l < L; ++l) out.sparse.push_back((l + 1) % step == 0 ? 1 : 0);
@@ -59,11 +60,13 @@ ExpertConfig read_gguf_experts(Fields& fields, ExpertRule rule, int F, int L) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
     return ExpertConfig{};
   };
+  if (count == 0 && rule == ExpertRule::kGptOss) return refuse("gpt-oss without expert_count");
   if (count == 0) return rule == ExpertRule::kQwen3Moe ? refuse("qwen3moe without expert_count") : out;
   if (rule == ExpertRule::kNone) return refuse("'expert_count' of this architecture");
   out.count = static_cast<int>(count);
   out.top_k = whole(fields, "expert_used_count", kMaxExperts);
   out.F = static_cast<int>(fields.integer_or("expert_feed_forward_length", F, 1, kMaxWidth));
+  out.biases = rule == ExpertRule::kGptOss;
   out.renormalise = fields.flag_or("expert_weights_norm", true);  // what both families' files mean without the key
   out.sparse.assign(static_cast<size_t>(L), 1);
   // Settings of other families that would change the arithmetic.
@@ -72,8 +75,9 @@ ExpertConfig read_gguf_experts(Fields& fields, ExpertRule rule, int F, int L) {
     if (fields.integer_or(key, 0, 0, INT32_MAX) > (key[0] == 'i' ? 1 : 0)) return refuse(key);
   }
   if (fields.integer_or("expert_group_count", 0, 0, INT32_MAX) > 1) return refuse("expert_group_count");
-  if (fields.integer_or("expert_gating_func", 1, 0, INT32_MAX) > 1)
-    return refuse("a gate other than softmax (expert_gating_func)");
+  // 3: softmax over the chosen ones, which is what renormalising gives.
+  const int64_t gate = fields.integer_or("expert_gating_func", 1, 0, INT32_MAX);
+  if (gate > 1 && !(out.biases && gate == 3)) return refuse("a gate other than softmax (expert_gating_func)");
   const double scale = fields.number_or("expert_weights_scale", 1, 0, 1e6);
   if (scale != 0 && scale != 1) return refuse("expert_weights_scale");
   check(fields, out);

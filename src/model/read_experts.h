@@ -10,7 +10,7 @@
 
 namespace kvilt {
 
-enum class ExpertRule : uint8_t { kNone, kMixtral, kQwen3Moe };
+enum class ExpertRule : uint8_t { kNone, kMixtral, kQwen3Moe, kGptOss };
 
 // Mistakes and unsupported settings are reported through `fields`.
 ExpertConfig read_hf_experts(Fields& fields, const nlohmann::json& config, ExpertRule rule, int L);

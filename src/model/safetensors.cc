@@ -87,6 +87,12 @@ class HeaderParser {
       }
       tensor.readable = tensor.bytes > 0;
     }
+    if (tensor.type_name == "U8") {  // no weight by itself: blocks of MXFP4 and their scales (reordered_experts.h)
+      tensor.bytes = static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols);
+      if (tensor.bytes != end - begin) {
+        return corrupt("tensor '{}': {} bytes of data for a shape that takes {}", shown, end - begin, tensor.bytes);
+      }
+    }
     tensor.data = data_.data() + begin;
     if (begin < end) extents_.push_back({begin, end, name});
     if (!table_.add(std::move(tensor))) return corrupt("tensor '{}' is in another shard too", shown);

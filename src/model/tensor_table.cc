@@ -4,11 +4,12 @@
 #include <array>
 
 #include "base/error.h"
+#include "model/reordered_experts.h"
 
 namespace kvilt {
 namespace {
 
-enum class Dim : uint8_t { kOne, kD, kHE, kGE, kE, kF, kV, kExperts, kExpertF };
+enum class Dim : uint8_t { kOne, kD, kH, kHE, kGE, kE, kF, kV, kExperts, kExpertF };
 
 int64_t size_of(Dim dim, const ModelConfig& config) {
   switch (dim) {
@@ -16,6 +17,8 @@ int64_t size_of(Dim dim, const ModelConfig& config) {
       return 1;
     case Dim::kD:
       return config.D;
+    case Dim::kH:
+      return config.H;
     case Dim::kHE:
       return int64_t{config.H} * config.E;
     case Dim::kGE:
@@ -40,12 +43,17 @@ constexpr Names kLayerPrefix = {"blk.", "model.layers."};
 constexpr Names kEmbedding = {"token_embd", "model.embed_tokens"};
 constexpr Names kFinalNorm = {"output_norm", "model.norm"};
 constexpr Names kLmHead = {"output", "lm_head"};
+constexpr Names kSinks = {"attn_sinks.weight", "self_attn.sinks"};
 
-enum class When : uint8_t { kAlways, kQkNorm, kPostNorms, kNoPostNorms };
+constexpr std::string_view kGptOssName = "gpt_oss";
+
+enum class When : uint8_t { kAlways, kQkNorm, kGptOss, kPostNorms, kNoPostNorms };
 
 bool holds(When when, const ModelConfig& config) {
   if (when == When::kQkNorm) return config.qk_norm;
-  return when == When::kAlways || config.post_norms == (when == When::kPostNorms);
+  if (when == When::kAlways) return true;
+  if (when == When::kGptOss || config.arch == kGptOssName) return when == When::kGptOss && config.arch == kGptOssName;
+  return config.post_norms == (when == When::kPostNorms);
 }
 
 struct NormRow {
@@ -61,6 +69,7 @@ constexpr NormRow kNorms[] = {
     // Hugging Face's name of the FFN's own norm says where it is applied: after attention, or before the FFN.
     {&LayerWeights::ffn_norm, {"ffn_norm", "post_attention_layernorm"}, Dim::kD, When::kNoPostNorms},
     {&LayerWeights::ffn_norm, {"ffn_norm", "pre_feedforward_layernorm"}, Dim::kD, When::kPostNorms},
+    {&LayerWeights::ffn_norm, {"post_attention_norm", "post_attention_layernorm"}, Dim::kD, When::kGptOss},
     {&LayerWeights::post_attn_norm, {"post_attention_norm", "post_attention_layernorm"}, Dim::kD, When::kPostNorms},
     {&LayerWeights::post_ffn_norm, {"post_ffw_norm", "post_feedforward_layernorm"}, Dim::kD, When::kPostNorms},
 };
@@ -132,6 +141,7 @@ class Binder {
     weights.lm_head.bias = take(head + ".bias", Dim::kOne, Dim::kV, false);
     for (int l = 0; l < request_.config.L && status_.ok(); ++l) weights.layers.push_back(layer(l));
     if (!status_.ok()) return status_.error();
+    weights.reordered = std::move(reordered_);
     return weights;
   }
 
@@ -144,9 +154,16 @@ class Binder {
       layer.*row.member = take(prefix + std::string(row.names[style_]) + ".weight", Dim::kOne, row.cols, true);
     }
     const bool sparse = request_.config.sparse(l);
-    if (sparse) experts(prefix, layer);
+    if (sparse && request_.config.arch == kGptOssName && request_.style == NameStyle::kHuggingFace) {
+      transposed_experts(prefix, layer);
+    } else if (sparse) {
+      experts(prefix, layer);
+    }
     for (const FusedRow& row : kFused) {
       if (!sparse || row_of(row.parts[0]).bias != &BiasRule::mlp) take_fused(row, prefix, layer);
+    }
+    if (request_.config.sinks) {
+      layer.sinks = take(prefix + std::string(kSinks[style_]), Dim::kOne, Dim::kH, true);
     }
     for (const LinearRow& row : kLinears) {
       if ((sparse && row.bias == &BiasRule::mlp) || (layer.*row.member).w) continue;
@@ -166,7 +183,10 @@ class Binder {
       if (!names || request_.table.find(prefix + named(row.gate, 0) + ".weight")) names = &row;
     }
     layer.router.w = take(prefix + std::string(names->router) + ".weight", Dim::kExperts, Dim::kD, true);
+    const bool biases = request_.config.experts.biases;
+    if (biases) layer.router.bias = take(prefix + std::string(names->router) + ".bias", Dim::kOne, Dim::kExperts, true);
     for (const std::string_view part : kUnknownParts) {
+      if (biases && part.ends_with(".bias")) continue;
       if (status_.ok() && request_.table.find(prefix + std::string(part))) {
         status_ = error(Code::kUnsupported, "{}: tensor '{}{}' is not supported", request_.file, prefix, part);
       }
@@ -184,8 +204,11 @@ class Binder {
       const bool stacked = part.name.find("{}") == std::string_view::npos;
       Tensor all;
       if (stacked) all = take(prefix + std::string(part.name) + ".weight", part.rows, part.cols, true, true);
+      Tensor bias;
+      if (biases) bias = take(prefix + std::string(part.name) + ".bias", Dim::kExperts, part.rows, true);
       for (int e = 0; e < request_.config.experts.count && status_.ok(); ++e) {
         Tensor& w = (layer.experts[e].*part.member).w;
+        if (bias) (layer.experts[e].*part.member).bias = row_of_tensor(bias, e);
         if (stacked) {
           w = all;
           w.rows = size_of(part.rows, request_.config);
@@ -195,6 +218,46 @@ class Binder {
         }
       }
     }
+  }
+
+  static Tensor row_of_tensor(const Tensor& all, int64_t row) {
+    return {all.data + static_cast<size_t>(row) * all.row_bytes(), all.dtype, 1, all.cols};
+  }
+
+  // rows x cols elements: blocks of 32 as 16 bytes each, and a byte of scale for each block.
+  Mxfp4Matrix take_mxfp4(const std::string& name, int64_t rows, int64_t cols) {
+    const auto bytes_of = [&](const std::string& tensor, int64_t want) -> const std::byte* {
+      const StoredTensor* stored = request_.table.find(tensor);
+      if (!status_.ok()) return nullptr;
+      if (!stored || stored->type_name != "U8" || static_cast<int64_t>(stored->bytes) != want || cols % 32 != 0) {
+        status_ = error(Code::kCorrupt, "{}: tensor '{}' is missing, or it is not {} bytes of U8 for {} x {} in MXFP4",
+                        request_.file, tensor, want, rows, cols);
+        return nullptr;
+      }
+      return stored->data;
+    };
+    return {bytes_of(name + "_blocks", rows * cols / 2), bytes_of(name + "_scales", rows * cols / 32), rows, cols};
+  }
+
+  // gpt-oss in safetensors: see reordered_experts.h.
+  void transposed_experts(const std::string& prefix, LayerWeights& layer) {
+    const ExpertConfig& c = request_.config.experts;
+    const int64_t D = request_.config.D, count = c.count;
+    layer.router.w = take(prefix + "mlp.router.weight", Dim::kExperts, Dim::kD, true);
+    layer.router.bias = take(prefix + "mlp.router.bias", Dim::kOne, Dim::kExperts, true);
+    const std::string experts = prefix + "mlp.experts.";
+    GptOssExperts stored;
+    stored.gate_up_bias = take(experts + "gate_up_proj_bias", count, 2 * int64_t{c.F}, true);
+    stored.down_bias = take(experts + "down_proj_bias", count, D, true);
+    if (request_.table.find(experts + "gate_up_proj_blocks") != nullptr) {
+      stored.gate_up_blocks = take_mxfp4(experts + "gate_up_proj", count * 2 * c.F, D);
+      stored.down_blocks = take_mxfp4(experts + "down_proj", count * D, c.F);
+    } else {
+      stored.gate_up = take(experts + "gate_up_proj", count * D, 2 * int64_t{c.F}, true);
+      stored.down = take(experts + "down_proj", count * c.F, D, true);
+    }
+    if (!status_.ok()) return;
+    reordered_.push_back(reorder_experts(stored, c.count, layer.experts));
   }
 
   // Reads the fused tensor if the first part has no tensor of its own.
@@ -257,6 +320,7 @@ class Binder {
 
   const BindRequest& request_;
   const size_t style_;
+  std::vector<Reordered> reordered_;
   Status status_;
 };
 

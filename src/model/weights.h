@@ -1,4 +1,4 @@
-// model/weights.h: where the tensors of a model are. Views into mapped files; nothing is copied or converted here.
+// model/weights.h: where the tensors of a model are. Views into mapped files, but for what is reordered.
 #pragma once
 
 #include <memory>
@@ -22,6 +22,8 @@ struct Tensor {
   size_t row_bytes() const { return dtype_bytes(dtype, static_cast<size_t>(cols)); }
 };
 
+using Reordered = std::shared_ptr<const std::vector<std::byte>>;  // reordered_experts.h
+
 struct LinearWeights {
   Tensor w;
   Tensor bias;  // optional, 1 x rows
@@ -36,6 +38,7 @@ struct LayerWeights {
   LinearWeights q, k, v;                 // (H*E) x D, (G*E) x D, (G*E) x D
   Tensor q_norm, k_norm;                 // 1 x E, with config.qk_norm
   LinearWeights o;                       // D x (H*E)
+  Tensor sinks;                          // 1 x H, with config.sinks
   Tensor ffn_norm;                       // 1 x D
   Tensor post_attn_norm, post_ffn_norm;  // 1 x D, with config.post_norms
   LinearWeights gate, up, down;          // F x D, F x D, D x F; none in a sparse layer, which has
@@ -46,8 +49,9 @@ struct LayerWeights {
 struct ModelWeights {
   Tensor embedding;  // V x D
   std::vector<LayerWeights> layers;
-  Tensor final_norm;      // 1 x D
-  LinearWeights lm_head;  // V x D; tied: the same view as embedding
+  Tensor final_norm;                 // 1 x D
+  LinearWeights lm_head;             // V x D; tied: the same view as embedding
+  std::vector<Reordered> reordered;  // what tensors above point to where a file's order is not ours
 };
 
 }  // namespace kvilt

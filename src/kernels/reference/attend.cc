@@ -77,8 +77,11 @@ void attend_row(const AttendShape& shape, const AttendTask& task, int64_t r, int
   const int E = shape.E;
   std::vector<Seen> seen;
   score_row(shape, task, r, h, seen);
-  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const double sink = task.sinks == nullptr ? kNone : task.sinks[h];
+  double max = sink;
   for (const Seen& key : seen) max = std::max(max, key.score);
+  double sum = sink == kNone ? 0 : std::exp(sink - max);
   std::vector<double> out(E, 0.0);
   std::vector<float> value(E);
   for (const Seen& key : seen) {

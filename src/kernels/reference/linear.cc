@@ -55,6 +55,17 @@ void gate_rows(Mat<float> gate, Mat<const float> up, ThreadPool& pool, Activatio
   });
 }
 
+void clamped_swiglu(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
+  CHECK(gate.rows == up.rows && gate.cols == up.cols);
+  pool.parallel_for(gate.rows, [&](int64_t r, int) {
+    for (int64_t c = 0; c < gate.cols; ++c) {
+      const double g = std::min(gate.row(r)[c], kSwigluLimit),
+                   u = std::clamp(up.row(r)[c], -kSwigluLimit, kSwigluLimit);
+      gate.row(r)[c] = static_cast<float>(g / (1 + std::exp(-double{kSwigluSlope} * g)) * (u + 1));
+    }
+  });
+}
+
 }  // namespace
 
 std::unique_ptr<PackedWeight> pack(const WeightView& w) {
@@ -113,6 +124,7 @@ void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) {
 
 void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
   if (act == Activation::kSilu) return gate_rows(gate, up, pool, [](double g) { return g / (1 + std::exp(-g)); });
+  if (act == Activation::kClampedSwiglu) return clamped_swiglu(gate, up, pool);
   const double slope = std::sqrt(2 / std::numbers::pi);
   gate_rows(gate, up, pool, [&](double g) { return g / 2 * (1 + std::tanh(slope * (g + 0.044715 * g * g * g))); });
 }

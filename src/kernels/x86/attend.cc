@@ -5,6 +5,8 @@
 #include "kernels/x86/attend.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -228,6 +230,7 @@ class Attention {
     return {state.max + line, state.lane + line * kLanes, state.acc + int64_t{line} * shape_.width};
   }
   void finish(const Item& item, const TileState& whole) const;
+  void add_sinks(Mat<float> out, const float* sinks, float* lse) const;
   void run_split(ThreadPool& pool);
 
   const TileKernels& isa_;
@@ -304,8 +307,25 @@ void Attention::add_runs(const Walk& walk, const RowPart& part, const void* cons
 
 void Attention::finish(const Item& item, const TileState& whole) const {
   const AttendTask& task = *item.task;
-  isa_.finish(shape_, item.count, whole, task.out + item.first * task.out_stride, task.out_stride,
-              task.lse == nullptr ? nullptr : task.lse + int64_t{item.first} * shape_.group);
+  float* const out = task.out + item.first * task.out_stride;
+  float* lse = task.lse == nullptr ? nullptr : task.lse + int64_t{item.first} * shape_.group;
+  if (task.sinks != nullptr && lse == nullptr) lse = whole.max;  // a line's maximum is read before its lse is written
+  isa_.finish(shape_, item.count, whole, out, task.out_stride, lse);
+  if (task.sinks != nullptr) add_sinks({out, item.count, shape_.group * shape_.E, task.out_stride}, task.sinks, lse);
+}
+
+// A sink is one more term of the normaliser: it scales what the keys gave by their share, e^lse / (e^lse + e^sink).
+void Attention::add_sinks(Mat<float> out, const float* sinks, float* lse) const {
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int h = 0; h < shape_.group; ++h, ++lse) {
+      if (sinks[h] == -std::numeric_limits<float>::infinity()) continue;
+      const double over = double{sinks[h]} - double{*lse};
+      float* y = out.row(r) + int64_t{h} * shape_.E;
+      const auto share = static_cast<float>(1 / (1 + std::exp(over)));  // 0 for a line that saw no key
+      for (int e = 0; e < shape_.E; ++e) y[e] *= share;
+      *lse = static_cast<float>(std::max<double>(sinks[h], *lse) + std::log1p(std::exp(-std::abs(over))));
+    }
+  }
 }
 
 void Attention::attend_tile(const Item& item) const {

@@ -234,7 +234,10 @@ class X86Backend final : public Backend {
   }
 
  private:
-  auto gate_row(Activation act) const { return act == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul; }
+  auto gate_row(Activation act) const {
+    if (act == Activation::kClampedSwiglu) return kernels_.clamped_mul;
+    return act == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
+  }
   auto row_packer(RowFormat format) const {
     return format == RowFormat::kQuantised ? kernels_.quantize
            : format == RowFormat::kFloats  ? kernels_.interleave

@@ -135,6 +135,7 @@ struct Kernels {
   void (*rms_norm)(const RowsIn& in, const float* weight, float eps, float* y, int64_t y_stride);
   void (*silu_mul)(float* gate, const float* up, int64_t count);
   void (*gelu_mul)(float* gate, const float* up, int64_t count);
+  void (*clamped_mul)(float* gate, const float* up, int64_t count);
 };
 
 // BF16 weights and rows of bf16 pairs, instead of Kernels::interleave and matmul[kBF16].

@@ -256,6 +256,13 @@ KVILT_INLINE VF gelu(VF gate, VF up) {
   return gated(gate, minus, up);
 }
 
+// kSwigluLimit and kSwigluSlope of backend.h. NaN passes both limits.
+KVILT_INLINE VF clamped_swiglu(VF gate, VF up) {
+  constexpr float kSwigluLimit = 7, kSwigluSlope = 1.702f;
+  const VF limit = set(kSwigluLimit), g = min_f(limit, gate), u = max_f(set(-kSwigluLimit), min_f(limit, up));
+  return gated(g, mul(g, set(-kSwigluSlope)), add(u, set(1.0f)));
+}
+
 void silu_mul(float* gate, const float* up, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(gate + i, silu(load(gate + i), load(up + i)));
@@ -271,6 +278,15 @@ void gelu_mul(float* gate, const float* up, int64_t count) {
   if (i < count) {
     const int left = static_cast<int>(count - i);
     store_some(gate + i, gelu(load_some(gate + i, left), load_some(up + i, left)), left);
+  }
+}
+
+void clamped_mul(float* gate, const float* up, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(gate + i, clamped_swiglu(load(gate + i), load(up + i)));
+  if (i < count) {
+    const int left = static_cast<int>(count - i);
+    store_some(gate + i, clamped_swiglu(load_some(gate + i, left), load_some(up + i, left)), left);
   }
 }
 
@@ -303,6 +319,7 @@ const x86::Kernels kKernels = {
     rms_norm,
     silu_mul,
     gelu_mul,
+    clamped_mul,
 };
 
 }  // namespace kvilt::KVILT_ISA
