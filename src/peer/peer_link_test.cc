@@ -39,7 +39,9 @@ TEST(PeerLink, ItsEndWaitsForNoConnectionThatIsBeingMade) {
 TEST(PeerNames, AWaitForTheResolverCanBeEnded) {
   const OpenFile ends(::eventfd(0, EFD_CLOEXEC));
   const PeerAddress address{"prefill.example", 1};
-  const auto answers = addresses_unless(ends.fd(), address, [](const auto&) { return addresses_of({"127.0.0.1", 1}, 0); });
+  const auto answers = addresses_unless(ends.fd(), address, [](const auto&) {
+    return addresses_of({"127.0.0.1", 1}, 0);
+  });
   ASSERT_TRUE(answers.ok()) << "power";
   EXPECT_EQ((*answers)->ai_family, AF_INET);
   const auto never = [](const auto&) -> Result<PeerAddresses> { return Error{Code::kInvalidArgument, "no such name"}; };

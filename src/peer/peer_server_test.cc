@@ -1,6 +1,7 @@
 #include "peer/peer_server.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,13 +17,18 @@ constexpr milliseconds kLong{3600000}, kAnswers{20000};
 const PeerHello kHello{{1, 2, 3}, 64};
 
 PeerServer::Options server_options() {
-  return {.address = {"127.0.0.1", 0}, .key = HashSecret::fixed(1), .hello = kHello, .most_tokens = 100, .patience = kLong,
+  return {.address = {"127.0.0.1", 0},
+          .key = HashSecret::fixed(1),
+          .hello = kHello,
+          .most_tokens = 100,
+          .patience = kLong,
           .idle = kLong};
 }
 
 std::unique_ptr<PeerServer> open_server(PeerServer::Options options) {
   const auto nothing = [](const auto&...) {};
-  auto out = PeerServer::open(std::move(options), {.ask = nothing, .cancel = nothing, .drained = nothing, .lost = nothing});
+  auto out =
+      PeerServer::open(std::move(options), {.ask = nothing, .cancel = nothing, .drained = nothing, .lost = nothing});
   EXPECT_TRUE(out.ok());
   return std::move(out).value();
 }
@@ -37,7 +43,8 @@ std::shared_ptr<const PeerSocket> connect_from(const char* address, int port) {
   EXPECT_EQ(::inet_pton(AF_INET, "127.0.0.1", &other.sin_addr), 1);
   EXPECT_EQ(::bind(file.fd(), reinterpret_cast<sockaddr*>(&own), sizeof own), 0);
   EXPECT_EQ(::connect(file.fd(), reinterpret_cast<sockaddr*>(&other), sizeof other), 0);
-  return std::make_shared<const PeerSocket>(OpenFile(::dup(file.fd())));
+  EXPECT_EQ(::fcntl(file.fd(), F_SETFL, O_NONBLOCK), 0);
+  return std::make_shared<const PeerSocket>(std::move(file));
 }
 
 std::unique_ptr<PeerChannel> shake_hands(std::shared_ptr<const PeerSocket> socket) {
