@@ -4,14 +4,10 @@
 #include <utility>
 
 #include "base/hex.h"
+#include "base/reserved_tenants.h"
 #include "kv/kv_rows.h"
 
 namespace kvilt {
-namespace {
-
-constexpr const char* kTenant = "(peer)";  // no tenant of a file has such a name
-
-}  // namespace
 
 // Its tokens are none's; its end is heard on the engine thread.
 class PeerAnswers::Sink : public TokenSink {
@@ -71,7 +67,7 @@ void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAs
   request.prompt.ids = answer->ask.tokens;
   request.sampling.max_tokens = 0;
   request.policy.name = "prefix";
-  request.tenant = kTenant;
+  request.tenant = kPeerTenant;
   request.cache_salt = hex_text(answer->ask.domain);
   request.draft = 0;
   auto id = engine_.submit(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
