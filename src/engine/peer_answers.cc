@@ -106,7 +106,7 @@ PeerAnswers::Sent PeerAnswers::send_next(Answer& answer) {
   const auto T = static_cast<int32_t>(tokens.size());
   if (answer.sent >= T) return Sent::kNothing;
   const std::string salt = hex_text(answer.ask.domain);
-  const DomainId domain = cache.domains({kTenant, "", salt}).exact;
+  const DomainId domain = cache.domains({std::string(kPeerTenant), "", salt}).exact;
   const std::vector<Piece> chain = cache.index().find_prefix(tokens, domain, T);
   const auto piece = std::ranges::find_if(chain, [&](const Piece& p) { return p.pos + p.count > answer.sent; });
   if (piece == chain.end()) return Sent::kNothing;
