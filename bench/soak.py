@@ -38,7 +38,7 @@ from traffic_http import ROOT, Server
 
 BODY_BYTES = 256 << 10  # the largest
 SAMPLED = 150  # prompts of the load that are asked again
-GAUGES = ("num_requests_running", "num_requests_waiting", "prefills_lingering", "num_preemptions_total", "cache_evicted_tokens_total",
+GAUGES = ("num_requests_running", "num_requests_waiting", "prefills_lingering", "num_preemptions_total", "cache_evicted_tokens_total", "cached_runs",
           "disk_cache_errors_total", "disk_cache_written_bytes_total", "disk_cache_loaded_tokens_total", "disk_cache_pieces",
           "disk_cache_dropped_total", "redis_cache_errors_total", "redis_cache_written_bytes_total", "redis_cache_loaded_tokens_total",
           "redis_cache_late_total", "redis_cache_dropped_total", "redis_cache_up", "http_connections_refused_total")

@@ -16,8 +16,7 @@ ContentCache::ContentCache(PageStore store, const HashSecret& secret, std::strin
       index_(secret, ContentIndexOptions::for_min_tokens(min_segment)),
       fingerprint_(std::move(fingerprint)),
       min_segment_(min_segment),
-      ghosts_(static_cast<size_t>(store_.pages() * store_.shape().P /
-                                  (int64_t{store_.shape().L} * store_.shape().G * ChainIndex::kBlockTokens))) {}
+      ghosts_(static_cast<size_t>(pool_tokens() / ChainIndex::kBlockTokens)) {}
 
 namespace {
 
@@ -455,7 +454,10 @@ ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   info.domain = own.domains.chain;
   info.found_as = FoundAs::kChain;
   if (goes_on) info.parent = own.chain.segment, info.parent_tokens = own.chain.tokens;
-  enter({id, run.begin, run.size(), true, view_of(own.kv, run), own.request}, std::move(info));
+  const bool behind_chain = own.exact.pos < own.layout.prefix;
+  const int32_t shared = goes_on ? 0 : behind_chain ? own.exact.pos : own.layout.exact_end();
+  enter({id, run.begin, run.size(), true, view_of(own.kv, run), own.request, 0, shared}, std::move(info));
+  bound_chains(id);
   return {id, run.size(), end};
 }
 

@@ -236,6 +236,10 @@ class ContentCache {
   void forget_frozen(Extent& extent);
   void thaw_all();
   void cut(SegmentId id, const Runs& lost);
+  static constexpr int64_t kChainTokens = 4;  // some 20 bytes each, where KV of a small model has 12,288
+  int32_t least_left(const CachedSegment& segment) const;
+  void bound_chains(SegmentId continued);
+  int64_t pool_tokens() const;
 
   PageStore store_;  // before segments_: pages return to it
   SegmentCache segments_;

@@ -92,6 +92,54 @@ TEST_F(ChainTest, WhatIsEvictedTakesAlongWhatNothingLeadsTo) {
   EXPECT_EQ(segments(), 0);
 }
 
+// Conversations that begin alike and are over: of each its own part leaves, and with it all that is left to find.
+TEST_F(ChainTest, AHotBeginningKeepsNoStubsOfChains) {
+  open(60);
+  domains = cache->domains({}, "mend");
+  const Tokens system = text(20, 40);
+  ask(system);
+  const auto talk = [&](int i) {
+    const Tokens page = text(100 + i, 80);
+    ask(page);
+    Asked turn = ask(join(system, page, text(300 + i, 12)));
+    EXPECT_EQ(turn.layout.pieces, (Runs{{40, 120}})) << "power check: it is a chain's";
+    EXPECT_EQ(cache->segments().find(turn.published.chain.segment)->chain, true);
+  };
+  for (int i = 0; i < 20; ++i) talk(i);
+  const int64_t before = segments(), tokens = cache->segments().chain_tokens();
+  EXPECT_GT(cache->evicted(), 0) << "power check: the pool is full";
+  for (int i = 20; i < 120; ++i) talk(i);
+  EXPECT_EQ(prefix(join(system, a)), 40) << "power check: the beginning stays";
+  EXPECT_LE(segments(), before + 2);
+  EXPECT_LE(cache->segments().chain_tokens(), tokens + 132);
+}
+
+// A conversation's turns read the same hot pieces in ever new orders: no page bounds that.
+TEST_F(ChainTest, ChainsThatOnlyReadOthersPiecesAreBounded) {
+  open(100);
+  domains = cache->domains({}, "mend");
+  std::vector<Tokens> pages;
+  for (int i = 0; i < 6; ++i) ask(pages.emplace_back(text(100 + i, 80)));
+  const KvShape& shape = cache->store().shape();
+  const int64_t pool = cache->store().pages() * shape.P / (int64_t{shape.L} * shape.G);
+  const auto turn_of = [&](const std::vector<int>& order) {
+    Tokens turn = text(99, 10);
+    for (const int i : order) turn = join(std::move(turn), pages[static_cast<size_t>(i)]);
+    return turn;
+  };
+  std::vector<int> order{0, 1, 2, 3, 4, 5};
+  const Tokens first = turn_of(order);
+  ask(join(first, text(50, 10)));
+  int turns = 0;
+  do {
+    if (++turns % 10 == 0) ask(join(first, text(1000 + turns, 10)));  // it goes on
+    ask(join(turn_of(order), text(51, 10)));
+    EXPECT_LE(cache->segments().chain_tokens(), 4 * pool);
+  } while (std::ranges::next_permutation(order).found);
+  EXPECT_GT(cache->segments().chain_tokens(), pool) << "power check: there are many";
+  EXPECT_GT(prefix(join(first, a)), 400) << "what others go on from is not the oldest";
+}
+
 // ---- What leaves ----------------------------------------------------------------------------------------------------
 
 // One hot prefix of a long prompt keeps itself and no more.

@@ -55,6 +55,12 @@ void ContentCache::regret(SegmentId id, const SegmentPart& part, OwnerId owner) 
   }
 }
 
+// A segment with fewer tokens is not kept. Of a chain more must be left than what is found without it: else each that
+// goes leaves its system prompt behind, which others keep alive for as long as the server runs.
+int32_t ContentCache::least_left(const CachedSegment& segment) const {
+  return segment.chain ? segment.shared + kChainGain : min_segment_;
+}
+
 // The segment loses these tokens. What comes before them stays what it was; what comes after is found as pieces only.
 void ContentCache::cut(SegmentId id, const Runs& lost) {
   if (lost.empty()) return;
@@ -80,13 +86,27 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.info.replaced = info.replaced;
     out.marks = whole_within(marks, run);
   }
-  const bool keep = first >= (segment.chain ? 1 : min_segment_);
+  const bool keep = first >= least_left(segment);
   const std::vector<SegmentId> left = keep ? index_.truncate(id, first) : index_.erase(id);
   keep ? segments_.truncate(id, first) : segments_.erase(id);
   for (Rest& part : rest) enter(std::move(part.segment), std::move(part.info), part.marks);
   for (const SegmentId orphan : left) {  // a chain that nothing leads to can never be found
     if (const CachedSegment* chain = segments_.find(orphan); chain && chain->chain) erase(orphan);
   }
+}
+
+// A chain may read nothing but what others keep in the pool, so pages do not bound them: together they have at most
+// kChainTokens times as many tokens as the pool. Those go that were continued longest ago, and take no KV of others along.
+void ContentCache::bound_chains(SegmentId continued) {
+  for (const CachedSegment* chain = segments_.find(continued); chain && chain->chain;
+       chain = segments_.find(index_.info(chain->id).parent))
+    segments_.renew_chain(chain->id);  // its beginning last
+  while (segments_.chain_tokens() > kChainTokens * pool_tokens()) erase(segments_.oldest_chain());
+}
+
+int64_t ContentCache::pool_tokens() const {
+  const KvShape& shape = store_.shape();
+  return store_.pages() * shape.P / (int64_t{shape.L} * shape.G);
 }
 
 void ContentCache::erase(SegmentId id) {

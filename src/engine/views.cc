@@ -54,9 +54,7 @@ void ContentCache::add_views(const Own& own) {
     if (there < 0 || there >= piece.count) continue;  // it follows what left, or is known
     end = add_view(own, {piece.segment, piece.segment_offset + there, piece.count - there, end.pos}, end);
   }
-  const KvShape& shape = store_.shape();
-  const int64_t most = store_.pages() * shape.P / (int64_t{shape.L} * shape.G);
-  while (segments_.view_tokens() > most) erase(segments_.oldest_view());
+  while (segments_.view_tokens() > pool_tokens()) erase(segments_.oldest_view());
 }
 
 // Of the piece's segment, in the request's own domain. behind: where the chain ends that an exact prefix continues.

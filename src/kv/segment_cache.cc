@@ -80,7 +80,10 @@ void SegmentCache::enter(const CachedSegment& segment) {
   if (segment.view_of != 0) {
     views_.insert(segment.id);
     view_tokens_ += segment.count;
-  } else if (!segment.chain) {
+  } else if (segment.chain) {
+    chains_.emplace(segment.renewed, segment.id);
+    chain_tokens_ += segment.count;
+  } else {
     tokens_ += segment.count;
   }
 }
@@ -89,7 +92,9 @@ void SegmentCache::leave(const CachedSegment& segment) {
   each_extent(segment, [&](Extent& extent) { std::erase(extent.segments, segment.id); });
   if (segment.view_of != 0) {
     view_tokens_ -= views_.erase(segment.id) == 0 ? 0 : segment.count;
-  } else if (!segment.chain) {
+  } else if (segment.chain) {
+    chain_tokens_ -= chains_.erase(segment.renewed) == 0 ? 0 : segment.count;
+  } else {
     tokens_ -= segment.count;
   }
 }
@@ -97,6 +102,7 @@ void SegmentCache::leave(const CachedSegment& segment) {
 void SegmentCache::insert(CachedSegment segment) {
   const SegmentId id = segment.id;
   CHECK(!by_id_.find(id));
+  segment.renewed = ++last_renewed_;
   CachedSegment& kept = by_id_.at(id) = std::move(segment);
   try {
     enter(kept);
@@ -138,6 +144,14 @@ void SegmentCache::touch(SegmentId id) {
   std::vector<Extent*> extents;
   each_extent(*segment, [&](Extent& extent) { extents.push_back(&extent); });
   for (auto it = extents.rbegin(); it != extents.rend(); ++it) (*it)->touch();
+}
+
+void SegmentCache::renew_chain(SegmentId id) {
+  CachedSegment* const segment = by_id_.find(id);
+  CHECK(segment && segment->chain);
+  auto place = chains_.extract(segment->renewed);
+  segment->renewed = place.key() = ++last_renewed_;
+  chains_.insert(std::move(place));
 }
 
 Runs SegmentCache::lost(SegmentId id, const Extent& extent) const {

@@ -9,6 +9,7 @@
 // Not here:   the order of eviction (kv/extent.h), what is cut (engine/content_cache.h).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <vector>
@@ -36,6 +37,8 @@ struct CachedSegment {
   // A view: its parts are those of this segment, or were while that was cached; 0: its KV is its own. So one copy of KV
   // is found in several domains.
   SegmentId view_of = 0;
+  int32_t shared = 0;    // of a chain: so many of its first tokens are exact, and found without it
+  uint64_t renewed = 0;  // of a chain: its place in the order of use (SegmentCache sets it)
 
   // The segment's tokens [offset, offset + size) with the first at `to`.
   void place(int32_t offset, int32_t size, int32_t to, std::vector<Placement>& out) const;
@@ -55,6 +58,8 @@ class SegmentCache {
   void truncate(SegmentId id, int32_t count);     // keeps its first `count` tokens
   // Its idle extents become the most recently used, the first one last.
   void touch(SegmentId id);
+  // The chain was continued: it is the one that was used last.
+  void renew_chain(SegmentId id);  // REQUIRES: a chain
   // Those of its tokens that have a slot in the extent.
   Runs lost(SegmentId id, const Extent& extent) const;
 
@@ -65,6 +70,8 @@ class SegmentCache {
   int64_t tokens() const { return tokens_; }  // without chains and views: most of theirs are of other segments
   int64_t view_tokens() const { return view_tokens_; }
   SegmentId oldest_view() const { return views_.empty() ? 0 : *views_.begin(); }  // 0: there is none
+  int64_t chain_tokens() const { return chain_tokens_; }
+  SegmentId oldest_chain() const { return chains_.empty() ? 0 : chains_.begin()->second; }  // by use; 0: there is none
 
  private:
   template <class Visitor>
@@ -73,8 +80,10 @@ class SegmentCache {
   void leave(const CachedSegment& segment);
   StepMap<CachedSegment> by_id_;
   SegmentId last_id_ = 0;
-  int64_t tokens_ = 0, view_tokens_ = 0;
+  int64_t tokens_ = 0, view_tokens_ = 0, chain_tokens_ = 0;
   std::set<SegmentId> views_;
+  std::map<uint64_t, SegmentId> chains_;  // by CachedSegment::renewed
+  uint64_t last_renewed_ = 0;
 };
 
 }  // namespace kvilt

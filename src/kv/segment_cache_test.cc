@@ -70,6 +70,20 @@ TEST_F(SegmentCacheTest, WhatIsErasedUnderOneNameStaysUnderTheOther) {
   EXPECT_EQ(store.free_pages(), store.pages()) << "power check: nobody else has it";
 }
 
+TEST_F(SegmentCacheTest, ChainsAreInTheOrderOfTheirUse) {
+  const SegmentId one = add(0, 10, true), two = add(0, 20, true);
+  add(0, 40);
+  EXPECT_EQ(std::pair(cache.chain_tokens(), cache.oldest_chain()), std::pair(int64_t{30}, one));
+  cache.renew_chain(one);
+  EXPECT_EQ(cache.oldest_chain(), two);
+  cache.truncate(two, 5);
+  EXPECT_EQ(std::pair(cache.chain_tokens(), cache.oldest_chain()), std::pair(int64_t{15}, two)) << "no use";
+  cache.erase(two);
+  EXPECT_EQ(std::pair(cache.chain_tokens(), cache.oldest_chain()), std::pair(int64_t{10}, one));
+  cache.erase(one);
+  EXPECT_EQ(std::pair(cache.chain_tokens(), cache.oldest_chain()), std::pair(int64_t{0}, SegmentId{0}));
+}
+
 TEST_F(SegmentCacheTest, PlacesThePartsOfARange) {
   const auto first = kv(0, 30), second = kv(100, 130);
   const SegmentId id = cache.next_id();
