@@ -7,9 +7,12 @@
 
 namespace kvilt {
 
-inline constexpr std::string_view kPeerTenant = "(peer)";  // whose work a prefill server's answers to decode servers are
+inline constexpr std::string_view kPeerTenant =
+    "(peer)";  // whose work a prefill server's answers to decode servers are
 inline constexpr std::array kReservedTenants{kPeerTenant};
 
-inline bool is_reserved_tenant(std::string_view name) { return std::ranges::find(kReservedTenants, name) != kReservedTenants.end(); }
+inline bool is_reserved_tenant(std::string_view name) {
+  return std::ranges::find(kReservedTenants, name) != kReservedTenants.end();
+}
 
 }  // namespace kvilt

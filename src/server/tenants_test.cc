@@ -175,7 +175,7 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
       {R"({"tenants": [3]})", "tenants[0]: must be an object"},
       {tenant(R"("keys": [)" + good + "]"), "tenants[0].name"},
       {tenant(R"("name": "a b", "keys": [)" + good + "]"), "tenants[0].name"},
-      {tenant(R"("name": "(peer)", "keys": [)" + good + "]"), "name: is (peer), which the server uses for itself"},
+      {tenant(R"X("name": "(peer)", "keys": [)X" + good + "]"), "name: is (peer), which the server uses for itself"},
       {tenant(R"("name": "a")"), "tenants[0].keys: must be a list"},
       {tenant(R"("name": "a", "keys": [])"), "tenants[0].keys: must be a list"},
       {tenant(R"("name": "a", "keys": ["x"])"), "tenants[0].keys[0]: must be an object"},
@@ -188,8 +188,7 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
       {tenant(R"("name": "a", "limit": 3, "keys": [)" + good + "]"), "tenants[0].limit: is not known"},
       {tenant(R"("name": "a", "max_requests": -1, "keys": [)" + good + "]"), "tenants[0].max_requests"},
       {tenant(R"("name": "a", "pool_share": 1.5, "keys": [)" + good + "]"), "tenants[0].pool_share"},
-      {
-    tenant(R"("name": "a", "pool_share": "half", "keys": [)" + good + "]"), "tenants[0].pool_share"}};
+      {tenant(R"("name": "a", "pool_share": "half", "keys": [)" + good + "]"), "tenants[0].pool_share"}};
   for (const auto& [text, words] : cases) {
     const auto read_of = read(text);
     ASSERT_FALSE(read_of.ok()) << text;
