@@ -58,7 +58,7 @@ void keep_no_text(const EngineOptions& engine) {
   if (!engine.kv_events.empty()) fail(fmt::format("--kv-events publishes prompts, {}", kForbids));
   if (has_tier(engine) && engine.cache_key.empty() && cache_key_text().empty())
     fail(fmt::format("--cache-dir and --cache-redis keep prompts as they are, {}: give --cache-key", kForbids));
-  if (engine.role != Role::kBoth && engine.peer_key.empty())
+  if (engine.role != Role::kBoth && engine.peer_key.empty() && engine.peer_key_text.empty())
     fail(fmt::format("--role sends prompts to another program as they are, {}: give --peer-key", kForbids));
   // The limit is for dumps to files, the other for systems that hand them to a program.
   const rlimit none{0, 0};
@@ -93,6 +93,12 @@ void serve(ServeOptions options) {
   }
   if (const char* redis = std::getenv("KVILT_CACHE_REDIS"); redis && options.engine.cache_redis.empty())
     options.engine.cache_redis = redis;  // where its password is not seen by whoever lists processes
+  if (const char* key = std::getenv("KVILT_PEER_KEY");
+      key && options.engine.role != Role::kBoth && options.engine.peer_key.empty()) {
+    options.engine.peer_key_text = key;
+    if (*key == '\0')
+      fail("environment KVILT_PEER_KEY is empty, which would let everyone of this machine ask; unset it, or set it");
+  }
   if (options.server.keep_no_text) keep_no_text(options.engine);
   // Signals are taken by one thread that waits for them; every other thread inherits the block.
   sigset_t signals;
@@ -184,7 +190,8 @@ void add_serve(Program& program) {
   app.add_option(
       "--peer-key", options->engine.peer_key,
       "file with the key of both, which authenticates and encrypts what they say: 32 bytes or 64 hexadecimal "
-      "digits, mode 600; without it both are on one machine (127.0.0.1)");
+      "digits, mode 600 (or environment KVILT_PEER_KEY, the digits themselves); without it both are on one machine "
+      "(127.0.0.1)");
   app.add_option("--peer-least", options->engine.peer_least,
                  "tokens that must be missing for a prompt to be asked of it")
       .show_default();

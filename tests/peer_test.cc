@@ -209,6 +209,11 @@ TEST_F(PeerTest, AKeyIsNeededOnBothSides) {
   const auto decode = open_for_test(options);
   EXPECT_TRUE(eventually([&] { return decode->stats().peer.ready; }));
   EXPECT_EQ(ask_long(*decode, prompt).completion.usage.remote, all_but_one(prompt)) << "power";
+  options.peer_key_text = std::string(64, '1');
+  EXPECT_FALSE(open_engine(options).ok()) << "a file and a text";
+  options.peer_key.clear();
+  const auto told = open_for_test(options);
+  EXPECT_TRUE(eventually([&] { return told->stats().peer.ready; })) << "the same key as text";
   std::filesystem::remove(file);
   std::filesystem::remove(other);
 }

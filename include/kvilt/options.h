@@ -260,6 +260,10 @@ struct EngineOptions {
   // Default: none, on one machine only.
   std::string peer_key = "";
 
+  // The key itself, as 64 hexadecimal digits, in place of a file. It does not stay in the options of an engine.
+  // Default: none.
+  std::string peer_key_text = "";
+
   // Tokens that must be missing here for a prompt to be asked of the peer, at least 2.
   // Default: 512. Fewer are computed sooner than they travel.
   int peer_least = 512;

@@ -107,11 +107,15 @@ struct Tiers {
   HashSecret secret() const { return redis_secret ? *redis_secret : disk ? disk->secret() : HashSecret::random(); }
 };
 
-// The key's text does not stay in the options.
-Result<std::optional<HashSecret>> cache_key(EngineOptions& o) {
-  auto out = given_key(o.cache_key, o.cache_key_text, "cache_key_text (KVILT_CACHE_KEY)");
-  sodium_memzero(o.cache_key_text.data(), o.cache_key_text.size());
-  o.cache_key_text.clear();
+// A key's text does not stay in the options.
+void forget(std::string& text) {
+  sodium_memzero(text.data(), text.size());
+  text.clear();
+}
+
+Result<std::optional<HashSecret>> take_key(const std::string& path, std::string& text, const char* name) {
+  auto out = given_key(path, text, name);
+  forget(text);
   return out;
 }
 
@@ -165,13 +169,11 @@ Status open_stores(Tiers tiers, EngineParts& parts) {
 }
 
 // The other server of a pair: who is asked, or who asks.
-Status open_peer(EngineParts& parts, std::optional<PeerServer::Options>& peers) {
+Status open_peer(EngineParts& parts, const std::optional<HashSecret>& given,
+                 std::optional<PeerServer::Options>& peers) {
   const ResolvedOptions& o = parts.options;
   if (o.role == Role::kBoth) return {};
-  HashSecret key = *HashSecret::of(std::string(32, '\0'));  // of a machine's own servers: anybody's
-  if (!o.peer_key.empty()) {
-    KVILT_ASSIGN(key, read_key_file(o.peer_key));
-  }
+  const HashSecret key = given ? *given : *HashSecret::of(std::string(32, '\0'));  // of a machine's own: anybody's
   KVILT_ASSIGN(const PeerAddress address, parse_peer_address(o.role == Role::kPrefill ? o.peer_listen : o.peer));
   const HashSecret makers = derived_key(key, "kvilt.peer.makers");
   const PeerHello hello{kv_maker(makers, *parts.file, o, parts.model->backend(), *parts.pool),
@@ -190,7 +192,10 @@ Status open_peer(EngineParts& parts, std::optional<PeerServer::Options>& peers) 
 Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(double)> progress) {
   KVILT_TRY(check_options(options));
   KVILT_ASSIGN(PolicyFiles files, read_files(options));
-  KVILT_ASSIGN(const std::optional<HashSecret> key, cache_key(options));
+  KVILT_ASSIGN(const std::optional<HashSecret> key,
+               take_key(options.cache_key, options.cache_key_text, "cache_key_text (KVILT_CACHE_KEY)"));
+  KVILT_ASSIGN(const std::optional<HashSecret> peer_key,
+               given_key(options.peer_key, options.peer_key_text, "peer_key_text (KVILT_PEER_KEY)"));
   const std::string policy = options.policy.empty() ? "auto" : options.policy;
   KVILT_ASSIGN(const auto default_policy, make_policy(policy, {}, files));
   KVILT_ASSIGN(const Backend* backend, find_backend(options.backend));
@@ -211,6 +216,8 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
                  c.E, kMaxHeadSize);
   }
   KVILT_ASSIGN(parts.options, resolve(options, c, *backend));
+  forget(options.peer_key_text);  // only now: whether there is a key was checked again
+  forget(parts.options.peer_key_text);
   if (const std::string warning = pool_warning(options.kv_bytes, available_memory()); !warning.empty())
     spdlog::warn("{}", warning);
   for (const auto& [name, map] : files.head_maps) {
@@ -235,7 +242,7 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();
   if (tiers.disk || tiers.redis) KVILT_TRY(open_stores(std::move(tiers), parts));
   std::optional<PeerServer::Options> peers;
-  KVILT_TRY(open_peer(parts, peers));
+  KVILT_TRY(open_peer(parts, peer_key, peers));
   if (!parts.options.kv_events.empty()) {
     KVILT_ASSIGN(parts.events, KvEventPublisher::open(publisher_options(parts.options)));
     parts.cache->listen(parts.events.get());

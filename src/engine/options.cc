@@ -141,8 +141,9 @@ Status check_role(const EngineOptions& o) {
   if (decode != !o.peer.empty())
     return error(Code::kInvalidArgument, "role decode (--role) and peer (--peer) go together");
   if (!prefill && !decode) {
-    return o.peer_key.empty() ? Status()
-                              : error(Code::kInvalidArgument, "peer_key (--peer-key) is for role prefill or decode");
+    return o.peer_key.empty() && o.peer_key_text.empty()
+               ? Status()
+               : error(Code::kInvalidArgument, "peer_key (--peer-key) is for role prefill or decode");
   }
   if (!o.cache) {
     return error(Code::kInvalidArgument, "role {} (--role) moves what is cached, and the cache is off (--no-cache)",
@@ -152,7 +153,9 @@ Status check_role(const EngineOptions& o) {
   const auto address = parse_peer_address(prefill ? o.peer_listen : o.peer);
   if (!address.ok()) return error(Code::kInvalidArgument, "{}: {}", what, address.error().message);
   if (decode && address->port == 0) return error(Code::kInvalidArgument, "{}: port 0 is none to connect to", what);
-  if (!o.peer_key.empty() || address->loopback()) return {};
+  if (!o.peer_key.empty() && !o.peer_key_text.empty())
+    return error(Code::kInvalidArgument, "peer_key (--peer-key) and peer_key_text: give one of them");
+  if (!o.peer_key.empty() || !o.peer_key_text.empty() || address->loopback()) return {};
   return error(Code::kInvalidArgument,
                "{}: {} is not of this machine, and without a key (--peer-key FILE; openssl rand -hex 32) whoever "
                "reaches it would read prompts and answers",

@@ -4,14 +4,10 @@
 #include <utility>
 
 #include "base/hex.h"
+#include "base/reserved_tenants.h"
 #include "kv/kv_rows.h"
 
 namespace kvilt {
-namespace {
-
-constexpr const char* kTenant = "(peer)";  // no tenant of a file has such a name
-
-}  // namespace
 
 // Its tokens are none's; its end is heard on the engine thread.
 class PeerAnswers::Sink : public TokenSink {
@@ -71,7 +67,7 @@ void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAs
   request.prompt.ids = answer->ask.tokens;
   request.sampling.max_tokens = 0;
   request.policy.name = "prefix";
-  request.tenant = kTenant;
+  request.tenant = kPeerTenant;
   request.cache_salt = hex_text(answer->ask.domain);
   request.draft = 0;
   auto id = engine_.submit(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
@@ -110,7 +106,7 @@ PeerAnswers::Sent PeerAnswers::send_next(Answer& answer) {
   const auto T = static_cast<int32_t>(tokens.size());
   if (answer.sent >= T) return Sent::kNothing;
   const std::string salt = hex_text(answer.ask.domain);
-  const DomainId domain = cache.domains({kTenant, "", salt}).exact;
+  const DomainId domain = cache.domains({std::string(kPeerTenant), "", salt}).exact;
   const std::vector<Piece> chain = cache.index().find_prefix(tokens, domain, T);
   const auto piece = std::ranges::find_if(chain, [&](const Piece& p) { return p.pos + p.count > answer.sent; });
   if (piece == chain.end()) return Sent::kNothing;

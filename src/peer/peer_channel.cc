@@ -1,5 +1,6 @@
 #include "peer/peer_channel.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
@@ -69,6 +70,11 @@ Result<std::unique_ptr<PeerChannel>> PeerChannel::open(std::shared_ptr<const Pee
   return out;
 }
 
+std::chrono::milliseconds PeerChannel::left() const {
+  const auto now = std::chrono::steady_clock::now();
+  return std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(until_ - now));
+}
+
 // Whoever asks greets first; who answers greets and proves; then the first proves.
 Status PeerChannel::shake_hands(Side side, const HashSecret& key) {
   const bool asks = side == Side::kAsks;
@@ -79,8 +85,8 @@ Status PeerChannel::shake_hands(Side side, const HashSecret& key) {
   Greeting& theirs = said[asks ? 1 : 0];
   ours.side = asks ? 0 : 1;
   CHECK(crypto_scalarmult_base(ours.point.data(), scalar.data()) == 0);
-  if (asks) KVILT_TRY(socket_->send(bytes_of(ours), patience_));
-  KVILT_TRY(socket_->receive(bytes_of(theirs), patience_));
+  if (asks) KVILT_TRY(socket_->send(bytes_of(ours), left()));
+  KVILT_TRY(socket_->receive(bytes_of(theirs), left()));
   KVILT_TRY(check_greeting(theirs, asks ? 1 : 0));
   const auto secret = session_secret(key, scalar, theirs, said);
   sodium_memzero(scalar.data(), scalar.size());
@@ -90,14 +96,14 @@ Status PeerChannel::shake_hands(Side side, const HashSecret& key) {
   const HashSecret& our_proof = asks ? proof_of_asker : proof_of_answerer;
   const HashSecret& their_proof = asks ? proof_of_answerer : proof_of_asker;
   if (!asks) {
-    KVILT_TRY(socket_->send(bytes_of(ours), patience_));
-    KVILT_TRY(socket_->send(std::as_bytes(our_proof.bytes()), patience_));
+    KVILT_TRY(socket_->send(bytes_of(ours), left()));
+    KVILT_TRY(socket_->send(std::as_bytes(our_proof.bytes()), left()));
   }
   std::array<uint8_t, 32> proof{};
-  KVILT_TRY(socket_->receive(bytes_of(proof), patience_));
+  KVILT_TRY(socket_->receive(bytes_of(proof), left()));
   if (sodium_memcmp(proof.data(), their_proof.bytes().data(), proof.size()) != 0)
     return no_peer("it has another key (--peer-key)");
-  if (asks) KVILT_TRY(socket_->send(std::as_bytes(our_proof.bytes()), patience_));
+  if (asks) KVILT_TRY(socket_->send(std::as_bytes(our_proof.bytes()), left()));
   const HashSecret from_asker = derived_key(*secret, "kvilt.peer.from.asks"),
                    from_answerer = derived_key(*secret, "kvilt.peer.from.answers");
   return asks ? start_streams(from_asker, from_answerer) : start_streams(from_answerer, from_asker);
@@ -106,8 +112,8 @@ Status PeerChannel::shake_hands(Side side, const HashSecret& key) {
 Status PeerChannel::start_streams(const HashSecret& out, const HashSecret& in) {
   std::array<uint8_t, crypto_secretstream_xchacha20poly1305_HEADERBYTES> header{};
   crypto_secretstream_xchacha20poly1305_init_push(&out_, header.data(), out.bytes().data());
-  KVILT_TRY(socket_->send(bytes_of(header), patience_));
-  KVILT_TRY(socket_->receive(bytes_of(header), patience_));
+  KVILT_TRY(socket_->send(bytes_of(header), left()));
+  KVILT_TRY(socket_->receive(bytes_of(header), left()));
   if (crypto_secretstream_xchacha20poly1305_init_pull(&in_, header.data(), in.bytes().data()) != 0)
     return error(Code::kCorrupt, "its stream does not begin as one");
   return {};
@@ -127,8 +133,8 @@ Status PeerChannel::send(std::span<const std::byte> message) {
   return socket_->send(sealed_, patience_);
 }
 
-Result<std::vector<std::byte>> PeerChannel::receive(size_t most) {
-  KVILT_TRY(socket_->wait());
+Result<std::vector<std::byte>> PeerChannel::receive(size_t most, std::optional<std::chrono::milliseconds> patience) {
+  KVILT_TRY(socket_->wait(patience));
   uint32_t size = 0;
   KVILT_TRY(socket_->receive(bytes_of(size), patience_));
   if (size < kTag || size - kTag > most) return error(Code::kCorrupt, "it sends a message of {} bytes", size);

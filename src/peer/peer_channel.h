@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,7 @@ class PeerChannel {
  public:
   enum class Side { kAsks, kAnswers };
   static constexpr uint32_t kVersion = 1;
-  // Of a handshake, of one message.
+  // Of a whole handshake, of one message.
   static constexpr std::chrono::milliseconds kPatience{10000};
 
   static Result<std::unique_ptr<PeerChannel>> open(std::shared_ptr<const PeerSocket> socket, Side side,
@@ -37,18 +38,21 @@ class PeerChannel {
   ~PeerChannel();
 
   Status send(std::span<const std::byte> message);
-  // The next one, of at most so many bytes. It may be long in coming.
-  Result<std::vector<std::byte>> receive(size_t most);
+  // The next one, of at most so many bytes. Without a patience it may be long in coming.
+  // patience: until it begins.
+  Result<std::vector<std::byte>> receive(size_t most, std::optional<std::chrono::milliseconds> patience = std::nullopt);
   int fd() const { return socket_->fd(); }  // to wait for
 
  private:
   PeerChannel(std::shared_ptr<const PeerSocket> socket, std::chrono::milliseconds patience)
-      : socket_(std::move(socket)), patience_(patience) {}
+      : socket_(std::move(socket)), patience_(patience), until_(std::chrono::steady_clock::now() + patience) {}
   Status shake_hands(Side side, const HashSecret& key);
+  std::chrono::milliseconds left() const;
   Status start_streams(const HashSecret& out, const HashSecret& in);
 
   const std::shared_ptr<const PeerSocket> socket_;
   const std::chrono::milliseconds patience_;
+  const std::chrono::steady_clock::time_point until_;  // of the handshake
   crypto_secretstream_xchacha20poly1305_state out_{}, in_{};
   std::vector<std::byte> sealed_;  // the message that is sent; here to keep its memory
 };

@@ -18,14 +18,14 @@ using std::chrono::milliseconds;
 
 // After a connection was lost; after one that will not be better soon.
 constexpr milliseconds kShortRest{1000}, kLongRest{10000};
-constexpr milliseconds kToConnect{3000};
 
 }  // namespace
 
 Status PeerLink::start(Hooks hooks) {
   hooks_ = std::move(hooks);
   wake_ = OpenFile(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake_.fd() < 0) return system_error("a connection to the peer");
+  ends_ = OpenFile(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_.fd() < 0 || ends_.fd() < 0) return system_error("a connection to the peer");
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& e) {
@@ -68,6 +68,9 @@ void PeerLink::finish() {
     stop_ = true;
     if (socket_) socket_->shut_down();
   }
+  const uint64_t one = 1;
+  while (::write(ends_.fd(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
   changed_.notify_all();
   thread_.join();
 }
@@ -87,7 +90,7 @@ void PeerLink::rest(Code why) {
 }
 
 Result<std::unique_ptr<PeerChannel>> PeerLink::connect() try {
-  KVILT_ASSIGN(PeerSocket made, PeerSocket::connect(options_.address, kToConnect));
+  KVILT_ASSIGN(PeerSocket made, PeerSocket::connect(options_.address, options_.to_connect, ends_.fd()));
   const auto socket = std::make_shared<const PeerSocket>(std::move(made));
   {
     MutexLock lock(mutex_);
@@ -96,7 +99,7 @@ Result<std::unique_ptr<PeerChannel>> PeerLink::connect() try {
   }
   KVILT_ASSIGN(auto channel, PeerChannel::open(socket, PeerChannel::Side::kAsks, options_.key));
   KVILT_TRY(channel->send(bytes_of_message(options_.hello)));
-  KVILT_ASSIGN(const std::vector<std::byte> bytes, channel->receive(most_bytes_of_ask(0)));
+  KVILT_ASSIGN(const std::vector<std::byte> bytes, channel->receive(most_bytes_of_ask(0), PeerChannel::kPatience));
   KVILT_ASSIGN(const PeerMessage message, parse_message(bytes));
   const auto* hello = std::get_if<PeerHello>(&message);
   if (!hello) return error(Code::kCorrupt, "it does not say whose KV it has");
@@ -147,6 +150,10 @@ void PeerLink::run() {
       tell(dropped_ ? error(Code::kCorrupt, "it sent other rows than were asked for") : ended.error());
       if (dropped_) why = Code::kInvalidArgument;
     } else {
+      {
+        MutexLock lock(mutex_);
+        if (stop_) return;
+      }
       why = made.error().code;
       tell(made.error());
     }

@@ -26,6 +26,7 @@ class PeerLink {
     PeerAddress address;
     HashSecret key;
     PeerHello hello;
+    std::chrono::milliseconds to_connect{3000};
   };
   struct Hooks {
     std::function<void(PeerRows)> rows;
@@ -47,7 +48,7 @@ class PeerLink {
   void took(int64_t bytes);
   // The peer sent what it must not: the connection ends.
   void drop();
-  // The end. Returns when its thread did.
+  // The end, also of a connection that is being made. Returns when its thread did.
   void finish();
 
   uint64_t failures() const { return failures_; }  // connections that were lost, or not made
@@ -70,6 +71,7 @@ class PeerLink {
   std::atomic<uint64_t> failures_{0};
   bool told_ = false;  // the thread's
   OpenFile wake_;      // an eventfd
+  OpenFile ends_;      // another: finish() was called
   Mutex mutex_;
   Condition changed_;
   bool stop_ KVILT_GUARDED_BY(mutex_) = false;

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <new>
+#include <string_view>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -49,6 +51,11 @@ std::optional<PeerConnection::Item> PeerConnection::pop(bool& drained) {
   return out;
 }
 
+bool PeerConnection::idle_for(std::chrono::milliseconds time) const {
+  const std::chrono::steady_clock::time_point stirred{std::chrono::steady_clock::duration(stirred_)};
+  return asks == 0 && std::chrono::steady_clock::now() - stirred >= time;
+}
+
 void PeerConnection::close() {
   {
     MutexLock lock(mutex_);
@@ -88,52 +95,109 @@ void PeerServer::accept() {
   while (auto socket = listener_.accept()) admit(std::move(*socket));
 }
 
-// One too many is closed.
+size_t stranger_to_go(const std::vector<std::string>& places) {
+  std::unordered_map<std::string_view, int> count;
+  for (const std::string& place : places) ++count[place];
+  size_t out = 0;
+  for (size_t i = 1; i < places.size(); ++i) {
+    if (count[places[i]] > count[places[out]]) out = i;
+  }
+  return out;
+}
+
+// For one stranger more.
+void PeerServer::make_room() {
+  std::vector<Guest*> strangers;
+  std::vector<std::string> places;
+  for (Guest& guest : guests_) {
+    if (guest.is != Guest::Is::kStranger) continue;
+    strangers.push_back(&guest);
+    places.push_back(guest.place);
+  }
+  if (std::ssize(strangers) < kMostStrangers) return;
+  Guest& goes = *strangers[stranger_to_go(places)];
+  goes.is = Guest::Is::kDropped;
+  goes.connection->close();
+}
+
+// Those that ended, or were told to, are joined without the lock, which they may want.
 void PeerServer::admit(PeerSocket socket) {
   std::list<Guest> gone;
-  MutexLock lock(mutex_);
-  for (auto it = guests_.begin(); it != guests_.end();) {
-    const auto next = std::next(it);
-    if (it->done) gone.splice(gone.end(), guests_, it);
-    it = next;
-  }
-  for (Guest& guest : gone) guest.thread.join();
-  if (std::ssize(guests_) >= kMostConnections) return;
   try {
+    MutexLock lock(mutex_);
+    make_room();
+    for (auto it = guests_.begin(); it != guests_.end();) {
+      const auto next = std::next(it);
+      if (it->done || it->is == Guest::Is::kDropped) gone.splice(gone.end(), guests_, it);
+      it = next;
+    }
     Guest& guest = guests_.emplace_back();
+    guest.place = socket.place();
     guest.connection = std::make_shared<PeerConnection>(std::make_shared<const PeerSocket>(std::move(socket)));
     guest.thread = std::thread([this, &guest] { serve(guest); });
   } catch (const std::exception&) {  // no memory, no thread
+    MutexLock lock(mutex_);
     if (!guests_.empty() && !guests_.back().thread.joinable()) guests_.pop_back();
     ++counters_.failures;
   }
+  for (Guest& guest : gone) guest.thread.join();
+}
+
+// From a stranger to one of those who are answered, if there is a place.
+Status PeerServer::make_peer(Guest& guest) {
+  MutexLock lock(mutex_);
+  if (guest.is != Guest::Is::kStranger) return error(Code::kUnavailable, "it was too slow");
+  int peers = 0;
+  Guest* idle = nullptr;
+  for (Guest& other : guests_) {
+    if (other.is != Guest::Is::kPeer || other.done) continue;
+    ++peers;
+    if (!idle && other.connection->idle_for(options_.idle)) idle = &other;
+  }
+  if (peers >= kMostConnections) {
+    if (!idle) return error(Code::kExhausted, "{} decode servers are connected already", peers);
+    idle->is = Guest::Is::kDropped;
+    idle->connection->close();
+  }
+  guest.connection->stir();
+  guest.is = Guest::Is::kPeer;
+  return {};
 }
 
 void PeerServer::serve(Guest& guest) {
   const std::shared_ptr<PeerConnection> connection = guest.connection;
-  auto channel = PeerChannel::open(connection->socket_, PeerChannel::Side::kAnswers, options_.key);
   Error why{Code::kExhausted, "no memory is left"};
+  bool greeted = false;
   try {
-    why = channel.ok() ? receive(connection, **channel).error() : channel.error();
+    auto channel = PeerChannel::open(connection->socket_, PeerChannel::Side::kAnswers, options_.key, options_.patience);
+    const Status hello = channel.ok() ? greet(guest, **channel) : Status(channel.error());
+    greeted = hello.ok();
+    why = greeted ? receive(connection, **channel).error() : hello.error();
   } catch (const std::bad_alloc&) {
   }
   connection->close();
-  if (!channel.ok() || why.code != Code::kUnavailable) {  // else the other side just went
+  if (!greeted || why.code != Code::kUnavailable) {  // else the other side just went
     ++counters_.failures;
     if (!told_.exchange(true)) spdlog::warn("a connection to --peer-listen is closed: {}", why.message);
   }
   guest.done = true;
 }
 
-// Until something fails: it always returns an error; kUnavailable where the other side just went.
-Status PeerServer::receive(const std::shared_ptr<PeerConnection>& connection, PeerChannel& channel) {
-  KVILT_ASSIGN(const std::vector<std::byte> first, channel.receive(most_bytes_of_ask(0)));
+// It has shown the key: what it says, and whether there is a place for it.
+Status PeerServer::greet(Guest& guest, PeerChannel& channel) {
+  KVILT_ASSIGN(const std::vector<std::byte> first, channel.receive(most_bytes_of_ask(0), options_.patience));
   KVILT_ASSIGN(const PeerMessage greeting, parse_message(first));
   const auto* hello = std::get_if<PeerHello>(&greeting);
   if (!hello) return error(Code::kCorrupt, "it does not say whose KV it wants");
+  if (*hello == options_.hello) KVILT_TRY(make_peer(guest));
   KVILT_TRY(channel.send(bytes_of_message(options_.hello)));
   if (*hello != options_.hello)
     return error(Code::kInvalidArgument, "it wants KV of another model, KV type, kernel or release");
+  return {};
+}
+
+// Until something fails: it always returns an error; kUnavailable where the other side just went.
+Status PeerServer::receive(const std::shared_ptr<PeerConnection>& connection, PeerChannel& channel) {
   told_ = false;
   std::thread sender;
   try {
@@ -145,6 +209,7 @@ Status PeerServer::receive(const std::shared_ptr<PeerConnection>& connection, Pe
   const auto next = [&]() -> Status {
     KVILT_ASSIGN(const std::vector<std::byte> bytes, channel.receive(most_bytes_of_ask(options_.most_tokens)));
     KVILT_ASSIGN(PeerMessage message, parse_message(bytes));
+    connection->stir();
     if (auto* ask = std::get_if<PeerAsk>(&message)) {
       ++counters_.asked;
       if (connection->asks >= PeerConnection::kMostAsks) {
@@ -186,6 +251,7 @@ void PeerServer::send(const std::shared_ptr<PeerConnection>& connection, PeerCha
     Status sent;
     try {
       sent = channel.send(bytes_of_message(item->message));
+      connection->stir();
       if (drained) hooks_.drained(connection);
     } catch (const std::bad_alloc&) {
       sent = error(Code::kExhausted, "no memory is left");

@@ -1,7 +1,6 @@
 #include "peer/peer_socket.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -9,10 +8,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <thread>
 
 #include "base/error.h"
+#include "peer/peer_names.h"
 
 namespace kvilt {
 namespace {
@@ -25,8 +24,8 @@ constexpr int64_t kBytesPerMillisecond = 1000;  // a slower way is none
 Error lost(const std::string& why) { return error(Code::kUnavailable, "{}", why); }
 Error lost_by_errno() { return lost(std::strerror(errno)); }
 
-// Whether it is ready. REQUIRES: patience of 0 or more; none: as long as it takes.
-Status wait_for(int fd, short what, std::optional<Clock::time_point> until) {
+// Returns when it is ready. until: none: as long as it takes. cancel: as connect()'s.
+Status wait_for(int fd, short what, std::optional<Clock::time_point> until, int cancel = -1) {
   for (;;) {
     int left = -1;
     if (until) {
@@ -34,8 +33,9 @@ Status wait_for(int fd, short what, std::optional<Clock::time_point> until) {
       if (ms <= 0) return lost("it is too slow");
       left = static_cast<int>(std::min<int64_t>(ms, std::numeric_limits<int>::max()));
     }
-    pollfd watched{fd, what, 0};
-    const int ready = ::poll(&watched, 1, left);
+    pollfd watched[2] = {{fd, what, 0}, {cancel, POLLIN, 0}};
+    const int ready = ::poll(watched, 2, left);
+    if (ready > 0 && watched[1].revents != 0) return lost("it is no longer wanted");
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return lost_by_errno();
   }
@@ -56,27 +56,14 @@ void set_up(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 15000);
 }
 
-using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
-
-Result<Addresses> look_up(const PeerAddress& address, int flags) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int failed = ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (failed != 0) return error(Code::kInvalidArgument, "{}: {}", address.shown(), ::gai_strerror(failed));
-  return Addresses(found, &::freeaddrinfo);
-}
-
 OpenFile socket_of(const addrinfo& of) {
   return OpenFile(::socket(of.ai_family, of.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, of.ai_protocol));
 }
 
-Status connect_to(int fd, const addrinfo& to, Clock::time_point until) {
+Status connect_to(int fd, const addrinfo& to, Clock::time_point until, int cancel) {
   if (::connect(fd, to.ai_addr, to.ai_addrlen) == 0) return {};
   if (errno != EINPROGRESS) return lost_by_errno();
-  KVILT_TRY(wait_for(fd, POLLOUT, until));
+  KVILT_TRY(wait_for(fd, POLLOUT, until, cancel));
   int failed = 0;
   socklen_t size = sizeof failed;
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &size) != 0) return lost_by_errno();
@@ -85,15 +72,15 @@ Status connect_to(int fd, const addrinfo& to, Clock::time_point until) {
 
 }  // namespace
 
-Result<PeerSocket> PeerSocket::connect(const PeerAddress& address, milliseconds patience) {
-  auto addresses = look_up(address, 0);
-  if (!addresses.ok()) return lost(addresses.error().message);
+Result<PeerSocket> PeerSocket::connect(const PeerAddress& address, milliseconds patience, int cancel) {
+  KVILT_ASSIGN(const PeerAddresses addresses,
+               addresses_unless(cancel, address, [](const PeerAddress& of) { return addresses_of(of, 0); }));
   const auto until = Clock::now() + patience;
   Status done = lost("it has no address");
-  for (const addrinfo* at = addresses->get(); at; at = at->ai_next) {
+  for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
     OpenFile file = socket_of(*at);
     if (file.fd() < 0) return lost_by_errno();
-    done = connect_to(file.fd(), *at, until);
+    done = connect_to(file.fd(), *at, until, cancel);
     if (!done.ok()) continue;
     set_up(file.fd());
     return PeerSocket(std::move(file));
@@ -133,19 +120,34 @@ Status PeerSocket::receive(std::span<std::byte> out, milliseconds patience) cons
   return {};
 }
 
-Status PeerSocket::wait() const { return wait_for(file_.fd(), POLLIN, std::nullopt); }
+Status PeerSocket::wait(std::optional<milliseconds> patience) const {
+  return wait_for(file_.fd(), POLLIN, patience ? std::optional(Clock::now() + *patience) : std::nullopt);
+}
+
+std::string PeerSocket::place() const {
+  sockaddr_storage other{};
+  socklen_t size = sizeof other;
+  if (::getpeername(file_.fd(), reinterpret_cast<sockaddr*>(&other), &size) != 0) return {};
+  const auto text = [](const auto& bytes, size_t count) {
+    return std::string(reinterpret_cast<const char*>(&bytes), count);
+  };
+  if (other.ss_family == AF_INET) return text(reinterpret_cast<const sockaddr_in&>(other).sin_addr, 4);
+  if (other.ss_family != AF_INET6) return {};
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(other).sin6_addr;
+  return IN6_IS_ADDR_V4MAPPED(&six) ? text(six.s6_addr[12], 4) : text(six.s6_addr[0], 8);
+}
 
 void PeerSocket::shut_down() const { ::shutdown(file_.fd(), SHUT_RDWR); }
 
 Result<PeerListener> PeerListener::open(const PeerAddress& address) {
-  KVILT_ASSIGN(const Addresses addresses, look_up(address, AI_PASSIVE));
+  KVILT_ASSIGN(const PeerAddresses addresses, addresses_of(address, AI_PASSIVE));
   const addrinfo& at = *addresses;
   OpenFile file = socket_of(at);
   const int on = 1;
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   if (file.fd() < 0 || ::setsockopt(file.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      ::bind(file.fd(), at.ai_addr, at.ai_addrlen) != 0 || ::listen(file.fd(), 16) != 0 ||
+      ::bind(file.fd(), at.ai_addr, at.ai_addrlen) != 0 || ::listen(file.fd(), 128) != 0 ||
       ::getsockname(file.fd(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
     return system_error(address.shown());
   const auto port = bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port

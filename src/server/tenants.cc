@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/reserved_tenants.h"
 
 namespace kvilt::server {
 namespace {
@@ -102,6 +103,8 @@ Status check_tenants(const ServerOptions& options) {
   if (shares > 1 + 1e-6)
     return error(kWrong, "pool_share: the tenants' shares make {:.3g} together; they share one pool", shares);
   for (const TenantOptions& tenant : options.tenants) {
+    if (is_reserved_tenant(tenant.name))
+      return error(kWrong, "a tenant is named '{}', which the server uses for itself", tenant.name);
     if (!names.insert(tenant.name).second) return error(kWrong, "two tenants are named '{}'", tenant.name);
     if (tenant.keys.empty()) return error(kWrong, "tenant '{}' has no key", tenant.name);
     for (const ApiKey& key : tenant.keys) {

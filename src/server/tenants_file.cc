@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/reserved_tenants.h"
 #include "server/json_fields.h"
 #include "server/server.h"
 
@@ -71,7 +72,10 @@ ApiResult<TenantOptions> read_tenant(const Json& json, const std::string& path) 
   fields.integer("requests_per_minute", 0, kMaxLimit, &out.requests_per_minute);
   fields.number("pool_share", 0, 1, &out.pool_share);
   refuse_others(json, {"name", "keys", "max_requests", "requests_per_minute", "pool_share"}, fields);
-  if (!is_tenant_name(out.name)) fields.fail("name", "must be letters, digits, '-', '_' and '.', at least one");
+  if (is_reserved_tenant(out.name)) {
+    fields.fail("name", fmt::format("is {}, which the server uses for itself: choose another", out.name));
+  } else if (!is_tenant_name(out.name))
+    fields.fail("name", "must be letters, digits, '-', '_' and '.', at least one");
   const Json* keys = fields.find("keys");
   if (!keys || !keys->is_array() || keys->empty()) fields.fail("keys", "must be a list of at least one");
   if (fields.error()) return *fields.error();

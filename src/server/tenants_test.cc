@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "base/reserved_tenants.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -174,6 +175,7 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
       {R"({"tenants": [3]})", "tenants[0]: must be an object"},
       {tenant(R"("keys": [)" + good + "]"), "tenants[0].name"},
       {tenant(R"("name": "a b", "keys": [)" + good + "]"), "tenants[0].name"},
+      {tenant(R"X("name": "(peer)", "keys": [)X" + good + "]"), "name: is (peer), which the server uses for itself"},
       {tenant(R"("name": "a")"), "tenants[0].keys: must be a list"},
       {tenant(R"("name": "a", "keys": [])"), "tenants[0].keys: must be a list"},
       {tenant(R"("name": "a", "keys": ["x"])"), "tenants[0].keys[0]: must be an object"},
@@ -196,6 +198,10 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
   ServerOptions twins = two_tenants();
   twins.tenants[1].name = "red";
   EXPECT_NE(check_tenants(twins).error().message.find("two tenants"), std::string::npos);
+  for (const std::string_view reserved : kReservedTenants) {
+    twins.tenants[1].name = reserved;
+    EXPECT_NE(check_tenants(twins).error().message.find("uses for itself"), std::string::npos) << reserved;
+  }
   twins = two_tenants();
   twins.api_key = "key";
   EXPECT_FALSE(check_tenants(twins).ok());

@@ -183,7 +183,18 @@ def test_a_stopped_prefill_server_is_not_waited_for(tmp_path):
         assert decode.end() == 0
 
 
-def test_wrong_flags_are_errors(tmp_path):
+def test_a_key_in_the_environment_is_the_same_key(tmp_path, monkeypatch):
+    place, key = Place("127.0.0.1"), key_file(tmp_path)
+    with prefill_server(place, key) as prefill:
+        monkeypatch.setenv("KVILT_PEER_KEY", pathlib.Path(key).read_text().strip())
+        with place.serve("--role", "decode", "--peer", f"127.0.0.1:{prefill.peer_port}").ready() as decode:
+            until(lambda: is_up(place, decode))
+        # An address of another machine is taken with it, and the end does not wait for the way there.
+        with place.serve("--role", "decode", "--peer", "10.255.255.1:9").ready() as decode:
+            assert decode.end() == 0
+
+
+def test_wrong_flags_are_errors(tmp_path, monkeypatch):
     def error_of(*flags):
         out = run("serve", PROBE, "--port", "0", *flags)
         assert out.returncode == 1
@@ -197,5 +208,10 @@ def test_wrong_flags_are_errors(tmp_path):
     assert "keep-no-text" in error_of("--role", "prefill", "--peer-listen", "127.0.0.1:0", "--keep-no-text")
     key = tmp_path / "key"
     key.write_text("6b" * 32)
+    monkeypatch.setenv("KVILT_PEER_KEY", "6b" * 31)
+    assert "KVILT_PEER_KEY" in error_of("--role", "decode", "--peer", "10.0.0.1:1")
+    monkeypatch.setenv("KVILT_PEER_KEY", "")
+    assert "KVILT_PEER_KEY is empty" in error_of("--role", "decode", "--peer", "10.0.0.1:1")
+    monkeypatch.delenv("KVILT_PEER_KEY")
     key.chmod(0o644)
     assert "chmod 600" in error_of("--role", "prefill", "--peer-listen", "127.0.0.1:0", "--peer-key", str(key))
