@@ -41,6 +41,13 @@ std::string cache_key_text() {
   return text ? text : "";
 }
 
+std::string peer_key_text() {
+  const char* text = std::getenv("KVILT_PEER_KEY");
+  if (text && *text == '\0')
+    fail("environment KVILT_PEER_KEY is empty, which would let everyone of this machine ask; unset it, or set it");
+  return text ? text : "";
+}
+
 bool has_tier(const EngineOptions& options) { return !options.cache_dir.empty() || !options.cache_redis.empty(); }
 
 void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
@@ -144,6 +151,7 @@ std::unique_ptr<Engine> open_or_exit(const EngineOptions& options) {
   EngineOptions opened = options;
   if (opened.pack_cache == "off") opened.pack_cache.clear();
   if (has_tier(opened) && opened.cache_key.empty()) opened.cache_key_text = cache_key_text();
+  if (opened.role != Role::kBoth && opened.peer_key.empty()) opened.peer_key_text = peer_key_text();
   auto engine = open_engine(std::move(opened), [&](double share) { progress.at(share); });
   if (!engine.ok()) fail(engine.error());
   return std::move(engine).value();

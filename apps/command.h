@@ -16,12 +16,13 @@ namespace kvilt {
 // Adds MODEL and the engine's options to a sub-command. model_flag: --model M instead of the positional MODEL.
 void add_engine_options(Command app, EngineOptions& options, bool model_flag);
 
-// Opens with a progress bar; prints the error and exits with 1 if that fails.
-// What KVILT_CACHE_KEY says, or nothing.
+// What KVILT_CACHE_KEY and KVILT_PEER_KEY say, or nothing; exits with 1 if that is an empty text.
 std::string cache_key_text();
+std::string peer_key_text();
 // Whether the engine keeps KV beyond memory.
 bool has_tier(const EngineOptions& options);
 
+// Opens with a progress bar; prints the error and exits with 1 if that fails.
 std::unique_ptr<Engine> open_or_exit(const EngineOptions& options);
 // The policies of a comma-separated list, `first` before them unless it is among them; exits with 1 if the engine does
 // not take one of them.

@@ -58,7 +58,7 @@ void keep_no_text(const EngineOptions& engine) {
   if (!engine.kv_events.empty()) fail(fmt::format("--kv-events publishes prompts, {}", kForbids));
   if (has_tier(engine) && engine.cache_key.empty() && cache_key_text().empty())
     fail(fmt::format("--cache-dir and --cache-redis keep prompts as they are, {}: give --cache-key", kForbids));
-  if (engine.role != Role::kBoth && engine.peer_key.empty() && engine.peer_key_text.empty())
+  if (engine.role != Role::kBoth && engine.peer_key.empty() && peer_key_text().empty())
     fail(fmt::format("--role sends prompts to another program as they are, {}: give --peer-key", kForbids));
   // The limit is for dumps to files, the other for systems that hand them to a program.
   const rlimit none{0, 0};
@@ -93,12 +93,6 @@ void serve(ServeOptions options) {
   }
   if (const char* redis = std::getenv("KVILT_CACHE_REDIS"); redis && options.engine.cache_redis.empty())
     options.engine.cache_redis = redis;  // where its password is not seen by whoever lists processes
-  if (const char* key = std::getenv("KVILT_PEER_KEY");
-      key && options.engine.role != Role::kBoth && options.engine.peer_key.empty()) {
-    options.engine.peer_key_text = key;
-    if (*key == '\0')
-      fail("environment KVILT_PEER_KEY is empty, which would let everyone of this machine ask; unset it, or set it");
-  }
   if (options.server.keep_no_text) keep_no_text(options.engine);
   // Signals are taken by one thread that waits for them; every other thread inherits the block.
   sigset_t signals;

@@ -201,6 +201,14 @@ TEST(GptOss, SparseRowsKeepTheSinks) {
     expect_equal(ask("loopserve", {{"alpha", "1"}, {"pooled", "16"}}), full);
     const Params few{{"columns", "20"}, {"distances", "10"}, {"rows", "8"}};
     EXPECT_NE(ask("minference", few).completion.logits.first, full.completion.logits.first) << "power";
+    // What is skipped is a half of its own, which must not count the sink again: means of one key are dense.
+    const auto distance = [&](const char* pooled) {
+      const Outcome out = ask("loopserve", {{"alpha", "0.2"}, {"rows", "8"}, {"pooled", pooled}});
+      return max_abs_difference(out.completion.logits.first, full.completion.logits.first);
+    };
+    const double one_key = distance("1");
+    EXPECT_LT(one_key, 1e-3) << backend;
+    EXPECT_GT(distance("0"), 10 * one_key) << "power";
   }
 }
 

@@ -443,7 +443,10 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
 ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   if (own.domains.chain == 0 || end <= own.chain.pos) return own.chain;
   const ChainEnd known = end_of(index_.find_prefix(own.tokens.first(end), own.domains.chain, end));
-  if (known.pos == end) return known;
+  if (known.pos == end) {
+    bound_chains(known.segment);
+    return known;
+  }
   const CachedSegment* last = segments_.find(own.chain.segment);
   // Another's may have left, lost its end, or be in another namespace.
   const bool goes_on = last && last->count >= own.chain.tokens && index_.info(last->id).domain == own.domains.chain;

@@ -128,16 +128,18 @@ TEST_F(ChainTest, ChainsThatOnlyReadOthersPiecesAreBounded) {
     return turn;
   };
   std::vector<int> order{0, 1, 2, 3, 4, 5};
-  const Tokens first = turn_of(order);
+  const Tokens first = turn_of(order), again = join(turn_of({5, 4, 3, 2, 1, 0}), text(52, 10));
   ask(join(first, text(50, 10)));
+  ask(again);
   int turns = 0;
   do {
-    if (++turns % 10 == 0) ask(join(first, text(1000 + turns, 10)));  // it goes on
+    if (++turns % 10 == 0) ask(join(first, text(1000 + turns, 10))), ask(again);  // one goes on, one is asked again
     ask(join(turn_of(order), text(51, 10)));
     EXPECT_LE(cache->segments().chain_tokens(), 4 * pool);
   } while (std::ranges::next_permutation(order).found);
   EXPECT_GT(cache->segments().chain_tokens(), pool) << "power check: there are many";
   EXPECT_GT(prefix(join(first, a)), 400) << "what others go on from is not the oldest";
+  EXPECT_GT(prefix(again), 400) << "nor what is asked for again";
 }
 
 // ---- What leaves ----------------------------------------------------------------------------------------------------

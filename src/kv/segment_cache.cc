@@ -150,6 +150,7 @@ void SegmentCache::renew_chain(SegmentId id) {
   CachedSegment* const segment = by_id_.find(id);
   CHECK(segment && segment->chain);
   auto place = chains_.extract(segment->renewed);
+  if (place.empty()) return;  // memory was short when it was cut
   segment->renewed = place.key() = ++last_renewed_;
   chains_.insert(std::move(place));
 }

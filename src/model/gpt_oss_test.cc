@@ -39,7 +39,8 @@ TEST(GptOssConfig, RefusesOtherArithmetic) {
                                                           {"swiglu_alpha", 1.0},
                                                           {"quantization_config", {{"quant_method", "fp8"}}},
                                                           {"quantization_config", {{"quant_method", 3}}},
-                                                          {"quantization_config", "mxfp4"}};
+                                                          {"quantization_config", "mxfp4"},
+                                                          {"sliding_window", nullptr}};
   for (const auto& [key, value] : wrong) {
     nlohmann::json json = gpt_oss_config();
     json[key] = value;

@@ -105,7 +105,8 @@ bool has_mxfp4_experts(const nlohmann::json& config, const Architecture& arch) {
 void check_hf_gpt_oss(Fields& fields) {
   if (fields.number_or("swiglu_limit", kGptOssLimit, 0, kMaxFactor) != kGptOssLimit ||
       fields.number_or("swiglu_alpha", kGptOssSlope, 0, kMaxFactor) != kGptOssSlope) {
-    fields.fail(error(Code::kUnsupported, "{}: a swiglu_limit other than {} or a swiglu_alpha other than {}",
+    fields.fail(error(Code::kUnsupported,
+                      "{}: a swiglu_limit other than {} or a swiglu_alpha other than {} is not supported",
                       fields.where(), kGptOssLimit, kGptOssSlope));
   }
 }
@@ -134,6 +135,8 @@ std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const 
   const bool by_flag = arch.windows != WindowRule::kAll && !named_only;
   const bool by_default = !config.contains("sliding_window") && !named_only;
   const bool named = by_default || fields.has("sliding_window");  // null: none
+  if (alternating && !named)
+    return fail(Code::kUnsupported, fmt::format("{} without sliding_window is not supported", arch.name));
   const bool on = named && (!by_flag || fields.flag_or("use_sliding_window", false));
   if (on && arch.windows == WindowRule::kNone) return fail(Code::kUnsupported, "use_sliding_window is not supported");
   const int window = on ? static_cast<int>(fields.integer_or("sliding_window", kDefaultWindow, 1, kMaxContext)) : -1;
@@ -399,6 +402,9 @@ void read_gguf_gemma3(Fields& fields, ModelConfig& model) {
 // error.
 std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
   const int64_t window = fields.integer_or("attention.sliding_window", 0, 0, kMaxContext);
+  if (window == 0 && arch == "gpt-oss")
+    fields.fail(
+        error(Code::kUnsupported, "{}: gpt-oss without attention.sliding_window is not supported", fields.where()));
   if (window == 0) return {};
   if (arch == "gpt-oss") {  // every other layer, the first one too
     std::vector<int> out(static_cast<size_t>(L), static_cast<int>(window));

@@ -69,6 +69,7 @@ ExpertConfig read_gguf_experts(Fields& fields, ExpertRule rule, int F, int L) {
   out.biases = rule == ExpertRule::kGptOss;
   out.renormalise = fields.flag_or("expert_weights_norm", true);  // what both families' files mean without the key
   out.sparse.assign(static_cast<size_t>(L), 1);
+  if (out.biases && !out.renormalise) return refuse("gpt-oss with expert_weights_norm off");
   // Settings of other families that would change the arithmetic.
   for (const char* key : {"expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count",
                           "interleave_moe_layer_step"}) {

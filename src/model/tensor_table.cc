@@ -186,7 +186,7 @@ class Binder {
     const bool biases = request_.config.experts.biases;
     if (biases) layer.router.bias = take(prefix + std::string(names->router) + ".bias", Dim::kOne, Dim::kExperts, true);
     for (const std::string_view part : kUnknownParts) {
-      if (biases && part.ends_with(".bias")) continue;
+      if (biases && part.starts_with("ffn_")) continue;  // it has these biases
       if (status_.ok() && request_.table.find(prefix + std::string(part))) {
         status_ = error(Code::kUnsupported, "{}: tensor '{}{}' is not supported", request_.file, prefix, part);
       }
@@ -229,7 +229,13 @@ class Binder {
     const auto bytes_of = [&](const std::string& tensor, int64_t want) -> const std::byte* {
       const StoredTensor* stored = request_.table.find(tensor);
       if (!status_.ok()) return nullptr;
-      if (!stored || stored->type_name != "U8" || static_cast<int64_t>(stored->bytes) != want || cols % 32 != 0) {
+      if (cols % 32 != 0) {
+        status_ =
+            error(Code::kUnsupported, "{}: tensor '{}': MXFP4 with rows of {} elements, which is no multiple of 32",
+                  request_.file, tensor, cols);
+        return nullptr;
+      }
+      if (!stored || stored->type_name != "U8" || static_cast<int64_t>(stored->bytes) != want) {
         status_ = error(Code::kCorrupt, "{}: tensor '{}' is missing, or it is not {} bytes of U8 for {} x {} in MXFP4",
                         request_.file, tensor, want, rows, cols);
         return nullptr;

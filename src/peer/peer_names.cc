@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <new>
@@ -29,7 +30,7 @@ void run_lookup(Lookup& lookup) {
   try {
     lookup.found.emplace(lookup.resolver(lookup.address));
   } catch (const std::bad_alloc&) {
-    lookup.found.emplace(Error{Code::kExhausted, {}});
+    lookup.found.emplace(Error{Code::kExhausted, "no memory is left to look up a name"});
   }
   const uint64_t one = 1;
   while (::write(lookup.done.fd(), &one, sizeof one) < 0 && errno == EINTR) {
@@ -68,7 +69,8 @@ Result<PeerAddresses> addresses_unless(int cancel, const PeerAddress& address, P
       return system_error(address.shown());
     }
     if (watched[1].revents != 0) return error(Code::kUnavailable, "it is no longer wanted");
-    if (watched[0].revents == 0) continue;
+    uint64_t told = 0;  // reading it is what makes `found` ours
+    if (watched[0].revents == 0 || ::read(lookup->done.fd(), &told, sizeof told) != ssize_t{sizeof told}) continue;
     if (!lookup->found->ok()) return error(Code::kUnavailable, "{}", lookup->found->error().message);
     return std::move(*lookup->found).value();
   }

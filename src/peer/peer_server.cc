@@ -110,7 +110,7 @@ void PeerServer::make_room() {
   std::vector<Guest*> strangers;
   std::vector<std::string> places;
   for (Guest& guest : guests_) {
-    if (guest.is != Guest::Is::kStranger) continue;
+    if (guest.is != Guest::Is::kStranger || guest.done) continue;
     strangers.push_back(&guest);
     places.push_back(guest.place);
   }
