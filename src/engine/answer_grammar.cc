@@ -209,6 +209,11 @@ Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& synta
 }  // namespace
 
 Result<GrammarPart> answer_grammar(const Constraint& constraint, const AnswerSyntax& syntax, bool opens_reasoning) {
+  if (constraint.reasons && syntax.messages.known()) {
+    return error(Code::kUnsupported,
+                 "this model's answers are messages with headers between control tokens, within which constraints and "
+                 "forced tool calls are not supported: ask without, or use /v1/completions");
+  }
   KVILT_ASSIGN(GrammarPart answer, body(constraint, syntax));
   // Tools beside a constraint of the text: a call is an answer too.
   if (constraint.form != Constraint::Form::kCalls && !constraint.tools.empty() &&
