@@ -258,8 +258,10 @@ TEST(ToolCalls, AnswersMadeOfMessages) {
                              .last_end = "<|return|>",
                              .call_end = "<|call|>",
                              .reasoning = "analysis",
+                             .answer = "final",
                              .recipient = "to=",
-                             .tools = "functions."};
+                             .tools = "functions.",
+                             .after_name = "<|channel|>commentary json<|message|>"};
   EXPECT_EQ(family.syntax.messages, wanted);
   EXPECT_EQ(family.syntax.calls.form, Form::kNone);
   EXPECT_TRUE(family.syntax.reasoning_begin.empty());

@@ -35,8 +35,9 @@ struct MessageSyntax {
   std::string channel, message;         // around the word; message empty: answers are no such messages
   std::string next;                     // from a message's text to the next header; it begins with `end`
   std::string end, last_end, call_end;  // behind a text: of any message, of the last one, of a call
-  std::string reasoning;                // the channel's word of what the model thinks
+  std::string reasoning, answer;        // the channel's words of what the model thinks, and says
   std::string recipient, tools;         // "to=", "functions.": before a tool's name; empty: calls are not known
+  std::string after_name;               // from a tool's name to its arguments, as the template writes it
 
   bool known() const { return !message.empty(); }
   bool calls() const { return known() && !recipient.empty(); }

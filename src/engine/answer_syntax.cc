@@ -370,6 +370,7 @@ void find_recipient(const Prober& prober, const std::string& asked, MessageSynta
   if (!call.syntax.after_name.starts_with(out.channel) || !call.syntax.after_name.ends_with(out.message)) return;
   out.recipient = to.substr(0, border + 1);
   out.tools = to.substr(border + 1);
+  out.after_name = call.syntax.after_name;
   out.call_end = first_marker(shown->cut(call.range.end, shown->text.size()));
 }
 
@@ -400,6 +401,7 @@ MessageSyntax find_messages(const Prober& prober) {
   out.last_end = first_marker(plain->cut(said->end, plain->text.size()));
   if (out.end.empty() || out.end == out.next) return {};
   out.message = message;
+  out.answer = word;
   find_recipient(prober, prompt, out);
   return out;
 }

@@ -24,8 +24,10 @@ AnswerReading harmony() {
                          .last_end = "<|return|>",
                          .call_end = "<|call|>",
                          .reasoning = "analysis",
+                         .answer = "final",
                          .recipient = "to=",
-                         .tools = "functions."};
+                         .tools = "functions.",
+                         .after_name = "<|channel|>commentary json<|message|>"};
   out.tools = {{"f", {}}};
   return out;
 }
@@ -81,8 +83,8 @@ TEST(MessageParser, ReadsCalls) {
   // To whom it goes may stand before the channel, or close to a mark; kinds of content may be missing.
   for (const char* header :
        {" to=functions.f<|channel|>commentary json<|message|>", "to=functions.f<|channel|>commentary<|message|>",
-        "<|channel|>commentary to=functions.f<|constrain|>json<|message|>", "<|channel|>analysis to=functions.f<|message|>",
-        "<|channel|>commentary to=f json<|message|>"})
+        "<|channel|>commentary to=functions.f<|constrain|>json<|message|>",
+        "<|channel|>analysis to=functions.f<|message|>", "<|channel|>commentary to=f json<|message|>"})
     EXPECT_EQ(said(reading, header + std::string("{\"a\":1}")), "|f({\"a\":1})|") << header;
   EXPECT_EQ(said(reading, call + kNext + call), "|f({\"a\":1})||f({\"a\":1})|");
   EXPECT_EQ(said(reading, call.substr(0, call.size() - 7)), "|f()|");
