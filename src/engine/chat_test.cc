@@ -391,6 +391,37 @@ TEST(ChatAnswers, MarkersAreFoundInTheVocabulary) {
   EXPECT_TRUE(other.answers().call_ids.empty());
 }
 
+constexpr const char* kMessages =
+    "{%- for m in messages %}{% if m.role == 'user' %}<u>{{ m.content }}</u>{% else %}"
+    "{% if m.thinking %}<a><in>plan<is>{{ m.thinking }}</is>{% endif %}<a><in>say<is>{{ m.content }}</end>{% endif %}"
+    "{% endfor -%}{% if add_generation_prompt %}<a>{% endif %}";
+
+// All marks between messages are shown, with tools or without; what ends an answer is not.
+TEST(ChatAnswers, MarkersOfMessagesAreFoundInTheVocabulary) {
+  const auto tokenizer = byte_tokenizer({"<u>", "</u>", "<a>", "<in>", "<is>", "</is>", "</end>"});
+  const auto made = ChatPrompts::create(*tokenizer, kMessages, "", "").value();
+  const MessageSyntax& messages = made.answers().messages;
+  EXPECT_EQ(messages.channel, "<in>");
+  EXPECT_EQ(messages.message, "<is>");
+  EXPECT_EQ(messages.reasoning, "plan");
+  EXPECT_EQ(messages.answer, "say");
+  EXPECT_EQ(messages.end, "</is>");
+  EXPECT_FALSE(messages.calls()) << "the template has none";
+  std::vector<std::string> shown;
+  for (const int32_t id : made.answers().reasoning_ids) shown.emplace_back(tokenizer->token_bytes(id));
+  std::ranges::sort(shown);
+  EXPECT_EQ(shown, (std::vector<std::string>{"</is>", "<a>", "<in>", "<is>"}));
+  EXPECT_TRUE(made.answers().call_ids.empty());
+  // Without a field for thoughts nothing tells one message from another.
+  const std::string source = kMessages;
+  const auto plain = ChatPrompts::create(
+      *tokenizer,
+      "{% set m = 0 %}" + source.substr(0, source.find("{% if m.thinking")) + source.substr(source.find("<a><in>say")),
+      "", "");
+  ASSERT_TRUE(plain.ok());
+  EXPECT_FALSE(plain.value().answers().messages.known());
+}
+
 TEST_F(ChatTest, ThePromptSaysWhetherReasoningIsOpen) {
   use("{%- for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
       "{{ m.content }}{% endfor %}{% if add_generation_prompt and thinking %}<think>\n{% endif %}");

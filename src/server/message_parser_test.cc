@@ -8,7 +8,7 @@
 namespace kvilt::server {
 namespace {
 
-using Kind = AnswerEvent::Kind;
+using EventKind = AnswerEvent::Kind;
 
 const std::string kThought = "<|channel|>analysis<|message|>thinking", kNext = "<|end|><|start|>assistant",
                   kFinal = "<|channel|>final<|message|>";
@@ -49,11 +49,11 @@ std::string said(const AnswerReading& reading, std::string_view text) {
   }
   std::string out;
   for (const AnswerEvent& event : whole) {
-    if (event.kind == Kind::kContent) out += event.text;
-    if (event.kind == Kind::kReasoning) out += "{" + event.text + "}";
-    if (event.kind == Kind::kCallStart) out += "|" + event.text + "(";
-    if (event.kind == Kind::kArguments) out += event.text;
-    if (event.kind == Kind::kCallEnd) out += ")|";
+    if (event.kind == EventKind::kContent) out += event.text;
+    if (event.kind == EventKind::kReasoning) out += "{" + event.text + "}";
+    if (event.kind == EventKind::kCallStart) out += "|" + event.text + "(";
+    if (event.kind == EventKind::kArguments) out += event.text;
+    if (event.kind == EventKind::kCallEnd) out += ")|";
   }
   return out;
 }
