@@ -354,7 +354,8 @@ std::string word_between(const std::string& header, const std::string& begin, co
   return word.find_first_of("<>[] \n\t\r") == std::string::npos ? word : "";
 }
 
-// To whom a call goes: what stands between the prompt's end and the name is "to=" and the tools' common beginning.
+// To whom a call goes: the last word before the name is "to=" and the tools' common beginning. It may stand before the
+// channel or behind it; after_name has the rest of the header in either case.
 void find_recipient(const Prober& prober, const std::string& asked, MessageSyntax& out) {
   const auto shown = prober.render(prober.calling("", 1, two_texts()));
   const auto user = shown ? shown->find(kUserMark) : std::nullopt;
@@ -363,14 +364,16 @@ void find_recipient(const Prober& prober, const std::string& asked, MessageSynta
   const std::string before = shown->cut(user->end, name->begin);
   Found call;
   if (!before.starts_with(asked) || !find_named(*shown, *name, std::nullopt, call)) return;
-  const std::string to = trimmed(before.substr(asked.size()));
-  const size_t border = to.find('=');
-  // The arguments are the message's text.
-  if (border == std::string::npos || to.find_first_of("<>[] ") != std::string::npos) return;
-  if (!call.syntax.after_name.starts_with(out.channel) || !call.syntax.after_name.ends_with(out.message)) return;
-  out.recipient = to.substr(0, border + 1);
-  out.tools = to.substr(border + 1);
-  out.after_name = call.syntax.after_name;
+  const std::string head = before.substr(asked.size());
+  const size_t last = head.find_last_of("> ");
+  const size_t from = last == std::string::npos ? 0 : last + 1, border = head.find('=', from);
+  if (border == std::string::npos) return;
+  const std::string channel = trimmed(head.substr(0, from));
+  const std::string rest = channel.empty() ? call.syntax.after_name : channel + " " + call.syntax.after_name;
+  if (!rest.starts_with(out.channel) || !rest.ends_with(out.message)) return;  // the arguments are the message's text
+  out.recipient = head.substr(from, border + 1 - from);
+  out.tools = head.substr(border + 1);
+  out.after_name = rest;
   out.call_end = first_marker(shown->cut(call.range.end, shown->text.size()));
 }
 
@@ -428,7 +431,7 @@ void find_marker_ids(const Tokenizer& tokenizer, AnswerSyntax& syntax) {
     add_control_ids(tokenizer, *literal, syntax.call_ids);
   // All of them tell thoughts from words, so they are shown without tools too.
   const MessageSyntax& m = syntax.messages;
-  for (const std::string* literal : {&m.channel, &m.message, &m.next})
+  for (const std::string* literal : {&m.channel, &m.message, &m.next, &m.after_name})
     add_control_ids(tokenizer, *literal, syntax.reasoning_ids);
 }
 

@@ -412,6 +412,22 @@ TEST(ChatAnswers, MarkersOfMessagesAreFoundInTheVocabulary) {
   std::ranges::sort(shown);
   EXPECT_EQ(shown, (std::vector<std::string>{"</is>", "<a>", "<in>", "<is>"}));
   EXPECT_TRUE(made.answers().call_ids.empty());
+  // Calls, with the recipient before the channel or behind it.
+  for (const char* head : {"to=f.{{ c.function.name }}<in>do ", "<in>do to=f.{{ c.function.name }} "}) {
+    std::string with = std::string("{% if tools %}{{ tools | tojson }}{% endif %}") + kMessages;
+    with.insert(with.find("{% if m.thinking"), std::string("{% if m.tool_calls %}{% set c = m.tool_calls[0] %}<a> ") +
+                                                   head +
+                                                   "<json><is>{{ c.function.arguments | tojson }}</end>{% else %}");
+    with.insert(with.rfind("{% endif %}{% endfor"), "{% endif %}");
+    const auto calling =
+        ChatPrompts::create(*byte_tokenizer({"<a>", "<in>", "<is>", "</is>", "<json>"}), with, "", "").value();
+    const MessageSyntax& found = calling.answers().messages;
+    EXPECT_EQ(found.recipient, "to=") << head;
+    EXPECT_EQ(found.tools, "f.") << head;
+    EXPECT_EQ(found.after_name, "<in>do <json><is>") << head;
+    EXPECT_EQ(found.call_end, "</end>") << head;
+    EXPECT_EQ(calling.answers().reasoning_ids.size(), 5u) << head;
+  }
   // Without a field for thoughts nothing tells one message from another.
   const std::string source = kMessages;
   const auto plain = ChatPrompts::create(
