@@ -419,8 +419,8 @@ TEST(ChatAnswers, MarkersOfMessagesAreFoundInTheVocabulary) {
                                                    head +
                                                    "<json><is>{{ c.function.arguments | tojson }}</end>{% else %}");
     with.insert(with.rfind("{% endif %}{% endfor"), "{% endif %}");
-    const auto calling =
-        ChatPrompts::create(*byte_tokenizer({"<a>", "<in>", "<is>", "</is>", "<json>"}), with, "", "").value();
+    const auto words = byte_tokenizer({"<a>", "<in>", "<is>", "</is>", "<json>"});
+    const auto calling = ChatPrompts::create(*words, with, "", "").value();
     const MessageSyntax& found = calling.answers().messages;
     EXPECT_EQ(found.recipient, "to=") << head;
     EXPECT_EQ(found.tools, "f.") << head;
