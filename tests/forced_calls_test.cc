@@ -162,8 +162,58 @@ TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
   EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
 }
 
+// Where calls are messages: a thought may come first, then one call, or the message that is the answer.
+TEST_F(ForcedCalls, AsMessages) {
+  const AnswerSyntax& syntax = families.at("openai-gpt-oss-120b").syntax;
+  const auto takes = [](const std::shared_ptr<const Grammar>& grammar, const std::string& text) {
+    GrammarMatcher matcher(grammar);
+    return take_text(matcher, text) && matcher.may_end();
+  };
+  const std::string thought = "<|channel|>analysis<|message|>Hm. <|end|> {<|end|><|start|>assistant";
+  const std::string call =
+      " to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"a\", \"unit\": \"C\"}";
+  const auto calls = grammar_of(forced(false), syntax, false);
+  ASSERT_TRUE(calls);
+  for (const std::string& text : {call, thought + call}) {
+    EXPECT_TRUE(takes(calls, text)) << text;
+    EXPECT_EQ(good_calls(answer_of(read(reading_with(syntax, false), text))), 1) << text;
+  }
+  const std::string said = "<|channel|>final<|message|>", text = said + "{\"n\": 5}";
+  for (const std::string& other : {text, std::string("{}"), thought, call + call,
+                                   std::string(" to=functions.get_weather<|channel|>commentary json<|message|>{}")})
+    EXPECT_FALSE(takes(calls, other)) << other;
+  Constraint schema;
+  schema.form = Constraint::Form::kSchema;
+  schema.text = R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})";
+  schema.reasons = true;
+  const auto answers = grammar_of(schema, syntax, false);
+  ASSERT_TRUE(answers);
+  EXPECT_TRUE(takes(answers, text));
+  EXPECT_TRUE(takes(answers, thought + text));
+  EXPECT_FALSE(takes(answers, said + "{\"n\": \"5\"}"));
+  EXPECT_FALSE(takes(answers, "{\"n\": 5}"));
+  EXPECT_FALSE(takes(answers, call));
+  schema.tools = forced(false).tools;  // beside tools a call is an answer too
+  EXPECT_TRUE(takes(grammar_of(schema, syntax, false), call));
+  int whole = 0;
+  for (int i = 0; i < 60; ++i) {
+    const auto random_call = random_text(v, calls, random, {syntax.messages.next});
+    if (!random_call || unreadable(*random_call)) continue;
+    ++whole;
+    const Answer answer = answer_of(read(reading_with(syntax, false), *random_call));
+    EXPECT_EQ(good_calls(answer), 1) << *random_call;
+    EXPECT_EQ(answer.content, "");
+  }
+  EXPECT_GT(whole, 5);
+  Constraint strict = forced(false);
+  strict.may_speak = true;
+  const auto refused = answer_grammar(strict, syntax, false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+}
+
 TEST_F(ForcedCalls, WhatIsNotUnderstoodIsRefused) {
-  for (const char* name : {"openai-gpt-oss-120b", "smollm3"}) {
+  for (const char* name : {"smollm3"}) {
     const auto part = answer_grammar(forced(false), families.at(name).syntax, false);
     ASSERT_FALSE(part.ok()) << name;
     EXPECT_EQ(part.error().code, Code::kUnsupported);

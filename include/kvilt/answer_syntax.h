@@ -29,10 +29,26 @@ struct CallSyntax {
   std::string key_begin, key_end, other_key_end, value_end;
 };
 
+// Answers that are messages, each behind a header that says what it is (gpt-oss's harmony). The prompt ends within the
+// first header: [recipient NAME] channel WORD [recipient NAME] [kind] message TEXT, then `next` and another header.
+struct MessageSyntax {
+  std::string channel, message;         // around the word; message empty: answers are no such messages
+  std::string next;                     // from a message's text to the next header; it begins with `end`
+  std::string end, last_end, call_end;  // behind a text: of any message, of the last one, of a call
+  std::string reasoning, answer;        // the channel's words of what the model thinks, and says
+  std::string recipient, tools;         // "to=", "functions.": before a tool's name; empty: calls are not known
+  std::string after_name;               // from a tool's name to its arguments, as the template writes it
+
+  bool known() const { return !message.empty(); }
+  bool calls() const { return known() && !recipient.empty(); }
+  bool operator==(const MessageSyntax&) const = default;
+};
+
 struct AnswerSyntax {
   bool tools = false;                          // the template has a place for them
   std::string reasoning_begin, reasoning_end;  // empty: not known
   CallSyntax calls;
+  MessageSyntax messages;  // where known: calls and reasoning are these, and nothing else
   // The vocabulary's control tokens among these words. They are in an answer's text only where a request asks for them
   // (SamplingParams::shown_ids).
   std::vector<int32_t> reasoning_ids, call_ids;

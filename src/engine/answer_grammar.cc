@@ -206,9 +206,44 @@ Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& synta
   return error(Code::kInvalidArgument, "no constraint");
 }
 
+// A call is a message, and nothing comes after it: the model ends there.
+Result<GrammarPart> call_message(const MessageSyntax& m, const Constraint& constraint) {
+  if (!m.calls()) return not_known();
+  if (constraint.tools.empty()) return error(Code::kInvalidArgument, "no tool may be called");
+  CallSyntax named;
+  named.form = CallSyntax::Form::kNamed;
+  named.after_name = m.after_name;
+  KVILT_ASSIGN(auto call, inner_calls(named, constraint, true));
+  return GrammarPart::sequence({GrammarPart::word(" " + m.recipient + m.tools), std::move(call)});
+}
+
+// Where the answer is messages: what the model thinks, perhaps, then one message that is held to the constraint.
+Result<GrammarPart> message_grammar(const Constraint& constraint, const AnswerSyntax& syntax) {
+  const MessageSyntax& m = syntax.messages;
+  const bool called = constraint.form == Constraint::Form::kCalls;
+  if (called && constraint.may_speak) {
+    return error(
+        Code::kUnsupported,
+        "this model's tool calls are messages of their own, which cannot be told from others beforehand: leave "
+        "'strict' out, or use tool_choice \"required\"");
+  }
+  Parts may_be;
+  if (called || (!constraint.tools.empty() && m.calls())) {
+    KVILT_ASSIGN(auto call, call_message(m, constraint));
+    may_be.push_back(std::move(call));
+  }
+  if (!called) {
+    KVILT_ASSIGN(auto text, body(constraint, syntax));
+    may_be.push_back(GrammarPart::sequence({GrammarPart::word(m.channel + m.answer + m.message), std::move(text)}));
+  }
+  const GrammarPart thought = GrammarPart::until(m.channel + m.reasoning + m.message, m.next);
+  return GrammarPart::sequence({GrammarPart::maybe(thought), GrammarPart::one_of(may_be)});
+}
+
 }  // namespace
 
 Result<GrammarPart> answer_grammar(const Constraint& constraint, const AnswerSyntax& syntax, bool opens_reasoning) {
+  if (constraint.reasons && syntax.messages.known()) return message_grammar(constraint, syntax);
   KVILT_ASSIGN(GrammarPart answer, body(constraint, syntax));
   // Tools beside a constraint of the text: a call is an answer too.
   if (constraint.form != Constraint::Form::kCalls && !constraint.tools.empty() &&

@@ -1,6 +1,7 @@
 // engine/answer_grammar.h: what an answer must be, as a grammar.
 // Idea: a constraint is one part; calls of tools are written around the tools' schemas as the model's chat template writes
 //       them (answer_syntax.h); and where the model thinks, its reasoning comes first.
+//       Where answers are messages, the headers are a part of it.
 #pragma once
 
 #include "grammar/part.h"

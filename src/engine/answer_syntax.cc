@@ -116,6 +116,7 @@ class Prober {
     const auto answer = Json::json_pointer("/messages/1");
     add_mark(in, answer / "content", kContentMark);
     add_mark(in, answer / "reasoning_content", kReasoningMark);
+    add_mark(in, answer / "thinking", kReasoningMark);
     for (int i = 0; i < 2; ++i) {
       const auto call = answer / "tool_calls" / static_cast<size_t>(i), function = call / "function";
       add_mark(in, function / "name", mark_of(i, kName));
@@ -345,6 +346,69 @@ void find_reasoning(const Prober& prober, AnswerSyntax& out) {
   }
 }
 
+// The word between two markers, and nothing else; else empty.
+std::string word_between(const std::string& header, const std::string& begin, const std::string& end) {
+  if (begin.empty() || end.empty() || header.size() <= begin.size() + end.size()) return "";
+  if (!header.starts_with(begin) || !header.ends_with(end)) return "";
+  const std::string word = header.substr(begin.size(), header.size() - begin.size() - end.size());
+  return word.find_first_of("<>[] \n\t\r") == std::string::npos ? word : "";
+}
+
+// To whom a call goes: the last word before the name is "to=" and the tools' common beginning. It may stand before the
+// channel or behind it; after_name has the rest of the header in either case.
+void find_recipient(const Prober& prober, const std::string& asked, MessageSyntax& out) {
+  const auto shown = prober.render(prober.calling("", 1, two_texts()));
+  const auto user = shown ? shown->find(kUserMark) : std::nullopt;
+  const auto name = shown ? shown->find(mark_of(0, kName)) : std::nullopt;
+  if (!user || !name || name->begin < user->end) return;
+  const std::string before = shown->cut(user->end, name->begin);
+  Found call;
+  if (!before.starts_with(asked) || !find_named(*shown, *name, std::nullopt, call)) return;
+  const std::string head = before.substr(asked.size());
+  const size_t last = head.find_last_of("> ");
+  const size_t from = last == std::string::npos ? 0 : last + 1, border = head.find('=', from);
+  if (border == std::string::npos) return;
+  const std::string channel = trimmed(head.substr(0, from));
+  const std::string rest = channel.empty() ? call.syntax.after_name : channel + " " + call.syntax.after_name;
+  if (!rest.starts_with(out.channel) || !rest.ends_with(out.message)) return;  // the arguments are the message's text
+  out.recipient = head.substr(from, border + 1 - from);
+  out.tools = head.substr(border + 1);
+  out.after_name = rest;
+  out.call_end = first_marker(shown->cut(call.range.end, shown->text.size()));
+}
+
+// An answer whose header goes on where the prompt ends, by a word between two markers; and the same markers around
+// another word before what the model thought.
+MessageSyntax find_messages(const Prober& prober) {
+  MessageSyntax out;
+  Json answer = prober.assistant(kContent);
+  answer["thinking"] = kReasoning;
+  const auto asked = prober.render(nullptr), plain = prober.render(prober.assistant(kContent));
+  const auto both = prober.render(answer);
+  if (!asked || !plain || !both) return {};
+  const auto asked_user = asked->find(kUserMark), user = plain->find(kUserMark), said = plain->find(kContentMark);
+  const auto both_user = both->find(kUserMark), thought = both->find(kReasoningMark), then = both->find(kContentMark);
+  if (!asked_user || !user || !said || !both_user || !thought || !then || thought->end > then->begin) return {};
+  const std::string prompt = asked->cut(asked_user->end, asked->text.size());
+  const std::string header = plain->cut(user->end, said->begin), first = both->cut(both_user->end, thought->begin);
+  if (prompt.empty() || !header.starts_with(prompt) || !first.starts_with(prompt)) return {};
+  const std::string final_header = header.substr(prompt.size());
+  out.channel = first_marker(final_header);
+  const std::string message = last_marker(final_header);
+  out.reasoning = word_between(first.substr(prompt.size()), out.channel, message);
+  const std::string word = word_between(final_header, out.channel, message),
+                    between = both->cut(thought->end, then->begin);
+  if (word.empty() || out.reasoning.empty() || word == out.reasoning || !between.ends_with(final_header)) return {};
+  out.next = without_suffix(between, final_header);
+  out.end = first_marker(out.next);
+  out.last_end = first_marker(plain->cut(said->end, plain->text.size()));
+  if (out.end.empty() || out.end == out.next) return {};
+  out.message = message;
+  out.answer = word;
+  find_recipient(prober, prompt, out);
+  return out;
+}
+
 void add_control_ids(const Tokenizer& tokenizer, const std::string& literal, std::vector<int32_t>& out) {
   const auto ids = tokenizer.encode(literal, {.parse_special = true, .continues = true, .trusted = {}});
   if (!ids.ok()) return;
@@ -365,6 +429,10 @@ void find_marker_ids(const Tokenizer& tokenizer, AnswerSyntax& syntax) {
   for (const std::string* literal : {&c.begin, &c.between, &c.end, &c.after_name, &c.after_id, &c.key_begin, &c.key_end,
                                      &c.other_key_end, &c.value_end})
     add_control_ids(tokenizer, *literal, syntax.call_ids);
+  // All of them tell thoughts from words, so they are shown without tools too.
+  const MessageSyntax& m = syntax.messages;
+  for (const std::string* literal : {&m.channel, &m.message, &m.next, &m.after_name})
+    add_control_ids(tokenizer, *literal, syntax.reasoning_ids);
 }
 
 AnswerSyntax answer_syntax_of(const ChatTemplate& chat_template, const EdgeTokens& edges, bool arguments_as_object) {
@@ -373,6 +441,11 @@ AnswerSyntax answer_syntax_of(const ChatTemplate& chat_template, const EdgeToken
   find_reasoning(prober, out);
   const auto asked = prober.render(nullptr);
   out.tools = asked && asked->text.find(kTool) != std::string::npos;
+  out.messages = find_messages(prober);
+  if (out.messages.known()) {
+    out.reasoning_begin = out.reasoning_end = "";
+    return out;
+  }
   if (out.tools) out.calls = CallFinder(prober).find();
   return out;
 }

@@ -4,6 +4,8 @@
 //             lies between them are the literals that a parser needs. Two calls show what separates calls, a number
 //             beside a string shows whether the format tells them apart. llama.cpp's template autoparser has the idea
 //             of comparing renderings; the origins of bytes make it exact.
+//             Answers that are messages with headers (MessageSyntax) are told by the word between the same two markers
+//             before what the model thought and what it said.
 // Invariants: what is not understood is Form::kNone, never a guess: such answers come back as text.
 // Threads:    any.
 // Cost:       about ten small renderings, once a model.

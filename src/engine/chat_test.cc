@@ -391,6 +391,53 @@ TEST(ChatAnswers, MarkersAreFoundInTheVocabulary) {
   EXPECT_TRUE(other.answers().call_ids.empty());
 }
 
+constexpr const char* kMessages =
+    "{%- for m in messages %}{% if m.role == 'user' %}<u>{{ m.content }}</u>{% else %}"
+    "{% if m.thinking %}<a><in>plan<is>{{ m.thinking }}</is>{% endif %}<a><in>say<is>{{ m.content }}</end>{% endif %}"
+    "{% endfor -%}{% if add_generation_prompt %}<a>{% endif %}";
+
+// All marks between messages are shown, with tools or without; what ends an answer is not.
+TEST(ChatAnswers, MarkersOfMessagesAreFoundInTheVocabulary) {
+  const auto tokenizer = byte_tokenizer({"<u>", "</u>", "<a>", "<in>", "<is>", "</is>", "</end>"});
+  const auto made = ChatPrompts::create(*tokenizer, kMessages, "", "").value();
+  const MessageSyntax& messages = made.answers().messages;
+  EXPECT_EQ(messages.channel, "<in>");
+  EXPECT_EQ(messages.message, "<is>");
+  EXPECT_EQ(messages.reasoning, "plan");
+  EXPECT_EQ(messages.answer, "say");
+  EXPECT_EQ(messages.end, "</is>");
+  EXPECT_FALSE(messages.calls()) << "the template has none";
+  std::vector<std::string> shown;
+  for (const int32_t id : made.answers().reasoning_ids) shown.emplace_back(tokenizer->token_bytes(id));
+  std::ranges::sort(shown);
+  EXPECT_EQ(shown, (std::vector<std::string>{"</is>", "<a>", "<in>", "<is>"}));
+  EXPECT_TRUE(made.answers().call_ids.empty());
+  // Calls, with the recipient before the channel or behind it.
+  for (const char* head : {"to=f.{{ c.function.name }}<in>do ", "<in>do to=f.{{ c.function.name }} "}) {
+    std::string with = std::string("{% if tools %}{{ tools | tojson }}{% endif %}") + kMessages;
+    with.insert(with.find("{% if m.thinking"), std::string("{% if m.tool_calls %}{% set c = m.tool_calls[0] %}<a> ") +
+                                                   head +
+                                                   "<json><is>{{ c.function.arguments | tojson }}</end>{% else %}");
+    with.insert(with.rfind("{% endif %}{% endfor"), "{% endif %}");
+    const auto words = byte_tokenizer({"<a>", "<in>", "<is>", "</is>", "<json>"});
+    const auto calling = ChatPrompts::create(*words, with, "", "").value();
+    const MessageSyntax& found = calling.answers().messages;
+    EXPECT_EQ(found.recipient, "to=") << head;
+    EXPECT_EQ(found.tools, "f.") << head;
+    EXPECT_EQ(found.after_name, "<in>do <json><is>") << head;
+    EXPECT_EQ(found.call_end, "</end>") << head;
+    EXPECT_EQ(calling.answers().reasoning_ids.size(), 5u) << head;
+  }
+  // Without a field for thoughts nothing tells one message from another.
+  const std::string source = kMessages;
+  const auto plain = ChatPrompts::create(
+      *tokenizer,
+      "{% set m = 0 %}" + source.substr(0, source.find("{% if m.thinking")) + source.substr(source.find("<a><in>say")),
+      "", "");
+  ASSERT_TRUE(plain.ok());
+  EXPECT_FALSE(plain.value().answers().messages.known());
+}
+
 TEST_F(ChatTest, ThePromptSaysWhetherReasoningIsOpen) {
   use("{%- for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
       "{{ m.content }}{% endfor %}{% if add_generation_prompt and thinking %}<think>\n{% endif %}");

@@ -76,14 +76,18 @@ AnswerParser::AnswerParser(AnswerReading reading)
       syntax_(reading_.syntax.calls),
       state_(reading_.in_reasoning && !reading_.syntax.reasoning_end.empty() ? State::kReasoning : State::kContent),
       reasoned_(state_ == State::kReasoning),
-      drop_space_(reasoned_) {}
+      drop_space_(reasoned_) {
+  if (reading_.syntax.messages.known()) messages_.emplace(reading_);
+}
 
 void AnswerParser::push(std::string_view text, Events& out) {
+  if (messages_) return messages_->push(text, out);
   buffer_.append(text);
   run(out);
 }
 
 void AnswerParser::finish(Events& out) {
+  if (messages_) return messages_->finish(out);
   final_ = true;
   run(out);
   // A call whose end never came.

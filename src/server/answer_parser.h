@@ -11,45 +11,21 @@
 //             when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
 // Threads:    one per choice.
 // Cost:       O(bytes); a value in tags is searched once.
-// Not here:   finding the syntax (the engine's), ids for calls without one and OpenAI's shapes (openai_response.h).
+// Not here:   answers made of messages (message_parser.h, to which they go), finding the syntax (the engine's), ids for calls without one and OpenAI's shapes (openai_response.h).
 #pragma once
 
-#include <set>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json_scan.h"
-#include "kvilt/answer_syntax.h"
-#include "server/json_fields.h"
+#include "server/answer_event.h"
+#include "server/message_parser.h"
 
 namespace kvilt::server {
 
 inline constexpr size_t kMaxCallHead = 8192;  // from a call's first byte to the end of its name
-
-struct AnswerEvent {
-  enum class Kind { kContent, kReasoning, kCallStart, kArguments, kCallEnd };
-  Kind kind = Kind::kContent;
-  std::string text;  // a piece of content, reasoning or arguments; kCallStart: the name
-  int call = -1;     // of calls: 0, 1, ...
-  std::string id;    // kCallStart: where the text has it before the arguments
-  bool operator==(const AnswerEvent&) const = default;
-};
-
-// What a request's tools say that the text does not.
-struct ToolShape {
-  std::string name;
-  std::set<std::string> texts;  // parameters that are strings
-};
-
-std::vector<ToolShape> tool_shapes(const Json& tools);
-
-struct AnswerReading {
-  AnswerSyntax syntax;
-  bool calls = false;         // tools were offered
-  bool in_reasoning = false;  // the prompt opened it (Prompt::opens_reasoning)
-  std::vector<ToolShape> tools = {};
-};
 
 class AnswerParser {
  public:
@@ -61,7 +37,7 @@ class AnswerParser {
 
   void push(std::string_view text, Events& out);
   void finish(Events& out);  // the text is whole
-  int calls() const { return calls_; }
+  int calls() const { return messages_ ? messages_->calls() : calls_; }
 
  private:
   enum class State { kReasoning, kContent, kArguments, kObjectRest, kParameters, kAfterCall };
@@ -100,6 +76,7 @@ class AnswerParser {
 
   const AnswerReading reading_;
   const CallSyntax& syntax_;
+  std::optional<MessageParser> messages_;  // reads everything, where the syntax is known
   State state_;
   bool reasoned_;    // there was a reasoning, or there is
   bool drop_space_;  // space is not content until something else comes

@@ -258,6 +258,53 @@ TEST_F(MessagesAnswers, WhatIsLeftOutAndWhatIsBroken) {
   EXPECT_EQ(silent["stop_reason"], "end_turn");
 }
 
+// An engine whose answers are messages: the same fields, whole and streamed, and thoughts also without tools.
+TEST(ChatMessages, AreReadByTheirHeaders) {
+  FakeOptions options;
+  options.answers.tools = true;
+  options.answers.reasoning_ids = {7};
+  options.answers.messages = {.channel = "<|channel|>",
+                              .message = "<|message|>",
+                              .next = "<|end|><|start|>assistant",
+                              .end = "<|end|>",
+                              .last_end = "<|return|>",
+                              .call_end = "<|call|>",
+                              .reasoning = "analysis",
+                              .answer = "final",
+                              .recipient = "to=",
+                              .tools = "functions.",
+                              .after_name = "<|channel|>commentary json<|message|>"};
+  LiveServer server{options};
+  const auto ask = [&](const Json& body) {
+    const auto reply = server.post("/v1/chat/completions", body.dump());
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["choices"][0];
+  };
+  const std::string thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
+  Json body = asking(thought + "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}");
+  const Json called = ask(body);
+  EXPECT_EQ(called["finish_reason"], "tool_calls");
+  EXPECT_EQ(called["message"]["reasoning_content"], "hm");
+  EXPECT_EQ(called["message"]["tool_calls"][0]["function"], Json::parse(R"({"name": "f", "arguments": "{\"a\": 1}"})"));
+  body["stream"] = true;
+  std::string arguments, reasoning;
+  for (const Json& event : events(server.post("/v1/chat/completions", body.dump())->body)) {
+    const Json& delta = event["choices"][0]["delta"];
+    reasoning += delta.value("reasoning_content", "");
+    for (const Json& piece : delta.value("tool_calls", Json::array()))
+      arguments += piece["function"]["arguments"].get<std::string>();
+  }
+  EXPECT_EQ(reasoning, "hm");
+  EXPECT_EQ(arguments, "{\"a\": 1}");
+  body = asking(thought + "<|channel|>final<|message|>It rains.");
+  body.erase("tools");
+  const Json spoken = ask(body);
+  EXPECT_EQ(spoken["finish_reason"], "stop");
+  EXPECT_EQ(spoken["message"]["content"], "It rains.");
+  EXPECT_EQ(server.engine->last_request().sampling.shown_ids, (std::vector<int32_t>{7})) << "marks are in the text";
+  EXPECT_EQ(spoken["message"]["reasoning_content"], "hm");
+}
+
 TEST_F(ChatAnswers, Refusals) {
   Json body = asking("x");
   body["tools"] = "f";

@@ -302,8 +302,9 @@ std::shared_ptr<Job> new_job(const Service& service, const Call& call) {
 
 // How a chat's answers are read.
 void choose_reading(const AnswerSyntax& syntax, const ChatRequest& chat, const Json& body, Job& job) {
-  const bool calls = chat.tools && syntax.calls.form != CallSyntax::Form::kNone;
-  if (!calls && syntax.reasoning_end.empty()) return;
+  const bool known = syntax.calls.form != CallSyntax::Form::kNone || syntax.messages.calls();
+  const bool calls = chat.tools && known;
+  if (!calls && syntax.reasoning_end.empty() && !syntax.messages.known()) return;
   job.reading = AnswerReading{syntax, calls, job.prompts[0].opens_reasoning};
   if (calls) job.reading->tools = tool_shapes(body.at("tools"));
   job.one_call = chat.one_call;

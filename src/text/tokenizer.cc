@@ -88,6 +88,14 @@ Status check_ids(const TokenizerSpec& spec) {
   return {};
 }
 
+// In harmony's vocabularies, which have all of these, <|end|> ends a message, and the answer goes on.
+int32_t end_of_message(const Vocabulary& vocabulary) {
+  for (const char* name : {"<|return|>", "<|call|>", "<|channel|>"}) {
+    if (vocabulary.find_any(name) < 0) return -1;
+  }
+  return vocabulary.find_any("<|end|>");
+}
+
 std::vector<int32_t> find_ends(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
   std::vector<int32_t> ends = spec.more_ends;
   if (spec.eos) ends.push_back(*spec.eos);
@@ -98,6 +106,7 @@ std::vector<int32_t> find_ends(const TokenizerSpec& spec, const Vocabulary& voca
     const TokenKind kind = vocabulary.kind(id);
     if (kind == TokenKind::kControl || kind == TokenKind::kUserDefined) ends.push_back(id);
   }
+  if (const int32_t id = end_of_message(vocabulary); spec.eos != id) std::erase(ends, id);
   std::ranges::sort(ends);
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;

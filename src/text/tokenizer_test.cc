@@ -124,6 +124,26 @@ TEST(Tokenizer, KnowsWhatEndsAGeneration) {
   EXPECT_EQ(Ids(t->end_ids().begin(), t->end_ids().end()), Ids({0, *t->id_of("<|im_end|>")}));
 }
 
+TEST(Tokenizer, TheEndOfAMessageIsNoEndWhereACallAndAReturnAre) {
+  for (const bool harmony : {false, true}) {
+    TokenizerSpec spec = byte_spec();
+    std::vector<const char*> names{"<|end|>", "<|return|>", "<|call|>"};
+    if (harmony) names.push_back("<|channel|>");
+    for (const char* special : names) {
+      spec.tokens.push_back(special);
+      spec.kinds.push_back(TokenKind::kControl);
+    }
+    spec.eos = static_cast<int32_t>(std::ranges::find(spec.tokens, "<|return|>") - spec.tokens.begin());
+    spec.eot = *spec.eos - 1;  // some files call it the end of a turn
+    const auto t = make(std::move(spec));
+    const auto ends = t->end_ids();
+    const auto has = [&](const char* name) { return std::ranges::find(ends, *t->id_of(name)) != ends.end(); };
+    EXPECT_EQ(has("<|end|>"), !harmony);
+    EXPECT_TRUE(has("<|call|>"));
+    EXPECT_TRUE(has("<|return|>"));
+  }
+}
+
 TEST(Tokenizer, DecodeSkipsSpecialTokensOnRequest) {
   const auto t = make(byte_spec());
   const Ids ids = {*t->bos(), 'a', *t->id_of("<|im_end|>")};

@@ -1,0 +1,38 @@
+// server/answer_event.h: what an answer's text says, piece by piece, and what a request says about how to read it.
+// Role: plain data between the readers of answers (answer_parser.h, message_parser.h) and the APIs' writers.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvilt/answer_syntax.h"
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+struct AnswerEvent {
+  enum class Kind { kContent, kReasoning, kCallStart, kArguments, kCallEnd };
+  Kind kind = Kind::kContent;
+  std::string text;  // a piece of content, reasoning or arguments; kCallStart: the name
+  int call = -1;     // of calls: 0, 1, ...
+  std::string id;    // kCallStart: where the text has it before the arguments
+  bool operator==(const AnswerEvent&) const = default;
+};
+
+// What a request's tools say that the text does not.
+struct ToolShape {
+  std::string name;
+  std::set<std::string> texts;  // parameters that are strings
+};
+
+std::vector<ToolShape> tool_shapes(const Json& tools);
+
+struct AnswerReading {
+  AnswerSyntax syntax;
+  bool calls = false;         // tools were offered
+  bool in_reasoning = false;  // the prompt opened it (Prompt::opens_reasoning)
+  std::vector<ToolShape> tools = {};
+};
+
+}  // namespace kvilt::server
