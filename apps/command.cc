@@ -32,21 +32,17 @@ std::string default_pack_cache() {
   return home && *home ? std::string(home) + "/.cache/kvilt/packed" : std::string("off");
 }
 
+std::string key_text(const char* variable, const char* if_empty) {
+  const char* text = std::getenv(variable);
+  if (text && *text == '\0') fail(fmt::format("environment {} is empty, {}; unset it, or set it", variable, if_empty));
+  return text ? text : "";
+}
+
 }  // namespace
 
-std::string cache_key_text() {
-  const char* text = std::getenv("KVILT_CACHE_KEY");
-  if (text && *text == '\0')
-    fail("environment KVILT_CACHE_KEY is empty, which would encrypt nothing; unset it, or set it");
-  return text ? text : "";
-}
+std::string cache_key_text() { return key_text("KVILT_CACHE_KEY", "which would encrypt nothing"); }
 
-std::string peer_key_text() {
-  const char* text = std::getenv("KVILT_PEER_KEY");
-  if (text && *text == '\0')
-    fail("environment KVILT_PEER_KEY is empty, which would let everyone of this machine ask; unset it, or set it");
-  return text ? text : "";
-}
+std::string peer_key_text() { return key_text("KVILT_PEER_KEY", "which would let everyone of this machine ask"); }
 
 bool has_tier(const EngineOptions& options) { return !options.cache_dir.empty() || !options.cache_redis.empty(); }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "server/harmony_for_test.h"
 #include "template_families.h"
 
 namespace kvilt {
@@ -251,18 +252,7 @@ TEST(ToolCalls, AnswersMadeOfMessages) {
   for (const auto& [name, family] : families)
     EXPECT_EQ(family.syntax.messages.known(), name == "openai-gpt-oss-120b") << name;
   const Family& family = families.at("openai-gpt-oss-120b");
-  const MessageSyntax wanted{.channel = "<|channel|>",
-                             .message = "<|message|>",
-                             .next = "<|end|><|start|>assistant",
-                             .end = "<|end|>",
-                             .last_end = "<|return|>",
-                             .call_end = "<|call|>",
-                             .reasoning = "analysis",
-                             .answer = "final",
-                             .recipient = "to=",
-                             .tools = "functions.",
-                             .after_name = "<|channel|>commentary json<|message|>"};
-  EXPECT_EQ(family.syntax.messages, wanted);
+  EXPECT_EQ(family.syntax.messages, harmony_syntax());
   EXPECT_EQ(family.syntax.calls.form, Form::kNone);
   EXPECT_TRUE(family.syntax.reasoning_begin.empty());
   // Without one of its words the reader gets something else.

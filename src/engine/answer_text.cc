@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/begun_literal.h"
+
 namespace kvilt {
 
 AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids)
@@ -40,11 +42,7 @@ void AnswerText::release(std::string& text) {
     return;
   }
   size_t keep = 0;
-  for (const std::string& stop : stop_) {
-    for (size_t n = std::min(stop.size() - 1, held_.size()); n > keep; --n) {
-      if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) keep = n;
-    }
-  }
+  for (const std::string& stop : stop_) keep = std::max(keep, begun_literal(held_, stop));
   while (keep < held_.size() && keep > 0 && (held_[held_.size() - keep] & 0xc0) == 0x80) ++keep;  // whole characters
   const size_t certain = held_.size() - keep;
   text.append(held_, 0, certain);

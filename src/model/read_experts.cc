@@ -39,16 +39,16 @@ void read_dense_layers(Fields& fields, const nlohmann::json& config, ExpertConfi
 ExpertConfig read_hf_experts(Fields& fields, const nlohmann::json& config, ExpertRule rule, int L) {
   ExpertConfig out;
   if (rule == ExpertRule::kNone) return out;
-  const bool mixtral = rule != ExpertRule::kQwen3Moe;  // gpt-oss has the same settings
+  const bool qwen3 = rule == ExpertRule::kQwen3Moe;    // mixtral's and gpt-oss's settings are the same
   const bool local = fields.has("num_local_experts");  // two names of one setting
   out.count = whole(fields, local ? "num_local_experts" : "num_experts", kMaxExperts);
   out.top_k = whole(fields, "num_experts_per_tok", kMaxExperts);
-  out.F = whole(fields, mixtral ? "intermediate_size" : "moe_intermediate_size", kMaxWidth);
+  out.F = whole(fields, qwen3 ? "moe_intermediate_size" : "intermediate_size", kMaxWidth);
   out.biases = rule == ExpertRule::kGptOss;
-  out.renormalise = mixtral || fields.flag_or("norm_topk_prob", false);
-  const int64_t step = mixtral ? 1 : fields.integer_or("decoder_sparse_step", 1, 1, kMaxLayers);
+  out.renormalise = !qwen3 || fields.flag_or("norm_topk_prob", false);
+  const int64_t step = qwen3 ? fields.integer_or("decoder_sparse_step", 1, 1, kMaxLayers) : 1;
   for (int l = 0; l < L; ++l) out.sparse.push_back((l + 1) % step == 0 ? 1 : 0);
-  if (!mixtral) read_dense_layers(fields, config, out);
+  if (qwen3) read_dense_layers(fields, config, out);
   check(fields, out);
   return out;
 }

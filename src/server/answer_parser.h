@@ -11,7 +11,8 @@
 //             when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
 // Threads:    one per choice.
 // Cost:       O(bytes); a value in tags is searched once.
-// Not here:   answers made of messages (message_parser.h, to which they go), finding the syntax (the engine's), ids for calls without one and OpenAI's shapes (openai_response.h).
+// Not here:   answers made of messages (message_parser.h, to which they go), finding the syntax (the engine's), ids for
+//             calls without one and OpenAI's shapes (openai_response.h).
 #pragma once
 
 #include <optional>

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/harmony_for_test.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -263,17 +264,7 @@ TEST(ChatMessages, AreReadByTheirHeaders) {
   FakeOptions options;
   options.answers.tools = true;
   options.answers.reasoning_ids = {7};
-  options.answers.messages = {.channel = "<|channel|>",
-                              .message = "<|message|>",
-                              .next = "<|end|><|start|>assistant",
-                              .end = "<|end|>",
-                              .last_end = "<|return|>",
-                              .call_end = "<|call|>",
-                              .reasoning = "analysis",
-                              .answer = "final",
-                              .recipient = "to=",
-                              .tools = "functions.",
-                              .after_name = "<|channel|>commentary json<|message|>"};
+  options.answers.messages = harmony_syntax();
   LiveServer server{options};
   const auto ask = [&](const Json& body) {
     const auto reply = server.post("/v1/chat/completions", body.dump());

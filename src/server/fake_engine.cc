@@ -6,6 +6,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/begun_literal.h"
 #include "base/error.h"
 
 namespace kvilt::server {
@@ -401,12 +402,7 @@ void FakeEngine::emit(Running& running, int32_t id, bool last) {
   }
   size_t certain = running.held.size();
   for (const std::string& stop : sampling.stop) {
-    for (size_t n = std::min(stop.size() - 1, running.held.size()); n > 0 && !last; --n) {
-      if (std::string_view(running.held).ends_with(std::string_view(stop).substr(0, n))) {
-        certain = std::min(certain, running.held.size() - n);
-        break;
-      }
-    }
+    if (!last) certain = std::min(certain, running.held.size() - begun_literal(running.held, stop));
   }
   size_t lead = certain;  // back over continuation bytes to the last lead byte: is its character whole?
   while (lead > 0 && (static_cast<unsigned char>(running.held[lead - 1]) & 0xC0) == 0x80) --lead;

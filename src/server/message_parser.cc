@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/begun_literal.h"
 #include "server/literal_match.h"
 
 namespace kvilt::server {
@@ -129,14 +130,8 @@ void MessageParser::give(std::string_view text, Events& out) {
 
 size_t MessageParser::held() const {
   const std::string_view text = view();
-  size_t most = 0;
-  for (const std::string_view mark :
-       {std::string_view(syntax_.next), std::string_view(syntax_.last_end), std::string_view(syntax_.call_end)}) {
-    for (size_t size = std::min(mark.size(), text.size()); size > most; --size) {
-      if (text.ends_with(mark.substr(0, size))) most = size;
-    }
-  }
-  return most;
+  return std::max({begun_literal(text, syntax_.next), begun_literal(text, syntax_.last_end),
+                   begun_literal(text, syntax_.call_end)});
 }
 
 // Of what was held back at the answer's end.

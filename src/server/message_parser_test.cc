@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/answer_parser.h"
+#include "server/harmony_for_test.h"
 
 namespace kvilt::server {
 namespace {
@@ -17,17 +18,7 @@ AnswerReading harmony() {
   AnswerReading out;
   out.calls = true;
   out.syntax.tools = true;
-  out.syntax.messages = {.channel = "<|channel|>",
-                         .message = "<|message|>",
-                         .next = kNext,
-                         .end = "<|end|>",
-                         .last_end = "<|return|>",
-                         .call_end = "<|call|>",
-                         .reasoning = "analysis",
-                         .answer = "final",
-                         .recipient = "to=",
-                         .tools = "functions.",
-                         .after_name = "<|channel|>commentary json<|message|>"};
+  out.syntax.messages = harmony_syntax();
   out.tools = {{"f", {}}};
   return out;
 }

@@ -44,26 +44,27 @@ void normalize(const float* x, int64_t count, const float* weight, float eps, fl
   for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(x[i] * inverse) * weight[i];
 }
 
-// gate = act(gate) * up.
+// gate = act(gate, up).
 template <class Activation>
 void gate_rows(Mat<float> gate, Mat<const float> up, ThreadPool& pool, Activation act) {
   CHECK(gate.rows == up.rows && gate.cols == up.cols);
   pool.parallel_for(gate.rows, [&](int64_t r, int) {
     for (int64_t c = 0; c < gate.cols; ++c) {
-      gate.row(r)[c] = static_cast<float>(act(static_cast<double>(gate.row(r)[c])) * up.row(r)[c]);
+      gate.row(r)[c] = static_cast<float>(act(static_cast<double>(gate.row(r)[c]), static_cast<double>(up.row(r)[c])));
     }
   });
 }
 
-void clamped_swiglu(Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
-  CHECK(gate.rows == up.rows && gate.cols == up.cols);
-  pool.parallel_for(gate.rows, [&](int64_t r, int) {
-    for (int64_t c = 0; c < gate.cols; ++c) {
-      const double g = std::min(gate.row(r)[c], kSwigluLimit),
-                   u = std::clamp(up.row(r)[c], -kSwigluLimit, kSwigluLimit);
-      gate.row(r)[c] = static_cast<float>(g / (1 + std::exp(-double{kSwigluSlope} * g)) * (u + 1));
-    }
-  });
+double silu(double gate, double up) { return gate / (1 + std::exp(-gate)) * up; }
+
+double gelu(double gate, double up) {
+  const double slope = std::sqrt(2 / std::numbers::pi);
+  return gate / 2 * (1 + std::tanh(slope * (gate + 0.044715 * gate * gate * gate))) * up;
+}
+
+double clamped_swiglu(double gate, double up) {
+  const double limit = kSwigluLimit, g = std::min(gate, limit), u = std::clamp(up, -limit, limit);
+  return g / (1 + std::exp(-double{kSwigluSlope} * g)) * (u + 1);
 }
 
 }  // namespace
@@ -123,10 +124,10 @@ void mix(Mat<const float> w, Mat<const float> x, Mat<float> y) {
 }
 
 void act_mul(Activation act, Mat<float> gate, Mat<const float> up, ThreadPool& pool) {
-  if (act == Activation::kSilu) return gate_rows(gate, up, pool, [](double g) { return g / (1 + std::exp(-g)); });
-  if (act == Activation::kClampedSwiglu) return clamped_swiglu(gate, up, pool);
-  const double slope = std::sqrt(2 / std::numbers::pi);
-  gate_rows(gate, up, pool, [&](double g) { return g / 2 * (1 + std::tanh(slope * (g + 0.044715 * g * g * g))); });
+  gate_rows(gate, up, pool,
+            act == Activation::kSilu            ? silu
+            : act == Activation::kClampedSwiglu ? clamped_swiglu
+                                                : gelu);
 }
 
 void ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) {

@@ -263,30 +263,13 @@ KVILT_INLINE VF clamped_swiglu(VF gate, VF up) {
   return gated(g, mul(g, set(-kSwigluSlope)), add(u, set(1.0f)));
 }
 
-void silu_mul(float* gate, const float* up, int64_t count) {
+template <VF (*kGate)(VF gate, VF up)>
+void gate_rows(float* gate, const float* up, int64_t count) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(gate + i, silu(load(gate + i), load(up + i)));
+  for (; i + kLanes <= count; i += kLanes) store(gate + i, kGate(load(gate + i), load(up + i)));
   if (i < count) {
     const int left = static_cast<int>(count - i);
-    store_some(gate + i, silu(load_some(gate + i, left), load_some(up + i, left)), left);
-  }
-}
-
-void gelu_mul(float* gate, const float* up, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(gate + i, gelu(load(gate + i), load(up + i)));
-  if (i < count) {
-    const int left = static_cast<int>(count - i);
-    store_some(gate + i, gelu(load_some(gate + i, left), load_some(up + i, left)), left);
-  }
-}
-
-void clamped_mul(float* gate, const float* up, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(gate + i, clamped_swiglu(load(gate + i), load(up + i)));
-  if (i < count) {
-    const int left = static_cast<int>(count - i);
-    store_some(gate + i, clamped_swiglu(load_some(gate + i, left), load_some(up + i, left)), left);
+    store_some(gate + i, kGate(load_some(gate + i, left), load_some(up + i, left)), left);
   }
 }
 
@@ -317,9 +300,9 @@ const x86::Kernels kKernels = {
      quantised::matmul_q5_0, quantised::matmul_q5_1, quantised::matmul_q8_0, quantised::matmul_q4_k,
      quantised::matmul_q5_k, quantised::matmul_q6_k, nullptr},
     rms_norm,
-    silu_mul,
-    gelu_mul,
-    clamped_mul,
+    gate_rows<silu>,
+    gate_rows<gelu>,
+    gate_rows<clamped_swiglu>,
 };
 
 }  // namespace kvilt::KVILT_ISA
