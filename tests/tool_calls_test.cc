@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "engine/past_reasoning.h"
 #include "server/harmony_for_test.h"
 #include "template_families.h"
 
@@ -270,6 +271,32 @@ TEST(ToolCalls, AnswersMadeOfMessages) {
     wrong.messages.*word = "<wrong>";
     EXPECT_FALSE(right(wrong)) << family.syntax.messages.*word;
   }
+}
+
+TEST(ToolCalls, WhatWasThoughtBeforeACallIsInThePrompt) {
+  auto families = families_in("tests/data/templates");
+  families.merge(families_in("../shared/data/templates"));
+  EXPECT_EQ(families.at("Qwen-Qwen3-0.6B").traits.reasoning, "reasoning_content");
+  EXPECT_FALSE(families.at("Qwen-Qwen3-0.6B").traits.calls_have_one_text);
+  EXPECT_EQ(families.at("qwen2.5").traits.reasoning, "");
+  const Family& family = families.at("openai-gpt-oss-120b");
+  EXPECT_EQ(family.traits.reasoning, "thinking");
+  EXPECT_TRUE(family.traits.calls_have_one_text);
+  // As a client sends it back.
+  ChatInputs in;
+  in.messages = Json::parse(R"([{"role": "user", "content": "Q"},
+      {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [{"id": "1", "type":
+        "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "2"}])");
+  ChatInputs both = in;
+  both.messages[1]["thinking"] = "Hm.";
+  EXPECT_FALSE(family.chat_template.render(both).ok()) << "power: two texts are refused";
+  place_reasoning(family.traits, in.messages);
+  const auto shown = family.chat_template.render(in);
+  ASSERT_TRUE(shown.ok()) << shown.error().message;
+  const size_t thought = shown->text.find("<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>");
+  EXPECT_NE(thought, std::string::npos) << shown->text;
+  EXPECT_LT(thought, shown->text.find("to=functions.f"));
 }
 
 TEST(ToolCalls, TemplatesWithoutToolsSaySo) {

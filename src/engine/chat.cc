@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json_size.h"
+#include "engine/past_reasoning.h"
 #include "engine/volatile_lines.h"
 
 namespace kvilt {
@@ -203,6 +204,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   ChatInputs& in = out.chat;
   in.messages = request["messages"];
   if (in.messages.empty()) return wrong("messages", "must not be empty");
+  place_reasoning(traits_, in.messages);
   if (folds_) out.folded = fold_volatile_lines(in.messages);
   KVILT_TRY(border_messages(out));
   KVILT_TRY(settle_messages(in.messages));
