@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json_size.h"
+#include "engine/late_system.h"
 #include "engine/past_reasoning.h"
 #include "engine/volatile_lines.h"
 
@@ -208,6 +209,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   if (folds_) out.folded = fold_volatile_lines(in.messages);
   KVILT_TRY(border_messages(out));
   KVILT_TRY(settle_messages(in.messages));
+  place_late_system(traits_, in);
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");

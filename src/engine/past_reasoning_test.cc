@@ -21,7 +21,8 @@ Json placed(const std::string& field, bool one_text, const char* message) {
 TEST(PastReasoning, HasTheTemplatesName) {
   const char* said = R"({"role": "assistant", "content": "a", "reasoning_content": "hm"})";
   EXPECT_EQ(placed("thinking", true, said), Json::parse(R"({"role": "assistant", "content": "a", "thinking": "hm"})"));
-  EXPECT_EQ(placed("reasoning_content", false, R"({"role": "assistant", "reasoning": "hm"})")["reasoning_content"], "hm");
+  EXPECT_EQ(placed("reasoning_content", false, R"({"role": "assistant", "reasoning": "hm"})")["reasoning_content"],
+            "hm");
   EXPECT_EQ(placed("", false, said), Json::parse(said)) << "the template knows none";
   const char* user = R"({"role": "user", "content": "a", "reasoning_content": "hm"})";
   EXPECT_EQ(placed("thinking", true, user), Json::parse(user));
@@ -39,18 +40,19 @@ TEST(PastReasoning, CallsWithTwoTextsHaveOneWhereTheTemplateTakesOne) {
   const Json two = placed("thinking", false, calling);
   EXPECT_EQ(two["thinking"], "hm");
   EXPECT_EQ(two["content"].size(), 2u);
-  EXPECT_EQ(placed("thinking", true, R"({"role": "assistant", "content": "a", "thinking": "hm", "tool_calls": []})")
-                ["content"],
+  EXPECT_EQ(placed("thinking", true,
+                   R"({"role": "assistant", "content": "a", "thinking": "hm", "tool_calls": []})")["content"],
             "a");
-  EXPECT_EQ(placed("thinking", true, R"({"role": "assistant", "content": null, "thinking": "hm", "tool_calls": [{}]})")
-                ["thinking"],
+  EXPECT_EQ(placed("thinking", true,
+                   R"({"role": "assistant", "content": null, "thinking": "hm", "tool_calls": [{}]})")["thinking"],
             "hm");
 }
 
 TEST(PastReasoning, WhatIsNotAsExpectedStays) {
-  for (const char* odd : {"1", "[]", R"({"role": 1, "reasoning": "x"})", R"({"role": "assistant", "reasoning": {}})",
-                          R"({"role": "assistant", "reasoning_content": null})", R"({"reasoning": "x"})",
-                          R"({"role": "assistant", "content": [{"type": "image"}], "thinking": "x", "tool_calls": [1]})"})
+  for (const char* odd :
+       {"1", "[]", R"({"role": 1, "reasoning": "x"})", R"({"role": "assistant", "reasoning": {}})",
+        R"({"role": "assistant", "reasoning_content": null})", R"({"reasoning": "x"})",
+        R"({"role": "assistant", "content": [{"type": "image"}], "thinking": "x", "tool_calls": [1]})"})
     EXPECT_EQ(placed("thinking", true, odd), Json::parse(odd));
 }
 

@@ -68,6 +68,17 @@ void find_reasoning(const ChatTemplate& chat_template, const EdgeTokens& edges, 
   }
 }
 
+// Where a system message may stand, as clients send them in the middle of a conversation too (Claude Code).
+void find_orders(const ChatTemplate& chat_template, const EdgeTokens& edges, TemplateTraits& out) {
+  const Json asks = message("user", "q"), says = message("assistant", "a"), late = message("system", kMessage);
+  const bool last = holds(render(chat_template, edges, Json::array({asks, late})), kMessage);
+  const bool between = holds(render(chat_template, edges, Json::array({asks, says, asks, late, says, asks})), kMessage);
+  const bool first = holds(render(chat_template, edges, Json::array({late, message("system", "s"), asks})), kMessage);
+  out.one_system = !last || !between || !first;
+  out.alternates =
+      render(chat_template, edges, Json::array({asks})) && !render(chat_template, edges, Json::array({asks, asks}));
+}
+
 }  // namespace
 
 TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view source, const EdgeTokens& edges) {
@@ -81,6 +92,7 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
   const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump())));
   out.arguments_as_object = object || !string;
   find_reasoning(chat_template, edges, out);
+  find_orders(chat_template, edges, out);
   for (const char* role : kUsualRoles) {
     if (shows_role(chat_template, role, edges)) out.roles.insert(role);
   }
