@@ -60,8 +60,8 @@ void place_late_system(const TemplateTraits& traits, ChatInputs& in) {
     begun = begun || !is_system(message);
     if (traits.one_system && begun && is_system(message)) message["role"] = "user";
     const bool one = messages.empty() ? false
-                     : begun          ? traits.alternates && message["role"] == "user" && messages.back()["role"] == "user"
-                                      : traits.one_system;
+                     : begun ? traits.alternates && message["role"] == "user" && messages.back()["role"] == "user"
+                             : traits.one_system;
     if (one) {
       const size_t part = join(messages.back(), std::move(message));
       joined.back() = true;
