@@ -184,6 +184,11 @@ TEST_F(PeerTest, TenantsSaltsAndNamespacesStayApart) {
     EXPECT_EQ(prefill->stats().prefix_tokens, 0u) << "computed anew";
   }
   EXPECT_EQ(ask_long(*prefill, prompt).completion.usage.prefix, 0) << "nor do the server's own clients find it";
+  Request disguised = request_of(prompt, "prefix", 6);
+  disguised.tenant = "(peer)";
+  const auto refused = prefill->submit(disguised, std::make_shared<CollectingSink>());
+  ASSERT_FALSE(refused.ok()) << "by whatever name they call themselves";
+  EXPECT_NE(refused.error().message.find("(peer)"), std::string::npos);
   EXPECT_EQ(ask_as(*second, "one", "s", "n"), all);
   EXPECT_EQ(prefill->stats().prefix_tokens, static_cast<uint64_t>(all - 1)) << "power: for the same tenant it is there";
 }
