@@ -205,11 +205,9 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   ChatInputs& in = out.chat;
   in.messages = request["messages"];
   if (in.messages.empty()) return wrong("messages", "must not be empty");
-  place_reasoning(traits_, in.messages);
   if (folds_) out.folded = fold_volatile_lines(in.messages);
   KVILT_TRY(border_messages(out));
   KVILT_TRY(settle_messages(in.messages));
-  place_late_system(traits_, in);
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");
@@ -230,7 +228,12 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
     if (!separator->is_string() || separator->get_ref<const std::string&>().size() > kMaxSeparator)
       return wrong("part_separator", "must be a string of at most 64 bytes");
   }
-  if (!template_.takes_parts()) KVILT_TRY(flatten_parts(in, separator_of(request)));
+  const auto takes_parts = [this](std::string_view role) { return template_.takes_parts(role); };
+  // What is put together has the separator that flattening puts between parts.
+  const auto between = [&](const char* role) { return takes_parts(role) ? separator_of(request) : std::string(); };
+  place_reasoning(traits_, between("assistant"), in);
+  place_late_system(traits_, between("user"), in);
+  KVILT_TRY(flatten_parts(in, separator_of(request), takes_parts));
   KVILT_TRY(add_documents(request, out));
   return out;
 }

@@ -346,6 +346,32 @@ TEST_F(ChatTest, TheDeveloperIsTheSystemWhereTheTemplateDoesNotKnowIt) {
   EXPECT_EQ(said(prompt(request)), "developer:be brief;user:q;");
 }
 
+// Through all that moves contents: reasoning, a late system message, parts that become one text, documents.
+TEST_F(ChatTest, MarksStayWhereMessagesBecomeOne) {
+  use("{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first!') }}{% endif %}"
+      "{% if m.thinking and m.content and m.tool_calls %}{{ raise_exception('one text!') }}{% endif %}"
+      "[{{ m.role }}:{{ m.thinking }}{{ m.content }}]{% endfor %}");
+  Json request = user("");
+  Json& messages = request["messages"];
+  messages[0]["content"] = Json::array({part("ask", false), part("alpha", true)});
+  messages.push_back({{"role", "system"}, {"content", Json::array({part("beta", true)})}});
+  Json calling{{"role", "assistant"}, {"content", Json::array({part("gamma", true)})}, {"reasoning_content", "hm"}};
+  calling["tool_calls"] =
+      Json::array({{{"id", "1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", Json::object()}}}}});
+  messages.push_back(calling);
+  messages.push_back({{"role", "tool"}, {"tool_call_id", "1"}, {"content", "done"}});
+  messages.push_back({{"role", "assistant"}, {"content", "so"}, {"reasoning_content", "why"}});
+  messages.push_back({{"role", "user"}, {"content", "next"}});
+  request["documents"] = Json::array({{{"text", "delta"}}});
+  const Prompt made = prompt(request);
+  EXPECT_EQ(said(made), "[user:delta\nask\nalpha\nbeta][assistant:hm\ngamma][tool:done][assistant:whyso][user:next]");
+  ASSERT_EQ(made.marks.size(), 4u);
+  EXPECT_EQ(marked(made, 0), "delta\n");
+  EXPECT_EQ(marked(made, 1), "alpha");
+  EXPECT_EQ(marked(made, 2), "beta");
+  EXPECT_EQ(marked(made, 3), "gamma");
+}
+
 TEST_F(ChatTest, AMessageThatWouldLeaveNoTraceIsRefused) {
   constexpr const char* kKnowsThree =
       "{%- for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}{{ m.role }}:{{ m.content }};"

@@ -25,12 +25,21 @@ Json parts_of(Json content) {
 }
 
 // The second becomes a part of the first; returns the number of its first part.
-size_t join(Json& message, Json next) {
+size_t join(Json& message, Json next, const std::string& between) {
   Json& content = message["content"];
   content = parts_of(std::move(content));
+  Json more = parts_of(std::move(next["content"]));
+  if (!content.empty() && !more.empty() && !between.empty()) content.push_back({{"type", "text"}, {"text", between}});
   const size_t part = content.size();
-  for (Json& more : parts_of(std::move(next["content"]))) content.push_back(std::move(more));
+  for (Json& one : more) content.push_back(std::move(one));
   return part;
+}
+
+// Whether `message` becomes a part of the one before it. late: it was the system's.
+bool belongs_to(const Json& before, const Json& message, bool late, const TemplateTraits& traits) {
+  if (message["role"] != "user") return false;
+  if (before["role"] == "user") return late || traits.alternates;
+  return before["role"] == "tool" && (late || traits.alternates_after_tools);
 }
 
 // joined: the message's content was a string that is now the part `to.part`.
@@ -50,20 +59,20 @@ void follow(Mark& mark, const Place& to, bool joined) {
 
 }  // namespace
 
-void place_late_system(const TemplateTraits& traits, ChatInputs& in) {
-  if (!traits.one_system && !traits.alternates) return;
+void place_late_system(const TemplateTraits& traits, const std::string& between, ChatInputs& in) {
+  if (!traits.one_system && !traits.alternates && !traits.alternates_after_tools) return;
   Json messages = Json::array();
   std::vector<Place> places;
   std::vector<bool> joined;  // by message, as they are now
   bool begun = false;        // a message that is not the system's
   for (Json& message : in.messages) {
     begun = begun || !is_system(message);
-    if (traits.one_system && begun && is_system(message)) message["role"] = "user";
-    const bool one = messages.empty() ? false
-                     : begun ? traits.alternates && message["role"] == "user" && messages.back()["role"] == "user"
-                             : traits.one_system;
+    const bool late = traits.one_system && begun && is_system(message);
+    if (late) message["role"] = "user";
+    const bool one =
+        !messages.empty() && (begun ? belongs_to(messages.back(), message, late, traits) : traits.one_system);
     if (one) {
-      const size_t part = join(messages.back(), std::move(message));
+      const size_t part = join(messages.back(), std::move(message), between);
       joined.back() = true;
       places.push_back({messages.size() - 1, part});
     } else {

@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One message a letter: s(ystem), d(eveloper), u(ser), a(ssistant); its content is its number.
+// One message a letter: s(ystem), d(eveloper), u(ser), a(ssistant), t(ool); its content is its number.
 ChatInputs conversation(std::string_view roles) {
   ChatInputs in;
   in.messages = Json::array();
@@ -17,6 +17,7 @@ ChatInputs conversation(std::string_view roles) {
     in.messages.push_back({{"role", role == 's'   ? "system"
                                     : role == 'd' ? "developer"
                                     : role == 'u' ? "user"
+                                    : role == 't' ? "tool"
                                                   : "assistant"},
                            {"content", std::to_string(i)}});
     in.marks.push_back({Json::json_pointer("/messages") / i / "content", 0, 1, static_cast<int32_t>(i)});
@@ -47,23 +48,27 @@ bool marks_follow(const ChatInputs& in) {
   return true;
 }
 
-std::string placed(bool one_system, bool alternates, std::string_view roles) {
+std::string placed(bool one_system, bool alternates, std::string_view roles, const std::string& between = "") {
   TemplateTraits traits;
   traits.one_system = one_system;
-  traits.alternates = alternates;
+  traits.alternates = traits.alternates_after_tools = alternates;
   ChatInputs in = conversation(roles);
-  place_late_system(traits, in);
+  place_late_system(traits, between, in);
   EXPECT_TRUE(marks_follow(in)) << roles << " " << shape(in);
   return shape(in);
 }
 
-TEST(LateSystem, BecomesTheUsersAndTheFirstBecomeOne) {
+TEST(LateSystem, BecomesAPartOfWhatStandsBeforeIt) {
   EXPECT_EQ(placed(false, false, "ssusau"), "s:0 s:1 u:2 s:3 a:4 u:5") << "the template takes them";
-  EXPECT_EQ(placed(true, false, "ssusau"), "s:0,1 u:2 u:3 a:4 u:5");
-  EXPECT_EQ(placed(true, false, "us"), "u:0 u:1");
-  EXPECT_EQ(placed(true, false, "duad"), "d:0 u:1 a:2 u:3");
+  EXPECT_EQ(placed(true, false, "ssusau"), "s:0,1 u:2,3 a:4 u:5") << "the first ones are one";
+  EXPECT_EQ(placed(true, false, "us"), "u:0,1");
+  EXPECT_EQ(placed(true, false, "duad"), "d:0 u:1 a:2 u:3") << "behind an answer it is a question";
+  EXPECT_EQ(placed(true, false, "uatsau"), "u:0 a:1 t:2,3 a:4 u:5");
+  EXPECT_EQ(placed(true, false, "uatu"), "u:0 a:1 t:2 u:3") << "the user's own words stay, where they may";
+  EXPECT_EQ(placed(true, true, "uatu"), "u:0 a:1 t:2,3");
   EXPECT_EQ(placed(true, true, "ssusausu"), "s:0,1 u:2,3 a:4 u:5,6,7");
   EXPECT_EQ(placed(false, true, "suuas"), "s:0 u:1,2 a:3 s:4");
+  EXPECT_EQ(placed(true, false, "sus", "-"), "s:0 u:1,-,2") << "where parts stay, something is between";
 }
 
 TEST(LateSystem, PartsAndWhatIsEmptyAreJoined) {
@@ -76,8 +81,8 @@ TEST(LateSystem, PartsAndWhatIsEmptyAreJoined) {
   int id = 0;
   for (const char* where : {"/messages/1/content/0/text", "/messages/1/content/1/text", "/messages/3/content"})
     in.marks.push_back({Json::json_pointer(where), 0, 1, id++});
-  place_late_system(traits, in);
-  EXPECT_EQ(shape(in), "u:0,1,2 a:");
+  place_late_system(traits, "-", in);
+  EXPECT_EQ(shape(in), "u:0,1,-,2 a:");
   EXPECT_TRUE(marks_follow(in));
 }
 

@@ -1,6 +1,6 @@
 #include "engine/past_reasoning.h"
 
-#include <optional>
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -9,59 +9,65 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string* text_at(Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() || !it->is_string() ? nullptr : it->get_ptr<std::string*>();
-}
-
-// Under which name it came; the template's own comes first.
+// Under which name it came, the template's own first; null: nothing was thought.
 std::string* reasoning_of(Json& message, const std::string& own) {
-  if (std::string* text = text_at(message, own.c_str())) return text;
+  const auto text_at = [&](const std::string& name) -> std::string* {
+    const auto it = message.find(name);
+    if (it == message.end() || !it->is_string() || it->get_ref<const std::string&>().empty()) return nullptr;
+    return it->get_ptr<std::string*>();
+  };
+  if (std::string* text = text_at(own)) return text;
   for (const char* field : kReasoningFields) {
-    std::string* text = text_at(message, field);
-    if (text && !text->empty()) return text;
+    if (std::string* text = text_at(field)) return text;
   }
   return nullptr;
 }
 
-// The text of a content; nothing where not all of it is text.
-std::optional<std::string> text_of(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) return std::nullopt;
-  std::string out;
-  for (const Json& part : content) {
-    if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) return std::nullopt;
-    if (!out.empty()) out += "\n";
-    out += part["text"].get_ref<const std::string&>();
-  }
-  return out;
+bool calls_and_speaks(const Json& message) {
+  const auto calls = message.find("tool_calls"), content = message.find("content");
+  return calls != message.end() && calls->is_array() && !calls->empty() && content != message.end() &&
+         !content->is_null() && !content->empty() && *content != "";
 }
 
-void join_content(Json& message, const std::string& field) {
-  const auto content = message.find("content"), calls = message.find("tool_calls");
-  if (content == message.end() || calls == message.end() || !calls->is_array() || calls->empty()) return;
-  const auto said = text_of(*content);
-  if (!said || said->empty()) return;
-  auto& thought = message[field].get_ref<std::string&>();
-  if (!thought.empty()) thought += "\n\n";
-  thought += *said;
-  *content = "";
+// The reasoning as the first part of message m's content; its marks stay on their texts.
+void put_first(std::string reasoning, size_t m, ChatInputs& in) {
+  Json& content = in.messages[m]["content"];
+  const auto where = Json::json_pointer("/messages") / m / "content";
+  Json parts = Json::array({{{"type", "text"}, {"text", std::move(reasoning)}}});
+  if (content.is_string()) {
+    for (Mark& mark : in.marks) {
+      if (mark.where == where) mark.where = where / 1 / "text";
+    }
+    parts.push_back({{"type", "text"}, {"text", std::move(content)}});
+  } else {
+    for (Mark& mark : in.marks) {
+      const auto part = mark.where.parent_pointer();
+      if (!part.empty() && part.parent_pointer() == where) mark.where = where / (std::stoul(part.back()) + 1) / "text";
+    }
+    for (Json& part : content) parts.push_back(std::move(part));
+  }
+  content = std::move(parts);
 }
 
 }  // namespace
 
-void place_reasoning(const TemplateTraits& traits, Json& messages) {
+void place_reasoning(const TemplateTraits& traits, const std::string& between, ChatInputs& in) {
   if (traits.reasoning.empty()) return;
-  for (Json& message : messages) {
-    if (!message.is_object() || message.value("role", Json()) != "assistant") continue;
+  for (size_t m = 0; m < in.messages.size(); ++m) {
+    Json& message = in.messages[m];
+    if (message["role"] != "assistant") continue;
     std::string* found = reasoning_of(message, traits.reasoning);
     if (!found) continue;
     std::string text = std::move(*found);
+    const bool one = traits.calls_have_one_text && calls_and_speaks(message);
     for (const char* field : kReasoningFields) {
-      if (field != traits.reasoning) message.erase(field);
+      if (one || field != traits.reasoning) message.erase(field);
     }
-    message[traits.reasoning] = std::move(text);
-    if (traits.calls_have_one_text) join_content(message, traits.reasoning);
+    if (one) {
+      put_first(text + between, m, in);
+    } else {
+      message[traits.reasoning] = std::move(text);
+    }
   }
 }
 

@@ -6,14 +6,17 @@
 // Not here: which name it is (template_traits.h); reasoning in answers that are being made (server/message_parser.h).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <string>
 
 #include "engine/template_traits.h"
+#include "template/chat_template.h"
 
 namespace kvilt {
 
 // Moves the reasoning of assistants' messages into the field of `traits`. Where the template refuses calls with two
-// texts, the content follows the reasoning in one. Messages of any shape; what is not as expected stays as it is.
-void place_reasoning(const TemplateTraits& traits, nlohmann::ordered_json& messages);
+// texts, and shows either as what was thought, it becomes the first part of the content. between: ends that part; empty:
+// nothing does.
+// REQUIRES: as place_late_system().
+void place_reasoning(const TemplateTraits& traits, const std::string& between, ChatInputs& in);
 
 }  // namespace kvilt

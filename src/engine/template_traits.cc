@@ -10,6 +10,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kDocument = "kvilt-document-probe";
 constexpr const char* kMessage = "kvilt-message-probe";
+constexpr const char* kQuestion = "kvilt-question-probe";
 constexpr const char* kThought = "kvilt-thought-probe";
 constexpr const char* kArgument = "kvilt_argument_probe";
 
@@ -68,15 +69,25 @@ void find_reasoning(const ChatTemplate& chat_template, const EdgeTokens& edges, 
   }
 }
 
-// Where a system message may stand, as clients send them in the middle of a conversation too (Claude Code).
+// Where messages may stand, as clients send them (late_system.h).
 void find_orders(const ChatTemplate& chat_template, const EdgeTokens& edges, TemplateTraits& out) {
-  const Json asks = message("user", "q"), says = message("assistant", "a"), late = message("system", kMessage);
-  const bool last = holds(render(chat_template, edges, Json::array({asks, late})), kMessage);
-  const bool between = holds(render(chat_template, edges, Json::array({asks, says, asks, late, says, asks})), kMessage);
+  const Json asks = message("user", kQuestion), says = message("assistant", "a"), late = message("system", kMessage);
+  const auto behind = [](const std::optional<std::string>& text) {
+    return holds(text, kMessage) && text->find(kQuestion) < text->find(kMessage);
+  };
+  const bool last = behind(render(chat_template, edges, Json::array({asks, late})));
+  const bool between =
+      behind(render(chat_template, edges, Json::array({asks, says, message("user", "q"), late, says, asks})));
   const bool first = holds(render(chat_template, edges, Json::array({late, message("system", "s"), asks})), kMessage);
   out.one_system = !last || !between || !first;
-  out.alternates =
-      render(chat_template, edges, Json::array({asks})) && !render(chat_template, edges, Json::array({asks, asks}));
+  const auto refuses_second = [&](Json messages) {
+    const bool taken = render(chat_template, edges, messages).has_value();
+    messages.push_back(asks);
+    return taken && !render(chat_template, edges, messages);
+  };
+  out.alternates = refuses_second(Json::array({asks}));
+  const Json arguments{{kArgument, "value"}};
+  out.alternates_after_tools = refuses_second(with_call(out.arguments_as_object ? arguments : Json(arguments.dump())));
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ struct TemplateTraits {
   std::string reasoning;  // the field of an old answer that it shows as what the model thought; empty: none
   // It refuses an old answer that has calls, reasoning and content.
   bool calls_have_one_text = false;
-  bool one_system = false;  // a system message that is not the first message is refused or left out
-  bool alternates = false;  // two user messages, one after the other, are refused
+  bool one_system = false;              // a system message that is not the first message is refused, left out, or moved
+  bool alternates = false;              // two user messages, one after the other, are refused
+  bool alternates_after_tools = false;  // a user message behind a tool's result is
 };
 
 // The tokens that templates are given beside a request.

@@ -220,13 +220,24 @@ RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs
   return prompt;
 }
 
+// One message of each role whose content may be looked at; the user's first.
+const std::vector<Json>& probed_roles() {
+  static const std::vector<Json> roles{{{"role", "user"}},
+                                       {{"role", "system"}},
+                                       {{"role", "assistant"}},
+                                       {{"role", "tool"}, {"tool_call_id", "callprobe"}, {"name", "f"}}};
+  return roles;
+}
+
 }  // namespace
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::optional<uint64_t> max_steps) {
   return guarded<ChatTemplate>([&]() -> Result<ChatTemplate> {
     ChatTemplate made(std::make_shared<const jinja::Template>(jinja::parse_template(source)));
     made.max_steps_ = max_steps;
-    made.takes_parts_ = made.probe_parts();
+    for (const Json& message : probed_roles()) {
+      if (!made.probe_parts(message)) made.flat_.push_back(message["role"]);
+    }
     return made;
   });
 }
@@ -243,9 +254,9 @@ Result<RenderedPrompt> ChatTemplate::render(const ChatInputs& inputs) const {
 }
 
 // Two parts with unusual texts and an unusual field: a template that handles parts prints the texts and not the field;
-// one that prints the array as it is, skips it, or takes its first part alone (Mistral's, of the system) fails. Each role
-// whose content is shown when it is a string has to show parts.
-bool ChatTemplate::probe_parts() const {
+// one that prints the array as it is, skips it, or takes its first part alone (Mistral's, of the system) fails. A role of
+// which strings are not shown either says nothing.
+bool ChatTemplate::probe_parts(const Json& message) const {
   static constexpr const char *kText = "kvilt probes for parts", *kMore = "and for the second one";
   static constexpr const char* kField = "kvilt_probe_field";
   const Json parts =
@@ -253,37 +264,40 @@ bool ChatTemplate::probe_parts() const {
   const Json user{{"role", "user"}, {"content", "q"}};
   const Json call{{"id", "callprobe"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}};
   const Json calling{{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}};
-  const Json places[] = {{{"role", "user"}},
-                         {{"role", "system"}},
-                         {{"role", "assistant"}},
-                         {{"role", "tool"}, {"tool_call_id", "callprobe"}, {"name", "f"}}};
-  const auto shown = [&](Json message, const Json& content) -> std::string {
-    message["content"] = content;
-    const auto& role = message["role"];
+  const auto shown = [&](const Json& content) -> std::string {
+    Json probe = message;
+    probe["content"] = content;
+    const Json& role = message["role"];
     ChatInputs inputs;
-    inputs.messages = role == "user"     ? Json::array({message})
-                      : role == "system" ? Json::array({message, user})
-                      : role == "tool"   ? Json::array({user, calling, message})
-                                         : Json::array({user, message, user});
+    inputs.messages = role == "user"     ? Json::array({probe})
+                      : role == "system" ? Json::array({probe, user})
+                      : role == "tool"   ? Json::array({user, calling, probe})
+                                         : Json::array({user, probe, user});
     const Result<RenderedPrompt> prompt = render(inputs);
     return prompt.ok() ? prompt->text : "";
   };
-  for (const Json& message : places) {
-    const auto has = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
-    if (message["role"] != "user" && !has(shown(message, kText), kText)) continue;
-    const std::string text = shown(message, parts);
-    if (!has(text, kText) || !has(text, kMore) || has(text, kField)) return false;
-  }
-  return true;
+  const auto has = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
+  if (message["role"] != "user" && !has(shown(kText), kText)) return probe_parts(probed_roles()[0]);
+  const std::string text = shown(parts);
+  return has(text, kText) && has(text, kMore) && !has(text, kField);
 }
 
-Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator) {
+bool ChatTemplate::takes_parts(std::string_view role) const {
+  if (role == "developer") role = "system";
+  const bool usual = role == "system" || role == "assistant" || role == "tool";
+  return std::ranges::find(flat_, usual ? role : "user") == flat_.end();
+}
+
+Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator,
+                           const std::function<bool(std::string_view)>& stay) {
   if (!inputs.messages.is_array()) return {};
   std::unordered_multimap<std::string, Mark*> marks;  // by place: there may be one for each of many parts
   for (Mark& mark : inputs.marks) marks.emplace(mark.where.to_string(), &mark);
   for (size_t m = 0; m < inputs.messages.size(); ++m) {
     Json& message = inputs.messages[m];
     if (!message.is_object() || !message.contains("content") || !message["content"].is_array()) continue;
+    const Json& role = message.contains("role") ? message["role"] : Json();
+    if (stay && role.is_string() && stay(role.get_ref<const std::string&>())) continue;
     Json& content = message["content"];
     std::string joined;
     for (size_t p = 0; p < content.size(); ++p) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -75,22 +76,24 @@ class ChatTemplate {
   // that names no string, leaves it, cuts a character or overlaps another.
   Result<RenderedPrompt> render(const ChatInputs& inputs) const;
 
-  // True when contents of every role may be arrays of parts ([{"type": "text", "text": ...}]). False: call
-  // flatten_parts first.
-  bool takes_parts() const { return takes_parts_; }
+  // True when contents of messages of this role may be arrays of parts ([{"type": "text", "text": ...}]). False: call
+  // flatten_parts first. A role that is not usual is as the user's.
+  bool takes_parts(std::string_view role = "user") const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Template> tmpl) : template_(std::move(tmpl)) {}
-  bool probe_parts() const;
+  bool probe_parts(const nlohmann::ordered_json& message) const;
 
   std::shared_ptr<const jinja::Template> template_;
   std::optional<uint64_t> max_steps_;
-  bool takes_parts_ = false;
+  std::vector<std::string> flat_;  // roles whose contents have to be strings
 };
 
-// Joins the text parts of every message whose content is an array to one string, and moves the marks along.
+// Joins the text parts of every message whose content is an array to one string, and moves the marks along. stay: of the
+// roles for which it is true contents stay as they are; empty: of none.
 // Errors: kUnsupported for a part that is no text.
-Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator = "\n");
+Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator = "\n",
+                           const std::function<bool(std::string_view)>& stay = {});
 
 // For models that come without a template: ChatML.
 extern const std::string_view kFallbackChatTemplate;

@@ -495,17 +495,27 @@ TEST(ChatTemplate, TakesPartsIsFoundByProbing) {
   };
   EXPECT_TRUE(takes(mixed("{% for p in m.content %}{{ p.text }}{% endfor %}")));
   EXPECT_FALSE(takes(mixed("{{ m.content[0]['text'] }}"))) << "the second one would be lost";
-  for (const char* role : {"system", "assistant", "tool"})
-    EXPECT_FALSE(
-        takes(mixed("{% for p in m.content if m.role != '" + std::string(role) + "' %}{{ p.text }}{% endfor %}")))
-        << role;
+  // Each role for itself.
+  for (const char* role : {"user", "system", "assistant", "tool"}) {
+    const std::string source =
+        mixed("{% for p in m.content if m.role != '" + std::string(role) + "' %}{{ p.text }}{% endfor %}");
+    const auto made = ChatTemplate::parse(source);
+    for (const char* other : {"user", "system", "assistant", "tool"})
+      EXPECT_EQ(made->takes_parts(other), std::string_view(other) != role) << role << " " << other;
+    EXPECT_EQ(made->takes_parts("developer"), made->takes_parts("system"));
+  }
   EXPECT_FALSE(takes(slurp("tests/data/templates/from-tokenizer-configs/qwen2.5.jinja")));
-  // Of a system message's parts it shows the first.
-  EXPECT_FALSE(takes(slurp("tests/data/templates/llama.cpp/Mistral-Small-3.2-24B-Instruct-2506.jinja")));
+  const auto mistral =
+      ChatTemplate::parse(slurp("tests/data/templates/llama.cpp/Mistral-Small-3.2-24B-Instruct-2506.jinja"));
+  EXPECT_TRUE(mistral->takes_parts("user"));
+  EXPECT_FALSE(mistral->takes_parts("system")) << "it shows the first one alone";
 }
 
 TEST(ChatTemplate, FlattenedPartsKeepTheirMarks) {
   ChatInputs inputs;
+  inputs.messages = Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "stays"}]}])");
+  ASSERT_TRUE(flatten_parts(inputs, "-", [](std::string_view role) { return role == "user"; }).ok());
+  EXPECT_TRUE(inputs.messages[0]["content"].is_array());
   inputs.messages = Json::parse(R"([{"role": "system", "content": "s"}, {"role": "user", "content": [
       {"type": "text", "text": "Read:"}, {"type": "text", "text": "a document"}, {"type": "text", "text": "Go."}]}])");
   inputs.marks = {{Json::json_pointer("/messages/1/content/1/text"), 2, 10, 9}};
