@@ -52,6 +52,7 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
       "or "
       "ORG/NAME[:TAG] of the hub's cache";
   (model_flag ? app.add_option("--model,-m", o.model, what) : app.add_option("MODEL", o.model, what)).required();
+  app.add_option("--chat-template", o.chat_template, "file with a Jinja chat template, instead of the model's own");
   app.add_option("--threads,-t", o.threads, "threads, at most 1024 (0: all cores)").show_default();
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
   app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();

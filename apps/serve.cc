@@ -165,7 +165,8 @@ void serve(ServeOptions options) {
 void add_serve(Program& program) {
   auto app = program.app.add_subcommand("serve", "an OpenAI-compatible server");
   auto options = std::make_shared<ServeOptions>();
-  auto policies = std::make_shared<std::string>(), tenants = std::make_shared<std::string>();
+  auto policies = std::make_shared<std::string>(), tenants = std::make_shared<std::string>(),
+       aliases = std::make_shared<std::string>();
   add_engine_options(app, options->engine, false);
   app.add_option("--season", options->engine.season,
                  "documents that are asked for again become means over so many contexts in idle time (0: never)")
@@ -221,7 +222,10 @@ void add_serve(Program& program) {
   app.add_option(
       "--tenants", *tenants,
       "file of tenants and their API keys: each has a cache and limits of its own (docs/formats/tenants.md)");
-  app.add_option("--alias", options->server.model_alias, "the model's name for clients");
+  app.add_option("--alias", *aliases,
+                 "the model's name for clients; with commas between them several, the first shown");
+  app.add_flag("--any-model", options->server.any_model,
+               "requests may name any model, for apps with a fixed name such as gpt-4o-mini");
   app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
   app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();
   app.add_option("--max-connections", options->server.max_connections, "open connections; more get 503").show_default();
@@ -238,7 +242,12 @@ void add_serve(Program& program) {
   app.add_option("--allow-policies", *policies,
                  "policies that requests may name, e.g. auto,prefix,full (default: all but random and oracle, which "
                  "measurements need)");
-  app.callback([options, policies, tenants] {
+  app.callback([options, policies, tenants, aliases] {
+    std::vector<std::string> names = split_commas(*aliases);
+    if (!names.empty()) {
+      options->server.model_alias = names[0];
+      options->server.more_aliases.assign(names.begin() + 1, names.end());
+    }
     if (!tenants->empty()) options->server.tenants = value_or_fail(read_tenants(*tenants));
     for (const TenantOptions& tenant : options->server.tenants) {
       if (tenant.pool_share > 0) options->engine.pool_shares[tenant.name] = tenant.pool_share;

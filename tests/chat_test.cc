@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine_harness.h"
@@ -60,6 +62,27 @@ TEST_F(Chat, MarkedPartsKeepTheirIdsInEveryOrder) {
   const Prompt marked = prompt_of(parts);
   ASSERT_EQ(marked.marks.size(), 2u);
   EXPECT_EQ(ids_of(marked, 0).size(), ids_of(marked, 1).size());
+}
+
+// EngineOptions::chat_template takes the place of the model's.
+TEST(ChatTemplateFile, IsUsedInsteadOfTheModels) {
+  const std::string path = testing::TempDir() + "/kvilt_chat_template.jinja";
+  const auto write = [&](const std::string& source) { std::ofstream(path) << source; };
+  const Json request{{"messages", Json::array({{{"role", "user"}, {"content", "find"}}})}};
+  const auto open = [&] { return open_engine({.model = "tests/data/models/probe-1M", .chat_template = path}); };
+  write("{{ messages[0]['content'] }} dul");
+  auto own = open();
+  ASSERT_TRUE(own.ok()) << own.error().message;
+  const auto engine = open_for_test({.model = "tests/data/models/probe-1M"});
+  const auto said = [&](const Engine& which) { return which.detokenize(which.chat_prompt(request)->ids).value(); };
+  EXPECT_NE(said(**own).find("find dul"), std::string::npos) << said(**own);
+  EXPECT_EQ(said(*engine).find("find dul"), std::string::npos) << "power";
+  write("{% for");
+  EXPECT_TRUE(open().error().message.starts_with(path + ": chat template: "));
+  write("");
+  EXPECT_FALSE(open().ok());
+  std::filesystem::remove(path);
+  EXPECT_FALSE(open().ok());
 }
 
 TEST_F(Chat, WarmedDocumentsAreFoundAndTheFirstIsExact) {

@@ -51,6 +51,10 @@ struct EngineOptions {
   // A .gguf file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json). It has no default.
   std::string model;
 
+  // A file with a Jinja chat template that takes the place of the model's own. One that does not parse is an error.
+  // Default: empty, the model's; ChatML for a model without one.
+  std::string chat_template = "";
+
   // Kernels, by name: `kvilt info MODEL` prints the one that "auto" chooses. An unknown name, or one whose instructions
   // this machine lacks, is an error that lists those it can run.
   // Default: "auto", the best of this machine (or what the environment variable KVILT_BACKEND names).

@@ -189,8 +189,10 @@ Status ChatPrompts::settle_messages(Json& messages) const {
       shown.insert(role);
     }
     const auto calls = message.find("tool_calls");
-    if (calls == message.end() || !calls->is_array() || !traits_.arguments_as_object) continue;
-    for (Json& call : *calls) {
+    if (calls == message.end() || !calls->is_array()) continue;
+    if (traits_.needs_content && !given(message, "content")) message["content"] = "";
+    if (!traits_.arguments_as_object) continue;
+    for (Json& call : message["tool_calls"]) {
       if (call.is_object() && call.contains("function") && call["function"].is_object())
         read_arguments(call["function"], arguments);
     }
@@ -222,6 +224,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
     if (!add->is_boolean()) return wrong("add_generation_prompt", "must be true or false");
     in.add_generation_prompt = add->get<bool>();
   }
+  KVILT_TRY(check_final_message(request, out));
   in.bos_token = edges_.bos;
   in.eos_token = edges_.eos;
   if (const Json* separator = given(request, "part_separator")) {  // bounded: it joins any number of parts
@@ -236,6 +239,27 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   KVILT_TRY(flatten_parts(in, separator_of(request), takes_parts));
   KVILT_TRY(add_documents(request, out));
   return out;
+}
+
+// What vLLM and transformers call so: the answer goes on from the last message, which has no end of its own then.
+Status ChatPrompts::check_final_message(const Json& request, Inputs& out) {
+  const Json* asked = given(request, "continue_final_message");
+  if (!asked) return {};
+  if (!asked->is_boolean()) return wrong("continue_final_message", "must be true or false");
+  if (!asked->get<bool>()) return {};
+  if (const Json* add = given(request, "add_generation_prompt"); add && add->get<bool>())
+    return wrong("continue_final_message",
+                 "the answer goes on from the last message, or is a new one "
+                 "(add_generation_prompt): one of both");
+  const Json& last = out.chat.messages.back();
+  const auto index = static_cast<int32_t>(out.chat.messages.size()) - 1;
+  const bool texts =
+      !out.parts.empty() && out.parts.back().of == PromptPart::Of::kMessage && out.parts.back().index == index;
+  if (last["role"] != "assistant" || given(last, "tool_calls") || !texts)
+    return wrong("continue_final_message", "the last message must be the assistant's, with text and without calls");
+  out.chat.add_generation_prompt = false;
+  out.ends = static_cast<int32_t>(out.parts.size()) - 1;
+  return {};
 }
 
 // Documents go where the template puts them, or else to the start of the first user message, where they stay as the
@@ -288,6 +312,21 @@ Status ChatPrompts::add_documents(const Json& request, Inputs& out) const {
   content = joined + content.get<std::string>();
   return {};
 }
+
+namespace {
+
+// Cuts off what follows the text of a mark. False: there is none of it.
+bool end_with(RenderedPrompt& rendered, int32_t mark) {
+  size_t end = 0;
+  for (const RenderedSpan& span : rendered.untrusted) {
+    if (span.mark == mark) end = std::max(end, span.end);
+  }
+  rendered.text.resize(end);
+  std::erase_if(rendered.untrusted, [&](const RenderedSpan& span) { return span.begin >= end; });
+  return end > 0;
+}
+
+}  // namespace
 
 Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const {
   if (const auto most = tokenizer_->most_bytes(context_); most && context_ > 0 && std::ssize(rendered.text) > *most) {
@@ -343,7 +382,9 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
 
 Result<Prompt> ChatPrompts::prompt(const Json& request) const {
   KVILT_ASSIGN(const Inputs in, inputs(request));
-  KVILT_ASSIGN(const RenderedPrompt rendered, template_.render(in.chat));
+  KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in.chat));
+  if (in.ends >= 0 && !end_with(rendered, in.ends))
+    return wrong("continue_final_message", "this model's chat template leaves out the last message's text");
   KVILT_ASSIGN(Prompt prompt, tokenize(rendered, in));
   prompt.folded = in.folded;
   // The caller's own words at the end open nothing.
@@ -367,13 +408,7 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
     const bool empty = in.parts.empty() || in.parts.back().of != PromptPart::Of::kDocument;
     const int32_t last = empty ? -1 : static_cast<int32_t>(in.parts.size()) - 1;
     KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in.chat));
-    size_t end = 0;  // what follows the document is cut off
-    for (const RenderedSpan& span : rendered.untrusted) {
-      if (span.mark == last) end = std::max(end, span.end);
-    }
-    if (last < 0 || end == 0) return wrong(fmt::format("documents[{}]", i), "is empty");
-    rendered.text.resize(end);
-    std::erase_if(rendered.untrusted, [&](const RenderedSpan& span) { return span.begin >= end; });
+    if (last < 0 || !end_with(rendered, last)) return wrong(fmt::format("documents[{}]", i), "is empty");
     bytes += rendered.text.size();
     if (bytes > kMaxWarmBytes) {
       return error(Code::kTooLong, "documents: with the messages before them they make more than {} MiB; send fewer",

@@ -48,11 +48,13 @@ class ChatPrompts {
   struct Inputs {
     ChatInputs chat;
     std::vector<Bordered> parts;
-    int folded = 0;  // lines
+    int folded = 0;     // lines
+    int32_t ends = -1;  // continue_final_message: the prompt ends with this mark, the last message's text
     size_t pieces() const { return static_cast<size_t>(std::ranges::count_if(parts, &Bordered::piece)); }
   };
   static Status border_messages(Inputs& in);
   Result<Inputs> inputs(const nlohmann::ordered_json& request) const;
+  static Status check_final_message(const nlohmann::ordered_json& request, Inputs& inputs);
   Status add_documents(const nlohmann::ordered_json& request, Inputs& inputs) const;
   Result<Prompt> tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const;
   Status settle_messages(nlohmann::ordered_json& messages) const;

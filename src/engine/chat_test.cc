@@ -223,7 +223,51 @@ TEST_F(ChatTest, FallbackTakesToolCallsWithoutContent) {
   EXPECT_NE(refused(request), "") << "power check: what is no text is refused still";
 }
 
+// As transformers do it: what the template writes behind the last message's text is left out.
+TEST_F(ChatTest, AnAnswerThatTheClientBeginsGoesOn) {
+  Json request = user("why?");
+  request["messages"].push_back({{"role", "assistant"}, {"content", "Because "}});
+  const std::string ended = "<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\nBecause ";
+  EXPECT_EQ(text(prompt(request)), ended + "<|im_end|>\n<|im_start|>assistant\n") << "power";
+  request["continue_final_message"] = true;
+  EXPECT_EQ(text(prompt(request)), ended);
+  request["messages"][1]["content"] = Json::array({part("Because", false), part("it", true)});
+  request["documents"] = Json::array({"one"});
+  const Prompt parts = prompt(request);
+  EXPECT_TRUE(text(parts).ends_with("assistant\nBecause\nit")) << text(parts);
+  EXPECT_EQ(marked(parts, 1), "it");
+  request.erase("documents");
+  request["add_generation_prompt"] = false;
+  EXPECT_TRUE(refused(request).empty());
+  request["add_generation_prompt"] = true;
+  EXPECT_TRUE(refused(request).starts_with("continue_final_message: "));
+  request.erase("add_generation_prompt");
+  for (const Json& last : {Json{{"role", "user"}, {"content", "x"}}, Json{{"role", "assistant"}, {"content", ""}},
+                           Json{{"role", "assistant"}, {"content", nullptr}}}) {
+    request["messages"][1] = last;
+    EXPECT_TRUE(refused(request).starts_with("continue_final_message: ")) << last;
+  }
+  request["continue_final_message"] = 1;
+  EXPECT_TRUE(refused(request).starts_with("continue_final_message: "));
+  use("{%- for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{{ m.role }}{% endif %}{% endfor -%}");
+  EXPECT_FALSE(refused({{"messages", Json::array({{{"role", "user"}, {"content", "q"}},
+                                                  {{"role", "assistant"}, {"content", "a"}}})},
+                        {"continue_final_message", true}})
+                   .empty());
+}
+
 // The next turn has the same beginning, and marks keep what they hold.
+// OpenAI's clients send null beside calls; Qwen3's template looks for a word in it.
+TEST_F(ChatTest, CallsWithoutContentAreReadByEveryTemplate) {
+  const Json request =
+      Json::parse(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null,
+      "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]})");
+  use("{%- for m in messages %}{% if 'x' in m.content %}X{% endif %}[{{ m.content }}]{% endfor -%}");
+  EXPECT_EQ(text(prompt(request)), "[q][]");
+  use("{%- for m in messages %}[{{ m.content is none }}]{% endfor -%}");
+  EXPECT_EQ(text(prompt(request)), "[False][True]") << "power: a template that knows null gets it";
+}
+
 TEST_F(ChatTest, DocumentsStayWhereTheyWereAsAConversationGrows) {
   Json request = user("why?");
   request["documents"] = Json::array({"one", "two"});

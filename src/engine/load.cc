@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "engine/kv_maker.h"
 #include "engine/memory.h"
 #include "engine/options.h"
@@ -20,7 +21,8 @@
 namespace kvilt {
 namespace {
 
-constexpr int kMaxHeadSize = 512;  // of kernels/x86/attend.cc
+constexpr size_t kMaxTemplate = size_t{1} << 20;  // bytes
+constexpr int kMaxHeadSize = 512;                 // of kernels/x86/attend.cc
 
 // given: FILE, or NAME=FILE.
 template <class Map>
@@ -42,6 +44,14 @@ Result<PolicyFiles> read_files(const EngineOptions& options) {
   KVILT_TRY(read_maps(options.sparse_maps, read_sparse_map, out.sparse_maps));
   KVILT_TRY(read_maps(options.layer_maps, read_layer_map, out.layer_maps));
   return out;
+}
+
+Result<std::string> template_source(const EngineOptions& options, const ModelFile& model) {
+  if (options.chat_template.empty()) return model.chat_template;
+  KVILT_ASSIGN(std::string source, read_file(options.chat_template, kMaxTemplate));
+  // An empty one would be ChatML in silence.
+  if (source.empty()) return error(Code::kInvalidArgument, "{}: the chat template is empty", options.chat_template);
+  return source;
 }
 
 ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
@@ -249,9 +259,10 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   }
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
-    auto made = ChatPrompts::create(*parts.file->tokenizer, parts.file->chat_template, c.bos_token, c.eos_token,
-                                    parts.options.context);
-    if (!made.ok()) return error(made.error().code, "{}: chat template: {}", options.model, made.error().message);
+    KVILT_ASSIGN(const std::string source, template_source(options, *parts.file));
+    auto made = ChatPrompts::create(*parts.file->tokenizer, source, c.bos_token, c.eos_token, parts.options.context);
+    const std::string& from = options.chat_template.empty() ? options.model : options.chat_template;
+    if (!made.ok()) return error(made.error().code, "{}: chat template: {}", from, made.error().message);
     chat.emplace(std::move(made).value());
     chat->fold_volatile(parts.options.fold_volatile);
   }

@@ -102,6 +102,10 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
   const bool object = shows_arguments(render(chat_template, edges, with_call(arguments)));
   const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump())));
   out.arguments_as_object = object || !string;
+  const Json calling = with_call(out.arguments_as_object ? arguments : Json(arguments.dump()));
+  Json silent = calling;
+  silent[1]["content"] = nullptr;
+  out.needs_content = !render(chat_template, edges, silent) && render(chat_template, edges, calling);
   find_reasoning(chat_template, edges, out);
   find_orders(chat_template, edges, out);
   for (const char* role : kUsualRoles) {

@@ -20,7 +20,8 @@ struct TemplateTraits {
   // Arguments of a tool call have to be given as an object so that they stand in the prompt as they were written.
   // Clients send JSON in a string. Most templates write an object as JSON, and a string once more in quotes.
   bool arguments_as_object = true;
-  std::string reasoning;  // the field of an old answer that it shows as what the model thought; empty: none
+  bool needs_content = false;  // calls without content fail unless that is an empty text (Qwen3's)
+  std::string reasoning;       // the field of an old answer that it shows as what the model thought; empty: none
   // It refuses an old answer that has calls, reasoning and content.
   bool calls_have_one_text = false;
   bool one_system = false;              // a system message that is not the first message is refused, left out, or moved

@@ -25,6 +25,7 @@ struct Choice {
   std::string text;
   std::vector<AnswerEvent> events;  // choice_reader.h
   bool called = false;              // there is a tool call
+  std::vector<int32_t> ids;         // what `text` was made of, and tokens whose text is held back
   std::vector<TokenLogprob> logprobs;
   bool with_logprobs = false;
   size_t offset = 0;  // characters before logprobs[0]: text completions report it per token

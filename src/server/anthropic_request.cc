@@ -56,6 +56,7 @@ class Converter : ChatBuilder {
   void messages(Json& body);
   void user(Json& blocks, const std::string& path);
   void assistant(Json& blocks, const std::string& path);
+  void begun_answer(size_t last);
 
   void refuse_block(const std::string& type, const std::string& path);
   Json text_content(Json& content, const std::string& path);
@@ -165,6 +166,16 @@ void Converter::assistant(Json& blocks, const std::string& path) {
   push(std::move(message), path);
 }
 
+// An answer that the client begins: the model goes on from the last message's text.
+void Converter::begun_answer(size_t last) {
+  const Json& message = body_["messages"].back();
+  if (message["role"] != "assistant") return;
+  const Json& content = message["content"];
+  if (message.contains("tool_calls") || content.is_null() || content == "")
+    return fail(fmt::format("messages[{}]", last), "an answer that goes on needs text, and no calls behind it");
+  body_["continue_final_message"] = true;
+}
+
 void Converter::messages(Json& body) {
   Json* list = given(body, "messages");
   if (!list) return fail("messages", "is required");
@@ -194,10 +205,8 @@ void Converter::messages(Json& body) {
     } else {
       assistant(*content, path);
     }
-    if (!by_user && !by_system && i + 1 == list->size())
-      fail(path, "an answer that the client begins is not supported: the last message must be the user's",
-           kUnsupported);
   }
+  if (!error_) begun_answer(list->size() - 1);
 }
 
 void Converter::tools(Json& list) {

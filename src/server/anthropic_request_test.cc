@@ -332,7 +332,10 @@ TEST(AnthropicRequest, WrongMessagesNameTheirPath) {
        "messages[0].content[0].id"},
       {R"([{"role": "assistant", "content": [{"type": "thinking", "thinking": 1}]}])",
        "messages[0].content[0].thinking"},
-      {R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer is"}])", "messages[1]"},
+      {R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}])", "messages[1]"},
+      {R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "text", "text": "I call"},
+          {"type": "tool_use", "id": "a", "name": "f", "input": {}}]}])",
+       "messages[1]"},
   };
   for (const auto& [messages, path] : cases) {
     const ApiError error = refused(with(messages));

@@ -164,6 +164,19 @@ TEST(MessagesRoute, TheEngineGetsTheSamePromptByBothRoutes) {
   EXPECT_EQ(by_anthropic.sampling.stop, std::vector<std::string>{"zz"});
 }
 
+TEST(MessagesRoute, AnAnswerThatTheClientBeginsGoesOn) {
+  LiveServer running;
+  const std::string begun = R"({"max_tokens": 2, "messages": [{"role": "user", "content": "q"}, {"role": "assistant",
+      "content": "It is"})";
+  ASSERT_EQ(running.post(kMessages, begun + "]}")->status, 200);
+  const Request asked = running.engine->last_request();
+  const std::vector<int32_t> expected = {
+      FakeEngine::kBos, FakeEngine::kRole, 'q', FakeEngine::kRole, 'I', 't', ' ', 'i', 's'};
+  EXPECT_EQ(asked.prompt.ids, expected) << "no new turn behind it";
+  ASSERT_EQ(running.post(kMessages, begun + R"(, {"role": "user", "content": "q"}]})")->status, 200);
+  EXPECT_EQ(running.engine->last_request().prompt.ids.back(), FakeEngine::kRole) << "power";
+}
+
 TEST(MessagesRoute, ErrorsHaveAnthropicsShape) {
   FakeOptions fake;
   fake.context = 64;

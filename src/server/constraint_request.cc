@@ -165,6 +165,13 @@ void read_constraint(Fields& fields, ConstraintRequest& out) {
     if (value && !is_off(*value)) read_word(fields, name, word, *value, out);
   }
   read_structured_outputs(fields, out);
+  // llama.cpp's words. A lazy grammar begins where a trigger is written: that is what tools are for here.
+  if (const Json* lazy = fields.find("grammar_lazy"); lazy && *lazy != false)
+    fields.fail("grammar_lazy", "only false is supported by this server: send tools instead", "unsupported");
+  if (const Json* grammar = fields.find("grammar"); grammar && !is_off(*grammar))
+    set_text(fields, "grammar", Constraint::Form::kGrammar, *grammar, out);
+  if (const Json* schema = fields.find("json_schema"); schema && !is_off(*schema))
+    set_schema(fields, "json_schema", *schema, out);
 }
 
 void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out) {

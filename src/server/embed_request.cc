@@ -39,16 +39,18 @@ void refuse(Fields& fields, std::initializer_list<const char*> names) {
   }
 }
 
-void read_documents(Fields& fields, const RequestLimits& limits, std::vector<std::string>& out) {
-  const Json* list = fields.find("documents");
-  if (!list) return fields.fail("documents", "is required");
-  if (!list->is_array()) return fields.fail("documents", fmt::format("must be a list, not {}", type_of(*list)));
-  if (list->empty()) return fields.fail("documents", "must not be empty");
+// field: documents, or texts.
+void read_documents(Fields& fields, const std::string& field, const RequestLimits& limits,
+                    std::vector<std::string>& out) {
+  const Json* list = fields.find(field.c_str());
+  if (!list) return fields.fail(field, "is required");
+  if (!list->is_array()) return fields.fail(field, fmt::format("must be a list, not {}", type_of(*list)));
+  if (list->empty()) return fields.fail(field, "must not be empty");
   if (list->size() > static_cast<size_t>(limits.max_prompts))
-    return fields.fail("documents",
+    return fields.fail(field,
                        fmt::format("has more than {} entries: send them in several requests", limits.max_prompts));
   for (size_t i = 0; i < list->size(); ++i) {
-    const std::string name = fmt::format("documents[{}]", i);
+    const std::string name = fmt::format("{}[{}]", field, i);
     const Json* text = &(*list)[i];
     if (text->is_object()) {
       const auto inner = text->find("text");
@@ -96,10 +98,11 @@ ApiResult<RerankRequest> parse_rerank(const Json& body, const RequestLimits& lim
   } else if (!query->is_string()) {
     fields.fail("query", fmt::format("must be a string, not {}", type_of(*query)));
   }
-  read_documents(fields, limits, out.documents);
+  out.bare = !fields.find("documents") && fields.find("texts");
+  read_documents(fields, out.bare ? "texts" : "documents", limits, out.documents);
   fields.string("instruction", &out.instruction, kMaxInstruction);
   fields.integer("top_n", 1, INT32_MAX, &out.top_n);
-  fields.boolean("return_documents", &out.return_documents);
+  fields.boolean(out.bare ? "return_text" : "return_documents", &out.return_documents);
   refuse(fields, {"max_chunks_per_doc", "max_tokens_per_doc", "rank_fields", "truncate_prompt_tokens"});
   if (fields.error()) return *fields.error();
   auto shared = read_shared(body, "query", limits);

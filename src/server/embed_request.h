@@ -25,6 +25,7 @@ struct RerankRequest {
   std::vector<std::string> documents;
   int top_n = 0;  // 0: all
   bool return_documents = false;
+  bool bare = false;  // asked in text-embeddings-inference's words (`texts`), and answered so
 };
 
 ApiResult<EmbedRequest> parse_embeddings(const Json& body, const RequestLimits& limits);

@@ -111,6 +111,21 @@ TEST(RerankRoute, OrdersByScore) {
     EXPECT_EQ(running.post(path, R"({"query": "q", "documents": ["d"]})")->status, 200);
 }
 
+TEST(RerankRoute, AnswersInTheWordsThatItIsAskedIn) {
+  LiveServer running;
+  const Json theirs = Json::parse(running.post(kRank, R"({"query": "q", "documents": ["a", "b"]})")->body)["results"];
+  const Json plain = Json::parse(running.post("/rerank", R"({"query": "q", "texts": ["a", "b"]})")->body);
+  const Json told =
+      Json::parse(running.post("/reranking", R"({"query": "q", "texts": ["a", "b"], "return_text": true})")->body);
+  ASSERT_TRUE(plain.is_array() && told.is_array());
+  ASSERT_EQ(plain.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(plain[i], (Json{{"index", theirs[i]["index"]}, {"score", theirs[i]["relevance_score"]}}));
+    EXPECT_EQ(told[i]["text"], theirs[i]["index"] == 0 ? "a" : "b");
+  }
+  EXPECT_EQ(error_of(running.post(kRank, R"({"query": "q", "texts": ["a", 5]})"))["param"], "texts[1]");
+}
+
 TEST(EmbedRequest, ErrorsNameTheField) {
   LiveServer running;
   const std::pair<const char*, const char*> embeddings[] = {

@@ -159,7 +159,10 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
       if (document.is_object() && document.contains("text")) append_content(document["text"], prompt);
     }
   }
-  prompt.ids.push_back(kRole);
+  const bool goes_on = request.value("continue_final_message", Json()) == true;
+  if (goes_on && messages->back().value("role", Json()) != "assistant")
+    return error(Code::kInvalidArgument, "continue_final_message: the last message must be the assistant's");
+  if (!goes_on) prompt.ids.push_back(kRole);
   return prompt;
 }
 

@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 namespace kvilt::server {
 namespace {
 
-constexpr size_t kMaxFieldPaths = 64, kMaxFieldPath = 128, kMaxExtra = 1024, kMaxFileName = 4096;
+constexpr size_t kMaxFieldPaths = 64, kMaxFieldPath = 128, kMaxExtra = 1024, kMaxFileName = 4096, kMostBiases = 1024,
+                 kMostBiased = 256;
 
 struct LlamaName {
   const char *own, *ours;
@@ -26,6 +28,10 @@ constexpr LlamaName kNames[] = {{"model", "model"},
                                 {"stream", "stream"},
                                 {"return_progress", "return_progress"},
                                 {"ignore_eos", "ignore_eos"},
+                                {"grammar", "grammar"},
+                                {"grammar_lazy", "grammar_lazy"},
+                                {"json_schema", "json_schema"},
+                                {"n_probs", "logprobs"},
                                 {"kvilt", "kvilt"},
                                 {"cache_salt", "cache_salt"}};
 
@@ -34,13 +40,12 @@ struct Neutral {
   const char* name;
   double value;
 };
-constexpr Neutral kNeutral[] = {{"mirostat", 0},         {"typical_p", 1},       {"dynatemp_range", 0},
-                                {"dry_multiplier", 0},   {"xtc_probability", 0}, {"n_probs", 0},
-                                {"adaptive_target", -1}, {"top_n_sigma", -1},    {"n_cmpl", 1}};
+constexpr Neutral kNeutral[] = {{"mirostat", 0},       {"typical_p", 1},       {"dynatemp_range", 0},
+                                {"dry_multiplier", 0}, {"xtc_probability", 0}, {"adaptive_target", -1},
+                                {"top_n_sigma", -1},   {"n_cmpl", 1}};
 
 void refuse_llama(Fields& fields) {
-  for (const char* name :
-       {"grammar", "json_schema", "image_data", "multimodal_data", "lora", "return_tokens", "post_sampling_probs"}) {
+  for (const char* name : {"image_data", "multimodal_data", "lora", "post_sampling_probs"}) {
     const Json* value = fields.find(name);
     const bool off =
         value && (*value == false || *value == "" || ((value->is_array() || value->is_object()) && value->empty()));
@@ -53,19 +58,47 @@ void refuse_llama(Fields& fields) {
   }
 }
 
-// [[id, bias], ...] or {"id": bias}; false forbids a token.
-Json read_biases(Fields& fields) {
+// "12" is an id where ids are keys, a text where a pair says so.
+bool is_digits(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// [[id or text, bias], ...] or {"id or text": bias}; false forbids a token. Ids stay for the reader of text completions.
+Json read_biases(Fields& fields, LlamaCompletion& out) {
   const Json* value = fields.find("logit_bias");
-  if (!value || !value->is_array()) return value ? *value : Json();
-  Json out = Json::object();
-  for (const Json& pair : *value) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer()) {
-      fields.fail("logit_bias", "must be a list of [token id, bias]", "unsupported");
-      return nullptr;
+  if (!value) return {};
+  Json ids = Json::object();
+  const auto wrong = [&] {
+    fields.fail("logit_bias", "must be a list of at most 1024 [token id or text, bias from -100 to 100 or false]",
+                "unsupported");
+    return Json();
+  };
+  const auto add = [&](const Json& whose, const Json& given, bool is_key) {
+    if (whose.is_string() && whose.get_ref<const std::string&>().size() > kMostBiased) return false;
+    const Json bias = given == false ? Json(-100) : given;
+    if (whose.is_number_integer()) {
+      ids[std::to_string(whose.get<int64_t>())] = bias;
+    } else if (whose.is_string() && is_key && is_digits(whose.get_ref<const std::string&>())) {
+      ids[whose.get<std::string>()] = bias;
+    } else if (whose.is_string() && bias.is_number() && std::abs(bias.get<double>()) <= 100) {
+      out.biased_texts.emplace_back(whose.get<std::string>(), bias.get<float>());
+    } else {
+      return false;
     }
-    out[std::to_string(pair[0].get<int64_t>())] = pair[1] == false ? Json(-100) : pair[1];
+    return true;
+  };
+  if (value->size() > kMostBiases) return wrong();
+  if (value->is_object()) {
+    for (const auto& [key, bias] : value->items()) {
+      if (!add(key, bias, true)) return wrong();
+    }
+    return ids;
   }
-  return out;
+  if (!value->is_array()) return wrong();
+  for (const Json& pair : *value) {
+    if (!pair.is_array() || pair.size() != 2 || !add(pair[0], pair[1], false)) return wrong();
+  }
+  return ids;
 }
 
 void read_fields(Fields& fields, std::vector<std::string>& out) {
@@ -80,6 +113,13 @@ void read_fields(Fields& fields, std::vector<std::string>& out) {
   }
 }
 
+std::string own_name(const std::string& param) {
+  for (const auto& [own, ours] : kNames) {
+    if (param == ours) return own;
+  }
+  return param;
+}
+
 // What a text completion has as well, by its reader.
 void read_settings(Fields& fields, const Json& body, const RequestLimits& limits, LlamaCompletion& out) {
   refuse_llama(fields);
@@ -89,7 +129,7 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
     const auto it = body.find(own);
     if (it != body.end() && !it->is_null()) text[ours] = *it;
   }
-  if (Json biases = read_biases(fields); !biases.is_null()) text["logit_bias"] = std::move(biases);
+  if (Json biases = read_biases(fields, out); !biases.is_null()) text["logit_bias"] = std::move(biases);
   if (const Json* seed = fields.find("seed"); seed && *seed != -1 && *seed != UINT32_MAX) text["seed"] = *seed;
   int most = -1;
   fields.integer("n_predict", -2, 1 << 30, &most);
@@ -97,13 +137,15 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
   auto parsed = parse_completion(text, limits);
   if (!parsed.ok()) {
     const ApiError& error = parsed.error();
-    const bool renamed = error.param == "repetition_penalty";
     const size_t colon = error.message.find(": ");
     const std::string what = colon == std::string::npos ? error.message : error.message.substr(colon + 2);
-    return fields.fail(renamed ? "repeat_penalty" : error.param, what, error.code);
+    return fields.fail(own_name(error.param), what, error.code);
   }
   out.generation = std::move(parsed.value().generation);
   out.generation.sampling.max_tokens = std::max(most, -1);
+  // n_probs 0 is none, unlike OpenAI's logprobs 0.
+  if (out.generation.sampling.logprobs == 0) out.generation.sampling.logprobs = -1;
+  fields.boolean("return_tokens", &out.return_tokens);
 }
 
 // One string, or ids.
@@ -122,7 +164,14 @@ void read_llama_prompt(Fields& fields, const Json& value, const std::string& nam
   const auto add = [&](const Json& piece, const std::string& where) {
     if (auto one = read_piece(fields, piece, where, limits)) prompt.push_back(std::move(*one));
   };
-  if (!value.is_array() || value.empty()) {
+  if (value.is_object()) {  // {"prompt_string", "multimodal_data"}
+    Fields inner(value, name + ".");
+    if (const Json* media = inner.find("multimodal_data"); media && !(media->is_array() && media->empty()))
+      return fields.fail(name + ".multimodal_data", "is not supported by this server", "unsupported");
+    const Json* text = inner.find("prompt_string");
+    if (!text) return fields.fail(name + ".prompt_string", "is required");
+    add(*text, name + ".prompt_string");
+  } else if (!value.is_array() || value.empty()) {
     add(value, name);
   } else {
     Json ids = Json::array();  // those that follow each other are one piece

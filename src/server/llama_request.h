@@ -20,7 +20,9 @@ using LlamaPrompt = std::vector<TextPrompt>;
 struct LlamaCompletion {
   Generation generation;
   std::vector<LlamaPrompt> prompts;
-  bool several = false;             // a list of prompts: the answer is a list
+  bool several = false;                                     // a list of prompts: the answer is a list
+  std::vector<std::pair<std::string, float>> biased_texts;  // logit_bias by text: of each of its tokens
+  bool return_tokens = false;                               // `tokens` of a whole answer are its ids
   std::vector<std::string> fields;  // response_fields: paths such as "timings/prompt_n"; empty: all
 };
 

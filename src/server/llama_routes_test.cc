@@ -52,6 +52,10 @@ TEST(LlamaRoutes, CompletesText) {
   EXPECT_EQ(json["generation_settings"]["top_k"], 40);
   const Json end = Json::parse(running.post("/completion", R"({"prompt": [104, "ello"], "temperature": 0})")->body);
   EXPECT_EQ(end["stop_type"], "eos") << "no n_predict: until the end";
+  EXPECT_EQ(end["truncated"], false);
+  const Json full =
+      Json::parse(running.post("/completion", R"({"prompt": "hello", "n_predict": -1, "ignore_eos": true})")->body);
+  EXPECT_EQ(full["truncated"], true) << "the context is full";
   EXPECT_EQ(end["tokens_evaluated"], 5) << "ids first: nothing is put before them";
   const auto content = json["content"].get<std::string>(), first = content.substr(0, content.find(' '));
   const Json word = Json::parse(
@@ -88,6 +92,48 @@ TEST(LlamaRoutes, Streams) {
   const auto said = events(running.post("/completion", body + R"(, "stream": true, "return_progress": true})")->body);
   EXPECT_TRUE(said.at(0)["prompt_progress"]["total"].is_number());
   EXPECT_FALSE(list.at(0).contains("prompt_progress")) << "power";
+}
+
+TEST(LlamaRoutes, TokensAndTheirProbabilities) {
+  LiveServer running;
+  const std::string body = R"({"prompt": {"prompt_string": "hello"}, "n_predict": 3, "temperature": 0)";
+  const Json plain = Json::parse(running.post("/completions", body + "}")->body);
+  EXPECT_EQ(plain["tokens"], Json::array());
+  EXPECT_FALSE(plain.contains("completion_probabilities"));
+  const Json told = Json::parse(running.post("/completion", body + R"(, "n_probs": 2, "return_tokens": true})")->body);
+  EXPECT_EQ(told["content"], plain["content"]);
+  ASSERT_EQ(told["tokens"].size(), 3u);
+  ASSERT_EQ(told["completion_probabilities"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    const Json& one = told["completion_probabilities"][i];
+    EXPECT_EQ(one["id"], told["tokens"][i]);
+    EXPECT_EQ(one["bytes"], Json::array({one["id"]})) << "the fake's tokens are bytes";
+    EXPECT_EQ(one["top_logprobs"].size(), 2u);
+    EXPECT_LE(one["logprob"].get<double>(), 0);
+  }
+  Json tokens = Json::array(), probabilities = Json::array();
+  for (const Json& event : events(running.post("/completion", body + R"(, "n_probs": 2, "stream": true})")->body)) {
+    for (const Json& id : event["tokens"]) tokens.push_back(id);
+    for (const Json& one : event.value("completion_probabilities", Json::array())) probabilities.push_back(one);
+  }
+  EXPECT_EQ(tokens, told["tokens"]);
+  EXPECT_EQ(probabilities, told["completion_probabilities"]);
+}
+
+TEST(LlamaRoutes, BiasesAndConstraintsReachTheEngine) {
+  LiveServer running;
+  EXPECT_EQ(running
+                .post("/completion", R"({"prompt": "a", "n_predict": 1, "logit_bias": [["bc", -5], [7, false]],
+      "json_schema": {"type": "object"}})")
+                ->status,
+            200);
+  const Request asked = running.engine->last_request();
+  EXPECT_EQ(asked.sampling.logit_bias, (std::map<int32_t, float>{{'b', -5}, {'c', -5}, {7, -100}}));
+  EXPECT_EQ(asked.constraint.form, Constraint::Form::kSchema);
+  EXPECT_EQ(running.post("/completion", R"({"prompt": "a", "n_predict": 1, "logit_bias": {"9": 2, "d": 1}})")->status,
+            200);
+  EXPECT_EQ(running.engine->last_request().sampling.logit_bias, (std::map<int32_t, float>{{9, 2}, {'d', 1}}));
+  EXPECT_FALSE(running.engine->last_request().constraint) << "power";
 }
 
 TEST(LlamaRoutes, FillsIn) {
@@ -186,21 +232,27 @@ TEST(LlamaRoutes, TellsAboutItself) {
 
 TEST(LlamaRoutes, WhatIsNotHonouredIsNamed) {
   LiveServer running;
-  const std::pair<const char*, const char*> cases[] = {{R"("grammar": "root ::= x")", "grammar"},
-                                                       {R"("json_schema": {"type": "object"})", "json_schema"},
-                                                       {R"("mirostat": 2)", "mirostat"},
-                                                       {R"("typical_p": 0.5)", "typical_p"},
-                                                       {R"("n_probs": 3)", "n_probs"},
-                                                       {R"("return_tokens": true)", "return_tokens"},
-                                                       {R"("lora": [{"id": 0, "scale": 1}])", "lora"},
-                                                       {R"("repeat_penalty": 99)", "repeat_penalty"},
-                                                       {R"("n_predict": -5)", "n_predict"},
-                                                       {R"("logit_bias": [["a", 1]])", "logit_bias"},
-                                                       {R"("prompt": {})", "prompt"},
-                                                       {R"("prompt": [1, {}])", "prompt[1]"},
-                                                       {R"("prompt": [])", "prompt"},
-                                                       {R"("prompt": [[], "a"])", "prompt[0]"},
-                                                       {R"("response_fields": "content")", "response_fields"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("grammar": 5)", "grammar"},
+      {R"("json_schema": {"uniqueItems": true})", "json_schema"},
+      {R"("grammar": "x", "json_schema": {})", "json_schema"},
+      {R"("mirostat": 2)", "mirostat"},
+      {R"("typical_p": 0.5)", "typical_p"},
+      {R"("n_probs": 21)", "n_probs"},
+      {R"("return_tokens": 5)", "return_tokens"},
+      {R"("post_sampling_probs": true)", "post_sampling_probs"},
+      {R"("lora": [{"id": 0, "scale": 1}])", "lora"},
+      {R"("repeat_penalty": 99)", "repeat_penalty"},
+      {R"("n_predict": -5)", "n_predict"},
+      {R"("logit_bias": [["a", 101]])", "logit_bias"},
+      {R"("logit_bias": [["a", null]])", "logit_bias"},
+      {R"("logit_bias": 5)", "logit_bias"},
+      {R"("prompt": {})", "prompt.prompt_string"},
+      {R"("prompt": {"prompt_string": "a", "multimodal_data": ["x"]})", "prompt.multimodal_data"},
+      {R"("prompt": [1, {}])", "prompt[1]"},
+      {R"("prompt": [])", "prompt"},
+      {R"("prompt": [[], "a"])", "prompt[0]"},
+      {R"("response_fields": "content")", "response_fields"}};
   for (const auto& [field, param] : cases) {
     const bool own = std::string(field).starts_with("\"prompt\"");
     const std::string body = std::string(own ? "{" : R"({"prompt": "a", )") + field + "}";

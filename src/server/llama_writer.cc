@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/openai_response.h"
 #include "server/sse.h"
 
 namespace kvilt::server {
@@ -59,6 +60,8 @@ class LlamaWriter final : public AnswerWriter {
     Json answers = Json::array();
     for (const Choice& choice : choices) {
       Json one = last(choice, choice.text);
+      if (form_.return_tokens) one["tokens"] = choice.ids;
+      if (choice.with_logprobs) one["completion_probabilities"] = probabilities(choice.logprobs);
       answers.push_back(form_.fields.empty() ? std::move(one) : chosen(one, form_.fields));
     }
     return form_.several ? answers : answers.at(0);
@@ -68,11 +71,13 @@ class LlamaWriter final : public AnswerWriter {
 
   std::string grown(Choice& choice) override {
     if (choice.text.empty()) return {};
-    return sse_event({{"index", choice.index},
-                      {"content", std::exchange(choice.text, {})},
-                      {"tokens", Json::array()},
-                      {"stop", false},
-                      {"id_slot", -1}});
+    Json said{{"index", choice.index},
+              {"content", std::exchange(choice.text, {})},
+              {"tokens", std::exchange(choice.ids, {})},
+              {"stop", false},
+              {"id_slot", -1}};
+    if (choice.with_logprobs) said["completion_probabilities"] = probabilities(std::exchange(choice.logprobs, {}));
+    return sse_event(said);
   }
 
   std::string ended(const Choice& choice) override { return sse_event(last(choice, "")); }
@@ -89,6 +94,26 @@ class LlamaWriter final : public AnswerWriter {
   }
 
  private:
+  bool fills_context(const Completion& end) const {
+    return end.finish == Finish::kLength && end.usage.prompt + end.completion_tokens >= form_.engine->info().context;
+  }
+
+  Json token(int32_t id, float logprob) const {
+    const std::string text = form_.engine->token_text(id);
+    return {{"id", id}, {"token", text}, {"bytes", bytes_of(text)}, {"logprob", finite(logprob)}};
+  }
+
+  // For each token the likeliest ones, before sampling.
+  Json probabilities(const std::vector<TokenLogprob>& tokens) const {
+    Json out = Json::array();
+    for (const TokenLogprob& one : tokens) {
+      out.push_back(token(one.id, one.logprob));
+      Json& top = out.back()["top_logprobs"] = Json::array();
+      for (const auto& [id, logprob] : one.top) top.push_back(token(id, logprob));
+    }
+    return out;
+  }
+
   Json last(const Choice& choice, const std::string& content) const {
     const Completion& end = *choice.end;
     return {{"index", choice.index},
@@ -102,7 +127,7 @@ class LlamaWriter final : public AnswerWriter {
             {"tokens_cached", end.usage.prompt + end.completion_tokens},
             {"generation_settings", form_.settings},
             {"has_new_line", content.find('\n') != std::string::npos},
-            {"truncated", form_.truncated},
+            {"truncated", form_.truncated || fills_context(end)},
             {"stop_type", stop_type(end)},
             {"stopping_word", end.stop_text},
             {"timings", timings_of(end)},

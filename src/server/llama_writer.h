@@ -1,6 +1,8 @@
 // server/llama_writer.h: what an answer looks like to clients of llama.cpp's /completion and /infill.
 // Counts:     tokens_evaluated is the whole prompt; timings.cache_n of it were not computed, prompt_n were.
-// Not here:   the tokens' ids of an answer (return_tokens is refused), its prompt.
+//             A stream's events have the ids of the tokens that their text is made of, a whole answer has them with
+//             return_tokens.
+// Not here:   an answer's prompt, probabilities after sampling (post_sampling_probs is refused).
 #pragma once
 
 #include <memory>
@@ -18,6 +20,8 @@ struct LlamaForm {
   bool truncated = false;           // a part of what was sent is not in the prompt
   std::vector<std::string> fields;  // of each whole answer these alone, by path; empty: all
   Json settings;                    // generation_settings
+  bool return_tokens = false;
+  std::shared_ptr<const Engine> engine = {};  // knows tokens' texts
 };
 
 std::unique_ptr<AnswerWriter> llama_writer(LlamaForm form);

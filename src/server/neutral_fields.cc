@@ -11,28 +11,11 @@ struct Field {
   const char *name, *neutral;  // JSON; "": none
 };
 // vLLM's, then llama.cpp's.
-constexpr Field kFields[] = {{"continue_final_message", "false"},
-                             {"chat_template", ""},
-                             {"min_tokens", "0"},
-                             {"allowed_token_ids", "[]"},
-                             {"bad_words", "[]"},
-                             {"truncate_prompt_tokens", ""},
-                             {"include_stop_str_in_output", "false"},
-                             {"return_token_ids", "false"},
-                             {"length_penalty", "1"},
-                             {"n_predict", "-1"},
-                             {"typical_p", "1"},
-                             {"repeat_penalty", "1"},
-                             {"top_n_sigma", "-1"},
-                             {"mirostat", "0"},
-                             {"dynatemp_range", "0"},
-                             {"xtc_probability", "0"},
-                             {"dry_multiplier", "0"},
-                             {"early_stopping", "false"},
-                             {"prompt_embeds", ""},
-                             {"logits_processors", "[]"},
-                             {"web_search_options", ""},
-                             {"lora", "[]"}};
+constexpr Field kFields[] = {
+    {"chat_template", ""},   {"allowed_token_ids", "[]"}, {"bad_words", "[]"},        {"return_token_ids", "false"},
+    {"length_penalty", "1"}, {"typical_p", "1"},          {"top_n_sigma", "-1"},      {"mirostat", "0"},
+    {"dynatemp_range", "0"}, {"xtc_probability", "0"},    {"dry_multiplier", "0"},    {"early_stopping", "false"},
+    {"prompt_embeds", ""},   {"logits_processors", "[]"}, {"web_search_options", ""}, {"lora", "[]"}};
 
 void refuse_field(Fields& fields, const Field& field) {
   const Json* value = fields.find(field.name);
@@ -46,7 +29,9 @@ void refuse_field(Fields& fields, const Field& field) {
 
 void refuse_but_neutral(Fields& fields, bool chat) {
   for (const Field& field : kFields) refuse_field(fields, field);
-  if (chat) refuse_field(fields, {"echo", "false"});
+  if (!chat) return;
+  refuse_field(fields, {"echo", "false"});
+  refuse_field(fields, {"truncate_prompt_tokens", ""});
 }
 
 }  // namespace kvilt::server

@@ -161,6 +161,17 @@ void read_retention(Fields& fields, Retention* retention) {
   }
 }
 
+// Where nothing but its length ends an answer, it has no fewer tokens than it may have.
+void read_min_tokens(Fields& fields, const SamplingParams& sampling) {
+  int least = 0;
+  fields.integer("min_tokens", 0, kMaxTokens, &least);
+  const bool ends = !sampling.ignore_eos || !sampling.stop.empty() || !sampling.stop_ids.empty();
+  if (least > 0 && ends)
+    fields.fail("min_tokens", "is supported with \"ignore_eos\": true and without stop and stop_token_ids",
+                "unsupported");
+  if (sampling.max_tokens >= 0 && least > sampling.max_tokens) fields.fail("min_tokens", "is more than max_tokens");
+}
+
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
   fields.string("model", &out.model, kMaxName);
@@ -171,11 +182,15 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.number("min_p", 0, 1, &sampling.min_p);
   fields.integer("top_k", -1, INT32_MAX, &sampling.top_k);
   if (sampling.top_k < 0) sampling.top_k = 0;  // vLLM's -1: all
-  fields.number("repetition_penalty", 0.01, 10, &sampling.repetition_penalty);
+  // llama.cpp's names where OpenAI's or vLLM's are not there.
+  fields.number(fields.find("repetition_penalty") ? "repetition_penalty" : "repeat_penalty", 0.01, 10,
+                &sampling.repetition_penalty);
   fields.number("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields.number("frequency_penalty", -2, 2, &sampling.frequency_penalty);
   fields.integer("max_tokens", 0, kMaxTokens, &sampling.max_tokens);
   fields.integer("max_completion_tokens", 0, kMaxTokens, &sampling.max_tokens);
+  if (!fields.find("max_tokens") && !fields.find("max_completion_tokens"))
+    fields.integer("n_predict", -1, kMaxTokens, &sampling.max_tokens);
   fields.boolean("ignore_eos", &sampling.ignore_eos);
   if (fields.find("seed")) {
     int64_t seed = 0;
@@ -191,6 +206,9 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   if (best_of != out.choices) fields.fail("best_of", "is not supported beyond n", "unsupported");
   fields.boolean("stream", &out.stream);
   fields.boolean("return_progress", &out.progress);
+  fields.boolean("include_stop_str_in_output", &out.shows_stop);
+  fields.boolean("return_tokens_as_token_ids", &out.tokens_as_ids);
+  read_min_tokens(fields, sampling);
   if (const Json* options = fields.find("stream_options")) {
     if (!options->is_object()) {
       fields.fail("stream_options", fmt::format("must be an object, not {}", type_of(*options)));
@@ -330,6 +348,9 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
+  fields.integer("truncate_prompt_tokens", -1, limits.context > 0 ? limits.context : kMaxTokens, &out.last_tokens);
+  if (out.last_tokens != 0 && out.echo)
+    fields.fail("truncate_prompt_tokens", "is not supported with echo", "unsupported");
   if (out.echo && out.generation.sampling.logprobs >= 0) {
     fields.fail("echo", "logprobs of the prompt are not supported: drop echo or logprobs", "unsupported");
   }

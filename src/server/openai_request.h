@@ -40,6 +40,8 @@ struct Generation {
   bool stream = false;
   bool include_usage = false;  // a last chunk with the usage
   bool progress = false;       // return_progress: chunks while the prompt is computed
+  bool shows_stop = false;     // include_stop_str_in_output: the stop string is the answer's end
+  bool tokens_as_ids = false;  // return_tokens_as_token_ids: logprobs say "token_id:5" for a token's text
   bool diagnostics = false;    // kvilt.diagnostics: what became of the prompt, beside the usage
 
   // Names where, within its tenant, this request leaves what it computes.
@@ -60,6 +62,7 @@ struct TextRequest {
   Generation generation;
   std::vector<TextPrompt> prompts;
   bool echo = false;
+  int last_tokens = 0;  // truncate_prompt_tokens: a prompt's last ones alone; 0: all, -1: what the context holds
 };
 
 struct TokenizeRequest {

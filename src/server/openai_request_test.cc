@@ -411,9 +411,9 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
     return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}"), limits);
   };
   for (const char* field :
-       {R"("continue_final_message": true)", R"("chat_template": "x")", R"("min_tokens": 2)", R"("bad_words": ["x"])",
-        R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)", R"("mirostat": 1)", R"("n_predict": 5)",
-        R"("echo": true)", R"("repeat_penalty": 1.1)", R"("lora": [{"id": 0}])", R"("dry_multiplier": 1)"}) {
+       {R"("chat_template": "x")", R"("min_tokens": 2)", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)",
+        R"("typical_p": 0.5)", R"("mirostat": 1)", R"("echo": true)", R"("lora": [{"id": 0}])",
+        R"("dry_multiplier": 1)", R"("grammar_lazy": true)", R"("min_tokens": 2, "ignore_eos": true, "stop": "x")"}) {
     const auto refused = chat(field);
     ASSERT_FALSE(refused.ok()) << field;
     EXPECT_EQ(refused.error().code, "unsupported");
@@ -428,7 +428,37 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
   ASSERT_FALSE(often.ok());
   EXPECT_EQ(often.error().param, "stream_options.continuous_usage_stats");
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
-  EXPECT_FALSE(parse_completion(Json::parse(R"({"prompt": "x", "n_predict": 5})"), limits).ok());
+}
+
+TEST(ParseChat, OtherServersNamesAreRead) {
+  const RequestLimits limits{.vocab = 1000, .context = 100};
+  const auto chat = [&](const std::string& fields) {
+    return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}])" + fields + "}"), limits);
+  };
+  const auto llama = chat(R"(, "n_predict": 5, "repeat_penalty": 1.5, "grammar": "root ::= \"a\"")");
+  ASSERT_TRUE(llama.ok()) << llama.error().message;
+  EXPECT_EQ(llama.value().generation.sampling.max_tokens, 5);
+  EXPECT_EQ(llama.value().generation.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(llama.value().generation.constraint.constraint.form, Constraint::Form::kGrammar);
+  EXPECT_EQ(chat(R"(, "json_schema": {"const": 1})").value().generation.constraint.constraint.text, R"({"const":1})");
+  const auto both = chat(R"(, "max_tokens": 7, "n_predict": 5, "repetition_penalty": 2, "repeat_penalty": 1.5)");
+  EXPECT_EQ(both.value().generation.sampling.max_tokens, 7) << "OpenAI's name comes first";
+  EXPECT_EQ(both.value().generation.sampling.repetition_penalty, 2);
+  EXPECT_EQ(chat(R"(, "repeat_penalty": 99)").error().param, "repeat_penalty");
+  EXPECT_EQ(chat(R"(, "n_predict": -2)").error().param, "n_predict");
+  EXPECT_EQ(chat(R"(, "grammar": "x", "json_schema": {})").error().param, "json_schema") << "one of both";
+  EXPECT_TRUE(chat(R"(, "min_tokens": 5, "max_tokens": 5, "ignore_eos": true)").ok());
+  EXPECT_EQ(chat(R"(, "min_tokens": 6, "max_tokens": 5, "ignore_eos": true)").error().param, "min_tokens");
+  EXPECT_TRUE(chat(R"(, "include_stop_str_in_output": true)").value().generation.shows_stop);
+  EXPECT_TRUE(chat(R"(, "return_tokens_as_token_ids": true)").value().generation.tokens_as_ids);
+  const auto text = [&](const std::string& fields) {
+    return parse_completion(Json::parse(R"({"prompt": "x")" + fields + "}"), limits);
+  };
+  EXPECT_EQ(text(R"(, "n_predict": 5)").value().generation.sampling.max_tokens, 5);
+  EXPECT_EQ(text("").value().generation.sampling.max_tokens, 16);
+  EXPECT_EQ(text(R"(, "truncate_prompt_tokens": 9)").value().last_tokens, 9);
+  EXPECT_EQ(text(R"(, "truncate_prompt_tokens": 101)").error().param, "truncate_prompt_tokens");
+  EXPECT_EQ(text(R"(, "truncate_prompt_tokens": 9, "echo": true)").error().code, "unsupported");
 }
 
 }  // namespace

@@ -11,13 +11,8 @@
 namespace kvilt::server {
 namespace {
 
-// JSON has no infinity; OpenAI reports tokens that cannot be drawn with -9999.
-double finite(float logprob) { return std::isfinite(logprob) ? std::max(logprob, -9999.0f) : -9999.0; }
-
-Json bytes_of(const std::string& text) {
-  Json bytes = Json::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  return bytes;
+std::string shown_token(int32_t id, const std::string& text, bool as_id) {
+  return as_id ? "token_id:" + std::to_string(id) : text;
 }
 
 size_t characters(const std::string& text) {
@@ -77,7 +72,9 @@ Json stop_reason(const Completion& end) { return end.stop_text.empty() ? Json(nu
 
 Json logprobs_of(const Envelope& envelope, const Engine& engine, Choice& choice) {
   if (!choice.with_logprobs) return nullptr;
-  return envelope.chat ? chat_logprobs(engine, choice.logprobs) : text_logprobs(engine, choice.logprobs, choice.offset);
+  const bool as_ids = envelope.tokens_as_ids;
+  return envelope.chat ? chat_logprobs(engine, choice.logprobs, as_ids)
+                       : text_logprobs(engine, choice.logprobs, choice.offset, as_ids);
 }
 
 Json chunk(const Envelope& envelope, Json choices, bool usage_follows) {
@@ -85,12 +82,21 @@ Json chunk(const Envelope& envelope, Json choices, bool usage_follows) {
                {"object", envelope.chat ? "chat.completion.chunk" : "text_completion"},
                {"created", envelope.created},
                {"model", envelope.model},
+               {"system_fingerprint", envelope.fingerprint},
                {"choices", std::move(choices)}};
   if (usage_follows) json["usage"] = nullptr;
   return json;
 }
 
 }  // namespace
+
+double finite(float logprob) { return std::isfinite(logprob) ? std::max(logprob, -9999.0f) : -9999.0; }
+
+Json bytes_of(const std::string& text) {
+  Json bytes = Json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
 
 const char* finish_reason(Finish finish) {
   switch (finish) {
@@ -106,8 +112,9 @@ const char* finish_reason(Finish finish) {
   return "error";
 }
 
-Envelope make_envelope(bool chat, std::string model) {
-  return {answer_id(chat ? "chatcmpl-" : "cmpl-"), std::move(model), static_cast<int64_t>(std::time(nullptr)), chat};
+Envelope make_envelope(bool chat, std::string model, std::string fingerprint) {
+  return {answer_id(chat ? "chatcmpl-" : "cmpl-"), std::move(model), static_cast<int64_t>(std::time(nullptr)), chat,
+          std::move(fingerprint)};
 }
 
 Json usage_json(const UsageSum& usage) {
@@ -119,10 +126,10 @@ Json usage_json(const UsageSum& usage) {
           {"kvilt", kvilt_usage(usage)}};
 }
 
-Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens) {
+Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids) {
   const auto entry = [&](int32_t id, float logprob) {
     const std::string text = engine.token_text(id);
-    return Json{{"token", text}, {"logprob", finite(logprob)}, {"bytes", bytes_of(text)}};
+    return Json{{"token", shown_token(id, text, as_ids)}, {"logprob", finite(logprob)}, {"bytes", bytes_of(text)}};
   };
   Json content = Json::array();
   for (const TokenLogprob& token : tokens) {
@@ -134,17 +141,17 @@ Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset) {
+Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset, bool as_ids) {
   Json texts = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
+  const auto shown = [&](int32_t id) { return shown_token(id, engine.token_text(id), as_ids); };
   for (const TokenLogprob& token : tokens) {
-    const std::string text = engine.token_text(token.id);
-    texts.push_back(text);
+    texts.push_back(shown(token.id));
     values.push_back(finite(token.logprob));
     offsets.push_back(offset);
-    offset += characters(text);
+    offset += characters(engine.token_text(token.id));
     Json top = Json::object();
-    top[text] = finite(token.logprob);
-    for (const auto& [id, logprob] : token.top) top[engine.token_text(id)] = finite(logprob);
+    top[shown(token.id)] = finite(token.logprob);
+    for (const auto& [id, logprob] : token.top) top[shown(id)] = finite(logprob);
     tops.push_back(std::move(top));
   }
   return {{"tokens", std::move(texts)},
@@ -168,9 +175,13 @@ Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vec
     item["stop_reason"] = stop_reason(*choice.end);
     list.push_back(std::move(item));
   }
-  return {{"id", envelope.id},           {"object", envelope.chat ? "chat.completion" : "text_completion"},
-          {"created", envelope.created}, {"model", envelope.model},
-          {"choices", std::move(list)},  {"usage", usage_json(usage)}};
+  return {{"id", envelope.id},
+          {"object", envelope.chat ? "chat.completion" : "text_completion"},
+          {"created", envelope.created},
+          {"model", envelope.model},
+          {"system_fingerprint", envelope.fingerprint},
+          {"choices", std::move(list)},
+          {"usage", usage_json(usage)}};
 }
 
 Json role_chunk(const Envelope& envelope, int choice, bool usage_follows) {

@@ -19,9 +19,11 @@ struct Envelope {
   std::string id, model;
   int64_t created = 0;
   bool chat = true;
+  std::string fingerprint = {};  // system_fingerprint: of what computes
+  bool tokens_as_ids = false;    // logprobs name tokens by their ids: "token_id:5"
 };
 
-Envelope make_envelope(bool chat, std::string model);
+Envelope make_envelope(bool chat, std::string model, std::string fingerprint);
 
 // As clients and the metrics' label `finished_reason` read it: stop, length, abort or error.
 const char* finish_reason(Finish finish);
@@ -43,10 +45,14 @@ Json usage_chunk(const Envelope& envelope, const UsageSum& usage);
 // engine outlives the writer. usage_follows: a stream's last chunk has the usage.
 std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, bool usage_follows);
 
-// The two forms of log probabilities.
-Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens);
+// JSON has no infinity; OpenAI reports tokens that cannot be drawn with -9999.
+double finite(float logprob);
+Json bytes_of(const std::string& text);
+
+// The two forms of log probabilities. as_ids: Envelope::tokens_as_ids.
+Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids = false);
 // offset: characters before the first token; it is advanced past the last.
-Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset);
+Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset, bool as_ids = false);
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created);
 

@@ -71,7 +71,7 @@ TEST(Answers, WholeChat) {
   choice.end = completion(1, usage_of(0, 0, 0, 3), Finish::kLength);
   UsageSum sum;
   sum.add_prompt(choice.end->usage);
-  const Json json = whole_answer(make_envelope(true, "m"), engine, {choice}, sum);
+  const Json json = whole_answer(make_envelope(true, "m", "b1"), engine, {choice}, sum);
   EXPECT_EQ(json["object"], "chat.completion");
   EXPECT_EQ(json["model"], "m");
   EXPECT_TRUE(json["id"].get<std::string>().starts_with("chatcmpl-"));
@@ -97,11 +97,15 @@ TEST(Answers, TextLogprobsHaveOffsetsInCharacters) {
   EXPECT_EQ(json["tokens"].size(), 4u);
   EXPECT_EQ(json["token_logprobs"], Json::array({-1.0, -1.0, -1.0, -1.0}));
   EXPECT_EQ(json["top_logprobs"][2]["b"], -3.0);
+  const Json named = text_logprobs(engine, {{0xC3, -1, {{'b', -3}}}}, offset, true);
+  EXPECT_EQ(named["tokens"][0], "token_id:195") << "half a character has an id, and no text of its own";
+  EXPECT_EQ(named["top_logprobs"][0]["token_id:98"], -3.0);
+  EXPECT_EQ(chat_logprobs(engine, {{'a', -1, {}}}, true)["content"][0]["token"], "token_id:97");
 }
 
 TEST(Answers, Chunks) {
   FakeEngine engine;
-  const Envelope chat = make_envelope(true, "m");
+  const Envelope chat = make_envelope(true, "m", "b1");
   EXPECT_EQ(role_chunk(chat, 1, true)["choices"][0]["delta"]["role"], "assistant");
   EXPECT_TRUE(role_chunk(chat, 1, true)["usage"].is_null());
   EXPECT_FALSE(role_chunk(chat, 1, false).contains("usage"));
@@ -110,7 +114,7 @@ TEST(Answers, Chunks) {
   grown.text = "x";
   const Json said{{"content", "y"}};
   EXPECT_EQ(delta_chunk(chat, engine, grown, false, said)["choices"][0]["delta"], said);
-  EXPECT_EQ(delta_chunk(make_envelope(false, "m"), engine, grown, false, said)["choices"][0]["text"], "x");
+  EXPECT_EQ(delta_chunk(make_envelope(false, "m", "b1"), engine, grown, false, said)["choices"][0]["text"], "x");
   grown.end = completion(3, {});
   grown.end->stop_text = "END";
   EXPECT_EQ(end_chunk(chat, grown, false)["choices"][0]["finish_reason"], "stop");

@@ -161,6 +161,16 @@ Json ranked(const RerankRequest& wanted, const std::vector<double>& scores) {
   return results;
 }
 
+// The same as text-embeddings-inference has it: a list, with other names.
+Json bare(const Json& results) {
+  Json out = Json::array();
+  for (const Json& result : results) {
+    out.push_back({{"index", result["index"]}, {"score", result["relevance_score"]}});
+    if (result.contains("document")) out.back()["text"] = result["document"]["text"];
+  }
+  return out;
+}
+
 void rerank(const Call& call, httplib::Response& response) {
   auto parsed = parse_rerank(call.body, limits_of(call.engine()));
   if (!parsed.ok()) return reply_error(response, parsed.error());
@@ -194,6 +204,7 @@ void rerank(const Call& call, httplib::Response& response) {
     scores[i] = 1 / (1 + std::exp(double{logits[static_cast<size_t>(no)]} - logits[static_cast<size_t>(yes)]));
   };
   if (!RequestBatch(call, response).run(std::move(requests), name, add)) return;
+  if (wanted.bare) return reply_json(response, bare(ranked(wanted, scores)));
   reply_json(response, {{"id", answer_id("rerank-")},
                         {"object", "list"},
                         {"model", call.attached.model},
@@ -204,8 +215,9 @@ void rerank(const Call& call, httplib::Response& response) {
 }  // namespace
 
 void add_embed_routes(Service& service) {
-  service.post("/v1/embeddings", embed);
-  for (const char* path : {"/v1/rerank", "/v2/rerank", "/rerank"}) service.post(path, rerank);
+  for (const char* path : {"/v1/embeddings", "/embeddings"}) service.post(path, embed);
+  for (const char* path : {"/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"})
+    service.post(path, rerank);
 }
 
 }  // namespace kvilt::server

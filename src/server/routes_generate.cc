@@ -37,6 +37,7 @@ struct Job {
   // Of a chat where there is something to look for in its answers; none: their text is the answer.
   std::optional<AnswerReading> reading;
   bool one_call = false;
+  bool keeps_ids = false;                              // the writer sends tokens' ids
   bool shows_thinking = false;                         // of Anthropic's API
   std::vector<std::unique_ptr<ChoiceReader>> readers;  // per choice, with a reading
   std::unique_ptr<AnswerWriter> writer;
@@ -100,7 +101,9 @@ Choice& append(const Job& job, std::vector<Choice>& choices, Event& event) {
   Choice& choice = choices[i];
   TokenDelta& delta = event.delta;
   choice.text += delta.text;
+  if (job.keeps_ids) choice.ids.insert(choice.ids.end(), delta.ids.begin(), delta.ids.end());
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
+  if (job.generation.shows_stop && event.end) choice.text += event.end->stop_text;
   if (job.reading) job.readers[i]->read(choice, event.end.has_value());
   return choice;
 }
@@ -342,12 +345,18 @@ std::optional<ApiError> read_chat(const Call& call, Json& body, Job& job) {
   return check_constraint(call, job.generation.constraint, job.prompts[0].opens_reasoning);
 }
 
+Envelope envelope_of(const Call& call, const Job& job, bool chat) {
+  Envelope out = make_envelope(chat, call.attached.model, call.attached.fingerprint);
+  out.tokens_as_ids = job.generation.tokens_as_ids;
+  return out;
+}
+
 void chat(const Service& service, const Call& call, httplib::Response& response) {
   if (Status filled = service.knowledge().fill(call.caller.tenant->name(), call.body); !filled.ok())
     return reply_error(response, api_error(filled.error(), "documents"));
   auto job = new_job(service, call);
   if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
-  job->writer = openai_writer(make_envelope(true, call.attached.model), call.engine(), job->generation.include_usage);
+  job->writer = openai_writer(envelope_of(call, *job, true), call.engine(), job->generation.include_usage);
   run_job(std::move(job), call, response, "messages");
 }
 
@@ -398,6 +407,16 @@ void count_tokens(const Call& call, httplib::Response& response) {
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
 }
 
+// llama.cpp's: a chat's body to the number of its prompt's tokens.
+void count_chat(const Call& call, httplib::Response& response) {
+  const auto named = parse_chat(call.body, limits_of(call.engine()));
+  if (!named.ok()) return reply_error(response, named.error());
+  if (auto error = check_model(call.attached, named.value().generation.model)) return reply_error(response, *error);
+  const auto prompt = call.engine().chat_prompt(call.body);
+  if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
+  reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
+}
+
 // The prompt of a text completion; with echo, its text too.
 Result<Prompt> text_prompt(const Engine& engine, const TextPrompt& source, bool echo,
                            std::vector<std::string>& echoes) {
@@ -430,11 +449,16 @@ void completion(const Service& service, const Call& call, httplib::Response& res
       return reply_error(response,
                          api_error(prompt.error(), text.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt"));
     }
+    std::vector<int32_t>& ids = prompt.value().ids;
+    const int most = text.last_tokens < 0
+                         ? call.engine().info().context - std::max(1, job->generation.sampling.max_tokens)
+                         : text.last_tokens;
+    if (text.last_tokens != 0 && most > 0 && std::ssize(ids) > most) ids.erase(ids.begin(), ids.end() - most);
     job->prompts.push_back(std::move(prompt.value()));
   }
   text.prompts.clear();
   if (auto error = check_constraint(call, job->generation.constraint, false)) return reply_error(response, *error);
-  job->writer = openai_writer(make_envelope(false, call.attached.model), call.engine(), job->generation.include_usage);
+  job->writer = openai_writer(envelope_of(call, *job, false), call.engine(), job->generation.include_usage);
   run_job(std::move(job), call, response, "prompt");
 }
 
@@ -457,6 +481,8 @@ void answer_text(const Service& service, const Call& call, TextJob text, httplib
   job->generation = std::move(text.generation);
   job->prompts = std::move(text.prompts);
   job->writer = std::move(text.writer);
+  job->keeps_ids = true;
+  if (auto error = check_constraint(call, job->generation.constraint, false)) return reply_error(response, *error);
   run_job(std::move(job), call, response, text.field);
 }
 
@@ -464,7 +490,11 @@ void add_generate_routes(Service& service) {
   const auto with_options = [&service](void (*handler)(const Service&, const Call&, httplib::Response&)) {
     return [&service, handler](const Call& call, httplib::Response& response) { handler(service, call, response); };
   };
-  service.post("/v1/chat/completions", with_options(chat));
+  // Without /v1 too, as llama.cpp has them: a client's base_url is often given without it. (/completions is llama.cpp's.)
+  for (const std::string base : {"", "/v1"}) {
+    service.post(base + "/chat/completions", with_options(chat));
+    service.post(base + "/chat/completions/input_tokens", count_chat);
+  }
   service.post("/v1/completions", with_options(completion));
   service.post("/v1/messages", with_options(messages));
   service.post("/v1/messages/count_tokens", count_tokens);

@@ -1,4 +1,5 @@
 // server/routes_info.cc: routes about the server itself: models, tokens, health, metrics, the page.
+#include "kvilt/version.h"
 #include "server/llama_request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -14,6 +15,8 @@ namespace {
 Json model_of(const Call& call) {
   Json model = model_json(call.engine().info(), call.attached.model, call.attached.since);
   model["kvilt"]["policies"] = call.attached.policies;
+  model["aliases"] = Json::array({call.attached.model});
+  for (const std::string& name : call.attached.aliases) model["aliases"].push_back(name);
   return model;
 }
 
@@ -118,14 +121,20 @@ void list_tenants(const Tenants& tenants, const Call& call, httplib::Response& r
 
 void add_info_routes(Service& service) {
   service.get("/v1/models", list_models);
+  service.get("/models", list_models);
+  service.get_always("/version", [](const Attached&, httplib::Response& response) {
+    reply_json(response, {{"version", kVersion}});
+  });
   service.get("/v1/models/(.*)", one_model);
   service.post("/tokenize", tokenize);
   service.post("/detokenize", detokenize);
-  service.get_always("/health", [&service](const Attached& attached, httplib::Response& response) {
-    const bool ready = attached.engine && !service.stopping();
-    response.status = ready ? 200 : 503;
-    reply_json(response, {{"status", ready ? "ok" : service.stopping() ? "shutting down" : "loading"}});
-  });
+  for (const char* path : {"/health", "/v1/health"}) {
+    service.get_always(path, [&service](const Attached& attached, httplib::Response& response) {
+      const bool ready = attached.engine && !service.stopping();
+      response.status = ready ? 200 : 503;
+      reply_json(response, {{"status", ready ? "ok" : service.stopping() ? "shutting down" : "loading"}});
+    });
+  }
   service.get_always("/metrics", [&service](const Attached& attached, httplib::Response& response) {
     const HttpCounters http{service.http().open_connections(), service.http().refused_connections()};
     response.set_content(attached.metrics->text(attached.engine.get(), http),

@@ -32,7 +32,9 @@ LlamaForm form_of(const Call& call, const LlamaCompletion& wanted) {
   return {.model = call.attached.model,
           .several = wanted.several,
           .fields = wanted.fields,
-          .settings = settings_of(wanted.generation.sampling)};
+          .settings = settings_of(wanted.generation.sampling),
+          .return_tokens = wanted.return_tokens,
+          .engine = call.attached.engine};
 }
 
 // The first piece begins as the tokenizer has it; control tokens in text are such, as in /v1/completions.
@@ -64,6 +66,11 @@ void llama_completion(const Service& service, const Call& call, httplib::Respons
   }
   job.writer = llama_writer(form_of(call, wanted));
   job.generation = std::move(wanted.generation);
+  for (const auto& [text, bias] : wanted.biased_texts) {
+    const auto ids = call.engine().tokenize(text, false, false);
+    if (!ids.ok()) return reply_error(response, api_error(ids.error(), "logit_bias"));
+    for (const int32_t id : ids.value()) job.generation.sampling.logit_bias[id] = bias;
+  }
   answer_text(service, call, std::move(job), response);
 }
 
@@ -133,7 +140,7 @@ void add_llama_routes(Service& service) {
   const auto with_service = [&service](void (*handler)(const Service&, const Call&, httplib::Response&)) {
     return [&service, handler](const Call& call, httplib::Response& response) { handler(service, call, response); };
   };
-  service.post("/completion", with_service(llama_completion));
+  for (const char* path : {"/completion", "/completions"}) service.post(path, with_service(llama_completion));
   service.post("/infill", with_service(infill));
   service.post("/apply-template", apply_template);
   service.get("/props", props);

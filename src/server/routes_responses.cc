@@ -173,9 +173,11 @@ void add_response_routes(Service& service) {
   const auto stored = [store](void (*handler)(ResponseStore&, const Call&, httplib::Response&)) {
     return [store, handler](const Call& call, httplib::Response& response) { handler(*store, call, response); };
   };
-  service.post("/v1/responses", [&service, store](const Call& call, httplib::Response& response) {
-    respond(service, store, call, response);
-  });
+  for (const char* path : {"/v1/responses", "/responses"}) {
+    service.post(path, [&service, store](const Call& call, httplib::Response& response) {
+      respond(service, store, call, response);
+    });
+  }
   service.post("/v1/responses/input_tokens", [&service, store](const Call& call, httplib::Response& response) {
     count_input(service, *store, call, response);
   });

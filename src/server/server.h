@@ -49,8 +49,10 @@ struct ServerOptions {
   std::string api_key = {};  // one tenant; empty: no key needed. Guards everything but /, /health and /metrics
   // Several, each with keys of its own; excludes api_key. /metrics and /v1/cache/clear then need an admin's key.
   std::vector<TenantOptions> tenants = {};
-  std::string model_alias = {};   // the model's id for clients; empty: ModelInfo::name
-  std::string allow_origin = {};  // pages of other origins that may call: one origin, or "*"; empty: none
+  std::string model_alias = {};                // the model's id for clients; empty: ModelInfo::name
+  std::vector<std::string> more_aliases = {};  // by which requests may name it too
+  bool any_model = false;                      // requests may name any model, and get this one
+  std::string allow_origin = {};               // pages of other origins that may call: one origin, or "*"; empty: none
   // Policies that requests may name, `auto` for those that name a quality; empty: all but ModelInfo::controls. The
   // engine's own choice needs no leave.
   std::vector<std::string> allow_policies = {};

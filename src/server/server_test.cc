@@ -108,6 +108,90 @@ TEST(ServerTest, ChoicesPromptsAndEcho) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(texts[i], json["choices"][i]["text"]);
 }
 
+// llama.cpp's clients leave out /v1.
+TEST(ServerTest, RoutesWithoutTheirVersion) {
+  LiveServer running;
+  const Json with = Json::parse(running.post("/v1/chat/completions", kChat)->body),
+             without = Json::parse(running.post("/chat/completions", kChat)->body);
+  EXPECT_EQ(with["choices"], without["choices"]);
+  EXPECT_EQ(running.client().Get("/models")->body, running.client().Get("/v1/models")->body);
+  EXPECT_EQ(running.client().Get("/v1/health")->status, 200);
+  EXPECT_TRUE(Json::parse(running.client().Get("/version")->body)["version"].is_string());
+  EXPECT_EQ(running.post("/responses", R"({"input": "hi"})")->status, 200);
+  EXPECT_EQ(running.post("/embeddings", R"({"input": "hi"})")->status, 200);
+  for (const char* path : {"/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"})
+    EXPECT_EQ(Json::parse(running.post(path, kChat)->body)["input_tokens"], with["usage"]["prompt_tokens"]);
+  EXPECT_EQ(error_of(running.post("/chat/completions/input_tokens", "{}"))["param"], "messages");
+}
+
+TEST(ServerTest, NamesOfTheModel) {
+  const auto chat = [](const std::string& name) {
+    return R"({"model": ")" + name + R"(", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})";
+  };
+  ServerOptions options;
+  options.model_alias = "one";
+  options.more_aliases = {"two"};
+  LiveServer running({}, options);
+  for (const char* name : {"one", "two"}) {
+    const auto reply = running.post("/v1/chat/completions", chat(name));
+    ASSERT_EQ(reply->status, 200) << name;
+    EXPECT_EQ(Json::parse(reply->body)["model"], "one");
+  }
+  EXPECT_EQ(running.post("/v1/chat/completions", chat("three"))->status, 404);
+  const Json list = Json::parse(running.client().Get("/v1/models")->body)["data"];
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]["aliases"], (Json{"one", "two"}));
+  options.any_model = true;
+  LiveServer any({}, options);
+  EXPECT_EQ(any.post("/v1/chat/completions", chat("three"))->status, 200);
+}
+
+TEST(ServerTest, AFingerprintNamesWhatComputes) {
+  LiveServer running;
+  const auto of = [&](const char* body) { return Json::parse(running.post("/v1/chat/completions", body)->body); };
+  const Json print = of(kChat)["system_fingerprint"];
+  ASSERT_TRUE(print.is_string());
+  EXPECT_TRUE(print.get<std::string>().starts_with("b"));
+  for (const Json& event : events(running.post("/v1/completions", R"({"prompt": "a", "stream": true})")->body))
+    EXPECT_EQ(event["system_fingerprint"], print);
+  FakeOptions fewer;
+  LiveServer other(fewer);
+  EXPECT_EQ(Json::parse(other.post("/v1/chat/completions", kChat)->body)["system_fingerprint"], print);
+}
+
+TEST(ServerTest, StopStringsAreShownIfAsked) {
+  LiveServer running;
+  const std::string body = R"({"prompt": "hello", "max_tokens": 40, "temperature": 0, "stop": " ")";
+  const auto text = [&](const std::string& more) {
+    return Json::parse(running.post("/v1/completions", body + more + "}")->body)["choices"][0]["text"]
+        .get<std::string>();
+  };
+  const std::string hidden = text("");
+  EXPECT_EQ(hidden.find(' '), std::string::npos);
+  EXPECT_EQ(text(R"(, "include_stop_str_in_output": true)"), hidden + " ");
+  std::string streamed;
+  for (const Json& event :
+       events(running.post("/v1/completions", body + R"(, "include_stop_str_in_output": true, "stream": true})")->body))
+    streamed += event["choices"][0]["text"].get<std::string>();
+  EXPECT_EQ(streamed, hidden + " ");
+}
+
+TEST(ServerTest, PromptsAreCutIfAsked) {
+  LiveServer running;
+  ASSERT_EQ(running
+                .post("/v1/completions", R"({"prompt": ["abcdef", [1, 2, 3]], "max_tokens": 1,
+      "truncate_prompt_tokens": 2})")
+                ->status,
+            200);
+  EXPECT_EQ(running.engine->last_request().prompt.ids, (std::vector<int32_t>{2, 3}));
+  ASSERT_EQ(
+      running.post("/v1/completions", R"({"prompt": "abcdef", "max_tokens": 1, "truncate_prompt_tokens": 2})")->status,
+      200);
+  EXPECT_EQ(running.engine->last_request().prompt.ids, (std::vector<int32_t>{'e', 'f'}));
+  ASSERT_EQ(running.post("/v1/completions", R"({"prompt": "abcdef", "max_tokens": 1})")->status, 200);
+  EXPECT_EQ(running.engine->last_request().prompt.ids.size(), 7u) << "power";
+}
+
 TEST(ServerTest, FieldsReachTheEngine) {
   LiveServer running;
   auto reply = running.post("/v1/chat/completions",

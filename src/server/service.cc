@@ -8,6 +8,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "kvilt/version.h"
 #include "server/openai_request.h"
 
 namespace kvilt::server {
@@ -42,6 +43,19 @@ std::string_view without_port(std::string_view host) {
 
 std::string before_groups(const std::string& pattern) { return pattern.substr(0, pattern.find('(')); }
 
+// Changes with whatever may change an answer to the same request and seed: program, model, kernels, kinds of numbers.
+// It begins as llama.cpp's does.
+std::string fingerprint_of(const ModelInfo& info) {
+  const std::string text =
+      fmt::format("{}/{}/{}/{}/{}", kVersion, info.fingerprint, info.name, info.backend, info.kv_type);
+  unsigned char digest[8];
+  crypto_generichash(digest, sizeof digest, reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr,
+                     0);
+  std::string out = "b";
+  for (const unsigned char byte : digest) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
 bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || host == "[::1]" ||
          (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos);
@@ -67,9 +81,15 @@ RequestLimits limits_of(const Engine& engine) {
 }
 
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name) {
-  if (name.empty() || name == attached.model || name == attached.engine->info().name) return std::nullopt;
-  return ApiError{404, fmt::format("the model '{}' is not served here; this server has '{}'", name, attached.model),
-                  "model", "model_not_found"};
+  if (name.empty() || name == attached.model || name == attached.engine->info().name || attached.any_model ||
+      std::ranges::find(attached.aliases, name) != attached.aliases.end())
+    return std::nullopt;
+  return ApiError{
+      404,
+      fmt::format("the model '{}' is not served here; this server has '{}' (--alias and --any-model give it "
+                  "other names)",
+                  name, attached.model),
+      "model", "model_not_found"};
 }
 
 std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoice& choice) {
@@ -106,8 +126,15 @@ void Service::attach(std::shared_ptr<Engine> engine) {
     });
   }
   MutexLock lock(mutex_);
-  attached_ = {std::move(engine), std::make_shared<Metrics>(model), model, static_cast<int64_t>(std::time(nullptr)),
-               std::move(policies)};
+  std::string fingerprint = fingerprint_of(info);
+  attached_ = {std::move(engine),
+               std::make_shared<Metrics>(model),
+               model,
+               static_cast<int64_t>(std::time(nullptr)),
+               std::move(policies),
+               options_.more_aliases,
+               options_.any_model,
+               std::move(fingerprint)};
 }
 
 Attached Service::attached() const {

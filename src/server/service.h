@@ -37,6 +37,9 @@ struct Attached {
   std::string model;                       // the id that clients use
   int64_t since = 0;                       // Unix time
   std::vector<std::string> policies = {};  // that requests may name
+  std::vector<std::string> aliases = {};   // of the model, beside its id
+  bool any_model = false;
+  std::string fingerprint = {};  // of what computes: OpenAI's system_fingerprint
 };
 
 struct RequestLimits;  // openai_request.h

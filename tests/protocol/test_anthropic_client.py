@@ -88,6 +88,14 @@ class TestWhole:
         kvilt = again.model_extra["kvilt"]
         assert kvilt["prefix"] + kvilt["reused"] == again.cache_read_input_tokens
 
+    def test_begun_by_the_client(self, claude, client, model):
+        begun = MESSAGES + [{"role": "assistant", "content": "the key is"}]
+        message = ask(claude, model, messages=begun)
+        theirs = client.chat.completions.create(model=model, messages=begun, max_tokens=12, temperature=0, extra_body={
+            "ignore_eos": True, "continue_final_message": True})
+        assert message.content[0].text == theirs.choices[0].message.content
+        assert prompt_tokens(message.usage) == theirs.usage.prompt_tokens
+
     def test_tools_and_their_results(self, claude, model):
         history = MESSAGES + [
             {"role": "assistant", "content": [{"type": "text", "text": "I look."}, CALL]},
@@ -153,7 +161,7 @@ class TestErrors:
             ({"messages": []}, "messages: must not be empty"),
             ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text: "),
             ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role: "),
-            ({"messages": MESSAGES + [{"role": "assistant", "content": "The"}]}, "messages[1]: "),
+            ({"messages": MESSAGES + [{"role": "assistant", "content": ""}]}, "messages[1]: "),
             ({"max_tokens": -1}, "max_tokens: "),
             ({"stop_sequences": [""]}, "stop_sequences[0]: "),
             ({"tools": TOOLS, "tool_choice": {"type": "some"}}, "tool_choice.type: "),

@@ -18,6 +18,26 @@ class TestCompletion:
         assert reply["tokens_evaluated"] == theirs.usage.prompt_tokens
         assert reply["timings"]["prompt_n"] + reply["timings"]["cache_n"] == reply["tokens_evaluated"]
 
+    def test_tokens_and_probabilities(self, base_url):
+        body = {"prompt": {"prompt_string": "the red key"}, "n_predict": 4, "temperature": 0, "ignore_eos": True,
+                "n_probs": 3, "return_tokens": True}
+        reply = post(base_url, "/completions", body)
+        assert len(reply["tokens"]) == len(reply["completion_probabilities"]) == 4
+        for token, one in zip(reply["tokens"], reply["completion_probabilities"]):
+            assert one["id"] == token and one["logprob"] <= 0 and len(one["top_logprobs"]) == 3
+        assert "completion_probabilities" not in post(base_url, "/completion", {**body, "n_probs": 0})
+
+    def test_biased_texts(self, base_url):
+        body = {"prompt": "the red key", "n_predict": 1, "temperature": 0, "return_tokens": True}
+        with pytest.raises(urllib.error.HTTPError):
+            post(base_url, "/completion", {**body, "logit_bias": [["key", 1000]]})
+        first = post(base_url, "/completion", body)["tokens"]
+        other = post(base_url, "/completion", {**body, "logit_bias": [[first[0], False]]})["tokens"]
+        if other == first:
+            pytest.skip("the test double has no logits")
+        text = post(base_url, "/detokenize", {"tokens": first})["content"].strip()
+        assert post(base_url, "/completion", {**body, "logit_bias": {text: -100}})["tokens"] != first
+
     def test_fields(self, base_url):
         body = {"prompt": "the red key", "n_predict": 2, "response_fields": ["content", "timings/predicted_n"]}
         assert set(post(base_url, "/completion", body)) == {"content", "timings/predicted_n"}
@@ -36,6 +56,42 @@ class TestTokens:
         tokens = post(base_url, "/tokenize", body)["tokens"]
         reply = post(base_url, "/apply-template", body)
         assert reply["prompt"] == post(base_url, "/detokenize", {"tokens": tokens})["content"] != ""
+
+
+class TestChat:
+    BODY = {"messages": [{"role": "user", "content": "where is the key?"}], "temperature": 0, "max_tokens": 4}
+
+    def test_without_version(self, base_url, chats):
+        reply, theirs = post(base_url, "/chat/completions", self.BODY), post(base_url, "/v1/chat/completions", self.BODY)
+        assert reply["choices"] == theirs["choices"] and reply["system_fingerprint"] == theirs["system_fingerprint"]
+        counted = post(base_url, "/chat/completions/input_tokens", self.BODY)
+        assert counted == {"input_tokens": theirs["usage"]["prompt_tokens"]}
+
+    def test_names(self, base_url, chats):
+        body = {**self.BODY, "max_tokens": None, "n_predict": 3, "repeat_penalty": 1.1, "ignore_eos": True}
+        assert post(base_url, "/chat/completions", body)["usage"]["completion_tokens"] == 3
+
+    def test_begun_answers_go_on(self, base_url, chats):
+        begun = [*self.BODY["messages"], {"role": "assistant", "content": "the key is"}]
+        prompt = post(base_url, "/apply-template", {"messages": begun, "continue_final_message": True})["prompt"]
+        whole = post(base_url, "/apply-template", {"messages": begun, "add_generation_prompt": False})["prompt"]
+        assert whole.startswith(prompt) and prompt.rstrip().endswith("is") and "is" in prompt
+        reply = post(base_url, "/v1/chat/completions", {**self.BODY, "messages": begun, "continue_final_message": True})
+        ids = post(base_url, "/tokenize", {"messages": begun, "continue_final_message": True})["tokens"]
+        assert reply["usage"]["prompt_tokens"] == len(ids)
+        with pytest.raises(urllib.error.HTTPError):
+            post(base_url, "/v1/chat/completions", {**self.BODY, "continue_final_message": True})
+
+
+def test_rerank_in_other_words(base_url, chats):
+    body = {"query": "the red key", "texts": ["the key is red", "a lamp"]}
+    try:
+        rows = post(base_url, "/rerank", body)
+    except urllib.error.HTTPError as refused:
+        assert json.load(refused)["error"]["code"] == "unsupported"
+        pytest.skip("the vocabulary has no words for yes and no")
+    theirs = post(base_url, "/v1/rerank", {"query": body["query"], "documents": body["texts"]})["results"]
+    assert rows == [{"index": row["index"], "score": row["relevance_score"]} for row in theirs]
 
 
 def test_infill(base_url):
