@@ -33,7 +33,7 @@ inline void use_weights(const ModelConfig& c, const ModelWeights& weights) {
   if (c.layer_input > 0) use_tensor(weights.layer_embedding, c.V, int64_t{c.L} * c.layer_input);
   for (int l = 0; l < c.L; ++l) {
     const LayerWeights& layer = weights.layers[l];
-    const HeadShape heads = c.heads_at(l);
+    const KvHeads heads = c.heads_at(l);
     CHECK(c.kv_layer(l) < c.kv_layers() && c.H % heads.G == 0 && c.G % heads.G == 0 && heads.E <= c.E);
     use_tensor(layer.q.w, int64_t{c.H} * heads.E, c.D);
     if (c.writes_kv(l)) use_tensor(layer.k.w, int64_t{heads.G} * heads.E, c.D);

@@ -171,7 +171,7 @@ void Driver::project(std::span<Chunk> chunks, int l) {
   const Backend& backend = model_.backend();
   const Mat<float> normed = s.normed.reshape(s.rows.size(), c.D);
   backend.rms_norm(s.x.view(), w.attn_norm.data(), c.rms_eps, normed, pool_);
-  const HeadShape heads = c.heads_at(l);
+  const KvHeads heads = c.heads_at(l);
   const Mat<float> q = s.q.reshape(s.query.size(), int64_t{c.H} * heads.E);
   const Mat<float> k = s.k.reshape(s.write.size(), int64_t{heads.G} * heads.E);
   const Mat<float> v = s.v.reshape(s.write.size(), k.cols);

@@ -25,9 +25,9 @@ struct ExpertConfig {
 };
 
 // KV heads and head size of a layer.
-struct HeadShape {
+struct KvHeads {
   int G = 0, E = 0;
-  friend bool operator==(const HeadShape&, const HeadShape&) = default;
+  friend bool operator==(const KvHeads&, const KvHeads&) = default;
 };
 
 struct ModelConfig {
@@ -37,7 +37,7 @@ struct ModelConfig {
   int context = 0;  // positions the model was trained for
   // Each layer's own G and E where layers differ (gemma4); else empty. G and E above are then the largest: KV, queries
   // and attention have their layout, and what a layer lacks is zero (forward/head_layout.h).
-  std::vector<HeadShape> heads;
+  std::vector<KvHeads> heads;
   std::vector<int> ffn_widths;  // each layer's own F where they differ (gemma4); else empty
   int layer_input = 0;  // gemma4: width of what each layer gets of its row's token (Driver::add_layer_input); 0: none
   float rms_eps = 1e-6f;
@@ -72,7 +72,7 @@ struct ModelConfig {
     if (is_long(positions)) return long_rope;
     return local_layers.empty() ? LayerRopes(rope) : LayerRopes(rope, local_rope, local_layers.data());
   }
-  HeadShape heads_at(int layer) const { return heads.empty() ? HeadShape{G, E} : heads[layer]; }
+  KvHeads heads_at(int layer) const { return heads.empty() ? KvHeads{G, E} : heads[layer]; }
   int ffn_at(int layer) const { return ffn_widths.empty() ? F : ffn_widths[layer]; }
   int kv_layers() const { return L - static_cast<int>(kv_readers.size()); }
   bool writes_kv(int layer) const { return layer < kv_layers(); }

@@ -37,7 +37,7 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
     add_value(hash, flag);
   if (config.gate == Gate::kClampedSwiglu) hash.add("clamped swiglu");
   if (config.sinks) hash.add("sinks");
-  for (const HeadShape& heads : config.heads) {
+  for (const KvHeads& heads : config.heads) {
     for (const int size : {heads.G, heads.E}) add_value(hash, size);
   }
   for (const int width : config.ffn_widths) add_value(hash, width);

@@ -29,7 +29,7 @@ TEST(Gemma4Config, TwoKindsOfLayers) {
   EXPECT_EQ(c.arch, "gemma4");
   EXPECT_EQ(c.G, 4);  // the largest of all layers
   EXPECT_EQ(c.E, 16);
-  EXPECT_EQ(c.heads, (std::vector<HeadShape>{{4, 8}, {2, 16}, {4, 8}, {2, 16}}));
+  EXPECT_EQ(c.heads, (std::vector<KvHeads>{{4, 8}, {2, 16}, {4, 8}, {2, 16}}));
   EXPECT_EQ(c.window, (std::vector<int>{24, -1, 24, -1}));
   EXPECT_EQ(c.v_is_k, (std::vector<uint8_t>{0, 1, 0, 1}));
   EXPECT_TRUE(c.v_norm && c.qk_norm && c.post_norms && c.layer_scales && c.tied_embeddings && !c.norms_plus_one);
@@ -51,17 +51,19 @@ TEST(Gemma4Config, AnglesOfEachKindFillTheLayout) {
 
 TEST(Gemma4Config, DefaultsAreTransformers) {
   nlohmann::json json = config_of("gemma4");
-  for (const char* key : {"layer_types", "sliding_window", "rope_parameters", "final_logit_softcapping"}) json.erase(key);
+  for (const char* key : {"layer_types", "sliding_window", "rope_parameters", "final_logit_softcapping"})
+    json.erase(key);
   json["num_hidden_layers"] = 8;
   const auto read = read_hf_config(json, "config.json");
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(read->config.window, (std::vector<int>{512, 512, 512, 512, 512, -1, 512, -1}));  // every sixth, and the last
+  EXPECT_EQ(read->config.window,
+            (std::vector<int>{512, 512, 512, 512, 512, -1, 512, -1}));  // every sixth, and the last
   EXPECT_EQ(read->config.rope.theta, 1e6);
   EXPECT_EQ(read->config.local_rope.theta, 1e4);
   EXPECT_EQ(read->config.final_softcap, 0);
   json["attention_k_eq_v"] = false;  // then num_global_key_value_heads says nothing
   const ModelConfig plain = read_hf_config(json, "config.json")->config;
-  EXPECT_EQ(plain.heads_at(5), (HeadShape{4, 16}));
+  EXPECT_EQ(plain.heads_at(5), (KvHeads{4, 16}));
   EXPECT_TRUE(plain.v_is_k.empty());
 }
 
@@ -76,9 +78,12 @@ TEST(Gemma4Config, RefusesByName) {
       {"hidden_size_per_layer_input", 8, "vocab_size_per_layer_input"},
       {"num_global_key_value_heads", 3, "no multiple of 3"},
       {"layer_types", {"sliding_attention", "linear_attention", "sliding_attention", "full_attention"}, "layer_types"},
-      {"rope_parameters", {{"full_attention", {{"rope_type", "yarn"}}}, {"sliding_attention", {{"rope_theta", 1e4}}}}, "'yarn'"},
       {"rope_parameters",
-       {{"full_attention", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}, {"sliding_attention", {{"rope_theta", 1e4}}}},
+       {{"full_attention", {{"rope_type", "yarn"}}}, {"sliding_attention", {{"rope_theta", 1e4}}}},
+       "'yarn'"},
+      {"rope_parameters",
+       {{"full_attention", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}},
+        {"sliding_attention", {{"rope_theta", 1e4}}}},
        "partial_rotary_factor"},
       {"rope_parameters", {{"rope_theta", 1e4}}, "sliding_attention"},
       {"quantization_config", {{"bits", 4}}, "quantization_config"}};
@@ -190,12 +195,10 @@ TEST_F(Gemma4Gguf, WidthsAreByLayer) {
 }
 
 TEST_F(Gemma4Gguf, RefusesByName) {
-  const std::pair<const char*, uint32_t> wrong[] = {{"gemma4.attention.shared_kv_layers", 3},
-                                                    {"gemma4.rope.dimension_count", 4},
-                                                    {"gemma4.rope.dimension_count_swa", 4},
-                                                    {"gemma4.attention.value_length_swa", 4},
-                                                    {"gemma4.attention.sliding_window_pattern", 2},
-                                                    {"gemma4.attention.key_length_swa", 7}};
+  const std::pair<const char*, uint32_t> wrong[] = {
+      {"gemma4.attention.shared_kv_layers", 3},       {"gemma4.rope.dimension_count", 4},
+      {"gemma4.rope.dimension_count_swa", 4},         {"gemma4.attention.value_length_swa", 4},
+      {"gemma4.attention.sliding_window_pattern", 2}, {"gemma4.attention.key_length_swa", 7}};
   for (const auto& [key, value] : wrong) {
     const GgufFile before = gguf_;
     set(key, value);
@@ -212,7 +215,17 @@ TEST_F(Gemma4Gguf, RefusesByName) {
 
 // Merges over characters, spaces as marks, bytes for what the vocabulary lacks.
 TEST(Gemma4Tokenizer, IsBpeOverCharacters) {
-  std::vector<std::string> tokens = {"<pad>", "<bos>", "\xe2\x96\x81", "a", "b", "ab", "\xe2\x96\x81" "ab", "\n", "\n\n", "<turn|>"};
+  std::vector<std::string> tokens = {"<pad>",
+                                     "<bos>",
+                                     "\xe2\x96\x81",
+                                     "a",
+                                     "b",
+                                     "ab",
+                                     "\xe2\x96\x81"
+                                     "ab",
+                                     "\n",
+                                     "\n\n",
+                                     "<turn|>"};
   std::vector<int32_t> kinds = {3, 3, 1, 1, 1, 1, 1, 1, 1, 3};
   for (int byte = 0; byte < 256; ++byte) {
     tokens.push_back(fmt::format("<0x{:02X}>", byte));

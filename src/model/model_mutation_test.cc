@@ -80,7 +80,7 @@ class MutationTest : public ::testing::Test {
     if (c.layer_input > 0) touch(model.weights.layer_embedding, c.V, int64_t{c.L} * c.layer_input);
     for (int l = 0; l < c.L; ++l) {
       const LayerWeights& layer = model.weights.layers[l];
-      const HeadShape heads = c.heads_at(l);
+      const KvHeads heads = c.heads_at(l);
       ASSERT_TRUE(c.kv_layer(l) < c.kv_layers() && c.H % heads.G == 0 && c.G % heads.G == 0 && heads.E <= c.E);
       touch(layer.q.w, int64_t{c.H} * heads.E, c.D);
       if (c.writes_kv(l)) touch(layer.k.w, int64_t{heads.G} * heads.E, c.D);

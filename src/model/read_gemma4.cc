@@ -15,13 +15,14 @@ namespace {
 
 constexpr int64_t kMaxLayerInput = 1 << 12;
 // Transformers' defaults.
-constexpr int kGlobalHeadDim = 512, kDefaultLocalWindow = 512, kPeriod = 6, kLayerInput = 256, kLayerInputVocab = 262144;
+constexpr int kGlobalHeadDim = 512, kDefaultLocalWindow = 512, kPeriod = 6, kLayerInput = 256,
+              kLayerInputVocab = 262144;
 constexpr double kTheta = 1e6, kLocalTheta = 1e4, kRotatedShare = 0.25;
 constexpr double kNotRotated = 1e20;  // a divisor of a GGUF from which on a pair stands still; converters write 1e30
 
 // One kind of layer.
 struct LayerKind {
-  HeadShape heads;
+  KvHeads heads;
   double theta = 0, factor = 1;
   double share = 1;              // of the pairs of a head that rotate: the first ones
   std::vector<double> divisors;  // per pair; empty: none
@@ -65,7 +66,7 @@ Result<RopeConfig> rope_of(const LayerKind& kind, int widest, const std::string&
   return rope;
 }
 
-Status check_kind(const ModelConfig& model, HeadShape heads, const std::string& where) {
+Status check_kind(const ModelConfig& model, KvHeads heads, const std::string& where) {
   if (heads.G > model.H || model.H % heads.G != 0)
     return error(Code::kCorrupt, "{}: {} query heads are no multiple of {} KV heads", where, model.H, heads.G);
   if (heads.E % 2 != 0) return error(Code::kCorrupt, "{}: a head size of {} is not even", where, heads.E);
@@ -79,7 +80,7 @@ Status check_kind(const ModelConfig& model, HeadShape heads, const std::string& 
 Status set_kinds(const Gemma4& from, ModelConfig& model, const std::string& where) {
   model.G = std::max(from.local.heads.G, from.global.heads.G);
   model.E = std::max(from.local.heads.E, from.global.heads.E);
-  for (const HeadShape heads : {from.local.heads, from.global.heads}) KVILT_TRY(check_kind(model, heads, where));
+  for (const KvHeads heads : {from.local.heads, from.global.heads}) KVILT_TRY(check_kind(model, heads, where));
   const bool differ = from.local.heads != from.global.heads;
   for (const uint8_t local : from.is_local) {
     model.window.push_back(local ? from.window : -1);
@@ -188,7 +189,8 @@ void read_hf_layer_input(Fields& fields, const nlohmann::json& config, ModelConf
   if (width != config.end() && width->is_null()) return;  // none, unlike a missing one
   model.layer_input =
       static_cast<int>(fields.integer_or("hidden_size_per_layer_input", kLayerInput, 0, kMaxLayerInput));
-  if (model.layer_input > 0 && fields.integer_or("vocab_size_per_layer_input", kLayerInputVocab, 1, INT32_MAX) != model.V)
+  if (model.layer_input > 0 &&
+      fields.integer_or("vocab_size_per_layer_input", kLayerInputVocab, 1, INT32_MAX) != model.V)
     refuse(fields, "a vocab_size_per_layer_input other than vocab_size");
 }
 
@@ -269,7 +271,8 @@ void read_kv_heads(Fields& fields, const GgufFile& gguf, int L, Gemma4& out) {
       refuse(fields, "another number of KV heads in layers of one kind (attention.head_count_kv)");
     of_kind = static_cast<int>(heads[l]);
   }
-  for (LayerKind* kind : {&out.local, &out.global}) kind->heads.G = std::max(kind->heads.G, 1);  // a kind that has no layer
+  for (LayerKind* kind : {&out.local, &out.global})
+    kind->heads.G = std::max(kind->heads.G, 1);  // a kind that has no layer
 }
 
 void refuse_gguf_others(Fields& fields, const Gemma4& from) {

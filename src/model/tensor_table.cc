@@ -13,7 +13,7 @@ enum class Dim : uint8_t { kOne, kD, kH, kHE, kGE, kE, kF, kV, kExperts, kExpert
 
 // layer: whose tensor it is; of tensors that belong to none, 0.
 int64_t size_of(Dim dim, const ModelConfig& config, int layer) {
-  const HeadShape heads = config.heads_at(layer);
+  const KvHeads heads = config.heads_at(layer);
   switch (dim) {
     case Dim::kOne:
       return 1;

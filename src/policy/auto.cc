@@ -47,7 +47,7 @@ double flops(const Runs& rows, const ModelConfig& c) {
   for (int l = 0; l < c.L; ++l) {
     const bool dense = !c.sparse(l) || c.experts.beside_dense;
     const double ffn = (c.sparse(l) ? double{1} * c.experts.top_k * c.experts.F : 0) + (dense ? c.ffn_at(l) : 0);
-    const HeadShape heads = c.heads_at(l);
+    const KvHeads heads = c.heads_at(l);
     linear += 2.0 * c.D * (2.0 * c.H * heads.E + 2.0 * heads.G * heads.E + 3 * ffn);
   }
   double out = 0;
