@@ -249,12 +249,12 @@ TEST(Gemma4, RowsThatSeeFewKeysSeeTheirOwn) {
 
 // KV is kept for the layers that have it: 3 of 6.
 TEST(Gemma4, LayersThatReadOthersKvTakeNoMemory) {
-  const auto bytes_per_token = [](const char* fixture) {
+  const auto pages_of = [](const char* fixture) {
     auto one = open_gemma4(fixture, "auto");
     ask_ok(*one, request_of(text(256, 13), "full", 0));
     return one->stats().kv_pages_used;
   };
-  EXPECT_EQ(bytes_per_token("gemma4-shared"), bytes_per_token("gemma4-inputs"));  // of 6 layers, and of 3
+  EXPECT_EQ(pages_of("gemma4-shared"), pages_of("gemma4-inputs"));  // of 6 layers, and of 3
 }
 
 std::vector<std::string> fixtures() {
