@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "server/answer_parser.h"
+#include "server/harmony_for_test.h"
+#include "server/message_parser.h"
 #include "text/unicode.h"
 
 using namespace kvilt;
@@ -90,12 +92,20 @@ AnswerReading reading(uint8_t which) {
   return out;
 }
 
-AnswerParser::Events read(uint8_t which, std::string_view text, size_t piece) {
-  AnswerParser parser(reading(which));
+template <class Parser>
+AnswerParser::Events read_with(const AnswerReading& reading, std::string_view text, size_t piece) {
+  Parser parser(reading);
   AnswerParser::Events out;
   for (size_t at = 0; at < text.size(); at += piece) parser.push(text.substr(at, piece), out);
   parser.finish(out);
   return joined(out);
+}
+
+AnswerParser::Events read(uint8_t which, std::string_view text, size_t piece) {
+  AnswerReading how = reading(which);
+  if ((which & 16) == 0) return read_with<AnswerParser>(how, text, piece);
+  how.syntax.messages = harmony_syntax();
+  return read_with<MessageParser>(how, text, piece);
 }
 
 }  // namespace

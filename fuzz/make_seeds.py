@@ -230,6 +230,16 @@ def requests():
              "</tool_call>"]
     for n, call in enumerate(calls):
         put("answer", f"call-{n}", bytes([(0, 1, 1, 2, 3)[n], 5]) + call.encode())
+    harmony = ["<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.f<|channel|>commentary json"
+               "<|message|>{\"a\": \"<|call|>\"}<|call|>", "<|channel|>final<|message|>Yes.<|return|>",
+               "<|channel|>commentary to=functions.none json<|message|>{}"]
+    for n, answer in enumerate(harmony):
+        put("answer", f"harmony-{n}", bytes([16, 5]) + answer.encode())
+    put("peer", "hello", struct.pack("<II", 1, 512) + bytes(16))
+    put("peer", "ask", struct.pack("<IiQ", 2, 1, 7) + bytes(16) + struct.pack("<3i", 5, 6, 7))
+    put("peer", "rows", struct.pack("<IiQiI", 3, 0, 7, 1, 0) + bytes(64))
+    put("peer", "end", struct.pack("<IIQ", 4, 2, 7))
+    put("peer", "cancel", struct.pack("<IIQ", 5, 0, 7))
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
     put("plan", "empty", b"\0")

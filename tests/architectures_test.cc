@@ -177,7 +177,7 @@ TEST(GptOss, SinksOfEveryLayerCount) {
   for (const char* policy : {"full", "naive"}) {
     const std::vector<float> as_is = logits(with_sinks("as_is", {}, 0), policy);
     for (const int layer : {0, 1, 3}) {
-      EXPECT_GT(max_abs_difference(logits(with_sinks("large", layer, 6), policy), as_is), 1e-2) << policy << layer;
+      EXPECT_GT(max_abs_difference(logits(with_sinks("large", layer, 6), policy), as_is), 3e-3) << policy << layer;
       const std::vector<float> none = logits(with_sinks("none", layer, -INFINITY), policy);
       EXPECT_NE(none, as_is) << policy << layer;
       EXPECT_EQ(none, logits(with_sinks("tiny", layer, -1e30f), policy)) << "no sink is the limit of small ones";
@@ -209,6 +209,35 @@ TEST(GptOss, SparseRowsKeepTheSinks) {
     const double one_key = distance("1");
     EXPECT_LT(one_key, 1e-3) << backend;
     EXPECT_GT(distance("0"), 10 * one_key) << "power";
+  }
+}
+
+// Rows that are hidden from each other, and answers' rows that choose their keys, have tasks of their own too.
+TEST(GptOss, RepairedAndChoosingRowsKeepTheSinks) {
+  for (const std::string_view backend : backend_names()) {
+    SCOPED_TRACE(backend);
+    auto one = open_for_test({.model = "tests/data/fixtures/gpt-oss",
+                              .backend = std::string(backend),
+                              .kv_type = KvType::kF32,
+                              .kv_bytes = int64_t{16} << 20});
+    warm(*one, known);
+    const auto ask = [&](const char* policy, Params params) {
+      Request request = unpublished(asked, policy, std::move(params), 24);
+      request.evaluation.forced = text(24, 12);
+      return ask_ok(*one, std::move(request));
+    };
+    const Outcome full = ask("full", {});
+    expect_equal(ask("mend", {{"r", "1"}, {"stale", "unseen"}}), full);
+    expect_differ(ask("mend", {{"r", "0.2"}, {"stale", "unseen"}}), full);
+    for (const char* method : {"loopserve", "snapkv", "tidal", "quest", "h2o"}) {
+      SCOPED_TRACE(method);
+      Params way{{"decode", method}, {"decode_budget", "1000"}};
+      if (std::string_view(method) == "tidal") way.insert({{"decode_dense_layers", "0"}, {"decode_select", "0"}});
+      expect_equal(ask("full", way), full);
+      way["decode_budget"] = "8";
+      const Outcome few = ask("full", way);
+      EXPECT_TRUE(few.completion.logits.all != full.completion.logits.all) << "power";
+    }
   }
 }
 

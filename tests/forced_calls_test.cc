@@ -162,6 +162,31 @@ TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
   EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
 }
 
+// Calls that begin with no word of their own (Llama 3.1's): an answer that begins with a brace is one, and no other does.
+TEST_F(ForcedCalls, StrictToolsThatAreObjects) {
+  AnswerSyntax syntax = families.at("qwen2.5").syntax;
+  syntax.calls.begin = syntax.calls.between = syntax.calls.end = "";
+  syntax.calls.arguments_key = "parameters";
+  Constraint strict = forced(false);
+  strict.may_speak = true;
+  strict.reasons = false;
+  const auto grammar = grammar_of(strict, syntax, false);
+  ASSERT_TRUE(grammar);
+  const auto takes = [&](const std::string& text) {
+    GrammarMatcher matcher(grammar);
+    return take_text(matcher, text) && matcher.may_end();
+  };
+  const std::string head = "{\"name\": \"get_weather\", \"parameters\": ";
+  const std::string call = head + "{\"city\": \"a\", \"unit\": \"C\"}}";
+  EXPECT_TRUE(takes("It rains {so they say}."));
+  EXPECT_TRUE(takes(call));
+  EXPECT_EQ(good_calls(answer_of(read(reading_with(syntax, false), call))), 1);
+  EXPECT_FALSE(takes(head + "{\"city\": 5}}"));
+  EXPECT_FALSE(takes("{\"answer\": 1}"));
+  syntax.calls.form = Form::kNamed;  // a name may be any word
+  EXPECT_FALSE(answer_grammar(strict, syntax, false).ok());
+}
+
 // Where calls are messages: a thought may come first, then one call, or the message that is the answer.
 TEST_F(ForcedCalls, AsMessages) {
   const AnswerSyntax& syntax = families.at("openai-gpt-oss-120b").syntax;
@@ -205,11 +230,36 @@ TEST_F(ForcedCalls, AsMessages) {
     EXPECT_EQ(answer.content, "");
   }
   EXPECT_GT(whole, 5);
+}
+
+// Strict tools that nobody forces: thoughts and words, and then an answer, or a call that fits.
+TEST_F(ForcedCalls, StrictToolsAsMessages) {
+  const AnswerSyntax& syntax = families.at("openai-gpt-oss-120b").syntax;
   Constraint strict = forced(false);
   strict.may_speak = true;
-  const auto refused = answer_grammar(strict, syntax, false);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+  const auto grammar = grammar_of(strict, syntax, false);
+  ASSERT_TRUE(grammar);
+  const auto takes = [&](const std::string& text) {
+    GrammarMatcher matcher(grammar);
+    return take_text(matcher, text) && matcher.may_end();
+  };
+  const std::string next = "<|end|><|start|>assistant",
+                    thought = "<|channel|>analysis<|message|>to=functions.f?" + next;
+  const std::string word = "<|channel|>commentary<|message|>I look." + next;
+  const std::string own = "<|channel|>commentary to=functions.get_weather", message = "<|message|>";
+  const std::string fits = "{\"city\": \"a\", \"unit\": \"C\"}";
+  for (const std::string& before : {std::string(), thought, word, thought + word}) {
+    EXPECT_TRUE(takes(before + "<|channel|>final<|message|>It rains.")) << before;
+    for (const std::string& call : {" to=functions.get_weather<|channel|>commentary json" + message + fits,
+                                    own + message + fits, own + " json" + message + fits}) {
+      EXPECT_TRUE(takes(before + call)) << before << call;
+      const Answer read_back = answer_of(read(reading_with(syntax, false), before + call));
+      EXPECT_EQ(good_calls(read_back), 1) << before << call;
+    }
+  }
+  for (const std::string& other : {own + message + "{\"city\": 5}", own + "er" + message + fits, own + message + "{}",
+                                   std::string("<|channel|>commentary to=functions.nobody<|message|>{}"), thought})
+    EXPECT_FALSE(takes(other)) << other;
 }
 
 TEST_F(ForcedCalls, WhatIsNotUnderstoodIsRefused) {

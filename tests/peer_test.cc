@@ -118,6 +118,28 @@ TEST_F(PeerTest, WhatIsReusedApproximatelyOrNarrowedIsComputedHere) {
   EXPECT_GT(ask_long(*decode, prompt).completion.usage.remote, 0) << "power";
 }
 
+// One beginning is in a folder, what follows comes from the peer: each is counted as what it is.
+TEST_F(PeerTest, TheRestOfWhatIsOnDiskIsAskedFor) {
+  const std::string folder = testing::TempDir() + "kvilt_peer_disk_" + std::to_string(::getpid());
+  std::filesystem::remove_all(folder);
+  const auto prefill = open_prefill();
+  EngineOptions options = decode_options(prefill->stats().peer.port);
+  options.cache_dir = folder;
+  const std::vector<int32_t> beginning(prompt.begin(), prompt.begin() + 512);
+  {
+    const auto before = open_for_test(options);
+    ask_long(*before, beginning, "full", 1);
+  }
+  const auto decode = open_for_test(options);
+  EXPECT_TRUE(eventually([&] { return decode->stats().peer.ready && decode->stats().disk.tokens >= 512; }));
+  const Outcome out = ask_long(*decode, prompt);
+  EXPECT_EQ(out.completion.usage.disk, 512);
+  EXPECT_EQ(out.completion.usage.remote, all_but_one(prompt) - 512);
+  EXPECT_EQ(out.completion.usage.prefix, all_but_one(prompt));
+  expect_equal(out, ask_long(*alone(), prompt));
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(PeerTest, EqualPromptsAreAskedForOnce) {
   const auto one = alone(), prefill = open_prefill(), decode = open_decode(*prefill);
   const Outcome right = ask_long(*one, prompt);
@@ -184,6 +206,11 @@ TEST_F(PeerTest, TenantsSaltsAndNamespacesStayApart) {
     EXPECT_EQ(prefill->stats().prefix_tokens, 0u) << "computed anew";
   }
   EXPECT_EQ(ask_long(*prefill, prompt).completion.usage.prefix, 0) << "nor do the server's own clients find it";
+  Request disguised = request_of(prompt, "prefix", 6);
+  disguised.tenant = "(peer)";
+  const auto refused = prefill->submit(disguised, std::make_shared<CollectingSink>());
+  ASSERT_FALSE(refused.ok()) << "by whatever name they call themselves";
+  EXPECT_NE(refused.error().message.find("(peer)"), std::string::npos);
   EXPECT_EQ(ask_as(*second, "one", "s", "n"), all);
   EXPECT_EQ(prefill->stats().prefix_tokens, static_cast<uint64_t>(all - 1)) << "power: for the same tenant it is there";
 }

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
+#include "engine/late_system.h"
+#include "engine/past_reasoning.h"
 #include "server/harmony_for_test.h"
 #include "template_families.h"
 
@@ -270,6 +273,65 @@ TEST(ToolCalls, AnswersMadeOfMessages) {
     wrong.messages.*word = "<wrong>";
     EXPECT_FALSE(right(wrong)) << family.syntax.messages.*word;
   }
+}
+
+TEST(ToolCalls, WhatWasThoughtBeforeACallIsInThePrompt) {
+  auto families = families_in("tests/data/templates");
+  families.merge(families_in("../shared/data/templates"));
+  EXPECT_EQ(families.at("Qwen-Qwen3-0.6B").traits.reasoning, "reasoning_content");
+  EXPECT_FALSE(families.at("Qwen-Qwen3-0.6B").traits.calls_have_one_text);
+  EXPECT_EQ(families.at("qwen2.5").traits.reasoning, "");
+  const Family& family = families.at("openai-gpt-oss-120b");
+  EXPECT_EQ(family.traits.reasoning, "thinking");
+  EXPECT_TRUE(family.traits.calls_have_one_text);
+  // As a client sends it back.
+  ChatInputs in;
+  in.messages = Json::parse(R"([{"role": "user", "content": "Q"},
+      {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [{"id": "1", "type":
+        "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "2"}])");
+  ChatInputs both = in;
+  both.messages[1]["thinking"] = "Hm.";
+  EXPECT_FALSE(family.chat_template.render(both).ok()) << "power: two texts are refused";
+  place_reasoning(family.traits, in.messages);
+  const auto shown = family.chat_template.render(in);
+  ASSERT_TRUE(shown.ok()) << shown.error().message;
+  const size_t thought = shown->text.find("<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>");
+  EXPECT_NE(thought, std::string::npos) << shown->text;
+  EXPECT_LT(thought, shown->text.find("to=functions.f"));
+}
+
+// Claude Code has a system message behind its first question; other clients ask twice in a row.
+TEST(ToolCalls, EveryTemplateShowsLateSystemMessagesAndTwoQuestions) {
+  auto families = families_in("tests/data/templates");
+  families.merge(families_in("../shared/data/templates"));
+  int refused = 0, lost = 0;
+  for (const auto& [name, family] : families) {
+    ChatInputs in;
+    in.bos_token = kEdges.bos;
+    in.eos_token = kEdges.eos;
+    in.messages = Json::parse(R"([{"role": "user", "content": "Q"}])");
+    if (!family.chat_template.render(in).ok()) continue;  // it wants more than a question
+    in.messages = Json::parse(R"([{"role": "user", "content": "Q"}, {"role": "system", "content": "LATE-1"},
+        {"role": "assistant", "content": "A"}, {"role": "user", "content": "Q"}, {"role": "user", "content": "R-2"},
+        {"role": "system", "content": [{"type": "text", "text": "LATE-3"}, {"type": "text", "text": "LATE-4"}]}])");
+    const auto whole = [&](const RenderedPrompt& prompt) {
+      return std::ranges::all_of(std::array{"LATE-1", "R-2", "LATE-3", "LATE-4"},
+                                 [&](const char* word) { return prompt.text.find(word) != std::string::npos; });
+    };
+    const auto before = family.chat_template.render(in);
+    refused += !before.ok();
+    lost += before.ok() && !whole(*before);
+    place_late_system(family.traits, in);
+    if (!family.chat_template.takes_parts()) {
+      ASSERT_TRUE(flatten_parts(in).ok());
+    }
+    const auto shown = family.chat_template.render(in);
+    ASSERT_TRUE(shown.ok()) << name << ": " << shown.error().message;
+    EXPECT_TRUE(whole(*shown)) << name << "\n" << shown->text;
+  }
+  EXPECT_GE(refused, 5) << "power: Qwen3.5's and Mistral's refuse";
+  EXPECT_GE(lost, 2) << "power: gpt-oss's and SmolLM3's leave them out";
 }
 
 TEST(ToolCalls, TemplatesWithoutToolsSaySo) {

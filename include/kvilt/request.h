@@ -124,7 +124,7 @@ struct Request {
   Constraint constraint = {};  // not with sampling.ignore_eos, nor with evaluation.forced
   PolicyChoice policy = {};
   // Whose request this is. Requests find what requests of the same tenant and salt left in a namespace that they name,
-  // and nothing else.
+  // and nothing else. Not "(peer)", whose work a prefill server's answers to decode servers are.
   std::string tenant = "";
   // What is in an earlier one is taken first. What this request leaves goes to the first. None: the common one, "".
   std::vector<std::string> namespaces = {};

@@ -121,14 +121,17 @@ Error not_known() {
                "how this model writes tool calls is not known from its chat template, so they cannot be enforced");
 }
 
+Result<Json> arguments_of(const Constraint::Tool& tool) {
+  if (tool.parameters.empty()) return any_object();
+  KVILT_ASSIGN(Json schema, schema_of(tool.parameters, fmt::format("tool '{}': its parameters", tool.name)));
+  if (!schema.is_object() || schema.empty()) return any_object();
+  const bool says = std::ranges::any_of(kSaysWhat, [&](const char* word) { return schema.contains(word); });
+  if (!says) schema["type"] = "object";
+  return schema;
+}
+
 Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) {
-  Json schema = any_object();
-  if (!tool.parameters.empty()) {
-    KVILT_ASSIGN(schema, schema_of(tool.parameters, fmt::format("tool '{}': its parameters", tool.name)));
-    if (!schema.is_object() || schema.empty()) schema = any_object();
-    const bool says = std::ranges::any_of(kSaysWhat, [&](const char* word) { return schema.contains(word); });
-    if (!says) schema["type"] = "object";
-  }
+  KVILT_ASSIGN(Json schema, arguments_of(tool));
   switch (c.form) {
     case CallSyntax::Form::kObject:
       return object_call(c, tool.name, std::move(schema));
@@ -164,6 +167,10 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
     // Calls without a word behind them could not be told from text that goes on: one at a time, each with its own begin.
     KVILT_ASSIGN(auto inner, inner_calls(c, constraint, single || c.end.empty()));
     if (!c.begin.empty()) return GrammarPart::text_with(c.begin, inner, c.end, constraint.one_call);
+    if (c.form == CallSyntax::Form::kObject) {  // what begins with a brace is a call, and nothing else may
+      const GrammarPart said = GrammarPart::sequence({GrammarPart::regex("[^{ \\n\\r\\t]"), GrammarPart::text()});
+      return GrammarPart::one_of({std::move(inner), said});
+    }
     return error(
         Code::kUnsupported,
         "this model's tool calls begin with no word of their own, so they cannot be told from text beforehand: "
@@ -217,15 +224,38 @@ Result<GrammarPart> call_message(const MessageSyntax& m, const Constraint& const
   return GrammarPart::sequence({GrammarPart::word(" " + m.recipient + m.tools), std::move(call)});
 }
 
+// A call whose recipient stands behind its channel, as gpt-oss writes it of itself. What is between the name and the
+// message says how the arguments are written: the model's own word for it, which templates do not show.
+Result<GrammarPart> call_on_channel(const MessageSyntax& m, const std::string& channel, const Constraint& constraint) {
+  Parts calls;
+  for (const Constraint::Tool& tool : constraint.tools) {
+    KVILT_ASSIGN(Json schema, arguments_of(tool));
+    calls.push_back(GrammarPart::sequence({GrammarPart::word(tool.name), GrammarPart::regex("( [^<]{0,31})?"),
+                                           GrammarPart::word(m.message), GrammarPart::json(std::move(schema))}));
+  }
+  return GrammarPart::sequence({GrammarPart::word(channel + " " + m.recipient + m.tools), GrammarPart::one_of(calls)});
+}
+
+// Nobody forces a call: a word to the user may come first, on the channel of calls, and an answer in place of a call.
+Result<GrammarPart> called_or_said(const MessageSyntax& m, const Constraint& constraint) {
+  KVILT_ASSIGN(GrammarPart call, call_message(m, constraint));
+  const std::string behind = m.after_name.substr(m.channel.size());
+  const std::string channel = m.channel + behind.substr(0, behind.find_first_of(" <"));
+  KVILT_ASSIGN(GrammarPart own, call_on_channel(m, channel, constraint));
+  const GrammarPart answer =
+      GrammarPart::sequence({GrammarPart::word(m.channel + m.answer + m.message), GrammarPart::text()});
+  return GrammarPart::sequence({GrammarPart::maybe(GrammarPart::until(channel + m.message, m.next)),
+                                GrammarPart::one_of({std::move(call), std::move(own), answer})});
+}
+
 // Where the answer is messages: what the model thinks, perhaps, then one message that is held to the constraint.
 Result<GrammarPart> message_grammar(const Constraint& constraint, const AnswerSyntax& syntax) {
   const MessageSyntax& m = syntax.messages;
   const bool called = constraint.form == Constraint::Form::kCalls;
+  const GrammarPart thought = GrammarPart::until(m.channel + m.reasoning + m.message, m.next);
   if (called && constraint.may_speak) {
-    return error(
-        Code::kUnsupported,
-        "this model's tool calls are messages of their own, which cannot be told from others beforehand: leave "
-        "'strict' out, or use tool_choice \"required\"");
+    KVILT_ASSIGN(GrammarPart free, called_or_said(m, constraint));
+    return GrammarPart::sequence({GrammarPart::maybe(thought), std::move(free)});
   }
   Parts may_be;
   if (called || (!constraint.tools.empty() && m.calls())) {
@@ -236,7 +266,6 @@ Result<GrammarPart> message_grammar(const Constraint& constraint, const AnswerSy
     KVILT_ASSIGN(auto text, body(constraint, syntax));
     may_be.push_back(GrammarPart::sequence({GrammarPart::word(m.channel + m.answer + m.message), std::move(text)}));
   }
-  const GrammarPart thought = GrammarPart::until(m.channel + m.reasoning + m.message, m.next);
   return GrammarPart::sequence({GrammarPart::maybe(thought), GrammarPart::one_of(may_be)});
 }
 

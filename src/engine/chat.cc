@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json_size.h"
+#include "engine/late_system.h"
+#include "engine/past_reasoning.h"
 #include "engine/volatile_lines.h"
 
 namespace kvilt {
@@ -203,9 +205,11 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
   ChatInputs& in = out.chat;
   in.messages = request["messages"];
   if (in.messages.empty()) return wrong("messages", "must not be empty");
+  place_reasoning(traits_, in.messages);
   if (folds_) out.folded = fold_volatile_lines(in.messages);
   KVILT_TRY(border_messages(out));
   KVILT_TRY(settle_messages(in.messages));
+  place_late_system(traits_, in);
   for (const char* key : {"tools", "documents"}) {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");

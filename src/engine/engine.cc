@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/function_ref.h"
 #include "base/mutex.h"
+#include "base/reserved_tenants.h"
 #include "engine/chat.h"
 #include "engine/constraints.h"
 #include "engine/engine_loop.h"
@@ -49,7 +50,10 @@ class EngineImpl : public Engine {
     if (peers_) peers_->stop();
   }
   Status answer_peers(PeerServer::Options options) {
-    peers_ = std::make_shared<PeerAnswers>(*this, loop_);
+    const auto admit = [this](Request request, std::shared_ptr<TokenSink> sink) {
+      return this->admit(std::move(request), std::move(sink));
+    };
+    peers_ = std::make_shared<PeerAnswers>(admit, loop_);
     return peers_->start(std::move(options));
   }
 
@@ -205,6 +209,7 @@ class EngineImpl : public Engine {
     return files_;
   }
 
+  Result<RequestId> admit(Request request, std::shared_ptr<TokenSink> sink);  // submit(), of any tenant
   Status check(const Request& request, const ReusePolicy& policy) const;
   int64_t pages_alone(const ReusePolicy& policy, int64_t tokens) const;
   Result<SessionSummary> check_session_of(const Request& request) const;
@@ -365,6 +370,12 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
 }
 
 Result<RequestId> EngineImpl::submit(Request request, std::shared_ptr<TokenSink> sink) {
+  if (is_reserved_tenant(request.tenant))
+    return error(Code::kInvalidArgument, "tenant: {} is a name that the engine has for its own work", request.tenant);
+  return admit(std::move(request), std::move(sink));
+}
+
+Result<RequestId> EngineImpl::admit(Request request, std::shared_ptr<TokenSink> sink) {
   if (draining_) return error(Code::kUnavailable, "the engine is shutting down");
   Chosen chosen;
   SessionSummary session;

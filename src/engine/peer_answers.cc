@@ -70,7 +70,7 @@ void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAs
   request.tenant = kPeerTenant;
   request.cache_salt = hex_text(answer->ask.domain);
   request.draft = 0;
-  auto id = engine_.submit(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
+  auto id = admit_(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
   if (!id.ok()) {
     --connection->asks;
     return connection->push(PeerEnd{answer->ask.id, PeerEnding::kRefused});

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <memory>
+#include <utility>
 
 #include "engine/engine_loop.h"
 #include "kvilt/engine.h"
@@ -21,8 +23,10 @@ namespace kvilt {
 
 class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
  public:
-  // engine and loop: until stop().
-  PeerAnswers(Engine& engine, EngineLoop& loop) : engine_(engine), loop_(loop) {}
+  // What Engine::submit does, for the engine's own tenant too.
+  using Admit = std::function<Result<RequestId>(Request, std::shared_ptr<TokenSink>)>;
+  // admit and loop: until stop().
+  PeerAnswers(Admit admit, EngineLoop& loop) : admit_(std::move(admit)), loop_(loop) {}
   Status start(PeerServer::Options options);
   // Nobody is answered any more. Returns when no thread of it runs.
   void stop();
@@ -49,7 +53,7 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
   void remove(const std::shared_ptr<Answer>& answer, PeerEnding how);
   void post(std::function<void()> task);
 
-  Engine& engine_;
+  const Admit admit_;
   EngineLoop& loop_;
   std::list<std::shared_ptr<Answer>> answers_;  // the engine thread's
   std::unique_ptr<PeerServer> server_;

@@ -23,7 +23,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.prefill_len = static_cast<int32_t>(s.tokens.size());
   PromptLayout layout;
   layout.prompt_len = now.prefill_len;
-  if (s.fetch && !s.fetch->done) return Admission::kLater;
+  if (!s.fetches.empty() && !s.fetches.back()->done) return Admission::kLater;
   if (s.session_len == 0 || s.without_cache) {
     std::optional<PromptLayout> found = place_found(s);
     if (!found) return Admission::kLater;
@@ -81,7 +81,8 @@ void Preparer::start(Sequence& s) const {
 // not be all of its own.
 bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
   constexpr int kMostFetches = 2;
-  if (s.fetches >= kMostFetches || (s.fetch && s.fetch->late)) return false;
+  const auto of_stores = std::ssize(s.fetches) - (s.asked_peer ? 1 : 0);
+  if (of_stores >= kMostFetches || (!s.fetches.empty() && s.fetches.back()->late)) return false;
   const auto uses = [&](const PromptLayout& layout) { return s.policy->uses(layout, parts_.model->config()); };
   const DiskCache::Question question{
       s.tokens, s.request.prompt.marks, s.domains, wanted, parts_.model->config().ropes(s.running.prefill_len), uses,
@@ -89,8 +90,7 @@ bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, c
   for (const auto& store : parts_.stores) {
     auto fetch = store->fetch(question, found);
     if (!fetch) continue;
-    s.fetch = std::move(fetch);
-    ++s.fetches;
+    s.fetches.push_back(std::move(fetch));
     return true;
   }
   return false;
@@ -119,7 +119,7 @@ bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, c
                                    .owner = s.owner});
   if (!fetch) return false;
   s.asked_peer = true;
-  s.fetch = std::move(fetch);
+  s.fetches.push_back(std::move(fetch));
   return true;
 }
 
@@ -146,9 +146,9 @@ std::optional<PromptLayout> Preparer::place_found(Sequence& s) const {
     }
   }
   if (s.request.explain != Explain::kNo) note(s, found);
-  const int32_t fetched = s.fetch ? found.tokens_of(s.fetch->segments) : 0;
-  s.running.from_disk = s.fetch && !s.fetch->remote ? fetched : 0;
-  s.running.from_remote = fetched - s.running.from_disk;
+  s.running.from_disk = s.running.from_remote = 0;
+  for (const auto& fetch : s.fetches)
+    (fetch->remote ? s.running.from_remote : s.running.from_disk) += found.tokens_of(fetch->segments);
   s.running.exact = found.exact;
   s.running.chain = found.chain;
   s.running.elsewhere = parts_.cache->elsewhere(found, s.domains);

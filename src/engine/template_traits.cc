@@ -10,6 +10,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kDocument = "kvilt-document-probe";
 constexpr const char* kMessage = "kvilt-message-probe";
+constexpr const char* kThought = "kvilt-thought-probe";
 constexpr const char* kArgument = "kvilt_argument_probe";
 
 Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
@@ -50,6 +51,34 @@ bool shows_arguments(const std::optional<std::string>& text) {
   return holds(text, name) && !holds(text, "\\\"" + name) && !holds(text, "'" + name);
 }
 
+// An old answer that called a tool is where reasoning is shown longest: models go on thinking from there.
+void find_reasoning(const ChatTemplate& chat_template, const EdgeTokens& edges, TemplateTraits& out) {
+  const Json arguments{{kArgument, "value"}};
+  Json calling = with_call(out.arguments_as_object ? arguments : Json(arguments.dump()));
+  Json answering = Json::array({message("user", "q"), message("assistant", "a")});
+  for (const char* field : kReasoningFields) {
+    Json called = calling, answered = answering;
+    called[1][field] = answered[1][field] = kThought;
+    const bool shown = holds(render(chat_template, edges, called), kThought);
+    if (!shown && !holds(render(chat_template, edges, answered), kThought)) continue;
+    out.reasoning = field;
+    called[1]["content"] = kMessage;
+    out.calls_have_one_text = shown && !render(chat_template, edges, called);
+    return;
+  }
+}
+
+// Where a system message may stand, as clients send them in the middle of a conversation too (Claude Code).
+void find_orders(const ChatTemplate& chat_template, const EdgeTokens& edges, TemplateTraits& out) {
+  const Json asks = message("user", "q"), says = message("assistant", "a"), late = message("system", kMessage);
+  const bool last = holds(render(chat_template, edges, Json::array({asks, late})), kMessage);
+  const bool between = holds(render(chat_template, edges, Json::array({asks, says, asks, late, says, asks})), kMessage);
+  const bool first = holds(render(chat_template, edges, Json::array({late, message("system", "s"), asks})), kMessage);
+  out.one_system = !last || !between || !first;
+  out.alternates =
+      render(chat_template, edges, Json::array({asks})) && !render(chat_template, edges, Json::array({asks, asks}));
+}
+
 }  // namespace
 
 TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view source, const EdgeTokens& edges) {
@@ -62,6 +91,8 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
   const bool object = shows_arguments(render(chat_template, edges, with_call(arguments)));
   const bool string = shows_arguments(render(chat_template, edges, with_call(arguments.dump())));
   out.arguments_as_object = object || !string;
+  find_reasoning(chat_template, edges, out);
+  find_orders(chat_template, edges, out);
   for (const char* role : kUsualRoles) {
     if (shows_role(chat_template, role, edges)) out.roles.insert(role);
   }

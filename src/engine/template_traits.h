@@ -20,12 +20,20 @@ struct TemplateTraits {
   // Arguments of a tool call have to be given as an object so that they stand in the prompt as they were written.
   // Clients send JSON in a string. Most templates write an object as JSON, and a string once more in quotes.
   bool arguments_as_object = true;
+  std::string reasoning;  // the field of an old answer that it shows as what the model thought; empty: none
+  // It refuses an old answer that has calls, reasoning and content.
+  bool calls_have_one_text = false;
+  bool one_system = false;  // a system message that is not the first message is refused or left out
+  bool alternates = false;  // two user messages, one after the other, are refused
 };
 
 // The tokens that templates are given beside a request.
 struct EdgeTokens {
   std::string bos, eos;
 };
+
+// Names that clients and templates have for what the model thought, the usual one first.
+inline constexpr const char* kReasoningFields[] = {"reasoning_content", "thinking", "reasoning"};
 
 // What traits_of() looks at; any other role is looked at when a request has it.
 inline constexpr const char* kUsualRoles[] = {"system", "user", "assistant", "tool", "developer", "function"};

@@ -32,6 +32,8 @@ GrammarPart GrammarPart::ebnf(std::string_view rules) { return GrammarPart({{"ty
 
 GrammarPart GrammarPart::space() { return regex("[ \\n]{0,3}"); }
 
+GrammarPart GrammarPart::text() { return GrammarPart(Json{{"type", "any_text"}}); }
+
 GrammarPart GrammarPart::until(std::string_view begin, std::string_view end) {
   return GrammarPart({{"type", "tag"}, {"begin", begin}, {"content", {{"type", "any_text"}}}, {"end", end}});
 }

@@ -20,6 +20,7 @@ class GrammarPart {
   static GrammarPart regex(std::string_view pattern);
   static GrammarPart ebnf(std::string_view rules);  // from its rule `root`
   static GrammarPart space();                       // a few spaces and line ends, or none
+  static GrammarPart text();                        // any, or none
   // begin (may be empty), any text in which `end` does not stand, end.
   static GrammarPart until(std::string_view begin, std::string_view end);
   // Any text; but behind each `begin` comes `rest`.

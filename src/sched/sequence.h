@@ -107,9 +107,8 @@ struct Sequence {
   };
   Running running;
 
-  std::shared_ptr<const Fetch> fetch;  // the last that it waited for, of so many
-  int fetches = 0;
-  bool asked_peer = false;
+  std::vector<std::shared_ptr<const Fetch>> fetches;  // all that it waited for, or waits for: the last one
+  bool asked_peer = false;                            // one of them is the peer's
 
   std::optional<Sampler> sampler;
   bool without_cache = false;  // what it placed kept it from going on: it starts again and places nothing

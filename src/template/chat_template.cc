@@ -242,16 +242,39 @@ Result<RenderedPrompt> ChatTemplate::render(const ChatInputs& inputs) const {
   });
 }
 
-// A part with an unusual text and an unusual field: a template that handles parts prints the one and not the other; one
-// that prints the array as it is (or skips it) fails one of the two.
+// Two parts with unusual texts and an unusual field: a template that handles parts prints the texts and not the field;
+// one that prints the array as it is, skips it, or takes its first part alone (Mistral's, of the system) fails. Each role
+// whose content is shown when it is a string has to show parts.
 bool ChatTemplate::probe_parts() const {
-  static constexpr std::string_view kText = "kvilt probes for parts", kField = "kvilt_probe_field";
-  ChatInputs inputs;
-  Json part = {{"type", "text"}, {"text", kText}};
-  part[std::string(kField)] = true;
-  inputs.messages = Json::array({{{"role", "user"}, {"content", Json::array({part})}}});
-  const Result<RenderedPrompt> prompt = render(inputs);
-  return prompt.ok() && prompt->text.find(kText) != std::string::npos && prompt->text.find(kField) == std::string::npos;
+  static constexpr const char *kText = "kvilt probes for parts", *kMore = "and for the second one";
+  static constexpr const char* kField = "kvilt_probe_field";
+  const Json parts =
+      Json::array({{{"type", "text"}, {"text", kText}, {kField, true}}, {{"type", "text"}, {"text", kMore}}});
+  const Json user{{"role", "user"}, {"content", "q"}};
+  const Json call{{"id", "callprobe"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}};
+  const Json calling{{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}};
+  const Json places[] = {{{"role", "user"}},
+                         {{"role", "system"}},
+                         {{"role", "assistant"}},
+                         {{"role", "tool"}, {"tool_call_id", "callprobe"}, {"name", "f"}}};
+  const auto shown = [&](Json message, const Json& content) -> std::string {
+    message["content"] = content;
+    const auto& role = message["role"];
+    ChatInputs inputs;
+    inputs.messages = role == "user"     ? Json::array({message})
+                      : role == "system" ? Json::array({message, user})
+                      : role == "tool"   ? Json::array({user, calling, message})
+                                         : Json::array({user, message, user});
+    const Result<RenderedPrompt> prompt = render(inputs);
+    return prompt.ok() ? prompt->text : "";
+  };
+  for (const Json& message : places) {
+    const auto has = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
+    if (message["role"] != "user" && !has(shown(message, kText), kText)) continue;
+    const std::string text = shown(message, parts);
+    if (!has(text, kText) || !has(text, kMore) || has(text, kField)) return false;
+  }
+  return true;
 }
 
 Result<void> flatten_parts(ChatInputs& inputs, std::string_view separator) {

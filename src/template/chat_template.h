@@ -75,7 +75,8 @@ class ChatTemplate {
   // that names no string, leaves it, cuts a character or overlaps another.
   Result<RenderedPrompt> render(const ChatInputs& inputs) const;
 
-  // True when contents may be arrays of parts ([{"type": "text", "text": ...}]). False: call flatten_parts first.
+  // True when contents of every role may be arrays of parts ([{"type": "text", "text": ...}]). False: call
+  // flatten_parts first.
   bool takes_parts() const { return takes_parts_; }
 
  private:

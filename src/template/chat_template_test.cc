@@ -489,11 +489,19 @@ TEST(ChatTemplate, TakesPartsIsFoundByProbing) {
   EXPECT_FALSE(takes("{% for m in messages %}{{ m.content }}{% endfor %}"));  // prints the array as Python does
   EXPECT_FALSE(takes("{{ messages | tojson }}"));
   EXPECT_TRUE(takes("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"));
-  EXPECT_TRUE(
-      takes("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0]['text'] }}"
-            "{% endif %}{% endfor %}"));
+  const auto mixed = [](const std::string& parts) {
+    return "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}" + parts +
+           "{% endif %}{% endfor %}";
+  };
+  EXPECT_TRUE(takes(mixed("{% for p in m.content %}{{ p.text }}{% endfor %}")));
+  EXPECT_FALSE(takes(mixed("{{ m.content[0]['text'] }}"))) << "the second one would be lost";
+  for (const char* role : {"system", "assistant", "tool"})
+    EXPECT_FALSE(
+        takes(mixed("{% for p in m.content if m.role != '" + std::string(role) + "' %}{{ p.text }}{% endfor %}")))
+        << role;
   EXPECT_FALSE(takes(slurp("tests/data/templates/from-tokenizer-configs/qwen2.5.jinja")));
-  EXPECT_TRUE(takes(slurp("tests/data/templates/llama.cpp/Mistral-Small-3.2-24B-Instruct-2506.jinja")));
+  // Of a system message's parts it shows the first.
+  EXPECT_FALSE(takes(slurp("tests/data/templates/llama.cpp/Mistral-Small-3.2-24B-Instruct-2506.jinja")));
 }
 
 TEST(ChatTemplate, FlattenedPartsKeepTheirMarks) {

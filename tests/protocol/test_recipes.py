@@ -9,6 +9,9 @@ import importlib.util
 import os
 import pathlib
 import re
+import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -21,8 +24,23 @@ PAGES = {
     "litellm": ["litellm"],
     "autogen": ["autogen_agentchat", "autogen_ext.models.openai"],
     "ag2": ["ag2", "openai"],
+    "openai_agents": ["agents"],
+    "pydantic_ai": ["pydantic_ai"],
+    "smolagents": ["smolagents"],
+    "mini_swe_agent": ["minisweagent"],
+    "claude_code": ["claude_agent_sdk"],
 }
-WITH_TOOLS = ["openai", "langchain", "autogen", "ag2"]
+WITH_TOOLS = ["openai", "langchain", "autogen", "ag2", "openai_agents", "pydantic_ai", "smolagents"]
+# What agents are told to do on this machine; each has one question.
+COMMANDS = ["mini_swe_agent", "claude_code"]
+# The commands print what the fake server says next. It does not find that in the question, where the words are apart.
+SAYS = {
+    "smolagents": 'FAKE_SAY <code>\\nfinal_answer(weather(\'Bonn\'))\\n</code>',
+    "mini_swe_agent": 'FAKE_SAY <tool_call>{\\"name\\": \\"bash\\", \\"arguments\\": {\\"command\\": '
+    '\\"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo three files\\"}}</tool_call>',
+    "claude_code": 'FAKE_SAY <tool_call>{\\"name\\": \\"Bash\\", \\"arguments\\": {\\"command\\": '
+    "\\\"echo FAKE''_SAY three files\\\", \\\"description\\\": \\\"counts\\\"}}</tool_call>",
+}
 
 pytestmark = pytest.mark.usefixtures("chats")
 
@@ -42,30 +60,72 @@ def code_of(page, base_url, model):
         assert stands_for in code, f"docs/clients/{page}.md has no {stands_for}"
         code = code.replace(stands_for, here)
     if model == "fake":
-        code = code.replace("How is the weather in Bonn?", CALL).replace("It rains in", "FAKE_SAY It rains in")
+        for question in ("How is the weather in Bonn?", "How many files are here?"):
+            code = code.replace(question, SAYS.get(page, CALL))
+        code = code.replace("It rains in", "FAKE_SAY It rains in")
+        code = code.replace("Bonn has 330,000 inhabitants.", 'FAKE_SAY {\\"name\\": \\"Bonn\\", \\"inhabitants\\": 330000}')
     return code
 
 
 def test_every_page_is_run():
-    assert {path.stem for path in CLIENTS.glob("*.md")} == {*PAGES, "anthropic"}
+    assert {path.stem for path in CLIENTS.glob("*.md")} == {*PAGES, "anthropic", "aider"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page(page, base_url, model, capsys, monkeypatch):
+def test_page(page, base_url, model, capsys, monkeypatch, tmp_path):
     missing = [module for module in PAGES[page] if not installed(module)]
     if missing:
         pytest.skip(f"docs/clients/{page}.md was NOT run: {', '.join(missing)} is not installed (scripts/test_clients)")
-    if page in WITH_TOOLS and model != "fake":
+    if page in WITH_TOOLS + COMMANDS and model != "fake":
         pytest.skip("this server is not told what to say")
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    exec(compile(code_of(page, base_url, model), f"docs/clients/{page}.md", "exec"), {"__name__": "__main__"})
+    monkeypatch.setenv("HOME", str(tmp_path))  # agents leave notes there
+    program = tmp_path / f"{page}.py"  # a file: smolagents reads the source of a tool
+    program.write_text(code_of(page, base_url, model))
+    runpy.run_path(str(program), run_name="__main__")
     printed = capsys.readouterr().out
     assert printed.strip()
     if page in WITH_TOOLS:
         assert "It rains in Bonn." in printed, "the tool was called, and its result came back"
+    if page in COMMANDS:
+        assert "three files" in printed, "the command ran, and what it printed came back"
+    if page == "pydantic_ai":
+        assert "name='Bonn' inhabitants=330000" in printed
     if page == "langchain":
         read = [int(tokens) for tokens in re.findall(r"^(\d+) tokens from the cache", printed, re.MULTILINE)]
         assert len(read) == 2
     if page == "ag2":
         talk = re.findall(r"^(planner|critic): \S", printed, re.MULTILINE)
         assert talk[:4] == ["planner", "critic", "planner", "critic"]
+
+
+def git(folder, *arguments):
+    who = ["-c", "user.name=kvilt", "-c", "user.email=kvilt@example.org"]
+    return subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_aider_edits_a_file(base_url, model, tmp_path):
+    """The command of docs/clients/aider.md, with one message."""
+    aider = pathlib.Path(sys.executable).parent / "aider"
+    if not aider.exists():
+        pytest.skip("docs/clients/aider.md was NOT run: aider-chat is not installed (scripts/test_clients)")
+    if model != "fake":
+        pytest.skip("this server is not told what to say")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "f.py").write_text("def f(): return 1\n")
+    git(work, "init", "-q")
+    git(work, "add", "-A")
+    git(work, "commit", "-qm", "one")
+    edit = "FAKE_SAY f.py\n```\n<<<<<<< SEARCH\ndef f(): return 1\n=======\ndef f(): return 2\n>>>>>>> REPLACE\n```\n"
+    quiet = ["--no-show-model-warnings", "--analytics-disable", "--no-check-update", "--yes-always", "--no-auto-commits"]
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "OPENAI_API_BASE": f"{base_url}/v1",
+        "OPENAI_API_KEY": os.environ.get("KVILT_API_KEY", "none"),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    command = [aider, "--model", f"openai/{model}", "--edit-format", "diff", *quiet, "--message", edit, "f.py"]
+    subprocess.run(command, cwd=work, env=environment, check=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert (work / "f.py").read_text() == "def f(): return 2\n"
