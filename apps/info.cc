@@ -30,6 +30,7 @@ Json kernel_table(const ModelFile& file, const Backend& backend, bool measured) 
   for (const LayerWeights& l : file.weights.layers) {
     for (const LinearWeights* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.router}) add(*w);
     for (const ExpertWeights& e : l.experts) add(e.gate), add(e.up), add(e.down);
+    add(l.input.gate), add(l.input.out);
   }
   add(file.weights.lm_head);
   Json rows = Json::array();
@@ -76,6 +77,9 @@ void info(const std::string& path, bool json, bool measured) {
       for (const LinearWeights* w : {&e.gate, &e.up, &e.down}) add(w->w);
     }
   }
+  for (const LayerWeights& l : file->weights.layers) add(l.input.gate.w), add(l.input.out.w);
+  add(file->weights.layer_embedding);
+  add(file->weights.layer_projection.w);
   if (!c.tied_embeddings) add(file->weights.lm_head.w);
   const DType kv = value_or_fail(resolve({}, c, backend)).kv_dtype;
   Json out{{"name", c.name},
@@ -93,9 +97,9 @@ void info(const std::string& path, bool json, bool measured) {
            {"rope_theta", c.rope.theta},
            {"qk_norm", c.qk_norm},
            {"tied_embeddings", c.tied_embeddings},
-           {"kv_bytes_per_token_f32", 2 * kv_row_bytes(DType::kF32, c.E) * c.L * c.G},
-           {"kv_bytes_per_token_bf16", 2 * kv_row_bytes(DType::kBF16, c.E) * c.L * c.G},
-           {"kv_bytes_per_token_int8", 2 * kv_row_bytes(DType::kI8, c.E) * c.L * c.G},
+           {"kv_bytes_per_token_f32", 2 * kv_row_bytes(DType::kF32, c.E) * c.kv_layers() * c.G},
+           {"kv_bytes_per_token_bf16", 2 * kv_row_bytes(DType::kBF16, c.E) * c.kv_layers() * c.G},
+           {"kv_bytes_per_token_int8", 2 * kv_row_bytes(DType::kI8, c.E) * c.kv_layers() * c.G},
            {"tokenizer", file->tokenizer ? "yes" : "none"},
            {"chat_template", file->chat_template.empty() ? "none (ChatML)" : "yes"},
            {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},

@@ -25,20 +25,25 @@ inline void use_tensor(const Tensor& tensor, int64_t rows, int64_t cols) {
 inline void use_weights(const ModelConfig& c, const ModelWeights& weights) {
   CHECK(c.L > 0 && c.D > 0 && c.H > 0 && c.G > 0 && c.H % c.G == 0 && c.E >= 2 && c.F > 0 && c.V > 0 && c.context > 0);
   CHECK(c.rope.inv_freq.size() == static_cast<size_t>(c.rope.rotary_dim / 2));
-  for (const double f : c.rope.inv_freq) CHECK(std::isfinite(f) && f > 0);
+  for (const double f : c.rope.inv_freq) CHECK(std::isfinite(f) && (f > 0 || (f == 0 && !c.local_layers.empty())));
   CHECK(std::isfinite(c.rope.magnitude) && std::isfinite(c.rms_eps));
   CHECK(weights.layers.size() == static_cast<size_t>(c.L));
   use_tensor(weights.embedding, c.V, c.D);
   use_tensor(weights.lm_head.w, c.V, c.D);
-  for (const LayerWeights& layer : weights.layers) {
-    use_tensor(layer.q.w, int64_t{c.H} * c.E, c.D);
-    use_tensor(layer.k.w, int64_t{c.G} * c.E, c.D);
-    use_tensor(layer.v.w, int64_t{c.G} * c.E, c.D);
-    use_tensor(layer.o.w, c.D, int64_t{c.H} * c.E);
-    if (layer.k.bias) use_tensor(layer.k.bias, 1, int64_t{c.G} * c.E);
+  if (c.layer_input > 0) use_tensor(weights.layer_embedding, c.V, int64_t{c.L} * c.layer_input);
+  for (int l = 0; l < c.L; ++l) {
+    const LayerWeights& layer = weights.layers[l];
+    const KvHeads heads = c.heads_at(l);
+    CHECK(c.kv_layer(l) < c.kv_layers() && c.H % heads.G == 0 && c.G % heads.G == 0 && heads.E <= c.E);
+    use_tensor(layer.q.w, int64_t{c.H} * heads.E, c.D);
+    if (c.writes_kv(l)) use_tensor(layer.k.w, int64_t{heads.G} * heads.E, c.D);
+    if (c.writes_kv(l) && !c.v_is_k_at(l)) use_tensor(layer.v.w, int64_t{heads.G} * heads.E, c.D);
+    use_tensor(layer.o.w, c.D, int64_t{c.H} * heads.E);
+    if (layer.k.bias) use_tensor(layer.k.bias, 1, int64_t{heads.G} * heads.E);
+    for (const ExpertWeights& expert : layer.experts) use_tensor(expert.down.w, c.D, c.experts.F);
     if (!layer.down.w) continue;  // a layer of experts
-    use_tensor(layer.gate.w, c.F, c.D);
-    use_tensor(layer.down.w, c.D, c.F);
+    use_tensor(layer.gate.w, c.ffn_at(l), c.D);
+    use_tensor(layer.down.w, c.D, c.ffn_at(l));
   }
 }
 

@@ -241,6 +241,51 @@ TEST(GptOss, RepairedAndChoosingRowsKeepTheSinks) {
   }
 }
 
+std::unique_ptr<Engine> open_gemma4(const char* fixture, std::string_view backend) {
+  return open_for_test({.model = std::string("tests/data/fixtures/") + fixture,
+                        .backend = std::string(backend),
+                        .kv_type = KvType::kF32,
+                        .kv_bytes = int64_t{16} << 20});
+}
+
+// Heads in a larger layout: rows that see few keys, heads that keep few and answers that choose theirs are dense where
+// they see all, also where layers read the KV of others.
+TEST(Gemma4, RowsThatSeeFewKeysSeeTheirOwn) {
+  const std::vector<int32_t> prompt = text(300, 12);
+  for (const char* fixture : {"gemma4", "gemma4-shared"}) {
+    for (const std::string_view backend : backend_names()) {
+      SCOPED_TRACE(std::string(fixture) + " " + std::string(backend));
+      auto one = open_gemma4(fixture, backend);
+      const auto ask = [&](const char* policy, Params params) {
+        return ask_ok(*one, unpublished(prompt, policy, std::move(params), 12));
+      };
+      const Outcome full = ask("full", {});
+      expect_equal(ask("minference", {{"columns", "300"}, {"distances", "0"}}), full);
+      expect_equal(ask("ashape", {{"sink", "0"}, {"window", "400"}}), full);
+      expect_equal(ask("full", {{"decode", "streamingllm"}, {"decode_budget", "400"}, {"decode_evict", "yes"}}), full);
+      EXPECT_NE(ask("minference", {{"columns", "20"}, {"distances", "10"}, {"rows", "8"}}).completion.logits.first,
+                full.completion.logits.first)
+          << "power";
+      EXPECT_NE(ask("ashape", {{"sink", "2"}, {"window", "16"}}).completion.logits.first, full.completion.logits.first)
+          << "power";
+      const Params few{{"decode", "snapkv"}, {"decode_budget", "40"}};
+      Params evicting = few;
+      evicting["decode_evict"] = "yes";
+      expect_equal(ask("full", evicting), ask("full", few));
+    }
+  }
+}
+
+// KV is kept for the layers that have it: 3 of 6.
+TEST(Gemma4, LayersThatReadOthersKvTakeNoMemory) {
+  const auto pages_of = [](const char* fixture) {
+    auto one = open_gemma4(fixture, "auto");
+    ask_ok(*one, request_of(text(256, 13), "full", 0));
+    return one->stats().kv_pages_used;
+  };
+  EXPECT_EQ(pages_of("gemma4-shared"), pages_of("gemma4-inputs"));  // of 6 layers, and of 3
+}
+
 std::vector<std::string> fixtures() {
   std::vector<std::string> out;
   for (const char* folder : {"tests/data/fixtures", "tests/data/fixtures-gguf"}) {

@@ -41,7 +41,7 @@ TEST_P(Realign, LayerZeroKeysOfAPlacedPieceEqualFreshOnes) {
   ThreadPool pool(2);
   const auto model = PreparedModel::prepare(file, *backend, pool, nullptr);
   const ModelConfig& c = model->config();
-  auto store = PageStore::create({c.L, c.G, c.E, 16, DType::kF32}, int64_t{32} << 20);
+  auto store = PageStore::create({c.kv_layers(), c.G, c.E, 16, DType::kF32, c.kv_readers}, int64_t{32} << 20);
   ASSERT_TRUE(store.ok());
   Driver driver(*model, pool);
   const auto piece = tokens(70, 1, c.V), before = tokens(90, 2, c.V);
@@ -133,6 +133,9 @@ INSTANTIATE_TEST_SUITE_P(All, Realign,
                                                           "tests/data/fixtures/qwen3", "tests/data/fixtures/phi3",
                                                           "tests/data/fixtures/gemma3",         // layer 0 is local
                                                           "tests/data/fixtures/gemma3-nested",  // layer 0 is global
+                                                          "tests/data/fixtures/gemma4",         // heads are widened
+                                                          "tests/data/fixtures/gemma4-inputs",  // layer 0 is global
+                                                          "tests/data/fixtures/gemma4-shared",
                                                           "tests/data/models/stories260K/derived-stories260K-F32.gguf",
                                                           "tests/data/models/probe-1M"),
                                           testing::Values("reference", "auto")),

@@ -43,13 +43,12 @@ Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
 }
 
 // A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router
-// and as many experts as a row chooses.
+// and as many experts as a row chooses, which gemma 4 has beside a dense FFN. Its layers with v = k have no v.
 std::vector<std::vector<const PreparedLinear*>> calls_of(const PreparedModel& model, const PreparedLayer& l) {
-  std::vector<std::vector<const PreparedLinear*>> calls = {{&l.q, &l.k, &l.v}, {&l.o}};
-  if (l.experts.empty()) {
-    calls.insert(calls.end(), {{&l.gate, &l.up}, {&l.down}});
-    return calls;
-  }
+  std::vector<std::vector<const PreparedLinear*>> calls = {{&l.q, &l.k}, {&l.o}};
+  if (l.v.w) calls[0].push_back(&l.v);
+  if (l.gate.w) calls.insert(calls.end(), {{&l.gate, &l.up}, {&l.down}});
+  if (l.experts.empty()) return calls;
   calls.push_back({&l.router});
   for (size_t e = 0; e < static_cast<size_t>(model.config().experts.top_k); ++e) {
     calls.insert(calls.end(), {{&l.experts[e].gate, &l.experts[e].up}, {&l.experts[e].down}});

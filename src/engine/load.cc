@@ -240,8 +240,8 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
     KVILT_TRY(check_layer_map(*map, c.L, "layer map '" + name + "'"));
   }
   const DType kv_type = parts.options.kv_dtype;
-  KVILT_ASSIGN(auto store,
-               PageStore::create({c.L, c.G, c.E, parts.options.page_slots, kv_type}, parts.options.kv_bytes));
+  KVILT_ASSIGN(auto store, PageStore::create({c.kv_layers(), c.G, c.E, parts.options.page_slots, kv_type, c.kv_readers},
+                                             parts.options.kv_bytes));
   if (parts.options.zero_memory) store.zero_freed();
   KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options, key));
   const HashSecret secret = tiers.secret();

@@ -7,6 +7,7 @@
 #include "forward/annex_rows.h"
 #include "forward/expert_routing.h"
 #include "forward/ffn_rows.h"
+#include "forward/head_layout.h"
 
 namespace kvilt {
 
@@ -22,9 +23,11 @@ struct Driver::Scratch {
   std::vector<const Runs*> attending;  // per chunk
   FloatMat x, x_next, x_fed, normed, gathered;
   FloatMat q, k, v, attended, gate;
+  FloatMat other_heads;        // memory of head_layout.h
   std::vector<uint8_t> feeds;  // by row
   ExpertRouting routing;
-  FloatMat expert_out;
+  FloatMat expert_out, expert_in, router_in, both;
+  FloatMat token_rows, layer_inputs;
   Changes changes;
 };
 
@@ -114,6 +117,8 @@ void Driver::layer(std::span<Chunk> chunks, int l) {
   choose_fed(chunks, l);
   add_attended(chunks, l);
   feed(chunks, l);
+  add_layer_input(chunks, l);
+  scale(model_.layer(l).scale, s.x.view());
 }
 
 // K and V of W(l) are stored, the probe rows look, and the hidden states wait for the next band.
@@ -151,6 +156,11 @@ void Driver::choose_rows(std::span<Chunk> chunks, int l, Part part) {
       s.rows, chunks.size(), [&](size_t i) -> const Runs& { return *s.attending[i]; }, s.query);
   select(s.rows, chunks.size(), leaving, s.out);
   keep_written(chunks, l, s.write, s.x.view());
+  // The plan's rows run through all layers; a layer that reads another's KV writes none.
+  if (!model_.config().writes_kv(l)) {
+    select(
+        s.rows, chunks.size(), [](size_t) -> const Runs& { return kNone; }, s.write);
+  }
 }
 
 // q of the query rows (rotated by RoPE) into s.q; k and v of the written rows into the page tables.
@@ -161,27 +171,33 @@ void Driver::project(std::span<Chunk> chunks, int l) {
   const Backend& backend = model_.backend();
   const Mat<float> normed = s.normed.reshape(s.rows.size(), c.D);
   backend.rms_norm(s.x.view(), w.attn_norm.data(), c.rms_eps, normed, pool_);
-  const Mat<float> q = s.q.reshape(s.query.size(), int64_t{c.H} * c.E);
-  const Mat<float> k = s.k.reshape(s.write.size(), int64_t{c.G} * c.E);
-  const Mat<float> v = s.v.reshape(s.write.size(), int64_t{c.G} * c.E);
+  const KvHeads heads = c.heads_at(l);
+  const Mat<float> q = s.q.reshape(s.query.size(), int64_t{c.H} * heads.E);
+  const Mat<float> k = s.k.reshape(s.write.size(), int64_t{heads.G} * heads.E);
+  const Mat<float> v = s.v.reshape(s.write.size(), k.cols);
+  const MatmulJob jobs[] = {w.q.job(q), w.k.job(k), w.v.job(v)};  // v last: a layer with v = k has none
+  const std::span<const MatmulJob> all(jobs, w.v.w ? 3 : 2);
   if (s.write.all && s.query.all) {
-    const MatmulJob jobs[] = {w.q.job(q), w.k.job(k), w.v.job(v)};
-    linear(chunks, s.query, normed, jobs);
+    linear(chunks, s.query, normed, all);
   } else {
-    const MatmulJob kv[] = {w.k.job(k), w.v.job(v)}, qs[] = {w.q.job(q)};
-    if (s.write.size() > 0) linear(chunks, s.write, gather(s.write, normed, s.gathered), kv);
-    if (s.query.size() > 0) linear(chunks, s.query, gather(s.query, normed, s.gathered), qs);
+    if (s.write.size() > 0) linear(chunks, s.write, gather(s.write, normed, s.gathered), all.subspan(1));
+    if (s.query.size() > 0) linear(chunks, s.query, gather(s.query, normed, s.gathered), all.first(1));
   }
+  if (!w.v.w) std::copy_n(k.data, k.rows * k.cols, v.data);
   if (c.qk_norm) {
-    backend.head_norm(q, c.E, w.q_norm.data(), c.rms_eps, pool_);
-    backend.head_norm(k, c.E, w.k_norm.data(), c.rms_eps, pool_);
+    backend.head_norm(q, heads.E, w.q_norm.data(), c.rms_eps, pool_);
+    backend.head_norm(k, heads.E, w.k_norm.data(), c.rms_eps, pool_);
   }
-  rotate(chunks, l, s.query, q);
-  rotate(chunks, l, s.write, k);
+  if (c.v_norm) backend.head_norm(v, heads.E, w.v_norm.data(), c.rms_eps, pool_);
+  widen_heads(s.q, {c.H, heads.E}, {c.H, c.E}, s.other_heads, pool_);
+  for (FloatMat* kv : {&s.k, &s.v}) widen_heads(*kv, {heads.G, heads.E}, {c.G, c.E}, s.other_heads, pool_);
+  rotate(chunks, l, s.query, s.q.view());
+  rotate(chunks, l, s.write, s.k.view());
   for (size_t i = 0; i < chunks.size(); ++i) {
     const int64_t begin = s.write.first[i], end = s.write.first[i + 1];
     if (begin == end) continue;
-    store(chunks[i], {chunks[i].kv, l, s.write.pos_of(i), k.slice_rows(begin, end), v.slice_rows(begin, end)});
+    store(chunks[i],
+          {chunks[i].kv, l, s.write.pos_of(i), s.k.view().slice_rows(begin, end), s.v.view().slice_rows(begin, end)});
   }
 }
 
@@ -221,12 +237,14 @@ void Driver::store(Chunk& chunk, const FreshRows& rows) {
   }
 }
 
-// s.attended = attention of s.q.
+// s.attended = attention of s.q, in the layer's own heads.
 void Driver::attend(std::span<Chunk> chunks, int l, Part part) {
   Scratch& s = *scratch_;
   if (s.query.size() == 0) return;
   const Mat<float> out = s.attended.reshape(s.query.size(), s.q.view().cols);
   attend_.run(chunks, {l, part != Part::kAfterCut}, s.query, s.q.view(), out);
+  const ModelConfig& c = model_.config();
+  narrow_heads(s.attended, {c.H, c.E}, {c.H, c.heads_at(l).E}, s.other_heads, pool_);
 }
 
 // x and attended keep only the rows that leave the layer: rows that were only written or probed end here.
@@ -289,7 +307,8 @@ void Driver::feed_rows(std::span<Chunk> chunks, int l, const Rows& rows, Mat<flo
   const ModelConfig& c = model_.config();
   const PreparedLayer& w = model_.layer(l);
   model_.backend().rms_norm(x, w.ffn_norm.data(), c.rms_eps, s.normed.reshape(x.rows, c.D), pool_);
-  if (c.sparse(l)) return feed_experts(chunks, l, rows, x);
+  if (c.sparse(l) && c.experts.beside_dense) return feed_beside(chunks, l, rows, x);
+  if (c.sparse(l)) return feed_experts(chunks, l, rows, {s.normed.view(), s.normed.view()}, x);
   const MatmulJob down = residual_job(w.down, w.post_ffn_norm, x);
   ffn(chunks, rows, s.normed.view(), {w.gate.job({}), w.up.job({}), down, activation_of(c)});
   add_normed(w.post_ffn_norm, x);
@@ -297,14 +316,14 @@ void Driver::feed_rows(std::span<Chunk> chunks, int l, const Rows& rows, Mat<flo
 
 // The sparse layer's FFN: x += sum of weight * FFN of each chosen expert, in the order of the experts' numbers. Each
 // expert takes the rows that chose it as a matmul of their own, so a row's sum depends on nothing but its own choice.
-// REQUIRES: s.normed = norm(x).
-void Driver::feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x) {
+// in: what the router and what the experts take of each row.
+void Driver::feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, const ExpertInputs& in, Mat<float> x) {
   Scratch& s = *scratch_;
   const ModelConfig& c = model_.config();
   const PreparedLayer& w = model_.layer(l);
   const Mat<float> logits = s.gate.reshape(x.rows, c.experts.count);
   const MatmulJob router = w.router.job(logits);
-  linear(chunks, rows, s.normed.view(), {&router, 1});
+  linear(chunks, rows, in.router, {&router, 1});
   s.routing.route(logits, c.experts.top_k, c.experts.renormalise);
   for (int e = 0; e < c.experts.count; ++e) {
     const std::span<const RoutedRow> routed = s.routing.rows_of(e);
@@ -312,13 +331,70 @@ void Driver::feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, Mat<
     const Rows& chosen = select_routed(rows, routed, s.routed);
     const PreparedExpert& expert = w.experts[e];
     const Mat<float> out = s.expert_out.reshape(chosen.size(), c.D);
-    ffn(chunks, chosen, gather(chosen, s.normed.view(), s.gathered),
+    ffn(chunks, chosen, gather(chosen, in.experts, s.gathered),
         {expert.gate.job({}), expert.up.job({}), expert.down.job(out), activation_of(c)});
     for (int64_t r = 0; r < out.rows; ++r) {
       float* to = x.row(routed[r].row);
-      for (int d = 0; d < c.D; ++d) to[d] += routed[r].weight * out.row(r)[d];
+      const float weight = routed[r].weight * expert.scale;
+      for (int d = 0; d < c.D; ++d) to[d] += weight * out.row(r)[d];
     }
   }
+}
+
+// gemma 4: x += norm(norm(FFN(norm(x))) + norm(experts(norm(x)))), each norm with weights of its own; the router has one
+// more. REQUIRES: s.normed = the dense FFN's input.
+void Driver::feed_beside(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const PreparedLayer& w = model_.layer(l);
+  const Backend& backend = model_.backend();
+  const auto normed = [&](Mat<const float> from, const std::vector<float>& norm, Mat<float> to) {
+    backend.rms_norm(from, norm.data(), c.rms_eps, to, pool_);
+    return to;
+  };
+  const Mat<float> both = s.both.reshape(x.rows, c.D);
+  ffn(chunks, rows, s.normed.view(), {w.gate.job({}), w.up.job({}), w.down.job(both), activation_of(c)});
+  normed(both, w.beside.post_dense_norm, both);
+  const ExpertInputs in{normed(x, w.beside.router_norm, s.router_in.reshape(x.rows, c.D)),
+                        normed(x, w.beside.expert_norm, s.expert_in.reshape(x.rows, c.D))};
+  const Mat<float> mixed = s.normed.reshape(x.rows, c.D);
+  std::fill_n(mixed.data, mixed.rows * mixed.cols, 0.0f);
+  feed_experts(chunks, l, rows, in, mixed);
+  normed(mixed, w.beside.post_expert_norm, mixed);
+  add(both, mixed);
+  add_normed(w.post_ffn_norm, x);
+}
+
+// gemma 4: x += norm(Wo (gelu(Wg x) * i)), where i is what the layer gets of the row's token: from an embedding of the
+// layer's own, and projected from the model's. It is made from the token where it is needed, so that rows that wait at a
+// cut or enter above it need no state of it.
+void Driver::add_layer_input(std::span<Chunk> chunks, int l) {
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  if (c.layer_input == 0) return;
+  const PreparedLayerInput& w = model_.layer(l).input;
+  const Mat<float> x = s.x.view(), tokens = s.token_rows.reshape(x.rows, c.D);
+  const auto token_at = [&](size_t i, int64_t r) { return chunks[i].tokens[s.rows.pos[r] - chunks[i].tokens_at]; };
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) model_.embed(token_at(i, r), tokens.row(r));
+  }
+  const Mat<float> input = s.layer_inputs.reshape(x.rows, c.layer_input);
+  const MatmulJob project = w.projection.job(input);
+  linear(chunks, s.rows, tokens, {&project, 1});
+  scale(1 / std::sqrt(static_cast<float>(c.D)), input);
+  model_.backend().rms_norm(input, model_.layer_projection_norm().data(), c.rms_eps, input, pool_);
+  const Mat<float> own = s.gathered.reshape(x.rows, c.layer_input);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    for (int64_t r = s.rows.first[i]; r < s.rows.first[i + 1]; ++r) model_.embed_for(l, token_at(i, r), own.row(r));
+  }
+  add(own, input);
+  scale(std::sqrt(0.5f), input);
+  const Mat<float> gated = s.gate.reshape(x.rows, c.layer_input);
+  const MatmulJob gate = w.gate.job(gated), out = w.out.job(s.normed.reshape(x.rows, c.D));
+  linear(chunks, s.rows, x, {&gate, 1});
+  model_.backend().act_mul(activation_of(c), gated, input, pool_);
+  linear(chunks, s.rows, gated, {&out, 1});
+  add_normed(w.norm, x);
 }
 
 // What adds last's outputs to x. With a norm they go to s.normed, which add_normed() then adds.
@@ -331,6 +407,11 @@ void Driver::add_normed(const std::vector<float>& norm, Mat<float> x) {
   if (norm.empty()) return;
   const Mat<float> y = scratch_->normed.view();
   model_.backend().rms_norm(y, norm.data(), model_.config().rms_eps, y, pool_);
+  add(y, x);
+}
+
+// x += y.
+void Driver::add(Mat<const float> y, Mat<float> x) {
   constexpr int64_t kRows = 16;
   pool_.parallel_for((x.rows + kRows - 1) / kRows, [&](int64_t part, int) {
     for (int64_t r = part * kRows; r < std::min(x.rows, (part + 1) * kRows); ++r) {
@@ -339,6 +420,13 @@ void Driver::add_normed(const std::vector<float>& norm, Mat<float> x) {
       for (int64_t i = 0; i < x.cols; ++i) to[i] += from[i];
     }
   });
+}
+
+void Driver::scale(float by, Mat<float> x) {
+  if (by == 1) return;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (float* at = x.row(r); at != x.row(r) + x.cols; ++at) *at *= by;
+  }
 }
 
 void Driver::logits(std::span<Chunk> chunks) {

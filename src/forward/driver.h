@@ -5,6 +5,7 @@
 //   for each layer:  rows that enter here join (forward/annex_rows.h); norm; q of the rows that attend there, k and v of the rows it writes; q/k norm; rope
 //                    store k, v (and carry their change over, forward/carry.h);  x += Wo attend(q, spans)   per
 //                    sequence and KV head;   x += FFN(norm(x)), of the rows that the stage's ffn rule names
+//                    (gemma 4: heads in the KV's layout behind the norms, forward/head_layout.h; x times the layer's scale)
 //                    (a model with post_norms: x += norm(Wo attend(q, spans));   x += norm(FFN(norm(x))))
 //   at a cut:        store k, v of W(cut); probes; keep the rows' hidden states for the next band
 // Invariants: row-invariant like its kernels: a row's result does not depend on the chunk, the batch or the
@@ -54,9 +55,16 @@ class Driver {
   void add_attended(std::span<Chunk> chunks, int l);
   void feed(std::span<Chunk> chunks, int l);
   void feed_rows(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
-  void feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
+  struct ExpertInputs {
+    Mat<const float> router, experts;
+  };
+  void feed_experts(std::span<Chunk> chunks, int l, const Rows& rows, const ExpertInputs& in, Mat<float> x);
+  void feed_beside(std::span<Chunk> chunks, int l, const Rows& rows, Mat<float> x);
+  void add_layer_input(std::span<Chunk> chunks, int l);
+  void add(Mat<const float> y, Mat<float> x);
   MatmulJob residual_job(const PreparedLinear& last, const std::vector<float>& norm, Mat<float> x);
   void add_normed(const std::vector<float>& norm, Mat<float> x);
+  static void scale(float by, Mat<float> x);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
   void ffn(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, const FfnJob& job);

@@ -27,6 +27,21 @@ PreparedLinear prepare_linear(const LinearWeights& from, PackCache& weights, Act
   return {weights.get({from.w.data, from.w.dtype, from.w.rows, from.w.cols, activations}), as_floats(from.bias)};
 }
 
+PreparedBeside beside_of(const BesideWeights& from, int D) {
+  PreparedBeside out{as_floats(from.post_dense_norm), as_floats(from.expert_norm), as_floats(from.post_expert_norm),
+                     as_floats(from.router_scale)};
+  for (float& w : out.router_norm) w /= std::sqrt(static_cast<float>(D));
+  return out;
+}
+
+// The layer's rows of the projection that all layers have in one tensor.
+LinearWeights projection_of(const LinearWeights& all, int layer, int width) {
+  Tensor rows = all.w;
+  rows.rows = width;
+  rows.data += static_cast<size_t>(layer) * static_cast<size_t>(width) * rows.row_bytes();
+  return {rows, {}};
+}
+
 }  // namespace
 
 std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const ModelFile> file, const Backend& backend,
@@ -50,6 +65,9 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
                                                                    {&layer.k_norm, &from.k_norm}};
     for (const auto& [to, source] : norms) *to = norm_weights(*source, file->config);
     layer.sinks = as_floats(from.sinks);
+    if (from.scale) layer.scale = as_floats(from.scale)[0];
+    const auto number = static_cast<int>(model->layers_.size());
+    if (file->config.v_norm) layer.v_norm.assign(static_cast<size_t>(file->config.heads_at(number).E), 1);
     const std::pair<PreparedLinear*, const LinearWeights*> linears[] = {
         {&layer.q, &from.q},       {&layer.k, &from.k},   {&layer.v, &from.v},      {&layer.o, &from.o},
         {&layer.gate, &from.gate}, {&layer.up, &from.up}, {&layer.down, &from.down}};
@@ -61,8 +79,17 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
       if (source->w) prepare_one(*to, *source);
     }
     if (!from.experts.empty()) prepare_one(layer.router, from.router);
+    if (from.beside.router_scale) layer.beside = beside_of(from.beside, file->config.D);
+    const std::vector<float> shares = as_floats(from.beside.expert_scale);
+    if (from.input.gate.w) {
+      prepare_one(layer.input.projection, projection_of(weights.layer_projection, number, file->config.layer_input));
+      prepare_one(layer.input.gate, from.input.gate);
+      prepare_one(layer.input.out, from.input.out);
+      layer.input.norm = as_floats(from.input.norm);
+    }
     for (const ExpertWeights& expert : from.experts) {
       PreparedExpert& to = layer.experts.emplace_back();
+      if (!shares.empty()) to.scale = shares[layer.experts.size() - 1];
       prepare_one(to.gate, expert.gate);
       prepare_one(to.up, expert.up);
       prepare_one(to.down, expert.down);
@@ -71,6 +98,8 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
     if (progress) progress(static_cast<double>(model->layers_.size()) / static_cast<double>(weights.layers.size() + 1));
   }
   model->final_norm_ = norm_weights(weights.final_norm, file->config);
+  model->layer_projection_norm_ = as_floats(weights.layer_projection_norm);
+  model->parameters_ += weights.layer_embedding.rows * weights.layer_embedding.cols;
   model->lm_head_ = prepare_linear(weights.lm_head, packed, activations);
   count(model->lm_head_);
   packed.keep();
@@ -88,6 +117,17 @@ void PreparedModel::embed(int32_t token, float* x) const {
   if (const float scale = file_->config.embedding_scale; scale != 1) {
     for (int64_t i = 0; i < table.cols; ++i) x[i] *= scale;
   }
+}
+
+void PreparedModel::embed_for(int layer, int32_t token, float* x) const {
+  const Tensor& table = file_->weights.layer_embedding;
+  CHECK(token >= 0 && token < table.rows);
+  const int width = config().layer_input;
+  const auto from = static_cast<size_t>(layer) * static_cast<size_t>(width);
+  dequantize(table.dtype, table.data + static_cast<size_t>(token) * table.row_bytes() + dtype_bytes(table.dtype, from),
+             static_cast<size_t>(width), x);
+  const float scale = std::sqrt(static_cast<float>(width));
+  for (int i = 0; i < width; ++i) x[i] *= scale;
 }
 
 AttendShape PreparedModel::attend_shape(DType kv) const {

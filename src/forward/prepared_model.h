@@ -25,16 +25,32 @@ struct PreparedLinear {
 
 struct PreparedExpert {
   PreparedLinear gate, up, down;
+  float scale = 1;  // of its output
+};
+
+// With config.experts.beside_dense; D each. router_norm is the whole of what a row goes through before the router.
+struct PreparedBeside {
+  std::vector<float> post_dense_norm, expert_norm, post_expert_norm, router_norm;
+};
+
+// With config.layer_input.
+struct PreparedLayerInput {
+  PreparedLinear projection;  // of the token's embedding
+  PreparedLinear gate, out;
+  std::vector<float> norm;  // D
 };
 
 struct PreparedLayer {
   std::vector<float> attn_norm, ffn_norm;            // D
   std::vector<float> post_attn_norm, post_ffn_norm;  // D, or empty
-  std::vector<float> q_norm, k_norm;                 // E, or empty
+  std::vector<float> q_norm, k_norm, v_norm;         // E, or empty
   std::vector<float> sinks;                          // H, or empty
   PreparedLinear q, k, v, o, gate, up, down;
+  float scale = 1;        // of what leaves the layer
   PreparedLinear router;  // of a sparse layer, which has no gate, up and down of its own
   std::vector<PreparedExpert> experts;
+  PreparedBeside beside;
+  PreparedLayerInput input;
 };
 
 class PreparedModel {
@@ -52,6 +68,9 @@ class PreparedModel {
   const std::vector<float>& final_norm() const { return final_norm_; }
   const PreparedLinear& lm_head() const { return lm_head_; }
   void embed(int32_t token, float* x) const;  // D values
+  // With config.layer_input: what the layer has of the token by itself, and the norm of its projection.
+  void embed_for(int layer, int32_t token, float* x) const;
+  const std::vector<float>& layer_projection_norm() const { return layer_projection_norm_; }
   AttendShape attend_shape(DType kv) const;
   // AttendTask::sinks of a KV head's group; null where the model has none.
   const float* sinks(int layer, int head) const {
@@ -65,7 +84,7 @@ class PreparedModel {
   std::shared_ptr<const ModelFile> file_;
   const Backend* backend_ = nullptr;
   std::vector<PreparedLayer> layers_;
-  std::vector<float> final_norm_;
+  std::vector<float> final_norm_, layer_projection_norm_;
   PreparedLinear lm_head_;
   int64_t weight_bytes_ = 0, parameters_ = 0;
 };

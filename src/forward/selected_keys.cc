@@ -120,6 +120,7 @@ double SelectedKeys::moved(const PageTable& kv, int i) {
 }
 
 double SelectedKeys::evict(PageTable& kv, int32_t next, FunctionRef<bool(int64_t pages)> make_room) {
+  if (!config_.kv_readers.empty()) return 0;  // each reader chooses for itself
   if (!rule_.evict || std::ranges::find(chosen_, 1) == chosen_.end()) return 0;
   return kv.compacted() ? evict_more(kv, next) : evict_first(kv, next, make_room);
 }

@@ -24,6 +24,16 @@ struct KvShape {
   int L = 0, G = 0, E = 0;
   int P = 32;  // slots of a page
   DType dtype = DType::kF32;
+  // Entry i is the layer whose K and V the model's layer L + i reads, which has none of its own (ModelConfig::kv_readers).
+  std::vector<uint16_t> readers = {};
+  int layers() const { return L + static_cast<int>(readers.size()); }               // of the model
+  int kv_layer(int layer) const { return layer < L ? layer : readers[layer - L]; }  // of a layer of the model
+  int last_reader(int layer) const {                                                // of the K and V of layer < L
+    for (int i = static_cast<int>(readers.size()); i-- > 0;) {
+      if (readers[i] == layer) return L + i;
+    }
+    return layer;
+  }
   int64_t row_bytes() const { return kv_row_bytes(dtype, E); }  // one key
   int64_t page_bytes() const { return 2 * P * row_bytes(); }
   int64_t token_bytes() const { return 2 * row_bytes() * L * G; }

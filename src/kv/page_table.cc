@@ -170,8 +170,8 @@ PinnedPages KvSegment::pin(Run positions) const {
 }
 
 Extent* KvSegment::extent_of(int layer, int32_t pos) const {
-  CHECK(layer >= 0 && layer < store_.shape().L);
-  const int32_t slot = map(layer).slot_of(pos);
+  CHECK(layer >= 0 && layer < store_.shape().layers());
+  const int32_t slot = map(store_.shape().kv_layer(layer)).slot_of(pos);
   return slot < 0 ? nullptr : extents_[slot / store_.extent_slots() - first_].get();
 }
 
@@ -360,6 +360,7 @@ void PageTable::restore(int layer, int head, int32_t pos, const std::byte* k, co
 }
 
 const std::byte* PageTable::private_k(int layer, int head, int32_t pos) const {
+  layer = store_.shape().kv_layer(layer);
   const int32_t slot = slot_of(layer, head, pos);
   return slot < 0 || !pages_->held(layer, head, slot / store_.shape().P) ? nullptr : pages_->k(layer, head, slot);
 }
@@ -375,6 +376,7 @@ const Placement* at(std::span<const Placement> placements, int32_t pos) {
 }  // namespace
 
 PageTable::Placed PageTable::placed(int layer, int32_t pos) const {
+  layer = store_.shape().kv_layer(layer);
   if (const Placement* over = at(overlays_, pos)) {
     if (const int32_t slot = over->segment->map(layer).slot_of(pos); slot >= 0) return {&over->pages, slot, nullptr};
   }
@@ -436,6 +438,7 @@ const std::vector<PageTable::Atom>& PageTable::atoms(int layer) const {
 }
 
 void PageTable::resolve(int layer, int head, std::span<const Run> positions, std::vector<KvSpan>& spans) const {
+  layer = store_.shape().kv_layer(layer);
   if (kept_) {
     for (const Run& run : positions) kept_->resolve(layer, head, run, spans);
     return;
@@ -473,6 +476,7 @@ void PageTable::resolve(int layer, int head, Run rows, const KeyMask& mask, std:
 }
 
 Runs PageTable::known(int layer) const {
+  layer = store_.shape().kv_layer(layer);
   Runs placed;
   for (const Placement& placement : placements_) placed.push_back(placement.positions());
   for (const Placement& placement : overlays_) {

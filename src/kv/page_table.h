@@ -127,6 +127,8 @@ struct LayerRange {
 
 class KeptKeys;
 
+// `layer` is the model's. Those that read another's KV (KvShape::readers) see what that one has; all that is written,
+// kept, copied or counted by layer is of the layers that have KV, below KvShape::L.
 class PageTable {
  public:
   // What `ropes` points to must outlive the table.

@@ -46,9 +46,16 @@ void PageTable::keep(std::vector<HeadKeep> heads, int32_t chunk) {
 }
 
 void PageTable::passed(LayerRange layers, int32_t next) {
-  for (int layer = layers.begin; layer < layers.end; ++layer) passed_[layer] = next;
+  const KvShape& shape = store_.shape();
+  const auto done_with = [&](int layer) {  // by the last layer that reads its KV
+    const int last = shape.last_reader(layer);
+    return last >= layers.begin && last < layers.end;
+  };
+  for (int layer = 0; layer < shape.L; ++layer) {
+    if (done_with(layer)) passed_[layer] = next;
+  }
   for (LocalHead& head : local_) {
-    if (head.layer >= layers.begin && head.layer < layers.end) drop_passed(head);
+    if (done_with(head.layer)) drop_passed(head);
   }
 }
 
@@ -207,7 +214,7 @@ void PageTable::slide(int32_t pos) {
     range.low = std::min(range.low, pos);
     range.high = std::max(range.high, pos);
   }
-  passed({0, store_.shape().L}, pos);
+  passed({0, store_.shape().layers()}, pos);
   for (const LocalHead& head : local_) {
     const int32_t page = slot_map(head.layer).slot_of(pos) / P;
     if (!pages_->held(head.layer, head.head, page)) pages_->hold(head.layer, head.head, page);

@@ -212,6 +212,35 @@ TEST_F(RaggedPages, NarrowingGivesBackWhatRowsPassed) {
   EXPECT_EQ(read(table, 2, 1, {80, 81}, {.sink = 1, .window = 7}).size(), 8u);
 }
 
+// Layers 3 and 4 of the model have no KV: they read that of layers 1 and 2, which is kept until they have passed.
+TEST_F(RaggedPages, LayersThatReadOthersKvHaveNoPages) {
+  KvShape shape = kShape;
+  shape.readers = {1, 2};
+  PageStore with_readers = PageStore::create(shape, 600 * shape.page_bytes()).value();
+  PageTable table(with_readers, rope), plain(store, rope);
+  const std::vector<Runs> sets{{{0, 80}}};
+  for (PageTable* each : {&table, &plain}) {
+    each->add(sets, std::vector<uint16_t>(each->shape().layers(), 0));  // a plan names all layers
+    for (int layer = 0; layer < 3; ++layer) write(*each, 1, layer, sets[0]);
+  }
+  EXPECT_EQ(table.private_pages(), plain.private_pages());
+  EXPECT_EQ(read(table, 3, 1, {79, 80}, {}), read(plain, 1, 1, {79, 80}, {}));
+  EXPECT_EQ(read(table, 4, 0, {79, 80}, {}), read(plain, 2, 0, {79, 80}, {}));
+  EXPECT_NE(read(table, 3, 0, {79, 80}, {}), read(plain, 2, 0, {79, 80}, {})) << "power";
+  EXPECT_EQ(table.known(4), plain.known(2));
+  EXPECT_EQ(table.private_k(3, 0, 30), table.private_k(1, 0, 30));
+  PageTable placed(with_readers, rope);
+  placed.place({table.publish({0, 80}), 10, 20, 15});
+  EXPECT_EQ(placed.placed(4, 20).slot, placed.placed(2, 20).slot);
+
+  table.keep(std::vector<HeadKeep>(6, HeadKeep{1, 7}), 16);
+  table.passed({0, 4}, 80);  // layer 4 still reads layer 2
+  EXPECT_EQ(table.private_k(1, 0, 30), nullptr);
+  EXPECT_NE(table.private_k(2, 0, 30), nullptr);
+  table.passed({4, 5}, 80);
+  EXPECT_EQ(table.private_k(2, 0, 30), nullptr);
+}
+
 using RaggedPagesDeathTest = RaggedPages;
 TEST_F(RaggedPagesDeathTest, WhatWasDroppedIsNeitherReadNorWidenedNorPublished) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -151,7 +151,7 @@ class Import {
       for (int head = 0; head < in_.G(); ++head) KVILT_TRY(read_rows(layer, head));
     }
     session_.table->keep(in_.keeps(), 0);
-    session_.table->passed({0, in_.L()}, next_);
+    session_.table->passed({0, store_.shape().layers()}, next_);
     return std::move(session_);
   }
 

@@ -37,6 +37,15 @@ void add_config(KeyedHash& hash, const ModelConfig& config) {
     add_value(hash, flag);
   if (config.gate == Gate::kClampedSwiglu) hash.add("clamped swiglu");
   if (config.sinks) hash.add("sinks");
+  for (const KvHeads& heads : config.heads) {
+    for (const int size : {heads.G, heads.E}) add_value(hash, size);
+  }
+  for (const int width : config.ffn_widths) add_value(hash, width);
+  if (config.layer_input > 0) add_value(hash, config.layer_input);
+  if (config.experts.beside_dense) hash.add("experts beside");
+  if (config.v_norm) hash.add("v norm");
+  for (const uint8_t v_is_k : config.v_is_k) add_value(hash, v_is_k);
+  for (const uint16_t source : config.kv_readers) add_value(hash, source);
   for (const float scale : {config.embedding_scale, config.attention_scale, config.final_softcap})
     add_value(hash, scale);
   const ExpertConfig& experts = config.experts;

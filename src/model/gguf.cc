@@ -368,6 +368,13 @@ std::optional<std::vector<int64_t>> GgufValue::as_ints() const {
   return out;
 }
 
+std::optional<std::vector<uint8_t>> GgufValue::as_bools() const {
+  if (type != GgufType::kArray || element != GgufType::kBool) return {};
+  std::vector<uint8_t> out;
+  for (uint64_t i = 0; i < count; ++i) out.push_back(bytes[i] != std::byte{0} ? 1 : 0);
+  return out;
+}
+
 std::optional<std::vector<float>> GgufValue::as_floats() const {
   if (type != GgufType::kArray || (element != GgufType::kF32 && element != GgufType::kF64)) return {};
   std::vector<float> out;

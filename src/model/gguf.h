@@ -33,6 +33,7 @@ struct GgufValue {
   std::optional<bool> as_bool() const;
   std::optional<std::string_view> as_string() const;
   std::optional<std::vector<int64_t>> as_ints() const;
+  std::optional<std::vector<uint8_t>> as_bools() const;
   std::optional<std::vector<float>> as_floats() const;
   std::optional<std::vector<std::string_view>> as_strings() const;
 };

@@ -16,11 +16,14 @@ constexpr int64_t kTokenKinds = 6;
 struct VocabularyKind {
   std::string_view gguf, spec;
   bool add_bos, add_space_prefix;
+  bool of_bytes = true;  // bpe: over bytes
 };
 constexpr VocabularyKind kKinds[] = {
     {"gpt2", "bpe", false, false},
     {"llama", "spm", true, true},
+    {"gemma4", "bpe", true, false, false},
 };
+constexpr const char* kSpaceMark = "\xe2\x96\x81";  // SentencePiece's
 // Pre-tokenizers whose models want BOS although their files, older than the flag, do not say so.
 constexpr std::string_view kBosByPre[] = {"llama3", "llama-v3", "llama-bpe"};
 
@@ -65,6 +68,16 @@ Status read_scores(const GgufFile& gguf, const std::string& where, TokenizerSpec
   return {};
 }
 
+// As the family's tokenizer.json: merges over characters of a text that is not cut before, with marks for spaces. The
+// name in tokenizer.ggml.pre means nothing here.
+void over_characters(TokenizerSpec& spec) {
+  spec.pre.clear();
+  spec.byte_level = false;
+  spec.fuse_unknown = true;
+  spec.normalize.push_back({.kind = NormalizeStep::Kind::kReplace, .pattern = " ", .content = kSpaceMark});
+  spec.decode_replace.push_back({kSpaceMark, " "});
+}
+
 }  // namespace
 
 Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::string& where) {
@@ -73,12 +86,13 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](auto& row) { return row.gguf == model; });
   if (kind == std::end(kKinds)) {
     return error(Code::kUnsupported,
-                 "{}: tokenizer '{}'; this build reads gpt2 (byte-level BPE) and llama (SentencePiece BPE)", where,
-                 printable(model));
+                 "{}: tokenizer '{}'; this build reads gpt2 (byte-level BPE), llama (SentencePiece BPE) and gemma4",
+                 where, printable(model));
   }
   TokenizerSpec spec;
   spec.model = kind->spec;
   spec.pre = fields.text_or("pre", "default");  // older files lack the key
+  if (kind->spec == "bpe" && !kind->of_bytes) over_characters(spec);
   KVILT_ASSIGN(spec.tokens, texts(gguf, "tokenizer.ggml.tokens", where));
   if (spec.tokens.empty()) return error(Code::kCorrupt, "{}: 'tokenizer.ggml.tokens' is missing or empty", where);
   KVILT_ASSIGN(spec.merges, texts(gguf, "tokenizer.ggml.merges", where));
@@ -89,7 +103,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   spec.add_bos = fields.flag_or("add_bos_token", kind->add_bos || bos_by_pre);
   spec.add_eos = fields.flag_or("add_eos_token", false);
   spec.add_space_prefix = fields.flag_or("add_space_prefix", kind->add_space_prefix);
-  spec.byte_fallback = kind->spec == "spm" && std::ranges::count(spec.kinds, TokenKind::kByte) > 0;
+  spec.byte_fallback = (kind->spec == "spm" || !kind->of_bytes) && std::ranges::count(spec.kinds, TokenKind::kByte) > 0;
 
   const auto id = [&](const char* key) -> std::optional<int32_t> {
     if (!fields.has(key)) return {};

@@ -69,19 +69,25 @@ class MutationTest : public ::testing::Test {
     ASSERT_TRUE(c.L > 0 && c.D > 0 && c.H > 0 && c.G > 0 && c.H % c.G == 0 && c.E >= 2 && c.F > 0 && c.V > 0 &&
                 c.context > 0);
     ASSERT_EQ(c.rope.inv_freq.size(), static_cast<size_t>(c.rope.rotary_dim / 2));
-    for (const double f : c.rope.inv_freq) ASSERT_TRUE(std::isfinite(f) && f > 0);
+    for (const double f : c.rope.inv_freq) {
+      ASSERT_TRUE(std::isfinite(f) && (f > 0 || (f == 0 && !c.local_layers.empty())));
+    }
     ASSERT_TRUE(std::isfinite(c.rope.magnitude) && std::isfinite(c.rms_eps));
     for (const int32_t id : c.eos_ids) ASSERT_TRUE(id >= 0 && id < c.V);
     ASSERT_EQ(model.weights.layers.size(), static_cast<size_t>(c.L));
     touch(model.weights.embedding, c.V, c.D);
     touch(model.weights.lm_head.w, c.V, c.D);
-    for (const LayerWeights& layer : model.weights.layers) {
-      touch(layer.q.w, int64_t{c.H} * c.E, c.D);
-      touch(layer.k.w, int64_t{c.G} * c.E, c.D);
-      touch(layer.o.w, c.D, int64_t{c.H} * c.E);
-      if (layer.experts.empty()) touch(layer.down.w, c.D, c.F);
+    if (c.layer_input > 0) touch(model.weights.layer_embedding, c.V, int64_t{c.L} * c.layer_input);
+    for (int l = 0; l < c.L; ++l) {
+      const LayerWeights& layer = model.weights.layers[l];
+      const KvHeads heads = c.heads_at(l);
+      ASSERT_TRUE(c.kv_layer(l) < c.kv_layers() && c.H % heads.G == 0 && c.G % heads.G == 0 && heads.E <= c.E);
+      touch(layer.q.w, int64_t{c.H} * heads.E, c.D);
+      if (c.writes_kv(l)) touch(layer.k.w, int64_t{heads.G} * heads.E, c.D);
+      touch(layer.o.w, c.D, int64_t{c.H} * heads.E);
+      if (layer.experts.empty()) touch(layer.down.w, c.D, c.ffn_at(l));
       for (const ExpertWeights& expert : layer.experts) touch(expert.down.w, c.D, c.experts.F);
-      if (layer.k.bias) touch(layer.k.bias, 1, int64_t{c.G} * c.E);
+      if (layer.k.bias) touch(layer.k.bias, 1, int64_t{heads.G} * heads.E);
     }
     if (!model.tokenizer) return;
     const auto ids =
@@ -217,8 +223,12 @@ TEST_F(MutationTest, GgufTruncated) {
 }
 
 TEST_F(MutationTest, HuggingFaceFolder) {
-  const std::vector<std::string> sources = {kModelFolder + "probe-1M", "tests/data/fixtures/qwen3",
-                                            "tests/data/fixtures/llama-yarn", "tests/data/fixtures/qwen3-moe-mixed",
+  const std::vector<std::string> sources = {kModelFolder + "probe-1M",
+                                            "tests/data/fixtures/qwen3",
+                                            "tests/data/fixtures/gemma4-shared",
+                                            "tests/data/fixtures/gemma4-moe",
+                                            "tests/data/fixtures/llama-yarn",
+                                            "tests/data/fixtures/qwen3-moe-mixed",
                                             kModelFolder + "stories260K/derived-hf"};
   for (const std::string& source : sources) {
     SCOPED_TRACE(source);

@@ -10,18 +10,14 @@
 #include "base/error.h"
 #include "model/fields.h"
 #include "model/read_experts.h"
+#include "model/read_gemma4.h"
 #include "model/rope.h"
 #include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {
 
-constexpr int64_t kMaxHeads = 1 << 12;  // as kMaxWidth
-constexpr int64_t kMaxHeadDim = 1 << 12;
-constexpr int64_t kMaxVocab = 1 << 24;
-constexpr int64_t kMaxContext = 1 << 28;
-constexpr double kMaxFactor = 1e6, kMaxTheta = 1e12;
-
+constexpr int64_t kMaxVocab = 1 << 24;                          // as kMaxWidth
 constexpr int kDefaultWindow = 4096, kDefaultDenseLayers = 28;  // Transformers' defaults
 
 // Which layers of a Hugging Face model have a window.
@@ -53,6 +49,7 @@ constexpr Architecture kArchitectures[] = {
     {"gpt_oss", RopePairs::kHalves, false, true, WindowRule::kAlternating, ExpertRule::kGptOss, "gpt-oss"},
     {"phi3", RopePairs::kHalves, false, false, WindowRule::kAllIfNamed},
     {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
+    {"gemma4", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_gemma4.h
 };
 
 Result<const Architecture*> find_architecture(const std::string& name, NameStyle style, const std::string& where) {
@@ -116,7 +113,7 @@ void refuse_hf_extras(Fields& fields, const nlohmann::json& config, const Archit
   const auto refuse = [&](const std::string& what) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
   };
-  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu" && arch.name != "gemma3") {
+  if (const std::string act = fields.text_or("hidden_act", "silu"); act != "silu" && !arch.name.starts_with("gemma")) {
     refuse("hidden_act '" + printable(act) + "'");
   }
   if (fields.has("quantization_config") && !has_mxfp4_experts(config, arch))
@@ -247,18 +244,6 @@ RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta,
   }
   if (!rope.status().ok()) fields.fail(rope.status().error());
   return s;
-}
-
-std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name) {
-  const StoredTensor* stored = gguf.tensors.find(name);
-  if (!stored) return {};
-  if (!stored->readable || stored->dtype != DType::kF32 || stored->rows != 1 || stored->cols > kMaxHeadDim) {
-    fields.fail(error(Code::kCorrupt, "{}: tensor '{}' is not a vector of F32", fields.where(), name));
-    return {};
-  }
-  std::vector<float> values(static_cast<size_t>(stored->cols));
-  dequantize(stored->dtype, stored->data, values.size(), values.data());
-  return {values.begin(), values.end()};
 }
 
 RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture& arch, ModelConfig& model) {
@@ -421,20 +406,42 @@ std::vector<int> gguf_windows(Fields& fields, const std::string& arch, int L) {
   return std::vector<int>(static_cast<size_t>(L), static_cast<int>(window));
 }
 
+Result<int> gguf_vocabulary(const GgufFile& gguf, const std::string& where) {
+  const StoredTensor* embedding = gguf.tensors.find("token_embd.weight");
+  if (!embedding)
+    return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' is missing (a vocabulary without a model?)", where);
+  if (embedding->rows > kMaxVocab)
+    return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' has {} rows", where, embedding->rows);
+  return static_cast<int>(embedding->rows);
+}
+
 }  // namespace
+
+std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name) {
+  const StoredTensor* stored = gguf.tensors.find(name);
+  if (!stored) return {};
+  if (!stored->readable || stored->dtype != DType::kF32 || stored->rows != 1 || stored->cols > kMaxHeadDim) {
+    fields.fail(error(Code::kCorrupt, "{}: tensor '{}' is not a vector of F32", fields.where(), name));
+    return {};
+  }
+  std::vector<float> values(static_cast<size_t>(stored->cols));
+  dequantize(stored->dtype, stored->data, values.size(), values.data());
+  return {values.begin(), values.end()};
+}
 
 Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where) {
   if (!config.is_object()) return error(Code::kCorrupt, "{}: not a JSON object", where);
   Fields fields(config, where);
   const std::string type = fields.text_or("model_type", "");
   KVILT_TRY(fields.status());
-  if (type == "gemma3") {
-    return error(Code::kUnsupported, "{}: a multimodal gemma3; this build runs its text part as GGUF, or gemma3_text",
-                 where);
+  if (type == "gemma3" || type == "gemma4") {
+    return error(Code::kUnsupported, "{}: a multimodal {}; this build runs its text part as GGUF, or {}_text", where,
+                 type, type);
   }
+  const bool text_part = type == "gemma3_text" || type == "gemma4_text";
   KVILT_ASSIGN(const Architecture* arch,
-               find_architecture(type == "gemma3_text" ? "gemma3" : type, NameStyle::kHuggingFace, where));
-  const bool gemma3 = arch->name == "gemma3";
+               find_architecture(text_part ? type.substr(0, 6) : type, NameStyle::kHuggingFace, where));
+  const bool gemma3 = arch->name == "gemma3", gemma4 = arch->name == "gemma4";
   ReadConfig out;
   ModelConfig& model = out.config;
   const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };
@@ -443,20 +450,24 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   model.D = size("hidden_size", kMaxWidth);
   model.H = size("num_attention_heads", kMaxHeads);
   model.G = static_cast<int>(fields.integer_or("num_key_value_heads", model.H, 1, kMaxHeads));
-  model.E = gemma3 ? static_cast<int>(fields.integer_or("head_dim", kGemmaHeadDim, 2, kMaxHeadDim))
-                   : head_dim(fields, "head_dim", model);
+  model.E = gemma3 || gemma4 ? static_cast<int>(fields.integer_or("head_dim", kGemmaHeadDim, 2, kMaxHeadDim))
+                             : head_dim(fields, "head_dim", model);
   model.F = size("intermediate_size", kMaxWidth);
   model.L = size("num_hidden_layers", kMaxLayers);
   model.V = size("vocab_size", kMaxVocab);
   model.context = size("max_position_embeddings", kMaxContext);
   model.rms_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0, 1));
   model.qk_norm = arch->qk_norm;
-  model.tied_embeddings = fields.flag_or("tie_word_embeddings", gemma3);
+  model.tied_embeddings = fields.flag_or("tie_word_embeddings", gemma3 || gemma4);
   const bool attention_bias = fields.flag_or("attention_bias", arch->experts == ExpertRule::kGptOss);
   out.biases = {arch->qkv_bias || attention_bias, attention_bias, fields.flag_or("mlp_bias", false)};
   refuse_hf_extras(fields, config, *arch);
   if (arch->experts == ExpertRule::kGptOss) gpt_oss_arithmetic(model);
   model.experts = read_hf_experts(fields, config, arch->experts, model.L);
+  if (gemma4) {
+    KVILT_TRY(read_hf_gemma4(fields, config, model));
+    return out;
+  }
   RopeSettings rope, local;
   if (gemma3) {
     read_hf_gemma3(fields, config, model);
@@ -490,9 +501,10 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   model.arch = arch->name;
   model.D = size("embedding_length", kMaxWidth);
   model.H = size("attention.head_count", kMaxHeads);
-  model.G = static_cast<int>(fields.integer_or("attention.head_count_kv", model.H, 1, kMaxHeads));
+  const bool gemma3 = arch->name == "gemma3", gemma4 = arch->name == "gemma4";
+  if (!gemma4) model.G = static_cast<int>(fields.integer_or("attention.head_count_kv", model.H, 1, kMaxHeads));
   model.E = head_dim(fields, "attention.key_length", model);
-  model.F = size("feed_forward_length", kMaxWidth);
+  if (!gemma4) model.F = size("feed_forward_length", kMaxWidth);
   model.L = size("block_count", kMaxLayers);
   model.context = size("context_length", kMaxContext);
   model.rms_eps = static_cast<float>(fields.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0, 1));
@@ -503,22 +515,20 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   if (fields.integer_or("attention.value_length", model.E, 1, kMaxHeadDim) != model.E) {
     fields.fail(error(Code::kUnsupported, "{}: value heads of another size than key heads", where));
   }
+  KVILT_ASSIGN(model.V, gguf_vocabulary(gguf, where));
+  if (gemma4) {
+    KVILT_TRY(read_gguf_gemma4(fields, gguf, model));
+    return out;
+  }
   // mixtral is llama with experts.
   const ExpertRule experts = arch->name == "llama" ? ExpertRule::kMixtral : arch->experts;
   model.experts = read_gguf_experts(fields, experts, model.F, model.L);
   if (arch->name == "llama" && model.experts.count > 0) model.arch = "mixtral";
-  const bool gemma3 = arch->name == "gemma3";
   if (gemma3) {
     read_gguf_gemma3(fields, model);
   } else {
     model.window = gguf_windows(fields, type, model.L);
   }
-  const StoredTensor* embedding = gguf.tensors.find("token_embd.weight");
-  if (!embedding)
-    return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' is missing (a vocabulary without a model?)", where);
-  if (embedding->rows > kMaxVocab)
-    return error(Code::kCorrupt, "{}: tensor 'token_embd.weight' has {} rows", where, embedding->rows);
-  model.V = static_cast<int>(embedding->rows);
   const RopeSettings rope = gguf_rope(fields, gguf, *arch, model);
   RopeSettings local = unscaled(rope);
   if (gemma3) local.theta = fields.number_or("rope.freq_base_swa", kGemmaLocalTheta, 1, kMaxTheta);

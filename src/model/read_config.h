@@ -9,6 +9,7 @@
 
 #include "kvilt/result.h"
 #include "model/config.h"
+#include "model/fields.h"
 #include "model/gguf.h"
 #include "model/tensor_table.h"
 
@@ -17,6 +18,10 @@ namespace kvilt {
 // Far above any model, and low enough that products of two fit 64 bits and a hostile file cannot ask for much.
 inline constexpr int64_t kMaxWidth = 1 << 20;
 inline constexpr int64_t kMaxLayers = 1 << 10;
+inline constexpr int64_t kMaxHeads = 1 << 12;
+inline constexpr int64_t kMaxHeadDim = 1 << 12;
+inline constexpr int64_t kMaxContext = 1 << 28;
+inline constexpr double kMaxFactor = 1e6, kMaxTheta = 1e12;
 
 struct ReadConfig {
   ModelConfig config;
@@ -29,5 +34,8 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
 
 // V comes from the embedding's rows, RoPE's factors from the F32 tensor rope_freqs.weight if there is one.
 Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& where);
+
+// A vector of RoPE's factors; empty if there is no such tensor.
+std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name);
 
 }  // namespace kvilt

@@ -8,8 +8,6 @@
 namespace kvilt {
 namespace {
 
-constexpr int64_t kMaxExperts = 1 << 10;  // of a layer; the largest known models have 512
-
 int whole(Fields& fields, const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); }
 
 void check(Fields& fields, const ExpertConfig& out) {

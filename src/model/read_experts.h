@@ -10,6 +10,8 @@
 
 namespace kvilt {
 
+inline constexpr int64_t kMaxExperts = 1 << 10;  // of a layer; the largest known models have 512
+
 enum class ExpertRule : uint8_t { kNone, kMixtral, kQwen3Moe, kGptOss };
 
 // Mistakes and unsupported settings are reported through `fields`.

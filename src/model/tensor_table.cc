@@ -9,9 +9,11 @@
 namespace kvilt {
 namespace {
 
-enum class Dim : uint8_t { kOne, kD, kH, kHE, kGE, kE, kF, kV, kExperts, kExpertF };
+enum class Dim : uint8_t { kOne, kD, kH, kHE, kGE, kE, kF, kV, kExperts, kExpertF, kInput, kInputs };
 
-int64_t size_of(Dim dim, const ModelConfig& config) {
+// layer: whose tensor it is; of tensors that belong to none, 0.
+int64_t size_of(Dim dim, const ModelConfig& config, int layer) {
+  const KvHeads heads = config.heads_at(layer);
   switch (dim) {
     case Dim::kOne:
       return 1;
@@ -20,19 +22,23 @@ int64_t size_of(Dim dim, const ModelConfig& config) {
     case Dim::kH:
       return config.H;
     case Dim::kHE:
-      return int64_t{config.H} * config.E;
+      return int64_t{config.H} * heads.E;
     case Dim::kGE:
-      return int64_t{config.G} * config.E;
+      return int64_t{heads.G} * heads.E;
     case Dim::kE:
-      return config.E;
+      return heads.E;
     case Dim::kF:
-      return config.F;
+      return config.ffn_at(layer);
     case Dim::kV:
       return config.V;
     case Dim::kExperts:
       return config.experts.count;
     case Dim::kExpertF:
       return config.experts.F;
+    case Dim::kInput:
+      return config.layer_input;
+    case Dim::kInputs:
+      return int64_t{config.L} * config.layer_input;
   }
   return 0;
 }
@@ -44,6 +50,10 @@ constexpr Names kEmbedding = {"token_embd", "model.embed_tokens"};
 constexpr Names kFinalNorm = {"output_norm", "model.norm"};
 constexpr Names kLmHead = {"output", "lm_head"};
 constexpr Names kSinks = {"attn_sinks.weight", "self_attn.sinks"};
+constexpr Names kLayerEmbedding = {"per_layer_token_embd", "model.embed_tokens_per_layer"};
+constexpr Names kLayerProjection = {"per_layer_model_proj", "model.per_layer_model_projection"};
+constexpr Names kLayerProjectionNorm = {"per_layer_proj_norm", "model.per_layer_projection_norm"};
+constexpr Names kScale = {"layer_output_scale.weight", "layer_scalar"};
 
 constexpr std::string_view kGptOssName = "gpt_oss";
 
@@ -127,6 +137,8 @@ const LinearRow& row_of(LinearWeights LayerWeights::*member) {
                        [&](const LinearRow& row) { return row.member == member; });
 }
 
+bool is_kv(LinearWeights LayerWeights::*member) { return member == &LayerWeights::k || member == &LayerWeights::v; }
+
 class Binder {
  public:
   explicit Binder(const BindRequest& request) : request_(request), style_(static_cast<size_t>(request.style)) {}
@@ -139,6 +151,17 @@ class Binder {
     weights.lm_head.w =
         request_.config.tied_embeddings ? weights.embedding : take(head + ".weight", Dim::kV, Dim::kD, true);
     weights.lm_head.bias = take(head + ".bias", Dim::kOne, Dim::kV, false);
+    if (request_.config.layer_input > 0) {
+      weights.layer_embedding = take(std::string(kLayerEmbedding[style_]) + ".weight", Dim::kV, Dim::kInputs, true);
+      if (status_.ok() && request_.config.layer_input % dtype_info(weights.layer_embedding.dtype).block != 0) {
+        status_ = error(Code::kUnsupported, "{}: tensor '{}.weight': a layer's {} elements are no whole blocks of {}",
+                        request_.file, kLayerEmbedding[style_], request_.config.layer_input,
+                        dtype_info(weights.layer_embedding.dtype).name);
+      }
+      weights.layer_projection.w = take(std::string(kLayerProjection[style_]) + ".weight", Dim::kInputs, Dim::kD, true);
+      weights.layer_projection_norm =
+          take(std::string(kLayerProjectionNorm[style_]) + ".weight", Dim::kOne, Dim::kInput, true);
+    }
     for (int l = 0; l < request_.config.L && status_.ok(); ++l) weights.layers.push_back(layer(l));
     if (!status_.ok()) return status_.error();
     weights.reordered = std::move(reordered_);
@@ -148,25 +171,36 @@ class Binder {
  private:
   LayerWeights layer(int l) {
     const std::string prefix = fmt::format("{}{}.", kLayerPrefix[style_], l);
+    layer_ = l;
     LayerWeights layer;
     for (const NormRow& row : kNorms) {
       if (!holds(row.when, request_.config)) continue;
+      if (row.member == &LayerWeights::k_norm && !request_.config.writes_kv(l)) continue;
       layer.*row.member = take(prefix + std::string(row.names[style_]) + ".weight", Dim::kOne, row.cols, true);
     }
-    const bool sparse = request_.config.sparse(l);
-    if (sparse && request_.config.arch == kGptOssName && request_.style == NameStyle::kHuggingFace) {
+    const bool sparse = request_.config.sparse(l), beside = request_.config.experts.beside_dense;
+    const bool dense = !sparse || beside;
+    if (sparse && beside) {
+      experts_beside(prefix, layer);
+    } else if (sparse && request_.config.arch == kGptOssName && request_.style == NameStyle::kHuggingFace) {
       transposed_experts(prefix, layer);
     } else if (sparse) {
       experts(prefix, layer);
     }
     for (const FusedRow& row : kFused) {
-      if (!sparse || row_of(row.parts[0]).bias != &BiasRule::mlp) take_fused(row, prefix, layer);
+      if (dense || row_of(row.parts[0]).bias != &BiasRule::mlp) take_fused(row, prefix, layer);
     }
     if (request_.config.sinks) {
       layer.sinks = take(prefix + std::string(kSinks[style_]), Dim::kOne, Dim::kH, true);
     }
+    if (request_.config.layer_scales) {
+      layer.scale = take(prefix + std::string(kScale[style_]), Dim::kOne, Dim::kOne, true);
+    }
+    if (request_.config.layer_input > 0) layer_input(prefix, layer.input);
     for (const LinearRow& row : kLinears) {
-      if ((sparse && row.bias == &BiasRule::mlp) || (layer.*row.member).w) continue;
+      if ((!dense && row.bias == &BiasRule::mlp) || (layer.*row.member).w) continue;
+      if (is_kv(row.member) && !request_.config.writes_kv(l)) continue;
+      if (row.member == &LayerWeights::v && request_.config.v_is_k_at(l)) continue;
       const std::string name = prefix + std::string(row.names[style_]);
       LinearWeights& linear = layer.*row.member;
       linear.w = take(name + ".weight", row.rows, row.cols, true);
@@ -211,7 +245,7 @@ class Binder {
         if (bias) (layer.experts[e].*part.member).bias = row_of_tensor(bias, e);
         if (stacked) {
           w = all;
-          w.rows = size_of(part.rows, request_.config);
+          w.rows = size_of(part.rows, request_.config, layer_);
           w.data += static_cast<size_t>(e * w.rows) * w.row_bytes();
         } else {
           w = take(prefix + named(part.name, e) + ".weight", part.rows, part.cols, true);
@@ -220,6 +254,48 @@ class Binder {
     }
   }
 
+  std::string name_of(const std::string& prefix, const Names& names) const {
+    return prefix + std::string(names[style_]);
+  }
+
+  void layer_input(const std::string& prefix, LayerInputWeights& to) {
+    to.gate.w = take(name_of(prefix, {"inp_gate.weight", "per_layer_input_gate.weight"}), Dim::kInput, Dim::kD, true);
+    to.out.w = take(name_of(prefix, {"proj.weight", "per_layer_projection.weight"}), Dim::kD, Dim::kInput, true);
+    to.norm = take(name_of(prefix, {"post_norm.weight", "post_per_layer_input_norm.weight"}), Dim::kOne, Dim::kD, true);
+  }
+
+  // gemma 4's: gate and up of an expert one after the other; a GGUF may have a tensor of each.
+  void experts_beside(const std::string& prefix, LayerWeights& layer) {
+    const ExpertConfig& c = request_.config.experts;
+    const int64_t D = request_.config.D, F = c.F, count = c.count;
+    const auto vector = [&](const Names& names, Dim cols) {
+      return take(name_of(prefix, names), Dim::kOne, cols, true);
+    };
+    BesideWeights& to = layer.beside;
+    to.post_dense_norm = vector({"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"}, Dim::kD);
+    to.expert_norm = vector({"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"}, Dim::kD);
+    to.post_expert_norm = vector({"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"}, Dim::kD);
+    to.router_scale = vector({"ffn_gate_inp.scale", "router.scale"}, Dim::kD);
+    to.expert_scale = vector({"ffn_down_exps.scale", "router.per_expert_scale"}, Dim::kExperts);
+    layer.router.w = take(name_of(prefix, {"ffn_gate_inp.weight", "router.proj.weight"}), Dim::kExperts, Dim::kD, true);
+    const std::string both = name_of(prefix, {"ffn_gate_up_exps.weight", "experts.gate_up_proj"});
+    const bool apart = request_.style == NameStyle::kGguf && request_.table.find(both) == nullptr;
+    const Tensor gate =
+        apart ? take(prefix + "ffn_gate_exps.weight", count * F, D, true) : take(both, count * 2 * F, D, true);
+    const Tensor up = apart ? take(prefix + "ffn_up_exps.weight", count * F, D, true) : gate;
+    const Tensor down = take(name_of(prefix, {"ffn_down_exps.weight", "experts.down_proj"}), count * D, F, true);
+    if (!status_.ok()) return;
+    for (int64_t e = 0; e < count; ++e) {
+      ExpertWeights& expert = layer.experts.emplace_back();
+      expert.gate.w = rows_of_tensor(gate, apart ? e * F : 2 * e * F, F);
+      expert.up.w = rows_of_tensor(up, apart ? e * F : (2 * e + 1) * F, F);
+      expert.down.w = rows_of_tensor(down, e * D, D);
+    }
+  }
+
+  static Tensor rows_of_tensor(const Tensor& all, int64_t first, int64_t count) {
+    return {all.data + static_cast<size_t>(first) * all.row_bytes(), all.dtype, count, all.cols};
+  }
   static Tensor row_of_tensor(const Tensor& all, int64_t row) {
     return {all.data + static_cast<size_t>(row) * all.row_bytes(), all.dtype, 1, all.cols};
   }
@@ -272,10 +348,10 @@ class Binder {
     const LinearRow& first = row_of(fused.parts[0]);
     if (request_.table.find(prefix + std::string(first.names[style_]) + ".weight") != nullptr) return;
     int64_t rows = 0;
-    for (const auto part : fused.parts) rows += part ? size_of(row_of(part).rows, request_.config) : 0;
+    for (const auto part : fused.parts) rows += part ? size_of(row_of(part).rows, request_.config, layer_) : 0;
     const StoredTensor* stored = request_.table.find(name + ".weight");
     if (stored == nullptr || (fused.or_alone && stored->rows != rows)) return;
-    const Tensor whole = take(name + ".weight", rows, size_of(first.cols, request_.config), true);
+    const Tensor whole = take(name + ".weight", rows, size_of(first.cols, request_.config, layer_), true);
     const Tensor bias = take(name + ".bias", 1, rows, false);
     if (bias && bias.dtype != DType::kF32) {
       status_ = error(Code::kUnsupported, "{}: tensor '{}.bias' is not F32", request_.file, name);
@@ -284,7 +360,7 @@ class Binder {
     int64_t from = 0;
     for (const auto part : fused.parts) {
       if (!part) continue;
-      const int64_t count = size_of(row_of(part).rows, request_.config);
+      const int64_t count = size_of(row_of(part).rows, request_.config, layer_);
       LinearWeights& linear = layer.*part;
       linear.w = {whole.data + static_cast<size_t>(from) * whole.row_bytes(), whole.dtype, count, whole.cols};
       if (bias) linear.bias = {bias.data + static_cast<size_t>(from) * sizeof(float), bias.dtype, 1, count};
@@ -294,8 +370,8 @@ class Binder {
 
   // of_experts: the tensor holds one matrix per expert.
   Tensor take(const std::string& name, Dim rows_dim, Dim cols_dim, bool required, bool of_experts = false) {
-    const int64_t rows = size_of(rows_dim, request_.config) * (of_experts ? request_.config.experts.count : 1);
-    return take(name, rows, size_of(cols_dim, request_.config), required);
+    const int64_t rows = size_of(rows_dim, request_.config, layer_) * (of_experts ? request_.config.experts.count : 1);
+    return take(name, rows, size_of(cols_dim, request_.config, layer_), required);
   }
 
   Tensor take(const std::string& name, int64_t rows, int64_t cols, bool required) {
@@ -326,6 +402,7 @@ class Binder {
 
   const BindRequest& request_;
   const size_t style_;
+  int layer_ = 0;  // whose tensors are being taken
   std::vector<Reordered> reordered_;
   Status status_;
 };

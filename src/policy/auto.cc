@@ -45,8 +45,10 @@ constexpr int64_t kFewestLookers = 16;  // right answers of the probe model: .93
 double flops(const Runs& rows, const ModelConfig& c) {
   double linear = 0;
   for (int l = 0; l < c.L; ++l) {
-    const double ffn = c.sparse(l) ? double{1} * c.experts.top_k * c.experts.F : double{1} * c.F;
-    linear += 2.0 * c.D * (2.0 * c.H * c.E + 2.0 * c.G * c.E + 3 * ffn);
+    const bool dense = !c.sparse(l) || c.experts.beside_dense;
+    const double ffn = (c.sparse(l) ? double{1} * c.experts.top_k * c.experts.F : 0) + (dense ? c.ffn_at(l) : 0);
+    const KvHeads heads = c.heads_at(l);
+    linear += 2.0 * c.D * (2.0 * c.H * heads.E + 2.0 * heads.G * heads.E + 3 * ffn);
   }
   double out = 0;
   for (const Run& run : rows) {

@@ -251,7 +251,15 @@ std::vector<HeadKeep> Prefill::keeps() const {
   std::vector<HeadKeep> out;
   for (int i = 0; i < config_.L * config_.G; ++i) {
     const View& view = plan_.views[plan_.head_view.empty() ? 0 : plan_.head_view[i]];
-    out.push_back(view.dense_last_rows > 0 ? HeadKeep{} : HeadKeep{view});
+    const HeadKeep keep = view.dense_last_rows > 0 ? HeadKeep{} : HeadKeep{view};
+    const int layer = i / config_.G;
+    if (config_.writes_kv(layer)) {
+      out.push_back(keep);
+    } else {  // what any of its readers sees
+      HeadKeep& of = out[config_.kv_layer(layer) * config_.G + i % config_.G];
+      of = of.all() || keep.all() ? HeadKeep{}
+                                  : HeadKeep{std::max(of.sink, keep.sink), std::max(of.window, keep.window)};
+    }
   }
   return out;
 }
