@@ -427,7 +427,8 @@ Result<RequestId> EngineImpl::admit(Request request, std::shared_ptr<TokenSink> 
   sequence->sampler.emplace(request.sampling, seed, sequence->tokens);
   sequence->sink = std::make_shared<CountingSink>(std::move(sink), open_);
   place.open = nullptr;
-  if (const auto rule = sequence->policy->decode_rule(); rule && rule->evict) {
+  const bool frees = loop_.parts().model->config().kv_readers.empty();  // else layers share pages, and none is freed
+  if (const auto rule = sequence->policy->decode_rule(); rule && rule->evict && frees) {
     request.publish = false;  // what is cached keeps its pages: they would not come back
   }
   sequence->request = std::move(request);

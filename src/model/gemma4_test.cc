@@ -38,6 +38,27 @@ TEST(Gemma4Config, TwoKindsOfLayers) {
   EXPECT_EQ(c.layer_input, 0);
 }
 
+// As Transformers saves a config: what differs by layer is under the layer's number.
+TEST(Gemma4Config, SavedByTransformers) {
+  nlohmann::json json = config_of("gemma4");
+  const auto as_made = read_hf_config(json, "config.json");
+  json.erase("global_head_dim");
+  json.erase("num_global_key_value_heads");
+  const nlohmann::json global{{"head_dim", 16}, {"num_key_value_heads", 2}};
+  json["per_layer_config"] = {{"1", global}, {"3", global}};
+  const auto saved = read_hf_config(json, "config.json");
+  ASSERT_TRUE(saved.ok()) << saved.error().message;
+  EXPECT_EQ(saved->config.heads, as_made->config.heads);
+  EXPECT_EQ(saved->config.rope.inv_freq, as_made->config.rope.inv_freq);
+  for (const nlohmann::json& wrong : {nlohmann::json(5), nlohmann::json{{"7", global}}, nlohmann::json{{"x", global}},
+                                      nlohmann::json{{"1", 5}}, nlohmann::json{{"1", {{"head_dim", -1}}}}}) {
+    json["per_layer_config"] = wrong;
+    const auto refused = read_hf_config(json, "config.json");
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_NE(refused.error().message.find("per_layer_config"), std::string::npos) << refused.error().message;
+  }
+}
+
 // A head of 8 in a layout of 16 has pairs (i, i + 8): four of its own, and four that stand still.
 TEST(Gemma4Config, AnglesOfEachKindFillTheLayout) {
   const ModelConfig c = read_hf_config(config_of("gemma4"), "config.json")->config;
@@ -72,7 +93,8 @@ TEST(Gemma4Config, RefusesByName) {
       {"model_type", "gemma4", "multimodal gemma4"},
       {"num_kv_shared_layers", 3, "reads the KV of an earlier layer"},
       {"num_kv_shared_layers", 5, "from 0 to 4"},
-      {"per_layer_config", {{"1", {{"head_dim", 4}}}}, "per_layer_config"},
+      {"per_layer_config", {{"1", {{"head_dim", 4}}}}, "layers of one kind that differ"},
+      {"per_layer_config", {{"1", {{"hidden_size", 4}}}}, "per_layer_config with 'hidden_size'"},
       {"use_bidirectional_attention", "all", "use_bidirectional_attention 'all'"},
       {"hidden_activation", "silu", "hidden_activation 'silu'"},
       {"hidden_size_per_layer_input", 8, "vocab_size_per_layer_input"},

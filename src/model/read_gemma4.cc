@@ -1,6 +1,7 @@
 #include "model/read_gemma4.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -153,9 +154,41 @@ void read_hf_rope(Fields& fields, const nlohmann::json& config, const char* name
 void refuse_hf_others(Fields& fields) {
   const std::string act = fields.text_or("hidden_activation", "gelu_pytorch_tanh");
   if (act != "gelu_pytorch_tanh") refuse(fields, "hidden_activation '" + printable(act) + "'");
-  if (fields.has("per_layer_config")) refuse(fields, "per_layer_config");
   if (const std::string look = fields.text_or("use_bidirectional_attention", "vision"); look != "vision")
     refuse(fields, "use_bidirectional_attention '" + printable(look) + "'");
+}
+
+// The heads of layers that differ from the rest, as Transformers saves them. Those of one kind have to be alike.
+void read_layer_heads(Fields& fields, const nlohmann::json& layers, Gemma4& out) {
+  const auto wrong = [&](const std::string& what) {
+    fields.fail(error(Code::kCorrupt, "{}: 'per_layer_config' {}", fields.where(), what));
+  };
+  if (!layers.is_object()) return wrong("must be an object of layers");
+  std::vector<KvHeads> heads(out.is_local.size(), out.local.heads);
+  for (const auto& [key, one] : layers.items()) {
+    size_t l = 0;
+    const auto [end, failed] = std::from_chars(key.data(), key.data() + key.size(), l);
+    if (failed != std::errc() || end != key.data() + key.size() || l >= heads.size() || !one.is_object())
+      return wrong(fmt::format("has '{}', which is no layer's object", printable(key)));
+    for (const auto& [name, value] : one.items()) {
+      if (name != "head_dim" && name != "num_key_value_heads")
+        return refuse(fields, "per_layer_config with '" + printable(name) + "'");
+    }
+    Fields own(one, fmt::format("{}: per_layer_config of layer {}", fields.where(), l));
+    heads[l].E = static_cast<int>(own.integer_or("head_dim", heads[l].E, 2, kMaxHeadDim));
+    heads[l].G = static_cast<int>(own.integer_or("num_key_value_heads", heads[l].G, 1, kMaxHeads));
+    if (!own.status().ok()) return fields.fail(own.status().error());
+  }
+  for (const uint8_t local : {0, 1}) {
+    const auto first = std::ranges::find(out.is_local, local);
+    if (first == out.is_local.end()) continue;
+    const KvHeads kind = heads[static_cast<size_t>(first - out.is_local.begin())];
+    (local ? out.local : out.global).heads = kind;
+    for (size_t l = 0; l < heads.size(); ++l) {
+      if (out.is_local[l] == local && heads[l] != kind)
+        return refuse(fields, "per_layer_config with layers of one kind that differ");
+    }
+  }
 }
 
 // Experts beside the dense FFN, in every layer.
@@ -208,9 +241,14 @@ Status read_hf_gemma4(Fields& fields, const nlohmann::json& config, ModelConfig&
   out.window = static_cast<int>(fields.integer_or("sliding_window", kDefaultLocalWindow, 1, kMaxContext));
   out.is_local = hf_local_layers(fields, config, model.L);
   out.local.heads = out.global.heads = {model.G, model.E};
-  out.global.heads.E = static_cast<int>(fields.integer_or("global_head_dim", kGlobalHeadDim, 2, kMaxHeadDim));
+  const auto layers = config.find("per_layer_config");
+  const bool by_layers = layers != config.end() && !layers->is_null();
+  if (by_layers)
+    read_layer_heads(fields, *layers, out);
+  else
+    out.global.heads.E = static_cast<int>(fields.integer_or("global_head_dim", kGlobalHeadDim, 2, kMaxHeadDim));
   // Transformers heeds it only there.
-  if (k_eq_v)
+  if (k_eq_v && !by_layers)
     out.global.heads.G = static_cast<int>(fields.integer_or("num_global_key_value_heads", model.G, 1, kMaxHeads));
   for (const uint8_t local : out.is_local) {
     if (k_eq_v) model.v_is_k.push_back(local ? 0 : 1);
@@ -320,7 +358,7 @@ Status read_gguf_gemma4(Fields& fields, const GgufFile& gguf, ModelConfig& model
   out.local.theta = fields.number_or("rope.freq_base_swa", kLocalTheta, 1, kMaxTheta);
   out.global.divisors = gguf_divisors(fields, gguf, "rope_freqs.weight");
   for (int l = 0; l < model.L; ++l)
-    model.v_is_k.push_back(gguf.tensors.find(fmt::format("blk.{}.attn_v.weight", l)) ? 0 : 1);
+    model.v_is_k.push_back(!out.is_local[l] && !gguf.tensors.find(fmt::format("blk.{}.attn_v.weight", l)));
   share_kv(fields, fields.integer_or("attention.shared_kv_layers", 0, 0, model.L), out.is_local, model);
   KVILT_TRY(fields.status());
   return set_kinds(out, model, fields.where());
