@@ -3,9 +3,12 @@
 // Method: an engine for each store caches the documents of a prompt and closes, so that the store has them. Then in each
 //         round a new engine opens the store and answers the prompt, with a question that changes: without any reuse;
 //         from the store; and from memory, where the second answer left it. The bits of the first logits are compared.
+//         Computing takes far longer than the rest: after --computed rounds it is left out, and other documents of the
+//         same size are asked for first, from the store, so that the engine has used its memory as a server has.
 //         Files leave the page cache before the disk is asked, unless --page-cache keeps them there. Then the same bytes
 //         are plainly read from the store, by nobody's format and unchecked: what memory takes and these reads are the
-//         bound of a store that reads first and computes then. Medians are reported.
+//         bound of a store that reads first and computes then; the longer of the two is the bound of one that does both
+//         at once. Medians are reported.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -31,9 +34,14 @@ namespace fs = std::filesystem;
 struct TiersOptions {
   EngineOptions engine;
   std::string synthetic = "8x512", json;
-  int rounds = 5;
+  int rounds = 5, computed = 5;
   uint64_t seed = 7;
   bool page_cache = false;
+};
+
+// What is asked for, and what warms an engine up.
+struct Prompts {
+  RagPrompt asked, other;
 };
 
 struct Place {
@@ -100,23 +108,29 @@ Answered ask_prefix(Engine& engine, const RagPrompt& prompt, const std::vector<i
   return run_request(engine, std::move(request));
 }
 
-// The documents of the prompt are in the store when it returns.
-RagPrompt fill(const TiersOptions& o, const Store& store, int64_t& token_bytes, Report& report) {
+void compute(Engine& engine, RagPrompt documents) {
+  documents.tail.clear();
+  Request warm;
+  warm.prompt =
+      documents.in_order(value_or_fail(piece_order("same", static_cast<int>(documents.pieces.size()), 0)), false);
+  warm.policy.name = "full";
+  warm.sampling.max_tokens = 0;
+  run_request(engine, std::move(warm));
+}
+
+// The documents of the prompts are in the store when it returns.
+Prompts fill(const TiersOptions& o, const Store& store, int64_t& token_bytes, Report& report) {
   int count = 0, size = 0;
   if (std::sscanf(o.synthetic.c_str(), "%dx%d", &count, &size) != 2 || count < 1 || size < 1 || count > 1000)
     fail("--synthetic: '" + o.synthetic + "' is not DOCUMENTSxTOKENS, as 8x512");
   auto engine = open_or_exit(store.engine);
   report.set_model(engine->info());
   token_bytes = engine->info().kv_bytes_per_token;
-  const RagPrompt prompt = value_or_fail(synthetic_prompt(*engine, count, size, o.seed));
-  RagPrompt documents = prompt;
-  documents.tail.clear();
-  Request warm;
-  warm.prompt = documents.in_order(value_or_fail(piece_order("same", count, o.seed)), false);
-  warm.policy.name = "full";
-  warm.sampling.max_tokens = 0;
-  run_request(*engine, std::move(warm));
-  return prompt;
+  Prompts out{value_or_fail(synthetic_prompt(*engine, count, size, o.seed)),
+              value_or_fail(synthetic_prompt(*engine, count, size, o.seed + 1))};
+  compute(*engine, out.asked);
+  if (o.computed < o.rounds) compute(*engine, out.other);
+  return out;
 }
 
 std::vector<Store> stores_of(const TiersOptions& o) {
@@ -129,7 +143,8 @@ std::vector<Store> stores_of(const TiersOptions& o) {
 }
 
 // One engine after the other, each with one of the stores. False: some logits differ.
-bool measure(const TiersOptions& o, RagPrompt prompt, Place& computed, Place& memory, std::vector<Store>& stores) {
+bool measure(const TiersOptions& o, Prompts prompts, Place& computed, Place& memory, std::vector<Store>& stores) {
+  RagPrompt& prompt = prompts.asked;
   const std::vector<int> order = value_or_fail(piece_order("same", static_cast<int>(prompt.pieces.size()), o.seed));
   const std::vector<int32_t> tail = prompt.tail;
   bool equal = true;
@@ -142,7 +157,12 @@ bool measure(const TiersOptions& o, RagPrompt prompt, Place& computed, Place& me
       {
         auto engine = open_or_exit(store.engine);
         if (!o.page_cache && !folder.empty()) drop_folder(folder);
-        for (Place* place : {&computed, &store.place, &memory}) {
+        std::vector<Place*> places{&computed, &store.place, &memory};
+        if (round >= o.computed) {
+          ask_prefix(*engine, prompts.other, order, store.place);
+          places.erase(places.begin());
+        }
+        for (Place* place : places) {
           const Answered out = ask_prefix(*engine, prompt, order, *place);
           place->ttft.push_back(out.completion.usage.ttft_s);
           place->usage = out.completion.usage;
@@ -162,10 +182,11 @@ bool measure(const TiersOptions& o, RagPrompt prompt, Place& computed, Place& me
 void tell(const Place& place, double memory_s, int64_t token_bytes, const TiersOptions& o, Report& report) {
   const int64_t read = place.usage.disk + place.usage.remote, bytes = read * token_bytes;
   const double rate = median(place.plain_rate);
-  const double bound = rate > 0 ? memory_s + static_cast<double>(bytes) / rate : 0;
+  const double read_s = rate > 0 ? static_cast<double>(bytes) / rate : 0;
+  const double bound = rate > 0 ? memory_s + read_s : 0, at_once = rate > 0 ? std::max(memory_s, read_s) : 0;
   std::printf("%-10s %8d %8d %8lld %9.4f %8.4f", place.name, place.usage.prompt, place.usage.prefix,
               static_cast<long long>(read), median(place.ttft), spread(place.ttft));
-  if (bound > 0) std::printf(" %9.4f %8.2f %9.2f", bound, median(place.ttft) / memory_s, rate / 1e9);
+  if (bound > 0) std::printf(" %9.4f %9.4f %8.2f %9.2f", bound, at_once, median(place.ttft) / memory_s, rate / 1e9);
   std::printf("\n");
   report.add({{"from", place.name},
               {"prompt_tokens", place.usage.prompt},
@@ -177,22 +198,24 @@ void tell(const Place& place, double memory_s, int64_t token_bytes, const TiersO
               {"ttft_s", median(place.ttft)},
               {"ttft_spread_s", spread(place.ttft)},
               {"bound_s", bound},
+              {"bound_at_once_s", at_once},
               {"rounds", o.rounds},
               {"page_cache", o.page_cache}});
 }
 
 void bench_tiers(TiersOptions o, int argc, char** argv) {
   if (o.rounds < 1) fail("--rounds must be at least 1");
+  if (o.computed < 1) fail("--computed must be at least 1");
   BenchFolder folder(o.engine.cache_dir);
   Report report(argc, argv);
   std::vector<Store> stores = stores_of(o);
-  RagPrompt prompt;
+  Prompts prompts;
   int64_t token_bytes = 0;
-  for (const Store& store : stores) prompt = fill(o, store, token_bytes, report);
+  for (const Store& store : stores) prompts = fill(o, store, token_bytes, report);
   Place computed{"computed", "full"}, memory{"memory", "prefix"};
-  const bool equal = measure(o, prompt, computed, memory, stores);
-  std::printf("%-10s %8s %8s %8s %9s %8s %9s %8s %9s\n", "from", "prompt", "prefix", "read", "TTFT s", "+-", "bound s",
-              "of mem.", "plain GB/s");
+  const bool equal = measure(o, std::move(prompts), computed, memory, stores);
+  std::printf("%-10s %8s %8s %8s %9s %8s %9s %9s %8s %9s\n", "from", "prompt", "prefix", "read", "TTFT s", "+-",
+              "bound s", "at once s", "of mem.", "plain GB/s");
   tell(computed, 0, token_bytes, o, report);
   for (const Store& store : stores) tell(store.place, median(memory.ttft), token_bytes, o, report);
   tell(memory, 0, token_bytes, o, report);
@@ -211,6 +234,8 @@ void add_bench_tiers(Program& program, Command bench) {
   add_engine_options(app, o->engine, true);
   app.add_option("--synthetic", o->synthetic, "made-up documents: DOCUMENTSxTOKENS").show_default();
   app.add_option("--rounds", o->rounds, "measurements of each").show_default();
+  app.add_option("--computed", o->computed, "rounds in which it is also computed; the others take far less time")
+      .show_default();
   app.add_option("--seed", o->seed, "of the documents").show_default();
   app.add_flag("--page-cache", o->page_cache, "leave the files in the page cache: what a disk of memory's speed gives");
   app.add_option("--json", o->json, "write the rows to this file");
