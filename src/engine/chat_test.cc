@@ -228,9 +228,9 @@ TEST_F(ChatTest, AnAnswerThatTheClientBeginsGoesOn) {
   Json request = user("why?");
   request["messages"].push_back({{"role", "assistant"}, {"content", "Because "}});
   const std::string ended = "<|im_start|>user\nwhy?<|im_end|>\n<|im_start|>assistant\nBecause ";
-  EXPECT_EQ(text(prompt(request)), ended + "<|im_end|>\n<|im_start|>assistant\n") << "power";
+  EXPECT_EQ(said(prompt(request)), ended + "<|im_end|>\n<|im_start|>assistant\n") << "power";
   request["continue_final_message"] = true;
-  EXPECT_EQ(text(prompt(request)), ended);
+  EXPECT_EQ(said(prompt(request)), ended);
   request["messages"][1]["content"] = Json::array({part("Because", false), part("it", true)});
   request["documents"] = Json::array({"one"});
   const Prompt parts = prompt(request);
@@ -264,8 +264,8 @@ TEST_F(ChatTest, CallsWithoutContentAreReadByEveryTemplate) {
       "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]})");
   use("{%- for m in messages %}{% if 'x' in m.content %}X{% endif %}[{{ m.content }}]{% endfor -%}");
   EXPECT_EQ(text(prompt(request)), "[q][]");
-  use("{%- for m in messages %}[{{ m.content is none }}]{% endfor -%}");
-  EXPECT_EQ(text(prompt(request)), "[False][True]") << "power: a template that knows null gets it";
+  use("{%- for m in messages %}[{{ 'nothing' if m.content is none else m.content }}]{% endfor -%}");
+  EXPECT_EQ(text(prompt(request)), "[q][nothing]") << "power: a template that knows null gets it";
 }
 
 TEST_F(ChatTest, DocumentsStayWhereTheyWereAsAConversationGrows) {
