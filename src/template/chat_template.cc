@@ -220,6 +220,9 @@ RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs
   return prompt;
 }
 
+// A probe's part of what a prompt may take: there are several, of a message or two.
+constexpr uint64_t kProbeShare = 16;
+
 // One message of each role whose content may be looked at; the user's first.
 const std::vector<Json>& probed_roles() {
   static const std::vector<Json> roles{{{"role", "user"}},
@@ -235,51 +238,65 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::optional<
   return guarded<ChatTemplate>([&]() -> Result<ChatTemplate> {
     ChatTemplate made(std::make_shared<const jinja::Template>(jinja::parse_template(source)));
     made.max_steps_ = max_steps;
-    for (const Json& message : probed_roles()) {
-      if (!made.probe_parts(message)) made.flat_.push_back(message["role"]);
-    }
+    made.probe_roles();
     return made;
   });
 }
 
-Result<RenderedPrompt> ChatTemplate::render(const ChatInputs& inputs) const {
+Result<RenderedPrompt> ChatTemplate::render(const ChatInputs& inputs) const { return render(inputs, 1); }
+
+Result<RenderedPrompt> ChatTemplate::render(const ChatInputs& inputs, uint64_t share) const {
   return guarded<RenderedPrompt>([&]() -> Result<RenderedPrompt> {
     if (!inputs.extra.is_object() && !inputs.extra.is_null())
       return error(Code::kInvalidArgument, "the template's arguments must be a JSON object");
     KVILT_ASSIGN(const LeafMarks marks, resolve(inputs));
     jinja::Limits limits;
     if (max_steps_) limits.steps = std::min(limits.steps, *max_steps_);
+    limits.steps /= share;
+    limits.live_bytes /= share;
+    limits.output_bytes /= share;
     return render_with(*template_, inputs, marks, limits);
   });
 }
 
 // Two parts with unusual texts and an unusual field: a template that handles parts prints the texts and not the field;
 // one that prints the array as it is, skips it, or takes its first part alone (Mistral's, of the system) fails. A role of
-// which strings are not shown either says nothing.
-bool ChatTemplate::probe_parts(const Json& message) const {
+// which strings are not shown either is as the user's; a template that shows none of the user's is asked no more.
+void ChatTemplate::probe_roles() {
   static constexpr const char *kText = "kvilt probes for parts", *kMore = "and for the second one";
   static constexpr const char* kField = "kvilt_probe_field";
   const Json parts =
       Json::array({{{"type", "text"}, {"text", kText}, {kField, true}}, {{"type", "text"}, {"text", kMore}}});
+  const auto has = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
+  bool users = false;
+  for (const Json& message : probed_roles()) {
+    const std::string text = probe(message, parts);
+    bool takes = has(text, kText) && has(text, kMore) && !has(text, kField);
+    const bool shown = takes || has(probe(message, kText), kText);
+    const bool is_users = message["role"] == "user";
+    if (is_users) users = takes;
+    if (!is_users && !shown) takes = users;
+    if (!takes) flat_.push_back(message["role"]);
+    if (!is_users || shown) continue;
+    flat_ = {"user", "system", "assistant", "tool"};
+    return;
+  }
+}
+
+// What a message of this content renders to, in a conversation that has one; empty: the template refuses.
+std::string ChatTemplate::probe(Json message, const Json& content) const {
   const Json user{{"role", "user"}, {"content", "q"}};
   const Json call{{"id", "callprobe"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}};
   const Json calling{{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}};
-  const auto shown = [&](const Json& content) -> std::string {
-    Json probe = message;
-    probe["content"] = content;
-    const Json& role = message["role"];
-    ChatInputs inputs;
-    inputs.messages = role == "user"     ? Json::array({probe})
-                      : role == "system" ? Json::array({probe, user})
-                      : role == "tool"   ? Json::array({user, calling, probe})
-                                         : Json::array({user, probe, user});
-    const Result<RenderedPrompt> prompt = render(inputs);
-    return prompt.ok() ? prompt->text : "";
-  };
-  const auto has = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
-  if (message["role"] != "user" && !has(shown(kText), kText)) return probe_parts(probed_roles()[0]);
-  const std::string text = shown(parts);
-  return has(text, kText) && has(text, kMore) && !has(text, kField);
+  message["content"] = content;
+  const std::string role = message["role"];
+  ChatInputs inputs;
+  inputs.messages = role == "user"     ? Json::array({message})
+                    : role == "system" ? Json::array({message, user})
+                    : role == "tool"   ? Json::array({user, calling, message})
+                                       : Json::array({user, message, user});
+  const Result<RenderedPrompt> prompt = render(inputs, kProbeShare);
+  return prompt.ok() ? prompt->text : "";
 }
 
 bool ChatTemplate::takes_parts(std::string_view role) const {

@@ -82,7 +82,9 @@ class ChatTemplate {
 
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Template> tmpl) : template_(std::move(tmpl)) {}
-  bool probe_parts(const nlohmann::ordered_json& message) const;
+  Result<RenderedPrompt> render(const ChatInputs& inputs, uint64_t share) const;  // of the limits: one share-th
+  void probe_roles();
+  std::string probe(nlohmann::ordered_json message, const nlohmann::ordered_json& content) const;
 
   std::shared_ptr<const jinja::Template> template_;
   std::optional<uint64_t> max_steps_;
