@@ -35,8 +35,9 @@ class TestCompletion:
         other = post(base_url, "/completion", {**body, "logit_bias": [[first[0], False]]})["tokens"]
         if other == first:
             pytest.skip("the test double has no logits")
-        text = post(base_url, "/detokenize", {"tokens": first})["content"].strip()
-        assert post(base_url, "/completion", {**body, "logit_bias": {text: -100}})["tokens"] != first
+        text = post(base_url, "/detokenize", {"tokens": first})["content"]
+        biases = {text: -100, text.strip(): -100}  # some vocabularies have a word with its space, some without
+        assert post(base_url, "/completion", {**body, "logit_bias": biases})["tokens"] != first
 
     def test_fields(self, base_url):
         body = {"prompt": "the red key", "n_predict": 2, "response_fields": ["content", "timings/predicted_n"]}
