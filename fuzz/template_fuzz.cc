@@ -70,7 +70,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       own.extra = json;
     }
   }
-  if (!made->takes_parts() && !flatten_parts(own).ok()) return 0;
+  const auto takes_parts = [&](std::string_view role) { return made->takes_parts(role); };
+  if (!flatten_parts(own, "\n", takes_parts).ok()) return 0;
   const auto prompt = made->render(own);
   // A template may write the word itself, in one piece or in many (only a whole word in it is looked for here).
   if (prompt.ok()) check(*prompt, zero == input.size() && source.find_first_of("zqx7Q") == std::string_view::npos);

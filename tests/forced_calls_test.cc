@@ -88,7 +88,12 @@ class ForcedCalls : public testing::Test {
     return made.ok() ? *made : nullptr;
   }
 
-  const JsonVocabulary v;
+  static bool takes(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
+    GrammarMatcher matcher(grammar);
+    return take_text(matcher, text) && matcher.may_end();
+  }
+
+  const JsonVocabulary v{};
   const std::unique_ptr<GrammarCompiler> compiler = v.compiler();
   std::mt19937 random{11};
   const std::map<std::string, Family> families = families_in("tests/data/templates");
@@ -150,16 +155,12 @@ TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
   const AnswerSyntax& syntax = families.at("qwen2.5").syntax;
   const auto grammar = grammar_of(strict, syntax, false);
   ASSERT_TRUE(grammar);
-  const auto takes = [&](std::string_view text) {
-    GrammarMatcher matcher(grammar);
-    return take_text(matcher, text) && matcher.may_end();
-  };
-  EXPECT_TRUE(takes("It rains."));
-  EXPECT_TRUE(
-      takes("Let me see. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\", \"unit\": "
-            "\"C\"}}\n</tool_call>"));
-  EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"nobody\""));
-  EXPECT_FALSE(takes("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
+  EXPECT_TRUE(takes(grammar, "It rains."));
+  EXPECT_TRUE(takes(grammar,
+                    "Let me see. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\", \"unit\": "
+                    "\"C\"}}\n</tool_call>"));
+  EXPECT_FALSE(takes(grammar, "<tool_call>\n{\"name\": \"nobody\""));
+  EXPECT_FALSE(takes(grammar, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5"));
 }
 
 // Calls that begin with no word of their own (Llama 3.1's): an answer that begins with a brace is one, and no other does.
@@ -172,17 +173,13 @@ TEST_F(ForcedCalls, StrictToolsThatAreObjects) {
   strict.reasons = false;
   const auto grammar = grammar_of(strict, syntax, false);
   ASSERT_TRUE(grammar);
-  const auto takes = [&](const std::string& text) {
-    GrammarMatcher matcher(grammar);
-    return take_text(matcher, text) && matcher.may_end();
-  };
   const std::string head = "{\"name\": \"get_weather\", \"parameters\": ";
   const std::string call = head + "{\"city\": \"a\", \"unit\": \"C\"}}";
-  EXPECT_TRUE(takes("It rains {so they say}."));
-  EXPECT_TRUE(takes(call));
+  EXPECT_TRUE(takes(grammar, "It rains {so they say}."));
+  EXPECT_TRUE(takes(grammar, call));
   EXPECT_EQ(good_calls(answer_of(read(reading_with(syntax, false), call))), 1);
-  EXPECT_FALSE(takes(head + "{\"city\": 5}}"));
-  EXPECT_FALSE(takes("{\"answer\": 1}"));
+  EXPECT_FALSE(takes(grammar, head + "{\"city\": 5}}"));
+  EXPECT_FALSE(takes(grammar, "{\"answer\": 1}"));
   syntax.calls.form = Form::kNamed;  // a name may be any word
   EXPECT_FALSE(answer_grammar(strict, syntax, false).ok());
 }
@@ -190,10 +187,6 @@ TEST_F(ForcedCalls, StrictToolsThatAreObjects) {
 // Where calls are messages: a thought may come first, then one call, or the message that is the answer.
 TEST_F(ForcedCalls, AsMessages) {
   const AnswerSyntax& syntax = families.at("openai-gpt-oss-120b").syntax;
-  const auto takes = [](const std::shared_ptr<const Grammar>& grammar, const std::string& text) {
-    GrammarMatcher matcher(grammar);
-    return take_text(matcher, text) && matcher.may_end();
-  };
   const std::string thought = "<|channel|>analysis<|message|>Hm. <|end|> {<|end|><|start|>assistant";
   const std::string call =
       " to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"a\", \"unit\": \"C\"}";
@@ -239,27 +232,23 @@ TEST_F(ForcedCalls, StrictToolsAsMessages) {
   strict.may_speak = true;
   const auto grammar = grammar_of(strict, syntax, false);
   ASSERT_TRUE(grammar);
-  const auto takes = [&](const std::string& text) {
-    GrammarMatcher matcher(grammar);
-    return take_text(matcher, text) && matcher.may_end();
-  };
   const std::string next = "<|end|><|start|>assistant",
                     thought = "<|channel|>analysis<|message|>to=functions.f?" + next;
   const std::string word = "<|channel|>commentary<|message|>I look." + next;
   const std::string own = "<|channel|>commentary to=functions.get_weather", message = "<|message|>";
   const std::string fits = "{\"city\": \"a\", \"unit\": \"C\"}";
   for (const std::string& before : {std::string(), thought, word, thought + word}) {
-    EXPECT_TRUE(takes(before + "<|channel|>final<|message|>It rains.")) << before;
+    EXPECT_TRUE(takes(grammar, before + "<|channel|>final<|message|>It rains.")) << before;
     for (const std::string& call : {" to=functions.get_weather<|channel|>commentary json" + message + fits,
                                     own + message + fits, own + " json" + message + fits}) {
-      EXPECT_TRUE(takes(before + call)) << before << call;
+      EXPECT_TRUE(takes(grammar, before + call)) << before << call;
       const Answer read_back = answer_of(read(reading_with(syntax, false), before + call));
       EXPECT_EQ(good_calls(read_back), 1) << before << call;
     }
   }
   for (const std::string& other : {own + message + "{\"city\": 5}", own + "er" + message + fits, own + message + "{}",
                                    std::string("<|channel|>commentary to=functions.nobody<|message|>{}"), thought})
-    EXPECT_FALSE(takes(other)) << other;
+    EXPECT_FALSE(takes(grammar, other)) << other;
 }
 
 TEST_F(ForcedCalls, WhatIsNotUnderstoodIsRefused) {

@@ -43,7 +43,8 @@ Mat<float> random_rows(FloatMat& owner, int64_t rows, int64_t cols) {
 }
 
 // A layer's linear layers as the driver calls them: q k v | o | gate up | down. In a sparse layer the FFN is a router
-// and as many experts as a row chooses, which gemma 4 has beside a dense FFN. Its layers with v = k have no v, those that read another's KV no k either.
+// and as many experts as a row chooses, which gemma 4 has beside a dense FFN. Its layers with v = k have no v, those that
+// read another's KV no k either.
 std::vector<std::vector<const PreparedLinear*>> calls_of(const PreparedModel& model, const PreparedLayer& l) {
   std::vector<std::vector<const PreparedLinear*>> calls = {{&l.q}, {&l.o}};
   if (l.k.w) calls[0].push_back(&l.k);

@@ -88,14 +88,12 @@ Result<Retention> retention_of(const Json& control, const std::string& path) {
 }
 
 // A mark's place after one more message was put before those from `from` on.
-Json::json_pointer moved_down(Json::json_pointer where, size_t from) {
-  std::vector<std::string> words;
-  for (; !where.empty(); where.pop_back()) words.insert(words.begin(), where.back());
-  CHECK(words.size() > 1 && words[0] == "messages");
-  const size_t m = std::stoul(words[1]);
-  if (m >= from) words[1] = std::to_string(m + 1);
-  for (const std::string& word : words) where.push_back(word);
-  return where;
+Json::json_pointer moved_down(const Json::json_pointer& where, size_t from) {
+  std::vector<std::string> steps = steps_of(where);
+  CHECK(steps.size() > 1 && steps[0] == "messages");
+  const size_t m = std::stoul(steps[1]);
+  if (m >= from) steps[1] = std::to_string(m + 1);
+  return place_of(steps);
 }
 
 // Where the first user message is; an empty one is put behind the system messages if there is none.
@@ -107,7 +105,7 @@ size_t first_user_message(ChatInputs& in) {
     if (m == system && (role == "system" || role == "developer")) ++system;
   }
   in.messages.insert(in.messages.begin() + static_cast<ptrdiff_t>(system), Json{{"role", "user"}, {"content", ""}});
-  for (Mark& mark : in.marks) mark.where = moved_down(std::move(mark.where), system);
+  for (Mark& mark : in.marks) mark.where = moved_down(mark.where, system);
   return system;
 }
 

@@ -42,19 +42,19 @@ bool belongs_to(const Json& before, const Json& message, bool late, const Templa
   return before["role"] == "tool" && (late || traits.alternates_after_tools);
 }
 
-// joined: the message's content was a string that is now the part `to.part`.
-void follow(Mark& mark, const Place& to, bool joined) {
-  std::vector<std::string> words;
-  for (auto at = mark.where; !at.empty(); at.pop_back()) words.insert(words.begin(), at.back());
-  CHECK(words.size() > 2 && words[0] == "messages" && words[2] == "content");
-  words[1] = std::to_string(to.message);
-  if (words.size() == 3) {
-    if (joined) words.insert(words.end(), {std::to_string(to.part), "text"});
-  } else {
-    words[3] = std::to_string(std::stoul(words[3]) + to.part);
+// places: by message, as they were. joined: by message, as they are now, that its content became parts.
+Json::json_pointer moved(const Json::json_pointer& where, const std::vector<Place>& places,
+                         const std::vector<bool>& joined) {
+  std::vector<std::string> steps = steps_of(where);
+  CHECK(steps.size() > 2 && steps[0] == "messages" && steps[2] == "content");
+  const Place& to = places[std::stoul(steps[1])];
+  steps[1] = std::to_string(to.message);
+  if (steps.size() > 3) {
+    steps[3] = std::to_string(std::stoul(steps[3]) + to.part);
+  } else if (joined[to.message]) {
+    steps.insert(steps.end(), {std::to_string(to.part), "text"});
   }
-  mark.where = Json::json_pointer();
-  for (const std::string& word : words) mark.where.push_back(word);
+  return place_of(steps);
 }
 
 }  // namespace
@@ -82,12 +82,7 @@ void place_late_system(const TemplateTraits& traits, const std::string& between,
     }
   }
   in.messages = std::move(messages);
-  for (Mark& mark : in.marks) {
-    auto at = mark.where;
-    while (at.parent_pointer().parent_pointer() != Json::json_pointer()) at.pop_back();
-    const Place& to = places[std::stoul(at.back())];
-    follow(mark, to, joined[to.message]);
-  }
+  for (Mark& mark : in.marks) mark.where = moved(mark.where, places, joined);
 }
 
 }  // namespace kvilt

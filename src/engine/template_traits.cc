@@ -53,10 +53,9 @@ bool shows_arguments(const std::optional<std::string>& text) {
 }
 
 // An old answer that called a tool is where reasoning is shown longest: models go on thinking from there.
-void find_reasoning(const ChatTemplate& chat_template, const EdgeTokens& edges, TemplateTraits& out) {
-  const Json arguments{{kArgument, "value"}};
-  Json calling = with_call(out.arguments_as_object ? arguments : Json(arguments.dump()));
-  Json answering = Json::array({message("user", "q"), message("assistant", "a")});
+void find_reasoning(const ChatTemplate& chat_template, const EdgeTokens& edges, const Json& calling,
+                    TemplateTraits& out) {
+  const Json answering = Json::array({message("user", "q"), message("assistant", "a")});
   for (const char* field : kReasoningFields) {
     Json called = calling, answered = answering;
     called[1][field] = answered[1][field] = kThought;
@@ -70,7 +69,7 @@ void find_reasoning(const ChatTemplate& chat_template, const EdgeTokens& edges, 
 }
 
 // Where messages may stand, as clients send them (late_system.h).
-void find_orders(const ChatTemplate& chat_template, const EdgeTokens& edges, TemplateTraits& out) {
+void find_orders(const ChatTemplate& chat_template, const EdgeTokens& edges, const Json& calling, TemplateTraits& out) {
   const Json asks = message("user", kQuestion), says = message("assistant", "a"), late = message("system", kMessage);
   const auto behind = [](const std::optional<std::string>& text) {
     return holds(text, kMessage) && text->find(kQuestion) < text->find(kMessage);
@@ -86,8 +85,7 @@ void find_orders(const ChatTemplate& chat_template, const EdgeTokens& edges, Tem
     return taken && !render(chat_template, edges, messages);
   };
   out.alternates = refuses_second(Json::array({asks}));
-  const Json arguments{{kArgument, "value"}};
-  out.alternates_after_tools = refuses_second(with_call(out.arguments_as_object ? arguments : Json(arguments.dump())));
+  out.alternates_after_tools = refuses_second(calling);
 }
 
 }  // namespace
@@ -106,8 +104,8 @@ TemplateTraits traits_of(const ChatTemplate& chat_template, std::string_view sou
   Json silent = calling;
   silent[1]["content"] = nullptr;
   out.needs_content = !render(chat_template, edges, silent) && render(chat_template, edges, calling);
-  find_reasoning(chat_template, edges, out);
-  find_orders(chat_template, edges, out);
+  find_reasoning(chat_template, edges, calling, out);
+  find_orders(chat_template, edges, calling, out);
   for (const char* role : kUsualRoles) {
     if (shows_role(chat_template, role, edges)) out.roles.insert(role);
   }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "forward/annex_rows.h"
+#include "forward/each_row.h"
 #include "forward/expert_routing.h"
 #include "forward/ffn_rows.h"
 #include "forward/head_layout.h"
@@ -412,21 +413,18 @@ void Driver::add_normed(const std::vector<float>& norm, Mat<float> x) {
 
 // x += y.
 void Driver::add(Mat<const float> y, Mat<float> x) {
-  constexpr int64_t kRows = 16;
-  pool_.parallel_for((x.rows + kRows - 1) / kRows, [&](int64_t part, int) {
-    for (int64_t r = part * kRows; r < std::min(x.rows, (part + 1) * kRows); ++r) {
-      float* to = x.row(r);
-      const float* from = y.row(r);
-      for (int64_t i = 0; i < x.cols; ++i) to[i] += from[i];
-    }
+  each_row(pool_, x.rows, [&](int64_t r) {
+    float* to = x.row(r);
+    const float* from = y.row(r);
+    for (int64_t i = 0; i < x.cols; ++i) to[i] += from[i];
   });
 }
 
 void Driver::scale(float by, Mat<float> x) {
   if (by == 1) return;
-  for (int64_t r = 0; r < x.rows; ++r) {
+  each_row(pool_, x.rows, [&](int64_t r) {
     for (float* at = x.row(r); at != x.row(r) + x.cols; ++at) *at *= by;
-  }
+  });
 }
 
 void Driver::logits(std::span<Chunk> chunks) {

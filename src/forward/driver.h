@@ -64,7 +64,7 @@ class Driver {
   void add(Mat<const float> y, Mat<float> x);
   MatmulJob residual_job(const PreparedLinear& last, const std::vector<float>& norm, Mat<float> x);
   void add_normed(const std::vector<float>& norm, Mat<float> x);
-  static void scale(float by, Mat<float> x);
+  void scale(float by, Mat<float> x);
   void logits(std::span<Chunk> chunks);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
   void ffn(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, const FfnJob& job);

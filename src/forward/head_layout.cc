@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "forward/each_row.h"
 
 namespace kvilt {
 namespace {
-
-constexpr int64_t kRowsATask = 16;  // of one task
 
 template <class Copy>
 void copy_heads(FloatMat& x, HeadRow from, HeadRow to, FloatMat& spare, ThreadPool& pool, Copy copy) {
@@ -17,12 +16,8 @@ void copy_heads(FloatMat& x, HeadRow from, HeadRow to, FloatMat& spare, ThreadPo
   const Mat<const float> in = x.view();
   const Mat<float> out = spare.reshape(in.rows, to.width());
   const int repeats = to.heads / from.heads;
-  pool.parallel_for((in.rows + kRowsATask - 1) / kRowsATask, [&](int64_t part, int) {
-    for (int64_t r = part * kRowsATask; r < std::min(in.rows, (part + 1) * kRowsATask); ++r) {
-      for (int h = 0; h < to.heads; ++h) {
-        copy(in.row(r) + int64_t{h / repeats} * from.E, out.row(r) + int64_t{h} * to.E);
-      }
-    }
+  each_row(pool, in.rows, [&](int64_t r) {
+    for (int h = 0; h < to.heads; ++h) copy(in.row(r) + int64_t{h / repeats} * from.E, out.row(r) + int64_t{h} * to.E);
   });
   std::swap(x, spare);
 }

@@ -336,19 +336,7 @@ void read_hf_gemma3(Fields& fields, const nlohmann::json& config, ModelConfig& m
   model.final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, kMaxFactor));
   const auto period = fields.integer_or("sliding_window_pattern", kGemmaPeriod, 1, kMaxLayers);
   const auto window = static_cast<int>(fields.integer_or("sliding_window", kGemmaWindow, 1, kMaxContext));
-  std::vector<uint8_t> local = every_nth_is_global(model.L, period);
-  if (const auto types = config.find("layer_types"); types != config.end() && !types->is_null()) {
-    if (!types->is_array() || types->size() != local.size()) {
-      return fields.fail(
-          error(Code::kCorrupt, "{}: 'layer_types' must be a list of {} texts", fields.where(), model.L));
-    }
-    for (size_t l = 0; l < local.size(); ++l) {
-      local[l] = (*types)[l] == "sliding_attention";
-      if (!local[l] && (*types)[l] != "full_attention")
-        return refuse("a layer type other than full_attention and sliding_attention (layer_types)");
-    }
-  }
-  set_local_layers(model, std::move(local), window);
+  set_local_layers(model, hf_local_layers(fields, config, model.L, period), window);
 }
 
 // The global and the local RoPE. Newer files have an object for each in rope_parameters; older ones have rope_theta,
@@ -416,6 +404,25 @@ Result<int> gguf_vocabulary(const GgufFile& gguf, const std::string& where) {
 }
 
 }  // namespace
+
+std::vector<uint8_t> hf_local_layers(Fields& fields, const nlohmann::json& config, int L, int64_t period) {
+  std::vector<uint8_t> local = every_nth_is_global(L, period);
+  const auto types = config.find("layer_types");
+  if (types == config.end() || types->is_null()) return local;
+  if (!types->is_array() || types->size() != local.size()) {
+    fields.fail(error(Code::kCorrupt, "{}: 'layer_types' must be a list of {} texts", fields.where(), L));
+    return local;
+  }
+  for (size_t l = 0; l < local.size(); ++l) {
+    local[l] = (*types)[l] == "sliding_attention";
+    if (!local[l] && (*types)[l] != "full_attention")
+      fields.fail(
+          error(Code::kUnsupported,
+                "{}: a layer type other than full_attention and sliding_attention (layer_types) is not supported",
+                fields.where()));
+  }
+  return local;
+}
 
 std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name) {
   const StoredTensor* stored = gguf.tensors.find(name);

@@ -35,6 +35,9 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
 // V comes from the embedding's rows, RoPE's factors from the F32 tensor rope_freqs.weight if there is one.
 Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& where);
 
+// By layer, 1: it is local. Those that layer_types names, or else all but every period-th.
+std::vector<uint8_t> hf_local_layers(Fields& fields, const nlohmann::json& config, int L, int64_t period);
+
 // A vector of RoPE's factors; empty if there is no such tensor.
 std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name);
 

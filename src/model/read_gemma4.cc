@@ -9,7 +9,6 @@
 #include "model/read_config.h"
 #include "model/read_experts.h"
 #include "model/rope.h"
-#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {
@@ -111,25 +110,6 @@ void share_kv(Fields& fields, int64_t shared, const std::vector<uint8_t>& is_loc
 }
 
 // ---- config.json --------------------------------------------------------------------------------------------------
-
-// Every sixth layer is global, or those that layer_types names; the last one always.
-std::vector<uint8_t> hf_local_layers(Fields& fields, const nlohmann::json& config, int L) {
-  std::vector<uint8_t> local(static_cast<size_t>(L));
-  for (int l = 0; l < L; ++l) local[l] = (l + 1) % kPeriod != 0;
-  if (const auto types = config.find("layer_types"); types != config.end() && !types->is_null()) {
-    if (!types->is_array() || types->size() != local.size()) {
-      fields.fail(error(Code::kCorrupt, "{}: 'layer_types' must be a list of {} texts", fields.where(), L));
-      return local;
-    }
-    for (size_t l = 0; l < local.size(); ++l) {
-      local[l] = (*types)[l] == "sliding_attention";
-      if (!local[l] && (*types)[l] != "full_attention")
-        refuse(fields, "a layer type other than full_attention and sliding_attention (layer_types)");
-    }
-  }
-  local.back() = 0;
-  return local;
-}
 
 void read_hf_rope(Fields& fields, const nlohmann::json& config, const char* name, LayerKind& kind) {
   const auto all = config.find("rope_parameters");
@@ -239,7 +219,8 @@ Status read_hf_gemma4(Fields& fields, const nlohmann::json& config, ModelConfig&
   const bool k_eq_v = fields.flag_or("attention_k_eq_v", false);
   Gemma4 out;
   out.window = static_cast<int>(fields.integer_or("sliding_window", kDefaultLocalWindow, 1, kMaxContext));
-  out.is_local = hf_local_layers(fields, config, model.L);
+  out.is_local = hf_local_layers(fields, config, model.L, kPeriod);
+  out.is_local.back() = 0;
   out.local.heads = out.global.heads = {model.G, model.E};
   const auto layers = config.find("per_layer_config");
   const bool by_layers = layers != config.end() && !layers->is_null();

@@ -49,8 +49,8 @@ struct LayerInputWeights {
 
 struct LayerWeights {
   Tensor attn_norm;  // 1 x D
-  LinearWeights q, k,
-      v;  // (H*E) x D, (G*E) x D, (G*E) x D, of heads_at(); no v with v_is_k, no k and v without writes_kv
+  // (H*E) x D, (G*E) x D, (G*E) x D, with G and E of heads_at(); no v with v_is_k, no k and v without writes_kv
+  LinearWeights q, k, v;
   Tensor q_norm, k_norm;                 // 1 x E, with config.qk_norm
   Tensor scale;                          // 1 x 1, with config.layer_scales
   LinearWeights o;                       // D x (H*E)

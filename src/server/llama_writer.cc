@@ -98,20 +98,12 @@ class LlamaWriter final : public AnswerWriter {
     return end.finish == Finish::kLength && end.usage.prompt + end.completion_tokens >= form_.engine->info().context;
   }
 
-  Json token(int32_t id, float logprob) const {
-    const std::string text = form_.engine->token_text(id);
-    return {{"id", id}, {"token", text}, {"bytes", bytes_of(text)}, {"logprob", finite(logprob)}};
-  }
-
   // For each token the likeliest ones, before sampling.
   Json probabilities(const std::vector<TokenLogprob>& tokens) const {
-    Json out = Json::array();
-    for (const TokenLogprob& one : tokens) {
-      out.push_back(token(one.id, one.logprob));
-      Json& top = out.back()["top_logprobs"] = Json::array();
-      for (const auto& [id, logprob] : one.top) top.push_back(token(id, logprob));
-    }
-    return out;
+    return with_top(tokens, [this](int32_t id, float logprob) {
+      const std::string text = form_.engine->token_text(id);
+      return Json{{"id", id}, {"token", text}, {"bytes", bytes_of(text)}, {"logprob", finite(logprob)}};
+    });
   }
 
   Json last(const Choice& choice, const std::string& content) const {

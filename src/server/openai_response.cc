@@ -126,19 +126,23 @@ Json usage_json(const UsageSum& usage) {
           {"kvilt", kvilt_usage(usage)}};
 }
 
+Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry) {
+  Json out = Json::array();
+  for (const TokenLogprob& token : tokens) {
+    Json item = entry(token.id, token.logprob);
+    item["top_logprobs"] = Json::array();
+    for (const auto& [id, logprob] : token.top) item["top_logprobs"].push_back(entry(id, logprob));
+    out.push_back(std::move(item));
+  }
+  return out;
+}
+
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids) {
   const auto entry = [&](int32_t id, float logprob) {
     const std::string text = engine.token_text(id);
     return Json{{"token", shown_token(id, text, as_ids)}, {"logprob", finite(logprob)}, {"bytes", bytes_of(text)}};
   };
-  Json content = Json::array();
-  for (const TokenLogprob& token : tokens) {
-    Json item = entry(token.id, token.logprob);
-    item["top_logprobs"] = Json::array();
-    for (const auto& [id, logprob] : token.top) item["top_logprobs"].push_back(entry(id, logprob));
-    content.push_back(std::move(item));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+  return {{"content", with_top(tokens, entry)}, {"refusal", nullptr}};
 }
 
 Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset, bool as_ids) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "kvilt/engine.h"
 #include "server/answer_writer.h"
 #include "server/json_fields.h"
@@ -48,6 +49,9 @@ std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& eng
 // JSON has no infinity; OpenAI reports tokens that cannot be drawn with -9999.
 double finite(float logprob);
 Json bytes_of(const std::string& text);
+
+// Of each token its entry, with those of the likeliest ones as top_logprobs.
+Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t id, float logprob)> entry);
 
 // The two forms of log probabilities. as_ids: Envelope::tokens_as_ids.
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids = false);

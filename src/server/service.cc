@@ -8,6 +8,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "base/hex.h"
+#include "base/keyed_hash.h"
 #include "kvilt/version.h"
 #include "server/openai_request.h"
 
@@ -46,14 +48,12 @@ std::string before_groups(const std::string& pattern) { return pattern.substr(0,
 // Changes with whatever may change an answer to the same request and seed: program, model, kernels, kinds of numbers.
 // It begins as llama.cpp's does.
 std::string fingerprint_of(const ModelInfo& info) {
-  const std::string text =
-      fmt::format("{}/{}/{}/{}/{}", kVersion, info.fingerprint, info.name, info.backend, info.kv_type);
-  unsigned char digest[8];
-  crypto_generichash(digest, sizeof digest, reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr,
-                     0);
-  std::string out = "b";
-  for (const unsigned char byte : digest) out += fmt::format("{:02x}", byte);
-  return out;
+  KeyedHash hash(HashSecret::fixed(0), "kvilt system_fingerprint");
+  for (const std::string_view part :
+       {std::string_view(kVersion), std::string_view(info.fingerprint), std::string_view(info.name),
+        std::string_view(info.backend), std::string_view(info.kv_type)})
+    hash.add(part);
+  return "b" + hex_text(std::span<const uint8_t>(hash.finish()).first(8));
 }
 
 bool is_loopback(std::string_view host) {

@@ -51,23 +51,6 @@ Result<T> guarded(Body&& body) {
   }
 }
 
-// The steps of a JSON pointer, unescaped.
-std::vector<std::string> steps_of(const Json::json_pointer& where) {
-  std::vector<std::string> steps;
-  for (const char c : where.to_string()) {
-    if (c == '/') {
-      steps.emplace_back();
-    } else if (!steps.empty()) {
-      std::string& step = steps.back();
-      const bool escaped = !step.empty() && step.back() == '~' && (c == '0' || c == '1');
-      if (escaped) step.pop_back();
-      step += escaped && c == '1' ? '/' : escaped ? '\x01' : c;  // \x01 means '~' until the step is whole
-    }
-  }
-  for (std::string& step : steps) std::ranges::replace(step, '\x01', '~');
-  return steps;
-}
-
 const Json* find_leaf(const ChatInputs& inputs, const Json::json_pointer& where) {
   const std::vector<std::string> steps = steps_of(where);
   if (steps.empty()) return nullptr;
@@ -234,6 +217,28 @@ const std::vector<Json>& probed_roles() {
 
 }  // namespace
 
+std::vector<std::string> steps_of(const Json::json_pointer& where) {
+  std::vector<std::string> steps;
+  for (const char c : where.to_string()) {
+    if (c == '/') {
+      steps.emplace_back();
+    } else if (!steps.empty()) {
+      std::string& step = steps.back();
+      const bool escaped = !step.empty() && step.back() == '~' && (c == '0' || c == '1');
+      if (escaped) step.pop_back();
+      step += escaped && c == '1' ? '/' : escaped ? '\x01' : c;  // \x01 means '~' until the step is whole
+    }
+  }
+  for (std::string& step : steps) std::ranges::replace(step, '\x01', '~');
+  return steps;
+}
+
+Json::json_pointer place_of(const std::vector<std::string>& steps) {
+  Json::json_pointer where;
+  for (const std::string& step : steps) where.push_back(step);
+  return where;
+}
+
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::optional<uint64_t> max_steps) {
   return guarded<ChatTemplate>([&]() -> Result<ChatTemplate> {
     ChatTemplate made(std::make_shared<const jinja::Template>(jinja::parse_template(source)));
@@ -268,18 +273,17 @@ void ChatTemplate::probe_roles() {
   const Json parts =
       Json::array({{{"type", "text"}, {"text", kText}, {kField, true}}, {{"type", "text"}, {"text", kMore}}});
   const auto has = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
-  bool users = false;
-  for (const Json& message : probed_roles()) {
+  const auto takes = [&](const Json& message) {
     const std::string text = probe(message, parts);
-    bool takes = has(text, kText) && has(text, kMore) && !has(text, kField);
-    const bool shown = takes || has(probe(message, kText), kText);
-    const bool is_users = message["role"] == "user";
-    if (is_users) users = takes;
-    if (!is_users && !shown) takes = users;
-    if (!takes) flat_.push_back(message["role"]);
-    if (!is_users || shown) continue;
-    flat_ = {"user", "system", "assistant", "tool"};
-    return;
+    return has(text, kText) && has(text, kMore) && !has(text, kField);
+  };
+  const auto shows = [&](const Json& message) { return has(probe(message, kText), kText); };
+  const Json& users = probed_roles()[0];
+  const bool users_take = takes(users), asks_more = users_take || shows(users);
+  for (const Json& message : probed_roles()) {
+    const bool parts_stay =
+        &message == &users ? users_take : asks_more && (takes(message) || (users_take && !shows(message)));
+    if (!parts_stay) flat_.push_back(message["role"]);
   }
 }
 

@@ -54,6 +54,10 @@ struct Mark {
   int32_t id;  // >= 0
 };
 
+// The steps of such a place, unescaped, and the place that has them.
+std::vector<std::string> steps_of(const nlohmann::ordered_json::json_pointer& where);
+nlohmann::ordered_json::json_pointer place_of(const std::vector<std::string>& steps);
+
 struct ChatInputs {
   // Null: the template sees none, as in transformers. Discarded (ordered_json::value_t::discarded): it sees no such
   // name.
