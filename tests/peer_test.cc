@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "model/head_map.h"
 #include "peer/peer_server.h"
 #include "peer_for_test.h"
 #include "probe_prompts.h"
@@ -116,6 +117,151 @@ TEST_F(PeerTest, WhatIsReusedApproximatelyOrNarrowedIsComputedHere) {
   EXPECT_EQ(decode->stats().peer.asked, 0u);
   EXPECT_GT(ask_long(*decode, asked).completion.usage.remote, 0) << "power";
   EXPECT_GT(ask_long(*decode, prompt).completion.usage.remote, 0) << "power";
+}
+
+// Heads with windows: what comes is the session that the prefill server left, and the answer is one server's to the bit.
+class HeadsOfAPeerTest : public PeerTest {
+ protected:
+  static constexpr int kLayers = 6, kKvHeads = 2;  // of the probe model
+  static constexpr int kWindow = 96, kSink = 4;
+  static HeadMap map(int window = kWindow) {
+    HeadMap out = uniform_head_map(kLayers, kKvHeads, HeadClass::kLocal, window, kSink);
+    for (const int head : {1, 6}) {
+      out.heads[head] = HeadClass::kGlobal;
+      out.window[head] = -1;
+      out.sink[head] = 0;
+    }
+    return out;
+  }
+  static std::unique_ptr<Engine> with_map(std::unique_ptr<Engine> engine, const HeadMap& map) {
+    EXPECT_TRUE(engine->set_head_map("default", head_map_json(map)).ok());
+    return engine;
+  }
+  static std::unique_ptr<Engine> with_map(std::unique_ptr<Engine> engine) { return with_map(std::move(engine), map()); }
+};
+
+TEST_F(HeadsOfAPeerTest, KeepTheirSaving) {
+  const auto one = with_map(alone()), prefill = with_map(open_prefill()), decode = with_map(open_decode(*prefill));
+  const Outcome whole = ask_long(*one, prompt, "redknot", 24), split = ask_long(*decode, prompt, "redknot", 24);
+  expect_equal(split, whole);
+  expect_differ(split, ask_long(*one, prompt, "full", 24));
+  EXPECT_EQ(split.completion.usage.policy, "redknot");
+  EXPECT_EQ(split.completion.usage.remote, all_but_one(prompt));
+  EXPECT_EQ(split.completion.usage.prefix, all_but_one(prompt));
+  EXPECT_EQ(split.completion.usage.fresh, 1);
+  const PeerCounters here = decode->stats().peer, there = prefill->stats().peer;
+  EXPECT_EQ(here.asked, 1u);
+  EXPECT_EQ(here.unanswered + here.late + here.failures, 0u);
+  EXPECT_EQ(here.received_tokens, prompt.size() - 1);
+  const auto head_bytes =
+      static_cast<uint64_t>(decode->info().kv_bytes_per_token) / (kLayers * kKvHeads);  // of a token
+  EXPECT_EQ(there.sent_bytes, 0u) << "nothing dense went";
+  EXPECT_EQ(there.sent_global_bytes, 2 * (prompt.size() - 1) * head_bytes);
+  EXPECT_EQ(there.sent_local_bytes, 10 * (kSink + kWindow) * head_bytes);
+  EXPECT_GT(here.received_bytes, there.sent_global_bytes + there.sent_local_bytes);
+  EXPECT_LT(here.received_bytes, there.sent_global_bytes + there.sent_local_bytes + (1 << 16));
+  // Nothing of it is anybody else's, here or there.
+  EXPECT_EQ(ask_long(*prefill, prompt).completion.usage.prefix, 0);
+  const Outcome exact = ask_long(*decode, prompt);
+  EXPECT_EQ(exact.completion.usage.remote, all_but_one(prompt)) << "exact KV is asked for anew";
+  expect_equal(exact, ask_long(*one, prompt));
+}
+
+TEST_F(HeadsOfAPeerTest, AnswersEqualOneServers) {
+  const auto one = with_map(alone()), prefill = with_map(open_prefill()), decode = with_map(open_decode(*prefill));
+  for (const uint32_t seed : {60, 61}) {
+    Request request = request_of(tokens(1500, seed), "redknot", 24);
+    request.policy.params = {{"window", "40"}};
+    request.sampling.temperature = 1;
+    request.sampling.seed = seed;
+    const Outcome here = ask_ok(*one, request), split = ask_ok(*decode, request);
+    expect_equal(split, here);
+    EXPECT_EQ(split.completion.usage.remote, 1499);
+  }
+  // What needs more than windows, or a second look, is computed here.
+  const uint64_t asked = decode->stats().peer.asked;
+  for (const auto& [key, value] : {std::pair{"restore", "0.5"}, std::pair{"ffn_mass", "0.9"}}) {
+    Request request = request_of(prompt, "redknot", 6);
+    request.policy.params = {{key, value}};
+    const Outcome out = ask_ok(*decode, request);
+    EXPECT_EQ(out.completion.usage.remote, 0) << key;
+    expect_equal(out, ask_ok(*one, request));
+  }
+  EXPECT_EQ(decode->stats().peer.asked, asked);
+}
+
+TEST_F(HeadsOfAPeerTest, EqualPromptsAreAskedForOnce) {
+  const auto one = with_map(alone()), prefill = with_map(open_prefill()), decode = with_map(open_decode(*prefill));
+  const Outcome right = ask_long(*one, prompt, "redknot");
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(decode->submit(request_of(prompt, "redknot", 6), sinks.back()).ok());
+  }
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->wait().logits.first, right.completion.logits.first);
+    EXPECT_EQ(sink->ids, right.ids);
+  }
+  EXPECT_EQ(decode->stats().peer.asked, 1u);
+  EXPECT_EQ(decode->stats().peer.received_tokens, prompt.size() - 1);
+}
+
+// Maps are files: where they differ, or one is missing, the prompt is computed here by this server's.
+TEST_F(HeadsOfAPeerTest, AnotherMapMeansComputing) {
+  const auto one = with_map(alone()), prefill = with_map(open_prefill(), map(64)),
+             decode = with_map(open_decode(*prefill));
+  const Outcome out = ask_long(*decode, prompt, "redknot");
+  expect_equal(out, ask_long(*one, prompt, "redknot"));
+  EXPECT_EQ(out.completion.usage.remote, 0);
+  EXPECT_EQ(decode->stats().peer.unanswered, 1u);
+  const auto without = open_prefill(), asks_it = with_map(open_decode(*without));
+  expect_equal(ask_long(*asks_it, prompt, "redknot"), ask_long(*one, prompt, "redknot"));
+  EXPECT_EQ(asks_it->stats().peer.unanswered, 1u) << "refused";
+  EXPECT_EQ(asks_it->stats().peer.failures, 0u) << "the connection stays";
+}
+
+TEST_F(HeadsOfAPeerTest, ALyingOrLostPeerMeansComputing) {
+  const auto one = with_map(alone());
+  const Outcome right = ask_long(*one, prompt, "redknot");
+  const auto part = [](const PeerAsk& ask, int64_t offset, int64_t size, size_t bytes) {
+    return PeerPart{ask.id, offset, size, std::vector<std::byte>(bytes)};
+  };
+  const std::pair<const char*, FakePeerForTest::Answers> cases[] = {
+      {"no session",
+       [&](const PeerAsk& a) {
+         return std::vector<PeerMessage>{part(a, 0, 500, 500), PeerEnd{a.id}};
+       }},
+      {"a gap", [&](const PeerAsk& a) { return std::vector<PeerMessage>{part(a, 1, 500, 499)}; }},
+      {"half of it",
+       [&](const PeerAsk& a) {
+         return std::vector<PeerMessage>{part(a, 0, 500, 250), PeerEnd{a.id}};
+       }},
+      {"too much of it", [&](const PeerAsk& a) { return std::vector<PeerMessage>{part(a, 0, int64_t{1} << 40, 500)}; }},
+      {"it twice",
+       [&](const PeerAsk& a) {
+         return std::vector<PeerMessage>{part(a, 0, 500, 500), part(a, 0, 500, 500)};
+       }},
+      {"rows",
+       [&](const PeerAsk& a) {
+         return std::vector<PeerMessage>{PeerRows{a.id, 0, 1, std::vector<std::byte>(3072)}};
+       }},
+  };
+  for (const auto& [what, answers] : cases) {
+    FakePeerForTest fake(answers);
+    const auto decode = with_map(open_decode(fake.port()));
+    const Outcome out = ask_long(*decode, prompt, "redknot");
+    expect_equal(out, right);
+    EXPECT_EQ(out.completion.usage.remote, 0) << what;
+    EXPECT_EQ(fake.asked, 1) << what;
+    EXPECT_TRUE(eventually([&] { return decode->stats().peer.unanswered >= 1; })) << what;
+  }
+  const auto prefill = with_map(open_prefill());
+  for (const Then then : {Then::kClose, Then::kFlip}) {
+    PeerProxyForTest proxy(prefill->stats().peer.port, int64_t{1000} * 768, then);
+    const auto decode = with_map(open_decode(proxy.port()));
+    expect_equal(ask_long(*decode, prompt, "redknot"), right);
+    EXPECT_EQ(decode->stats().peer.unanswered, 1u);
+  }
 }
 
 // One beginning is in a folder, what follows comes from the peer: each is counted as what it is.

@@ -79,8 +79,10 @@ struct PeerCounters {
   uint64_t unanswered = 0;  // asked, and part of it never came; it was computed here
   uint64_t late = 0;        // asked, and given up since it took longer than computing
   uint64_t received_tokens = 0, received_bytes = 0;
-  uint64_t answered = 0;  // prompts, of who is asked
-  uint64_t sent_tokens = 0, sent_bytes = 0;
+  uint64_t answered = 0;                     // prompts, of who is asked
+  uint64_t sent_tokens = 0, sent_bytes = 0;  // bytes of dense KV
+  // Of what heads with a view keep, in sessions: bytes of heads that read everything, and of the others.
+  uint64_t sent_global_bytes = 0, sent_local_bytes = 0;
   uint64_t early_tokens = 0;  // of the sent ones: those that were on their way before their prompt was computed
 };
 

@@ -6,6 +6,7 @@
 #include "base/hex.h"
 #include "base/reserved_tenants.h"
 #include "kv/kv_rows.h"
+#include "kvilt/session.h"
 
 namespace kvilt {
 
@@ -15,7 +16,8 @@ class PeerAnswers::Sink : public TokenSink {
   Sink(std::shared_ptr<PeerAnswers> answers, std::shared_ptr<Answer> answer)
       : answers_(std::move(answers)), answer_(std::move(answer)) {}
   void on_tokens(const TokenDelta&) override {}
-  void on_finish(Completion) override {
+  void on_finish(Completion completion) override {
+    answer_->session = std::move(completion.session);
     *answer_->running = false;
     answers_->post([answers = answers_.get(), answer = answer_] { answers->ended(answer); });
   }
@@ -48,6 +50,8 @@ void PeerAnswers::count(PeerCounters& out) const {
   out.answered = now.asked;
   out.sent_tokens = now.sent_tokens;
   out.sent_bytes = now.sent_bytes;
+  out.sent_global_bytes = sent_global_bytes_;
+  out.sent_local_bytes = sent_local_bytes_;
   out.early_tokens = now.early_tokens;
   out.failures += now.failures;
 }
@@ -67,6 +71,12 @@ void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAs
   request.prompt.ids = answer->ask.tokens;
   request.sampling.max_tokens = 0;
   request.policy.name = "prefix";
+  if (const std::vector<std::string>& method = answer->ask.method; !method.empty()) {
+    request.policy.name = method[0];
+    for (size_t i = 1; i + 1 < method.size(); i += 2) request.policy.params[method[i]] = method[i + 1];
+    request.sampling.max_tokens = 1;  // a session is of a prompt that has an answer
+    request.export_session = true;
+  }
   request.tenant = kPeerTenant;
   request.cache_salt = hex_text(answer->ask.domain);
   request.draft = 0;
@@ -101,6 +111,7 @@ bool PeerAnswers::grew(Answer& answer) {
 
 // The next chunk of what is cached of it.
 PeerAnswers::Sent PeerAnswers::send_next(Answer& answer) {
+  if (!answer.ask.method.empty()) return *answer.running ? Sent::kNothing : send_part(answer);
   ContentCache& cache = *loop_.parts().cache;
   const std::span<const int32_t> tokens = answer.ask.tokens;
   const auto T = static_cast<int32_t>(tokens.size());
@@ -127,6 +138,30 @@ PeerAnswers::Sent PeerAnswers::send_next(Answer& answer) {
   answer.sent += count;
   answer.connection->push(std::move(rows), answer.running);
   return Sent::kOne;
+}
+
+PeerAnswers::Sent PeerAnswers::send_part(Answer& answer) {
+  if (!answer.session || answer.session_sent == answer.session->bytes.size()) return Sent::kNothing;
+  if (!answer.connection->has_room()) return Sent::kNoRoom;
+  const auto left = std::span(answer.session->bytes).subspan(answer.session_sent);
+  const auto part = left.first(std::min(left.size(), PeerPart::kMostBytes));
+  answer.connection->push(PeerPart{answer.ask.id,
+                                   static_cast<int64_t>(answer.session_sent),
+                                   std::ssize(answer.session->bytes),
+                                   {part.begin(), part.end()}});
+  answer.session_sent += part.size();
+  if (part.size() == left.size()) {
+    answer.sent = static_cast<int32_t>(answer.ask.tokens.size());
+    count_session(*answer.session);
+  }
+  return Sent::kOne;
+}
+
+void PeerAnswers::count_session(const ExportedSession& session) {
+  const SessionInfo info = session_info(session).value();
+  const int64_t global = session.dense / info.heads * (info.heads - info.local_heads);
+  sent_global_bytes_ += static_cast<uint64_t>(global);
+  sent_local_bytes_ += static_cast<uint64_t>(session.kv - global);
 }
 
 void PeerAnswers::ended(const std::shared_ptr<Answer>& answer) {

@@ -1,7 +1,9 @@
 // engine/peer_answers.h: prompts that another server asks for: computed as any request, sent while they are computed.
 // Role:       of a server with --role prefill. An ask becomes a request with policy `prefix` and no answer, in a namespace
 //             of its own that follows from the ask's domain, with all that is cached there. Of the exact chain that it has
-//             found or published, what was not sent yet is copied out and queued, chunk by chunk.
+//             found or published, what was not sent yet is copied out and queued, chunk by chunk. An ask with a method is
+//             computed by that policy, and what is sent is the session that it leaves, when it has ended: windows of local
+//             heads are known at the end only.
 // Invariants: nothing of one domain is found by an ask of another one, nor by this server's own clients. The engine thread
 //             copies only into a queue that has room; else it goes on when the connection says so. What left the cache
 //             before it was sent is not sent: the asker computes it.
@@ -37,7 +39,9 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
     std::shared_ptr<PeerConnection> connection;
     PeerAsk ask;
     RequestId request = 0;
-    int32_t sent = 0;  // positions before it are, or need not be
+    int32_t sent = 0;                                // positions before it are, or need not be
+    std::shared_ptr<const ExportedSession> session;  // of an ask with a method, once its request has ended
+    size_t session_sent = 0;                         // bytes of it
     const std::shared_ptr<std::atomic<bool>> running = std::make_shared<std::atomic<bool>>(true);
   };
   class Sink;
@@ -46,6 +50,8 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
   enum class Sent : uint8_t { kOne, kNothing, kNoRoom };  // kNoRoom: PeerServer::Hooks::drained follows
   bool grew(Answer& answer);
   Sent send_next(Answer& answer);
+  Sent send_part(Answer& answer);
+  void count_session(const ExportedSession& session);
   void ended(const std::shared_ptr<Answer>& answer);
   void go_on(const std::shared_ptr<PeerConnection>& connection);
   void drop(const std::shared_ptr<PeerConnection>& connection, uint64_t only);
@@ -56,6 +62,7 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
   const Admit admit_;
   EngineLoop& loop_;
   std::list<std::shared_ptr<Answer>> answers_;  // the engine thread's
+  std::atomic<uint64_t> sent_global_bytes_{0}, sent_local_bytes_{0};
   std::unique_ptr<PeerServer> server_;
 };
 

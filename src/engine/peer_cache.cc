@@ -14,6 +14,9 @@ constexpr std::chrono::duration<double> kUnknownPatience{30}, kLeastPatience{2};
 // A peer that hangs, and keeps its connection, would cost every request its patience.
 constexpr std::chrono::seconds kFirstRest{5}, kLongestRest{80};
 
+// A session is no larger than dense KV and this beside it: its frames, tokens and runs.
+constexpr int64_t kMostBesideKv = int64_t{1} << 20;
+
 // Rows that came are taken, also where memory ends meanwhile.
 struct Taken {
   PeerLink& link;
@@ -45,6 +48,13 @@ Status PeerCache::attach(Hooks hooks) {
                               this->rows(*rows);
                             });
                           },
+                      .part =
+                          [this](PeerPart part) {
+                            hooks_.post([this, part = std::make_shared<const PeerPart>(std::move(part))] {
+                              const Taken taken{link_, std::ssize(part->bytes)};
+                              this->part(*part);
+                            });
+                          },
                       .end = [this](PeerEnd end) { hooks_.post([this, end] { this->end(end); }); },
                       .lost = [this] { hooks_.post([this] { lost(); }); },
                       .changed = [this] { hooks_.post([] {}); }});  // the figures follow
@@ -61,7 +71,16 @@ void PeerCache::clear() {
 }
 
 // Who asks for what another waits for waits with it, but not for another's longer prompt: the prefill server itself
-// computes what two asks share once.
+// computes what two asks share once. A session is of one prompt.
+bool PeerCache::is_for(const Asked& asked, const Question& q, int32_t T) const {
+  if (asked.domain != q.domain || asked.method != q.method) return false;
+  const auto end = q.prompt.begin() + T;
+  const auto common = std::mismatch(q.prompt.begin(), end, asked.tokens.begin(), asked.tokens.end()).first;
+  const auto shared = common - q.prompt.begin();
+  if (!q.method.empty()) return shared == T && shared == std::ssize(asked.tokens);
+  return T - shared < least_ && std::ssize(asked.tokens) - shared < least_;
+}
+
 std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   const auto T = static_cast<int32_t>(q.prompt.size()) - 1;  // the last token is computed here: its logits are wanted
   if (T - q.known < least_) return nullptr;
@@ -70,26 +89,26 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
     return nullptr;
   }
   for (const auto& [id, asked] : asked_) {
-    if (asked.domain != q.domain) continue;
-    const auto end = q.prompt.begin() + T;
-    const auto common = std::mismatch(q.prompt.begin(), end, asked.tokens.begin(), asked.tokens.end()).first;
-    const auto shared = common - q.prompt.begin();
-    if (T - shared < least_ && std::ssize(asked.tokens) - shared < least_) return asked.fetch;
+    if (is_for(asked, q, T)) return asked.fetch;
   }
+  if (bytes_of_method(q.method) > PeerAsk::kMostMethodBytes) return nullptr;
   const std::span<const int32_t> tokens = q.prompt.first(static_cast<size_t>(T));
   Asked asked{.tokens = {tokens.begin(), tokens.end()},
               .marks = {},
               .domain = q.domain,
               .ropes = q.ropes,
               .owner = q.owner,
-              .next = end_of(cache_.index().find_prefix(tokens, q.domain, T)).pos,
+              .method = q.method,
+              .next = q.method.empty() ? end_of(cache_.index().find_prefix(tokens, q.domain, T)).pos : 0,
+              .bytes = {},
               .fetch = std::make_shared<Fetch>(),
               .until = patience_for(T - q.known)};
+  if (!q.method.empty()) asked.until = patience_for(int64_t{2} * T);  // nothing comes before all is computed
   if (asked.next >= T) return nullptr;
   for (const TokenMark& mark : q.marks) asked.marks.push_back({mark.begin, mark.end});
   asked.fetch->remote = true;
   const uint64_t id = ++last_;
-  if (!link_.ask({id, peer_domain(digests_, q.space), asked.next, asked.tokens})) return nullptr;
+  if (!link_.ask({id, peer_domain(digests_, q.space), asked.next, asked.tokens, asked.method})) return nullptr;
   ++stats_.asked;
   return asked_.emplace(id, std::move(asked)).first->second.fetch;
 }
@@ -100,15 +119,20 @@ Clock::time_point PeerCache::patience_for(int64_t tokens) const {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
 }
 
+// Null: nobody waits any more.
+PeerCache::Asked* PeerCache::asked_by(uint64_t id) {
+  const auto it = asked_.find(id);
+  if (it != asked_.end()) return &it->second;
+  if (id == 0 || id > last_) link_.drop();
+  return nullptr;
+}
+
 void PeerCache::rows(const PeerRows& rows) {
   stats_.received_bytes += rows.values.size();
-  const auto it = asked_.find(rows.id);
-  if (it == asked_.end()) {  // nobody waits any more
-    if (rows.id == 0 || rows.id > last_) link_.drop();
-    return;
-  }
-  Asked& asked = it->second;
-  if (rows.pos != asked.next || rows.count > std::ssize(asked.tokens) - rows.pos) {
+  Asked* const of = asked_by(rows.id);
+  if (!of) return;
+  Asked& asked = *of;
+  if (!asked.method.empty() || rows.pos != asked.next || rows.count > std::ssize(asked.tokens) - rows.pos) {
     link_.drop();  // lost() follows
     return;
   }
@@ -121,6 +145,32 @@ void PeerCache::rows(const PeerRows& rows) {
   if (!there) ++stats_.unanswered;
   link_.cancel(rows.id);
   done(rows.id);
+}
+
+void PeerCache::part(const PeerPart& part) {
+  stats_.received_bytes += part.bytes.size();
+  Asked* const of = asked_by(part.id);
+  if (!of) return;
+  Asked& asked = *of;
+  const auto T = std::ssize(asked.tokens);
+  const bool fits = part.size <= T * (token_bytes_ + int64_t{sizeof(int32_t)}) + kMostBesideKv;
+  if (asked.method.empty() || part.offset != std::ssize(asked.bytes) || !fits || asked.next == T) {
+    link_.drop();  // lost() follows
+    return;
+  }
+  asked.bytes.insert(asked.bytes.end(), part.bytes.begin(), part.bytes.end());
+  asked.until = patience_for(T);
+  if (std::ssize(asked.bytes) == part.size) finish_session(asked);
+  if (asked.fetch.use_count() > 1) return;
+  link_.cancel(part.id);  // whoever asked went away
+  done(part.id);
+}
+
+// All of it is here. Its end follows.
+void PeerCache::finish_session(Asked& asked) {
+  asked.next = static_cast<int32_t>(asked.tokens.size());
+  stats_.received_tokens += asked.tokens.size();
+  asked.fetch->session = std::make_shared<const ExportedSession>(ExportedSession{std::move(asked.bytes), 0, 0});
 }
 
 // What memory has of it meanwhile is not kept twice. What no longer continues anything here is of no use.

@@ -4,6 +4,8 @@
 // Idea:       a long beginning that is known nowhere here is asked of the prefill server, but for the last token. Its KV
 //             comes in chunks while it is computed there; each becomes a cached segment that continues the exact chain of
 //             the asking request's namespace. When all came the request looks again, finds it, and computes one token.
+//             Where heads have views, what comes is a session instead (Fetch::session): of local heads their windows. It
+//             is that request's alone.
 // Invariants: the engine thread waits for nothing; a request waits no longer without a new row than computing the rest
 //             would take; after a late answer the peer is left alone for a while. No failure of the peer is one of a request: what did not come is computed, what came stays.
 //             Neither tenant nor salt travel: asks carry a keyed digest of both.
@@ -15,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -50,10 +53,13 @@ class PeerCache {
     DomainId domain = 0;
     int32_t known = 0;  // tokens that memory has, of this namespace or another one of the request
     LayerRopes ropes;
-    OwnerId owner = 0;  // whose pages what comes becomes
+    OwnerId owner = 0;                     // whose pages what comes becomes
+    std::vector<std::string> method = {};  // PeerAsk's: a session is wanted. Empty: exact KV
   };
   // Asks for what is missing, if that is much. Null: it is computed here.
   std::shared_ptr<const Fetch> fetch(const Question& question);
+  // A session that came is not what was asked for: it is computed here.
+  void refuse_session() { ++stats_.unanswered; }
   bool busy() const { return !asked_.empty(); }
   // As DiskCache's.
   bool give_up_late();
@@ -69,11 +75,17 @@ class PeerCache {
     DomainId domain = 0;
     LayerRopes ropes;
     OwnerId owner = 0;
-    int32_t next = 0;  // position of the next row that comes
+    std::vector<std::string> method;
+    int32_t next = 0;              // position of the next row that comes
+    std::vector<std::byte> bytes;  // of a session, as far as it came
     std::shared_ptr<Fetch> fetch;
     Clock::time_point until;
   };
+  bool is_for(const Asked& asked, const Question& q, int32_t T) const;
+  Asked* asked_by(uint64_t id);
   void rows(const PeerRows& rows);
+  void part(const PeerPart& part);
+  void finish_session(Asked& asked);
   void adopt(Asked& asked, const PeerRows& rows);
   void end(const PeerEnd& end);
   void lost();

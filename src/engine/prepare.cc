@@ -2,10 +2,24 @@
 
 #include <utility>
 
+#include "engine/session.h"
 #include "kv/annex.h"
 #include "kv/session_file.h"
 
 namespace kvilt {
+namespace {
+
+// A policy in the words of PeerAsk.
+std::vector<std::string> method_of(const PolicyChoice& policy) {
+  std::vector<std::string> out{policy.name};
+  for (const auto& [key, value] : policy.params) {
+    out.push_back(key);
+    out.push_back(value);
+  }
+  return out;
+}
+
+}  // namespace
 
 bool Preparer::uses_cache(const Sequence& s) const { return parts_.options.cache && !s.without_cache; }
 
@@ -24,12 +38,18 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   PromptLayout layout;
   layout.prompt_len = now.prefill_len;
   if (!s.fetches.empty() && !s.fetches.back()->done) return Admission::kLater;
+  if (!s.fetches.empty() && s.fetches.back()->session) take_session(s);
   if (s.session_len == 0 || s.without_cache) {
     std::optional<PromptLayout> found = place_found(s);
     if (!found) return Admission::kLater;
     layout = *std::move(found);
   } else if (place_session(s)) {
     layout.prefix = s.session_len;
+    if (s.asked_peer) {  // its bytes are not kept: a request that is preempted computes again, with the same views
+      now.from_remote = s.session_len;
+      s.request.session = nullptr;
+      s.session_len = 0;
+    }
   } else if (!running.empty()) {
     return Admission::kNoRoom;
   } else {
@@ -97,7 +117,8 @@ bool Preparer::waits_for_disk(Sequence& s, const ContentCache::Wanted& wanted, c
 }
 
 // A request whose prompt is computed exactly, from a beginning that is known here on, waits once for what the prefill
-// server computes of the rest. What a policy reuses approximately, and what rows do that see few keys, is this server's.
+// server computes of the rest. Heads with windows wait for the session that they leave there. What a policy reuses
+// approximately, and what rows do that see few keys otherwise, is this server's.
 bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const {
   if (!parts_.peer || s.asked_peer || s.idle_work || !wanted.prefix || wanted.make_clean) return false;
   if (!s.request.publish) return false;  // what comes is cached, here and there
@@ -107,7 +128,10 @@ bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, c
   exact.prompt_len = found.layout.prompt_len;
   exact.prefix = found.layout.prefix;
   const Prefill prefill(*s.policy, exact, config);
-  if (!prefill.layout().dense || prefill.plan().narrowed()) return false;
+  const Plan& plan = prefill.plan();
+  const bool narrowed = plan.narrowed();
+  if (!prefill.layout().dense || plan.stages.size() > 1) return false;  // what has a second look may narrow yet
+  if (narrowed && !plan.only_windows(exact.prefix)) return false;
   const Request& asked = s.request;
   const std::string name_space = asked.namespaces.empty() ? "" : asked.namespaces[0];
   auto fetch = parts_.peer->fetch({.prompt = s.tokens,
@@ -116,7 +140,8 @@ bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, c
                                    .domain = s.domains.exact,
                                    .known = found.layout.prefix,
                                    .ropes = config.ropes(s.running.prefill_len),
-                                   .owner = s.owner});
+                                   .owner = s.owner,
+                                   .method = narrowed ? method_of(asked.policy) : std::vector<std::string>()});
   if (!fetch) return false;
   s.asked_peer = true;
   s.fetches.push_back(std::move(fetch));
@@ -184,6 +209,29 @@ void Preparer::note(Sequence& s, const ContentCache::Found& found) const {
     return;
   const auto all = parts_.cache->find(s.tokens, s.request.prompt.marks, s.domains, {.clean_only = s.clean_only});
   notes.unmarked = subtract(all.layout.reused(), layout.reused());
+}
+
+// What the prefill server left of the prompt becomes the request's session, if its heads keep what this server's policy
+// would let them keep: maps are files, and may differ.
+void Preparer::take_session(Sequence& s) const {
+  const auto session = s.fetches.back()->session;
+  auto taken = std::make_shared<Fetch>();
+  taken->done = taken->remote = true;
+  s.fetches.back() = std::move(taken);  // who else waited has its own
+  const ModelConfig& config = parts_.model->config();
+  auto summary = check_session(session->bytes, parts_.cache->store().shape(), parts_.file->fingerprint);
+  PromptLayout layout;
+  layout.prompt_len = s.running.prefill_len;
+  const auto T = std::ssize(s.tokens);
+  const bool fits = summary.ok() && summary->positions == T - 1 &&
+                    std::equal(s.tokens.begin(), s.tokens.end() - 1, summary->tokens.begin()) &&
+                    config.is_long(T - 1) == config.is_long(T) &&
+                    summary->keeps == Prefill(*s.policy, layout, config).keeps();
+  if (!fits) return parts_.peer->refuse_session();
+  s.request.session = session;
+  s.session_len = summary->positions;
+  s.session_pages = summary->pages;
+  s.policy = session_policy(std::move(summary->keeps));
 }
 
 // The request's session as its page table. False: there is no room for it now.

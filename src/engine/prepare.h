@@ -35,6 +35,7 @@ class Preparer {
  private:
   bool uses_cache(const Sequence& sequence) const;
   bool place_session(Sequence& sequence) const;
+  void take_session(Sequence& sequence) const;
   std::optional<PromptLayout> place_found(Sequence& sequence) const;
   bool waits_for_disk(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   bool waits_for_peer(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;

@@ -28,7 +28,7 @@ namespace kvilt {
 class PeerChannel {
  public:
   enum class Side { kAsks, kAnswers };
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   // Of a whole handshake, of one message.
   static constexpr std::chrono::milliseconds kPatience{10000};
 

@@ -65,12 +65,12 @@ TEST(PeerChannel, AnotherKeyOrTheSameRoleIsRefused) {
 TEST(PeerChannel, WhateverSpeaksOtherwiseIsRefused) {
   std::string version("kviltpp\n", 8);
   version[5] = 'p';
-  version += std::string("\x02\0\0\0\0\0\0\0", 8) + std::string(32, 'x');
+  version += std::string("\x01\0\0\0\0\0\0\0", 8) + std::string(32, 'x');
   std::string zero("kviltpp\n", 8);
-  zero += std::string("\x01\0\0\0\0\0\0\0", 8) + std::string(32, '\0');  // no point of the curve
+  zero += std::string("\x02\0\0\0\0\0\0\0", 8) + std::string(32, '\0');  // no point of the curve
   const std::pair<std::string, const char*> cases[] = {
       {"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\nA: b\r\n\r\n", "no server of a pair"},
-      {version, "version 2"},
+      {version, "version 1"},
       {zero, "no point"},
       {"kvilt", "closed"},
   };

@@ -193,19 +193,16 @@ Status PeerLink::send_queued(PeerChannel& channel) try {
 // REQUIRES: something has come.
 Status PeerLink::receive(PeerChannel& channel) {
   try {
-    KVILT_ASSIGN(const std::vector<std::byte> bytes, channel.receive(most_bytes_of_rows(options_.hello.token_bytes)));
+    KVILT_ASSIGN(const std::vector<std::byte> bytes, channel.receive(most_bytes_of_kv(options_.hello.token_bytes)));
     KVILT_ASSIGN(PeerMessage message, parse_message(bytes));
     if (auto* rows = std::get_if<PeerRows>(&message)) {
       if (std::ssize(rows->values) != int64_t{rows->count} * options_.hello.token_bytes)
         return error(Code::kCorrupt, "it sends rows of another size");
       const int64_t size = std::ssize(rows->values);
-      wait_for_room(size);
-      try {
-        hooks_.rows(std::move(*rows));
-      } catch (const std::bad_alloc&) {  // nobody took them
-        took(size);
-        throw;
-      }
+      hand_on(hooks_.rows, std::move(*rows), size);
+    } else if (auto* part = std::get_if<PeerPart>(&message)) {
+      const int64_t size = std::ssize(part->bytes);
+      hand_on(hooks_.part, std::move(*part), size);
     } else if (const auto* end = std::get_if<PeerEnd>(&message)) {
       hooks_.end(*end);
     } else {
@@ -215,6 +212,17 @@ Status PeerLink::receive(PeerChannel& channel) {
     return error(Code::kExhausted, "no memory is left for what it sends");
   }
   return {};
+}
+
+template <class Kv>
+void PeerLink::hand_on(const std::function<void(Kv)>& hook, Kv kv, int64_t bytes) {
+  wait_for_room(bytes);
+  try {
+    hook(std::move(kv));
+  } catch (const std::bad_alloc&) {  // nobody took it
+    took(bytes);
+    throw;
+  }
 }
 
 void PeerLink::wait_for_room(int64_t bytes) {

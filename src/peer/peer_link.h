@@ -30,6 +30,7 @@ class PeerLink {
   };
   struct Hooks {
     std::function<void(PeerRows)> rows;
+    std::function<void(PeerPart)> part;
     std::function<void(PeerEnd)> end;
     std::function<void()> lost;     // what was asked is answered no more
     std::function<void()> changed;  // ready() or failures()
@@ -44,7 +45,7 @@ class PeerLink {
   // False: it is not ready; nothing will come.
   bool ask(PeerAsk ask);
   void cancel(uint64_t id);
-  // The bytes of rows that their owner is done with.
+  // The bytes of rows and parts that their owner is done with.
   void took(int64_t bytes);
   // The peer sent what it must not: the connection ends.
   void drop();
@@ -60,6 +61,8 @@ class PeerLink {
   Status serve(PeerChannel& channel);
   Status send_queued(PeerChannel& channel);
   Status receive(PeerChannel& channel);
+  template <class Kv>
+  void hand_on(const std::function<void(Kv)>& hook, Kv kv, int64_t bytes);
   void wait_for_room(int64_t bytes);
   bool enqueue(PeerMessage message);
   void tell(const Error& why);

@@ -30,7 +30,7 @@ TEST(PeerLink, ItsEndWaitsForNoConnectionThatIsBeingMade) {
   const FullPort full(0);
   PeerLink link({{"127.0.0.1", full.listener.port()}, HashSecret::fixed(1), {}, std::chrono::hours(1)});
   const auto ignore = [](const auto&...) {};
-  ASSERT_TRUE(link.start({.rows = ignore, .end = ignore, .lost = ignore, .changed = ignore}).ok());
+  ASSERT_TRUE(link.start({.rows = ignore, .part = ignore, .end = ignore, .lost = ignore, .changed = ignore}).ok());
   link.finish();
   EXPECT_FALSE(link.ready());
   EXPECT_EQ(link.failures(), 0u) << "nothing was wrong with the peer";

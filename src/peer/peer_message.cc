@@ -1,5 +1,6 @@
 #include "peer/peer_message.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -8,7 +9,7 @@
 namespace kvilt {
 namespace {
 
-enum class Kind : uint32_t { kHello = 1, kAsk = 2, kRows = 3, kEnd = 4, kCancel = 5 };
+enum class Kind : uint32_t { kHello = 1, kAsk = 2, kRows = 3, kEnd = 4, kCancel = 5, kPart = 6 };
 
 struct Writer {
   std::vector<std::byte> out;
@@ -49,6 +50,11 @@ void write(Writer& w, const PeerAsk& m) {
   w.put(m.from);
   w.put(m.id);
   w.put(m.domain);
+  w.put(static_cast<uint32_t>(bytes_of_method(m.method)));
+  for (const std::string& word : m.method) {
+    w.put(static_cast<uint32_t>(word.size()));
+    w.put(std::as_bytes(std::span(word)));
+  }
   w.put(std::as_bytes(std::span(m.tokens)));
 }
 
@@ -74,6 +80,16 @@ void write(Writer& w, const PeerCancel& m) {
   w.put(m.id);
 }
 
+void write(Writer& w, const PeerPart& m) {
+  w.out.reserve(32 + m.bytes.size());
+  w.put(Kind::kPart);
+  w.put(uint32_t{0});
+  w.put(m.id);
+  w.put(m.offset);
+  w.put(m.size);
+  w.put(std::span(m.bytes));
+}
+
 PeerMessage read_hello(Reader& r) {
   PeerHello m;
   m.token_bytes = r.take<uint32_t>();
@@ -81,14 +97,33 @@ PeerMessage read_hello(Reader& r) {
   return m;
 }
 
+// A name, then pairs.
+std::vector<std::string> read_method(Reader& r) {
+  std::vector<std::string> out;
+  const auto bytes = r.take<uint32_t>();
+  r.good = r.good && bytes <= PeerAsk::kMostMethodBytes && bytes <= r.left.size();
+  if (!r.good) return out;
+  Reader words{r.left.first(bytes)};
+  while (words.good && !words.left.empty()) {
+    const auto size = words.take<uint32_t>();
+    words.good = words.good && size <= words.left.size();
+    if (words.good) words.take(std::as_writable_bytes(std::span(out.emplace_back(size, '\0'))));
+  }
+  r.good = words.good && (out.empty() || out.size() % 2 == 1);
+  r.left = r.left.subspan(bytes);
+  return out;
+}
+
 PeerMessage read_ask(Reader& r) {
   PeerAsk m;
   m.from = r.take<int32_t>();
   m.id = r.take<uint64_t>();
   m.domain = r.take<Digest>();
+  m.method = read_method(r);
   m.tokens.resize(r.left.size() / sizeof(int32_t));
   r.take(std::as_writable_bytes(std::span(m.tokens)));
   r.good = r.good && !m.tokens.empty() && m.from >= 0 && m.from < std::ssize(m.tokens);
+  r.good = r.good && (m.method.empty() || m.from == 0);  // a session is whole
   return m;
 }
 
@@ -117,7 +152,27 @@ PeerMessage read_cancel(Reader& r) {
   return m;
 }
 
+PeerMessage read_part(Reader& r) {
+  const bool zero = r.take<uint32_t>() == 0;
+  PeerPart m;
+  m.id = r.take<uint64_t>();
+  m.offset = r.take<int64_t>();
+  m.size = r.take<int64_t>();
+  const int64_t left = std::ssize(r.left);
+  r.good = r.good && zero && left > 0 && left <= int64_t{PeerPart::kMostBytes} && m.offset >= 0 && m.size >= left &&
+           m.offset <= m.size - left;
+  m.bytes.assign(r.left.begin(), r.left.end());
+  r.left = {};
+  return m;
+}
+
 }  // namespace
+
+size_t bytes_of_method(const std::vector<std::string>& method) {
+  size_t out = 0;
+  for (const std::string& word : method) out += sizeof(uint32_t) + word.size();
+  return out;
+}
 
 std::vector<std::byte> bytes_of_message(const PeerMessage& message) {
   Writer w;
@@ -139,6 +194,8 @@ Result<PeerMessage> parse_message(std::span<const std::byte> bytes) {
         return read_end(r);
       case Kind::kCancel:
         return read_cancel(r);
+      case Kind::kPart:
+        return read_part(r);
     }
     r.good = false;
     return {};
@@ -148,7 +205,11 @@ Result<PeerMessage> parse_message(std::span<const std::byte> bytes) {
   return out;
 }
 
-size_t most_bytes_of_rows(uint32_t token_bytes) { return 24 + size_t{PeerRows::kMostTokens} * token_bytes; }
-size_t most_bytes_of_ask(int64_t tokens) { return 32 + static_cast<size_t>(tokens) * sizeof(int32_t); }
+size_t most_bytes_of_kv(uint32_t token_bytes) {
+  return std::max(24 + size_t{PeerRows::kMostTokens} * token_bytes, 32 + PeerPart::kMostBytes);
+}
+size_t most_bytes_of_ask(int64_t tokens) {
+  return 36 + PeerAsk::kMostMethodBytes + static_cast<size_t>(tokens) * sizeof(int32_t);
+}
 
 }  // namespace kvilt

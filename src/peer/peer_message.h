@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -21,14 +22,18 @@ struct PeerHello {
   bool operator==(const PeerHello&) const = default;
 };
 
-// Compute these tokens and send the KV of those from position `from` on.
+// Compute these tokens and send the KV of those from position `from` on. With a method: compute them by that policy, and
+// send the session that is left (docs/formats/session.md): of heads with a view what these keep.
 struct PeerAsk {
+  static constexpr size_t kMostMethodBytes = 4096;
   uint64_t id = 0;  // of who asks; each once in a connection
   Digest domain{};  // asks with equal ones find what each other left, and nothing else
   int32_t from = 0;
   std::vector<int32_t> tokens;
+  std::vector<std::string> method = {};  // a policy's name, then its parameters, key and value in turn; empty: exact KV
   bool operator==(const PeerAsk&) const = default;
 };
+size_t bytes_of_method(const std::vector<std::string>& method);
 
 // Exact KV of positions [pos, pos + count), as kv/kv_rows.h lays it out. They come in order and without gaps.
 struct PeerRows {
@@ -39,7 +44,16 @@ struct PeerRows {
   bool operator==(const PeerRows&) const = default;
 };
 
-// No more rows come.
+// Bytes [offset, offset + bytes.size()) of a session of `size` bytes. They come in order and without gaps.
+struct PeerPart {
+  static constexpr size_t kMostBytes = 1 << 20;
+  uint64_t id = 0;
+  int64_t offset = 0, size = 0;
+  std::vector<std::byte> bytes;
+  bool operator==(const PeerPart&) const = default;
+};
+
+// No more rows, or parts, come.
 enum class PeerEnding : uint8_t {
   kWhole = 0,    // all came
   kPart = 1,     // the rest left the cache before it was sent, or was not computed
@@ -57,13 +71,13 @@ struct PeerCancel {
   bool operator==(const PeerCancel&) const = default;
 };
 
-using PeerMessage = std::variant<PeerHello, PeerAsk, PeerRows, PeerEnd, PeerCancel>;
+using PeerMessage = std::variant<PeerHello, PeerAsk, PeerRows, PeerEnd, PeerCancel, PeerPart>;
 
 std::vector<std::byte> bytes_of_message(const PeerMessage& message);
 Result<PeerMessage> parse_message(std::span<const std::byte> bytes);
 
 // The longest message of a side.
-size_t most_bytes_of_rows(uint32_t token_bytes);
+size_t most_bytes_of_kv(uint32_t token_bytes);  // rows or a part
 size_t most_bytes_of_ask(int64_t tokens);
 
 }  // namespace kvilt

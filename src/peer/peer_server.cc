@@ -26,6 +26,11 @@ void PeerConnection::push(PeerRows rows, std::shared_ptr<const std::atomic<bool>
   push(Item{std::move(rows), bytes, tokens, std::move(running)});
 }
 
+void PeerConnection::push(PeerPart part) {
+  const int64_t bytes = std::ssize(part.bytes);
+  push(Item{std::move(part), bytes, 0, nullptr});
+}
+
 void PeerConnection::push(PeerEnd end) { push(Item{end, 0, 0, nullptr}); }
 
 void PeerConnection::push(Item item) {
@@ -258,7 +263,7 @@ void PeerServer::send(const std::shared_ptr<PeerConnection>& connection, PeerCha
     }
     if (!sent.ok()) return connection->close();  // who receives ends the rest
     counters_.sent_tokens += static_cast<uint64_t>(item->tokens);
-    counters_.sent_bytes += static_cast<uint64_t>(item->bytes);
+    if (item->tokens > 0) counters_.sent_bytes += static_cast<uint64_t>(item->bytes);
     if (item->running && *item->running) counters_.early_tokens += static_cast<uint64_t>(item->tokens);
   }
 }

@@ -27,7 +27,7 @@ namespace kvilt {
 
 // Since the start, and of now.
 struct PeerServerCounters {
-  std::atomic<uint64_t> asked{0}, sent_tokens{0}, sent_bytes{0}, early_tokens{0}, failures{0};
+  std::atomic<uint64_t> asked{0}, sent_tokens{0}, sent_bytes{0}, early_tokens{0}, failures{0};  // sent: rows
   std::atomic<int> connections{0};
 };
 
@@ -40,6 +40,7 @@ class PeerConnection {
 
   // Whether rows may be pushed now. False: PeerServer::Hooks::drained follows, or nobody wants them any more.
   bool has_room();
+  void push(PeerPart part);
   // running: whether the prompt is being computed still, for the account of what is sent before its end.
   void push(PeerRows rows, std::shared_ptr<const std::atomic<bool>> running);
   void push(PeerEnd end);

@@ -189,6 +189,9 @@ struct Plan {
   // of it serves others. Not of a sparse rule: such a prompt serves as a chain (PromptLayout::dense). Nor of sights: their
   // rows are of pieces, and what a policy leaves of those serves itself alone.
   bool narrowed() const;
+  // True if it computes all rows of [from, T) as a dense pass does, but for what its heads' windows show. Then the KV of
+  // a prompt is that of every longer one's beginning, and a session holds all of it.
+  bool only_windows(int32_t from) const;
 };
 
 // The rows that the stage's probes name at `layer`, and in the last one its lookers.

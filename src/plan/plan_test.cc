@@ -99,6 +99,33 @@ Plan entry_plan() {
   return plan;
 }
 
+// What a session can hold: windows and nothing else.
+TEST(Plan, OnlyWindowsIsSaidOfWindowsAlone) {
+  Plan windows = dense(8, 4);
+  windows.views.push_back({{2, 3}});
+  windows.head_view.assign(8, 0);
+  windows.head_view[3] = 1;
+  EXPECT_TRUE(windows.only_windows(0));
+  EXPECT_TRUE(dense(8, 4).only_windows(0)) << "a pass with none";
+  EXPECT_FALSE(windows.only_windows(2)) << "it computes more than the rest";
+  const auto said_with = [&](auto change) {
+    Plan plan = windows;
+    change(plan);
+    return plan.only_windows(0);
+  };
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages.push_back(p.stages[0]); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].sets = {{{0, 3}, {5, 8}}}; }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].cuts = {2}; }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].probes.emplace_back(); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].ffn.emplace(); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].carry.emplace(); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].unseen.resize(4); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.stages[0].keeps_placed.resize(8); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.views[1].dense_last_rows = 1; }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.decode.emplace(); }));
+  EXPECT_FALSE(said_with([](Plan& p) { p.sparse.emplace(); }));
+}
+
 TEST(Plan, RowsEnterAtALayer) {
   const Plan plan = entry_plan();
   ASSERT_TRUE(validate(plan, small_config(4), {{2, 7}}).ok());

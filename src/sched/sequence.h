@@ -54,6 +54,8 @@ struct Fetch {
   bool late = false;                // it took too long
   bool remote = false;              // from a shared tier, not from disk
   std::vector<SegmentId> segments;  // that it became
+  // Or of a prompt whose heads have views: what the prefill server left, instead of segments.
+  std::shared_ptr<const ExportedSession> session = nullptr;
 };
 
 struct Sequence {

@@ -115,6 +115,8 @@ void add_peer(Page& page, const PeerCounters& peer) {
                  static_cast<double>(bytes), {{"heads", heads}});
   };
   sent("dense", peer.sent_bytes);
+  sent("global", peer.sent_global_bytes);
+  sent("local", peer.sent_local_bytes);
 }
 
 // What is kept with preference, and for whom.

@@ -1,6 +1,7 @@
 """kvilt serve --role prefill and --role decode: two processes, in two network namespaces where that can be, answer as one."""
 import contextlib
 import ctypes
+import json
 import os
 import pathlib
 import shutil
@@ -31,17 +32,17 @@ class Place:
         enter = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         return Serve.of([*enter, KVILT, "serve", str(PROBE), "--port", "0", *flags])
 
-    def do(self, work, *args):
-        """What work(*args) returns, as seen from there."""
+    def do(self, work, *args, **named):
+        """What work(*args, **named) returns, as seen from there."""
         if not self.namespace:
-            return work(*args)
+            return work(*args, **named)
         out = []
 
         def inside():
             with open(f"/var/run/netns/{self.namespace}") as file:
                 assert ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0
             try:
-                out.append(work(*args))
+                out.append(work(*args, **named))
             except BaseException as error:  # noqa: BLE001: it is raised where it is waited for
                 out.append(error)
 
@@ -129,6 +130,37 @@ def test_two_servers_answer_as_one(places, tmp_path):
         assert 0 < early < tokens  # KV is on its way before its prompt is computed; the last part cannot be
         assert there.do(ask, decode, KNOWN[0])[1]["remote"] == 0  # it is there now
         assert here.do(ask, prefill, KNOWN[0])[1]["prefix"] == 0  # and not for the other's own clients
+        assert decode.end() == 0
+        assert prefill.end() == 0
+
+
+def test_heads_with_windows_keep_their_saving(places, tmp_path):
+    here, there = places
+    key, layers, heads, window, sink = key_file(tmp_path), 6, 2, 96, 4
+    local = [[(layer, head) not in [(0, 1), (3, 0)] for head in range(heads)] for layer in range(layers)]
+    file = tmp_path / "heads.json"
+    file.write_text(json.dumps({
+        "num_layers": layers, "num_kv_heads": heads,
+        "kv_head_classification": [["local" if is_local else "global" for is_local in layer] for layer in local],
+        "kv_head_max_distance": [[window if is_local else -1 for is_local in layer] for layer in local],
+        "kv_head_sink_size": [[sink if is_local else 0 for is_local in layer] for layer in local]}))
+    maps, by_heads, tokens = ("--head-map", str(file)), {"kvilt": {"policy": "redknot"}}, len(LONG[0]) - 1
+    with Serve(PROBE, "--no-cache", *maps).ready() as alone:
+        answer, dense = ask(alone, LONG[0], **by_heads)[0], ask(alone, LONG[0])[0]
+    assert answer != dense  # power
+    with prefill_server(here, key, 0, *maps) as prefill, \
+            decode_server(there, here, prefill.peer_port, key, *maps) as decode:
+        until(lambda: is_up(there, decode))
+        text, usage = there.do(ask, decode, LONG[0], **by_heads)
+        assert text == answer and usage["remote"] == tokens and usage["fresh"] == 1
+        def sent(of):
+            return here.do(gauge, prefill, f'kvilt:peer_sent_bytes_total{{heads="{of}",')
+        assert sent("dense") == 0
+        head_bytes = sent("global") / (2 * tokens)
+        assert head_bytes == int(head_bytes) > 0
+        assert sent("local") == 10 * (sink + window) * head_bytes
+        assert there.do(ask, decode, LONG[0])[0] == dense
+        assert sent("dense") == layers * heads * tokens * head_bytes
         assert decode.end() == 0
         assert prefill.end() == 0
 
