@@ -123,6 +123,7 @@ TEST_F(PeerTest, WhatIsReusedApproximatelyOrNarrowedIsComputedHere) {
 class HeadsOfAPeerTest : public PeerTest {
  protected:
   static constexpr int kLayers = 6, kKvHeads = 2;  // of the probe model
+  static constexpr int64_t kPageBytes = 8192;
   static constexpr int kWindow = 96, kSink = 4;
   static HeadMap map(int window = kWindow) {
     HeadMap out = uniform_head_map(kLayers, kKvHeads, HeadClass::kLocal, window, kSink);
@@ -204,6 +205,30 @@ TEST_F(HeadsOfAPeerTest, EqualPromptsAreAskedForOnce) {
   }
   EXPECT_EQ(decode->stats().peer.asked, 1u);
   EXPECT_EQ(decode->stats().peer.received_tokens, prompt.size() - 1);
+}
+
+// Pools that hold one of them, and of two all or all but the room for their answers: a session waits, and is not computed
+// again.
+TEST_F(HeadsOfAPeerTest, SessionsWaitForRoom) {
+  const auto one = with_map(alone()), prefill = with_map(open_prefill());
+  const std::vector<std::vector<int32_t>> prompts{tokens(3000, 70), tokens(3000, 71)};
+  for (const int64_t pages : {350, 510, 520, 530, 540}) {
+    EngineOptions small = decode_options(prefill->stats().peer.port);
+    small.kv_bytes = pages * kPageBytes;
+    const auto decode = with_map(open_for_test(small));
+    EXPECT_TRUE(eventually([&] { return decode->stats().peer.ready; }));
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (const auto& each : prompts) {
+      sinks.push_back(std::make_shared<CollectingSink>());
+      ASSERT_TRUE(decode->submit(request_of(each, "redknot", 300), sinks.back()).ok());
+    }
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(sinks[i]->wait().usage.remote, 2999) << pages << " " << i;
+      EXPECT_EQ(sinks[i]->ids, ask_long(*one, prompts[i], "redknot", 300).ids) << pages << " " << i;
+    }
+    EXPECT_EQ(decode->stats().peer.asked, 2u);
+    EXPECT_EQ(decode->stats().kv_pages, pages);
+  }
 }
 
 // Maps are files: where they differ, or one is missing, the prompt is computed here by this server's.

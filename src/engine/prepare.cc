@@ -45,11 +45,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
     layout = *std::move(found);
   } else if (place_session(s)) {
     layout.prefix = s.session_len;
-    if (s.asked_peer) {  // its bytes are not kept: a request that is preempted computes again, with the same views
-      now.from_remote = s.session_len;
-      s.request.session = nullptr;
-      s.session_len = 0;
-    }
+    now.from_remote = s.asked_peer ? s.session_len : 0;
   } else if (!running.empty()) {
     return Admission::kNoRoom;
   } else {
@@ -75,6 +71,11 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
 
 void Preparer::start(Sequence& s) const {
   copy_placed(s);
+  if (s.asked_peer && s.session_len > 0) {  // it is not kept: who is preempted computes again, with the same views
+    s.request.session = nullptr;
+    s.session_len = 0;
+    s.session_pages = 0;
+  }
   if (!s.started) {
     s.started = true;
     s.first_step = Clock::now();
