@@ -262,13 +262,21 @@ bool Sampler::can_sample(std::span<const float> logits) {
 
 TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top) {
   const double all = log_sum_exp(logits);
-  TokenLogprob out{id, static_cast<float>(logits[id] - all), {}};
-  std::vector<SamplerScratch::Candidate> best(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) best[i] = {static_cast<int32_t>(i), logits[i]};
-  const auto n = std::min(best.size(), static_cast<size_t>(std::max(top, 0)));
-  std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), kBetter);
-  for (size_t i = 0; i < n && best[i].logit > -HUGE_VALF; ++i)
-    out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
+  const SamplerScratch::Candidate mine{id, logits[id]};
+  TokenLogprob out{id, static_cast<float>(mine.logit - all)};
+  const auto n = std::min(logits.size(), static_cast<size_t>(std::max(top, 0)));
+  std::vector<SamplerScratch::Candidate> best;  // the first n, sorted: few of the others get this far
+  best.reserve(n + 1);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const SamplerScratch::Candidate other{static_cast<int32_t>(i), logits[i]};
+    out.rank += kBetter(other, mine) ? 1 : 0;
+    if (n == 0 || (best.size() == n && !kBetter(other, best.back()))) continue;
+    best.insert(std::ranges::upper_bound(best, other, kBetter), other);
+    if (best.size() > n) best.pop_back();
+  }
+  for (const auto& other : best) {
+    if (other.logit > -HUGE_VALF) out.top.emplace_back(other.id, static_cast<float>(other.logit - all));
+  }
   return out;
 }
 

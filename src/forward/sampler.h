@@ -56,8 +56,8 @@ class Sampler {
   // Takes `id` as chosen (teacher forcing).
   void accept(int32_t id);
 
-  // Log-probability of id and of the `top` most likely tokens (fewer where the others are impossible), from logits
-  // without penalties.
+  // Log-probability and rank of id, and log-probabilities of the `top` most likely tokens (fewer where the others are
+  // impossible), from logits without penalties. Of equal logits the lower id comes first.
   static TokenLogprob logprob(std::span<const float> logits, int32_t id, int top);
 
  private:

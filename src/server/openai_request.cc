@@ -24,8 +24,7 @@ int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.
 
 // Fields that would change the answer and that are not supported: a clear error is better than a wrong answer.
 void refuse_unsupported(Fields& fields) {
-  constexpr const char* kNames[] = {"functions",       "function_call", "prompt_logprobs",
-                                    "use_beam_search", "suffix",        "audio"};
+  constexpr const char* kNames[] = {"functions", "function_call", "use_beam_search", "suffix", "audio"};
   for (const char* name : kNames) {
     const Json* value = fields.find(name);
     const bool off = value && (*value == false || *value == "" || *value == "none");
@@ -172,6 +171,13 @@ void read_min_tokens(Fields& fields, const SamplingParams& sampling) {
   if (sampling.max_tokens >= 0 && least > sampling.max_tokens) fields.fail("min_tokens", "is more than max_tokens");
 }
 
+// vLLM's. A stream has no place for them.
+void read_prompt_logprobs(Fields& fields, Generation& out) {
+  fields.integer("prompt_logprobs", 0, kMaxTopLogprobs, &out.prompt_logprobs.listed);
+  if (out.stream && out.prompt_logprobs.listed >= 0)
+    fields.fail("prompt_logprobs", "is not supported with \"stream\": true", "unsupported");
+}
+
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
   fields.string("model", &out.model, kMaxName);
@@ -209,6 +215,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.boolean("include_stop_str_in_output", &out.shows_stop);
   fields.boolean("return_tokens_as_token_ids", &out.tokens_as_ids);
   read_min_tokens(fields, sampling);
+  read_prompt_logprobs(fields, out);
   if (const Json* options = fields.find("stream_options")) {
     if (!options->is_object()) {
       fields.fail("stream_options", fmt::format("must be an object, not {}", type_of(*options)));
@@ -351,9 +358,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   fields.integer("truncate_prompt_tokens", -1, limits.context > 0 ? limits.context : kMaxTokens, &out.last_tokens);
   if (out.last_tokens != 0 && out.echo)
     fields.fail("truncate_prompt_tokens", "is not supported with echo", "unsupported");
-  if (out.echo && out.generation.sampling.logprobs >= 0) {
-    fields.fail("echo", "logprobs of the prompt are not supported: drop echo or logprobs", "unsupported");
-  }
+  if (out.echo) out.generation.prompt_logprobs.echoed = out.generation.sampling.logprobs;
   if (out.prompts.size() * static_cast<size_t>(out.generation.choices) > static_cast<size_t>(limits.max_prompts)) {
     fields.fail("n", fmt::format("times the number of prompts must not exceed {}", limits.max_prompts));
   }

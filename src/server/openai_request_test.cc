@@ -113,6 +113,8 @@ TEST(ParseChat, AcceptsWhatClientsSend) {
   good(R"("response_format": {"type": "text"}, "tool_choice": "auto", "modalities": ["text"])");
   good(R"("tools": [{"type": "function", "function": {"name": "f"}}])");
   good(R"("function_call": "none", "use_beam_search": false, "prompt_logprobs": null)");
+  EXPECT_EQ(good("").prompt_logprobs.most(), -1);
+  EXPECT_EQ(good(R"("prompt_logprobs": 3)").prompt_logprobs.most(), 3);
 }
 
 // Each field, with a value that is wrong, and the path that the error must name.
@@ -180,7 +182,9 @@ TEST(ParseChat, WrongValuesNameTheirPath) {
       {R"("tool_choice": {"type": "function"})", "tool_choice"},
       {R"("functions": [])", "functions"},
       {R"("modalities": ["audio"])", "modalities"},
-      {R"("prompt_logprobs": 1)", "prompt_logprobs"},
+      {R"("prompt_logprobs": 21)", "prompt_logprobs"},
+      {R"("prompt_logprobs": -1)", "prompt_logprobs"},
+      {R"("prompt_logprobs": 1, "stream": true)", "prompt_logprobs"},
   };
   for (const auto& [fields, path] : cases) {
     const ApiError error = bad(fields);
@@ -226,6 +230,17 @@ TEST(ParseCompletion, Prompts) {
   EXPECT_EQ(ids.value().prompts, std::vector<TextPrompt>{(std::vector<int32_t>{1, 2, 999})});
   EXPECT_TRUE(ids.value().echo);
 
+  const auto shown = [&](const char* fields) {
+    auto parsed =
+        parse_completion(Json::parse(R"({"prompt": "a", "max_tokens": 0)" + std::string(fields) + "}"), limits);
+    return parsed.ok() ? parsed.value().generation.prompt_logprobs : PromptLogprobs{-9, -9};
+  };
+  EXPECT_EQ(shown(R"(, "logprobs": 2, "echo": true)").echoed, 2);
+  EXPECT_EQ(shown(R"(, "logprobs": 2, "echo": true, "stream": true)").echoed, 2);
+  EXPECT_EQ(shown(R"(, "logprobs": 2)").most(), -1) << "those of the answer alone";
+  EXPECT_EQ(shown(R"(, "echo": true)").most(), -1);
+  EXPECT_EQ(shown(R"(, "logprobs": 1, "echo": true, "prompt_logprobs": 4)").most(), 4);
+
   auto lists = parse_completion(json(R"({"prompt": [[1], [2, 3]]})"), limits);
   ASSERT_TRUE(lists.ok());
   EXPECT_EQ(lists.value().prompts.size(), 2u);
@@ -241,7 +256,7 @@ TEST(ParseCompletion, Prompts) {
       {R"({"prompt": [[1], [-1]]})", "prompt[1][0]"},
       {R"({"prompt": [[1], []]})", "prompt[1]"},
       {R"({"prompt": "a", "logprobs": true})", "logprobs"},
-      {R"({"prompt": "a", "logprobs": 1, "echo": true})", "echo"},
+      {R"({"prompt": "a", "prompt_logprobs": 1, "echo": true, "stream": true})", "prompt_logprobs"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix"},
   };
   for (const auto& [text, path] : cases) {

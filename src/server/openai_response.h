@@ -55,8 +55,8 @@ Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t 
 
 // The two forms of log probabilities. as_ids: Envelope::tokens_as_ids.
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids = false);
-// offset: characters before the first token; it is advanced past the last.
-Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset, bool as_ids = false);
+// Those of the prompt, where they are echoed, and then of the answer. choice.offset is advanced past the last.
+Json text_logprobs(const Engine& engine, Choice& choice, bool as_ids = false);
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created);
 

@@ -96,10 +96,21 @@ void add_usage(Job& job, int choice, const Completion& end) {
   job.usage.add_choice(end);
 }
 
+// With echo the prompt's text comes with its log probabilities.
+void take_prompt(const Job& job, Event& event, Choice& choice) {
+  choice.prompt = std::move(event.prompt);
+  if (choice.shown.echoed < 0) return;
+  const std::string& text = job.echoes[static_cast<size_t>(event.choice / job.choices())];
+  choice.prompt_offsets = offsets_in(*job.attached.engine, text, choice.prompt);
+  choice.offset = characters(text);
+  choice.text += text;
+}
+
 Choice& append(const Job& job, std::vector<Choice>& choices, Event& event) {
   const auto i = static_cast<size_t>(event.choice);
   Choice& choice = choices[i];
   TokenDelta& delta = event.delta;
+  if (!event.prompt.empty()) take_prompt(job, event, choice);
   choice.text += delta.text;
   if (job.keeps_ids) choice.ids.insert(choice.ids.end(), delta.ids.begin(), delta.ids.end());
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
@@ -113,7 +124,9 @@ std::vector<Choice> empty_choices(const Job& job) {
   for (size_t i = 0; i < choices.size(); ++i) {
     choices[i].index = static_cast<int>(i);
     choices[i].with_logprobs = job.generation.sampling.logprobs >= 0;
-    if (!job.echoes.empty()) choices[i].text = job.echoes[i / static_cast<size_t>(job.choices())];
+    choices[i].shown = job.generation.prompt_logprobs;
+    if (!job.echoes.empty() && choices[i].shown.echoed < 0)
+      choices[i].text = job.echoes[i / static_cast<size_t>(job.choices())];
   }
   return choices;
 }
@@ -256,6 +269,10 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   call.drop_body();
   const Generation& generation = job->generation;
   if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error, job->shape);
+  size_t tokens = 0;
+  for (const Prompt& prompt : job->prompts) tokens += prompt.ids.size() * static_cast<size_t>(generation.choices);
+  if (Status few = check_prompt_logprobs(generation.prompt_logprobs, tokens); !few.ok())
+    return reply_error(response, api_error(few.error(), prompt_field), job->shape);
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
   job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
   begin_record(*job, call);
@@ -274,6 +291,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       request.progress = generation.progress && generation.stream && i == 0;
       request.explain = generation.diagnostics ? Explain::kFull : job->record ? Explain::kBrief : Explain::kNo;
       request.draft = generation.draft;
+      request.prompt_logprobs = generation.prompt_logprobs.most();
       request.cache_salt = generation.cache_salt;
       request.namespaces = generation.namespaces;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
