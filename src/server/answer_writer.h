@@ -28,6 +28,7 @@ struct Choice {
   bool called = false;              // there is a tool call
   std::vector<int32_t> ids;         // what `text` was made of, and tokens whose text is held back
   std::vector<TokenLogprob> logprobs;
+  int prompt_tokens = 0, tokens = 0;  // of its prompt, and of the answer so far
   bool with_logprobs = false;
   size_t offset = 0;                   // characters before logprobs[0]: text completions report it per token
   PromptLogprobs shown;                // of the prompt's tokens

@@ -225,11 +225,9 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
       Fields inner(*options, "stream_options.");
       inner.boolean("include_usage", &out.include_usage);
       if (inner.error()) fields.fail("stream_options.include_usage", "must be true or false");
-      bool continuous = false;
-      inner.boolean("continuous_usage_stats", &continuous);
-      if (inner.error() || continuous)
-        fields.fail("stream_options.continuous_usage_stats",
-                    "only false is supported by this server: include_usage gives the sum", "unsupported");
+      inner.boolean("continuous_usage_stats", &out.usage_in_chunks);
+      if (inner.error()) fields.fail("stream_options.continuous_usage_stats", "must be true or false");
+      out.usage_in_chunks = out.usage_in_chunks && out.include_usage;  // as in vLLM
     }
   }
   read_salt(fields, &out.cache_salt);

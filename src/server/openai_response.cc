@@ -278,8 +278,8 @@ Json usage_chunk(const Envelope& envelope, const UsageSum& usage) {
 namespace {
 class OpenAiWriter final : public AnswerWriter {
  public:
-  OpenAiWriter(Envelope envelope, const Engine& engine, bool usage_follows)
-      : envelope_(std::move(envelope)), engine_(engine), usage_follows_(usage_follows) {}
+  OpenAiWriter(Envelope envelope, const Engine& engine, StreamUsage usage)
+      : envelope_(std::move(envelope)), engine_(engine), usage_(usage), usage_follows_(usage != StreamUsage::kNone) {}
 
   const std::string& id() const override { return envelope_.id; }
 
@@ -298,7 +298,7 @@ class OpenAiWriter final : public AnswerWriter {
     std::string events;
     if (!started_[static_cast<size_t>(choice.index)]) {
       started_[static_cast<size_t>(choice.index)] = true;
-      events = sse_event(role_chunk(envelope_, choice.index, usage_follows_));
+      events = event(role_chunk(envelope_, choice.index, usage_follows_), choice.prompt_tokens, 0);
     }
     return events + delta(choice);
   }
@@ -315,10 +315,12 @@ class OpenAiWriter final : public AnswerWriter {
     item["finish_reason"] = nullptr;
     Json said = chunk(envelope_, Json::array({std::move(item)}), usage_follows_);
     said["prompt_progress"] = progress_json(now);
-    return sse_event(said);
+    return event(std::move(said), now.total, 0);
   }
 
-  std::string ended(const Choice& choice) override { return sse_event(end_chunk(envelope_, choice, usage_follows_)); }
+  std::string ended(const Choice& choice) override {
+    return event(end_chunk(envelope_, choice, usage_follows_), choice.prompt_tokens, choice.tokens);
+  }
 
   std::string done(const std::vector<Choice>&, const UsageSum& usage) override {
     return (usage_follows_ ? sse_event(usage_chunk(envelope_, usage)) : "") + std::string(kSseDone);
@@ -342,22 +344,30 @@ class OpenAiWriter final : public AnswerWriter {
   }
 
   std::string delta(Choice& choice, Json said) const {
-    const Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows_, std::move(said));
+    Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows_, std::move(said));
     choice.text.clear();
     choice.logprobs.clear();
     choice.prompt.clear();
+    return event(std::move(chunk), choice.prompt_tokens, choice.tokens);
+  }
+
+  std::string event(Json chunk, int prompt, int completion) const {
+    if (usage_ == StreamUsage::kEvery)
+      chunk["usage"] = {
+          {"prompt_tokens", prompt}, {"completion_tokens", completion}, {"total_tokens", prompt + completion}};
     return sse_event(chunk);
   }
 
   const Envelope envelope_;
   const Engine& engine_;
+  const StreamUsage usage_;
   const bool usage_follows_;
   std::vector<bool> started_;  // per choice: its role was sent
 };
 }  // namespace
 
-std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, bool usage_follows) {
-  return std::make_unique<OpenAiWriter>(std::move(envelope), engine, usage_follows);
+std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, StreamUsage usage) {
+  return std::make_unique<OpenAiWriter>(std::move(envelope), engine, usage);
 }
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created) {

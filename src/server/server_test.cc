@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -60,6 +62,42 @@ TEST(ServerTest, StreamEqualsWhole) {
   EXPECT_EQ(usage["completion_tokens"], 8);
   EXPECT_EQ(usage["prompt_tokens"], whole["usage"]["prompt_tokens"]);
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"].get<int>() - 1);
+}
+
+// vLLM's: each chunk has what its choice took so far.
+TEST(ServerTest, EveryChunkMayHaveItsUsage) {
+  LiveServer running;
+  const auto streamed = [&](const char* path, Json body, bool last, bool every) {
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", last}, {"continuous_usage_stats", every}};
+    return events(running.post(path, body.dump())->body);
+  };
+  const Json text = Json::parse(R"({"prompt": ["abc", "a"], "echo": true, "max_tokens": 12, "seed": 1})");
+  for (const auto& [path, body] : {std::pair("/v1/chat/completions", Json::parse(kChat)), std::pair("/v1/completions", text)}) {
+    const std::vector<Json> all = streamed(path, body, true, true);
+    const Json sum = all.back()["usage"];
+    EXPECT_TRUE(all.back()["choices"].empty());
+    std::map<int, Json> now;  // by choice
+    for (size_t i = 0; i + 1 < all.size(); ++i) {
+      const int choice = all[i]["choices"][0]["index"];
+      const Json usage = all[i]["usage"];
+      EXPECT_EQ(usage["total_tokens"], usage["prompt_tokens"].get<int>() + usage["completion_tokens"].get<int>());
+      const int before = now.contains(choice) ? now[choice]["completion_tokens"].get<int>() : 0;
+      EXPECT_GE(usage["completion_tokens"], before);
+      EXPECT_EQ(now.contains(choice) || usage["completion_tokens"] == 0, true) << "a role, or the prompt";
+      now[choice] = usage;
+    }
+    int prompt = 0, completion = 0;
+    for (const auto& [choice, usage] : now) {
+      prompt += usage["prompt_tokens"].get<int>();
+      completion += usage["completion_tokens"].get<int>();
+    }
+    EXPECT_EQ(sum["prompt_tokens"], prompt);
+    EXPECT_EQ(sum["completion_tokens"], completion);
+    EXPECT_GT(completion, 0);
+    for (const Json& event : streamed(path, body, false, true)) EXPECT_FALSE(event.contains("usage")) << "as in vLLM";
+    EXPECT_TRUE(streamed(path, body, true, false)[0]["usage"].is_null()) << "power";
+  }
 }
 
 // A proxy, or a client, may end a connection that is silent for long.

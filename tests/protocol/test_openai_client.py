@@ -123,6 +123,13 @@ class TestChat:
         assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens > 0
         assert chunks[-1].usage.model_extra["kvilt"]["policy"]
 
+    def test_stream_with_usage_in_every_chunk(self, client, model):
+        often = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = list(ask(client, model, stream=True, stream_options=often))
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts) and counts[0] == 0 and counts[-2] == counts[-1] == 12
+        assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
+
     def test_stream_helper(self, client, model):
         fields = {"max_tokens": 8, "extra_body": {"ignore_eos": True}, **GREEDY}
         with client.chat.completions.stream(model=model, messages=MESSAGES, **fields) as stream:
