@@ -343,6 +343,11 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
   KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
   KVILT_TRY(check_ids(request.evaluation.drafts, "drafts"));
+  KVILT_TRY(check_ids(s.allowed_ids, "allowed_ids"));
+  if (request.constraint && !s.allowed_ids.empty()) {
+    return error(Code::kInvalidArgument,
+                 "a constrained answer is of the tokens that its constraint leaves: leave allowed ids out");
+  }
   KVILT_TRY(check_scores(request, policy));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
   if (size + static_cast<int64_t>(request.evaluation.forced.size()) > longest) {

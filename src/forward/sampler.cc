@@ -74,8 +74,18 @@ void Sampler::accept(int32_t id) {
   if (counts) ++seen_[id];
 }
 
+// What is not allowed gets minus infinity. What is allowed can be drawn, even where the model rules all of it out.
+void Sampler::allow_only(std::span<float> logits) const {
+  constexpr float kLeast = -1e30f;
+  std::vector<std::pair<int32_t, float>> kept;
+  for (const int32_t id : params_.allowed_ids) kept.emplace_back(id, std::max(logits[id], kLeast));
+  std::ranges::fill(logits, -INFINITY);
+  for (const auto& [id, logit] : kept) logits[id] = logit;
+}
+
 void Sampler::penalise(std::span<float> logits) const {
   const auto size = static_cast<int32_t>(logits.size());
+  if (!params_.allowed_ids.empty()) allow_only(logits);
   for (const auto& [id, bias] : params_.logit_bias) {
     if (id >= 0 && id < size) logits[id] = std::min(logits[id] + bias, kLargest);
   }

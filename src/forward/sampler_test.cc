@@ -136,6 +136,30 @@ TEST(Sampler, PenaltiesAndBias) {
   EXPECT_EQ(Sampler(params, 0, {}).sample(logits), 2);
 }
 
+TEST(Sampler, OnlyAllowedIdsAreDrawn) {
+  SamplingParams params;
+  params.allowed_ids = {3, 7, 3};
+  Sampler some(params, 1, {}), all({}, 1, {});
+  std::set<int32_t> drawn, others;
+  for (int i = 0; i < 200; ++i) {
+    auto a = ladder(10), b = ladder(10);
+    drawn.insert(some.sample(a));
+    others.insert(all.sample(b));
+  }
+  EXPECT_EQ(drawn, (std::set<int32_t>{3, 7}));
+  EXPECT_GT(others.size(), 5u) << "power";
+  params.temperature = 0;
+  params.logit_bias = {{9, 100.f}};
+  auto logits = ladder(10);
+  EXPECT_EQ(Sampler(params, 0, {}).sample(logits), 7) << "no bias makes another one possible";
+  params.repetition_penalty = 10;
+  params.allowed_ids = {2, 4};
+  std::vector<float> impossible(10, 0.f);
+  impossible[2] = impossible[4] = -INFINITY;
+  const int32_t prompt[] = {2, 4};
+  EXPECT_EQ(Sampler(params, 0, prompt).sample(impossible), 2) << "of what the model rules out the first";
+}
+
 TEST(Sampler, Logprobs) {
   const auto logits = ladder(10);
   const auto lp = Sampler::logprob(logits, 4, 2);

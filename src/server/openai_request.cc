@@ -16,6 +16,7 @@ constexpr size_t kMaxNamespace = 128;   // bytes
 constexpr size_t kMaxStops = 64;        // stop strings, stop ids
 constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 constexpr size_t kMaxBiases = 1024;     // logit_bias entries
+constexpr size_t kMaxAllowed = 16384;   // allowed_token_ids
 constexpr const char* kTooLong = "context_length_exceeded";
 constexpr int kMaxTopLogprobs = 20;      // OpenAI's bound
 constexpr int64_t kMaxTokens = 1 << 30;  // the context bounds answers; this bounds arithmetic
@@ -64,6 +65,22 @@ void read_stop_ids(Fields& fields, const RequestLimits& limits, SamplingParams& 
     return fields.fail("stop_token_ids", fmt::format("must be a list of token ids from 0 to {}", last_id(limits)));
   if (ids->size() > kMaxStops) return fields.fail("stop_token_ids", fmt::format("has more than {} entries", kMaxStops));
   sampling.stop_ids = std::move(*ids);
+}
+
+// REQUIRES: the constraint was read.
+void read_allowed_ids(Fields& fields, const RequestLimits& limits, Generation& out) {
+  constexpr const char* kName = "allowed_token_ids";
+  const Json* value = fields.find(kName);
+  if (!value) return;
+  size_t bad = 0;
+  auto ids = as_ids(*value, 0, last_id(limits), &bad);
+  if (!ids || ids->empty() || ids->size() > kMaxAllowed) {
+    return fields.fail(kName,
+                       fmt::format("must be a list of 1 to {} token ids from 0 to {}", kMaxAllowed, last_id(limits)));
+  }
+  if (out.constraint.constraint)
+    return fields.fail(kName, fmt::format("is not supported beside {}", out.constraint.field), "unsupported");
+  out.sampling.allowed_ids = std::move(*ids);
 }
 
 void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams& sampling) {
@@ -331,6 +348,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   read_generation(fields, limits, out.generation);
   read_tools(fields, out);
   read_tool_constraint(fields, out.one_call, out.generation.constraint);
+  read_allowed_ids(fields, limits, out.generation);
   out.generation.constraint.constraint.reasons = true;
   refuse_but_neutral(fields, true);
   bool logprobs = false;
@@ -350,6 +368,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
+  read_allowed_ids(fields, limits, out.generation);
   refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);

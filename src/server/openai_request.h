@@ -40,7 +40,7 @@ struct Generation {
   int choices = 1;
   bool stream = false;
   bool include_usage = false;      // a last chunk with the usage
-  bool usage_in_chunks = false;  // continuous_usage_stats: the other chunks have what it is so far
+  bool usage_in_chunks = false;    // continuous_usage_stats: the other chunks have what it is so far
   bool progress = false;           // return_progress: chunks while the prompt is computed
   bool shows_stop = false;         // include_stop_str_in_output: the stop string is the answer's end
   bool tokens_as_ids = false;      // return_tokens_as_token_ids: logprobs say "token_id:5" for a token's text

@@ -113,6 +113,8 @@ TEST(ParseChat, AcceptsWhatClientsSend) {
   good(R"("response_format": {"type": "text"}, "tool_choice": "auto", "modalities": ["text"])");
   good(R"("tools": [{"type": "function", "function": {"name": "f"}}])");
   good(R"("function_call": "none", "use_beam_search": false, "prompt_logprobs": null)");
+  EXPECT_EQ(good(R"("allowed_token_ids": [5, 999])").sampling.allowed_ids, (std::vector<int32_t>{5, 999}));
+  EXPECT_TRUE(good("").sampling.allowed_ids.empty());
   EXPECT_EQ(good("").prompt_logprobs.most(), -1);
   EXPECT_EQ(good(R"("prompt_logprobs": 3)").prompt_logprobs.most(), 3);
 }
@@ -184,6 +186,11 @@ TEST(ParseChat, WrongValuesNameTheirPath) {
       {R"("functions": [])", "functions"},
       {R"("modalities": ["audio"])", "modalities"},
       {R"("prompt_logprobs": 21)", "prompt_logprobs"},
+      {R"("allowed_token_ids": [])", "allowed_token_ids"},
+      {R"("allowed_token_ids": 5)", "allowed_token_ids"},
+      {R"("allowed_token_ids": [1000])", "allowed_token_ids"},
+      {R"("allowed_token_ids": [-1])", "allowed_token_ids"},
+      {R"("allowed_token_ids": [1], "guided_choice": ["a"])", "allowed_token_ids"},
       {R"("prompt_logprobs": -1)", "prompt_logprobs"},
       {R"("prompt_logprobs": 1, "stream": true)", "prompt_logprobs"},
   };
@@ -259,6 +266,7 @@ TEST(ParseCompletion, Prompts) {
       {R"({"prompt": "a", "logprobs": true})", "logprobs"},
       {R"({"prompt": "a", "prompt_logprobs": 1, "echo": true, "stream": true})", "prompt_logprobs"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix"},
+      {R"({"prompt": "a", "allowed_token_ids": [1000]})", "allowed_token_ids"},
   };
   for (const auto& [text, path] : cases) {
     auto parsed = parse_completion(json(text), limits);

@@ -25,10 +25,11 @@ Status check_prompt_logprobs(const PromptLogprobs& shown, size_t tokens) {
   if (shown.most() < 0) return {};
   const size_t each = static_cast<size_t>(shown.most()) + 1, most = kMostEntries / each;
   if (tokens <= most) return {};
-  return error(Code::kInvalidArgument,
-               "log probabilities of {} tokens of prompts, with {} likely ones each, are more than one answer holds; send "
-               "{} tokens at once (n times the prompts count), or ask for fewer",
-               tokens, shown.most(), most);
+  return error(
+      Code::kInvalidArgument,
+      "log probabilities of {} tokens of prompts, with {} likely ones each, are more than one answer holds; send "
+      "{} tokens at once (n times the prompts count), or ask for fewer",
+      tokens, shown.most(), most);
 }
 
 Json prompt_logprobs_json(const Engine& engine, const std::vector<TokenLogprob>& prompt, int top) {

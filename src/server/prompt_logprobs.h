@@ -16,8 +16,8 @@ namespace kvilt::server {
 
 // How many likely tokens are shown beside each of the prompt's. -1: not even that one.
 struct PromptLogprobs {
-  int listed = -1;  // prompt_logprobs
-  int echoed = -1;  // in `logprobs`, before the answer's
+  int listed = -1;                                       // prompt_logprobs
+  int echoed = -1;                                       // in `logprobs`, before the answer's
   int most() const { return std::max(listed, echoed); }  // Request::prompt_logprobs
 };
 

@@ -73,7 +73,8 @@ TEST(ServerTest, EveryChunkMayHaveItsUsage) {
     return events(running.post(path, body.dump())->body);
   };
   const Json text = Json::parse(R"({"prompt": ["abc", "a"], "echo": true, "max_tokens": 12, "seed": 1})");
-  for (const auto& [path, body] : {std::pair("/v1/chat/completions", Json::parse(kChat)), std::pair("/v1/completions", text)}) {
+  for (const auto& [path, body] :
+       {std::pair("/v1/chat/completions", Json::parse(kChat)), std::pair("/v1/completions", text)}) {
     const std::vector<Json> all = streamed(path, body, true, true);
     const Json sum = all.back()["usage"];
     EXPECT_TRUE(all.back()["choices"].empty());

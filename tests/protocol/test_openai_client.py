@@ -283,6 +283,7 @@ class TestErrors:
             ({"extra_body": {"kvilt": {"policy": 5}}}, "kvilt.policy"),
             ({"extra_body": {"kvilt": {"policy": "no-such-policy"}}}, "kvilt"),
             ({"extra_body": {"cache_salt": ""}}, "cache_salt"),
+            ({"extra_body": {"allowed_token_ids": [1 << 30]}}, "allowed_token_ids"),
         ],
     )
     def test_bad_request(self, client, model, fields, param):
