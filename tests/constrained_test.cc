@@ -179,6 +179,20 @@ TEST_F(Constrained, PenaltiesDoNotFreeIt) {
   EXPECT_EQ(out.text.find_first_not_of("ab"), std::string::npos) << out.text;
 }
 
+TEST_F(Constrained, AllowedIdsAreForFreeAnswers) {
+  Request request = request_for(*engine, "a", constraint(Form::kRegex, "[ab]{30}"), 20, 1);
+  request.sampling.allowed_ids = {400, 401};
+  EXPECT_EQ(ask(*engine, request).error().code, Code::kInvalidArgument);
+  request.constraint = {};
+  const auto out = ask_ok(*engine, request);
+  EXPECT_EQ(out.ids.size(), 20u) << "no end token is among them";
+  for (const int32_t id : out.ids) EXPECT_TRUE(id == 400 || id == 401) << id;
+  request.sampling.allowed_ids = {engine->info().vocab};
+  EXPECT_EQ(ask(*engine, request).error().code, Code::kInvalidArgument);
+  request.sampling.allowed_ids = {};
+  EXPECT_EQ(std::ranges::count(ask_ok(*engine, request).ids, 400), 0) << "power";
+}
+
 TEST_F(Constrained, WhatCannotBeIsRefused) {
   const auto refused = [&](Constraint must) {
     const Status checked = engine->check_constraint(must, false);

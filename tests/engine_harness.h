@@ -32,6 +32,12 @@ class CollectingSink : public TokenSink {
     logprobs.insert(logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
     moved_.notify_all();
   }
+  void on_prompt(std::vector<TokenLogprob> logprobs_of_prompt) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_TRUE(ids.empty()) << "before the first token";
+    prompt = std::move(logprobs_of_prompt);
+    ++prompts;
+  }
   void on_finish(Completion completion) override {
     std::lock_guard lock(mutex_);
     done_ = std::move(completion);
@@ -50,6 +56,8 @@ class CollectingSink : public TokenSink {
   std::string text;
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs;
+  std::vector<TokenLogprob> prompt;
+  int prompts = 0;  // how often these came
 
  private:
   std::mutex mutex_;

@@ -72,6 +72,7 @@ struct SamplingParams {
   int top_k = 0;  // 0: all
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::map<int32_t, float> logit_bias = {};
+  std::vector<int32_t> allowed_ids = {};  // only these are drawn; empty: all
   std::optional<uint64_t> seed = {};
   std::vector<std::string> stop = {};  // text; not part of the answer
   std::vector<int32_t> stop_ids = {};
@@ -146,6 +147,9 @@ struct Request {
   Evaluation evaluation = {};
   // Completion::last_hidden is filled; with max_tokens 0 nothing else is made. Approximate reuse changes it too.
   bool last_hidden = false;
+  // TokenSink::on_prompt is called: with the log probabilities of the prompt's tokens, and of the n most likely ones at
+  // each place. -1: it is not. All of the prompt is computed for it: a cached token has no logits. Not with `session`.
+  int prompt_logprobs = -1;
   // Completion::session is filled: with max_tokens 1 another process decodes what was prefilled here.
   bool export_session = false;
   // KV of the prompt's first tokens, exported by an engine of this model: the prompt must begin with the session's
@@ -157,7 +161,8 @@ struct Request {
 struct TokenLogprob {
   int32_t id = 0;
   float logprob = 0;
-  std::vector<std::pair<int32_t, float>> top;  // most likely first
+  std::vector<std::pair<int32_t, float>> top = {};  // most likely first
+  int32_t rank = 1;                                 // 1: the most likely one
 };
 
 // One or more tokens of an answer. `text` is what became certain with them: whole UTF-8 texts, nothing of a stop text.
@@ -236,6 +241,8 @@ class TokenSink {
   virtual void on_tokens(const TokenDelta& delta) = 0;  // delta is the engine's, and valid during the call only
   virtual void on_finish(Completion completion) = 0;    // exactly once, last
   virtual void on_progress(const PromptProgress&) {}    // before the first token, with Request::progress
+  // Once, before the first token, with Request::prompt_logprobs: one entry a token. Of the first one only the id counts.
+  virtual void on_prompt(std::vector<TokenLogprob>) {}
 };
 
 using RequestId = uint64_t;

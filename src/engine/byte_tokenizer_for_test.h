@@ -14,7 +14,8 @@
 namespace kvilt {
 
 // Byte b is token 1 + b, spelled as GGUF's byte tokens; 0 is unknown; the special ones are 257 and up.
-inline std::unique_ptr<Tokenizer> byte_tokenizer(std::initializer_list<const char*> special = {}) {
+// bos: one of these, which is put before every text; -1: none.
+inline std::unique_ptr<Tokenizer> byte_tokenizer(std::initializer_list<const char*> special = {}, int32_t bos = -1) {
   TokenizerSpec spec;
   spec.model = "spm";
   spec.tokens = {"<unk>"};
@@ -31,6 +32,8 @@ inline std::unique_ptr<Tokenizer> byte_tokenizer(std::initializer_list<const cha
   }
   spec.scores.assign(spec.tokens.size(), 0.f);
   spec.byte_fallback = true;
+  if (bos >= 0) spec.bos = bos;
+  spec.add_bos = bos >= 0;
   auto made = Tokenizer::create(std::move(spec));
   EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
   return std::move(made).value();

@@ -109,11 +109,20 @@ size_t first_user_message(ChatInputs& in) {
   return system;
 }
 
+// ChatML. A template writes BOS itself, so this one does where the model wants it before every text.
+std::string fallback_template(const Tokenizer& tokenizer) {
+  EncodeOptions whole;
+  whole.add_special = true;
+  const auto ids = tokenizer.encode("", whole);
+  const bool begins = ids.ok() && !ids->empty() && tokenizer.bos() && ids->front() == *tokenizer.bos();
+  return (begins ? "{{- bos_token -}}\n" : "") + std::string(kFallbackChatTemplate);
+}
+
 }  // namespace
 
 Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
                                         std::string eos, int64_t context) {
-  const std::string_view text = source.empty() ? kFallbackChatTemplate : std::string_view(source);
+  const std::string text = source.empty() ? fallback_template(tokenizer) : source;
   KVILT_ASSIGN(ChatTemplate parsed, ChatTemplate::parse(text));
   ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
   out.traits_ = traits_of(out.template_, text, out.edges_);

@@ -210,6 +210,24 @@ TEST_F(ChatTest, NullCountsAsAbsent) {
   }
 }
 
+// Where the model wants BOS before a text, ChatML begins with it; a template of its own says so itself.
+TEST_F(ChatTest, FallbackBeginsWithBos) {
+  constexpr int32_t kBos = 259;
+  const auto with = byte_tokenizer({"<|im_start|>", "<|im_end|>", "<s>"}, kBos),
+             without = byte_tokenizer({"<|im_start|>", "<|im_end|>", "<s>"});
+  const auto ids = [&](const Tokenizer& of, const std::string& source) {
+    return ChatPrompts::create(of, source, "<s>", "").value().prompt(user("<s>hi")).value().ids;
+  };
+  const std::vector<int32_t> plain = ids(*without, "");
+  std::vector<int32_t> wanted = plain;
+  wanted.insert(wanted.begin(), kBos);
+  EXPECT_EQ(ids(*with, ""), wanted);
+  EXPECT_EQ(plain.front(), kBegin) << "power";
+  EXPECT_EQ(std::ranges::count(ids(*with, ""), kBos), 1) << "a user's text is none";
+  const std::string own = "{%- for m in messages -%}<|im_start|>{{ m.content }}{%- endfor -%}";
+  EXPECT_EQ(ids(*with, own), ids(*without, own));
+}
+
 TEST_F(ChatTest, FallbackTakesToolCallsWithoutContent) {
   Json request = user("why?");
   request["messages"].push_back({{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array()}});

@@ -211,6 +211,7 @@ class EngineImpl : public Engine {
 
   Result<RequestId> admit(Request request, std::shared_ptr<TokenSink> sink);  // submit(), of any tenant
   Status check(const Request& request, const ReusePolicy& policy) const;
+  Status check_scores(const Request& request, const ReusePolicy& policy) const;
   int64_t pages_alone(const ReusePolicy& policy, int64_t tokens) const;
   Result<SessionSummary> check_session_of(const Request& request) const;
 
@@ -254,6 +255,7 @@ class CountingSink : public TokenSink {
   }
   void on_tokens(const TokenDelta& delta) override { sink_->on_tokens(delta); }
   void on_progress(const PromptProgress& now) override { sink_->on_progress(now); }
+  void on_prompt(std::vector<TokenLogprob> prompt) override { sink_->on_prompt(std::move(prompt)); }
   void on_finish(Completion completion) override {
     ended_ = true;
     open_.fetch_sub(1);
@@ -304,6 +306,27 @@ Result<SessionSummary> EngineImpl::check_session_of(const Request& request) cons
   return session;
 }
 
+// A prompt that is scored: all its rows must come out of the last layer.
+Status EngineImpl::check_scores(const Request& request, const ReusePolicy& policy) const {
+  if (request.prompt_logprobs < -1) return error(Code::kInvalidArgument, "prompt_logprobs: -1 (none), or 0 and more");
+  if (request.prompt_logprobs < 0) return {};
+  if (request.session || request.evaluation.prompt_logits > 0) {
+    return error(
+        Code::kInvalidArgument,
+        "prompt_logprobs: tokens of a session have none, and evaluation.prompt_logits are the same rows'; leave "
+        "these out");
+  }
+  PromptLayout layout;
+  layout.prompt_len = static_cast<int32_t>(request.prompt.ids.size());
+  const ModelConfig& config = loop_.parts().model->config();
+  const Prefill prefill(policy, layout, config, layout.prompt_len);
+  const Run all{0, layout.prompt_len};
+  if (count(intersect(prefill.plan().stages.back().write_at(config.L - 1), Runs{all})) == all.size()) return {};
+  return error(
+      Code::kUnsupported,
+      "prompt_logprobs: this policy leaves rows of the prompt out of the last layer; name another, such as full");
+}
+
 Status EngineImpl::check(const Request& request, const ReusePolicy& policy) const {
   const SamplingParams& s = request.sampling;
   const auto size = static_cast<int64_t>(request.prompt.ids.size());
@@ -320,6 +343,12 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
   KVILT_TRY(check_ids(request.prompt.ids, "prompt"));
   KVILT_TRY(check_ids(request.evaluation.forced, "forced"));
   KVILT_TRY(check_ids(request.evaluation.drafts, "drafts"));
+  KVILT_TRY(check_ids(s.allowed_ids, "allowed_ids"));
+  if (request.constraint && !s.allowed_ids.empty()) {
+    return error(Code::kInvalidArgument,
+                 "a constrained answer is of the tokens that its constraint leaves: leave allowed ids out");
+  }
+  KVILT_TRY(check_scores(request, policy));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
   if (size + static_cast<int64_t>(request.evaluation.forced.size()) > longest) {
     return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,

@@ -312,6 +312,10 @@ Chunk EngineLoop::chunk_of(const StepItem& item, int64_t& verified) {
       chunk.tokens = now.ahead;
     }
     rows = prefill.logit_rows(item.range);  // also where no token is asked for: they show whether the KV is sound
+    if (now.scores && prefill.is_final(item.range)) {
+      chunk.scores = &*now.scores;
+      rows = item.range.end == now.prefill_len ? 1 : 0;
+    }
   }
   if (rows > 0) {
     now.logits.resize(static_cast<size_t>(rows * parts_.model->config().V));

@@ -13,7 +13,9 @@ bool same_marks(const Prompt& a, const Prompt& b) {
 }
 
 // What is measured while a prefill runs cannot be made up for.
-bool measured(const Request& request) { return request.evaluation.prompt_logits > 0 || request.evaluation.held_mass; }
+bool measured(const Request& request) {
+  return request.evaluation.prompt_logits > 0 || request.prompt_logprobs >= 0 || request.evaluation.held_mass;
+}
 
 }  // namespace
 

@@ -21,7 +21,10 @@ std::vector<std::string> method_of(const PolicyChoice& policy) {
 
 }  // namespace
 
-bool Preparer::uses_cache(const Sequence& s) const { return parts_.options.cache && !s.without_cache; }
+// A prompt that is scored needs the logits of all its rows, and what is cached has none.
+bool Preparer::uses_cache(const Sequence& s) const {
+  return parts_.options.cache && !s.without_cache && !s.scores_prompt();
+}
 
 int64_t Preparer::available() const { return parts_.cache->store().free_pages() + parts_.cache->reclaimable(); }
 
@@ -52,7 +55,10 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
     place(s, {}, {});  // it is computed instead
   }
   if (now.prefill_len > s.prompt_len) layout.answer = s.prompt_len;
-  now.prefill = std::make_unique<Prefill>(*s.policy, layout, config, s.request.evaluation.prompt_logits);
+  const bool scores = s.scores_prompt();
+  now.row_cost = scores ? parts_.model->cost_with_head() : 1;
+  now.prefill =
+      std::make_unique<Prefill>(*s.policy, layout, config, scores ? s.prompt_len : s.request.evaluation.prompt_logits);
   if (uses_cache(s) && in_flight_.worth_waiting(s, running, config)) return Admission::kLater;
   if (s.request.explain == Explain::kFull && uses_cache(s)) now.notes.running = in_flight_.computed_by(s, running);
   if (const auto& rule = now.prefill->plan().decode)
@@ -64,7 +70,9 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   now.promised = kv.private_pages() + now.prefill->pages_to_come(kv) + (copies ? kv.copy_pages() : 0) +
                  (s.policy->wants_int8() ? kv.int8_pages(layout.prefix) : 0) +
                  (answers ? int64_t{shape.L} * shape.G : 0);
-  now.outside = (now.prefill->hidden_bytes() + shape.page_bytes() - 1) / shape.page_bytes();
+  const int64_t outside =
+      now.prefill->hidden_bytes() + (scores ? PromptScores::bytes(s.prompt_len, s.request.prompt_logprobs) : 0);
+  now.outside = (outside + shape.page_bytes() - 1) / shape.page_bytes();
   s.usage.find_s = seconds(begin, Clock::now());
   return Admission::kReady;
 }
@@ -76,6 +84,7 @@ void Preparer::start(Sequence& s) const {
     s.session_len = 0;
     s.session_pages = 0;
   }
+  if (s.scores_prompt()) s.running.scores.emplace(s.request.prompt.ids, s.request.prompt_logprobs);
   if (!s.started) {
     s.started = true;
     s.first_step = Clock::now();

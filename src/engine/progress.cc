@@ -23,11 +23,12 @@ constexpr auto kPause = std::chrono::milliseconds(300);
 // time costs a segment, and a piece of somebody's text may lie in two.
 constexpr int32_t kPublishEvery = 1024;
 
-Error not_numbers(const Sequence& s) {
+// tokens: those before the logits.
+Error not_numbers(size_t tokens) {
   return error(Code::kInternal,
                "after token {} the model's logits are not numbers (NaN or infinite): its weights hold such values, or "
                "its activations overflow; try --activations f32, or another file of the model",
-               s.tokens.size());
+               tokens);
 }
 
 }  // namespace
@@ -172,7 +173,9 @@ void EngineLoop::account(Sequence& s) const {
 void EngineLoop::finish_prefill(Sequence& s) {
   ++changes_;
   Sequence::Running& now = s.running;
-  if (!Sampler::can_sample(now.logits)) return end(s, Finish::kError, not_numbers(s));  // and nothing of it is kept
+  std::optional<int32_t> unsound = now.scores ? now.scores->unsound() : std::nullopt;
+  if (!unsound && !Sampler::can_sample(now.logits)) unsound = now.prefill_len - 1;
+  if (unsound) return end(s, Finish::kError, not_numbers(*unsound + 1));  // and nothing of it is kept
   const bool first = s.completion.completion_tokens == 0;
   if (first) account(s);
   now.layout = now.prefill->layout();
@@ -193,6 +196,11 @@ void EngineLoop::finish_prefill(Sequence& s) {
     parts_.each_source([&](auto& source) { source.computed(computed, seconds(s.first_step, s.first_token)); });
     if (s.request.evaluation.first_logits) s.completion.logits.first = now.logits;
     s.completion.last_hidden = std::move(now.last_hidden);
+    if (now.scores) {
+      s.sink->on_prompt(now.scores->release());
+      s.prompt_told = true;
+      now.scores.reset();
+    }
     if (!now.keys) auditor_.sample(s);  // an answer that sees few keys would be laid to the prefill's policy
     const auto& marks = s.request.prompt.marks;
     // A clean copy has no annexes: who wants those is not served by one.
@@ -256,7 +264,7 @@ void EngineLoop::evict(Sequence& s) {
 // Its logits are there; draw() turns them into tokens when all of the group are known.
 void EngineLoop::wants_token(Sequence& s, Mat<float> logits) {
   if (!Sampler::can_sample({logits.row(0), static_cast<size_t>(logits.cols)}))
-    return end(s, Finish::kError, not_numbers(s));
+    return end(s, Finish::kError, not_numbers(s.tokens.size()));
   if (logits.rows == 1) auditor_.choosing(s);
   const Evaluation& asked = s.request.evaluation;
   if (asked.all_logits || (asked.first_logits && !asked.forced.empty()))
@@ -332,7 +340,7 @@ void EngineLoop::answer(Drawn& drawn) {
   } else if (drawn.failed) {
     end(s, Finish::kError, std::move(drawn.failed));
   } else if (!drawn.sound) {
-    end(s, Finish::kError, not_numbers(s));
+    end(s, Finish::kError, not_numbers(s.tokens.size()));
   }
 }
 

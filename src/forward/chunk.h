@@ -6,6 +6,7 @@
 
 #include "forward/carry.h"
 #include "forward/hidden_rows.h"
+#include "forward/prompt_scores.h"
 #include "forward/selected_keys.h"
 #include "kv/page_table.h"
 #include "plan/plan.h"
@@ -53,6 +54,7 @@ struct Chunk {
   SelectedKeys* keys = nullptr;     // of a plan with a decode rule
   std::span<Probe> probes;          // one per stage->probes, as empty_probe() made them
   float* logits = nullptr;          // V values of each row that leaves the last layer; null: not wanted
+  PromptScores* scores = nullptr;   // takes what rows that leave the last layer say; those have no `logits` then
   float* last_hidden = nullptr;     // where logits are wanted: D values, the last such row behind the final norm
   bool measures_held = false;
   PatternTrials* trials = nullptr;  // of a dense plan: patterns to measure besides (pattern_trials.h)

@@ -46,6 +46,13 @@ const Runs* united(const Runs& a, const Runs& b, Runs& memory) {
 // The rows of the chunk's band that leave layer l.
 const Runs& leaving_at(const Chunk& chunk, int l) { return chunk.band->out[l - chunk.band->layer_begin]; }
 
+// What a model with a soft cap makes of V logits.
+void cap(const ModelConfig& config, float* logits) {
+  const float most = config.final_softcap;
+  if (most <= 0) return;
+  for (int v = 0; v < config.V; ++v) logits[v] = most * std::tanh(logits[v] / most);
+}
+
 Activation activation_of(const ModelConfig& config) {
   if (config.gate == Gate::kClampedSwiglu) return Activation::kClampedSwiglu;
   return config.gate == Gate::kGeluTanh ? Activation::kGeluTanh : Activation::kSilu;
@@ -427,13 +434,41 @@ void Driver::scale(float by, Mat<float> x) {
   });
 }
 
+// Final norm and head of rows of one chunk, a few at a time: V floats a row are too many to have of a whole chunk.
+void Driver::score(Chunk& chunk, std::span<const int32_t> pos, Mat<const float> x) {
+  constexpr int64_t kRows = 32;  // enough that reading the head costs less than multiplying with it
+  Scratch& s = *scratch_;
+  const ModelConfig& c = model_.config();
+  const PackedWeight& head = *model_.lm_head().w;
+  for (int64_t at = 0; at < x.rows; at += kRows) {
+    const int64_t n = std::min(kRows, x.rows - at);
+    const Mat<float> normed = s.normed.reshape(n, c.D), out = s.gate.reshape(n, c.V);
+    model_.backend().rms_norm(x.slice_rows(at, at + n), model_.final_norm().data(), c.rms_eps, normed, pool_);
+    const MatmulJob job = model_.lm_head().job(out);
+    model_.backend().matmul(normed, {&job, 1}, pool_);
+    chunk.work.linear_flops += 2.0 * static_cast<double>(n * head.N * head.K);
+    chunk.work.bytes += static_cast<double>(head.bytes);
+    pool_.parallel_for(n, [&](int64_t r, int) {
+      cap(c, out.row(r));
+      chunk.scores->take(pos[static_cast<size_t>(at + r)], {out.row(r), static_cast<size_t>(c.V)});
+    });
+  }
+}
+
 void Driver::logits(std::span<Chunk> chunks) {
   Scratch& s = *scratch_;
   const ModelConfig& c = model_.config();
   Rows& wanted = s.wanted;
   wanted.clear();
   for (size_t i = 0; i < chunks.size(); ++i) {
-    for (int64_t r = s.rows.first[i]; chunks[i].logits && r < s.rows.first[i + 1]; ++r) wanted.push(s.rows.pos[r], r);
+    int64_t r = s.rows.first[i];
+    const int64_t begin = r, end = s.rows.first[i + 1];
+    while (chunks[i].scores && r < end && chunks[i].scores->takes(s.rows.pos[r])) ++r;  // all but the prompt's last
+    if (r > begin) {
+      const auto pos = std::span<const int32_t>(s.rows.pos).subspan(begin, r - begin);
+      score(chunks[i], pos, s.x.view().slice_rows(begin, r));
+    }
+    for (; chunks[i].logits && r < end; ++r) wanted.push(s.rows.pos[r], r);
     wanted.first.push_back(wanted.size());
   }
   if (wanted.size() == 0) return;
@@ -443,17 +478,12 @@ void Driver::logits(std::span<Chunk> chunks) {
     if (chunks[i].last_hidden && wanted.size(i) > 0)
       std::copy_n(s.normed.view().row(wanted.first[i + 1] - 1), c.D, chunks[i].last_hidden);
   }
-  const auto cap = [&](float* logits) {
-    if (const float most = c.final_softcap; most > 0) {
-      for (int v = 0; v < c.V; ++v) logits[v] = most * std::tanh(logits[v] / most);
-    }
-  };
   if (wanted.size() == 1) {  // straight to where they are wanted
     size_t i = 0;
     while (wanted.size(i) == 0) ++i;
     const MatmulJob job = model_.lm_head().job(Mat<float>(chunks[i].logits, 1, c.V));
     linear(chunks, wanted, s.normed.view(), {&job, 1});
-    return cap(chunks[i].logits);
+    return cap(c, chunks[i].logits);
   }
   const Mat<float> out = s.gate.reshape(wanted.size(), c.V);
   const MatmulJob job = model_.lm_head().job(out);
@@ -462,7 +492,7 @@ void Driver::logits(std::span<Chunk> chunks) {
     if (!chunks[i].logits) return;
     for (int64_t r = 0; r < wanted.size(i); ++r) {
       std::copy_n(out.row(wanted.first[i] + r), c.V, chunks[i].logits + r * c.V);
-      cap(chunks[i].logits + r * c.V);
+      cap(c, chunks[i].logits + r * c.V);
     }
   });
 }

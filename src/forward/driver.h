@@ -66,6 +66,7 @@ class Driver {
   void add_normed(const std::vector<float>& norm, Mat<float> x);
   void scale(float by, Mat<float> x);
   void logits(std::span<Chunk> chunks);
+  void score(Chunk& chunk, std::span<const int32_t> pos, Mat<const float> x);
   void linear(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, std::span<const MatmulJob> jobs);
   void ffn(std::span<Chunk> chunks, const Rows& rows, Mat<const float> x, const FfnJob& job);
   void charge(std::span<Chunk> chunks, const Rows& rows, const PackedWeight& w);

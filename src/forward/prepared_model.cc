@@ -109,6 +109,23 @@ std::unique_ptr<PreparedModel> PreparedModel::prepare(std::shared_ptr<const Mode
   return model;
 }
 
+double PreparedModel::cost_with_head() const {
+  double layers = 0;  // multiplications with weights
+  const auto add = [&](const PreparedLinear& linear, double times) {
+    if (linear.w) layers += times * static_cast<double>(linear.w->N * linear.w->K);
+  };
+  for (const PreparedLayer& layer : layers_) {
+    for (const PreparedLinear* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down,
+                                         &layer.router, &layer.input.projection, &layer.input.gate, &layer.input.out})
+      add(*linear, 1);
+    const double chosen = layer.experts.empty() ? 0 : 1.0 * config().experts.top_k / config().experts.count;
+    for (const PreparedExpert& expert : layer.experts) {
+      for (const PreparedLinear* linear : {&expert.gate, &expert.up, &expert.down}) add(*linear, chosen);
+    }
+  }
+  return 1 + static_cast<double>(lm_head_.w->N * lm_head_.w->K) / layers;
+}
+
 void PreparedModel::embed(int32_t token, float* x) const {
   const Tensor& table = file_->weights.embedding;
   CHECK(token >= 0 && token < table.rows);

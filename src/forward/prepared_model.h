@@ -67,6 +67,8 @@ class PreparedModel {
   const PreparedLayer& layer(int l) const { return layers_[l]; }
   const std::vector<float>& final_norm() const { return final_norm_; }
   const PreparedLinear& lm_head() const { return lm_head_; }
+  // What a row costs that goes through the layers and the head, where one through the layers alone costs 1.
+  double cost_with_head() const;
   void embed(int32_t token, float* x) const;  // D values
   // With config.layer_input: what the layer has of the token by itself, and the norm of its projection.
   void embed_for(int layer, int32_t token, float* x) const;

@@ -74,8 +74,18 @@ void Sampler::accept(int32_t id) {
   if (counts) ++seen_[id];
 }
 
+// What is not allowed gets minus infinity. What is allowed can be drawn, even where the model rules all of it out.
+void Sampler::allow_only(std::span<float> logits) const {
+  constexpr float kLeast = -1e30f;
+  std::vector<std::pair<int32_t, float>> kept;
+  for (const int32_t id : params_.allowed_ids) kept.emplace_back(id, std::max(logits[id], kLeast));
+  std::ranges::fill(logits, -INFINITY);
+  for (const auto& [id, logit] : kept) logits[id] = logit;
+}
+
 void Sampler::penalise(std::span<float> logits) const {
   const auto size = static_cast<int32_t>(logits.size());
+  if (!params_.allowed_ids.empty()) allow_only(logits);
   for (const auto& [id, bias] : params_.logit_bias) {
     if (id >= 0 && id < size) logits[id] = std::min(logits[id] + bias, kLargest);
   }
@@ -262,13 +272,21 @@ bool Sampler::can_sample(std::span<const float> logits) {
 
 TokenLogprob Sampler::logprob(std::span<const float> logits, int32_t id, int top) {
   const double all = log_sum_exp(logits);
-  TokenLogprob out{id, static_cast<float>(logits[id] - all), {}};
-  std::vector<SamplerScratch::Candidate> best(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) best[i] = {static_cast<int32_t>(i), logits[i]};
-  const auto n = std::min(best.size(), static_cast<size_t>(std::max(top, 0)));
-  std::partial_sort(best.begin(), best.begin() + static_cast<int64_t>(n), best.end(), kBetter);
-  for (size_t i = 0; i < n && best[i].logit > -HUGE_VALF; ++i)
-    out.top.emplace_back(best[i].id, static_cast<float>(best[i].logit - all));
+  const SamplerScratch::Candidate mine{id, logits[id]};
+  TokenLogprob out{id, static_cast<float>(mine.logit - all)};
+  const auto n = std::min(logits.size(), static_cast<size_t>(std::max(top, 0)));
+  std::vector<SamplerScratch::Candidate> best;  // the first n, sorted: few of the others get this far
+  best.reserve(n + 1);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const SamplerScratch::Candidate other{static_cast<int32_t>(i), logits[i]};
+    out.rank += kBetter(other, mine) ? 1 : 0;
+    if (n == 0 || (best.size() == n && !kBetter(other, best.back()))) continue;
+    best.insert(std::ranges::upper_bound(best, other, kBetter), other);
+    if (best.size() > n) best.pop_back();
+  }
+  for (const auto& other : best) {
+    if (other.logit > -HUGE_VALF) out.top.emplace_back(other.id, static_cast<float>(other.logit - all));
+  }
   return out;
 }
 

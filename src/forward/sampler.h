@@ -1,7 +1,7 @@
 // forward/sampler.h: logits to a token. Penalties, bias, temperature, top-k, top-p, min-p, seeded draw,
 // log-probabilities.
 // Invariants: the n-th draw of a request is a function of its seed and n only, so the text does not depend on the
-//             batch, nor on the thread that draws. Order of the filters: bias, repetition, presence and frequency
+//             batch, nor on the thread that draws. Order of the filters: allowed ids; bias, repetition, presence and frequency
 //             penalties; temperature; top-k; top-p; min-p.
 // Threads:    one per request; working memory: one per thread. Requests are drawn side by side (engine/engine_loop.cc).
 // Cost:       O(V): a pass for the largest logit of each block, one of vector exp for the sum where it is needed. Only
@@ -56,11 +56,12 @@ class Sampler {
   // Takes `id` as chosen (teacher forcing).
   void accept(int32_t id);
 
-  // Log-probability of id and of the `top` most likely tokens (fewer where the others are impossible), from logits
-  // without penalties.
+  // Log-probability and rank of id, and log-probabilities of the `top` most likely tokens (fewer where the others are
+  // impossible), from logits without penalties. Of equal logits the lower id comes first.
   static TokenLogprob logprob(std::span<const float> logits, int32_t id, int top);
 
  private:
+  void allow_only(std::span<float> logits) const;
   void penalise(std::span<float> logits) const;
   int32_t draw(std::span<const float> logits, double u, SamplerScratch& scratch) const;
   SamplingParams params_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -133,6 +134,30 @@ TEST(Sampler, PenaltiesAndBias) {
   params.logit_bias = {{2, 100.f}, {77, 5.f}};
   logits = ladder(10);
   EXPECT_EQ(Sampler(params, 0, {}).sample(logits), 2);
+}
+
+TEST(Sampler, OnlyAllowedIdsAreDrawn) {
+  SamplingParams params;
+  params.allowed_ids = {3, 7, 3};
+  Sampler some(params, 1, {}), all({}, 1, {});
+  std::set<int32_t> drawn, others;
+  for (int i = 0; i < 200; ++i) {
+    auto a = ladder(10), b = ladder(10);
+    drawn.insert(some.sample(a));
+    others.insert(all.sample(b));
+  }
+  EXPECT_EQ(drawn, (std::set<int32_t>{3, 7}));
+  EXPECT_GT(others.size(), 5u) << "power";
+  params.temperature = 0;
+  params.logit_bias = {{9, 100.f}};
+  auto logits = ladder(10);
+  EXPECT_EQ(Sampler(params, 0, {}).sample(logits), 7) << "no bias makes another one possible";
+  params.repetition_penalty = 10;
+  params.allowed_ids = {2, 4};
+  std::vector<float> impossible(10, 0.f);
+  impossible[2] = impossible[4] = -INFINITY;
+  const int32_t prompt[] = {2, 4};
+  EXPECT_EQ(Sampler(params, 0, prompt).sample(impossible), 2) << "of what the model rules out the first";
 }
 
 TEST(Sampler, Logprobs) {
@@ -344,6 +369,24 @@ TEST(Sampler, TheBestLogprobsAreInOrderAndTheChosenOneNeedNotBeAmongThem) {
   EXPECT_NEAR(lp.top[0].second - lp.logprob, 9, 1e-5);
   EXPECT_EQ(Sampler::logprob(logits, 0, 20).top.size(), 5u);  // no more than there are
   EXPECT_TRUE(Sampler::logprob(logits, 0, 0).top.empty());
+  EXPECT_EQ(lp.rank, 5);
+  EXPECT_EQ(Sampler::logprob(logits, 4, 0).rank, 1);
+  EXPECT_EQ(Sampler::logprob(logits, 1, 0).rank, 2);
+  EXPECT_EQ(Sampler::logprob(logits, 2, 0).rank, 3) << "as the order of a tie has it";
+}
+
+TEST(Sampler, TheBestLogprobsOfManyAreThoseOfASortedList) {
+  std::mt19937 rng(8);
+  std::vector<float> logits(3000);
+  for (float& x : logits) x = static_cast<float>(rng() % 40) / 4;  // many ties
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  for (const size_t at : {size_t{0}, size_t{7}, size_t{19}, size_t{2999}}) {
+    const auto lp = Sampler::logprob(logits, order[at], 20);
+    EXPECT_EQ(lp.rank, static_cast<int32_t>(at) + 1);
+    for (size_t i = 0; i < lp.top.size(); ++i) EXPECT_EQ(lp.top[i].first, order[i]);
+  }
 }
 
 }  // namespace

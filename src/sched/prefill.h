@@ -59,6 +59,8 @@ class Prefill {
   bool at_band_start() const { return next_pos_ <= entering().front().begin; }
   // The chunk's rows whose logits are wanted: they leave the last layer.
   int64_t logit_rows(Run chunk) const;
+  // Whether these are rows of the prompt's final pass.
+  bool is_final(Run chunk) const { return !guesses_after(chunk) && logit_rows(chunk) > 0; }
 
   // Tokens ahead (Stage::ahead). Whether the chunk's last row tells the next of them: guess() takes it then, before
   // advance(), and an end token is not given. guessed(): those so far; their rows are at T, T + 1, ...

@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -43,6 +44,18 @@ constexpr int kLookAhead = 8, kMostLooks = 16;
 
 bool is_short(int64_t rows, int64_t beside) { return rows * kShort <= beside; }
 
+// Rows of its prefill as a step's budget counts them.
+int64_t counted(const Sequence& s, int64_t rows) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(rows) * s.running.row_cost));
+}
+
+int64_t rows_left(const Sequence& s) { return s.running.prefill ? counted(s, s.running.prefill->rows_left()) : 0; }
+
+// The next chunk that is not counted as more than `most`, but for one row.
+Run next_chunk(const Sequence& s, int most) {
+  return s.running.prefill->next_chunk(std::max(1, static_cast<int>(most / s.running.row_cost)));
+}
+
 template <class List>
 void insert_by_turn(List& list, std::unique_ptr<Sequence> sequence) {
   const auto at = std::ranges::upper_bound(list, sequence->turn, {}, [](const auto& s) { return s->turn; });
@@ -69,7 +82,7 @@ int64_t Scheduler::room(const Hooks& hooks) const {
 // Rows that the longest running prefill has left.
 int64_t Scheduler::longest() const {
   int64_t rows = 0;
-  for (const auto& s : running_) rows = std::max(rows, s->running.prefill ? s->running.prefill->rows_left() : 0);
+  for (const auto& s : running_) rows = std::max(rows, rows_left(*s));
   return rows;
 }
 
@@ -91,7 +104,7 @@ Admission Scheduler::ask(Sequence& s, const Hooks& hooks, int64_t beside) {
     s.running = {};
     return s.asked.answer;
   }
-  s.asked.rows = s.running.prefill->rows_left();
+  s.asked.rows = rows_left(s);
   const int64_t lacking = s.owed() - room(hooks);
   if (beside > 0 && !is_short(s.asked.rows, beside)) {
     s.running = {};
@@ -125,8 +138,8 @@ void Scheduler::admit_short(const Hooks& hooks, const Budget& budget) {
   bool oldest = true;
   for (const auto& s : running_) {
     if (!s->running.prefill) continue;
-    wanted += s->running.prefill->band_rows_left();
-    const int64_t rows = s->running.prefill->rows_left();
+    wanted += counted(*s, s->running.prefill->band_rows_left());
+    const int64_t rows = rows_left(*s);
     if (!std::exchange(oldest, false) && is_short(rows, beside)) credit -= static_cast<double>(rows);
   }
   if (wanted < budget.rows) return;  // admit() comes to them
@@ -145,7 +158,7 @@ void Scheduler::admit_short(const Hooks& hooks, const Budget& budget) {
       ++i;
       continue;
     }
-    credit -= static_cast<double>(s.running.prefill->rows_left());
+    credit -= static_cast<double>(rows_left(s));
     start(i, hooks);
   }
 }
@@ -273,16 +286,15 @@ int Scheduler::choose_decodes(const Hooks& hooks) {
   return drafted;
 }
 
-// The sequence's next chunk, if it gets pages. Returns its rows.
+// The sequence's next chunk, if it gets pages. Returns its rows as the budget counts them.
 int64_t Scheduler::take(Sequence& sequence, int max_rows, const Hooks& hooks) {
   if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) return 0;
-  const Prefill& prefill = *sequence.running.prefill;
-  const Run chunk =
-      prefill.next_chunk(sequence.idle_work || sequence.lingers_until ? std::min(max_rows, kIdleRows) : max_rows);
+  const bool waited_for = !sequence.idle_work && !sequence.lingers_until;
+  const Run chunk = next_chunk(sequence, waited_for ? max_rows : std::min(max_rows, kIdleRows));
   if (!take_pages(sequence, hooks, [&] { return hold_chunk(sequence, chunk, hooks); })) return 0;
   sequence.running.step = steps_;
   items_.push_back({&sequence, chunk});
-  return prefill.rows_in(chunk);
+  return counted(sequence, sequence.running.prefill->rows_in(chunk));
 }
 
 // Prefills that are short beside the longest go first, the shortest of them before the others, and the step is kept
@@ -294,15 +306,15 @@ void Scheduler::choose_short(const Hooks& hooks, Budget& budget) {
   for (const auto& s : running_) {
     if (!s->running.prefill) continue;
     if (!oldest) oldest = s.get();
-    if (is_short(s->running.prefill->rows_left(), beside)) short_.push_back(s.get());
+    if (is_short(rows_left(*s), beside)) short_.push_back(s.get());
   }
-  std::ranges::sort(short_, {}, [](const Sequence* s) { return std::pair(s->running.prefill->rows_left(), s->turn); });
+  std::ranges::sort(short_, {}, [](const Sequence* s) { return std::pair(rows_left(*s), s->turn); });
   const int few = std::max(1, budget.rows / kFew);
   for (Sequence* s : short_) {
     if (budget.rows <= 0) return;
     if (!s->running.prefill) continue;  // an older one took its pages
-    const Prefill& prefill = *s->running.prefill;
-    if (s != oldest && static_cast<double>(prefill.rows_in(prefill.next_chunk(budget.rows))) > credit_) continue;
+    const int64_t next = s->running.prefill->rows_in(next_chunk(*s, budget.rows));
+    if (s != oldest && static_cast<double>(counted(*s, next)) > credit_) continue;
     const int64_t rows = take(*s, budget.rows, hooks);
     if (rows > 0) budget.beside = few;
     budget.rows -= static_cast<int>(rows);
@@ -322,7 +334,7 @@ void Scheduler::choose_prefills(const Hooks& hooks, Budget& budget) {
   }
   if (!oldest || oldest->running.step != steps_) return;
   const auto item = std::ranges::find(items_, oldest, [](const StepItem& i) -> const Sequence* { return i.sequence; });
-  const auto rows = static_cast<double>(oldest->running.prefill->rows_in(item->range));
+  const auto rows = static_cast<double>(counted(*oldest, oldest->running.prefill->rows_in(item->range)));
   credit_ = std::min(2.0 * options_.chunk_tokens, credit_ + rows / kOldest);
 }
 

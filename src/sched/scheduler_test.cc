@@ -95,6 +95,7 @@ class SchedulerTest : public testing::Test {
     s.running.kv->keep(s.running.prefill->keeps(), 8);
     if (promises) s.running.promised = s.running.prefill->pages_to_come(*s.running.kv);
     s.running.outside = outside;
+    s.running.row_cost = costs.contains(s.id) ? costs[s.id] : 1;
     return Admission::kReady;
   }
 
@@ -183,7 +184,8 @@ class SchedulerTest : public testing::Test {
   Ids preempted;
   uint64_t moment = 1;
   bool promises = true;
-  int64_t outside = 0;  // of every request
+  int64_t outside = 0;                // of every request
+  std::map<RequestId, double> costs;  // of a prefill's row; 1 where none is named
 };
 
 TEST_F(SchedulerTest, WhoFindsNoRoomIsNotPassedAndWhoWaitsForElseIs) {
@@ -232,6 +234,25 @@ TEST_F(SchedulerTest, PrefillsShareTheBudgetInOrderOfArrival) {
   EXPECT_EQ(waiting(), (Ids{3})) << "the budget has not come to it";
   EXPECT_EQ(step(), (Ids{2, 3}));
   EXPECT_EQ(rows, 16);
+}
+
+// Rows whose logits are wanted take longer, so a step has fewer of them.
+TEST_F(SchedulerTest, DearRowsTakeMoreOfTheBudget) {
+  open(20, {.chunk_tokens = 16});
+  costs = {{1, 1.5}};
+  enqueue(1, 12), enqueue(2, 40);
+  step();
+  EXPECT_EQ(rows_of, (std::map<RequestId, int64_t>{{1, 10}, {2, 1}})) << "10 rows count as 15 of 16";
+  open(20, {.chunk_tokens = 16});
+  costs = {};
+  enqueue(1, 12), enqueue(2, 40);
+  step();
+  EXPECT_EQ(rows_of, (std::map<RequestId, int64_t>{{1, 12}, {2, 4}})) << "power";
+  open(20, {.chunk_tokens = 4});
+  costs = {{1, 100}};
+  enqueue(1, 12);
+  EXPECT_EQ(step(), (Ids{1}));
+  EXPECT_EQ(rows_of[1], 1) << "it gets on whatever a row costs";
 }
 
 TEST_F(SchedulerTest, WhatRunsThroughTheSameLayersIsOneGroup) {

@@ -83,14 +83,16 @@ struct Sequence {
     std::unique_ptr<Prefill> prefill;  // null once decoding
     // While a prefill guesses: the prompt, then its guesses. In a step with drafts: the last token, then these.
     std::vector<int32_t> ahead;
-    int32_t prefill_len = 0;         // tokens.size() when the prefill was planned
-    std::vector<float> logits;       // V, of the step just run
-    std::vector<float> last_hidden;  // D, of the prefill, with Request::last_hidden
-    FoundNotes notes;                // with Request::explain
-    ChainEnd exact, chain;           // what of its tokens was found as an exact prefix, and as a chain
-    std::vector<Piece> elsewhere;    // what it placed from other namespaces than its own
-    int32_t from_disk = 0;           // tokens that were placed, of segments that it had waited for
-    int32_t from_remote = 0;         // the same, of those from a shared tier
+    int32_t prefill_len = 0;             // tokens.size() when the prefill was planned
+    std::vector<float> logits;           // V, of the step just run
+    std::vector<float> last_hidden;      // D, of the prefill, with Request::last_hidden
+    std::optional<PromptScores> scores;  // of a prefill that scores its prompt
+    double row_cost = 1;                 // of its rows in a step's budget: those whose logits are wanted cost more
+    FoundNotes notes;                    // with Request::explain
+    ChainEnd exact, chain;               // what of its tokens was found as an exact prefix, and as a chain
+    std::vector<Piece> elsewhere;        // what it placed from other namespaces than its own
+    int32_t from_disk = 0;               // tokens that were placed, of segments that it had waited for
+    int32_t from_remote = 0;             // the same, of those from a shared tier
 
     // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
     // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.
@@ -125,6 +127,7 @@ struct Sequence {
   std::vector<RequestId> waited_for;               // requests whose prefill it waited for
   std::optional<Clock::time_point> lingers_until;  // its client is gone (engine/lingering.h): nobody hears of it
   bool started = false;                            // a step has worked for it
+  bool prompt_told = false;                        // TokenSink::on_prompt was called
   Clock::time_point submitted, first_step, first_token;
   PromptUsage usage;
   Work work;          // of the prefill
@@ -134,6 +137,8 @@ struct Sequence {
   Completion completion;
 
   bool decoding() const { return running.kv && !running.prefill; }
+  // Its prefill makes log probabilities of the prompt, for which every row is computed.
+  bool scores_prompt() const { return request.prompt_logprobs >= 0 && !prompt_told; }
   // Pages that it was promised and does not hold yet; those that stand for memory outside of the pool are never held.
   // An answer that grows is promised a page for each head, so that it does not at once preempt who came after it.
   int64_t owed() const {

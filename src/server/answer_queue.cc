@@ -22,6 +22,8 @@ struct AnswerQueue::Queue {
 };
 
 namespace {
+// Without a prompt's log probabilities: they are there before a client could read anything, once a choice, and the route
+// has bounded them (prompt_logprobs.h).
 size_t size_of(const Event& event) {
   size_t bytes = sizeof(Event) + event.delta.text.size() + event.delta.ids.size() * sizeof(int32_t);
   for (const auto& logprob : event.delta.logprobs) {
@@ -46,6 +48,10 @@ class AnswerQueue::Sink : public TokenSink {
   }
 
   void on_progress(const PromptProgress& progress) override { push({choice_, {}, std::nullopt, progress}); }
+
+  void on_prompt(std::vector<TokenLogprob> prompt) override {
+    push({choice_, {}, std::nullopt, std::nullopt, std::move(prompt)});
+  }
 
   void on_finish(Completion completion) override {
     timer_.finish(completion);
@@ -87,6 +93,7 @@ class AnswerQueue::Sink : public TokenSink {
     const auto at = std::ranges::find_if(queue_->events, mine);
     if (at == queue_->events.end()) return false;
     queue_->bytes -= size_of(*at);
+    if (!event.prompt.empty()) at->prompt = std::move(event.prompt);
     at->delta.text += event.delta.text;
     at->delta.ids.insert(at->delta.ids.end(), event.delta.ids.begin(), event.delta.ids.end());
     std::ranges::move(event.delta.logprobs, std::back_inserter(at->delta.logprobs));

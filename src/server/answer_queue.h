@@ -20,12 +20,13 @@ namespace kvilt::server {
 class Metrics;
 class Tenant;
 
-// Tokens of a choice, how far its prompt is, or its end.
+// Tokens of a choice, how far its prompt is, log probabilities of the prompt, or its end.
 struct Event {
   int choice = 0;
   TokenDelta delta;
   std::optional<Completion> end;
   std::optional<PromptProgress> progress = {};
+  std::vector<TokenLogprob> prompt = {};  // as TokenSink::on_prompt has them
 };
 
 class AnswerQueue {

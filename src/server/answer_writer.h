@@ -16,6 +16,7 @@
 #include "server/answer_parser.h"
 #include "server/json_fields.h"
 #include "server/part_orders.h"
+#include "server/prompt_logprobs.h"
 
 namespace kvilt::server {
 
@@ -27,8 +28,12 @@ struct Choice {
   bool called = false;              // there is a tool call
   std::vector<int32_t> ids;         // what `text` was made of, and tokens whose text is held back
   std::vector<TokenLogprob> logprobs;
+  int prompt_tokens = 0, tokens = 0;  // of its prompt, and of the answer so far
   bool with_logprobs = false;
-  size_t offset = 0;  // characters before logprobs[0]: text completions report it per token
+  size_t offset = 0;                   // characters before logprobs[0]: text completions report it per token
+  PromptLogprobs shown;                // of the prompt's tokens
+  std::vector<TokenLogprob> prompt;    // these, once they are known
+  std::vector<size_t> prompt_offsets;  // with shown.echoed: characters before each
   std::optional<Completion> end;
 };
 
@@ -77,7 +82,7 @@ class AnswerWriter {
   // Every choice has its end.
   virtual Json whole(const std::vector<Choice>& choices, const UsageSum& usage) const = 0;
 
-  // Texts of events; empty: nothing to send. What a text holds of a choice's `text`, `events` and `logprobs`
+  // Texts of events; empty: nothing to send. What a text holds of a choice's `text`, `events`, `logprobs` and `prompt`
   // is taken out of it.
   virtual std::string begin(std::vector<Choice>& choices) = 0;  // before the first token
   virtual std::string grown(Choice& choice) = 0;

@@ -46,6 +46,13 @@ void append_content(const Json& content, Prompt& prompt) {
   }
 }
 
+// Every token is the most likely one.
+TokenLogprob logprob_of(int32_t id, int top) {
+  TokenLogprob out{id, -0.25f};
+  for (int i = 0; i < top; ++i) out.top.push_back({(id + i) % FakeEngine::kVocab, -0.25f - static_cast<float>(i)});
+  return out;
+}
+
 }  // namespace
 
 struct FakeEngine::Running {
@@ -58,6 +65,7 @@ struct FakeEngine::Running {
   std::string held;    // generated, not yet certain: half a character, or the start of a stop string
   bool says = false;   // the answer was told, and ends with it
   size_t at = 0;       // tokens made
+  bool told = false;   // on_prompt() was called
   bool running = false, cancelled = false;
 };
 
@@ -398,10 +406,7 @@ void FakeEngine::emit(Running& running, int32_t id, bool last) {
   if (id != kEos) running.held += token_text(id);
   delta.ids = {id};
   if (sampling.logprobs >= 0) {
-    TokenLogprob logprob{id, -0.25f, {}};
-    for (int i = 0; i < sampling.logprobs; ++i)
-      logprob.top.push_back({(id + i) % kVocab, -0.25f - static_cast<float>(i)});
-    delta.logprobs.push_back(std::move(logprob));
+    delta.logprobs.push_back(logprob_of(id, sampling.logprobs));
   }
   size_t certain = running.held.size();
   for (const std::string& stop : sampling.stop) {
@@ -432,6 +437,12 @@ bool FakeEngine::step(Running& running) {
     const std::string_view text(word);
     return std::search(ids.begin(), ids.end(), text.begin(), text.end()) != ids.end();
   };
+  if (const int top = running.request.prompt_logprobs; top >= 0 && !cancelled && !running.told) {
+    std::vector<TokenLogprob> prompt;
+    for (const int32_t id : ids) prompt.push_back(logprob_of(id, top));
+    running.sink->on_prompt(std::move(prompt));
+    running.told = true;
+  }
   std::optional<Finish> end;
   if (cancelled) end = Finish::kCancelled;
   if (!end && (holds(kFailEarly) || (running.at >= 3 && holds(kFailLate)))) {

@@ -11,11 +11,11 @@ struct Field {
   const char *name, *neutral;  // JSON; "": none
 };
 // vLLM's, then llama.cpp's.
-constexpr Field kFields[] = {
-    {"chat_template", ""},   {"allowed_token_ids", "[]"}, {"bad_words", "[]"},        {"return_token_ids", "false"},
-    {"length_penalty", "1"}, {"typical_p", "1"},          {"top_n_sigma", "-1"},      {"mirostat", "0"},
-    {"dynatemp_range", "0"}, {"xtc_probability", "0"},    {"dry_multiplier", "0"},    {"early_stopping", "false"},
-    {"prompt_embeds", ""},   {"logits_processors", "[]"}, {"web_search_options", ""}, {"lora", "[]"}};
+constexpr Field kFields[] = {{"chat_template", ""},       {"bad_words", "[]"},         {"return_token_ids", "false"},
+                             {"length_penalty", "1"},     {"typical_p", "1"},          {"top_n_sigma", "-1"},
+                             {"mirostat", "0"},           {"dynatemp_range", "0"},     {"xtc_probability", "0"},
+                             {"dry_multiplier", "0"},     {"early_stopping", "false"}, {"prompt_embeds", ""},
+                             {"logits_processors", "[]"}, {"web_search_options", ""},  {"lora", "[]"}};
 
 void refuse_field(Fields& fields, const Field& field) {
   const Json* value = fields.find(field.name);

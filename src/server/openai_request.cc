@@ -16,6 +16,7 @@ constexpr size_t kMaxNamespace = 128;   // bytes
 constexpr size_t kMaxStops = 64;        // stop strings, stop ids
 constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 constexpr size_t kMaxBiases = 1024;     // logit_bias entries
+constexpr size_t kMaxAllowed = 16384;   // allowed_token_ids
 constexpr const char* kTooLong = "context_length_exceeded";
 constexpr int kMaxTopLogprobs = 20;      // OpenAI's bound
 constexpr int64_t kMaxTokens = 1 << 30;  // the context bounds answers; this bounds arithmetic
@@ -24,8 +25,7 @@ int64_t last_id(const RequestLimits& limits) { return limits.vocab > 0 ? limits.
 
 // Fields that would change the answer and that are not supported: a clear error is better than a wrong answer.
 void refuse_unsupported(Fields& fields) {
-  constexpr const char* kNames[] = {"functions",       "function_call", "prompt_logprobs",
-                                    "use_beam_search", "suffix",        "audio"};
+  constexpr const char* kNames[] = {"functions", "function_call", "use_beam_search", "suffix", "audio"};
   for (const char* name : kNames) {
     const Json* value = fields.find(name);
     const bool off = value && (*value == false || *value == "" || *value == "none");
@@ -65,6 +65,22 @@ void read_stop_ids(Fields& fields, const RequestLimits& limits, SamplingParams& 
     return fields.fail("stop_token_ids", fmt::format("must be a list of token ids from 0 to {}", last_id(limits)));
   if (ids->size() > kMaxStops) return fields.fail("stop_token_ids", fmt::format("has more than {} entries", kMaxStops));
   sampling.stop_ids = std::move(*ids);
+}
+
+// REQUIRES: the constraint was read.
+void read_allowed_ids(Fields& fields, const RequestLimits& limits, Generation& out) {
+  constexpr const char* kName = "allowed_token_ids";
+  const Json* value = fields.find(kName);
+  if (!value) return;
+  size_t bad = 0;
+  auto ids = as_ids(*value, 0, last_id(limits), &bad);
+  if (!ids || ids->empty() || ids->size() > kMaxAllowed) {
+    return fields.fail(kName,
+                       fmt::format("must be a list of 1 to {} token ids from 0 to {}", kMaxAllowed, last_id(limits)));
+  }
+  if (out.constraint.constraint)
+    return fields.fail(kName, fmt::format("is not supported beside {}", out.constraint.field), "unsupported");
+  out.sampling.allowed_ids = std::move(*ids);
 }
 
 void read_logit_bias(Fields& fields, const RequestLimits& limits, SamplingParams& sampling) {
@@ -172,6 +188,13 @@ void read_min_tokens(Fields& fields, const SamplingParams& sampling) {
   if (sampling.max_tokens >= 0 && least > sampling.max_tokens) fields.fail("min_tokens", "is more than max_tokens");
 }
 
+// vLLM's. A stream has no place for them.
+void read_prompt_logprobs(Fields& fields, Generation& out) {
+  fields.integer("prompt_logprobs", 0, kMaxTopLogprobs, &out.prompt_logprobs.listed);
+  if (out.stream && out.prompt_logprobs.listed >= 0)
+    fields.fail("prompt_logprobs", "is not supported with \"stream\": true", "unsupported");
+}
+
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
   fields.string("model", &out.model, kMaxName);
@@ -209,6 +232,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.boolean("include_stop_str_in_output", &out.shows_stop);
   fields.boolean("return_tokens_as_token_ids", &out.tokens_as_ids);
   read_min_tokens(fields, sampling);
+  read_prompt_logprobs(fields, out);
   if (const Json* options = fields.find("stream_options")) {
     if (!options->is_object()) {
       fields.fail("stream_options", fmt::format("must be an object, not {}", type_of(*options)));
@@ -218,11 +242,9 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
       Fields inner(*options, "stream_options.");
       inner.boolean("include_usage", &out.include_usage);
       if (inner.error()) fields.fail("stream_options.include_usage", "must be true or false");
-      bool continuous = false;
-      inner.boolean("continuous_usage_stats", &continuous);
-      if (inner.error() || continuous)
-        fields.fail("stream_options.continuous_usage_stats",
-                    "only false is supported by this server: include_usage gives the sum", "unsupported");
+      inner.boolean("continuous_usage_stats", &out.usage_in_chunks);
+      if (inner.error()) fields.fail("stream_options.continuous_usage_stats", "must be true or false");
+      out.usage_in_chunks = out.usage_in_chunks && out.include_usage;  // as in vLLM
     }
   }
   read_salt(fields, &out.cache_salt);
@@ -326,6 +348,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   read_generation(fields, limits, out.generation);
   read_tools(fields, out);
   read_tool_constraint(fields, out.one_call, out.generation.constraint);
+  read_allowed_ids(fields, limits, out.generation);
   out.generation.constraint.constraint.reasons = true;
   refuse_but_neutral(fields, true);
   bool logprobs = false;
@@ -345,15 +368,14 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   out.generation.sampling.max_tokens = 16;  // OpenAI's default for this endpoint
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
+  read_allowed_ids(fields, limits, out.generation);
   refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
   fields.integer("truncate_prompt_tokens", -1, limits.context > 0 ? limits.context : kMaxTokens, &out.last_tokens);
   if (out.last_tokens != 0 && out.echo)
     fields.fail("truncate_prompt_tokens", "is not supported with echo", "unsupported");
-  if (out.echo && out.generation.sampling.logprobs >= 0) {
-    fields.fail("echo", "logprobs of the prompt are not supported: drop echo or logprobs", "unsupported");
-  }
+  if (out.echo) out.generation.prompt_logprobs.echoed = out.generation.sampling.logprobs;
   if (out.prompts.size() * static_cast<size_t>(out.generation.choices) > static_cast<size_t>(limits.max_prompts)) {
     fields.fail("n", fmt::format("times the number of prompts must not exceed {}", limits.max_prompts));
   }

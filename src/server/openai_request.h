@@ -14,6 +14,7 @@
 #include "kvilt/engine.h"
 #include "server/constraint_request.h"
 #include "server/json_fields.h"
+#include "server/prompt_logprobs.h"
 
 namespace kvilt::server {
 
@@ -38,11 +39,13 @@ struct Generation {
   Retention retention = Retention::kNone;  // prompt_cache_retention: of the whole prompt
   int choices = 1;
   bool stream = false;
-  bool include_usage = false;  // a last chunk with the usage
-  bool progress = false;       // return_progress: chunks while the prompt is computed
-  bool shows_stop = false;     // include_stop_str_in_output: the stop string is the answer's end
-  bool tokens_as_ids = false;  // return_tokens_as_token_ids: logprobs say "token_id:5" for a token's text
-  bool diagnostics = false;    // kvilt.diagnostics: what became of the prompt, beside the usage
+  bool include_usage = false;      // a last chunk with the usage
+  bool usage_in_chunks = false;    // continuous_usage_stats: the other chunks have what it is so far
+  bool progress = false;           // return_progress: chunks while the prompt is computed
+  bool shows_stop = false;         // include_stop_str_in_output: the stop string is the answer's end
+  bool tokens_as_ids = false;      // return_tokens_as_token_ids: logprobs say "token_id:5" for a token's text
+  PromptLogprobs prompt_logprobs;  // what is shown of the prompt's
+  bool diagnostics = false;        // kvilt.diagnostics: what became of the prompt, beside the usage
 
   // Names where, within its tenant, this request leaves what it computes.
   std::string cache_space() const {

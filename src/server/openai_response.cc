@@ -15,10 +15,6 @@ std::string shown_token(int32_t id, const std::string& text, bool as_id) {
   return as_id ? "token_id:" + std::to_string(id) : text;
 }
 
-size_t characters(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 // A call that max_tokens cut is one, and the reason stays.
 const char* finish_reason_of(const Choice& choice) {
   return choice.called && choice.end->finish == Finish::kStop ? "tool_calls" : finish_reason(choice.end->finish);
@@ -73,8 +69,7 @@ Json stop_reason(const Completion& end) { return end.stop_text.empty() ? Json(nu
 Json logprobs_of(const Envelope& envelope, const Engine& engine, Choice& choice) {
   if (!choice.with_logprobs) return nullptr;
   const bool as_ids = envelope.tokens_as_ids;
-  return envelope.chat ? chat_logprobs(engine, choice.logprobs, as_ids)
-                       : text_logprobs(engine, choice.logprobs, choice.offset, as_ids);
+  return envelope.chat ? chat_logprobs(engine, choice.logprobs, as_ids) : text_logprobs(engine, choice, as_ids);
 }
 
 Json chunk(const Envelope& envelope, Json choices, bool usage_follows) {
@@ -145,23 +140,69 @@ Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens
   return {{"content", with_top(tokens, entry)}, {"refusal", nullptr}};
 }
 
-Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset, bool as_ids) {
-  Json texts = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
-  const auto shown = [&](int32_t id) { return shown_token(id, engine.token_text(id), as_ids); };
-  for (const TokenLogprob& token : tokens) {
-    texts.push_back(shown(token.id));
-    values.push_back(finite(token.logprob));
-    offsets.push_back(offset);
-    offset += characters(engine.token_text(token.id));
-    Json top = Json::object();
-    top[shown(token.id)] = finite(token.logprob);
-    for (const auto& [id, logprob] : token.top) top[shown(id)] = finite(logprob);
-    tops.push_back(std::move(top));
+namespace {
+// The columns of a text completion's log probabilities.
+class TextColumns {
+ public:
+  TextColumns(const Engine& engine, bool as_ids) : engine_(engine), as_ids_(as_ids) {}
+
+  // top: of the token's likely ones.
+  void add(const TokenLogprob& token, size_t offset, size_t top) {
+    add_name(token.id, offset);
+    values_.push_back(finite(token.logprob));
+    Json all = Json::object();
+    add_top(all, token.id, token.logprob);
+    for (size_t i = 0; i < std::min(token.top.size(), top); ++i) add_top(all, token.top[i].first, token.top[i].second);
+    tops_.push_back(std::move(all));
   }
-  return {{"tokens", std::move(texts)},
-          {"token_logprobs", std::move(values)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+  void add_without_value(int32_t id, size_t offset) {
+    add_name(id, offset);
+    values_.push_back(nullptr);
+    tops_.push_back(nullptr);
+  }
+  Json json() && {
+    return {{"tokens", std::move(texts_)},
+            {"token_logprobs", std::move(values_)},
+            {"top_logprobs", std::move(tops_)},
+            {"text_offset", std::move(offsets_)}};
+  }
+
+ private:
+  std::string shown(int32_t id) const { return shown_token(id, engine_.token_text(id), as_ids_); }
+  void add_name(int32_t id, size_t offset) {
+    texts_.push_back(shown(id));
+    offsets_.push_back(offset);
+  }
+  // Tokens whose text a client reads as the same share a place (parts of characters are replaced when JSON is dumped):
+  // the likeliest keeps it.
+  void add_top(Json& all, int32_t id, float logprob) const {
+    std::string name = shown(id);
+    if (std::ranges::any_of(name, [](char c) { return (c & 0x80) != 0; })) name = Json::parse(dump(name));
+    Json& place = all[name];
+    const double value = finite(logprob);
+    if (place.is_null() || place.get<double>() < value) place = value;
+  }
+
+  const Engine& engine_;
+  const bool as_ids_;
+  Json texts_ = Json::array(), values_ = Json::array(), tops_ = Json::array(), offsets_ = Json::array();
+};
+}  // namespace
+
+Json text_logprobs(const Engine& engine, Choice& choice, bool as_ids) {
+  TextColumns columns(engine, as_ids);
+  for (size_t i = 0; choice.shown.echoed >= 0 && i < choice.prompt.size(); ++i) {
+    if (i == 0) {
+      columns.add_without_value(choice.prompt[i].id, choice.prompt_offsets[i]);
+    } else {
+      columns.add(choice.prompt[i], choice.prompt_offsets[i], static_cast<size_t>(choice.shown.echoed));
+    }
+  }
+  for (const TokenLogprob& token : choice.logprobs) {
+    columns.add(token, choice.offset, token.top.size());
+    choice.offset += characters(engine.token_text(token.id));
+  }
+  return std::move(columns).json();
 }
 
 Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vector<Choice>& choices,
@@ -177,15 +218,21 @@ Json whole_answer(const Envelope& envelope, const Engine& engine, const std::vec
     item["logprobs"] = logprobs_of(envelope, engine, choice);
     item["finish_reason"] = finish_reason_of(choice);
     item["stop_reason"] = stop_reason(*choice.end);
+    if (!envelope.chat && choice.shown.listed >= 0)
+      item["prompt_logprobs"] = prompt_logprobs_json(engine, choice.prompt, choice.shown.listed);
     list.push_back(std::move(item));
   }
-  return {{"id", envelope.id},
-          {"object", envelope.chat ? "chat.completion" : "text_completion"},
-          {"created", envelope.created},
-          {"model", envelope.model},
-          {"system_fingerprint", envelope.fingerprint},
-          {"choices", std::move(list)},
-          {"usage", usage_json(usage)}};
+  Json out = {{"id", envelope.id},
+              {"object", envelope.chat ? "chat.completion" : "text_completion"},
+              {"created", envelope.created},
+              {"model", envelope.model},
+              {"system_fingerprint", envelope.fingerprint},
+              {"choices", std::move(list)},
+              {"usage", usage_json(usage)}};
+  // As vLLM has it: a chat's prompt is the same for all choices.
+  if (envelope.chat && !choices.empty() && choices[0].shown.listed >= 0)
+    out["prompt_logprobs"] = prompt_logprobs_json(engine, choices[0].prompt, choices[0].shown.listed);
+  return out;
 }
 
 Json role_chunk(const Envelope& envelope, int choice, bool usage_follows) {
@@ -231,8 +278,8 @@ Json usage_chunk(const Envelope& envelope, const UsageSum& usage) {
 namespace {
 class OpenAiWriter final : public AnswerWriter {
  public:
-  OpenAiWriter(Envelope envelope, const Engine& engine, bool usage_follows)
-      : envelope_(std::move(envelope)), engine_(engine), usage_follows_(usage_follows) {}
+  OpenAiWriter(Envelope envelope, const Engine& engine, StreamUsage usage)
+      : envelope_(std::move(envelope)), engine_(engine), usage_(usage), usage_follows_(usage != StreamUsage::kNone) {}
 
   const std::string& id() const override { return envelope_.id; }
 
@@ -251,7 +298,7 @@ class OpenAiWriter final : public AnswerWriter {
     std::string events;
     if (!started_[static_cast<size_t>(choice.index)]) {
       started_[static_cast<size_t>(choice.index)] = true;
-      events = sse_event(role_chunk(envelope_, choice.index, usage_follows_));
+      events = event(role_chunk(envelope_, choice.index, usage_follows_), choice.prompt_tokens, 0);
     }
     return events + delta(choice);
   }
@@ -268,10 +315,12 @@ class OpenAiWriter final : public AnswerWriter {
     item["finish_reason"] = nullptr;
     Json said = chunk(envelope_, Json::array({std::move(item)}), usage_follows_);
     said["prompt_progress"] = progress_json(now);
-    return sse_event(said);
+    return event(std::move(said), now.total, 0);
   }
 
-  std::string ended(const Choice& choice) override { return sse_event(end_chunk(envelope_, choice, usage_follows_)); }
+  std::string ended(const Choice& choice) override {
+    return event(end_chunk(envelope_, choice, usage_follows_), choice.prompt_tokens, choice.tokens);
+  }
 
   std::string done(const std::vector<Choice>&, const UsageSum& usage) override {
     return (usage_follows_ ? sse_event(usage_chunk(envelope_, usage)) : "") + std::string(kSseDone);
@@ -289,26 +338,36 @@ class OpenAiWriter final : public AnswerWriter {
     for (const AnswerEvent& event : joined(std::exchange(choice.events, {}))) {
       if (Json said = delta_of(event); !said.is_null()) out += delta(choice, std::move(said));
     }
-    if (!choice.text.empty() || !choice.logprobs.empty()) out += delta(choice, {{"content", choice.text}});
+    if (!choice.text.empty() || !choice.logprobs.empty() || !choice.prompt.empty())
+      out += delta(choice, {{"content", choice.text}});
     return out;
   }
 
   std::string delta(Choice& choice, Json said) const {
-    const Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows_, std::move(said));
+    Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows_, std::move(said));
     choice.text.clear();
     choice.logprobs.clear();
+    choice.prompt.clear();
+    return event(std::move(chunk), choice.prompt_tokens, choice.tokens);
+  }
+
+  std::string event(Json chunk, int prompt, int completion) const {
+    if (usage_ == StreamUsage::kEvery)
+      chunk["usage"] = {
+          {"prompt_tokens", prompt}, {"completion_tokens", completion}, {"total_tokens", prompt + completion}};
     return sse_event(chunk);
   }
 
   const Envelope envelope_;
   const Engine& engine_;
+  const StreamUsage usage_;
   const bool usage_follows_;
   std::vector<bool> started_;  // per choice: its role was sent
 };
 }  // namespace
 
-std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, bool usage_follows) {
-  return std::make_unique<OpenAiWriter>(std::move(envelope), engine, usage_follows);
+std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, StreamUsage usage) {
+  return std::make_unique<OpenAiWriter>(std::move(envelope), engine, usage);
 }
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created) {

@@ -4,6 +4,7 @@
 // Not here:   waiting for tokens (answer_queue.h), framing (sse.h), Anthropic's form (anthropic_response.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,8 +44,11 @@ Json delta_chunk(const Envelope& envelope, const Engine& engine, Choice& grown, 
 Json end_chunk(const Envelope& envelope, const Choice& choice, bool usage_follows);
 Json usage_chunk(const Envelope& envelope, const UsageSum& usage);
 
-// engine outlives the writer. usage_follows: a stream's last chunk has the usage.
-std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, bool usage_follows);
+// Where a stream has its usage: nowhere, in a last chunk of its own, or in every other chunk too, of its choice so far.
+enum class StreamUsage : uint8_t { kNone, kLast, kEvery };
+
+// engine outlives the writer.
+std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& engine, StreamUsage usage);
 
 // JSON has no infinity; OpenAI reports tokens that cannot be drawn with -9999.
 double finite(float logprob);
@@ -55,8 +59,8 @@ Json with_top(const std::vector<TokenLogprob>& tokens, FunctionRef<Json(int32_t 
 
 // The two forms of log probabilities. as_ids: Envelope::tokens_as_ids.
 Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, bool as_ids = false);
-// offset: characters before the first token; it is advanced past the last.
-Json text_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens, size_t& offset, bool as_ids = false);
+// Those of the prompt, where they are echoed, and then of the answer. choice.offset is advanced past the last.
+Json text_logprobs(const Engine& engine, Choice& choice, bool as_ids = false);
 
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created);
 

@@ -89,18 +89,82 @@ TEST(Answers, WholeChat) {
 
 TEST(Answers, TextLogprobsHaveOffsetsInCharacters) {
   FakeEngine engine;
-  size_t offset = 2;
-  const Json json =
-      text_logprobs(engine, {{'a', -1, {}}, {0xC3, -1, {}}, {0xA9, -1, {{'b', -3}}}, {'z', -1, {}}}, offset);
+  Choice choice;
+  choice.offset = 2;
+  choice.logprobs = {{'a', -1}, {0xC3, -1}, {0xA9, -1, {{'b', -3}}}, {'z', -1}};
+  const Json json = text_logprobs(engine, choice);
   EXPECT_EQ(json["text_offset"], Json::array({2, 3, 4, 4}));  // é is one character in two tokens
-  EXPECT_EQ(offset, 5u);
+  EXPECT_EQ(choice.offset, 5u);
   EXPECT_EQ(json["tokens"].size(), 4u);
   EXPECT_EQ(json["token_logprobs"], Json::array({-1.0, -1.0, -1.0, -1.0}));
   EXPECT_EQ(json["top_logprobs"][2]["b"], -3.0);
-  const Json named = text_logprobs(engine, {{0xC3, -1, {{'b', -3}}}}, offset, true);
+  choice.logprobs = {{0xC3, -1, {{'b', -3}}}};
+  const Json named = text_logprobs(engine, choice, true);
   EXPECT_EQ(named["tokens"][0], "token_id:195") << "half a character has an id, and no text of its own";
   EXPECT_EQ(named["top_logprobs"][0]["token_id:98"], -3.0);
   EXPECT_EQ(chat_logprobs(engine, {{'a', -1, {}}}, true)["content"][0]["token"], "token_id:97");
+}
+
+TEST(Answers, EchoedLogprobsComeBeforeTheAnswers) {
+  FakeEngine engine;
+  Choice choice;
+  choice.shown.echoed = 1;
+  choice.prompt = {{FakeEngine::kBos}, {'h', -1, {{'x', -0.5f}, {'y', -4}}}, {0xC3, -2}, {0xA9, -3}};
+  choice.prompt_offsets = offsets_in(engine, "h\u00e9", choice.prompt);
+  choice.offset = characters("h\u00e9");
+  choice.logprobs = {{'z', -1}};
+  const Json json = text_logprobs(engine, choice);
+  EXPECT_EQ(json["tokens"].size(), 5u);
+  EXPECT_EQ(json["token_logprobs"], Json::array({nullptr, -1.0, -2.0, -3.0, -1.0}));
+  EXPECT_EQ(json["text_offset"], Json::array({0, 0, 1, 2, 2})) << "BOS is no part of the text";
+  EXPECT_TRUE(json["top_logprobs"][0].is_null());
+  EXPECT_EQ(json["top_logprobs"][1], (Json{{"h", -1.0}, {"x", -0.5}})) << "as many likely ones as were asked for";
+  choice.shown = {};
+  EXPECT_EQ(text_logprobs(engine, choice)["tokens"].size(), 1u) << "none is echoed";
+}
+
+// Half a character is one sign, whichever half it is: a client that looks whether a token was the likeliest must not be
+// told so of another's value.
+TEST(Answers, TokensOfTheSameTextShareTheLikeliestsPlace) {
+  FakeEngine engine;
+  Choice choice;
+  choice.logprobs = {{0xC3, -2, {{0xA9, -0.5f}, {0xC3, -2}}}, {0xC3, -0.5f, {{0xC3, -0.5f}, {0xA9, -2}}}};
+  const Json json = Json::parse(dump(text_logprobs(engine, choice)));
+  EXPECT_EQ(json["top_logprobs"][0], (Json{{"\ufffd", -0.5}}));
+  EXPECT_EQ(json["top_logprobs"][1], (Json{{"\ufffd", -0.5}}));
+}
+
+TEST(Answers, PromptLogprobsAreVllms) {
+  FakeEngine engine;
+  const std::vector<TokenLogprob> prompt{{'a'}, {'b', -2, {{'c', -0.5f}, {'d', -1}}, 3}, {'c', -0.5f, {{'c', -0.5f}}}};
+  EXPECT_EQ(prompt_logprobs_json(engine, prompt, 1),
+            Json::parse(R"([null, {"98": {"logprob": -2.0, "rank": 3, "decoded_token": "b"},
+                                   "99": {"logprob": -0.5, "rank": 1, "decoded_token": "c"}},
+                            {"99": {"logprob": -0.5, "rank": 1, "decoded_token": "c"}}])"));
+  EXPECT_EQ(prompt_logprobs_json(engine, prompt, 0)[1].size(), 1u);
+  Choice choice;
+  choice.shown.listed = 0;
+  choice.prompt = prompt;
+  choice.end = completion(0, {}, Finish::kLength);
+  const Json chat = whole_answer(make_envelope(true, "m", "b1"), engine, {choice, choice}, {});
+  EXPECT_EQ(chat["prompt_logprobs"].size(), 3u) << "beside the choices: all have the same prompt";
+  const Json text = whole_answer(make_envelope(false, "m", "b1"), engine, {choice}, {});
+  EXPECT_EQ(text["choices"][0]["prompt_logprobs"].size(), 3u);
+  EXPECT_FALSE(text.contains("prompt_logprobs"));
+  EXPECT_TRUE(check_prompt_logprobs({5, 1}, 43'690).ok());
+  EXPECT_FALSE(check_prompt_logprobs({5, 1}, 43'691).ok());
+  EXPECT_TRUE(check_prompt_logprobs({}, 1 << 30).ok());
+}
+
+TEST(Answers, Offsets) {
+  FakeEngine engine;
+  const auto offsets = [&](const std::string& text, const std::vector<TokenLogprob>& tokens) {
+    return offsets_in(engine, text, tokens);
+  };
+  using Sizes = std::vector<size_t>;
+  EXPECT_EQ(offsets("ab", {{' '}, {'a'}, {'b'}}), (Sizes{0, 0, 1})) << "a space that the text does not have";
+  EXPECT_EQ(offsets("ab", {{'A'}, {'A'}, {'a'}, {'c'}, {'d'}}), (Sizes{0, 0, 0, 1, 2})) << "never beyond its end";
+  EXPECT_EQ(offsets("", {{'A'}}), Sizes{0});
 }
 
 TEST(Answers, Chunks) {

@@ -34,6 +34,7 @@ struct Job {
   Generation generation;
   std::vector<Prompt> prompts;      // until they are submitted
   std::vector<std::string> echoes;  // per prompt, with echo
+  std::vector<int> lengths;         // per prompt: its tokens
   // Of a chat where there is something to look for in its answers; none: their text is the answer.
   std::optional<AnswerReading> reading;
   bool one_call = false;
@@ -96,11 +97,23 @@ void add_usage(Job& job, int choice, const Completion& end) {
   job.usage.add_choice(end);
 }
 
+// With echo the prompt's text comes with its log probabilities.
+void take_prompt(const Job& job, Event& event, Choice& choice) {
+  choice.prompt = std::move(event.prompt);
+  if (choice.shown.echoed < 0) return;
+  const std::string& text = job.echoes[static_cast<size_t>(event.choice / job.choices())];
+  choice.prompt_offsets = offsets_in(*job.attached.engine, text, choice.prompt);
+  choice.offset = characters(text);
+  choice.text += text;
+}
+
 Choice& append(const Job& job, std::vector<Choice>& choices, Event& event) {
   const auto i = static_cast<size_t>(event.choice);
   Choice& choice = choices[i];
   TokenDelta& delta = event.delta;
+  if (!event.prompt.empty()) take_prompt(job, event, choice);
   choice.text += delta.text;
+  choice.tokens += static_cast<int>(delta.ids.size());
   if (job.keeps_ids) choice.ids.insert(choice.ids.end(), delta.ids.begin(), delta.ids.end());
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
   if (job.generation.shows_stop && event.end) choice.text += event.end->stop_text;
@@ -113,7 +126,10 @@ std::vector<Choice> empty_choices(const Job& job) {
   for (size_t i = 0; i < choices.size(); ++i) {
     choices[i].index = static_cast<int>(i);
     choices[i].with_logprobs = job.generation.sampling.logprobs >= 0;
-    if (!job.echoes.empty()) choices[i].text = job.echoes[i / static_cast<size_t>(job.choices())];
+    choices[i].shown = job.generation.prompt_logprobs;
+    choices[i].prompt_tokens = job.lengths[i / static_cast<size_t>(job.choices())];
+    if (!job.echoes.empty() && choices[i].shown.echoed < 0)
+      choices[i].text = job.echoes[i / static_cast<size_t>(job.choices())];
   }
   return choices;
 }
@@ -256,6 +272,13 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
   call.drop_body();
   const Generation& generation = job->generation;
   if (auto error = check_policy(call.attached, generation.policy)) return reply_error(response, *error, job->shape);
+  size_t tokens = 0;
+  for (const Prompt& prompt : job->prompts) {
+    job->lengths.push_back(static_cast<int>(prompt.ids.size()));
+    tokens += prompt.ids.size() * static_cast<size_t>(generation.choices);
+  }
+  if (Status few = check_prompt_logprobs(generation.prompt_logprobs, tokens); !few.ok())
+    return reply_error(response, api_error(few.error(), prompt_field), job->shape);
   const auto reader = generation.stream ? AnswerQueue::Reader::kStream : AnswerQueue::Reader::kWhole;
   job->answer = std::make_unique<AnswerQueue>(call.account(), reader);
   begin_record(*job, call);
@@ -274,6 +297,7 @@ void run_job(std::shared_ptr<Job> job, const Call& call, httplib::Response& resp
       request.progress = generation.progress && generation.stream && i == 0;
       request.explain = generation.diagnostics ? Explain::kFull : job->record ? Explain::kBrief : Explain::kNo;
       request.draft = generation.draft;
+      request.prompt_logprobs = generation.prompt_logprobs.most();
       request.cache_salt = generation.cache_salt;
       request.namespaces = generation.namespaces;
       if (Status status = job->answer->submit(std::move(request)); !status.ok()) {
@@ -351,12 +375,17 @@ Envelope envelope_of(const Call& call, const Job& job, bool chat) {
   return out;
 }
 
+StreamUsage usage_in_stream(const Generation& generation) {
+  if (generation.usage_in_chunks) return StreamUsage::kEvery;
+  return generation.include_usage ? StreamUsage::kLast : StreamUsage::kNone;
+}
+
 void chat(const Service& service, const Call& call, httplib::Response& response) {
   if (Status filled = service.knowledge().fill(call.caller.tenant->name(), call.body); !filled.ok())
     return reply_error(response, api_error(filled.error(), "documents"));
   auto job = new_job(service, call);
   if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
-  job->writer = openai_writer(envelope_of(call, *job, true), call.engine(), job->generation.include_usage);
+  job->writer = openai_writer(envelope_of(call, *job, true), call.engine(), usage_in_stream(job->generation));
   run_job(std::move(job), call, response, "messages");
 }
 
@@ -458,7 +487,7 @@ void completion(const Service& service, const Call& call, httplib::Response& res
   }
   text.prompts.clear();
   if (auto error = check_constraint(call, job->generation.constraint, false)) return reply_error(response, *error);
-  job->writer = openai_writer(envelope_of(call, *job, false), call.engine(), job->generation.include_usage);
+  job->writer = openai_writer(envelope_of(call, *job, false), call.engine(), usage_in_stream(job->generation));
   run_job(std::move(job), call, response, "prompt");
 }
 

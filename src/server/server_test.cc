@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
@@ -62,6 +64,43 @@ TEST(ServerTest, StreamEqualsWhole) {
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"].get<int>() - 1);
 }
 
+// vLLM's: each chunk has what its choice took so far.
+TEST(ServerTest, EveryChunkMayHaveItsUsage) {
+  LiveServer running;
+  const auto streamed = [&](const char* path, Json body, bool last, bool every) {
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", last}, {"continuous_usage_stats", every}};
+    return events(running.post(path, body.dump())->body);
+  };
+  const Json text = Json::parse(R"({"prompt": ["abc", "a"], "echo": true, "max_tokens": 12, "seed": 1})");
+  for (const auto& [path, body] :
+       {std::pair("/v1/chat/completions", Json::parse(kChat)), std::pair("/v1/completions", text)}) {
+    const std::vector<Json> all = streamed(path, body, true, true);
+    const Json sum = all.back()["usage"];
+    EXPECT_TRUE(all.back()["choices"].empty());
+    std::map<int, Json> now;  // by choice
+    for (size_t i = 0; i + 1 < all.size(); ++i) {
+      const int choice = all[i]["choices"][0]["index"];
+      const Json usage = all[i]["usage"];
+      EXPECT_EQ(usage["total_tokens"], usage["prompt_tokens"].get<int>() + usage["completion_tokens"].get<int>());
+      const int before = now.contains(choice) ? now[choice]["completion_tokens"].get<int>() : 0;
+      EXPECT_GE(usage["completion_tokens"], before);
+      EXPECT_EQ(now.contains(choice) || usage["completion_tokens"] == 0, true) << "a role, or the prompt";
+      now[choice] = usage;
+    }
+    int prompt = 0, completion = 0;
+    for (const auto& [choice, usage] : now) {
+      prompt += usage["prompt_tokens"].get<int>();
+      completion += usage["completion_tokens"].get<int>();
+    }
+    EXPECT_EQ(sum["prompt_tokens"], prompt);
+    EXPECT_EQ(sum["completion_tokens"], completion);
+    EXPECT_GT(completion, 0);
+    for (const Json& event : streamed(path, body, false, true)) EXPECT_FALSE(event.contains("usage")) << "as in vLLM";
+    EXPECT_TRUE(streamed(path, body, true, false)[0]["usage"].is_null()) << "power";
+  }
+}
+
 // A proxy, or a client, may end a connection that is silent for long.
 TEST(ServerTest, SilentStreamsArePingedWithComments) {
   FakeOptions slow;
@@ -106,6 +145,65 @@ TEST(ServerTest, ChoicesPromptsAndEcho) {
     for (const Json& choice : event["choices"]) texts[choice["index"].get<int>()] += choice["text"].get<std::string>();
   }
   for (int i = 0; i < 4; ++i) EXPECT_EQ(texts[i], json["choices"][i]["text"]);
+}
+
+// As lm-evaluation-harness asks: prompts as ids, nothing or one token generated.
+TEST(ServerTest, LogprobsOfEchoedPrompts) {
+  LiveServer running;
+  const std::string asked = R"({"prompt": [[97, 98], [99, 100, 101]], "echo": true, "logprobs": 1, "temperature": 0)";
+  for (const int made : {0, 1}) {
+    const auto reply = running.post("/v1/completions", asked + R"(, "max_tokens": )" + std::to_string(made) + "}");
+    ASSERT_EQ(reply->status, 200) << reply->body;
+    const Json json = Json::parse(reply->body);
+    const Json& second = json["choices"][1];
+    ASSERT_EQ(second["logprobs"]["tokens"].size(), static_cast<size_t>(3 + made));
+    EXPECT_TRUE(second["text"].get<std::string>().starts_with("cde"));
+    EXPECT_TRUE(made == 1 || second["text"] == "cde") << "nothing but the prompt";
+    EXPECT_TRUE(second["logprobs"]["token_logprobs"][0].is_null());
+    EXPECT_EQ(second["logprobs"]["token_logprobs"][1], -0.25);
+    EXPECT_EQ(second["logprobs"]["top_logprobs"][1], (Json{{"d", -0.25}}));
+    EXPECT_EQ(second["logprobs"]["text_offset"][2], 2);
+    EXPECT_EQ(second["finish_reason"], "length");
+    EXPECT_EQ(json["usage"]["completion_tokens"], 2 * made);
+    EXPECT_EQ(running.engine->last_request().prompt_logprobs, 1);
+  }
+  running.post("/v1/completions", R"({"prompt": "ab", "logprobs": 1, "max_tokens": 1})");
+  EXPECT_EQ(running.engine->last_request().prompt_logprobs, -1) << "power: only with echo";
+}
+
+TEST(ServerTest, AStreamBeginsWithTheEchoedPrompt) {
+  LiveServer running;
+  const auto stream = running.post("/v1/completions", R"({"prompt": "ab", "echo": true, "logprobs": 1, "stream": true,
+                                                          "max_tokens": 3, "seed": 5})");
+  const std::vector<Json> all = events(stream->body);
+  const Json first = all.at(0)["choices"][0];
+  EXPECT_EQ(first["text"], "ab");
+  EXPECT_EQ(first["logprobs"]["tokens"].size(), 3u) << "BOS too";
+  EXPECT_EQ(first["logprobs"]["text_offset"], Json::array({0, 0, 1}));
+  EXPECT_EQ(all.at(1)["choices"][0]["logprobs"]["text_offset"][0], 2);
+  EXPECT_EQ(all.at(1)["choices"][0]["logprobs"]["tokens"].size(), 1u);
+}
+
+TEST(ServerTest, PromptLogprobsAreAList) {
+  LiveServer running;
+  const Json text = Json::parse(
+      running.post("/v1/completions", R"({"prompt": [97, 98], "prompt_logprobs": 2, "max_tokens": 1})")->body);
+  const Json list = text["choices"][0]["prompt_logprobs"];
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_TRUE(list[0].is_null());
+  EXPECT_EQ(list[1]["98"]["decoded_token"], "b");
+  EXPECT_TRUE(text["choices"][0]["logprobs"].is_null());
+  const Json chat = Json::parse(
+      running
+          .post("/v1/chat/completions",
+                R"({"messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 0, "max_tokens": 1})")
+          ->body);
+  EXPECT_EQ(chat["prompt_logprobs"].size(), chat["usage"]["prompt_tokens"].get<size_t>());
+  EXPECT_FALSE(Json::parse(running.post("/v1/chat/completions", kChat)->body).contains("prompt_logprobs"));
+  Json large{{"prompt", Json::array()}, {"prompt_logprobs", 20}, {"max_tokens", 0}};
+  for (int i = 0; i < 256; ++i) large["prompt"].push_back(std::string(60, 'x'));
+  const Json error = error_of(running.post("/v1/completions", large.dump()));
+  EXPECT_NE(error["message"].get<std::string>().find("12483 tokens at once"), std::string::npos) << error;
 }
 
 // llama.cpp's clients leave out /v1.

@@ -123,6 +123,13 @@ class TestChat:
         assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens > 0
         assert chunks[-1].usage.model_extra["kvilt"]["policy"]
 
+    def test_stream_with_usage_in_every_chunk(self, client, model):
+        often = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = list(ask(client, model, stream=True, stream_options=often))
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts) and counts[0] == 0 and counts[-2] == counts[-1] == 12
+        assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
+
     def test_stream_helper(self, client, model):
         fields = {"max_tokens": 8, "extra_body": {"ignore_eos": True}, **GREEDY}
         with client.chat.completions.stream(model=model, messages=MESSAGES, **fields) as stream:
@@ -182,6 +189,47 @@ class TestCompletions:
     def test_echo(self, client, model):
         assert complete(client, model, echo=True).choices[0].text == "the red key" + complete(client, model).choices[0].text
 
+    # As lm-evaluation-harness (local-completions) asks and reads: prompts as ids, one token or none beyond them.
+    @pytest.mark.parametrize("made", [0, 1])
+    def test_logprobs_of_the_prompt(self, client, model, base_url, made):
+        texts = ["the red key is in the house", "a blue key"]
+        ids = [post(base_url, "/tokenize", {"model": model, "prompt": text})["tokens"] for text in texts]
+        reply = complete(client, model, prompt=ids, max_tokens=made, logprobs=2, echo=True)
+        assert reply.usage.completion_tokens == 2 * made
+        for choice, prompt in zip(sorted(reply.choices, key=lambda c: c.index), ids):
+            said = choice.logprobs
+            assert len(said.tokens) == len(said.token_logprobs) == len(said.text_offset) == len(prompt) + made
+            assert said.token_logprobs[0] is None and said.top_logprobs[0] is None
+            assert said.text_offset == sorted(said.text_offset) and said.text_offset[-1] <= len(choice.text)
+            for own, top in list(zip(said.token_logprobs, said.top_logprobs))[1:]:
+                assert own <= 0 and own <= max(top.values()) and 1 <= len(top) <= 3
+            assert choice.finish_reason == "length"
+        kvilt = reply.usage.model_extra["kvilt"]
+        assert kvilt["prefix"] == 0 or kvilt["policy"] == "naive", "nothing cached has logits"
+        text = complete(client, model, prompt=texts[0], max_tokens=made, logprobs=2, echo=True).choices[0]
+        assert text.text.startswith(texts[0])
+
+    def test_a_stream_begins_with_the_prompt(self, client, model):
+        chunks = list(complete(client, model, echo=True, logprobs=1, stream=True))
+        first = chunks[0].choices[0]
+        assert first.text.startswith("the red key") and first.logprobs.token_logprobs[0] is None
+        whole = complete(client, model, echo=True, logprobs=1).choices[0]
+        told = [c.choices[0].logprobs for c in chunks if c.choices and c.choices[0].logprobs]
+        assert [t for one in told for t in one.tokens] == whole.logprobs.tokens
+        assert [o for one in told for o in one.text_offset] == whole.logprobs.text_offset
+
+    def test_prompt_logprobs(self, client, model, base_url):
+        ids = post(base_url, "/tokenize", {"model": model, "prompt": "the red key"})["tokens"]
+        reply = complete(client, model, prompt=ids, extra_body={"prompt_logprobs": 1})
+        listed = reply.choices[0].model_extra["prompt_logprobs"]
+        assert len(listed) == len(ids) and listed[0] is None
+        for token, entry in list(zip(ids, listed))[1:]:
+            assert 1 <= len(entry) <= 2 and entry[str(token)]["rank"] >= 1
+            assert min(one["rank"] for one in entry.values()) == 1
+            assert set(entry[str(token)]) == {"logprob", "rank", "decoded_token"}
+        with pytest.raises(openai.BadRequestError):
+            complete(client, model, stream=True, extra_body={"prompt_logprobs": 1})
+
     def test_stop(self, client, model):
         text = complete(client, model, max_tokens=24).choices[0].text
         assert len(text) > 4
@@ -235,6 +283,7 @@ class TestErrors:
             ({"extra_body": {"kvilt": {"policy": 5}}}, "kvilt.policy"),
             ({"extra_body": {"kvilt": {"policy": "no-such-policy"}}}, "kvilt"),
             ({"extra_body": {"cache_salt": ""}}, "cache_salt"),
+            ({"extra_body": {"allowed_token_ids": [1 << 30]}}, "allowed_token_ids"),
         ],
     )
     def test_bad_request(self, client, model, fields, param):
