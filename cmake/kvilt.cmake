@@ -28,10 +28,10 @@ if(KVILT_SANITIZE)
   # Of UBSan's checks, those that AddressSanitizer makes too, or that no code here can break, are a sixth of the compile
   # time; the fuzzers (clang) make them. A target with KVILT_NO_UBSAN has AddressSanitizer alone: a property, since what a
   # target sets for itself comes before what it gets from here, and the last word counts.
-  target_compile_options(kvilt_options INTERFACE -fsanitize=${KVILT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
-    $<$<BOOL:$<TARGET_PROPERTY:KVILT_NO_UBSAN>>:-fno-sanitize=undefined>)
+  target_compile_options(kvilt_options INTERFACE -fsanitize=${KVILT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   if(NOT KVILT_FUZZ)
-    target_compile_options(kvilt_options INTERFACE -fno-sanitize=null,object-size,pointer-overflow,vptr)
+    target_compile_options(kvilt_options INTERFACE -fno-sanitize=null,object-size,pointer-overflow,vptr
+      $<$<BOOL:$<TARGET_PROPERTY:KVILT_NO_UBSAN>>:-fno-sanitize=undefined>)
   endif()
   target_link_options(kvilt_options INTERFACE -fsanitize=${KVILT_SANITIZE})
   if(KVILT_UNOPTIMIZED)

@@ -166,6 +166,14 @@ TEST_F(HeadsOfAPeerTest, KeepTheirSaving) {
   const Outcome exact = ask_long(*decode, prompt);
   EXPECT_EQ(exact.completion.usage.remote, all_but_one(prompt)) << "exact KV is asked for anew";
   expect_equal(exact, ask_long(*one, prompt));
+  // From exact KV that is known here windows go on, as on one server.
+  const std::vector<int32_t> longer = join({prompt, tokens(800, 44)});
+  const Outcome on = ask_long(*decode, longer, "redknot");
+  EXPECT_EQ(on.completion.usage.prefix, static_cast<int>(prompt.size()));
+  EXPECT_EQ(on.completion.usage.remote, 0);
+  expect_equal(on, ask_long(*one, longer, "redknot"));
+  EXPECT_EQ(decode->stats().peer.asked, 2u);
+  EXPECT_EQ(prefill->stats().peer.sent_tokens, decode->stats().peer.received_tokens);
 }
 
 TEST_F(HeadsOfAPeerTest, AnswersEqualOneServers) {
@@ -239,6 +247,9 @@ TEST_F(HeadsOfAPeerTest, AnotherMapMeansComputing) {
   expect_equal(out, ask_long(*one, prompt, "redknot"));
   EXPECT_EQ(out.completion.usage.remote, 0);
   EXPECT_EQ(decode->stats().peer.unanswered, 1u);
+  EXPECT_EQ(ask_long(*decode, tokens(1200, 45), "redknot").completion.usage.remote, 0);
+  EXPECT_EQ(decode->stats().peer.asked, 1u) << "it is not asked again";
+  EXPECT_EQ(ask_long(*decode, tokens(1200, 46)).completion.usage.remote, 1199) << "power: but for exact KV";
   const auto without = open_prefill(), asks_it = with_map(open_decode(*without));
   expect_equal(ask_long(*asks_it, prompt, "redknot"), ask_long(*one, prompt, "redknot"));
   EXPECT_EQ(asks_it->stats().peer.unanswered, 1u) << "refused";

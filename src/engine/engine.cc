@@ -300,6 +300,12 @@ Result<SessionSummary> EngineImpl::check_session_of(const Request& request) cons
                  differs - session.tokens.begin(), *there, *differs);
   }
   const ModelConfig& config = loop_.parts().model->config();
+  const bool windows = std::ranges::any_of(session.keeps, [](const HeadKeep& keep) { return !keep.all(); });
+  if (windows && !config.kv_readers.empty()) {
+    return error(Code::kUnsupported,
+                 "session: layers of this model share KV, and a session does not say what each of "
+                 "them sees; leave the head map out where it is exported");
+  }
   if (config.is_long(session.positions) != config.is_long(static_cast<int64_t>(ids.size()))) {
     return error(Code::kUnsupported, "session: its keys were rotated by the angles of shorter texts than this prompt");
   }
@@ -308,7 +314,9 @@ Result<SessionSummary> EngineImpl::check_session_of(const Request& request) cons
 
 // A prompt that is scored: all its rows must come out of the last layer.
 Status EngineImpl::check_scores(const Request& request, const ReusePolicy& policy) const {
-  if (request.prompt_logprobs < -1) return error(Code::kInvalidArgument, "prompt_logprobs: -1 (none), or 0 and more");
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > info_.vocab) {
+    return error(Code::kInvalidArgument, "prompt_logprobs: -1 (none), or 0 to the vocabulary's {} tokens", info_.vocab);
+  }
   if (request.prompt_logprobs < 0) return {};
   if (request.session || request.evaluation.prompt_logits > 0) {
     return error(
@@ -348,7 +356,6 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     return error(Code::kInvalidArgument,
                  "a constrained answer is of the tokens that its constraint leaves: leave allowed ids out");
   }
-  KVILT_TRY(check_scores(request, policy));
   const int64_t longest = s.max_tokens == 0 ? info_.context : info_.context - 1;
   if (size + static_cast<int64_t>(request.evaluation.forced.size()) > longest) {
     return error(Code::kTooLong, "the prompt has {} tokens; this model takes {} with room for an answer", size,
@@ -367,6 +374,7 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     return error(Code::kTooLong, "the prompt needs {} KV pages of {}; start with a larger --kv-bytes", pages,
                  store.pages());
   }
+  KVILT_TRY(check_scores(request, policy));
   for (const KeptPrefix& kept : request.prompt.kept) {
     if (kept.tokens < 0 || kept.tokens > size)
       return error(Code::kInvalidArgument, "kept: {} tokens; the prompt has {}", kept.tokens, size);

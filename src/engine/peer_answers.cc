@@ -48,7 +48,7 @@ void PeerAnswers::count(PeerCounters& out) const {
   out.port = server_->port();
   out.connections = now.connections;
   out.answered = now.asked;
-  out.sent_tokens = now.sent_tokens;
+  out.sent_tokens = now.sent_tokens + sent_session_tokens_;
   out.sent_bytes = now.sent_bytes;
   out.sent_global_bytes = sent_global_bytes_;
   out.sent_local_bytes = sent_local_bytes_;
@@ -79,6 +79,7 @@ void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAs
   }
   request.tenant = kPeerTenant;
   request.cache_salt = hex_text(answer->ask.domain);
+  if (!answer->ask.method.empty()) request.cache_salt += "/session";  // from the first token on: nothing is found
   request.draft = 0;
   auto id = admit_(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
   if (!id.ok()) {
@@ -160,6 +161,7 @@ PeerAnswers::Sent PeerAnswers::send_part(Answer& answer) {
 void PeerAnswers::count_session(const ExportedSession& session) {
   const SessionInfo info = session_info(session).value();
   const int64_t global = session.dense / info.heads * (info.heads - info.local_heads);
+  sent_session_tokens_ += static_cast<uint64_t>(info.positions);
   sent_global_bytes_ += static_cast<uint64_t>(global);
   sent_local_bytes_ += static_cast<uint64_t>(session.kv - global);
 }
@@ -168,8 +170,21 @@ void PeerAnswers::ended(const std::shared_ptr<Answer>& answer) {
   if (std::ranges::find(answers_, answer) != answers_.end()) finish_whole(answer);  // else begin() comes, or it is gone
 }
 
+// Sessions wait for a slow reader beside the pool, and not without bound: the asker computes what is not held.
+void PeerAnswers::hold(Answer& answer) {
+  constexpr int64_t kMostHeld = int64_t{512} << 20;
+  if (!answer.session || answer.held > 0) return;
+  const int64_t bytes = std::ssize(answer.session->bytes);
+  if (held_ > 0 && held_ + bytes > kMostHeld) {
+    answer.session = nullptr;
+    return;
+  }
+  held_ += answer.held = bytes;
+}
+
 // Its request ended: all that will ever come of it is cached.
 void PeerAnswers::finish_whole(const std::shared_ptr<Answer>& answer) {
+  hold(*answer);
   if (!grew(*answer)) return;  // go_on() comes here again
   remove(answer, answer->sent < std::ssize(answer->ask.tokens) ? PeerEnding::kPart : PeerEnding::kWhole);
 }
@@ -177,6 +192,9 @@ void PeerAnswers::finish_whole(const std::shared_ptr<Answer>& answer) {
 void PeerAnswers::remove(const std::shared_ptr<Answer>& answer, PeerEnding how) {
   answer->connection->push(PeerEnd{answer->ask.id, how});
   --answer->connection->asks;
+  held_ -= answer->held;
+  answer->session = nullptr;
+  answer->held = 0;
   loop_.unwatch(answer->request);
   std::erase(answers_, answer);
 }

@@ -42,6 +42,7 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
     int32_t sent = 0;                                // positions before it are, or need not be
     std::shared_ptr<const ExportedSession> session;  // of an ask with a method, once its request has ended
     size_t session_sent = 0;                         // bytes of it
+    int64_t held = 0;                                // of what held_ counts, this one's
     const std::shared_ptr<std::atomic<bool>> running = std::make_shared<std::atomic<bool>>(true);
   };
   class Sink;
@@ -52,6 +53,7 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
   Sent send_next(Answer& answer);
   Sent send_part(Answer& answer);
   void count_session(const ExportedSession& session);
+  void hold(Answer& answer);
   void ended(const std::shared_ptr<Answer>& answer);
   void go_on(const std::shared_ptr<PeerConnection>& connection);
   void drop(const std::shared_ptr<PeerConnection>& connection, uint64_t only);
@@ -62,7 +64,8 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
   const Admit admit_;
   EngineLoop& loop_;
   std::list<std::shared_ptr<Answer>> answers_;  // the engine thread's
-  std::atomic<uint64_t> sent_global_bytes_{0}, sent_local_bytes_{0};
+  int64_t held_ = 0;                            // bytes of sessions that are not all sent; the engine thread's
+  std::atomic<uint64_t> sent_session_tokens_{0}, sent_global_bytes_{0}, sent_local_bytes_{0};
   std::unique_ptr<PeerServer> server_;
 };
 

@@ -1,5 +1,7 @@
 #include "engine/peer_cache.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -16,6 +18,7 @@ constexpr std::chrono::seconds kFirstRest{5}, kLongestRest{80};
 
 // A session is no larger than dense KV and this beside it: its frames, tokens and runs.
 constexpr int64_t kMostBesideKv = int64_t{1} << 20;
+constexpr int64_t kMostHeld = int64_t{512} << 20;  // of sessions that are asked for
 
 // Rows that came are taken, also where memory ends meanwhile.
 struct Taken {
@@ -91,7 +94,7 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   for (const auto& [id, asked] : asked_) {
     if (is_for(asked, q, T)) return asked.fetch;
   }
-  if (bytes_of_method(q.method) > PeerAsk::kMostMethodBytes) return nullptr;
+  if (!q.method.empty() && !may_ask(q, T)) return nullptr;
   const std::span<const int32_t> tokens = q.prompt.first(static_cast<size_t>(T));
   Asked asked{.tokens = {tokens.begin(), tokens.end()},
               .marks = {},
@@ -111,6 +114,26 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   if (!link_.ask({id, peer_domain(digests_, q.space), asked.next, asked.tokens, asked.method})) return nullptr;
   ++stats_.asked;
   return asked_.emplace(id, std::move(asked)).first->second.fetch;
+}
+
+// A session is of a prompt from its first token on. What comes is held beside the pool until its request starts.
+bool PeerCache::may_ask(const Question& q, int32_t T) const {
+  int64_t held = 0;
+  for (const auto& [id, asked] : asked_) held += asked.method.empty() ? 0 : std::ssize(asked.tokens) * token_bytes_;
+  return q.known == 0 && !not_answered_.contains(q.method) && bytes_of_method(q.method) <= PeerAsk::kMostMethodBytes &&
+         (held == 0 || held + T * token_bytes_ <= kMostHeld);
+}
+
+void PeerCache::refuse_session(std::vector<std::string> method) {
+  constexpr size_t kMostMethods = 64;
+  if (not_answered_.size() >= kMostMethods) not_answered_.clear();
+  const std::string name = method[0];
+  if (!not_answered_.insert(std::move(method)).second) return;
+  ++stats_.unanswered;
+  spdlog::warn(
+      "the prefill server's heads keep something else under policy {}: its --head-map is another one, or what "
+      "it sends is damaged; such prompts are computed here",
+      name);
 }
 
 // As long as computing would take here. A peer that is about as fast has shown a row long before.
@@ -209,6 +232,7 @@ void PeerCache::end(const PeerEnd& end) {
 
 // The connection ended.
 void PeerCache::lost() {
+  not_answered_.clear();  // it may come back with another map
   stats_.unanswered += asked_.size();
   while (!asked_.empty()) done(asked_.begin()->first);
 }
@@ -220,7 +244,14 @@ void PeerCache::done(uint64_t id) {
 }
 
 bool PeerCache::give_up_late() {
-  std::vector<uint64_t> late;
+  std::vector<uint64_t> late, left;
+  for (const auto& [id, asked] : asked_) {  // nothing of a session comes that would tell before all is computed
+    if (!asked.method.empty() && asked.fetch.use_count() == 1) left.push_back(id);
+  }
+  for (const uint64_t id : left) {
+    link_.cancel(id);
+    done(id);
+  }
   for (const auto& [id, asked] : asked_) {
     if (Clock::now() >= asked.until) late.push_back(id);
   }

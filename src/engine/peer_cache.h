@@ -7,7 +7,7 @@
 //             Where heads have views, what comes is a session instead (Fetch::session): of local heads their windows. It
 //             is that request's alone.
 // Invariants: the engine thread waits for nothing; a request waits no longer without a new row than computing the rest
-//             would take; after a late answer the peer is left alone for a while. No failure of the peer is one of a request: what did not come is computed, what came stays.
+//             would take, for a session than twice the whole; after a late answer the peer is left alone for a while. No failure of the peer is one of a request: what did not come is computed, what came stays.
 //             Neither tenant nor salt travel: asks carry a keyed digest of both.
 // Threads:    the engine thread; PeerLink's own one posts to it.
 // Not here:   the other side (engine/peer_answers.h), connections (peer/peer_link.h).
@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -58,8 +59,9 @@ class PeerCache {
   };
   // Asks for what is missing, if that is much. Null: it is computed here.
   std::shared_ptr<const Fetch> fetch(const Question& question);
-  // A session that came is not what was asked for: it is computed here.
-  void refuse_session() { ++stats_.unanswered; }
+  // A session that came is not what was asked for: it is computed here, and so is what this method asks for next, until
+  // the connection was lost.
+  void refuse_session(std::vector<std::string> method);
   bool busy() const { return !asked_.empty(); }
   // As DiskCache's.
   bool give_up_late();
@@ -83,6 +85,7 @@ class PeerCache {
   };
   bool is_for(const Asked& asked, const Question& q, int32_t T) const;
   Asked* asked_by(uint64_t id);
+  bool may_ask(const Question& question, int32_t T) const;
   void rows(const PeerRows& rows);
   void part(const PeerPart& part);
   void finish_session(Asked& asked);
@@ -97,7 +100,8 @@ class PeerCache {
   const int64_t token_bytes_;
   ContentCache& cache_;
   Hooks hooks_;
-  std::unordered_map<uint64_t, Asked> asked_;  // by id
+  std::unordered_map<uint64_t, Asked> asked_;        // by id
+  std::set<std::vector<std::string>> not_answered_;  // methods whose sessions did not fit
   uint64_t last_ = 0;
   PrefillPace pace_;
   std::chrono::seconds rest_{0};   // after the last late answer; doubled by each, none after a whole one

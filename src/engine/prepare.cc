@@ -141,7 +141,8 @@ bool Preparer::waits_for_peer(Sequence& s, const ContentCache::Wanted& wanted, c
   const Plan& plan = prefill.plan();
   const bool narrowed = plan.narrowed();
   if (!prefill.layout().dense || plan.stages.size() > 1) return false;  // what has a second look may narrow yet
-  if (narrowed && !plan.only_windows(exact.prefix)) return false;
+  // From a beginning that is known here windows go on from exact KV; layers that share KV have views of their own.
+  if (narrowed && (!plan.only_windows(0) || !config.kv_readers.empty())) return false;
   const Request& asked = s.request;
   const std::string name_space = asked.namespaces.empty() ? "" : asked.namespaces[0];
   auto fetch = parts_.peer->fetch({.prompt = s.tokens,
@@ -237,7 +238,7 @@ void Preparer::take_session(Sequence& s) const {
                     std::equal(s.tokens.begin(), s.tokens.end() - 1, summary->tokens.begin()) &&
                     config.is_long(T - 1) == config.is_long(T) &&
                     summary->keeps == Prefill(*s.policy, layout, config).keeps();
-  if (!fits) return parts_.peer->refuse_session();
+  if (!fits) return parts_.peer->refuse_session(method_of(s.request.policy));
   s.request.session = session;
   s.session_len = summary->positions;
   s.session_pages = summary->pages;

@@ -26,7 +26,8 @@ class SessionPolicy : public ReusePolicy {
     Plan plan;
     plan.prompt_len = layout.prompt_len;
     plan.stages = {uniform_stage({{layout.prefix, layout.prompt_len}}, config.L)};
-    for (const HeadKeep& keep : keeps_) {
+    for (int i = 0; i < config.L * config.G; ++i) {  // a layer that reads another's KV sees what that one keeps
+      const HeadKeep& keep = keeps_[config.kv_layer(i / config.G) * config.G + i % config.G];
       const View view{keep.all() ? HeadWindow{} : keep};
       auto known = std::ranges::find(plan.views, view);
       if (known == plan.views.end()) known = plan.views.insert(known, view);
