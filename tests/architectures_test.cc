@@ -248,6 +248,29 @@ std::unique_ptr<Engine> open_gemma4(const char* fixture, std::string_view backen
                         .kv_bytes = int64_t{16} << 20});
 }
 
+// A session holds the KV of the layers that have some, and the layers that read it go on. What each of these sees it
+// does not say.
+TEST(Gemma4, SessionsGoOnWhereLayersShareKv) {
+  const std::vector<int32_t> prompt = text(200, 13);
+  const auto here = open_gemma4("gemma4-shared", "auto"), there = open_gemma4("gemma4-shared", "auto");
+  const auto exported = [&](const char* policy, Params params) {
+    Request request = unpublished(prompt, policy, std::move(params), 1);
+    request.export_session = true;
+    return ask_ok(*here, std::move(request)).completion.session;
+  };
+  const Outcome whole = ask_ok(*here, unpublished(prompt, "full", {}, 12));
+  Request next = unpublished(join({prompt, {whole.ids[0]}}), "", {}, 11);
+  next.session = exported("full", {});
+  ASSERT_TRUE(next.session);
+  EXPECT_EQ(join({{whole.ids[0]}, ask_ok(*there, next).ids}), whole.ids);
+  EXPECT_EQ(ask_ok(*there, next).completion.usage.prefix, 200) << "power: from the session";
+  next.session = exported("redknot", {{"global", "none"}, {"window", "8"}, {"sink", "2"}});
+  ASSERT_TRUE(next.session);
+  const auto refused = there->submit(next, std::make_shared<CollectingSink>());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("share KV"), std::string::npos) << refused.error().message;
+}
+
 // Heads in a larger layout: rows that see few keys, heads that keep few and answers that choose theirs are dense where
 // they see all, also where layers read the KV of others.
 TEST(Gemma4, RowsThatSeeFewKeysSeeTheirOwn) {
