@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "kvilt/ask.h"
@@ -143,7 +144,8 @@ bool eventually(Done done) {
 struct Heard {
   std::vector<int32_t> ids;
   std::string text;
-  std::vector<TokenLogprob> logprobs;
+  std::vector<TokenLogprob> logprobs, prompt;
+  int prompts = 0;  // how often these came
   Completion completion;
   const PromptUsage& usage() const { return completion.usage; }
 };
@@ -154,7 +156,18 @@ inline Heard heard(CollectingSink& sink) {
   out.ids = sink.ids;
   out.text = sink.text;
   out.logprobs = sink.logprobs;
+  out.prompt = sink.prompt;
+  out.prompts = sink.prompts;
   return out;
+}
+inline void expect_same(std::span<const TokenLogprob> a, std::span<const TokenLogprob> b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].id, b[i].id) << i;
+    EXPECT_EQ(a[i].logprob, b[i].logprob) << i;
+    EXPECT_EQ(a[i].rank, b[i].rank) << i;
+    EXPECT_EQ(a[i].top, b[i].top) << i;
+  }
 }
 inline void expect_same(const Heard& a, const Heard& b) {
   EXPECT_EQ(a.ids, b.ids);
@@ -162,12 +175,7 @@ inline void expect_same(const Heard& a, const Heard& b) {
   EXPECT_EQ(a.completion.finish, b.completion.finish);
   EXPECT_EQ(a.completion.stop_text, b.completion.stop_text);
   EXPECT_EQ(a.completion.completion_tokens, b.completion.completion_tokens);
-  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
-  for (size_t i = 0; i < a.logprobs.size(); ++i) {
-    EXPECT_EQ(a.logprobs[i].id, b.logprobs[i].id);
-    EXPECT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << i;
-    EXPECT_EQ(a.logprobs[i].top, b.logprobs[i].top) << i;
-  }
+  expect_same(a.logprobs, b.logprobs);
 }
 
 // To the bit; all_logits are empty on both sides unless the requests asked for them.

@@ -8,28 +8,10 @@
 namespace kvilt {
 namespace {
 
-struct Scored {
-  std::vector<TokenLogprob> prompt, answer;
-  std::vector<int32_t> ids;
-  Completion end;
-  int told = 0;
-};
-
 Request scoring(std::vector<int32_t> ids, int top = 3, int max_tokens = 0, const std::string& policy = "auto") {
   Request request = request_of(std::move(ids), policy, max_tokens);
   request.prompt_logprobs = top;
   return request;
-}
-
-Scored collect(CollectingSink& sink) {
-  Scored out;
-  out.end = sink.wait();
-  EXPECT_FALSE(out.end.error) << out.end.error->message;
-  out.prompt = sink.prompt;
-  out.answer = sink.logprobs;
-  out.ids = sink.ids;
-  out.told = sink.prompts;
-  return out;
 }
 
 std::shared_ptr<CollectingSink> send(Engine& engine, Request request) {
@@ -38,17 +20,7 @@ std::shared_ptr<CollectingSink> send(Engine& engine, Request request) {
   return sink;
 }
 
-Scored score(Engine& engine, Request request) { return collect(*send(engine, std::move(request))); }
-
-void expect_same(std::span<const TokenLogprob> a, std::span<const TokenLogprob> b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].id, b[i].id) << i;
-    EXPECT_EQ(a[i].logprob, b[i].logprob) << i;
-    EXPECT_EQ(a[i].rank, b[i].rank) << i;
-    EXPECT_EQ(a[i].top, b[i].top) << i;
-  }
-}
+Heard score(Engine& engine, Request request) { return heard(*send(engine, std::move(request))); }
 
 class PromptLogprobs : public testing::TestWithParam<std::string> {
  protected:
@@ -68,18 +40,18 @@ TEST_P(PromptLogprobs, AreThoseOfAnAnswer) {
     for (int32_t& id : text) id %= engine->info().vocab;
     Request answered = request_of(text, "full", 8);
     answered.sampling.logprobs = 3;
-    const Scored answer = score(*engine, answered);
-    ASSERT_EQ(answer.answer.size(), 8u);
-    EXPECT_EQ(answer.told, 0) << "it did not ask";
+    const Heard answer = score(*engine, answered);
+    ASSERT_EQ(answer.logprobs.size(), 8u);
+    EXPECT_EQ(answer.prompts, 0) << "it did not ask";
     std::vector<int32_t> whole = text;
     whole.insert(whole.end(), answer.ids.begin(), answer.ids.end());
-    const Scored scored = score(*engine, scoring(whole));
+    const Heard scored = score(*engine, scoring(whole));
     ASSERT_EQ(scored.prompt.size(), whole.size());
-    EXPECT_EQ(scored.told, 1);
-    expect_same(std::span(scored.prompt).last(8), answer.answer);
+    EXPECT_EQ(scored.prompts, 1);
+    kvilt::expect_same(std::span(scored.prompt).last(8), answer.logprobs);
     for (const TokenLogprob& token : std::span(scored.prompt).last(8)) EXPECT_EQ(token.rank, 1) << "it is greedy";
     whole[5] = (whole[5] + 1) % engine->info().vocab;
-    EXPECT_NE(score(*engine, scoring(whole)).prompt.back().logprob, answer.answer.back().logprob) << "power";
+    EXPECT_NE(score(*engine, scoring(whole)).prompt.back().logprob, answer.logprobs.back().logprob) << "power";
   }
 }
 
@@ -89,10 +61,10 @@ TEST_P(PromptLogprobs, AreThoseOfTheRowsLogits) {
   request.evaluation.prompt_logits = static_cast<int>(prompt.size());
   const auto rows = ask_ok(*engine, request).completion.logits.prompt;
   ASSERT_EQ(rows.size(), prompt.size());
-  const Scored scored = score(*engine, scoring(prompt, 5));
+  const Heard scored = score(*engine, scoring(prompt, 5));
   for (size_t i = 1; i < prompt.size(); ++i) {
     const TokenLogprob wanted = Sampler::logprob(rows[i - 1], prompt[i], 5);
-    expect_same({&scored.prompt[i], 1}, {&wanted, 1});
+    kvilt::expect_same({&scored.prompt[i], 1}, {&wanted, 1});
     EXPECT_EQ(scored.prompt[i].top.size(), 5u);
   }
   EXPECT_EQ(scored.prompt[0].id, prompt[0]);
@@ -103,17 +75,17 @@ TEST_P(PromptLogprobs, AreThoseOfTheRowsLogits) {
 
 TEST_P(PromptLogprobs, ChunksAndNeighboursDoNotChangeABit) {
   const auto engine = engine_of();
-  const Scored wanted = score(*engine, scoring(prompt, 3, 6)), beside = score(*engine, scoring(other, 1, 6));
+  const Heard wanted = score(*engine, scoring(prompt, 3, 6)), beside = score(*engine, scoring(other, 1, 6));
   for (const int chunk : {1, 7, 33, 64}) {
     SCOPED_TRACE(chunk);
     const auto small = engine_of(kModel, chunk);
     const auto a = send(*small, scoring(prompt, 3, 6)), b = send(*small, scoring(other, 1, 6)),
                plain = send(*small, request_of(tokens(50, 9), "full", 20));
-    const Scored got = collect(*a);
-    expect_same(got.prompt, wanted.prompt);
+    const Heard got = heard(*a);
+    kvilt::expect_same(got.prompt, wanted.prompt);
     EXPECT_EQ(got.ids, wanted.ids);
-    EXPECT_EQ(got.end.logits.first, wanted.end.logits.first);
-    expect_same(collect(*b).prompt, beside.prompt);
+    EXPECT_EQ(got.completion.logits.first, wanted.completion.logits.first);
+    kvilt::expect_same(heard(*b).prompt, beside.prompt);
     EXPECT_FALSE(plain->wait().error);
   }
   EXPECT_NE(wanted.prompt[1].logprob, beside.prompt[1].logprob) << "power";
@@ -122,21 +94,21 @@ TEST_P(PromptLogprobs, ChunksAndNeighboursDoNotChangeABit) {
 // All of the prompt is computed, and said to be; what was computed serves others.
 TEST_P(PromptLogprobs, NothingCachedIsUsed) {
   const auto engine = engine_of();
-  const Scored cold = score(*engine, scoring(prompt));
+  const Heard cold = score(*engine, scoring(prompt));
   Request plain = request_of(prompt, "prefix", 1);
   EXPECT_EQ(ask_ok(*engine, plain).usage().prefix, static_cast<int>(prompt.size()) - 1) << "it was published";
-  const Scored warm = score(*engine, scoring(prompt));
-  expect_same(warm.prompt, cold.prompt);
-  EXPECT_EQ(warm.end.usage.prefix + warm.end.usage.reused, 0);
-  EXPECT_EQ(warm.end.usage.fresh, static_cast<int>(prompt.size()));
-  EXPECT_EQ(warm.end.completion_tokens, 0);
-  EXPECT_EQ(warm.end.finish, Finish::kLength);
+  const Heard warm = score(*engine, scoring(prompt));
+  kvilt::expect_same(warm.prompt, cold.prompt);
+  EXPECT_EQ(warm.completion.usage.prefix + warm.completion.usage.reused, 0);
+  EXPECT_EQ(warm.completion.usage.fresh, static_cast<int>(prompt.size()));
+  EXPECT_EQ(warm.completion.completion_tokens, 0);
+  EXPECT_EQ(warm.completion.finish, Finish::kLength);
   // Every row goes through the last layer and the head, and is counted as if its logits had been kept.
   Request rows = unpublished(prompt, "full", {}, 0);
   const double least = ask_ok(*engine, rows).usage().flops;
   rows.evaluation.prompt_logits = static_cast<int>(prompt.size());
-  EXPECT_DOUBLE_EQ(warm.end.usage.flops, ask_ok(*engine, rows).usage().flops);
-  EXPECT_GT(warm.end.usage.flops, least) << "power";
+  EXPECT_DOUBLE_EQ(warm.completion.usage.flops, ask_ok(*engine, rows).usage().flops);
+  EXPECT_GT(warm.completion.usage.flops, least) << "power";
 }
 
 // A request that gives its pages back may have told its prompt, or not: it does so once.
@@ -148,9 +120,9 @@ TEST_P(PromptLogprobs, APreemptedRequestTellsThemOnce) {
   for (uint32_t i = 0; i < 6; ++i) requests.push_back(scoring(tokens(80, 10 + i), 2, 100));
   for (const Request& request : requests) sinks.push_back(send(*small, request));
   for (size_t i = 0; i < sinks.size(); ++i) {
-    const Scored got = collect(*sinks[i]), wanted = score(*large, requests[i]);
-    EXPECT_EQ(got.told, 1);
-    expect_same(got.prompt, wanted.prompt);
+    const Heard got = heard(*sinks[i]), wanted = score(*large, requests[i]);
+    EXPECT_EQ(got.prompts, 1);
+    kvilt::expect_same(got.prompt, wanted.prompt);
     EXPECT_EQ(got.ids, wanted.ids);
   }
   EXPECT_GT(small->stats().preemptions, 0u) << "power";
@@ -158,7 +130,7 @@ TEST_P(PromptLogprobs, APreemptedRequestTellsThemOnce) {
 
 TEST_P(PromptLogprobs, EdgesAndErrors) {
   const auto engine = engine_of();
-  const Scored one = score(*engine, scoring({prompt[0]}, 2, 1));
+  const Heard one = score(*engine, scoring({prompt[0]}, 2, 1));
   ASSERT_EQ(one.prompt.size(), 1u);
   EXPECT_EQ(one.ids.size(), 1u);
   EXPECT_TRUE(score(*engine, scoring(prompt, 0)).prompt[1].top.empty());
@@ -184,11 +156,11 @@ TEST_P(PromptLogprobs, EdgesAndErrors) {
 // Methods that reuse find nothing, so they compute all rows as the full pass does.
 TEST_P(PromptLogprobs, OfEveryMethodThatReuses) {
   const auto engine = engine_of();
-  const Scored wanted = score(*engine, scoring(prompt, 1, 4, "full"));
+  const Heard wanted = score(*engine, scoring(prompt, 1, 4, "full"));
   for (const char* policy : {"auto", "prefix", "naive", "sparsex", "mend", "cacheblend", "prophetkv"}) {
     SCOPED_TRACE(policy);
-    const Scored got = score(*engine, scoring(prompt, 1, 4, policy));
-    expect_same(got.prompt, wanted.prompt);
+    const Heard got = score(*engine, scoring(prompt, 1, 4, policy));
+    kvilt::expect_same(got.prompt, wanted.prompt);
     EXPECT_EQ(got.ids, wanted.ids);
   }
   EXPECT_NE(score(*engine, scoring(other, 1, 4, "full")).prompt[1].logprob, wanted.prompt[1].logprob) << "power";

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -317,7 +318,8 @@ TEST(ToolCalls, EveryTemplateShowsLateSystemMessagesAndTwoQuestions) {
                                called + R"(, {"role": "user", "content": "WORD-1"})",
                                called + R"(, {"role": "system", "content": "WORD-1"})"};
   int refused = 0, moved = 0;
-  for (const auto& [name, family] : families) {
+  for (const auto& [name, of_template] : families) {
+    const auto& family = of_template;  // clang 14 captures no structured binding
     const auto takes_parts = [&](std::string_view role) { return family.chat_template.takes_parts(role); };
     const auto render = [&](const std::string& messages, bool place) {
       ChatInputs in;
@@ -350,7 +352,8 @@ TEST(ToolCalls, EveryTemplateShowsLateSystemMessagesAndTwoQuestions) {
       EXPECT_TRUE(whole(*shown)) << name << "\n" << shown->text;
     }
   }
-  EXPECT_GE(refused, 4) << "power: Qwen3.5's and Mistral's refuse";
+  const bool all = std::filesystem::exists("../shared/data/templates");
+  EXPECT_GE(refused, all ? 8 : 6) << "power: Qwen3.5's and Mistral's refuse";
   EXPECT_GE(moved, 4) << "power: gpt-oss's leaves them out, DeepSeek's moves them";
 }
 

@@ -71,16 +71,16 @@ void PeerAnswers::take(const std::shared_ptr<PeerConnection>& connection, PeerAs
   request.prompt.ids = answer->ask.tokens;
   request.sampling.max_tokens = 0;
   request.policy.name = "prefix";
+  request.tenant = kPeerTenant;
+  request.cache_salt = hex_text(answer->ask.domain);
+  request.draft = 0;
   if (const std::vector<std::string>& method = answer->ask.method; !method.empty()) {
     request.policy.name = method[0];
     for (size_t i = 1; i + 1 < method.size(); i += 2) request.policy.params[method[i]] = method[i + 1];
     request.sampling.max_tokens = 1;  // a session is of a prompt that has an answer
     request.export_session = true;
+    request.cache_salt += "/session";  // from the first token on: nothing is found
   }
-  request.tenant = kPeerTenant;
-  request.cache_salt = hex_text(answer->ask.domain);
-  if (!answer->ask.method.empty()) request.cache_salt += "/session";  // from the first token on: nothing is found
-  request.draft = 0;
   auto id = admit_(std::move(request), std::make_shared<Sink>(shared_from_this(), answer));
   if (!id.ok()) {
     --connection->asks;
@@ -193,8 +193,6 @@ void PeerAnswers::remove(const std::shared_ptr<Answer>& answer, PeerEnding how) 
   answer->connection->push(PeerEnd{answer->ask.id, how});
   --answer->connection->asks;
   held_ -= answer->held;
-  answer->session = nullptr;
-  answer->held = 0;
   loop_.unwatch(answer->request);
   std::erase(answers_, answer);
 }

@@ -42,22 +42,21 @@ PeerCache::PeerCache(Options options, ContentCache& cache)
 
 PeerCache::~PeerCache() = default;
 
+// What comes is taken on the engine thread, and then its bytes are free.
+template <class Kv>
+std::function<void(Kv)> PeerCache::taken_by(void (PeerCache::*take)(const Kv&)) {
+  return [this, take](Kv kv) {
+    hooks_.post([this, take, kv = std::make_shared<const Kv>(std::move(kv))] {
+      const Taken taken{link_, kv_bytes(*kv)};
+      (this->*take)(*kv);
+    });
+  };
+}
+
 Status PeerCache::attach(Hooks hooks) {
   hooks_ = std::move(hooks);
-  return link_.start({.rows =
-                          [this](PeerRows rows) {
-                            hooks_.post([this, rows = std::make_shared<const PeerRows>(std::move(rows))] {
-                              const Taken taken{link_, std::ssize(rows->values)};
-                              this->rows(*rows);
-                            });
-                          },
-                      .part =
-                          [this](PeerPart part) {
-                            hooks_.post([this, part = std::make_shared<const PeerPart>(std::move(part))] {
-                              const Taken taken{link_, std::ssize(part->bytes)};
-                              this->part(*part);
-                            });
-                          },
+  return link_.start({.rows = taken_by(&PeerCache::rows),
+                      .part = taken_by(&PeerCache::part),
                       .end = [this](PeerEnd end) { hooks_.post([this, end] { this->end(end); }); },
                       .lost = [this] { hooks_.post([this] { lost(); }); },
                       .changed = [this] { hooks_.post([] {}); }});  // the figures follow
@@ -66,11 +65,7 @@ Status PeerCache::attach(Hooks hooks) {
 void PeerCache::finish() { link_.finish(); }
 
 void PeerCache::clear() {
-  while (!asked_.empty()) {
-    const uint64_t id = asked_.begin()->first;
-    link_.cancel(id);
-    done(id);
-  }
+  while (!asked_.empty()) give_up(asked_.begin()->first);
 }
 
 // Who asks for what another waits for waits with it, but not for another's longer prompt: the prefill server itself
@@ -96,17 +91,17 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   }
   if (!q.method.empty() && !may_ask(q, T)) return nullptr;
   const std::span<const int32_t> tokens = q.prompt.first(static_cast<size_t>(T));
+  const bool session = !q.method.empty();  // of which nothing comes before all is computed
   Asked asked{.tokens = {tokens.begin(), tokens.end()},
               .marks = {},
               .domain = q.domain,
               .ropes = q.ropes,
               .owner = q.owner,
               .method = q.method,
-              .next = q.method.empty() ? end_of(cache_.index().find_prefix(tokens, q.domain, T)).pos : 0,
+              .next = session ? 0 : end_of(cache_.index().find_prefix(tokens, q.domain, T)).pos,
               .bytes = {},
               .fetch = std::make_shared<Fetch>(),
-              .until = patience_for(T - q.known)};
-  if (!q.method.empty()) asked.until = patience_for(int64_t{2} * T);  // nothing comes before all is computed
+              .until = patience_for(session ? int64_t{2} * T : T - q.known)};
   if (asked.next >= T) return nullptr;
   for (const TokenMark& mark : q.marks) asked.marks.push_back({mark.begin, mark.end});
   asked.fetch->remote = true;
@@ -151,7 +146,7 @@ PeerCache::Asked* PeerCache::asked_by(uint64_t id) {
 }
 
 void PeerCache::rows(const PeerRows& rows) {
-  stats_.received_bytes += rows.values.size();
+  stats_.received_bytes += static_cast<uint64_t>(kv_bytes(rows));
   Asked* const of = asked_by(rows.id);
   if (!of) return;
   Asked& asked = *of;
@@ -166,12 +161,11 @@ void PeerCache::rows(const PeerRows& rows) {
   if (there && asked.fetch.use_count() > 1) return;
   // Whoever asked went away; or there was no room, or the beginning left meanwhile: what follows would be of no use.
   if (!there) ++stats_.unanswered;
-  link_.cancel(rows.id);
-  done(rows.id);
+  give_up(rows.id);
 }
 
 void PeerCache::part(const PeerPart& part) {
-  stats_.received_bytes += part.bytes.size();
+  stats_.received_bytes += static_cast<uint64_t>(kv_bytes(part));
   Asked* const of = asked_by(part.id);
   if (!of) return;
   Asked& asked = *of;
@@ -185,8 +179,7 @@ void PeerCache::part(const PeerPart& part) {
   asked.until = patience_for(T);
   if (std::ssize(asked.bytes) == part.size) finish_session(asked);
   if (asked.fetch.use_count() > 1) return;
-  link_.cancel(part.id);  // whoever asked went away
-  done(part.id);
+  give_up(part.id);  // whoever asked went away
 }
 
 // All of it is here. Its end follows.
@@ -237,6 +230,11 @@ void PeerCache::lost() {
   while (!asked_.empty()) done(asked_.begin()->first);
 }
 
+void PeerCache::give_up(uint64_t id) {
+  link_.cancel(id);
+  done(id);
+}
+
 void PeerCache::done(uint64_t id) {
   const auto it = asked_.find(id);
   it->second.fetch->done = true;
@@ -248,18 +246,14 @@ bool PeerCache::give_up_late() {
   for (const auto& [id, asked] : asked_) {  // nothing of a session comes that would tell before all is computed
     if (!asked.method.empty() && asked.fetch.use_count() == 1) left.push_back(id);
   }
-  for (const uint64_t id : left) {
-    link_.cancel(id);
-    done(id);
-  }
+  for (const uint64_t id : left) give_up(id);
   for (const auto& [id, asked] : asked_) {
     if (Clock::now() >= asked.until) late.push_back(id);
   }
   for (const uint64_t id : late) {
     asked_.at(id).fetch->late = true;
     ++stats_.late;
-    link_.cancel(id);
-    done(id);
+    give_up(id);
   }
   if (!late.empty()) {
     rest_ = std::min(rest_ == rest_.zero() ? kFirstRest : 2 * rest_, kLongestRest);

@@ -89,9 +89,12 @@ class PeerCache {
   void rows(const PeerRows& rows);
   void part(const PeerPart& part);
   void finish_session(Asked& asked);
+  template <class Kv>
+  std::function<void(Kv)> taken_by(void (PeerCache::*take)(const Kv&));
   void adopt(Asked& asked, const PeerRows& rows);
   void end(const PeerEnd& end);
   void lost();
+  void give_up(uint64_t id);
   void done(uint64_t id);
   Clock::time_point patience_for(int64_t tokens) const;
 

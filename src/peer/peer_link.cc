@@ -196,13 +196,11 @@ Status PeerLink::receive(PeerChannel& channel) {
     KVILT_ASSIGN(const std::vector<std::byte> bytes, channel.receive(most_bytes_of_kv(options_.hello.token_bytes)));
     KVILT_ASSIGN(PeerMessage message, parse_message(bytes));
     if (auto* rows = std::get_if<PeerRows>(&message)) {
-      if (std::ssize(rows->values) != int64_t{rows->count} * options_.hello.token_bytes)
+      if (kv_bytes(*rows) != int64_t{rows->count} * options_.hello.token_bytes)
         return error(Code::kCorrupt, "it sends rows of another size");
-      const int64_t size = std::ssize(rows->values);
-      hand_on(hooks_.rows, std::move(*rows), size);
+      hand_on(hooks_.rows, std::move(*rows));
     } else if (auto* part = std::get_if<PeerPart>(&message)) {
-      const int64_t size = std::ssize(part->bytes);
-      hand_on(hooks_.part, std::move(*part), size);
+      hand_on(hooks_.part, std::move(*part));
     } else if (const auto* end = std::get_if<PeerEnd>(&message)) {
       hooks_.end(*end);
     } else {
@@ -215,7 +213,8 @@ Status PeerLink::receive(PeerChannel& channel) {
 }
 
 template <class Kv>
-void PeerLink::hand_on(const std::function<void(Kv)>& hook, Kv kv, int64_t bytes) {
+void PeerLink::hand_on(const std::function<void(Kv)>& hook, Kv kv) {
+  const int64_t bytes = kv_bytes(kv);
   wait_for_room(bytes);
   try {
     hook(std::move(kv));

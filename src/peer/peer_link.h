@@ -62,7 +62,7 @@ class PeerLink {
   Status send_queued(PeerChannel& channel);
   Status receive(PeerChannel& channel);
   template <class Kv>
-  void hand_on(const std::function<void(Kv)>& hook, Kv kv, int64_t bytes);
+  void hand_on(const std::function<void(Kv)>& hook, Kv kv);
   void wait_for_room(int64_t bytes);
   bool enqueue(PeerMessage message);
   void tell(const Error& why);

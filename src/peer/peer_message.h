@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <variant>
@@ -70,6 +71,10 @@ struct PeerCancel {
   uint64_t id = 0;
   bool operator==(const PeerCancel&) const = default;
 };
+
+// Of what they bring.
+inline int64_t kv_bytes(const PeerRows& rows) { return std::ssize(rows.values); }
+inline int64_t kv_bytes(const PeerPart& part) { return std::ssize(part.bytes); }
 
 using PeerMessage = std::variant<PeerHello, PeerAsk, PeerRows, PeerEnd, PeerCancel, PeerPart>;
 

@@ -21,13 +21,13 @@ bool PeerConnection::has_room() {
 }
 
 void PeerConnection::push(PeerRows rows, std::shared_ptr<const std::atomic<bool>> running) {
-  const int64_t bytes = std::ssize(rows.values);
+  const int64_t bytes = kv_bytes(rows);
   const int32_t tokens = rows.count;
   push(Item{std::move(rows), bytes, tokens, std::move(running)});
 }
 
 void PeerConnection::push(PeerPart part) {
-  const int64_t bytes = std::ssize(part.bytes);
+  const int64_t bytes = kv_bytes(part);
   push(Item{std::move(part), bytes, 0, nullptr});
 }
 

@@ -66,12 +66,11 @@ bool Plan::narrowed() const {
 bool Plan::only_windows(int32_t from) const {
   if (stages.size() != 1 || sparse || decode || !keep.empty()) return false;
   if (std::ranges::any_of(views, [](const View& view) { return view.dense_last_rows > 0; })) return false;
-  // As plain as the stage of the same rows that nothing was said of.
-  Stage plain = uniform_stage({{from, prompt_len}}, stages[0].layer_end);
   const Stage& stage = stages[0];
-  return stage.sets == plain.sets && stage.cuts.empty() && stage.probes.empty() && stage.entries.empty() &&
-         !stage.carry && !stage.ffn && stage.keeps_placed.empty() && stage.unseen.empty() && stage.sights.empty() &&
-         !stage.fate && stage.ahead == 0 && !stage.discard;
+  const std::vector<Runs> all{{{from, prompt_len}}};
+  return stage.sets == all && stage.cuts.empty() && stage.probes.empty() && stage.entries.empty() && !stage.carry &&
+         !stage.ffn && stage.keeps_placed.empty() && stage.unseen.empty() && stage.sights.empty() && !stage.fate &&
+         stage.ahead == 0 && !stage.discard;
 }
 
 Stage uniform_stage(const Runs& write, int layer_end) {

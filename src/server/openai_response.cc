@@ -279,7 +279,7 @@ namespace {
 class OpenAiWriter final : public AnswerWriter {
  public:
   OpenAiWriter(Envelope envelope, const Engine& engine, StreamUsage usage)
-      : envelope_(std::move(envelope)), engine_(engine), usage_(usage), usage_follows_(usage != StreamUsage::kNone) {}
+      : envelope_(std::move(envelope)), engine_(engine), usage_(usage) {}
 
   const std::string& id() const override { return envelope_.id; }
 
@@ -298,7 +298,7 @@ class OpenAiWriter final : public AnswerWriter {
     std::string events;
     if (!started_[static_cast<size_t>(choice.index)]) {
       started_[static_cast<size_t>(choice.index)] = true;
-      events = event(role_chunk(envelope_, choice.index, usage_follows_), choice.prompt_tokens, 0);
+      events = event(role_chunk(envelope_, choice.index, usage_follows()), choice.prompt_tokens, 0);
     }
     return events + delta(choice);
   }
@@ -313,17 +313,17 @@ class OpenAiWriter final : public AnswerWriter {
     }
     item["logprobs"] = nullptr;
     item["finish_reason"] = nullptr;
-    Json said = chunk(envelope_, Json::array({std::move(item)}), usage_follows_);
+    Json said = chunk(envelope_, Json::array({std::move(item)}), usage_follows());
     said["prompt_progress"] = progress_json(now);
     return event(std::move(said), now.total, 0);
   }
 
   std::string ended(const Choice& choice) override {
-    return event(end_chunk(envelope_, choice, usage_follows_), choice.prompt_tokens, choice.tokens);
+    return event(end_chunk(envelope_, choice, usage_follows()), choice.prompt_tokens, choice.tokens);
   }
 
   std::string done(const std::vector<Choice>&, const UsageSum& usage) override {
-    return (usage_follows_ ? sse_event(usage_chunk(envelope_, usage)) : "") + std::string(kSseDone);
+    return (usage_follows() ? sse_event(usage_chunk(envelope_, usage)) : "") + std::string(kSseDone);
   }
 
   std::string failed(const ApiError& error) override {
@@ -344,12 +344,14 @@ class OpenAiWriter final : public AnswerWriter {
   }
 
   std::string delta(Choice& choice, Json said) const {
-    Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows_, std::move(said));
+    Json chunk = delta_chunk(envelope_, engine_, choice, usage_follows(), std::move(said));
     choice.text.clear();
     choice.logprobs.clear();
     choice.prompt.clear();
     return event(std::move(chunk), choice.prompt_tokens, choice.tokens);
   }
+
+  bool usage_follows() const { return usage_ != StreamUsage::kNone; }
 
   std::string event(Json chunk, int prompt, int completion) const {
     if (usage_ == StreamUsage::kEvery)
@@ -361,7 +363,6 @@ class OpenAiWriter final : public AnswerWriter {
   const Envelope envelope_;
   const Engine& engine_;
   const StreamUsage usage_;
-  const bool usage_follows_;
   std::vector<bool> started_;  // per choice: its role was sent
 };
 }  // namespace

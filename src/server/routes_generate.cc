@@ -60,6 +60,7 @@ struct Job {
 
   // Choices of one prompt follow each other.
   int choices() const { return generation.choices; }
+  size_t prompt_of(int choice) const { return static_cast<size_t>(choice / choices()); }
 };
 
 enum class Wait { kEvent, kTimeout, kGone };
@@ -101,7 +102,7 @@ void add_usage(Job& job, int choice, const Completion& end) {
 void take_prompt(const Job& job, Event& event, Choice& choice) {
   choice.prompt = std::move(event.prompt);
   if (choice.shown.echoed < 0) return;
-  const std::string& text = job.echoes[static_cast<size_t>(event.choice / job.choices())];
+  const std::string& text = job.echoes[job.prompt_of(event.choice)];
   choice.prompt_offsets = offsets_in(*job.attached.engine, text, choice.prompt);
   choice.offset = characters(text);
   choice.text += text;
@@ -127,9 +128,9 @@ std::vector<Choice> empty_choices(const Job& job) {
     choices[i].index = static_cast<int>(i);
     choices[i].with_logprobs = job.generation.sampling.logprobs >= 0;
     choices[i].shown = job.generation.prompt_logprobs;
-    choices[i].prompt_tokens = job.lengths[i / static_cast<size_t>(job.choices())];
+    choices[i].prompt_tokens = job.lengths[job.prompt_of(choices[i].index)];
     if (!job.echoes.empty() && choices[i].shown.echoed < 0)
-      choices[i].text = job.echoes[i / static_cast<size_t>(job.choices())];
+      choices[i].text = job.echoes[job.prompt_of(choices[i].index)];
   }
   return choices;
 }
