@@ -9,7 +9,8 @@
 //          something that was not asked for, a change measured only on them misleads. So a part of the budget goes to
 //          anchors, evenly strided tokens of every piece: on average over the tuning cases as good as that budget by
 //          score, on the continuation of a novel .6 of its KL (docs/results/README.md). If all of it goes to anchors,
-//          there is no stage I, and the question need not be known.
+//          there is no stage I, and the question need not be known. What is a mean over contexts has less common change
+//          to show: there the anchors do not grow with r, unless asked to (docs/results/seasoning.md).
 // Stale:   with stale=unseen a recomputed row reads of other pieces what is computed anew, and not what is stale or
 //          carried over (RelaxKV's idea, piece_sights.h). Off: what is carried over is better than nothing, as far as known.
 // Ahead:   with ahead=n the first look guesses n tokens of the answer, which look too (docs/results/mend.md#tokens-ahead).
@@ -24,9 +25,12 @@
 namespace kvilt {
 namespace {
 
+constexpr double kAnchorsOfMeans = 0.0375;  // of a piece's tokens: what r .15 takes
+
 struct MendParams {
   double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 with 18 % fewer FLOPs
   double anchors;  // share of these that is strided evenly; the others have the highest scores
+  bool anchors_given;
   int tail;
   int ahead;  // tokens of the answer that are guessed and look too
   bool value_norm;
@@ -75,11 +79,20 @@ class Mend : public ReusePolicy {
       repair.sights = piece_sights(layout, subtract(chosen, always), repair.sets[0], RowsRead::kOwnPiece);
   }
 
+  // Share of a piece's tokens. What is a mean over contexts takes no more than at the default budget, unless asked to.
+  double anchor_share(const PromptLayout& layout) const {
+    const double share = params_.r * params_.anchors;
+    if (params_.anchors_given || layout.seasoned == 0) return share;
+    const double means = layout.seasoned / static_cast<double>(count(layout.reused()));
+    return (1 - means) * share + means * std::min(share, kAnchorsOfMeans);
+  }
+
   // The middles of equal parts of every piece; not its first tokens, whose change is unlike that of the rest.
   Runs anchors(const PromptLayout& layout) const {
+    const double share = anchor_share(layout);
     Runs out;
     for (const Run& piece : layout.pieces) {
-      const int64_t n = std::llround(params_.r * params_.anchors * piece.size());
+      const int64_t n = std::llround(share * piece.size());
       for (int64_t i = 0; i < n; ++i) {
         const auto pos = piece.begin + static_cast<int32_t>(piece.size() * (2 * i + 1) / (2 * n));
         out.push_back({pos, pos + 1});
@@ -93,6 +106,7 @@ class Mend : public ReusePolicy {
 
 MendParams params_of(PolicyParams& p) {
   MendParams params;
+  params.anchors_given = p.given("anchors");
   params.r = p.number("r,budget", 0.15, 0, 1);
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);

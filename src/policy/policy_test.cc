@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace kvilt {
 namespace {
 
@@ -229,6 +231,34 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   const Plan apart_by_new = policy("mend")->plan({4000, 0, {{0, 100}, {300, 400}, {1000, 1100}}}, config_of(2));
   ASSERT_EQ(apart_by_new.stages[1].carry->groups.size(), 2u);
   EXPECT_EQ(apart_by_new.stages[1].carry->groups[1].range(), (kvilt::Run{1000, 1100}));
+}
+
+TEST(Mend, AnchorsOfMeansDoNotGrowWithTheBudget) {
+  PromptLayout prompt{1100, 0, {{0, 1000}}};
+  const auto strided = [&](const std::map<std::string, std::string>& params) {
+    const auto mend = policy("mend", params);
+    Plan plan = checked_plan(*mend, prompt, config_of(2));
+    Probe falling;  // the highest scores are those of the piece's first tokens
+    for (int pos = 0; pos < prompt.prompt_len; ++pos) falling.score.push_back(2000 - pos);
+    mend->refine(prompt, config_of(2), 0, {&falling, 1}, plan);
+    int64_t alone = 0;  // computed tokens whose neighbours are not: the anchors behind those that have high scores
+    for (const kvilt::Run& run : plan.stages.back().sets[0]) alone += run.size() == 1;
+    EXPECT_EQ(count(intersect(plan.stages.back().sets[0], Runs{{0, 1000}})),
+              std::llround(std::stod(params.at("r")) * 1000));
+    return alone;
+  };
+  const auto exact = strided({{"r", "0.3"}});
+  prompt.seasoned = 500;
+  const auto half = strided({{"r", "0.3"}});
+  prompt.seasoned = 1000;
+  const auto means = strided({{"r", "0.3"}});
+  EXPECT_EQ(exact, 57);  // of 75; the others stand among those of high score
+  EXPECT_EQ(half, 41);   // of 56; one more touches them
+  EXPECT_EQ(means, 28);
+  EXPECT_EQ(strided({{"r", "0.3"}, {"anchors", "0.25"}}), exact) << "given is given";
+  const auto low = strided({{"r", "0.15"}});
+  prompt.seasoned = 0;
+  EXPECT_EQ(strided({{"r", "0.15"}}), low) << "up to the default budget nothing changes";
 }
 
 ModelConfig half_billion() {  // Qwen2.5-0.5B's shape
