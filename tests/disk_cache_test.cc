@@ -383,6 +383,38 @@ TEST_P(DamagedDiskCacheTest, DamageMeansComputing) {
   EXPECT_GT(engine->stats().disk.errors, 0u);
 }
 
+// Chunks are copied into pages as they come. Where a later one is damaged, or memory has no room, these are given back.
+TEST_P(DamagedDiskCacheTest, ALateDamageGivesThePagesBack) {
+  const std::vector<int32_t> piece = tokens(900, 77), longer = join({piece, tokens(40, 78)});
+  const Outcome dense = ask_with(*alone(), longer, "full");
+  {
+    const auto engine = open();
+    warm(*engine, piece);
+  }
+  const auto ask_again = [&](Engine& engine) {
+    Request request = request_of(longer, "prefix", 1);
+    request.publish = false;
+    const auto sink = std::make_shared<CollectingSink>();
+    EXPECT_TRUE(engine.submit(std::move(request), sink).ok());
+    return sink->wait();
+  };
+  {
+    const auto engine = open();
+    EXPECT_EQ(ask_again(*engine).usage.disk, 900) << "power: whole, it is read";
+    EXPECT_GT(engine->stats().kv_pages_used, 0);
+  }
+  for (const fs::path& file : value_files()) {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(fs::file_size(file)) - 100);
+    bytes.put('\x55').put('\x2a');
+  }
+  const auto engine = open();
+  EXPECT_EQ(ask_again(*engine).usage.prefix, 0);
+  EXPECT_EQ(engine->stats().disk.errors, 1u);
+  EXPECT_TRUE(eventually([&] { return engine->stats().kv_pages_used == 0; })) << engine->stats().kv_pages_used;
+  expect_equal(ask_prefix(*engine, longer), dense);
+}
+
 TEST_F(DiskCacheTest, AFolderThatIsGoneMeansComputing) {
   const Outcome dense = ask_with(*alone(), asked, "full");
   const auto engine = open(kPoolOf2000);

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "engine/chunk_buffers.h"
 #include "engine/content_cache.h"
 #include "engine/io_thread.h"
 #include "engine/prefill_pace.h"
@@ -105,10 +106,12 @@ class DiskCache {
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
     OwnerId owner = 0;
   };
-  struct Chunks {  // of one part, as read
-    int32_t first = 0;
-    std::vector<std::vector<std::byte>> values;
-    std::optional<Error> failed;
+  struct Arriving {  // one part, whose chunks come one by one
+    std::unique_ptr<PageTable> table;  // null: none came yet
+    Run wanted;                        // of the stored piece's tokens: the table has slots for these
+    int32_t base = 0;                  // position of its token 0
+    int32_t end = 0;                   // up to this token all came
+    bool refused = false;              // there was no room, or nobody wants it any more
   };
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
@@ -145,8 +148,11 @@ class DiskCache {
   bool pays(const std::vector<Part>& parts) const;
   Clock::time_point patience_for(const std::vector<Part>& parts) const;
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
-  void read(const Loading& loading, const Part& part, Chunks& out);
-  void adopt(const std::shared_ptr<Loading>& loading, const Part& part, const Chunks& chunks);
+  void read(const std::shared_ptr<Loading>& loading, const Part& part);
+  void refuse(const Part& part, const Error& why);
+  Run lacking(const Loading& loading, const Part& part, int32_t end) const;
+  void place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes, Arriving& to);
+  void adopt(const Loading& loading, const Part& part, const Arriving& from);
   void finished(const std::shared_ptr<Loading>& loading);
 
   const std::unique_ptr<Tier> tier_;
@@ -171,6 +177,7 @@ class DiskCache {
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
+  ChunkBuffers buffers_;                       // of chunks on their way
   IoThread io_;                                // last: its jobs use the rest
 };
 

@@ -1,6 +1,7 @@
 // engine/loader.cc: DiskCache's way back: what the tier has of a prompt is read and adopted.
 // Idea:     only what the prompt needs is read, in chunks of an extent's size: the rest of its exact prefix, and pieces
-//           that memory does not hold. When all is there the request looks again, and finds it in memory.
+//           that memory does not hold. A chunk is copied into the pool's pages while the next one is read; a part is
+//           adopted when its last chunk is there. When all is there the request looks again, and finds it in memory.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -162,88 +163,111 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
   ++loading_;
   ++stats_.loads;
   for (const Part& part : loading->parts) {
-    io_.read([this, loading, part] {
-      auto chunks = std::make_shared<Chunks>();
-      read(*loading, part, *chunks);
-      hooks_.post([this, loading, part, chunks] { adopt(loading, part, *chunks); });
-    });
+    io_.read([this, loading, part] { read(loading, part); });
   }
   io_.read([this, loading] { hooks_.post([this, loading] { finished(loading); }); });
   return loading->fetch;
 }
 
-// The I/O thread.
-void DiskCache::read(const Loading& loading, const Part& part, Chunks& out) {
+// The I/O thread. Each chunk goes on as soon as it is there: it is copied while the next one is read.
+void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) {
   const auto start = Clock::now();
+  const auto arriving = std::make_shared<Arriving>();
+  const int32_t first = part.offset / StoredPiece::kChunkTokens;
   const int32_t last = (part.offset + part.count - 1) / StoredPiece::kChunkTokens;
-  out.first = part.offset / StoredPiece::kChunkTokens;
   int64_t bytes = 0;
+  std::optional<Error> failed;
   try {
-    for (int32_t i = out.first; i <= last && Clock::now() < loading.until; ++i) {
-      auto chunk = tier_->get(part.id, i);
-      if (!chunk.ok()) {
-        out.failed = chunk.error();
+    for (int32_t i = first; i <= last && !failed && Clock::now() < loading->until; ++i) {
+      auto chunk = std::make_shared<std::vector<std::byte>>(buffers_.take());
+      if (const Status got = tier_->get(part.id, i, *chunk); !got.ok()) {
+        failed = got.error();
         break;
       }
       bytes += std::ssize(*chunk);
-      out.values.push_back(std::move(chunk).value());
+      hooks_.post([this, loading, part, arriving, i, chunk] {
+        place(*loading, part, i, *chunk, *arriving);
+        buffers_.give(std::move(*chunk));
+      });
     }
   } catch (const std::bad_alloc&) {
-    out.failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
+    failed = Error{Code::kExhausted, "no memory is left to read a cached piece"};
   }
   tier_->touch(part.id);
   count();
   if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
+  hooks_.post([this, loading, part, arriving, failed] {
+    failed ? refuse(part, *failed) : adopt(*loading, part, *arriving);
+  });
 }
 
-// One part is there. What memory has of it meanwhile is not kept twice.
-void DiskCache::adopt(const std::shared_ptr<Loading>& loading, const Part& part, const Chunks& chunks) {
-  if (chunks.failed) {
-    const Code code = chunks.failed->code;
-    if (code != Code::kNotFound) {
-      ++stats_.errors;
-      if (stats_.errors < 10) spdlog::warn("cached KV is computed instead of read: {}", chunks.failed->message);
-    }
-    if (code == Code::kNotFound || code == Code::kCorrupt) forget(part.id);
-    return;
+// Computed instead: what came of the part before it failed is dropped with it.
+void DiskCache::refuse(const Part& part, const Error& why) {
+  if (why.code != Code::kNotFound) {
+    ++stats_.errors;
+    if (stats_.errors < 10) spdlog::warn("cached KV is computed instead of read: {}", why.message);
   }
-  if (loading->epoch != epoch_ || !index_.contains(part.id)) return;
-  const std::span<const int32_t> prompt = loading->prompt;
-  // Of the stored piece's tokens, as far as they came in time.
-  const int32_t read = (chunks.first + static_cast<int32_t>(chunks.values.size())) * StoredPiece::kChunkTokens;
-  Run wanted{part.offset, std::min(part.offset + part.count, read)};
-  if (wanted.size() < std::min(min_segment_, part.count)) return;
+  if (why.code == Code::kNotFound || why.code == Code::kCorrupt) forget(part.id);
+}
+
+// Of the stored piece's tokens up to `end`, those that memory lacks. Empty: they are of no use any more.
+Run DiskCache::lacking(const Loading& loading, const Part& part, int32_t end) const {
+  if (loading.epoch != epoch_ || !index_.contains(part.id)) return {};
+  Run wanted{part.offset, std::min(part.offset + part.count, end)};
+  if (wanted.size() < std::min(min_segment_, part.count)) return {};
+  if (wanted.end > std::ssize(index_.info(part.id).tokens)) return {};  // another piece came under this id
   if (part.prefix) {
-    const std::vector<Piece> chain = cache_.index().find_prefix(prompt, part.domain, part.pos + part.count);
+    const std::vector<Piece> chain = cache_.index().find_prefix(loading.prompt, part.domain, part.pos + part.count);
     wanted.begin += std::max(0, end_of(chain).pos - part.pos);
-    if (wanted.begin >= wanted.end) return;
   }
-  const auto count = static_cast<int32_t>(index_.info(part.id).tokens.size());
-  if (wanted.end > count) return;  // another piece came under this id
+  return wanted.begin < wanted.end ? wanted : Run{};
+}
+
+// One chunk is there. The part's first one takes the pages of all of them.
+void DiskCache::place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
+                      Arriving& to) {
+  if (to.refused) return;
+  const Run wanted = to.table ? to.wanted : lacking(loading, part, part.offset + part.count);
+  to.refused = wanted.size() == 0 || loading.epoch != epoch_ || !index_.contains(part.id);
+  if (to.refused) return;
   const int32_t base = pos_of_.at(part.id);
-  const Run positions{base + wanted.begin, base + wanted.end};
-  const int64_t pages = pages_for_rows(cache_.store(), positions);
-  if (pages > hooks_.room() || !cache_.make_room(pages, loading->owner) || !index_.contains(part.id)) return;
-  const auto table = table_for_rows(cache_.store(), loading->ropes, positions);
-  table->give_to(loading->owner);
-  for (size_t i = 0; i < chunks.values.size(); ++i) {
-    const Run chunk = chunk_run(chunks.first + static_cast<int32_t>(i), count);
-    const Run here{std::max(chunk.begin, wanted.begin), std::min(chunk.end, wanted.end)};
-    if (here.size() > 0)
-      copy_rows_in(*table, {base + chunk.begin, base + chunk.end}, chunks.values[i],
-                   {base + here.begin, base + here.end});
+  if (!to.table) {
+    const Run positions{base + wanted.begin, base + wanted.end};
+    const int64_t pages = pages_for_rows(cache_.store(), positions);
+    to.refused = pages > hooks_.room() || !cache_.make_room(pages, loading.owner) || !index_.contains(part.id);
+    if (to.refused) return;
+    to.table = table_for_rows(cache_.store(), loading.ropes, positions);
+    to.table->give_to(loading.owner);
+    to.wanted = wanted;
+    to.base = base;
   }
+  const Run run = chunk_run(chunk, static_cast<int32_t>(index_.info(part.id).tokens.size()));
+  const Run here{std::max(run.begin, wanted.begin), std::min(run.end, wanted.end)};
+  to.refused = to.base != base || std::ssize(bytes) != run.size() * token_bytes_;  // another piece came under this id
+  if (to.refused) return;
+  to.end = run.end;
+  if (here.size() > 0)
+    copy_rows_in(*to.table, {base + run.begin, base + run.end}, bytes, {base + here.begin, base + here.end});
+}
+
+// A part is there, as far as it came in time. What memory has of it meanwhile is not kept twice.
+void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& from) {
+  if (!from.table || from.refused) return;
+  const Run wanted = lacking(loading, part, from.end);
+  // Where memory has less of its beginning than when the first chunk came, that was not copied.
+  if (wanted.size() == 0 || wanted.begin < from.wanted.begin || from.base != pos_of_.at(part.id)) return;
+  const Run positions{from.base + wanted.begin, from.base + wanted.end};
   ContentCache::Returned returned;
   const SegmentInfo& info = index_.info(part.id);
   returned.tokens = std::span(info.tokens).subspan(wanted.begin, wanted.size());
   returned.domain = part.domain;
   returned.exact = info.exact;
-  if (part.prefix) returned.continues = prompt.first(part.pos + wanted.begin - part.offset);
+  if (part.prefix) returned.continues = std::span(loading.prompt).first(part.pos + wanted.begin - part.offset);
   returned.marks = whole_within(index_.marks(part.id), wanted);
   returned.clean = whole_within(index_.clean_notes(part.id), wanted);
-  const SegmentId id = cache_.adopt(*table, positions, returned);
+  const SegmentId id = cache_.adopt(*from.table, positions, returned);
   if (id == 0) return;
-  loading->fetch->segments.push_back(id);
+  loading.fetch->segments.push_back(id);
   stats_.loaded_tokens += static_cast<uint64_t>(wanted.size());
   stats_.loaded_bytes += static_cast<uint64_t>(wanted.size() * token_bytes_);
 }
@@ -269,7 +293,7 @@ std::optional<Clock::time_point> DiskCache::patience_ends() const {
 void DiskCache::finished(const std::shared_ptr<Loading>& loading) {
   loading->fetch->done = true;
   reading_ -= loading->bytes;
-  --loading_;
+  if (--loading_ == 0) buffers_.clear();
   std::erase(awaited_, loading);
   for (const Part& part : loading->parts) {
     if (const auto it = fetches_.find(part.id); it != fetches_.end() && it->second.lock() == loading->fetch)

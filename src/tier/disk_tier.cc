@@ -286,19 +286,18 @@ Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values
   return done;
 }
 
-Result<std::vector<std::byte>> DiskTier::get(uint64_t id, int32_t chunk) {
+Status DiskTier::get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
   const Entry& entry = it->second;
   CHECK(chunk >= 0 && chunk < chunks_of(entry.tokens));
   const Run run = chunk_run(chunk, entry.tokens);
-  std::vector<std::byte> out(static_cast<size_t>(int64_t{run.size()} * entry.token_bytes + extra()));
+  out.resize(static_cast<size_t>(int64_t{run.size()} * entry.token_bytes + extra()));
   Status read = files_.read(path_of(id), int64_t{run.begin} * entry.token_bytes + chunk * extra(), out);
   if (read.ok() && !is_whole(id, chunk, entry.checksums[chunk], out))
     read = error(Code::kCorrupt, "{}: chunk {} is damaged", path_of(id), chunk);
-  if (read.ok()) return out;
-  if (read.error().code == Code::kCorrupt || read.error().code == Code::kNotFound) remove(id);
-  return read.error();
+  if (!read.ok() && (read.error().code == Code::kCorrupt || read.error().code == Code::kNotFound)) remove(id);
+  return read;
 }
 
 Status DiskTier::clear() {

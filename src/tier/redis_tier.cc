@@ -463,7 +463,7 @@ Status RedisTier::announce(const StoredPiece& piece) {
   return check_all(replies);
 }
 
-Result<std::vector<std::byte>> RedisTier::get(uint64_t id, int32_t chunk) {
+Status RedisTier::get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
   const Entry& entry = it->second;
@@ -481,8 +481,8 @@ Result<std::vector<std::byte>> RedisTier::get(uint64_t id, int32_t chunk) {
   if (replies[0].failed() && !wrong_type) return refusal(replies[0]);
   if (!wrong_type && std::ssize(bytes) == size) {
     const auto got = std::as_bytes(std::span(bytes));
-    std::vector<std::byte> values(got.begin(), got.end());
-    if (is_whole(id, chunk, entry.checksums[chunk], values)) return values;
+    out.assign(got.begin(), got.end());
+    if (is_whole(id, chunk, entry.checksums[chunk], out)) return {};
   }
   remove(id);
   if (bytes.empty()) return error(Code::kNotFound, "Redis dropped chunk {} of piece {:x}", chunk, id);

@@ -65,10 +65,10 @@ Status SpreadTier::put(const StoredPiece& piece, std::span<const std::byte> valu
   return done;
 }
 
-Result<std::vector<std::byte>> SpreadTier::get(uint64_t id, int32_t chunk) {
+Status SpreadTier::get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) {
   Tier* const tier = find(id);
   if (!tier) return error(Code::kNotFound, "piece {} is in none of the places", id);
-  return tier->get(id, chunk);
+  return tier->get(id, chunk, out);
 }
 
 void SpreadTier::touch(uint64_t id) {

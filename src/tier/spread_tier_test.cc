@@ -38,10 +38,12 @@ class Drawer : public Tier {
     told_.insert(piece.id);
     return {};
   }
-  Result<std::vector<std::byte>> get(uint64_t id, int32_t) override {
+  using Tier::get;
+  Status get(uint64_t id, int32_t, std::vector<std::byte>& out) override {
     if (!shelf_.up) return error(Code::kUnavailable, "gone");
     if (!shelf_.pieces.contains(id)) return error(Code::kNotFound, "none");
-    return values_for_test(shelf_.pieces[id]);
+    out = values_for_test(shelf_.pieces[id]);
+    return {};
   }
   void touch(uint64_t) override {}
   void remove(uint64_t id) override { shelf_.pieces.erase(id); }

@@ -63,8 +63,14 @@ class Tier {
   // Stores it, its checksums being those of `values`, chunk by chunk. `removed` gets what had to go for it, also where
   // that was in vain. Errors: kNotFound (what it continues is gone), kTooLong (larger than the whole tier), kExhausted.
   virtual Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) = 0;
-  // The bytes of one chunk. Errors: kNotFound (it was removed), kCorrupt (it is removed now).
-  virtual Result<std::vector<std::byte>> get(uint64_t id, int32_t chunk) = 0;
+  // The bytes of one chunk, in `out`, whose memory is used again. Errors: kNotFound (it was removed), kCorrupt (it is
+  // removed now); out is anything then.
+  virtual Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) = 0;
+  Result<std::vector<std::byte>> get(uint64_t id, int32_t chunk) {
+    std::vector<std::byte> out;
+    KVILT_TRY(get(id, chunk, out));
+    return out;
+  }
   // It was read: it, and what it continues, are the last to be removed.
   virtual void touch(uint64_t id) = 0;
   virtual void remove(uint64_t id) = 0;  // an unknown one is ignored
