@@ -106,7 +106,7 @@ class DiskCache {
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
     OwnerId owner = 0;
   };
-  struct Arriving {  // one part, whose chunks come one by one
+  struct Arriving {                    // one part, whose chunks come one by one
     std::unique_ptr<PageTable> table;  // null: none came yet
     Run wanted;                        // of the stored piece's tokens: the table has slots for these
     int32_t base = 0;                  // position of its token 0

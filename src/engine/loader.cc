@@ -196,9 +196,8 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   tier_->touch(part.id);
   count();
   if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
-  hooks_.post([this, loading, part, arriving, failed] {
-    failed ? refuse(part, *failed) : adopt(*loading, part, *arriving);
-  });
+  hooks_.post(
+      [this, loading, part, arriving, failed] { failed ? refuse(part, *failed) : adopt(*loading, part, *arriving); });
 }
 
 // Computed instead: what came of the part before it failed is dropped with it.
