@@ -127,6 +127,7 @@ void DiskCache::finish() {
 
 void DiskCache::clear() {
   ++epoch_;
+  give_way();
   queued_bytes_ -= io_.drop_writes();
   entered_.clear();
   std::vector<uint64_t> ids;

@@ -9,7 +9,8 @@
 //             has all of what it names a prefix.
 // Invariants: the engine thread never waits for the tier while requests run: writes are queued as far as their queue
 //             has room, else dropped; a request whose KV is being read waits, and others pass; for a shared tier it waits
-//             no longer than computing would take. Approximate KV goes back to the domain that it came from. No error of
+//             no longer than computing would take. A part on its way has pages, which it gives back where
+//             somebody else lacks them (give_way()). Approximate KV goes back to the domain that it came from. No error of
 //             the tier is one of a request: what cannot be read is computed.
 // Threads:    the engine thread; the tier is used by the I/O thread alone, once attach() was called.
 // Not here:   chains of one policy's conversations, means over contexts and repaired pieces, whose KV is replaced all the
@@ -39,7 +40,9 @@ namespace kvilt {
 class DiskCache {
  public:
   struct Hooks {
-    std::function<void(std::function<void()>)> post;  // runs a task on the engine thread; something may have come
+    using Post = std::function<void(std::function<void()>)>;
+    Post post;                        // runs a task on the engine thread; something may have come
+    Post post_unheard;                // the same, in one order with these; nobody who waits needs to ask again
     std::function<int64_t()> room;                    // pages that no running request was promised
   };
 
@@ -72,6 +75,8 @@ class DiskCache {
   };
   // Begins to read what the tier has of the prompt beyond `found`, if reading is faster than computing. Null: nothing.
   std::shared_ptr<const Fetch> fetch(const Question& question, const ContentCache::Found& found);
+  // The part that is being read gives its pages back, and is computed instead. False: none has any.
+  bool give_way();
   // Something is being read or waits for that.
   bool busy() const { return loading_ > 0; }
   // Of a shared tier: reads that took too long are no longer waited for. True: there were some.
@@ -87,7 +92,7 @@ class DiskCache {
 
  private:
   static constexpr int64_t kCopiedAtOnce = int64_t{64} << 20;  // by one eviction: some 10 ms
-  static constexpr int64_t kReadAhead = int64_t{512} << 20;    // bytes that are read and not adopted yet
+  static constexpr int64_t kReadAhead = int64_t{512} << 20;    // bytes of all loadings that are not finished
 
   // Tokens [offset, offset + count) of a stored piece, which the prompt has at pos.
   struct Part {
@@ -111,7 +116,8 @@ class DiskCache {
     Run wanted;                        // of the stored piece's tokens: the table has slots for these
     int32_t base = 0;                  // position of its token 0
     int32_t end = 0;                   // up to this token all came
-    bool refused = false;              // there was no room, or nobody wants it any more
+    bool gap = false;                  // memory ended while a chunk was copied: nothing behind it is of use
+    std::atomic<bool> refused{false};  // there was no room, or nobody wants it any more
   };
 
   DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const Digest& maker, ContentCache& cache,
@@ -151,8 +157,10 @@ class DiskCache {
   void read(const std::shared_ptr<Loading>& loading, const Part& part);
   void refuse(const Part& part, const Error& why);
   Run lacking(const Loading& loading, const Part& part, int32_t end) const;
-  void place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes, Arriving& to);
-  void adopt(const Loading& loading, const Part& part, const Arriving& from);
+  void place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
+             const std::shared_ptr<Arriving>& to);
+  bool copy_in(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes, Arriving& to);
+  void adopt(const Loading& loading, const Part& part, const Arriving& from, const PageTable* table);
   void finished(const std::shared_ptr<Loading>& loading);
 
   const std::unique_ptr<Tier> tier_;
@@ -167,6 +175,7 @@ class DiskCache {
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
   std::deque<SegmentId> entered_;                               // that others do not have yet
   std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first
+  std::shared_ptr<Arriving> arriving_;                          // the part that has pages; one at a time is read
   Hooks hooks_;
   DiskCounters stats_;
   uint64_t epoch_ = 0;           // counts clear()

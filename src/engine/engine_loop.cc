@@ -133,7 +133,8 @@ void EngineLoop::attach_stores() {
       ++changes_;
     });
   };
-  for (const auto& store : parts_.stores) store->attach({on_this_thread, [this] { return room(); }});
+  const auto unheard = [this](std::function<void()> task) { post(std::move(task)); };
+  for (const auto& store : parts_.stores) store->attach({on_this_thread, unheard, [this] { return room(); }});
   if (parts_.peer) {
     const Status started = parts_.peer->attach({on_this_thread, [this] { return room(); }});
     if (!started.ok()) spdlog::warn("the prefill server is not asked: {}", started.error().message);
@@ -476,12 +477,14 @@ void EngineLoop::join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> 
   scheduler_.resume(std::move(next));
 }
 
-// What lingers goes before a running request lacks pages.
+// What lingers goes before a running request lacks pages, and then what is being read.
 bool EngineLoop::make_room(int64_t pages, OwnerId wanted_by) {
   while (!parts_.cache->make_room(pages, wanted_by)) {
-    auto left = lingering_.oldest();
-    if (!left) return false;
-    drop(std::move(left));
+    if (auto left = lingering_.oldest()) {
+      drop(std::move(left));
+    } else if (std::ranges::none_of(parts_.stores, [](const auto& store) { return store->give_way(); })) {
+      return false;
+    }
   }
   return true;
 }

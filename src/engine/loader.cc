@@ -175,18 +175,19 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   const auto arriving = std::make_shared<Arriving>();
   const int32_t first = part.offset / StoredPiece::kChunkTokens;
   const int32_t last = (part.offset + part.count - 1) / StoredPiece::kChunkTokens;
+  arriving->end = first * StoredPiece::kChunkTokens;
   int64_t bytes = 0;
   std::optional<Error> failed;
   try {
-    for (int32_t i = first; i <= last && !failed && Clock::now() < loading->until; ++i) {
+    for (int32_t i = first; i <= last && !arriving->refused && Clock::now() < loading->until; ++i) {
       auto chunk = std::make_shared<std::vector<std::byte>>(buffers_.take());
       if (const Status got = tier_->get(part.id, i, *chunk); !got.ok()) {
         failed = got.error();
         break;
       }
       bytes += std::ssize(*chunk);
-      hooks_.post([this, loading, part, arriving, i, chunk] {
-        place(*loading, part, i, *chunk, *arriving);
+      hooks_.post_unheard([this, loading, part, arriving, i, chunk] {
+        place(*loading, part, i, *chunk, arriving);
         buffers_.give(std::move(*chunk));
       });
     }
@@ -196,8 +197,11 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   tier_->touch(part.id);
   count();
   if (bytes > 0) read_s_ = 0.7 * read_s_ + 0.3 * seconds(start, Clock::now()) / static_cast<double>(bytes);
-  hooks_.post(
-      [this, loading, part, arriving, failed] { failed ? refuse(part, *failed) : adopt(*loading, part, *arriving); });
+  hooks_.post([this, loading, part, arriving, failed] {
+    const auto table = std::move(arriving->table);  // it ends here: the pool is the engine thread's
+    arriving_.reset();
+    failed ? refuse(part, *failed) : adopt(*loading, part, *arriving, table.get());
+  });
 }
 
 // Computed instead: what came of the part before it failed is dropped with it.
@@ -222,39 +226,54 @@ Run DiskCache::lacking(const Loading& loading, const Part& part, int32_t end) co
   return wanted.begin < wanted.end ? wanted : Run{};
 }
 
-// One chunk is there. The part's first one takes the pages of all of them.
+// One chunk is there. What is no longer wanted, or has no room, gives its pages back at once.
 void DiskCache::place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
-                      Arriving& to) {
-  if (to.refused) return;
-  const Run wanted = to.table ? to.wanted : lacking(loading, part, part.offset + part.count);
-  to.refused = wanted.size() == 0 || loading.epoch != epoch_ || !index_.contains(part.id);
-  if (to.refused) return;
-  const int32_t base = pos_of_.at(part.id);
+                      const std::shared_ptr<Arriving>& to) {
+  if (to->refused || std::exchange(to->gap, true)) return;
+  to->refused = !copy_in(loading, part, chunk, bytes, *to);
+  to->gap = false;
+  arriving_ = to;
+  if (to->refused) give_way();
+}
+
+// The part's first chunk takes the pages of all of them.
+bool DiskCache::copy_in(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
+                        Arriving& to) {
   if (!to.table) {
-    const Run positions{base + wanted.begin, base + wanted.end};
+    to.wanted = lacking(loading, part, part.offset + part.count);
+    if (to.wanted.size() == 0) return false;
+    to.base = pos_of_.at(part.id);
+    const Run positions{to.base + to.wanted.begin, to.base + to.wanted.end};
     const int64_t pages = pages_for_rows(cache_.store(), positions);
-    to.refused = pages > hooks_.room() || !cache_.make_room(pages, loading.owner) || !index_.contains(part.id);
-    if (to.refused) return;
+    if (pages > hooks_.room() || !cache_.make_room(pages, loading.owner)) return false;
     to.table = table_for_rows(cache_.store(), loading.ropes, positions);
     to.table->give_to(loading.owner);
-    to.wanted = wanted;
-    to.base = base;
   }
+  if (loading.epoch != epoch_ || !index_.contains(part.id)) return false;
   const Run run = chunk_run(chunk, static_cast<int32_t>(index_.info(part.id).tokens.size()));
-  const Run here{std::max(run.begin, wanted.begin), std::min(run.end, wanted.end)};
-  to.refused = to.base != base || std::ssize(bytes) != run.size() * token_bytes_;  // another piece came under this id
-  if (to.refused) return;
+  // Else another piece came under this id.
+  if (run.begin != to.end || to.base != pos_of_.at(part.id) || std::ssize(bytes) != run.size() * token_bytes_)
+    return false;
+  const Run here{to.base + std::max(run.begin, to.wanted.begin), to.base + std::min(run.end, to.wanted.end)};
+  if (here.size() > 0) copy_rows_in(*to.table, {to.base + run.begin, to.base + run.end}, bytes, here);
   to.end = run.end;
-  if (here.size() > 0)
-    copy_rows_in(*to.table, {base + run.begin, base + run.end}, bytes, {base + here.begin, base + here.end});
+  return true;
+}
+
+bool DiskCache::give_way() {
+  const auto given = std::exchange(arriving_, nullptr);
+  if (!given || !given->table) return false;
+  given->refused = true;
+  given->table.reset();
+  return true;
 }
 
 // A part is there, as far as it came in time. What memory has of it meanwhile is not kept twice.
-void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& from) {
-  if (!from.table || from.refused) return;
-  const Run wanted = lacking(loading, part, from.end);
-  // Where memory has less of its beginning than when the first chunk came, that was not copied.
-  if (wanted.size() == 0 || wanted.begin < from.wanted.begin || from.base != pos_of_.at(part.id)) return;
+void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& from, const PageTable* table) {
+  if (!table || from.refused || from.gap) return;
+  Run wanted = lacking(loading, part, from.end);
+  wanted.begin = std::max(wanted.begin, from.wanted.begin);  // what memory had when the first chunk came was not copied
+  if (wanted.begin >= wanted.end || from.base != pos_of_.at(part.id)) return;
   const Run positions{from.base + wanted.begin, from.base + wanted.end};
   ContentCache::Returned returned;
   const SegmentInfo& info = index_.info(part.id);
@@ -264,7 +283,7 @@ void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& 
   if (part.prefix) returned.continues = std::span(loading.prompt).first(part.pos + wanted.begin - part.offset);
   returned.marks = whole_within(index_.marks(part.id), wanted);
   returned.clean = whole_within(index_.clean_notes(part.id), wanted);
-  const SegmentId id = cache_.adopt(*from.table, positions, returned);
+  const SegmentId id = cache_.adopt(*table, positions, returned);
   if (id == 0) return;
   loading.fetch->segments.push_back(id);
   stats_.loaded_tokens += static_cast<uint64_t>(wanted.size());

@@ -10,7 +10,7 @@
 //          anchors, evenly strided tokens of every piece: on average over the tuning cases as good as that budget by
 //          score, on the continuation of a novel .6 of its KL (docs/results/README.md). If all of it goes to anchors,
 //          there is no stage I, and the question need not be known. What is a mean over contexts has less common change
-//          to show: there the anchors do not grow with r, unless asked to (docs/results/seasoning.md).
+//          to show: there the anchors go as r grows, unless asked for (docs/results/seasoning.md).
 // Stale:   with stale=unseen a recomputed row reads of other pieces what is computed anew, and not what is stale or
 //          carried over (RelaxKV's idea, piece_sights.h). Off: what is carried over is better than nothing, as far as known.
 // Ahead:   with ahead=n the first look guesses n tokens of the answer, which look too (docs/results/mend.md#tokens-ahead).
@@ -25,7 +25,9 @@
 namespace kvilt {
 namespace {
 
-constexpr double kAnchorsOfMeans = 0.0375;  // of a piece's tokens: what r .15 takes
+// Of means over contexts: at r .15 as elsewhere, at r .30 and more none. There is less common change to show, and what
+// is chosen by score is by then a sample of the piece (docs/results/seasoning.md).
+constexpr double kMeansFull = 0.15, kMeansNone = 0.30;
 
 struct MendParams {
   double r;        // share of the reused tokens that is computed again; .15 beat ProphetKV's .20 with 18 % fewer FLOPs
@@ -79,12 +81,13 @@ class Mend : public ReusePolicy {
       repair.sights = piece_sights(layout, subtract(chosen, always), repair.sets[0], RowsRead::kOwnPiece);
   }
 
-  // Share of a piece's tokens. What is a mean over contexts takes no more than at the default budget, unless asked to.
+  // Share of a piece's tokens.
   double anchor_share(const PromptLayout& layout) const {
     const double share = params_.r * params_.anchors;
     if (params_.anchors_given || layout.seasoned == 0) return share;
     const double means = layout.seasoned / static_cast<double>(count(layout.reused()));
-    return (1 - means) * share + means * std::min(share, kAnchorsOfMeans);
+    const double kept = std::clamp((kMeansNone - params_.r) / (kMeansNone - kMeansFull), 0.0, 1.0);
+    return share * (1 - means * (1 - kept));
   }
 
   // The middles of equal parts of every piece; not its first tokens, whose change is unlike that of the rest.

@@ -233,7 +233,7 @@ TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
   EXPECT_EQ(apart_by_new.stages[1].carry->groups[1].range(), (kvilt::Run{1000, 1100}));
 }
 
-TEST(Mend, AnchorsOfMeansDoNotGrowWithTheBudget) {
+TEST(Mend, AnchorsOfMeansGoAsTheBudgetGrows) {
   PromptLayout prompt{1100, 0, {{0, 1000}}};
   const auto strided = [&](const std::map<std::string, std::string>& params) {
     const auto mend = policy("mend", params);
@@ -253,8 +253,8 @@ TEST(Mend, AnchorsOfMeansDoNotGrowWithTheBudget) {
   prompt.seasoned = 1000;
   const auto means = strided({{"r", "0.3"}});
   EXPECT_EQ(exact, 57);  // of 75; the others stand among those of high score
-  EXPECT_EQ(half, 41);   // of 56; one more touches them
-  EXPECT_EQ(means, 28);
+  EXPECT_EQ(half, 28);   // of 38
+  EXPECT_EQ(means, 0);
   EXPECT_EQ(strided({{"r", "0.3"}, {"anchors", "0.25"}}), exact) << "given is given";
   const auto low = strided({{"r", "0.15"}});
   prompt.seasoned = 0;
