@@ -41,9 +41,9 @@ class DiskCache {
  public:
   struct Hooks {
     using Post = std::function<void(std::function<void()>)>;
-    Post post;                        // runs a task on the engine thread; something may have come
-    Post post_unheard;                // the same, in one order with these; nobody who waits needs to ask again
-    std::function<int64_t()> room;                    // pages that no running request was promised
+    Post post;                      // runs a task on the engine thread; something may have come
+    Post post_unheard;              // the same, in one order with these; nobody who waits needs to ask again
+    std::function<int64_t()> room;  // pages that no running request was promised
   };
 
   // cache: must outlive it. maker: of all that bits of KV depend on besides tokens. Announces what the tier holds.

@@ -18,7 +18,6 @@ namespace kvilt::server {
 struct ChatJob {
   Json body;                                              // as /v1/chat/completions takes it
   const char* field = "messages";                         // of the client's: holds the prompt
-  std::optional<MemoryGate::Pass> room;                   // for what is in `body` and was not in the request's
   std::function<void(ApiError&)> in_own_paths;            // what is wrong with `body`, in the client's words
   std::function<std::unique_ptr<AnswerWriter>()> writer;  // called when the body was read
 };

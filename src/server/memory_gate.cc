@@ -16,14 +16,16 @@ void MemoryGate::Pass::leave() {
   if (MemoryGate* gate = std::exchange(gate_, nullptr)) gate->leave(bytes_);
 }
 
-std::optional<MemoryGate::Pass> MemoryGate::enter(size_t bytes, std::chrono::milliseconds patience,
-                                                  FunctionRef<bool()> gives_up) {
-  if (bytes <= kSmall) return Pass(nullptr, 0);
-  bytes = std::min(bytes, limit_);
+bool MemoryGate::admit(Who who, size_t bytes, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up) {
   const auto until = std::chrono::steady_clock::now() + patience;
   MutexLock lock(mutex_);
-  const auto place = line_.insert(line_.end(), 0);
-  const auto may_enter = [&]() KVILT_REQUIRES(mutex_) { return place == line_.begin() && inside_ + bytes <= limit_; };
+  std::list<int>& line = who.grows ? growing_ : line_;
+  const auto place = line.insert(line.end(), 0);
+  inside_ -= who.has;
+  held_ += who.has;
+  const auto may_enter = [&]() KVILT_REQUIRES(mutex_) {
+    return place == line.begin() && inside_ + (who.grows ? 0 : held_) + bytes <= limit_;
+  };
   bool enters = may_enter();
   while (!enters && std::chrono::steady_clock::now() < until) {
     lock.unlock();
@@ -32,11 +34,28 @@ std::optional<MemoryGate::Pass> MemoryGate::enter(size_t bytes, std::chrono::mil
     if (gone) break;
     enters = moved_.wait_for(lock, kLook, may_enter);
   }
-  line_.erase(place);
-  if (enters) inside_ += bytes;
+  line.erase(place);
+  held_ -= who.has;
+  inside_ += enters ? bytes : who.has;
   moved_.notify_all();  // another one is first in line
-  if (!enters) return std::nullopt;
+  return enters;
+}
+
+std::optional<MemoryGate::Pass> MemoryGate::enter(size_t bytes, std::chrono::milliseconds patience,
+                                                  FunctionRef<bool()> gives_up) {
+  if (bytes <= kSmall) return Pass(nullptr, 0);
+  bytes = std::min(bytes, limit_);
+  if (!admit({}, bytes, patience, gives_up)) return std::nullopt;
   return Pass(this, bytes);
+}
+
+bool MemoryGate::grow(Pass& pass, size_t more, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up) {
+  if (more <= kSmall) return true;
+  const size_t had = pass.gate_ ? pass.bytes_ : 0, bytes = std::min(had + more, limit_);
+  if (!admit({had, true}, bytes, patience, gives_up)) return false;
+  pass.gate_ = this;
+  pass.bytes_ = bytes;
+  return true;
 }
 
 void MemoryGate::leave(size_t bytes) {

@@ -69,6 +69,44 @@ TEST(MemoryGate, ALargeOneIsNotPassedByThoseAfterIt) {
   EXPECT_TRUE(gate.enter(kMiB, kShort, never));
 }
 
+TEST(MemoryGate, WhoGrowsCountsWhatItHas) {
+  MemoryGate gate(4 * kMiB);
+  auto alone = gate.enter(kMiB, kLong, never);
+  ASSERT_TRUE(alone);
+  EXPECT_TRUE(gate.grow(*alone, 4 * kMiB, kShort, never)) << "1 and 4 of 4 MiB: it is alone";
+  EXPECT_FALSE(gate.enter(kMiB, kShort, never)) << "power: it has grown";
+  alone->leave();
+  auto one = gate.enter(2 * kMiB, kLong, never), other = gate.enter(kMiB, kLong, never);
+  ASSERT_TRUE(one && other);
+  EXPECT_FALSE(gate.grow(*one, 2 * kMiB, kShort, never)) << "4 and 1";
+  EXPECT_TRUE(gate.grow(*one, kMiB, kShort, never)) << "3 and 1: it has what it had";
+  EXPECT_FALSE(gate.enter(kMiB, kShort, never));
+  one->leave();
+  EXPECT_TRUE(gate.enter(3 * kMiB, kShort, never));
+  auto small = gate.enter(kMiB / 1024, kShort, never);
+  ASSERT_TRUE(small);
+  EXPECT_TRUE(gate.grow(*small, 3 * kMiB, kShort, never));
+  EXPECT_FALSE(gate.enter(kMiB, kShort, never)) << "power: what was too small to count has grown";
+}
+
+// Two who are inside and need more than is left wait for each other, were what they have not theirs to use.
+TEST(MemoryGate, ThoseWhoGrowDoNotWaitForEachOther) {
+  MemoryGate gate(4 * kMiB);
+  std::atomic<int> inside{0}, grown{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      auto pass = gate.enter(2 * kMiB, kLong, never);
+      ++inside;
+      while (inside < 2) std::this_thread::yield();
+      if (gate.grow(*pass, 2 * kMiB, kLong, never)) ++grown;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(grown, 2);
+  EXPECT_TRUE(gate.enter(4 * kMiB, kShort, never)) << "all have left";
+}
+
 TEST(MemoryGate, WhoGivesUpLeavesTheLine) {
   MemoryGate gate(kMiB);
   auto held = gate.enter(kMiB, kLong, never);

@@ -17,7 +17,7 @@ size_t size_of(const StoredResponse& response) {
 
 void ResponseStore::drop(Shelf& shelf, Entries::iterator entry) {
   shelf.bytes -= entry->bytes;
-  shelf.by_id.erase(entry->response.id);
+  shelf.by_id.erase(entry->response->id);
   shelf.entries.erase(entry);
 }
 
@@ -30,12 +30,12 @@ void ResponseStore::shrink(Shelf& shelf, Clock::time_point now) {
   }
 }
 
-const StoredResponse* ResponseStore::use(Shelf& shelf, const std::string& id, Clock::time_point now) {
+std::shared_ptr<const StoredResponse> ResponseStore::use(Shelf& shelf, const std::string& id, Clock::time_point now) {
   const auto found = shelf.by_id.find(id);
   if (found == shelf.by_id.end()) return nullptr;
   found->second->used = now;
   shelf.entries.splice(shelf.entries.begin(), shelf.entries, found->second);
-  return &found->second->response;
+  return found->second->response;
 }
 
 void ResponseStore::add(const std::string& tenant, StoredResponse response, Clock::time_point now) {
@@ -45,34 +45,33 @@ void ResponseStore::add(const std::string& tenant, StoredResponse response, Cloc
   Shelf& shelf = shelves_[tenant];
   const std::string id = response.id;
   if (const auto old = shelf.by_id.find(id); old != shelf.by_id.end()) drop(shelf, old->second);
-  shelf.entries.push_front({std::move(response), bytes, now});
+  shelf.entries.push_front({std::make_shared<const StoredResponse>(std::move(response)), bytes, now});
   shelf.by_id[id] = shelf.entries.begin();
   shelf.bytes += bytes;
   shrink(shelf, now);
 }
 
-std::optional<StoredResponse> ResponseStore::find(const std::string& tenant, const std::string& id,
-                                                  Clock::time_point now) {
-  MutexLock lock(mutex_);
-  Shelf& shelf = shelves_[tenant];
-  shrink(shelf, now);
-  const StoredResponse* found = use(shelf, id, now);
-  return found ? std::optional(*found) : std::nullopt;
-}
-
-Result<std::vector<StoredResponse>> ResponseStore::thread(const std::string& tenant, const std::string& id,
+std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& tenant, const std::string& id,
                                                           Clock::time_point now) {
   MutexLock lock(mutex_);
   Shelf& shelf = shelves_[tenant];
   shrink(shelf, now);
-  std::vector<StoredResponse> out;
+  return use(shelf, id, now);
+}
+
+Result<ResponseStore::Thread> ResponseStore::thread(const std::string& tenant, const std::string& id,
+                                                    Clock::time_point now) {
+  MutexLock lock(mutex_);
+  Shelf& shelf = shelves_[tenant];
+  shrink(shelf, now);
+  Thread out;
   // A response only goes on from one that was there before it, so there is no ring.
-  for (std::string at = id; !at.empty(); at = out.back().previous) {
-    const StoredResponse* found = use(shelf, at, now);
+  for (std::string at = id; !at.empty(); at = out.back()->previous) {
+    auto found = use(shelf, at, now);
     if (!found)
       return error(Code::kNotFound,
                    "previous_response_id: there is no response '{}', or no longer: send the conversation itself", at);
-    out.push_back(*found);
+    out.push_back(std::move(found));
   }
   std::ranges::reverse(out);
   return out;

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,19 +46,20 @@ class ResponseStore {
   bool fits(size_t bytes) const { return bytes <= limits_.bytes && limits_.responses > 0; }
   void add(const std::string& tenant, StoredResponse response, Clock::time_point now = Clock::now());
 
-  // nullopt: this tenant has no such response, or no longer.
-  std::optional<StoredResponse> find(const std::string& tenant, const std::string& id,
-                                     Clock::time_point now = Clock::now());
-  // The response and all that it goes on from, oldest first. kNotFound where one of them is gone: names it.
-  Result<std::vector<StoredResponse>> thread(const std::string& tenant, const std::string& id,
+  // Null: this tenant has no such response, or no longer.
+  std::shared_ptr<const StoredResponse> find(const std::string& tenant, const std::string& id,
                                              Clock::time_point now = Clock::now());
+  // The response and all that it goes on from, oldest first. kNotFound where one of them is gone: names it.
+  // Nothing is copied.
+  using Thread = std::vector<std::shared_ptr<const StoredResponse>>;
+  Result<Thread> thread(const std::string& tenant, const std::string& id, Clock::time_point now = Clock::now());
   bool erase(const std::string& tenant, const std::string& id);
 
   size_t bytes(const std::string& tenant) const;
 
  private:
   struct Entry {
-    StoredResponse response;
+    std::shared_ptr<const StoredResponse> response;
     size_t bytes = 0;
     Clock::time_point used;
   };
@@ -70,7 +71,8 @@ class ResponseStore {
   };
   void drop(Shelf& shelf, Entries::iterator entry) KVILT_REQUIRES(mutex_);
   void shrink(Shelf& shelf, Clock::time_point now) KVILT_REQUIRES(mutex_);
-  const StoredResponse* use(Shelf& shelf, const std::string& id, Clock::time_point now) KVILT_REQUIRES(mutex_);
+  std::shared_ptr<const StoredResponse> use(Shelf& shelf, const std::string& id, Clock::time_point now)
+      KVILT_REQUIRES(mutex_);
 
   const StoreLimits limits_;
   mutable Mutex mutex_;

@@ -9,10 +9,10 @@ StoredResponse response(const std::string& id, const std::string& previous = "",
   return {id, previous, std::string(bytes, 'r'), "[]"};
 }
 
-std::vector<std::string> ids_of(const Result<std::vector<StoredResponse>>& thread) {
+std::vector<std::string> ids_of(const Result<ResponseStore::Thread>& thread) {
   std::vector<std::string> ids;
   if (thread.ok()) {
-    for (const StoredResponse& one : thread.value()) ids.push_back(one.id);
+    for (const auto& one : thread.value()) ids.push_back(one->id);
   }
   return ids;
 }

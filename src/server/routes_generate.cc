@@ -501,7 +501,6 @@ void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib
     return reply_error(response, *error, job->shape);
   }
   chat.body = nullptr;
-  chat.room.reset();
   job->writer = chat.writer();
   run_job(std::move(job), call, response, chat.field);
 }

@@ -22,34 +22,28 @@ ApiError no_response(const std::string& id) {
   return {404, "there is no response '" + id.substr(0, 64) + "', or no longer", "response_id", "not_found"};
 }
 
-struct Earlier {
-  Json items = Json::array();  // of the responses that a request goes on from, oldest first
-  std::optional<MemoryGate::Pass> room;
-};
-
-ApiResult<Earlier> earlier_items(Service& service, ResponseStore& store, const std::string& tenant,
-                                 const std::string& previous) {
-  Earlier out;
+// Of the responses that a request goes on from, oldest first.
+ApiResult<Json> earlier_items(Service& service, ResponseStore& store, const Call& call, const std::string& previous) {
+  Json out = Json::array();
   if (previous.empty()) return out;
-  const auto thread = store.thread(tenant, previous);
+  const auto thread = store.thread(call.caller.tenant->name(), previous);
   if (!thread.ok()) {
     ApiError error = api_error(thread.error(), "previous_response_id");
     error.code = "previous_response_not_found";
     return error;
   }
   size_t bytes = 0;
-  for (const StoredResponse& one : thread.value()) bytes += one.input.size() + one.response.size();
+  for (const auto& one : thread.value()) bytes += one->input.size() + one->response.size();
   if (bytes > kMaxThread) {
     return ApiError{400, "previous_response_id: the responses before it have more than 16 MiB", "previous_response_id",
                     "context_length_exceeded"};
   }
-  auto room = service.room_for(bytes);
-  if (!room) return ApiError{503, "other large requests are being read: try again soon", "", "overloaded"};
-  out.room.emplace(std::move(*room));
-  for (const StoredResponse& one : thread.value()) {
-    for (Json& item : Json::parse(one.input)) out.items.push_back(std::move(item));
-    Json response = Json::parse(one.response);
-    for (Json& item : response["output"]) out.items.push_back(std::move(item));
+  if (!service.has_room_for(call, bytes))
+    return ApiError{503, "other large requests are being read: try again soon", "", "overloaded"};
+  for (const auto& one : thread.value()) {
+    for (Json& item : Json::parse(one->input)) out.push_back(std::move(item));
+    Json response = Json::parse(one->response);
+    for (Json& item : response["output"]) out.push_back(std::move(item));
   }
   return out;
 }
@@ -57,18 +51,17 @@ ApiResult<Earlier> earlier_items(Service& service, ResponseStore& store, const s
 struct ReadResponse {
   ResponsesChat chat;
   ResponseThread thread;
-  std::optional<MemoryGate::Pass> room;
 };
 
 ApiResult<ReadResponse> read_response(Service& service, ResponseStore& store, const Call& call) {
   auto thread = response_thread(call.body);
   if (!thread.ok()) return thread.error();
-  auto earlier = earlier_items(service, store, call.caller.tenant->name(), thread.value().previous);
+  auto earlier = earlier_items(service, store, call, thread.value().previous);
   if (!earlier.ok()) return earlier.error();
-  auto chat = responses_to_chat(std::move(call.body), std::move(earlier.value().items), thread.value(),
-                                limits_of(call.engine()));
+  auto chat =
+      responses_to_chat(std::move(call.body), std::move(earlier.value()), thread.value(), limits_of(call.engine()));
   if (!chat.ok()) return chat.error();
-  return ReadResponse{std::move(chat.value()), std::move(thread.value()), std::move(earlier.value().room)};
+  return ReadResponse{std::move(chat.value()), std::move(thread.value())};
 }
 
 // Keeps what a client was answered, if it fits.
@@ -94,7 +87,6 @@ void respond(Service& service, const std::shared_ptr<ResponseStore>& store, cons
   chat->input = nullptr;
   ChatJob job;
   job.body = std::move(chat->body);
-  if (auto& room = read.value().room) job.room.emplace(std::move(*room));
   job.field = "input";
   job.in_own_paths = [chat](ApiError& error) { chat->in_own_paths(error); };
   job.writer = [&] { return responses_writer(std::move(form), call.engine()); };

@@ -343,8 +343,8 @@ void Service::get_always(const std::string& path, std::function<void(const Attac
   });
 }
 
-std::optional<MemoryGate::Pass> Service::room_for(size_t bytes) {
-  return gate_.enter(bytes, kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
+bool Service::has_room_for(const Call& call, size_t more) {
+  return gate_.grow(call.pass, more, kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
 }
 
 void Service::post(const std::string& path, Handler handler) {
@@ -364,7 +364,8 @@ void Service::post(const std::string& path, Handler handler) {
     if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
     Attached now = attached();
     if (auto error = need_engine(now)) return refuse(*error);
-    auto pass = room_for(text.size());
+    auto pass =
+        gate_.enter(text.size(), kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
     if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
     auto body = parse_json(text);
     if (!body.ok()) return refuse(body.error());

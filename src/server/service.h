@@ -78,8 +78,8 @@ class Service {
   const Tenants& tenants() const { return tenants_; }
   RequestLog& requests() const { return *requests_; }
   PartOrders& orders() const { return *orders_; }
-  // For what a route takes apart besides its body; none: others took too long, or the client is gone.
-  std::optional<MemoryGate::Pass> room_for(size_t bytes);
+  // For what a route takes apart besides its body; false: others took too long, or the client is gone.
+  bool has_room_for(const Call& call, size_t more);
   // Before the routes are added.
   void keep(std::unique_ptr<KnowledgeBases> knowledge) { knowledge_ = std::move(knowledge); }
   KnowledgeBases& knowledge() const { return *knowledge_; }
