@@ -18,9 +18,13 @@ class AskCounter {
   // often: so many times.
   explicit AskCounter(int often) : often_(often) {}
 
-  // Names a document of a domain; before: what must stand before it.
-  Digest key(DomainId domain, std::span<const int32_t> document, std::span<const int32_t> before = {}) const {
-    return KeyedHash(secret_, "kvilt.asked").add(domain).add(before).add(document).finish();
+  // Names a document of a domain.
+  Digest key(DomainId domain, std::span<const int32_t> document) const {
+    return KeyedHash(secret_, "kvilt.asked").add(domain).add(document).finish();
+  }
+  // The same document behind what `before` names.
+  Digest key(const Digest& before, std::span<const int32_t> document) const {
+    return KeyedHash(secret_, "kvilt.asked behind").add(before).add(document).finish();
   }
   // Once more. Whether that is often.
   bool asked(const Digest& key) {

@@ -10,10 +10,12 @@ void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
   if (missing.empty()) return;
   const std::span<const int32_t> tokens = s.tokens;
   const auto before = tokens.first(static_cast<size_t>(s.request.prompt.marks[0].begin));
+  const Digest behind = asked_.key(s.domains.exact, before);  // once: it may be a long history, and the marks hundreds
   for (const TokenMark& mark : missing) {
+    if (waiting_.size() >= kMaxWaiting) return;
     const auto document = tokens.subspan(mark.begin, mark.end - mark.begin);
-    const Digest key = asked_.key(s.domains.exact, document, before);
-    if (!asked_.asked(key) || waiting_.size() >= kMaxWaiting) continue;
+    const Digest key = asked_.key(behind, document);
+    if (!asked_.asked(key)) continue;
     asked_.forget(key);
     Document next{{{before.begin(), before.end()}, {}}, s.domains.exact, s.owner};
     next.prompt.add_marked(document);
@@ -30,8 +32,10 @@ std::unique_ptr<Sequence> CleanCopier::start() {
   return s;
 }
 
+// Nothing of a copy that was broken off stays: one that is never done in time must not keep the others from their turn.
 void CleanCopier::interrupt() {
-  if (now_) waiting_.push_front(*std::exchange(now_, {}));
+  if (auto document = std::exchange(now_, {}); document && ++document->interrupts < kMostInterrupts)
+    waiting_.push_back(*std::move(document));
 }
 
 }  // namespace kvilt

@@ -20,6 +20,7 @@ class CleanCopier : public IdleWork {
  public:
   static constexpr int kOften = 3;  // prompts that begin alike and ask for the same document
   static constexpr size_t kMaxWaiting = 16;
+  static constexpr int kMostInterrupts = 8;  // then a document has had its tries until it is asked for often again
 
   // The prefill of a real request ended; `missing` are parts that it marked.
   void asked(const Sequence& sequence, std::span<const TokenMark> missing);
@@ -40,6 +41,7 @@ class CleanCopier : public IdleWork {
     Prompt prompt;  // the beginning of the prompts that asked, then the document
     DomainId domain = 0;
     OwnerId owner = 0;
+    int interrupts = 0;
   };
   AskCounter asked_{kOften};
   std::deque<Document> waiting_;

@@ -74,6 +74,7 @@ void DiskCache::forget(uint64_t id) {
   index_.erase(id);
   pos_of_.erase(id);
   queued_.erase(id);
+  whole_.clear();
 }
 
 void DiskCache::attach(Hooks hooks) {

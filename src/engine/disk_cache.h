@@ -151,6 +151,7 @@ class DiskCache {
   std::vector<Part> missing(const Question& question, const ContentCache::Found& found);
   void add_prefix(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   void add_pieces(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
+  int64_t bytes_of(const Part& part) const;
   bool pays(const std::vector<Part>& parts) const;
   Clock::time_point patience_for(const std::vector<Part>& parts) const;
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
@@ -172,6 +173,7 @@ class DiskCache {
   ContentIndex index_;                                          // of what is stored, or queued to be
   std::unordered_map<uint64_t, int32_t> pos_of_;                // where the tokens of each were computed
   std::unordered_set<uint64_t> queued_;                         // not written yet
+  std::unordered_set<SegmentId> whole_;                         // chains of memory that are stored to their end
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
   std::deque<SegmentId> entered_;                               // that others do not have yet
   std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first
@@ -185,6 +187,7 @@ class DiskCache {
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
+  Clock::time_point refused_at_ = {};          // when reading last did not pay
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
   ChunkBuffers buffers_;                       // of chunks on their way
   IoThread io_;                                // last: its jobs use the rest

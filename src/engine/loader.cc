@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <utility>
 
@@ -114,10 +115,18 @@ Clock::time_point DiskCache::patience_for(const std::vector<Part>& parts) const 
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
 }
 
+// All chunks that hold a token of it are read whole.
+int64_t DiskCache::bytes_of(const Part& part) const {
+  const auto count = static_cast<int32_t>(index_.info(part.id).tokens.size());
+  const int32_t first = part.offset / StoredPiece::kChunkTokens;
+  const int32_t last = (part.offset + part.count - 1) / StoredPiece::kChunkTokens;
+  return (chunk_run(last, count).end - chunk_run(first, count).begin) * token_bytes_;
+}
+
 // By what reading and computing took so far.
 bool DiskCache::pays(const std::vector<Part>& parts) const {
   int64_t tokens = 0, bytes = reading_;
-  for (const Part& part : parts) tokens += part.count, bytes += part.count * token_bytes_;
+  for (const Part& part : parts) tokens += part.count, bytes += bytes_of(part);
   return !pace_.known() || static_cast<double>(bytes) * read_s_ < pace_.time_for(tokens).count();
 }
 
@@ -135,7 +144,10 @@ std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCa
   }
   if (!pays(parts)) {
     ++stats_.refused;
-    read_s_ = 0.98 * read_s_;  // what was slow is tried again after a while
+    // What was slow is tried again after a while, however many ask meanwhile.
+    constexpr double kMost = 60;  // seconds at once: .3 of it is left
+    const auto now = Clock::now(), last = std::exchange(refused_at_, now);
+    if (last != Clock::time_point{}) read_s_ = std::pow(0.98, std::min(seconds(last, now), kMost)) * read_s_;
     return nullptr;
   }
   return begin(q, std::move(parts));
@@ -149,7 +161,7 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
                                                    .fetch = std::make_shared<Fetch>(),
                                                    .owner = q.owner});
   for (const Part& part : parts) {
-    const int64_t bytes = part.count * token_bytes_;
+    const int64_t bytes = bytes_of(part);
     if (reading_ > 0 && reading_ + bytes > kReadAhead) break;
     reading_ += bytes;
     loading->bytes += bytes;
@@ -157,6 +169,7 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
     loading->parts.push_back(part);
   }
   if (loading->parts.empty()) return nullptr;
+  auto fetch = loading->fetch;  // held before the I/O thread looks whether anybody does
   loading->until = patience_for(loading->parts);
   loading->fetch->remote = sharing_.has_value();
   if (sharing_) awaited_.push_back(loading);
@@ -166,10 +179,11 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
     io_.read([this, loading, part] { read(loading, part); });
   }
   io_.read([this, loading] { hooks_.post([this, loading] { finished(loading); }); });
-  return loading->fetch;
+  return fetch;
 }
 
-// The I/O thread. Each chunk goes on as soon as it is there: it is copied while the next one is read.
+// The I/O thread. Each chunk goes on as soon as it is there: it is copied while the next one is read. Where all who
+// waited are gone, or will not wait longer, it ends there.
 void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) {
   const auto start = Clock::now();
   const auto arriving = std::make_shared<Arriving>();
@@ -179,7 +193,10 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   int64_t bytes = 0;
   std::optional<Error> failed;
   try {
-    for (int32_t i = first; i <= last && !arriving->refused && Clock::now() < loading->until; ++i) {
+    const auto wanted = [&] {
+      return !arriving->refused && loading->fetch.use_count() > 1 && Clock::now() < loading->until;
+    };
+    for (int32_t i = first; i <= last && wanted(); ++i) {
       auto chunk = std::make_shared<std::vector<std::byte>>(buffers_.take());
       if (const Status got = tier_->get(part.id, i, *chunk); !got.ok()) {
         failed = got.error();

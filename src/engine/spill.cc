@@ -108,11 +108,19 @@ DiskCache::Chain DiskCache::chain_of(SegmentId id) const {
 
 // From the beginning on, what is not stored yet. Of a segment that another one leaves halfway all is written.
 void DiskCache::store_chain(SegmentId id, Queue queue) {
+  // A long conversation leaves extent by extent, in one step: its chain is hashed once, and not for each of them.
+  if (whole_.contains(id)) return;
   const Chain chain = chain_of(id);
   const Digest* digest = cache_.index().domain_digest(cache_.index().info(id).domain);
   if (!digest) return;
   const auto size = static_cast<int32_t>(chain.tokens.size());
   ChainEnd known = end_of_chain(index_.find_prefix(chain.tokens, index_.domain(*digest), size));
+  if (known.pos >= size) {
+    constexpr size_t kMost = 4096;
+    if (whole_.size() >= kMost) whole_.clear();
+    whole_.insert(id);
+    return;
+  }
   for (size_t i = 0; i < chain.segments.size(); ++i) {
     const int32_t begin = chain.begins[i];
     const int32_t end = i + 1 < chain.segments.size() ? chain.begins[i + 1] : size;
