@@ -87,7 +87,7 @@ PRES = ["default", "llama-bpe", "gpt-2", "falcon", "mpt", "smollm", "deepseek-ll
 
 
 def ggufs():
-    put("gguf", "llama", gguf("llama", SPM, {"general.name": "tiny"}))
+    put("gguf", "llama", gguf("llama", SPM, {"general.name": "tiny", "general.sampling.temp": 0.7, "general.sampling.top_k": 20}))
     put("gguf", "qwen2", gguf("qwen2", BPE, {"ARCH.rope.freq_base": 1e6}))
     put("gguf", "qwen3", gguf("qwen3", BPE, {"ARCH.rope.scaling.type": "yarn", "ARCH.rope.scaling.factor": 4.0,
                                              "ARCH.rope.scaling.original_context_length": 16}))
@@ -152,6 +152,9 @@ def folder(name, files):
     put("folder", name, out)
 
 
+ADVICE = {"eos_token_id": 2, "do_sample": True, "temperature": 0.7, "top_p": 0.8, "min_p": 0.1, "top_k": 20, "repetition_penalty": 1.05}
+
+
 def folders():
     weights = safetensors(TENSORS)
     names = sorted(TENSORS)
@@ -159,7 +162,7 @@ def folders():
     index = {"metadata": {}, "weight_map": {**{n: "a.safetensors" for n in one}, **{n: "b.safetensors" for n in two}}}
     config = {"bos_token": "<s>", "eos_token": {"content": "<s>"}, "add_bos_token": True, "chat_template": "{{ messages[0].content }}"}
     folder("plain", {"config.json": CONFIG, "model.safetensors": weights})
-    folder("whole", {"config.json": CONFIG, "generation_config.json": {"eos_token_id": 2}, "tokenizer_config.json": config,
+    folder("whole", {"config.json": CONFIG, "generation_config.json": ADVICE, "tokenizer_config.json": config,
                      "tokenizer.json": HF, "model.safetensors": weights})
     folder("shards", {"config.json": CONFIG, "model.safetensors.index.json": index, "a.safetensors": safetensors(one),
                       "b.safetensors": safetensors(two, "BF16", 2)})

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <future>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,6 +18,7 @@
 #include "model/hub_cache.h"
 #include "model/json_text.h"
 #include "model/read_config.h"
+#include "model/read_sampling.h"
 #include "model/safetensors.h"
 #include "text/unicode.h"
 
@@ -81,6 +83,11 @@ Status check_vocabulary(const ModelFile& model, const std::string& where) {
   return {};
 }
 
+void take(ReadSampling read, ModelFile& model) {
+  model.sampling = read.defaults;
+  std::ranges::move(read.warnings, std::back_inserter(model.warnings));
+}
+
 using WeightsReady = std::function<void(const ModelFile&)>;
 
 // What the tokenizer adds to a model.
@@ -130,6 +137,7 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
   Fields templates(gguf, "tokenizer.", path);
   model->chat_template = templates.text_or("chat_template", "");
   KVILT_TRY(templates.status());
+  take(read_gguf_sampling(gguf, path), *model);
   model->description =
       fmt::format("GGUF {}, {} tensors, {}", file_type_name(gguf), gguf.tensors.all().size(), mebibytes(parts.bytes()));
   return model;
@@ -227,6 +235,7 @@ class FolderReader {
   Status read_generation_config() {
     if (!has("generation_config.json")) return {};
     KVILT_ASSIGN(const nlohmann::json config, json("generation_config.json", kMaxConfigBytes));
+    take(read_hf_sampling(config, path("generation_config.json")), *model_);
     return end_ids(config, "generation_config.json");
   }
 
