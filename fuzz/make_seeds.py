@@ -166,6 +166,11 @@ def folders():
                      "tokenizer.json": HF, "model.safetensors": weights})
     folder("shards", {"config.json": CONFIG, "model.safetensors.index.json": index, "a.safetensors": safetensors(one),
                       "b.safetensors": safetensors(two, "BF16", 2)})
+    gemma = {"model_type": "gemma3", "text_config": {**CONFIG, "model_type": "gemma3_text"}, "vision_config": {"hidden_size": 4}}
+    norms = {"self_attn.q_norm": [4], "self_attn.k_norm": [4], "pre_feedforward_layernorm": [8], "post_feedforward_layernorm": [8]}
+    whole = {**TENSORS, **{f"model.layers.0.{n}.weight": t for n, t in norms.items()}}
+    part = {n.replace("model.", "model.language_model.", 1): t for n, t in whole.items()}
+    folder("multimodal", {"config.json": gemma, "model.safetensors": safetensors({**part, "model.vision_tower.x.weight": [2, 2]})})
     for kind, scaling in {"llama3": {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16},
                           "yarn": {"factor": 4, "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 0.5},
                           "longrope": {"short_factor": [1, 1.5], "long_factor": [2, 3], "original_max_position_embeddings": 32},

@@ -20,6 +20,7 @@
 #include "model/read_config.h"
 #include "model/read_sampling.h"
 #include "model/safetensors.h"
+#include "model/text_part.h"
 #include "text/unicode.h"
 
 namespace kvilt {
@@ -151,16 +152,19 @@ class FolderReader {
     KVILT_ASSIGN(const nlohmann::json config, json("config.json", kMaxConfigBytes));
     KVILT_ASSIGN(ReadConfig read, read_hf_config(config, path("config.json")));
     KVILT_TRY(map_weights());
+    if (is_multimodal(config)) KVILT_TRY(keep_text_part());
     model_->config = std::move(read.config);
     if (model_->config.name.empty()) model_->config.name = std::filesystem::path(folder_).filename().string();
-    const BindRequest bind{model_->config, tensors_, NameStyle::kHuggingFace, read.biases, weights_name_};
+    const BindRequest bind{model_->config, tensors_, NameStyle::kHuggingFace, read.biases,
+                           weights_name_ + (left_out_.empty() ? "" : ": text part")};
     KVILT_ASSIGN(model_->weights, bind_weights(bind));
     KVILT_TRY(end_ids(config, "config.json"));
+    if (is_multimodal(config)) KVILT_TRY(end_ids(config.at("text_config"), "config.json"));
     KVILT_TRY(read_generation_config());
     KVILT_TRY(read_tokenizer());
     KVILT_TRY(check_vocabulary(*model_, folder_));
-    model_->description =
-        fmt::format("safetensors {}, {} tensors, {}", main_type(), tensors_.all().size(), mebibytes(tensors_.bytes()));
+    model_->description = fmt::format("safetensors {}, {} tensors, {}{}", main_type(), tensors_.all().size(),
+                                      mebibytes(tensors_.bytes()), left_out_);
     model_->fingerprint = fingerprint(model_->config, tensors_);
     model_->sources = sources_of(*files_);
     model_->keep_alive = std::move(files_);
@@ -206,6 +210,13 @@ class FolderReader {
         return error(Code::kCorrupt, "{}: more than {} shards", weights_name_, kMaxShards);
     }
     for (const std::string& shard : shards) KVILT_TRY(map_file(shard));
+    return {};
+  }
+
+  Status keep_text_part() {
+    const size_t all = tensors_.all().size();
+    KVILT_ASSIGN(tensors_, text_tensors_of(tensors_, weights_name_));
+    left_out_ = fmt::format("; text only: {} tensors for images or audio are left out", all - tensors_.all().size());
     return {};
   }
 
@@ -308,6 +319,7 @@ class FolderReader {
 
   const std::string folder_;
   std::string weights_name_;  // for messages
+  std::string left_out_;      // of a multimodal model: what is not read, in words
   std::shared_ptr<Files> files_;
   TensorTable tensors_;
   std::unique_ptr<ModelFile> model_ = std::make_unique<ModelFile>();
