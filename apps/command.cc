@@ -183,6 +183,19 @@ Answered run_request(Engine& engine, Request request, std::function<void(const s
   return value_or_fail(ask(engine, std::move(request), std::move(on_text)));
 }
 
+std::string sampling_words(const SamplingDefaults& sampling, const char* none) {
+  std::string words;
+  const auto add = [&](const char* name, auto value) {
+    if (value) words += fmt::format("{}{} {}", words.empty() ? "" : ", ", name, *value);
+  };
+  add("temperature", sampling.temperature);
+  add("top_p", sampling.top_p);
+  add("top_k", sampling.top_k);
+  add("min_p", sampling.min_p);
+  add("repetition_penalty", sampling.repetition_penalty);
+  return words.empty() ? none : words;
+}
+
 double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 double spread(const std::vector<double>& values) { return (quantile(values, 0.75) - quantile(values, 0.25)) / 2; }
 

@@ -57,6 +57,9 @@ void write_text(const std::string& path, const std::string& text);
 // Submits and waits; exits with 1 on an error.
 Answered run_request(Engine& engine, Request request, std::function<void(const std::string&)> on_text = nullptr);
 
+// "temperature 0.7, top_k 20": what is said of them; `none` where that is nothing.
+std::string sampling_words(const SamplingDefaults& sampling, const char* none);
+
 double median(const std::vector<double>& values);  // 0 for none
 double spread(const std::vector<double>& values);  // half the distance between the quartiles
 std::vector<std::string> split_commas(const std::string& text);

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 
 namespace kvilt {
 
@@ -33,6 +34,8 @@ template Option Command::add_option(const std::string&, int64_t&, const std::str
 template Option Command::add_option(const std::string&, uint64_t&, const std::string&);
 template Option Command::add_option(const std::string&, float&, const std::string&);
 template Option Command::add_option(const std::string&, double&, const std::string&);
+template Option Command::add_option(const std::string&, std::optional<int>&, const std::string&);
+template Option Command::add_option(const std::string&, std::optional<float>&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<std::string>&, const std::string&);
 
 Option Command::add_flag(const std::string& names, bool& value, const std::string& what) {

@@ -41,7 +41,8 @@ class Command {
   void require_subcommand();
   void callback(std::function<void()> run);
 
-  // T: std::string, int, int64_t, uint64_t, float, double or std::vector<std::string>, which is given more than once.
+  // T: std::string, int, int64_t, uint64_t, float, double, std::optional<int or float>, which is empty unless the option
+  // is given, or std::vector<std::string>, which is given more than once.
   template <class T>
   Option add_option(const std::string& names, T& value, const std::string& what = "");
   Option add_flag(const std::string& names, bool& value, const std::string& what);

@@ -67,6 +67,7 @@ void print_kernels(const Json& rows) {
 void info(const std::string& path, bool json, bool measured) {
   const Backend& backend = *value_or_fail(find_backend("auto"));
   const auto file = value_or_fail(open_model(path));
+  for (const std::string& warning : file->warnings) fmt::print(stderr, "warning: {}\n", for_terminal(warning));
   const ModelConfig& c = file->config;
   int64_t parameters = 0;
   const auto add = [&](const Tensor& t) { parameters += t ? t.rows * t.cols : 0; };
@@ -102,6 +103,7 @@ void info(const std::string& path, bool json, bool measured) {
            {"kv_bytes_per_token_int8", 2 * kv_row_bytes(DType::kI8, c.E) * c.kv_layers() * c.G},
            {"tokenizer", file->tokenizer ? "yes" : "none"},
            {"chat_template", file->chat_template.empty() ? "none (ChatML)" : "yes"},
+           {"sampling", sampling_words(file->sampling, "nothing advised")},
            {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},
            {"fingerprint", file->fingerprint},
            {"backend", backend.name()},

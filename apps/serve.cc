@@ -36,6 +36,14 @@ std::string default_words(const ModelInfo& info) {
          ", all other text exactly; --quality and kvilt.quality are for all text";
 }
 
+// What fields get that a request leaves out, and who says so.
+std::string default_sampling_words(const ModelInfo& info, const ServerOptions& server) {
+  const SamplingDefaults model = server.model_sampling ? info.sampling : SamplingDefaults{}, none;
+  const char* who = server.sampling == none ? "the model's" : model == none ? "flags" : "flags, then the model's";
+  const std::string words = sampling_words(server.sampling.or_else(model), "");
+  return words.empty() ? "the API's own (OpenAI's: temperature 1, all tokens)" : fmt::format("{} ({})", words, who);
+}
+
 std::string tenants_words(const ServerOptions& server) {
   if (!server.tenants.empty())
     return fmt::format("{} tenants: none finds what another left in the cache", server.tenants.size());
@@ -121,6 +129,7 @@ void serve(ServeOptions options) {
                 for_terminal(info.name).c_str(), for_terminal(info.description).c_str(), info.backend.c_str(),
                 info.threads, static_cast<double>(info.kv_pool_bytes) / (1 << 30),
                 static_cast<double>(info.kv_pool_bytes / info.kv_bytes_per_token) / 1000, info.kv_type.c_str());
+    std::printf("sampling without a word about it: %s\n", default_sampling_words(info, options.server).c_str());
     std::printf("reuse without a word about quality: %s\n", default_words(info).c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
     std::printf("%s\n", tenants_words(options.server).c_str());
@@ -158,6 +167,16 @@ void serve(ServeOptions options) {
   web.join();
   server.reset();
   engine.reset();
+}
+
+void add_sampling(Command& app, SamplingDefaults& sampling) {
+  app.add_option("--temperature,--temp", sampling.temperature,
+                 "of requests that name none, 0 to 2 (0: the most likely token)");
+  app.add_option("--top-p", sampling.top_p, "the same, 0 to 1 (1: all tokens)");
+  app.add_option("--top-k", sampling.top_k, "the same, from 1 on (0 or -1: all tokens)");
+  app.add_option("--min-p", sampling.min_p, "the same, 0 to 1 (0: all tokens)");
+  app.add_option("--repetition-penalty,--repeat-penalty", sampling.repetition_penalty,
+                 "the same, 0.01 to 10 (1: none)");
 }
 
 }  // namespace
@@ -226,6 +245,13 @@ void add_serve(Program& program) {
                  "the model's name for clients; with commas between them several, the first shown");
   app.add_flag("--any-model", options->server.any_model,
                "requests may name any model, for apps with a fixed name such as gpt-4o-mini");
+  add_sampling(app, options->server.sampling);
+  const auto advice = std::make_shared<std::string>("auto");
+  app.add_option("--generation-config", *advice,
+                 "auto: what the model's files advise about sampling is the default of what no flag says; none: it is "
+                 "not")
+      .one_of({"auto", "none"})
+      .show_default();
   app.add_option("--allow-origin", options->server.allow_origin, "web pages of this origin may call; * for all");
   app.add_option("--max-body", options->server.max_body_bytes, "largest request body, e.g. 16MiB").bytes();
   app.add_option("--max-connections", options->server.max_connections, "open connections; more get 503").show_default();
@@ -242,7 +268,8 @@ void add_serve(Program& program) {
   app.add_option("--allow-policies", *policies,
                  "policies that requests may name, e.g. auto,prefix,full (default: all but random and oracle, which "
                  "measurements need)");
-  app.callback([options, policies, tenants, aliases] {
+  app.callback([options, policies, tenants, aliases, advice] {
+    options->server.model_sampling = *advice == "auto";
     std::vector<std::string> names = split_commas(*aliases);
     if (!names.empty()) {
       options->server.model_alias = names[0];

@@ -87,7 +87,7 @@ PRES = ["default", "llama-bpe", "gpt-2", "falcon", "mpt", "smollm", "deepseek-ll
 
 
 def ggufs():
-    put("gguf", "llama", gguf("llama", SPM, {"general.name": "tiny"}))
+    put("gguf", "llama", gguf("llama", SPM, {"general.name": "tiny", "general.sampling.temp": 0.7, "general.sampling.top_k": 20}))
     put("gguf", "qwen2", gguf("qwen2", BPE, {"ARCH.rope.freq_base": 1e6}))
     put("gguf", "qwen3", gguf("qwen3", BPE, {"ARCH.rope.scaling.type": "yarn", "ARCH.rope.scaling.factor": 4.0,
                                              "ARCH.rope.scaling.original_context_length": 16}))
@@ -152,6 +152,9 @@ def folder(name, files):
     put("folder", name, out)
 
 
+ADVICE = {"eos_token_id": 2, "do_sample": True, "temperature": 0.7, "top_p": 0.8, "min_p": 0.1, "top_k": 20, "repetition_penalty": 1.05}
+
+
 def folders():
     weights = safetensors(TENSORS)
     names = sorted(TENSORS)
@@ -159,10 +162,15 @@ def folders():
     index = {"metadata": {}, "weight_map": {**{n: "a.safetensors" for n in one}, **{n: "b.safetensors" for n in two}}}
     config = {"bos_token": "<s>", "eos_token": {"content": "<s>"}, "add_bos_token": True, "chat_template": "{{ messages[0].content }}"}
     folder("plain", {"config.json": CONFIG, "model.safetensors": weights})
-    folder("whole", {"config.json": CONFIG, "generation_config.json": {"eos_token_id": 2}, "tokenizer_config.json": config,
+    folder("whole", {"config.json": CONFIG, "generation_config.json": ADVICE, "tokenizer_config.json": config,
                      "tokenizer.json": HF, "model.safetensors": weights})
     folder("shards", {"config.json": CONFIG, "model.safetensors.index.json": index, "a.safetensors": safetensors(one),
                       "b.safetensors": safetensors(two, "BF16", 2)})
+    gemma = {"model_type": "gemma3", "text_config": {**CONFIG, "model_type": "gemma3_text"}, "vision_config": {"hidden_size": 4}}
+    norms = {"self_attn.q_norm": [4], "self_attn.k_norm": [4], "pre_feedforward_layernorm": [8], "post_feedforward_layernorm": [8]}
+    whole = {**TENSORS, **{f"model.layers.0.{n}.weight": t for n, t in norms.items()}}
+    part = {n.replace("model.", "model.language_model.", 1): t for n, t in whole.items()}
+    folder("multimodal", {"config.json": gemma, "model.safetensors": safetensors({**part, "model.vision_tower.x.weight": [2, 2]})})
     for kind, scaling in {"llama3": {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16},
                           "yarn": {"factor": 4, "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 0.5},
                           "longrope": {"short_factor": [1, 1.5], "long_factor": [2, 3], "original_max_position_embeddings": 32},

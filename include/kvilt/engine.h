@@ -24,6 +24,7 @@
 #include "kvilt/options.h"
 #include "kvilt/request.h"
 #include "kvilt/result.h"
+#include "kvilt/sampling_defaults.h"
 
 namespace kvilt {
 
@@ -40,7 +41,8 @@ struct ModelInfo {
   // What requests get that say nothing about quality: the policy, its quality if that is `auto`, and which text is reused
   // beyond exact prefixes: "all", "marked" (Prompt::marks) or "none". And whose KV of it: "any" or "clean".
   std::string default_policy, default_quality, default_text, default_trust;
-  AnswerSyntax answers;  // to chat_prompt()'s prompts; Prompt::opens_reasoning says how one begins
+  SamplingDefaults sampling;  // what its files advise. Servers heed it; submit() takes what a request says
+  AnswerSyntax answers;       // to chat_prompt()'s prompts; Prompt::opens_reasoning says how one begins
 };
 
 // What audits found of one policy: distances to the full pass over the same tokens.

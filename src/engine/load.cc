@@ -86,6 +86,7 @@ ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
         "its RoPE angles depend on the length of the prompt, so a cached key would be wrong in another one; full and "
         "prefix work";
   }
+  info.sampling = parts.file->sampling;
   info.default_policy = default_policy(parts.options, info.reuse);
   std::map<std::string, std::string> params;
   if (info.default_policy == "auto")
@@ -228,6 +229,7 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   KVILT_ASSIGN(parts.options, resolve(options, c, *backend));
   forget(options.peer_key_text);  // only now: whether there is a key was checked again
   forget(parts.options.peer_key_text);
+  for (const std::string& warning : parts.file->warnings) spdlog::warn("{}", warning);
   if (const std::string warning = pool_warning(options.kv_bytes, available_memory()); !warning.empty())
     spdlog::warn("{}", warning);
   for (const auto& [name, map] : files.head_maps) {

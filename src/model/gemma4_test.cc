@@ -90,7 +90,7 @@ TEST(Gemma4Config, DefaultsAreTransformers) {
 
 TEST(Gemma4Config, RefusesByName) {
   const std::tuple<const char*, nlohmann::json, const char*> wrong[] = {
-      {"model_type", "gemma4", "multimodal gemma4"},
+      {"model_type", "gemma4", "no object 'text_config'"},
       {"num_kv_shared_layers", 3, "reads the KV of an earlier layer"},
       {"num_kv_shared_layers", 5, "from 0 to 4"},
       {"per_layer_config", {{"1", {{"head_dim", 4}}}}, "layers of one kind that differ"},

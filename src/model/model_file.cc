@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <future>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,7 +18,9 @@
 #include "model/hub_cache.h"
 #include "model/json_text.h"
 #include "model/read_config.h"
+#include "model/read_sampling.h"
 #include "model/safetensors.h"
+#include "model/text_part.h"
 #include "text/unicode.h"
 
 namespace kvilt {
@@ -81,6 +84,11 @@ Status check_vocabulary(const ModelFile& model, const std::string& where) {
   return {};
 }
 
+void take(ReadSampling read, ModelFile& model) {
+  model.sampling = read.defaults;
+  std::ranges::move(read.warnings, std::back_inserter(model.warnings));
+}
+
 using WeightsReady = std::function<void(const ModelFile&)>;
 
 // What the tokenizer adds to a model.
@@ -130,6 +138,7 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
   Fields templates(gguf, "tokenizer.", path);
   model->chat_template = templates.text_or("chat_template", "");
   KVILT_TRY(templates.status());
+  take(read_gguf_sampling(gguf, path), *model);
   model->description =
       fmt::format("GGUF {}, {} tensors, {}", file_type_name(gguf), gguf.tensors.all().size(), mebibytes(parts.bytes()));
   return model;
@@ -143,16 +152,19 @@ class FolderReader {
     KVILT_ASSIGN(const nlohmann::json config, json("config.json", kMaxConfigBytes));
     KVILT_ASSIGN(ReadConfig read, read_hf_config(config, path("config.json")));
     KVILT_TRY(map_weights());
+    if (is_multimodal(config)) KVILT_TRY(keep_text_part());
     model_->config = std::move(read.config);
     if (model_->config.name.empty()) model_->config.name = std::filesystem::path(folder_).filename().string();
-    const BindRequest bind{model_->config, tensors_, NameStyle::kHuggingFace, read.biases, weights_name_};
+    const BindRequest bind{model_->config, tensors_, NameStyle::kHuggingFace, read.biases,
+                           weights_name_ + (left_out_.empty() ? "" : ": text part")};
     KVILT_ASSIGN(model_->weights, bind_weights(bind));
     KVILT_TRY(end_ids(config, "config.json"));
+    if (is_multimodal(config)) KVILT_TRY(end_ids(config.at("text_config"), "config.json"));
     KVILT_TRY(read_generation_config());
     KVILT_TRY(read_tokenizer());
     KVILT_TRY(check_vocabulary(*model_, folder_));
-    model_->description =
-        fmt::format("safetensors {}, {} tensors, {}", main_type(), tensors_.all().size(), mebibytes(tensors_.bytes()));
+    model_->description = fmt::format("safetensors {}, {} tensors, {}{}", main_type(), tensors_.all().size(),
+                                      mebibytes(tensors_.bytes()), left_out_);
     model_->fingerprint = fingerprint(model_->config, tensors_);
     model_->sources = sources_of(*files_);
     model_->keep_alive = std::move(files_);
@@ -201,6 +213,13 @@ class FolderReader {
     return {};
   }
 
+  Status keep_text_part() {
+    const size_t all = tensors_.all().size();
+    KVILT_ASSIGN(tensors_, text_tensors_of(tensors_, weights_name_));
+    left_out_ = fmt::format("; text only: {} tensors for images or audio are left out", all - tensors_.all().size());
+    return {};
+  }
+
   Status map_file(const std::string& name) {
     KVILT_ASSIGN(MappedFile mapped, MappedFile::open(path(name)));
     files_->push_back(std::move(mapped));
@@ -227,6 +246,7 @@ class FolderReader {
   Status read_generation_config() {
     if (!has("generation_config.json")) return {};
     KVILT_ASSIGN(const nlohmann::json config, json("generation_config.json", kMaxConfigBytes));
+    take(read_hf_sampling(config, path("generation_config.json")), *model_);
     return end_ids(config, "generation_config.json");
   }
 
@@ -299,6 +319,7 @@ class FolderReader {
 
   const std::string folder_;
   std::string weights_name_;  // for messages
+  std::string left_out_;      // of a multimodal model: what is not read, in words
   std::shared_ptr<Files> files_;
   TensorTable tensors_;
   std::unique_ptr<ModelFile> model_ = std::make_unique<ModelFile>();

@@ -12,6 +12,7 @@
 
 #include "base/keyed_hash.h"
 #include "kvilt/result.h"
+#include "kvilt/sampling_defaults.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
@@ -31,6 +32,8 @@ struct ModelFile {
   std::unique_ptr<Tokenizer> tokenizer;  // null: a folder without tokenizer.json; token ids in and out still work
   std::string chat_template;             // Jinja source; empty if the files have none
   std::string description;               // e.g. "GGUF Q4_K_M, 291 tensors, 468 MiB"
+  SamplingDefaults sampling;             // what the files advise
+  std::vector<std::string> warnings;     // of what was wrong in the files and is left out
   std::string fingerprint;  // hex; names config, tensor table and sampled contents: part of every cache key
   std::shared_ptr<const void> keep_alive;  // the mapped files
   std::vector<SourceFile> sources;         // the same, by name

@@ -12,6 +12,7 @@
 #include "model/read_experts.h"
 #include "model/read_gemma4.h"
 #include "model/rope.h"
+#include "model/text_part.h"
 #include "tensor/dequantize.h"
 
 namespace kvilt {
@@ -438,13 +439,13 @@ std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const st
 
 Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where) {
   if (!config.is_object()) return error(Code::kCorrupt, "{}: not a JSON object", where);
+  if (is_multimodal(config)) {
+    KVILT_ASSIGN(const nlohmann::json text, text_config_of(config, where));
+    return read_hf_config(text, where + ": text_config");  // of a text model: no deeper than this
+  }
   Fields fields(config, where);
   const std::string type = fields.text_or("model_type", "");
   KVILT_TRY(fields.status());
-  if (type == "gemma3" || type == "gemma4") {
-    return error(Code::kUnsupported, "{}: a multimodal {}; this build runs its text part as GGUF, or {}_text", where,
-                 type, type);
-  }
   const bool text_part = type == "gemma3_text" || type == "gemma4_text";
   KVILT_ASSIGN(const Architecture* arch,
                find_architecture(text_part ? type.substr(0, 6) : type, NameStyle::kHuggingFace, where));

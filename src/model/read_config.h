@@ -28,8 +28,8 @@ struct ReadConfig {
   BiasRule biases;
 };
 
-// config: the parsed config.json. The caller fills bos_token, eos_token, add_bos and eos_ids from the tokenizer's
-// files.
+// config: the parsed config.json; of a multimodal model its text part is read (text_part.h). The caller fills
+// bos_token, eos_token, add_bos and eos_ids from the tokenizer's files.
 Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where);
 
 // V comes from the embedding's rows, RoPE's factors from the F32 tensor rope_freqs.weight if there is one.

@@ -463,7 +463,6 @@ TEST(HfConfig, Gemma3) {
     EXPECT_NEAR(one->local_rope.inv_freq[1], std::pow(700, -1.0 / 16), 1e-12);
   }
   for (const auto& [more, part] : std::vector<std::pair<nlohmann::json, const char*>>{
-           {{{"model_type", "gemma3"}}, "multimodal"},
            {{{"hidden_activation", "gelu"}}, "hidden_activation 'gelu'"},
            {{{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping"},
            {{{"use_bidirectional_attention", true}}, "use_bidirectional_attention"}}) {

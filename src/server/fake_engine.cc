@@ -100,6 +100,7 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.width = 16;
   info_.threads = 1;
   info_.answers = options.answers;
+  info_.sampling = options.sampling;
   info_.policies = {"auto", "full", "prefix", "naive", "sparsex"};
   stats_.kv_pages = 1000;
   stats_.request_pages = {1, 2, 3, 4};

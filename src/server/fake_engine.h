@@ -27,6 +27,7 @@ struct FakeOptions {
   int max_queue = 64;
   int answer_tokens = 40;  // then eos
   AnswerSyntax answers = takes_tools();
+  SamplingDefaults sampling = {};  // what the model advises
 
   static AnswerSyntax takes_tools();  // and leaves its answers as they are
   static AnswerSyntax calls_tools();  // <think>..., <tool_call>{"name": ..., "arguments": {...}}</tool_call>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,14 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
 }
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+double as_written(float number) {
+  char digits[32];
+  const auto [end, failed] = std::to_chars(digits, digits + sizeof(digits), number);
+  double out = number;
+  if (failed == std::errc()) std::from_chars(digits, end, out);
+  return out;
+}
 
 std::string type_of(const Json& value) {
   switch (value.type()) {

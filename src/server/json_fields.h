@@ -22,6 +22,9 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits = {})
 // Text of a Json that is always valid UTF-8.
 std::string dump(const Json& json);
 
+// The number with the digits by which a float is known: 0.7, and not 0.699999988079071.
+double as_written(float number);
+
 // Reads the fields of one object. A field that is absent or null leaves the target as it is. The first error stays;
 // later calls do nothing then, so a caller reads everything and asks once.
 class Fields {

@@ -124,7 +124,7 @@ std::string own_name(const std::string& param) {
 void read_settings(Fields& fields, const Json& body, const RequestLimits& limits, LlamaCompletion& out) {
   refuse_llama(fields);
   read_fields(fields, out.fields);
-  Json text = {{"prompt", "-"}, {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}};
+  Json text = {{"prompt", "-"}};
   for (const auto& [own, ours] : kNames) {
     const auto it = body.find(own);
     if (it != body.end() && !it->is_null()) text[ours] = *it;
@@ -134,7 +134,9 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
   int most = -1;
   fields.integer("n_predict", -2, 1 << 30, &most);
   if (!fields.ok()) return;
-  auto parsed = parse_completion(text, limits);
+  RequestLimits own = limits;
+  own.sampling = limits.sampling.or_else(kLlamaSampling);
+  auto parsed = parse_completion(text, own);
   if (!parsed.ok()) {
     const ApiError& error = parsed.error();
     const size_t colon = error.message.find(": ");

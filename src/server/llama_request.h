@@ -1,6 +1,7 @@
 // server/llama_request.h: bodies of llama.cpp's own routes: /completion, /infill, /tokenize with `content`.
 // Idea:       what llama.cpp calls by other names becomes a text completion's body, which openai_request.h reads;
-//             defaults are llama.cpp's (temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, until the context is full).
+//             defaults that neither the server nor the model has are llama.cpp's (kLlamaSampling, until the context is
+//             full).
 // Invariants: pure; the error names the client's own field. What would change the answer and is not supported is a 400;
 //             limits of time and llama.cpp's cache, slots and order of samplers have no meaning here and are ignored.
 // Not here:   prompts' ids (infill_prompt.h, routes_llama.cc).
@@ -30,6 +31,9 @@ struct LlamaInfill {
   LlamaCompletion completion;  // without prompts
   InfillText text;
 };
+
+// What llama.cpp does where neither the request nor the server nor the model says otherwise.
+inline constexpr SamplingDefaults kLlamaSampling{.temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f, .top_k = 40};
 
 struct LlamaTokenize {
   std::string content;

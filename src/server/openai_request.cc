@@ -197,8 +197,9 @@ void read_prompt_logprobs(Fields& fields, Generation& out) {
 
 void read_generation(Fields& fields, const RequestLimits& limits, Generation& out) {
   SamplingParams& sampling = out.sampling;
+  limits.sampling.set(sampling);
   fields.string("model", &out.model, kMaxName);
-  fields.number("temperature", 0, 2, &sampling.temperature);
+  fields.number("temperature", 0, kMaxTemperature, &sampling.temperature);
   fields.number("top_p", 0, 1, &sampling.top_p);
   if (sampling.top_p == 0)
     sampling.top_p = std::numeric_limits<float>::min();  // OpenAI accepts 0: only the likeliest token
@@ -206,8 +207,8 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.integer("top_k", -1, INT32_MAX, &sampling.top_k);
   if (sampling.top_k < 0) sampling.top_k = 0;  // vLLM's -1: all
   // llama.cpp's names where OpenAI's or vLLM's are not there.
-  fields.number(fields.find("repetition_penalty") ? "repetition_penalty" : "repeat_penalty", 0.01, 10,
-                &sampling.repetition_penalty);
+  fields.number(fields.find("repetition_penalty") ? "repetition_penalty" : "repeat_penalty", kMinRepetitionPenalty,
+                kMaxRepetitionPenalty, &sampling.repetition_penalty);
   fields.number("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields.number("frequency_penalty", -2, 2, &sampling.frequency_penalty);
   fields.integer("max_tokens", 0, kMaxTokens, &sampling.max_tokens);

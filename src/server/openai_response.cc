@@ -371,6 +371,14 @@ std::unique_ptr<AnswerWriter> openai_writer(Envelope envelope, const Engine& eng
   return std::make_unique<OpenAiWriter>(std::move(envelope), engine, usage);
 }
 
+Json sampling_json(const SamplingParams& sampling) {
+  return {{"temperature", as_written(sampling.temperature)},
+          {"top_p", as_written(sampling.top_p)},
+          {"top_k", sampling.top_k},
+          {"min_p", as_written(sampling.min_p)},
+          {"repetition_penalty", as_written(sampling.repetition_penalty)}};
+}
+
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created) {
   return {{"id", id},
           {"object", "model"},

@@ -62,6 +62,9 @@ Json chat_logprobs(const Engine& engine, const std::vector<TokenLogprob>& tokens
 // Those of the prompt, where they are echoed, and then of the answer. choice.offset is advanced past the last.
 Json text_logprobs(const Engine& engine, Choice& choice, bool as_ids = false);
 
+// How tokens are drawn, as the fields of a request say it.
+Json sampling_json(const SamplingParams& sampling);
+
 Json model_json(const ModelInfo& info, const std::string& id, int64_t created);
 
 }  // namespace kvilt::server

@@ -45,18 +45,18 @@ constexpr const char* kSameField[] = {"model",
                                       "guided_grammar"};
 
 // What a response says of its request, and what it says where the request has nothing.
-Json repeated_of(Json& body) {
+Json repeated_of(Json& body, const SamplingDefaults& usual) {
   Json out = {{"instructions", nullptr},
               {"max_output_tokens", nullptr},
               {"metadata", Json::object()},
               {"parallel_tool_calls", true},
               {"previous_response_id", nullptr},
               {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-              {"temperature", 1.0},
+              {"temperature", as_written(usual.temperature.value_or(1))},
               {"text", {{"format", {{"type", "text"}}}}},
               {"tool_choice", "auto"},
               {"tools", Json::array()},
-              {"top_p", 1.0},
+              {"top_p", as_written(usual.top_p.value_or(1))},
               {"truncation", "disabled"},
               {"user", nullptr}};
   for (auto field = out.begin(); field != out.end(); ++field) {
@@ -332,7 +332,7 @@ void Items::top(Json& body) {
 ApiResult<ResponsesChat> Items::convert(Json& body, Json& earlier, const ResponseThread& thread) {
   if (!body.is_object()) return ApiError{400, "the body must be a JSON object, not " + type_of(body), "", ""};
   ResponsesChat out;
-  out.repeated = repeated_of(body);
+  out.repeated = repeated_of(body, limits_.sampling);
   // Items are stored if they can be read: until then they are kept as they came.
   const Json* value = given(body, "input");
   const Json kept = thread.store && value ? *value : Json();

@@ -9,7 +9,7 @@ namespace kvilt::server {
 namespace {
 
 void warm_documents(const Call& call, httplib::Response& response) {
-  auto parsed = parse_documents(call.body, limits_of(call.engine()));
+  auto parsed = parse_documents(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const DocumentsRequest& wanted = parsed.value();
   if (auto error = check_warming(call, wanted)) return reply_error(response, *error);

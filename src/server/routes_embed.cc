@@ -85,7 +85,7 @@ Result<Prompt> prompt_of(const Engine& engine, TextPrompt& input) {
 }
 
 void embed(const Call& call, httplib::Response& response) {
-  auto parsed = parse_embeddings(call.body, limits_of(call.engine()));
+  auto parsed = parse_embeddings(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   EmbedRequest& wanted = parsed.value();
   if (auto error = check(call, wanted.generation)) return reply_error(response, *error);
@@ -172,7 +172,7 @@ Json bare(const Json& results) {
 }
 
 void rerank(const Call& call, httplib::Response& response) {
-  auto parsed = parse_rerank(call.body, limits_of(call.engine()));
+  auto parsed = parse_rerank(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const RerankRequest& wanted = parsed.value();
   if (auto error = check(call, wanted.generation)) return reply_error(response, *error);

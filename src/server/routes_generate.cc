@@ -350,7 +350,7 @@ std::optional<ApiError> check_constraint(const Call& call, const ConstraintReque
 
 // A chat body in OpenAI's form becomes the job's settings and its prompt; its documents and tools may get another order.
 std::optional<ApiError> read_chat(const Call& call, Json& body, Job& job) {
-  auto parsed = parse_chat(body, limits_of(call.engine()));
+  auto parsed = parse_chat(body, limits_of(call.attached));
   if (!parsed.ok()) return parsed.error();
   job.generation = std::move(parsed.value().generation);
   if (job.generation.diagnostics) job.generation.include_usage = job.generation.stream;
@@ -392,7 +392,7 @@ void chat(const Service& service, const Call& call, httplib::Response& response)
 
 // The same for a body of Anthropic's: what was made of it is gone when this returns.
 std::optional<ApiError> read_messages(const Call& call, Job& job) {
-  auto converted = to_openai_chat(std::move(call.body), limits_of(call.engine()), MessagesUse::kAnswer);
+  auto converted = to_openai_chat(std::move(call.body), limits_of(call.attached), MessagesUse::kAnswer);
   if (!converted.ok()) return converted.error();
   job.shows_thinking = converted.value().shows_thinking;
   auto error = read_chat(call, converted.value().body, job);
@@ -425,7 +425,7 @@ void messages(const Service& service, const Call& call, httplib::Response& respo
 
 void count_tokens(const Call& call, httplib::Response& response) {
   const auto refuse = [&](const ApiError& error) { reply_error(response, error, ApiShape::kAnthropic); };
-  const RequestLimits limits = limits_of(call.engine());
+  const RequestLimits limits = limits_of(call.attached);
   auto converted = to_openai_chat(std::move(call.body), limits, MessagesUse::kCount);
   if (!converted.ok()) return refuse(converted.error());
   const OpenAiChat& counted = converted.value();
@@ -439,7 +439,7 @@ void count_tokens(const Call& call, httplib::Response& response) {
 
 // llama.cpp's: a chat's body to the number of its prompt's tokens.
 void count_chat(const Call& call, httplib::Response& response) {
-  const auto named = parse_chat(call.body, limits_of(call.engine()));
+  const auto named = parse_chat(call.body, limits_of(call.attached));
   if (!named.ok()) return reply_error(response, named.error());
   if (auto error = check_model(call.attached, named.value().generation.model)) return reply_error(response, *error);
   const auto prompt = call.engine().chat_prompt(call.body);
@@ -466,7 +466,7 @@ Result<Prompt> text_prompt(const Engine& engine, const TextPrompt& source, bool 
 }
 
 void completion(const Service& service, const Call& call, httplib::Response& response) {
-  auto parsed = parse_completion(call.body, limits_of(call.engine()));
+  auto parsed = parse_completion(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   TextRequest& text = parsed.value();
   auto job = new_job(service, call);

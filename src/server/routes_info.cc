@@ -15,6 +15,9 @@ namespace {
 Json model_of(const Call& call) {
   Json model = model_json(call.engine().info(), call.attached.model, call.attached.since);
   model["kvilt"]["policies"] = call.attached.policies;
+  SamplingParams usual;
+  call.attached.sampling.set(usual);
+  model["kvilt"]["default"]["sampling"] = sampling_json(usual);
   model["aliases"] = Json::array({call.attached.model});
   for (const std::string& name : call.attached.aliases) model["aliases"].push_back(name);
   return model;
@@ -48,7 +51,7 @@ void tokenize_content(const Call& call, httplib::Response& response) {
 void tokenize(const Call& call, httplib::Response& response) {
   if (call.body.is_object() && call.body.contains("content") && !call.body.contains("prompt"))
     return tokenize_content(call, response);
-  auto parsed = parse_tokenize(call.body, limits_of(call.engine()));
+  auto parsed = parse_tokenize(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const TokenizeRequest& request = parsed.value();
   if (auto error = check_model(call.attached, request.model)) return reply_error(response, *error);
@@ -75,7 +78,7 @@ void tokenize(const Call& call, httplib::Response& response) {
 }
 
 void detokenize(const Call& call, httplib::Response& response) {
-  auto parsed = parse_detokenize(call.body, limits_of(call.engine()));
+  auto parsed = parse_detokenize(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   if (auto error = check_model(call.attached, parsed.value().model)) return reply_error(response, *error);
   auto text = call.engine().detokenize(parsed.value().tokens);

@@ -115,7 +115,7 @@ class Routes {
   void add_documents(const Call& call, httplib::Response& response) {
     const std::string tenant = tenant_of(call), name = call.http.matches[1];
     if (const auto base = bases_.info(tenant, name); !base.ok()) return refuse(response, base.error(), "name");
-    auto wanted = parse_documents(call.body, limits_of(call.engine()));
+    auto wanted = parse_documents(call.body, limits_of(call.attached));
     if (!wanted.ok()) return reply_error(response, wanted.error());
     if (auto error = check_warming(call, wanted.value())) return reply_error(response, *error);
     auto prompts = call.engine().document_prompts(call.body);

@@ -54,7 +54,7 @@ Result<Prompt> prompt_of_pieces(const Engine& engine, const LlamaPrompt& pieces)
 }
 
 void llama_completion(const Service& service, const Call& call, httplib::Response& response) {
-  auto parsed = parse_llama_completion(call.body, limits_of(call.engine()));
+  auto parsed = parse_llama_completion(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   LlamaCompletion& wanted = parsed.value();
   if (auto error = check_model(call.attached, wanted.generation.model)) return reply_error(response, *error);
@@ -75,7 +75,7 @@ void llama_completion(const Service& service, const Call& call, httplib::Respons
 }
 
 void infill(const Service& service, const Call& call, httplib::Response& response) {
-  auto parsed = parse_llama_infill(call.body, limits_of(call.engine()));
+  auto parsed = parse_llama_infill(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   LlamaCompletion& wanted = parsed.value().completion;
   if (auto error = check_model(call.attached, wanted.generation.model)) return reply_error(response, *error);
@@ -99,7 +99,7 @@ void infill(const Service& service, const Call& call, httplib::Response& respons
 }
 
 void apply_template(const Call& call, httplib::Response& response) {
-  const auto parsed = parse_chat(call.body, limits_of(call.engine()));
+  const auto parsed = parse_chat(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const auto prompt = call.engine().chat_prompt(call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
@@ -112,10 +112,7 @@ void props(const Call& call, httplib::Response& response) {
   const ModelInfo& info = call.engine().info();
   Json settings = {{"id", 0}, {"id_task", -1}, {"n_ctx", info.context}, {"is_processing", false}};
   SamplingParams usual;
-  usual.temperature = 0.8f;
-  usual.top_k = 40;
-  usual.top_p = 0.95f;
-  usual.min_p = 0.05f;
+  call.attached.sampling.or_else(kLlamaSampling).set(usual);
   settings["params"] = settings_of(usual);
   reply_json(response, {{"default_generation_settings", std::move(settings)},
                         {"total_slots", call.engine().stats().running + 1},

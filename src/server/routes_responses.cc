@@ -59,7 +59,7 @@ ApiResult<ReadResponse> read_response(Service& service, ResponseStore& store, co
   auto earlier = earlier_items(service, store, call, thread.value().previous);
   if (!earlier.ok()) return earlier.error();
   auto chat =
-      responses_to_chat(std::move(call.body), std::move(earlier.value()), thread.value(), limits_of(call.engine()));
+      responses_to_chat(std::move(call.body), std::move(earlier.value()), thread.value(), limits_of(call.attached));
   if (!chat.ok()) return chat.error();
   return ReadResponse{std::move(chat.value()), std::move(thread.value())};
 }
@@ -101,7 +101,7 @@ void count_input(Service& service, ResponseStore& store, const Call& call, httpl
     chat.in_own_paths(error);
     reply_error(response, error);
   };
-  const auto named = parse_tokenize(chat.body, limits_of(call.engine()));
+  const auto named = parse_tokenize(chat.body, limits_of(call.attached));
   if (!named.ok()) return refuse(named.error());
   if (auto error = check_model(call.attached, named.value().model)) return refuse(*error);
   const auto prompt = call.engine().chat_prompt(chat.body);

@@ -55,6 +55,19 @@ Status check_options(const ServerOptions& o) {
   return {};
 }
 
+Status check_sampling(const SamplingDefaults& o) {
+  const auto check = [](auto given, const char* name, const char* flag, double low, double high) -> Status {
+    if (!given || (*given >= low && *given <= high)) return {};  // a NaN is no number from anywhere
+    return error(Code::kInvalidArgument, "sampling.{} ({}) is {}, not from {} to {}", name, flag, *given, low, high);
+  };
+  KVILT_TRY(check(o.temperature, "temperature", "--temperature", 0, kMaxTemperature));
+  KVILT_TRY(check(o.top_p, "top_p", "--top-p", 0, 1));
+  KVILT_TRY(check(o.min_p, "min_p", "--min-p", 0, 1));
+  KVILT_TRY(check(o.top_k, "top_k", "--top-k", -1, INT32_MAX));
+  return check(o.repetition_penalty, "repetition_penalty", "--repetition-penalty", kMinRepetitionPenalty,
+               kMaxRepetitionPenalty);
+}
+
 Status keep_no_text(ServerOptions& o) {
   if (!o.keep_no_text) return {};
   if (o.show_text)
@@ -72,6 +85,7 @@ Status keep_no_text(ServerOptions& o) {
 
 Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(check_options(options));
+  KVILT_TRY(check_sampling(options.sampling));
   KVILT_TRY(keep_no_text(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
   KVILT_TRY(server::check_tenants(options));

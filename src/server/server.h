@@ -20,6 +20,7 @@
 
 #include "kvilt/engine.h"
 #include "kvilt/result.h"
+#include "kvilt/sampling_defaults.h"
 
 namespace kvilt {
 
@@ -56,6 +57,10 @@ struct ServerOptions {
   // Policies that requests may name, `auto` for those that name a quality; empty: all but ModelInfo::controls. The
   // engine's own choice needs no leave.
   std::vector<std::string> allow_policies = {};
+  // What requests get for fields of theirs that they leave out; and whether what the model advises (ModelInfo::sampling)
+  // comes next, before what a route has itself.
+  SamplingDefaults sampling = {};
+  bool model_sampling = true;
   size_t max_body_bytes = 16 * 1024 * 1024;
   size_t max_arriving_bytes = 256 * 1024 * 1024;  // of all bodies that are being read; more get 503
   int max_connections = 128;      // that have sent something: each takes a thread while it is open; more get 503

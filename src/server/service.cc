@@ -72,11 +72,13 @@ void reply_error(httplib::Response& response, const ApiError& error, ApiShape sh
   if (error.status == 503 || error.status == 429) response.set_header("Retry-After", "1");
 }
 
-RequestLimits limits_of(const Engine& engine) {
+RequestLimits limits_of(const Attached& attached) {
+  const ModelInfo& info = attached.engine->info();
   RequestLimits limits;
-  limits.vocab = engine.info().vocab;
-  limits.context = engine.info().context;
-  limits.longest_prompt = engine.info().longest_prompt;
+  limits.vocab = info.vocab;
+  limits.context = info.context;
+  limits.longest_prompt = info.longest_prompt;
+  limits.sampling = attached.sampling;
   return limits;
 }
 
@@ -134,6 +136,7 @@ void Service::attach(std::shared_ptr<Engine> engine) {
                std::move(policies),
                options_.more_aliases,
                options_.any_model,
+               options_.sampling.or_else(options_.model_sampling ? info.sampling : SamplingDefaults{}),
                std::move(fingerprint)};
 }
 

@@ -39,7 +39,8 @@ struct Attached {
   std::vector<std::string> policies = {};  // that requests may name
   std::vector<std::string> aliases = {};   // of the model, beside its id
   bool any_model = false;
-  std::string fingerprint = {};  // of what computes: OpenAI's system_fingerprint
+  SamplingDefaults sampling = {};  // what the server says of it, and else the model
+  std::string fingerprint = {};    // of what computes: OpenAI's system_fingerprint
 };
 
 struct RequestLimits;  // openai_request.h
@@ -127,8 +128,8 @@ void reply_error(httplib::Response& response, const ApiError& error, ApiShape sh
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
 // An error if the choice is wrong, or is none that this server's clients have.
 std::optional<ApiError> check_policy(const Attached& attached, const PolicyChoice& choice);
-// What this engine's model bounds in a request.
-RequestLimits limits_of(const Engine& engine);
+// What a request is read with: bounds of this engine's model, and what it gets for fields that it leaves out.
+RequestLimits limits_of(const Attached& attached);
 
 void add_generate_routes(Service& service);   // routes_generate.cc
 void add_info_routes(Service& service);       // routes_info.cc
