@@ -1,0 +1,52 @@
+// Which documents get a clean copy in idle time, and which of them goes first.
+#include "engine/clean_copier.h"
+
+#include <gtest/gtest.h>
+
+namespace kvilt {
+namespace {
+
+// A beginning of two tokens and documents of 10 that all hold their number.
+Sequence asks_for(int32_t documents) {
+  Sequence out;
+  out.request.prompt.ids = {-1, -2};
+  for (int32_t d = 0; d < documents; ++d) out.request.prompt.add_marked(std::vector<int32_t>(10, d));
+  out.tokens = out.request.prompt.ids;
+  return out;
+}
+
+int32_t document_of(const Sequence& s) { return s.request.prompt.ids.back(); }
+
+TEST(CleanCopier, WhatIsAskedForOftenIsCopiedBehindTheBeginning) {
+  CleanCopier copier;
+  const Sequence asked = asks_for(2);
+  for (int i = 1; i < CleanCopier::kOften; ++i) copier.asked(asked, asked.request.prompt.marks);
+  EXPECT_FALSE(copier.ready());
+  copier.asked(asked, asked.request.prompt.marks);
+  ASSERT_TRUE(copier.ready());
+  EXPECT_EQ(copier.start()->request.prompt.ids, (std::vector<int32_t>{-1, -2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  copier.finish({});
+  EXPECT_EQ(document_of(*copier.start()), 1);
+  copier.finish({});
+  EXPECT_FALSE(copier.ready());
+}
+
+TEST(CleanCopier, OneThatIsAlwaysInterruptedKeepsNobodyFromItsTurn) {
+  CleanCopier copier;
+  const Sequence asked = asks_for(2);
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(asked, asked.request.prompt.marks);
+  for (int i = 0; i < CleanCopier::kMostInterrupts; ++i) {
+    ASSERT_TRUE(copier.ready()) << i;
+    EXPECT_EQ(document_of(*copier.start()), 0) << i;
+    copier.interrupt();
+    if (i > 0) continue;
+    EXPECT_EQ(document_of(*copier.start()), 1) << "the other one's turn";
+    copier.finish({});
+  }
+  EXPECT_FALSE(copier.ready()) << "it has had its tries";
+  copier.interrupt();
+  EXPECT_FALSE(copier.ready());
+}
+
+}  // namespace
+}  // namespace kvilt
