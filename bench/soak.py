@@ -101,8 +101,9 @@ class Soak:
     def say(self, words):
         print(f"soak: {words}", file=sys.stderr, flush=True)
 
-    def ask_quietly(self, server, kind):
-        """Every prompt of the catalogue, one after the other; the tokens that came from disk."""
+    def ask_quietly(self, server, kind, newest_first=False):
+        """Every prompt of the catalogue, one after the other; the tokens that came from disk. newest_first: what was asked last comes first, as
+        a pool and a folder that are smaller than the catalogue hold that alone."""
         connection, disk, keys = Connection(server.address, self.args.patience), 0, [KEYS[0], KEYS[1]]
 
         def ask(path, base, i):
@@ -114,12 +115,15 @@ class Soak:
                 return answer.texts[0]
             return None
 
-        for i, (path, base) in enumerate(self.catalogue.quiet()):
-            ask(path, base, i)
-        for talk in range(len(self.catalogue.talks)):
+        def talk(which):
             answers = []
             while len(answers) < 6 and None not in answers:
-                answers.append(ask(CHAT, self.catalogue.chat(talk, answers), talk))
+                answers.append(ask(CHAT, self.catalogue.chat(which, answers), which))
+
+        jobs = [lambda i=i, path=path, base=base: ask(path, base, i) for i, (path, base) in enumerate(self.catalogue.quiet())]
+        jobs += [lambda which=which: talk(which) for which in range(len(self.catalogue.talks))]
+        for job in reversed(jobs) if newest_first else jobs:
+            job()
         connection.close()
         return disk
 
@@ -216,7 +220,7 @@ class Soak:
                 self.report["gauges"], self.report["opened"] = gauges, opened
                 self.ended(server, "first")
             with Soaked(args, self.folder, *self.flags(redis)) as again:
-                self.report["disk_tokens_after_restart"] = self.ask_quietly(again, "restarted")
+                self.report["disk_tokens_after_restart"] = self.ask_quietly(again, "restarted", newest_first=True)
                 if not self.report["disk_tokens_after_restart"]:
                     judge.problem("restarted: nothing came from the folder")
                 self.ended(again, "second")

@@ -1,5 +1,6 @@
 #include "engine/clean_copier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -15,12 +16,16 @@ void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
     if (waiting_.size() >= kMaxWaiting) return;
     const auto document = tokens.subspan(mark.begin, mark.end - mark.begin);
     const Digest key = asked_.key(behind, document);
-    if (!asked_.asked(key)) continue;
+    if (waits(key) || !asked_.asked(key)) continue;
     asked_.forget(key);
-    Document next{{{before.begin(), before.end()}, {}}, s.domains.exact, s.owner};
+    Document next{key, {{before.begin(), before.end()}, {}}, s.domains.exact, s.owner};
     next.prompt.add_marked(document);
     waiting_.push_back(std::move(next));
   }
+}
+
+bool CleanCopier::waits(const Digest& key) const {
+  return (now_ && now_->key == key) || std::ranges::find(waiting_, key, &Document::key) != waiting_.end();
 }
 
 std::unique_ptr<Sequence> CleanCopier::start() {

@@ -38,11 +38,14 @@ class CleanCopier : public IdleWork {
 
  private:
   struct Document {
+    Digest key;
     Prompt prompt;  // the beginning of the prompts that asked, then the document
     DomainId domain = 0;
     OwnerId owner = 0;
     int interrupts = 0;
   };
+  bool waits(const Digest& key) const;
+
   AskCounter asked_{kOften};
   std::deque<Document> waiting_;
   std::optional<Document> now_;

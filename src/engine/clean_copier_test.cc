@@ -48,5 +48,19 @@ TEST(CleanCopier, OneThatIsAlwaysInterruptedKeepsNobodyFromItsTurn) {
   EXPECT_FALSE(copier.ready());
 }
 
+TEST(CleanCopier, OneThatIsAskedForAllTheTimeWaitsOnce) {
+  CleanCopier copier;
+  const Sequence one = asks_for(1), both = asks_for(2);
+  for (size_t i = 0; i < CleanCopier::kOften * 2 * CleanCopier::kMaxWaiting; ++i)
+    copier.asked(one, one.request.prompt.marks);
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(both, both.request.prompt.marks);
+  EXPECT_EQ(document_of(*copier.start()), 0);
+  for (int i = 0; i < CleanCopier::kOften; ++i) copier.asked(one, one.request.prompt.marks);
+  copier.finish({});
+  EXPECT_EQ(document_of(*copier.start()), 1);
+  copier.finish({});
+  EXPECT_FALSE(copier.ready()) << "nor again while it was copied";
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -187,7 +187,7 @@ class DiskCache {
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
-  Clock::time_point refused_at_ = {};          // when reading last did not pay
+  Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays
   std::atomic<int64_t> bytes_{0}, pieces_{0};  // as the tier says
   ChunkBuffers buffers_;                       // of chunks on their way
   IoThread io_;                                // last: its jobs use the rest

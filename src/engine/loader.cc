@@ -140,7 +140,7 @@ std::shared_ptr<const Fetch> DiskCache::fetch(const Question& q, const ContentCa
   for (const Part& part : parts) {  // somebody else waits for it already
     const auto other = fetches_.find(part.id);
     if (other == fetches_.end()) continue;
-    if (auto fetch = other->second.lock(); fetch && !fetch->done) return fetch;
+    if (auto fetch = other->second.lock(); fetch && !fetch->done && !fetch->left) return fetch;
   }
   if (!pays(parts)) {
     ++stats_.refused;
@@ -169,6 +169,7 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
     loading->parts.push_back(part);
   }
   if (loading->parts.empty()) return nullptr;
+  refused_at_ = Clock::now();
   auto fetch = loading->fetch;  // held before the I/O thread looks whether anybody does
   loading->until = patience_for(loading->parts);
   loading->fetch->remote = sharing_.has_value();
@@ -194,7 +195,8 @@ void DiskCache::read(const std::shared_ptr<Loading>& loading, const Part& part) 
   std::optional<Error> failed;
   try {
     const auto wanted = [&] {
-      return !arriving->refused && loading->fetch.use_count() > 1 && Clock::now() < loading->until;
+      if (loading->fetch.use_count() == 1) loading->fetch->left = true;
+      return !arriving->refused && !loading->fetch->left && Clock::now() < loading->until;
     };
     for (int32_t i = first; i <= last && wanted(); ++i) {
       auto chunk = std::make_shared<std::vector<std::byte>>(buffers_.take());

@@ -1,5 +1,6 @@
 // DiskCache's way back, chunk by chunk: a tier that gives a chunk when it is told to, and an engine thread that is the
 // test's.
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>

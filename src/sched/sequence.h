@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -51,6 +52,7 @@ enum class Admission : uint8_t {
 // Cached KV that is read from a tier for requests that wait (engine/disk_cache.h).
 struct Fetch {
   bool done = false;                // or nobody waits any longer
+  std::atomic<bool> left{false};    // by all who waited, before it was there: it is not read on
   bool late = false;                // it took too long
   bool remote = false;              // from a shared tier, not from disk
   std::vector<SegmentId> segments;  // that it became

@@ -23,8 +23,10 @@ bool MemoryGate::admit(Who who, size_t bytes, std::chrono::milliseconds patience
   const auto place = line.insert(line.end(), 0);
   inside_ -= who.has;
   held_ += who.has;
+  if (who.grows) moved_.notify_all();  // the first who grows may have waited for what this one has
   const auto may_enter = [&]() KVILT_REQUIRES(mutex_) {
-    return place == line.begin() && inside_ + (who.grows ? 0 : held_) + bytes <= limit_;
+    if (place != line.begin() || inside_ + bytes > limit_) return false;
+    return who.grows || (growing_.empty() && inside_ + held_ + bytes <= limit_);
   };
   bool enters = may_enter();
   while (!enters && std::chrono::steady_clock::now() < until) {
@@ -52,7 +54,7 @@ std::optional<MemoryGate::Pass> MemoryGate::enter(size_t bytes, std::chrono::mil
 bool MemoryGate::grow(Pass& pass, size_t more, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up) {
   if (more <= kSmall) return true;
   const size_t had = pass.gate_ ? pass.bytes_ : 0, bytes = std::min(had + more, limit_);
-  if (!admit({had, true}, bytes, patience, gives_up)) return false;
+  if (!admit({had, had > 0}, bytes, patience, gives_up)) return false;  // nobody waits for who has nothing
   pass.gate_ = this;
   pass.bytes_ = bytes;
   return true;

@@ -1,10 +1,11 @@
 // server/memory_gate.h: how many bytes of requests are taken apart at once: parsed, rendered, tokenised.
 // Idea:       a body becomes some 50 times its size for a moment (JSON values, the template's pieces, tokens). So large
 //             ones go in one after another, in the order in which they came; small ones are not counted.
-//             Who finds more to take apart when it is inside asks to grow: while it waits, those who wait to come in
-//             count it, and others who grow do not, so that nobody waits for somebody who waits for it.
-// Invariants: the sum of what is inside is at most the limit, unless one alone is larger; of what waits to grow too. Who
-//             leaves after a large one returns its memory to the system: the arenas of other threads would keep it.
+//             Who finds more to take apart when it is inside asks to grow. Nobody comes in while one waits for that, and
+//             others who grow do not count what it has, so that nobody waits for somebody who waits for it.
+// Invariants: the sum of what is inside and works is at most the limit, unless one alone is larger; that of what waits
+//             to grow too. Who leaves after a large one returns its memory to the system: the arenas of other threads
+//             would keep it.
 // Threads:    all methods from any thread.
 #pragma once
 

@@ -107,6 +107,46 @@ TEST(MemoryGate, ThoseWhoGrowDoNotWaitForEachOther) {
   EXPECT_TRUE(gate.enter(4 * kMiB, kShort, never)) << "all have left";
 }
 
+TEST(MemoryGate, WhoGrowsIsNotPassedByThoseWhoComeIn) {
+  MemoryGate gate(4 * kMiB);
+  auto held = gate.enter(kMiB, kLong, never), grows = gate.enter(kMiB, kLong, never);
+  ASSERT_TRUE(held && grows);
+  std::atomic<bool> asked{false}, grown{false};
+  std::thread grower([&] {
+    grown = gate.grow(*grows, 3 * kMiB, kLong, [&] {
+      asked = true;
+      return false;
+    });
+  });
+  while (!asked) std::this_thread::yield();
+  EXPECT_FALSE(gate.enter(kMiB, kShort, never)) << "it would fit";
+  held->leave();
+  grower.join();
+  EXPECT_TRUE(grown);
+  grows->leave();
+  EXPECT_TRUE(gate.enter(kMiB, kShort, never)) << "power";
+}
+
+// A small body with a long thread has nothing inside: it waits as if it came in, and passes nobody.
+TEST(MemoryGate, WhoHasNothingInsideStandsInLine) {
+  MemoryGate gate(4 * kMiB);
+  auto held = gate.enter(kMiB, kLong, never);
+  std::atomic<bool> asked{false};
+  std::thread large([&] {
+    EXPECT_TRUE(gate.enter(4 * kMiB, kLong, [&] {
+      asked = true;
+      return false;
+    }));
+  });
+  while (!asked) std::this_thread::yield();
+  auto small = gate.enter(1, kShort, never);
+  ASSERT_TRUE(small);
+  EXPECT_FALSE(gate.grow(*small, kMiB, kShort, never)) << "it would fit beside the one that is inside";
+  held->leave();
+  large.join();
+  EXPECT_TRUE(gate.grow(*small, kMiB, kShort, never)) << "power";
+}
+
 TEST(MemoryGate, WhoGivesUpLeavesTheLine) {
   MemoryGate gate(kMiB);
   auto held = gate.enter(kMiB, kLong, never);

@@ -38,7 +38,7 @@ ApiResult<Json> earlier_items(Service& service, ResponseStore& store, const Call
     return ApiError{400, "previous_response_id: the responses before it have more than 16 MiB", "previous_response_id",
                     "context_length_exceeded"};
   }
-  if (!service.has_room_for(call, bytes))
+  if (!service.take_room_for(call, bytes))
     return ApiError{503, "other large requests are being read: try again soon", "", "overloaded"};
   for (const auto& one : thread.value()) {
     for (Json& item : Json::parse(one->input)) out.push_back(std::move(item));

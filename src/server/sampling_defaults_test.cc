@@ -1,5 +1,5 @@
 // Who says how tokens are drawn: a request, else the server's flags, else the model, else the route itself. On every
-// route, by what reaches the engine.
+// route, by what reaches the engine; /infill, which the fake one has not, reads them as /completion does.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -346,7 +346,7 @@ void Service::get_always(const std::string& path, std::function<void(const Attac
   });
 }
 
-bool Service::has_room_for(const Call& call, size_t more) {
+bool Service::take_room_for(const Call& call, size_t more) {
   return gate_.grow(call.pass, more, kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
 }
 

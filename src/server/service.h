@@ -79,8 +79,8 @@ class Service {
   const Tenants& tenants() const { return tenants_; }
   RequestLog& requests() const { return *requests_; }
   PartOrders& orders() const { return *orders_; }
-  // For what a route takes apart besides its body; false: others took too long, or the client is gone.
-  bool has_room_for(const Call& call, size_t more);
+  // For what a route takes apart besides its body. Waits; false: others took too long, or the client is gone.
+  bool take_room_for(const Call& call, size_t more);
   // Before the routes are added.
   void keep(std::unique_ptr<KnowledgeBases> knowledge) { knowledge_ = std::move(knowledge); }
   KnowledgeBases& knowledge() const { return *knowledge_; }
