@@ -8,7 +8,7 @@
 namespace kvilt {
 
 void CleanCopier::asked(const Sequence& s, std::span<const TokenMark> missing) {
-  if (missing.empty()) return;
+  if (missing.empty() || waiting_.size() >= kMaxWaiting) return;
   const std::span<const int32_t> tokens = s.tokens;
   const auto before = tokens.first(static_cast<size_t>(s.request.prompt.marks[0].begin));
   const Digest behind = asked_.key(s.domains.exact, before);  // once: it may be a long history, and the marks hundreds

@@ -38,7 +38,6 @@ class SlowTier : public Tier {
   Result<std::vector<StoredPiece>> known(const Digest&) override { return std::vector{piece_}; }
   uint64_t new_id() override { return ++last_; }
   Status put(const StoredPiece&, std::span<const std::byte>, std::vector<uint64_t>&) override { return {}; }
-  using Tier::get;
   Status get(uint64_t, int32_t i, std::vector<std::byte>& out) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return given_ > 0; });

@@ -16,17 +16,18 @@ void MemoryGate::Pass::leave() {
   if (MemoryGate* gate = std::exchange(gate_, nullptr)) gate->leave(bytes_);
 }
 
-bool MemoryGate::admit(Who who, size_t bytes, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up) {
+bool MemoryGate::admit(size_t has, size_t bytes, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up) {
   const auto until = std::chrono::steady_clock::now() + patience;
   MutexLock lock(mutex_);
-  std::list<int>& line = who.grows ? growing_ : line_;
+  const bool grows = has > 0;  // nobody waits for who has nothing
+  std::list<int>& line = grows ? growing_ : line_;
   const auto place = line.insert(line.end(), 0);
-  inside_ -= who.has;
-  held_ += who.has;
-  if (who.grows) moved_.notify_all();  // the first who grows may have waited for what this one has
+  inside_ -= has;
+  held_ += has;
+  if (grows) moved_.notify_all();  // the first who grows may have waited for what this one has
   const auto may_enter = [&]() KVILT_REQUIRES(mutex_) {
     if (place != line.begin() || inside_ + bytes > limit_) return false;
-    return who.grows || (growing_.empty() && inside_ + held_ + bytes <= limit_);
+    return grows || (growing_.empty() && inside_ + held_ + bytes <= limit_);
   };
   bool enters = may_enter();
   while (!enters && std::chrono::steady_clock::now() < until) {
@@ -37,8 +38,8 @@ bool MemoryGate::admit(Who who, size_t bytes, std::chrono::milliseconds patience
     enters = moved_.wait_for(lock, kLook, may_enter);
   }
   line.erase(place);
-  held_ -= who.has;
-  inside_ += enters ? bytes : who.has;
+  held_ -= has;
+  inside_ += enters ? bytes : has;
   moved_.notify_all();  // another one is first in line
   return enters;
 }
@@ -47,14 +48,14 @@ std::optional<MemoryGate::Pass> MemoryGate::enter(size_t bytes, std::chrono::mil
                                                   FunctionRef<bool()> gives_up) {
   if (bytes <= kSmall) return Pass(nullptr, 0);
   bytes = std::min(bytes, limit_);
-  if (!admit({}, bytes, patience, gives_up)) return std::nullopt;
+  if (!admit(0, bytes, patience, gives_up)) return std::nullopt;
   return Pass(this, bytes);
 }
 
 bool MemoryGate::grow(Pass& pass, size_t more, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up) {
   if (more <= kSmall) return true;
   const size_t had = pass.gate_ ? pass.bytes_ : 0, bytes = std::min(had + more, limit_);
-  if (!admit({had, had > 0}, bytes, patience, gives_up)) return false;  // nobody waits for who has nothing
+  if (!admit(had, bytes, patience, gives_up)) return false;
   pass.gate_ = this;
   pass.bytes_ = bytes;
   return true;

@@ -48,11 +48,8 @@ class MemoryGate {
 
  private:
   void leave(size_t bytes);
-  struct Who {
-    size_t has = 0;  // bytes inside
-    bool grows = false;
-  };
-  bool admit(Who who, size_t bytes, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up);
+  // has: its bytes that are inside; 0: it comes in.
+  bool admit(size_t has, size_t bytes, std::chrono::milliseconds patience, FunctionRef<bool()> gives_up);
 
   const size_t limit_;
   Mutex mutex_;

@@ -346,8 +346,10 @@ void Service::get_always(const std::string& path, std::function<void(const Attac
   });
 }
 
+bool Service::nobody_waits() const { return stopping_ || Connection::current()->peer_gone(); }
+
 bool Service::take_room_for(const Call& call, size_t more) {
-  return gate_.grow(call.pass, more, kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
+  return gate_.grow(call.pass, more, kGatePatience, [this] { return nobody_waits(); });
 }
 
 void Service::post(const std::string& path, Handler handler) {
@@ -367,8 +369,7 @@ void Service::post(const std::string& path, Handler handler) {
     if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
     Attached now = attached();
     if (auto error = need_engine(now)) return refuse(*error);
-    auto pass =
-        gate_.enter(text.size(), kGatePatience, [this] { return stopping_ || Connection::current()->peer_gone(); });
+    auto pass = gate_.enter(text.size(), kGatePatience, [this] { return nobody_waits(); });
     if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
     auto body = parse_json(text);
     if (!body.ok()) return refuse(body.error());

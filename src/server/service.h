@@ -89,6 +89,7 @@ class Service {
 
  private:
   enum class Guard { kOpen, kKey, kAdmin };
+  bool nobody_waits() const;  // for the request of this thread
   // Everything that can be said before the body is read.
   std::optional<ApiError> check(const httplib::Request& request, httplib::Response& response);
   std::optional<ApiError> check_origin(const httplib::Request& request, httplib::Response& response) const;

@@ -79,7 +79,7 @@ class DiskTierTest : public testing::TestWithParam<bool> {
     const std::vector<std::byte> wanted = values_for_test(piece_for_test(id, tokens, parent));
     std::vector<std::byte> got;
     for (int32_t i = 0; i < chunks_of(tokens); ++i) {
-      auto chunk = tier->get(id, i);
+      auto chunk = chunk_of(*tier, id, i);
       if (!chunk.ok()) return false;
       got.insert(got.end(), chunk->begin(), chunk->end());
     }
@@ -214,13 +214,13 @@ TEST_P(DiskTierTest, WhatHasNoRoomIsRefused) {
 TEST_P(DiskTierTest, DamageIsFoundAndForgotten) {
   const uint64_t a = put_new(600), b = put_new(600), c = put_new(600);
   change(value_file(a), 300 * kTokenBytes);
-  EXPECT_TRUE(tier->get(a, 0).ok());
-  EXPECT_EQ(tier->get(a, 1).error().code, Code::kCorrupt);
-  EXPECT_EQ(tier->get(a, 0).error().code, Code::kNotFound);
+  EXPECT_TRUE(chunk_of(*tier, a, 0).ok());
+  EXPECT_EQ(chunk_of(*tier, a, 1).error().code, Code::kCorrupt);
+  EXPECT_EQ(chunk_of(*tier, a, 0).error().code, Code::kNotFound);
   fs::resize_file(value_file(b), 500 * kTokenBytes);
-  EXPECT_EQ(tier->get(b, 1).error().code, Code::kCorrupt);
+  EXPECT_EQ(chunk_of(*tier, b, 1).error().code, Code::kCorrupt);
   fs::rename(value_file(c), value_file(b));  // another piece's bytes
-  EXPECT_EQ(tier->get(c, 0).error().code, Code::kNotFound);
+  EXPECT_EQ(chunk_of(*tier, c, 0).error().code, Code::kNotFound);
   EXPECT_EQ(tier->pieces(), 0);
 }
 
@@ -323,13 +323,13 @@ TEST_P(DiskTierTest, ChunksAreOnlyWhatTheyWereAndWhereTheyWere) {
   move_chunk(value_file(a), 0, value_file(a), 0);
   EXPECT_TRUE(holds(a, 600)) << "power: in its own place it is right";
   move_chunk(value_file(a), 0, value_file(a), 1);
-  EXPECT_EQ(tier->get(a, 1).error().code, Code::kCorrupt);
+  EXPECT_EQ(chunk_of(*tier, a, 1).error().code, Code::kCorrupt);
   move_chunk(value_file(c), 1, value_file(b), 1);
-  EXPECT_TRUE(tier->get(b, 0).ok());
-  EXPECT_EQ(tier->get(b, 1).error().code, Code::kCorrupt);
+  EXPECT_TRUE(chunk_of(*tier, b, 0).ok());
+  EXPECT_EQ(chunk_of(*tier, b, 1).error().code, Code::kCorrupt);
   fs::resize_file(value_file(c), 512 * kTokenBytes + 2 * extra);
-  EXPECT_TRUE(tier->get(c, 1).ok());
-  EXPECT_EQ(tier->get(c, 2).error().code, Code::kCorrupt);
+  EXPECT_TRUE(chunk_of(*tier, c, 1).ok());
+  EXPECT_EQ(chunk_of(*tier, c, 2).error().code, Code::kCorrupt);
 }
 
 // Every bit that is damaged in a chunk's bytes, its nonce and its tag is seen.
@@ -338,7 +338,7 @@ TEST_P(DiskTierTest, NoByteOfAChunkMayChange) {
     const uint64_t id = put_new(3);
     ASSERT_TRUE(holds(id, 3));
     change(value_file(id), at);
-    EXPECT_EQ(tier->get(id, 0).error().code, Code::kCorrupt) << at;
+    EXPECT_EQ(chunk_of(*tier, id, 0).error().code, Code::kCorrupt) << at;
   }
 }
 
@@ -352,9 +352,9 @@ TEST_P(DiskTierTest, OlderBytesOfTheSamePlaceAreNotTaken) {
   std::vector<std::byte> others = values_for_test(piece);
   others[7] ^= std::byte{1};
   ASSERT_TRUE(tier->put(piece, others, removed).ok());
-  EXPECT_TRUE(tier->get(5, 0).ok()) << "power";
+  EXPECT_TRUE(chunk_of(*tier, 5, 0).ok()) << "power";
   fs::copy_file(older, value_file(5), fs::copy_options::overwrite_existing);
-  EXPECT_EQ(tier->get(5, 0).error().code, Code::kCorrupt);
+  EXPECT_EQ(chunk_of(*tier, 5, 0).error().code, Code::kCorrupt);
 }
 
 // Nor after all that had one is forgotten: an old record that is put back finds no other piece in its place.
@@ -415,7 +415,7 @@ TEST_P(DiskTierTest, AnotherFoldersFilesAreNothing) {
   const fs::path theirs = second.path() + "/kvilt-cache";
   const std::string name = fmt::format("{:02x}/{:x}", id % 256, id);
   fs::copy_file(theirs / name, value_file(id), fs::copy_options::overwrite_existing);
-  EXPECT_EQ(tier->get(id, 0).ok(), !GetParam()) << "power: without a key equal bytes are equal";
+  EXPECT_EQ(chunk_of(*tier, id, 0).ok(), !GetParam()) << "power: without a key equal bytes are equal";
   tier.reset();
   fs::copy_file(theirs / "journal", folder.path() + "/kvilt-cache/journal", fs::copy_options::overwrite_existing);
   open();

@@ -34,6 +34,12 @@ inline std::vector<std::byte> values_for_test(const StoredPiece& piece) {
   return out;
 }
 
+inline Result<std::vector<std::byte>> chunk_of(Tier& tier, uint64_t id, int32_t chunk) {
+  std::vector<std::byte> out;
+  KVILT_TRY(tier.get(id, chunk, out));
+  return out;
+}
+
 class FolderForTest {
  public:
   FolderForTest() {

@@ -54,14 +54,14 @@ class RedisTierTest : public testing::Test {
     const std::vector<std::byte> values = values_for_test(piece);
     for (int32_t i = 0; i < chunks_of(piece.count()); ++i) {
       const kvilt::Run run = chunk_run(i, piece.count());
-      const auto chunk = tier.get(piece.id, i);
+      const auto chunk = chunk_of(tier, piece.id, i);
       ASSERT_TRUE(chunk.ok()) << chunk.error().message;
       EXPECT_TRUE(std::ranges::equal(*chunk, std::span(values).subspan(static_cast<size_t>(run.begin) * kTokenBytes,
                                                                        static_cast<size_t>(run.size()) * kTokenBytes)));
     }
   }
   static Code code_of(RedisTier& tier, uint64_t id, int32_t chunk = 0) {
-    const auto got = tier.get(id, chunk);
+    const auto got = chunk_of(tier, id, chunk);
     EXPECT_FALSE(got.ok());
     return got.ok() ? Code::kInternal : got.error().code;
   }
@@ -273,7 +273,7 @@ TEST_P(RedisValuesTest, OlderValuesOfTheSamePlaceAreNotTaken) {
   others[7] ^= std::byte{1};
   std::vector<uint64_t> removed;
   ASSERT_TRUE(one->put(piece, others, removed).ok());
-  ASSERT_TRUE(one->get(piece.id, 0).ok()) << "power";
+  ASSERT_TRUE(chunk_of(*one, piece.id, 0).ok()) << "power";
   server->ask({"SET", name, older});
   EXPECT_EQ(code_of(*one, piece.id), Code::kCorrupt);
 }
@@ -338,7 +338,7 @@ TEST_F(RedisTierTest, ARedisThatDropsWhatItLikes) {
   for (int i = 0; i < 400; ++i) stored.push_back(put(*one, 600));
   int whole = 0;
   for (const StoredPiece& piece : stored) {
-    const auto got = one->get(piece.id, 0);
+    const auto got = chunk_of(*one, piece.id, 0);
     whole += got.ok() ? 1 : 0;
     EXPECT_TRUE(got.ok() || got.error().code == Code::kNotFound);
   }
@@ -462,9 +462,9 @@ TEST_F(RedisTierTest, WhateverItSaysNothingWrongIsReturned) {
     known(*tier);
     news(*tier, [&](const Tier::News&) { return tier->ready(); });
     const StoredPiece piece = put(*honest, 600);
-    news(*tier, [&](const Tier::News&) { return tier->pieces() > 0 && tier->get(piece.id, 1).ok(); });
+    news(*tier, [&](const Tier::News&) { return tier->pieces() > 0 && chunk_of(*tier, piece.id, 1).ok(); });
     proxy.set(mode);
-    EXPECT_FALSE(tier->get(piece.id, 0).ok());
+    EXPECT_FALSE(chunk_of(*tier, piece.id, 0).ok());
     const StoredPiece other = piece_for_test(tier->new_id(), 600);
     std::vector<uint64_t> removed;
     (void)tier->put(other, values_for_test(other), removed);

@@ -32,7 +32,6 @@ class SpreadTier : public Tier {
   Result<std::vector<StoredPiece>> known(const Digest& maker) override;
   uint64_t new_id() override { return places_[0].tier->new_id(); }
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
-  using Tier::get;
   Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) override;
   void touch(uint64_t id) override;
   void remove(uint64_t id) override;

@@ -38,7 +38,6 @@ class Drawer : public Tier {
     told_.insert(piece.id);
     return {};
   }
-  using Tier::get;
   Status get(uint64_t id, int32_t, std::vector<std::byte>& out) override {
     if (!shelf_.up) return error(Code::kUnavailable, "gone");
     if (!shelf_.pieces.contains(id)) return error(Code::kNotFound, "none");
@@ -114,14 +113,14 @@ TEST_F(SpreadTierTest, PiecesAreSpreadEvenlyAndEverybodyFindsThem) {
   EXPECT_EQ(tier->pieces(), 2000);
   const auto other = open();
   for (const Shelf& shelf : shelves) {
-    for (const auto& [id, piece] : shelf.pieces) ASSERT_TRUE(other->get(id, 0).ok());
+    for (const auto& [id, piece] : shelf.pieces) ASSERT_TRUE(chunk_of(*other, id, 0).ok());
   }
   const uint64_t late = put(*other);
-  EXPECT_FALSE(tier->get(late, 0).ok()) << "power check: nobody told it";
+  EXPECT_FALSE(chunk_of(*tier, late, 0).ok()) << "power check: nobody told it";
   const Tier::News news = tier->news();
   ASSERT_EQ(news.stored.size(), 1u);
   EXPECT_EQ(news.stored[0].id, late);
-  EXPECT_TRUE(tier->get(late, 0).ok());
+  EXPECT_TRUE(chunk_of(*tier, late, 0).ok());
 }
 
 TEST_F(SpreadTierTest, AChainStaysTogether) {
@@ -144,7 +143,7 @@ TEST_F(SpreadTierTest, APlaceThatGoesTakesItsOwn) {
   shelves[2].up = false;
   EXPECT_FALSE(tier->news().came_back);
   EXPECT_TRUE(tier->ready());
-  for (const uint64_t id : ids) EXPECT_EQ(tier->get(id, 0).ok(), place_of(id) != 2);
+  for (const uint64_t id : ids) EXPECT_EQ(chunk_of(*tier, id, 0).ok(), place_of(id) != 2);
   for (int i = 0; i < 100; ++i) EXPECT_NE(place_of(put(*tier)), 2) << "what would be there goes elsewhere";
   shelves[2].pieces.clear();
   shelves[2].up = true;
@@ -167,7 +166,7 @@ TEST_F(SpreadTierTest, AnotherPlaceMovesNothing) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 300; ++i) ids.push_back(put(*three));
   const auto four = open();
-  for (const uint64_t id : ids) EXPECT_TRUE(four->get(id, 0).ok());
+  for (const uint64_t id : ids) EXPECT_TRUE(chunk_of(*four, id, 0).ok());
   int moved = 0;
   for (int i = 0; i < 400; ++i) moved += place_of(put(*four)) == 3;
   EXPECT_NEAR(moved, 100, 40);
@@ -179,11 +178,11 @@ TEST_F(SpreadTierTest, RemovingAndClearing) {
   const uint64_t other = put(*tier);
   tier->remove(gone);
   EXPECT_EQ(place_of(gone), -1);
-  EXPECT_FALSE(tier->get(gone, 0).ok());
-  EXPECT_TRUE(tier->get(other, 0).ok());
+  EXPECT_FALSE(chunk_of(*tier, gone, 0).ok());
+  EXPECT_TRUE(chunk_of(*tier, other, 0).ok());
   EXPECT_TRUE(tier->clear().ok());
   EXPECT_EQ(tier->pieces(), 0);
-  EXPECT_FALSE(tier->get(other, 0).ok());
+  EXPECT_FALSE(chunk_of(*tier, other, 0).ok());
 }
 
 }  // namespace

@@ -66,11 +66,6 @@ class Tier {
   // The bytes of one chunk, in `out`, whose memory is used again. Errors: kNotFound (it was removed), kCorrupt (it is
   // removed now); out is anything then.
   virtual Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) = 0;
-  Result<std::vector<std::byte>> get(uint64_t id, int32_t chunk) {
-    std::vector<std::byte> out;
-    KVILT_TRY(get(id, chunk, out));
-    return out;
-  }
   // It was read: it, and what it continues, are the last to be removed.
   virtual void touch(uint64_t id) = 0;
   virtual void remove(uint64_t id) = 0;  // an unknown one is ignored
