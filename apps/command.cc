@@ -55,7 +55,8 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   app.add_option("--chat-template", o.chat_template, "file with a Jinja chat template, instead of the model's own");
   app.add_option("--threads,-t", o.threads, "threads, at most 1024 (0: all cores)").show_default();
   app.add_flag("--pin", o.pin, "each thread on a core of its own (not with more threads than cores)");
-  app.add_option("--backend", o.backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
+  app.add_option("--backend", o.backend, "kernels: auto, amx, avx512, avxvnni, vnni256, avx2, reference")
+      .show_default();
   app.add_choice(
       "--activations", o.activations, parse_activations, activations_name,
       "what rows are rounded to where they meet weights: auto (int8 with quantised ones), or bf16, f32 (quantised "

@@ -301,7 +301,8 @@ void add_bench_kernels(Program& program, Command bench) {
   auto app = bench.add_subcommand("kernels", "each operation and shape, compared with the machine's measured peaks");
   auto o = std::make_shared<KernelOptions>();
   app.add_option("--model", o->model, "take shapes and types from this model (its weights are not read)");
-  app.add_option("--backend", o->backend, "kernels: auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
+  app.add_option("--backend", o->backend, "kernels: auto, amx, avx512, avxvnni, vnni256, avx2, reference")
+      .show_default();
   app.add_option("--threads,-t", o->threads, "threads (0: all cores)").show_default();
   app.add_option("--rows", o->rows, "rows of matmuls and row work, comma-separated").show_default();
   app.add_option("--lengths", o->lengths, "keys of attention, comma-separated").show_default();

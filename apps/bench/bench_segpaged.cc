@@ -351,7 +351,7 @@ void add_bench_segpaged(Program& program, Command bench) {
                  "as many layers as make this many tokens: no cache must hold them")
       .range(1, 1 << 24)
       .show_default();
-  app.add_option("--backend", o->backend, "auto, avx512, avxvnni, vnni256, avx2, reference").show_default();
+  app.add_option("--backend", o->backend, "auto, amx, avx512, avxvnni, vnni256, avx2, reference").show_default();
   app.add_option("--threads,-t", o->threads, "0: the machine's cores").range(0, 1024).show_default();
   app.add_option("--json", o->json, "write the rows to this file");
   app.callback([o, &program] { bench_segpaged(*o, program.argc, program.argv); });

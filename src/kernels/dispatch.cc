@@ -9,6 +9,10 @@
 #include "kernels/reference/backend.h"
 #ifdef KVILT_X86
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "kernels/x86/backend.h"
 #endif
@@ -43,6 +47,23 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+
+// Tiles are 8 KB of state, which Linux keeps for a process that asks for them; all its threads may use them then.
+bool tiles_allowed() {
+#ifdef __linux__
+  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!has_avx512() || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  static const bool allowed = (d & kTile) != 0 && (d & kInt8) != 0 && tiles_allowed();
+  return allowed;
+}
 #endif
 bool always() { return true; }
 
@@ -59,6 +80,10 @@ struct Entry {
 
 constexpr Entry kBackends[] = {  // best first
 #ifdef KVILT_X86
+    {"amx",
+     has_amx,
+     x86::amx_backend,
+     {"tdpbssd in tiles (few rows: vpdpbusd), int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits"}},
     {"avx512",
      has_avx512,
      x86::avx512_backend,

@@ -239,27 +239,29 @@ TEST_P(BackendTest, ABitOfAWeightOrAnActivationIsSeen) {  // power: the comparis
 }
 
 TEST_P(BackendTest, JobsShareX) {
-  const int64_t K = 256, T = 21;
+  const int64_t K = 256;
   const Linear a(backend(), {DType::kQ8_0, 40, K}, pool_), b(backend(), {DType::kF32, 16, K}, pool_),
       c(backend(), {DType::kQ4_K, 7, K}, pool_);
-  const auto x = random_floats(T * K, 5);
-  const auto bias = random_floats(40, 6);
-  std::vector<float> wide(T * 64, 2), out_c(T * 7);
-  const Mat<float> y(wide.data(), T, 64);
-  const MatmulJob jobs[] = {{&a.packed(), bias.data(), y.slice_cols(0, 40), false},
-                            {&b.packed(), nullptr, y.slice_cols(41, 57), true},
-                            {&c.packed(), nullptr, Mat<float>(out_c.data(), T, 7), false}};
-  backend().matmul(Mat<const float>(x.data(), T, K), jobs, pool_);
-  const auto ya = a.run(x), yb = b.run(x);
-  EXPECT_EQ(out_c, c.run(x));
-  for (int64_t r = 0; r < T; ++r) {
-    const float* row = y.row(r);
-    for (int64_t n = 0; n < 40; ++n) {
-      EXPECT_NEAR(row[n], ya[r * 40 + n] + bias[n], 1e-5);
+  for (const int64_t T : {21, 70}) {
+    const auto x = random_floats(T * K, 5);
+    const auto bias = random_floats(40, 6);
+    std::vector<float> wide(T * 64, 2), out_c(T * 7);
+    const Mat<float> y(wide.data(), T, 64);
+    const MatmulJob jobs[] = {{&a.packed(), bias.data(), y.slice_cols(0, 40), false},
+                              {&b.packed(), nullptr, y.slice_cols(41, 57), true},
+                              {&c.packed(), nullptr, Mat<float>(out_c.data(), T, 7), false}};
+    backend().matmul(Mat<const float>(x.data(), T, K), jobs, pool_);
+    const auto ya = a.run(x), yb = b.run(x);
+    EXPECT_EQ(out_c, c.run(x));
+    for (int64_t r = 0; r < T; ++r) {
+      const float* row = y.row(r);
+      for (int64_t n = 0; n < 40; ++n) {
+        EXPECT_NEAR(row[n], ya[r * 40 + n] + bias[n], 1e-5);
+      }
+      EXPECT_EQ(row[40], 2);
+      for (int64_t n = 0; n < 16; ++n) EXPECT_NEAR(row[41 + n], 2 + yb[r * 16 + n], 1e-5);
+      for (int64_t n = 57; n < 64; ++n) EXPECT_EQ(row[n], 2);
     }
-    EXPECT_EQ(row[40], 2);
-    for (int64_t n = 0; n < 16; ++n) EXPECT_NEAR(row[41 + n], 2 + yb[r * 16 + n], 1e-5);
-    for (int64_t n = 57; n < 64; ++n) EXPECT_EQ(row[n], 2);
   }
 }
 
@@ -407,7 +409,7 @@ TEST(InstructionSets, GiveTheSameBits) {
   for (const DType type : kTypes) shapes.push_back({type, 67, 512});
   for (const Case& shape : shapes) {
     const DType type = shape.type;
-    const auto x = random_floats(13 * shape.K, 5);
+    const auto x = random_floats(61 * shape.K, 5);  // many enough for tiles
     std::vector<float> first;
     for (const std::string_view name : backend_names()) {
       if (name == "reference") continue;  // rounds elsewhere
@@ -431,7 +433,7 @@ TEST(Dispatch, NamesAndErrors) {
   EXPECT_NE(unknown.error().message.find("reference"), std::string::npos);
 #ifdef KVILT_X86
   const std::vector<std::string_view> names = backend_names();
-  for (const std::string_view name : {"avx512", "avxvnni", "vnni256", "avx2"}) {
+  for (const std::string_view name : {"amx", "avx512", "avxvnni", "vnni256", "avx2"}) {
     if (std::ranges::find(names, name) != names.end()) continue;
     const auto lacking = find_backend(name);
     ASSERT_FALSE(lacking.ok());

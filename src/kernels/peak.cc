@@ -25,6 +25,9 @@ namespace kvilt {
   }
 KVILT_EACH_LINEAR_ISA(KVILT_PEAK)
 #undef KVILT_PEAK
+namespace amx::peak {
+double int8_dots(int64_t rounds, int* sink);
+}
 #endif
 
 namespace {
@@ -72,7 +75,8 @@ struct Loops {
   double (*read)(const std::byte*, int64_t, int*);
 };
 #define KVILT_LOOPS(isa) {#isa, isa::peak::int8_dots, isa::peak::fmas, isa::peak::read},
-constexpr Loops kLoops[] = {KVILT_EACH_LINEAR_ISA(KVILT_LOOPS)};
+constexpr Loops kLoops[] = {{"amx", amx::peak::int8_dots, avx512::peak::fmas, avx512::peak::read},
+                            KVILT_EACH_LINEAR_ISA(KVILT_LOOPS)};
 #undef KVILT_LOOPS
 #else
 double plain_read(const std::byte* data, int64_t bytes, int* sink) {

@@ -22,16 +22,18 @@ namespace kvilt::x86 {
 namespace {
 
 // How a row is written for a kernel: kernels.h, packed activations.
-enum class RowFormat { kQuantised, kFloats, kPairs };
-constexpr int kRowFormats = 3;
+enum class RowFormat { kQuantised, kFloats, kPairs, kTiles };
+constexpr int kRowFormats = 4;
 
-RowFormat format_for(const PackedWeight& weight) {
-  const auto& w = static_cast<const BlockedWeight&>(weight);
-  if (w.pairs) return RowFormat::kPairs;
-  return is_float(w.dtype) ? RowFormat::kFloats : RowFormat::kQuantised;
+bool is_quantised(const PackedWeight& weight) { return !is_float(static_cast<const BlockedWeight&>(weight).dtype); }
+// tiled: of a call that is (RowBlocks).
+RowFormat format_for(const PackedWeight& weight, bool tiled) {
+  if (is_quantised(weight)) return tiled ? RowFormat::kTiles : RowFormat::kQuantised;
+  return static_cast<const BlockedWeight&>(weight).pairs ? RowFormat::kPairs : RowFormat::kFloats;
 }
 int64_t row_bytes_of(RowFormat format, int64_t K) {
   if (format == RowFormat::kQuantised) return K / kGroup * kRecordBytes;
+  if (format == RowFormat::kTiles) return K / kGroup * kTileRecordBytes;
   return format == RowFormat::kFloats ? K * 4 : (K + 1) / 2 * 4;
 }
 
@@ -60,6 +62,8 @@ int64_t bytes_ahead() {
   static const int64_t bytes = __builtin_cpu_is("intel") || is_zen5() ? 4096 : 0;
   return bytes;
 }
+
+constexpr int64_t kLeastTiled = 48;  // rows from which on a call takes tiles, where there are any
 
 // At least 8 MB: that much is mapped and gets huge pages as it is touched; small pages cost the kernels a twentieth.
 std::byte* grown(Buffer& buffer, int64_t bytes) {
@@ -113,10 +117,14 @@ struct Parts {
   }
 };
 
-// Rows in blocks of at most `max_rows`, as even as can be: block b starts at row begin(b).
+// A call's rows in blocks, as even as can be: block b starts at row begin(b). Packed it starts where room(b) rows are.
 struct RowBlocks {
   int64_t rows, count;
+  bool tiled;  // for TiledKernels: a block has room for all rows that it could have
+  RowBlocks(int64_t rows, int64_t most, bool tiled) : rows(rows), count((rows + most - 1) / most), tiled(tiled) {}
   int64_t begin(int64_t b) const { return b * (rows / count) + std::min(b, rows % count); }
+  int64_t size(int64_t b) const { return begin(b + 1) - begin(b); }
+  int64_t room(int64_t b) const { return tiled ? b * kTileRows : begin(b); }
 };
 
 // The parts of an ffn's first half: gate and up of some columns and one cut of the rows, then their product, packed for
@@ -140,7 +148,7 @@ struct GatedParts {
   void run(int64_t index) const {
     const int64_t n = index % slices() * kColumns, columns = std::min(kColumns, F - n), cut = index / slices();
     const int64_t begin = blocks.count * cut / cuts, end = blocks.count * (cut + 1) / cuts;
-    const int64_t row = blocks.begin(begin), rows = blocks.begin(end) - row;
+    const int64_t row = blocks.begin(begin), rows = blocks.begin(end) - row, room = blocks.room(begin);
     thread_local Buffer memory;
     auto* gate = reinterpret_cast<float*>(grown(memory, 2 * rows * kColumns * 4));
     for (int i = 0; i < 2; ++i) {
@@ -148,7 +156,7 @@ struct GatedParts {
       part.w = weights(i, n);
       part.N = part.n_end = columns;
       if (part.bias != nullptr) part.bias += n;
-      part.x += row * x_row_bytes[i];
+      part.x += room * x_row_bytes[i];
       part.rows = rows;
       part.blocks = part.block_end = end - begin;
       part.y = gate + i * rows * columns;
@@ -158,15 +166,16 @@ struct GatedParts {
     }
     gate_row(gate, gate + rows * columns, rows * columns);
     for (int64_t b = begin; b < end; ++b) {
-      const int64_t first = blocks.begin(b), m = blocks.begin(b + 1) - first;
-      pack({gate + (first - row) * columns, columns, m, columns},
-           out + first * row_bytes_of(format, F) + row_bytes_of(format, n) * m);
+      const int64_t before = blocks.room(b), m = blocks.room(b + 1) - before;
+      pack({gate + (blocks.begin(b) - row) * columns, columns, blocks.size(b), columns},
+           out + before * row_bytes_of(format, F) + m * row_bytes_of(format, n));
     }
   }
 };
 
 // What a call's rows were packed to, by RowFormat; null: not wanted.
 struct PackedRows {
+  RowBlocks blocks;
   const std::byte* data[kRowFormats] = {};
   int64_t row_bytes = 0;  // the most
 };
@@ -190,10 +199,10 @@ Scratch& scratch() {
 
 class X86Backend final : public Backend {
  public:
-  // pairs: null where the machine does not multiply bf16 pairs, or not faster.
+  // pairs: null where the machine does not multiply bf16 pairs, or not faster. tiled: null where it has no tiles.
   X86Backend(std::string_view name, const Kernels& kernels, const AttentionOps& attention,
-             const PairKernels* pairs = nullptr)
-      : name_(name), kernels_(kernels), attention_(attention), pairs_(pairs) {}
+             const PairKernels* pairs = nullptr, const TiledKernels* tiled = nullptr)
+      : name_(name), kernels_(kernels), attention_(attention), pairs_(pairs), tiled_(tiled) {}
 
   std::string_view name() const override { return name_; }
 
@@ -240,20 +249,30 @@ class X86Backend final : public Backend {
   }
   auto row_packer(RowFormat format) const {
     return format == RowFormat::kQuantised ? kernels_.quantize
+           : format == RowFormat::kTiles   ? tiled_->quantize
            : format == RowFormat::kFloats  ? kernels_.interleave
                                            : pairs_->pack_rows;
   }
-  RowBlocks blocks_of(int64_t rows) const { return {rows, (rows + kernels_.max_rows - 1) / kernels_.max_rows}; }
-  PackedRows pack_rows(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const;
-  void multiply(const PackedRows& x, int64_t rows, std::span<const MatmulJob> jobs, ThreadPool& pool) const;
+  // Tiles are for calls whose weights are all quantised: then all of a call's rows have the same blocks.
+  RowBlocks blocks_of(int64_t rows, std::initializer_list<std::span<const MatmulJob>> calls) const {
+    bool tiled = tiled_ != nullptr && rows >= kLeastTiled;
+    for (const auto& jobs : calls) {
+      for (const MatmulJob& job : jobs) tiled = tiled && is_quantised(*job.w);
+    }
+    return {rows, tiled ? kTileRows : kernels_.max_rows, tiled};
+  }
+  PackedRows pack_rows(Mat<const float> x, const RowBlocks& blocks, std::span<const MatmulJob> jobs,
+                       ThreadPool& pool) const;
+  void multiply(const PackedRows& x, std::span<const MatmulJob> jobs, ThreadPool& pool) const;
   void large_ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const;
-  JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) const;
+  JobParts parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, bool tiled, int threads) const;
 
   mutable WeightMemory memory_;
   const std::string_view name_;
   const Kernels& kernels_;
   const AttentionOps& attention_;
   const PairKernels* const pairs_;
+  const TiledKernels* const tiled_;
 };
 
 // Calls body(first row, end row) over slices of rows, each row worth about `row_cost` floats; few rows stay on this
@@ -266,21 +285,20 @@ void for_row_slices(int64_t rows, int64_t row_cost, ThreadPool& pool, Body body)
                       [&](int64_t i, int) { body(i * slice, std::min(rows, (i + 1) * slice)); });
 }
 
-PackedRows X86Backend::pack_rows(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
-  const RowBlocks blocks = blocks_of(x.rows);
-  PackedRows out;
+PackedRows X86Backend::pack_rows(Mat<const float> x, const RowBlocks& blocks, std::span<const MatmulJob> jobs,
+                                 ThreadPool& pool) const {
+  PackedRows out{blocks};
   for (const MatmulJob& job : jobs) {
     CHECK(job.w->K == x.cols);
-    const RowFormat format = format_for(*job.w);
+    const RowFormat format = format_for(*job.w, blocks.tiled);
     if (out.data[static_cast<int>(format)] != nullptr) continue;
     const int64_t row_bytes = row_bytes_of(format, x.cols);
-    std::byte* data = grown(scratch().rows[static_cast<int>(format)], row_bytes * x.rows);
+    std::byte* data = grown(scratch().rows[static_cast<int>(format)], row_bytes * blocks.room(blocks.count));
     const auto pack = row_packer(format);
     for_row_slices(blocks.count, x.cols * (x.rows / blocks.count), pool, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const int64_t row = blocks.begin(b);
-        const RowsIn in = {x.data + row * x.stride, x.stride, blocks.begin(b + 1) - row, x.cols};
-        pack(in, data + row * row_bytes);
+        pack({x.data + row * x.stride, x.stride, blocks.size(b), x.cols}, data + blocks.room(b) * row_bytes);
       }
     });
     out.data[static_cast<int>(format)] = data;
@@ -302,10 +320,10 @@ int64_t cuts_of(int64_t rows, int64_t row_bytes, int64_t blocks, int threads) {
 }
 
 // Columns are slices of weight bytes, small enough to share the work evenly and large enough to be worth handing out.
-JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, int threads) const {
+JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t rows, bool tiled, int threads) const {
   const auto& w = static_cast<const BlockedWeight&>(*job.w);
   // Bytes that a part reads, or work that equals them: with many rows each byte of weight takes more time.
-  const int64_t most = (256 << 10) / (1 + rows / 8);
+  const int64_t most = (256 << 10) / (1 + rows / (tiled ? 32 : 8));
   const int64_t bytes =
       std::clamp<int64_t>(static_cast<int64_t>(w.bytes) / (16 * threads), std::min<int64_t>(16 << 10, most), most);
   int64_t step = is_float(w.dtype) ? (rows <= 2 ? 4 : 2) : 1;  // blocks that a kernel takes at once
@@ -313,7 +331,8 @@ JobParts X86Backend::parts_of(const MatmulJob& job, MatmulPart whole, int64_t ro
   JobParts parts;
   parts.columns = std::max<int64_t>(step, bytes / w.block_bytes / step * step) * kBlockRows;
   parts.count = (w.N + parts.columns - 1) / parts.columns;
-  parts.kernel = w.pairs ? pairs_->matmul : kernels_.matmul[static_cast<int>(w.dtype)];
+  const auto type = static_cast<int>(w.dtype);
+  parts.kernel = w.pairs ? pairs_->matmul : tiled ? tiled_->matmul[type] : kernels_.matmul[type];
   whole.w = w.blocks;
   whole.block_bytes = w.block_bytes;
   whole.segment = w.segment;
@@ -347,23 +366,23 @@ void Scratch::read_ahead(const Parts& parts, ThreadPool& pool) {
 }
 
 void X86Backend::matmul(Mat<const float> x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
-  if (x.rows > 0 && !jobs.empty()) multiply(pack_rows(x, jobs, pool), x.rows, jobs, pool);
+  if (x.rows > 0 && !jobs.empty()) multiply(pack_rows(x, blocks_of(x.rows, {jobs}), jobs, pool), jobs, pool);
 }
 
-void X86Backend::multiply(const PackedRows& x, int64_t rows, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
+void X86Backend::multiply(const PackedRows& x, std::span<const MatmulJob> jobs, ThreadPool& pool) const {
   Scratch& s = scratch();
   s.jobs.clear();
-  const RowBlocks blocks = blocks_of(rows);
-  const int64_t cuts = cuts_of(rows, x.row_bytes, blocks.count, pool.size());
+  const RowBlocks& blocks = x.blocks;
+  const int64_t rows = blocks.rows, cuts = cuts_of(rows, x.row_bytes, blocks.count, pool.size());
   int64_t slices = 0;
   for (const MatmulJob& job : jobs) {
     CHECK(job.w->N == job.y.cols && rows == job.y.rows);
     MatmulPart whole = {};
-    whole.x = x.data[static_cast<int>(format_for(*job.w))];
+    whole.x = x.data[static_cast<int>(format_for(*job.w, blocks.tiled))];
     whole.rows = rows;
     whole.blocks = blocks.count;
     whole.ahead = rows == 1 ? bytes_ahead() : 0;
-    s.jobs.push_back(parts_of(job, whole, rows / cuts, pool.size()));
+    s.jobs.push_back(parts_of(job, whole, rows / cuts, blocks.tiled, pool.size()));
     slices += s.jobs.back().count;
   }
   const Parts parts = {s.jobs, cuts, slices};
@@ -387,27 +406,27 @@ void X86Backend::ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) co
 
 void X86Backend::large_ffn(Mat<const float> x, const FfnJob& job, ThreadPool& pool) const {
   const MatmulJob jobs[] = {job.gate, job.up};
-  const PackedRows rows = pack_rows(x, jobs, pool);
-  const RowBlocks blocks = blocks_of(x.rows);
+  const RowBlocks blocks = blocks_of(x.rows, {jobs, {&job.down, 1}});
+  const PackedRows rows = pack_rows(x, blocks, jobs, pool);
   const int64_t F = job.gate.w->N, cuts = cuts_of(x.rows, rows.row_bytes, blocks.count, pool.size());
-  const RowFormat format = format_for(*job.down.w);
-  PackedRows product;
+  const RowFormat format = format_for(*job.down.w, blocks.tiled);
+  PackedRows product{blocks};
   product.row_bytes = row_bytes_of(format, F);
-  std::byte* out = grown(scratch().product, product.row_bytes * x.rows);
+  std::byte* out = grown(scratch().product, product.row_bytes * blocks.room(blocks.count));
   product.data[static_cast<int>(format)] = out;
 
   GatedParts parts{{}, {}, blocks, F, cuts, format, out};
   for (int i = 0; i < 2; ++i) {
     MatmulPart whole = {};
-    const RowFormat in = format_for(*jobs[i].w);
+    const RowFormat in = format_for(*jobs[i].w, blocks.tiled);
     whole.x = rows.data[static_cast<int>(in)];
-    parts.jobs[i] = parts_of(jobs[i], whole, x.rows / cuts, pool.size());
+    parts.jobs[i] = parts_of(jobs[i], whole, x.rows / cuts, blocks.tiled, pool.size());
     parts.x_row_bytes[i] = row_bytes_of(in, x.cols);
   }
   parts.gate_row = gate_row(job.activation);
   parts.pack = row_packer(format);
   pool.parallel_split(cuts * parts.slices(), [&](int64_t i, int) { parts.run(i); });
-  multiply(product, x.rows, {&job.down, 1}, pool);
+  multiply(product, {&job.down, 1}, pool);
 }
 
 void X86Backend::rms_norm(Mat<const float> x, const float* weight, float eps, Mat<float> y, ThreadPool& pool) const {
@@ -456,6 +475,12 @@ const Backend& vnni256_backend() {
 const Backend& avx512_backend() {
   static const X86Backend instance("avx512", avx512::kKernels, kAvx512Attention,
                                    bf16_dots_pay() ? &avx512bf16::kPairs : nullptr);
+  return instance;
+}
+
+const Backend& amx_backend() {
+  static const X86Backend instance("amx", avx512::kKernels, kAvx512Attention,
+                                   bf16_dots_pay() ? &avx512bf16::kPairs : nullptr, &amx::kTiled);
   return instance;
 }
 

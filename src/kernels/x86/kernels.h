@@ -20,11 +20,13 @@
 // most); a row block holds per group of 32 k: int32 quads[8][m] (4 int8 each), float scale[m], float scaled_sum[m]
 // (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
 // per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each.
+// For AMX's tiles a row block has room for kTileRows rows, whatever its number of rows, and holds per group of 32 k:
+// int8 x[kTileRows][32], float scale[kTileRows], float scaled_sum[kTileRows]. Rows that are not there hold anything.
 //
 // One output is, in every kernel and for every shape: acc = 0; for each two groups that share an x scale, in order:
 // t = 0; for both (Q6_K: for both halves of each) t = fma(float(int dot), weight scale, t)
 // [acc = fma(weight min, scaled_sum, acc)]; then acc = fma(t, x scale, acc); in the end + bias, then + y.
-// Integer dots are exact, so AVX2 and AVX-512 agree bit by bit and a row's bits depend on nothing but the row.
+// Integer dots are exact, so AVX2, AVX-512 and AMX agree bit by bit and a row's bits depend on nothing but the row.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +44,8 @@ inline constexpr int64_t kGroup = 32;      // k of a group
 // (docs/design/linear.md#what-rounding-costs-and---activations says what it costs).
 inline constexpr int64_t kShared = 2;
 inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
-inline constexpr int kDTypes = 12;           // those with kernels come first
+inline constexpr int64_t kTileRows = 16, kTileRecordBytes = 40;
+inline constexpr int kDTypes = 12;  // those with kernels come first
 inline constexpr int64_t kTogether = 4, kLongBlock = 24 << 10, kSegmentBytes = 18 << 10;
 
 // Bytes of a chunk, and where its planes start. Constant expressions only, so that no code comes of it.
@@ -144,6 +147,12 @@ struct PairKernels {
   void (*matmul)(const MatmulPart& part);
 };
 
+// Many rows of int8 and Q formats in AMX's tiles, instead of Kernels::quantize and matmul.
+struct TiledKernels {
+  void (*quantize)(const RowsIn& in, std::byte* out);  // one row block
+  void (*matmul[kDTypes])(const MatmulPart& part);     // by DType; null: of a float weight
+};
+
 }  // namespace kvilt::x86
 
 #define KVILT_DECLARE(isa)            \
@@ -152,6 +161,12 @@ struct PairKernels {
   }
 KVILT_EACH_LINEAR_ISA(KVILT_DECLARE)
 #undef KVILT_DECLARE
+namespace kvilt::avx512 {
+void quantize_tiles(const x86::RowsIn& in, std::byte* out);  // TiledKernels::quantize
+}
 namespace kvilt::avx512bf16 {
 extern const x86::PairKernels kPairs;
+}
+namespace kvilt::amx {
+extern const x86::TiledKernels kTiled;
 }

@@ -1,5 +1,5 @@
 // kernels/x86/linear_simd.h: vectors of the ISA that a file is built for: VF (floats) and VI, kLanes lanes.
-// Role:       for matmul.cc, matmul_bf16.cc, matmul_float.cc, peak.cc and rows.cc.
+// Role:       for matmul.cc, matmul_bf16.cc, matmul_float.cc, matmul_tiles.cc, peak.cc and rows.cc.
 // Invariants: included by per-ISA files only; everything is always inlined and has internal linkage, so that nothing is
 //             shared with other files.
 #pragma once
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(KVILT_ISA_avx512) || defined(KVILT_ISA_avx512bf16)
+#if defined(KVILT_ISA_avx512) || defined(KVILT_ISA_avx512bf16) || defined(KVILT_ISA_amx)
 #define KVILT_512  // vectors of 512 bits
 #endif
 #if defined(KVILT_512) || defined(KVILT_ISA_avxvnni) || defined(KVILT_ISA_vnni256)

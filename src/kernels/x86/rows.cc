@@ -137,15 +137,23 @@ KVILT_INLINE void transpose(__m256i (&v)[8]) {
   }
 }
 
-// Up to eight rows together, a lane each: the same numbers as quantize_row's, six times sooner.
-void quantize_rows(const RowsIn& in, std::byte* record) {
-  const int64_t m = in.rows;
-  const auto rows = static_cast<__mmask8>((1u << m) - 1);
+// A group of eight rows, a lane or a word each; the numbers are quantize_row's.
+struct EightRows {
+  __m256i words[8];  // 32 int8 of a row
+  __m256 scale;
+  __m256i low, high;  // sums of the first and the last 16
+};
+
+// Up to eight rows together, six times sooner than one by one: put(k, group) for each. Rows that are not there are like
+// the first.
+template <class Put>
+KVILT_INLINE void quantize_eight(const RowsIn& in, const Put& put) {
   const float* x[8];
-  for (int r = 0; r < 8; ++r) x[r] = in.x + (r < m ? r : 0) * in.stride;
-  __m256 scale = _mm256_setzero_ps();
+  for (int r = 0; r < 8; ++r) x[r] = in.x + (r < in.rows ? r : 0) * in.stride;
+  EightRows out;
+  out.scale = _mm256_setzero_ps();
   alignas(32) float inverse[8] = {};
-  for (int64_t k = 0; k < in.cols; k += kGroup, record += kRecordBytes * m) {
+  for (int64_t k = 0; k < in.cols; k += kGroup) {
     if (k % (kShared * kGroup) == 0) {
       const int64_t end = k + kShared * kGroup < in.cols ? k + kShared * kGroup : in.cols;
       __m256 peaks[8];
@@ -156,32 +164,42 @@ void quantize_rows(const RowsIn& in, std::byte* record) {
         peaks[r] = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
       }
       const __m256 peak = max_of_rows(peaks);
-      scale = _mm256_mul_ps(peak, _mm256_set1_ps(1.0f / 127));
+      out.scale = _mm256_mul_ps(peak, _mm256_set1_ps(1.0f / 127));
       const __mmask8 some = _mm256_cmp_ps_mask(peak, _mm256_setzero_ps(), _CMP_GT_OQ);
       _mm256_store_ps(inverse, _mm256_maskz_div_ps(some, _mm256_set1_ps(127.0f), peak));
     }
-    __m256i words[8], sums[8];
+    __m256i sums[8];
     KVILT_UNROLL
     for (int r = 0; r < 8; ++r) {
       const VF by = set(inverse[r]);
       const __m128i low = _mm512_cvtsepi32_epi8(to_int(mul(load(x[r] + k), by)));
       const __m128i high = _mm512_cvtsepi32_epi8(to_int(mul(load(x[r] + k + 16), by)));
-      words[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-      sums[r] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), words[r]);
+      out.words[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+      sums[r] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), out.words[r]);
     }
-    __m256i low, high;
-    add_rows(sums, &low, &high);
-    transpose(words);
-    const __m256i sum = _mm256_add_epi32(low, high), zero = _mm256_setzero_si256();
-    auto put = [&](int64_t i, __m256i v) { _mm256_mask_storeu_epi32(record + i * m * 4, rows, v); };
-    KVILT_UNROLL
-    for (int j = 0; j < 8; ++j) put(j, words[j]);
-    put(8, _mm256_castps_si256(scale));
-    put(9, _mm256_castps_si256(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(sum))));
-    put(10, _mm256_sub_epi32(zero, sum));
-    put(11, _mm256_sub_epi32(zero, low));
-    put(12, _mm256_sub_epi32(zero, high));
+    add_rows(sums, &out.low, &out.high);
+    put(k, out);
   }
+}
+
+KVILT_INLINE __m256 scaled(__m256 scale, __m256i sum) { return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sum)); }
+
+void quantize_rows(const RowsIn& in, std::byte* out) {
+  const int64_t m = in.rows;
+  const auto rows = static_cast<__mmask8>((1u << m) - 1);
+  quantize_eight(in, [&](int64_t k, EightRows& group) {
+    std::byte* record = out + k / kGroup * kRecordBytes * m;
+    auto put = [&](int64_t i, __m256i v) { _mm256_mask_storeu_epi32(record + i * m * 4, rows, v); };
+    const __m256i sum = _mm256_add_epi32(group.low, group.high), zero = _mm256_setzero_si256();
+    transpose(group.words);
+    KVILT_UNROLL
+    for (int j = 0; j < 8; ++j) put(j, group.words[j]);
+    put(8, _mm256_castps_si256(group.scale));
+    put(9, _mm256_castps_si256(scaled(group.scale, sum)));
+    put(10, _mm256_sub_epi32(zero, sum));
+    put(11, _mm256_sub_epi32(zero, group.low));
+    put(12, _mm256_sub_epi32(zero, group.high));
+  });
 }
 
 #endif
@@ -274,6 +292,28 @@ void gate_rows(float* gate, const float* up, int64_t count) {
 }
 
 }  // namespace
+
+#ifdef KVILT_ISA_avx512
+void quantize_tiles(const RowsIn& in, std::byte* out) {
+  using x86::kTileRecordBytes;
+  using x86::kTileRows;
+  static_assert(kTileRows == 16);
+  for (int64_t first = 0; first < kTileRows; first += 8) {
+    const int64_t rows = in.rows - first < 8 ? in.rows - first : 8;
+    const RowsIn eight = rows > 0 ? RowsIn{in.x + first * in.stride, in.stride, rows, in.cols} : in;
+    quantize_eight(eight, [&](int64_t k, const EightRows& group) {
+      std::byte* record = out + k / kGroup * kTileRecordBytes * kTileRows;
+      KVILT_UNROLL
+      for (int r = 0; r < 8; ++r) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(record + (first + r) * kGroup), group.words[r]);
+      }
+      auto* scales = reinterpret_cast<float*>(record + kGroup * kTileRows);
+      _mm256_storeu_ps(scales + first, group.scale);
+      _mm256_storeu_ps(scales + kTileRows + first, scaled(group.scale, _mm256_add_epi32(group.low, group.high)));
+    });
+  }
+}
+#endif
 
 // Defined in matmul.cc and matmul_float.cc of the same ISA.
 namespace quantised {
