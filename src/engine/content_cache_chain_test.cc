@@ -54,6 +54,49 @@ TEST_F(ChainTest, WhatGoesOnFromAChainIsNeverExact) {
   EXPECT_EQ(find(join(a, text(12, 40), a)).layout.pieces, (Runs{{20, 60}})) << "power: for the same policy";
 }
 
+// A turn that goes on from a chain and cannot continue it is published whole. What both computed are overlays then, and
+// the next turn places them.
+class LeftChainTest : public ChainTest {
+ protected:
+  // Some of the document is computed again, so that what a turn computed is not whole: it is published as an overlay.
+  Asked turn_on(const Tokens& tokens, const Runs& again) {
+    Asked asked = compute(tokens, {}, true, again);
+    EXPECT_FALSE(asked.kv->owns({0, 151})) << "power check";
+    return asked;
+  }
+  void publish(Asked& asked) { asked.published = cache->publish_prompt(asked.own(domains)); }
+  const Tokens first = join(b, document, question), second = join(first, more, text(12, 40));
+};
+
+TEST_F(LeftChainTest, OfAnotherNamespace) {
+  Asked one = turn_on(first, {{60, 64}});
+  publish(one);
+  answer(one, more);
+  const ContentDomains shared = domains;
+  domains = cache->domains({"", "anna", ""}, "mend");
+  domains.also.push_back(shared);
+  Asked two = turn_on(second, {});
+  EXPECT_EQ(two.layout.prefix, 161) << "power check: it goes on from the chain of the other namespace";
+  publish(two);
+  domains.also.clear();
+  const Asked three = turn_on(join(second, text(13, 30)), {});
+  EXPECT_EQ(three.layout.prefix, 201) << "whole, in its own namespace";
+  EXPECT_GE(std::ssize(three.kv->overlays()), 2) << "power check";
+  EXPECT_EQ(three.kv->overlays()[0].positions().end, three.kv->overlays()[1].pos);
+}
+
+TEST_F(LeftChainTest, ThatIsClearedMeanwhile) {
+  Asked one = turn_on(first, {{60, 64}});
+  publish(one);
+  answer(one, more);
+  Asked two = turn_on(second, {});
+  EXPECT_EQ(two.layout.prefix, 161);
+  cache->clear();
+  EXPECT_EQ(find(second).layout.prefix, 0) << "power check";
+  publish(two);
+  EXPECT_EQ(turn_on(join(second, text(13, 30)), {}).layout.prefix, 201);
+}
+
 TEST_F(ChainTest, TheExactChainWinsOnceItIsThere) {
   const Tokens turn = join(b, document, question);
   ask(turn);

@@ -50,8 +50,12 @@ std::vector<SegmentPart> view_of(const PageTable& table, Run positions) {
   add(table.placements(), not_owned, base);
   add(table.overlays(), not_owned, over);
   if (auto own = table.publish(positions)) {
-    auto& out = own->whole() ? base : over;
-    out.push_back({own, 0, own->count(), positions.begin});
+    const bool whole = own->whole();
+    Runs runs{positions};
+    // Overlays are disjoint. Those of the chain that the request went on from hold nothing of its own.
+    for (size_t i = 0; !whole && i < over.size(); ++i) runs = subtract(runs, Runs{over[i].positions()});
+    auto& out = whole ? base : over;
+    for (const Run& run : runs) out.push_back({own, run.begin - positions.begin, run.size(), run.begin});
     std::ranges::sort(out, {}, &SegmentPart::pos);
   }
   base.insert(base.end(), over.begin(), over.end());

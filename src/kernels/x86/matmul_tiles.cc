@@ -89,7 +89,7 @@ __attribute__((noinline)) void fill(Packed<type>& w, int64_t groups, Panel<type>
 // Two groups that share an x scale are a pair: kSteps products, one for each weight scale.
 
 template <DType type>
-constexpr int kSteps = kShared * Panel<type>::kFormat.scales;
+constexpr int kSteps = kShared* Panel<type>::kFormat.scales;
 using Dots = int32_t[kTileRows * 16];
 
 // Product `step` of the pair at group g, into its register. x: the row block's record of g.
