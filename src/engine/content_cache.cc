@@ -243,6 +243,9 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     for (Placement& part : parts)
       (part.segment->whole() ? found.placements : found.overlays).push_back(std::move(part));
   }
+  for (auto it = found.known.rbegin(); it != found.known.rend(); ++it) {  // what begins leaves last
+    if (segments_.find(it->segment)->view_of != 0) segments_.renew(it->segment);
+  }
   return found;
 }
 

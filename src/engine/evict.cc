@@ -100,7 +100,7 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
 void ContentCache::bound_chains(SegmentId continued) {
   for (const CachedSegment* chain = segments_.find(continued); chain && chain->chain;
        chain = segments_.find(index_.info(chain->id).parent))
-    segments_.renew_chain(chain->id);  // its beginning last
+    segments_.renew(chain->id);  // its beginning last
   while (segments_.chain_tokens() > kChainTokens * pool_tokens()) erase(segments_.oldest_chain());
 }
 

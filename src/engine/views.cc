@@ -5,7 +5,7 @@
 // Invariants: what a request leaves in its namespace is its own prompt, whether it computed it or found it. A view has
 //             tokens of that prompt and no others. So nobody finds in a namespace what no request had there.
 // Cost:       tokens and keys of the index, once a namespace; no pages. All views together have at most as many tokens as
-//             the pool: the oldest leave first, and take no KV with them.
+//             the pool: those leave first that were found longest ago, and take no KV with them.
 // Not here:   the tier: a view is written only where its segment is gone, or with what continues it (spill.cc).
 #include <algorithm>
 

@@ -113,6 +113,23 @@ TEST_F(ViewsTest, AnEvictionTakesTheViewsToo) {
   }
 }
 
+// A conversation behind a view that is asked on and on keeps it, and what it computed behind it, whoever else comes.
+TEST_F(ViewsTest, TheViewThatWasFoundLongestAgoLeavesFirst) {
+  open(40);
+  ask_in(just_b, a);
+  const Space kept{"", "", {"kept", "b"}};
+  const Tokens talk = join(a, text(499, 12));
+  ask_in(kept, talk);
+  ask_in({"", "", {"left", "b"}}, join(a, text(498, 12)));
+  for (int i = 0; i < 30; ++i) {
+    ask_in({"", "", {"user" + std::to_string(i), "b"}}, join(a, text(500 + i, 3)));
+    in({"", "", {"kept"}});
+    ASSERT_EQ(prefix(join(talk, more)), 32) << i;
+  }
+  in({"", "", {"left"}});
+  EXPECT_EQ(prefix(join(a, more)), 0) << "power check: views left";
+}
+
 // One document under ever more names: the index of them is bounded, and costs nobody the KV.
 TEST_F(ViewsTest, ManyNamesHaveNoMoreTokensThanThePool) {
   open(40);

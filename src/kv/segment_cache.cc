@@ -82,7 +82,7 @@ void SegmentCache::enter(const CachedSegment& segment) {
     extent.segments.push_back(segment.id);
   });
   if (segment.view_of != 0) {
-    views_.insert(segment.id);
+    views_.emplace(segment.renewed, segment.id);
     view_tokens_ += segment.count;
   } else if (segment.chain) {
     chains_.emplace(segment.renewed, segment.id);
@@ -95,7 +95,7 @@ void SegmentCache::enter(const CachedSegment& segment) {
 void SegmentCache::leave(const CachedSegment& segment) {
   each_extent(segment, [&](Extent& extent) { std::erase(extent.segments, segment.id); });
   if (segment.view_of != 0) {
-    view_tokens_ -= views_.erase(segment.id) == 0 ? 0 : segment.count;
+    view_tokens_ -= views_.erase(segment.renewed) == 0 ? 0 : segment.count;
   } else if (segment.chain) {
     chain_tokens_ -= chains_.erase(segment.renewed) == 0 ? 0 : segment.count;
   } else {
@@ -150,13 +150,14 @@ void SegmentCache::touch(SegmentId id) {
   for (auto it = extents.rbegin(); it != extents.rend(); ++it) (*it)->touch();
 }
 
-void SegmentCache::renew_chain(SegmentId id) {
+void SegmentCache::renew(SegmentId id) {
   CachedSegment* const segment = by_id_.find(id);
-  CHECK(segment && segment->chain);
-  auto place = chains_.extract(segment->renewed);
+  CHECK(segment && (segment->chain || segment->view_of != 0));
+  auto& order = segment->view_of != 0 ? views_ : chains_;
+  auto place = order.extract(segment->renewed);
   if (place.empty()) return;  // memory was short when it was cut
   segment->renewed = place.key() = ++last_renewed_;
-  chains_.insert(std::move(place));
+  order.insert(std::move(place));
 }
 
 Runs SegmentCache::lost(SegmentId id, const Extent& extent) const {

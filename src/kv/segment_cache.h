@@ -11,7 +11,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "base/step_map.h"
@@ -38,7 +37,7 @@ struct CachedSegment {
   // is found in several domains.
   SegmentId view_of = 0;
   int32_t shared = 0;    // of a chain: so many of its first tokens are exact, and found without it
-  uint64_t renewed = 0;  // of a chain: its place in the order of use (SegmentCache sets it)
+  uint64_t renewed = 0;  // of a chain or a view: its place in the order of use (SegmentCache sets it)
 
   // The segment's tokens [offset, offset + size) with the first at `to`.
   void place(int32_t offset, int32_t size, int32_t to, std::vector<Placement>& out) const;
@@ -58,8 +57,8 @@ class SegmentCache {
   void truncate(SegmentId id, int32_t count);     // keeps its first `count` tokens
   // Its idle extents become the most recently used, the first one last.
   void touch(SegmentId id);
-  // The chain was continued: it is the one that was used last.
-  void renew_chain(SegmentId id);  // REQUIRES: a chain
+  // The chain was continued, or the view was found: it is the one that was used last.
+  void renew(SegmentId id);  // REQUIRES: a chain or a view
   // Those of its tokens that have a slot in the extent.
   Runs lost(SegmentId id, const Extent& extent) const;
 
@@ -69,7 +68,7 @@ class SegmentCache {
   int64_t segments() const { return static_cast<int64_t>(by_id_.size()); }
   int64_t tokens() const { return tokens_; }  // without chains and views: most of theirs are of other segments
   int64_t view_tokens() const { return view_tokens_; }
-  SegmentId oldest_view() const { return views_.empty() ? 0 : *views_.begin(); }  // 0: there is none
+  SegmentId oldest_view() const { return views_.empty() ? 0 : views_.begin()->second; }  // by use; 0: there is none
   int64_t chain_tokens() const { return chain_tokens_; }
   SegmentId oldest_chain() const { return chains_.empty() ? 0 : chains_.begin()->second; }  // by use; 0: there is none
 
@@ -81,8 +80,7 @@ class SegmentCache {
   StepMap<CachedSegment> by_id_;
   SegmentId last_id_ = 0;
   int64_t tokens_ = 0, view_tokens_ = 0, chain_tokens_ = 0;
-  std::set<SegmentId> views_;
-  std::map<uint64_t, SegmentId> chains_;  // by CachedSegment::renewed
+  std::map<uint64_t, SegmentId> views_, chains_;  // by CachedSegment::renewed
   uint64_t last_renewed_ = 0;
 };
 
