@@ -61,8 +61,14 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
       std::make_unique<Prefill>(*s.policy, layout, config, scores ? s.prompt_len : s.request.evaluation.prompt_logits);
   if (uses_cache(s) && in_flight_.worth_waiting(s, running, config)) return Admission::kLater;
   if (s.request.explain == Explain::kFull && uses_cache(s)) now.notes.running = in_flight_.computed_by(s, running);
-  if (const auto& rule = now.prefill->plan().decode)
+  const auto pages_of = [&](int64_t bytes) {
+    const int64_t page = now.kv->shape().page_bytes();
+    return (bytes + page - 1) / page;
+  };
+  if (const auto& rule = now.prefill->plan().decode) {
     now.keys = std::make_unique<SelectedKeys>(*rule, config, s.prompt_len, now.prefill_len);
+    now.choosing = pages_of(chooser_bytes(*rule, config, now.prefill_len));
+  }
   PageTable& kv = *now.kv;
   kv.keep(now.prefill->keeps(), parts_.options.chunk_tokens);
   const bool answers = s.max_len > now.prefill_len, copies = parts_.options.placement == PlacementMode::kCopy;
@@ -72,7 +78,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
                  (answers ? int64_t{shape.L} * shape.G : 0);
   const int64_t outside =
       now.prefill->hidden_bytes() + (scores ? PromptScores::bytes(s.prompt_len, s.request.prompt_logprobs) : 0);
-  now.outside = (outside + shape.page_bytes() - 1) / shape.page_bytes();
+  now.outside = pages_of(outside);
   s.usage.find_s = seconds(begin, Clock::now());
   return Admission::kReady;
 }

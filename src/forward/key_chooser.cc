@@ -1,5 +1,7 @@
 #include "forward/key_chooser.h"
 
+#include <algorithm>
+
 #include "forward/heavy_chooser.h"
 #include "forward/last_queries.h"
 #include "forward/layer_chooser.h"
@@ -23,6 +25,15 @@ class BlindChooser : public KeyChooser {
 };
 
 }  // namespace
+
+int64_t chooser_bytes(const DecodeRule& rule, const ModelConfig& c, int32_t keys) {
+  const int64_t heads = int64_t{c.L} * c.G;
+  int64_t bytes = heads * std::min(rule.budget, keys) * static_cast<int64_t>(sizeof(KvSpan));
+  if (rule.by == DecodeRule::By::kAttention) bytes += int64_t{c.L} * c.H * c.E * rule.queries * 4;
+  if (rule.by == DecodeRule::By::kPages) bytes += heads * PageBounds::bytes(c.E, (keys + rule.page - 1) / rule.page);
+  if (rule.by == DecodeRule::By::kAllRows) bytes += heads * keys * static_cast<int64_t>(sizeof(double));
+  return bytes;
+}
 
 std::unique_ptr<KeyChooser> make_key_chooser(const DecodeRule& rule, const ModelConfig& config, int32_t prompt_len,
                                              int32_t prefill_len) {

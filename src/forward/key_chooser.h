@@ -60,6 +60,9 @@ class KeyChooser {
   virtual ChoiceCost attended(const KeySource& from, const AttendedQueries& rows) { return {}; }
 };
 
+// About what a chooser keeps among so many keys, beside the KV; it counts as memory of its request.
+int64_t chooser_bytes(const DecodeRule& rule, const ModelConfig& config, int32_t keys);
+
 // prompt_len: of the request; its answer's rows are numbered from there. prefill_len: that and what of the answer is
 // computed again.
 std::unique_ptr<KeyChooser> make_key_chooser(const DecodeRule& rule, const ModelConfig& config, int32_t prompt_len,

@@ -21,6 +21,7 @@ class PageBounds {
 
   void add(std::span<const float> key);  // of the next position
   int32_t keys() const { return keys_; }
+  static int64_t bytes(int E, int64_t pages) { return pages * 3 / 2 * 2 * E * 4; }  // at most, of many pages
   int32_t pages() const { return (keys_ + page_ - 1) / page_; }
   // 2 E x pages: the maxima of each channel, then the minima. Until the next add().
   Mat<const float> extremes() const { return {extremes_.data(), int64_t{2} * E_, pages(), room_}; }

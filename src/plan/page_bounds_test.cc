@@ -34,6 +34,18 @@ std::vector<double> bounds_of(const PageBounds& pages, std::span<const float> we
 }
 
 // Pages that are full and that are not, in rooms that grow.
+TEST(PageBounds, TakeNoMoreThanTheySay) {
+  PageBounds pages(kSize, 2);
+  const std::vector<float> key(kSize, 1.0f);
+  for (int i = 0; i < 1000; ++i) {
+    pages.add(key);
+    if (i < 64) continue;
+    const auto of = pages.extremes();
+    EXPECT_LE(of.rows * of.stride * 4, PageBounds::bytes(kSize, pages.pages())) << i;
+    EXPECT_GE(of.rows * of.stride * 4, PageBounds::bytes(kSize, pages.pages()) / 2) << i;
+  }
+}
+
 TEST(PageBounds, NoKeyScoresMoreThanItsPage) {
   std::mt19937 rng(5);
   int tight = 0, below = 0;

@@ -95,6 +95,7 @@ class SchedulerTest : public testing::Test {
     s.running.kv->keep(s.running.prefill->keeps(), 8);
     if (promises) s.running.promised = s.running.prefill->pages_to_come(*s.running.kv);
     s.running.outside = outside;
+    s.running.choosing = choosing;
     s.running.row_cost = costs.contains(s.id) ? costs[s.id] : 1;
     return Admission::kReady;
   }
@@ -184,7 +185,7 @@ class SchedulerTest : public testing::Test {
   Ids preempted;
   uint64_t moment = 1;
   bool promises = true;
-  int64_t outside = 0;                // of every request
+  int64_t outside = 0, choosing = 0;  // of every request
   std::map<RequestId, double> costs;  // of a prefill's row; 1 where none is named
 };
 
@@ -342,6 +343,22 @@ TEST_F(SchedulerTest, ARequestStartsWhenItsWholePlanHasRoom) {
     enqueue(1, 8), enqueue(2, 8);
     step();
     EXPECT_EQ(running(), beside_pool == kBlock ? (Ids{1, 2}) : (Ids{1})) << "alone it starts whatever it needs";
+  }
+}
+
+TEST_F(SchedulerTest, WhatADecodeRuleKeepsCountsToTheAnswersEnd) {
+  for (const bool keeps : {false, true}) {
+    open(4);
+    choosing = keeps ? 3 * kBlock : 0;
+    enqueue(1, 7)->max_len = 100;
+    EXPECT_EQ(step(), (Ids{1}));
+    EXPECT_EQ(step(), (Ids{1}));
+    ASSERT_TRUE(scheduler->running()[0]->decoding()) << "power check";
+    enqueue(2, 8);
+    EXPECT_EQ(step(), keeps ? (Ids{1}) : (Ids{1, 2}));
+    scheduler->remove(1);
+    ++moment;
+    EXPECT_EQ(step(), (Ids{2})) << "alone it starts whatever it keeps";
   }
 }
 

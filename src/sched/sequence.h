@@ -96,9 +96,10 @@ struct Sequence {
     int32_t from_disk = 0;               // tokens that were placed, of segments that it had waited for
     int32_t from_remote = 0;             // the same, of those from a shared tier
 
-    // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. outside: hidden states
-    // that are not in the pool, in pages. band_pages: that the current band takes; -1: not counted yet.
-    int64_t promised = 0, outside = 0, band_pages = -1;
+    // As the scheduler counts pages. promised: the most that kv will hold, as far as is known. Not in the pool, in
+    // pages: outside: a prefill's hidden states; choosing: what a decode rule keeps, to the answer's end. band_pages:
+    // that the current band takes; -1: not counted yet.
+    int64_t promised = 0, outside = 0, choosing = 0, band_pages = -1;
     uint64_t step = 0;  // the last one that it has rows in
 
     // From the end of the prefill on.
@@ -146,8 +147,9 @@ struct Sequence {
   int64_t owed() const {
     if (!running.kv) return 0;
     const KvShape& shape = running.kv->shape();
-    if (decoding()) return static_cast<int32_t>(tokens.size()) < max_len ? int64_t{shape.L} * shape.G : 0;
-    return std::max<int64_t>(0, running.promised - running.kv->private_pages()) + running.outside;
+    const bool grows = static_cast<int32_t>(tokens.size()) < max_len;
+    if (decoding()) return (grows ? int64_t{shape.L} * shape.G : 0) + running.choosing;
+    return std::max<int64_t>(0, running.promised - running.kv->private_pages()) + running.outside + running.choosing;
   }
 };
 
