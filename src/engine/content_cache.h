@@ -149,6 +149,7 @@ class ContentCache {
   // What holds positions [0, end) of the request is kept with preference for so long from each use on. REQUIRES: what is
   // published of them has been.
   void retain(const Own& own, int32_t end, Retention retention);
+  int64_t frozen_extents() const;  // in the lists of all names
   // What holds the whole prompt is frozen under a name of the tenant's, until it is thawed.
   void freeze(const Own& own, const std::string& tenant, const std::string& name);
   // All names that begin so.

@@ -93,6 +93,12 @@ void ContentCache::thaw_all() {
   frozen_.clear();
 }
 
+int64_t ContentCache::frozen_extents() const {
+  int64_t sum = 0;
+  for (const auto& [name, frozen] : frozen_) sum += std::ssize(frozen.extents);
+  return sum;
+}
+
 // It leaves: no name keeps it. A name without extents stays, for what is computed anew under it.
 void ContentCache::forget_frozen(Extent& extent) {
   for (const uint64_t number : extent.frozen_for()) {

@@ -80,6 +80,19 @@ TEST_F(RetentionTest, ARequestTakesFrozenTextsWhenNothingElseIsLeft) {
   EXPECT_EQ(frozen(), 0);
 }
 
+// A base of more than may be frozen: what gave way and left is in no list any more, however often it is frozen anew.
+TEST_F(RetentionTest, WhatGaveWayIsForgottenWhenItLeaves) {
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 20; ++i) freeze(text(100 + i, 64), "base/" + std::to_string(i) + "/");
+    EXPECT_LE(frozen(), cache->store().pages() * 9 / 10);
+    EXPECT_GT(cache->evicted(), 0) << "power check: some gave way, and left";
+    EXPECT_LE(cache->frozen_extents(), cache->store().pages() / (8 * kBlock)) << "no more than the pool has";
+  }
+  EXPECT_GT(cache->frozen_extents(), 0) << "power check";
+  EXPECT_TRUE(cache->make_room(cache->store().pages()));
+  EXPECT_EQ(cache->frozen_extents(), 0);
+}
+
 TEST_F(RetentionTest, ClearingThaws) {
   freeze(doc, "base/1/");
   cache->clear();

@@ -107,27 +107,35 @@ void Extent::retain(Retention retention) {
 }
 
 void Extent::freeze(uint64_t name) {
-  if (std::ranges::find(frozen_for_, name) != frozen_for_.end()) return;
+  const bool named = std::ranges::find(frozen_for_, name) != frozen_for_.end();
+  if (named && !gave_way_) return;
   frozen_for_.reserve(frozen_for_.size() + 1);
-  wait_anew([&] {
-    if (!frozen()) store_.idle().frozen_ += held_;
-    frozen_for_.push_back(name);
+  change_names([&] {
+    if (!named) frozen_for_.push_back(name);
+    gave_way_ = false;
   });
 }
 
 void Extent::thaw(uint64_t name) {
   if (std::ranges::find(frozen_for_, name) == frozen_for_.end()) return;
-  wait_anew([&] {
-    std::erase(frozen_for_, name);
-    if (!frozen()) store_.idle().frozen_ -= held_;
-  });
+  change_names([&] { std::erase(frozen_for_, name); });
 }
 
 void Extent::thaw() {
-  if (!frozen()) return;
+  if (frozen_for_.empty()) return;
+  change_names([&] { frozen_for_.clear(); });
+}
+
+void Extent::give_way() {
+  change_names([&] { gave_way_ = true; });
+}
+
+void Extent::change_names(FunctionRef<void()> change) {
   wait_anew([&] {
-    frozen_for_.clear();
-    store_.idle().frozen_ -= held_;
+    const bool before = frozen();
+    change();
+    if (frozen_for_.empty()) gave_way_ = false;
+    if (frozen() != before) store_.idle().frozen_ += before ? -held_ : held_;
   });
 }
 

@@ -63,11 +63,13 @@ class Extent : public Evictable {
   // It is kept with preference for so long from each of its uses on; kNone: no longer.
   void retain(Retention retention);
   Retention retention() const { return retention_; }
-  // It is frozen while it has names: numbers of those who keep it so (engine/retention.cc).
+  // It is frozen while it has names: numbers of those who keep it so (engine/retention.cc). Where frozen ones are too
+  // many it gives way: it waits as ordinary, keeps its names, and is frozen again when it is told so.
   void freeze(uint64_t name);
   void thaw(uint64_t name);
   void thaw();  // of all names
-  bool frozen() const { return !frozen_for_.empty(); }
+  void give_way();
+  bool frozen() const { return !frozen_for_.empty() && !gave_way_; }
   std::span<const uint64_t> frozen_for() const { return frozen_for_; }
 
   // Cached segments with a slot here, by id (kv/segment_cache.h keeps it).
@@ -88,6 +90,7 @@ class Extent : public Evictable {
   void become_idle();
   void leave_idle();
   void wait_anew(FunctionRef<void()> change);
+  void change_names(FunctionRef<void()> change);
 
   PageStore& store_;
   const int32_t number_;
@@ -103,6 +106,7 @@ class Extent : public Evictable {
   IdleExtents::Kind kind_ = IdleExtents::Kind::kOrdinary;
   uint32_t uses_ = 0;  // that began while it was idle
   std::vector<uint64_t> frozen_for_;
+  bool gave_way_ = false;
   int64_t pinned_until_ = 0;
   EvictionOrder* waits_in_ = nullptr;
 };

@@ -145,7 +145,7 @@ void IdleExtents::enter(Extent& extent) {
   extent.waits_in_ = &order;
   order.enter(extent, extent.pages(), ++uses_);
   waiting(extent, extent.pages());
-  if (extent.kind_ == Kind::kFrozen) thaw_some();
+  if (extent.kind_ == Kind::kFrozen) let_some_go();
 }
 
 void IdleExtents::leave(Extent& extent) {
@@ -164,7 +164,7 @@ void IdleExtents::end_pins() {
   }
 }
 
-void IdleExtents::thaw_some() {
+void IdleExtents::let_some_go() {
   while (static_cast<double>(frozen_idle_) > kMostFrozen * static_cast<double>(pool_)) {
     Extent* least = nullptr;
     for (const Line& line : lines_) {
@@ -172,7 +172,7 @@ void IdleExtents::thaw_some() {
       if (next && (!least || next->uses_ < least->uses_)) least = next;
     }
     CHECK(least);
-    least->thaw();
+    least->give_way();
   }
 }
 

@@ -87,7 +87,7 @@ class IdleExtents {
   void enter(Extent& extent);
   void leave(Extent& extent);
   EvictionOrder& order_for(Extent& extent);
-  void thaw_some();
+  void let_some_go();  // frozen ones, where they are too many
 
   int64_t pool_;
   Seconds clock_;

@@ -198,6 +198,7 @@ TEST_F(IdleExtentsTest, FrozenTextsShrinkFromTheLeastUsed) {
   make(0, [](Extent& e) { e.freeze(1), e.touch(); });
   EXPECT_EQ(idle().frozen(), 9 * each) << "nine tenths";
   EXPECT_FALSE(all[5]->frozen());
+  EXPECT_EQ(all[5]->frozen_for().size(), 1u) << "it keeps its name";
   EXPECT_EQ(idle().next(), all[5]);
 }
 

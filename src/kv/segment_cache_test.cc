@@ -74,7 +74,7 @@ TEST_F(SegmentCacheTest, ChainsAreInTheOrderOfTheirUse) {
   const SegmentId one = add(0, 10, true), two = add(0, 20, true);
   add(0, 40);
   EXPECT_EQ(std::pair(cache.chain_tokens(), cache.oldest_chain()), std::pair(int64_t{30}, one));
-  cache.renew_chain(one);
+  cache.renew(one);
   EXPECT_EQ(cache.oldest_chain(), two);
   cache.truncate(two, 5);
   EXPECT_EQ(std::pair(cache.chain_tokens(), cache.oldest_chain()), std::pair(int64_t{15}, two)) << "no use";
