@@ -87,12 +87,13 @@ class DiskCache {
   // A prefill computed so many tokens in this time: what fetch() compares with.
   void computed(int64_t tokens, double seconds) { pace_.add(tokens, seconds); }
 
+  void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
+
   bool shared() const { return sharing_.has_value(); }
   const DiskCounters& stats() const { return stats_; }
 
  private:
-  static constexpr int64_t kCopiedAtOnce = int64_t{64} << 20;  // by one eviction: some 10 ms
-  static constexpr int64_t kReadAhead = int64_t{512} << 20;    // bytes of all loadings that are not finished
+  static constexpr int64_t kReadAhead = int64_t{512} << 20;  // bytes of all loadings that are not finished
 
   // Tokens [offset, offset + count) of a stored piece, which the prompt has at pos.
   struct Part {
@@ -143,6 +144,7 @@ class DiskCache {
   void store_chain(SegmentId id, Queue queue);
   Chain chain_of(SegmentId id) const;
   uint64_t store_run(SegmentId id, Run run, const ChainEnd* behind, Queue queue);
+  void refused();
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed);
   void wrote(uint64_t id, const Status& done, const std::vector<uint64_t>& removed);
 
@@ -185,6 +187,8 @@ class DiskCache {
   bool stores_entered_ = false;  // store_entered() was posted
   int loading_ = 0;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
+  int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms
+  bool short_of_room_ = false;                  // of the last one that was to be stored something had no room
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays

@@ -2,6 +2,9 @@
 // Idea:     what is stored already is told by content: the index of the tier finds it, or a part of it, and only the rest
 //           is written, as what continues that. So it does not matter how memory cut a text into segments, nor whether
 //           they were computed or loaded.
+// Cost:     what is copied is copied on the engine thread: one eviction copies 64 MiB at most, some 10 ms, and of a long
+//           chain only so much of what is not stored yet, from its beginning on. A piece is not cut, since its marks
+//           must stay whole: one that is larger is copied by itself.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -23,7 +26,11 @@ ChainEnd end_of_chain(const std::vector<Piece>& chain) {
 
 void DiskCache::keep(SegmentId id) {
   copied_ = 0;
-  store(id, Queue::kIfRoom);
+  try {
+    store(id, Queue::kIfRoom);
+  } catch (const std::bad_alloc&) {  // it leaves all the same
+    ++stats_.dropped;
+  }
   update();
 }
 
@@ -54,15 +61,17 @@ void DiskCache::store_entered() {
   for (int looks = 0; !entered_.empty(); ++looks) {
     const CachedSegment* segment = cache_.segments().find(entered_.front());
     const int64_t bytes = segment ? segment->count * token_bytes_ : 0;
-    if (!io_.has_room(bytes) || (copied_ > 0 && copied_ + bytes > kCopiedAtOnce)) break;
+    if (!io_.has_room(bytes) || (copied_ > 0 && copied_ + bytes > copied_at_once_)) break;
     if (looks == kLooks) {
       stores_entered_ = true;
       hooks_.post([this] { store_entered(); });
       break;
     }
     const SegmentId id = entered_.front();
-    entered_.pop_front();
+    short_of_room_ = false;
     store(id, Queue::kIfRoom);
+    if (short_of_room_ && copied_ > 0) break;  // the rest of it follows
+    entered_.pop_front();
   }
   update();
 }
@@ -110,6 +119,7 @@ DiskCache::Chain DiskCache::chain_of(SegmentId id) const {
 void DiskCache::store_chain(SegmentId id, Queue queue) {
   // A long conversation leaves extent by extent, in one step: its chain is hashed once, and not for each of them.
   if (whole_.contains(id)) return;
+  if (queue == Queue::kIfRoom && !io_.has_room(token_bytes_)) return refused();
   const Chain chain = chain_of(id);
   const Digest* digest = cache_.index().domain_digest(cache_.index().info(id).domain);
   if (!digest) return;
@@ -126,11 +136,22 @@ void DiskCache::store_chain(SegmentId id, Queue queue) {
     const int32_t end = i + 1 < chain.segments.size() ? chain.begins[i + 1] : size;
     if (known.pos >= end) continue;
     const int32_t all = cache_.segments().find(chain.segments[i])->count;
-    const int32_t from = known.pos - begin;
-    const uint64_t stored = store_run(chain.segments[i], {from, all}, &known, queue);
-    if (stored == 0) return;  // what continues it would be no chain
-    known = {stored, end - known.pos, end};
+    const auto most = static_cast<int32_t>(std::clamp<int64_t>(copied_at_once_ / token_bytes_, 1, all));
+    ChainEnd behind = known;
+    for (int32_t from = known.pos - begin; from < all;) {
+      const int32_t to = all - from > most ? from + most : all;
+      const uint64_t stored = store_run(chain.segments[i], {from, to}, &behind, queue);
+      if (stored == 0) return;  // what continues it would be no chain
+      behind = {stored, to - from, begin + to};
+      if (begin + from < end && end <= begin + to) known = {stored, end - begin - from, end};
+      from = to;
+    }
   }
+}
+
+void DiskCache::refused() {
+  short_of_room_ = true;
+  ++stats_.dropped;
 }
 
 // The segment's tokens `run`. behind: the end of the stored chain that they continue; null: they are a piece. Returns
@@ -141,8 +162,12 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   const KvSegment& kv = *segment.parts[0].kv;
   const int64_t bytes = int64_t{run.size()} * token_bytes_;
   if (queue == Queue::kWait) io_.wait_for_room(bytes);
-  const bool fits = queue == Queue::kWait || copied_ == 0 || copied_ + bytes <= kCopiedAtOnce;
-  if (!fits || !kv.whole() || !io_.has_room(bytes)) {
+  const bool fits = queue == Queue::kWait || copied_ == 0 || copied_ + bytes <= copied_at_once_;
+  if (!fits || !io_.has_room(bytes)) {
+    refused();
+    return 0;
+  }
+  if (!kv.whole()) {
     ++stats_.dropped;
     return 0;
   }

@@ -1,0 +1,122 @@
+// DiskCache's way out: what one eviction copies is bounded, and what it leaves follows.
+#include <functional>
+#include <mutex>
+
+#include "engine/content_cache_for_test.h"
+#include "engine/disk_cache.h"
+
+namespace kvilt {
+namespace {
+
+// Keeps what it is given.
+class RecordingTier : public Tier {
+ public:
+  Result<std::vector<StoredPiece>> known(const Digest&) override { return std::vector<StoredPiece>(); }
+  uint64_t new_id() override { return ++last_; }
+  Status put(const StoredPiece& piece, std::span<const std::byte>, std::vector<uint64_t>&) override {
+    const std::lock_guard lock(mutex_);
+    pieces_.push_back(piece);
+    return {};
+  }
+  Status get(uint64_t, int32_t, std::vector<std::byte>&) override { return {}; }
+  void touch(uint64_t) override {}
+  void remove(uint64_t) override {}
+  Status clear() override { return {}; }
+  Status flush() override { return {}; }
+  int64_t bytes() const override { return 0; }
+  int64_t pieces() const override { return 0; }
+  std::vector<StoredPiece> put_so_far() {
+    const std::lock_guard lock(mutex_);
+    return pieces_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<StoredPiece> pieces_;
+  uint64_t last_ = 0;
+};
+
+class SpillTest : public ContentCacheTest {
+ protected:
+  static constexpr int32_t kTokens = 600, kEach = 250;
+
+  SpillTest() {
+    open(200);
+    auto made = std::make_unique<RecordingTier>();
+    tier = made.get();
+    store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
+    store->attach({[](std::function<void()>) {}, [](std::function<void()>) {}, [] { return int64_t{0}; }});
+    store->copy_at_once(kEach * kShape.token_bytes());
+    id = ask(prompt).published.segments.at(0);
+  }
+  // What is stored of the prompt: in order, each behind the last one.
+  std::vector<int32_t> sizes(const std::vector<StoredPiece>& pieces) const {
+    std::vector<int32_t> out;
+    Tokens all;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      EXPECT_TRUE(pieces[i].prefix);
+      EXPECT_EQ(pieces[i].parent, i == 0 ? 0 : pieces[i - 1].id);
+      EXPECT_EQ(pieces[i].parent_tokens, i == 0 ? 0 : pieces[i - 1].count());
+      out.push_back(pieces[i].count());
+      all.insert(all.end(), pieces[i].tokens.begin(), pieces[i].tokens.end());
+    }
+    EXPECT_TRUE(std::equal(all.begin(), all.end(), prompt.begin()));
+    return out;
+  }
+
+  const Tokens prompt = text(1, kTokens);
+  RecordingTier* tier = nullptr;
+  std::unique_ptr<DiskCache> store;
+  SegmentId id = 0;
+};
+
+TEST_F(SpillTest, AnEvictionCopiesNoMoreThanItMay) {
+  store->keep(id);
+  EXPECT_EQ(store->stats().dropped, 1u) << "it had no room for the rest";
+  store->keep(id);
+  store->keep(id);
+  store->keep(id);
+  store->finish();
+  EXPECT_EQ(sizes(tier->put_so_far()), (std::vector<int32_t>{250, 250, 100}));
+}
+
+TEST_F(SpillTest, TheEndWritesAll) {
+  store->finish();
+  EXPECT_EQ(sizes(tier->put_so_far()), (std::vector<int32_t>{250, 250, 100}));
+}
+
+// What goes on in the middle of a segment is stored behind the part in which it goes on.
+TEST_F(SpillTest, ABranchGoesOnWhereItLeaves) {
+  const Tokens branch = join(Tokens(prompt.begin(), prompt.begin() + 300), text(9, 40));
+  const SegmentId other = ask(branch).published.segments.at(0);
+  ASSERT_NE(other, id);
+  store->copy_at_once(1 << 30);
+  store->keep(id);
+  store->copy_at_once(kEach * kShape.token_bytes());
+  store->keep(other);
+  store->finish();
+  const std::vector<StoredPiece> put = tier->put_so_far();
+  ASSERT_EQ(put.size(), 2u);
+  EXPECT_EQ(put[0].count(), kTokens);
+  EXPECT_EQ(put[1].parent, put[0].id);
+  EXPECT_EQ(put[1].parent_tokens, 300);
+}
+
+TEST_F(SpillTest, ABranchOfWhatIsCutToo) {
+  const Tokens branch = join(Tokens(prompt.begin(), prompt.begin() + 300), text(9, 40));
+  const SegmentId other = ask(branch).published.segments.at(0);
+  store->keep(other);  // the first part of what it continues
+  store->keep(other);
+  store->keep(other);
+  store->finish();  // and the rest of that
+  const std::vector<StoredPiece> put = tier->put_so_far();
+  ASSERT_EQ(put.size(), 4u);
+  EXPECT_EQ(put[2].tokens, text(9, 40));
+  EXPECT_EQ(put[2].parent, put[1].id);
+  EXPECT_EQ(put[2].parent_tokens, 50) << "of tokens 250 to 500";
+  EXPECT_EQ(put[3].parent, put[1].id);
+  EXPECT_EQ(put[3].parent_tokens, 250);
+}
+
+}  // namespace
+}  // namespace kvilt
