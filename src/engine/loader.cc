@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,15 @@
 #include "kv/kv_rows.h"
 
 namespace kvilt {
+namespace {
+
+// Of sorted, disjoint runs those that have something of `of`.
+Runs touching(const Runs& runs, Run of) {
+  const auto first = std::ranges::upper_bound(runs, of.begin, {}, &Run::end);
+  return {first, std::ranges::lower_bound(first, runs.end(), of.end, {}, &Run::begin)};
+}
+
+}  // namespace
 
 DomainId DiskCache::stored_domain(DomainId domain) {
   const Digest* digest = domain == 0 ? nullptr : cache_.index().domain_digest(domain);
@@ -44,8 +54,9 @@ void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, 
 
 // Of the text behind the prefix what memory does not hold: clean copies, then exact KV, then approximate.
 void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
-  Runs marks, have;
+  Runs marks, have;  // marks are sorted and disjoint
   for (const TokenMark& mark : q.marks) marks.push_back({mark.begin, mark.end});
+  const Runs marked = normalize(marks);
   const auto T = static_cast<int32_t>(q.prompt.size());
   int32_t from = found.layout.prefix;
   if (!parts.empty()) from = parts.back().pos + parts.back().count;
@@ -55,31 +66,32 @@ void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, 
     parts.push_back({piece.segment, piece.segment_offset, piece.count, piece.pos, domain, false});
     have.push_back({piece.pos, piece.pos + piece.count});
   };
-  std::vector<Piece> clean;  // and those that memory holds
+  std::unordered_set<int32_t> clean;  // where clean ones begin, those that memory holds too
   std::vector<DomainId> where;
   q.domains.each([&](const ContentDomains& of) {
-    const auto in_memory = cache_.index().find_clean(q.prompt, of.exact, marks);
-    clean.insert(clean.end(), in_memory.begin(), in_memory.end());
+    for (const Piece& piece : cache_.index().find_clean(q.prompt, of.exact, marks)) clean.insert(piece.pos);
     where.push_back(of.exact);
   });
   for (const DomainId exact : where) {
     for (const Piece& piece : index_.find_clean(q.prompt, stored_domain(exact), marks)) {
-      const bool known = std::ranges::any_of(clean, [&](const Piece& other) { return other.pos == piece.pos; });
-      if (known || piece.pos < from || piece.count < std::min(min_segment_, 8)) continue;
+      if (clean.contains(piece.pos) || piece.pos < from || piece.count < std::min(min_segment_, 8)) continue;
       add(piece, exact);
-      clean.push_back(piece);
+      clean.insert(piece.pos);
     }
   }
   if (q.wanted.clean_only) return;
   q.domains.each([&](const ContentDomains& of) { where.push_back(of.approximate); });
   for (const DomainId domain : where) {
     if (domain == 0) continue;
+    have = normalize(std::move(have));
+    const Runs known = have;  // the domain's pieces are disjoint
     for (const Piece& piece : index_.find_pieces(q.prompt, from, stored_domain(domain), min_segment_, marks)) {
-      Runs lacking = subtract(Runs{{piece.pos, piece.pos + piece.count}}, normalize(have));
-      if (!q.wanted.unmarked) lacking = intersect(lacking, normalize(marks));
+      const Run all{piece.pos, piece.pos + piece.count};
+      Runs lacking = subtract(Runs{all}, touching(known, all));
+      if (!q.wanted.unmarked) lacking = intersect(lacking, touching(marked, all));
       for (const Run& run : lacking) {
-        const bool whole =
-            std::ranges::any_of(marks, [&](const Run& m) { return m.begin >= run.begin && m.end <= run.end; });
+        const auto mark = std::ranges::lower_bound(marks, run.begin, {}, &Run::begin);
+        const bool whole = mark != marks.end() && mark->end <= run.end;
         if ((run.size() < min_segment_ && !whole) || run.size() < std::min(min_segment_, 8) || run.end == T) continue;
         add({piece.segment, piece.segment_offset + run.begin - piece.pos, run.size(), run.begin}, domain);
       }

@@ -119,13 +119,14 @@ Admission Scheduler::ask(Sequence& s, const Hooks& hooks, int64_t beside) {
 }
 
 Sequence& Scheduler::start(size_t waiting, const Hooks& hooks) {
+  running_.reserve(running_.size() + 1);  // wherever memory ends, it is in one list
   std::unique_ptr<Sequence> sequence = std::move(waiting_[waiting]);
   waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(waiting));
   Sequence& out = *sequence;
   out.asked = {};
   ++out.starts;
-  hooks.start(out);
   insert_by_turn(running_, std::move(sequence));
+  hooks.start(out);
   return out;
 }
 

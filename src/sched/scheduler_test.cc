@@ -105,7 +105,9 @@ class SchedulerTest : public testing::Test {
     const auto room = [this](const Sequence&, int64_t pages) { return make_room(pages); };
     const auto available = [this] { return store->free_pages() + store->idle().pages(); };
     const auto plan = [this](Sequence& s) { return place(s); };
-    const auto start = [](Sequence&) {};
+    const auto start = [this](Sequence&) {
+      if (memory_ends_at_start) throw std::bad_alloc();
+    };
     const auto preempt = [this](Sequence& s) {
       EXPECT_NE(s.running.kv, nullptr) << "before it is dropped";
       preempted.push_back(s.id);
@@ -184,7 +186,7 @@ class SchedulerTest : public testing::Test {
   int64_t draft_rows = 0;           // in the last step
   Ids preempted;
   uint64_t moment = 1;
-  bool promises = true;
+  bool promises = true, memory_ends_at_start = false;
   int64_t outside = 0, choosing = 0;  // of every request
   std::map<RequestId, double> costs;  // of a prefill's row; 1 where none is named
 };
@@ -344,6 +346,16 @@ TEST_F(SchedulerTest, ARequestStartsWhenItsWholePlanHasRoom) {
     step();
     EXPECT_EQ(running(), beside_pool == kBlock ? (Ids{1, 2}) : (Ids{1})) << "alone it starts whatever it needs";
   }
+}
+
+// Whoever ends the running requests then ends this one too: its client would wait for ever.
+TEST_F(SchedulerTest, WhereMemoryEndsAtItsStartARequestRuns) {
+  open(4);
+  enqueue(1, 8);
+  memory_ends_at_start = true;
+  EXPECT_THROW(choose(), std::bad_alloc);
+  EXPECT_EQ(running(), (Ids{1}));
+  EXPECT_EQ(waiting(), Ids{});
 }
 
 TEST_F(SchedulerTest, WhatADecodeRuleKeepsCountsToTheAnswersEnd) {
