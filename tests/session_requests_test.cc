@@ -84,6 +84,21 @@ TEST(SessionRequests, DecodeGoesOnElsewhereToTheBit) {
   EXPECT_EQ(there->stats().prefix_tokens, 5u * 180);
 }
 
+// An engine that copies what it places takes a session's pieces as they are: a session may have heads that hold only some
+// of their pages.
+TEST(SessionRequests, PiecesGoOnUnderCopies) {
+  const auto here = engine_of(16, 64);
+  const auto doc = tokens(90, 4), prompt = join({tokens(40, 1), doc, tokens(50, 2)});
+  ask_ok(*here, request_of(join({tokens(7, 3), doc}), "full", 0));
+  const Outcome whole = ask_ok(*here, asked(prompt, "naive", {}, 12));
+  EXPECT_EQ(whole.usage().reused, 90) << "power";
+  const auto session = exported(*here, asked(prompt, "naive", {}, 1));
+  EngineOptions options{.model = kModel, .kv_type = *parse_kv_type("f32")};
+  options.placement = PlacementMode::kCopy;
+  const auto there = open_for_test(options);
+  EXPECT_EQ(join({{whole.ids[0]}, ask_ok(*there, resumed(session, {}, 11)).ids}), whole.ids);
+}
+
 // A session of a whole answer, with more text after it, gives what one prefill of all of it gives.
 TEST(SessionRequests, ATurnMayFollow) {
   const auto here = engine_of(16, 64), there = engine_of(16, 20);

@@ -40,7 +40,7 @@ std::vector<SamplerScratch> scratch_of_workers(int workers, int64_t V) {
 
 EngineLoop::EngineLoop(EngineParts parts)
     : parts_(std::move(parts)),
-      preparer_(parts_),
+      preparer_(parts_, [this](int64_t pages, OwnerId owner) { return make_room(pages, owner); }),
       scheduler_(scheduler_options(parts_.options), parts_.model->config()),
       driver_(*parts_.model, *parts_.pool),
       scratch_(scratch_of_workers(parts_.pool->size(), parts_.model->config().V)),

@@ -46,10 +46,10 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
     std::optional<PromptLayout> found = place_found(s);
     if (!found) return Admission::kLater;
     layout = *std::move(found);
-  } else if (place_session(s)) {
+  } else if (const Status placed = place_session(s); placed.ok()) {
     layout.prefix = s.session_len;
     now.from_remote = s.asked_peer ? s.session_len : 0;
-  } else if (!running.empty()) {
+  } else if (placed.error().code == Code::kExhausted && !running.empty()) {
     return Admission::kNoRoom;
   } else {
     place(s, {}, {});  // it is computed instead
@@ -71,7 +71,7 @@ Admission Preparer::plan(Sequence& s, std::span<const std::unique_ptr<Sequence>>
   }
   PageTable& kv = *now.kv;
   kv.keep(now.prefill->keeps(), parts_.options.chunk_tokens);
-  const bool answers = s.max_len > now.prefill_len, copies = parts_.options.placement == PlacementMode::kCopy;
+  const bool answers = s.max_len > now.prefill_len, copies = copies_placed(s);
   const KvShape& shape = kv.shape();
   now.promised = kv.private_pages() + now.prefill->pages_to_come(kv) + (copies ? kv.copy_pages() : 0) +
                  (s.policy->wants_int8() ? kv.int8_pages(layout.prefix) : 0) +
@@ -252,14 +252,14 @@ void Preparer::take_session(Sequence& s) const {
 }
 
 // The request's session as its page table. False: there is no room for it now.
-bool Preparer::place_session(Sequence& s) const {
-  if (!parts_.cache->make_room(s.session_pages, s.owner)) return false;
-  auto session = import_session(parts_.cache->store(), parts_.model->config().ropes(s.running.prefill_len),
-                                parts_.file->fingerprint, std::span<const std::byte>(s.request.session->bytes));
-  if (!session.ok()) return false;
-  s.running.kv = std::move(session->table);
+Status Preparer::place_session(Sequence& s) const {
+  if (!make_room_(s.session_pages, s.owner)) return error(Code::kExhausted, "no pages are free for the session");
+  KVILT_ASSIGN(auto session,
+               import_session(parts_.cache->store(), parts_.model->config().ropes(s.running.prefill_len),
+                              parts_.file->fingerprint, std::span<const std::byte>(s.request.session->bytes)));
+  s.running.kv = std::move(session.table);
   s.running.kv->give_to(s.owner);
-  return true;
+  return {};
 }
 
 // A new page table that holds what was found and nothing else.
@@ -277,13 +277,18 @@ void Preparer::place_again(Sequence& s) const {
   copy_placed(s);
 }
 
+// What a session holds stays where it is: heads that see little hold only some of its pages.
+bool Preparer::copies_placed(const Sequence& s) const {
+  return parts_.options.placement == PlacementMode::kCopy && s.session_len == 0;
+}
+
 // With --placement copy, or pieces that are read as 8 bits, if there is room: else what was placed stays as it is.
 void Preparer::copy_placed(Sequence& s) const {
   PageTable& kv = *s.running.kv;
   if (const int32_t from = s.running.prefill->layout().prefix;
       s.policy->wants_int8() && parts_.cache->make_room(kv.int8_pages(from), s.owner))
     kv.read_as_int8(from);
-  if (parts_.options.placement != PlacementMode::kCopy || !parts_.cache->make_room(kv.copy_pages(), s.owner)) return;
+  if (!copies_placed(s) || !parts_.cache->make_room(kv.copy_pages(), s.owner)) return;
   const double bytes = static_cast<double>(count(kv.known(0))) * static_cast<double>(kv.shape().token_bytes());
   kv.copy_in(parts_.model->backend(), parts_.model->attend_shape(kv.shape().dtype));
   s.work.bytes += 2 * bytes;

@@ -5,9 +5,11 @@
 //           (engine/content_cache.h); computing.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_parts.h"
@@ -18,8 +20,11 @@ namespace kvilt {
 
 class Preparer {
  public:
+  // Frees pages for the owner, as the loop does it for a running request.
+  using MakeRoom = std::function<bool(int64_t pages, OwnerId owner)>;
   // parts must outlive it.
-  explicit Preparer(const EngineParts& parts) : parts_(parts), in_flight_(parts.options.min_segment) {}
+  Preparer(const EngineParts& parts, MakeRoom make_room)
+      : parts_(parts), make_room_(std::move(make_room)), in_flight_(parts.options.min_segment) {}
 
   // Finds, places and plans: `sequence` has its page table and its prefill, but for a session no pages. running: the
   // sequences that run.
@@ -34,16 +39,18 @@ class Preparer {
 
  private:
   bool uses_cache(const Sequence& sequence) const;
-  bool place_session(Sequence& sequence) const;
+  Status place_session(Sequence& sequence) const;  // kExhausted: there is no room for it
   void take_session(Sequence& sequence) const;
   std::optional<PromptLayout> place_found(Sequence& sequence) const;
   bool waits_for_disk(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   bool waits_for_peer(Sequence& sequence, const ContentCache::Wanted& wanted, const ContentCache::Found& found) const;
   void note(Sequence& sequence, const ContentCache::Found& found) const;
   void place(Sequence& sequence, std::vector<Placement> placements, std::vector<Placement> overlays) const;
+  bool copies_placed(const Sequence& sequence) const;
   void copy_placed(Sequence& sequence) const;
 
   const EngineParts& parts_;
+  const MakeRoom make_room_;
   InFlight in_flight_;
 };
 
