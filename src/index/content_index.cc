@@ -114,10 +114,9 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   CHECK(slot != kNoSegment && tokens > 0 && tokens <= table_[slot].size());
   SegmentRecord& segment = table_[slot];
   tokens_ -= segment.info.tokens.size() - static_cast<size_t>(tokens);
-  const Runs marks = this->marks(id);
   const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
   const Digest* digest = domains_.digest(segment.info.domain);
-  if (pieces) segments_.erase(table_, slot, *digest);
+  if (pieces) segments_.erase_end(table_, slot, *digest, tokens);
   if (pieces && near_) near_->erase(table_, slot, *digest);
   count_seasoned(segment.info, -1);
   BlockChanges changes;
@@ -128,9 +127,6 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   if (pieces) {
     segments_.insert(table_, slot, *digest);
     if (near_) near_->insert(table_, slot, *digest);
-    for (const Run& mark : marks) {
-      if (mark.end <= tokens) segments_.add_mark(table_, slot, *digest, mark);
-    }
   }
   if (tells && segment.chain.start < 0) teller_.inserted(told_domain(segment.info), table_, chains_, slot, {});
   return left;

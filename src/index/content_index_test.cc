@@ -44,6 +44,61 @@ TEST_F(ContentIndexTest, ExtendsToTheExactLastEqualToken) {
   }
 }
 
+// Segments that hold parts of each other lose their ends, again and again: what is found is what an index finds that
+// never knew the rest. Of so few segments every window is looked at, so that the order of insertion says nothing.
+TEST_F(ContentIndexTest, WhatIsLeftOfCutSegmentsIsFoundAsIfTheRestHadNeverBeen) {
+  std::mt19937 rng(7);
+  const auto any = [&rng](int32_t n) { return static_cast<int32_t>(rng() % static_cast<uint32_t>(n)); };
+  const std::vector<Ids> sources{fresh(400), fresh(400), fresh(400)};
+  int compared = 0;
+  for (int round = 0; round < 40; ++round) {
+    ContentIndex cut_index(HashSecret::fixed(3));
+    const DomainId domain = cut_index.domain("m", "", "");
+    std::vector<Ids> texts;
+    std::vector<Marks> marks;
+    for (SegmentId id = 1; id <= 4; ++id) {
+      const Ids &a = sources[any(3)], &b = sources[any(3)];
+      const int32_t from = any(200), begin = any(200);
+      texts.push_back(join({part(a, from, from + 40 + any(150)), part(b, begin, begin + 40 + any(150))}));
+      cut_index.insert(id, {.tokens = texts.back(), .domain = domain});
+      marks.push_back({{0, 9}, {9 + any(30), 50 + any(30)}});
+      for (const kvilt::Run& mark : marks.back()) cut_index.add_mark(id, mark.begin, mark.end);
+    }
+    for (int step = 0; step < 6; ++step) {
+      const auto of = static_cast<size_t>(any(4));
+      const auto keep = std::max(1, static_cast<int32_t>(texts[of].size()) - any(70));
+      cut_index.truncate(of + 1, keep);
+      texts[of].resize(keep);
+      ContentIndex fresh_index(HashSecret::fixed(3));
+      const DomainId same = fresh_index.domain("m", "", "");
+      for (size_t i = 0; i < texts.size(); ++i) {
+        fresh_index.insert(i + 1, {.tokens = texts[i], .domain = same});
+        for (const kvilt::Run& mark : marks[i]) {
+          if (mark.end <= std::ssize(texts[i])) fresh_index.add_mark(i + 1, mark.begin, mark.end);
+        }
+      }
+      const Ids prompt = join({sources[any(3)], fresh(3), texts[any(4)], fresh(1), sources[any(3)]});
+      const Marks asked{{0, 9}, {403, 412}};
+      const auto found = cut_index.find_pieces(prompt, 0, domain, 32, asked),
+                 wanted = fresh_index.find_pieces(prompt, 0, same, 32, asked);
+      const auto runs = [](const std::vector<Piece>& pieces) {
+        std::vector<std::pair<int32_t, int32_t>> out;
+        for (const Piece& piece : pieces) out.emplace_back(piece.pos, piece.count);
+        return out;
+      };
+      ASSERT_EQ(runs(found), runs(wanted)) << round << " " << step;
+      for (const Piece& piece : found) {
+        const auto held = cut_index.text(piece.segment);
+        ASSERT_LE(piece.segment_offset + piece.count, std::ssize(held));
+        ASSERT_TRUE(std::equal(prompt.begin() + piece.pos, prompt.begin() + piece.pos + piece.count,
+                               held.begin() + piece.segment_offset));
+      }
+      compared += static_cast<int>(found.size());
+    }
+  }
+  EXPECT_GT(compared, 400) << "power check";
+}
+
 TEST_F(ContentIndexTest, LeastLengthIsMetFromBothSides) {
   const Ids text = fresh(200);
   insert(1, text);

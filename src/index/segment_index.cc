@@ -21,12 +21,14 @@ uint64_t rank_of(const SegmentText& segment) {
 
 }  // namespace
 
+// From window number `first` on. The last one may overlap the one before it.
 template <class Visitor>
-void SegmentIndex::each_window(const SegmentRecord& segment, const Digest& domain, Visitor&& visitor) const {
+void SegmentIndex::each_window(const SegmentRecord& segment, const Digest& domain, int32_t first,
+                               Visitor&& visitor) const {
   const int32_t w = window();
   const uint64_t seed = first_word(domain);
   const int32_t* ids = segment.info.tokens.data();
-  for (int32_t at = 0; at + w <= segment.size(); at += w) visitor(window_key(hash_.first(ids + at), seed), at);
+  for (int32_t at = first * w; at + w <= segment.size(); at += w) visitor(window_key(hash_.first(ids + at), seed), at);
   if (segment.size() > w && segment.size() % w != 0) {
     const int32_t at = segment.size() - w;
     visitor(window_key(hash_.first(ids + at), seed), at);
@@ -35,8 +37,9 @@ void SegmentIndex::each_window(const SegmentRecord& segment, const Digest& domai
 
 void SegmentIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& domain) {
   SegmentRecord& segment = segments[slot];
+  const auto there = static_cast<int32_t>(segment.window_nodes.size());  // of what erase_end() left
   segment.window_nodes.reserve(segment.size() / window() + 1);
-  each_window(segment, domain, [&](uint64_t key, int32_t at) {
+  each_window(segment, domain, there, [&](uint64_t key, int32_t at) {
     const Posting posting{slot, at};
     bool twin = false;
     windows_.visit(key, kMaxHits, [&](const Posting& other) {
@@ -49,17 +52,25 @@ void SegmentIndex::insert(SegmentTable& segments, uint32_t slot, const Digest& d
 }
 
 void SegmentIndex::erase(SegmentTable& segments, uint32_t slot, const Digest& domain) {
+  erase_end(segments, slot, domain, 0);
+}
+
+// Twins are told by a window and W - 1 tokens on each side of it: only windows that lie so far before the end stay.
+void SegmentIndex::erase_end(SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens) {
   SegmentRecord& segment = segments[slot];
-  size_t next = 0;
-  each_window(segment, domain, [&](uint64_t key, int32_t at) {
-    if (next == segment.window_nodes.size()) return;  // memory ended while it was inserted
+  const int32_t last = tokens - (2 * window() - 1), keep = last < 0 ? 0 : last / window() + 1;
+  auto next = static_cast<size_t>(keep);
+  each_window(segment, domain, keep, [&](uint64_t key, int32_t at) {
+    if (next >= segment.window_nodes.size()) return;  // memory ended while it was inserted
     const uint32_t node = segment.window_nodes[next++];
     if (!windows_.is_twin(node)) replace_by_twin(segments, key, {slot, at});
     windows_.remove(key, node);
   });
-  for (const MarkEntry& mark : segment.marks) marks_.remove(mark.key, mark.node);
-  segment.window_nodes.clear();
-  segment.marks.clear();
+  segment.window_nodes.resize(std::min(segment.window_nodes.size(), static_cast<size_t>(keep)));
+  std::erase_if(segment.marks, [&](const MarkEntry& mark) {
+    if (mark.end > tokens) marks_.remove(mark.key, mark.node);
+    return mark.end > tokens;
+  });
 }
 
 void SegmentIndex::add_mark(SegmentTable& segments, uint32_t slot, const Digest& domain, Run mark) {

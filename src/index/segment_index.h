@@ -44,8 +44,10 @@ class SegmentIndex {
   SegmentIndex(const HashSecret& secret, int32_t window, uint64_t key_mask)
       : secret_(secret), hash_(secret, window), key_mask_(key_mask) {}
 
-  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);
+  void insert(SegmentTable& segments, uint32_t slot, const Digest& domain);  // what of it is not there
   void erase(SegmentTable& segments, uint32_t slot, const Digest& domain);
+  // The segment is about to keep its first `tokens` only: what has to do with the others leaves. insert() follows.
+  void erase_end(SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens);
   void add_mark(SegmentTable& segments, uint32_t slot, const Digest& domain, Run mark);
 
   struct Query {
@@ -70,7 +72,7 @@ class SegmentIndex {
   bool are_twins(const SegmentTable& segments, Posting a, Posting b) const;
   void replace_by_twin(const SegmentTable& segments, uint64_t key, Posting leaving);
   template <class Visitor>
-  void each_window(const SegmentRecord& segment, const Digest& domain, Visitor&& visitor) const;
+  void each_window(const SegmentRecord& segment, const Digest& domain, int32_t first, Visitor&& visitor) const;
 
   HashSecret secret_;
   RollingHash hash_;
