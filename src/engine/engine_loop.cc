@@ -428,7 +428,7 @@ void EngineLoop::linger(std::unique_ptr<Sequence> s) {
     join(std::move(s), scheduler_.remove((*again)->id));
   } else {
     lingering_.add(std::move(s));
-    if (lingering_.size() > Lingering::kMost) drop(lingering_.oldest());
+    if (auto left = lingering_.beyond_most()) drop(std::move(left));
   }
   update_stats();
   sink->on_finish(std::move(gone));

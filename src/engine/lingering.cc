@@ -1,6 +1,8 @@
 #include "engine/lingering.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
 namespace kvilt {
@@ -49,6 +51,15 @@ std::unique_ptr<Sequence> Lingering::oldest() { return take(0); }
 
 std::unique_ptr<Sequence> Lingering::expired(Clock::time_point now) {
   return left_.empty() || *left_.front()->lingers_until > now ? nullptr : take(0);
+}
+
+std::unique_ptr<Sequence> Lingering::beyond_most() {
+  if (left_.size() <= kMost) return nullptr;
+  std::map<std::string_view, int> of;
+  for (const auto& left : left_) ++of[left->request.tenant];
+  const int most = std::ranges::max_element(of, {}, [](const auto& each) { return each.second; })->second;
+  const auto at = std::ranges::find_if(left_, [&](const auto& left) { return of[left->request.tenant] == most; });
+  return take(static_cast<size_t>(at - left_.begin()));
 }
 
 int64_t Lingering::pages() const {

@@ -2,9 +2,10 @@
 // Idea:       a coding agent gives up on a long prompt after some seconds and sends it again. What was computed exactly
 //             is published when its client goes, but a repair in several stages is nothing until it ends. So the whole
 //             prefill waits, as it is, and the same request goes on from it.
-// Invariants: kMost at most, each until its time is over; whoever needs their pages gets them, the oldest first. They
-//             are joined only by requests that find the same content (tenant, name space, salt) under the same policy,
-//             with the same tokens and marks: by what the first one would have become.
+// Invariants: kMost at most, of which the tenant that has most gives up its oldest; each until its time is over. Whoever
+//             needs their pages gets them, the oldest first. They are joined only by requests that find the same content
+//             (tenant, name space, salt) under the same policy, with the same tokens and marks: by what the first one
+//             would have become.
 // Threads:    the engine thread.
 // Cost:       their pages; a comparison of ids with each for every request that comes.
 // Not here:   when they go on computing (engine_loop.h: while nothing else is there).
@@ -38,6 +39,7 @@ class Lingering {
   std::unique_ptr<Sequence> newest();
   std::unique_ptr<Sequence> oldest();
   std::unique_ptr<Sequence> expired(Clock::time_point now);
+  std::unique_ptr<Sequence> beyond_most();  // where there are more than may be
 
   int64_t pages() const;  // that dropping all of them gives back, or to the cache
 
