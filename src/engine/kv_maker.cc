@@ -21,7 +21,7 @@ Digest kv_maker(const HashSecret& secret, const ModelFile& model, const Resolved
   hash.add(std::string_view(kVersion))
       .add(int64_t{kKvBits})
       .add(model.fingerprint)
-      .add(backend.name())
+      .add(backend.bits())
       .add(layout.name)
       .add(int64_t{layout.version});
   hash.add(kv_type_name(options.kv_type)).add(activations_name(options.activations));

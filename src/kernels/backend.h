@@ -147,6 +147,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
+  // Backends of one word here give the same bits.
+  virtual std::string_view bits() const { return name(); }
 
   // May copy and re-order; the source must outlive the result (a backend may also just point at it).
   virtual std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const = 0;

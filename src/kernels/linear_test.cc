@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -411,7 +412,13 @@ TEST(InstructionSets, GiveTheSameBits) {
     const DType type = shape.type;
     const auto x = random_floats(61 * shape.K, 5);  // many enough for tiles
     std::vector<float> first;
+    std::map<std::string_view, std::vector<float>> of_bits;
     for (const std::string_view name : backend_names()) {
+      const Backend& backend = **find_backend(name);
+      const auto own = Linear(backend, shape, pool).run(x);
+      const auto [like, fresh] = of_bits.emplace(backend.bits(), own);
+      EXPECT_EQ(std::memcmp(like->second.data(), own.data(), own.size() * sizeof(float)), 0)
+          << name << " " << dtype_info(type).name << " says that it gives the bits of another";
       if (name == "reference") continue;  // rounds elsewhere
       // BF16: not all have instructions for pairs, so rows in fp32, which all have.
       const Activations rows = type == DType::kBF16 ? Activations::kF32 : Activations::kAuto;

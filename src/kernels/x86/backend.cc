@@ -205,6 +205,10 @@ class X86Backend final : public Backend {
       : name_(name), kernels_(kernels), attention_(attention), pairs_(pairs), tiled_(tiled) {}
 
   std::string_view name() const override { return name_; }
+  std::string_view bits() const override {  // tiles change none; pairs do, where weights are BF16
+    if (!tiled_) return pairs_ ? "avx512, pairs" : name_;
+    return pairs_ ? "avx512, pairs" : "avx512";
+  }
 
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
     return x86::pack(w, pairs_ != nullptr, memory_, pool);
