@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 struct DraftsOptions {
   EngineOptions engine;
   std::string kinds = "quote,edit,call,free", passages = "demo/hotpotqa.jsonl", code = "src/base/runs.cc",
-              rename = "normalize=merged_runs", json;
+              rename = "normalize=merged_runs", prompt_file, json;
   int prompts = 3, tokens = 192, rounds = 3;
 };
 
@@ -174,12 +174,28 @@ Asked prompt_of(const std::string& kind, const DraftsOptions& o, int n) {
   fail(fmt::format("--kinds: '{}' is not quote, edit, call or free", kind));
 }
 
+// A line for each prompt, for other servers (bench/peers/lookup.py): ids, and those of the conversation before it.
+void write_prompts(const Engine& engine, const DraftsOptions& o) {
+  std::ofstream file(o.prompt_file);
+  for (const std::string& kind : split_commas(o.kinds)) {
+    for (int n = 0; n < o.prompts; ++n) {
+      const Asked asked = prompt_of(kind, o, n);
+      Json line{{"kind", kind}, {"prompt", n}, {"free", asked.free}};
+      line["ids"] = request_of(engine, o, asked.chat, 0).prompt.ids;
+      if (asked.said_once) line["before"] = request_of(engine, o, *asked.said_once, 0).prompt.ids;
+      file << line.dump() << "\n";
+    }
+  }
+  if (!file.flush()) fail("--prompt-file: " + o.prompt_file + " cannot be written");
+}
+
 void bench_drafts(const DraftsOptions& o, int argc, char** argv) {
   if (o.rounds < 1 || o.prompts < 1 || o.tokens < 2)
     fail("--rounds and --prompts must be at least 1, --tokens at least 2");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
   report.set_model(engine->info());
+  if (!o.prompt_file.empty()) return write_prompts(*engine, o);
   std::printf("%-6s %6s %7s %11s %11s %9s %11s %8s %8s\n", "kind", "prompt", "tokens", "ms without", "ms with",
               "speed-up", "tokens/step", "drafted", "accepted");
   for (const std::string& kind : split_commas(o.kinds)) {
@@ -224,6 +240,7 @@ void add_bench_drafts(Program& program, Command bench) {
   app.add_option("--prompts", o->prompts, "prompts of each kind").show_default();
   app.add_option("--tokens", o->tokens, "tokens of an answer at most").show_default();
   app.add_option("--rounds", o->rounds, "answers with and without drafts for each prompt, in turns").show_default();
+  app.add_option("--prompt-file", o->prompt_file, "write the prompts' ids to this file, and ask nothing");
   app.add_option("--json", o->json, "write the rows to this file");
   app.callback([o, &program] { bench_drafts(*o, program.argc, program.argv); });
 }
