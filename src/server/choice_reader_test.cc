@@ -245,6 +245,25 @@ TEST_F(MessagesAnswers, ThinkingIsSentToWhoAskedForIt) {
   }
 }
 
+// Tokens of which nothing is sent are a silence: proxies cut such a stream.
+TEST(SilentTokens, ArePinged) {
+  FakeOptions fake = calling_engine();
+  fake.seconds_per_token = 0.002;
+  const auto pings = [&](double ping_s, const std::string& answer) {
+    ServerOptions options;
+    options.ping_s = ping_s;
+    LiveServer server(fake, options);
+    const Json body{{"max_tokens", 1000},
+                    {"stream", true},
+                    {"messages", Json::array({{{"role", "user"}, {"content", FakeEngine::kSay + answer}}})}};
+    const auto list = events(server.post("/v1/messages", dump(body))->body);
+    return std::ranges::count_if(list, [](const Json& event) { return event["type"] == "ping"; });
+  };
+  const std::string thought = "<think>" + std::string(300, 'x') + "</think>";
+  EXPECT_GT(pings(0.1, thought), 2);
+  EXPECT_EQ(pings(100, thought), 1) << "power: the one at the start";
+}
+
 TEST_F(MessagesAnswers, WhatIsLeftOutAndWhatIsBroken) {
   Json one = body(kTwoCalls);
   one["tool_choice"] = {{"type", "auto"}, {"disable_parallel_tool_use", true}};

@@ -172,7 +172,7 @@ class StreamSender {
     if (job_.first && !take(*job_.first)) return true;
     while (alive_ && !answer.finished()) {
       Event event;
-      switch (wait_event(answer, Clock::now() + job_.ping_every, event)) {
+      switch (wait_event(answer, wrote_ + job_.ping_every, event)) {
         case Wait::kGone:
           return false;
         case Wait::kTimeout:
@@ -181,6 +181,8 @@ class StreamSender {
         case Wait::kEvent:
           if (!take(event)) return true;
           if (answer.overflowed()) return false;
+          // Tokens may come for long of which nothing is sent: reasoning that is left out, a value that is not whole.
+          if (Clock::now() >= wrote_ + job_.ping_every) write(job_.writer->ping());
       }
     }
     if (alive_) write(job_.writer->done(choices_, job_.usage));  // every choice has its end
@@ -207,12 +209,15 @@ class StreamSender {
   }
 
   void write(const std::string& text) {
-    if (!text.empty()) alive_ = alive_ && sink_.write(text.data(), text.size());
+    if (text.empty()) return;
+    alive_ = alive_ && sink_.write(text.data(), text.size());
+    wrote_ = Clock::now();
   }
 
   Job& job_;
   httplib::DataSink& sink_;
   std::vector<Choice> choices_;
+  Clock::time_point wrote_ = Clock::now();  // when bytes were sent last
   bool alive_ = true;
 };
 
