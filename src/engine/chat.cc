@@ -63,6 +63,17 @@ std::string separator_of(const Json& request) {
   return separator ? separator->get<std::string>() : "\n";
 }
 
+// Members of a message that say nothing: clients whose types have optional fields send them (openai-python's
+// model_dump()), and templates ask whether a member is there. Content is null beside calls alone, which many know.
+void leave_out_empty(Json& message) {
+  for (auto member = message.begin(); member != message.end();) {
+    const bool no_calls = member.key() == "tool_calls" && member->is_array() && member->empty();
+    const bool null = member->is_null() && member.key() != "content";
+    member = no_calls || null ? message.erase(member) : std::next(member);
+  }
+  if (!message.contains("tool_calls") && !given(message, "content")) message["content"] = "";
+}
+
 // The arguments of a call that came as the JSON of an object become that object. left: bytes that may still be read.
 void read_arguments(Json& function, size_t& left) {
   const auto arguments = function.find("arguments");
@@ -174,7 +185,8 @@ Status ChatPrompts::border_messages(Inputs& in) {
   return check_marks("messages", in.pieces());
 }
 
-// Roles and tool calls as this template reads them. REQUIRES: each message is an object with a string for its role.
+// Roles, members and tool calls as this template reads them. REQUIRES: each message is an object with a string for its
+// role.
 Status ChatPrompts::settle_messages(Json& messages) const {
   std::set<std::string> shown = traits_.roles;
   size_t arguments = kMaxArguments;
@@ -195,6 +207,7 @@ Status ChatPrompts::settle_messages(Json& messages) const {
       }
       shown.insert(role);
     }
+    leave_out_empty(message);
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;
     if (traits_.needs_content && !given(message, "content")) message["content"] = "";

@@ -286,6 +286,28 @@ TEST_F(ChatTest, CallsWithoutContentAreReadByEveryTemplate) {
   EXPECT_EQ(text(prompt(request)), "[q][nothing]") << "power: a template that knows null gets it";
 }
 
+// What openai-python's message.model_dump() sends: templates ask whether a member is there, and add contents to texts.
+TEST_F(ChatTest, MembersOfAMessageThatSayNothingAreLeftOut) {
+  use("{%- for m in messages %}{% if 'tool_calls' in m %}{{ m.tool_calls[0].function.name }}{% endif %}"
+      "{% if m.audio is defined %}audio{% endif %}{{ '[' + m.content + ']' }}{% endfor -%}");
+  Json request = user("q");
+  Json& message = request["messages"][0];
+  for (const Json& calls : {Json(), Json::array()}) {
+    message["tool_calls"] = calls;
+    message["audio"] = nullptr;
+    EXPECT_EQ(refused(request), "");
+    EXPECT_EQ(text(prompt(request)), "[q]");
+  }
+  message["content"] = nullptr;  // of a turn that only thought, as /v1/responses makes it
+  EXPECT_EQ(text(prompt(request)), "[]");
+  message.erase("content");
+  EXPECT_EQ(text(prompt(request)), "[]");
+  message["audio"] = "x";
+  message["content"] = "";
+  message["tool_calls"] = Json::parse(R"([{"function": {"name": "f", "arguments": "{}"}}])");
+  EXPECT_EQ(text(prompt(request)), "faudio[]") << "power";
+}
+
 TEST_F(ChatTest, DocumentsStayWhereTheyWereAsAConversationGrows) {
   Json request = user("why?");
   request["documents"] = Json::array({"one", "two"});
