@@ -74,15 +74,25 @@ void leave_out_empty(Json& message) {
   if (!message.contains("tool_calls") && !given(message, "content")) message["content"] = "";
 }
 
-// The arguments of a call that came as the JSON of an object become that object. left: bytes that may still be read.
+// The arguments of a call as an object, for a template that takes nothing else. What is none goes into one, in the words
+// of server/anthropic_response.cc: this server sends calls that were cut, and clients send them back with every turn.
+// left: bytes that may still be read.
 void read_arguments(Json& function, size_t& left) {
-  const auto arguments = function.find("arguments");
-  if (arguments == function.end() || !arguments->is_string()) return;
-  const auto& text = arguments->get_ref<const std::string&>();
-  if (text.size() > left || oversized_json(text, kArguments, "")) return;
-  left -= text.size();
-  Json read = Json::parse(text, nullptr, false);
-  if (read.is_object()) *arguments = std::move(read);
+  Json& arguments = function["arguments"];
+  if (arguments.is_object()) return;
+  if (arguments.is_null()) arguments = "";
+  std::string text = arguments.is_string() ? std::move(arguments.get_ref<std::string&>()) : arguments.dump();
+  arguments = Json::object();
+  if (text.find_first_not_of(" \n\r\t") == std::string::npos) return;
+  if (text.size() <= left && !oversized_json(text, kArguments, "")) {
+    left -= text.size();
+    Json read = Json::parse(text, nullptr, false);
+    if (read.is_object() || read.is_null()) {
+      if (read.is_object()) arguments = std::move(read);
+      return;
+    }
+  }
+  arguments["INVALID_JSON"] = std::move(text);
 }
 
 // Anthropic's words; without a ttl it is five minutes, as there.
