@@ -146,7 +146,8 @@ TEST(AnthropicRequest, FieldsBecomeOpenAis) {
       "input_schema": {}}], "mcp_servers": [], "output_config": {"effort": "low"})"));
   EXPECT_EQ(chat.body, Json::parse(R"({"messages": [{"role": "system", "content": "be brief"}, {"role": "user",
       "content": "hi"}], "model": "m", "max_tokens": 5, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "stream": true,
-      "cache_salt": "s", "kvilt": {"policy": "naive"}, "stop": ["a"], "tools": [{"type": "function", "function": {"name":
+      "cache_salt": "s", "kvilt": {"policy": "naive"}, "stop": ["a"],
+      "chat_template_kwargs": {"enable_thinking": false}, "tools": [{"type": "function", "function": {"name":
       "f", "description": "d", "parameters": {"type": "object"}}}, {"type": "function", "function": {"name": "g",
       "parameters": {}}}], "tool_choice": "auto", "parallel_tool_calls": false})"));
   const auto generation = parse_chat(chat.body, kSmallContext);
@@ -385,6 +386,18 @@ TEST(AnthropicRequest, AnyTypeAnywhereIsAnErrorWithAPath) {
   }
   EXPECT_GT(wrong, 300);
   EXPECT_GT(fine, 50);
+}
+
+// A model that may think or not is told, not only left unheard.
+TEST(AnthropicRequest, WhoShallNotThinkIsTold) {
+  const auto words = [](const std::string& fields) {
+    return converted(with(R"([{"role": "user", "content": "q"}])", fields.c_str()))
+        .body.value("chat_template_kwargs", Json());
+  };
+  const std::string off = R"(, "thinking": {"type": "disabled"})";
+  EXPECT_EQ(words(off), (Json{{"enable_thinking", false}}));
+  EXPECT_EQ(words(off + R"(, "chat_template_kwargs": {"enable_thinking": true})"), (Json{{"enable_thinking", true}}));
+  EXPECT_EQ(words(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), Json()) << "power";
 }
 
 TEST(AnthropicRequest, ErrorsOfTheNewBodyGetTheClientsPaths) {

@@ -148,6 +148,8 @@ std::string FakeEngine::token_text(int32_t id) const {
 Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
   Prompt prompt;
   prompt.ids.push_back(kBos);
+  if (const Json words = request.value("chat_template_kwargs", Json()); words.is_object() && !words.empty())
+    append(words.dump(), prompt);
   const auto messages = request.find("messages");
   if (messages == request.end()) return error(Code::kInvalidArgument, "messages: is required");
   for (size_t i = 0; i < messages->size(); ++i) {

@@ -3,7 +3,7 @@
 //             temperature is not 0). One thread steps all requests, one token each a step, as the real engine does.
 // Behaviour:  stop strings, max_tokens, eos, logprobs, a full queue, too long prompts, cancel and drain work as in the
 //             real one. A prompt that holds kFailEarly or kFailLate gets an error before or after its first tokens.
-//             What follows the last kSay, to the message's end, is the answer.
+//             What follows the last kSay, to the message's end, is the answer. chat_template_kwargs stand in the prompt.
 //             A prompt's last state and its logits are numbers that follow from its tokens.
 //             Policies are those of info(), with `budget` from 0 to 1. Cached is the longest common prefix with earlier
 //             prompts of the same salt.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/answer_writer.h"
+#include "server/chat_body.h"
 #include "server/chat_builder.h"
 
 namespace kvilt::server {
@@ -269,17 +270,10 @@ void Items::text(Json& settings) {
   body_["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
-// The effort is the template's: some know reasoning_effort (gpt-oss), some enable_thinking (Qwen3), some nothing of it.
 void Items::reasoning(Json& settings) {
   if (!is_object(settings, "reasoning")) return;
-  if (!given(settings, "effort")) return;
-  const Json* effort = need_string(settings, "effort", "reasoning");
-  if (!effort) return;
-  Json& extra = body_["chat_template_kwargs"];
-  if (extra.is_null()) extra = Json::object();
-  if (!is_object(extra, "chat_template_kwargs")) return;
-  if (!extra.contains("reasoning_effort")) extra["reasoning_effort"] = *effort;
-  if (*effort == "none" && !extra.contains("enable_thinking")) extra["enable_thinking"] = false;
+  const Json* effort = given(settings, "effort");
+  if (effort && !error_) error_ = set_effort(body_, *effort, "reasoning.effort");
 }
 
 void Items::metadata(Json& body) {

@@ -15,6 +15,7 @@
 #include "server/answer_queue.h"
 #include "server/anthropic_request.h"
 #include "server/anthropic_response.h"
+#include "server/chat_body.h"
 #include "server/choice_reader.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -360,6 +361,7 @@ std::optional<ApiError> read_chat(const Call& call, Json& body, Job& job) {
   job.generation = std::move(parsed.value().generation);
   if (job.generation.diagnostics) job.generation.include_usage = job.generation.stream;
   if (auto error = check_model(call.attached, job.generation.model)) return error;
+  if (auto error = settle_chat(body)) return error;
   const AnswerSyntax& syntax = call.engine().info().answers;
   const bool tools = parsed.value().tools;
   if (tools && !syntax.tools)
@@ -447,6 +449,7 @@ void count_chat(const Call& call, httplib::Response& response) {
   const auto named = parse_chat(call.body, limits_of(call.attached));
   if (!named.ok()) return reply_error(response, named.error());
   if (auto error = check_model(call.attached, named.value().generation.model)) return reply_error(response, *error);
+  if (auto error = settle_chat(call.body)) return reply_error(response, *error);
   const auto prompt = call.engine().chat_prompt(call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});

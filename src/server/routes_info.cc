@@ -1,5 +1,6 @@
 // server/routes_info.cc: routes about the server itself: models, tokens, health, metrics, the page.
 #include "kvilt/version.h"
+#include "server/chat_body.h"
 #include "server/llama_request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -57,6 +58,7 @@ void tokenize(const Call& call, httplib::Response& response) {
   if (auto error = check_model(call.attached, request.model)) return reply_error(response, *error);
   std::vector<int32_t> ids;
   if (request.chat) {
+    if (auto error = settle_chat(call.body)) return reply_error(response, *error);
     auto prompt = call.engine().chat_prompt(call.body);
     if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
     ids = std::move(prompt.value().ids);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/answer_job.h"
+#include "server/chat_body.h"
 #include "server/infill_prompt.h"
 #include "server/llama_request.h"
 #include "server/llama_writer.h"
@@ -101,6 +102,7 @@ void infill(const Service& service, const Call& call, httplib::Response& respons
 void apply_template(const Call& call, httplib::Response& response) {
   const auto parsed = parse_chat(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
+  if (auto error = settle_chat(call.body)) return reply_error(response, *error);
   const auto prompt = call.engine().chat_prompt(call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   const auto text = call.engine().detokenize(prompt.value().ids);

@@ -1,0 +1,60 @@
+// What chats say to the template, by every route that makes a prompt.
+#include "server/chat_body.h"
+
+#include <gtest/gtest.h>
+
+#include "server/live_server_for_test.h"
+
+namespace kvilt::server {
+namespace {
+
+Json words_of(const Json& effort, Json body = Json::object()) {
+  EXPECT_FALSE(set_effort(body, effort, "e"));
+  return body.value("chat_template_kwargs", Json());
+}
+
+TEST(ChatBody, AnEffortIsWhatTheTemplateIsTold) {
+  EXPECT_EQ(words_of("high"), (Json{{"reasoning_effort", "high"}}));
+  EXPECT_EQ(words_of("none"), (Json{{"reasoning_effort", "none"}, {"enable_thinking", false}}));
+  const Json own = {{"enable_thinking", true}, {"reasoning_effort", "own"}};
+  EXPECT_EQ(words_of("none", {{"chat_template_kwargs", own}}), own);
+  Json body = Json::object();
+  for (const Json& wrong : {Json("hard"), Json(3), Json::array()}) EXPECT_EQ(set_effort(body, wrong, "e")->param, "e");
+  body["chat_template_kwargs"] = 5;
+  EXPECT_EQ(set_effort(body, "low", "e")->param, "chat_template_kwargs");
+}
+
+TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
+  LiveServer running;
+  const auto ids = [&](const char* path, const Json& more) {
+    Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 1}};
+    if (path == std::string("/v1/responses")) body = {{"input", "hi"}};
+    body.update(more);
+    const auto reply = running.post(path, dump(body));
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return running.engine->last_request().prompt.ids;
+  };
+  const char* chat = "/v1/chat/completions";
+  const auto told = ids(chat, {{"chat_template_kwargs", {{"reasoning_effort", "low"}}}});
+  EXPECT_EQ(ids(chat, {{"reasoning_effort", "low"}}), told);
+  EXPECT_EQ(ids("/v1/responses", {{"reasoning", {{"effort", "low"}}}}), told);
+  EXPECT_NE(ids(chat, Json::object()), told) << "power";
+  EXPECT_EQ(ids("/v1/messages", {{"thinking", {{"type", "disabled"}}}}),
+            ids(chat, {{"chat_template_kwargs", {{"enable_thinking", false}}}}));
+
+  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"})";
+  const auto count = [&](const char* path, const char* field) {
+    return Json::parse(running.post(path, body)->body)[field];
+  };
+  EXPECT_EQ(count("/v1/chat/completions/input_tokens", "input_tokens"), told.size());
+  EXPECT_EQ(count("/tokenize", "count"), told.size());
+  EXPECT_EQ(count("/apply-template", "prompt"), "<s>{\"reasoning_effort\":\"low\"}<role>hi<role>");
+  EXPECT_EQ(error_of(running.post(chat, R"({"messages": [{"role": "user", "content": "hi"}],
+      "reasoning_effort": "hard"})"))["param"],
+            "reasoning_effort");
+  EXPECT_EQ(error_of(running.post("/v1/responses", R"({"input": "hi", "reasoning": {"effort": "hard"}})"))["param"],
+            "reasoning.effort");
+}
+
+}  // namespace
+}  // namespace kvilt::server
