@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "server/knowledge_bases.h"
+#include "server/service.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -33,11 +36,13 @@ std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::st
 
 std::optional<ApiError> forbid_thinking(Json& body) { return set_word(body, "enable_thinking", false); }
 
-std::optional<ApiError> settle_chat(Json& body) {
-  const auto effort = body.find("reasoning_effort");
-  if (effort == body.end() || effort->is_null()) return std::nullopt;
-  const Json said = *effort;  // a new member of the body may move it
-  return set_effort(body, said, "reasoning_effort");
+std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body) {
+  if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
+    if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
+  }
+  const Status filled = service.knowledge().fill(call.caller.tenant->name(), body);
+  if (filled.ok()) return std::nullopt;
+  return api_error(filled.error(), "documents");
 }
 
 }  // namespace kvilt::server

@@ -56,5 +56,36 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
             "reasoning.effort");
 }
 
+TEST(ChatBody, DocumentsOfKnowledgeBasesAreFoundByEveryRoute) {
+  LiveServer running;
+  EXPECT_EQ(running.post("/v1/knowledge_bases", R"({"name": "rivers"})")->status, 200);
+  EXPECT_EQ(running
+                .post("/v1/knowledge_bases/rivers/documents",
+                      R"({"documents": [{"id": "elbe", "title": "Elbe", "text": "1,094 km"}]})")
+                ->status,
+            200);
+  const std::string chat = R"({"max_tokens": 1, "messages": [{"role": "user", "content": "how long?"}], "documents": )",
+                    response = R"({"input": "how long?", "documents": )";
+  const std::string named = R"([{"knowledge_base": "rivers", "id": "elbe"}]})",
+                    sent = R"([{"title": "Elbe", "text": "1,094 km"}]})";
+  for (const char* path : {"/v1/chat/completions", "/v1/messages", "/v1/responses"}) {
+    const std::string& body = path == std::string("/v1/responses") ? response : chat;
+    const auto ids = [&](const std::string& documents) {
+      EXPECT_EQ(running.post(path, body + documents)->status, 200) << path;
+      return running.engine->last_request().prompt.ids;
+    };
+    EXPECT_EQ(ids(named), ids(sent)) << path;
+    EXPECT_NE(ids(named), ids("[]}")) << "power";
+  }
+  for (const char* path : {"/v1/chat/completions/input_tokens", "/v1/messages/count_tokens", "/tokenize",
+                           "/apply-template", "/v1/responses/input_tokens"}) {
+    const std::string& body = path == std::string("/v1/responses/input_tokens") ? response : chat;
+    const auto counted = [&](const std::string& documents) { return running.post(path, body + documents)->body; };
+    EXPECT_EQ(counted(named), counted(sent)) << path;
+    EXPECT_NE(counted(named), counted("[]}")) << "power";
+    EXPECT_EQ(running.post(path, body + R"([{"knowledge_base": "lakes"}]})")->status, 404) << path;
+  }
+}
+
 }  // namespace
 }  // namespace kvilt::server

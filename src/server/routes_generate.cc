@@ -355,13 +355,13 @@ std::optional<ApiError> check_constraint(const Call& call, const ConstraintReque
 }
 
 // A chat body in OpenAI's form becomes the job's settings and its prompt; its documents and tools may get another order.
-std::optional<ApiError> read_chat(const Call& call, Json& body, Job& job) {
+std::optional<ApiError> read_chat(const Service& service, const Call& call, Json& body, Job& job) {
   auto parsed = parse_chat(body, limits_of(call.attached));
   if (!parsed.ok()) return parsed.error();
   job.generation = std::move(parsed.value().generation);
   if (job.generation.diagnostics) job.generation.include_usage = job.generation.stream;
   if (auto error = check_model(call.attached, job.generation.model)) return error;
-  if (auto error = settle_chat(body)) return error;
+  if (auto error = settle_chat(service, call, body)) return error;
   const AnswerSyntax& syntax = call.engine().info().answers;
   const bool tools = parsed.value().tools;
   if (tools && !syntax.tools)
@@ -389,20 +389,18 @@ StreamUsage usage_in_stream(const Generation& generation) {
 }
 
 void chat(const Service& service, const Call& call, httplib::Response& response) {
-  if (Status filled = service.knowledge().fill(call.caller.tenant->name(), call.body); !filled.ok())
-    return reply_error(response, api_error(filled.error(), "documents"));
   auto job = new_job(service, call);
-  if (auto error = read_chat(call, call.body, *job)) return reply_error(response, *error);
+  if (auto error = read_chat(service, call, call.body, *job)) return reply_error(response, *error);
   job->writer = openai_writer(envelope_of(call, *job, true), call.engine(), usage_in_stream(job->generation));
   run_job(std::move(job), call, response, "messages");
 }
 
 // The same for a body of Anthropic's: what was made of it is gone when this returns.
-std::optional<ApiError> read_messages(const Call& call, Job& job) {
+std::optional<ApiError> read_messages(const Service& service, const Call& call, Job& job) {
   auto converted = to_openai_chat(std::move(call.body), limits_of(call.attached), MessagesUse::kAnswer);
   if (!converted.ok()) return converted.error();
   job.shows_thinking = converted.value().shows_thinking;
-  auto error = read_chat(call, converted.value().body, job);
+  auto error = read_chat(service, call, converted.value().body, job);
   if (error) error->message = converted.value().in_own_paths(std::move(error->message));
   return error;
 }
@@ -423,33 +421,34 @@ std::optional<ApiError> read_diagnostics(const Json& body, Job& job) {
 void messages(const Service& service, const Call& call, httplib::Response& response) {
   auto job = new_job(service, call);
   if (auto error = read_diagnostics(call.body, *job)) return reply_error(response, *error, job->shape);
-  if (auto error = read_messages(call, *job)) return reply_error(response, *error, job->shape);
+  if (auto error = read_messages(service, call, *job)) return reply_error(response, *error, job->shape);
   job->generation.diagnostics |= job->compares;
   job->writer = anthropic_writer(call.attached.model, job->prompts[0].ids.size(), job->shows_thinking);
   response.set_header("request-id", job->writer->id());
   run_job(std::move(job), call, response, "messages");
 }
 
-void count_tokens(const Call& call, httplib::Response& response) {
+void count_tokens(const Service& service, const Call& call, httplib::Response& response) {
   const auto refuse = [&](const ApiError& error) { reply_error(response, error, ApiShape::kAnthropic); };
   const RequestLimits limits = limits_of(call.attached);
   auto converted = to_openai_chat(std::move(call.body), limits, MessagesUse::kCount);
   if (!converted.ok()) return refuse(converted.error());
-  const OpenAiChat& counted = converted.value();
+  OpenAiChat& counted = converted.value();
   const auto named = parse_tokenize(counted.body, limits);
   if (!named.ok()) return refuse(named.error());
   if (auto error = check_model(call.attached, named.value().model)) return refuse(*error);
+  if (auto error = settle_chat(service, call, counted.body)) return refuse(*error);
   const auto prompt = call.engine().chat_prompt(counted.body);
   if (!prompt.ok()) return refuse(api_error({prompt.error().code, counted.in_own_paths(prompt.error().message)}));
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
 }
 
 // llama.cpp's: a chat's body to the number of its prompt's tokens.
-void count_chat(const Call& call, httplib::Response& response) {
+void count_chat(const Service& service, const Call& call, httplib::Response& response) {
   const auto named = parse_chat(call.body, limits_of(call.attached));
   if (!named.ok()) return reply_error(response, named.error());
   if (auto error = check_model(call.attached, named.value().generation.model)) return reply_error(response, *error);
-  if (auto error = settle_chat(call.body)) return reply_error(response, *error);
+  if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
   const auto prompt = call.engine().chat_prompt(call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
@@ -504,7 +503,7 @@ void completion(const Service& service, const Call& call, httplib::Response& res
 
 void answer_chat(const Service& service, const Call& call, ChatJob chat, httplib::Response& response) {
   auto job = new_job(service, call);
-  if (auto error = read_chat(call, chat.body, *job)) {
+  if (auto error = read_chat(service, call, chat.body, *job)) {
     chat.in_own_paths(*error);
     return reply_error(response, *error, job->shape);
   }
@@ -530,11 +529,11 @@ void add_generate_routes(Service& service) {
   // Without /v1 too, as llama.cpp has them: a client's base_url is often given without it. (/completions is llama.cpp's.)
   for (const std::string base : {"", "/v1"}) {
     service.post(base + "/chat/completions", with_options(chat));
-    service.post(base + "/chat/completions/input_tokens", count_chat);
+    service.post(base + "/chat/completions/input_tokens", with_options(count_chat));
   }
   service.post("/v1/completions", with_options(completion));
   service.post("/v1/messages", with_options(messages));
-  service.post("/v1/messages/count_tokens", count_tokens);
+  service.post("/v1/messages/count_tokens", with_options(count_tokens));
 }
 
 }  // namespace kvilt::server

@@ -49,7 +49,7 @@ void tokenize_content(const Call& call, httplib::Response& response) {
   reply_json(response, {{"tokens", std::move(tokens)}});
 }
 
-void tokenize(const Call& call, httplib::Response& response) {
+void tokenize(const Service& service, const Call& call, httplib::Response& response) {
   if (call.body.is_object() && call.body.contains("content") && !call.body.contains("prompt"))
     return tokenize_content(call, response);
   auto parsed = parse_tokenize(call.body, limits_of(call.attached));
@@ -58,7 +58,7 @@ void tokenize(const Call& call, httplib::Response& response) {
   if (auto error = check_model(call.attached, request.model)) return reply_error(response, *error);
   std::vector<int32_t> ids;
   if (request.chat) {
-    if (auto error = settle_chat(call.body)) return reply_error(response, *error);
+    if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
     auto prompt = call.engine().chat_prompt(call.body);
     if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
     ids = std::move(prompt.value().ids);
@@ -131,7 +131,8 @@ void add_info_routes(Service& service) {
     reply_json(response, {{"version", kVersion}});
   });
   service.get("/v1/models/(.*)", one_model);
-  service.post("/tokenize", tokenize);
+  service.post("/tokenize",
+               [&service](const Call& call, httplib::Response& response) { tokenize(service, call, response); });
   service.post("/detokenize", detokenize);
   for (const char* path : {"/health", "/v1/health"}) {
     service.get_always(path, [&service](const Attached& attached, httplib::Response& response) {

@@ -2,7 +2,7 @@
 // (docs/server.md#knowledge-bases).
 // Role:     a document that comes in is written down first (knowledge_bases.h), then computed (warming.h): what was
 //           acknowledged or broken off in the middle is there, and computed by the first chat that names it.
-// Not here: documents that a chat names (KnowledgeBases::fill, called by routes_generate.cc).
+// Not here: documents that a chat names (KnowledgeBases::fill, called by chat_body.cc).
 #include <fmt/format.h>
 
 #include <algorithm>

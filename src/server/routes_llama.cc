@@ -99,10 +99,10 @@ void infill(const Service& service, const Call& call, httplib::Response& respons
   answer_text(service, call, std::move(job), response);
 }
 
-void apply_template(const Call& call, httplib::Response& response) {
+void apply_template(const Service& service, const Call& call, httplib::Response& response) {
   const auto parsed = parse_chat(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
-  if (auto error = settle_chat(call.body)) return reply_error(response, *error);
+  if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
   const auto prompt = call.engine().chat_prompt(call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   const auto text = call.engine().detokenize(prompt.value().ids);
@@ -141,7 +141,7 @@ void add_llama_routes(Service& service) {
   };
   for (const char* path : {"/completion", "/completions"}) service.post(path, with_service(llama_completion));
   service.post("/infill", with_service(infill));
-  service.post("/apply-template", apply_template);
+  service.post("/apply-template", with_service(apply_template));
   service.get("/props", props);
   service.get("/slots", slots);
   if (service.tenants().several()) service.for_admins("/slots");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/answer_job.h"
+#include "server/chat_body.h"
 #include "server/response_store.h"
 #include "server/responses_request.h"
 #include "server/responses_writer.h"
@@ -96,7 +97,7 @@ void respond(Service& service, const std::shared_ptr<ResponseStore>& store, cons
 void count_input(Service& service, ResponseStore& store, const Call& call, httplib::Response& response) {
   auto read = read_response(service, store, call);
   if (!read.ok()) return reply_error(response, read.error());
-  const ResponsesChat& chat = read.value().chat;
+  ResponsesChat& chat = read.value().chat;
   const auto refuse = [&](ApiError error) {
     chat.in_own_paths(error);
     reply_error(response, error);
@@ -104,6 +105,7 @@ void count_input(Service& service, ResponseStore& store, const Call& call, httpl
   const auto named = parse_tokenize(chat.body, limits_of(call.attached));
   if (!named.ok()) return refuse(named.error());
   if (auto error = check_model(call.attached, named.value().model)) return refuse(*error);
+  if (auto error = settle_chat(service, call, chat.body)) return refuse(*error);
   const auto prompt = call.engine().chat_prompt(chat.body);
   if (!prompt.ok()) return refuse(api_error(prompt.error(), "messages"));
   reply_json(response, {{"object", "response.input_tokens"}, {"input_tokens", prompt.value().ids.size()}});
