@@ -11,11 +11,22 @@ struct Field {
   const char *name, *neutral;  // JSON; "": none
 };
 // vLLM's, then llama.cpp's.
-constexpr Field kFields[] = {{"chat_template", ""},       {"bad_words", "[]"},         {"return_token_ids", "false"},
-                             {"length_penalty", "1"},     {"typical_p", "1"},          {"top_n_sigma", "-1"},
-                             {"mirostat", "0"},           {"dynatemp_range", "0"},     {"xtc_probability", "0"},
-                             {"dry_multiplier", "0"},     {"early_stopping", "false"}, {"prompt_embeds", ""},
-                             {"logits_processors", "[]"}, {"web_search_options", ""},  {"lora", "[]"}};
+constexpr Field kFields[] = {{"chat_template", ""},
+                             {"bad_words", "[]"},
+                             {"return_token_ids", "false"},
+                             {"length_penalty", "1"},
+                             {"typical_p", "1"},
+                             {"top_n_sigma", "-1"},
+                             {"mirostat", "0"},
+                             {"dynatemp_range", "0"},
+                             {"xtc_probability", "0"},
+                             {"dry_multiplier", "0"},
+                             {"early_stopping", "false"},
+                             {"prompt_embeds", ""},
+                             {"logits_processors", "[]"},
+                             {"web_search_options", ""},
+                             {"lora", "[]"},
+                             {"skip_special_tokens", "true"}};
 
 void refuse_field(Fields& fields, const Field& field) {
   const Json* value = fields.find(field.name);
@@ -32,6 +43,8 @@ void refuse_but_neutral(Fields& fields, bool chat) {
   if (!chat) return;
   refuse_field(fields, {"echo", "false"});
   refuse_field(fields, {"truncate_prompt_tokens", ""});
+  refuse_field(fields, {"add_special_tokens", "false"});  // its template writes them
+  refuse_field(fields, {"verbosity", R"("medium")"});
 }
 
 }  // namespace kvilt::server

@@ -6,7 +6,7 @@
 
 namespace kvilt::server {
 
-// chat: a text completion knows `echo`.
+// chat: a text completion knows some of them, as `echo`.
 void refuse_but_neutral(Fields& fields, bool chat);
 
 }  // namespace kvilt::server

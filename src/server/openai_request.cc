@@ -373,6 +373,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);
+  fields.boolean("add_special_tokens", &out.add_special_tokens);
   fields.integer("truncate_prompt_tokens", -1, limits.context > 0 ? limits.context : kMaxTokens, &out.last_tokens);
   if (out.last_tokens != 0 && out.echo)
     fields.fail("truncate_prompt_tokens", "is not supported with echo", "unsupported");

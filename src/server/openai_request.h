@@ -66,6 +66,7 @@ struct TextRequest {
   Generation generation;
   std::vector<TextPrompt> prompts;
   bool echo = false;
+  bool add_special_tokens = true;  // what the tokenizer puts around a text
   int last_tokens = 0;  // truncate_prompt_tokens: a prompt's last ones alone; 0: all, -1: what the context holds
 };
 

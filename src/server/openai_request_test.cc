@@ -437,7 +437,9 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
   for (const char* field :
        {R"("chat_template": "x")", R"("min_tokens": 2)", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)",
         R"("typical_p": 0.5)", R"("mirostat": 1)", R"("echo": true)", R"("lora": [{"id": 0}])",
-        R"("dry_multiplier": 1)", R"("grammar_lazy": true)", R"("min_tokens": 2, "ignore_eos": true, "stop": "x")"}) {
+        R"("dry_multiplier": 1)", R"("grammar_lazy": true)", R"("skip_special_tokens": false)",
+        R"("add_special_tokens": true)", R"("verbosity": "low")",
+        R"("min_tokens": 2, "ignore_eos": true, "stop": "x")"}) {
     const auto refused = chat(field);
     ASSERT_FALSE(refused.ok()) << field;
     EXPECT_EQ(refused.error().code, "unsupported");
@@ -445,7 +447,8 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
   }
   EXPECT_TRUE(
       chat(R"("continue_final_message": false, "min_tokens": 0, "bad_words": [], "typical_p": 1.0, "mirostat": 0,
-      "length_penalty": 1, "echo": false, "chat_template": null, "n_predict": -1, "repeat_penalty": 1.0, "stream": true,
+      "length_penalty": 1, "echo": false, "chat_template": null, "skip_special_tokens": true, "add_special_tokens": false, "verbosity": "medium",
+       "n_predict": -1, "repeat_penalty": 1.0, "stream": true,
       "stream_options": {"continuous_usage_stats": false})")
           .ok());
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());

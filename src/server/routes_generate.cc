@@ -455,15 +455,15 @@ void count_chat(const Service& service, const Call& call, httplib::Response& res
 }
 
 // The prompt of a text completion; with echo, its text too.
-Result<Prompt> text_prompt(const Engine& engine, const TextPrompt& source, bool echo,
+Result<Prompt> text_prompt(const Engine& engine, const TextRequest& wanted, size_t i,
                            std::vector<std::string>& echoes) {
   Prompt prompt;
-  if (const auto* text = std::get_if<std::string>(&source)) {
-    KVILT_ASSIGN(prompt.ids, engine.tokenize(*text, true, true));
-    if (echo) echoes.push_back(*text);
+  if (const auto* text = std::get_if<std::string>(&wanted.prompts[i])) {
+    KVILT_ASSIGN(prompt.ids, engine.tokenize(*text, true, wanted.add_special_tokens));
+    if (wanted.echo) echoes.push_back(*text);
   } else {
-    prompt.ids = std::get<std::vector<int32_t>>(source);
-    if (echo) {
+    prompt.ids = std::get<std::vector<int32_t>>(wanted.prompts[i]);
+    if (wanted.echo) {
       KVILT_ASSIGN(std::string text_of_ids, engine.detokenize(prompt.ids));
       echoes.push_back(std::move(text_of_ids));
     }
@@ -481,7 +481,7 @@ void completion(const Service& service, const Call& call, httplib::Response& res
   if (job->generation.diagnostics) job->generation.include_usage = job->generation.stream;
   if (auto error = check_model(call.attached, job->generation.model)) return reply_error(response, *error);
   for (size_t i = 0; i < text.prompts.size(); ++i) {
-    auto prompt = text_prompt(call.engine(), text.prompts[i], text.echo, job->echoes);
+    auto prompt = text_prompt(call.engine(), text, i, job->echoes);
     if (!prompt.ok()) {
       return reply_error(response,
                          api_error(prompt.error(), text.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt"));

@@ -290,6 +290,19 @@ TEST(ServerTest, PromptsAreCutIfAsked) {
   EXPECT_EQ(running.engine->last_request().prompt.ids.size(), 7u) << "power";
 }
 
+TEST(ServerTest, TextsMayStandWithoutSpecialTokens) {
+  LiveServer running;
+  const auto ids = [&](const char* more) {
+    EXPECT_EQ(running.post("/v1/completions", std::string(R"({"prompt": "ab", "max_tokens": 1)") + more + "}")->status,
+              200);
+    return running.engine->last_request().prompt.ids;
+  };
+  EXPECT_EQ(ids(R"(, "add_special_tokens": false)"), (std::vector<int32_t>{'a', 'b'}));
+  EXPECT_EQ(ids(""), (std::vector<int32_t>{FakeEngine::kBos, 'a', 'b'})) << "power";
+  EXPECT_EQ(error_of(running.post("/v1/completions", R"({"prompt": "a", "add_special_tokens": 1})"))["param"],
+            "add_special_tokens");
+}
+
 TEST(ServerTest, FieldsReachTheEngine) {
   LiveServer running;
   auto reply = running.post("/v1/chat/completions",
