@@ -8,6 +8,7 @@ namespace kvilt::server {
 namespace {
 
 constexpr int kMaxDimensions = 1 << 20;  // the model's width bounds them
+constexpr int kMaxInputs = 2048;         // OpenAI's bound; LangChain sends 1,000. Few of them run at once
 constexpr size_t kMaxInstruction = 4096, kMaxWord = 64;
 // What Qwen3-Reranker was trained with where a request names no other task.
 constexpr const char* kSearch = "Given a web search query, retrieve relevant passages that answer the query";
@@ -67,7 +68,9 @@ void read_documents(Fields& fields, const std::string& field, const RequestLimit
 
 ApiResult<EmbedRequest> parse_embeddings(const Json& body, const RequestLimits& limits) {
   if (auto error = no_object(body)) return *error;
-  auto shared = read_shared(body, "input", limits);
+  RequestLimits many = limits;
+  many.max_prompts = kMaxInputs;
+  auto shared = read_shared(body, "input", many);
   if (!shared.ok()) return shared.error();
   EmbedRequest out;
   out.generation = std::move(shared.value().generation);

@@ -50,6 +50,19 @@ TEST(EmbeddingsRoute, AnswersEachInput) {
   EXPECT_EQ(running.engine->last_request().policy.name, "naive");
 }
 
+// LangChain's OpenAIEmbeddings sends chunks of 1,000; OpenAI takes 2,048.
+TEST(EmbeddingsRoute, TakesAsManyInputsAsOpenAi) {
+  Json body = {{"input", Json::array()}};
+  for (int i = 0; i < 2048; ++i) body["input"].push_back("x");
+  const auto read = parse_embeddings(body, {});
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().inputs.size(), 2048u);
+  body["input"].push_back("x");
+  EXPECT_EQ(parse_embeddings(body, {}).error().param, "input");
+  const Json ranked = {{"query", "q"}, {"documents", body["input"]}};
+  EXPECT_EQ(parse_rerank(ranked, {}).error().param, "documents") << "power: a ranking has the common limit";
+}
+
 TEST(EmbeddingsRoute, DimensionsAndBase64) {
   LiveServer running;
   const std::vector<double> all = values_of(embedded(running, R"({"input": "one"})")["data"][0]);
