@@ -16,7 +16,7 @@ constexpr const char* kSearch = "Given a web search query, retrieve relevant pas
 // The fields that text completions have as well (model, kvilt, cache_salt) are read by their reader, `prompt` among them.
 ApiResult<TextRequest> read_shared(const Json& body, const char* field, const RequestLimits& limits) {
   Json text = Json::object();
-  for (const char* name : {"model", "kvilt", "cache_salt", "user"}) {
+  for (const char* name : {"model", "kvilt", "cache_salt"}) {
     if (const auto it = body.find(name); it != body.end()) text[name] = *it;
   }
   if (const auto it = body.find(field); it != body.end()) text["prompt"] = *it;

@@ -250,8 +250,6 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   }
   read_salt(fields, &out.cache_salt);
   read_retention(fields, &out.retention);
-  std::string user;  // accepted and not used
-  fields.string("user", &user, kMaxName);
   read_policy(fields, out.policy, &out.namespaces, &out.publish, &out.diagnostics);
   read_own(fields, out.policy, "draft", kMostDrafted, &out.draft);
   read_constraint(fields, out.constraint);

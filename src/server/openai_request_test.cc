@@ -169,7 +169,6 @@ TEST(ParseChat, WrongValuesNameTheirPath) {
       {R"("stream": true, "stream_options": {"continuous_usage_stats": 1})", "stream_options.continuous_usage_stats"},
       {R"("cache_salt": "")", "cache_salt"},
       {R"("cache_salt": 1)", "cache_salt"},
-      {R"("user": {})", "user"},
       {R"("kvilt": "sparsex")", "kvilt"},
       {R"("kvilt": {"policy": 1})", "kvilt.policy"},
       {R"("kvilt": {"budget": [1]})", "kvilt.budget"},
@@ -452,6 +451,12 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
       "stream_options": {"continuous_usage_stats": false})")
           .ok());
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
+}
+
+TEST(ParseChat, WhatIsNotUsedIsNotJudged) {
+  const Json user = Json::array({{{"role", "user"}, {"content", "x"}}});
+  for (const Json& who : {Json(5), Json::object(), Json(std::string(2000, 'u'))})
+    EXPECT_TRUE(parse_chat({{"messages", user}, {"user", who}, {"metadata", who}}, {}).ok()) << who;
 }
 
 TEST(ParseChat, OtherServersNamesAreRead) {
