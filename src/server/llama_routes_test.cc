@@ -120,6 +120,31 @@ TEST(LlamaRoutes, TokensAndTheirProbabilities) {
   EXPECT_EQ(probabilities, told["completion_probabilities"]);
 }
 
+// Tokens without a text of their own come too: an end token, and what was held back of a stop string.
+TEST(LlamaRoutes, AStreamHasAllThatTheWholeAnswerHas) {
+  LiveServer running;
+  for (const char* prompt : {"FAKE_SAY one\\ntwo", "FAKE_SAY one two"}) {
+    for (const char* stop : {"", R"(, "stop": ["two"])"}) {
+      const std::string body =
+          R"({"n_probs": 1, "return_tokens": true, "prompt": ")" + std::string(prompt) + "\"" + stop;
+      const Json whole = Json::parse(running.post("/completion", body + "}")->body);
+      Json tokens = Json::array(), probabilities = Json::array();
+      std::string text;
+      const auto list = events(running.post("/completion", body + R"(, "stream": true})")->body);
+      for (const Json& event : list) {
+        text += event["content"].get<std::string>();
+        for (const Json& id : event["tokens"]) tokens.push_back(id);
+        for (const Json& one : event.value("completion_probabilities", Json::array())) probabilities.push_back(one);
+      }
+      EXPECT_EQ(text, whole["content"]);
+      EXPECT_EQ(tokens, whole["tokens"]);
+      EXPECT_EQ(probabilities, whole["completion_probabilities"]);
+      EXPECT_EQ(list.back()["has_new_line"], whole["has_new_line"]);
+      EXPECT_EQ(whole["has_new_line"], std::string(prompt).find('\\') != std::string::npos) << "power";
+    }
+  }
+}
+
 TEST(LlamaRoutes, BiasesAndConstraintsReachTheEngine) {
   LiveServer running;
   EXPECT_EQ(running

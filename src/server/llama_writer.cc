@@ -1,6 +1,7 @@
 #include "server/llama_writer.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "server/openai_response.h"
@@ -59,7 +60,7 @@ class LlamaWriter final : public AnswerWriter {
   Json whole(const std::vector<Choice>& choices, const UsageSum&) const override {
     Json answers = Json::array();
     for (const Choice& choice : choices) {
-      Json one = last(choice, choice.text);
+      Json one = last(choice, choice.text, has_line_end(choice.text));
       if (form_.return_tokens) one["tokens"] = choice.ids;
       if (choice.with_logprobs) one["completion_probabilities"] = probabilities(choice.logprobs);
       answers.push_back(form_.fields.empty() ? std::move(one) : chosen(one, form_.fields));
@@ -71,16 +72,19 @@ class LlamaWriter final : public AnswerWriter {
 
   std::string grown(Choice& choice) override {
     if (choice.text.empty()) return {};
-    Json said{{"index", choice.index},
-              {"content", std::exchange(choice.text, {})},
-              {"tokens", std::exchange(choice.ids, {})},
-              {"stop", false},
-              {"id_slot", -1}};
-    if (choice.with_logprobs) said["completion_probabilities"] = probabilities(std::exchange(choice.logprobs, {}));
-    return sse_event(said);
+    if (has_line_end(choice.text)) with_lines_.insert(choice.index);
+    const std::string event = said(choice);
+    choice.text.clear();
+    choice.ids.clear();
+    choice.logprobs.clear();
+    return event;
   }
 
-  std::string ended(const Choice& choice) override { return sse_event(last(choice, "")); }
+  // Tokens whose text was held back, and the end token, come before the last event, which has none.
+  std::string ended(const Choice& choice) override {
+    const std::string left = choice.ids.empty() ? "" : said(choice);
+    return left + sse_event(last(choice, "", with_lines_.contains(choice.index)));
+  }
   std::string done(const std::vector<Choice>&, const UsageSum&) override { return {}; }
   std::string failed(const ApiError& error) override { return "data: " + error_body(error) + "\n\n"; }
   std::string ping() const override { return std::string(kSseComment); }
@@ -106,7 +110,17 @@ class LlamaWriter final : public AnswerWriter {
     });
   }
 
-  Json last(const Choice& choice, const std::string& content) const {
+  // What a stream has not sent of it yet.
+  std::string said(const Choice& choice) const {
+    Json out{
+        {"index", choice.index}, {"content", choice.text}, {"tokens", choice.ids}, {"stop", false}, {"id_slot", -1}};
+    if (choice.with_logprobs) out["completion_probabilities"] = probabilities(choice.logprobs);
+    return sse_event(out);
+  }
+
+  static bool has_line_end(const std::string& text) { return text.find('\n') != std::string::npos; }
+
+  Json last(const Choice& choice, const std::string& content, bool has_lines) const {
     const Completion& end = *choice.end;
     return {{"index", choice.index},
             {"content", content},
@@ -118,7 +132,7 @@ class LlamaWriter final : public AnswerWriter {
             {"tokens_evaluated", end.usage.prompt},
             {"tokens_cached", end.usage.prompt + end.completion_tokens},
             {"generation_settings", form_.settings},
-            {"has_new_line", content.find('\n') != std::string::npos},
+            {"has_new_line", has_lines},
             {"truncated", form_.truncated || fills_context(end)},
             {"stop_type", stop_type(end)},
             {"stopping_word", end.stop_text},
@@ -128,6 +142,7 @@ class LlamaWriter final : public AnswerWriter {
 
   const std::string id_;
   const LlamaForm form_;
+  std::set<int> with_lines_;  // of a stream: choices in which a line end was sent
 };
 
 }  // namespace
