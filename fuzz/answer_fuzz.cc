@@ -22,7 +22,7 @@ AnswerReading reading(uint8_t which) {
   out.syntax.reasoning_end = "</think>";
   out.calls = (which & 4) == 0;
   out.in_reasoning = (which & 8) != 0;
-  out.tools = {{"f", {"a"}}, {"g", {}}};
+  out.tools = {{"f", {{"a", TextForm::kPlain}, {"b", TextForm::kMaybeNull}}}, {"g", {}}};
   CallSyntax& calls = out.syntax.calls;
   switch (which & 3) {
     case 0:

@@ -22,6 +22,9 @@ const Json& tool_list() {
     {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
       "city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 14},
       "unit": {"type": "string", "enum": ["C", "F"]}}, "required": ["city", "unit"]}}},
+    {"type": "function", "function": {"name": "note_down", "parameters": {"type": "object", "properties": {
+      "year": {"enum": ["2024", "true"]}, "note": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+      "required": ["year", "note"]}}},
     {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {
       "terms": {"type": "array", "items": {"$ref": "#/$defs/term"}, "minItems": 1, "maxItems": 3}},
       "required": ["terms"], "$defs": {"term": {"type": "object", "properties": {"v": {"type": "number"}},

@@ -2,12 +2,11 @@
 // Role: plain data between the readers of answers (answer_parser.h, message_parser.h) and the APIs' writers.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
 #include "kvilt/answer_syntax.h"
-#include "server/json_fields.h"
+#include "server/tool_shapes.h"
 
 namespace kvilt::server {
 
@@ -19,14 +18,6 @@ struct AnswerEvent {
   std::string id;    // kCallStart: where the text has it before the arguments
   bool operator==(const AnswerEvent&) const = default;
 };
-
-// What a request's tools say that the text does not.
-struct ToolShape {
-  std::string name;
-  std::set<std::string> texts;  // parameters that are strings
-};
-
-std::vector<ToolShape> tool_shapes(const Json& tools);
 
 struct AnswerReading {
   AnswerSyntax syntax;

@@ -31,13 +31,6 @@ std::string_view first_tag(std::string_view literal) {
 
 std::string json_text(std::string_view text) { return dump(Json(std::string(text))); }
 
-bool is_text(const Json& schema) {
-  const auto type = schema.is_object() ? schema.find("type") : schema.end();
-  if (!schema.is_object() || type == schema.end()) return false;
-  if (!type->is_array()) return *type == "string";
-  return !type->empty() && std::ranges::all_of(*type, [](const Json& t) { return t == "string"; });
-}
-
 // A value in tags that is no string: JSON, or as Python prints it.
 std::optional<std::string> as_json(std::string_view raw) {
   const std::string_view text = trimmed(raw);
@@ -49,27 +42,6 @@ std::optional<std::string> as_json(std::string_view raw) {
 }
 
 }  // namespace
-
-std::vector<ToolShape> tool_shapes(const Json& tools) {
-  std::vector<ToolShape> out;
-  if (!tools.is_array()) return out;
-  for (const Json& tool : tools) {
-    const auto function = tool.is_object() ? tool.find("function") : tool.end();
-    const Json& described = tool.is_object() && function != tool.end() && function->is_object() ? *function : tool;
-    const auto name = described.is_object() ? described.find("name") : described.end();
-    if (!described.is_object() || name == described.end() || !name->is_string()) continue;
-    ToolShape& shape = out.emplace_back();
-    shape.name = name->get<std::string>();
-    const auto schema = described.find("parameters");
-    if (schema == described.end() || !schema->is_object()) continue;
-    const auto properties = schema->find("properties");
-    if (properties == schema->end() || !properties->is_object()) continue;
-    for (const auto& [key, property] : properties->items()) {
-      if (is_text(property)) shape.texts.insert(key);
-    }
-  }
-  return out;
-}
 
 AnswerParser::AnswerParser(AnswerReading reading)
     : reading_(std::move(reading)),
@@ -451,8 +423,13 @@ bool AnswerParser::read_parameter(std::string_view text, size_t lead, Events& ou
 std::string AnswerParser::argument_json(const std::string& key, std::string_view raw, bool text_by_format) const {
   if (text_by_format) return json_text(raw);
   const auto tool = std::ranges::find(reading_.tools, name_, &ToolShape::name);
-  if (tool != reading_.tools.end() && tool->texts.contains(key)) return json_text(raw);
-  return as_json(raw).value_or(json_text(raw));
+  const bool known = tool != reading_.tools.end() && tool->texts.contains(key);
+  if (!known) return as_json(raw).value_or(json_text(raw));
+  const TextForm form = tool->texts.at(key);
+  const std::string_view value = trimmed(raw);
+  if (form == TextForm::kMaybeNull && (value == "null" || value == "None")) return "null";
+  if (form != TextForm::kPlain && value.starts_with('"')) return as_json(value).value_or(json_text(raw));
+  return json_text(raw);
 }
 
 bool AnswerParser::step_parameters(Events& out) {

@@ -7,8 +7,8 @@
 //             at most kMaxCallHead bytes; JSON is read with a state of fixed size (base/json_scan.h).
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
 //             An answer that begins with such an object is a call if it names a tool that was offered.
-// Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not, and a value comes out
-//             when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
+// Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not (tool_shapes.h), and a value
+//             comes out when it is whole. Tags have no escapes: a value in which its end and the next tag stand cannot be told.
 // Threads:    one per choice.
 // Cost:       O(bytes); a value in tags is searched once.
 // Not here:   answers made of messages (message_parser.h, to which they go), finding the syntax (the engine's), ids for

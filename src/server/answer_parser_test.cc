@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -40,7 +41,7 @@ AnswerReading tagged() {
   calls.key_begin = "<parameter=";
   calls.key_end = calls.other_key_end = ">\n";
   calls.value_end = "\n</parameter>\n";
-  out.tools = {{"f", {"text"}}};
+  out.tools = {{"f", {{"text", TextForm::kPlain}, {"json", TextForm::kMaybeJson}, {"may", TextForm::kMaybeNull}}}};
   return out;
 }
 
@@ -165,6 +166,15 @@ TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
   EXPECT_EQ(value("number", "5"), "|f({\"number\": 5})|");
   EXPECT_EQ(value("number", "True"), "|f({\"number\": true})|");
   EXPECT_EQ(value("number", "five"), "|f({\"number\": \"five\"})|");
+  // A string that may be null stays one; the strict grammar writes it in quotes.
+  for (const std::string key : {"may", "json"}) {
+    for (const std::string text : {"2024", "true", "[1]", "x", "\"x", "\"x\" y", "nullable"})
+      EXPECT_EQ(value(key.c_str(), text), "|f({\"" + key + "\": " + dump(Json(text)) + "})|");
+    EXPECT_EQ(value(key.c_str(), "\"5\\n\""), "|f({\"" + key + "\": \"5\\n\"})|");
+  }
+  EXPECT_EQ(value("may", "null"), "|f({\"may\": null})|");
+  EXPECT_EQ(value("may", "None"), "|f({\"may\": null})|");
+  EXPECT_EQ(value("json", "null"), "|f({\"json\": \"null\"})|");
   EXPECT_EQ(value("text", "\n\"x\"\n"), "|f({\"text\": \"\\n\\\"x\\\"\\n\"})|");
   // An end tag within a value ends it only where the format goes on behind it.
   EXPECT_EQ(value("text", "a</parameter>b"), "|f({\"text\": \"a</parameter>b\"})|");
@@ -260,10 +270,25 @@ TEST(AnswerParser, StreamsArgumentsAndHoldsMarkersBack) {
 TEST(AnswerParser, ToolShapes) {
   const auto shapes = tool_shapes(Json::parse(R"([
     {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
-      {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "number"}, "d": true}}}},
+      {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "number"}, "d": true,
+       "e": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "f": {"enum": ["1", "2"]}, "g": {"const": "1"},
+       "h": {"oneOf": [{"const": "a"}, {"type": "string"}]}, "i": {"enum": ["1", null]}, "j": {"type": ["string"]},
+       "k": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "l": {"enum": ["1", 2]}, "m": {"type": "null"},
+       "n": {"anyOf": [{"anyOf": [{"type": "string"}]}, {"enum": [null]}]}, "o": {"type": "string", "enum": [null, "x"]},
+       "p": {}, "q": {"anyOf": 5}, "r": {"enum": 5}, "s": {"type": ["string", "number"]}}}}},
     {"name": "g"}, 3, {"function": {"parameters": {}}}, {"function": {"name": "h", "parameters": {"properties": []}}}])"));
   ASSERT_EQ(shapes.size(), 3u);
-  EXPECT_EQ(shapes[0].texts, std::set<std::string>{"a"});
+  const auto kPlain = TextForm::kPlain, kJson = TextForm::kMaybeJson, kNull = TextForm::kMaybeNull;
+  EXPECT_EQ(shapes[0].texts, (std::map<std::string, TextForm>{{"a", kPlain},
+                                                              {"b", kNull},
+                                                              {"e", kNull},
+                                                              {"f", kPlain},
+                                                              {"g", kPlain},
+                                                              {"h", kJson},
+                                                              {"i", kNull},
+                                                              {"j", kJson},
+                                                              {"n", kNull},
+                                                              {"o", kNull}}));
   EXPECT_EQ(shapes[1].name, "g");
 }
 
