@@ -58,9 +58,10 @@ void AnswerParser::push(std::string_view text, Events& out) {
   run(out);
 }
 
-void AnswerParser::finish(Events& out) {
-  if (messages_) return messages_->finish(out);
+void AnswerParser::finish(Events& out, bool cut) {
+  if (messages_) return messages_->finish(out, cut);
   final_ = true;
+  cut_ = cut;
   run(out);
   // A call whose end never came.
   if (state_ == State::kArguments || state_ == State::kParameters) end_call(out);
@@ -450,7 +451,11 @@ bool AnswerParser::step_parameters(Events& out) {
     end_call(out);
     return true;
   }
-  out.push_back({Kind::kArguments, parameters_ == 0 ? "{}" : "}", calls_ - 1, ""});
+  const Match end = match(first_tag(syntax_.end), text.substr(lead));
+  if (end.partial() && !final_) return false;
+  const bool broken = cut_ && (key.partial() || end.partial());
+  const std::string rest = (parameters_ == 0 ? "{" : "") + std::string(broken ? "" : "}");
+  if (!rest.empty()) out.push_back({Kind::kArguments, rest, calls_ - 1, ""});
   end_call(out);
   return true;
 }

@@ -4,7 +4,8 @@
 //             arguments leave as they come, so that a client sees them grow.
 // Invariants: a pure function of the text: events of one kind that follow each other, joined, are the same however the
 //             text was cut. No byte of content is lost but space beside markers. What is held back of a call's head is
-//             at most kMaxCallHead bytes; JSON is read with a state of fixed size (base/json_scan.h).
+//             at most kMaxCallHead bytes; JSON is read with a state of fixed size (base/json_scan.h). Arguments of a
+//             call that was cut are no whole JSON, which agents would run.
 // Forgives:   small models write the object of a call and leave out the words around it, or put it into a fence instead.
 //             An answer that begins with such an object is a call if it names a tool that was offered.
 // Limits:     arguments that stand in tags become JSON: by the tools' schemas a string or not (tool_shapes.h), and a value
@@ -37,7 +38,8 @@ class AnswerParser {
   AnswerParser& operator=(const AnswerParser&) = delete;
 
   void push(std::string_view text, Events& out);
-  void finish(Events& out);  // the text is whole
+  // The text is whole. cut: by max_tokens or a stop string, so the model would have gone on.
+  void finish(Events& out, bool cut = false);
   int calls() const { return messages_ ? messages_->calls() : calls_; }
 
  private:
@@ -83,7 +85,7 @@ class AnswerParser {
   bool drop_space_;  // space is not content until something else comes
   std::string buffer_;
   size_t at_ = 0;  // what lies before it in the buffer is used up
-  bool final_ = false;
+  bool final_ = false, cut_ = false;
   bool fresh_ = true;  // no content was there: reasoning, or a bare call, may begin
   int calls_ = 0;
   bool bare_ = false, fenced_ = false;  // the call that is read: as Head's

@@ -57,19 +57,19 @@ AnswerReading named() {
   return out;
 }
 
-Events read(const AnswerReading& reading, std::string_view text, size_t piece = std::string::npos) {
+Events read(const AnswerReading& reading, std::string_view text, size_t piece = std::string::npos, bool cut = false) {
   AnswerParser parser(reading);
   Events out;
   for (size_t at = 0; at < text.size(); at += std::min(piece, text.size() - at))
     parser.push(text.substr(at, piece), out);
-  parser.finish(out);
+  parser.finish(out, cut);
   return joined(out);
 }
 
 // content | {reasoning} | f(arguments), joined as they came.
-std::string shown(const AnswerReading& reading, std::string_view text) {
+std::string shown(const AnswerReading& reading, std::string_view text, bool cut = false) {
   std::string out;
-  for (const AnswerEvent& event : read(reading, text)) {
+  for (const AnswerEvent& event : read(reading, text, std::string::npos, cut)) {
     if (event.kind == Kind::kContent) out += event.text;
     if (event.kind == Kind::kReasoning) out += "{" + event.text + "}";
     if (event.kind == Kind::kCallStart) out += "|" + event.text + event.id + "(";
@@ -182,6 +182,32 @@ TEST(AnswerParser, TagsBecomeJsonByTheSchema) {
   EXPECT_EQ(shown(tagged(), head + tail), "|f({})|");
 }
 
+// Agents run calls whose arguments are JSON: what max_tokens cut must be none, wherever that was.
+TEST(AnswerParser, ACutCallIsNoJson) {
+  const std::string whole =
+      "<tool_call>\n<function=f>\n<parameter=text>\na\n</parameter>\n<parameter=number>\n5\n"
+      "</parameter>\n</function>\n</tool_call>";
+  const std::string empty = "<tool_call>\n<function=f>\n</function>\n</tool_call>";
+  int cuts = 0;
+  for (const std::string& text : {whole, empty}) {
+    for (size_t size = 0; size <= text.size(); ++size) {
+      std::string arguments, content;
+      for (const AnswerEvent& event : read(tagged(), text.substr(0, size), std::string::npos, true)) {
+        if (event.kind == Kind::kArguments) arguments += event.text;
+        if (event.kind == Kind::kContent) content += event.text;
+      }
+      if (!content.empty() || size == 0) continue;  // no call was begun
+      const bool ended = text.substr(0, size).find("</function>") != std::string::npos;
+      EXPECT_EQ(Json::accept(arguments), ended) << text.substr(0, size) << "\n" << arguments;
+      cuts += !ended;
+    }
+  }
+  EXPECT_GT(cuts, 20) << "power";
+  const std::string between = whole.substr(0, whole.find("<parameter=number"));
+  EXPECT_EQ(shown(tagged(), between, true), "|f({\"text\": \"a\")|");
+  EXPECT_EQ(shown(tagged(), between), "|f({\"text\": \"a\"})|") << "power: a model that forgot the end is forgiven";
+}
+
 TEST(AnswerParser, SplitsReasoning) {
   const auto syntax = hermes();
   EXPECT_EQ(shown(syntax, "<think>\nhm\n</think>\n\nyes"), "{hm}yes");
@@ -239,7 +265,10 @@ TEST(AnswerParser, ChunkedEqualsWhole) {
     for (size_t n = random() % 14; n > 0; --n) text += words[random() % words.size()];
     if (random() % 2) text.insert(random() % (text.size() + 1), "<tool_call>\n<function=f>\n<parameter=text>\nx");
     const Events whole = read(syntax, text);
-    for (const size_t piece : {1, 2, 3, 7}) ASSERT_EQ(read(syntax, text, piece), whole) << text;
+    for (const size_t piece : {1, 2, 3, 7}) {
+      ASSERT_EQ(read(syntax, text, piece), whole) << text;
+      ASSERT_EQ(read(syntax, text, piece, true), read(syntax, text, std::string::npos, true)) << text;
+    }
     const bool called = std::ranges::any_of(whole, [](const AnswerEvent& e) { return e.kind != Kind::kContent; });
     calls += called;
     plain += !called;

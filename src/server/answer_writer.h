@@ -20,6 +20,9 @@
 
 namespace kvilt::server {
 
+// Whether max_tokens or a stop string ended an answer, with which the model would have gone on.
+inline bool is_cut(const Completion& end) { return end.finish == Finish::kLength || !end.stop_text.empty(); }
+
 // One choice as it grows. What it says is `text`, then `events`: where answers are read, all is in these.
 struct Choice {
   int index = 0;

@@ -16,10 +16,10 @@ std::string new_call_id() {
 
 }  // namespace
 
-void ChoiceReader::read(Choice& choice, bool last) {
+void ChoiceReader::read(Choice& choice, const std::optional<Completion>& end) {
   AnswerParser::Events events;
   parser_.push(choice.text, events);
-  if (last) parser_.finish(events);
+  if (end) parser_.finish(events, is_cut(*end));
   choice.text.clear();
   for (AnswerEvent& event : events) {
     if (one_call_ && event.call > 0) continue;

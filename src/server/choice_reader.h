@@ -16,8 +16,8 @@ class ChoiceReader {
   // one_call: calls after the first are left out (parallel_tool_calls: false).
   ChoiceReader(AnswerReading reading, bool one_call) : parser_(std::move(reading)), one_call_(one_call) {}
 
-  // Takes the choice's text. last: it is whole.
-  void read(Choice& choice, bool last);
+  // Takes the choice's text. end: it is whole.
+  void read(Choice& choice, const std::optional<Completion>& end);
 
  private:
   AnswerParser parser_;

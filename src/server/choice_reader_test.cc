@@ -245,6 +245,32 @@ TEST_F(MessagesAnswers, ThinkingIsSentToWhoAskedForIt) {
   }
 }
 
+TEST(TaggedAnswers, ACutCallIsNoJson) {
+  FakeOptions fake = calling_engine();
+  CallSyntax& calls = fake.answers.calls;
+  calls = {};
+  calls.form = CallSyntax::Form::kTagged;
+  calls.begin = "<tool_call>\n<function=";
+  calls.end = "</function>\n</tool_call>";
+  calls.after_name = ">";
+  calls.key_begin = "<parameter=";
+  calls.key_end = calls.other_key_end = ">\n";
+  calls.value_end = "\n</parameter>\n";
+  LiveServer server(fake);
+  const std::string begun = "<tool_call>\n<function=f>\n<parameter=path>\na\n</parameter>\n";
+  Json body = asking(begun + "<parameter=force>\ntrue\n</parameter>\n</function>\n</tool_call>");
+  const auto arguments = [&] {
+    const Json choice = Json::parse(server.post("/v1/chat/completions", dump(body))->body)["choices"][0];
+    return choice["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>();
+  };
+  EXPECT_EQ(arguments(), R"({"path": "a", "force": true})") << "power";
+  body["max_tokens"] = begun.size() + 5;
+  EXPECT_EQ(arguments(), R"({"path": "a")");
+  body.erase("max_tokens");
+  body["stop"] = "<parameter=force";
+  EXPECT_EQ(arguments(), R"({"path": "a")");
+}
+
 // Tokens of which nothing is sent are a silence: proxies cut such a stream.
 TEST(SilentTokens, ArePinged) {
   FakeOptions fake = calling_engine();

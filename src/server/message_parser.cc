@@ -29,8 +29,9 @@ void MessageParser::push(std::string_view text, Events& out) {
   run(out);
 }
 
-void MessageParser::finish(Events& out) {
+void MessageParser::finish(Events& out, bool cut) {
   final_ = true;
+  cut_ = cut;
   run(out);
   if (state_ == State::kArguments) out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
 }

@@ -29,7 +29,7 @@ class MessageParser {
   explicit MessageParser(const AnswerReading& reading) : reading_(reading), syntax_(reading.syntax.messages) {}
 
   void push(std::string_view text, Events& out);
-  void finish(Events& out);  // the text is whole
+  void finish(Events& out, bool cut = false);  // as AnswerParser's
   int calls() const { return calls_; }
 
  private:
@@ -59,7 +59,7 @@ class MessageParser {
   bool said_ = false, thought_ = false;                   // there was content, reasoning
   std::string buffer_;
   size_t at_ = 0;
-  bool final_ = false;
+  bool final_ = false, cut_ = false;
   int calls_ = 0;
   std::string header_, name_;  // of a call whose arguments have not begun
   JsonScan scan_;

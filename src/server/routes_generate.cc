@@ -119,7 +119,7 @@ Choice& append(const Job& job, std::vector<Choice>& choices, Event& event) {
   if (job.keeps_ids) choice.ids.insert(choice.ids.end(), delta.ids.begin(), delta.ids.end());
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
   if (job.generation.shows_stop && event.end) choice.text += event.end->stop_text;
-  if (job.reading) job.readers[i]->read(choice, event.end.has_value());
+  if (job.reading) job.readers[i]->read(choice, event.end);
   return choice;
 }
 
