@@ -157,7 +157,7 @@ bool MessageParser::step_text(Events& out) {
   return false;
 }
 
-// Arguments are an object. A message that has none, and no other text either, is a call with nothing.
+// Arguments are an object. A message that ended without one, and without other text, is a call with an empty one.
 bool MessageParser::step_call_head(Events& out) {
   const std::string_view text = view().substr(space_before(view()));
   const bool ended = text.starts_with(syntax_.next) || (final_ && (text.empty() || ends_answer(text)));
@@ -171,6 +171,7 @@ bool MessageParser::step_call_head(Events& out) {
   scan_ = {};
   state_ = State::kArguments;
   if (!ended) return true;
+  if (!text.empty() || !cut_) out.push_back({Kind::kArguments, "{}", calls_ - 1, ""});
   out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
   state_ = State::kAfterCall;
   return true;

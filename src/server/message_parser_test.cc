@@ -23,20 +23,20 @@ AnswerReading harmony() {
   return out;
 }
 
-AnswerParser::Events events_of(const AnswerReading& reading, std::string_view text, size_t piece) {
+AnswerParser::Events events_of(const AnswerReading& reading, std::string_view text, size_t piece, bool cut) {
   AnswerParser parser(reading);
   AnswerParser::Events out;
   for (size_t at = 0; at < text.size(); at += std::min(piece, text.size() - at))
     parser.push(text.substr(at, piece), out);
-  parser.finish(out);
+  parser.finish(out, cut);
   return joined(out);
 }
 
 // content | {reasoning} | f(arguments); "cuts differ" where pieces of a few bytes say something else.
-std::string said(const AnswerReading& reading, std::string_view text) {
-  const auto whole = events_of(reading, text, text.size() + 1);
+std::string said(const AnswerReading& reading, std::string_view text, bool cut = false) {
+  const auto whole = events_of(reading, text, text.size() + 1, cut);
   for (const size_t piece : {1, 2, 3, 7, 20}) {
-    if (events_of(reading, text, piece) != whole) return "cuts differ";
+    if (events_of(reading, text, piece, cut) != whole) return "cuts differ";
   }
   std::string out;
   for (const AnswerEvent& event : whole) {
@@ -78,7 +78,12 @@ TEST(MessageParser, ReadsCalls) {
         "<|channel|>analysis to=functions.f<|message|>", "<|channel|>commentary to=f json<|message|>"})
     EXPECT_EQ(said(reading, header + std::string("{\"a\":1}")), "|f({\"a\":1})|") << header;
   EXPECT_EQ(said(reading, call + kNext + call), "|f({\"a\":1})||f({\"a\":1})|");
-  EXPECT_EQ(said(reading, call.substr(0, call.size() - 7)), "|f()|");
+  // One that ended without arguments has empty ones, which clients can parse; one that was cut has none.
+  const std::string bare = call.substr(0, call.size() - 7);
+  EXPECT_EQ(said(reading, bare), "|f({})|");
+  EXPECT_EQ(said(reading, bare + "<|call|>"), "|f({})|");
+  EXPECT_EQ(said(reading, bare + kNext + call), "|f({})||f({\"a\":1})|");
+  EXPECT_EQ(said(reading, bare, true), "|f()|");
   EXPECT_EQ(said(reading, call.substr(0, call.size() - 2)), "|f({\"a\":)|");
 }
 
