@@ -13,9 +13,10 @@ namespace kvilt::server {
 struct AnswerEvent {
   enum class Kind { kContent, kReasoning, kCallStart, kArguments, kCallEnd };
   Kind kind = Kind::kContent;
-  std::string text;  // a piece of content, reasoning or arguments; kCallStart: the name
-  int call = -1;     // of calls: 0, 1, ...
-  std::string id;    // kCallStart: where the text has it before the arguments
+  std::string text;       // a piece of content, reasoning or arguments; kCallStart: the name
+  int call = -1;          // of calls: 0, 1, ...
+  std::string id;         // kCallStart: where the text has it before the arguments
+  bool inferred = false;  // kCallEnd: the text ended before the call did
   bool operator==(const AnswerEvent&) const = default;
 };
 

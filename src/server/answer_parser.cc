@@ -64,7 +64,7 @@ void AnswerParser::finish(Events& out, bool cut) {
   cut_ = cut;
   run(out);
   // A call whose end never came.
-  if (state_ == State::kArguments || state_ == State::kParameters) end_call(out);
+  if (state_ == State::kArguments || state_ == State::kParameters) end_call(out, true);
 }
 
 void AnswerParser::run(Events& out) {
@@ -305,8 +305,8 @@ void AnswerParser::start_call(const Head& head, Events& out) {
   }
 }
 
-void AnswerParser::end_call(Events& out) {
-  out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
+void AnswerParser::end_call(Events& out, bool inferred) {
+  out.push_back({Kind::kCallEnd, "", calls_ - 1, "", inferred});
   scan_ = JsonScan::inside_object();
   parameters_ = 0;
   key_too_long_ = false;
@@ -448,15 +448,15 @@ bool AnswerParser::step_parameters(Events& out) {
       out.push_back({Kind::kArguments, piece, calls_ - 1, ""});
       at_ += text.size();
     }
-    end_call(out);
+    end_call(out, !key_too_long_);
     return true;
   }
   const Match end = match(first_tag(syntax_.end), text.substr(lead));
   if (end.partial() && !final_) return false;
-  const bool broken = cut_ && (key.partial() || end.partial());
-  const std::string rest = (parameters_ == 0 ? "{" : "") + std::string(broken ? "" : "}");
+  const bool inferred = key.partial() || end.partial();
+  const std::string rest = (parameters_ == 0 ? "{" : "") + std::string(inferred && cut_ ? "" : "}");
   if (!rest.empty()) out.push_back({Kind::kArguments, rest, calls_ - 1, ""});
-  end_call(out);
+  end_call(out, inferred);
   return true;
 }
 

@@ -71,7 +71,7 @@ class AnswerParser {
   bool read_parameter(std::string_view text, size_t lead, Events& out);
   bool find_value_end(std::string_view text, size_t& end, size_t& next);
   void start_call(const Head& head, Events& out);
-  void end_call(Events& out);
+  void end_call(Events& out, bool inferred = false);
   void give(AnswerEvent::Kind kind, std::string_view text, Events& out);
   std::string argument_json(const std::string& key, std::string_view raw, bool text_by_format) const;
   bool knows_tool(const std::string& name) const;

@@ -33,7 +33,7 @@ void MessageParser::finish(Events& out, bool cut) {
   final_ = true;
   cut_ = cut;
   run(out);
-  if (state_ == State::kArguments) out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
+  if (state_ == State::kArguments) out.push_back({Kind::kCallEnd, "", calls_ - 1, "", true});
 }
 
 void MessageParser::run(Events& out) {
@@ -171,8 +171,9 @@ bool MessageParser::step_call_head(Events& out) {
   scan_ = {};
   state_ = State::kArguments;
   if (!ended) return true;
-  if (!text.empty() || !cut_) out.push_back({Kind::kArguments, "{}", calls_ - 1, ""});
-  out.push_back({Kind::kCallEnd, "", calls_ - 1, ""});
+  const bool broken = text.empty() && cut_;
+  if (!broken) out.push_back({Kind::kArguments, "{}", calls_ - 1, ""});
+  out.push_back({Kind::kCallEnd, "", calls_ - 1, "", broken});
   state_ = State::kAfterCall;
   return true;
 }

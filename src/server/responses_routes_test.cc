@@ -148,6 +148,33 @@ TEST(ResponsesRoute, ReasoningAndCallsAreItems) {
   EXPECT_NE(by_id, running.engine->last_request().prompt.ids) << "power";
 }
 
+// Agents run calls that are completed. What an answer ended in is the item that is not, and no empty message follows.
+TEST(ResponsesRoute, WhatWasCutIsIncomplete) {
+  LiveServer running(thinks_and_calls());
+  const Json body = asked(kSays);
+  const std::string said = body["input"].get<std::string>().substr(std::string(FakeEngine::kSay).size());
+  const auto items = [&](const char* field, const Json& value) {
+    Json cut = body;
+    cut[field] = value;
+    const Json whole = Json::parse(running.post(kResponses, dump(cut))->body);
+    cut["stream"] = true;
+    const Json streamed = events(running.post(kResponses, dump(cut))->body).back()["response"];
+    EXPECT_EQ(without(streamed, {"id", "created_at", "usage"}), without(whole, {"id", "created_at", "usage"}));
+    std::string out;
+    for (const Json& item : whole["output"])
+      out += item["type"].get<std::string>() + " " + item["status"].get<std::string>() + "; ";
+    return out + whole["status"].get<std::string>();
+  };
+  const auto behind = [&](const char* word) { return said.find(word) + std::string(word).size(); };
+  const std::string before = "reasoning completed; message completed; ";
+  EXPECT_EQ(items("max_output_tokens", behind("Let me")), "reasoning incomplete; incomplete");
+  EXPECT_EQ(items("max_output_tokens", behind("I lo")), "reasoning completed; message incomplete; incomplete");
+  EXPECT_EQ(items("max_output_tokens", behind("\"place\": ")), before + "function_call incomplete; incomplete");
+  EXPECT_EQ(items("stop", "Bonn"), before + "function_call incomplete; completed");
+  EXPECT_EQ(items("max_output_tokens", behind("\"Bonn\"}")), before + "function_call completed; incomplete") << "power";
+  EXPECT_EQ(items("max_output_tokens", 1000), before + "function_call completed; completed") << "power";
+}
+
 TEST(ResponsesRoute, StoredOnesAreFoundAndDeleted) {
   LiveServer running;
   auto client = running.client();

@@ -26,7 +26,10 @@ class OutputItems {
   explicit OutputItems(Say say) : say_(std::move(say)) {}
 
   void take(const AnswerEvent& said) {
-    if (said.kind == Kind::kCallEnd) return close("completed");
+    if (said.kind == Kind::kCallEnd) {
+      if (!said.inferred) close("completed");
+      return;
+    }
     if (said.kind == Kind::kArguments) {
       text_ += said.text;
       return say(event("response.function_call_arguments.delta", {{"delta", said.text}}));
@@ -40,10 +43,12 @@ class OutputItems {
               std::move(delta)));
   }
 
-  // The answer is whole. cut: max_tokens ended it, and its last item is not complete.
-  void finish(bool cut) {
-    if (!readable_) open({Kind::kContent, "", -1, ""});
-    close(cut ? "incomplete" : "completed");
+  // The answer is whole. Where it was cut, what is open is not complete: a stop string ends a message, but no call.
+  void finish(const Completion& end) {
+    const bool full = end.finish == Finish::kLength;
+    if (!readable_ && !(full && open_)) open({Kind::kContent, "", -1, ""});
+    const bool broken = open_ == Kind::kCallStart && is_cut(end);
+    close(full || broken ? "incomplete" : "completed");
   }
 
   const Json& items() const { return items_; }
@@ -135,7 +140,7 @@ class ResponsesWriter final : public AnswerWriter {
     OutputItems output([](const Json&) {});
     if (!choice.text.empty()) output.take({Kind::kContent, choice.text, -1, ""});
     for (const AnswerEvent& said : joined(choice.events)) output.take(said);
-    output.finish(choice.end->finish == Finish::kLength);
+    output.finish(*choice.end);
     return complete(output, choice, usage);
   }
 
@@ -154,7 +159,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   std::string ended(const Choice& choice) override {
-    output_.finish(choice.end->finish == Finish::kLength);
+    output_.finish(*choice.end);
     return std::exchange(pending_, {});
   }
 
