@@ -340,11 +340,11 @@ TEST_P(EvictTraffic, LeavesThePoolAsItWas) {
     std::vector<Asked> asked(1 + any(6));
     for (Asked& one : asked) {
       const EvictWay& way = kEvictWays[any(kEvictWays.size())];
-      std::vector<int32_t> ids = tokens(80 + static_cast<int>(any(100)), static_cast<uint32_t>(rng()));
+      std::vector<int32_t> ids = tokens(40 + static_cast<int>(any(60)), static_cast<uint32_t>(rng()));
       const bool reuses = any(3) == 0;
       if (reuses) ids = join({tokens(10, static_cast<uint32_t>(rng())), other, known, ids});
       one.request = unpublished(std::move(ids), reuses ? "naive" : "full", evict_params(way, 30, any(2) != 0),
-                                10 + static_cast<int>(any(150)));
+                                60 + static_cast<int>(any(150)));
       one.cancel = any(5) == 0;
     }
     for (Asked& one : asked) {
