@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "server/chat_body.h"
 #include "server/chat_builder.h"
+#include "server/thinking_effort.h"
 
 namespace kvilt::server {
 namespace {

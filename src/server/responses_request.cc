@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "server/answer_writer.h"
-#include "server/chat_body.h"
 #include "server/chat_builder.h"
+#include "server/thinking_effort.h"
 
 namespace kvilt::server {
 namespace {

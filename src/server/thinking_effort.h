@@ -1,0 +1,20 @@
+// server/thinking_effort.h: how long a model shall think, in an API's words, put into those of its chat template.
+// Role:       chats, Responses (`reasoning.effort`) and Anthropic's Messages (`thinking`) say it, each in its own field.
+// Invariants: what chat_template_kwargs say themselves stays.
+// Not here:   what a template makes of it, which is nothing in most.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/json_fields.h"
+
+namespace kvilt::server {
+
+// How long a model thinks is its template's: some know reasoning_effort (gpt-oss), some enable_thinking (Qwen3), some
+// nothing of it. So an effort, `path` of the client's, becomes chat_template_kwargs.
+std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::string& path);
+// The same for a model that shall not think at all.
+std::optional<ApiError> forbid_thinking(Json& body);
+
+}  // namespace kvilt::server
