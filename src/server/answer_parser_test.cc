@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "server/tagged_for_test.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -31,16 +33,7 @@ AnswerReading hermes() {
 
 AnswerReading tagged() {
   AnswerReading out = hermes();
-  CallSyntax& calls = out.syntax.calls;
-  calls = {};
-  calls.form = CallSyntax::Form::kTagged;
-  calls.begin = "<tool_call>\n<function=";
-  calls.end = "</function>\n</tool_call>";
-  calls.between = "</function>\n</tool_call>\n<tool_call>\n<function=";
-  calls.after_name = ">";
-  calls.key_begin = "<parameter=";
-  calls.key_end = calls.other_key_end = ">\n";
-  calls.value_end = "\n</parameter>\n";
+  out.syntax.calls = tagged_calls();
   out.tools = {{"f", {{"text", TextForm::kPlain}, {"json", TextForm::kMaybeJson}, {"may", TextForm::kMaybeNull}}}};
   return out;
 }

@@ -5,6 +5,7 @@
 
 #include "server/harmony_for_test.h"
 #include "server/live_server_for_test.h"
+#include "server/tagged_for_test.h"
 
 namespace kvilt::server {
 namespace {
@@ -247,15 +248,7 @@ TEST_F(MessagesAnswers, ThinkingIsSentToWhoAskedForIt) {
 
 TEST(TaggedAnswers, ACutCallIsNoJson) {
   FakeOptions fake = calling_engine();
-  CallSyntax& calls = fake.answers.calls;
-  calls = {};
-  calls.form = CallSyntax::Form::kTagged;
-  calls.begin = "<tool_call>\n<function=";
-  calls.end = "</function>\n</tool_call>";
-  calls.after_name = ">";
-  calls.key_begin = "<parameter=";
-  calls.key_end = calls.other_key_end = ">\n";
-  calls.value_end = "\n</parameter>\n";
+  fake.answers.calls = tagged_calls();
   LiveServer server(fake);
   const std::string begun = "<tool_call>\n<function=f>\n<parameter=path>\na\n</parameter>\n";
   Json body = asking(begun + "<parameter=force>\ntrue\n</parameter>\n</function>\n</tool_call>");

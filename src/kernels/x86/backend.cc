@@ -206,8 +206,7 @@ class X86Backend final : public Backend {
 
   std::string_view name() const override { return name_; }
   std::string_view bits() const override {  // tiles change none; pairs do, where weights are BF16
-    if (!tiled_) return pairs_ ? "avx512, pairs" : name_;
-    return pairs_ ? "avx512, pairs" : "avx512";
+    return pairs_ ? "avx512, pairs" : tiled_ ? "avx512" : name_;
   }
 
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
