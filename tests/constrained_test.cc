@@ -118,10 +118,12 @@ TEST_F(Constrained, APreemptedAnswerIsTheSame) {
     requests.back().sampling.seed = static_cast<uint64_t>(i);
   }
   std::vector<std::shared_ptr<CollectingSink>> sinks;
+  const auto gate = hold(*small);
   for (const Request& request : requests) {
     sinks.push_back(std::make_shared<CollectingSink>());
     ASSERT_TRUE(small->submit(request, sinks.back()).ok());
   }
+  gate->open();
   for (size_t i = 0; i < sinks.size(); ++i) {
     sinks[i]->wait();
     EXPECT_EQ(sinks[i]->ids, ask_ok(*engine, requests[i]).ids) << i;

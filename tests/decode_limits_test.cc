@@ -135,22 +135,25 @@ TEST_P(DecodeLimits, TogetherIsAlone) {
 // A pool that is too small for them together: those that start again in the middle of their answers go on, and with a
 // budget of all keys say what a dense answer says.
 TEST_P(DecodeLimits, PreemptedAnswersGoOn) {
-  const auto large = engine();
-  EngineOptions options{.model = kModel, .backend = GetParam()};
-  options.kv_bytes = 1000 * large->info().kv_bytes_per_token;
+  // Of fp32 on every machine: what the choosers keep beside the KV is then as many tokens' worth.
+  const auto large = engine(512, "f32");
+  EngineOptions options{.model = kModel, .backend = GetParam(), .kv_type = KvType::kF32};
+  options.kv_bytes = 900 * large->info().kv_bytes_per_token;
   const auto small = open_for_test(options);
   for (const bool few : {false, true}) {
     std::vector<Request> requests;
     for (const Params& way : all_ways(few ? 40 : 1000)) {
       if (!few && (way.contains("decode_top_p") || way.at("decode") == "pyramidkv")) continue;  // they never see all
-      requests.push_back(unpublished(tokens(100, static_cast<uint32_t>(requests.size())), "full", way, 100));
+      requests.push_back(unpublished(tokens(100, static_cast<uint32_t>(requests.size())), "full", way, 200));
     }
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     const uint64_t before = small->stats().preemptions;
+    const auto gate = hold(*small);
     for (const Request& request : requests) {
       sinks.push_back(std::make_shared<CollectingSink>());
       ASSERT_TRUE(small->submit(request, sinks.back()).ok());
     }
+    gate->open();
     for (size_t i = 0; i < sinks.size(); ++i) {
       SCOPED_TRACE(requests[i].policy.params.at("decode"));
       EXPECT_FALSE(sinks[i]->wait().error);

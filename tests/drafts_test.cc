@@ -159,10 +159,12 @@ TEST_P(Drafts, TogetherIsAlone) {
       plain.push_back(hear_from(*large, requests.back()));
     }
     const Guess all[] = {Guess::kRight, Guess::kWrong, Guess::kMixed, Guess::kFound, Guess::kNone};
+    const auto gate = hold(*e);
     for (size_t i = 0; i < requests.size(); ++i) {
       sinks.push_back(std::make_shared<CollectingSink>());
       ASSERT_TRUE(e->submit(guessing(requests[i], all[i % 5], plain[i].ids), sinks[i]).ok());
     }
+    gate->open();
     for (size_t i = 0; i < sinks.size(); ++i) {
       SCOPED_TRACE(i);
       const Heard out = heard(*sinks[i]);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -66,6 +67,34 @@ class CollectingSink : public TokenSink {
   std::optional<Completion> done_;
 };
 
+// Holds the engine thread at its first token until open(): what is submitted meanwhile arrives in one step, however slow
+// the machine is.
+class HoldingSink : public TokenSink {
+ public:
+  void on_tokens(const TokenDelta&) override {
+    std::unique_lock lock(mutex_);
+    reached_ = true;
+    moved_.notify_all();
+    moved_.wait(lock, [this] { return open_; });
+  }
+  void on_finish(Completion) override { ++finished; }
+  void wait_until_reached() {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [this] { return reached_; });
+  }
+  void open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    moved_.notify_all();
+  }
+  std::atomic<int> finished{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  bool reached_ = false, open_ = false;
+};
+
 using Outcome = Answered;
 
 inline Request request_of(std::vector<int32_t> ids, const std::string& policy = "full", int max_tokens = 1) {
@@ -77,6 +106,24 @@ inline Request request_of(std::vector<int32_t> ids, const std::string& policy = 
   request.sampling.ignore_eos = true;
   request.evaluation.first_logits = true;
   return request;
+}
+
+using Params = std::map<std::string, std::string>;
+
+// A request that leaves nothing in the cache.
+inline Request unpublished(std::vector<int32_t> ids, const std::string& policy, Params params = {},
+                           int max_tokens = 6) {
+  Request request = request_of(std::move(ids), policy, max_tokens);
+  request.policy.params = std::move(params);
+  request.publish = false;
+  return request;
+}
+
+inline std::shared_ptr<HoldingSink> hold(Engine& engine) {
+  auto gate = std::make_shared<HoldingSink>();
+  EXPECT_TRUE(engine.submit(unpublished({3, 4, 5, 6, 7}, "full", {}, 1), gate).ok());
+  gate->wait_until_reached();
+  return gate;
 }
 
 // Expects an answer.
@@ -91,10 +138,12 @@ inline void expect_batched_equals_alone(Engine& engine, const std::vector<Reques
   std::vector<Outcome> alone;
   for (const Request& request : requests) alone.push_back(ask_ok(engine, request));
   std::vector<std::shared_ptr<CollectingSink>> sinks;
+  const auto gate = hold(engine);
   for (const Request& request : requests) {
     sinks.push_back(std::make_shared<CollectingSink>());
     ASSERT_TRUE(engine.submit(request, sinks.back()).ok());
   }
+  gate->open();
   for (size_t i = 0; i < sinks.size(); ++i) {
     EXPECT_EQ(sinks[i]->wait().logits.first, alone[i].completion.logits.first) << i;
     EXPECT_EQ(sinks[i]->ids, alone[i].ids) << i;
@@ -107,17 +156,6 @@ inline std::unique_ptr<Engine> open_for_test(EngineOptions options) {
   auto engine = open_engine(std::move(options));
   EXPECT_TRUE(engine.ok()) << (engine.ok() ? "" : engine.error().message);
   return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-using Params = std::map<std::string, std::string>;
-
-// A request that leaves nothing in the cache.
-inline Request unpublished(std::vector<int32_t> ids, const std::string& policy, Params params = {},
-                           int max_tokens = 6) {
-  Request request = request_of(std::move(ids), policy, max_tokens);
-  request.policy.params = std::move(params);
-  request.publish = false;
-  return request;
 }
 
 inline Outcome ask_with(Engine& engine, std::vector<int32_t> ids, const std::string& policy, Params params = {},

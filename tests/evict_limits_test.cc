@@ -347,11 +347,13 @@ TEST_P(EvictTraffic, LeavesThePoolAsItWas) {
                                 60 + static_cast<int>(any(150)));
       one.cancel = any(5) == 0;
     }
+    const auto gate = hold(*small);
     for (Asked& one : asked) {
       const auto id = small->submit(one.request, one.sink);
       ASSERT_TRUE(id.ok()) << id.error().message;
       one.id = id.value();
     }
+    gate->open();
     for (Asked& one : asked) {
       if (!one.cancel) continue;
       one.sink->wait_for_tokens(any(8));

@@ -120,10 +120,12 @@ TEST_P(ForeseenAnswers, BesideOthersAndPreempted) {
       requests.push_back(request(Constraint::Form::kNone, "", temperature, i));
     }
     std::vector<std::shared_ptr<Deltas>> sinks;
+    const auto gate = hold(*e);
     for (const Request& one : requests) {
       sinks.push_back(std::make_shared<Deltas>());
       ASSERT_TRUE(e->submit(one, sinks.back()).ok());
     }
+    gate->open();
     for (size_t i = 0; i < sinks.size(); ++i) {
       SCOPED_TRACE(i);
       expect_same(said(*sinks[i]), say(*engine_, requests[i], 0));

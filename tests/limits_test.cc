@@ -297,11 +297,13 @@ TEST(Pool, PreemptedRequestsEndWithTheSameText) {
   auto large = engine_with(0), small = engine_with(700 * kTokenBytes);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::vector<Request> requests;
+  const auto gate = hold(*small);
   for (uint32_t seed = 40; seed < 44; ++seed) {
     requests.push_back(request_of(tokens(120, seed), "full", 150));
     sinks.push_back(std::make_shared<CollectingSink>());
     ASSERT_TRUE(small->submit(requests.back(), sinks.back()).ok());
   }
+  gate->open();
   for (size_t i = 0; i < sinks.size(); ++i) {
     const Completion done = sinks[i]->wait();
     EXPECT_FALSE(done.error) << done.error->message;

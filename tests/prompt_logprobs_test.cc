@@ -118,7 +118,9 @@ TEST_P(PromptLogprobs, APreemptedRequestTellsThemOnce) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 6; ++i) requests.push_back(scoring(tokens(80, 10 + i), 2, 100));
+  const auto gate = hold(*small);
   for (const Request& request : requests) sinks.push_back(send(*small, request));
+  gate->open();
   for (size_t i = 0; i < sinks.size(); ++i) {
     const Heard got = heard(*sinks[i]), wanted = score(*large, requests[i]);
     EXPECT_EQ(got.prompts, 1);

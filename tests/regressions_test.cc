@@ -20,40 +20,6 @@ std::unique_ptr<Engine> engine_with(int64_t kv_bytes = 0, int chunk = 512) {
   return open_for_test(options);
 }
 
-// Holds the engine thread at its first token until open(): what is submitted meanwhile arrives in one step.
-class Gate : public TokenSink {
- public:
-  void on_tokens(const TokenDelta&) override {
-    std::unique_lock lock(mutex_);
-    reached_ = true;
-    moved_.notify_all();
-    moved_.wait(lock, [this] { return open_; });
-  }
-  void on_finish(Completion) override { ++finished; }
-  void wait_until_reached() {
-    std::unique_lock lock(mutex_);
-    moved_.wait(lock, [this] { return reached_; });
-  }
-  void open() {
-    std::lock_guard lock(mutex_);
-    open_ = true;
-    moved_.notify_all();
-  }
-  std::atomic<int> finished{0};
-
- private:
-  std::mutex mutex_;
-  std::condition_variable moved_;
-  bool reached_ = false, open_ = false;
-};
-
-std::shared_ptr<Gate> hold(Engine& engine) {
-  auto gate = std::make_shared<Gate>();
-  EXPECT_TRUE(engine.submit(request_of(tokens(5, 99), "full", 1), gate).ok());
-  gate->wait_until_reached();
-  return gate;
-}
-
 TEST(Marks, AreBounded) {
   const auto engine = engine_with();
   Request request = request_of(tokens(kMaxMarks + 1, 1));

@@ -20,10 +20,7 @@ std::unique_ptr<Engine> engine_of_pool(int64_t tokens_in_pool = 8000, int chunk 
 // Requests that arrive in one step, behind a first one that holds the engine until all are submitted.
 class Burst {
  public:
-  explicit Burst(Engine& engine) : engine_(engine), gate_(std::make_shared<Gate>()) {
-    EXPECT_TRUE(engine.submit(request_of(tokens(5, 99), "full", 1), gate_).ok());
-    gate_->wait_until_reached();
-  }
+  explicit Burst(Engine& engine) : engine_(engine), gate_(hold(engine)) {}
   void add(Request request) {
     sinks_.push_back(std::make_shared<Sink>(*this));
     EXPECT_TRUE(engine_.submit(std::move(request), sinks_.back()).ok());
@@ -39,30 +36,6 @@ class Burst {
   int64_t steps_of(size_t i) const { return sinks_[i]->steps; }
 
  private:
-  class Gate : public TokenSink {
-   public:
-    void on_tokens(const TokenDelta&) override {
-      std::unique_lock lock(mutex_);
-      reached_ = true;
-      moved_.notify_all();
-      moved_.wait(lock, [this] { return open_; });
-    }
-    void on_finish(Completion) override {}
-    void wait_until_reached() {
-      std::unique_lock lock(mutex_);
-      moved_.wait(lock, [this] { return reached_; });
-    }
-    void open() {
-      std::lock_guard lock(mutex_);
-      open_ = true;
-      moved_.notify_all();
-    }
-
-   private:
-    std::mutex mutex_;
-    std::condition_variable moved_;
-    bool reached_ = false, open_ = false;
-  };
   class Sink : public CollectingSink {
    public:
     explicit Sink(const Burst& burst) : burst_(burst) {}
@@ -77,7 +50,7 @@ class Burst {
   };
 
   Engine& engine_;
-  std::shared_ptr<Gate> gate_;
+  std::shared_ptr<HoldingSink> gate_;
   std::vector<std::shared_ptr<Sink>> sinks_;
   std::atomic<uint64_t> first_step_{0};
 };
