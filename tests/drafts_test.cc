@@ -298,6 +298,25 @@ TEST_P(Drafts, GoWithEveryPrefill) {
   }
 }
 
+// What mend guesses of an answer stood where the answer's rows and its drafts come to stand: their slots went back.
+TEST_P(Drafts, GoWithTokensThatAPrefillGuessed) {
+  const std::vector<int32_t> head = tokens(9, 1), a = tokens(150, 2), b = tokens(153, 3), last = tokens(41, 5);
+  for (const std::string placement : {"zero-copy", "copy"}) {
+    EngineOptions placing = options();
+    placing.placement = *parse_placement(placement);
+    const auto e = open_for_test(placing);
+    warm(*e, join({head, a, b}));
+    for (const char* ahead : {"1", "4", "16"}) {
+      SCOPED_TRACE(placement + " " + ahead);
+      Request request = drafted_question(join({head, b, a, last}), 1, 7, "mend");
+      const double flops = hear_from(*e, request).usage().flops;
+      request.policy.params = {{"ahead", ahead}};
+      EXPECT_GT(hear_from(*e, request).usage().flops, flops) << "power: there were such rows";
+      expect_guesses_change_nothing(*e, request);
+    }
+  }
+}
+
 // Where rows choose their keys, or heads keep less than all, and where every row is measured, there are no drafts.
 TEST_P(Drafts, NotWhereRowsAreNotAlike) {
   const auto e = engine();

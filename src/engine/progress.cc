@@ -114,6 +114,7 @@ void EngineLoop::after(StepItem& item, const Chunk& chunk) {
     std::vector<HeadKeep> keeps = prefill.keeps();
     if (Status can = s.running.kv->can_keep(keeps); !can.ok()) return end(s, Finish::kError, std::move(can).error());
     s.running.kv->keep(std::move(keeps), prefill.done() ? 0 : parts_.options.chunk_tokens);
+    if (prefill.take_guesses_over()) s.running.kv->truncate(s.running.prefill_len);
   }
   if (s.request.progress) report(s);
   if (prefill.done()) return finish_prefill(s);

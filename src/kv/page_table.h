@@ -179,8 +179,8 @@ class PageTable {
   // one are drafts: REQUIRES: whole().
   int64_t pages_for_next(int32_t count = 1) const;
   void add_next(int32_t pos, int32_t count = 1);
-  // Forgets the positions from pos on, and gives back pages that hold no other: drafts that were wrong. REQUIRES:
-  // whole(); add_next() added them; none is published.
+  // Forgets the positions from pos on, and gives back pages that hold no other: drafts that were wrong, tokens that a
+  // stage guessed. REQUIRES: whole(); theirs are the last slots that were handed out; none is published.
   void truncate(int32_t pos);
 
   // Of each (layer * G + head) only these positions stay, for good: their rows are packed together, and all other pages

@@ -238,6 +238,7 @@ void Prefill::advance(Run chunk) {
     enter_band(band_.layer_end);
   } else if (stage_ + 1 < plan_.stages.size()) {
     restart_ = stage().discard;
+    guesses_over_ = !restart_ && stage().ahead > 0;
     enter_stage(stage_ + 1);
   } else {
     done_ = true;

@@ -93,6 +93,9 @@ class Prefill {
 
   // True right after a stage whose writes are to be forgotten (plan.h, Stage::discard); asking clears it.
   bool take_restart() { return std::exchange(restart_, false); }
+  // True right after a stage that had slots for guessed tokens, if its other writes stand: these slots, of the positions
+  // from T on, are the last ones that were handed out, and go back before a later stage is given more. Asking clears it.
+  bool take_guesses_over() { return std::exchange(guesses_over_, false); }
 
   // What the policy found out since it was asked last, to be stored.
   std::vector<AnnexBlock> take_findings() { return std::exchange(findings_, {}); }
@@ -138,6 +141,7 @@ class Prefill {
   bool has_slots_ = false;
   bool done_ = false;
   bool restart_ = false;
+  bool guesses_over_ = false;
 };
 
 }  // namespace kvilt

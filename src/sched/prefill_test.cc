@@ -126,9 +126,12 @@ TEST(Prefill, TokensAheadRunOneByOneBeforeTheRepair) {
     ASSERT_EQ(std::ssize(ahead), guesses);
     for (int i = 0; i < guesses; ++i) EXPECT_EQ(ahead[i], (kvilt::Run{40 + i, 41 + i}));
     EXPECT_EQ(asked_last, guesses < 4) << "the last of all tells no other";
+    EXPECT_TRUE(prefill.take_guesses_over()) << "there were slots for four, whatever was guessed";
+    EXPECT_FALSE(prefill.take_guesses_over()) << "once";
     EXPECT_FALSE(prefill.has_slots());
     EXPECT_EQ(prefill.guessed().size(), 0u);
     while (!prefill.done()) prefill.advance(prefill.next_chunk(1000));
+    EXPECT_FALSE(prefill.take_guesses_over()) << "the repair guesses none";
   }
 }
 
