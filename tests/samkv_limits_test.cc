@@ -171,6 +171,25 @@ TEST_P(SamKVLimits, WithoutAQuestionOrAnEndTheLastRowSeesItself) {
                 ask_with(*e, silent, "samkv", with({{"local", "0"}, {"initial", "0"}})));
 }
 
+// Where no layer keeps anything of the documents, nothing is there to be computed again.
+TEST_P(SamKVLimits, WhatIsKeptNowhereIsNotComputedAgain) {
+  const auto e = engine();
+  const auto touching = join({head, c, b, a, question});
+  const auto ends_too = ask_with(*e, touching, "samkv", with({{"keep", "0.01"}}));
+  EXPECT_GT(ends_too.usage().recomputed, 0) << "power";
+  for (Params params : {Params{{"keep", "0.01"}}, Params{{"literal", "yes"}}, Params{{"keep", "0.5"}}}) {
+    const bool some = params.contains("keep") && params["keep"] == "0.5";
+    params.insert({{"initial", "0"}, {"local", "0"}});
+    const Outcome out = ask_with(*e, touching, "samkv", with(params));
+    expect_equal(ask_with(*engine(7), touching, "samkv", with(params)), out);
+    EXPECT_EQ(out.usage().recomputed > 0, some);
+    EXPECT_NEAR(out.usage().kept, some ? 0.5 : 0, 0.05);
+    params["recompute"] = "none";
+    const Outcome none = ask_with(*e, touching, "samkv", with(params));
+    some ? expect_differ(out, none) : expect_equal(out, none);
+  }
+}
+
 // Logits of more rows than the question has: none of a row that does not see itself.
 TEST_P(SamKVLimits, LogitsAreOfRowsThatSeeThemselves) {
   const auto e = engine();

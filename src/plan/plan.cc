@@ -302,6 +302,19 @@ Status validate_heads(const Plan& plan, const ModelConfig& config) {
   return {};
 }
 
+// A band without rows has nothing to compute, and no end: what comes to nothing is left out of the plan.
+Status validate_bands(const Plan& plan, const ModelConfig& config, size_t s) {
+  const Stage& stage = plan.stages[s];
+  const bool leaves = s + 1 == plan.stages.size() || stage.ahead > 0;
+  const Runs leaving = leaves ? Runs{{plan.prompt_len - 1, plan.prompt_len}} : Runs{};
+  Band band;
+  do {
+    band = next_band(stage, band.layer_end, config.L, leaving);
+    if (band.rows.empty()) return broken(s, band.layer_begin, "no row runs from this layer on");
+  } while (!band.last);
+  return {};
+}
+
 }  // namespace
 
 Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) {
@@ -319,6 +332,7 @@ Status validate(const Plan& plan, const ModelConfig& config, const Runs& known) 
     KVILT_TRY(validate_keys(plan, config, s));
     KVILT_TRY(validate_sights(plan, s, known));
     KVILT_TRY(validate_ahead(plan, config, s));
+    KVILT_TRY(validate_bands(plan, config, s));
   }
   for (const AnnexKind& kind : plan.keep) {
     if (!by_token(kind.of) || kind.layer <= 0 || kind.layer >= config.L)

@@ -215,7 +215,7 @@ Band next_band(const Stage& stage, int layer_begin, int num_layers, const Runs& 
 
 // The invariants, stated once; a fuzzer attacks them. Errors: kInternal, naming stage, layer and rule.
 //   Sets are normal and inside [0, T); T - 1 is written in every layer of the last stage; cuts rise and are inside the
-//   stage; rows nest with depth by construction, but for entries, which are placed and named nowhere below their layer;
+//   stage; every band has rows; rows nest with depth by construction, but for entries, which are placed and named nowhere below their layer;
 //   probe layers and rows are reachable; carry groups are sorted and known; `known` (placed or exact prefix) and what the plan writes cover
 //   [0, T) in every layer of the last stage.
 Status validate(const Plan& plan, const ModelConfig& config, const Runs& known);

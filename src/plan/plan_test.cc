@@ -182,6 +182,17 @@ TEST(Plan, ValidateNamesEveryBrokenRule) {
   EXPECT_TRUE(broken([](Plan& p) { p.stages[0].probes[0].layers = {4}; }));
   EXPECT_TRUE(broken([](Plan& p) { p.stages[0].layer_end = 3; }));
   EXPECT_TRUE(broken([](Plan& p) { p.stages[0].write[1] = 7; }));
+  const auto first = [](const Runs& rows, std::vector<int> cuts) {  // a stage before the one that is there
+    return [=](Plan& p) {
+      p.stages.insert(p.stages.begin(), uniform_stage(rows, 4));
+      p.stages[0].cuts = cuts;
+      if (!cuts.empty()) p.stages[0].sets.emplace_back(), p.stages[0].write = {0, 0, 0, 1, 1};
+    };
+  };
+  EXPECT_FALSE(broken(first({{5, 6}}, {})));
+  EXPECT_TRUE(broken(first({}, {}))) << "it has no rows";
+  EXPECT_FALSE(broken(first({{5, 6}}, {1})));
+  EXPECT_TRUE(broken(first({{5, 6}}, {2}))) << "none behind the cut";
   EXPECT_TRUE(broken([](Plan& p) { p.head_view = {0}; }));
   EXPECT_TRUE(broken([](Plan& p) { p.views[0].window = -2; }));
   const auto hides = [](Plan& p, Runs at_first, Runs then) { p.stages[0].unseen = {at_first, at_first, then, then}; };

@@ -119,7 +119,7 @@ class ReusePolicy {
   virtual Plan plan(const PromptLayout& layout, const ModelConfig& config) const = 0;
 
   // Called at every cut of stage `stage`, and at the end of a stage that has probes but no cut. May shrink what comes
-  // after. probes: those of the stages up to this one, in order.
+  // after, and take a later stage out that is left without rows. probes: those of the stages up to this one, in order.
   virtual void refine(const PromptLayout& layout, const ModelConfig& config, int stage, std::span<const Probe> probes,
                       Plan& plan) const {}
 

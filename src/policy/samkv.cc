@@ -57,7 +57,7 @@ class SamKV : public ReusePolicy {
       Stage repair = uniform_stage(hides ? subtract(before, read.middle) : before, config.L);
       repair.fate = params_.fate;
       repair.expected = 0.3;
-      stages.push_back(std::move(repair));
+      if (!repair.sets[0].empty()) stages.push_back(std::move(repair));
     }
     stages.push_back(uniform_stage(rows_of_question(layout, read.question), config.L));
     for (size_t s = 0; hides && s < stages.size(); ++s)
@@ -73,7 +73,12 @@ class SamKV : public ReusePolicy {
     const KeptBlocks kept = choose(read, config, stats, probes.back());
     std::vector<Runs> unseen(static_cast<size_t>(config.L));
     for (int l = 0; l < config.L; ++l) unseen[l] = subtract(read.middle, positions_of(read, kept[l]));
-    if (params_.recompute != Recompute::kNone) set_repair(layout, read, kept, stats, plan.stages[stage + 1]);
+    if (params_.recompute != Recompute::kNone) {
+      Stage& repair = plan.stages[stage + 1];
+      set_repair(layout, read, kept, stats, repair);
+      // Documents that are kept nowhere, not even their ends: nothing is computed again.
+      if (std::ranges::all_of(repair.sets, &Runs::empty)) plan.stages.erase(plan.stages.begin() + stage + 1);
+    }
     plan.stages.back().unseen = std::move(unseen);
   }
 
