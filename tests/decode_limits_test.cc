@@ -57,8 +57,7 @@ TEST_P(DecodeLimits, ABudgetOfAllKeysIsDense) {
   const Outcome dense = run(*e, prompt, "full", {});
   for (const std::string& method : kDecodeMethods) {
     SCOPED_TRACE(method);
-    const Params none = method == "pyramidkv" ? Params{{"decode_pyramid", "0"}} : Params{};
-    expect_equal(run(*e, prompt, "full", with(method, 300 + kAnswer, none)), dense);
+    expect_equal(run(*e, prompt, "full", with(method, 300 + kAnswer)), dense);
     const Outcome few = run(*e, prompt, "full", with(method, 64));
     EXPECT_EQ(few.completion.logits.first, dense.completion.logits.first) << "the prompt is computed as it was";
     EXPECT_EQ(first_difference(few, dense), method == "loopserve" ? 17 : 1) << "power: the row after the choice";
@@ -143,7 +142,7 @@ TEST_P(DecodeLimits, PreemptedAnswersGoOn) {
   for (const bool few : {false, true}) {
     std::vector<Request> requests;
     for (const Params& way : all_ways(few ? 40 : 1000)) {
-      if (!few && (way.contains("decode_top_p") || way.at("decode") == "pyramidkv")) continue;  // they never see all
+      if (!few && way.contains("decode_top_p")) continue;  // they never see all
       requests.push_back(unpublished(tokens(100, static_cast<uint32_t>(requests.size())), "full", way, 200));
     }
     std::vector<std::shared_ptr<CollectingSink>> sinks;

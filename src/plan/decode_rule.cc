@@ -15,9 +15,8 @@ namespace kvilt {
 namespace {
 
 // Over the `pool` neighbours of each, itself in the middle. O(keys), whatever the pool.
-std::vector<double> pooled(const std::vector<double>& score, int32_t pool, bool max) {
+void add_pooled(std::span<const double> score, int32_t pool, bool max, std::vector<double>& out) {
   const int64_t n = std::ssize(score), reach = pool / 2;
-  std::vector<double> out(score.size());
   std::deque<int64_t> falling;  // of the neighbours so far, those that are larger than all after them
   double sum = 0;               // beyond the ends there is nothing, which counts as 0
   for (int64_t next = 0, j = 0; j < n; ++j) {
@@ -27,9 +26,20 @@ std::vector<double> pooled(const std::vector<double>& score, int32_t pool, bool 
       falling.push_back(next);
     }
     if (falling.front() < j - reach) falling.pop_front();
-    out[j] = max ? score[falling.front()] : sum / pool;
+    out.push_back(max ? score[falling.front()] : sum / pool);
     if (j >= reach) sum -= score[j - reach];
   }
+}
+
+// The middle by itself, and what is before and behind it: the last rows weigh their own keys so much that with these as
+// neighbours the middle's last keys were always taken.
+std::vector<double> pooled(const DecodeRule& rule, std::span<const double> score, Run middle) {
+  std::vector<double> out;
+  out.reserve(score.size());
+  const auto n = static_cast<int32_t>(score.size());
+  for (const Run part : {Run{0, middle.begin}, middle, Run{middle.end, n}})
+    add_pooled(score.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size())), rule.pool,
+               rule.pool_max, out);
   return out;
 }
 
@@ -165,20 +175,21 @@ int64_t fewest(std::vector<double> score, int64_t n, double aim) {
 
 }  // namespace
 
-int32_t DecodeRule::budget_of(int layer, int num_layers) const {
-  double of = budget;
-  if (pyramid > 1 && num_layers > 1) {
-    const double last = budget / pyramid, first = 2.0 * budget - last;
-    of = first + (last - first) * layer / (num_layers - 1);
-  }
-  return std::max(sink + recent, static_cast<int32_t>(std::lround(of)));
+// As PyramidKV's code has it, whose steps are whole numbers of keys.
+int32_t DecodeRule::budget_of(int layer, int num_layers, int32_t keys) const {
+  const int32_t always = sink + recent, chosen = std::max(0, budget - always);
+  const bool falls = pyramid > 1 && num_layers > 1 && keys > budget && keys >= 2 * chosen;
+  if (!falls) return always + chosen;
+  const auto least = static_cast<int32_t>(std::floor(chosen / pyramid));
+  const int32_t first = std::min(2 * chosen - least, keys - always), last = 2 * chosen - first;
+  return always + first - (first - last) / (num_layers - 1) * layer;
 }
 
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
                               std::span<const std::vector<double>> scores, int32_t keys, std::span<const double> lost) {
   const size_t heads = scores.size();
   if (rule.takes_all(layer, num_layers, keys)) return std::vector<Runs>(heads, keys > 0 ? Runs{{0, keys}} : Runs{});
-  const int32_t budget = std::min(rule.budget_of(layer, num_layers), keys);
+  const int32_t budget = std::min(rule.budget_of(layer, num_layers, keys), keys);
   const bool nearest = rule.by == DecodeRule::By::kNearest;
   const int32_t recent = nearest ? budget - rule.sink : rule.recent;
   const auto always = [&](int32_t n) { return normalize({{0, rule.sink}, {n - recent, n}}); };
@@ -199,7 +210,7 @@ std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
       for (double& score : made[g]) score = static_cast<double>(random() >> 11);
       of[g] = made[g];
     } else {
-      if (rule.pool > 1) made[g] = pooled(scores[g], rule.pool, rule.pool_max);
+      if (rule.pool > 1) made[g] = pooled(rule, scores[g], middle);
       const std::span<const double> all = rule.pool > 1 ? made[g] : scores[g];
       of[g] = all.subspan(static_cast<size_t>(middle.begin), static_cast<size_t>(middle.size()));
       if (rule.top_p < 1) aims[g] = lacking(all, middle, rule.top_p, lost.empty() ? 0 : lost[g]);
@@ -217,7 +228,7 @@ std::vector<Runs> choose_pages(const DecodeRule& rule, int layer, int num_layers
                                std::span<const std::vector<double>> scores, int32_t keys) {
   if (rule.takes_all(layer, num_layers, keys)) return choose_keys(rule, layer, num_layers, scores, keys);
   const int32_t newest = (keys - 1) / rule.page, begin = newest * rule.page;
-  const int32_t more = (rule.budget_of(layer, num_layers) - (keys - begin)) / rule.page;
+  const int32_t more = (rule.budget_of(layer, num_layers, keys) - (keys - begin)) / rule.page;
   CHECK(more >= 0);
   std::vector<Runs> out;
   for (const std::vector<double>& of : scores) {

@@ -36,14 +36,16 @@ struct DecodeRule {
   int32_t dense_rows = 0;  // rows of the answer that see all before the first choice
   int32_t every = 0;       // rows from one choice to the next; 0: the first one stays
   int32_t pool = 1;        // a key's score is pooled over so many neighbours, itself in the middle; odd
-  bool pool_max = false;   // by their maximum, not their mean
+  bool pool_max = false;   // by their maximum, not their mean. The keys that always stay are no neighbours of others
   int dense_layers = 0;    // the first layers see all
   int32_t page = 16;       // kPages: positions of a page
   int select = -1;         // kLayer: the second selection layer, above the first, which is dense_layers; -1: L / 2
   // Of the budget without sink and recent, the share that each head has for itself; the layer's heads compete for the
   // rest by their scores (AdaKV, arXiv:2407.11550). 1: equal budgets.
   double own_share = 1;
-  // > 1: budgets fall from layer to layer, from 2 B - B / pyramid to B / pyramid (PyramidKV, arXiv:2406.02069).
+  // > 1: with B the budget without sink and recent, B falls from layer to layer, from 2 B - B / pyramid to B / pyramid
+  // (PyramidKV, arXiv:2406.02069). Where the first layer would have more than there is, the last ones get what is left
+  // over. Among fewer than 2 B keys all layers have the same.
   double pyramid = 0;
   // < 1: a head takes the fewest keys, heaviest first and sink and recent among them, that hold this share of its
   // scores; the budget is the most that it takes (Twilight, arXiv:2502.02770).
@@ -61,10 +63,10 @@ struct DecodeRule {
   }
   // Whether a choice may take what one before it left out.
   bool takes_back() const { return by == By::kAttention ? every > 0 : by != By::kNearest && by != By::kAllRows; }
-  int32_t budget_of(int layer, int num_layers) const;  // at least sink + recent
+  int32_t budget_of(int layer, int num_layers, int32_t keys) const;  // at least sink + recent
   // Whether a choice at this layer among so many keys takes all of them, whatever their scores.
   bool takes_all(int layer, int num_layers, int32_t keys) const {
-    return keys <= sink + recent || (top_p >= 1 && keys <= budget_of(layer, num_layers));
+    return keys <= sink + recent || (top_p >= 1 && keys <= budget_of(layer, num_layers, keys));
   }
   // kLayer: the selection layer whose choice `layer` sees; it is one itself if this is `layer`.
   int selection_below(int layer, int num_layers) const {
@@ -80,7 +82,7 @@ struct DecodeRule {
 // The keys that each KV head of `layer` keeps of the positions [0, keys). scores: by head, of the keys; not read where
 // by is kNearest or kRandom. kAllRows: of the keys that are in, of which the ranks are returned (plan/heavy_keys.h).
 // lost: by head, the scores that those had that are out, which count as well; empty: none. The heads' sizes sum to
-// heads * min(budget_of(layer), keys), or less with top_p or where fewer are in; no head has more than it has scores.
+// heads * min(budget_of(layer, keys), keys), or less with top_p or where fewer are in; no head has more than it has scores.
 // Ties: lower positions first, and lower heads.
 std::vector<Runs> choose_keys(const DecodeRule& rule, int layer, int num_layers,
                               std::span<const std::vector<double>> scores, int32_t keys,

@@ -93,6 +93,30 @@ TEST(DecodeRule, PoolsOverNeighbours) {
   EXPECT_EQ(choose_keys({.budget = 3, .pool = 3, .pool_max = true}, 0, 1, scores, 12)[0], (Runs{{2, 5}}));
 }
 
+// The weights that the last rows give their own keys raise no key before them.
+TEST(DecodeRule, TheKeysThatStayAreNoNeighbours) {
+  const Scores scores{{9, 9, 0, 0, 3, 0, 0, 2, 0, 0, 50, 60, 70}};
+  for (const bool max : {false, true}) {
+    const auto rule = [&](int32_t recent) {
+      return DecodeRule{.budget = 3 + 2 + recent, .sink = 2, .recent = recent, .pool = 3, .pool_max = max};
+    };
+    EXPECT_EQ(choose_keys(rule(3), 0, 1, scores, 13)[0], (Runs{{0, 2}, {3, 6}, {10, 13}})) << max;
+    EXPECT_EQ(choose_keys(rule(2), 0, 1, scores, 13)[0], (Runs{{0, 2}, {3, 4}, {9, 13}})) << "power";
+  }
+}
+
+// So a share, in which they count, is of what each part was pooled to.
+TEST(DecodeRule, ASharePoolsTheKeysThatStayByThemselves) {
+  const Scores scores{{0, 0, 6, 0, 0, 0, 0, 3, 0, 0, 9, 9}};
+  const auto chosen = [&](double top_p) {
+    return choose_keys({.budget = 8, .recent = 2, .pool = 3, .top_p = top_p}, 0, 1, scores, 12)[0];
+  };
+  // 6 + 6 of 21 at the end; then 2, 2, 2, 1, 1, 1 in the middle.
+  EXPECT_EQ(chosen(0.57), (Runs{{10, 12}}));
+  EXPECT_EQ(chosen(0.66), (Runs{{1, 2}, {10, 12}}));
+  EXPECT_EQ(chosen(0.85), (Runs{{1, 4}, {10, 12}}));
+}
+
 TEST(DecodeRule, HeadsCompeteForWhatTheyDoNotOwn) {
   Scores scores = random_scores(4, 100, 7);
   for (double& score : scores[2]) score += 1e6;
@@ -122,13 +146,33 @@ TEST(DecodeRule, NoHeadGetsMoreThanThereIs) {
   EXPECT_EQ(count(keys[0]), 20);
 }
 
-TEST(DecodeRule, PyramidsHaveTheSameSum) {
-  const DecodeRule rule{.budget = 100, .recent = 3, .pyramid = 20};
-  EXPECT_EQ(rule.budget_of(0, 5), 195);
-  EXPECT_EQ(rule.budget_of(4, 5), 5);
-  int sum = 0;
-  for (int l = 0; l < 5; ++l) sum += rule.budget_of(l, 5);
-  EXPECT_NEAR(sum, 500, 3);
+// The numbers are those that the published code gives: what is chosen falls, the recent keys come on top.
+TEST(DecodeRule, PyramidsFallAboveTheRecentKeys) {
+  const auto budgets = [](const DecodeRule& rule, int layers, int32_t keys) {
+    std::vector<int> out;
+    for (int l = 0; l < layers; ++l) out.push_back(rule.budget_of(l, layers, keys));
+    return out;
+  };
+  const auto of = budgets({.budget = 256, .recent = 32, .pyramid = 20}, 24, 4000);
+  EXPECT_EQ(of[0], 437 + 32);
+  EXPECT_EQ(of[1], 437 - 18 + 32);
+  EXPECT_EQ(of[22], 41 + 32);
+  EXPECT_EQ(of[23], 23 + 32);
+  EXPECT_EQ(budgets({.budget = 256, .recent = 32}, 24, 4000), std::vector<int>(24, 256)) << "power: without a pyramid";
+  // Of 448 keys 416 are there for the first layer to choose from: the last ones have the rest.
+  const auto short_of = budgets({.budget = 256, .recent = 32, .pyramid = 20}, 24, 448);
+  EXPECT_EQ(short_of[0], 448);
+  EXPECT_EQ(short_of[23], 416 - 23 * 16 + 32);
+  EXPECT_EQ(budgets({.budget = 256, .recent = 32, .pyramid = 20}, 24, 447), std::vector<int>(24, 256))
+      << "below twice what is chosen all layers have the same";
+  const DecodeRule rule{.budget = 104, .sink = 1, .recent = 3, .pyramid = 20};  // 100 are chosen
+  EXPECT_EQ(budgets(rule, 6, 1000), (std::vector<int>{199, 161, 123, 85, 47, 9}));
+  EXPECT_EQ(budgets(rule, 6, 200), (std::vector<int>{199, 161, 123, 85, 47, 9})) << "there are just enough";
+  for (const int32_t keys : {50, 103, 104}) {
+    for (int l = 0; l < 6; ++l) EXPECT_TRUE(rule.takes_all(l, 6, keys)) << keys;
+  }
+  EXPECT_FALSE(rule.takes_all(0, 6, 105)) << "power";
+  for (const auto& keys : choose_keys(rule, 5, 6, random_scores(2, 300, 4), 300)) EXPECT_EQ(count(keys), 9);
 }
 
 TEST(DecodeRule, LayersSeeTheChoiceOfTheSelectionLayerBelow) {
