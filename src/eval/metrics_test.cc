@@ -33,6 +33,21 @@ TEST(Score, ExactRecallContains) {
   EXPECT_DOUBLE_EQ(score_answer(Metric::kContains, {"AB", "cd"}, "ab"), 0);
 }
 
+TEST(Score, ANumberIsNotFoundInALongerOne) {
+  const auto contains = [](const char* answer, const char* text) {
+    return score_answer(Metric::kContains, {answer}, text) == 1;
+  };
+  EXPECT_FALSE(contains("3", "The final answer is 13"));
+  EXPECT_FALSE(contains("3", "30 and 113, 33"));
+  EXPECT_TRUE(contains("3", "13, 31 and 3"));
+  EXPECT_TRUE(contains("3", "it is $3.")) << "what is no digit may follow";
+  EXPECT_FALSE(contains("room 12", "Room 123"));
+  EXPECT_TRUE(contains("room 12", "Room 123, room 12"));
+  EXPECT_TRUE(contains("one", "None")) << "words are found in words";
+  EXPECT_TRUE(contains("", "anything"));
+  EXPECT_DOUBLE_EQ(score_answer(Metric::kRecall, {"12", "34"}, "1234 and 34"), 0.5);
+}
+
 TEST(Score, MetricsHaveNames) {
   EXPECT_EQ(*parse_metric("em"), Metric::kExact);
   EXPECT_FALSE(parse_metric("bleu").ok());

@@ -41,6 +41,20 @@ double f1(const std::string& truth, const std::string& text) {
   return 2 * precision * recall / (precision + recall);
 }
 
+// Whether the answer occurs in the text. One that begins or ends with a digit is not the begin or end of a longer
+// number: 3 does not occur in 13.
+bool occurs(const std::string& answer, const std::string& text) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (size_t at = text.find(answer); at != std::string::npos; at = text.find(answer, at + 1)) {
+    const size_t end = at + answer.size();
+    if (answer.empty()) return true;
+    const bool longer_before = at > 0 && digit(answer.front()) && digit(text[at - 1]);
+    const bool longer_behind = end < text.size() && digit(answer.back()) && digit(text[end]);
+    if (!longer_before && !longer_behind) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<Metric> parse_metric(const std::string& name) {
@@ -70,7 +84,7 @@ double score_answer(Metric metric, const std::vector<std::string>& answers, cons
   for (const std::string& answer : answers) {
     if (metric == Metric::kF1) best = std::max(best, f1(answer, line));
     if (metric == Metric::kExact) best = std::max(best, normalise_answer(answer) == normalise_answer(line) ? 1.0 : 0.0);
-    found += all.find(lower(answer)) != std::string::npos;
+    found += occurs(lower(answer), all);
   }
   const auto count = static_cast<double>(answers.size());
   if (metric == Metric::kRecall) return found / count;
