@@ -143,6 +143,36 @@ TEST(Eval, SettlingChangesCostsOnly) {
   EXPECT_TRUE(cheaper);
 }
 
+// What a policy asks before the case is not the case's own beginning, and no other policy finds it.
+TEST(Eval, WhatIsAskedBeforeTheCaseServesItsPolicyOnly) {
+  auto engine = open_probe();
+  const auto cases = probe_cases("cases-vt-value.jsonl", 2);
+  const std::string last = "mend:reuse_from=last", declines = "auto:reuse_from=last:r=1";
+  const auto prefixes = [&](uint64_t seed, int before, const std::vector<std::string>& labels) {
+    RunOptions options;
+    options.warm = Warm::kAlone;
+    options.before = before;
+    options.seed = seed;
+    std::map<std::string, std::vector<double>> out;
+    for (const CaseResult& r : run(*engine, cases, policies(labels), options).journal.results())
+      out[r.policy].insert(out[r.policy].end(), {double(r.prefix), double(r.reused), r.kl_answer});
+    return out;
+  };
+  const int head = case_prompt(*engine, *cases[0].make())->marks[0].begin;
+  bool changed = false;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    auto alone = prefixes(seed, 2, {"naive", "prefix"});
+    auto others = prefixes(seed, 2, {declines, "naive", "prefix", last});
+    EXPECT_EQ(others["naive"], alone["naive"]) << "auto left the pieces exactly";
+    EXPECT_EQ(others["prefix"], alone["prefix"]);
+    EXPECT_LE(others[last][0], head);
+    EXPECT_EQ(others[last], prefixes(seed, 2, {last})[last]);
+    changed = changed || others[last] != prefixes(seed, 0, {last})[last];
+  }
+  EXPECT_TRUE(changed) << "power: it finds what it was asked before";
+}
+
 // Regime b's states are kept by a request of its own: warmed as prefix, everything is computed in full.
 TEST(Eval, WhoWarmsMatters) {
   auto engine = open_probe();

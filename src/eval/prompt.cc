@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -115,6 +117,15 @@ Result<Prompt> case_prompt(const Engine& engine, const EvalCase& from) {
   return out;
 }
 
+std::vector<size_t> other_order(size_t n, uint64_t seed) {
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937_64 rng(seed);
+  shuffle(order, rng);
+  if (n > 1 && order[0] == 0) std::swap(order[0], order[1]);
+  return order;
+}
+
 Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                                Warm warm, uint64_t seed) {
   if (warm == Warm::kContext && !from.history.empty()) return from.history;
@@ -126,17 +137,11 @@ Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalC
     for (const auto& piece : pieces) out.emplace_back(PastRequest{head, {}}).prompt.add_marked(piece);
     return out;
   }
-  const size_t asked = pieces.size();
   for (const CasePart& part : from.warm_only) {
     KVILT_ASSIGN(auto ids, engine.tokenize(part.text, false, false));
     pieces.push_back(std::move(ids));
   }
-  std::vector<size_t> order(pieces.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::mt19937_64 rng(seed);
-  shuffle(order, rng);
-  if (order[0] == 0 && asked > 1) std::swap(order[0], order[1]);  // or the first piece would be an exact prefix
-  for (const size_t i : order) head.add_marked(pieces[i]);
+  for (const size_t i : other_order(pieces.size(), seed)) head.add_marked(pieces[i]);
   return std::vector<PastRequest>{{head, {}}};
 }
 

@@ -42,6 +42,10 @@ struct Seasoning {
 Result<std::vector<Request>> season_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,
                                              const Seasoning& seasoning, std::span<const EvalCase> others);
 
+// The numbers below n in a seeded order. 0 is not the first where there are others: the first piece after its own head
+// would be found as an exact prefix.
+std::vector<size_t> other_order(size_t n, uint64_t seed);
+
 // What to submit before the case is asked, in this order; an empty answer means max_tokens 0.
 // prompt: what case_prompt(engine, from) returned.
 Result<std::vector<PastRequest>> warm_requests(const Engine& engine, const EvalCase& from, const Prompt& prompt,

@@ -21,28 +21,24 @@ using Time = std::chrono::steady_clock;
 
 double seconds_since(Time::time_point begin) { return std::chrono::duration<double>(Time::now() - begin).count(); }
 
+// Whether requests of the policy's own come before each case, and stay in the cache.
+bool asks_before(const PolicySpec& policy, const RunOptions& options) {
+  const auto from = policy.choice.params.find("reuse_from");
+  return options.before > 0 && from != policy.choice.params.end() && from->second == "last";
+}
+
 // One case while it is measured: the prompt, full's answer, and the tokens along which policies are compared.
 class CaseRun {
  public:
-  CaseRun(Engine& engine, const RunOptions& options, EvalCase made)
-      : engine_(engine), options_(options), case_(std::move(made)) {}
+  // seasoning: with a seed of this case's own, of which others follow. others: cases whose pieces stand before this
+  // one's.
+  CaseRun(Engine& engine, const RunOptions& options, EvalCase made, const Seasoning& seasoning,
+          std::span<const EvalCase> others)
+      : engine_(engine), options_(options), case_(std::move(made)), seasoning_(seasoning), others_(others) {}
 
-  // seasoning: with a seed of this case's own. others: cases whose pieces stand before this one's.
-  Status start(const Seasoning& seasoning, std::span<const EvalCase> others) {
+  Status start() {
     KVILT_ASSIGN(prompt_, case_prompt(engine_, case_));
-    engine_.clear_cache();
-    KVILT_ASSIGN(auto past, warm_requests(engine_, case_, prompt_, options_.warm, options_.seed));
-    for (PastRequest& before : past) {
-      Request request;
-      request.prompt = std::move(before.prompt);
-      request.policy = options_.warm_as;
-      request.sampling.max_tokens = static_cast<int>(before.answer.size());
-      request.evaluation.forced = std::move(before.answer);
-      KVILT_TRY(checked(ask(engine_, std::move(request))));
-    }
-    KVILT_ASSIGN(auto seasons, season_requests(engine_, case_, prompt_, seasoning, others));
-    for (Request& request : seasons) KVILT_TRY(checked(ask(engine_, std::move(request))));
-    before_ = engine_.stats();
+    KVILT_TRY(warm());
     return full_pass();
   }
 
@@ -50,8 +46,9 @@ class CaseRun {
   const Completion& last() const { return last_; }  // without its logits
 
   Result<CaseResult> measure(const PolicySpec& policy) {
-    if (const auto from = policy.choice.params.find("reuse_from");
-        from != policy.choice.params.end() && from->second == "last") {
+    if (asked_before_) KVILT_TRY(warm());
+    if (asks_before(policy, options_)) {
+      asked_before_ = true;
       for (int i = 0; i < options_.before; ++i) KVILT_TRY(ask_otherwise(policy.choice, i));
     }
     if (options_.settle) {
@@ -92,6 +89,26 @@ class CaseRun {
   }
 
  private:
+  // The cache holds what was there before the case, and nothing else.
+  Status warm() {
+    asked_before_ = false;
+    before_ = {};  // it changes now
+    engine_.clear_cache();
+    KVILT_ASSIGN(auto past, warm_requests(engine_, case_, prompt_, options_.warm, options_.seed));
+    for (PastRequest& before : past) {
+      Request request;
+      request.prompt = std::move(before.prompt);
+      request.policy = options_.warm_as;
+      request.sampling.max_tokens = static_cast<int>(before.answer.size());
+      request.evaluation.forced = std::move(before.answer);
+      KVILT_TRY(checked(ask(engine_, std::move(request))));
+    }
+    KVILT_ASSIGN(auto seasons, season_requests(engine_, case_, prompt_, seasoning_, others_));
+    for (Request& request : seasons) KVILT_TRY(checked(ask(engine_, std::move(request))));
+    before_ = engine_.stats();
+    return {};
+  }
+
   // Asks another question over the same pieces in another order, and keeps its KV.
   Status ask_otherwise(const PolicyChoice& policy, int round) {
     static const char* const kOther[] = {"\nWhich people are named above?", "\nWhich years and numbers stand above?",
@@ -106,11 +123,10 @@ class CaseRun {
         if (!part.known && part.ids.empty()) question = &part;
       }
     }
-    std::mt19937_64 rng(options_.seed * 1009 + static_cast<uint64_t>(round));
     std::vector<CasePart> parts;
     for (const CasePart* part : known) parts.push_back(*part);
-    shuffle(parts, rng);
-    for (size_t i = 0; i < known.size(); ++i) *known[i] = parts[i];
+    const std::vector<size_t> order = other_order(parts.size(), seasoning_.seed * 1009 + static_cast<uint64_t>(round));
+    for (size_t i = 0; i < known.size(); ++i) *known[i] = parts[order[i]];
     if (question) question->text = kOther[static_cast<size_t>(round) % 4];
     other.begun.clear();
     Request request;
@@ -255,8 +271,11 @@ class CaseRun {
   Engine& engine_;
   const RunOptions& options_;
   const EvalCase case_;
+  const Seasoning seasoning_;
+  const std::span<const EvalCase> others_;
   Prompt prompt_;
-  EngineStats before_;
+  EngineStats before_;         // what must stay as it is while policies run
+  bool asked_before_ = false;  // the cache has what a policy left there before the case
   std::vector<int32_t> path_;
   std::vector<Reference> reference_, prompt_reference_;
   CaseResult full_;
@@ -264,10 +283,13 @@ class CaseRun {
   Completion last_;
 };
 
-// Shuffles the policies of a case that are still to be measured (all but full).
-std::vector<const PolicySpec*> in_random_order(std::vector<const PolicySpec*> policies, uint64_t seed) {
+// Shuffles the policies of a case that are still to be measured (all but full). Those that ask before the case are the
+// last ones: the cache is warmed anew behind each.
+std::vector<const PolicySpec*> in_random_order(std::vector<const PolicySpec*> policies, const RunOptions& options,
+                                               uint64_t seed) {
   std::mt19937_64 rng(seed);
   shuffle(policies, rng);
+  std::ranges::stable_partition(policies, [&](const PolicySpec* policy) { return !asks_before(*policy, options); });
   return policies;
 }
 
@@ -335,14 +357,14 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     for (size_t i = 1; draws && i < cases.size() && i <= kOtherCases; ++i) {
       KVILT_ASSIGN(others.emplace_back(), cases[(number + i) % cases.size()].make());
     }
-    CaseRun run(engine, options, std::move(made));
-    KVILT_TRY(run.start(seasoning, others));
+    CaseRun run(engine, options, std::move(made), seasoning, others);
+    KVILT_TRY(run.start());
     done += 3;
     const bool quilted = events.on_quilt && next.source == &cases.front();
     if (next.full) KVILT_TRY(events.on_result(run.full()));
     if (next.full && quilted) KVILT_TRY(events.on_quilt(run.quilt(kFull)));
     const uint64_t order = options.seed * 1000003 + number;
-    for (const PolicySpec* policy : in_random_order(next.policies, order)) {
+    for (const PolicySpec* policy : in_random_order(next.policies, options, order)) {
       progress(*next.source, policy->label);
       KVILT_ASSIGN(const CaseResult result, run.measure(*policy));
       KVILT_TRY(events.on_result(result));

@@ -1,8 +1,9 @@
 // eval/runner.h: runs cases under policies and measures each against the full pass of the same run.
 // Method: for each case the cache is emptied and warmed. `full` answers first and gives the reference; then every other
 //         policy is fed full's own answer (teacher forcing), in a seeded random order. Nothing is published meanwhile,
-//         and the runner checks that the cache did not change, so no policy profits from another's pass. If the tokens
-//         that a policy finds most likely differ from full's answer, it also answers by itself, for its score.
+//         and the runner checks that the cache did not change, so no policy profits from another's pass. One that asks
+//         before the case (RunOptions::before) comes last, and the cache is warmed anew behind it. If the tokens that a
+//         policy finds most likely differ from full's answer, it also answers by itself, for its score.
 // Cost:   forward passes; everything else is a few per cent of a case (base/divergence.h).
 // Not here: means and intervals (aggregate.h), files (journal.h).
 #pragma once
@@ -69,7 +70,8 @@ struct RunOptions {
   bool held_mass = false;  // it is measured, which makes times longer
   double max_seconds = 0;  // 0: no limit; looked at between cases
   // For a policy with reuse_from=last: requests over the same pieces, in other orders and with other questions, that
-  // come before the case. The case starts from what they leave of the pieces.
+  // come before the case. The case starts from what they leave of the pieces. Never is the case's first piece the first
+  // of several.
   int before = 0;
   // Each policy is asked once before it is measured, so that what it stores about documents is there (samkv).
   bool settle = false;
