@@ -140,13 +140,13 @@ class Auto : public ReusePolicy {
 
 std::unique_ptr<ReusePolicy> make_auto(PolicyParams& p) {
   const std::string quality = p.choice("quality", "balanced", {"auto", "draft", "balanced", "exact"});
+  if (quality == "exact") return make_policy("prefix", {}).value();
   const bool all = p.choice("text", quality == "auto" ? "marked" : "all", {"marked", "all"}) == "all";
   Dial dial = quality == "draft" ? kDraft : kBalanced;
   const double given = p.number("r,budget", -1, 0, 1);
   if (given >= 0) dial.r = given;
   const double alike = p.number("alike", given >= 0 ? given : kAlike, 0, 1);
   dial.hop = p.number("hop", dial.hop, 0, 1);
-  if (quality == "exact") return make_policy("prefix", {}).value();
   return std::make_unique<Auto>(dial, alike, all);
 }
 

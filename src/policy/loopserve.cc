@@ -21,15 +21,19 @@ std::unique_ptr<ReusePolicy> make_loopserve(PolicyParams& p) {
       p.choice("distances", word == "shortest" || word == "random" ? "tiles" : "exact", {"tiles", "exact"}) == "tiles";
   if (tiles && rule.lines.rule == LineRule::kPrinted) p.wrong("rule=printed goes with distances=exact");
   rule.lines.tile = tiles ? kSparseTile : 1;
-  rule.lines.mass = p.number("alpha,budget", 0.99, 0, 1);
-  rule.lines.threshold = p.number("threshold", 1, 0, 1000);
-  rule.sampled = p.integer("rows", 16, 1, kMostSampled);
-  rule.sample_last = p.choice("sample", "random", {"random", "last"}) == "last";
-  rule.dense_last = p.integer("dense_last", 0, 0, 1 << 24);
   if (word == "random") {
     rule.by = SparseRule::By::kRandom;
     rule.share = p.number("share", 0.5, 0, 1);
+  } else {
+    if (word == "threshold") {
+      rule.lines.threshold = p.number("threshold", 1, 0, 1000);
+    } else {
+      rule.lines.mass = p.number("alpha,budget", 0.99, 0, 1);
+    }
+    rule.sampled = p.integer("rows", 16, 1, kMostSampled);
+    rule.sample_last = p.choice("sample", "random", {"random", "last"}) == "last";
   }
+  rule.dense_last = p.integer("dense_last", 0, 0, 1 << 24);
   take_shared(p, rule);
   return std::make_unique<SparsePrefill>(rule);
 }

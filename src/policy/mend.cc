@@ -34,8 +34,8 @@ struct MendParams {
   double anchors;  // share of these that is strided evenly; the others have the highest scores
   bool anchors_given;
   int tail;
-  int ahead;  // tokens of the answer that are guessed and look too
-  bool value_norm;
+  int ahead = 0;  // tokens of the answer that are guessed and look too
+  bool value_norm = true;
   bool carries;
   bool sees_stale;
   Carry carry;
@@ -113,8 +113,10 @@ MendParams params_of(PolicyParams& p) {
   params.r = p.number("r,budget", 0.15, 0, 1);
   params.anchors = p.number("anchors", 0.25, 0, 1);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
-  params.ahead = p.integer("ahead", 0, 0, 64);
-  params.value_norm = p.flag("value_norm", true);
+  if (params.anchors < 1) {  // else nobody looks
+    params.ahead = p.integer("ahead", params.ahead, 0, 64);
+    params.value_norm = p.flag("value_norm", params.value_norm);
+  }
   params.sees_stale = p.choice("stale", "seen", {"seen", "unseen"}) == "seen";
   const std::string kernel = p.choice("carry", "content", {"content", "gaussian", "mean", "nearest", "none"});
   params.carries = kernel != "none";

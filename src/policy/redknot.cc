@@ -44,6 +44,23 @@ HeadMap control_map(const RedKnotParams& params, const ModelConfig& config) {
                           {params.global, static_cast<size_t>(std::llround(params.share * heads)), params.seed});
 }
 
+// None without a mass or a threshold: the others say where these apply.
+std::optional<FfnRule> ffn_rule(PolicyParams& p, uint64_t seed) {
+  if (!p.given("ffn_mass") && !p.given("ffn_deep_mass") && !p.given("ffn_experts")) return {};
+  FfnRule ffn;
+  ffn.mass = p.number("ffn_mass", 1, 0, 1);
+  ffn.deep_mass = p.number("ffn_deep_mass", ffn.mass, 0, 1);
+  ffn.layer_begin = p.integer("ffn_start", 0, 0, 1 << 16);
+  ffn.deep_begin = p.integer("ffn_deep", 1 << 16, 0, 1 << 16);
+  ffn.expert_threshold = p.number("ffn_experts", 0, 0, 100);
+  ffn.recent = p.integer("ffn_recent", 128, 0, 1 << 30);
+  const std::string by = p.choice("ffn_by", "attention", {"attention", "residual", "random"});
+  ffn.by = by == "random" ? FfnRule::By::kRandom : by == "residual" ? FfnRule::By::kResidual : FfnRule::By::kAttention;
+  ffn.seed = seed;
+  if (ffn.mass < 1 || ffn.deep_mass < 1 || ffn.expert_threshold > 0) return ffn;
+  return {};
+}
+
 class RedKnot : public ReusePolicy {
  public:
   explicit RedKnot(RedKnotParams params) : params_(std::move(params)) {}
@@ -91,10 +108,11 @@ class RedKnot : public ReusePolicy {
     Stage stage = question_stage(layout, config, Estimator::kOutside, params_.restore_rows);
     ProbeSpec& probe = stage.probes[0];
     const int32_t end = layout.answer >= 0 ? layout.answer : layout.prompt_len;  // as before there was an answer
-    probe.rows = {{std::max(layout.prefix, end - params_.restore_rows), end}};
+    // The prefix may reach into the answer, if another request has published both.
+    probe.rows = {{std::max(std::min(layout.prefix, end - 1), end - params_.restore_rows), end}};
     probe.key_end = -1;
     probe.views = plan.views;  // with the same numbers; view 0 hides nothing
-    stage.sets[0] = unite(stage.sets[0], probe.rows);
+    stage.sets[0] = unite(stage.sets[0], intersect(probe.rows, Runs{layout.after_prefix()}));
     stage.discard = true;  // the next stage starts from the pieces as they were placed
     return stage;
   }
@@ -158,26 +176,19 @@ std::unique_ptr<ReusePolicy> make_redknot(PolicyParams& p) {
         "it needs a head map: start with --head-map FILE (kvilt profile heads makes one), or give global=all, none, "
         "first, last or random");
   }
-  params.share = p.number("share,budget", params.share, 0, 1);
+  const bool some = params.global == "first" || params.global == "last" || params.global == "random";
+  if (some) params.share = p.number("share,budget", params.share, 0, 1);
   params.seed = static_cast<uint64_t>(p.integer("seed", 1, 0, kMost));
   params.window = p.integer("window", params.map ? -1 : HeadMap::kWindow, -1, kMost);
   params.sink = p.integer("sink", params.map ? -1 : HeadMap::kSink, -1, kMost);
   params.dense_prefix_layers = p.integer("dense_prefix_layers", 0, 0, 1 << 16);
   params.shallow = p.integer("shallow", 0, 0, 1 << 16);
   params.stored = p.choice("local", "fresh", {"fresh", "stored"}) == "stored";
-  params.restore = p.number("restore", 0, 0, 1);
-  params.restore_rows = p.integer("restore_rows", 32, 1, 256);
-  FfnRule ffn;
-  ffn.mass = ffn.deep_mass = p.number("ffn_mass", 1, 0, 1);
-  ffn.deep_mass = p.number("ffn_deep_mass", ffn.mass, 0, 1);
-  ffn.layer_begin = p.integer("ffn_start", 0, 0, 1 << 16);
-  ffn.deep_begin = p.integer("ffn_deep", 1 << 16, 0, 1 << 16);
-  ffn.expert_threshold = p.number("ffn_experts", 0, 0, 100);
-  ffn.recent = p.integer("ffn_recent", 128, 0, kMost);
-  const std::string by = p.choice("ffn_by", "attention", {"attention", "residual", "random"});
-  ffn.by = by == "random" ? FfnRule::By::kRandom : by == "residual" ? FfnRule::By::kResidual : FfnRule::By::kAttention;
-  ffn.seed = params.seed;
-  if (ffn.mass < 1 || ffn.deep_mass < 1 || ffn.expert_threshold > 0) params.ffn = ffn;
+  if (p.given("restore")) {
+    params.restore = p.number("restore", 0, 0, 1);
+    params.restore_rows = p.integer("restore_rows", 32, 1, 256);
+  }
+  params.ffn = ffn_rule(p, params.seed);
   return std::make_unique<RedKnot>(std::move(params));
 }
 

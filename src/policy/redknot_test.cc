@@ -10,6 +10,7 @@ ModelConfig model() {
   ModelConfig config;
   config.L = 4;
   config.G = 2;
+  config.H = 4;
   return config;
 }
 const PromptLayout kLayout{40, 5, {{5, 15}}};
@@ -81,6 +82,47 @@ TEST(RedKnot, ParametersAreChecked) {
   EXPECT_NE(why({{"global", "some"}}, with_map()).find("first"), std::string::npos);
   EXPECT_NE(why({{"ffn_mass", "2"}}, with_map()).find("from 0 to 1"), std::string::npos);
   EXPECT_EQ(why({{"global", "first"}}, {}), "");
+  // What does nothing is refused.
+  EXPECT_NE(why({{"share", "0.5"}}, with_map()).find("no parameter 'share'"), std::string::npos);
+  for (const char* global : {"map", "all", "none"})
+    EXPECT_NE(why({{"global", global}, {"budget", "0.5"}}, with_map()).find("no parameter 'budget'"), std::string::npos);
+  for (const char* global : {"first", "last", "random"})
+    EXPECT_EQ(why({{"global", global}, {"share", "0.5"}}, with_map()), "");
+  EXPECT_NE(why({{"restore_rows", "9"}}, with_map()).find("no parameter 'restore_rows'"), std::string::npos);
+  EXPECT_EQ(why({{"restore", "0.5"}, {"restore_rows", "9"}}, with_map()), "");
+  for (const char* param : {"ffn_start", "ffn_deep", "ffn_recent"}) {
+    EXPECT_NE(why({{param, "3"}}, with_map()).find("no parameter"), std::string::npos) << param;
+    for (const char* mass : {"ffn_mass", "ffn_deep_mass", "ffn_experts"})
+      EXPECT_EQ(why({{param, "3"}, {mass, "0.5"}}, with_map()), "") << param << mass;
+  }
+  EXPECT_NE(why({{"ffn_by", "random"}}, with_map()).find("no parameter"), std::string::npos);
+}
+
+// Another request has published prompt and answer: the prefix reaches into the answer when this one starts again.
+TEST(RedKnot, TheLookIsOfTheQuestionWhereverThePrefixEnds) {
+  PromptLayout again{60, 5, {{5, 15}}};
+  again.answer = 40;
+  const auto policy = std::move(make_policy("redknot", {{"restore", "0.5"}, {"restore_rows", "8"}}, with_map())).value();
+  const auto opened = [&](int32_t prefix, double outside) {
+    PromptLayout layout = again;
+    layout.prefix = prefix;
+    if (prefix > 5) layout.pieces.clear();
+    Plan plan = policy->plan(layout, model());
+    const Status good = validate(plan, model(), unite(Runs{{0, layout.prefix}}, layout.reused()));
+    EXPECT_TRUE(good.ok()) << good.error().message;
+    const Runs rows = plan.stages[0].probes[0].rows;
+    EXPECT_EQ(rows, (Runs{{std::min(39, std::max(prefix, 32)), 40}}));
+    std::vector<Probe> probes{empty_probe(plan.stages[0].probes[0], model(), 60)};
+    for (double& sum : probes[0].outside) sum = outside * static_cast<double>(count(rows));
+    policy->refine(layout, model(), 0, probes, plan);
+    return open_heads(plan).size();
+  };
+  for (const int32_t prefix : {5, 36, 40, 50, 59}) {
+    SCOPED_TRACE(prefix);
+    EXPECT_EQ(opened(prefix, 0), 3u) << "the map's own";
+    EXPECT_EQ(opened(prefix, 0.4), 3u);
+    EXPECT_EQ(opened(prefix, 0.6), 8u) << "power";
+  }
 }
 
 TEST(RedKnot, TheFfnRuleIsOffByDefault) {

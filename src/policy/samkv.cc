@@ -189,7 +189,7 @@ std::unique_ptr<ReusePolicy> make_samkv(PolicyParams& p) {
   choice.cut.local = p.integer("local", 2, 0, 1 << 16);
   choice.keep = p.number("keep,budget", 0, 0, 1);
   choice.bias = p.flag("bias", true);
-  choice.literal = p.flag("literal", false);
+  if (choice.keep == 0) choice.literal = p.flag("literal", false);
   choice.shared = p.choice("blocks", "layer", {"layer", "shared"}) == "shared";
   choice.by_range = p.choice("norm", "query", {"query", "range"}) == "range";
   params.stable_begin = p.integer("stable_begin", -1, -1, 1 << 16);
