@@ -18,6 +18,8 @@ class Epic : public ReusePolicy {
   Plan plan(const PromptLayout& layout, const ModelConfig& config) const override {
     Runs heads{layout.tail()};
     for (const Run& piece : layout.pieces) heads.push_back({piece.begin, std::min(piece.end, piece.begin + k_)});
+    if (layout.question >= 0 && layout.question < layout.prompt_len)  // all of it, though it may be known
+      heads.push_back({std::max(layout.question, layout.prefix), layout.prompt_len});
     return plan_for(layout, {uniform_stage(unite(layout.fresh(), normalize(heads)), config.L)});
   }
 
