@@ -9,6 +9,7 @@
 //          (reads=anchors). The question's rows and the answer's see everything.
 // Differs: k is the same in all layers.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "policy/piece_sights.h"
@@ -42,12 +43,7 @@ class RelaxKV : public ReusePolicy {
               Plan& plan) const override {
     const Runs always = always_computed(layout, params_.tail), others = subtract(layout.reused(), always);
     const int64_t budget = budget_of(layout, params_.r) * config.L;
-    int64_t k = 0, above = count(others) + 1;  // k fits, above does not
-    while (above - k > 1) {
-      const int64_t middle = (k + above) / 2;
-      (cost(closure(probes, others, middle)) <= budget ? k : above) = middle;
-    }
-    std::vector<Runs> sets = closure(probes, others, k);
+    std::vector<Runs> sets = closure(probes, others, largest(probes, others, budget));
     Stage& repair = plan.stages.back();
     repair.sights = piece_sights(layout, sets[0], always, params_.read);
     for (Runs& set : sets) set = unite(set, always);
@@ -64,9 +60,29 @@ class RelaxKV : public ReusePolicy {
     for (size_t l = probes.size(); l-- > 0;) out[l] = deeper = unite(deeper, top_positions(probes[l].score, others, k));
     return out;
   }
-  static int64_t cost(const std::vector<Runs>& sets) {
-    return std::accumulate(sets.begin(), sets.end(), int64_t{0},
-                           [](int64_t n, const Runs& set) { return n + count(set); });
+
+  // The largest k whose closure has at most `budget` tokens, all layers together. A layer computes a token if its rank
+  // there or in a deeper layer is below k: so each layer is ranked once, and the lowest ranks so far are counted.
+  static int64_t largest(std::span<const Probe> probes, const Runs& others, int64_t budget) {
+    const std::vector<int32_t> at = positions(others);
+    std::vector<int32_t> order(at.size()), lowest(at.size(), static_cast<int32_t>(at.size()));
+    std::vector<int64_t> of_rank(at.size(), 0);  // tokens, all layers together
+    for (size_t l = probes.size(); l-- > 0;) {
+      const auto score = [&](int32_t i) {  // one that is no number comes last, as in top_positions()
+        const double of = probes[l].score[at[i]];
+        return std::isnan(of) ? -HUGE_VAL : of;
+      };
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return score(a) > score(b); });
+      for (size_t rank = 0; rank < order.size(); ++rank) {
+        int32_t& low = lowest[order[rank]];
+        low = std::min(low, static_cast<int32_t>(rank));
+        ++of_rank[low];
+      }
+    }
+    int64_t k = 0;
+    while (k < std::ssize(of_rank) && of_rank[k] <= budget) budget -= of_rank[k++];
+    return k;
   }
 
   const RelaxParams params_;
