@@ -39,71 +39,86 @@ std::vector<int> all_layers(int L) {
   return out;
 }
 
-Stage document_stage(const Run& document, const BlockCut& cut, const ModelConfig& config) {
+// Keys are read as they are cached; queries, and how attention fades, are asked for only where somebody reads them: kFade
+// is as much attention once more.
+Stage StudiedDocuments::stage_of(const Run& document, const ModelConfig& config) const {
   Stage stage = uniform_stage({}, config.L);
-  ProbeSpec queries, keys;
-  queries.estimator = Estimator::kQueries;
-  queries.rows = {{document.begin + local_begin(document.size(), cut), document.end}};
-  keys.rows = {document};
-  keys.block = cut.block;
-  queries.layers = keys.layers = all_layers(config.L);
-  ProbeSpec fade = keys;
+  ProbeSpec keys;
   keys.estimator = Estimator::kBlockKeys;
+  keys.rows = {document};
+  keys.block = cut_.block;
+  keys.layers = all_layers(config.L);
+  ProbeSpec queries = keys, fade = keys;
+  queries.estimator = Estimator::kQueries;
+  queries.rows = {{document.begin + local_begin(document.size(), cut_), document.end}};
   fade.estimator = Estimator::kFade;
-  stage.probes = {queries, keys, fade};
+  stage.probes = {keys};
+  if (!means_only()) stage.probes = {keys, queries, fade};
   if (document.begin > 0) stage.unseen.assign(static_cast<size_t>(config.L), Runs{{0, document.begin}});
   return stage;
 }
 
-DocumentStats measured(int32_t tokens, const BlockCut& cut, const ModelConfig& config, const Probe* of) {
+LayerStats StudiedDocuments::measured(const Run& document, const ModelConfig& config, std::span<const Probe> probes,
+                                      int layer) const {
   const size_t width = config.G * config.E;
-  const double local = tokens - local_begin(tokens, cut);
-  DocumentStats out{tokens, {}};
-  for (int l = 0; l < config.L; ++l) {
-    LayerStats& stats = out.layers.emplace_back();
-    for (const double q : of[0].sums[l]) stats.local_query.push_back(static_cast<float>(q / local));
-    for (const double k : of[1].sums[l]) {
-      const auto block = static_cast<int32_t>(stats.block_keys.size() / width);
-      stats.block_keys.push_back(static_cast<float>(k / cut.tokens_of(block, tokens).size()));
-    }
-    stats.attention = attention_stats(of[2].sums[l], cut);
+  const int32_t tokens = document.size();
+  LayerStats out;
+  for (const double k : probes[0].sums[layer]) {
+    const auto block = static_cast<int32_t>(out.block_keys.size() / width);
+    out.block_keys.push_back(static_cast<float>(k / cut_.tokens_of(block, tokens).size()));
   }
+  if (means_only()) return out;
+  const double local = tokens - local_begin(tokens, cut_);
+  for (const double q : probes[1].sums[layer]) out.local_query.push_back(static_cast<float>(q / local));
+  out.attention = attention_stats(probes[2].sums[layer], cut_);
+  return out;
+}
+
+DocumentStats StudiedDocuments::measured(const Run& document, const ModelConfig& config,
+                                         std::span<const Probe> probes) const {
+  DocumentStats out{document.size(), {}};
+  for (int l = 0; l < config.L; ++l) out.layers.push_back(measured(document, config, probes, l));
   return out;
 }
 
 void StudiedDocuments::add(const Run& document) {
   documents_.push_back(document);
-  stored_.push_back(stored_of(document));
-  if (!stored_.back()) unknown_.push_back(documents_.size() - 1);
-}
-
-std::optional<DocumentStats> StudiedDocuments::stored_of(const Run& document) const {
+  std::span<const std::byte>& stored = stored_.emplace_back();
   for (const AnnexBlock& block : layout_.blocks) {
-    if (block.kind == kind_ && block.positions == document) return stats_from(block.bytes, cut_);
+    if (block.kind != kind_ || !(block.positions == document)) continue;
+    if (are_of(block.bytes, cut_)) stored = block.bytes;
+    break;
   }
-  return {};
+  if (stored.empty()) unknown_.push_back(documents_.size() - 1);
 }
 
 void StudiedDocuments::add_stages(const ModelConfig& config, std::vector<Stage>& out) const {
-  for (const size_t i : unknown_) out.push_back(document_stage(documents_[i], cut_, config));
+  for (const size_t i : unknown_) out.push_back(stage_of(documents_[i], config));
 }
 
 std::vector<DocumentStats> StudiedDocuments::stats(const ModelConfig& config, std::span<const Probe> probes) const {
   std::vector<DocumentStats> out;
-  const Probe* next = probes.data();
+  size_t unknown = 0;
   for (size_t i = 0; i < size(); ++i) {
-    out.push_back(stored_[i] ? *stored_[i] : measured(documents_[i].size(), cut_, config, next));
-    if (!stored_[i]) next += kProbesOfDocument;
+    out.push_back(stored_[i].empty() ? measured(documents_[i], config, probes_of(unknown++, probes))
+                                     : stats_from(stored_[i], cut_).value());
   }
   return out;
+}
+
+LayerStats StudiedDocuments::layer_of(size_t i, const ModelConfig& config, std::span<const Probe> probes,
+                                      int layer) const {
+  if (!stored_[i].empty()) return layer_from(stored_[i], layer);
+  const auto unknown = static_cast<size_t>(std::ranges::lower_bound(unknown_, i) - unknown_.begin());
+  return measured(documents_[i], config, probes_of(unknown, probes), layer);
 }
 
 std::vector<AnnexBlock> StudiedDocuments::findings(const ModelConfig& config, int stage,
                                                    std::span<const Probe> probes) const {
   if (stage >= stages()) return {};
   const Run& document = documents_[unknown_[static_cast<size_t>(stage)]];
-  const Probe* of = &probes[static_cast<size_t>(stage) * kProbesOfDocument];
-  return {{kind_, document, to_bytes(measured(document.size(), cut_, config, of), cut_)}};
+  const auto of = probes_of(static_cast<size_t>(stage), probes);
+  return {{kind_, document, to_bytes(measured(document, config, of), cut_)}};
 }
 
 ProbeSpec query_probe(const Run& question, std::vector<int> layers) {

@@ -14,7 +14,6 @@ namespace kvilt {
 
 inline constexpr AnnexKind kBlockStats{AnnexOf::kBlockStats, 0}, kBlockMeans{AnnexOf::kBlockMeans, 0};
 inline constexpr int kLeastBlock = 8;        // a block's mean key is G E numbers in each layer
-inline constexpr int kProbesOfDocument = 3;  // of document_stage()
 
 // Where the question is: from the last mark on, or the last fresh run; its last 256 positions.
 std::optional<Run> question_in(const PromptLayout& layout);
@@ -22,16 +21,12 @@ std::optional<Run> question_in(const PromptLayout& layout);
 Runs rows_of_question(const PromptLayout& layout, const std::optional<Run>& question);
 
 std::vector<int> all_layers(int L);
-// The document by itself, as it is cached.
-Stage document_stage(const Run& document, const BlockCut& cut, const ModelConfig& config);
-// What it found. of: its probes.
-DocumentStats measured(int32_t tokens, const BlockCut& cut, const ModelConfig& config, const Probe* of);
 
 // Documents whose blocks a question chooses from. What an earlier request stored of one is taken; each of the others
-// looks at itself in a stage of its own, and these are a plan's first ones.
+// looks at itself in a stage of its own, by itself as it is cached, and these are a plan's first ones.
 class StudiedDocuments {
  public:
-  // kind: of what is stored. The layout outlives this.
+  // kind: of what is stored; of kBlockMeans only LayerStats::block_keys is known. The layout outlives this.
   StudiedDocuments(const PromptLayout& layout, AnnexKind kind, const BlockCut& cut)
       : layout_(layout), kind_(kind), cut_(cut) {}
   void add(const Run& document);
@@ -42,18 +37,27 @@ class StudiedDocuments {
   void add_stages(const ModelConfig& config, std::vector<Stage>& out) const;
   // Of each document. probes: of all stages(), and maybe more.
   std::vector<DocumentStats> stats(const ModelConfig& config, std::span<const Probe> probes) const;
+  // One layer of document i.
+  LayerStats layer_of(size_t i, const ModelConfig& config, std::span<const Probe> probes, int layer) const;
   // What a stage found; nothing of later ones.
   std::vector<AnnexBlock> findings(const ModelConfig& config, int stage, std::span<const Probe> probes) const;
 
  private:
-  std::optional<DocumentStats> stored_of(const Run& document) const;
+  bool means_only() const { return kind_ == kBlockMeans; }
+  size_t probes_of_stage() const { return means_only() ? 1 : 3; }
+  Stage stage_of(const Run& document, const ModelConfig& config) const;
+  DocumentStats measured(const Run& document, const ModelConfig& config, std::span<const Probe> probes) const;
+  LayerStats measured(const Run& document, const ModelConfig& config, std::span<const Probe> probes, int layer) const;
+  std::span<const Probe> probes_of(size_t unknown, std::span<const Probe> all) const {
+    return all.subspan(unknown * probes_of_stage(), probes_of_stage());
+  }
 
   const PromptLayout& layout_;
   const AnnexKind kind_;
   const BlockCut cut_;
   std::vector<Run> documents_;
-  std::vector<std::optional<DocumentStats>> stored_;
-  std::vector<size_t> unknown_;  // documents of which nothing is stored
+  std::vector<std::span<const std::byte>> stored_;  // empty: nothing
+  std::vector<size_t> unknown_;                     // documents of which nothing is stored
 };
 
 // The question's mean query, before it meets any key, at these layers.

@@ -60,13 +60,14 @@ class MultiInfLLM : public ReusePolicy {
     const InfLLMContext in = context(layout);
     const int documents = in.documents.stages();
     if (stage < documents || std::cmp_less_equal(in.blocks.size(), in.topk)) return;
-    const std::vector<DocumentStats> stats = in.documents.stats(config, probes);
-    const bool first = stage == documents;
-    for (int l = first ? 0 : 1; l < (first ? 1 : config.L); ++l) {
-      const std::vector<double>& query = probes.back().sums[l];
-      if (std::ranges::all_of(query, [](double q) { return q == 0; })) break;  // the cuts have not come so far
-      plan.stages.back().unseen[l] = subtract(in.middle, chosen(in, config, stats, query, l));
-    }
+    int layer = stage == documents ? 0 : config.L - 1;  // of this cut: the deepest that has been asked
+    const auto asked = [&](int l) { return std::ranges::any_of(probes.back().sums[l], [](double q) { return q != 0; }); };
+    while (layer > 1 && !asked(layer)) --layer;
+    if (!asked(layer)) return;
+    std::vector<std::vector<float>> keys;  // of each document's blocks
+    for (size_t i = 0; i < in.documents.size(); ++i)
+      keys.push_back(in.documents.layer_of(i, config, probes, layer).block_keys);
+    plan.stages.back().unseen[layer] = subtract(in.middle, chosen(in, config, keys, probes.back().sums[layer]));
   }
 
   std::vector<AnnexBlock> findings(const PromptLayout& layout, const ModelConfig& config, int stage,
@@ -106,13 +107,13 @@ class MultiInfLLM : public ReusePolicy {
     return out;
   }
 
-  // The topk blocks of the layer; lower positions first on a tie.
-  static Runs chosen(const InfLLMContext& in, const ModelConfig& config, const std::vector<DocumentStats>& stats,
-                     const std::vector<double>& query, int layer) {
+  // The topk blocks of a layer; lower positions first on a tie.
+  static Runs chosen(const InfLLMContext& in, const ModelConfig& config, const std::vector<std::vector<float>>& keys,
+                     const std::vector<double>& query) {
     std::vector<std::pair<double, size_t>> order;
     for (size_t i = 0; i < in.blocks.size(); ++i) {
       const InfLLMBlock& block = in.blocks[i];
-      const float* key = stats[block.document].layers[layer].block_keys.data() + block.number * config.G * config.E;
+      const float* key = keys[block.document].data() + block.number * config.G * config.E;
       double score = 0;
       for (int h = 0; h < config.H; ++h) {
         for (int e = 0; e < config.E; ++e)

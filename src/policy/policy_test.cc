@@ -1,9 +1,11 @@
 // Policies as plans: golden pictures, parameters, choices from hand-made probes. With an engine: tests/limits_test.cc.
 #include "policy/policy.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 namespace kvilt {
 namespace {
@@ -81,6 +83,46 @@ TEST(RelaxKV, LayersBelowAnAnchorComputeItToo) {
   ASSERT_EQ(strict.stages[1].sights.size(), 1u);
   EXPECT_EQ(strict.stages[1].sights[0].keys, (Runs{{0, 4}, {5, 6}, {8, 9}, {12, 13}, {16, 20}}));
   EXPECT_TRUE(refined({{"r", "0.09"}}).stages[1].sights.empty()) << "power: one token a layer is more than this";
+}
+
+// Against the definition: k anchors a layer, each layer computes those of the deeper ones too, one k more is too many.
+TEST(RelaxKV, TakesAsManyAnchorsAsTheBudgetAllows) {
+  constexpr int kLayers = 5;
+  const ModelConfig config = config_of(kLayers);
+  const PromptLayout prompt{220, 10, {{10, 90}, {100, 200}}};
+  std::mt19937_64 rng(7);
+  int capped = 0;
+  for (const char* r : {"0", "0.03", "0.2", "0.5", "0.97", "1"}) {
+    for (const int distinct : {3, 1000000}) {  // with ties, and without
+      std::vector<Probe> probes(kLayers);
+      for (Probe& probe : probes) {
+        for (int i = 0; i < 220; ++i) probe.score.push_back(static_cast<double>(rng() % distinct));
+      }
+      probes[2].score[20] = std::nan("");
+      const auto relaxkv = policy("relaxkv", {{"r", r}});
+      Plan plan = relaxkv->plan(prompt, config);
+      relaxkv->refine(prompt, config, 0, probes, plan);
+      const auto sets = [&](int64_t k) {
+        std::vector<Runs> out(kLayers);
+        for (int l = 0; l < kLayers; ++l) {
+          for (int m = l; m < kLayers; ++m) out[l] = unite(out[l], top_positions(probes[m].score, prompt.reused(), k));
+        }
+        return out;
+      };
+      const auto total = [](const std::vector<Runs>& of) {
+        int64_t sum = 0;
+        for (const Runs& set : of) sum += count(set);
+        return sum;
+      };
+      const auto budget = static_cast<int64_t>(std::floor(std::stod(r) * 180 + 1e-9)) * kLayers;
+      int64_t k = 0;
+      while (k < 180 && total(sets(k + 1)) <= budget) ++k;
+      capped += k < 180 && k > 0;
+      for (int l = 0; l < kLayers; ++l)
+        EXPECT_EQ(intersect(plan.stages[1].write_at(l), prompt.reused()), sets(k)[l]) << r << ' ' << distinct;
+    }
+  }
+  EXPECT_GT(capped, 4) << "power";
 }
 
 TEST(SparseX, CatchupRestartsWithTheChosenRows) {
@@ -166,6 +208,22 @@ TEST(Layout, TheSuffixIsTheQuestion) {
 TEST(Epic, TheFirstTokensOfEveryPiece) {
   EXPECT_EQ(checked_plan(*policy("epic", {{"k", "2"}}), layout(), config_of(2)).stages[0].sets[0],
             (Runs{{4, 6}, {10, 12}, {16, 20}}));
+}
+
+// A question that is known as a piece is computed whole, whatever its length; what lies in the prefix is not.
+TEST(Epic, TheQuestionIsComputedWhereItIsKnown) {
+  const auto computed = [](PromptLayout layout) {
+    return checked_plan(*policy("epic", {{"k", "2"}}), layout, config_of(2)).stages[0].sets[0];
+  };
+  PromptLayout known{420, 4, {{4, 10}, {10, 120}, {120, 420}}};
+  EXPECT_EQ(computed(known), (Runs{{4, 6}, {10, 12}, {120, 122}, {419, 420}})) << "nobody says where it is";
+  known.question = 110;
+  EXPECT_EQ(computed(known), (Runs{{4, 6}, {10, 12}, {110, 420}}));
+  PromptLayout inside{420, 200, {{200, 420}}};
+  inside.question = 110;
+  EXPECT_EQ(computed(inside), (Runs{{200, 420}}));
+  inside.question = 420;
+  EXPECT_EQ(computed(inside), (Runs{{200, 202}, {419, 420}})) << "the last mark ends the prompt";
 }
 
 TEST(CacheBlend, TheMostChangedGoOnAfterTheCheckLayer) {
@@ -399,6 +457,39 @@ TEST(Policy, ParametersAreChecked) {
   EXPECT_NE(message("auto", {{"quality", "best"}}).find("draft, balanced, exact"), std::string::npos);
   EXPECT_NE(message("full", {{"k", "0.1"}}).find("takes none"), std::string::npos);
   EXPECT_EQ(message("sparsex", {{"budget", "0.3"}}), "");
+}
+
+// Each parameter is taken where it acts; elsewhere the message says beside what it does not.
+TEST(Policy, ParametersThatDoNothingAreRefused) {
+  const auto refused = [](const std::string& name, std::map<std::string, std::string> params, const std::string& why) {
+    const auto made = make_policy(name, params);
+    ASSERT_FALSE(made.ok()) << name << ' ' << why;
+    EXPECT_NE(made.error().message.find(why), std::string::npos) << made.error().message;
+  };
+  const auto taken = [](const std::string& name, const std::map<std::string, std::string>& params) {
+    const auto made = make_policy(name, params);
+    EXPECT_TRUE(made.ok()) << made.error().message;
+  };
+  for (const auto& [param, value] : {std::pair("r", "0.2"), {"hop", "0.1"}, {"alike", "0.5"}, {"text", "all"}}) {
+    refused("auto", {{"quality", "exact"}, {param, value}}, fmt::format("no parameter '{}' beside quality=exact", param));
+    taken("auto", {{"quality", "draft"}, {param, value}});
+  }
+  for (const char* param : {"alpha", "budget", "threshold", "rows"})
+    refused("loopserve", {{"rule", "random"}, {param, "1"}}, fmt::format("'{}' beside rule=random", param));
+  refused("loopserve", {{"rule", "random"}, {"sample", "last"}}, "'sample' beside");
+  refused("loopserve", {{"rule", "threshold"}, {"alpha", "0.9"}}, "'alpha' beside rule=threshold");
+  for (const char* rule : {"shortest", "printed", "coverage"}) {
+    refused("loopserve", {{"rule", rule}, {"threshold", "2"}}, "'threshold' beside");
+    taken("loopserve", {{"rule", rule}, {"alpha", "0.9"}, {"rows", "8"}, {"sample", "last"}});
+  }
+  taken("loopserve", {{"rule", "threshold"}, {"threshold", "2"}, {"rows", "8"}, {"sample", "last"}});
+  taken("loopserve", {{"rule", "random"}, {"share", "0.3"}, {"dense_last", "9"}});
+  for (const auto& [param, value] : {std::pair("ahead", "4"), {"value_norm", "no"}}) {
+    refused("mend", {{"anchors", "1"}, {param, value}}, fmt::format("'{}' beside anchors=1", param));
+    taken("mend", {{"anchors", "0.9"}, {param, value}});
+  }
+  refused("samkv", {{"keep", "0.5"}, {"literal", "yes"}}, "'literal' beside keep=0.5");
+  taken("samkv", {{"literal", "yes"}});
 }
 
 TEST(SparsePrefill, MethodsAreRules) {

@@ -129,7 +129,34 @@ struct Reader {
     return values;
   }
   int32_t one() { return take<int32_t>(1)[0]; }
+  void skip(int64_t n, size_t size) {
+    const auto bytes = static_cast<size_t>(n) * size;
+    CHECK(n >= 0 && bytes <= in.size());
+    in = in.subspan(bytes);
+  }
 };
+
+constexpr int64_t kHead = 5;  // of a document's numbers: those of its cut, its tokens, its layers
+
+LayerStats take_layer(Reader& from) {
+  LayerStats out;
+  out.local_query = from.take<float>(from.one());
+  out.block_keys = from.take<float>(from.one());
+  out.attention.max_block = from.one();
+  out.attention.min_block = from.one();
+  const int32_t runs = from.one();
+  for (int32_t i = 0; i < runs; ++i) {
+    const std::vector<int32_t> run = from.take<int32_t>(2);
+    out.attention.outliers.push_back({run[0], run[1]});
+  }
+  return out;
+}
+
+void skip_layer(Reader& from) {
+  for (int vector = 0; vector < 2; ++vector) from.skip(from.one(), sizeof(float));
+  from.skip(2, sizeof(int32_t));
+  from.skip(from.one(), 2 * sizeof(int32_t));
+}
 
 }  // namespace
 
@@ -154,25 +181,27 @@ std::vector<std::byte> to_bytes(const DocumentStats& stats, const BlockCut& cut)
   return std::move(to.out);
 }
 
-std::optional<DocumentStats> stats_from(std::span<const std::byte> bytes, const BlockCut& cut) {
+bool are_of(std::span<const std::byte> bytes, const BlockCut& cut) {
   Reader from{bytes};
-  const std::vector<int32_t> head = from.take<int32_t>(5);
-  if (head[0] != cut.block || head[1] != cut.initial || head[2] != cut.local) return {};
+  const std::vector<int32_t> head = from.take<int32_t>(kHead);
+  return head[0] == cut.block && head[1] == cut.initial && head[2] == cut.local;
+}
+
+std::optional<DocumentStats> stats_from(std::span<const std::byte> bytes, const BlockCut& cut) {
+  if (!are_of(bytes, cut)) return {};
+  Reader from{bytes};
+  const std::vector<int32_t> head = from.take<int32_t>(kHead);
   DocumentStats out;
   out.tokens = head[3];
-  out.layers.resize(static_cast<size_t>(head[4]));
-  for (LayerStats& layer : out.layers) {
-    layer.local_query = from.take<float>(from.one());
-    layer.block_keys = from.take<float>(from.one());
-    layer.attention.max_block = from.one();
-    layer.attention.min_block = from.one();
-    const int32_t runs = from.one();
-    for (int32_t i = 0; i < runs; ++i) {
-      const std::vector<int32_t> run = from.take<int32_t>(2);
-      layer.attention.outliers.push_back({run[0], run[1]});
-    }
-  }
+  for (int32_t l = 0; l < head[4]; ++l) out.layers.push_back(take_layer(from));
   return out;
+}
+
+LayerStats layer_from(std::span<const std::byte> bytes, int layer) {
+  Reader from{bytes};
+  CHECK(layer < from.take<int32_t>(kHead)[4]);
+  for (int l = 0; l < layer; ++l) skip_layer(from);
+  return take_layer(from);
 }
 
 }  // namespace kvilt

@@ -73,6 +73,9 @@ struct DocumentStats {
 // As bytes of an annex, and back. Nothing: they are of a document that was cut in another way.
 std::vector<std::byte> to_bytes(const DocumentStats& stats, const BlockCut& cut);
 std::optional<DocumentStats> stats_from(std::span<const std::byte> bytes, const BlockCut& cut);
+bool are_of(std::span<const std::byte> bytes, const BlockCut& cut);
+// One layer of them. REQUIRES: are_of(bytes, the cut), and it has that layer.
+LayerStats layer_from(std::span<const std::byte> bytes, int layer);
 
 // fade: for each token of the document the sums over later tokens of the weight w that they give it, of log w and of
 // log w log distance (plan/plan.h, Estimator::kFade). REQUIRES: a middle that is not empty.

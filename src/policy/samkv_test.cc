@@ -1,6 +1,7 @@
 // What SamKV knows of documents and makes of a question, on matrices made by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "policy/policy.h"
@@ -99,6 +100,8 @@ TEST(SamKVStats, GoThroughBytes) {
   const auto bytes = to_bytes(stats, kCut);
   ASSERT_TRUE(stats_from(bytes, kCut));
   EXPECT_EQ(*stats_from(bytes, kCut), stats);
+  for (const size_t l : {0u, 1u}) EXPECT_EQ(layer_from(bytes, static_cast<int>(l)), stats.layers[l]);
+  EXPECT_NE(stats.layers[0], stats.layers[1]) << "power";
   EXPECT_FALSE(stats_from(bytes, {.block = 5, .initial = 1, .local = 2})) << "cut in another way";
 }
 
@@ -218,6 +221,47 @@ TEST(SamKVPlan, StagesAreDocumentsQuestionRepairAnswer) {
   ASSERT_EQ(quiet.stages.size(), 2u) << "nobody asks";
   EXPECT_EQ(quiet.stages[1].unseen[0], (Runs{{11, 27}}));
   EXPECT_TRUE(validate(quiet, config, kKnown).ok());
+}
+
+// Mean keys are all that it reads of a document: nobody looks for what SamKV needs besides. Each cut chooses for its own
+// layer, by that layer's keys and query.
+TEST(MultiInfLLM, MeasuresMeanKeysAndChoosesOncePerLayer) {
+  const ModelConfig config = model_of(4);
+  const auto policy = std::move(
+      make_policy("multi-infllm", {{"block", "8"}, {"init", "0"}, {"local", "0"}, {"topk", "1"}}).value());
+  Plan plan = policy->plan(layout_of(), config);
+  ASSERT_TRUE(validate(plan, config, kKnown).ok());
+  ASSERT_EQ(plan.stages.size(), 4u);
+  std::vector<Probe> probes;
+  for (const int s : {0, 1}) {
+    ASSERT_EQ(plan.stages[s].probes.size(), 1u);
+    EXPECT_EQ(plan.stages[s].probes[0].estimator, Estimator::kBlockKeys);
+    probes.push_back(empty_probe(plan.stages[s].probes[0], config, 58));
+  }
+  const Plan samkv_plan = samkv({})->plan(layout_of(), config);
+  EXPECT_TRUE(std::ranges::any_of(samkv_plan.stages[0].probes, [](const ProbeSpec& probe) {
+    return probe.estimator == Estimator::kFade;
+  })) << "power";
+  // In layer l of the first document block l stands out; in layer 3 the second document's last one.
+  for (int l = 0; l < 3; ++l) probes[0].sums[l][static_cast<size_t>(l) * 2] = 8;
+  probes[1].sums[3][2] = 8;
+  const std::vector<Runs> wanted{{{3, 11}}, {{11, 19}}, {{19, 27}}, {{51, 53}}};
+  const auto seen = [&](int l) { return subtract(Runs{{3, 53}}, plan.stages.back().unseen[l]); };
+  probes.push_back(empty_probe(plan.stages[2].probes[0], config, 58));
+  probes.back().sums[0].assign(4, 1);
+  policy->refine(layout_of(), config, 2, probes, plan);
+  EXPECT_EQ(seen(0), wanted[0]);
+  probes.push_back(empty_probe(plan.stages[3].probes[0], config, 58));
+  for (int l = 1; l < 4; ++l) {
+    EXPECT_TRUE(seen(l).empty());
+    probes.back().sums[l].assign(4, 1);
+    if (l > 1) plan.stages.back().unseen[l - 1].clear();  // as if it had been chosen otherwise
+    policy->refine(layout_of(), config, 3, probes, plan);
+    EXPECT_EQ(seen(l), wanted[l]);
+    if (l > 1) {
+      EXPECT_TRUE(plan.stages.back().unseen[l - 1].empty()) << "layers before are left as they are";
+    }
+  }
 }
 
 TEST(SamKVPlan, ParametersAreChecked) {
