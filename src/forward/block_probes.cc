@@ -1,6 +1,7 @@
 // forward/block_probes.cc: what probes measure for choices of blocks (forward/probes.h): queries and keys before RoPE,
 // which compare wherever they stand, and how the attention that a token gets fades with the distance.
-// Cost:       kFade is one more product of the rows' queries with their keys, and a logarithm for each pair of rows; in
+// Cost:       kFade is one more product of the rows' queries with their keys, and a logarithm for each pair of rows (that of
+//             their distance is in a table); in
 //             memory kRowsAtOnce rows of weights for each KV head.
 #include <algorithm>
 #include <cmath>
@@ -69,6 +70,8 @@ double ProbePass::fade(const ProbeSpec& spec, const AttendedRows& rows, std::vec
   if (rows.seen) {
     for (int32_t& key : key_of) key = static_cast<int32_t>(number_in(*rows.seen, key));
   }
+  std::vector<double> log_distance(static_cast<size_t>(looking_.at.back() - all.front() + 1));
+  for (size_t d = 1; d < log_distance.size(); ++d) log_distance[d] = std::log(static_cast<double>(d));
   std::vector<float> weights(static_cast<size_t>(c.G * kRowsAtOnce * keys));
   std::vector<AttendTask> tasks(looking_.tasks);
   double flops = 0;
@@ -94,7 +97,7 @@ double ProbePass::fade(const ProbeSpec& spec, const AttendedRows& rows, std::vec
         const double log_w = std::log(std::max(w, kLeastWeight));
         to[0] += w;
         to[1] += log_w;
-        to[2] += log_w * std::log(static_cast<double>(distance));
+        to[2] += log_w * log_distance[distance];
       }
     };
     constexpr int64_t kPart = 64;
