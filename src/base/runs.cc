@@ -12,17 +12,24 @@ bool is_normal(std::span<const Run> runs) {
   return true;
 }
 
+namespace {
+
+// Behind the runs of `out`, none of which begins later.
+void append(const Run& run, Runs& out) {
+  if (!out.empty() && run.begin <= out.back().end) {
+    out.back().end = std::max(out.back().end, run.end);
+  } else {
+    out.push_back(run);
+  }
+}
+
+}  // namespace
+
 Runs normalize(Runs runs) {
   std::erase_if(runs, [](const Run& run) { return run.begin >= run.end; });
   std::ranges::sort(runs, {}, &Run::begin);
   Runs out;
-  for (const Run& run : runs) {
-    if (!out.empty() && run.begin <= out.back().end) {
-      out.back().end = std::max(out.back().end, run.end);
-    } else {
-      out.push_back(run);
-    }
-  }
+  for (const Run& run : runs) append(run, out);
   return out;
 }
 
@@ -52,9 +59,14 @@ bool contains(std::span<const Run> runs, int32_t pos) {
 bool includes(std::span<const Run> outer, std::span<const Run> inner) { return subtract(inner, outer).empty(); }
 
 Runs unite(std::span<const Run> a, std::span<const Run> b) {
-  Runs both(a.begin(), a.end());
-  both.insert(both.end(), b.begin(), b.end());
-  return normalize(std::move(both));
+  Runs out;
+  out.reserve(a.size() + b.size());
+  for (size_t i = 0, j = 0; i < a.size() || j < b.size();) {
+    const bool from_a = j == b.size() || (i < a.size() && a[i].begin <= b[j].begin);
+    const Run& next = from_a ? a[i++] : b[j++];
+    if (next.begin < next.end) append(next, out);
+  }
+  return out;
 }
 
 Runs intersect(std::span<const Run> a, std::span<const Run> b) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <ranges>
 
 #include "base/random.h"
 
@@ -47,16 +48,21 @@ double sum_of(std::span<const float> weights) {
 
 Runs SeenKeys::keys(int32_t pos, int32_t end) const {
   const int32_t tile = pos / kSparseTile, first = tile * kSparseTile, last = first + kSparseTile;
-  Runs out = runs_of(lines.columns);
   const auto of_tile = std::ranges::find(tiles, tile, &Tile::at);
+  Runs blocks, near;  // they rise
   if (of_tile != tiles.end()) {
-    for (const Run& run : of_tile->blocks) out.push_back({run.begin * kSparseTile, run.end * kSparseTile});
+    for (const Run& run : of_tile->blocks) blocks.push_back({run.begin * kSparseTile, run.end * kSparseTile});
   }
-  for (const Run& distances : runs_of(lines.distances)) {
-    int32_t begin = first - (distances.end - 1) * lines.tile, to = last - distances.begin * lines.tile;
-    if (begin = std::max(0, begin); begin < to) out.push_back({begin, to});
+  for (const Run& runs : std::views::reverse(distances)) {
+    const int32_t begin = std::max(0, first - (runs.end - 1) * lines.tile), to = last - runs.begin * lines.tile;
+    if (begin >= to) continue;
+    if (!near.empty() && begin <= near.back().end) {
+      near.back().end = std::max(near.back().end, to);
+    } else {
+      near.push_back({begin, to});
+    }
   }
-  return intersect(normalize(std::move(out)), Runs{{0, end}});
+  return intersect(unite(unite(columns, blocks), near), Runs{{0, end}});
 }
 
 // What the sampled rows of a block see.
@@ -164,7 +170,7 @@ SeenKeys SparseChoice::by_chance(const RowsOfBlock& block, int head) const {
   const int32_t keys = block.positions().end;
   const auto at =
       static_cast<uint64_t>((block.rows.layer * model_.config().G + head) * 4096 + (keys - 1) / kSparseBlock);
-  return {random_lines(keys, pattern.lines.tile, pattern.share, block.plan.sparse->seed * 1000003 + at), {}};
+  return {random_lines(keys, pattern.lines.tile, pattern.share, block.plan.sparse->seed * 1000003 + at)};
 }
 
 // How far an estimate by means is from what the sampled rows of Look's head i see of each block: FlexPrefill's test.
@@ -228,6 +234,10 @@ SparseChoice::Made SparseChoice::choose(const RowsOfBlock& block, std::span<cons
     }
   }
   if (!sampled.empty()) by_sample(block, heads, sampled, out);
+  for (SeenKeys& seen : out.heads) {
+    seen.columns = runs_of(seen.lines.columns);
+    seen.distances = runs_of(seen.lines.distances);
+  }
   return out;
 }
 

@@ -46,7 +46,8 @@ struct SeenKeys {
     int32_t at = 0;  // its number
     Runs blocks;     // of keys
   };
-  std::vector<Tile> tiles;
+  std::vector<Tile> tiles = {};
+  Runs columns = {}, distances = {};  // the lines' once more, as runs: once a block, not a tile
   // The keys before `end` for the rows of the tile of positions around `pos`: what any row of the whole tile sees, so
   // that it does not depend on which of its neighbours attend.
   Runs keys(int32_t pos, int32_t end) const;

@@ -59,7 +59,7 @@ SparseCost SparseRows::pool_keys(const RowsOfBlock& block, std::span<const int> 
   for (const int g : heads)
     pooled_.emplace_back(block.kv, PooledKeys::Of{block.rows.layer, g, block.plan.sparse->pooled, end});
   pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
-    pooled_[first + static_cast<size_t>(i)].build(runs_of(made.heads[i].lines.columns));
+    pooled_[first + static_cast<size_t>(i)].build(made.heads[i].columns);
   });
   return {0, static_cast<double>(heads.size()) * end};
 }
