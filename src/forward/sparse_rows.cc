@@ -58,9 +58,8 @@ SparseCost SparseRows::pool_keys(const RowsOfBlock& block, std::span<const int> 
   const size_t first = pooled_.size();
   for (const int g : heads)
     pooled_.emplace_back(block.kv, PooledKeys::Of{block.rows.layer, g, block.plan.sparse->pooled, end});
-  pool_.parallel_for(std::ssize(heads), [&](int64_t i, int) {
-    pooled_[first + static_cast<size_t>(i)].build(made.heads[i].columns);
-  });
+  pool_.parallel_for(std::ssize(heads),
+                     [&](int64_t i, int) { pooled_[first + static_cast<size_t>(i)].build(made.heads[i].columns); });
   return {0, static_cast<double>(heads.size()) * end};
 }
 

@@ -13,7 +13,7 @@
 namespace kvilt {
 
 inline constexpr AnnexKind kBlockStats{AnnexOf::kBlockStats, 0}, kBlockMeans{AnnexOf::kBlockMeans, 0};
-inline constexpr int kLeastBlock = 8;        // a block's mean key is G E numbers in each layer
+inline constexpr int kLeastBlock = 8;  // a block's mean key is G E numbers in each layer
 
 // Where the question is: from the last mark on, or the last fresh run; its last 256 positions.
 std::optional<Run> question_in(const PromptLayout& layout);

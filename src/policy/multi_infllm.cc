@@ -61,7 +61,9 @@ class MultiInfLLM : public ReusePolicy {
     const int documents = in.documents.stages();
     if (stage < documents || std::cmp_less_equal(in.blocks.size(), in.topk)) return;
     int layer = stage == documents ? 0 : config.L - 1;  // of this cut: the deepest that has been asked
-    const auto asked = [&](int l) { return std::ranges::any_of(probes.back().sums[l], [](double q) { return q != 0; }); };
+    const auto asked = [&](int l) {
+      return std::ranges::any_of(probes.back().sums[l], [](double q) { return q != 0; });
+    };
     while (layer > 1 && !asked(layer)) --layer;
     if (!asked(layer)) return;
     std::vector<std::vector<float>> keys;  // of each document's blocks

@@ -125,7 +125,8 @@ Status PolicyParams::finish(const std::string& policy) const {
   if (!error_.empty()) return error(Code::kInvalidArgument, "policy '{}': {}", policy, error_);
   if (!values_.empty()) {
     std::string beside;  // where it depends on others whether there is such a one
-    for (const auto& [name, value] : used_) beside += fmt::format("{}{}={}", beside.empty() ? " beside " : ", ", name, value);
+    for (const auto& [name, value] : used_)
+      beside += fmt::format("{}{}={}", beside.empty() ? " beside " : ", ", name, value);
     return error(
         Code::kInvalidArgument, "policy '{}' has no parameter '{}'{}{}", policy, values_.begin()->first, beside,
         known_.empty() ? std::string("; it takes none") : fmt::format("; it takes {}", fmt::join(known_, ", ")));

@@ -471,7 +471,8 @@ TEST(Policy, ParametersThatDoNothingAreRefused) {
     EXPECT_TRUE(made.ok()) << made.error().message;
   };
   for (const auto& [param, value] : {std::pair("r", "0.2"), {"hop", "0.1"}, {"alike", "0.5"}, {"text", "all"}}) {
-    refused("auto", {{"quality", "exact"}, {param, value}}, fmt::format("no parameter '{}' beside quality=exact", param));
+    refused("auto", {{"quality", "exact"}, {param, value}},
+            fmt::format("no parameter '{}' beside quality=exact", param));
     taken("auto", {{"quality", "draft"}, {param, value}});
   }
   for (const char* param : {"alpha", "budget", "threshold", "rows"})

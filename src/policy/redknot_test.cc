@@ -85,7 +85,8 @@ TEST(RedKnot, ParametersAreChecked) {
   // What does nothing is refused.
   EXPECT_NE(why({{"share", "0.5"}}, with_map()).find("no parameter 'share'"), std::string::npos);
   for (const char* global : {"map", "all", "none"})
-    EXPECT_NE(why({{"global", global}, {"budget", "0.5"}}, with_map()).find("no parameter 'budget'"), std::string::npos);
+    EXPECT_NE(why({{"global", global}, {"budget", "0.5"}}, with_map()).find("no parameter 'budget'"),
+              std::string::npos);
   for (const char* global : {"first", "last", "random"})
     EXPECT_EQ(why({{"global", global}, {"share", "0.5"}}, with_map()), "");
   EXPECT_NE(why({{"restore_rows", "9"}}, with_map()).find("no parameter 'restore_rows'"), std::string::npos);
@@ -102,7 +103,8 @@ TEST(RedKnot, ParametersAreChecked) {
 TEST(RedKnot, TheLookIsOfTheQuestionWhereverThePrefixEnds) {
   PromptLayout again{60, 5, {{5, 15}}};
   again.answer = 40;
-  const auto policy = std::move(make_policy("redknot", {{"restore", "0.5"}, {"restore_rows", "8"}}, with_map())).value();
+  const auto policy =
+      std::move(make_policy("redknot", {{"restore", "0.5"}, {"restore_rows", "8"}}, with_map())).value();
   const auto opened = [&](int32_t prefix, double outside) {
     PromptLayout layout = again;
     layout.prefix = prefix;

@@ -227,8 +227,8 @@ TEST(SamKVPlan, StagesAreDocumentsQuestionRepairAnswer) {
 // layer, by that layer's keys and query.
 TEST(MultiInfLLM, MeasuresMeanKeysAndChoosesOncePerLayer) {
   const ModelConfig config = model_of(4);
-  const auto policy = std::move(
-      make_policy("multi-infllm", {{"block", "8"}, {"init", "0"}, {"local", "0"}, {"topk", "1"}}).value());
+  const auto policy =
+      std::move(make_policy("multi-infllm", {{"block", "8"}, {"init", "0"}, {"local", "0"}, {"topk", "1"}}).value());
   Plan plan = policy->plan(layout_of(), config);
   ASSERT_TRUE(validate(plan, config, kKnown).ok());
   ASSERT_EQ(plan.stages.size(), 4u);
