@@ -71,6 +71,12 @@ def serve(words):
         args += ["--context", str(min(512, int(given["--ctx-size"]) // slots))]
     if "--batch-size" in given:
         args += ["--chunk", str(min(256, int(given["--batch-size"])))]
+    for theirs, ours in (("--temp", "--temperature"), ("--seed", "--seed")):
+        if theirs in given and ours in known:
+            args += [ours, given[theirs]]
+    thinks = {"on": "true", "off": "false"}.get(given.get("--reasoning"))
+    if thinks and "--chat-template-kwargs" in known:
+        args += ["--chat-template-kwargs", f'{{"enable_thinking": {thinks}}}']
     if "--alias" in given:
         args += ["--alias", given["--alias"]]
     if "--any-model" in known:  # llama-server takes every name

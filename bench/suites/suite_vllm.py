@@ -87,6 +87,9 @@ class Tokens:
     def convert_ids_to_tokens(self, ids):
         return [self.own.id_to_token(one) for one in ids]
 
+    def convert_tokens_to_ids(self, tokens):
+        return [self.own.token_to_id(one) for one in tokens]
+
     def apply_chat_template(self, conversation=None, tools=None, add_generation_prompt=False,
                             continue_final_message=False, tokenize=False, **_):
         text = self.template.render(messages=conversation, tools=tools, add_generation_prompt=add_generation_prompt)
@@ -188,6 +191,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__getattr__ = lambda name: Loose
         if module.__name__ == "vllm.config":
             module.ModelConfig = lambda *_, **__: types.SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
+        if module.__name__ == "torch":
+            module.iinfo = lambda _: types.SimpleNamespace(min=-2**63, max=2**63 - 1)
         if module.__name__ == "vllm.version":
             module.__version__ = subprocess.run([os.environ["KVILT"], "--version"], capture_output=True, text=True,
                                                 check=False).stdout.split()[-1]
