@@ -67,7 +67,8 @@ class Tokens:
         self.own = own
         environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
         environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
-        self.template = environment.from_string(config["chat_template"])
+        self.template = environment.from_string
+        self.own_template = config["chat_template"]
 
     def encode(self, text, add_special_tokens=True):
         return self.own.encode(text, add_special_tokens=add_special_tokens).ids
@@ -91,8 +92,9 @@ class Tokens:
         return [self.own.token_to_id(one) for one in tokens]
 
     def apply_chat_template(self, conversation=None, tools=None, add_generation_prompt=False,
-                            continue_final_message=False, tokenize=False, **_):
-        text = self.template.render(messages=conversation, tools=tools, add_generation_prompt=add_generation_prompt)
+                            continue_final_message=False, tokenize=False, chat_template=None, **_):
+        text = self.template(chat_template or self.own_template).render(
+            messages=conversation, tools=tools, add_generation_prompt=add_generation_prompt)
         if continue_final_message:
             last = conversation[-1]["content"].strip()
             text = text[:text.rindex(last) + len(last)]
@@ -106,6 +108,7 @@ class RemoteOpenAIServer:
     def __init__(self, model, vllm_serve_args, *, env_dict=None, seed=0, auto_port=True, max_wait_seconds=None):
         flags = dict(zip(vllm_serve_args, [*vllm_serve_args[1:], ""]))
         self.host = "localhost"
+        self.show_hidden_metrics = any(one.startswith("--show-hidden-metrics") for one in vllm_serve_args)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -207,18 +210,21 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Adapters, and the second of two frontends and two engines, of which Kvilt has one."""
-    words = ("zephyr-lora", "zephyr-pa", "[--disable-frontend", "[disable-frontend", "test_chat.py::", "[True")
+    """Adapters, the second of two frontends and two engines, of which Kvilt has one, and vLLM's own batch program."""
+    words = ("zephyr-lora", "zephyr-pa", "[--disable-frontend", "[disable-frontend", "run_batch")
+
     def is_gone(name):
-        return any(word in name for word in words[:4]) or all(word in name for word in words[4:])
+        second_engine = ("test_chat.py::" in name and "[True" in name
+                         or "test_metrics.py::" in name and name.endswith("True]"))
+        return second_engine or any(word in name for word in words)
     gone = [one for one in items if is_gone(one.nodeid)]
     config.hook.pytest_deselected(items=gone)
     items[:] = [one for one in items if one not in gone]
 
 
-@pytest.fixture
-def hf_model():
-    pytest.skip("needs the tests' own model")
+@pytest.fixture(scope="session")
+def hf_runner():
+    pytest.skip("needs the tests' own model, run by transformers")
 
 
 def sample(name):
