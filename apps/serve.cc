@@ -245,7 +245,14 @@ void add_serve(Program& program) {
                  "the model's name for clients; with commas between them several, the first shown");
   app.add_flag("--any-model", options->server.any_model,
                "requests may name any model, for apps with a fixed name such as gpt-4o-mini");
+  app.add_option("--chat-template-kwargs", options->server.chat_template_kwargs,
+                 "what the chat template is told that a request leaves out of its own, a JSON object, e.g. "
+                 "'{\"enable_thinking\": false}'");
   add_sampling(app, options->server.sampling);
+  app.add_option(
+      "--seed", options->server.seed,
+      "of requests that name none: the same one has the same answer again, a whole number from 0 on (without "
+      "it each is drawn anew)");
   const auto advice = std::make_shared<std::string>("auto");
   app.add_option("--generation-config", *advice,
                  "auto: what the model's files advise about sampling is the default of what no flag says; none: it is "

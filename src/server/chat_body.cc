@@ -8,10 +8,18 @@
 
 namespace kvilt::server {
 
+std::optional<ApiError> add_template_words(const Service& service, Json& body) {
+  for (const auto& [name, value] : service.template_words().items()) {
+    if (auto error = set_template_word(body, name, value)) return error;
+  }
+  return std::nullopt;
+}
+
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body) {
   if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
     if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
   }
+  if (auto error = add_template_words(service, body)) return error;
   const Status filled = service.knowledge().fill(call.caller.tenant->name(), body);
   if (filled.ok()) return std::nullopt;
   return api_error(filled.error(), "documents");

@@ -13,8 +13,11 @@ namespace kvilt::server {
 class Service;
 struct Call;
 
-// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), and documents of the caller's knowledge bases in place of their
-// names. REQUIRES: it is an object.
+// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), what these leave out and the
+// server has (add_template_words), and documents of the caller's knowledge bases in place of their names. REQUIRES: it
+// is an object.
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body);
+// The server's own chat_template_kwargs (--chat-template-kwargs), of which a body's hold. settle_chat does it.
+std::optional<ApiError> add_template_words(const Service& service, Json& body);
 
 }  // namespace kvilt::server

@@ -40,6 +40,39 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
             "reasoning.effort");
 }
 
+TEST(ChatBody, TheServersWordsReachPromptsThatDoNotSayThem) {
+  ServerOptions options;
+  options.chat_template_kwargs = R"({"enable_thinking": false, "tone": "dry"})";
+  LiveServer running({}, options);
+  const auto told = [&](const std::string& more) {
+    const auto reply =
+        running.post("/apply-template", R"({"messages": [{"role": "user", "content": "hi"}])" + more + "}");
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return Json::parse(reply->body)["prompt"].get<std::string>();
+  };
+  EXPECT_EQ(told(""), R"(<s>{"enable_thinking":false,"tone":"dry"}<role>hi<role>)");
+  EXPECT_EQ(told(R"(, "chat_template_kwargs": {"tone": "warm"})"),
+            R"(<s>{"tone":"warm","enable_thinking":false}<role>hi<role>)");
+  EXPECT_EQ(told(R"(, "chat_template_kwargs": {"enable_thinking": true, "tone": null})"),
+            R"(<s>{"enable_thinking":true,"tone":null}<role>hi<role>)");
+  for (const char* path : {"/v1/documents", "/v1/knowledge_bases/rivers/documents"}) {
+    running.post("/v1/knowledge_bases", R"({"name": "rivers"})");
+    EXPECT_EQ(running.post(path, R"({"documents": [{"text": "x"}], "chat_template_kwargs": 3})")->status, 400) << path;
+    EXPECT_EQ(running.post(path, R"({"documents": [{"text": "x"}]})")->status, 200) << path;
+  }
+}
+
+TEST(ChatBody, TheServersWordsAreAnObject) {
+  for (const char* wrong : {"[]", "3", "{", "{\"a\": }"}) {
+    ServerOptions options{.port = 0};
+    options.chat_template_kwargs = wrong;
+    const auto server = kvilt::Server::listen(options);
+    ASSERT_FALSE(server.ok()) << wrong;
+    EXPECT_EQ(server.error().code, Code::kInvalidArgument);
+    EXPECT_NE(server.error().message.find("--chat-template-kwargs"), std::string::npos) << server.error().message;
+  }
+}
+
 TEST(ChatBody, DocumentsOfKnowledgeBasesAreFoundByEveryRoute) {
   LiveServer running;
   EXPECT_EQ(running.post("/v1/knowledge_bases", R"({"name": "rivers"})")->status, 200);

@@ -130,7 +130,9 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
     if (it != body.end() && !it->is_null()) text[ours] = *it;
   }
   if (Json biases = read_biases(fields, out); !biases.is_null()) text["logit_bias"] = std::move(biases);
-  if (const Json* seed = fields.find("seed"); seed && *seed != -1 && *seed != UINT32_MAX) text["seed"] = *seed;
+  const Json* seed = fields.find("seed");
+  const bool any_seed = seed && (*seed == -1 || *seed == UINT32_MAX);
+  if (seed && !any_seed) text["seed"] = *seed;
   int most = -1;
   fields.integer("n_predict", -2, 1 << 30, &most);
   if (!fields.ok()) return;
@@ -144,6 +146,7 @@ void read_settings(Fields& fields, const Json& body, const RequestLimits& limits
     return fields.fail(own_name(error.param), what, error.code);
   }
   out.generation = std::move(parsed.value().generation);
+  if (any_seed) out.generation.sampling.seed.reset();
   out.generation.sampling.max_tokens = std::max(most, -1);
   // n_probs 0 is none, unlike OpenAI's logprobs 0.
   if (out.generation.sampling.logprobs == 0) out.generation.sampling.logprobs = -1;

@@ -216,6 +216,7 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   if (!fields.find("max_tokens") && !fields.find("max_completion_tokens"))
     fields.integer("n_predict", -1, kMaxTokens, &sampling.max_tokens);
   fields.boolean("ignore_eos", &sampling.ignore_eos);
+  sampling.seed = limits.seed;
   if (fields.find("seed")) {
     int64_t seed = 0;
     fields.integer("seed", INT64_MIN, INT64_MAX, &seed);

@@ -19,12 +19,13 @@
 namespace kvilt::server {
 
 struct RequestLimits {
-  int vocab = 0;                   // 0: ids are bounded by int32 only
-  int context = 0;                 // tokens; 0: unknown
-  int64_t longest_prompt = 0;      // bytes (ModelInfo); 0: unknown
-  int max_choices = 16;            // n
-  int max_prompts = 256;           // of one completion request, and documents of one warming
-  SamplingDefaults sampling = {};  // of fields that a request leaves out; what these leave out is OpenAI's
+  int vocab = 0;                      // 0: ids are bounded by int32 only
+  int context = 0;                    // tokens; 0: unknown
+  int64_t longest_prompt = 0;         // bytes (ModelInfo); 0: unknown
+  int max_choices = 16;               // n
+  int max_prompts = 256;              // of one completion request, and documents of one warming
+  SamplingDefaults sampling = {};     // of fields that a request leaves out; what these leave out is OpenAI's
+  std::optional<uint64_t> seed = {};  // of a request that names none
 };
 
 // What chat and text completions share.

@@ -1,6 +1,7 @@
 // server/routes_cache.cc: kvilt's own API: warm documents before the questions come, and drop the cache.
 #include <nlohmann/json.hpp>
 
+#include "server/chat_body.h"
 #include "server/openai_request.h"
 #include "server/service.h"
 #include "server/warming.h"
@@ -8,11 +9,12 @@
 namespace kvilt::server {
 namespace {
 
-void warm_documents(const Call& call, httplib::Response& response) {
+void warm_documents(const Service& service, const Call& call, httplib::Response& response) {
   auto parsed = parse_documents(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const DocumentsRequest& wanted = parsed.value();
   if (auto error = check_warming(call, wanted)) return reply_error(response, *error);
+  if (auto error = add_template_words(service, call.body)) return reply_error(response, *error);
   auto prompts = call.engine().document_prompts(call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   call.drop_body();
@@ -31,7 +33,8 @@ void clear_cache(const Call& call, httplib::Response& response) {
 }  // namespace
 
 void add_cache_routes(Service& service) {
-  service.post("/v1/documents", warm_documents);
+  service.post("/v1/documents",
+               [&service](const Call& call, httplib::Response& response) { warm_documents(service, call, response); });
   service.post_empty("/v1/cache/clear", clear_cache);
 }
 

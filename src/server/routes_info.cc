@@ -19,6 +19,7 @@ Json model_of(const Call& call) {
   SamplingParams usual;
   call.attached.sampling.set(usual);
   model["kvilt"]["default"]["sampling"] = sampling_json(usual);
+  if (call.attached.seed) model["kvilt"]["default"]["sampling"]["seed"] = *call.attached.seed;
   model["aliases"] = Json::array({call.attached.model});
   for (const std::string& name : call.attached.aliases) model["aliases"].push_back(name);
   return model;

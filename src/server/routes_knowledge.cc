@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "server/chat_body.h"
 #include "server/knowledge_bases.h"
 #include "server/openai_request.h"
 #include "server/service.h"
@@ -76,7 +77,7 @@ std::string frozen_as(const std::string& base, const std::string& id) { return f
 
 class Routes {
  public:
-  explicit Routes(KnowledgeBases& bases) : bases_(bases) {}
+  explicit Routes(const Service& service) : service_(service), bases_(service.knowledge()) {}
 
   void create(const Call& call, httplib::Response& response) {
     Fields fields(call.body);
@@ -118,6 +119,7 @@ class Routes {
     auto wanted = parse_documents(call.body, limits_of(call.attached));
     if (!wanted.ok()) return reply_error(response, wanted.error());
     if (auto error = check_warming(call, wanted.value())) return reply_error(response, *error);
+    if (auto error = add_template_words(service_, call.body)) return reply_error(response, *error);
     auto prompts = call.engine().document_prompts(call.body);
     if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
     const auto documents = read_documents(call.body, prompts.value());
@@ -185,13 +187,14 @@ class Routes {
     reply_json(response, base_json(base.value()));
   }
 
+  const Service& service_;
   KnowledgeBases& bases_;
 };
 
 }  // namespace
 
 void add_knowledge_routes(Service& service) {
-  const auto routes = std::make_shared<Routes>(service.knowledge());
+  const auto routes = std::make_shared<Routes>(service);
   const auto to = [&routes](void (Routes::*handler)(const Call&, httplib::Response&)) {
     return [routes, handler](const Call& call, httplib::Response& response) { ((*routes).*handler)(call, response); };
   };

@@ -115,6 +115,7 @@ void props(const Call& call, httplib::Response& response) {
   Json settings = {{"id", 0}, {"id_task", -1}, {"n_ctx", info.context}, {"is_processing", false}};
   SamplingParams usual;
   call.attached.sampling.or_else(kLlamaSampling).set(usual);
+  usual.seed = call.attached.seed;
   settings["params"] = settings_of(usual);
   reply_json(response, {{"default_generation_settings", std::move(settings)},
                         {"total_slots", call.engine().stats().running + 1},

@@ -124,6 +124,25 @@ TEST(SamplingDefaults, AreShown) {
   EXPECT_EQ(usual["temperature"], 1.0);
 }
 
+TEST(SamplingDefaults, TheServersSeedIsThatOfRequestsThatNameNone) {
+  ServerOptions seeded;
+  seeded.seed = 42;
+  const LiveServer running({}, seeded), plain;
+  const auto seed_of = [](const LiveServer& server, const Route& route, const char* more) {
+    drawn_by(server, route, more);
+    return server.engine->last_request().sampling.seed;
+  };
+  for (const Route& route : kRoutes) {
+    EXPECT_EQ(seed_of(running, route, ""), 42u) << route.path;
+    EXPECT_EQ(seed_of(running, route, R"(, "seed": 7)"), 7u) << route.path;
+    EXPECT_EQ(seed_of(plain, route, ""), std::nullopt) << route.path << ": power";
+  }
+  EXPECT_EQ(seed_of(running, kRoutes[4], R"(, "seed": -1)"), std::nullopt) << "llama.cpp's word for any";
+  auto client = running.client();
+  EXPECT_EQ(Json::parse(client.Get("/props")->body)["default_generation_settings"]["params"]["seed"], 42);
+  EXPECT_EQ(Json::parse(client.Get("/v1/models")->body)["data"][0]["kvilt"]["default"]["sampling"]["seed"], 42);
+}
+
 TEST(SamplingDefaults, FlagsOutOfRangeAreNamed) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const std::pair<SamplingDefaults, const char*> cases[] = {{{.temperature = 2.5f}, "--temperature"},

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -68,6 +69,14 @@ Status check_sampling(const SamplingDefaults& o) {
                kMaxRepetitionPenalty);
 }
 
+Status check_template_words(const std::string& text) {
+  if (text.empty()) return {};
+  const auto words = server::parse_json(text);
+  if (words.ok() && words.value().is_object()) return {};
+  return error(Code::kInvalidArgument, "chat_template_kwargs (--chat-template-kwargs): {}",
+               words.ok() ? "must be a JSON object, not " + server::type_of(words.value()) : words.error().message);
+}
+
 Status keep_no_text(ServerOptions& o) {
   if (!o.keep_no_text) return {};
   if (o.show_text)
@@ -86,6 +95,7 @@ Status keep_no_text(ServerOptions& o) {
 Result<std::unique_ptr<Server>> Server::listen(ServerOptions options) {
   KVILT_TRY(check_options(options));
   KVILT_TRY(check_sampling(options.sampling));
+  KVILT_TRY(check_template_words(options.chat_template_kwargs));
   KVILT_TRY(keep_no_text(options));
   if (sodium_init() < 0) return error(Code::kInternal, "libsodium cannot be initialised");
   KVILT_TRY(server::check_tenants(options));

@@ -13,7 +13,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +63,7 @@ struct ServerOptions {
   // comes next, before what a route has itself.
   SamplingDefaults sampling = {};
   bool model_sampling = true;
+  std::optional<uint64_t> seed = {};  // of requests that name none; none: each draws what it draws
   size_t max_body_bytes = 16 * 1024 * 1024;
   size_t max_arriving_bytes = 256 * 1024 * 1024;  // of all bodies that are being read; more get 503
   int max_connections = 128;      // that have sent something: each takes a thread while it is open; more get 503
@@ -77,6 +80,8 @@ struct ServerOptions {
   // hold some tokens of text around a prompt's first difference.
   int keep_requests = 256;
   bool show_text = false;
+  // A JSON object: what a chat template is told that a request leaves out of its chat_template_kwargs; empty: nothing.
+  std::string chat_template_kwargs = {};
   bool any_tools_order = false;  // a chat's tools come in any order unless it says otherwise (part_orders.h)
   // Nothing of a prompt or an answer is logged, or kept to be told later: no records of requests, no stored responses, no
   // knowledge bases, no path and no exception's words in the log. An error with show_text or knowledge_dir. The engine's

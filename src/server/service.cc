@@ -61,6 +61,9 @@ bool is_loopback(std::string_view host) {
          (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
+// REQUIRES: Server::listen() took the text.
+Json object_of(const std::string& text) { return text.empty() ? Json::object() : Json::parse(text); }
+
 }  // namespace
 
 void reply_json(httplib::Response& response, const Json& json) { response.set_content(dump(json), "application/json"); }
@@ -79,6 +82,7 @@ RequestLimits limits_of(const Attached& attached) {
   limits.context = info.context;
   limits.longest_prompt = info.longest_prompt;
   limits.sampling = attached.sampling;
+  limits.seed = attached.seed;
   return limits;
 }
 
@@ -110,6 +114,7 @@ Service::Service(ServerOptions options)
       tenants_(options_),
       requests_(std::make_unique<RequestLog>(static_cast<size_t>(options_.keep_requests), options_.show_text)),
       orders_(std::make_unique<PartOrders>(options_.any_tools_order)),
+      template_words_(std::make_shared<const Json>(object_of(options_.chat_template_kwargs))),
       http_(limits_of(options_), options_.max_connections, options_.keep_no_text),
       gate_(std::max(kMostInside, options_.max_body_bytes)) {
   attached_.metrics = std::make_shared<Metrics>(options_.model_alias);
@@ -137,6 +142,7 @@ void Service::attach(std::shared_ptr<Engine> engine) {
                options_.more_aliases,
                options_.any_model,
                options_.sampling.or_else(options_.model_sampling ? info.sampling : SamplingDefaults{}),
+               options_.seed,
                std::move(fingerprint)};
 }
 

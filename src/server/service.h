@@ -39,8 +39,9 @@ struct Attached {
   std::vector<std::string> policies = {};  // that requests may name
   std::vector<std::string> aliases = {};   // of the model, beside its id
   bool any_model = false;
-  SamplingDefaults sampling = {};  // what the server says of it, and else the model
-  std::string fingerprint = {};    // of what computes: OpenAI's system_fingerprint
+  SamplingDefaults sampling = {};     // what the server says of it, and else the model
+  std::optional<uint64_t> seed = {};  // ServerOptions::seed
+  std::string fingerprint = {};       // of what computes: OpenAI's system_fingerprint
 };
 
 struct RequestLimits;  // openai_request.h
@@ -79,6 +80,7 @@ class Service {
   const Tenants& tenants() const { return tenants_; }
   RequestLog& requests() const { return *requests_; }
   PartOrders& orders() const { return *orders_; }
+  const Json& template_words() const { return *template_words_; }  // an object; of ServerOptions::chat_template_kwargs
   // For what a route takes apart besides its body. Waits; false: others took too long, or the client is gone.
   bool take_room_for(const Call& call, size_t more);
   // Before the routes are added.
@@ -107,6 +109,7 @@ class Service {
   const Tenants tenants_;
   const std::unique_ptr<RequestLog> requests_;  // handlers hold the service as const
   const std::unique_ptr<PartOrders> orders_;
+  const std::shared_ptr<const Json> template_words_;
   std::unique_ptr<KnowledgeBases> knowledge_;
   HttpServer http_;
   std::atomic<bool> stopping_{false};

@@ -11,7 +11,9 @@ namespace {
 constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};  // OpenAI's
 constexpr const char* kWords = "chat_template_kwargs";
 
-std::optional<ApiError> set_word(Json& body, const char* name, const Json& value) {
+}  // namespace
+
+std::optional<ApiError> set_template_word(Json& body, const std::string& name, const Json& value) {
   Json& words = body[kWords];
   if (words.is_null()) words = Json::object();
   if (!words.is_object())
@@ -20,17 +22,15 @@ std::optional<ApiError> set_word(Json& body, const char* name, const Json& value
   return std::nullopt;
 }
 
-}  // namespace
-
 std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::string& path) {
   const auto refuse = [&](const std::string& what) { return ApiError{400, path + ": " + what, path, ""}; };
   if (!effort.is_string()) return refuse(fmt::format("must be a string, not {}", type_of(effort)));
   if (std::ranges::find(kEfforts, effort.get_ref<const std::string&>()) == std::end(kEfforts))
     return refuse("must be \"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"");
-  if (auto error = set_word(body, "reasoning_effort", effort)) return error;
+  if (auto error = set_template_word(body, "reasoning_effort", effort)) return error;
   return effort == "none" ? forbid_thinking(body) : std::nullopt;
 }
 
-std::optional<ApiError> forbid_thinking(Json& body) { return set_word(body, "enable_thinking", false); }
+std::optional<ApiError> forbid_thinking(Json& body) { return set_template_word(body, "enable_thinking", false); }
 
 }  // namespace kvilt::server

@@ -16,5 +16,7 @@ namespace kvilt::server {
 std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::string& path);
 // The same for a model that shall not think at all.
 std::optional<ApiError> forbid_thinking(Json& body);
+// One of chat_template_kwargs, unless these have it.
+std::optional<ApiError> set_template_word(Json& body, const std::string& name, const Json& value);
 
 }  // namespace kvilt::server
