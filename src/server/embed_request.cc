@@ -13,15 +13,17 @@ constexpr size_t kMaxInstruction = 4096, kMaxWord = 64;
 // What Qwen3-Reranker was trained with where a request names no other task.
 constexpr const char* kSearch = "Given a web search query, retrieve relevant passages that answer the query";
 
-// The fields that text completions have as well (model, kvilt, cache_salt) are read by their reader, `prompt` among them.
+// The fields that text completions have as well (model, kvilt, cache_salt) are read by their reader, `prompt` among them:
+// `field` is the name of it here; none: another word stands for it.
 ApiResult<TextRequest> read_shared(const Json& body, const char* field, const RequestLimits& limits) {
   Json text = Json::object();
-  for (const char* name : {"model", "kvilt", "cache_salt"}) {
+  if (!field) text["prompt"] = "-";
+  for (const char* name : {"model", "kvilt", "cache_salt", "add_special_tokens", "truncate_prompt_tokens"}) {
     if (const auto it = body.find(name); it != body.end()) text[name] = *it;
   }
-  if (const auto it = body.find(field); it != body.end()) text["prompt"] = *it;
+  if (field && body.contains(field)) text["prompt"] = body.at(field);
   auto parsed = parse_completion(text, limits);
-  if (parsed.ok()) return parsed;
+  if (parsed.ok() || !field) return parsed;
   ApiError error = parsed.error();
   constexpr std::string_view kPrompt = "prompt";
   if (error.message.starts_with(kPrompt)) error.message.replace(0, kPrompt.size(), field);
@@ -64,28 +66,42 @@ void read_documents(Fields& fields, const std::string& field, const RequestLimit
   }
 }
 
+void refuse_beside_messages(Fields& fields) {
+  if (fields.find("input")) fields.fail("input", "is not supported beside messages", "unsupported");
+  if (const Json* special = fields.find("add_special_tokens"); special && *special != false)
+    fields.fail("add_special_tokens", "only false is supported beside messages: the template writes them",
+                "unsupported");
+}
+
 }  // namespace
 
 ApiResult<EmbedRequest> parse_embeddings(const Json& body, const RequestLimits& limits) {
   if (auto error = no_object(body)) return *error;
+  EmbedRequest out;
+  Fields fields(body);
+  out.chat = fields.find("messages") != nullptr;
+  if (out.chat) {
+    if (const auto messages = parse_tokenize(body, limits); !messages.ok()) return messages.error();
+    refuse_beside_messages(fields);
+  }
   RequestLimits many = limits;
   many.max_prompts = kMaxInputs;
-  auto shared = read_shared(body, "input", many);
+  auto shared = read_shared(body, out.chat ? nullptr : "input", many);
   if (!shared.ok()) return shared.error();
-  EmbedRequest out;
-  out.generation = std::move(shared.value().generation);
-  out.inputs = std::move(shared.value().prompts);
+  TextRequest& text = shared.value();
+  out.generation = std::move(text.generation);
+  out.inputs = std::move(text.prompts);
+  out.add_special_tokens = text.add_special_tokens;
+  out.last_tokens = text.last_tokens;
   // A text is seldom embedded twice; its KV would take the place of what is asked for again.
   const auto own = body.find("kvilt");
   if (own == body.end() || !own->is_object() || !own->contains("publish")) out.generation.publish = false;
-  Fields fields(body);
   fields.integer("dimensions", 1, kMaxDimensions, &out.dimensions);
   std::string format = "float";
   fields.string("encoding_format", &format, kMaxWord);
   if (fields.ok() && format != "float" && format != "base64")
     fields.fail("encoding_format", "must be \"float\" or \"base64\"");
   out.base64 = format == "base64";
-  refuse(fields, {"truncate_prompt_tokens", "messages", "add_special_tokens"});
   if (fields.error()) return *fields.error();
   return out;
 }
@@ -112,6 +128,33 @@ ApiResult<RerankRequest> parse_rerank(const Json& body, const RequestLimits& lim
   if (!shared.ok()) return shared.error();
   out.generation = std::move(shared.value().generation);
   out.query = query->get<std::string>();
+  return out;
+}
+
+ApiResult<ScoreRequest> parse_score(const Json& body, const RequestLimits& limits) {
+  if (auto error = no_object(body)) return *error;
+  ScoreRequest out;
+  out.instruction = kSearch;
+  Fields fields(body);
+  for (auto [name, texts] : {std::pair("text_1", &out.first), std::pair("text_2", &out.second)}) {
+    const Json* given = fields.find(name);
+    if (given && given->is_string()) {
+      texts->push_back(given->get<std::string>());
+    } else if (given && !given->is_array()) {
+      fields.fail(name, fmt::format("must be a string or a list of strings, not {}", type_of(*given)));
+    } else if (fields.ok()) {
+      read_documents(fields, name, limits, *texts);
+    }
+  }
+  if (fields.ok() && out.first.size() > 1 && out.first.size() != out.second.size())
+    fields.fail("text_1", fmt::format("has {} entries and text_2 {}: it must be one text, or as many as there",
+                                      out.first.size(), out.second.size()));
+  fields.string("instruction", &out.instruction, kMaxInstruction);
+  refuse(fields, {"truncate_prompt_tokens"});
+  if (fields.error()) return *fields.error();
+  auto shared = read_shared(body, nullptr, limits);
+  if (!shared.ok()) return shared.error();
+  out.generation = std::move(shared.value().generation);
   return out;
 }
 

@@ -1,9 +1,10 @@
-// POST /v1/embeddings and /v1/rerank over loopback, serving the fake engine; and what their bodies may hold.
+// POST /v1/embeddings, /v1/rerank and /score over loopback, serving the fake engine; and what their bodies may hold.
 #include <gtest/gtest.h>
 #include <sodium.h>
 
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "server/embed_request.h"
 #include "server/live_server_for_test.h"
@@ -82,6 +83,43 @@ TEST(EmbeddingsRoute, DimensionsAndBase64) {
   EXPECT_EQ(error_of(running.post(kEmbed, R"({"input": "one", "dimensions": 17})"))["param"], "dimensions");
 }
 
+TEST(EmbeddingsRoute, TakesTheLastTokensAndLeavesOutSpecialOnes) {
+  LiveServer running;
+  const auto ids = [&](const std::string& more) {
+    const Json json = embedded(running, R"({"input": "abcdef")" + more + "}");
+    const std::vector<int32_t> asked = running.engine->last_request().prompt.ids;
+    EXPECT_EQ(json["usage"]["prompt_tokens"], asked.size());
+    return asked;
+  };
+  EXPECT_EQ(ids(""), (std::vector<int32_t>{FakeEngine::kBos, 'a', 'b', 'c', 'd', 'e', 'f'}));
+  EXPECT_EQ(ids(R"(, "add_special_tokens": false)"), (std::vector<int32_t>{'a', 'b', 'c', 'd', 'e', 'f'}));
+  EXPECT_EQ(ids(R"(, "truncate_prompt_tokens": 2)"), (std::vector<int32_t>{'e', 'f'}));
+  EXPECT_EQ(ids(R"(, "truncate_prompt_tokens": 20)").size(), 7u);
+  EXPECT_EQ(ids(R"(, "truncate_prompt_tokens": -1)").size(), 7u);
+  FakeOptions small;
+  small.context = 8;
+  LiveServer full(small);
+  const Json json = embedded(full, R"({"input": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "truncate_prompt_tokens": -1})");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 8) << "what the context holds";
+}
+
+TEST(EmbeddingsRoute, TakesAChat) {
+  ServerOptions options;
+  options.chat_template_kwargs = R"({"tone": "dry"})";
+  LiveServer running({}, options);
+  const std::string chat = R"({"messages": [{"role": "user", "content": "hi"}])";
+  const auto text = [&](const std::string& more) {
+    const Json json = embedded(running, chat + more + "}");
+    EXPECT_EQ(json["data"].size(), 1u);
+    return running.engine->detokenize(running.engine->last_request().prompt.ids).value();
+  };
+  EXPECT_EQ(text(""), R"(<s>{"tone":"dry"}<role>hi)") << "no answer is begun";
+  EXPECT_EQ(text(R"(, "add_generation_prompt": true)"), R"(<s>{"tone":"dry"}<role>hi<role>)");
+  EXPECT_EQ(text(R"(, "chat_template_kwargs": {"tone": 1})"), R"(<s>{"tone":1}<role>hi)");
+  EXPECT_EQ(text(R"(, "truncate_prompt_tokens": 2)"), "hi");
+  EXPECT_TRUE(running.engine->last_request().prompt.parts.empty()) << "their places are those of the whole prompt";
+}
+
 TEST(RerankRoute, OrdersByScore) {
   LiveServer running;
   const auto reply = running.post(kRank, R"({"query": "rivers", "documents": ["Rhine", {"text": "Elbe"}, "cats"],
@@ -139,6 +177,32 @@ TEST(RerankRoute, AnswersInTheWordsThatItIsAskedIn) {
   EXPECT_EQ(error_of(running.post(kRank, R"({"query": "q", "texts": ["a", 5]})"))["param"], "texts[1]");
 }
 
+TEST(ScoreRoute, ScoresPairsAsARankingDoes) {
+  LiveServer running;
+  const auto scores = [&](const std::string& body) {
+    const auto reply = running.post("/score", body);
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    std::vector<double> out;
+    const Json json = Json::parse(reply->body);
+    for (const Json& row : json["data"]) {
+      EXPECT_EQ(row["index"], out.size());
+      EXPECT_EQ(row["object"], "score");
+      out.push_back(row["score"]);
+    }
+    return out;
+  };
+  std::map<int, double> ranked;
+  const Json theirs = Json::parse(running.post(kRank, R"({"query": "q", "documents": ["a", "b"]})")->body);
+  for (const Json& row : theirs["results"]) ranked[row["index"]] = row["relevance_score"];
+  EXPECT_EQ(scores(R"({"text_1": "q", "text_2": ["a", {"text": "b"}]})"), (std::vector{ranked[0], ranked[1]}));
+  EXPECT_EQ(scores(R"({"text_1": ["q", "q"], "text_2": ["b", "a"]})"), (std::vector{ranked[1], ranked[0]}));
+  EXPECT_EQ(scores(R"({"text_1": ["q"], "text_2": "b"})"), (std::vector{ranked[1]}));
+  const std::vector<double> pairs = scores(R"({"text_1": ["q", "p"], "text_2": ["a", "a"]})");
+  ASSERT_EQ(pairs.size(), 2u);
+  EXPECT_NE(pairs[0], pairs[1]) << "power";
+  EXPECT_EQ(running.post("/v1/score", R"({"text_1": "q", "text_2": "a"})")->status, 200);
+}
+
 TEST(EmbedRequest, ErrorsNameTheField) {
   LiveServer running;
   const std::pair<const char*, const char*> embeddings[] = {
@@ -148,8 +212,13 @@ TEST(EmbedRequest, ErrorsNameTheField) {
       {R"({"input": ["a", 5]})", "input[1]"},
       {R"({"input": "a", "dimensions": 0})", "dimensions"},
       {R"({"input": "a", "kvilt": 5})", "kvilt"},
-      {R"({"input": "a", "truncate_prompt_tokens": 5})", "truncate_prompt_tokens"},
-      {R"({"messages": []})", "input"}};
+      {R"({"input": "a", "truncate_prompt_tokens": 4097})", "truncate_prompt_tokens"},
+      {R"({"input": "a", "add_special_tokens": 1})", "add_special_tokens"},
+      {R"({"messages": []})", "messages"},
+      {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "input": "a"})", "input"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "add_special_tokens": true})", "add_special_tokens"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "dimensions": 17})", "dimensions"}};
   for (const auto& [body, param] : embeddings) EXPECT_EQ(error_of(running.post(kEmbed, body))["param"], param) << body;
   const std::pair<const char*, const char*> ranks[] = {
       {R"({"documents": ["a"]})", "query"},
@@ -161,7 +230,20 @@ TEST(EmbedRequest, ErrorsNameTheField) {
       {R"({"query": "q", "documents": ["a"], "top_n": 0})", "top_n"},
       {R"({"query": "q", "documents": ["a"], "max_tokens_per_doc": 5})", "max_tokens_per_doc"}};
   for (const auto& [body, param] : ranks) EXPECT_EQ(error_of(running.post(kRank, body))["param"], param) << body;
+  const std::pair<const char*, const char*> scores[] = {
+      {R"([])", nullptr},
+      {R"({"text_2": "a"})", "text_1"},
+      {R"({"text_1": "a"})", "text_2"},
+      {R"({"text_1": 5, "text_2": "a"})", "text_1"},
+      {R"({"text_1": "q", "text_2": []})", "text_2"},
+      {R"({"text_1": "q", "text_2": ["a", 5]})", "text_2[1]"},
+      {R"({"text_1": ["q", "p"], "text_2": ["a", "b", "c"]})", "text_1"},
+      {R"({"text_1": "q", "text_2": "a", "truncate_prompt_tokens": 5})", "truncate_prompt_tokens"},
+      {R"({"text_1": "q", "text_2": "a", "kvilt": 5})", "kvilt"}};
+  for (const auto& [body, param] : scores)
+    EXPECT_EQ(error_of(running.post("/score", body))["param"], param ? Json(param) : Json()) << body;
   EXPECT_EQ(running.post(kEmbed, R"({"input": "a", "model": "other"})")->status, 404);
+  EXPECT_EQ(running.post("/score", R"({"text_1": "q", "text_2": "a", "model": "other"})")->status, 404);
   const std::string longer(5000, 'a');
   EXPECT_EQ(error_of(running.post(kEmbed, R"({"input": ")" + longer + "\"}"))["code"], "context_length_exceeded");
   EXPECT_EQ(error_of(running.post(kRank, R"({"query": "q", "documents": [")" + longer + "\"]}"))["code"],

@@ -173,7 +173,7 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
   const bool goes_on = request.value("continue_final_message", Json()) == true;
   if (goes_on && messages->back().value("role", Json()) != "assistant")
     return error(Code::kInvalidArgument, "continue_final_message: the last message must be the assistant's");
-  if (!goes_on) prompt.ids.push_back(kRole);
+  if (!goes_on && request.value("add_generation_prompt", Json()) != false) prompt.ids.push_back(kRole);
   return prompt;
 }
 
@@ -218,7 +218,7 @@ Status FakeEngine::check_constraint(const Constraint& constraint, bool) const {
 Result<RequestId> FakeEngine::submit(Request request, std::shared_ptr<TokenSink> sink) {
   const auto length = static_cast<int>(request.prompt.ids.size());
   if (length == 0) return error(Code::kInvalidArgument, "the prompt has no tokens");
-  if (length >= options_.context) {
+  if (length > options_.context - (request.sampling.max_tokens == 0 ? 0 : 1)) {  // room for an answer, if there is one
     return error(Code::kTooLong, "the prompt has {} tokens; this model's context is {}", length, options_.context);
   }
   MutexLock lock(mutex_);

@@ -384,6 +384,11 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   return out;
 }
 
+void keep_last(std::vector<int32_t>& ids, int last_tokens, int most) {
+  const int kept = last_tokens < 0 ? most : last_tokens;
+  if (kept > 0 && std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
+}
+
 ApiResult<TokenizeRequest> parse_tokenize(const Json& body, const RequestLimits& limits) {
   if (auto error = not_an_object(body)) return *error;
   Fields fields(body);

@@ -71,6 +71,9 @@ struct TextRequest {
   int last_tokens = 0;  // truncate_prompt_tokens: a prompt's last ones alone; 0: all, -1: what the context holds
 };
 
+// last_tokens as in TextRequest: leaves a prompt's last ones. most: what the context holds of a prompt.
+void keep_last(std::vector<int32_t>& ids, int last_tokens, int most);
+
 struct TokenizeRequest {
   std::string model;
   std::string prompt;  // when messages are absent

@@ -1,4 +1,4 @@
-// server/routes_embed.cc: POST /v1/embeddings and /v1/rerank, by the last token of a prompt.
+// server/routes_embed.cc: POST /v1/embeddings, /v1/rerank and /score, by the last token of a prompt.
 // Idea:       an embedding is the last token's state behind the final norm, of length 1 (Qwen3-Embedding and its like:
 //             arXiv 2506.05176). A score is softmax over the model's logits of "yes" and "no" behind the question
 //             whether a document answers a query (Qwen3-Reranker, same paper).
@@ -14,10 +14,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "server/answer_writer.h"
+#include "server/chat_body.h"
 #include "server/embed_request.h"
 #include "server/request_batch.h"
 #include "server/service.h"
@@ -72,33 +75,49 @@ Json as_base64(const std::vector<float>& values) {
   return text;
 }
 
-// Words of control tokens in a text stay text; what the tokenizer puts around a text (an end token) is put there.
-Result<Prompt> prompt_of(const Engine& engine, TextPrompt& input) {
+// Words of control tokens in a text stay text; what the tokenizer puts around a text (an end token) is put there. A chat
+// is rendered without the beginning of an answer, unless it says otherwise.
+Result<Prompt> prompt_of(const Engine& engine, EmbedRequest& wanted, size_t i, Json& body) {
   Prompt prompt;
-  if (const auto* text = std::get_if<std::string>(&input)) {
-    KVILT_ASSIGN(prompt.ids, engine.tokenize(*text, false, true));
+  if (wanted.chat) {
+    if (Json& opens = body["add_generation_prompt"]; opens.is_null()) opens = false;
+    KVILT_ASSIGN(prompt, engine.chat_prompt(body));
+    prompt.kept.clear();  // what is embedded is not published
+  } else if (const auto* text = std::get_if<std::string>(&wanted.inputs[i])) {
+    KVILT_ASSIGN(prompt.ids, engine.tokenize(*text, false, wanted.add_special_tokens));
   } else {
-    prompt.ids = std::move(std::get<std::vector<int32_t>>(input));
+    prompt.ids = std::move(std::get<std::vector<int32_t>>(wanted.inputs[i]));
+  }
+  const size_t all = prompt.ids.size();
+  keep_last(prompt.ids, wanted.last_tokens, engine.info().context);
+  if (prompt.ids.size() < all) {  // places in the whole one are none in this
+    prompt.marks.clear();
+    prompt.parts.clear();
   }
   if (prompt.ids.empty()) return Error{Code::kInvalidArgument, "the text has no tokens"};
   return prompt;
 }
 
-void embed(const Call& call, httplib::Response& response) {
+void embed(const Service& service, const Call& call, httplib::Response& response) {
   auto parsed = parse_embeddings(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   EmbedRequest& wanted = parsed.value();
   if (auto error = check(call, wanted.generation)) return reply_error(response, *error);
+  if (wanted.chat) {
+    if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
+  }
   const int width = call.engine().info().width;
   if (wanted.dimensions > width) {
     return reply_error(response, {400, fmt::format("dimensions: this model has {}, not {}", width, wanted.dimensions),
                                   "dimensions", ""});
   }
   const bool several = wanted.inputs.size() > 1;
-  const auto name = [&](size_t i) { return several ? fmt::format("input[{}]", i) : std::string("input"); };
+  const auto name = [&](size_t i) {
+    return several ? fmt::format("input[{}]", i) : std::string(wanted.chat ? "messages" : "input");
+  };
   std::vector<Request> requests;
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    auto prompt = prompt_of(call.engine(), wanted.inputs[i]);
+    auto prompt = prompt_of(call.engine(), wanted, i, call.body);
     if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), name(i)));
     requests.push_back(reading(std::move(prompt.value()), wanted.generation));
     requests.back().last_hidden = true;
@@ -112,8 +131,12 @@ void embed(const Call& call, httplib::Response& response) {
     rows[i] = {{"object", "embedding"}, {"index", i}, {"embedding", wanted.base64 ? as_base64(values) : Json(values)}};
   };
   if (!RequestBatch(call, response).run(std::move(requests), name, add)) return;
-  reply_json(response,
-             {{"object", "list"}, {"data", rows}, {"model", call.attached.model}, {"usage", usage_of(usage)}});
+  reply_json(response, {{"id", answer_id("embd-")},
+                        {"object", "list"},
+                        {"created", std::time(nullptr)},
+                        {"data", rows},
+                        {"model", call.attached.model},
+                        {"usage", usage_of(usage)}});
 }
 
 // The tokens whose logits are compared; the first of each word where a vocabulary has no token for it.
@@ -125,21 +148,32 @@ Result<std::pair<int32_t, int32_t>> yes_and_no(const Engine& engine) {
   return std::pair(yes[0], no[0]);
 }
 
+struct RankPair {
+  std::string_view query, document;
+};
+
+// Pairs of which each gets a score; `name` is the client's of one.
+struct Ranking {
+  const Generation& generation;
+  const std::string& instruction;
+  std::function<std::string(size_t)> name;
+  std::vector<RankPair> pairs = {};
+};
+
 // Qwen3-Reranker's words, in the model's own chat template. The document is a marked part.
-Result<Prompt> rank_prompt(const Engine& engine, const RerankRequest& wanted, const std::string& document) {
-  const std::string question =
-      fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", wanted.instruction, wanted.query);
+Result<Prompt> rank_prompt(const Engine& engine, const std::string& instruction, const RankPair& pair) {
+  const std::string question = fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", instruction, pair.query);
   const Json body = {
       {"messages",
-       Json::array(
-           {{{"role", "system"},
-             {"content",
-              "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
-              "Note that the answer can only be \"yes\" or \"no\"."}},
-            {{"role", "user"},
-             {"content",
-              Json::array({{{"type", "text"}, {"text", question}},
-                           {{"type", "text"}, {"text", document}, {"cache_control", {{"type", "ephemeral"}}}}})}}})},
+       Json::array({{{"role", "system"},
+                     {"content",
+                      "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+                      "Note that the answer can only be \"yes\" or \"no\"."}},
+                    {{"role", "user"},
+                     {"content", Json::array({{{"type", "text"}, {"text", question}},
+                                              {{"type", "text"},
+                                               {"text", pair.document},
+                                               {"cache_control", {{"type", "ephemeral"}}}}})}}})},
       {"part_separator", ""},
       {"chat_template_kwargs", {{"enable_thinking", false}}}};
   Result<Prompt> out = engine.chat_prompt(body);
@@ -171,53 +205,88 @@ Json bare(const Json& results) {
   return out;
 }
 
-void rerank(const Call& call, httplib::Response& response) {
-  auto parsed = parse_rerank(call.body, limits_of(call.attached));
-  if (!parsed.ok()) return reply_error(response, parsed.error());
-  const RerankRequest& wanted = parsed.value();
-  if (auto error = check(call, wanted.generation)) return reply_error(response, *error);
+// One for each pair; none: the response says why.
+std::optional<std::vector<double>> scores_of(const Call& call, const Ranking& ranking, UsageSum& usage,
+                                             httplib::Response& response) {
+  const auto refuse = [&](const ApiError& error) {
+    reply_error(response, error);
+    return std::nullopt;
+  };
+  if (auto error = check(call, ranking.generation)) return refuse(*error);
   const auto words = yes_and_no(call.engine());
-  if (!words.ok()) return reply_error(response, api_error(words.error(), "model"));
+  if (!words.ok()) return refuse(api_error(words.error(), "model"));
   const auto [yes, no] = words.value();
-  const auto name = [](size_t i) { return fmt::format("documents[{}]", i); };
   std::vector<Request> requests;
   size_t bytes = 0;
-  for (size_t i = 0; i < wanted.documents.size(); ++i) {
-    bytes += wanted.query.size() + wanted.documents[i].size();
+  for (const RankPair& pair : ranking.pairs) {
+    const std::string name = ranking.name(requests.size());
+    bytes += pair.query.size() + pair.document.size();
     if (bytes > kMaxRankBytes) {
-      return reply_error(response, {400, "documents: with the query before each they make more than 32 MiB; send fewer",
-                                    "documents", "context_length_exceeded"});
+      return refuse({400, name + ": with the query before each text they make more than 32 MiB; send fewer", name,
+                     "context_length_exceeded"});
     }
-    auto prompt = rank_prompt(call.engine(), wanted, wanted.documents[i]);
-    if (!prompt.ok()) {  // in the client's words: `messages` is ours
-      return reply_error(response, api_error({prompt.error().code, name(i) + ": " + prompt.error().message}));
-    }
-    requests.push_back(reading(std::move(prompt.value()), wanted.generation));
+    auto prompt = rank_prompt(call.engine(), ranking.instruction, pair);
+    // In the client's words: `messages` is ours.
+    if (!prompt.ok()) return refuse(api_error({prompt.error().code, name + ": " + prompt.error().message}));
+    requests.push_back(reading(std::move(prompt.value()), ranking.generation));
     requests.back().evaluation.first_logits = true;
   }
   call.drop_body();
   std::vector<double> scores(requests.size());
-  UsageSum usage;
   const auto add = [&, yes = yes, no = no](size_t i, const Completion& end) {
     usage.add_prompt(end.usage);
     const std::vector<float>& logits = end.logits.first;
     scores[i] = 1 / (1 + std::exp(double{logits[static_cast<size_t>(no)]} - logits[static_cast<size_t>(yes)]));
   };
-  if (!RequestBatch(call, response).run(std::move(requests), name, add)) return;
-  if (wanted.bare) return reply_json(response, bare(ranked(wanted, scores)));
+  if (!RequestBatch(call, response).run(std::move(requests), ranking.name, add)) return std::nullopt;
+  return scores;
+}
+
+void rerank(const Call& call, httplib::Response& response) {
+  const auto parsed = parse_rerank(call.body, limits_of(call.attached));
+  if (!parsed.ok()) return reply_error(response, parsed.error());
+  const RerankRequest& wanted = parsed.value();
+  Ranking ranking{wanted.generation, wanted.instruction, [](size_t i) { return fmt::format("documents[{}]", i); }};
+  for (const std::string& document : wanted.documents) ranking.pairs.push_back({wanted.query, document});
+  UsageSum usage;
+  const auto scores = scores_of(call, ranking, usage, response);
+  if (!scores) return;
+  if (wanted.bare) return reply_json(response, bare(ranked(wanted, *scores)));
   reply_json(response, {{"id", answer_id("rerank-")},
                         {"object", "list"},
                         {"model", call.attached.model},
-                        {"results", ranked(wanted, scores)},
+                        {"results", ranked(wanted, *scores)},
+                        {"usage", usage_of(usage)}});
+}
+
+void score(const Call& call, httplib::Response& response) {
+  const auto parsed = parse_score(call.body, limits_of(call.attached));
+  if (!parsed.ok()) return reply_error(response, parsed.error());
+  const ScoreRequest& wanted = parsed.value();
+  Ranking ranking{wanted.generation, wanted.instruction, [](size_t i) { return fmt::format("text_2[{}]", i); }};
+  for (size_t i = 0; i < wanted.second.size(); ++i)
+    ranking.pairs.push_back({wanted.first[wanted.first.size() > 1 ? i : 0], wanted.second[i]});
+  UsageSum usage;
+  const auto scores = scores_of(call, ranking, usage, response);
+  if (!scores) return;
+  Json data = Json::array();
+  for (const double one : *scores) data.push_back({{"index", data.size()}, {"object", "score"}, {"score", one}});
+  reply_json(response, {{"id", answer_id("score-")},
+                        {"object", "list"},
+                        {"created", std::time(nullptr)},
+                        {"model", call.attached.model},
+                        {"data", std::move(data)},
                         {"usage", usage_of(usage)}});
 }
 
 }  // namespace
 
 void add_embed_routes(Service& service) {
-  for (const char* path : {"/v1/embeddings", "/embeddings"}) service.post(path, embed);
+  const auto embed_with = [&service](const Call& call, httplib::Response& response) { embed(service, call, response); };
+  for (const char* path : {"/v1/embeddings", "/embeddings"}) service.post(path, embed_with);
   for (const char* path : {"/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"})
     service.post(path, rerank);
+  for (const char* path : {"/score", "/v1/score"}) service.post(path, score);
 }
 
 }  // namespace kvilt::server

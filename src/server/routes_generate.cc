@@ -486,11 +486,8 @@ void completion(const Service& service, const Call& call, httplib::Response& res
       return reply_error(response,
                          api_error(prompt.error(), text.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt"));
     }
-    std::vector<int32_t>& ids = prompt.value().ids;
-    const int most = text.last_tokens < 0
-                         ? call.engine().info().context - std::max(1, job->generation.sampling.max_tokens)
-                         : text.last_tokens;
-    if (text.last_tokens != 0 && most > 0 && std::ssize(ids) > most) ids.erase(ids.begin(), ids.end() - most);
+    keep_last(prompt.value().ids, text.last_tokens,
+              call.engine().info().context - std::max(1, job->generation.sampling.max_tokens));
     job->prompts.push_back(std::move(prompt.value()));
   }
   text.prompts.clear();
