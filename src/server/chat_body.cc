@@ -8,6 +8,21 @@
 
 namespace kvilt::server {
 
+std::string last_text(const Json& body) {
+  const Json& content = body.at("messages").back().at("content");
+  if (content.is_string()) return content.get<std::string>();
+  std::string out, separator = "\n";
+  if (const auto given = body.find("part_separator"); given != body.end() && given->is_string())
+    separator = given->get<std::string>();
+  for (const Json& part : content) {
+    const auto text = part.find("text");
+    if (text == part.end() || !text->is_string()) continue;
+    if (!out.empty()) out += separator;
+    out += text->get<std::string>();
+  }
+  return out;
+}
+
 std::optional<ApiError> add_template_words(const Service& service, Json& body) {
   for (const auto& [name, value] : service.template_words().items()) {
     if (auto error = set_template_word(body, name, value)) return error;

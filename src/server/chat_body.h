@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "server/json_fields.h"
 
@@ -17,6 +18,8 @@ struct Call;
 // server has (add_template_words), and documents of the caller's knowledge bases in place of their names. REQUIRES: it
 // is an object.
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body);
+// The text of the last message, whose content is a string or a list of parts.
+std::string last_text(const Json& body);
 // The server's own chat_template_kwargs (--chat-template-kwargs), of which a body's hold. settle_chat does it.
 std::optional<ApiError> add_template_words(const Service& service, Json& body);
 

@@ -41,7 +41,6 @@ void refuse_field(Fields& fields, const Field& field) {
 void refuse_but_neutral(Fields& fields, bool chat) {
   for (const Field& field : kFields) refuse_field(fields, field);
   if (!chat) return;
-  refuse_field(fields, {"echo", "false"});
   refuse_field(fields, {"truncate_prompt_tokens", ""});
   refuse_field(fields, {"add_special_tokens", "false"});  // its template writes them
   refuse_field(fields, {"verbosity", R"("medium")"});

@@ -351,6 +351,10 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   read_allowed_ids(fields, limits, out.generation);
   out.generation.constraint.constraint.reasons = true;
   refuse_but_neutral(fields, true);
+  fields.boolean("echo", &out.echo);
+  const Json* goes_on = fields.find("continue_final_message");
+  if (out.echo && !(goes_on && *goes_on == true))
+    fields.fail("echo", "is supported with \"continue_final_message\": true", "unsupported");
   bool logprobs = false;
   int top = 0;
   fields.boolean("logprobs", &logprobs);

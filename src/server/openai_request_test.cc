@@ -451,6 +451,7 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
       "stream_options": {"continuous_usage_stats": false})")
           .ok());
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
+  EXPECT_TRUE(chat(R"("echo": true, "continue_final_message": true)").value().echo);
 }
 
 TEST(ParseChat, WhatIsNotUsedIsNotJudged) {

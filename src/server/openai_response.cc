@@ -290,7 +290,9 @@ class OpenAiWriter final : public AnswerWriter {
   std::string begin(std::vector<Choice>& choices) override {
     started_.resize(choices.size(), !envelope_.chat);  // a text completion has no role to say
     std::string echoes;
-    for (Choice& choice : choices) echoes += delta(choice);
+    for (Choice& choice : choices) {
+      if (!choice.text.empty() || !choice.events.empty()) echoes += grown(choice);
+    }
     return echoes;
   }
 

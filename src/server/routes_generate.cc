@@ -34,7 +34,7 @@ struct Job {
   Attached attached;
   Generation generation;
   std::vector<Prompt> prompts;      // until they are submitted
-  std::vector<std::string> echoes;  // per prompt, with echo
+  std::vector<std::string> echoes;  // per prompt, with echo; of a chat the text from which it goes on
   std::vector<int> lengths;         // per prompt: its tokens
   // Of a chat where there is something to look for in its answers; none: their text is the answer.
   std::optional<AnswerReading> reading;
@@ -130,8 +130,13 @@ std::vector<Choice> empty_choices(const Job& job) {
     choices[i].with_logprobs = job.generation.sampling.logprobs >= 0;
     choices[i].shown = job.generation.prompt_logprobs;
     choices[i].prompt_tokens = job.lengths[job.prompt_of(choices[i].index)];
-    if (!job.echoes.empty() && choices[i].shown.echoed < 0)
-      choices[i].text = job.echoes[job.prompt_of(choices[i].index)];
+    if (job.echoes.empty() || choices[i].shown.echoed >= 0) continue;
+    const std::string& echo = job.echoes[job.prompt_of(choices[i].index)];
+    if (job.reading) {  // nothing is read in it
+      choices[i].events.emplace_back().text = echo;
+    } else {
+      choices[i].text = echo;
+    }
   }
   return choices;
 }
@@ -372,6 +377,7 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   auto prompt = call.engine().chat_prompt(body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));
+  if (parsed.value().echo) job.echoes.push_back(last_text(body));
   choose_reading(syntax, parsed.value(), body, job);
   if (tools) job.tools = hashes_of(body.at("tools"));
   return check_constraint(call, job.generation.constraint, job.prompts[0].opens_reasoning);

@@ -274,6 +274,38 @@ TEST(ServerTest, StopStringsAreShownIfAsked) {
   EXPECT_EQ(streamed, hidden + " ");
 }
 
+TEST(ServerTest, ChatsThatGoOnBeginWithTheirTextIfAsked) {
+  FakeOptions thinks;
+  thinks.answers = FakeOptions::calls_tools();
+  for (const FakeOptions& fake : {FakeOptions(), thinks}) {
+    LiveServer running(fake);
+    const auto body = [](const char* content, const char* more) {
+      return std::string(R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": )") +
+             content + R"(}], "continue_final_message": true, "n": 2)" + more + "}";
+    };
+    const auto said = [&](const std::string& sent) {
+      const Json json = Json::parse(running.post("/v1/chat/completions", sent)->body);
+      EXPECT_EQ(json["choices"][0]["message"]["content"], json["choices"][1]["message"]["content"]);
+      return json["choices"][1]["message"]["content"].get<std::string>();
+    };
+    const char* text = R"("An apple FAKE_SAY a day")";
+    EXPECT_EQ(said(body(text, "")), "a day");
+    EXPECT_EQ(said(body(text, R"(, "echo": true)")), "An apple FAKE_SAY a daya day");
+    const char* parts = R"([{"type": "text", "text": "An"}, {"type": "text", "text": "FAKE_SAY apple"}])";
+    EXPECT_EQ(said(body(parts, R"(, "echo": true, "part_separator": " ")")), "An FAKE_SAY appleapple");
+    std::string streamed, first;
+    for (const Json& event :
+         events(running.post("/v1/chat/completions", body(text, R"(, "echo": true, "stream": true)"))->body)) {
+      const Json& choice = event["choices"][0];
+      if (choice["index"] != 1) continue;
+      if (first.empty()) first = choice["delta"].value("role", "none");
+      streamed += choice["delta"].value("content", "");
+    }
+    EXPECT_EQ(first, "assistant") << "the role comes before all text";
+    EXPECT_EQ(streamed, "An apple FAKE_SAY a daya day");
+  }
+}
+
 TEST(ServerTest, PromptsAreCutIfAsked) {
   LiveServer running;
   ASSERT_EQ(running
