@@ -64,6 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   check(parse_embeddings(body.value(), limits));
   check(parse_rerank(body.value(), limits));
+  check(parse_score(body.value(), limits));
   check(parse_llama_completion(body.value(), limits));
   check(parse_llama_infill(body.value(), limits));
   check(parse_llama_tokenize(body.value()));
