@@ -248,6 +248,8 @@ void add_serve(Program& program) {
   app.add_option("--chat-template-kwargs", options->server.chat_template_kwargs,
                  "what the chat template is told that a request leaves out of its own, a JSON object, e.g. "
                  "'{\"enable_thinking\": false}'");
+  app.add_flag("--tokenizer-info", options->server.tokenizer_info,
+               "GET /tokenizer_info, from which lm-evaluation-harness learns to tokenise here");
   add_sampling(app, options->server.sampling);
   app.add_option(
       "--seed", options->server.seed,

@@ -43,6 +43,7 @@ struct ModelInfo {
   std::string default_policy, default_quality, default_text, default_trust;
   SamplingDefaults sampling;  // what its files advise. Servers heed it; submit() takes what a request says
   AnswerSyntax answers;       // to chat_prompt()'s prompts; Prompt::opens_reasoning says how one begins
+  std::string chat_template, bos_token, eos_token;  // texts: what chat_prompt() renders, and what it gives to that
 };
 
 // What audits found of one policy: distances to the full pass over the same tokens.

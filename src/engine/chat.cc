@@ -143,10 +143,11 @@ std::string fallback_template(const Tokenizer& tokenizer) {
 
 Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
                                         std::string eos, int64_t context) {
-  const std::string text = source.empty() ? fallback_template(tokenizer) : source;
+  std::string text = source.empty() ? fallback_template(tokenizer) : source;
   KVILT_ASSIGN(ChatTemplate parsed, ChatTemplate::parse(text));
   ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
-  out.traits_ = traits_of(out.template_, text, out.edges_);
+  out.source_ = std::move(text);
+  out.traits_ = traits_of(out.template_, out.source_, out.edges_);
   out.answers_ = answer_syntax_of(out.template_, out.edges_, out.traits_.arguments_as_object);
   find_marker_ids(tokenizer, out.answers_);
   out.context_ = context;

@@ -32,6 +32,7 @@ class ChatPrompts {
 
   Result<Prompt> prompt(const nlohmann::ordered_json& request) const;
   const AnswerSyntax& answers() const { return answers_; }
+  const std::string& source() const { return source_; }  // of the template in use
   // One prompt per document of the request: everything before the documents, then that one.
   Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const;
 
@@ -64,6 +65,7 @@ class ChatPrompts {
   EdgeTokens edges_;
   TemplateTraits traits_;
   AnswerSyntax answers_;
+  std::string source_;
   int64_t context_ = 0;
   bool folds_ = false;
 };

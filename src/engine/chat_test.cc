@@ -226,6 +226,8 @@ TEST_F(ChatTest, FallbackBeginsWithBos) {
   EXPECT_EQ(std::ranges::count(ids(*with, ""), kBos), 1) << "a user's text is none";
   const std::string own = "{%- for m in messages -%}<|im_start|>{{ m.content }}{%- endfor -%}";
   EXPECT_EQ(ids(*with, own), ids(*without, own));
+  EXPECT_EQ(ChatPrompts::create(*with, own, "<s>", "").value().source(), own);
+  EXPECT_NE(ChatPrompts::create(*with, "", "<s>", "").value().source(), "") << "that of the fallback";
 }
 
 TEST_F(ChatTest, FallbackTakesToolCallsWithoutContent) {

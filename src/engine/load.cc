@@ -72,6 +72,8 @@ ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
   info.kv_heads = c.G;
   info.head_size = c.E;
   info.ffn = c.F;
+  info.bos_token = c.bos_token;
+  info.eos_token = c.eos_token;
   info.parameters = parts.model->parameters();
   info.weight_bytes = parts.model->weight_bytes();
   info.kv_type = std::string(kv_type_name(store.shape().dtype));
@@ -269,7 +271,10 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
     chat->fold_volatile(parts.options.fold_volatile);
   }
   ModelInfo info = describe(parts, files);
-  if (chat) info.answers = chat->answers();
+  if (chat) {
+    info.answers = chat->answers();
+    info.chat_template = chat->source();
+  }
   return LoadedEngine{std::move(parts), std::move(chat), std::move(info), std::move(files), std::move(peers)};
 }
 

@@ -100,6 +100,9 @@ FakeEngine::FakeEngine(FakeOptions options) : options_(options) {
   info_.width = 16;
   info_.threads = 1;
   info_.answers = options.answers;
+  info_.chat_template = "{{ messages }}";
+  info_.bos_token = "<s>";
+  info_.eos_token = "</s>";
   info_.sampling = options.sampling;
   info_.policies = {"auto", "full", "prefix", "naive", "sparsex"};
   stats_.kv_pages = 1000;
@@ -154,15 +157,15 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
   if (messages == request.end()) return error(Code::kInvalidArgument, "messages: is required");
   for (size_t i = 0; i < messages->size(); ++i) {
     const Json& message = (*messages)[i];
-    const auto content = message.find("content");
-    if (content == message.end() || (!content->is_string() && !content->is_array() && !content->is_null())) {
+    const Json content = message.value("content", Json());  // clients leave it out beside calls
+    if (!content.is_string() && !content.is_array() && !content.is_null()) {
       return error(Code::kInvalidArgument, "messages[{}].content: must be a string or a list of parts", i);
     }
     prompt.ids.push_back(kRole);
     const auto begin = static_cast<int32_t>(prompt.ids.size());
-    append_content(*content, prompt);
+    append_content(content, prompt);
     const auto end = static_cast<int32_t>(prompt.ids.size());
-    if (content->is_string())
+    if (content.is_string())
       prompt.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(i), -1, begin, end});
   }
   if (const auto documents = request.find("documents"); documents != request.end() && documents->is_array()) {

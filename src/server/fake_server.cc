@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   options.port = std::atoi(flag(argc, argv, "--port", "8000"));
   options.api_key = flag(argc, argv, "--api-key", "");
   options.model_alias = flag(argc, argv, "--alias", "");
+  options.tokenizer_info = true;
   kvilt::server::FakeOptions fake;
   fake.answers = kvilt::server::FakeOptions::calls_tools();
   fake.seconds_per_token = std::atof(flag(argc, argv, "--delay-ms", "2")) / 1000;

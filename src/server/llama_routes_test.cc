@@ -245,6 +245,9 @@ TEST(LlamaRoutes, TellsAboutItself) {
   const Json props = Json::parse(running.client().Get("/props")->body);
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 4096);
   EXPECT_EQ(props["total_slots"], 1);
+  EXPECT_EQ(props["chat_template"], "{{ messages }}");
+  EXPECT_EQ(props["bos_token"], "<s>");
+  EXPECT_EQ(props["eos_token"], "</s>");
   running.engine->hold(true);
   std::thread waiting([&] { running.post("/completion", R"({"prompt": "a", "n_predict": 1})"); });
   EXPECT_TRUE(eventually([&] { return running.engine->stats().waiting + running.engine->stats().running == 1; }));

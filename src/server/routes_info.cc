@@ -89,6 +89,17 @@ void detokenize(const Call& call, httplib::Response& response) {
   reply_json(response, {{"prompt", text.value()}, {"content", text.value()}});
 }
 
+// vLLM's: what a client needs beside /tokenize and /detokenize. A model without a token has null there, as its files do.
+void tokenizer_info(const Call& call, httplib::Response& response) {
+  const ModelInfo& info = call.engine().info();
+  const auto token = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  reply_json(response, {{"tokenizer_class", "kvilt"},
+                        {"bos_token", token(info.bos_token)},
+                        {"eos_token", token(info.eos_token)},
+                        {"chat_template", info.chat_template},
+                        {"model_max_length", info.context}});
+}
+
 // In bytes; of a tenant that has not asked yet, nothing.
 Json pool_json(const Engine& engine, const EngineStats& stats, const std::string& tenant) {
   const auto known = std::ranges::find(stats.tenant_pools, tenant, &TenantPool::tenant);
@@ -135,6 +146,7 @@ void add_info_routes(Service& service) {
   service.post("/tokenize",
                [&service](const Call& call, httplib::Response& response) { tokenize(service, call, response); });
   service.post("/detokenize", detokenize);
+  if (service.options().tokenizer_info) service.get("/tokenizer_info", tokenizer_info);
   for (const char* path : {"/health", "/v1/health"}) {
     service.get_always(path, [&service](const Attached& attached, httplib::Response& response) {
       const bool ready = attached.engine && !service.stopping();

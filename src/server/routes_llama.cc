@@ -121,6 +121,9 @@ void props(const Call& call, httplib::Response& response) {
                         {"total_slots", call.engine().stats().running + 1},
                         {"model_alias", call.attached.model},
                         {"model_path", info.name},
+                        {"chat_template", info.chat_template},
+                        {"bos_token", info.bos_token},
+                        {"eos_token", info.eos_token},
                         {"modalities", {{"vision", false}, {"audio", false}}},
                         {"is_sleeping", false},
                         {"build_info", "kvilt"}});

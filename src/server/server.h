@@ -82,6 +82,8 @@ struct ServerOptions {
   bool show_text = false;
   // A JSON object: what a chat template is told that a request leaves out of its chat_template_kwargs; empty: nothing.
   std::string chat_template_kwargs = {};
+  // vLLM's route of that name. Clients that find it count tokens here, and render chats themselves.
+  bool tokenizer_info = false;
   bool any_tools_order = false;  // a chat's tools come in any order unless it says otherwise (part_orders.h)
   // Nothing of a prompt or an answer is logged, or kept to be told later: no records of requests, no stored responses, no
   // knowledge bases, no path and no exception's words in the log. An error with show_text or knowledge_dir. The engine's

@@ -469,6 +469,19 @@ TEST(ServerTest, OtherOrigins) {
   EXPECT_EQ(open.post("/v1/chat/completions", kChat, other)->status, 403);
 }
 
+TEST(ServerTest, TellsOfItsTokenizerIfAsked) {
+  LiveServer silent;
+  EXPECT_EQ(error_of(silent.client().Get("/tokenizer_info"))["code"], "not_found");
+  ServerOptions options;
+  options.tokenizer_info = true;
+  LiveServer running({}, options);
+  const Json info = Json::parse(running.client().Get("/tokenizer_info")->body);
+  EXPECT_EQ(info["chat_template"], "{{ messages }}");
+  EXPECT_EQ(info["bos_token"], "<s>");
+  EXPECT_EQ(info["eos_token"], "</s>");
+  EXPECT_EQ(info["model_max_length"], 4096);
+}
+
 TEST(ServerTest, TokensAndDocuments) {
   LiveServer running;
   Json tokens = Json::parse(running.post("/tokenize", R"({"prompt": "ab", "return_token_strs": true})")->body);
