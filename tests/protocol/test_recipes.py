@@ -20,8 +20,12 @@ CALL = ('FAKE_SAY <tool_call>{\\"name\\": \\"weather\\", \\"arguments\\": {\\"pl
 PAGES = {
     "openai": ["openai"],
     "langchain": ["langchain", "langchain_openai"],
+    "langgraph": ["langgraph", "langchain_openai"],
     "llamaindex": ["llama_index.core", "llama_index.llms.openai_like"],
     "litellm": ["litellm"],
+    "instructor": ["instructor"],
+    "haystack": ["haystack"],
+    "lm_eval": ["lm_eval"],
     "autogen": ["autogen_agentchat", "autogen_ext.models.openai"],
     "ag2": ["ag2", "openai"],
     "openai_agents": ["agents"],
@@ -30,7 +34,9 @@ PAGES = {
     "mini_swe_agent": ["minisweagent"],
     "claude_code": ["claude_agent_sdk"],
 }
-WITH_TOOLS = ["openai", "langchain", "autogen", "ag2", "openai_agents", "pydantic_ai", "smolagents"]
+WITH_TOOLS = [
+    "openai", "langchain", "langgraph", "haystack", "autogen", "ag2", "openai_agents", "pydantic_ai", "smolagents",
+]
 # What agents are told to do on this machine; each has one question.
 COMMANDS = ["mini_swe_agent", "claude_code"]
 # The commands print what the fake server says next. It does not find that in the question, where the words are apart.
@@ -89,9 +95,11 @@ def test_page(page, base_url, model, capsys, monkeypatch, tmp_path):
         assert "It rains in Bonn." in printed, "the tool was called, and its result came back"
     if page in COMMANDS:
         assert "three files" in printed, "the command ran, and what it printed came back"
-    if page == "pydantic_ai":
+    if page in ("pydantic_ai", "instructor") and model == "fake":
         assert "name='Bonn' inhabitants=330000" in printed
-    if page == "langchain":
+    if page == "lm_eval":
+        assert "'acc,none': " in printed
+    if page in ("langchain", "haystack"):
         read = [int(tokens) for tokens in re.findall(r"^(\d+) tokens from the cache", printed, re.MULTILINE)]
         assert len(read) == 2
     if page == "ag2":
