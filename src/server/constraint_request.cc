@@ -16,19 +16,25 @@ constexpr size_t kMaxChoice = 1024;  // bytes
 
 bool is_off(const Json& value) { return value == false || value == "" || value == "none"; }
 
-// Where a request says twice what its answer must be, neither is meant for sure.
-bool is_first(Fields& fields, const std::string& name, const ConstraintRequest& out) {
-  if (out.constraint)
-    fields.fail(name, fmt::format("says what the answer must be, and so does {}: send one", out.field));
-  return fields.ok();
+// Clients of several servers say the same in the words of each. Where a request says two things, neither is meant for
+// sure.
+void put(Fields& fields, const std::string& name, Constraint said, ConstraintRequest& out) {
+  if (!out.constraint) {
+    out.constraint = std::move(said);
+    out.field = name;
+    return;
+  }
+  const Constraint& before = out.constraint;
+  const bool same = before.form == said.form && before.text == said.text && before.choices == said.choices;
+  if (!same) fields.fail(name, fmt::format("says what the answer must be, and so does {}: send one", out.field));
 }
 
 void set(Fields& fields, const std::string& name, Constraint::Form form, std::string text, ConstraintRequest& out) {
-  if (!is_first(fields, name, out)) return;
   if (text.size() > kMaxConstraint) return fields.fail(name, fmt::format("is longer than {} bytes", kMaxConstraint));
-  out.constraint.form = form;
-  out.constraint.text = std::move(text);
-  out.field = name;
+  Constraint said;
+  said.form = form;
+  said.text = std::move(text);
+  put(fields, name, std::move(said), out);
 }
 
 void set_schema(Fields& fields, const std::string& name, const Json& schema, ConstraintRequest& out) {
@@ -49,17 +55,17 @@ void set_choice(Fields& fields, const std::string& name, const Json& choices, Co
   if (!choices.is_array()) return fields.fail(name, fmt::format("must be a list of strings, not {}", type_of(choices)));
   if (choices.empty()) return fields.fail(name, "must not be empty");
   if (choices.size() > kMaxChoices) return fields.fail(name, fmt::format("has more than {} entries", kMaxChoices));
-  if (!is_first(fields, name, out)) return;
+  Constraint said;
+  said.form = Constraint::Form::kChoice;
   for (size_t i = 0; i < choices.size(); ++i) {
     const std::string one = fmt::format("{}[{}]", name, i);
     if (!choices[i].is_string()) return fields.fail(one, fmt::format("must be a string, not {}", type_of(choices[i])));
     const auto& text = choices[i].get_ref<const std::string&>();
     if (text.empty() || text.size() > kMaxChoice)
       return fields.fail(one, fmt::format("must have 1 to {} bytes", kMaxChoice));
-    out.constraint.choices.push_back(text);
+    said.choices.push_back(text);
   }
-  out.constraint.form = Constraint::Form::kChoice;
-  out.field = name;
+  put(fields, name, std::move(said), out);
 }
 
 void read_response_format(Fields& fields, ConstraintRequest& out) {
@@ -165,6 +171,11 @@ void read_constraint(Fields& fields, ConstraintRequest& out) {
     if (value && !is_off(*value)) read_word(fields, name, word, *value, out);
   }
   read_structured_outputs(fields, out);
+  // SGLang's words.
+  if (const Json* regex = fields.find("regex"); regex && !is_off(*regex))
+    set_text(fields, "regex", Constraint::Form::kRegex, *regex, out);
+  if (const Json* grammar = fields.find("ebnf"); grammar && !is_off(*grammar))
+    set_text(fields, "ebnf", Constraint::Form::kGrammar, *grammar, out);
   // llama.cpp's words. A lazy grammar begins where a trigger is written: that is what tools are for here.
   if (const Json* lazy = fields.find("grammar_lazy"); lazy && *lazy != false)
     fields.fail("grammar_lazy", "only false is supported by this server: send tools instead", "unsupported");

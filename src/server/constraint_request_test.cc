@@ -54,11 +54,27 @@ TEST(ConstraintRequest, FormatsAndVllmsWords) {
      "structured_outputs.json_object");
   is(R"("structured_outputs": {"regex": "a"}, "guided_json": null)", Form::kRegex, "a", "structured_outputs.regex");
   is(R"("guided_json": false, "guided_regex": "")", Form::kNone, "", "");
+  is(R"("regex": "a+")", Form::kRegex, "a+", "regex");
+  is(R"("ebnf": "root ::= \"a\"")", Form::kGrammar, "root ::= \"a\"", "ebnf");
   EXPECT_EQ(asked(R"("guided_choice": ["a", "b"])").constraint.choices, (std::vector<std::string>{"a", "b"}));
   const auto text = parse_completion(Json::parse(R"({"prompt": "hi", "guided_choice": ["a"]})"), {});
   ASSERT_TRUE(text.ok());
   EXPECT_EQ(text.value().generation.constraint.constraint.form, Form::kChoice);
   EXPECT_FALSE(text.value().generation.constraint.constraint.reasons) << "a text completion is no chat";
+}
+
+TEST(ConstraintRequest, TheSameMayBeSaidTwice) {
+  const ConstraintRequest grammar =
+      asked(R"("guided_grammar": "root ::= \"a\"", "structured_outputs": {"grammar": "root ::= \"a\""})");
+  EXPECT_EQ(grammar.constraint.form, Form::kGrammar);
+  EXPECT_EQ(grammar.constraint.text, "root ::= \"a\"");
+  EXPECT_EQ(grammar.field, "guided_grammar");
+  const ConstraintRequest choice =
+      asked(R"("guided_choice": ["a", "b"], "structured_outputs": {"choice": ["a", "b"]})");
+  EXPECT_EQ(choice.constraint.choices, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(wrong(R"("guided_choice": ["a", "b"], "structured_outputs": {"choice": ["a"]})"),
+            "structured_outputs.choice");
+  EXPECT_EQ(wrong(R"("guided_regex": "a", "guided_grammar": "a")"), "guided_grammar");
 }
 
 TEST(ConstraintRequest, ForcedTools) {
