@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "template/jinja/interpreter.h"
@@ -113,10 +114,28 @@ Result<LeafMarks> resolve(const ChatInputs& inputs) {
   return leaves;
 }
 
-// Makes values of JSON; every string is the caller's.
+// Roles that are known words. Templates make markers of them ('<|' + message.role + '|>'), which are special tokens only
+// where all of their text is trusted; and whoever chooses among these words can forge nothing with them.
+constexpr std::string_view kTrustedRoles[] = {"system", "user", "assistant", "tool", "developer", "function"};
+
+std::unordered_set<const Json*> trusted_roles(const Json& messages) {
+  std::unordered_set<const Json*> out;
+  if (!messages.is_array()) return out;
+  for (const Json& message : messages) {
+    if (!message.is_object()) continue;
+    const auto role = message.find("role");
+    if (role == message.end() || !role->is_string()) continue;
+    if (std::ranges::find(kTrustedRoles, role->get_ref<const std::string&>()) != std::end(kTrustedRoles))
+      out.insert(&*role);
+  }
+  return out;
+}
+
+// Makes values of JSON; every string is the caller's, except the roles of the messages that are known words.
 class Converter {
  public:
-  Converter(Meter& meter, const LeafMarks& marks) : meter_(meter), marks_(marks) {}
+  Converter(Meter& meter, const LeafMarks& marks, const Json& messages)
+      : meter_(meter), marks_(marks), trusted_(trusted_roles(messages)) {}
 
   Value convert(const Json& json, int depth = 0) {
     meter_.grant(kStepsPerValue);
@@ -159,7 +178,9 @@ class Converter {
     const std::string& bytes = json.get_ref<const std::string&>();
     meter_.grant(bytes.size() * kStepsPerByte);
     const auto found = marks_.find(&json);
-    if (found == marks_.end()) return jinja::make_text(meter_, Text::untrusted(bytes));
+    if (found == marks_.end()) {
+      return jinja::make_text(meter_, trusted_.contains(&json) ? Text::trusted(bytes) : Text::untrusted(bytes));
+    }
     Text text = Text::trusted(bytes);
     size_t at = 0;
     for (const Mark* mark : found->second) {
@@ -173,6 +194,7 @@ class Converter {
 
   Meter& meter_;
   const LeafMarks& marks_;
+  const std::unordered_set<const Json*> trusted_;
 };
 
 int64_t clock_seconds() {
@@ -183,7 +205,7 @@ RenderedPrompt render_with(const jinja::Template& tmpl, const ChatInputs& inputs
                            const jinja::Limits& limits) {
   Meter meter{limits};
   jinja::Interpreter interpreter(meter, inputs.now ? *inputs.now : clock_seconds());
-  Converter converter(meter, marks);
+  Converter converter(meter, marks, inputs.messages);
   for (const auto& [name, value] : inputs.extra.items()) interpreter.define(name, converter.convert(value));
   const auto define = [&](std::string_view name, const Json& json) {
     if (!json.is_discarded()) interpreter.define(name, converter.convert(json));

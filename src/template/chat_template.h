@@ -7,7 +7,8 @@
 //             for afterwards (docs/design/finding.md).
 // Invariants: `untrusted` is sorted and disjoint and holds every byte that came from messages, tools, documents or
 //             extra; the template's literals, bos and eos are trusted. Numbers and booleans of the caller count as
-//             trusted: they print as digits and words.
+//             trusted: they print as digits and words; and so do a message's role that is a known word (user, tool):
+//             templates make special tokens of it ('<|' + message.role + '|>').
 // Threads:    a ChatTemplate is immutable; render() may run on many threads.
 // Cost:       a few microseconds a message; bounded by jinja::Limits for templates that misbehave.
 // Source:     Jinja 3.1's documented behaviour as transformers sets it up (trim_blocks, lstrip_blocks, loop controls,
