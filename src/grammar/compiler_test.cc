@@ -78,11 +78,101 @@ const std::vector<std::pair<const char*, const char*>>& schemas() {
        R"("next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},"required":["v","next"]}}})",
        R"({"v":1})"},
       {R"({"type":"object","properties":{"self":{"$ref":"#"}}})", R"({"self":1})"},
+      // Two that differ in a property `title` alone, or in a value's.
+      {R"({"type":"object","properties":{"book":{"type":"object","properties":{"id":{"type":"integer"},)"
+       R"("title":{"type":"string"}},"required":["id","title"]},"rank":{"type":"object","properties":{)"
+       R"("id":{"type":"integer"},"title":{"type":"integer"}},"required":["id","title"]}},"required":["book","rank"]})",
+       R"({"book":{"id":1,"title":"a"},"rank":{"id":2,"title":"b"}})"},
+      {R"({"anyOf":[{"const":{"default":1}},{"const":{"default":[2]}}]})", R"({"default":2})"},
       {R"({"title":"T","description":"d","type":"object","properties":{"\u00e9 \"q\"":{"type":"boolean","default":true}},)"
        R"("required":["\u00e9 \"q\""]})",
        "{}"},
   };
   return kAll;
+}
+
+// The second schema of two that differ in a property's schema, that property being named as an annotation is.
+TEST(Grammar, PropertiesNamedAsAnnotationsAreProperties) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler();
+  for (const char* name : {"title", "description", "default", "examples", "deprecated", "readOnly", "$comment"}) {
+    const auto object = [&](const char* type) {
+      return Json{{"type", "object"}, {"properties", {{name, {{"type", type}}}}}, {"required", Json::array({name})}};
+    };
+    const Json schema{{"type", "array"},
+                      {"prefixItems", Json::array({object("string"), object("integer")})},
+                      {"minItems", 2},
+                      {"items", false}};
+    const auto grammar = compiled(*compiler, GrammarPart::json(schema));
+    ASSERT_TRUE(grammar);
+    const Json text{{name, "a"}}, number{{name, 1}};
+    EXPECT_TRUE(matches(v, grammar, Json::array({text, number}).dump())) << name;
+    EXPECT_FALSE(matches(v, grammar, Json::array({text, text}).dump())) << name;
+    const auto one_of = compiled(*compiler, GrammarPart::json({{"anyOf", {{{"const", text}}, {{"const", number}}}}}));
+    ASSERT_TRUE(one_of);
+    EXPECT_TRUE(matches(v, one_of, text.dump()) && matches(v, one_of, number.dump())) << name;
+  }
+}
+
+// What a pattern or a format lets into a string is JSON, and fits; a pattern that cannot be written so is refused.
+TEST(Grammar, PatternsAndFormatsMakeJson) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler();
+  const auto takes = [&](const Json& schema, const std::string& text) {
+    const auto grammar = compiled(*compiler, GrammarPart::json(schema));
+    return grammar && matches(v, grammar, text);
+  };
+  const auto pattern = [](const char* text) { return Json{{"type", "string"}, {"pattern", text}}; };
+  for (const char* one :
+       {"^.+$", "^Größe: .+$", "^[^a]+$", "^\\S+$", "^.{1,140}$", "^([^a]b){0,140}$", "^[ü\"\\\\]+$"}) {
+    for (const char* bad : {"\"\"\"", "\"Größe: \"\"", "\"\n\"", "\"Größe: \n\"", "\"\\w\"", "\"\"b\"", "\"\\\""})
+      EXPECT_FALSE(takes(pattern(one), bad)) << one << ": " << bad;
+  }
+  EXPECT_TRUE(takes(pattern("^Größe: .+$"), "\"Größe: 3 m²\""));
+  EXPECT_FALSE(takes(pattern("^Größe: .+$"), "\"Grösse: 3\""));
+  EXPECT_TRUE(takes(pattern("^[ä-ü]{2}$"), "\"öü\""));
+  EXPECT_FALSE(takes(pattern("^[ä-ü]{2}$"), "\"öz\""));
+  EXPECT_TRUE(takes(pattern("^.{1,140}$"), "\"" + std::string(140, 'x') + "\""));
+  EXPECT_FALSE(takes(pattern("^.{1,140}$"), "\"" + std::string(141, 'x') + "\""));
+  for (const char* one : {"^C:\\\\[a-z]+$", "^\"[a-z]+\"$", "a]b.*\\1", "\\n"}) {
+    for (const Json& schema :
+         {pattern(one), Json{{"type", "object"}, {"patternProperties", {{one, {{"type", "null"}}}}}},
+          Json{{"type", "object"}, {"propertyNames", pattern(one)}, {"additionalProperties", true}}}) {
+      const auto made = compiler->compile(GrammarPart::json(schema));
+      ASSERT_FALSE(made.ok()) << schema;
+      EXPECT_NE(made.error().message.find("the pattern"), std::string::npos) << made.error().message;
+    }
+  }
+  const auto format = [](const char* name) { return Json{{"type", "string"}, {"format", name}}; };
+  EXPECT_TRUE(takes(format("email"), R"("a.b'c@x-y.org")"));
+  EXPECT_FALSE(takes(format("email"), R"("\"a\k\"@x.org")")) << "\\k is no JSON";
+  EXPECT_TRUE(takes(format("json-pointer"), R"("/a/~1b/ü")"));
+  EXPECT_TRUE(takes(format("relative-json-pointer"), R"("1/a")"));
+  EXPECT_TRUE(takes(format("relative-json-pointer"), R"("0#")"));
+  for (const char* bad : {"\"/\"\"", "\"/\\w\"", "\"/\n\"", "\"0/\"\"", "\"0/\\w\"", "\"0/\n\""}) {
+    EXPECT_FALSE(takes(format("json-pointer"), bad)) << bad;
+    EXPECT_FALSE(takes(format("relative-json-pointer"), bad)) << bad;
+  }
+}
+
+// Random texts of every format that is held to.
+TEST(Grammar, RandomTextsOfFormatsAreJson) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler();
+  std::mt19937 random(11);
+  for (const char* name : {"email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri",
+                           "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}) {
+    const auto grammar = compiled(*compiler, GrammarPart::json({{"type", "string"}, {"format", name}}));
+    ASSERT_TRUE(grammar);
+    int whole = 0;
+    for (int i = 0; i < 20; ++i) {
+      const auto text = random_text(v, grammar, random);
+      if (!text || !is_utf8(*text)) continue;
+      ++whole;
+      EXPECT_TRUE(Json::accept(*text)) << name << ": " << *text;
+    }
+    EXPECT_GT(whole, 0) << name;
+  }
 }
 
 TEST(Grammar, RandomTextsFitTheirSchema) {

@@ -50,6 +50,10 @@ constexpr std::array kRefused = {"not",
                                  "$recursiveRef",
                                  "additionalItems"};
 
+// What says nothing of an answer, and may stand beside anything.
+constexpr std::array kAnnotations = {"title",    "description", "default",  "examples", "deprecated",
+                                     "readOnly", "writeOnly",   "$comment", "$schema"};
+
 std::string short_text(const std::string& text) { return text.size() <= 64 ? text : text.substr(0, 64) + "..."; }
 
 bool is_of(const Json& value, std::string_view type) {
@@ -193,6 +197,7 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   if (level > kMostSchemaLevels) return bad(path, fmt::format("is deeper than {} levels", kMostSchemaLevels));
   if (schema.is_boolean()) return {};
   if (!schema.is_object()) return bad(path, fmt::format("must be an object or a boolean, not {}", schema.type_name()));
+  for (const char* word : kAnnotations) schema.erase(word);  // equal schemas are one to xgrammar, whatever their title
   for (const std::string_view word : kRefused) {
     const auto found = schema.find(word);
     const bool says_nothing = (word == "not" || word == "uniqueItems") && found != schema.end() && *found == false;

@@ -16,6 +16,7 @@ inline constexpr int kMostSchemaLevels = 64;  // of objects and lists in each ot
 
 // An error names the place as a JSON pointer. What xgrammar reads otherwise than the specification is written so that it
 // does not: `type` beside const or enum is met here and taken out, and an object or list of which nothing is said is open.
+// Annotations (title ...) are taken out.
 Status settle_schema(nlohmann::ordered_json& schema);
 
 }  // namespace kvilt

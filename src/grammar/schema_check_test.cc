@@ -54,6 +54,16 @@ TEST(SchemaCheck, TypeBesideEnumIsMetAndTakenOut) {
   EXPECT_EQ(schema, Json::parse(R"({"enum":[1]})"));
 }
 
+TEST(SchemaCheck, AnnotationsAreTakenOut) {
+  Json schema = Json::parse(
+      R"({"title":"T","$schema":"s","type":"object","properties":{"title":{"type":"string","description":"d"},)"
+      R"("default":{"const":{"title":1}}},"examples":[1]})");
+  ASSERT_TRUE(settle_schema(schema).ok());
+  EXPECT_EQ(schema, Json::parse(R"({"type":"object","properties":{"title":{"type":"string"},)"
+                                R"("default":{"const":{"title":1}}}})"))
+      << "properties of these names stay";
+}
+
 TEST(SchemaCheck, HasADepth) {
   const auto nested = [](int n) {
     Json schema = {{"type", "integer"}};
