@@ -92,6 +92,7 @@ class SchemaWalk {
   Status inside(Json& schema, const char* keyword, const std::string& path, int level);
   static Status required(const Json& schema, const std::string& path);
   static Status types(const Json& schema, const std::string& path);
+  static Status keys(const Json& schema, const std::string& path);
   static void open_up(Json& schema);
 };
 
@@ -158,6 +159,30 @@ Status SchemaWalk::types(const Json& schema, const std::string& path) {
   return {};
 }
 
+// What xgrammar does not hold keys to: of those that no property names it knows neither which are properties, nor which
+// were written before.
+Status SchemaWalk::keys(const Json& schema, const std::string& path) {
+  const auto properties = schema.find("properties");
+  const bool named = properties != schema.end() && !properties->empty();
+  for (const char* word : {"patternProperties", "propertyNames"}) {
+    const auto found = schema.find(word);
+    const bool says = found != schema.end() && !found->empty() && *found != true;
+    if (named && says) return bad(path, fmt::format("'{}' beside 'properties' is not supported", word));
+  }
+  const auto least = schema.find("minProperties");
+  if (least == schema.end() || !least->is_number()) return {};
+  const auto allows = [&](const char* word) { return schema.contains(word) && schema[word] != false; };
+  const bool others = !named || allows("additionalProperties") || allows("unevaluatedProperties");
+  const auto required = schema.find("required");
+  const size_t distinct = (required == schema.end() ? 0 : required->size()) + 1;
+  if (others && least->get<double>() > static_cast<double>(distinct)) {
+    return bad(path, fmt::format("'minProperties' of more than {} is not supported where keys are free: an answer may "
+                                 "write one of them twice",
+                                 distinct));
+  }
+  return {};
+}
+
 // xgrammar takes an object or list of which nothing is said for an empty one.
 void SchemaWalk::open_up(Json& schema) {
   const auto found = schema.find("type");
@@ -214,6 +239,7 @@ Status SchemaWalk::schema(Json& schema, const std::string& path, int level) {
   KVILT_TRY(one_ruling(schema, path));
   KVILT_TRY(required(schema, path));
   KVILT_TRY(types(schema, path));
+  KVILT_TRY(keys(schema, path));
   open_up(schema);
   for (const char* word :
        {"properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"}) {

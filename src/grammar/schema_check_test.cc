@@ -14,12 +14,17 @@ std::string wrong_with(const char* text) {
 }
 
 TEST(SchemaCheck, TakesWhatIsHeldTo) {
-  for (const char* text :
-       {"true", "{}", R"({"type":"object","properties":{"not":{"type":"string"},"if":{"enum":[1]}}})",
-        R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}},"description":"d","title":"t"})",
-        R"({"enum":[1,"a"],"type":["integer","string"]})", R"({"type":"string","format":"nobody-knows"})",
-        R"({"type":"array","items":{"$ref":"#"},"uniqueItems":false})",
-        R"({"properties":{"a":true},"required":["a"]})"})
+  for (
+      const char* text :
+      {"true", "{}", R"({"type":"object","properties":{"not":{"type":"string"},"if":{"enum":[1]}}})",
+       R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}},"description":"d","title":"t"})",
+       R"({"enum":[1,"a"],"type":["integer","string"]})", R"({"type":"string","format":"nobody-knows"})",
+       R"({"type":"array","items":{"$ref":"#"},"uniqueItems":false})", R"({"properties":{"a":true},"required":["a"]})",
+       R"({"type":"object","properties":{},"patternProperties":{"^a":true},"propertyNames":{"pattern":"^a"}})",
+       R"({"type":"object","properties":{"a":true},"patternProperties":{},"propertyNames":true})",
+       R"({"type":"object","additionalProperties":true,"minProperties":1})",
+       R"({"type":"object","properties":{"a":true},"required":["a"],"additionalProperties":true,"minProperties":2})",
+       R"({"type":"object","properties":{"a":true,"b":true,"c":true},"additionalProperties":false,"minProperties":2})"})
     EXPECT_EQ(wrong_with(text), "") << text;
 }
 
@@ -37,6 +42,13 @@ TEST(SchemaCheck, RefusesWhatWouldBePassedOver) {
       {R"({"minLength":3})", "needs \"type\": \"string\""},
       {R"({"items":{},"minimum":3})", "needs \"type\": \"number\""},
       {R"({"type":"object","required":["a"]})", "'a' is required"},
+      {R"({"type":"object","properties":{"a":true},"patternProperties":{"^a":true}})", "'patternProperties' beside"},
+      {R"({"type":"object","properties":{"a":true},"propertyNames":{"pattern":"^a"}})", "'propertyNames' beside"},
+      {R"({"type":"object","additionalProperties":true,"minProperties":2})", "'minProperties' of more than 1"},
+      {R"({"type":"object","patternProperties":{"^a":true},"minProperties":2})", "'minProperties' of more than 1"},
+      {R"({"type":"object","minProperties":2})", "'minProperties' of more than 1"},
+      {R"({"type":"object","properties":{"a":true},"required":["a"],"additionalProperties":true,"minProperties":3})",
+       "'minProperties' of more than 2"},
       {R"({"type":"object","required":3})", "must be a list"},
       {R"({"const":"a","type":"integer"})", "no value"},
       {R"({"enum":["a"],"type":"integer"})", "no value"},
