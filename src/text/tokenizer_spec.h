@@ -70,7 +70,7 @@ struct TokenizerSpec {
   std::vector<AddedToken> added;  // empty: every control, unknown and user-defined token, without flags
   // User-defined tokens are plain text to some vocabularies (runs of spaces, HTML tags) and markers to others
   // (<tool_call>). false: those that look like a marker, <...> or [...], count as special and need parse_special or
-  // trust.
+  // trust; but in vocabularies over characters HTML's elements (<table>, gemma's) are text.
   bool user_defined_is_text = false;
 
   bool byte_level = true;            // bpe: over bytes, tokens in GPT-2's printable spelling; false: over characters

@@ -298,6 +298,24 @@ TEST(Tokenizer, UserDefinedMarkersNeedTrustAndRunsOfSpacesDoNot) {
   EXPECT_EQ(count(*make(spec), {}, "<tool_call>"), 1);
 }
 
+// gemma's vocabularies have HTML's elements as user-defined tokens; Transformers finds them in any text.
+TEST(Tokenizer, ElementsOfHtmlAreTextToVocabulariesOverCharacters) {
+  const auto count = [](TokenizerSpec spec, const char* token) {
+    spec.tokens.push_back(token);
+    spec.kinds.resize(spec.tokens.size() - 1, TokenKind::kNormal);
+    spec.kinds.push_back(TokenKind::kUserDefined);
+    if (!spec.scores.empty()) spec.scores.push_back(0);
+    const auto t = make(spec);
+    return std::ranges::count(ids_of(*t, std::string("he") + token + "he"), *t->id_of(token));
+  };
+  for (const char* element : {"<table>", "</td>", "<h1>", "<code>"}) {
+    EXPECT_EQ(count(spm_spec(), element), 1) << element;
+    EXPECT_EQ(count(byte_spec(), element), 0) << element;
+  }
+  for (const char* marker : {"<think>", "</think>", "<tool_call>", "<start_of_turn>", "</s>", "<mask>", "[code]"})
+    EXPECT_EQ(count(spm_spec(), marker), 0) << marker;
+}
+
 TEST(Tokenizer, WholePiecesAndMergesMakeNoMarker) {
   // ignore_merges looks whole pieces up, here without a split before: the marker is a piece and must not be found.
   TokenizerSpec spec = byte_spec();

@@ -20,6 +20,18 @@ bool looks_like_marker(std::string_view t) {
   return t.size() > 2 && ((t.front() == '<' && t.back() == '>') || (t.front() == '[' && t.back() == ']'));
 }
 
+// Markup that gemma's vocabularies have as tokens, and texts have as text. No other words: <think> is a marker. Nor
+// <s>, which is BOS to most vocabularies over characters.
+bool is_html_element(std::string_view t) {
+  static constexpr std::string_view kElements[] = {
+      "table", "caption", "thead", "tbody", "tfoot", "tr", "th",  "td",     "h1",  "h2",   "h3",        "h4",
+      "h5",    "h6",      "b",     "i",     "u",     "em", "sub", "strong", "sup", "code", "blockquote"};
+  if (t.size() < 3 || t.front() != '<' || t.back() != '>') return false;
+  t = t.substr(1, t.size() - 2);
+  if (t.front() == '/') t.remove_prefix(1);
+  return std::ranges::find(kElements, t) != std::end(kElements);
+}
+
 int hex(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -70,7 +82,7 @@ Result<Vocabulary> Vocabulary::create(const TokenizerSpec& spec, bool byte_level
   v.piece_at_.push_back(static_cast<uint32_t>(v.pieces_.size()));
   v.find_bytes(spec, byte_level);
   KVILT_TRY(v.decode_all(spec, byte_level));
-  v.index(spec.user_defined_is_text);
+  v.index(spec.user_defined_is_text, !byte_level);
   if (byte_level) {
     for (int b = 0; b < 256; ++b) v.of_byte_[b] = v.find_piece(std::string(1, static_cast<char>(b)));
   }
@@ -118,12 +130,15 @@ Status Vocabulary::decode_all(const TokenizerSpec& spec, bool byte_level) {
   return {};
 }
 
-void Vocabulary::index(bool user_defined_is_text) {
+void Vocabulary::index(bool user_defined_is_text, bool html_is_text) {
   const auto text_of = [this](int32_t id) { return piece(id); };
+  const auto is_marker = [&](std::string_view text) {
+    return !user_defined_is_text && looks_like_marker(text) && !(html_is_text && is_html_element(text));
+  };
   for (int32_t id = 0; id < size(); ++id) {
     const TokenKind kind = kinds_[id];
     is_text_.push_back(kind == TokenKind::kNormal || kind == TokenKind::kUnused ||
-                       (kind == TokenKind::kUserDefined && (user_defined_is_text || !looks_like_marker(piece(id)))));
+                       (kind == TokenKind::kUserDefined && !is_marker(piece(id))));
   }
   by_piece_.reserve(kinds_.size());
   others_.reserve(static_cast<size_t>(std::count(is_text_.begin(), is_text_.end(), false)));

@@ -42,7 +42,7 @@ class Vocabulary {
   }
   void find_bytes(const TokenizerSpec& spec, bool byte_level);
   Status decode_all(const TokenizerSpec& spec, bool byte_level);
-  void index(bool user_defined_is_text);
+  void index(bool user_defined_is_text, bool html_is_text);
 
   std::string pieces_, decoded_;
   std::vector<uint32_t> piece_at_, decoded_at_;  // size() + 1 each; decoded_at_ is empty if it is the same
