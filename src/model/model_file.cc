@@ -21,6 +21,7 @@
 #include "model/read_sampling.h"
 #include "model/safetensors.h"
 #include "model/text_part.h"
+#include "text/tokenizer_hf.h"
 #include "text/unicode.h"
 
 namespace kvilt {
@@ -261,15 +262,29 @@ class FolderReader {
     KVILT_TRY(read_template(config));
     if (!has("tokenizer.json")) return {};  // token ids in and out still work
     KVILT_ASSIGN(const std::string text, read_file(path("tokenizer.json"), kMaxTokenizerBytes));
-    auto tokenizer = Tokenizer::from_hf(text, config_text);
-    if (!tokenizer.ok()) return in_file(path("tokenizer.json"), tokenizer.error());
-    model_->tokenizer = std::move(tokenizer).value();
+    KVILT_TRY(build_tokenizer(text, config_text));
     add_end_ids(model_->config, model_->tokenizer->end_ids());
     model_->config.bos_token = token_text(config, "bos_token", model_->tokenizer->bos());
     model_->config.eos_token = token_text(config, "eos_token", model_->tokenizer->eos());
     const auto ids = model_->tokenizer->encode("", {.add_special = true});
     const auto bos = model_->tokenizer->bos();
     model_->config.add_bos = ids.ok() && bos && !ids->empty() && ids->front() == *bos;
+    return {};
+  }
+
+  Status build_tokenizer(const std::string& text, const std::string& config_text) {
+    const std::string file = path("tokenizer.json");
+    auto spec = spec_from_hf(text, config_text);
+    if (!spec.ok()) return in_file(file, spec.error());
+    const std::vector<std::string> left_out = leave_out_added(*spec, static_cast<size_t>(model_->config.V));
+    if (!left_out.empty()) {
+      model_->warnings.push_back(fmt::format(
+          "{}: {} added tokens, the first is '{}', have ids beyond the embedding's {} rows; they are left out", file,
+          left_out.size(), printable(left_out[0]), model_->config.V));
+    }
+    auto tokenizer = Tokenizer::create(std::move(spec).value());
+    if (!tokenizer.ok()) return in_file(file, tokenizer.error());
+    model_->tokenizer = std::move(tokenizer).value();
     return {};
   }
 

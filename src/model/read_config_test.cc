@@ -10,8 +10,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/mapped_file.h"
-#include "model/json_text.h"
 #include "model/model_file.h"
 #include "model/tiny_gguf_for_test.h"
 #include "tensor/dequantize.h"
@@ -500,99 +498,6 @@ TEST(HfConfig, ExpertsPerLayer) {
   EXPECT_TRUE(mixtral->config.experts.renormalise);
   EXPECT_EQ(mixtral->config.experts.sparse, Sparse({1, 1, 1, 1}));
   EXPECT_TRUE(mixtral->config.window.empty());  // mistral's default would be 4096
-}
-
-class HfFolder : public ::testing::Test {
- protected:
-  void copy(const std::string& source) {
-    for (const auto& entry : fs::directory_iterator(source)) {
-      fs::copy_file(entry.path(), folder_.path() / entry.path().filename(), fs::copy_options::overwrite_existing);
-    }
-  }
-  nlohmann::json json(const std::string& name) {
-    return *parse_json(*read_file((folder_.path() / name).string(), 1 << 24), name);
-  }
-  void change(const std::string& name, const std::function<void(nlohmann::json&)>& edit) {
-    auto document = json(name);
-    edit(document);
-    folder_.write(name, document.dump());
-  }
-  Result<std::unique_ptr<ModelFile>> open() { return open_model(folder_.path().string()); }
-  TempFolder folder_;
-};
-
-TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
-  copy("tests/data/fixtures/llama");
-  change("tokenizer_config.json", [](auto& c) {
-    c["chat_template"] = {{{"name", "tool_use"}, {"template", "T"}}, {{"name", "default"}, {"template", "D"}}};
-    c["eos_token"] = {{"content", "<|im_start|>"}};
-  });
-  folder_.write("generation_config.json", R"({"eos_token_id": [7, 9, 7]})");
-  auto model = open();
-  ASSERT_TRUE(model.ok()) << model.error().message;
-  EXPECT_EQ((*model)->chat_template, "D");
-  EXPECT_EQ((*model)->config.eos_token, "<|im_start|>");
-  for (const int id : {7, 9, 257}) {
-    const auto& ids = (*model)->config.eos_ids;
-    EXPECT_EQ(std::ranges::count(ids, id), 1) << id;
-  }
-  folder_.write("chat_template.jinja", "J");
-  model = open();
-  ASSERT_TRUE(model.ok());
-  EXPECT_EQ((*model)->chat_template, "J");
-  folder_.write("generation_config.json", R"({"eos_token_id": 288})");
-  model = open();
-  ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.error().message.find("end-of-text id 288"), std::string::npos) << model.error().message;
-  folder_.write("generation_config.json", R"({"eos_token_id": [-1]})");
-  EXPECT_FALSE(open().ok());
-}
-
-TEST_F(HfFolder, ShardsComeFromTheFolderOnly) {
-  copy("tests/data/fixtures/qwen3");
-  ASSERT_TRUE(open().ok());
-  const nlohmann::json good = json("model.safetensors.index.json");
-  for (const char* shard :
-       {"../model-00001-of-00002.safetensors", "/etc/passwd", "config.json", "absent.safetensors"}) {
-    nlohmann::json bad = good;
-    bad["weight_map"].begin().value() = shard;
-    folder_.write("model.safetensors.index.json", bad.dump());
-    EXPECT_FALSE(open().ok()) << shard;
-  }
-  nlohmann::json one_left = good;  // the other shard's tensors are missing
-  for (auto& [name, shard] : one_left["weight_map"].items()) shard = "model-00001-of-00002.safetensors";
-  folder_.write("model.safetensors.index.json", one_left.dump());
-  const auto model = open();
-  ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.error().message.find("is missing"), std::string::npos) << model.error().message;
-}
-
-TEST_F(HfFolder, EveryExpertMustBeThere) {
-  copy("tests/data/fixtures/mixtral");
-  ASSERT_TRUE(open().ok());
-  change("config.json", [](auto& c) { c["num_local_experts"] = 3; });
-  auto model = open();
-  ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.error().message.find("block_sparse_moe.gate.weight' is 4 x 32; the configuration says 3 x 32"),
-            std::string::npos)
-      << model.error().message;
-  change("config.json", [](auto& c) { c["num_local_experts"] = 4; });
-  change("config.json", [](auto& c) { c["model_type"] = "llama"; });
-  model = open();
-  ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.error().message.find("mlp.gate_proj.weight' is missing"), std::string::npos) << model.error().message;
-}
-
-TEST_F(HfFolder, BiasesThatTheConfigPromisesMustBeThere) {
-  copy("tests/data/fixtures/llama");
-  ASSERT_TRUE(open().ok());
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    copy("tests/data/fixtures/llama");
-    change("config.json", [&](auto& c) { c[key] = true; });
-    const auto model = open();
-    ASSERT_FALSE(model.ok());
-    EXPECT_NE(model.error().message.find(".bias' is missing"), std::string::npos) << model.error().message;
-  }
 }
 
 }  // namespace

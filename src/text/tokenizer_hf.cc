@@ -222,6 +222,25 @@ Result<TokenizerSpec> spec_from_hf(std::string_view tokenizer_json, std::string_
   }
 }
 
+std::vector<std::string> leave_out_added(TokenizerSpec& spec, size_t rows) {
+  const auto beyond = [&](int32_t id) { return static_cast<size_t>(id) >= rows; };
+  for (size_t id = rows; id < spec.kinds.size(); ++id) {
+    const TokenKind kind = spec.kinds[id];
+    if (kind != TokenKind::kControl && kind != TokenKind::kUserDefined && kind != TokenKind::kUnused) return {};
+  }
+  if (std::ranges::any_of(spec.merge_ids,
+                          [&](const auto& merge) { return beyond(merge.first) || beyond(merge.second); }))
+    return {};
+  std::vector<std::string> out;
+  std::erase_if(spec.added, [&](const AddedToken& token) {
+    if (beyond(token.id)) out.push_back(spec.tokens[static_cast<size_t>(token.id)]);
+    return beyond(token.id);
+  });
+  spec.tokens.resize(std::min(spec.tokens.size(), rows));
+  spec.kinds.resize(spec.tokens.size());
+  return out;
+}
+
 Result<std::unique_ptr<Tokenizer>> Tokenizer::from_hf(std::string_view tokenizer_json, std::string_view config_json) {
   KVILT_ASSIGN(TokenizerSpec spec, spec_from_hf(tokenizer_json, config_json));
   return create(std::move(spec));

@@ -5,7 +5,9 @@
 //             at most memory in proportion to its size.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvilt/result.h"
 #include "text/tokenizer_spec.h"
@@ -14,5 +16,10 @@ namespace kvilt {
 
 // `config_json` is the text of tokenizer_config.json, or empty.
 Result<TokenizerSpec> spec_from_hf(std::string_view tokenizer_json, std::string_view config_json);
+
+// Takes out the added tokens whose ids begin at `rows`, those of the embedding: gemma 3's text models have the image's
+// token without a row for it, fine-tunes a padding token. Returns their texts. Nothing is taken out if an entry of the
+// vocabulary is among these ids.
+std::vector<std::string> leave_out_added(TokenizerSpec& spec, size_t rows);
 
 }  // namespace kvilt

@@ -1,0 +1,158 @@
+// Whole folders, as Hugging Face has them: templates, end ids, added tokens, shards, and what must be there.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "base/mapped_file.h"
+#include "model/json_text.h"
+#include "model/model_file.h"
+
+namespace kvilt {
+namespace {
+
+namespace fs = std::filesystem;
+
+class HfFolder : public ::testing::Test {
+ protected:
+  ~HfFolder() override { fs::remove_all(folder_); }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
+  void copy(const std::string& source) {
+    for (const auto& entry : fs::directory_iterator(source)) {
+      fs::copy_file(entry.path(), folder_ / entry.path().filename(), fs::copy_options::overwrite_existing);
+    }
+  }
+  nlohmann::json json(const std::string& name) {
+    return *parse_json(*read_file((folder_ / name).string(), 1 << 24), name);
+  }
+  void change(const std::string& name, const std::function<void(nlohmann::json&)>& edit) {
+    auto document = json(name);
+    edit(document);
+    write(name, document.dump());
+  }
+  Result<std::unique_ptr<ModelFile>> open() { return open_model(folder_.string()); }
+  const fs::path folder_ = [] {
+    const fs::path path = fs::temp_directory_path() / ("kvilt_folder_" + std::to_string(::getpid()));
+    fs::create_directories(path);
+    return path;
+  }();
+};
+
+TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
+  copy("tests/data/fixtures/llama");
+  change("tokenizer_config.json", [](auto& c) {
+    c["chat_template"] = {{{"name", "tool_use"}, {"template", "T"}}, {{"name", "default"}, {"template", "D"}}};
+    c["eos_token"] = {{"content", "<|im_start|>"}};
+  });
+  write("generation_config.json", R"({"eos_token_id": [7, 9, 7]})");
+  auto model = open();
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ((*model)->chat_template, "D");
+  EXPECT_EQ((*model)->config.eos_token, "<|im_start|>");
+  for (const int id : {7, 9, 257}) {
+    const auto& ids = (*model)->config.eos_ids;
+    EXPECT_EQ(std::ranges::count(ids, id), 1) << id;
+  }
+  write("chat_template.jinja", "J");
+  model = open();
+  ASSERT_TRUE(model.ok());
+  EXPECT_EQ((*model)->chat_template, "J");
+  write("generation_config.json", R"({"eos_token_id": 288})");
+  model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("end-of-text id 288"), std::string::npos) << model.error().message;
+  write("generation_config.json", R"({"eos_token_id": [-1]})");
+  EXPECT_FALSE(open().ok());
+}
+
+// gemma-3-1b-it has the token of images at an id that has no row; so have fine-tunes their padding token.
+TEST_F(HfFolder, AddedTokensBeyondTheEmbeddingAreLeftOut) {
+  copy("tests/data/fixtures/llama");
+  auto whole = open();
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  EXPECT_TRUE((*whole)->warnings.empty());
+  const int rows = (*whole)->config.V;
+  const auto add = [&](const char* text, int id) {
+    change("tokenizer.json", [&](auto& t) {
+      t["added_tokens"].push_back({{"id", id}, {"content", text}, {"special", true}});
+    });
+  };
+  add("<image_soft_token>", rows);
+  add("[PAD]", rows + 3);
+  auto model = open();
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_LE((*model)->tokenizer->vocab_size(), rows);
+  EXPECT_EQ((*model)->tokenizer->id_of("<image_soft_token>"), std::nullopt);
+  ASSERT_EQ((*model)->warnings.size(), 1u);
+  EXPECT_NE((*model)->warnings[0].find("2 added tokens, the first is '<image_soft_token>'"), std::string::npos)
+      << (*model)->warnings[0];
+  const std::string text = "<image_soft_token> a[PAD]b";
+  EXPECT_EQ(*(*model)->tokenizer->encode(text, {.parse_special = true}), *(*whole)->tokenizer->encode(text));
+  // What the model is to write has to have a row, and so has what is merged from texts.
+  change("tokenizer_config.json", [](auto& c) { c["eos_token"] = "[PAD]"; });
+  model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("the EOS token"), std::string::npos) << model.error().message;
+  copy("tests/data/fixtures/llama");
+  change("tokenizer.json", [&](auto& t) { t["model"]["vocab"]["qqq"] = rows + 1; });
+  add("[PAD]", rows);
+  model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("the embedding"), std::string::npos) << model.error().message;
+}
+
+TEST_F(HfFolder, ShardsComeFromTheFolderOnly) {
+  copy("tests/data/fixtures/qwen3");
+  ASSERT_TRUE(open().ok());
+  const nlohmann::json good = json("model.safetensors.index.json");
+  for (const char* shard :
+       {"../model-00001-of-00002.safetensors", "/etc/passwd", "config.json", "absent.safetensors"}) {
+    nlohmann::json bad = good;
+    bad["weight_map"].begin().value() = shard;
+    write("model.safetensors.index.json", bad.dump());
+    EXPECT_FALSE(open().ok()) << shard;
+  }
+  nlohmann::json one_left = good;  // the other shard's tensors are missing
+  for (auto& [name, shard] : one_left["weight_map"].items()) shard = "model-00001-of-00002.safetensors";
+  write("model.safetensors.index.json", one_left.dump());
+  const auto model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("is missing"), std::string::npos) << model.error().message;
+}
+
+TEST_F(HfFolder, EveryExpertMustBeThere) {
+  copy("tests/data/fixtures/mixtral");
+  ASSERT_TRUE(open().ok());
+  change("config.json", [](auto& c) { c["num_local_experts"] = 3; });
+  auto model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("block_sparse_moe.gate.weight' is 4 x 32; the configuration says 3 x 32"),
+            std::string::npos)
+      << model.error().message;
+  change("config.json", [](auto& c) { c["num_local_experts"] = 4; });
+  change("config.json", [](auto& c) { c["model_type"] = "llama"; });
+  model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("mlp.gate_proj.weight' is missing"), std::string::npos) << model.error().message;
+}
+
+TEST_F(HfFolder, BiasesThatTheConfigPromisesMustBeThere) {
+  copy("tests/data/fixtures/llama");
+  ASSERT_TRUE(open().ok());
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    copy("tests/data/fixtures/llama");
+    change("config.json", [&](auto& c) { c[key] = true; });
+    const auto model = open();
+    ASSERT_FALSE(model.ok());
+    EXPECT_NE(model.error().message.find(".bias' is missing"), std::string::npos) << model.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace kvilt
