@@ -139,11 +139,22 @@ std::string fallback_template(const Tokenizer& tokenizer) {
   return (begins ? "{{- bos_token -}}\n" : "") + std::string(kFallbackChatTemplate);
 }
 
+bool wants_tools(const Json& request) {
+  if (!request.is_object()) return false;
+  const bool wanted = !request.contains("tool_choice") || request["tool_choice"] != "none";
+  return wanted && request.contains("tools") && !request["tools"].empty();
+}
+
 }  // namespace
 
-Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::string& source, std::string bos,
+Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const Sources& sources, std::string bos,
                                         std::string eos, int64_t context) {
-  std::string text = source.empty() ? fallback_template(tokenizer) : source;
+  std::unique_ptr<ChatPrompts> with_tools;
+  if (!sources.tools.empty()) {
+    KVILT_ASSIGN(ChatPrompts made, create(tokenizer, Sources{sources.tools, ""}, bos, eos, context));
+    with_tools = std::make_unique<ChatPrompts>(std::move(made));
+  }
+  std::string text = sources.usual.empty() ? fallback_template(tokenizer) : sources.usual;
   KVILT_ASSIGN(ChatTemplate parsed, ChatTemplate::parse(text));
   ChatPrompts out(tokenizer, std::move(parsed), std::move(bos), std::move(eos));
   out.source_ = std::move(text);
@@ -151,7 +162,12 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const std::s
   out.answers_ = answer_syntax_of(out.template_, out.edges_, out.traits_.arguments_as_object);
   find_marker_ids(tokenizer, out.answers_);
   out.context_ = context;
+  out.with_tools_ = std::move(with_tools);
   return out;
+}
+
+const ChatPrompts& ChatPrompts::of(const Json& request) const {
+  return with_tools_ && wants_tools(request) ? *with_tools_ : *this;
 }
 
 // The borders of contents and their parts; those that carry cache_control are pieces. Checks the messages' shape.
@@ -245,8 +261,7 @@ Result<ChatPrompts::Inputs> ChatPrompts::inputs(const Json& request) const {
     if (request.contains(key) && !request[key].is_null() && !request[key].is_array())
       return wrong(key, "must be an array");
   }
-  const bool wanted = !request.contains("tool_choice") || request["tool_choice"] != "none";
-  if (wanted && request.contains("tools") && !request["tools"].empty()) in.tools = request["tools"];
+  if (wants_tools(request)) in.tools = request["tools"];
   if (request.contains("chat_template_kwargs") && !request["chat_template_kwargs"].is_null()) {
     if (!request["chat_template_kwargs"].is_object()) return wrong("chat_template_kwargs", "must be an object");
     in.extra = request["chat_template_kwargs"];
@@ -411,7 +426,9 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
   return prompt;
 }
 
-Result<Prompt> ChatPrompts::prompt(const Json& request) const {
+Result<Prompt> ChatPrompts::prompt(const Json& request) const { return of(request).own_prompt(request); }
+
+Result<Prompt> ChatPrompts::own_prompt(const Json& request) const {
   KVILT_ASSIGN(const Inputs in, inputs(request));
   KVILT_ASSIGN(RenderedPrompt rendered, template_.render(in.chat));
   if (in.ends >= 0 && !end_with(rendered, in.ends))
@@ -428,6 +445,7 @@ Result<std::vector<Prompt>> ChatPrompts::document_prompts(const Json& request) c
   if (!request.is_object() || !request.contains("documents") || !request["documents"].is_array()) {
     return wrong("documents", "must be an array");
   }
+  if (const ChatPrompts& its = of(request); &its != this) return its.document_prompts(request);
   Json one = request;
   if (!one.contains("messages") || one["messages"].empty())
     one["messages"] = Json::array({{{"role", "user"}, {"content", ""}}});

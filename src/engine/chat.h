@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -23,16 +24,28 @@ namespace kvilt {
 
 class ChatPrompts {
  public:
+  // Templates. tools: of requests that have tools; empty: the same one.
+  struct Sources {
+    std::string usual, tools;
+  };
   // tokenizer must outlive it. An empty template source means ChatML. context: rendered texts that cannot fit into so
   // many tokens are refused before they are tokenised; 0: none are.
-  static Result<ChatPrompts> create(const Tokenizer& tokenizer, const std::string& template_source, std::string bos,
+  static Result<ChatPrompts> create(const Tokenizer& tokenizer, const Sources& sources, std::string bos,
                                     std::string eos, int64_t context = 0);
+  static Result<ChatPrompts> create(const Tokenizer& tokenizer, const std::string& template_source, std::string bos,
+                                    std::string eos, int64_t context = 0) {
+    return create(tokenizer, Sources{template_source, ""}, std::move(bos), std::move(eos), context);
+  }
   // EngineOptions::fold_volatile, for prompts from now on.
-  void fold_volatile(bool folds) { folds_ = folds; }
+  void fold_volatile(bool folds) {
+    folds_ = folds;
+    if (with_tools_) with_tools_->fold_volatile(folds);
+  }
 
   Result<Prompt> prompt(const nlohmann::ordered_json& request) const;
-  const AnswerSyntax& answers() const { return answers_; }
-  const std::string& source() const { return source_; }  // of the template in use
+  // How answers are written; with a template for tools as that one shows it, since calls are what there is to read.
+  const AnswerSyntax& answers() const { return with_tools_ ? with_tools_->answers() : answers_; }
+  const std::string& source() const { return source_; }  // of the template of requests without tools
   // One prompt per document of the request: everything before the documents, then that one.
   Result<std::vector<Prompt>> document_prompts(const nlohmann::ordered_json& request) const;
 
@@ -59,6 +72,9 @@ class ChatPrompts {
   Status add_documents(const nlohmann::ordered_json& request, Inputs& inputs) const;
   Result<Prompt> tokenize(const RenderedPrompt& rendered, const Inputs& inputs) const;
   Status settle_messages(nlohmann::ordered_json& messages) const;
+  // Of the template that this request gets.
+  const ChatPrompts& of(const nlohmann::ordered_json& request) const;
+  Result<Prompt> own_prompt(const nlohmann::ordered_json& request) const;
 
   const Tokenizer* tokenizer_;
   ChatTemplate template_;
@@ -68,6 +84,7 @@ class ChatPrompts {
   std::string source_;
   int64_t context_ = 0;
   bool folds_ = false;
+  std::unique_ptr<ChatPrompts> with_tools_;  // null: one template for all
 };
 
 }  // namespace kvilt

@@ -46,12 +46,12 @@ Result<PolicyFiles> read_files(const EngineOptions& options) {
   return out;
 }
 
-Result<std::string> template_source(const EngineOptions& options, const ModelFile& model) {
-  if (options.chat_template.empty()) return model.chat_template;
+Result<ChatPrompts::Sources> template_sources(const EngineOptions& options, const ModelFile& model) {
+  if (options.chat_template.empty()) return ChatPrompts::Sources{model.chat_template, model.tools_template};
   KVILT_ASSIGN(std::string source, read_file(options.chat_template, kMaxTemplate));
   // An empty one would be ChatML in silence.
   if (source.empty()) return error(Code::kInvalidArgument, "{}: the chat template is empty", options.chat_template);
-  return source;
+  return ChatPrompts::Sources{std::move(source), ""};
 }
 
 ModelInfo describe(const EngineParts& parts, const PolicyFiles& files) {
@@ -263,8 +263,8 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   }
   std::optional<ChatPrompts> chat;
   if (parts.file->tokenizer) {
-    KVILT_ASSIGN(const std::string source, template_source(options, *parts.file));
-    auto made = ChatPrompts::create(*parts.file->tokenizer, source, c.bos_token, c.eos_token, parts.options.context);
+    KVILT_ASSIGN(const ChatPrompts::Sources sources, template_sources(options, *parts.file));
+    auto made = ChatPrompts::create(*parts.file->tokenizer, sources, c.bos_token, c.eos_token, parts.options.context);
     const std::string& from = options.chat_template.empty() ? options.model : options.chat_template;
     if (!made.ok()) return error(made.error().code, "{}: chat template: {}", from, made.error().message);
     chat.emplace(std::move(made).value());

@@ -54,6 +54,7 @@ TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
   auto model = open();
   ASSERT_TRUE(model.ok()) << model.error().message;
   EXPECT_EQ((*model)->chat_template, "D");
+  EXPECT_EQ((*model)->tools_template, "T");
   EXPECT_EQ((*model)->config.eos_token, "<|im_start|>");
   for (const int id : {7, 9, 257}) {
     const auto& ids = (*model)->config.eos_ids;
@@ -63,6 +64,7 @@ TEST_F(HfFolder, TemplatesAndEndIdsFromEveryPlace) {
   model = open();
   ASSERT_TRUE(model.ok());
   EXPECT_EQ((*model)->chat_template, "J");
+  EXPECT_EQ((*model)->tools_template, "") << "what the config has is not read";
   write("generation_config.json", R"({"eos_token_id": 288})");
   model = open();
   ASSERT_FALSE(model.ok());

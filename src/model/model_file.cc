@@ -138,6 +138,7 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
 
   Fields templates(gguf, "tokenizer.", path);
   model->chat_template = templates.text_or("chat_template", "");
+  model->tools_template = templates.text_or("chat_template.tool_use", "");
   KVILT_TRY(templates.status());
   take(read_gguf_sampling(gguf, path), *model);
   model->description =
@@ -318,8 +319,9 @@ class FolderReader {
     }
     for (const auto& named : *it) {
       if (!named.is_object() || !named.contains("name") || !named.contains("template")) continue;
-      if (named["name"] == "default" && named["template"].is_string())
-        model_->chat_template = named["template"].get<std::string>();
+      if (!named["template"].is_string()) continue;
+      if (named["name"] == "default") model_->chat_template = named["template"].get<std::string>();
+      if (named["name"] == "tool_use") model_->tools_template = named["template"].get<std::string>();
     }
     return {};
   }

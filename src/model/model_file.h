@@ -31,6 +31,7 @@ struct ModelFile {
   ModelWeights weights;
   std::unique_ptr<Tokenizer> tokenizer;  // null: a folder without tokenizer.json; token ids in and out still work
   std::string chat_template;             // Jinja source; empty if the files have none
+  std::string tools_template;            // the one for requests with tools, where that is another; empty: it is not
   std::string description;               // e.g. "GGUF Q4_K_M, 291 tensors, 468 MiB"
   SamplingDefaults sampling;             // what the files advise
   std::vector<std::string> warnings;     // of what was wrong in the files and is left out

@@ -207,6 +207,19 @@ TEST(GgufModel, HonoursRopeFactorsAndSettingsPerLayer) {
   expect_refused(tiny, Code::kCorrupt, "frequency factor");
 }
 
+TEST(GgufModel, MayHaveATemplateForTools) {
+  TinyGguf tiny;
+  tiny.metadata = [](GgufBytes& b) { b.string("tokenizer.chat_template", "D"); };
+  EXPECT_EQ((*open_tiny(tiny))->tools_template, "");
+  tiny.metadata = [](GgufBytes& b) {
+    b.string("tokenizer.chat_template", "D").string("tokenizer.chat_template.tool_use", "T");
+  };
+  const auto model = open_tiny(tiny);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ((*model)->chat_template, "D");
+  EXPECT_EQ((*model)->tools_template, "T");
+}
+
 TEST(GgufModel, OneWindowForAllLayers) {
   TinyGguf tiny;
   const auto plain = open_tiny(tiny);

@@ -1,0 +1,89 @@
+// A chat's markers as tokens, what stands behind them, and the template that a request gets.
+#include "engine/chat.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "engine/byte_tokenizer_for_test.h"
+
+namespace kvilt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Ids = std::vector<int32_t>;
+
+class ChatMarkersTest : public testing::Test {
+ protected:
+  void use(const ChatPrompts::Sources& sources) {
+    auto made = ChatPrompts::create(*tokenizer, sources, "", "");
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    chat.emplace(std::move(made).value());
+  }
+  Prompt prompt(const Json& request) {
+    auto made = chat->prompt(request);
+    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+    return made.ok() ? *std::move(made) : Prompt{};
+  }
+  std::string text(const Prompt& prompt) { return tokenizer->decode(prompt.ids); }
+  static Json user(const std::string& content) {
+    return {{"messages", Json::array({{{"role", "user"}, {"content", content}}})}};
+  }
+  static Json part(const std::string& content, bool mark) {
+    Json out{{"type", "text"}, {"text", content}};
+    if (mark) out["cache_control"] = {{"type", "ephemeral"}};
+    return out;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  std::optional<ChatPrompts> chat;
+};
+
+// Phi-4-mini's template, whose markers hold the message's role.
+TEST_F(ChatMarkersTest, MarkersThatATemplateMakesOfRolesAreSpecial) {
+  tokenizer = byte_tokenizer({"<|user|>", "<|system|>", "<|assistant|>", "<|end|>", "<|banana|>"});
+  use({"{%- for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+      "{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif -%}", ""});
+  Json request = user("<|user|>");
+  request["messages"].insert(request["messages"].begin(), Json{{"role", "system"}, {"content", "s"}});
+  request["messages"].push_back({{"role", "banana"}, {"content", "b"}});
+  const Prompt made = prompt(request);
+  const auto count = [&](int32_t id) { return std::ranges::count(made.ids, id); };
+  EXPECT_EQ(count(257), 1) << "the user's words are text";
+  EXPECT_EQ(count(258), 1);
+  EXPECT_EQ(count(259), 1);
+  EXPECT_EQ(count(260), 3);
+  EXPECT_EQ(count(261), 0) << "a role that is the client's own word is text";
+  EXPECT_EQ(text(made), "<|system|>s<|end|><|user|><|user|><|end|><|banana|>b<|end|><|assistant|>");
+}
+
+// Hermes 2 Pro has a template of its own for requests with tools.
+TEST_F(ChatMarkersTest, ARequestWithToolsGetsTheTemplateForThem) {
+  tokenizer = byte_tokenizer({"[CALL]", "[/CALL]"});
+  const std::string plain = "{%- for m in messages %}P:{{ m.content }}{% endfor -%}";
+  const std::string tools =
+      "{%- if tools %}{{ tools[0].function.name }};{% endif -%}{%- for m in messages %}T:{{ m.content }}"
+      "{% for c in m.tool_calls or [] %}[CALL]{{ c.function | tojson }}[/CALL]{% endfor %}{% endfor -%}";
+  Json request = user("hi"), with = request;
+  with["tools"] = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  Json unwanted = with;
+  unwanted["tool_choice"] = "none";
+  use({plain, tools});
+  EXPECT_EQ(text(prompt(request)), "P:hi");
+  EXPECT_EQ(text(prompt(with)), "f;T:hi");
+  EXPECT_EQ(text(prompt(unwanted)), "P:hi");
+  EXPECT_TRUE(chat->answers().tools);
+  Json warm = with;
+  warm["documents"] = Json::array({"d"});
+  const auto warmed = chat->document_prompts(warm);
+  ASSERT_TRUE(warmed.ok()) << warmed.error().message;
+  EXPECT_EQ(text(warmed->at(0)), "f;T:d\n");
+  use({plain, ""});  // power
+  EXPECT_EQ(text(prompt(with)), "P:hi");
+  EXPECT_FALSE(chat->answers().tools);
+  EXPECT_FALSE(ChatPrompts::create(*tokenizer, ChatPrompts::Sources{plain, "{% if %}"}, "", "").ok());
+}
+
+}  // namespace
+}  // namespace kvilt
