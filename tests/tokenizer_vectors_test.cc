@@ -238,6 +238,12 @@ TEST(TokenizerVectors, Phi3AndLlama2) {
   for (const Tokenizer* t : {json.get(), gguf.get()}) {
     check_vectors(t, "phi-3");
     check_vectors(t, "llama-spm");  // Llama 2's vocabulary is the first 32,000 tokens of Phi-3's
+    // Of tokenizers 0.23: the markers take the line ends behind them along, three tokens do not.
+    EXPECT_EQ(*t->encode("<|system|>\nBe brief.<|end|>\n<|user|>\nHi there<|end|>\n<|assistant|>\nYes.<|end|>\n",
+                         {.parse_special = true}),
+              Ids({32006, 1522, 11473, 29889, 32007, 32010, 6324, 727, 32007, 32001, 3869, 29889, 32007}));
+    EXPECT_EQ(*t->encode("a</s> \nb<unk> c<s> d<|endoftext|>\ne<|placeholder1|>\nf", {.parse_special = true}),
+              Ids({263, 2, 289, 0, 29871, 274, 1, 29871, 270, 32000, 29871, 13, 29872, 32002, 285}));
   }
 }
 

@@ -411,6 +411,10 @@ Result<Prompt> ChatPrompts::tokenize(const RenderedPrompt& rendered, const Input
     if (from < part.end) trusted.push_back({from - part.begin, part.end - part.begin});
     EncodeOptions options;
     options.continues = part.begin > 0;
+    // A message begins behind its marker as it does in one text. A document does not: it has the same ids behind others.
+    const bool document =
+        part.mark >= 0 && inputs.parts[static_cast<size_t>(part.mark)].of == PromptPart::Of::kDocument;
+    options.after_special = !document && !prompt.ids.empty() && tokenizer_->is_special(prompt.ids.back());
     options.trusted = trusted;  // empty: nothing is trusted, and parse_special is off
     KVILT_ASSIGN(const std::vector<int32_t> ids, tokenizer_->encode(text, options));
     const auto begin = static_cast<int32_t>(prompt.ids.size());

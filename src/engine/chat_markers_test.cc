@@ -58,6 +58,32 @@ TEST_F(ChatMarkersTest, MarkersThatATemplateMakesOfRolesAreSpecial) {
   EXPECT_EQ(text(made), "<|system|>s<|end|><|user|><|user|><|end|><|banana|>b<|end|><|assistant|>");
 }
 
+// Phi-3: a marker takes the line end behind it along, and a text behind it begins with the mark of a space, as in
+// Transformers.
+TEST_F(ChatMarkersTest, AMessageBeginsAsBehindItsMarker) {
+  TokenizerSpec spec;
+  spec.model = "spm";
+  spec.tokens = {"<unk>", "\u2581", "\n", "a", "b", "\u2581a", "\u2581b", "<|user|>", "<|end|>"};
+  spec.kinds.assign(spec.tokens.size(), TokenKind::kNormal);
+  spec.kinds[0] = TokenKind::kUnknown;
+  spec.kinds[7] = spec.kinds[8] = TokenKind::kControl;
+  spec.scores.assign(spec.tokens.size(), 0.f);
+  spec.unknown = 0;
+  spec.add_space_prefix = true;
+  spec.added = {{.id = 7, .rstrip = true}, {.id = 8, .rstrip = true}};
+  tokenizer = Tokenizer::create(std::move(spec)).value();
+  use({"{%- for m in messages %}{{ '<|user|>\\n' + m.content + '<|end|>\\n' }}{% endfor -%}", ""});
+  Json request = user("a");
+  EXPECT_EQ(prompt(request).ids, Ids({7, 5, 8}));
+  EXPECT_EQ(prompt(request).ids, tokenizer->encode("<|user|>\na<|end|>\n", {.parse_special = true}).value());
+  request["messages"].push_back({{"role", "user"}, {"content", Json::array({part("b", true), part("a", false)})}});
+  request["part_separator"] = "";
+  EXPECT_EQ(prompt(request).ids, Ids({7, 5, 8, 7, 6, 3, 8})) << "a second part goes on";
+  Json documents = user("a");
+  documents["documents"] = Json::array({"b", "b"});
+  EXPECT_EQ(prompt(documents).ids, Ids({7, 4, 2, 4, 2, 3, 8})) << "a document is the same first and second";
+}
+
 // Hermes 2 Pro has a template of its own for requests with tools.
 TEST_F(ChatMarkersTest, ARequestWithToolsGetsTheTemplateForThem) {
   tokenizer = byte_tokenizer({"[CALL]", "[/CALL]"});

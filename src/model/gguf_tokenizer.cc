@@ -78,6 +78,21 @@ void over_characters(TokenizerSpec& spec) {
   spec.decode_replace.push_back({kSpaceMark, " "});
 }
 
+// Phi-3's special tokens take the white space behind them along, and no GGUF says so. Its tokenizer.json has the flag for
+// all but three; llama.cpp goes by the model's name, too. Phi-4-mini, of the same architecture, is over bytes and has none.
+void strip_behind_special(TokenizerSpec& spec) {
+  constexpr std::string_view kKeep[] = {"<unk>", "<s>", "<|endoftext|>"};
+  for (size_t id = 0; id < spec.kinds.size(); ++id) {
+    const TokenKind kind = spec.kinds[id];
+    const std::string& text = spec.tokens[id];
+    const bool special = kind == TokenKind::kControl || kind == TokenKind::kUnknown;
+    if (!special && kind != TokenKind::kUserDefined) continue;
+    AddedToken token{.id = static_cast<int32_t>(id)};
+    token.rstrip = (special || text == "</s>") && std::ranges::find(kKeep, text) == std::end(kKeep);
+    spec.added.push_back(token);
+  }
+}
+
 }  // namespace
 
 Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::string& where) {
@@ -98,6 +113,8 @@ Result<TokenizerSpec> read_gguf_tokenizer(const GgufFile& gguf, const std::strin
   KVILT_ASSIGN(spec.merges, texts(gguf, "tokenizer.ggml.merges", where));
   KVILT_TRY(read_kinds(gguf, where, spec));
   KVILT_TRY(read_scores(gguf, where, spec));
+  const GgufValue* architecture = gguf.find("general.architecture");
+  if (architecture && architecture->as_string() == "phi3" && spec.model == "spm") strip_behind_special(spec);
 
   const bool bos_by_pre = std::find(std::begin(kBosByPre), std::end(kBosByPre), spec.pre) != std::end(kBosByPre);
   spec.add_bos = fields.flag_or("add_bos_token", kind->add_bos || bos_by_pre);

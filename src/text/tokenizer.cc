@@ -308,9 +308,9 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
       const std::string_view part = text.substr(cut.range.begin, cut.range.end - cut.range.begin);
       const bool first = cut.range.begin == 0;
       KVILT_TRY(parts_->encode_part(part,
-                                    !first              ? Lead::kSpecial
-                                    : options.continues ? Lead::kContinues
-                                                        : Lead::kStart,
+                                    !first || options.after_special ? Lead::kSpecial
+                                    : options.continues             ? Lead::kContinues
+                                                                    : Lead::kStart,
                                     call));
     }
   }

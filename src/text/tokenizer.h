@@ -31,6 +31,8 @@ struct EncodeOptions {
   bool parse_special = false;  // recognise special tokens everywhere
   // The text continues one that was encoded before (a marked part of a prompt): no space is put before it.
   bool continues = false;
+  // The text comes after a special token that was encoded before: it begins as it would behind that in one text.
+  bool after_special = false;
   // If not empty: special tokens are recognised inside these ranges, each wholly in one, and nowhere else.
   std::span<const ByteRange> trusted = {};
 };
