@@ -22,6 +22,7 @@
 #include "base/open_file.h"
 #include "tier/disk_tier.h"
 #include "tier/key_file.h"
+#include "tier/piece_record.h"
 
 namespace kvilt {
 namespace {
@@ -110,6 +111,8 @@ void fill(const StartupOptions& o, Report& report) {
   Progress progress("making pieces");
   for (int i = 0; i < o.pieces; ++i) {
     const bool begins = i % 4 == 0;
+    const Digest behind = digest_behind(tier->secret(), piece.behind, piece.tokens);
+    piece.behind = begins ? std::nullopt : std::optional(behind);
     piece.parent = begins ? 0 : piece.id;
     piece.parent_tokens = begins ? 0 : o.tokens;
     piece.pos = begins ? 0 : piece.pos + o.tokens;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tier/piece_record.h"
+
 namespace kvilt {
 namespace {
 
@@ -24,6 +26,7 @@ DiskCache::DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const
                      int min_segment)
     : tier_(std::move(tier)),
       sharing_(tier_->sharing()),
+      secret_(secret),
       maker_(maker),
       cache_(cache),
       min_segment_(min_segment),
@@ -49,14 +52,7 @@ void DiskCache::announce(StoredPiece& piece) {
                    piece.parent_tokens};
   if (piece.exact && !piece.prefix) info.found_as = FoundAs::kPieces;
   const uint64_t id = piece.id;
-  // What it continues may have been removed.
-  int32_t begins = 0;
-  bool there = info.parent == 0 || index_.contains(info.parent);
-  if (there && info.parent != 0) {
-    begins = pos_of_.at(info.parent) + info.parent_tokens;
-    there = info.parent_tokens <= std::ssize(index_.info(info.parent).tokens);
-  }
-  if (!there || begins != piece.pos) {
+  if (info.parent == 0 ? piece.pos != 0 : !continues(piece)) {
     if (piece.exact) info.found_as = FoundAs::kPieces;
     info.parent = 0;
     info.parent_tokens = 0;
@@ -67,12 +63,26 @@ void DiskCache::announce(StoredPiece& piece) {
   }
   for (const Run& mark : piece.marks) index_.add_mark(id, mark.begin, mark.end);
   for (const CleanNote& note : piece.clean) index_.add_clean(id, note);
-  pos_of_[id] = piece.pos;
+  stored_[id] = {piece.pos, piece.behind, ++announced_};
+}
+
+// What it continues may have been removed, or be another piece under the same id.
+bool DiskCache::continues(const StoredPiece& piece) const {
+  if (!index_.contains(piece.parent)) return false;
+  const auto count = static_cast<int32_t>(index_.info(piece.parent).tokens.size());
+  return piece.parent_tokens > 0 && piece.parent_tokens <= count &&
+         stored_.at(piece.parent).pos + piece.parent_tokens == piece.pos &&
+         piece.behind == behind(piece.parent, piece.parent_tokens);
+}
+
+Digest DiskCache::behind(uint64_t parent, int32_t tokens) const {
+  const std::span<const int32_t> all = index_.info(parent).tokens;
+  return digest_behind(secret_, stored_.at(parent).behind, all.first(static_cast<size_t>(tokens)));
 }
 
 void DiskCache::forget(uint64_t id) {
   index_.erase(id);
-  pos_of_.erase(id);
+  stored_.erase(id);
   queued_.erase(id);
   whole_.clear();
 }
@@ -132,7 +142,7 @@ void DiskCache::clear() {
   queued_bytes_ -= io_.drop_writes();
   entered_.clear();
   std::vector<uint64_t> ids;
-  for (const auto& [id, pos] : pos_of_) ids.push_back(id);
+  for (const auto& [id, piece] : stored_) ids.push_back(id);
   for (const uint64_t id : ids) forget(id);
   io_.read([this] {
     const Status done = tier_->clear();

@@ -101,6 +101,12 @@ class DiskCache {
     int32_t offset = 0, count = 0, pos = 0;
     DomainId domain = 0;  // of the content cache
     bool prefix = false;  // it continues the prompt's exact chain
+    uint64_t serial = 0;  // of the piece that had the id then
+  };
+  struct Stored {
+    int32_t pos = 0;               // where its tokens were computed
+    std::optional<Digest> behind;  // as StoredPiece's
+    uint64_t serial = 0;           // another one where another piece came under the id
   };
   struct Loading {
     std::vector<int32_t> prompt;
@@ -125,6 +131,8 @@ class DiskCache {
             int min_segment);
   Status announce();
   void announce(StoredPiece& piece);
+  bool continues(const StoredPiece& piece) const;
+  Digest behind(uint64_t parent, int32_t tokens) const;
   void forget(uint64_t id);
   void take_news();
   void hear(Tier::News& news, uint64_t cleared, bool came_back);
@@ -154,6 +162,7 @@ class DiskCache {
   void add_prefix(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   void add_pieces(const Question& question, const ContentCache::Found& found, std::vector<Part>& parts);
   int64_t bytes_of(const Part& part) const;
+  bool is_there(const Part& part) const;
   bool pays(const std::vector<Part>& parts) const;
   Clock::time_point patience_for(const std::vector<Part>& parts) const;
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
@@ -168,12 +177,13 @@ class DiskCache {
 
   const std::unique_ptr<Tier> tier_;
   const std::optional<Tier::Sharing> sharing_;
+  const HashSecret secret_;
   const Digest maker_;
   ContentCache& cache_;
   const int min_segment_;
   const int64_t token_bytes_;
   ContentIndex index_;                                          // of what is stored, or queued to be
-  std::unordered_map<uint64_t, int32_t> pos_of_;                // where the tokens of each were computed
+  std::unordered_map<uint64_t, Stored> stored_;                 // by id, as index_
   std::unordered_set<uint64_t> queued_;                         // not written yet
   std::unordered_set<SegmentId> whole_;                         // chains of memory that are stored to their end
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
@@ -183,6 +193,7 @@ class DiskCache {
   Hooks hooks_;
   DiskCounters stats_;
   uint64_t epoch_ = 0;           // counts clear()
+  uint64_t announced_ = 0;       // counts announce()
   uint64_t cleared_ = 0;         // as the I/O thread does
   bool stores_entered_ = false;  // store_entered() was posted
   int loading_ = 0;

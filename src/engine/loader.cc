@@ -179,6 +179,7 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
     loading->bytes += bytes;
     fetches_[part.id] = loading->fetch;
     loading->parts.push_back(part);
+    loading->parts.back().serial = stored_.at(part.id).serial;
   }
   if (loading->parts.empty()) return nullptr;
   refused_at_ = Clock::now();
@@ -244,12 +245,16 @@ void DiskCache::refuse(const Part& part, const Error& why) {
   if (why.code == Code::kNotFound || why.code == Code::kCorrupt) forget(part.id);
 }
 
+// And not another piece under its id.
+bool DiskCache::is_there(const Part& part) const {
+  return index_.contains(part.id) && stored_.at(part.id).serial == part.serial;
+}
+
 // Of the stored piece's tokens up to `end`, those that memory lacks. Empty: they are of no use any more.
 Run DiskCache::lacking(const Loading& loading, const Part& part, int32_t end) const {
-  if (loading.epoch != epoch_ || !index_.contains(part.id)) return {};
+  if (loading.epoch != epoch_ || !is_there(part)) return {};
   Run wanted{part.offset, std::min(part.offset + part.count, end)};
   if (wanted.size() < std::min(min_segment_, part.count)) return {};
-  if (wanted.end > std::ssize(index_.info(part.id).tokens)) return {};  // another piece came under this id
   if (part.prefix) {
     const std::vector<Piece> chain = cache_.index().find_prefix(loading.prompt, part.domain, part.pos + part.count);
     wanted.begin += std::max(0, end_of(chain).pos - part.pos);
@@ -273,18 +278,16 @@ bool DiskCache::copy_in(const Loading& loading, const Part& part, int32_t chunk,
   if (!to.table) {
     to.wanted = lacking(loading, part, part.offset + part.count);
     if (to.wanted.size() == 0) return false;
-    to.base = pos_of_.at(part.id);
+    to.base = stored_.at(part.id).pos;
     const Run positions{to.base + to.wanted.begin, to.base + to.wanted.end};
     const int64_t pages = pages_for_rows(cache_.store(), positions);
     if (pages > hooks_.room() || !cache_.make_room(pages, loading.owner)) return false;
     to.table = table_for_rows(cache_.store(), loading.ropes, positions);
     to.table->give_to(loading.owner);
   }
-  if (!index_.contains(part.id)) return false;
+  if (!is_there(part)) return false;
   const Run run = chunk_run(chunk, static_cast<int32_t>(index_.info(part.id).tokens.size()));
-  // Else another piece came under this id.
-  if (run.begin != to.end || to.base != pos_of_.at(part.id) || std::ssize(bytes) != run.size() * token_bytes_)
-    return false;
+  if (run.begin != to.end || std::ssize(bytes) != run.size() * token_bytes_) return false;
   const Run here{to.base + std::max(run.begin, to.wanted.begin), to.base + std::min(run.end, to.wanted.end)};
   if (here.size() > 0) copy_rows_in(*to.table, {to.base + run.begin, to.base + run.end}, bytes, here);
   to.end = run.end;
@@ -304,7 +307,7 @@ void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& 
   if (!table || from.refused || from.gap) return;
   Run wanted = lacking(loading, part, from.end);
   wanted.begin = std::max(wanted.begin, from.wanted.begin);  // what memory had when the first chunk came was not copied
-  if (wanted.begin >= wanted.end || from.base != pos_of_.at(part.id)) return;
+  if (wanted.begin >= wanted.end) return;
   const Run positions{from.base + wanted.begin, from.base + wanted.end};
   ContentCache::Returned returned;
   const SegmentInfo& info = index_.info(part.id);

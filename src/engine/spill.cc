@@ -167,7 +167,7 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
     refused();
     return 0;
   }
-  if (!kv.whole()) {
+  if (!kv.whole() || (behind && behind->segment != 0 && !index_.contains(behind->segment))) {
     ++stats_.dropped;
     return 0;
   }
@@ -178,7 +178,10 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   piece.domain = *cache_.index().domain_digest(info.domain);
   piece.exact = info.exact;
   piece.prefix = behind != nullptr;
-  if (behind) piece.parent = behind->segment, piece.parent_tokens = behind->tokens;
+  if (behind && behind->segment != 0) {
+    piece.parent = behind->segment, piece.parent_tokens = behind->tokens;
+    piece.behind = this->behind(behind->segment, behind->tokens);
+  }
   piece.pos = first;
   piece.token_bytes = static_cast<uint32_t>(token_bytes_);
   piece.tokens.assign(info.tokens.begin() + run.begin, info.tokens.begin() + run.end);

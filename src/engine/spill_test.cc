@@ -4,6 +4,7 @@
 
 #include "engine/content_cache_for_test.h"
 #include "engine/disk_cache.h"
+#include "tier/piece_record.h"
 
 namespace kvilt {
 namespace {
@@ -11,7 +12,8 @@ namespace {
 // Keeps what it is given.
 class RecordingTier : public Tier {
  public:
-  Result<std::vector<StoredPiece>> known(const Digest&) override { return std::vector<StoredPiece>(); }
+  Result<std::vector<StoredPiece>> known(const Digest&) override { return known_; }
+  void knows(std::vector<StoredPiece> pieces) { known_ = std::move(pieces); }
   uint64_t new_id() override { return ++last_; }
   Status put(const StoredPiece& piece, std::span<const std::byte>, std::vector<uint64_t>&) override {
     const std::lock_guard lock(mutex_);
@@ -32,8 +34,8 @@ class RecordingTier : public Tier {
 
  private:
   std::mutex mutex_;
-  std::vector<StoredPiece> pieces_;
-  uint64_t last_ = 0;
+  std::vector<StoredPiece> pieces_, known_;
+  uint64_t last_ = 100;
 };
 
 class SpillTest : public ContentCacheTest {
@@ -42,12 +44,16 @@ class SpillTest : public ContentCacheTest {
 
   SpillTest() {
     open(200);
+    begin({});
+    id = ask(prompt).published.segments.at(0);
+  }
+  void begin(std::vector<StoredPiece> known) {
     auto made = std::make_unique<RecordingTier>();
     tier = made.get();
+    tier->knows(std::move(known));
     store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
     store->attach({[](std::function<void()>) {}, [](std::function<void()>) {}, [] { return int64_t{0}; }});
     store->copy_at_once(kEach * kShape.token_bytes());
-    id = ask(prompt).published.segments.at(0);
   }
   // What is stored of the prompt: in order, each behind the last one.
   std::vector<int32_t> sizes(const std::vector<StoredPiece>& pieces) const {
@@ -100,6 +106,31 @@ TEST_F(SpillTest, ABranchGoesOnWhereItLeaves) {
   EXPECT_EQ(put[0].count(), kTokens);
   EXPECT_EQ(put[1].parent, put[0].id);
   EXPECT_EQ(put[1].parent_tokens, 300);
+}
+
+// A piece that continues another one of its parent's id is no prefix behind this one, though all numbers are right.
+TEST_F(SpillTest, WhatContinuesAnothersPieceIsNoneOfTheChain) {
+  store->copy_at_once(kEach * kShape.token_bytes());
+  for (int i = 0; i < 3; ++i) store->keep(id);
+  store->finish();
+  std::vector<StoredPiece> chain = tier->put_so_far();
+  ASSERT_EQ(chain.size(), 3u);
+  begin(chain);
+  store->finish();
+  EXPECT_TRUE(tier->put_so_far().empty()) << "power: all of it is stored";
+
+  StoredPiece other = chain[0];  // as another server may have it under the id
+  other.tokens[0] += 1;
+  for (const bool known : {false, true}) {
+    std::vector<StoredPiece> mixed = chain;
+    mixed[1].behind = known ? std::optional(digest_behind(HashSecret::fixed(1), {}, other.tokens)) : std::nullopt;
+    begin(mixed);
+    store->finish();
+    const std::vector<StoredPiece> put = tier->put_so_far();
+    ASSERT_EQ(put.size(), 2u) << "what is behind the first piece is not stored";
+    EXPECT_EQ(put[0].parent, chain[0].id);
+    EXPECT_EQ(put[0].tokens, chain[1].tokens);
+  }
 }
 
 TEST_F(SpillTest, ABranchOfWhatIsCutToo) {

@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "tier/folder_secret.h"
-#include "tier/piece_id.h"
 #include "tier/piece_record.h"
 
 namespace kvilt {
@@ -111,7 +110,7 @@ void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place
     forget(piece->id);
     enter(*piece, place);
     use(piece->parent);
-    if (piece->id > last_id_) last_id_ = piece->id;
+    ids_.heard(piece->id);
   } else if (record.size() == 2 * sizeof id) {
     std::memcpy(&id, record.data() + sizeof kind, sizeof id);
     if (kind == static_cast<uint64_t>(Kind::kRemove)) forget(id);
@@ -306,7 +305,7 @@ Status DiskTier::clear() {
   return journal_.sync();
 }
 
-uint64_t DiskTier::new_id() { return next_piece_id(last_id_); }
+uint64_t DiskTier::new_id() { return ids_.next(); }
 
 Status DiskTier::flush() { return journal_.sync(); }
 

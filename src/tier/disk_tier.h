@@ -11,7 +11,6 @@
 // Threads:    as Tier.
 #pragma once
 
-#include <atomic>
 #include <list>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "tier/journal.h"
+#include "tier/piece_id.h"
 #include "tier/sealer.h"
 #include "tier/tier.h"
 
@@ -96,7 +96,7 @@ class DiskTier : public Tier {
   std::list<uint64_t> order_;  // used longest ago first
   int64_t bytes_ = 0, damaged_ = 0;
   int64_t live_ = 0;  // bytes of the journal that records of entries_ take
-  std::atomic<uint64_t> last_id_{0};
+  PieceIds ids_;
 };
 
 }  // namespace kvilt

@@ -1,7 +1,9 @@
-// tier/piece_id.h: ids of stored pieces: larger than those before, and never used twice, by whatever process: a record that
-// is put back from a backup takes no other piece's place.
-// Idea:    milliseconds since 1970 above 21 random bits. Two processes that draw the same, or a clock that was set back,
-//          cost a miss: what is stored is compared with sums, marks and tokens.
+// tier/piece_id.h: ids of stored pieces: larger than those before, and used twice by chance only, by whatever process: a record
+// that is put back from a backup takes no other piece's place.
+// Idea:    milliseconds since 1970 above 21 random bits. Whoever hears an id of a clock that is ahead counts by that clock
+//          from then on: were the next id just above the one that was heard, all who heard it would draw the same.
+//          Processes that draw the same all the same, one of 2^21 pairs in a millisecond, cost a miss: what is stored is
+//          compared with sums, marks, tokens and the digest of what it continues (piece_record.h).
 // Threads: any.
 #pragma once
 
@@ -12,7 +14,16 @@ namespace kvilt {
 
 inline constexpr uint64_t kMostPieceId = uint64_t{1} << 63;  // an id is below it, and never 0
 
-// last: the largest that is known; it becomes the one that is returned.
-uint64_t next_piece_id(std::atomic<uint64_t>& last);
+class PieceIds {
+ public:
+  // Larger than all before and all that were heard; only behind ids that leave no room below kMostPieceId it is not.
+  uint64_t next();
+  // Somebody uses this id.
+  void heard(uint64_t id);
+
+ private:
+  std::atomic<uint64_t> last_{0};
+  std::atomic<uint64_t> ahead_{0};  // milliseconds of the fastest clock before ours
+};
 
 }  // namespace kvilt

@@ -14,7 +14,7 @@ struct Fixed {
   uint64_t id, parent;
   uint8_t maker[16], domain[16];
   int32_t pos, parent_tokens;
-  uint32_t flags, token_bytes;  // flags: 1 exact, 2 prefix
+  uint32_t flags, token_bytes;  // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows
   uint32_t tokens, marks, clean, zero;
 };
 static_assert(sizeof(Fixed) == 80);
@@ -67,12 +67,13 @@ void encode_piece(const StoredPiece& piece, std::vector<std::byte>& out) {
   std::memcpy(fixed.domain, piece.domain.data(), sizeof fixed.domain);
   fixed.pos = piece.pos;
   fixed.parent_tokens = piece.parent_tokens;
-  fixed.flags = (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u);
+  fixed.flags = (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u) | (piece.behind ? 4u : 0u);
   fixed.token_bytes = piece.token_bytes;
   fixed.tokens = static_cast<uint32_t>(piece.tokens.size());
   fixed.marks = static_cast<uint32_t>(piece.marks.size());
   fixed.clean = static_cast<uint32_t>(piece.clean.size());
   append(out, &fixed, sizeof fixed);
+  if (piece.behind) append(out, piece.behind->data(), piece.behind->size());
   append(out, piece.tokens.data(), piece.tokens.size() * sizeof(int32_t));
   for (const Run& mark : piece.marks) {
     append(out, &mark.begin, sizeof mark.begin);
@@ -103,8 +104,12 @@ Result<StoredPiece> decode_piece(std::span<const std::byte> bytes) {
   if (fixed.tokens == 0 || fixed.tokens > kMostTokens || fixed.pos < 0 || fixed.pos > kMostTokens)
     return corrupt("it has no tokens, or too many");
   if (fixed.id == 0 || fixed.parent >= fixed.id || fixed.parent_tokens < 0 || fixed.parent_tokens > fixed.pos ||
-      fixed.token_bytes == 0 || fixed.token_bytes > kMostTokenBytes || fixed.flags > 3)
+      fixed.token_bytes == 0 || fixed.token_bytes > kMostTokenBytes || fixed.flags > 7)
     return corrupt("its numbers contradict each other");
+  if ((fixed.flags & 4u) != 0) {
+    if (fixed.parent == 0) return corrupt("it continues nothing, and says what is before it");
+    if (Digest& behind = out.behind.emplace(); !in.take(behind.data(), behind.size())) return corrupt("cut short");
+  }
   std::vector<FixedClean> clean;
   std::vector<int32_t> marks;
   const bool whole = in.take(out.tokens, fixed.tokens) && in.take(marks, size_t{2} * fixed.marks) &&
@@ -125,6 +130,10 @@ Result<StoredPiece> decode_piece(std::span<const std::byte> bytes) {
     out.clean.push_back(note);
   }
   return out;
+}
+
+Digest digest_behind(const HashSecret& secret, const std::optional<Digest>& behind, std::span<const int32_t> tokens) {
+  return KeyedHash(secret, "kvilt.stored.behind").add(behind.value_or(Digest{})).add(tokens).finish();
 }
 
 }  // namespace kvilt

@@ -12,6 +12,7 @@ namespace {
 
 StoredPiece full() {
   StoredPiece piece = piece_for_test(12, 300, 4);
+  piece.behind = Digest{9, 8, 7};
   piece.marks = {{10, 50}, {40, 300}};
   piece.clean = {{{10, 50}, 310, {1, 2, 3}}};
   piece.checksums = {11, 22};
@@ -27,6 +28,31 @@ TEST(PieceRecord, ComesBack) {
   StoredPiece other = full();
   other.clean[0].before = 9;
   EXPECT_FALSE(*back == other) << "power";
+}
+
+// A record of a server that wrote none: what it continues cannot be compared.
+TEST(PieceRecord, WithoutWhatIsBeforeItIsOlder) {
+  StoredPiece older = full();
+  older.behind.reset();
+  std::vector<std::byte> bytes;
+  encode_piece(older, bytes);
+  auto back = decode_piece(bytes);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(*back, older);
+  older.parent = 0;
+  older.behind = Digest{1};
+  bytes.clear();
+  encode_piece(older, bytes);
+  EXPECT_FALSE(decode_piece(bytes).ok());
+}
+
+TEST(PieceRecord, WhatIsBeforeItIsAllOfIt) {
+  const HashSecret secret = HashSecret::fixed(1);
+  const std::vector<int32_t> a{1, 2, 3}, b{1, 2, 4};
+  const Digest of_a = digest_behind(secret, {}, a), of_b = digest_behind(secret, {}, b);
+  EXPECT_NE(of_a, of_b);
+  EXPECT_NE(digest_behind(secret, of_a, a), digest_behind(secret, of_b, a));
+  EXPECT_EQ(digest_behind(secret, of_a, a), digest_behind(secret, of_a, a)) << "power";
 }
 
 TEST(PieceRecord, EveryShorterOneIsAnError) {

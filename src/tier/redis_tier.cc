@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/hex.h"
 #include "tier/key_file.h"
-#include "tier/piece_id.h"
 #include "tier/piece_record.h"
 
 namespace kvilt {
@@ -175,7 +174,7 @@ std::optional<Tier::Sharing> RedisTier::sharing() const { return Sharing{kNewsEv
 
 Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker) {
   maker_ = maker;
-  KeyedHash space(secret_, "kvilt.redis.space");
+  KeyedHash space(secret_, "kvilt.redis.space.2");
   space.add(maker);
   if (sealer_) space.add(sealer_->name());  // who has another key, or none, sees nothing of it
   space_ = fmt::format("kvilt:{}:", hex_text(space.finish()));
@@ -233,7 +232,7 @@ Status RedisTier::list(News& news) {
   for (const uint64_t id : there) {
     if (!entries_.contains(id)) lacking.push_back(id);
   }
-  return fetch(std::move(lacking), news);
+  return fetch(std::move(lacking), true, news);
 }
 
 Result<std::unordered_set<uint64_t>> RedisTier::listed() {
@@ -260,7 +259,7 @@ Status RedisTier::read_log(News& news) {
   for (const RedisReply& line : read.array[0].array[1].array) {
     if (!read_line(line, stored, news)) return unexpected();
   }
-  return fetch({stored.begin(), stored.end()}, news);
+  return fetch({stored.begin(), stored.end()}, false, news);
 }
 
 // [place in the stream, [word, id]]
@@ -274,13 +273,26 @@ bool RedisTier::read_line(const RedisReply& line, std::unordered_set<uint64_t>& 
     if (forget(id)) news.removed.push_back(id);
   };
   const auto id = id_of(said[1]);
-  if (said[0].text == "put" && id && !entries_.contains(*id)) stored.insert(*id);
+  if (said[0].text == "put" && id) {
+    const auto it = entries_.find(*id);
+    const bool another = it == entries_.end() ? !stored.insert(*id).second : !std::exchange(it->second.line_comes, false);
+    if (another) collided(*id, stored, news);
+  }
   if (said[0].text == "del" && id) remove(*id);
   return true;
 }
 
+// Two processes drew one id: the values of one are written over, and nobody knows whose. Both pieces go, for all.
+void RedisTier::collided(uint64_t id, std::unordered_set<uint64_t>& stored, News& news) {
+  stored.erase(id);
+  const auto it = entries_.find(id);
+  const int32_t chunks = it == entries_.end() ? 0 : chunks_of(it->second.tokens);
+  if (forget(id)) news.removed.push_back(id);
+  erase(id, chunks);
+}
+
 // Their records; those that are gone leave the set.
-Status RedisTier::fetch(std::vector<uint64_t> ids, News& news) {
+Status RedisTier::fetch(std::vector<uint64_t> ids, bool lines_come, News& news) {
   std::ranges::sort(ids);  // what a piece continues has a smaller one
   for (size_t i = 0; i < ids.size(); i += kRecordsAtOnce) {
     const std::span<const uint64_t> some = std::span(ids).subspan(i, std::min(kRecordsAtOnce, ids.size() - i));
@@ -292,7 +304,7 @@ Status RedisTier::fetch(std::vector<uint64_t> ids, News& news) {
     KVILT_ASSIGN(const auto records, ask_all(commands, static_cast<int64_t>(some.size()) * kMostRecordBytes));
     for (size_t j = 0; j < some.size(); ++j) {
       if (std::optional<StoredPiece> piece = decode(some[j], records[j].text)) {
-        enter(*piece);
+        enter(*piece, lines_come);
         news.stored.push_back(*std::move(piece));
       } else {
         news.errors += records[j].text.empty() ? 0 : 1;  // it was dropped, or it is damaged
@@ -358,16 +370,14 @@ std::optional<StoredPiece> RedisTier::decode(uint64_t id, std::string_view recor
   return std::move(piece).value();
 }
 
-void RedisTier::enter(const StoredPiece& piece) {
-  Entry entry{piece.parent, piece.count(), piece.token_bytes, piece.checksums, Clock::now()};
+void RedisTier::enter(const StoredPiece& piece, bool line_comes) {
+  Entry entry{piece.parent, piece.count(), piece.token_bytes, piece.checksums, Clock::now(), line_comes};
   const int64_t bytes = entry.bytes();
   if (entries_.emplace(piece.id, std::move(entry)).second) bytes_ += bytes;
-  uint64_t last = last_id_;  // what continues it needs a larger one
-  while (last < piece.id && !last_id_.compare_exchange_weak(last, piece.id)) {
-  }
+  ids_.heard(piece.id);  // what continues it needs a larger one
 }
 
-uint64_t RedisTier::new_id() { return next_piece_id(last_id_); }
+uint64_t RedisTier::new_id() { return ids_.next(); }
 
 bool RedisTier::forget(uint64_t id) {
   const auto it = entries_.find(id);
@@ -432,7 +442,7 @@ Status RedisTier::store(const StoredPiece& piece, std::span<const std::byte> val
     KVILT_TRY(ask({"SET", key, sealer_ ? as_text(sealed) : as_text(bytes), "EX", kSecondsKept}));
   }
   KVILT_TRY(announce(named));
-  enter(named);
+  enter(named, true);
   return {};
 }
 

@@ -22,6 +22,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tier/piece_id.h"
 #include "tier/redis_connection.h"
 #include "tier/sealer.h"
 #include "tier/tier.h"
@@ -73,6 +74,7 @@ class RedisTier : public Tier {
     uint32_t token_bytes = 0;
     std::vector<uint64_t> checksums;
     Clock::time_point touched;
+    bool line_comes = false;  // its line in the stream may not have been read yet; a second one is another piece's
     int64_t bytes() const { return int64_t{tokens} * token_bytes; }
   };
   RedisTier(RedisOptions options, const HashSecret& secret, std::optional<Sealer> sealer);
@@ -91,10 +93,11 @@ class RedisTier : public Tier {
   Result<std::unordered_set<uint64_t>> listed();
   Status read_log(News& news);
   bool read_line(const RedisReply& line, std::unordered_set<uint64_t>& stored, News& news);
-  Status fetch(std::vector<uint64_t> ids, News& news);
+  void collided(uint64_t id, std::unordered_set<uint64_t>& stored, News& news);
+  Status fetch(std::vector<uint64_t> ids, bool lines_come, News& news);
   Status look_for_dropped(News& news);
   std::optional<StoredPiece> decode(uint64_t id, std::string_view record) const;
-  void enter(const StoredPiece& piece);
+  void enter(const StoredPiece& piece, bool line_comes);
   bool forget(uint64_t id);
 
   Status store(const StoredPiece& piece, std::span<const std::byte> values);
@@ -124,7 +127,7 @@ class RedisTier : public Tier {
   std::vector<uint64_t> to_look_for_;  // that look_for_dropped() comes to yet
   size_t looks_ = kFewestLooks;        // pieces of its next call
   int unheard_ = 0;                    // failures, for news()
-  std::atomic<uint64_t> last_id_{0};
+  PieceIds ids_;
 };
 
 }  // namespace kvilt

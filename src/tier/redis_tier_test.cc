@@ -278,6 +278,30 @@ TEST_P(RedisValuesTest, OlderValuesOfTheSamePlaceAreNotTaken) {
   EXPECT_EQ(code_of(*one, piece.id), Code::kCorrupt);
 }
 
+// Two servers that drew one id: of neither piece anything is left, for nobody.
+TEST_P(RedisValuesTest, TwoPiecesOfOneIdAreNone) {
+  const auto one = open(), two = open(), third = open();
+  for (RedisTier* tier : {one.get(), two.get(), third.get()}) known(*tier);
+  const StoredPiece a = put(*one, 300);
+  news(*third, [](const Tier::News& now) { return now.stored.size() == 1; });
+  StoredPiece b = piece_for_test(a.id, 300);
+  b.tokens[0] += 1;
+  std::vector<uint64_t> removed;
+  ASSERT_TRUE(two->put(b, values_for_test(b), removed).ok());
+  for (RedisTier* tier : {one.get(), two.get(), third.get()}) {
+    const Tier::News heard = news(*tier, [&](const Tier::News&) { return tier->pieces() == 0; });
+    EXPECT_EQ(heard.removed, std::vector<uint64_t>{a.id});
+    EXPECT_TRUE(heard.stored.empty());
+  }
+  EXPECT_TRUE(server->keys(fmt::format("*{:016x}*", a.id)).empty());
+  const auto late = open();
+  EXPECT_TRUE(known(*late).empty());
+  const StoredPiece usual = put(*one, 300);  // power: one line is no collision, wherever it is read
+  news(*late, [](const Tier::News& now) { return now.stored.size() == 1; });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(one->news().removed.empty());
+  expect_whole(*late, usual);
+}
+
 TEST_P(RedisValuesTest, WrongRecordsAreLeftOut) {
   const auto one = open();
   known(*one);

@@ -32,6 +32,8 @@ struct StoredPiece {
   bool prefix = false;        // and what it continues is stored: `parent`, or nothing where it starts at position 0
   uint64_t parent = 0;        // the piece that it continues ...
   int32_t parent_tokens = 0;  // ... after this many of its tokens
+  // Of all tokens from position 0 to these (digest_behind()): two pieces may have one id, and then `parent` names both.
+  std::optional<Digest> behind;  // nothing: it continues nothing, or its record is an older server's
   int32_t pos = 0;            // of its first token, where it was computed
   uint32_t token_bytes = 0;
   std::vector<int32_t> tokens;
