@@ -67,6 +67,9 @@ struct ReplyMaker {
     out->number = value;
     return out;
   }
+  // Of RESP3, which nobody asked for: refused as if there were no memory for them.
+  static void* refused_number(const redisReadTask*, double, char*, size_t) { return nullptr; }
+  static void* refused_truth(const redisReadTask*, int) { return nullptr; }
   static void* nil(const redisReadTask* task) { return place(task); }
   static void free(void* root) { delete static_cast<RedisReply*>(root); }
 };
@@ -79,6 +82,10 @@ redisReplyObjectFunctions* maker_functions() {
     out.createInteger = &ReplyMaker::number;
     out.createNil = &ReplyMaker::nil;
     out.freeObject = &ReplyMaker::free;
+#if HIREDIS_MAJOR >= 1  // without these it would make objects of its own
+    out.createDouble = &ReplyMaker::refused_number;
+    out.createBool = &ReplyMaker::refused_truth;
+#endif
     return out;
   }();
   return &functions;

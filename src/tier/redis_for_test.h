@@ -98,7 +98,7 @@ class RedisServerForTest {
 
 class RedisProxyForTest {
  public:
-  enum class Mode { kPass, kStall, kClose, kFlip, kGarbage, kTrickle, kClaimMuch, kSendMuch };
+  enum class Mode { kPass, kStall, kClose, kFlip, kGarbage, kTrickle, kClaimMuch, kSendMuch, kSay };
 
   explicit RedisProxyForTest(const RedisServerForTest& server) : to_(server.socket()), at_(to_ + ".proxy") {
     listener_ = ::socket(AF_UNIX, SOCK_STREAM, 0);
@@ -113,6 +113,10 @@ class RedisProxyForTest {
     ::close(listener_);
   }
   void set(Mode mode) { mode_ = mode; }
+  void say(std::string words) {  // to whatever is asked, from now on
+    words_ = std::move(words);
+    mode_ = Mode::kSay;
+  }
   RedisAddress address() const {
     RedisAddress out;
     out.socket = at_;
@@ -175,6 +179,9 @@ class RedisProxyForTest {
       case Mode::kClaimMuch:
         bytes = "*2147483646\r\n$2000000000\r\n";
         break;
+      case Mode::kSay:
+        bytes = words_;
+        break;
       case Mode::kSendMuch:
         bytes = "$2000000000\r\n" + std::string(size_t{8} << 20, 'x');
         break;
@@ -212,6 +219,7 @@ class RedisProxyForTest {
   const std::string to_, at_;
   int listener_ = -1;
   std::vector<Pair> pairs_;
+  std::string words_;
   std::atomic<Mode> mode_{Mode::kPass};
   std::atomic<bool> ends_{false};
   std::thread thread_;  // last
