@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -68,7 +70,9 @@ Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int6
   out->sealer_ = std::move(secret.sealer);
   for (int i = 0; i < kFolders; ++i) KVILT_TRY(make_private_folder(fmt::format("{}/{:02x}", out->folder_, i)));
   KVILT_TRY(out->replay());
+  const bool torn = out->damaged_ > 0;
   out->sweep();
+  out->tidy_journal(torn);
   return out;
 }
 
@@ -91,8 +95,6 @@ Status DiskTier::replay() {
   std::vector<uint64_t> removed;
   while (bytes_ > limit_ && drop_oldest(0, removed)) {
   }
-  if (damaged_ > 0) return rewrite_journal();
-  tidy_journal();
   return {};
 }
 
@@ -124,22 +126,26 @@ void DiskTier::take(std::span<const std::byte> sealed, PieceJournal::Place place
 void DiskTier::sweep() {
   std::unordered_map<uint64_t, bool> there;
   for (const auto& [id, entry] : entries_) there.emplace(id, false);
+  std::array<bool, kFolders> listed{};
   for (int i = 0; i < kFolders; ++i) {
-    std::error_code failed;
-    for (const auto& item : fs::directory_iterator(fmt::format("{}/{:02x}", folder_, i), failed)) {
-      const std::string name = item.path().filename().string();
+    const std::string folder = fmt::format("{}/{:02x}", folder_, i);
+    const Result<std::vector<std::string>> names = files_.list(folder);
+    listed[static_cast<size_t>(i)] = names.ok();
+    if (!names.ok()) spdlog::warn("the cache: {}; what is in it is taken to be there", names.error().message);
+    for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+      const std::string path = folder + "/" + name;
       uint64_t id = 0;
       const auto parsed = std::from_chars(name.data(), name.data() + name.size(), id, 16);
       const auto known = parsed.ec == std::errc() ? there.find(id) : there.end();
-      if (known != there.end() && path_of(id) == item.path().string()) {
+      if (known != there.end() && path_of(id) == path) {
         known->second = true;
       } else {
-        (void)files_.remove(item.path().string());
+        (void)files_.remove(path);
       }
     }
   }
   for (const auto& [id, found] : there) {
-    if (found) continue;
+    if (found || !listed[id % kFolders]) continue;
     ++damaged_;
     remove(id);
   }
@@ -178,6 +184,7 @@ void DiskTier::remove(uint64_t id) {
   forget(id);
   note(Kind::kRemove, id);
   (void)files_.remove(path_of(id));
+  tidy_journal();
 }
 
 // False: there is nothing, or only what `but` continues, which was used last.
@@ -204,6 +211,7 @@ void DiskTier::touch(uint64_t id) {
   if (!entries_.contains(id)) return;
   use(id);
   note(Kind::kUsed, id);
+  tidy_journal();
 }
 
 // The bytes, then what names them.
@@ -263,6 +271,7 @@ std::optional<std::span<const std::byte>> DiskTier::opened(std::span<const std::
 
 Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
   CHECK(std::ssize(values) == piece.bytes() && piece.id != 0 && piece.count() > 0);
+  if (piece.parent >= piece.id) return id_too_small(piece);
   if (piece.parent != 0 && !entries_.contains(piece.parent))
     return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);
   if (piece.bytes() > limit_)
@@ -316,11 +325,13 @@ Status DiskTier::rewrite_journal() {
   return journal_.rewrite(places);
 }
 
-// When most of the journal says nothing any more. Where it cannot be written anew it goes on as it is.
-void DiskTier::tidy_journal() {
-  if (journal_.bytes() < 2 * live_ + kJournalSlack) return;
-  if (const Status done = rewrite_journal(); !done.ok())
-    spdlog::warn("the cache's journal is not made shorter: {}", done.error().message);
+// When most of the journal says nothing any more. Where it cannot be written anew (the disk is full) it goes on as it is,
+// behind its last good record.
+void DiskTier::tidy_journal(bool at_once) {
+  if (!at_once && journal_.bytes() < std::max(2 * live_, stuck_) + kJournalSlack) return;
+  const Status done = rewrite_journal();
+  stuck_ = done.ok() ? 0 : journal_.bytes();
+  if (!done.ok()) spdlog::warn("the cache's journal is not made shorter: {}", done.error().message);
 }
 
 Result<std::vector<StoredPiece>> DiskTier::all() {

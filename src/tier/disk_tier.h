@@ -81,7 +81,7 @@ class DiskTier : public Tier {
   int64_t extra() const { return sealer_ ? Sealer::kExtra : 0; }  // bytes of a chunk beyond its values
   void note(Kind kind, uint64_t id);
   void use(uint64_t id);
-  void tidy_journal();
+  void tidy_journal(bool at_once = false);
   Status rewrite_journal();
   std::string path_of(uint64_t id) const;
 
@@ -96,6 +96,7 @@ class DiskTier : public Tier {
   std::list<uint64_t> order_;  // used longest ago first
   int64_t bytes_ = 0, damaged_ = 0;
   int64_t live_ = 0;  // bytes of the journal that records of entries_ take
+  int64_t stuck_ = 0;  // the journal's bytes when it could not be written anew; 0: it could
   PieceIds ids_;
 };
 

@@ -43,6 +43,10 @@ class FaultyFiles : public Files {
     used_.erase(path);
     return Files::remove(path);
   }
+  Result<std::vector<std::string>> list(const std::string& folder) override {
+    if (!unlisted.empty() && folder.ends_with(unlisted)) return error(Code::kIo, "too many open files");
+    return Files::list(folder);
+  }
   Status refuse(int64_t bytes) const {
     if (read_only) return error(Code::kIo, "read-only file system");
     int64_t used = 0;
@@ -51,6 +55,7 @@ class FaultyFiles : public Files {
     return {};
   }
   bool read_only = false, torn = false;
+  std::string unlisted;  // this folder cannot be listed
   int64_t quota = INT64_MAX;
 
  private:
@@ -484,6 +489,73 @@ TEST_F(FolderSecretTest, AnEmptyFolderKeepsWhatItBeganWith) {
   fs::remove_all(file(""));
   ASSERT_TRUE(open(key).ok());
   EXPECT_EQ(open({}).error().code, Code::kInvalidArgument);
+}
+
+// A record that was torn by a crash, and a disk that is full: what is whole is there, and the next start is as good.
+TEST_P(DiskTierTest, AFullDiskAndATornRecordDoNotKeepItFromStarting) {
+  const uint64_t a = put_new(300), b = put_new(20);
+  tier.reset();
+  const std::string journal = folder.path() + "/kvilt-cache/journal";
+  change(journal, static_cast<int64_t>(fs::file_size(journal)) - 40);  // b's record
+  files.quota = 0;
+  open();
+  EXPECT_EQ(tier->damaged(), 1) << "power";
+  EXPECT_TRUE(holds(a, 300));
+  EXPECT_FALSE(holds(b, 20));
+  files.quota = INT64_MAX;
+  const uint64_t c = put_new(30);  // over what was torn
+  open();
+  EXPECT_TRUE(holds(a, 300));
+  EXPECT_TRUE(holds(c, 30));
+  EXPECT_EQ(value_files(), 2u);
+}
+
+// What is only read makes the journal no longer than its bound, nor what is removed.
+TEST_P(DiskTierTest, TheJournalStaysShortWhileOnlyReadsHappen) {
+  const uint64_t a = put_new(300);
+  const std::string journal = folder.path() + "/kvilt-cache/journal";
+  uintmax_t longest = 0;
+  for (int i = 0; i < 60'000; ++i) {  // of 32 bytes each and more
+    tier->touch(a);
+    if (i % 100 == 0) longest = std::max(longest, fs::file_size(journal));
+  }
+  EXPECT_GT(longest, uintmax_t{1} << 19) << "power";
+  EXPECT_LT(longest, uintmax_t{5} << 18) << "a MiB, and what the record takes";
+  EXPECT_TRUE(holds(a, 300));
+  open();
+  EXPECT_TRUE(holds(a, 300));
+}
+
+// What could not be listed at the start is not lost.
+TEST_P(DiskTierTest, AFolderThatCannotBeListedKeepsItsPieces) {
+  const uint64_t a = put_new(300);
+  files.unlisted = fmt::format("/{:02x}", a % 256);
+  open();
+  EXPECT_TRUE(holds(a, 300));
+  files.unlisted.clear();
+  open();
+  EXPECT_TRUE(holds(a, 300));
+  fs::remove(value_file(a));
+  open();
+  EXPECT_EQ(tier->pieces(), 0) << "power";
+}
+
+// A pipe where a piece's bytes were holds nobody who opens it.
+TEST_P(DiskTierTest, APipeIsNoFile) {
+  const uint64_t a = put_new(300), b = put_new(20);
+  fs::remove(value_file(a));
+  ASSERT_EQ(::mkfifo(value_file(a).c_str(), 0600), 0);
+  EXPECT_EQ(chunk_of(*tier, a, 0).error().code, Code::kCorrupt);
+  EXPECT_TRUE(holds(b, 20));
+  ASSERT_EQ(::mkfifo((folder.path() + "/pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(files.write(folder.path() + "/pipe", {}).ok());
+}
+
+TEST_P(DiskTierTest, WhatIsContinuedHasTheSmallerId) {
+  const uint64_t parent = put_new(300);
+  const StoredPiece child = piece_for_test(parent - 1, 20, parent);
+  EXPECT_EQ(put(child).error().code, Code::kNotFound);
+  EXPECT_TRUE(put(piece_for_test(parent + 1, 20, parent)).ok()) << "power";
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "tier/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/open_file.h"
@@ -18,6 +21,11 @@ Error failed(const std::string& what) {
                     : errno == ENOENT                                    ? Code::kNotFound
                                                                          : Code::kIo;
   return error(code, "{}: {}", what, std::strerror(errno));
+}
+
+bool is_plain(int fd) {
+  struct stat about {};
+  return ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
 }
 
 }  // namespace
@@ -39,10 +47,10 @@ Status Files::sync(int fd) {
 }
 
 Status Files::write(const std::string& path, std::span<const std::byte> bytes) {
-  OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0600));
   if (file.fd() < 0)
     return errno == ENOENT ? system_error(path) : failed(path);  // its folder is gone: no missing piece
-  Status done = write_at(file.fd(), 0, bytes);
+  Status done = is_plain(file.fd()) ? write_at(file.fd(), 0, bytes) : Status(Error{Code::kIo, "not a plain file"});
   if (done.ok()) done = sync(file.fd());
   if (done.ok() && !file.close()) done = failed(path);
   if (done.ok()) return {};
@@ -51,8 +59,9 @@ Status Files::write(const std::string& path, std::span<const std::byte> bytes) {
 }
 
 Status Files::read(const std::string& path, int64_t offset, std::span<std::byte> out) {
-  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.fd() < 0) return failed(path);
+  if (!is_plain(file.fd())) return error(Code::kCorrupt, "{}: not a plain file", path);
   while (!out.empty()) {
     const ssize_t n = ::pread(file.fd(), out.data(), std::min(out.size(), kMostAtOnce), offset);
     if (n < 0 && errno == EINTR) continue;
@@ -67,6 +76,15 @@ Status Files::read(const std::string& path, int64_t offset, std::span<std::byte>
 Status Files::remove(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return failed(path);
   return {};
+}
+
+Result<std::vector<std::string>> Files::list(const std::string& folder) {
+  std::vector<std::string> out;
+  std::error_code wrong;
+  for (std::filesystem::directory_iterator at(folder, wrong), end; !wrong && at != end; at.increment(wrong))
+    out.push_back(at->path().filename().string());
+  if (wrong) return error(Code::kIo, "{}: {}", folder, wrong.message());
+  return out;
 }
 
 Status Files::replace(const std::string& path, std::span<const std::byte> bytes) {

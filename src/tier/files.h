@@ -1,4 +1,6 @@
 // tier/files.h: the few things that a tier does with files, so that tests can make each of them fail.
+// Invariants: only plain files are read and written: whoever can write the folder may put a pipe there, which would hold
+//          who opens it for ever.
 // Errors:  kExhausted where the disk or the user's share of it is full, kNotFound, else kIo; the message names the file.
 // Threads: any, one file each.
 #pragma once
@@ -7,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kvilt/result.h"
 
@@ -23,6 +26,8 @@ class Files {
   virtual Status write_at(int fd, int64_t offset, std::span<const std::byte> bytes);
   virtual Status sync(int fd);
   virtual Status remove(const std::string& path);  // one that is not there is removed already
+  // All names in a folder, or an error: what could not be listed may be there.
+  virtual Result<std::vector<std::string>> list(const std::string& folder);
   // As write(), all at once: whoever reads it finds the old bytes or these. The name is on the disk too.
   Status replace(const std::string& path, std::span<const std::byte> bytes);
 };

@@ -14,6 +14,7 @@ namespace kvilt {
 namespace {
 
 constexpr uint32_t kMagic = 0x314a564b;  // "KVJ1"
+constexpr int64_t kSummedInVain = int64_t{64} << 20;
 
 struct Head {
   uint32_t magic, size;
@@ -47,7 +48,9 @@ Result<PieceJournal::Opened> PieceJournal::open(const std::string& path,
   KVILT_ASSIGN(const MappedFile file, MappedFile::open(path));
   const std::span<const std::byte> bytes = file.bytes();
   bool good = true;
-  for (int64_t at = 0; at < std::ssize(bytes);) {
+  // Bytes that may be summed in vain: a file of nothing but heads would cost its square.
+  int64_t left_to_sum = std::ssize(bytes) + kSummedInVain;
+  for (int64_t at = 0; at < std::ssize(bytes) && left_to_sum >= 0;) {
     Head head{};
     const int64_t left = std::ssize(bytes) - at;
     if (left >= kHead) std::memcpy(&head, bytes.data() + at, sizeof head);
@@ -61,6 +64,7 @@ Result<PieceJournal::Opened> PieceJournal::open(const std::string& path,
       continue;
     }
     out.damaged += std::exchange(good, false) ? 1 : 0;
+    left_to_sum -= fits ? head.size : 0;
     at += 8;
   }
   return out;

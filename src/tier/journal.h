@@ -1,6 +1,7 @@
 // tier/journal.h: an append-only file of records, each with its length and checksum.
 // Idea:       what was appended last may be torn by a crash, and any byte may flip on a disk: a reader takes every record
 //             whose checksum is right and goes on behind one whose is not, at the next place where one can begin.
+//             It gives up where damage would cost more than the file twice over: what is behind is left out.
 // Invariants: what append() said is written is read again, or left out; never changed. A failed append() leaves the
 //             records before it as they were.
 // Threads:    one.

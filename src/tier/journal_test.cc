@@ -99,5 +99,24 @@ TEST_F(JournalTest, RewritesWhatIsNamed) {
   EXPECT_EQ(read(), (std::vector<std::string>{"four", "one", "new"}));
 }
 
+// A file of nothing but heads, each of which says that it has the half of what is left, would cost its square: the search
+// for records ends where that would begin, and what is behind is left out.
+TEST_F(JournalTest, DamageThatCostsTooMuchIsGivenUp) {
+  write({"first"});
+  const std::string first = contents();
+  const auto heads = [](uint32_t count, uint32_t size) {
+    std::string out;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t head[] = {0x314a564b, size, 1, 2};
+      out.append(reinterpret_cast<const char*>(head), sizeof head);
+    }
+    return out;
+  };
+  replace(first + heads(1 << 16, 1 << 19) + first);
+  EXPECT_EQ(read(), std::vector<std::string>{"first"});
+  replace(first + heads(16, 64) + first);
+  EXPECT_EQ(read(), (std::vector<std::string>{"first", "first"})) << "power";
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
 #include "tier/tier.h"
 
 namespace kvilt {
@@ -15,6 +16,12 @@ namespace kvilt {
 void encode_piece(const StoredPiece& piece, std::vector<std::byte>& out);
 // Errors: kCorrupt.
 Result<StoredPiece> decode_piece(std::span<const std::byte> bytes);
+
+// What continues a piece has the larger id, or no reader takes its record.
+inline Error id_too_small(const StoredPiece& piece) {
+  return error(Code::kNotFound, "piece {:x} cannot continue {:x}: the larger id is of a wrong clock", piece.id,
+               piece.parent);
+}
 
 // StoredPiece::behind of what continues a piece after its first tokens, which are `tokens`. behind: the piece's own.
 Digest digest_behind(const HashSecret& secret, const std::optional<Digest>& behind, std::span<const int32_t> tokens);
