@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <functional>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -149,6 +152,7 @@ void RedisTier::drop(const Error& why) {
   const bool was_ready = ready_.exchange(false);
   const bool lasted = connection_ && now - connected_ > 10 * std::max(backoff_, kFirstBackoff);
   connection_.reset();
+  listing_.reset();
   if (was_ready || backoff_ == milliseconds(0))
     spdlog::warn("Redis at {}: {}; what it holds is computed meanwhile", options_.address.shown(), why.message);
   backoff_ = lasted ? kFirstBackoff : std::clamp(backoff_ * 2, kFirstBackoff, kMostBackoff);
@@ -180,9 +184,14 @@ Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker) {
   space_ = fmt::format("kvilt:{}:", hex_text(space.finish()));
   all_ = space_ + "all";
   log_ = space_ + "log";
-  News news = this->news();
-  unheard_ += news.errors;
-  return std::move(news.stored);
+  std::vector<StoredPiece> out;
+  const auto until = Clock::now() + options_.known_for;
+  do {
+    News news = this->news();
+    unheard_ += news.errors;
+    std::ranges::move(news.stored, std::back_inserter(out));
+  } while (listing_ && Clock::now() < until);
+  return out;
 }
 
 Tier::News RedisTier::news() {
@@ -194,20 +203,38 @@ Tier::News RedisTier::news() {
     if (!done.ok()) drop(done.error());
     return done.ok();
   }();
-  const Status done = reached ? catch_up(out) : Status(Error{Code::kUnavailable, {}});
+  const Status done = reached ? hear(out) : Status(Error{Code::kUnavailable, {}});
   if (done.ok()) return out;
   ++out.errors;
   if (connection_) drop(done.error());  // it answers, but not what it should
   return out;
 }
 
+// Where memory ends what was entered may be untold: all of it is told again when the set is listed.
+Status RedisTier::hear(News& news) {
+  try {
+    return catch_up(news);
+  } catch (const std::bad_alloc&) {
+    entries_.clear();
+    to_look_for_.clear();
+    bytes_ = 0;
+    news.stored.clear();
+    return error(Code::kExhausted, "no memory is left for what it holds");
+  }
+}
+
 Status RedisTier::catch_up(News& news) {
-  if (clear_first_) KVILT_TRY(clear());
-  if (Clock::now() < next_list_) {
+  if (clear_first_) {
+    const Status cleared = clear();
+    if (listing_ && !cleared.ok() && cleared.error().code == Code::kUnavailable) return {};  // it goes on
+    KVILT_TRY(cleared);
+  }
+  if (!listing_ && Clock::now() < next_list_) {
     KVILT_TRY(read_log(news));
     return look_for_dropped(news);
   }
-  KVILT_TRY(list(news));
+  KVILT_TRY(list(news, Clock::now() + options_.list_for));
+  if (listing_) return {};
   next_list_ = Clock::now() + kListEvery;
   if (!ready_.exchange(true)) {
     spdlog::info("Redis at {}: {} pieces for this model", options_.address.shown(), entries_.size());
@@ -215,40 +242,66 @@ Status RedisTier::catch_up(News& news) {
   return {};
 }
 
+// As far as that goes until then; where it is not at its end, listing_ says so.
+Status RedisTier::list(News& news, Clock::time_point until) {
+  if (!listing_) KVILT_TRY(begin_listing());
+  while (!listing_->walked) {
+    KVILT_TRY(walk_on());
+    if (listing_->walked) compare(news);
+    if (Clock::now() >= until) return {};
+  }
+  std::vector<uint64_t>& lacking = listing_->lacking;
+  while (!lacking.empty()) {
+    const size_t left = lacking.size() - std::min(lacking.size(), kRecordsAtOnce);
+    std::vector<uint64_t> some(lacking.begin() + static_cast<ptrdiff_t>(left), lacking.end());
+    lacking.resize(left);
+    KVILT_TRY(fetch(std::move(some), true, news));
+    if (!lacking.empty() && Clock::now() >= until) return {};
+  }
+  listing_.reset();
+  return {};
+}
+
 // The stream's end first: what comes while the set is listed is in one of the two.
-Status RedisTier::list(News& news) {
+Status RedisTier::begin_listing() {
+  const auto begun = Clock::now();
   KVILT_ASSIGN(const RedisReply last, ask({"XREVRANGE", log_, "+", "-", "COUNT", "1"}));
   read_to_ = "0-0";
   if (!last.array.empty() && !last.array[0].array.empty()) read_to_ = last.array[0].array[0].text;
-  KVILT_ASSIGN(std::unordered_set<uint64_t> there, listed());
-  std::vector<uint64_t> gone, lacking;
+  listing_ = Listing{.begun = begun, .there = {}, .lacking = {}};
+  return {};
+}
+
+Status RedisTier::walk_on() {
+  Listing& now = *listing_;
+  const std::string at_once = std::to_string(kIdsAtOnce);
+  KVILT_ASSIGN(const RedisReply page, ask({"SSCAN", all_, now.cursor, "COUNT", at_once}));
+  if (page.array.size() != 2 || page.array[0].text.empty() || ++now.pages > kMostPages) return unexpected();
+  for (const RedisReply& item : page.array[1].array) {
+    if (const auto id = id_of(item)) now.there.insert(*id);
+  }
+  if (now.there.size() > kMostIds) return unexpected();
+  now.cursor = page.array[0].text;
+  now.walked = now.cursor == "0";
+  return {};
+}
+
+// What was put meanwhile need not be in it.
+void RedisTier::compare(News& news) {
+  Listing& now = *listing_;
+  std::vector<uint64_t> gone;
   for (const auto& [id, entry] : entries_) {
-    if (!there.contains(id)) gone.push_back(id);
+    if (entry.touched < now.begun && !now.there.contains(id)) gone.push_back(id);
   }
   for (const uint64_t id : gone) {
     forget(id);
     news.removed.push_back(id);
   }
-  for (const uint64_t id : there) {
-    if (!entries_.contains(id)) lacking.push_back(id);
+  for (const uint64_t id : now.there) {
+    if (!entries_.contains(id)) now.lacking.push_back(id);
   }
-  return fetch(std::move(lacking), true, news);
-}
-
-Result<std::unordered_set<uint64_t>> RedisTier::listed() {
-  std::unordered_set<uint64_t> out;
-  std::string cursor = "0";
-  int pages = 0;
-  const std::string at_once = std::to_string(kIdsAtOnce);
-  do {
-    KVILT_ASSIGN(const RedisReply page, ask({"SSCAN", all_, cursor, "COUNT", at_once}));
-    if (page.array.size() != 2 || page.array[0].text.empty() || ++pages > kMostPages) return unexpected();
-    for (const RedisReply& item : page.array[1].array) {
-      if (const auto id = id_of(item)) out.insert(*id);
-    }
-    cursor = page.array[0].text;
-  } while (cursor != "0");
-  return out;
+  now.there.clear();
+  std::ranges::sort(now.lacking, std::greater<>());  // what a piece continues comes before it
 }
 
 Status RedisTier::read_log(News& news) {
@@ -270,7 +323,7 @@ bool RedisTier::read_line(const RedisReply& line, std::unordered_set<uint64_t>& 
   if (said.size() != 2) return true;  // a later version's
   const auto remove = [&](uint64_t id) {
     stored.erase(id);
-    if (forget(id)) news.removed.push_back(id);
+    if (forget(id)) news.remove(id);
   };
   const auto id = id_of(said[1]);
   if (said[0].text == "put" && id) {
@@ -287,7 +340,7 @@ void RedisTier::collided(uint64_t id, std::unordered_set<uint64_t>& stored, News
   stored.erase(id);
   const auto it = entries_.find(id);
   const int32_t chunks = it == entries_.end() ? 0 : chunks_of(it->second.tokens);
-  if (forget(id)) news.removed.push_back(id);
+  if (forget(id)) news.remove(id);
   erase(id, chunks);
 }
 
@@ -303,11 +356,13 @@ Status RedisTier::fetch(std::vector<uint64_t> ids, bool lines_come, News& news) 
     for (const std::string& key : keys) commands.push_back({"GETRANGE", key, "0", last});
     KVILT_ASSIGN(const auto records, ask_all(commands, static_cast<int64_t>(some.size()) * kMostRecordBytes));
     for (size_t j = 0; j < some.size(); ++j) {
-      if (std::optional<StoredPiece> piece = decode(some[j], records[j].text)) {
+      const RedisReply& record = records[j];  // what Redis refuses may well be there
+      if (record.failed() && !record.text.starts_with("WRONGTYPE")) return refusal(record);
+      if (std::optional<StoredPiece> piece = decode(some[j], record.text)) {
         enter(*piece, lines_come);
         news.stored.push_back(*std::move(piece));
       } else {
-        news.errors += records[j].text.empty() ? 0 : 1;  // it was dropped, or it is damaged
+        news.errors += record.text.empty() ? 0 : 1;  // it was dropped, or it is damaged
         erase(some[j], 0);
       }
     }
@@ -343,7 +398,7 @@ Status RedisTier::look_for_dropped(News& news) {
     for (; at < ends[i]; ++at) there = there && (replies[at].failed() || replies[at].number != kNoSuchKey);
     if (there) continue;
     ++gone;
-    news.removed.push_back(ids[i]);
+    news.remove(ids[i]);
     remove(ids[i]);
   }
   looks_ = std::clamp(4 * gone > ids.size() ? 2 * looks_ : looks_ / 2, kFewestLooks, kMostLooks);
@@ -408,6 +463,7 @@ uint64_t RedisTier::chunk_sum(uint64_t id, int32_t chunk, std::span<const std::b
 
 Status RedisTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
   CHECK(std::ssize(values) == piece.bytes() && piece.id != 0 && piece.count() > 0);
+  if (piece.parent >= piece.id) return id_too_small(piece);
   if (piece.parent != 0) {
     if (!entries_.contains(piece.parent))
       return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);
@@ -540,7 +596,8 @@ Status RedisTier::clear() {
   if (!connection_)
     return error(Code::kUnavailable, "Redis at {} is cleared when it can be reached", options_.address.shown());
   News others;
-  KVILT_TRY(list(others));
+  KVILT_TRY(list(others, Clock::now() + options_.known_for));
+  if (listing_) return error(Code::kUnavailable, "Redis lists too slowly to be cleared at once: that goes on");
   std::vector<uint64_t> ids;
   for (const auto& [id, entry] : entries_) ids.push_back(id);
   for (const uint64_t id : ids) {

@@ -33,7 +33,9 @@ struct RedisOptions {
   RedisAddress address;
   std::optional<HashSecret> secret;        // nothing: it follows from `key`, or is kept in Redis by the first process
   std::chrono::milliseconds timeout{500};  // of one answer, beside what its bytes take (redis_connection.h)
-  std::optional<HashSecret> key;           // what records and chunks are sealed with; nothing: they are not
+  std::optional<HashSecret> key = {};      // what records and chunks are sealed with; nothing: they are not
+  std::chrono::milliseconds list_for{250};      // by one news(), and an answer more; the rest follows
+  std::chrono::milliseconds known_for{10'000};  // as known() lists; the rest is news
 };
 
 class RedisTier : public Tier {
@@ -42,6 +44,7 @@ class RedisTier : public Tier {
   static constexpr std::chrono::seconds kListEvery{60};
   static constexpr int kIdsAtOnce = 1000;  // of the set, in one answer
   static constexpr size_t kFewestLooks = 4, kMostLooks = 256;
+  static constexpr size_t kMostIds = size_t{1} << 20;  // of the set: no honest one has more
 
   // Connects, unless the secret is given: then it may come later.
   static Result<std::unique_ptr<RedisTier>> open(RedisOptions options);
@@ -49,7 +52,7 @@ class RedisTier : public Tier {
   // The secret that keys every digest in it.
   const HashSecret& secret() const { return secret_; }
 
-  // Nothing where Redis cannot be reached: it is news then.
+  // What does not come in time, or where Redis cannot be reached, is news then.
   Result<std::vector<StoredPiece>> known(const Digest& maker) override;
   uint64_t new_id() override;
   // removed: what it continues, where that turned out to be gone.
@@ -88,9 +91,20 @@ class RedisTier : public Tier {
   // An error may be Redis' own.
   Result<RedisReply> ask(const RedisCommand& command);
 
+  Status hear(News& news);
   Status catch_up(News& news);
-  Status list(News& news);
-  Result<std::unordered_set<uint64_t>> listed();
+  struct Listing {  // of the set, by several calls of news()
+    Clock::time_point begun;
+    std::string cursor = "0";
+    int pages = 0;
+    bool walked = false;                 // all of `there` is known
+    std::unordered_set<uint64_t> there;
+    std::vector<uint64_t> lacking;       // whose records are to be fetched; the smallest last
+  };
+  Status list(News& news, Clock::time_point until);
+  Status begin_listing();
+  Status walk_on();
+  void compare(News& news);
   Status read_log(News& news);
   bool read_line(const RedisReply& line, std::unordered_set<uint64_t>& stored, News& news);
   void collided(uint64_t id, std::unordered_set<uint64_t>& stored, News& news);
@@ -119,6 +133,7 @@ class RedisTier : public Tier {
   std::atomic<bool> ready_{false};
   Clock::time_point connected_, next_try_, next_list_;
   std::chrono::milliseconds backoff_{0};
+  std::optional<Listing> listing_;
   std::string read_to_;        // of the stream
   bool clear_first_ = false;   // clear() could not reach it
   bool other_secret_ = false;  // which was said

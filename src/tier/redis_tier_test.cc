@@ -537,5 +537,89 @@ TEST_F(RedisTierTest, Passwords) {
   EXPECT_TRUE(known(*open(address)).empty()) << "another database";
 }
 
+// A server that may not read leaves what is there to the others.
+TEST_F(RedisTierTest, WhatRedisRefusesIsNotRemoved) {
+  const HashSecret secret = HashSecret::fixed(3);
+  const auto one = open(server->address(), 30000, secret);
+  known(*one);
+  const StoredPiece piece = put(*one, 300);
+  if (server->ask({"ACL", "SETUSER", "blind", "on", ">word", "~*", "+@all", "-getrange"}).failed())
+    GTEST_SKIP() << "this Redis has no ACL";
+  RedisAddress address = server->address();
+  address.user = "blind";
+  address.password = "word";
+  const auto blind = open(address, 30000, secret);
+  EXPECT_TRUE(known(*blind).empty());
+  EXPECT_GT(blind->news().errors, 0);
+  EXPECT_FALSE(blind->ready());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(one->news().removed.empty());
+  expect_whole(*one, piece);
+  EXPECT_EQ(known(*open(server->address(), 30000, secret)).size(), 1u);
+}
+
+// One News never says that a piece came and went: its readers take what went first.
+TEST_F(RedisTierTest, WhatWentInTheMeantimeIsNoNews) {
+  const auto one = open(), two = open();
+  known(*one), known(*two);
+  const StoredPiece piece = put(*one, 300);
+  ASSERT_EQ(server->ask({"DEL", key_of("*:v:*:1")}).number, 1);
+  Tier::News all;  // the line is read, and that a chunk is gone is found right then, or by a later call
+  while (all.removed.empty()) {
+    Tier::News some = two->news();
+    EXPECT_TRUE(some.stored.empty() || some.removed.empty()) << "not both";
+    all.removed.insert(all.removed.end(), some.removed.begin(), some.removed.end());
+  }
+  EXPECT_EQ(all.removed, std::vector<uint64_t>{piece.id});
+}
+
+// A large set is listed by many calls, of which none takes long; what is put meanwhile is not taken to be gone.
+TEST_F(RedisTierTest, ALongListComesInParts) {
+  constexpr int kPieces = 100;
+  const auto one = open();
+  known(*one);
+  for (int i = 0; i < kPieces; ++i) put(*one, 10);
+  RedisOptions options{.address = server->address(), .secret = {}, .timeout = std::chrono::seconds(30)};
+  options.list_for = options.known_for = std::chrono::milliseconds(0);
+  const auto slow = std::move(RedisTier::open(options)).value();
+  std::vector<StoredPiece> found = known(*slow);
+  EXPECT_LT(found.size(), size_t{kPieces}) << "not all at once";
+  EXPECT_FALSE(slow->ready());
+  const StoredPiece own = put(*slow, 10);
+  while (!slow->ready()) {
+    const Tier::News more = slow->news();
+    EXPECT_TRUE(more.removed.empty());
+    EXPECT_EQ(more.errors, 0);
+    found.insert(found.end(), more.stored.begin(), more.stored.end());
+  }
+  EXPECT_EQ(found.size(), size_t{kPieces});
+  EXPECT_TRUE(std::ranges::is_sorted(found, {}, &StoredPiece::id)) << "what is continued comes first";
+  expect_whole(*slow, own);
+  const Tier::News heard = news(*one, [](const Tier::News& now) { return now.stored.size() == 1; });
+  EXPECT_EQ(heard.stored[0].id, own.id);
+}
+
+TEST_F(RedisTierTest, WhatIsContinuedHasTheSmallerId) {
+  const auto one = open();
+  known(*one);
+  const StoredPiece parent = put(*one, 300), child = piece_for_test(parent.id - 1, 10, parent.id);
+  std::vector<uint64_t> removed;
+  EXPECT_EQ(one->put(child, values_for_test(child), removed).error().code, Code::kNotFound);
+  EXPECT_TRUE(removed.empty());
+  EXPECT_EQ(server->keys("*:r:*").size(), 1u);
+}
+
+// Replies of a protocol that nobody asked for are no replies, with any hiredis.
+TEST_F(RedisTierTest, RepliesOfRespThreeAreRefused) {
+  RedisProxyForTest proxy(*server);
+  for (const std::string reply : {",1.5\r\n", "#t\r\n", "_\r\n"}) {
+    const auto connection = RedisConnection::open(proxy.address(), std::chrono::seconds(30));
+    ASSERT_TRUE(connection.ok());
+    proxy.say(reply);
+    const RedisCommand ping{"PING"};
+    const auto replies = (*connection)->ask({&ping, 1}, std::chrono::seconds(30));
+    EXPECT_TRUE(!replies.ok() || (*replies)[0].kind == RedisReply::Kind::kNil) << reply;
+  }
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -1,11 +1,11 @@
 #include "tier/spread_tier.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/error.h"
+#include "tier/piece_record.h"
 
 namespace kvilt {
 namespace {
@@ -47,13 +47,21 @@ Result<std::vector<StoredPiece>> SpreadTier::known(const Digest& maker) {
   std::vector<StoredPiece> out;
   for (size_t i = 0; i < places_.size(); ++i) {
     KVILT_ASSIGN(std::vector<StoredPiece> here, places_[i].tier->known(maker));
-    for (const StoredPiece& piece : here) place_of_[piece.id] = i;
-    std::ranges::move(here, std::back_inserter(out));
+    for (StoredPiece& piece : here) {
+      if (take(piece.id, i)) out.push_back(std::move(piece));
+    }
   }
   return out;
 }
 
+// False: another place has a piece of this id, which somebody drew by chance too. That one is known, this one is not.
+bool SpreadTier::take(uint64_t id, size_t place) {
+  ids_.heard(id);
+  return place_of_.emplace(id, place).first->second == place;
+}
+
 Status SpreadTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+  if (piece.parent >= piece.id) return id_too_small(piece);
   const auto parent = place_of_.find(piece.prefix ? piece.parent : 0);
   if (piece.prefix && piece.parent != 0 && parent == place_of_.end())
     return error(Code::kNotFound, "what piece {} continues is not stored", piece.id);
@@ -68,7 +76,9 @@ Status SpreadTier::put(const StoredPiece& piece, std::span<const std::byte> valu
 Status SpreadTier::get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) {
   Tier* const tier = find(id);
   if (!tier) return error(Code::kNotFound, "piece {} is in none of the places", id);
-  return tier->get(id, chunk, out);
+  Status got = tier->get(id, chunk, out);
+  if (!got.ok() && (got.error().code == Code::kNotFound || got.error().code == Code::kCorrupt)) place_of_.erase(id);
+  return got;
 }
 
 void SpreadTier::touch(uint64_t id) {
@@ -138,8 +148,7 @@ Tier::News SpreadTier::news() {
       out.removed.push_back(id);
     }
     for (StoredPiece& piece : here.stored) {
-      place_of_[piece.id] = i;
-      out.stored.push_back(std::move(piece));
+      if (take(piece.id, i)) out.stored.push_back(std::move(piece));
     }
   }
   return out;

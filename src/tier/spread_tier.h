@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tier/piece_id.h"
 #include "tier/tier.h"
 
 namespace kvilt {
@@ -30,7 +31,8 @@ class SpreadTier : public Tier {
 
   // Errors: the first place's that has one. A place that cannot be reached is none: it is news then.
   Result<std::vector<StoredPiece>> known(const Digest& maker) override;
-  uint64_t new_id() override { return places_[0].tier->new_id(); }
+  // Larger than those of all places: what continues a piece may be in any of them.
+  uint64_t new_id() override { return ids_.next(); }
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
   Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) override;
   void touch(uint64_t id) override;
@@ -46,11 +48,13 @@ class SpreadTier : public Tier {
 
  private:
   Tier* find(uint64_t id) const;  // null: nobody has it
+  bool take(uint64_t id, size_t place);
   size_t best(uint64_t id) const;
 
   std::vector<Place> places_;
   std::vector<uint64_t> seeds_;  // of the names
   std::unordered_map<uint64_t, size_t> place_of_;
+  PieceIds ids_;
 };
 
 }  // namespace kvilt

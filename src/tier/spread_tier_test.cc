@@ -172,6 +172,38 @@ TEST_F(SpreadTierTest, AnotherPlaceMovesNothing) {
   EXPECT_NEAR(moved, 100, 40);
 }
 
+// What continues a piece has the larger id, in whatever place that is and however fast its writer's clock was.
+TEST_F(SpreadTierTest, IdsAreLargerThanThoseOfAllPlaces) {
+  const auto tier = open();
+  const uint64_t ahead = tier->new_id() + (uint64_t{3'600'000} << 21), more = ahead + (uint64_t{3'600'000} << 21);
+  shelves[1].pieces[ahead] = piece_for_test(ahead, 300);
+  ASSERT_EQ(tier->news().stored.size(), 1u);
+  const uint64_t child = put(*tier, ahead);
+  EXPECT_GT(child, ahead);
+  EXPECT_EQ(place_of(child), 1);
+  shelves[2].pieces[more] = piece_for_test(more, 300);
+  EXPECT_GT(open()->new_id(), more) << "known at the start";
+  std::vector<uint64_t> removed;
+  const StoredPiece wrong = piece_for_test(child - 1, 300, child);
+  EXPECT_EQ(tier->put(wrong, values_for_test(wrong), removed).error().code, Code::kNotFound);
+}
+
+// Of what a place dropped nothing is kept; a piece that another place has under the id is not taken for it.
+TEST_F(SpreadTierTest, AnIdIsOnePlacesOnly) {
+  const auto tier = open();
+  const uint64_t id = tier->new_id();
+  shelves[1].pieces[id] = piece_for_test(id, 300);
+  ASSERT_EQ(tier->news().stored.size(), 1u);
+  StoredPiece other = piece_for_test(id, 300);
+  other.token_bytes = 2 * kTokenBytes;
+  shelves[2].pieces[id] = other;
+  EXPECT_TRUE(tier->news().stored.empty());
+  EXPECT_EQ(std::ssize(*chunk_of(*tier, id, 0)), 300 * kTokenBytes) << "the first one's";
+  shelves[1].pieces.erase(id);
+  EXPECT_EQ(chunk_of(*tier, id, 0).error().code, Code::kNotFound);
+  EXPECT_TRUE(tier->news().removed.empty()) << "who asked for it knows";
+}
+
 TEST_F(SpreadTierTest, RemovingAndClearing) {
   const auto tier = open();
   const uint64_t gone = put(*tier);

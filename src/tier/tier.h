@@ -90,9 +90,13 @@ class Tier {
   virtual bool ready() const { return true; }
   struct News {
     std::vector<StoredPiece> stored;  // of the maker that known() was asked for; what they continue comes first
-    std::vector<uint64_t> removed;
+    std::vector<uint64_t> removed;    // before any of these was stored
     int errors = 0;          // failures that nobody heard of yet
     bool came_back = false;  // a part of it can be asked again: what that lacks may be stored there now
+    void remove(uint64_t id) {
+      std::erase_if(stored, [&](const StoredPiece& piece) { return piece.id == id; });
+      removed.push_back(id);
+    }
     bool empty() const { return stored.empty() && removed.empty() && errors == 0 && !came_back; }
   };
   // What came and went since known() and the last call, by others' doing.
