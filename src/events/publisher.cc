@@ -6,8 +6,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <new>
+#include <set>
 #include <system_error>
 #include <zmq.hpp>
 
@@ -19,7 +22,11 @@ namespace {
 constexpr std::string_view kConnect = "connect:";
 constexpr int kMostWaiting = 1000;      // batches for a subscriber that does not read; more are lost to it
 constexpr size_t kBatchEvents = 256;    // of one batch at most
-constexpr int64_t kBatchIds = 1 << 16;  // about
+constexpr int64_t kBatchIds = 1 << 13;  // about: what waits for all subscribers is some 64 MiB
+constexpr int64_t kMostFrame = 4096;    // bytes of what others send: an identity, a number, a topic
+constexpr size_t kMostReplays = 64;     // askers at once
+constexpr int kReplayWaiting = 256;     // batches for one who asked and does not read; the rest waits in the ring
+constexpr int kReplayPause = 1;         // milliseconds, before one whose connection is full is tried again
 constexpr auto kBetweenLate = std::chrono::seconds(10);  // everything is told to late subscribers no oftener
 constexpr std::chrono::milliseconds kLinger{200};        // for what is sent last
 constexpr uint64_t kEnd = ~uint64_t{0};                  // -1: the end of a replay
@@ -92,7 +99,10 @@ Status KvEventPublisher::bind() {
     if (sockets_->wake < 0) return error(Code::kExhausted, "KV events: the system refused a file descriptor");
     sockets_->pub.set(zmq::sockopt::sndhwm, kMostWaiting);
     sockets_->pub.set(zmq::sockopt::linger, static_cast<int>(kLinger.count()));
-    sockets_->replay.set(zmq::sockopt::sndhwm, static_cast<int>(options_.ring_batches) + 1);  // a whole replay fits
+    sockets_->pub.set(zmq::sockopt::maxmsgsize, kMostFrame);
+    sockets_->replay.set(zmq::sockopt::maxmsgsize, kMostFrame);
+    sockets_->replay.set(zmq::sockopt::sndhwm, kReplayWaiting);
+    sockets_->replay.set(zmq::sockopt::router_mandatory, true);  // so that a full connection is told
     sockets_->replay.set(zmq::sockopt::linger, static_cast<int>(kLinger.count()));
     if (at.starts_with(kConnect)) {
       sockets_->pub.connect(std::string(at.substr(kConnect.size())));
@@ -241,7 +251,8 @@ void KvEventPublisher::run() {
   for (bool last = false; !last;) {
     std::array<zmq_pollitem_t, 2> items{
         {{nullptr, sockets_->wake, ZMQ_POLLIN, 0}, {sockets_->replay.handle(), 0, ZMQ_POLLIN, 0}}};
-    if (!stop_ && zmq_poll(items.data(), sockets_->replays ? 2 : 1, -1) < 0 && errno != EINTR) break;
+    const int wait = replays_.empty() ? -1 : kReplayPause;
+    if (!stop_ && zmq_poll(items.data(), sockets_->replays ? 2 : 1, wait) < 0 && errno != EINTR) break;
     last = stop_;
     // One answer a round, and asked for before the queue is looked at: a replay holds all that was told before it.
     const bool asked = (items[1].revents & ZMQ_POLLIN) != 0;
@@ -255,7 +266,8 @@ void KvEventPublisher::run() {
     }
     try {
       send_all(std::move(events));
-      if (asked) answer_replay();
+      if (asked) hear_asker();
+      go_on_replaying();
     } catch (const std::exception& e) {  // no memory, or the library's: those who hear of a gap ask
       spdlog::error("KV events: {}", e.what());
       MutexLock lock(mutex_);
@@ -299,7 +311,7 @@ void KvEventPublisher::send(Topic& topic, std::span<const KvEvent> events) {
 }
 
 // [who, empty, first number], and optionally the topic. What else comes is ignored: there is nobody to tell.
-void KvEventPublisher::answer_replay() {
+void KvEventPublisher::hear_asker() {
   std::vector<zmq::message_t> frames;
   do {
     frames.emplace_back();
@@ -310,20 +322,47 @@ void KvEventPublisher::answer_replay() {
   const bool other =
       frames.size() == 4 && !approximate_.name.empty() && frames[3].to_string_view() == approximate_.name;
   if (frames.size() == 4 && !other && frames[3].to_string_view() != exact_.name) return;
-  const Topic& topic = other ? approximate_ : exact_;
-  const uint64_t from = from_big_endian(frames[2]);
+  if (replays_.size() == kMostReplays) replays_.pop_front();
+  const uint64_t end = (other ? approximate_ : exact_).next;
+  replays_.push_back({frames[0].to_string(), other, std::min(from_big_endian(frames[2]), end), end});
+}
+
+// In the order in which they were asked for; who does not read holds up only itself.
+void KvEventPublisher::go_on_replaying() {
+  std::set<std::string> full;
+  for (auto at = replays_.begin(); at != replays_.end();) {
+    bool done = false;
+    try {
+      done = !full.contains(at->who) && go_on(*at);
+    } catch (const zmq::error_t&) {  // who asked is gone
+      done = true;
+    }
+    if (!done) full.insert(at->who);
+    at = done ? replays_.erase(at) : std::next(at);
+  }
+}
+
+// True: its end was sent. False: the connection is full.
+bool KvEventPublisher::go_on(Replay& replay) {
+  const Topic& topic = replay.approximate ? approximate_ : exact_;
   const auto answer = [&](uint64_t number, zmq::message_t payload) {
     const auto word = big_endian(number);
-    sockets_->replay.send(zmq::buffer(frames[0].data(), frames[0].size()), zmq::send_flags::sndmore);
-    sockets_->replay.send(zmq::message_t(), zmq::send_flags::sndmore);
-    sockets_->replay.send(zmq::buffer(word), zmq::send_flags::sndmore);
-    sockets_->replay.send(std::move(payload), zmq::send_flags::none);
+    constexpr auto kMore = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
+    if (!sockets_->replay.send(zmq::buffer(replay.who), kMore)) return false;
+    sockets_->replay.send(zmq::message_t(), kMore);
+    sockets_->replay.send(zmq::buffer(word), kMore);
+    sockets_->replay.send(std::move(payload), zmq::send_flags::dontwait);
+    return true;
   };
-  for (const auto& [number, payload] : topic.ring) {
-    if (number >= from) answer(number, message_of(payload));
+  const uint64_t first = topic.ring.empty() ? topic.next : topic.ring.front().first;
+  if (replay.next < std::min(first, replay.end)) too_late_ = true;
+  const auto number_of = [](const auto& batch) { return batch.first; };
+  for (auto at = std::ranges::lower_bound(topic.ring, replay.next, {}, number_of);
+       at != topic.ring.end() && at->first < replay.end; ++at) {
+    if (!answer(at->first, message_of(at->second))) return false;
+    replay.next = at->first + 1;
   }
-  answer(kEnd, zmq::message_t());
-  if (from < topic.next && (topic.ring.empty() || from < topic.ring.front().first)) too_late_ = true;
+  return answer(kEnd, zmq::message_t());
 }
 
 // Everything is told again where events were lost, or somebody came too late; the next part when this one is sent.

@@ -7,7 +7,7 @@
 //             subscriber knows too little for a while, never too much.
 // Threads:    the listener's functions on the engine thread; counters() on any.
 // Cost:       the engine thread copies the tokens of what is told. Queue and ring are bounded by the options below; a
-//             replay shares the ring's bytes.
+//             replay shares the ring's bytes, of which some wait for each asker; the rest follows as it reads.
 #pragma once
 
 #include <atomic>
@@ -84,6 +84,11 @@ class KvEventPublisher final : public IndexListener {
     std::deque<std::pair<uint64_t, Batch>> ring;
     int64_t bytes = 0;
   };
+  struct Replay {  // what somebody asked for and has not got yet
+    std::string who;
+    bool approximate = false;
+    uint64_t next = 0, end = 0;  // numbers of batches
+  };
   explicit KvEventPublisher(PublisherOptions options);
   Status bind();
   bool wants(const ToldDomain& domain) const;
@@ -94,13 +99,16 @@ class KvEventPublisher final : public IndexListener {
   void run();
   void send_all(std::vector<Queued> events);
   void send(Topic& topic, std::span<const KvEvent> events);
-  void answer_replay();
+  void hear_asker();
+  void go_on_replaying();
+  bool go_on(Replay& replay);
   void go_on_telling();
 
   const PublisherOptions options_;
   std::unique_ptr<Sockets> sockets_;  // the publisher's thread's, once it runs
   std::string endpoint_, replay_endpoint_;
   Topic exact_, approximate_;                     // the publisher's thread's
+  std::deque<Replay> replays_;                    // the same
   bool too_late_ = false;                         // the same: somebody asked for what the ring has no more
   std::chrono::steady_clock::time_point retold_;  // the same: when that was answered last
   std::atomic<uint64_t> batches_{0}, dropped_{0}, restarts_{0};

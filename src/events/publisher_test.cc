@@ -296,6 +296,79 @@ TEST_F(PublisherTest, RequestsOfNoSenseAreIgnored) {
   EXPECT_EQ(reader.tokens.size(), 2u);
 }
 
+// Who asks for everything and does not read has some of it waiting, and not the ring as it was.
+TEST_F(PublisherTest, AnAskerThatDoesNotReadKeepsNoRing) {
+  constexpr int kBatches = 1500;
+  constexpr int32_t kTokens = 8192;  // so that the system's buffers hold few batches
+  PublisherOptions options = small();
+  options.ring_batches = kBatches;
+  options.ring_bytes = int64_t{1} << 40;
+  open(options);
+  const auto fill = [&] {
+    for (int i = 0; i < kBatches; ++i) {
+      const uint64_t before = publisher_->counters().batches;
+      insert(open_, kTokens);
+      while (publisher_->counters().batches <= before) std::this_thread::yield();
+    }
+  };
+  fill();
+  zmq::context_t context;
+  zmq::socket_t asker(context, zmq::socket_type::dealer);
+  asker.set(zmq::sockopt::rcvhwm, 1);
+  asker.set(zmq::sockopt::rcvtimeo, 20'000);
+  asker.connect(publisher_->replay_endpoint());
+  asker.send(zmq::message_t(), zmq::send_flags::sndmore);
+  asker.send(zmq::buffer(big_endian_word(0)), zmq::send_flags::none);
+  zmq::pollitem_t item{asker.handle(), 0, ZMQ_POLLIN, 0};
+  ASSERT_EQ(zmq::poll(&item, 1, std::chrono::seconds(20)), 1) << "its answer has begun";
+  Subscriber other(*publisher_, "kv@test");
+  EXPECT_GE(other.replay(), kBatches - 1) << "nobody waits for who does not read";
+  fill();
+  int got = 0;
+  for (uint64_t last = 0;; ++got) {
+    std::vector<zmq::message_t> frames(3);
+    for (zmq::message_t& frame : frames) ASSERT_TRUE(asker.recv(frame));
+    const uint64_t number = number_of(frames[1]);
+    if (frames[2].size() == 0) {
+      EXPECT_EQ(number, ~uint64_t{0});
+      break;
+    }
+    EXPECT_GE(number, last) << "in order";
+    last = number;
+  }
+  EXPECT_GT(got, 0);
+  EXPECT_LT(got, kBatches) << "the rest had left the ring";
+}
+
+// What nobody needs to send is not taken into memory.
+TEST_F(PublisherTest, ALargeFrameEndsItsConnection) {
+  open(small());
+  class Ends : public zmq::monitor_t {
+   public:
+    void on_event_disconnected(const zmq_event_t&, const char*) override { ended = true; }
+    bool ended = false;
+  };
+  for (const size_t size : {size_t{1000}, size_t{100'000}}) {
+    zmq::context_t context;
+    zmq::socket_t asker(context, zmq::socket_type::dealer);
+    asker.set(zmq::sockopt::linger, 0);
+    Ends ends;
+    ends.init(asker, "inproc://ends", ZMQ_EVENT_DISCONNECTED);
+    asker.connect(publisher_->replay_endpoint());
+    asker.send(zmq::buffer(std::string(size, 'x')), zmq::send_flags::none);
+    if (size > 4096) {
+      for (int i = 0; i < 200 && !ends.ended; ++i) ends.check_event(100);
+      EXPECT_TRUE(ends.ended);
+      continue;
+    }
+    asker.send(zmq::message_t(), zmq::send_flags::sndmore);
+    asker.send(zmq::buffer(big_endian_word(0)), zmq::send_flags::none);
+    zmq::message_t answer;
+    asker.set(zmq::sockopt::rcvtimeo, 20'000);
+    EXPECT_TRUE(asker.recv(answer)) << "power: a small one does not";
+  }
+}
+
 TEST(Publisher, AnAddressThatCannotBeBoundIsNamed) {
   for (const char* bad : {"", "nonsense", "tcp://127.0.0.1", "tcp://192.0.2.1:5557", "connect:http://x"}) {
     PublisherOptions options = small();
