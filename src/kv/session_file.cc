@@ -164,6 +164,12 @@ class Import {
   // Places every piece as a segment of its own, with pages for what the heads keep of it; the rows come later.
   Status place_pieces() {
     const KvShape& shape = store_.shape();
+    // By their source, each's in order: were all looked through for each piece, made-up bytes would cost the square.
+    std::vector<std::vector<SessionRun>> runs(static_cast<size_t>(shape.L));
+    for (int layer = 0; layer < shape.L; ++layer) {
+      runs[layer].assign(in_.index(layer).begin(), in_.index(layer).end());
+      std::ranges::stable_sort(runs[layer], {}, &SessionRun::source);
+    }
     for (size_t i = 0; i < in_.pieces().size(); ++i) {
       const SessionPiece& piece = in_.pieces()[i];
       std::vector<SlotMap> maps;
@@ -171,8 +177,8 @@ class Import {
       auto pages = std::make_unique<PageList>(store_);
       for (int layer = 0; layer < shape.L; ++layer) {
         SlotMap map;
-        for (const SessionRun& at : in_.index(layer)) {
-          if (at.source != static_cast<int32_t>(i)) continue;
+        const auto source = static_cast<int32_t>(i);
+        for (const SessionRun& at : std::ranges::equal_range(runs[layer], source, {}, &SessionRun::source)) {
           map.runs.push_back({at.pos - piece.shift, at.count, map.slots});
           map.slots += at.count;
         }

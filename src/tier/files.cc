@@ -95,6 +95,10 @@ Status Files::replace(const std::string& path, std::span<const std::byte> bytes)
     ::unlink(next.c_str());
     return refused;
   }
+  return sync_folder_of(path);
+}
+
+Status Files::sync_folder_of(const std::string& path) {
   const std::string folder = path.substr(0, path.find_last_of('/'));
   const OpenFile opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (opened.fd() < 0 || ::fsync(opened.fd()) != 0) return failed(folder);

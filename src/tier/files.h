@@ -28,6 +28,8 @@ class Files {
   virtual Status remove(const std::string& path);  // one that is not there is removed already
   // All names in a folder, or an error: what could not be listed may be there.
   virtual Result<std::vector<std::string>> list(const std::string& folder);
+  // Names that came and went in the file's folder are on the disk.
+  virtual Status sync_folder_of(const std::string& path);
   // As write(), all at once: whoever reads it finds the old bytes or these. The name is on the disk too.
   Status replace(const std::string& path, std::span<const std::byte> bytes);
 };

@@ -112,7 +112,7 @@ Status PieceJournal::rewrite(std::span<Place*> places) {
   ::close(std::exchange(fd_, fd));
   end_ = std::ssize(all);
   for (size_t i = 0; i < places.size(); ++i) *places[i] = moved[i];
-  return {};
+  return files_.sync_folder_of(path_);  // or a power cut would bring back the old file, without what follows
 }
 
 }  // namespace kvilt

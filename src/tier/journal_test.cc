@@ -118,5 +118,25 @@ TEST_F(JournalTest, DamageThatCostsTooMuchIsGivenUp) {
   EXPECT_EQ(read(), (std::vector<std::string>{"first", "first"})) << "power";
 }
 
+// The new file's name is on the disk before anything is appended to it.
+TEST_F(JournalTest, WhatIsWrittenAnewSyncsItsFolder) {
+  class CountingFiles : public Files {
+   public:
+    Status sync_folder_of(const std::string& of) override {
+      synced.push_back(of);
+      return Files::sync_folder_of(of);
+    }
+    std::vector<std::string> synced;
+  } counting;
+  PieceJournal journal(counting);
+  ASSERT_TRUE(journal.open(path, [](std::span<const std::byte>, PieceJournal::Place) {}).ok());
+  auto place = journal.append(bytes_of("kept"));
+  ASSERT_TRUE(place.ok());
+  EXPECT_TRUE(counting.synced.empty()) << "power";
+  PieceJournal::Place* kept[] = {&*place};
+  ASSERT_TRUE(journal.rewrite(kept).ok());
+  EXPECT_EQ(counting.synced, std::vector<std::string>{path});
+}
+
 }  // namespace
 }  // namespace kvilt

@@ -34,7 +34,7 @@ struct StoredPiece {
   int32_t parent_tokens = 0;  // ... after this many of its tokens
   // Of all tokens from position 0 to these (digest_behind()): two pieces may have one id, and then `parent` names both.
   std::optional<Digest> behind;  // nothing: it continues nothing, or its record is an older server's
-  int32_t pos = 0;            // of its first token, where it was computed
+  int32_t pos = 0;               // of its first token, where it was computed
   uint32_t token_bytes = 0;
   std::vector<int32_t> tokens;
   Runs marks;  // of its tokens; they may overlap
@@ -72,7 +72,7 @@ class Tier {
   virtual void touch(uint64_t id) = 0;
   virtual void remove(uint64_t id) = 0;  // an unknown one is ignored
   virtual Status clear() = 0;            // of all makers
-  // What was put is safe from a power cut.
+  // What was put is on the disk. After a power cut the system may have lost the name of a new file: that piece is a miss.
   virtual Status flush() = 0;
 
   virtual int64_t bytes() const = 0;  // of all makers
@@ -91,8 +91,8 @@ class Tier {
   struct News {
     std::vector<StoredPiece> stored;  // of the maker that known() was asked for; what they continue comes first
     std::vector<uint64_t> removed;    // before any of these was stored
-    int errors = 0;          // failures that nobody heard of yet
-    bool came_back = false;  // a part of it can be asked again: what that lacks may be stored there now
+    int errors = 0;                   // failures that nobody heard of yet
+    bool came_back = false;           // a part of it can be asked again: what that lacks may be stored there now
     void remove(uint64_t id) {
       std::erase_if(stored, [&](const StoredPiece& piece) { return piece.id == id; });
       removed.push_back(id);
