@@ -95,7 +95,7 @@ class DiskTier : public Tier {
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> order_;  // used longest ago first
   int64_t bytes_ = 0, damaged_ = 0;
-  int64_t live_ = 0;  // bytes of the journal that records of entries_ take
+  int64_t live_ = 0;   // bytes of the journal that records of entries_ take
   int64_t stuck_ = 0;  // the journal's bytes when it could not be written anew; 0: it could
   PieceIds ids_;
 };

@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include "base/hex.h"
 #include "tier/key_file.h"
 #include "tier/piece_record.h"
+#include "tier/redis_replies.h"
 
 namespace kvilt {
 namespace {
@@ -39,34 +39,6 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 }
 
 std::string id_text(uint64_t id) { return fmt::format("{:016x}", id); }
-
-// Nothing: no id of ours.
-std::optional<uint64_t> id_of(const RedisReply& reply) {
-  const std::string& text = reply.text;
-  uint64_t id = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), id, 16);
-  if (text.size() != 16 || parsed.ptr != text.data() + text.size() || id == 0 || id >= kMostPieceId) return {};
-  return id;
-}
-
-// What Redis says no to, in its words, as far as they can be shown.
-Error refusal(const RedisReply& reply) {
-  std::string words = reply.text.substr(0, 160);
-  for (char& c : words) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  const Code code = words.starts_with("OOM") ? Code::kExhausted : Code::kIo;
-  return Error{code, "Redis says: " + words};
-}
-
-Status check_all(const std::vector<RedisReply>& replies) {
-  for (const RedisReply& reply : replies) {
-    if (reply.failed()) return refusal(reply);
-  }
-  return {};
-}
-
-Error unexpected() { return Error{Code::kCorrupt, "Redis answers something that was not asked"}; }
 
 }  // namespace
 
@@ -328,7 +300,8 @@ bool RedisTier::read_line(const RedisReply& line, std::unordered_set<uint64_t>& 
   const auto id = id_of(said[1]);
   if (said[0].text == "put" && id) {
     const auto it = entries_.find(*id);
-    const bool another = it == entries_.end() ? !stored.insert(*id).second : !std::exchange(it->second.line_comes, false);
+    const bool another =
+        it == entries_.end() ? !stored.insert(*id).second : !std::exchange(it->second.line_comes, false);
     if (another) collided(*id, stored, news);
   }
   if (said[0].text == "del" && id) remove(*id);

@@ -31,10 +31,10 @@ namespace kvilt {
 
 struct RedisOptions {
   RedisAddress address;
-  std::optional<HashSecret> secret;        // nothing: it follows from `key`, or is kept in Redis by the first process
-  std::chrono::milliseconds timeout{500};  // of one answer, beside what its bytes take (redis_connection.h)
-  std::optional<HashSecret> key = {};      // what records and chunks are sealed with; nothing: they are not
-  std::chrono::milliseconds list_for{250};      // by one news(), and an answer more; the rest follows
+  std::optional<HashSecret> secret;         // nothing: it follows from `key`, or is kept in Redis by the first process
+  std::chrono::milliseconds timeout{500};   // of one answer, beside what its bytes take (redis_connection.h)
+  std::optional<HashSecret> key = {};       // what records and chunks are sealed with; nothing: they are not
+  std::chrono::milliseconds list_for{250};  // by one news(), and an answer more; the rest follows
   std::chrono::milliseconds known_for{10'000};  // as known() lists; the rest is news
 };
 
@@ -97,9 +97,9 @@ class RedisTier : public Tier {
     Clock::time_point begun;
     std::string cursor = "0";
     int pages = 0;
-    bool walked = false;                 // all of `there` is known
+    bool walked = false;  // all of `there` is known
     std::unordered_set<uint64_t> there;
-    std::vector<uint64_t> lacking;       // whose records are to be fetched; the smallest last
+    std::vector<uint64_t> lacking;  // whose records are to be fetched; the smallest last
   };
   Status list(News& news, Clock::time_point until);
   Status begin_listing();
