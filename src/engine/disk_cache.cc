@@ -94,30 +94,55 @@ void DiskCache::attach(Hooks hooks) {
 
 // The I/O thread.
 void DiskCache::take_news() {
-  auto news = std::make_shared<Tier::News>();
+  const auto heard = std::make_shared<Heard>();
+  Tier::News& news = heard->news;
   const bool was_ready = tier_->ready();
   try {
-    *news = tier_->news();
+    news = tier_->news();
   } catch (const std::bad_alloc&) {
-    news->errors = 1;  // what it forgot to say it says when it lists all again
+    news.errors = 1;  // a tier that could not say it says it again
   }
   count();
   const bool ready = tier_->ready();
-  if (news->empty() && ready == was_ready) return;
-  hooks_.post([this, news, cleared = cleared_, came_back = news->came_back || (ready && !was_ready)] {
-    hear(*news, cleared, came_back);
-  });
+  if (news.empty() && ready == was_ready) return;
+  heard->cleared = cleared_;
+  heard->came_back = news.came_back || (ready && !was_ready);
+  hooks_.post([this, heard] { told(heard); });
 }
 
-// What was told before a clear() is gone.
-void DiskCache::hear(Tier::News& news, uint64_t cleared, bool came_back) {
-  stats_.errors += static_cast<uint64_t>(news.errors);
-  for (const uint64_t id : news.removed) forget(id);
-  for (StoredPiece& piece : news.stored) {
-    if (cleared == epoch_ && piece.token_bytes == token_bytes_ && !index_.contains(piece.id)) announce(piece);
+// What went goes at once, also from what was told and not heard yet: another piece may have come under its id.
+void DiskCache::told(const std::shared_ptr<Heard>& heard) {
+  stats_.errors += static_cast<uint64_t>(heard->news.errors);
+  const std::unordered_set<uint64_t> gone(heard->news.removed.begin(), heard->news.removed.end());
+  for (const uint64_t id : gone) forget(id);
+  for (const auto& before : gone.empty() ? std::deque<std::shared_ptr<Heard>>() : unheard_) {
+    for (StoredPiece& piece : before->news.stored) {
+      if (gone.contains(piece.id)) piece.id = 0;
+    }
   }
-  if (came_back) enter_all();
-  came_back ? store_entered() : update();
+  unheard_.push_back(heard);
+  if (!hears_) hear();
+}
+
+// In parts, since others' pieces may be many, and between two parts requests go on. What was told before a clear() is
+// gone.
+void DiskCache::hear() {
+  constexpr size_t kPieces = 256, kTokens = size_t{1} << 16;  // some 8 ms
+  hears_ = false;
+  const std::shared_ptr<Heard> now = unheard_.front();
+  std::vector<StoredPiece>& stored = now->news.stored;
+  size_t tokens = 0;
+  for (size_t n = 0; n < kPieces && tokens < kTokens && now->taken < stored.size(); ++n) {
+    StoredPiece& piece = stored[now->taken++];
+    tokens += piece.tokens.size();
+    const bool ours = piece.id != 0 && piece.token_bytes == token_bytes_ && now->cleared == epoch_;
+    if (ours && !index_.contains(piece.id)) announce(piece);
+  }
+  const bool all = now->taken == stored.size();
+  if (all) unheard_.pop_front();
+  if (!unheard_.empty() && !std::exchange(hears_, true)) hooks_.post([this] { hear(); });
+  if (all && now->came_back) enter_all();
+  all && now->came_back ? store_entered() : update();
 }
 
 // What the tier says of itself. The I/O thread.

@@ -135,7 +135,14 @@ class DiskCache {
   Digest behind(uint64_t parent, int32_t tokens) const;
   void forget(uint64_t id);
   void take_news();
-  void hear(Tier::News& news, uint64_t cleared, bool came_back);
+  struct Heard {
+    Tier::News news;
+    uint64_t cleared = 0;  // as cleared_ was
+    bool came_back = false;
+    size_t taken = 0;  // of news.stored
+  };
+  void told(const std::shared_ptr<Heard>& heard);
+  void hear();
   void count();
   void update();
 
@@ -154,7 +161,14 @@ class DiskCache {
   uint64_t store_run(SegmentId id, Run run, const ChainEnd* behind, Queue queue);
   void refused();
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed);
-  void wrote(uint64_t id, const Status& done, const std::vector<uint64_t>& removed);
+  struct Written {
+    uint64_t id = 0, epoch = 0;
+    int64_t bytes = 0;
+    Status done;
+    std::vector<uint64_t> removed;
+  };
+  void wrote(const Written& write);
+  void not_kept(uint64_t id, const Error& why);
 
   // loader.cc
   DomainId stored_domain(DomainId domain);
@@ -189,6 +203,7 @@ class DiskCache {
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read
   std::deque<SegmentId> entered_;                               // that others do not have yet
   std::vector<std::shared_ptr<Loading>> awaited_;               // of a shared tier, oldest first
+  std::deque<std::shared_ptr<Heard>> unheard_;                  // of what was told, oldest first
   std::shared_ptr<Arriving> arriving_;                          // the part that has pages; one at a time is read
   Hooks hooks_;
   DiskCounters stats_;
@@ -196,6 +211,7 @@ class DiskCache {
   uint64_t announced_ = 0;       // counts announce()
   uint64_t cleared_ = 0;         // as the I/O thread does
   bool stores_entered_ = false;  // store_entered() was posted
+  bool hears_ = false;           // hear() was
   int loading_ = 0;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms

@@ -32,10 +32,10 @@ void IoThread::wait_for_room(int64_t bytes) {
   changed_.wait(lock, [&]() KVILT_REQUIRES(mutex_) { return fits(bytes); });
 }
 
-void IoThread::write(Job job, int64_t bytes) {
+void IoThread::write(Job job, int64_t bytes, Job done) {
   {
     MutexLock lock(mutex_);
-    writes_.push_back({std::move(job), bytes});
+    writes_.push_back({std::move(job), bytes, std::move(done)});
     bytes_ += bytes;
   }
   changed_.notify_all();
@@ -90,12 +90,14 @@ void IoThread::run() {
     }
     next.job();
     next.job = nullptr;  // what it held is free before its bytes count as free
-    if (next.bytes == 0) continue;
-    {
-      MutexLock lock(mutex_);
-      bytes_ -= next.bytes;
+    if (next.bytes > 0) {
+      {
+        MutexLock lock(mutex_);
+        bytes_ -= next.bytes;
+      }
+      changed_.notify_all();
     }
-    changed_.notify_all();
+    if (next.done) next.done();
   }
 }
 

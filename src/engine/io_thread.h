@@ -29,8 +29,9 @@ class IoThread {
   void read(Job job);
   bool has_room(int64_t bytes) const;
   void wait_for_room(int64_t bytes);
-  void write(Job job, int64_t bytes);  // REQUIRES: has_room(bytes)
-  int64_t drop_writes();               // those that have not begun; their bytes
+  // done: runs behind the job, when its bytes are room again. REQUIRES: has_room(bytes)
+  void write(Job job, int64_t bytes, Job done);
+  int64_t drop_writes();  // those that have not begun; their bytes
   // Returns when all jobs are done; no more may come.
   void finish();
 
@@ -38,6 +39,7 @@ class IoThread {
   struct Write {
     Job job;
     int64_t bytes = 0;
+    Job done;
   };
   struct Regular {
     Job job;

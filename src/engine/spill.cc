@@ -167,13 +167,16 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
     refused();
     return 0;
   }
-  if (!kv.whole() || (behind && behind->segment != 0 && !index_.contains(behind->segment))) {
+  const uint64_t stored = tier_->new_id();
+  // What it continues may have left at once, its domain being forgotten; the id may be another piece's by chance.
+  const bool continues = !behind || behind->segment == 0 || index_.contains(behind->segment);
+  if (!kv.whole() || !continues || index_.contains(stored)) {
     ++stats_.dropped;
     return 0;
   }
   const int32_t first = segment.parts[0].of_kv({segment.pos + run.begin, segment.pos + run.end}).begin;
   StoredPiece piece;
-  piece.id = tier_->new_id();
+  piece.id = stored;
   piece.maker = maker_;
   piece.domain = *cache_.index().domain_digest(info.domain);
   piece.exact = info.exact;
@@ -196,24 +199,17 @@ uint64_t DiskCache::store_run(SegmentId id, Run run, const ChainEnd* behind, Que
   }
   copied_ += bytes;
   queued_bytes_ += bytes;
-  const uint64_t stored = piece.id;
   StoredPiece named = piece;
   announce(named);
   queued_.insert(stored);
+  auto out =
+      std::make_shared<Written>(Written{.id = stored, .epoch = epoch_, .bytes = bytes, .done = {}, .removed = {}});
   io_.write(
-      [this, piece = std::make_shared<const StoredPiece>(std::move(piece)), values, epoch = epoch_] {
-        std::vector<uint64_t> removed;
-        Status done = put(*piece, *values, removed);
+      [this, piece = std::make_shared<const StoredPiece>(std::move(piece)), values, out] {
+        out->done = put(*piece, *values, out->removed);
         count();
-        hooks_.post([this, id = piece->id, done = std::move(done), removed = std::move(removed), epoch,
-                     bytes = std::ssize(*values)] {
-          queued_bytes_ -= bytes;
-          stats_.written_bytes += done.ok() ? static_cast<uint64_t>(bytes) : 0;
-          epoch == epoch_ ? wrote(id, done, removed) : update();
-          if (!entered_.empty()) store_entered();
-        });
       },
-      bytes);
+      bytes, [this, out] { hooks_.post([this, out] { wrote(*out); }); });  // who hears of it finds its room free
   return stored;
 }
 
@@ -227,17 +223,24 @@ Status DiskCache::put(const StoredPiece& piece, std::span<const std::byte> value
   }
 }
 
-void DiskCache::wrote(uint64_t id, const Status& done, const std::vector<uint64_t>& removed) {
-  queued_.erase(id);
-  for (const uint64_t gone : removed) forget(gone);
-  if (!done.ok()) {
-    forget(id);
-    // What it continues was dropped, or it is too large: no fault of the disk.
-    const bool dropped = done.error().code == Code::kNotFound || done.error().code == Code::kTooLong;
-    ++(dropped ? stats_.dropped : stats_.errors);
-    if (!dropped && stats_.errors < 10) spdlog::warn("what is cached is not kept: {}", done.error().message);
+void DiskCache::wrote(const Written& write) {
+  queued_bytes_ -= write.bytes;
+  const Status& done = write.done;
+  stats_.written_bytes += done.ok() ? static_cast<uint64_t>(write.bytes) : 0;
+  if (write.epoch == epoch_) {
+    queued_.erase(write.id);
+    for (const uint64_t gone : write.removed) forget(gone);
+    if (!done.ok()) not_kept(write.id, done.error());
   }
-  update();
+  entered_.empty() ? update() : store_entered();
+}
+
+void DiskCache::not_kept(uint64_t id, const Error& why) {
+  forget(id);
+  // What it continues was dropped, or it is too large: no fault of the disk.
+  const bool dropped = why.code == Code::kNotFound || why.code == Code::kTooLong;
+  ++(dropped ? stats_.dropped : stats_.errors);
+  if (!dropped && stats_.errors < 10) spdlog::warn("what is cached is not kept: {}", why.message);
 }
 
 }  // namespace kvilt

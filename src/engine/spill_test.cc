@@ -1,4 +1,6 @@
 // DiskCache's way out: what one eviction copies is bounded, and what it leaves follows.
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <mutex>
 
@@ -13,7 +15,10 @@ namespace {
 class RecordingTier : public Tier {
  public:
   Result<std::vector<StoredPiece>> known(const Digest&) override { return known_; }
-  void knows(std::vector<StoredPiece> pieces) { known_ = std::move(pieces); }
+  void knows(std::vector<StoredPiece> pieces) {
+    known_ = std::move(pieces);
+    last_ += 1000 * std::ssize(known_);  // new ones are larger
+  }
   uint64_t new_id() override { return ++last_; }
   Status put(const StoredPiece& piece, std::span<const std::byte>, std::vector<uint64_t>&) override {
     const std::lock_guard lock(mutex_);
@@ -27,6 +32,23 @@ class RecordingTier : public Tier {
   Status flush() override { return {}; }
   int64_t bytes() const override { return 0; }
   int64_t pieces() const override { return 0; }
+  // One shared with others, from whom this comes.
+  void hears(News news) {
+    const std::lock_guard lock(mutex_);
+    news_.push_back(std::move(news));
+  }
+  std::optional<Sharing> sharing() const override {
+    if (!shared) return std::nullopt;
+    return Sharing{std::chrono::milliseconds(1), std::chrono::milliseconds(500)};
+  }
+  News news() override {
+    const std::lock_guard lock(mutex_);
+    if (news_.empty()) return {};
+    News out = std::move(news_.front());
+    news_.pop_front();
+    return out;
+  }
+  bool shared = false;
   std::vector<StoredPiece> put_so_far() {
     const std::lock_guard lock(mutex_);
     return pieces_;
@@ -35,6 +57,7 @@ class RecordingTier : public Tier {
  private:
   std::mutex mutex_;
   std::vector<StoredPiece> pieces_, known_;
+  std::deque<News> news_;
   uint64_t last_ = 100;
 };
 
@@ -131,6 +154,53 @@ TEST_F(SpillTest, WhatContinuesAnothersPieceIsNoneOfTheChain) {
     EXPECT_EQ(put[0].parent, chain[0].id);
     EXPECT_EQ(put[0].tokens, chain[1].tokens);
   }
+}
+
+// What others stored is heard in parts; what they remove meanwhile is not known afterwards.
+TEST_F(SpillTest, MuchThatIsNewIsHeardInParts) {
+  constexpr int kPieces = 1000, kSize = 20;
+  Tier::News many;
+  for (int i = 0; i < kPieces; ++i) {
+    StoredPiece piece;
+    piece.id = static_cast<uint64_t>(i + 1);
+    piece.domain = *cache->index().domain_digest(domains.exact);
+    piece.exact = true;
+    piece.token_bytes = static_cast<uint32_t>(kShape.token_bytes());
+    piece.tokens = text(1000 + i, kSize);
+    many.stored.push_back(piece);
+  }
+  std::mutex mutex;
+  std::condition_variable came;
+  std::deque<std::function<void()>> inbox;
+  const auto run_one = [&] {
+    std::unique_lock lock(mutex);
+    came.wait(lock, [&] { return !inbox.empty(); });
+    const auto task = std::move(inbox.front());
+    inbox.pop_front();
+    lock.unlock();
+    task();
+  };
+  auto made = std::make_unique<RecordingTier>();
+  made->shared = true;
+  RecordingTier& shared = *made;
+  store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
+  const auto post = [&](std::function<void()> task) {
+    const std::lock_guard lock(mutex);
+    inbox.push_back(std::move(task));
+    came.notify_all();
+  };
+  store->attach({post, post, [] { return int64_t{0}; }});
+  shared.hears(many);
+  run_one();
+  const int64_t first = store->stats().tokens;
+  EXPECT_GT(first, 0);
+  EXPECT_LT(first, kPieces * kSize / 2) << "not all at once";
+  Tier::News less;
+  less.removed = {1, kPieces};  // one that was heard of, one that was not
+  shared.hears(less);
+  for (int tasks = 0; tasks < 1 + (kPieces - 1) / 256; ++tasks) run_one();  // three parts more, and the other news
+  EXPECT_EQ(store->stats().tokens, (kPieces - 2) * kSize);
+  store->finish();
 }
 
 TEST_F(SpillTest, ABranchOfWhatIsCutToo) {
