@@ -57,13 +57,14 @@ void DiskCache::announce(StoredPiece& piece) {
     info.parent = 0;
     info.parent_tokens = 0;
   }
+  stored_[id] = {piece.pos, piece.behind, ++announced_};  // first: what the index has is here, also where memory ends
   if (!index_.insert(id, std::move(info))) {
     index_.erase(id);
+    stored_.erase(id);
     return;
   }
   for (const Run& mark : piece.marks) index_.add_mark(id, mark.begin, mark.end);
   for (const CleanNote& note : piece.clean) index_.add_clean(id, note);
-  stored_[id] = {piece.pos, piece.behind, ++announced_};
 }
 
 // What it continues may have been removed, or be another piece under the same id.
