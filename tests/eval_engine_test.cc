@@ -154,7 +154,8 @@ TEST(Eval, WhatIsAskedBeforeTheCaseServesItsPolicyOnly) {
     options.before = before;
     options.seed = seed;
     std::map<std::string, std::vector<double>> out;
-    for (const CaseResult& r : run(*engine, cases, policies(labels), options).journal.results())
+    const auto ran = run(*engine, cases, policies(labels), options);
+    for (const CaseResult& r : ran.journal.results())
       out[r.policy].insert(out[r.policy].end(), {double(r.prefix), double(r.reused), r.kl_answer});
     return out;
   };
