@@ -43,8 +43,10 @@ class ChatMarkersTest : public testing::Test {
 // Phi-4-mini's template, whose markers hold the message's role.
 TEST_F(ChatMarkersTest, MarkersThatATemplateMakesOfRolesAreSpecial) {
   tokenizer = byte_tokenizer({"<|user|>", "<|system|>", "<|assistant|>", "<|end|>", "<|banana|>"});
-  use({"{%- for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
-      "{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif -%}", ""});
+  use(
+      {"{%- for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+       "{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif -%}",
+       ""});
   Json request = user("<|user|>");
   request["messages"].insert(request["messages"].begin(), Json{{"role", "system"}, {"content", "s"}});
   request["messages"].push_back({{"role", "banana"}, {"content", "b"}});

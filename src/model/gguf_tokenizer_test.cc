@@ -12,14 +12,16 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 std::unique_ptr<Tokenizer> vocabulary(const char* architecture) {
-  const std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "\u2581", "\n", "a", "\u2581a", "<|user|>", "<|endoftext|>"};
-  const std::string bytes = GgufBytes()
-                                .string("general.architecture", architecture)
-                                .string("tokenizer.ggml.model", "llama")
-                                .strings("tokenizer.ggml.tokens", tokens)
-                                .numbers<int32_t>("tokenizer.ggml.token_type", GgufType::kI32, {2, 3, 4, 1, 1, 1, 1, 3, 3})
-                                .numbers<float>("tokenizer.ggml.scores", GgufType::kF32, std::vector<float>(9, 0))
-                                .build();
+  const std::vector<std::string> tokens = {"<unk>", "<s>",     "</s>",     "\u2581",       "\n",
+                                           "a",     "\u2581a", "<|user|>", "<|endoftext|>"};
+  const std::string bytes =
+      GgufBytes()
+          .string("general.architecture", architecture)
+          .string("tokenizer.ggml.model", "llama")
+          .strings("tokenizer.ggml.tokens", tokens)
+          .numbers<int32_t>("tokenizer.ggml.token_type", GgufType::kI32, {2, 3, 4, 1, 1, 1, 1, 3, 3})
+          .numbers<float>("tokenizer.ggml.scores", GgufType::kF32, std::vector<float>(9, 0))
+          .build();
   const auto gguf = parse_gguf(bytes_of(bytes), "f");
   EXPECT_TRUE(gguf.ok());
   auto spec = read_gguf_tokenizer(*gguf, "f");
