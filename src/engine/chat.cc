@@ -151,8 +151,9 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const Source
                                         std::string eos, int64_t context) {
   std::unique_ptr<ChatPrompts> with_tools;
   if (!sources.tools.empty()) {
-    KVILT_ASSIGN(ChatPrompts made, create(tokenizer, Sources{sources.tools, ""}, bos, eos, context));
-    with_tools = std::make_unique<ChatPrompts>(std::move(made));
+    Result<ChatPrompts> made = create(tokenizer, Sources{sources.tools, ""}, bos, eos, context);
+    if (!made.ok()) return error(made.error().code, "the one for tools (tool_use): {}", made.error().message);
+    with_tools = std::make_unique<ChatPrompts>(std::move(made).value());
   }
   std::string text = sources.usual.empty() ? fallback_template(tokenizer) : sources.usual;
   KVILT_ASSIGN(ChatTemplate parsed, ChatTemplate::parse(text));
@@ -162,7 +163,11 @@ Result<ChatPrompts> ChatPrompts::create(const Tokenizer& tokenizer, const Source
   out.answers_ = answer_syntax_of(out.template_, out.edges_, out.traits_.arguments_as_object);
   find_marker_ids(tokenizer, out.answers_);
   out.context_ = context;
-  out.with_tools_ = std::move(with_tools);
+  // Answers are read in one way: a template for tools that shows less of it than the usual one is left out.
+  const bool shows_less =
+      with_tools && ((out.answers_.tools && !with_tools->answers_.tools) ||
+                     (!out.answers_.reasoning_end.empty() && with_tools->answers_.reasoning_end.empty()));
+  if (!shows_less) out.with_tools_ = std::move(with_tools);
   return out;
 }
 

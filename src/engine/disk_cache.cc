@@ -141,7 +141,10 @@ void DiskCache::hear() {
   }
   const bool all = now->taken == stored.size();
   if (all) unheard_.pop_front();
-  if (!unheard_.empty() && !std::exchange(hears_, true)) hooks_.post([this] { hear(); });
+  if (!unheard_.empty()) {
+    hooks_.post([this] { hear(); });
+    hears_ = true;  // after it: where memory ends nobody was told to go on
+  }
   if (all && now->came_back) enter_all();
   all && now->came_back ? store_entered() : update();
 }

@@ -355,14 +355,19 @@ bool KvEventPublisher::go_on(Replay& replay) {
     return true;
   };
   const uint64_t first = topic.ring.empty() ? topic.next : topic.ring.front().first;
-  if (replay.next < std::min(first, replay.end)) too_late_ = true;
+  if (const uint64_t least = std::min(first, replay.end); replay.next < least) {
+    replay.next = least;
+    replay.missed = true;
+  }
   const auto number_of = [](const auto& batch) { return batch.first; };
   for (auto at = std::ranges::lower_bound(topic.ring, replay.next, {}, number_of);
        at != topic.ring.end() && at->first < replay.end; ++at) {
     if (!answer(at->first, message_of(at->second))) return false;
     replay.next = at->first + 1;
   }
-  return answer(kEnd, zmq::message_t());
+  if (!answer(kEnd, zmq::message_t())) return false;
+  too_late_ = too_late_ || replay.missed;  // once, and for those who read only
+  return true;
 }
 
 // Everything is told again where events were lost, or somebody came too late; the next part when this one is sent.

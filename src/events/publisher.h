@@ -88,6 +88,7 @@ class KvEventPublisher final : public IndexListener {
     std::string who;
     bool approximate = false;
     uint64_t next = 0, end = 0;  // numbers of batches
+    bool missed = false;         // some of them had left the ring
   };
   explicit KvEventPublisher(PublisherOptions options);
   Status bind();

@@ -301,7 +301,7 @@ TEST_F(PublisherTest, AnAskerThatDoesNotReadKeepsNoRing) {
   constexpr int kBatches = 1500;
   constexpr int32_t kTokens = 8192;  // so that the system's buffers hold few batches
   PublisherOptions options = small();
-  options.ring_batches = kBatches;
+  options.ring_batches = kBatches + 1;  // one is told at the beginning
   options.ring_bytes = int64_t{1} << 40;
   open(options);
   const std::vector<int32_t> tokens(kTokens, 100'000);
@@ -338,11 +338,14 @@ TEST_F(PublisherTest, AnAskerThatDoesNotReadKeepsNoRing) {
   other.connect(publisher_->replay_endpoint());
   other.send(zmq::message_t(), zmq::send_flags::sndmore);
   other.send(zmq::buffer(big_endian_word(0)), zmq::send_flags::none);
-  EXPECT_EQ(batches_until_the_end(other), kBatches) << "nobody waits for who does not read";
+  EXPECT_EQ(batches_until_the_end(other), kBatches + 1) << "nobody waits for who does not read";
   fill();
+  EXPECT_EQ(publisher_->counters().restarts, 0u) << "nor is everything told again for it";
   const int got = batches_until_the_end(asker);
   EXPECT_GT(got, 0);
   EXPECT_LT(got, kBatches) << "the rest had left the ring";
+  for (int i = 0; i < 3000 && asked_ == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(publisher_->counters().restarts, 1u) << "once, when it reads on";
 }
 
 // What nobody needs to send is not taken into memory.

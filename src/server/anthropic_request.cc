@@ -296,7 +296,7 @@ void Converter::top(Json& body, MessagesUse use) {
   if (Json* thinking = given(body, "thinking"); thinking && is_object(*thinking, "thinking")) {
     const Json* type = need_string(*thinking, "type", "thinking");
     shows_thinking_ = type && *type != "disabled";
-    if (type && !shows_thinking_ && !error_) error_ = forbid_thinking(body_);
+    if (type && !error_) error_ = set_template_word(body_, "enable_thinking", shows_thinking_);
   }
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);

@@ -389,7 +389,7 @@ TEST(AnthropicRequest, AnyTypeAnywhereIsAnErrorWithAPath) {
 }
 
 // A model that may think or not is told, not only left unheard.
-TEST(AnthropicRequest, WhoShallNotThinkIsTold) {
+TEST(AnthropicRequest, WhetherToThinkIsTold) {
   const auto words = [](const std::string& fields) {
     return converted(with(R"([{"role": "user", "content": "q"}])", fields.c_str()))
         .body.value("chat_template_kwargs", Json());
@@ -397,7 +397,8 @@ TEST(AnthropicRequest, WhoShallNotThinkIsTold) {
   const std::string off = R"(, "thinking": {"type": "disabled"})";
   EXPECT_EQ(words(off), (Json{{"enable_thinking", false}}));
   EXPECT_EQ(words(off + R"(, "chat_template_kwargs": {"enable_thinking": true})"), (Json{{"enable_thinking", true}}));
-  EXPECT_EQ(words(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), Json()) << "power";
+  EXPECT_EQ(words(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), (Json{{"enable_thinking", true}}));
+  EXPECT_EQ(words(""), Json()) << "power";
 }
 
 TEST(AnthropicRequest, ErrorsOfTheNewBodyGetTheClientsPaths) {

@@ -1,6 +1,7 @@
 #include "server/chat_body.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/knowledge_bases.h"
 #include "server/service.h"
@@ -14,10 +15,11 @@ std::string last_text(const Json& body) {
   std::string out, separator = "\n";
   if (const auto given = body.find("part_separator"); given != body.end() && given->is_string())
     separator = given->get<std::string>();
+  bool first = true;
   for (const Json& part : content) {
     const auto text = part.find("text");
     if (text == part.end() || !text->is_string()) continue;
-    if (!out.empty()) out += separator;
+    if (!std::exchange(first, false)) out += separator;
     out += text->get<std::string>();
   }
   return out;

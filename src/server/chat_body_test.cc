@@ -19,7 +19,7 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
     return running.engine->last_request().prompt.ids;
   };
   const char* chat = "/v1/chat/completions";
-  const auto told = ids(chat, {{"chat_template_kwargs", {{"reasoning_effort", "low"}}}});
+  const auto told = ids(chat, {{"chat_template_kwargs", {{"reasoning_effort", "low"}, {"enable_thinking", true}}}});
   EXPECT_EQ(ids(chat, {{"reasoning_effort", "low"}}), told);
   EXPECT_EQ(ids("/v1/responses", {{"reasoning", {{"effort", "low"}}}}), told);
   EXPECT_NE(ids(chat, Json::object()), told) << "power";
@@ -32,7 +32,8 @@ TEST(ChatBody, EffortsReachThePromptByEveryRoute) {
   };
   EXPECT_EQ(count("/v1/chat/completions/input_tokens", "input_tokens"), told.size());
   EXPECT_EQ(count("/tokenize", "count"), told.size());
-  EXPECT_EQ(count("/apply-template", "prompt"), "<s>{\"reasoning_effort\":\"low\"}<role>hi<role>");
+  EXPECT_EQ(count("/apply-template", "prompt"),
+            R"(<s>{"reasoning_effort":"low","enable_thinking":true}<role>hi<role>)");
   EXPECT_EQ(error_of(running.post(chat, R"({"messages": [{"role": "user", "content": "hi"}],
       "reasoning_effort": "hard"})"))["param"],
             "reasoning_effort");
@@ -55,6 +56,8 @@ TEST(ChatBody, TheServersWordsReachPromptsThatDoNotSayThem) {
             R"(<s>{"tone":"warm","enable_thinking":false}<role>hi<role>)");
   EXPECT_EQ(told(R"(, "chat_template_kwargs": {"enable_thinking": true, "tone": null})"),
             R"(<s>{"enable_thinking":true,"tone":null}<role>hi<role>)");
+  EXPECT_EQ(told(R"(, "reasoning_effort": "high")"),
+            R"(<s>{"reasoning_effort":"high","enable_thinking":true,"tone":"dry"}<role>hi<role>)");
   for (const char* path : {"/v1/documents", "/v1/knowledge_bases/rivers/documents"}) {
     running.post("/v1/knowledge_bases", R"({"name": "rivers"})");
     EXPECT_EQ(running.post(path, R"({"documents": [{"text": "x"}], "chat_template_kwargs": 3})")->status, 400) << path;

@@ -215,7 +215,7 @@ TEST(EmbedRequest, ErrorsNameTheField) {
       {R"({"input": "a", "truncate_prompt_tokens": 4097})", "truncate_prompt_tokens"},
       {R"({"input": "a", "add_special_tokens": 1})", "add_special_tokens"},
       {R"({"messages": []})", "messages"},
-      {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content"},
       {R"({"messages": [{"role": "user", "content": "a"}], "input": "a"})", "input"},
       {R"({"messages": [{"role": "user", "content": "a"}], "add_special_tokens": true})", "add_special_tokens"},
       {R"({"messages": [{"role": "user", "content": "a"}], "dimensions": 17})", "dimensions"}};

@@ -156,13 +156,17 @@ struct RankPair {
 struct Ranking {
   const Generation& generation;
   const std::string& instruction;
+  Json words;  // the server's own chat_template_kwargs
   std::function<std::string(size_t)> name;
   std::vector<RankPair> pairs = {};
 };
 
 // Qwen3-Reranker's words, in the model's own chat template. The document is a marked part.
-Result<Prompt> rank_prompt(const Engine& engine, const std::string& instruction, const RankPair& pair) {
-  const std::string question = fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", instruction, pair.query);
+Result<Prompt> rank_prompt(const Engine& engine, const Ranking& ranking, const RankPair& pair) {
+  const std::string question =
+      fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", ranking.instruction, pair.query);
+  Json words = ranking.words;
+  words["enable_thinking"] = false;
   const Json body = {
       {"messages",
        Json::array({{{"role", "system"},
@@ -175,7 +179,7 @@ Result<Prompt> rank_prompt(const Engine& engine, const std::string& instruction,
                                                {"text", pair.document},
                                                {"cache_control", {{"type", "ephemeral"}}}}})}}})},
       {"part_separator", ""},
-      {"chat_template_kwargs", {{"enable_thinking", false}}}};
+      {"chat_template_kwargs", words}};
   Result<Prompt> out = engine.chat_prompt(body);
   if (out.ok()) out->kept.clear();  // its client said nothing about a time
   return out;
@@ -225,7 +229,7 @@ std::optional<std::vector<double>> scores_of(const Call& call, const Ranking& ra
       return refuse({400, name + ": with the query before each text they make more than 32 MiB; send fewer", name,
                      "context_length_exceeded"});
     }
-    auto prompt = rank_prompt(call.engine(), ranking.instruction, pair);
+    auto prompt = rank_prompt(call.engine(), ranking, pair);
     // In the client's words: `messages` is ours.
     if (!prompt.ok()) return refuse(api_error({prompt.error().code, name + ": " + prompt.error().message}));
     requests.push_back(reading(std::move(prompt.value()), ranking.generation));
@@ -242,11 +246,12 @@ std::optional<std::vector<double>> scores_of(const Call& call, const Ranking& ra
   return scores;
 }
 
-void rerank(const Call& call, httplib::Response& response) {
+void rerank(const Service& service, const Call& call, httplib::Response& response) {
   const auto parsed = parse_rerank(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const RerankRequest& wanted = parsed.value();
-  Ranking ranking{wanted.generation, wanted.instruction, [](size_t i) { return fmt::format("documents[{}]", i); }};
+  Ranking ranking{wanted.generation, wanted.instruction, service.template_words(),
+                  [](size_t i) { return fmt::format("documents[{}]", i); }};
   for (const std::string& document : wanted.documents) ranking.pairs.push_back({wanted.query, document});
   UsageSum usage;
   const auto scores = scores_of(call, ranking, usage, response);
@@ -259,11 +264,12 @@ void rerank(const Call& call, httplib::Response& response) {
                         {"usage", usage_of(usage)}});
 }
 
-void score(const Call& call, httplib::Response& response) {
+void score(const Service& service, const Call& call, httplib::Response& response) {
   const auto parsed = parse_score(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const ScoreRequest& wanted = parsed.value();
-  Ranking ranking{wanted.generation, wanted.instruction, [](size_t i) { return fmt::format("text_2[{}]", i); }};
+  Ranking ranking{wanted.generation, wanted.instruction, service.template_words(),
+                  [](size_t i) { return fmt::format("text_2[{}]", i); }};
   for (size_t i = 0; i < wanted.second.size(); ++i)
     ranking.pairs.push_back({wanted.first[wanted.first.size() > 1 ? i : 0], wanted.second[i]});
   UsageSum usage;
@@ -282,11 +288,13 @@ void score(const Call& call, httplib::Response& response) {
 }  // namespace
 
 void add_embed_routes(Service& service) {
-  const auto embed_with = [&service](const Call& call, httplib::Response& response) { embed(service, call, response); };
-  for (const char* path : {"/v1/embeddings", "/embeddings"}) service.post(path, embed_with);
-  for (const char* path : {"/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"})
-    service.post(path, rerank);
-  for (const char* path : {"/score", "/v1/score"}) service.post(path, score);
+  const auto add = [&service](auto answer, std::initializer_list<const char*> paths) {
+    for (const char* path : paths)
+      service.post(path, [&service, answer](const Call& call, httplib::Response& out) { answer(service, call, out); });
+  };
+  add(embed, {"/v1/embeddings", "/embeddings"});
+  add(rerank, {"/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"});
+  add(score, {"/score", "/v1/score"});
 }
 
 }  // namespace kvilt::server

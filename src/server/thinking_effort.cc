@@ -28,9 +28,7 @@ std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::st
   if (std::ranges::find(kEfforts, effort.get_ref<const std::string&>()) == std::end(kEfforts))
     return refuse("must be \"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"");
   if (auto error = set_template_word(body, "reasoning_effort", effort)) return error;
-  return effort == "none" ? forbid_thinking(body) : std::nullopt;
+  return set_template_word(body, "enable_thinking", effort != "none");
 }
-
-std::optional<ApiError> forbid_thinking(Json& body) { return set_template_word(body, "enable_thinking", false); }
 
 }  // namespace kvilt::server

@@ -12,10 +12,9 @@
 namespace kvilt::server {
 
 // How long a model thinks is its template's: some know reasoning_effort (gpt-oss), some enable_thinking (Qwen3), some
-// nothing of it. So an effort, `path` of the client's, becomes chat_template_kwargs.
+// nothing of it. So an effort, `path` of the client's, becomes chat_template_kwargs; also that it thinks at all, or not:
+// the server's own words (--chat-template-kwargs) may say the opposite.
 std::optional<ApiError> set_effort(Json& body, const Json& effort, const std::string& path);
-// The same for a model that shall not think at all.
-std::optional<ApiError> forbid_thinking(Json& body);
 // One of chat_template_kwargs, unless these have it.
 std::optional<ApiError> set_template_word(Json& body, const std::string& name, const Json& value);
 

@@ -13,7 +13,7 @@ Json words_of(const Json& effort, Json body = Json::object()) {
 }
 
 TEST(ThinkingEffort, AnEffortIsWhatTheTemplateIsTold) {
-  EXPECT_EQ(words_of("high"), (Json{{"reasoning_effort", "high"}}));
+  EXPECT_EQ(words_of("high"), (Json{{"reasoning_effort", "high"}, {"enable_thinking", true}}));
   EXPECT_EQ(words_of("none"), (Json{{"reasoning_effort", "none"}, {"enable_thinking", false}}));
   const Json own = {{"enable_thinking", true}, {"reasoning_effort", "own"}};
   EXPECT_EQ(words_of("none", {{"chat_template_kwargs", own}}), own);

@@ -113,7 +113,8 @@ class RedisProxyForTest {
     ::close(listener_);
   }
   void set(Mode mode) { mode_ = mode; }
-  void say(std::string words) {  // to whatever is asked, from now on
+  void close_at(std::string words) { closes_at_ = std::move(words); }  // when a client sends these; before it asks
+  void say(std::string words) {                                        // to whatever is asked, from now on
     words_ = std::move(words);
     mode_ = Mode::kSay;
   }
@@ -200,7 +201,9 @@ class RedisProxyForTest {
         bool good = true;
         if (watched[1 + 2 * i].revents != 0) {
           const ssize_t n = ::recv(pair.client, buffer.data(), buffer.size(), 0);
-          good = n > 0 && send_all(pair.server, buffer.data(), static_cast<size_t>(n));
+          const std::string_view asked(buffer.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
+          const bool closes = !closes_at_.empty() && asked.find(closes_at_) != asked.npos;
+          good = n > 0 && !closes && send_all(pair.server, buffer.data(), static_cast<size_t>(n));
         }
         if (good && watched[2 + 2 * i].revents != 0) {
           const ssize_t n = ::recv(pair.server, buffer.data(), buffer.size(), 0);
@@ -217,6 +220,7 @@ class RedisProxyForTest {
   }
 
   const std::string to_, at_;
+  std::string closes_at_;
   int listener_ = -1;
   std::vector<Pair> pairs_;
   std::string words_;

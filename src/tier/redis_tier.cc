@@ -197,7 +197,12 @@ Status RedisTier::hear(News& news) {
 
 Status RedisTier::catch_up(News& news) {
   if (clear_first_) {
-    const Status cleared = clear();
+    std::vector<uint64_t> before;  // this process may have put some since clear()
+    for (const auto& [id, entry] : entries_) before.push_back(id);
+    const Status cleared = go_on_clearing(Clock::now() + options_.list_for);
+    for (const uint64_t id : before) {
+      if (!entries_.contains(id)) news.removed.push_back(id);
+    }
     if (listing_ && !cleared.ok() && cleared.error().code == Code::kUnavailable) return {};  // it goes on
     KVILT_TRY(cleared);
   }
@@ -339,6 +344,8 @@ Status RedisTier::fetch(std::vector<uint64_t> ids, bool lines_come, News& news) 
         erase(some[j], 0);
       }
     }
+    // erase() may have lost the connection, and with it the listing that these are of.
+    if (!connection_) return error(Code::kUnavailable, "Redis at {} went away", options_.address.shown());
   }
   return {};
 }
@@ -565,11 +572,16 @@ void RedisTier::erase(uint64_t id, int32_t chunks) {
 }
 
 Status RedisTier::clear() {
+  listing_.reset();  // what came since it began goes too
   clear_first_ = true;
+  return go_on_clearing(Clock::now() + options_.known_for);
+}
+
+Status RedisTier::go_on_clearing(Clock::time_point until) {
   if (!connection_)
     return error(Code::kUnavailable, "Redis at {} is cleared when it can be reached", options_.address.shown());
   News others;
-  KVILT_TRY(list(others, Clock::now() + options_.known_for));
+  KVILT_TRY(list(others, until));
   if (listing_) return error(Code::kUnavailable, "Redis lists too slowly to be cleared at once: that goes on");
   std::vector<uint64_t> ids;
   for (const auto& [id, entry] : entries_) ids.push_back(id);

@@ -117,6 +117,7 @@ class RedisTier : public Tier {
   Status store(const StoredPiece& piece, std::span<const std::byte> values);
   Status announce(const StoredPiece& piece);
   void erase(uint64_t id, int32_t chunks);
+  Status go_on_clearing(Clock::time_point until);
   std::string record_value(const StoredPiece& piece) const;
   uint64_t chunk_sum(uint64_t id, int32_t chunk, std::span<const std::byte> bytes) const;
   bool is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const;

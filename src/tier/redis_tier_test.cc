@@ -598,6 +598,45 @@ TEST_F(RedisTierTest, ALongListComesInParts) {
   EXPECT_EQ(heard.stored[0].id, own.id);
 }
 
+// A record that is gone is removed, and with that the connection may end; the listing is begun anew behind the next one.
+TEST_F(RedisTierTest, AListingEndsWithItsConnection) {
+  constexpr int kPieces = 40;
+  const auto one = open();
+  known(*one);
+  std::vector<StoredPiece> pieces;
+  for (int i = 0; i < kPieces; ++i) pieces.push_back(put(*one, 10));
+  RedisProxyForTest proxy(*server);
+  proxy.close_at("UNLINK");
+  for (const int gone : {kPieces - 1, kPieces / 2}) {
+    ASSERT_EQ(server->ask({"DEL", key_of(fmt::format("*:r:{:016x}", pieces[gone].id))}).number, 1);
+    const auto two = open(proxy.address());
+    EXPECT_LT(known(*two).size(), size_t{kPieces});
+    EXPECT_FALSE(two->ready());
+  }
+  const auto three = open();
+  EXPECT_EQ(known(*three).size(), size_t{kPieces - 2}) << "power: they were all there";
+  EXPECT_TRUE(three->ready());
+}
+
+// What another puts while a long listing goes on goes with a clear, too.
+TEST_F(RedisTierTest, ClearingListsAnew) {
+  const auto one = open();
+  known(*one);
+  for (int i = 0; i < 40; ++i) put(*one, 10);
+  RedisOptions options{.address = server->address(), .secret = {}, .timeout = std::chrono::seconds(30)};
+  options.list_for = std::chrono::milliseconds(0);
+  options.known_for = std::chrono::milliseconds(0);
+  const auto slow = std::move(RedisTier::open(options)).value();
+  known(*slow);
+  ASSERT_FALSE(slow->ready()) << "power: it is in the middle";
+  put(*one, 10);
+  (void)slow->clear();
+  for (int i = 0; i < 1000 && !slow->ready(); ++i) (void)slow->news();
+  EXPECT_TRUE(slow->ready());
+  EXPECT_EQ(slow->pieces(), 0);
+  EXPECT_TRUE(server->keys("*:r:*").empty()) << "the new one as well";
+}
+
 TEST_F(RedisTierTest, WhatIsContinuedHasTheSmallerId) {
   const auto one = open();
   known(*one);
