@@ -289,7 +289,8 @@ std::vector<const PolicySpec*> in_random_order(std::vector<const PolicySpec*> po
                                                uint64_t seed) {
   std::mt19937_64 rng(seed);
   shuffle(policies, rng);
-  std::ranges::stable_partition(policies, [&](const PolicySpec* policy) { return !asks_before(*policy, options); });
+  const auto first = [&](const PolicySpec* policy) { return !asks_before(*policy, options); };
+  std::stable_partition(policies.begin(), policies.end(), first);
   return policies;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <random>
-#include <ranges>
 
 #include "base/random.h"
 
@@ -53,8 +52,8 @@ Runs SeenKeys::keys(int32_t pos, int32_t end) const {
   if (of_tile != tiles.end()) {
     for (const Run& run : of_tile->blocks) blocks.push_back({run.begin * kSparseTile, run.end * kSparseTile});
   }
-  for (const Run& runs : std::views::reverse(distances)) {
-    const int32_t begin = std::max(0, first - (runs.end - 1) * lines.tile), to = last - runs.begin * lines.tile;
+  for (auto run = distances.rbegin(); run != distances.rend(); ++run) {
+    const int32_t begin = std::max(0, first - (run->end - 1) * lines.tile), to = last - run->begin * lines.tile;
     if (begin >= to) continue;
     if (!near.empty() && begin <= near.back().end) {
       near.back().end = std::max(near.back().end, to);

@@ -178,9 +178,10 @@ class Import {
       for (int layer = 0; layer < shape.L; ++layer) {
         SlotMap map;
         const auto source = static_cast<int32_t>(i);
-        for (const SessionRun& at : std::ranges::equal_range(runs[layer], source, {}, &SessionRun::source)) {
-          map.runs.push_back({at.pos - piece.shift, at.count, map.slots});
-          map.slots += at.count;
+        auto at = std::ranges::lower_bound(runs[layer], source, {}, &SessionRun::source);
+        for (; at != runs[layer].end() && at->source == source; ++at) {
+          map.runs.push_back({at->pos - piece.shift, at->count, map.slots});
+          map.slots += at->count;
         }
         if (maps.empty() || maps.back().runs != map.runs) maps.push_back(std::move(map));
         map_of.push_back(static_cast<uint16_t>(maps.size() - 1));
