@@ -306,7 +306,8 @@ TEST_P(Drafts, GoWithTokensThatAPrefillGuessed) {
     placing.placement = *parse_placement(placement);
     const auto e = open_for_test(placing);
     warm(*e, join({head, a, b}));
-    for (const char* ahead : {"1", "4", "16"}) {
+    for (const std::string ahead : {"1", "4", "16"}) {
+      if (kSanitized && ahead != "4") continue;  // each takes a minute there
       SCOPED_TRACE(placement + " " + ahead);
       Request request = drafted_question(join({head, b, a, last}), 1, 7, "mend");
       const double flops = hear_from(*e, request).usage().flops;
