@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <future>
 
 #include "model/head_map.h"
 #include "probe_prompts.h"
@@ -86,28 +85,25 @@ TEST(RaggedRequests, AccountsByClass) {
 
 std::vector<std::shared_ptr<CollectingSink>> ask_all(Engine& e, const std::vector<Request>& requests, int& most) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  std::promise<void> all;
-  std::shared_future<void> submitted(all.get_future());
   class Watching : public CollectingSink {
    public:
-    Watching(Engine& e, std::shared_future<void> submitted, int& most) : e_(e), submitted_(submitted), most_(most) {}
+    Watching(Engine& e, int& most) : e_(e), most_(most) {}
     void on_tokens(const TokenDelta& delta) override {
-      submitted_.wait();
       most_ = std::max(most_, e_.stats().running);
       CollectingSink::on_tokens(delta);
     }
 
    private:
     Engine& e_;
-    const std::shared_future<void> submitted_;
     int& most_;
   };
   most = 0;
+  const auto gate = hold(e);
   for (const Request& request : requests) {
-    sinks.push_back(std::make_shared<Watching>(e, submitted, most));
+    sinks.push_back(std::make_shared<Watching>(e, most));
     EXPECT_TRUE(e.submit(request, sinks.back()).ok());
   }
-  all.set_value();
+  gate->open();
   for (const auto& sink : sinks) sink->wait();
   return sinks;
 }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "engine/byte_tokenizer_for_test.h"
+#include "engine/chat_for_test.h"
 
 namespace kvilt {
 namespace {
@@ -14,30 +14,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<int32_t>;
 
-class ChatMarkersTest : public testing::Test {
+class ChatMarkersTest : public ChatPromptsTest {
  protected:
-  void use(const ChatPrompts::Sources& sources) {
-    auto made = ChatPrompts::create(*tokenizer, sources, "", "");
-    ASSERT_TRUE(made.ok()) << made.error().message;
-    chat.emplace(std::move(made).value());
-  }
-  Prompt prompt(const Json& request) {
-    auto made = chat->prompt(request);
-    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-    return made.ok() ? *std::move(made) : Prompt{};
-  }
-  std::string text(const Prompt& prompt) { return tokenizer->decode(prompt.ids); }
-  static Json user(const std::string& content) {
-    return {{"messages", Json::array({{{"role", "user"}, {"content", content}}})}};
-  }
-  static Json part(const std::string& content, bool mark) {
-    Json out{{"type", "text"}, {"text", content}};
-    if (mark) out["cache_control"] = {{"type", "ephemeral"}};
-    return out;
-  }
-
-  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
-  std::optional<ChatPrompts> chat;
+  ChatMarkersTest() : ChatPromptsTest(byte_tokenizer()) {}
 };
 
 // Phi-4-mini's template, whose markers hold the message's role.

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "engine/byte_tokenizer_for_test.h"
+#include "engine/chat_for_test.h"
 
 namespace kvilt {
 namespace {
@@ -15,18 +15,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr int32_t kBegin = 257, kEnd = 258;  // the special tokens
 
-class ChatTest : public testing::Test {
+class ChatTest : public ChatPromptsTest {
  protected:
-  ChatTest() { use(""); }
+  ChatTest() : ChatPromptsTest(byte_tokenizer({"<|im_start|>", "<|im_end|>"})) { use(""); }
 
-  void use(const std::string& source) { chat.emplace(ChatPrompts::create(*tokenizer, source, "", "").value()); }
-
-  Prompt prompt(const Json& request) {
-    auto made = chat->prompt(request);
-    EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-    return made.ok() ? *std::move(made) : Prompt{};
-  }
-  std::string text(const Prompt& prompt) { return tokenizer->decode(prompt.ids); }
+  void use(const std::string& source) { ChatPromptsTest::use({source, ""}); }
   // With the spaces that this vocabulary writes in another way.
   std::string said(const Prompt& prompt) {
     std::string out = text(prompt);
@@ -41,17 +34,6 @@ class ChatTest : public testing::Test {
     const auto made = chat->prompt(request);
     return made.ok() ? "" : made.error().message;
   }
-  static Json user(const std::string& content) {
-    return {{"messages", Json::array({{{"role", "user"}, {"content", content}}})}};
-  }
-  static Json part(const std::string& content, bool mark) {
-    Json out{{"type", "text"}, {"text", content}};
-    if (mark) out["cache_control"] = {{"type", "ephemeral"}};
-    return out;
-  }
-
-  std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer({"<|im_start|>", "<|im_end|>"});
-  std::optional<ChatPrompts> chat;
 };
 
 constexpr const char* kTakesDocuments =

@@ -156,17 +156,22 @@ struct RankPair {
 struct Ranking {
   const Generation& generation;
   const std::string& instruction;
-  Json words;  // the server's own chat_template_kwargs
+  Json words;  // chat_template_kwargs of their prompts
   std::function<std::string(size_t)> name;
   std::vector<RankPair> pairs = {};
 };
+
+// The server's own, but that nobody thinks before a yes or no.
+Json rank_words(const Service& service) {
+  Json out = service.template_words();
+  out["enable_thinking"] = false;
+  return out;
+}
 
 // Qwen3-Reranker's words, in the model's own chat template. The document is a marked part.
 Result<Prompt> rank_prompt(const Engine& engine, const Ranking& ranking, const RankPair& pair) {
   const std::string question =
       fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", ranking.instruction, pair.query);
-  Json words = ranking.words;
-  words["enable_thinking"] = false;
   const Json body = {
       {"messages",
        Json::array({{{"role", "system"},
@@ -179,7 +184,7 @@ Result<Prompt> rank_prompt(const Engine& engine, const Ranking& ranking, const R
                                                {"text", pair.document},
                                                {"cache_control", {{"type", "ephemeral"}}}}})}}})},
       {"part_separator", ""},
-      {"chat_template_kwargs", words}};
+      {"chat_template_kwargs", ranking.words}};
   Result<Prompt> out = engine.chat_prompt(body);
   if (out.ok()) out->kept.clear();  // its client said nothing about a time
   return out;
@@ -250,7 +255,7 @@ void rerank(const Service& service, const Call& call, httplib::Response& respons
   const auto parsed = parse_rerank(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const RerankRequest& wanted = parsed.value();
-  Ranking ranking{wanted.generation, wanted.instruction, service.template_words(),
+  Ranking ranking{wanted.generation, wanted.instruction, rank_words(service),
                   [](size_t i) { return fmt::format("documents[{}]", i); }};
   for (const std::string& document : wanted.documents) ranking.pairs.push_back({wanted.query, document});
   UsageSum usage;
@@ -268,7 +273,7 @@ void score(const Service& service, const Call& call, httplib::Response& response
   const auto parsed = parse_score(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const ScoreRequest& wanted = parsed.value();
-  Ranking ranking{wanted.generation, wanted.instruction, service.template_words(),
+  Ranking ranking{wanted.generation, wanted.instruction, rank_words(service),
                   [](size_t i) { return fmt::format("text_2[{}]", i); }};
   for (size_t i = 0; i < wanted.second.size(); ++i)
     ranking.pairs.push_back({wanted.first[wanted.first.size() > 1 ? i : 0], wanted.second[i]});
