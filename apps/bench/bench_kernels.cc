@@ -221,11 +221,9 @@ void KernelBench::attend(const Shapes& s, DType kv, int64_t rows, int64_t keys) 
   });
   const auto n = static_cast<double>(rows), before = static_cast<double>(keys - rows);
   const double pairs = n * before + n * (n + 1) / 2;
-  const bool by_pairs = (kv == DType::kBF16 || kv == DType::kI8) && backend_.bf16_attention_pays(s.E);
   add({rows == 1 ? "attend-one" : "attend", std::string(dtype_info(kv).name),
        "H" + std::to_string(s.H) + " G" + std::to_string(s.G) + " T" + std::to_string(keys), rows,
-       4.0 * s.E * s.H * pairs, 2.0 * static_cast<double>(side) * s.G,
-       1e9 * (by_pairs ? peak_.bf16_gflops : peak_.fp32_gflops)},
+       4.0 * s.E * s.H * pairs, 2.0 * static_cast<double>(side) * s.G, peak_.attention(backend_, kv, s.E)},
       seconds);
 }
 

@@ -189,12 +189,11 @@ Rates RateProbe::measure() {
   rates.attention_flops = attention_flops(2048);
   rates.peak = measure_peak(parts_->model->backend(), parts_->pool);
   rates.kv_type = parts_->kv_type;
-  const bool pairs = (rates.kv_type == DType::kBF16 || rates.kv_type == DType::kI8) &&
-                     parts_->model->backend().bf16_attention_pays(parts_->model->config().E);
-  const double peak = 1e9 * (pairs ? rates.peak.bf16_gflops : rates.peak.fp32_gflops);
+  const PreparedModel& model = *parts_->model;
+  const double peak = rates.peak.attention(model.backend(), rates.kv_type, model.config().E);
   rates.attention_peak_flops = peak > 0 ? peak : rates.attention_flops;  // the reference backend has none measured
   rates.read_bytes = 1e9 * rates.peak.read_gbs;
-  fill_peak(*parts_->model, rates);
+  fill_peak(model, rates);
   return rates;
 }
 

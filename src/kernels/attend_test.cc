@@ -198,25 +198,48 @@ TEST_P(Attend, SpansDoNotMatter) {
   }
 }
 
-TEST_P(Attend, RowsAndThreadsDoNotMatter) {
-  std::vector<std::vector<float>> rotations;
-  ThreadPool one(1), many(5);
-  const Problem p = quilt(rotations, DType::kF16, RopePairs::kInterleaved, scattered(1300, 6, 4), 60);
-  const Output whole = p.run(backend(), one);
-  EXPECT_TRUE(whole == p.run(backend(), many));
+// Chunks of `chunk` rows, one after the other.
+Output in_chunks(const Problem& p, size_t chunk, const Backend& backend, ThreadPool& pool) {
   const size_t row = static_cast<size_t>(p.shape.group * p.shape.E);
-  for (const size_t chunk : {size_t{1}, size_t{13}, size_t{100}}) {
-    Output joined;
-    for (size_t r = 0; r < p.pos.size(); r += chunk) {
-      Problem part = p;
-      const size_t end = std::min(r + chunk, p.pos.size());
-      part.pos.assign(p.pos.begin() + r, p.pos.begin() + end);
-      part.q.assign(p.q.begin() + r * row, p.q.begin() + end * row);
-      const Output got = part.run(backend(), chunk == 13 ? many : one);
-      joined.out.insert(joined.out.end(), got.out.begin(), got.out.end());
-      joined.lse.insert(joined.lse.end(), got.lse.begin(), got.lse.end());
+  Output joined;
+  for (size_t r = 0; r < p.pos.size(); r += chunk) {
+    Problem part = p;
+    const size_t end = std::min(r + chunk, p.pos.size());
+    part.pos.assign(p.pos.begin() + r, p.pos.begin() + end);
+    part.q.assign(p.q.begin() + r * row, p.q.begin() + end * row);
+    const Output got = part.run(backend, pool);
+    joined.out.insert(joined.out.end(), got.out.begin(), got.out.end());
+    joined.lse.insert(joined.lse.end(), got.lse.begin(), got.lse.end());
+  }
+  return joined;
+}
+
+TEST_P(Attend, RowsAndThreadsDoNotMatter) {
+  ThreadPool one(1), many(5);
+  for (const DType kv : kTypes) {
+    std::vector<std::vector<float>> rotations;
+    const Problem p = quilt(rotations, kv, RopePairs::kInterleaved, scattered(1300, 6, 4), 60);
+    const Output whole = p.run(backend(), one);
+    EXPECT_TRUE(whole == p.run(backend(), many));
+    for (const size_t chunk : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, size_t{13}, size_t{100}}) {
+      EXPECT_TRUE(whole == in_chunks(p, chunk, backend(), chunk == 13 ? many : one))
+          << dtype_info(kv).name << ", chunks of " << chunk;
     }
-    EXPECT_TRUE(whole == joined) << "chunks of " << chunk;
+  }
+}
+
+// Numbers below 2^-126, which some units count as 0: which of a line's sums go through such a unit must not matter.
+TEST_P(Attend, RowsDoNotMatterToTheSmallestNumbers) {
+  ThreadPool pool(1);
+  Problem p(shape_of(64, 2, DType::kBF16), 700, range(0, 700), 61, 3);
+  std::vector<float> values = from_dtype(DType::kBF16, 64, p.v);
+  for (float& x : values) x *= 0x1p-120f;
+  p.v = to_dtype(DType::kBF16, 64, values);
+  p.mask = {.sink = 3, .window = 40};
+  const Output whole = p.run(backend(), pool);
+  EXPECT_TRUE(std::ranges::any_of(whole.out, [](float x) { return x != 0 && std::abs(x) < 0x1p-120f; })) << "power";
+  for (const size_t chunk : {size_t{1}, size_t{5}, size_t{31}}) {
+    EXPECT_TRUE(whole == in_chunks(p, chunk, backend(), pool)) << "chunks of " << chunk;
   }
 }
 

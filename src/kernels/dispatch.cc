@@ -126,8 +126,9 @@ std::string_view kernel_of(const Backend& backend, DType weight) {
 
 std::string_view attention_of(const Backend& backend, DType kv, int E) {
   const bool pairs = kv == DType::kBF16 || kv == DType::kI8;  // exact as bf16
-  return pairs && backend.bf16_attention_pays(E) ? "vdpbf16ps, 512 bits, bf16 queries and weights of values"
-                                                 : instructions(backend).attention;
+  if (!pairs || !backend.bf16_attention_pays(E)) return instructions(backend).attention;
+  return backend.name() == "amx" ? "tdpbf16ps in tiles, bf16 queries and weights of values"
+                                 : "vdpbf16ps, 512 bits, bf16 queries and weights of values";
 }
 
 Result<const Backend*> find_backend(std::string_view name) {

@@ -96,20 +96,17 @@ MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
   constexpr int64_t kRounds = 400000;
   for (const Loops& loops : kLoops) {
     if (loops.backend != backend.name()) continue;
-    peak.int8_gops = best_rate(pool, 15, [&](int64_t) {
-      int sink = 1;
-      return loops.int8_dots(kRounds, &sink);
-    });
-    peak.fp32_gflops = best_rate(pool, 15, [&](int64_t) {
-      int sink = 1;
-      return loops.fmas(kRounds, &sink);
-    });
-    if (backend.bf16_attention_pays(64)) {
-      peak.bf16_gflops = best_rate(pool, 15, [&](int64_t) {
+    const auto rate_of = [&](double (*loop)(int64_t, int*)) {
+      return best_rate(pool, 15, [&](int64_t) {
         int sink = 1;
-        return avx512bf16::kBf16Tiles.dots(kRounds, &sink);
+        return loop(kRounds, &sink);
       });
-    }
+    };
+    peak.int8_gops = rate_of(loops.int8_dots);
+    peak.fp32_gflops = rate_of(loops.fmas);
+    if (backend.bf16_matmul_pays()) peak.bf16_gflops = rate_of(avx512bf16::peak::bf16_dots);
+    if (!backend.bf16_attention_pays(64)) continue;
+    peak.attention_gflops = loops.backend == "amx" ? rate_of(amx::peak::bf16_dots) : peak.bf16_gflops;
   }
 #endif
   peak.read_gbs = measure_read_gbs(backend, pool);

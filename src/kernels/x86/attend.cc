@@ -194,12 +194,12 @@ class Attention {
     const size_t width = shape_.width, lines = lines_;
     const size_t padded = (lines + kLanes - 1) / kLanes * kLanes, state = padded * (1 + kLanes + width);
     const size_t queries = (BlockScores::floats(shape_, lines_) + kLanes - 1) / kLanes * kLanes;
-    float* next = thread_floats(queries + kBlock * width + lines * kBlock + padded + 2 * state);
+    float* next = thread_floats(queries + kBlock * width + padded * kBlock + padded + 2 * state);
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     Scratch scratch;
     scratch.queries = take(queries);
     scratch.v = take(kBlock * width);
-    scratch.s = take(lines * kBlock);
+    scratch.s = take(padded * kBlock);  // products read lines by 16
     scratch.scale_back = take(padded);
     scratch.part = state_at(shape_, lines_, take(state));
     scratch.whole = state_at(shape_, lines_, take(state));

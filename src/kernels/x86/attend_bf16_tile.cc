@@ -8,42 +8,14 @@
 //             softmax a line.
 #include "kernels/x86/attend_bf16.h"
 
-#include "kernels/x86/attend_simd.h"
-#include "kernels/x86/product_tile.h"
+#include "kernels/x86/attend_bf16_simd.h"
 
 namespace kvilt::KVILT_ISA {
 namespace {
 
 using x86::DirectValues;
-using x86::Element;
-using x86::kLanes;
-using x86::TileShape;
-using x86::TileState;
 using x86::ValueTile;
 using x86::WantedColumns;
-
-constexpr int kPairs = kBlock / 2;
-
-// 32 bf16: `low`'s 16 first.
-KVILT_INLINE __m512i to_bf16(Vec low, Vec high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
-
-// 32 stored elements from element e on, as bf16 (bytes: without their scale).
-template <Element kType>
-KVILT_INLINE __m512i load_pairs(const void* row, int e) {
-  if constexpr (kType == Element::kBF16) return _mm512_loadu_si512(static_cast<const uint16_t*>(row) + e);
-  const int8_t* bytes = static_cast<const int8_t*>(row) + e;
-  return to_bf16(load_i8(bytes), load_i8(bytes + kVec));
-}
-
-KVILT_INLINE float scale_of(const TileShape& shape, const void* row) {
-  float scale;
-  __builtin_memcpy(&scale, static_cast<const char*>(row) + shape.E, sizeof scale);
-  return scale;
-}
-
-KVILT_INLINE void gather_scales(const TileShape& shape, const void* const* rows, float* scales) {
-  for (int j = 0; j < kBlock; ++j) scales[j] = shape.kv == Element::kI8 ? scale_of(shape, rows[j]) : 1.0f;
-}
 
 template <Element kType>
 void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
@@ -66,82 +38,25 @@ void gather_keys_of(const TileShape& shape, const void* const* keys, uint64_t wa
   gather_scales(shape, keys, kt + shape.E / 2 * kBlock);
 }
 
-// Elements of two values, 32 each, as words that hold one of each: the first 16, the last 16.
-struct ValuePairs {
-  __m512i low, high;
-
-  KVILT_INLINE ValuePairs order() {
-    alignas(64) uint16_t low[32], high[32];
-    for (int i = 0; i < 16; ++i) {
-      low[2 * i] = static_cast<uint16_t>(i);
-      low[2 * i + 1] = static_cast<uint16_t>(32 + i);
-      high[2 * i] = static_cast<uint16_t>(16 + i);
-      high[2 * i + 1] = static_cast<uint16_t>(48 + i);
-    }
-    return {_mm512_load_si512(low), _mm512_load_si512(high)};
-  }
-  KVILT_INLINE ValuePairs of(__m512i a, __m512i b, const ValuePairs& order) {
-    return {_mm512_permutex2var_epi16(a, order.low, b), _mm512_permutex2var_epi16(a, order.high, b)};
-  }
-};
-
-template <Element kType>
-void gather_values_of(const TileShape& shape, const void* const* values, int first, int last, float* v) {
-  const ValuePairs order = ValuePairs::order();
-  first = first / 2 * 2;
-  float* to = v + int64_t{first / 2} * shape.width;
-  for (int j = first; j < last; j += 2, to += shape.width) {
-    for (int e = 0; e < shape.E; e += 32) {
-      const auto pairs = ValuePairs::of(load_pairs<kType>(values[j], e), load_pairs<kType>(values[j + 1], e), order);
-      _mm512_storeu_si512(to + e, pairs.low);
-      _mm512_storeu_si512(to + e + kVec, pairs.high);
-    }
-  }
-  gather_scales(shape, values, v + kPairs * shape.width);
-}
-
 void gather_keys(const TileShape& shape, const void* const* keys, uint64_t wanted, float* kt) {
   if (shape.kv == Element::kI8) return gather_keys_of<Element::kI8>(shape, keys, wanted, kt);
   gather_keys_of<Element::kBF16>(shape, keys, wanted, kt);
 }
 
-void gather_values(const TileShape& shape, const void* const* values, int first, int last, float* v) {
-  if (shape.kv == Element::kI8) return gather_values_of<Element::kI8>(shape, values, first, last, v);
-  gather_values_of<Element::kBF16>(shape, values, first, last, v);
-}
-
 void load_queries(const TileShape& shape, const float* q, int64_t stride, int rows, const float* rotation, float* out) {
   const int lines = rows * shape.group;
-  TileShape one = shape;  // head by head: fp32's function knows the scale and the rotation
-  one.group = 1;
-  alignas(64) float head[x86::kMaxHead], stored[x86::kMaxHead];
-  auto* to = reinterpret_cast<uint16_t*>(out);
-  for (int r = 0; r < rows; ++r) {
-    for (int h = 0; h < shape.group; ++h, to += shape.E) {
-      avx512::kAttendTiles.load_queries(one, q + r * stride + h * shape.E, stride, 1, rotation, head);
-      const float* from = head;
-      if (shape.interleaved) {  // pairs came out as halves
-        const int half = shape.rotary / 2;
-        for (int i = 0; i < half; ++i) {
-          stored[2 * i] = head[i];
-          stored[2 * i + 1] = head[half + i];
-        }
-        for (int e = shape.rotary; e < shape.E; ++e) stored[e] = head[e];
-        from = stored;
-      }
-      alignas(64) int32_t pairs[x86::kMaxHead / 2];
-      for (int e = 0; e < shape.E; e += 32)
-        _mm512_store_si512(pairs + e / 2, to_bf16(load(from + e), load(from + e + kVec)));
-      auto* words = reinterpret_cast<int32_t*>(to);
-      for (int k = 0; k < shape.E / 4; ++k) {
-        words[k] = pairs[2 * k];
-        words[k + shape.E / 4] = pairs[2 * k + 1];
-      }
+  auto* words = reinterpret_cast<int32_t*>(out);
+  for (int line = 0; line < lines; ++line, words += shape.E / 2) {
+    alignas(64) int32_t pairs[x86::kMaxHead / 2];
+    round_query(shape, q + line / shape.group * stride + line % shape.group * shape.E, rotation, pairs);
+    for (int k = 0; k < shape.E / 4; ++k) {
+      words[k] = pairs[2 * k];
+      words[k + shape.E / 4] = pairs[2 * k + 1];
     }
   }
   if (lines > x86::kDirectLines) return;
-  const auto* words = reinterpret_cast<const int32_t*>(out);
-  auto* columns = reinterpret_cast<int32_t*>(out) + 4 * shape.E;
+  words = reinterpret_cast<int32_t*>(out);
+  int32_t* columns = words + 4 * shape.E;
   for (int k = 0; k < shape.E / 4; ++k) {
     for (int l = 0; l < x86::kDirectLines; ++l) {
       const int32_t* line = words + l * (shape.E / 2) + k;
@@ -282,21 +197,9 @@ KVILT_INLINE void add_direct(const TileShape& shape, const int32_t* words, const
   }
 }
 
-// p becomes pairs of bf16 in place: each line's words are in its first half.
-int32_t* to_pairs(int lines, const float* p) {
-  auto* words = const_cast<float*>(p);
-  for (int line = 0; line < lines; ++line) {
-    float* s = words + line * kBlock;
-    const __m512i low = to_bf16(load(s), load(s + kVec)), high = to_bf16(load(s + 2 * kVec), load(s + 3 * kVec));
-    _mm512_storeu_si512(s, low);
-    _mm512_storeu_si512(s + kVec, high);
-  }
-  return reinterpret_cast<int32_t*>(words);
-}
-
 void add_values_direct(const TileShape& shape, int lines, const float* p, const DirectValues& v,
                        const float* scale_back, float* acc) {
-  const int32_t* words = to_pairs(lines, p);
+  const auto* words = reinterpret_cast<const int32_t*>(p);
   switch (lines) {
     case 1:
       return add_direct<1>(shape, words, v, scale_back, acc);
@@ -321,14 +224,8 @@ void add_values(const TileShape& shape, int lines, const float* p, const ValueTi
                 float* acc) {
   const int first = v.first / 2, last = (v.last + 1) / 2;  // pairs
   const float* tile = v.data - int64_t{v.first} * v.stride;
-  if (shape.kv == Element::kI8) {
-    auto* weights = const_cast<float*>(p);
-    const float* scales = tile + kPairs * shape.width;
-    for (int line = 0; line < lines; ++line, weights += kBlock) {
-      for (int n = 0; n < kBlock; n += kVec) store(weights + n, mul(load(weights + n), load(scales + n)));
-    }
-  }
-  product<Bf16Pairs>({.a = to_pairs(lines, p) + first,
+  if (shape.kv == Element::kI8) scale_weights(lines, p, tile + kPairs * shape.width);
+  product<Bf16Pairs>({.a = reinterpret_cast<const int32_t*>(p) + first,
                       .a_stride = kBlock,
                       .b = tile + int64_t{first} * shape.width,
                       .b_stride = shape.width,
@@ -341,57 +238,11 @@ void add_values(const TileShape& shape, int lines, const float* p, const ValueTi
                      lines, shape.width / kVec);
 }
 
-// ---- Softmax --------------------------------------------------------------------------------------------------------
+}  // namespace
 
-// 2^x to 7e-6 for x <= 0; 0 below -126. NaN stays NaN. A third fewer instructions than fp32's: the weights are rounded
-// to 2^-9 anyway.
-KVILT_INLINE Vec fast_exp2(Vec x) {
-  const Vec magic = set1(12582912.0f);  // 1.5 * 2^23
-  const Vec shifted = add(x, magic);    // its low bits are round(x)
-  const Vec f = sub(x, sub(shifted, magic));
-  Vec p = fma(set1(0.00965671028854517f), f, set1(0.055838282946219404f));
-  p = fma(p, f, set1(0.24022530097412229f));
-  p = fma(p, f, set1(0.6931367338836215f));
-  p = fma(p, f, set1(1.0f));
-  const __mmask16 seen = _mm512_cmp_ps_mask(x, set1(-126.0f), _CMP_NLT_UQ);
-  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
-  return _mm512_castsi512_ps(_mm512_maskz_add_epi32(seen, _mm512_castps_si512(p), exponent));
-}
+namespace peak {
 
-void softmax(const TileShape& shape, int rows, const uint64_t* visible, float* s, const TileState& state,
-             float* scale_back) {
-  int line = 0;
-  for (int r = 0; r < rows; ++r) {
-    const uint64_t seen = visible[r];
-    for (int h = 0; h < shape.group; ++h, ++line, s += kBlock) {
-      Vec x[kBlockVecs];
-      for (int n = 0; n < kBlockVecs; ++n) x[n] = load(s + n * kVec);
-      if (seen != ~uint64_t{0}) {
-        for (int n = 0; n < kBlockVecs; ++n) x[n] = select(lanes(seen, n), x[n], set1(-__builtin_inff()));
-      }
-      const float block_max = hmax(max(max(x[0], x[1]), max(x[2], x[3])));
-      const float old_max = state.max[line];
-      float* lane = state.lane + line * kLanes;
-      Vec sum = load(lane);
-      scale_back[line] = 1;
-      if (block_max > old_max) {
-        const Vec back = fast_exp2(set1(old_max - block_max));
-        scale_back[line] = back[0];
-        sum = mul(sum, back);
-        state.max[line] = block_max;
-      }
-      const Vec base = set1(state.max[line]);
-      for (int n = 0; n < kBlockVecs; ++n) {
-        x[n] = (seen >> (n * kVec) & kVecColumns) == 0 ? zero() : fast_exp2(sub(x[n], base));
-        store(s + n * kVec, x[n]);
-      }
-      store(lane, add(sum, add(add(x[0], x[1]), add(x[2], x[3]))));
-    }
-  }
-}
-
-// As the loops of peak.cc.
-double dots(int64_t rounds, int* sink) {
+double bf16_dots(int64_t rounds, int* sink) {
   constexpr int kChains = 12;
   Vec sum[kChains];
   for (int i = 0; i < kChains; ++i) sum[i] = set1(static_cast<float>(i));
@@ -405,9 +256,9 @@ double dots(int64_t rounds, int* sink) {
   return static_cast<double>(rounds) * kChains * kVec * 4;
 }
 
-}  // namespace
+}  // namespace peak
 
-extern const x86::Bf16Tiles kBf16Tiles = {load_queries,      gather_keys, gather_values, scores, scores_direct,
-                                          add_values_direct, softmax,     add_values,    dots};
+extern const x86::Bf16Tiles kBf16Tiles = {load_queries,  gather_keys,       gather_values, scores,
+                                          scores_direct, add_values_direct, softmax,       add_values};
 
 }  // namespace kvilt::KVILT_ISA

@@ -98,6 +98,9 @@ struct TileKernels {
   // add_values() for at most kDirectLines lines, from the stored values themselves and with the same bits; may be null.
   void (*add_values_direct)(const TileShape&, int lines, const float* p, const DirectValues& v, const float* scale_back,
                             float* acc) = nullptr;
+  // What a thread that computes tiles of `lines` lines calls before and after; may be null.
+  void (*enter)(const TileShape&, int lines) = nullptr;
+  void (*leave)() = nullptr;
   int32_t query_bytes = 4;  // of each of the E elements of a line that load_queries writes
 };
 

@@ -48,6 +48,7 @@ const TileKernels& avx2_tiles(const TileShape&) { return avx2::kAttendTiles; }
 bool never(int) { return false; }
 constexpr AttentionOps kAvx2Attention = {{avx2::kAttendTiles, avx2_tiles}, avx2::mix, never};
 constexpr AttentionOps kAvx512Attention = {{avx512::kAttendTiles, avx512_tiles}, avx512::mix, bf16_serves};
+constexpr AttentionOps kAmxAttention = {{avx512::kAttendTiles, amx_tiles}, avx512::mix, bf16_tiles_serve};
 
 bool is_zen5() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -205,7 +206,9 @@ class X86Backend final : public Backend {
       : name_(name), kernels_(kernels), attention_(attention), pairs_(pairs), tiled_(tiled) {}
 
   std::string_view name() const override { return name_; }
-  std::string_view bits() const override {  // tiles change none; pairs do, where weights are BF16
+  // Tiles change no bit of a linear layer; pairs do, where weights are BF16. Attention over bf16 in tiles does.
+  std::string_view bits() const override {
+    if (tiled_ && bf16_tiles_pay()) return pairs_ ? "amx, pairs" : "amx";
     return pairs_ ? "avx512, pairs" : tiled_ ? "avx512" : name_;
   }
 
@@ -482,7 +485,7 @@ const Backend& avx512_backend() {
 }
 
 const Backend& amx_backend() {
-  static const X86Backend instance("amx", avx512::kKernels, kAvx512Attention,
+  static const X86Backend instance("amx", avx512::kKernels, kAmxAttention,
                                    bf16_dots_pay() ? &avx512bf16::kPairs : nullptr, &amx::kTiled);
   return instance;
 }

@@ -2,6 +2,8 @@
 // Role:       shared by attend.cc and column_sums.cc.
 // Idea:       the query is rotated back, not the key (docs/math/rope_shift.md). A few rotated copies of the query tile
 //             are kept, so that blocks which alternate between rotations rotate nothing anew.
+// Threads:    belongs to one worker, which between construction and destruction calls the functions of `isa` for tiles
+//             of as many lines only (TileKernels::enter).
 // Cost:       rotating a tile costs a row what 1/15 of a block of 64 keys does, once per piece of a prompt.
 #pragma once
 
@@ -38,7 +40,14 @@ class BlockScores {
   }
 
   BlockScores(const TileKernels& isa, const TileShape& shape, const QueryRows& rows, float* memory)
-      : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + shape.E * kBlock) {}
+      : isa_(isa), shape_(shape), rows_(rows), kt_(memory), tiles_(memory + shape.E * kBlock) {
+    if (isa.enter != nullptr) isa.enter(shape, rows.count * shape.group);
+  }
+  ~BlockScores() {
+    if (isa_.leave != nullptr) isa_.leave();
+  }
+  BlockScores(const BlockScores&) = delete;
+  BlockScores& operator=(const BlockScores&) = delete;
 
   // s (lines x 64) = scores of each part's rows in the columns that it wants; others become anything. `ahead`, see
   // TileKernels::scores, is the first part's. REQUIRES: one part if the tile has at most kDirectLines lines.

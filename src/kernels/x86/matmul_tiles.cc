@@ -8,6 +8,7 @@
 //             (40 cycles of two ports), which bound it: vpdpbusd alone would take 128 of them. The dots of one pair of
 //             groups are scaled while the next pair's are computed.
 // Invariants: the tiles are released at a part's end, so that no other code runs with their state.
+#include "kernels/x86/amx_tiles.h"
 #include "kernels/x86/packed.h"
 
 namespace kvilt::KVILT_ISA {
@@ -23,39 +24,19 @@ constexpr int64_t kBlocksAtOnce = 32;  // row blocks whose sums wait together: 3
 constexpr int64_t kRecord = kTileRows * kTileRecordBytes;
 
 // ---- Tiles ---------------------------------------------------------------------------------------------------------
-//
-// Registers 0 to 3 hold dots, 4 and 5 activations, 6 and 7 weights. The intrinsics of GCC 12 do not say that a load
-// reads memory.
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-template <int reg>
-KVILT_INLINE void load_tile(const void* at, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(reg) : "memory");
-}
-template <int reg>
-KVILT_INLINE void store_tile(void* at) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(at), "r"(int64_t{64}), "i"(reg) : "memory");
-}
-template <int dots, int x, int w>
-KVILT_INLINE void multiply_tiles() {
-  asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(dots), "i"(x), "i"(w));
-}
-
-// Tiles of a product over `k` k.
+// Registers 0 to 3 hold dots, 4 and 5 activations, 6 and 7 weights, of a product over `k` k.
 void configure(int k) {
   TileConfig config;
-  for (int reg = 0; reg < 8; ++reg) {
-    config.row_bytes[reg] = reg == 4 || reg == 5 ? static_cast<uint16_t>(k) : 64;
-    config.rows[reg] = static_cast<uint8_t>(reg < 6 ? kTileRows : k / 4);
-  }
-  asm volatile("ldtilecfg %0" ::"m"(config));
+  for (int reg = 0; reg < 8; ++reg) config.set(reg, reg < 6 ? kTileRows : k / 4, reg == 4 || reg == 5 ? k : 64);
+  configure(config);
 }
-void release() { asm volatile("tilerelease"); }
+
+template <int dots, int x, int w>
+KVILT_INLINE void multiply_tiles() {
+  zero_tile<dots>();
+  add_int8_product<dots, x, w>();
+}
 
 // ---- A panel of decoded weights ------------------------------------------------------------------------------------
 
@@ -91,6 +72,7 @@ __attribute__((noinline)) void fill(Packed<type>& w, int64_t groups, Panel<type>
 template <DType type>
 constexpr int kSteps = kShared* Panel<type>::kFormat.scales;
 using Dots = int32_t[kTileRows * 16];
+constexpr int64_t kDotsRow = 64;  // bytes
 
 // Product `step` of the pair at group g, into its register. x: the row block's record of g.
 template <DType type, int step>
@@ -108,7 +90,7 @@ KVILT_INLINE void multiply_pair(const Panel<type>& panel, int64_t g, const std::
   if constexpr (step < count * Panel<type>::kFormat.scales) {
     multiply<type, step>(panel, g, x);
     multiply_pair<type, count, step + 1>(panel, g, x, dots);
-    store_tile<step>(dots[step]);
+    store_tile<step>(dots[step], kDotsRow);
   }
 }
 
@@ -145,7 +127,7 @@ KVILT_INLINE void add_and_multiply(const Panel<type>& panel, int64_t g, const st
     if constexpr (turn < steps) {
       multiply<type, turn>(panel, g + kShared, x + kShared * kRecord);
     } else {
-      store_tile<turn - steps>(next[turn - steps]);
+      store_tile<turn - steps>(next[turn - steps], kDotsRow);
     }
     add_dots<type, kShared, turn * rows, (turn + 1) * rows>(panel, g, x, dots, sum);
     add_and_multiply<type, turn + 1>(panel, g, x, dots, next, sum);
@@ -238,7 +220,7 @@ double int8_dots(int64_t rounds, int* sink) {
     multiply_tiles<3, 5, 6>();
   }
   Dots dots;
-  store_tile<3>(dots);
+  store_tile<3>(dots, kDotsRow);
   release();
   *sink += dots[0];
   return static_cast<double>(rounds / kEach) * 4 * 2 * kTileRows * 16 * kGroup;
