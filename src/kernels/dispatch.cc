@@ -120,7 +120,9 @@ std::vector<std::string_view> backend_names() {
 
 std::string_view kernel_of(const Backend& backend, DType weight) {
   const Instructions& known = instructions(backend);
-  if (weight == DType::kBF16 && backend.bf16_matmul_pays()) return "vdpbf16ps, 512 bits, bf16 rows";
+  if (weight == DType::kBF16 && backend.bf16_matmul_pays()) {
+    return backend.name() == "amx" ? "tdpbf16ps in tiles, bf16 rows" : "vdpbf16ps, 512 bits, bf16 rows";
+  }
   return dtype_info(weight).block > 1 ? known.integer : known.floating;
 }
 

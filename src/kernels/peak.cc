@@ -104,9 +104,8 @@ MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
     };
     peak.int8_gops = rate_of(loops.int8_dots);
     peak.fp32_gflops = rate_of(loops.fmas);
-    if (backend.bf16_matmul_pays()) peak.bf16_gflops = rate_of(avx512bf16::peak::bf16_dots);
-    if (!backend.bf16_attention_pays(64)) continue;
-    peak.attention_gflops = loops.backend == "amx" ? rate_of(amx::peak::bf16_dots) : peak.bf16_gflops;
+    if (!backend.bf16_matmul_pays()) continue;
+    peak.bf16_gflops = rate_of(loops.backend == "amx" ? amx::peak::bf16_dots : avx512bf16::peak::bf16_dots);
   }
 #endif
   peak.read_gbs = measure_read_gbs(backend, pool);

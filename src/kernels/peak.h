@@ -16,14 +16,13 @@ struct MachinePeak {
   // Of the instruction that attends to rows of E elements of this type, in operations a second.
   double attention(const Backend& backend, DType kv, int E) const {
     const bool pairs = kv == DType::kBF16 || kv == DType::kI8;
-    return 1e9 * (pairs && backend.bf16_attention_pays(E) ? attention_gflops : fp32_gflops);
+    return 1e9 * (pairs && backend.bf16_attention_pays(E) ? bf16_gflops : fp32_gflops);
   }
 
-  double int8_gops = 0;         // integer dots, all threads of the pool together; 0: the backend has none
-  double fp32_gflops = 0;       // fused multiply-adds
-  double bf16_gflops = 0;       // bf16 pairs into fp32 sums; 0: not used here
-  double attention_gflops = 0;  // the same, of attention: in tiles, where there are any
-  double read_gbs = 0;          // memory read, of a region larger than the caches: the median of some rounds
+  double int8_gops = 0;    // integer dots, all threads of the pool together; 0: the backend has none
+  double fp32_gflops = 0;  // fused multiply-adds
+  double bf16_gflops = 0;  // bf16 pairs into fp32 sums; 0: not used here
+  double read_gbs = 0;     // memory read, of a region larger than the caches: the median of some rounds
 };
 
 // Takes about half a second: the best of several rounds. For the reference backend only read_gbs is measured.

@@ -301,7 +301,8 @@ KVILT_INLINE void transpose_scores(Vec (&r)[kDirectLines]) {
 // 16 keys are one after the other in memory.
 KVILT_INLINE bool in_a_row(const void* const* keys, int64_t row_bytes) {
   const __m512i row = _mm512_set1_epi64(row_bytes), base = _mm512_set1_epi64(reinterpret_cast<int64_t>(keys[0]));
-  const __m512i first = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), later = _mm512_add_epi64(first, _mm512_set1_epi64(8));
+  const __m512i first = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7),
+                later = _mm512_add_epi64(first, _mm512_set1_epi64(8));
   const auto differs = [&](const void* const* at, __m512i index) {
     return _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(at), _mm512_add_epi64(base, _mm512_mullo_epi64(index, row)));
   };

@@ -55,7 +55,8 @@ KVILT_INLINE void round_query(const TileShape& shape, const float* query, const 
     for (int e = shape.rotary; e < shape.E; ++e) stored[e] = head[e];
     from = stored;
   }
-  for (int e = 0; e < shape.E; e += 32) _mm512_storeu_si512(pairs + e / 2, to_bf16(load(from + e), load(from + e + kVec)));
+  for (int e = 0; e < shape.E; e += 32)
+    _mm512_storeu_si512(pairs + e / 2, to_bf16(load(from + e), load(from + e + kVec)));
 }
 
 // ---- Values ---------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ KVILT_INLINE Vec fast_exp2(Vec x) {
 
 template <bool kPairsOut>
 void softmax_lines(const TileShape& shape, int rows, const uint64_t* visible, float* s, const TileState& state,
-             float* scale_back) {
+                   float* scale_back) {
   int line = 0;
   for (int r = 0; r < rows; ++r) {
     const uint64_t seen = visible[r];

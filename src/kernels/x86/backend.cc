@@ -34,7 +34,7 @@ RowFormat format_for(const PackedWeight& weight, bool tiled) {
 int64_t row_bytes_of(RowFormat format, int64_t K) {
   if (format == RowFormat::kQuantised) return K / kGroup * kRecordBytes;
   if (format == RowFormat::kTiles) return K / kGroup * kTileRecordBytes;
-  return format == RowFormat::kFloats ? K * 4 : (K + 1) / 2 * 4;
+  return format == RowFormat::kFloats ? K * 4 : pair_row_bytes(K);
 }
 
 // What a backend does besides linear layers.
@@ -206,10 +206,10 @@ class X86Backend final : public Backend {
       : name_(name), kernels_(kernels), attention_(attention), pairs_(pairs), tiled_(tiled) {}
 
   std::string_view name() const override { return name_; }
-  // Tiles change no bit of a linear layer; pairs do, where weights are BF16. Attention over bf16 in tiles does.
+  // Tiles of int8 change no bit; bf16 pairs do, of BF16 weights and of keys and values, and tiles of them again.
   std::string_view bits() const override {
-    if (tiled_ && bf16_tiles_pay()) return pairs_ ? "amx, pairs" : "amx";
-    return pairs_ ? "avx512, pairs" : tiled_ ? "avx512" : name_;
+    if (pairs_ == nullptr) return tiled_ ? "avx512" : name_;
+    return tiled_ ? "amx, pairs" : "avx512, pairs";
   }
 
   std::unique_ptr<PackedWeight> pack(const WeightView& w, ThreadPool& pool) const override {
@@ -259,13 +259,17 @@ class X86Backend final : public Backend {
            : format == RowFormat::kFloats  ? kernels_.interleave
                                            : pairs_->pack_rows;
   }
-  // Tiles are for calls whose weights are all quantised: then all of a call's rows have the same blocks.
+  // All of a call's rows have the same blocks: tiles are for calls whose weights are all quantised, blocks of as many
+  // rows as pairs want for those that all meet pairs.
   RowBlocks blocks_of(int64_t rows, std::initializer_list<std::span<const MatmulJob>> calls) const {
-    bool tiled = tiled_ != nullptr && rows >= kLeastTiled;
+    bool tiled = tiled_ != nullptr && rows >= kLeastTiled, pairs = pairs_ != nullptr;
     for (const auto& jobs : calls) {
-      for (const MatmulJob& job : jobs) tiled = tiled && is_quantised(*job.w);
+      for (const MatmulJob& job : jobs) {
+        tiled = tiled && is_quantised(*job.w);
+        pairs = pairs && format_for(*job.w, false) == RowFormat::kPairs;
+      }
     }
-    return {rows, tiled ? kTileRows : kernels_.max_rows, tiled};
+    return {rows, tiled ? kTileRows : pairs ? pairs_->max_rows : kernels_.max_rows, tiled};
   }
   PackedRows pack_rows(Mat<const float> x, const RowBlocks& blocks, std::span<const MatmulJob> jobs,
                        ThreadPool& pool) const;
@@ -485,8 +489,8 @@ const Backend& avx512_backend() {
 }
 
 const Backend& amx_backend() {
-  static const X86Backend instance("amx", avx512::kKernels, kAmxAttention,
-                                   bf16_dots_pay() ? &avx512bf16::kPairs : nullptr, &amx::kTiled);
+  static const X86Backend instance("amx", avx512::kKernels, kAmxAttention, bf16_tiles_pay() ? &amx::kPairs : nullptr,
+                                   &amx::kTiled);
   return instance;
 }
 

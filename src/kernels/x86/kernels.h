@@ -19,7 +19,8 @@
 // Packed activations. Rows are cut into row blocks of at most Kernels::max_rows rows, m rows each (m differs by one at
 // most); a row block holds per group of 32 k: int32 quads[8][m] (4 int8 each), float scale[m], float scaled_sum[m]
 // (scale x sum of the int8), int32 minus_sum[m], minus_sum of the first 16 [m], of the last 16 [m]. For float weights:
-// per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each.
+// per k float x[m]. For BF16 weights in pairs: per pair of k word x[m], two bf16 each; in tiles per 32 k m rows of 16
+// such words. Both have pair_row_bytes() a row.
 // For AMX's tiles a row block has room for kTileRows rows, whatever its number of rows, and holds per group of 32 k:
 // int8 x[kTileRows][32], float scale[kTileRows], float scaled_sum[kTileRows]. Rows that are not there hold anything.
 //
@@ -45,6 +46,7 @@ inline constexpr int64_t kGroup = 32;      // k of a group
 inline constexpr int64_t kShared = 2;
 inline constexpr int64_t kRecordBytes = 52;  // packed activations: bytes of one row and group
 inline constexpr int64_t kTileRows = 16, kTileRecordBytes = 40;
+constexpr int64_t pair_row_bytes(int64_t K) { return (K + kGroup - 1) / kGroup * kGroup * 2; }
 inline constexpr int kDTypes = 12;  // those with kernels come first
 inline constexpr int64_t kTogether = 4, kLongBlock = 24 << 10, kSegmentBytes = 18 << 10;
 
@@ -143,6 +145,7 @@ struct Kernels {
 
 // BF16 weights and rows of bf16 pairs, instead of Kernels::interleave and matmul[kBF16].
 struct PairKernels {
+  int64_t max_rows;                                     // rows of a row block, if all weights are of this kind
   void (*pack_rows)(const RowsIn& in, std::byte* out);  // one row block
   void (*matmul)(const MatmulPart& part);
 };
@@ -168,5 +171,6 @@ namespace kvilt::avx512bf16 {
 extern const x86::PairKernels kPairs;
 }
 namespace kvilt::amx {
+extern const x86::PairKernels kPairs;
 extern const x86::TiledKernels kTiled;
-}
+}  // namespace kvilt::amx

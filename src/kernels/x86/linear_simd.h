@@ -1,5 +1,5 @@
 // kernels/x86/linear_simd.h: vectors of the ISA that a file is built for: VF (floats) and VI, kLanes lanes.
-// Role:       for matmul.cc, matmul_bf16.cc, matmul_float.cc, matmul_tiles.cc, peak.cc and rows.cc.
+// Role:       for matmul*.cc, peak.cc and rows.cc.
 // Invariants: included by per-ISA files only; everything is always inlined and has internal linkage, so that nothing is
 //             shared with other files.
 #pragma once

@@ -1,5 +1,6 @@
 // kernels/x86/matmul_bf16.cc: BF16 weights x rows rounded to bf16, pairs of k multiplied at once (vdpbf16ps).
-// Role:       Activations::kAuto and kBF16 where bf16_dots_pay(); matmul_float.cc serves the other machines.
+// Role:       Activations::kAuto and kBF16 where bf16_dots_pay(); matmul_bf16_tiles.cc serves machines with AMX,
+//             matmul_float.cc all others.
 // Invariants: one accumulator an output, pairs of k in order, so a row's bits depend on the row only. The instruction
 //             rounds both products of a pair into the sum one after the other; it takes subnormals as 0.
 // Cost:       a dot of 32 products a cycle (Zen 4), twice fp32's; nothing is widened.
@@ -66,7 +67,7 @@ KVILT_INLINE void run_rows(int64_t rows, const TileAt& at) {
 
 template <int nv, int max_rows>
 KVILT_INLINE void run_blocks(const MatmulPart& part, int64_t n) {
-  const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks, row_bytes = (part.K + 1) / 2 * 4;
+  const int64_t base = part.rows / part.blocks, more = part.rows % part.blocks, row_bytes = x86::pair_row_bytes(part.K);
   for (int64_t b = part.block_begin; b < part.block_end; ++b) {
     const int64_t row = b * base + (b < more ? b : more);
     run_rows<nv, max_rows>(base + (b < more), {&part, part.x + row * row_bytes, row, n});
@@ -102,6 +103,6 @@ void pack_rows(const RowsIn& in, std::byte* out) {
 
 }  // namespace
 
-extern const x86::PairKernels kPairs = {pack_rows, matmul};
+extern const x86::PairKernels kPairs = {kMaxRows, pack_rows, matmul};
 
 }  // namespace kvilt::KVILT_ISA
