@@ -248,6 +248,8 @@ def requests():
     put("peer", "rows", struct.pack("<IiQiI", 3, 0, 7, 1, 0) + bytes(64))
     put("peer", "end", struct.pack("<IIQ", 4, 2, 7))
     put("peer", "cancel", struct.pack("<IIQ", 5, 0, 7))
+    put("lark", "sums", 'start: sum\n?sum: NUMBER (("+" | "-"i) NUMBER)*~1..3 -> s\n%import common.NUMBER\n%ignore / +/\n')
+    put("lark", "words", 'start: [A] /[^a-c\\W]{2,3}(?:b|\\x41)*/is "a".."z" "\\u00e9"\nA.2: "x"~2 | B\nB: /[\\s\\]]/\n')
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
     put("plan", "empty", b"\0")

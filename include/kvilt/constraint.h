@@ -16,7 +16,7 @@ struct Constraint {
     kJson,     // any JSON object
     kSchema,   // text: a JSON Schema
     kRegex,    // text: a regular expression that the whole answer matches
-    kGrammar,  // text: EBNF as llama.cpp's, with the rule `root`
+    kGrammar,  // text: EBNF as llama.cpp's, with the rule `root`; or Lark, told by its first rule (`name: ...`)
     kChoice,   // one of `choices`
     kCalls,    // calls of `tools`, as the model's chat template writes them (ModelInfo::answers)
   };

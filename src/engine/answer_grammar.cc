@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json_size.h"
+#include "grammar/lark.h"
 
 namespace kvilt {
 namespace {
@@ -184,6 +185,13 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
   return GrammarPart::sequence(out);
 }
 
+// Told apart by the text: clients send both under one name.
+Result<GrammarPart> grammar_of(const std::string& text) {
+  if (!is_lark(text)) return GrammarPart::ebnf(text);
+  KVILT_ASSIGN(const std::string ebnf, lark_to_ebnf(text));
+  return GrammarPart::ebnf(ebnf);
+}
+
 Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& syntax) {
   switch (constraint.form) {
     case Constraint::Form::kJson:
@@ -195,7 +203,7 @@ Result<GrammarPart> body(const Constraint& constraint, const AnswerSyntax& synta
     case Constraint::Form::kRegex:
       return GrammarPart::regex(constraint.text);
     case Constraint::Form::kGrammar:
-      return GrammarPart::ebnf(constraint.text);
+      return grammar_of(constraint.text);
     case Constraint::Form::kChoice: {
       Parts words;
       for (const std::string& choice : constraint.choices) {
