@@ -153,6 +153,28 @@ TEST(ChatTemplateSpans, ToolsDocumentsAndExtraAreTheCallersToo) {
             "{1:do it}|{d}{2:oc}|{3:s}|[{\"{function}\": {\"{name}\": \"{f}\", \"{description}\": \"{1:do it}\"}}]");
 }
 
+// As Python's json writes what it read: the numbers that schemas have as bounds.
+TEST(ChatTemplate, NumbersOfSchemasArePrintedAsTheyCame) {
+  const std::string numbers =
+      "[9223372036854775807, 9223372036854775808, 18446744073709551615, -9223372036854775808, 0, -1, 1e22, 1e+16, 1.0, "
+      "0.0001, 1e-05, -0.5, 1.7976931348623157e308, 5e-324, 123456789.125, -0.0]";
+  ChatInputs inputs = one_message("c");
+  inputs.tools = Json::parse(R"([{"enum": )" + numbers + "}]");
+  // python3 -c 'import json, sys; print(json.dumps(json.loads(sys.argv[1])))'
+  const std::string python =
+      "[9223372036854775807, 9223372036854775808, 18446744073709551615, -9223372036854775808, 0, -1, 1e+22, 1e+16, "
+      "1.0, "
+      "0.0001, 1e-05, -0.5, 1.7976931348623157e+308, 5e-324, 123456789.125, -0.0]";
+  EXPECT_EQ(show(render("{{ tools[0].enum | tojson }}", inputs)), python);
+  EXPECT_EQ(show(render("{{ tools[0].enum | string }}", inputs)), python);
+  const auto says = [&](const std::string& expression) { return show(render("{{ " + expression + " }}", inputs)); };
+  EXPECT_EQ(says("tools[0].enum[2]"), "18446744073709551615");
+  EXPECT_EQ(says("tools[0].enum[2] is integer and tools[0].enum[2] is number and not tools[0].enum[2] is float"),
+            "True");
+  EXPECT_EQ(says("tools[0].enum[2] > tools[0].enum[0] and tools[0].enum[2] == tools[0].enum[2]"), "True");
+  EXPECT_EQ(says("tools[0].enum[2] | int | abs | round"), "18446744073709551615");
+}
+
 // Phi-4-mini's template makes its markers of them.
 TEST(ChatTemplateSpans, RolesThatAreKnownWordsAreTrusted) {
   ChatInputs inputs;

@@ -143,6 +143,7 @@ Value to_int(In in, Self s, Args a) {
   const Value otherwise = a[0] ? *a[0] : Value(int64_t{0});
   const int64_t base = a[1] ? int_argument(*a[1], "base") : 10;
   if (s.is_integral()) return Value(s.integer());
+  if (s.is(Kind::kLarge)) return s;
   double number = 0;
   if (s.is(Kind::kFloat)) {
     number = s.number();
@@ -184,6 +185,7 @@ Value to_float(In in, Self s, Args a) {
 }
 
 Value abs_value(In, Self s, Args) {
+  if (s.is(Kind::kLarge)) return s;
   if (s.is(Kind::kFloat)) return Value(std::abs(s.number()));
   const int64_t value = int_argument(s, "abs() operand");
   return value < 0 ? negate(Value(value)) : Value(value);
@@ -198,6 +200,7 @@ Value round_value(In in, Self s, Args a) {
   if (method == "floor") return Value(std::floor(s.number() * scale) / scale);
   if (method != "common") fail("method must be common, ceil or floor");
   if (s.is_integral() && precision >= 0) return Value(s.integer());
+  if (s.is(Kind::kLarge) && precision >= 0) return s;
   if (precision < 0) return Value(std::nearbyint(s.number() * scale) / scale);
   // Formatting with that precision rounds the exact decimal value half to even, as Python does.
   const std::string digits = fmt::format("{:.{}f}", s.number(), precision);

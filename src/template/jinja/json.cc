@@ -78,6 +78,8 @@ class Writer {
         return out_.trusted(truthy(value) ? "true" : "false");
       case Kind::kInt:
         return out_.trusted(std::to_string(value.integer()));
+      case Kind::kLarge:
+        return out_.trusted(std::to_string(value.large()));
       case Kind::kFloat:
         return out_.trusted(json_float(value.number()));
       case Kind::kText:

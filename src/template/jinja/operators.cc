@@ -143,7 +143,7 @@ Value binary_operator(Meter& meter, std::string_view op, const Value& left, cons
 }
 
 Value negate(const Value& value) {
-  if (value.is(Kind::kFloat)) return Value(-value.number());
+  if (value.is(Kind::kFloat) || value.is(Kind::kLarge)) return Value(-value.number());
   if (!value.is_integral()) {
     if (value.is_undefined()) fail("{}", why_undefined(value));
     fail("bad operand type for unary -: '{}'", type_name(value));

@@ -114,6 +114,8 @@ void append_str(Meter& meter, const Value& value, TextBuilder& out) {
       return out.trusted(truthy(value) ? "True" : "False");
     case Kind::kInt:
       return out.trusted(std::to_string(value.integer()));
+    case Kind::kLarge:
+      return out.trusted(std::to_string(value.large()));
     case Kind::kFloat:
       return out.trusted(float_repr(value.number()));
     case Kind::kText:

@@ -14,7 +14,7 @@ Value is_none(In, Self s, Args) { return Value(s.is_none()); }
 Value is_boolean(In, Self s, Args) { return Value(s.is(Kind::kBool)); }
 Value is_true(In, Self s, Args) { return Value(s.is(Kind::kBool) && truthy(s)); }
 Value is_false(In, Self s, Args) { return Value(s.is(Kind::kBool) && !truthy(s)); }
-Value is_integer(In, Self s, Args) { return Value(s.is(Kind::kInt)); }
+Value is_integer(In, Self s, Args) { return Value(s.is(Kind::kInt) || s.is(Kind::kLarge)); }
 Value is_float(In, Self s, Args) { return Value(s.is(Kind::kFloat)); }
 Value is_number(In, Self s, Args) { return Value(s.is_number()); }
 Value is_string(In, Self s, Args) { return Value(s.is_text()); }

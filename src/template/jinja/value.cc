@@ -41,6 +41,13 @@ Value Value::undefined(std::string why) {
   return value;
 }
 
+Value Value::whole(uint64_t number) {
+  if (number <= static_cast<uint64_t>(INT64_MAX)) return Value(static_cast<int64_t>(number));
+  Value value;
+  value.data = number;
+  return value;
+}
+
 const std::string& why_undefined(const Value& value) { return *std::get<Undefined>(value.data).why; }
 
 int nesting_of(const Value& value) {
@@ -109,6 +116,7 @@ std::string_view type_name(const Value& value) {
     case Kind::kBool:
       return "bool";
     case Kind::kInt:
+    case Kind::kLarge:
       return "int";
     case Kind::kFloat:
       return "float";
@@ -158,6 +166,7 @@ bool truthy(const Value& value) {
     case Kind::kDict:
       return !value.dict().items.empty();
     case Kind::kObject:
+    case Kind::kLarge:
       return true;
   }
   return true;

@@ -34,7 +34,8 @@ struct Undefined {
 struct None {};
 
 // In the order of the alternatives of Value::data.
-enum class Kind { kUndefined, kNone, kBool, kInt, kFloat, kText, kList, kDict, kObject };
+// kLarge: an integer above int64's, as JSON may have it: it is printed as it came, and counts as a float does.
+enum class Kind { kUndefined, kNone, kBool, kInt, kFloat, kText, kList, kDict, kObject, kLarge };
 
 class Value {
  public:
@@ -51,6 +52,7 @@ class Value {
   Value(const char*) = delete;  // would become a bool
 
   static Value undefined(std::string why);
+  static Value whole(uint64_t number);  // kInt where it fits
 
   Kind kind() const { return static_cast<Kind>(data.index()); }
   bool is(Kind k) const { return kind() == k; }
@@ -60,7 +62,7 @@ class Value {
   bool is_list() const { return is(Kind::kList); }
   bool is_dict() const { return is(Kind::kDict); }
   bool is_integral() const { return is(Kind::kInt) || is(Kind::kBool); }  // Python: bool is an int
-  bool is_number() const { return is_integral() || is(Kind::kFloat); }
+  bool is_number() const { return is_integral() || is(Kind::kFloat) || is(Kind::kLarge); }
 
   // REQUIRES: the matching kind.
   const Text& text() const { return *std::get<TextPtr>(data); }
@@ -68,9 +70,13 @@ class Value {
   const Dict& dict() const { return *std::get<DictPtr>(data); }
   const ObjectPtr& object() const { return std::get<ObjectPtr>(data); }
   int64_t integer() const { return is(Kind::kBool) ? std::get<bool>(data) : std::get<int64_t>(data); }
-  double number() const { return is(Kind::kFloat) ? std::get<double>(data) : static_cast<double>(integer()); }
+  uint64_t large() const { return std::get<uint64_t>(data); }
+  double number() const {
+    if (is(Kind::kLarge)) return static_cast<double>(large());
+    return is(Kind::kFloat) ? std::get<double>(data) : static_cast<double>(integer());
+  }
 
-  std::variant<Undefined, None, bool, int64_t, double, TextPtr, ListPtr, DictPtr, ObjectPtr> data;
+  std::variant<Undefined, None, bool, int64_t, double, TextPtr, ListPtr, DictPtr, ObjectPtr, uint64_t> data;
 };
 
 // kGenerator: what map, select and the like give: iterable once, without a length.
