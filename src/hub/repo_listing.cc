@@ -20,17 +20,12 @@ using Json = nlohmann::json;
 constexpr size_t kMaxPathBytes = 1024, kMaxNameBytes = 255;  // Linux: NAME_MAX
 
 // Beside the weights: what open_model() reads, and what other programs ask of a folder of this form.
-constexpr std::string_view kSmallFiles[] = {"config.json",
-                                            "generation_config.json",
-                                            "tokenizer.json",
-                                            "tokenizer_config.json",
-                                            "chat_template.jinja",
-                                            "chat_template.json",
-                                            "special_tokens_map.json",
-                                            "added_tokens.json",
-                                            "vocab.json",
-                                            "merges.txt",
-                                            "tokenizer.model"};
+constexpr std::string_view kSmallFiles[] = {"config.json",         "generation_config.json",
+                                            "tokenizer.json",      "tokenizer_config.json",
+                                            "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+                                            "chat_template.json",  "special_tokens_map.json",
+                                            "added_tokens.json",   "vocab.json",
+                                            "merges.txt",          "tokenizer.model"};
 constexpr std::string_view kIndex = "model.safetensors.index.json", kWhole = "model.safetensors";
 
 std::string text_of(const Json& object, const char* key) {

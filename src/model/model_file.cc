@@ -31,6 +31,8 @@ constexpr size_t kMaxConfigBytes = 4 << 20;      // config.json, generation_conf
 constexpr size_t kMaxIndexBytes = 16 << 20;      // model.safetensors.index.json
 constexpr size_t kMaxTokenizerBytes = 64 << 20;  // tokenizer.json
 constexpr size_t kMaxTemplateBytes = 4 << 20;
+constexpr const char* kTemplate = "chat_template.jinja";
+constexpr const char* kToolsTemplate = "additional_chat_templates/tool_use.jinja";
 constexpr size_t kMaxShards = 4096;
 constexpr size_t kMaxEndIds = 256;
 
@@ -300,13 +302,25 @@ class FolderReader {
     return id ? std::string(model_->tokenizer->token_bytes(*id)) : std::string();
   }
 
-  // chat_template.jinja takes precedence over tokenizer_config.json, as in Transformers.
+  // Files of templates take precedence over tokenizer_config.json, as in Transformers: with one of them, what that says
+  // under the same name is not read, and beside chat_template.jinja nothing of it.
   Status read_template(const nlohmann::json& config) {
-    if (has("chat_template.jinja")) {
-      KVILT_ASSIGN(model_->chat_template, read_file(path("chat_template.jinja"), kMaxTemplateBytes));
-      if (!is_utf8(model_->chat_template)) return error(Code::kCorrupt, "{}: not UTF-8", path("chat_template.jinja"));
-      return {};
+    if (has(kTemplate)) {
+      KVILT_TRY(read_template_file(kTemplate, model_->chat_template));
+    } else {
+      KVILT_TRY(read_configured(config));
     }
+    return has(kToolsTemplate) ? read_template_file(kToolsTemplate, model_->tools_template) : Status();
+  }
+
+  Status read_template_file(const char* name, std::string& out) {
+    KVILT_ASSIGN(out, read_file(path(name), kMaxTemplateBytes));
+    if (!is_utf8(out)) return error(Code::kCorrupt, "{}: not UTF-8", path(name));
+    return {};
+  }
+
+  // What tokenizer_config.json has: a text, or a list of named ones.
+  Status read_configured(const nlohmann::json& config) {
     const auto it = config.find("chat_template");
     if (it == config.end() || it->is_null()) return {};
     if (it->is_string()) {
