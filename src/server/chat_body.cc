@@ -25,18 +25,32 @@ std::string last_text(const Json& body) {
   return out;
 }
 
-std::optional<ApiError> add_template_words(const Service& service, Json& body) {
+namespace {
+
+// The server's own chat_template_kwargs, of which a body's hold.
+Status add_template_words(const Service& service, Json& body) {
   for (const auto& [name, value] : service.template_words().items()) {
-    if (auto error = set_template_word(body, name, value)) return error;
+    if (const auto wrong = set_template_word(body, name, value)) return Error{Code::kInvalidArgument, wrong->message};
   }
-  return std::nullopt;
+  return {};
+}
+
+}  // namespace
+
+Result<Prompt> chat_prompt(const Service& service, const Call& call, Json& body) {
+  KVILT_TRY(add_template_words(service, body));
+  return call.engine().chat_prompt(body);
+}
+
+Result<std::vector<Prompt>> document_prompts(const Service& service, const Call& call, Json& body) {
+  KVILT_TRY(add_template_words(service, body));
+  return call.engine().document_prompts(body);
 }
 
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body) {
   if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
     if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
   }
-  if (auto error = add_template_words(service, body)) return error;
   const Status filled = service.knowledge().fill(call.caller.tenant->name(), body);
   if (filled.ok()) return std::nullopt;
   return api_error(filled.error(), "documents");

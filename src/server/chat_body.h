@@ -6,7 +6,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "kvilt/request.h"
 #include "server/json_fields.h"
 
 namespace kvilt::server {
@@ -14,13 +16,15 @@ namespace kvilt::server {
 class Service;
 struct Call;
 
-// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), what these leave out and the
-// server has (add_template_words), and documents of the caller's knowledge bases in place of their names. REQUIRES: it
-// is an object.
+// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), and documents of the caller's
+// knowledge bases in place of their names. REQUIRES: it is an object.
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body);
 // The text of the last message, whose content is a string or a list of parts.
 std::string last_text(const Json& body);
-// The server's own chat_template_kwargs (--chat-template-kwargs), of which a body's hold. settle_chat does it.
-std::optional<ApiError> add_template_words(const Service& service, Json& body);
+
+// Routes make a chat's prompts by these alone: the template is told what the server has been told of it
+// (--chat-template-kwargs) and the body leaves out.
+Result<Prompt> chat_prompt(const Service& service, const Call& call, Json& body);
+Result<std::vector<Prompt>> document_prompts(const Service& service, const Call& call, Json& body);
 
 }  // namespace kvilt::server

@@ -65,6 +65,44 @@ TEST(ChatBody, TheServersWordsReachPromptsThatDoNotSayThem) {
   }
 }
 
+// What a prompt is made of is told the server's words, whatever the route.
+TEST(ChatBody, TheServersWordsReachThePromptsOfEveryRoute) {
+  ServerOptions options;
+  options.chat_template_kwargs = R"({"tone": "dry"})";
+  LiveServer running({}, options), plain;
+  for (LiveServer* server : {&running, &plain}) server->post("/v1/knowledge_bases", R"({"name": "rivers"})");
+  const std::string chat = R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1)";
+  const std::string documents = R"({"documents": [{"text": "the Rhine"}])";
+  const std::pair<const char*, std::string> answering[] = {
+      {"/v1/chat/completions", chat},
+      {"/v1/messages", chat},
+      {"/v1/responses", R"({"input": "hi")"},
+      {"/v1/embeddings", R"({"messages": [{"role": "user", "content": "hi"}])"},
+      {"/v1/rerank", R"({"query": "q", "documents": ["d"])"},
+      {"/v1/score", R"({"text_1": "q", "text_2": "d")"},
+      {"/v1/documents", documents},
+      {"/v1/knowledge_bases/rivers/documents", documents}};
+  const auto text = [](LiveServer& server, const char* path, const std::string& body) {
+    const auto reply = server.post(path, body + "}");
+    EXPECT_EQ(reply->status, 200) << path << reply->body;
+    return server.engine->detokenize(server.engine->last_request().prompt.ids).value();
+  };
+  for (const auto& [path, body] : answering) {
+    EXPECT_NE(text(running, path, body).find(R"("tone":"dry")"), std::string::npos) << path;
+    EXPECT_EQ(text(plain, path, body).find("tone"), std::string::npos) << path;
+  }
+  const std::pair<const char*, std::string> counting[] = {{"/v1/messages/count_tokens", chat},
+                                                          {"/v1/chat/completions/input_tokens", chat},
+                                                          {"/v1/responses/input_tokens", R"({"input": "hi")"},
+                                                          {"/tokenize", chat},
+                                                          {"/apply-template", chat}};
+  for (const auto& [path, body] : counting) {
+    const auto told = running.post(path, body + "}"), untold = plain.post(path, body + "}");
+    EXPECT_EQ(told->status, 200) << path << told->body;
+    EXPECT_NE(told->body, untold->body) << path;
+  }
+}
+
 TEST(ChatBody, TheServersWordsAreAnObject) {
   for (const char* wrong : {"[]", "3", "{", "{\"a\": }"}) {
     ServerOptions options{.port = 0};

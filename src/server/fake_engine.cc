@@ -46,6 +46,12 @@ void append_content(const Json& content, Prompt& prompt) {
   }
 }
 
+// As a template would that shows all that it is told.
+void append_template_words(const Json& request, Prompt& prompt) {
+  const Json words = request.value("chat_template_kwargs", Json());
+  if (words.is_object() && !words.empty()) append(words.dump(), prompt);
+}
+
 // Every token is the most likely one.
 TokenLogprob logprob_of(int32_t id, int top) {
   TokenLogprob out{id, -0.25f};
@@ -151,8 +157,7 @@ std::string FakeEngine::token_text(int32_t id) const {
 Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
   Prompt prompt;
   prompt.ids.push_back(kBos);
-  if (const Json words = request.value("chat_template_kwargs", Json()); words.is_object() && !words.empty())
-    append(words.dump(), prompt);
+  append_template_words(request, prompt);
   const auto messages = request.find("messages");
   if (messages == request.end()) return error(Code::kInvalidArgument, "messages: is required");
   for (size_t i = 0; i < messages->size(); ++i) {
@@ -184,10 +189,12 @@ Result<std::vector<Prompt>> FakeEngine::document_prompts(const Json& request) co
   std::vector<Prompt> prompts;
   for (const Json& document : request.at("documents")) {
     Prompt prompt;
-    prompt.ids = {kBos, kRole};
-    const std::string text = document.value("text", "");
-    for (const char c : text) prompt.ids.push_back(static_cast<unsigned char>(c));
-    prompt.marks.push_back({2, static_cast<int32_t>(prompt.ids.size())});
+    prompt.ids.push_back(kBos);
+    append_template_words(request, prompt);
+    prompt.ids.push_back(kRole);
+    const auto begin = static_cast<int32_t>(prompt.ids.size());
+    append(document.value("text", ""), prompt);
+    prompt.marks.push_back({begin, static_cast<int32_t>(prompt.ids.size())});
     prompts.push_back(std::move(prompt));
   }
   return prompts;

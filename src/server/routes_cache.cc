@@ -14,8 +14,7 @@ void warm_documents(const Service& service, const Call& call, httplib::Response&
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const DocumentsRequest& wanted = parsed.value();
   if (auto error = check_warming(call, wanted)) return reply_error(response, *error);
-  if (auto error = add_template_words(service, call.body)) return reply_error(response, *error);
-  auto prompts = call.engine().document_prompts(call.body);
+  auto prompts = document_prompts(service, call, call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   call.drop_body();
   if (auto warmed = warm(call, wanted, std::move(prompts.value()), {}, response)) {

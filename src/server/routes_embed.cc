@@ -77,11 +77,12 @@ Json as_base64(const std::vector<float>& values) {
 
 // Words of control tokens in a text stay text; what the tokenizer puts around a text (an end token) is put there. A chat
 // is rendered without the beginning of an answer, unless it says otherwise.
-Result<Prompt> prompt_of(const Engine& engine, EmbedRequest& wanted, size_t i, Json& body) {
+Result<Prompt> prompt_of(const Service& service, const Call& call, EmbedRequest& wanted, size_t i) {
+  const Engine& engine = call.engine();
   Prompt prompt;
   if (wanted.chat) {
-    if (Json& opens = body["add_generation_prompt"]; opens.is_null()) opens = false;
-    KVILT_ASSIGN(prompt, engine.chat_prompt(body));
+    if (Json& opens = call.body["add_generation_prompt"]; opens.is_null()) opens = false;
+    KVILT_ASSIGN(prompt, chat_prompt(service, call, call.body));
     prompt.kept.clear();  // what is embedded is not published
   } else if (const auto* text = std::get_if<std::string>(&wanted.inputs[i])) {
     KVILT_ASSIGN(prompt.ids, engine.tokenize(*text, false, wanted.add_special_tokens));
@@ -117,7 +118,7 @@ void embed(const Service& service, const Call& call, httplib::Response& response
   };
   std::vector<Request> requests;
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    auto prompt = prompt_of(call.engine(), wanted, i, call.body);
+    auto prompt = prompt_of(service, call, wanted, i);
     if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), name(i)));
     requests.push_back(reading(std::move(prompt.value()), wanted.generation));
     requests.back().last_hidden = true;
@@ -156,23 +157,16 @@ struct RankPair {
 struct Ranking {
   const Generation& generation;
   const std::string& instruction;
-  Json words;  // chat_template_kwargs of their prompts
   std::function<std::string(size_t)> name;
   std::vector<RankPair> pairs = {};
 };
 
-// The server's own, but that nobody thinks before a yes or no.
-Json rank_words(const Service& service) {
-  Json out = service.template_words();
-  out["enable_thinking"] = false;
-  return out;
-}
-
-// Qwen3-Reranker's words, in the model's own chat template. The document is a marked part.
-Result<Prompt> rank_prompt(const Engine& engine, const Ranking& ranking, const RankPair& pair) {
+// Qwen3-Reranker's words, in the model's own chat template. The document is a marked part. Nobody thinks before a yes or
+// no.
+Result<Prompt> rank_prompt(const Service& service, const Call& call, const Ranking& ranking, const RankPair& pair) {
   const std::string question =
       fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: ", ranking.instruction, pair.query);
-  const Json body = {
+  Json body = {
       {"messages",
        Json::array({{{"role", "system"},
                      {"content",
@@ -184,8 +178,8 @@ Result<Prompt> rank_prompt(const Engine& engine, const Ranking& ranking, const R
                                                {"text", pair.document},
                                                {"cache_control", {{"type", "ephemeral"}}}}})}}})},
       {"part_separator", ""},
-      {"chat_template_kwargs", ranking.words}};
-  Result<Prompt> out = engine.chat_prompt(body);
+      {"chat_template_kwargs", {{"enable_thinking", false}}}};
+  Result<Prompt> out = chat_prompt(service, call, body);
   if (out.ok()) out->kept.clear();  // its client said nothing about a time
   return out;
 }
@@ -215,8 +209,8 @@ Json bare(const Json& results) {
 }
 
 // One for each pair; none: the response says why.
-std::optional<std::vector<double>> scores_of(const Call& call, const Ranking& ranking, UsageSum& usage,
-                                             httplib::Response& response) {
+std::optional<std::vector<double>> scores_of(const Service& service, const Call& call, const Ranking& ranking,
+                                             UsageSum& usage, httplib::Response& response) {
   const auto refuse = [&](const ApiError& error) {
     reply_error(response, error);
     return std::nullopt;
@@ -234,7 +228,7 @@ std::optional<std::vector<double>> scores_of(const Call& call, const Ranking& ra
       return refuse({400, name + ": with the query before each text they make more than 32 MiB; send fewer", name,
                      "context_length_exceeded"});
     }
-    auto prompt = rank_prompt(call.engine(), ranking, pair);
+    auto prompt = rank_prompt(service, call, ranking, pair);
     // In the client's words: `messages` is ours.
     if (!prompt.ok()) return refuse(api_error({prompt.error().code, name + ": " + prompt.error().message}));
     requests.push_back(reading(std::move(prompt.value()), ranking.generation));
@@ -255,11 +249,10 @@ void rerank(const Service& service, const Call& call, httplib::Response& respons
   const auto parsed = parse_rerank(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const RerankRequest& wanted = parsed.value();
-  Ranking ranking{wanted.generation, wanted.instruction, rank_words(service),
-                  [](size_t i) { return fmt::format("documents[{}]", i); }};
+  Ranking ranking{wanted.generation, wanted.instruction, [](size_t i) { return fmt::format("documents[{}]", i); }};
   for (const std::string& document : wanted.documents) ranking.pairs.push_back({wanted.query, document});
   UsageSum usage;
-  const auto scores = scores_of(call, ranking, usage, response);
+  const auto scores = scores_of(service, call, ranking, usage, response);
   if (!scores) return;
   if (wanted.bare) return reply_json(response, bare(ranked(wanted, *scores)));
   reply_json(response, {{"id", answer_id("rerank-")},
@@ -273,12 +266,11 @@ void score(const Service& service, const Call& call, httplib::Response& response
   const auto parsed = parse_score(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   const ScoreRequest& wanted = parsed.value();
-  Ranking ranking{wanted.generation, wanted.instruction, rank_words(service),
-                  [](size_t i) { return fmt::format("text_2[{}]", i); }};
+  Ranking ranking{wanted.generation, wanted.instruction, [](size_t i) { return fmt::format("text_2[{}]", i); }};
   for (size_t i = 0; i < wanted.second.size(); ++i)
     ranking.pairs.push_back({wanted.first[wanted.first.size() > 1 ? i : 0], wanted.second[i]});
   UsageSum usage;
-  const auto scores = scores_of(call, ranking, usage, response);
+  const auto scores = scores_of(service, call, ranking, usage, response);
   if (!scores) return;
   Json data = Json::array();
   for (const double one : *scores) data.push_back({{"index", data.size()}, {"object", "score"}, {"score", one}});

@@ -374,7 +374,7 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   auto places = job.orders->arrange(call.caller.tenant->name(), job.generation.cache_space(), body);
   if (!places.ok()) return api_error(places.error(), "documents_order");
   job.usage.set_places(std::move(places.value()));
-  auto prompt = call.engine().chat_prompt(body);
+  auto prompt = chat_prompt(service, call, body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
@@ -444,7 +444,7 @@ void count_tokens(const Service& service, const Call& call, httplib::Response& r
   if (!named.ok()) return refuse(named.error());
   if (auto error = check_model(call.attached, named.value().model)) return refuse(*error);
   if (auto error = settle_chat(service, call, counted.body)) return refuse(*error);
-  const auto prompt = call.engine().chat_prompt(counted.body);
+  const auto prompt = chat_prompt(service, call, counted.body);
   if (!prompt.ok()) return refuse(api_error({prompt.error().code, counted.in_own_paths(prompt.error().message)}));
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
 }
@@ -455,7 +455,7 @@ void count_chat(const Service& service, const Call& call, httplib::Response& res
   if (!named.ok()) return reply_error(response, named.error());
   if (auto error = check_model(call.attached, named.value().generation.model)) return reply_error(response, *error);
   if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
-  const auto prompt = call.engine().chat_prompt(call.body);
+  const auto prompt = chat_prompt(service, call, call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   reply_json(response, {{"input_tokens", prompt.value().ids.size()}});
 }

@@ -60,7 +60,7 @@ void tokenize(const Service& service, const Call& call, httplib::Response& respo
   std::vector<int32_t> ids;
   if (request.chat) {
     if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
-    auto prompt = call.engine().chat_prompt(call.body);
+    auto prompt = chat_prompt(service, call, call.body);
     if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
     ids = std::move(prompt.value().ids);
   } else {

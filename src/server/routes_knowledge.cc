@@ -119,8 +119,7 @@ class Routes {
     auto wanted = parse_documents(call.body, limits_of(call.attached));
     if (!wanted.ok()) return reply_error(response, wanted.error());
     if (auto error = check_warming(call, wanted.value())) return reply_error(response, *error);
-    if (auto error = add_template_words(service_, call.body)) return reply_error(response, *error);
-    auto prompts = call.engine().document_prompts(call.body);
+    auto prompts = document_prompts(service_, call, call.body);
     if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
     const auto documents = read_documents(call.body, prompts.value());
     if (!documents.ok()) return refuse(response, documents.error(), "documents");

@@ -103,7 +103,7 @@ void apply_template(const Service& service, const Call& call, httplib::Response&
   const auto parsed = parse_chat(call.body, limits_of(call.attached));
   if (!parsed.ok()) return reply_error(response, parsed.error());
   if (auto error = settle_chat(service, call, call.body)) return reply_error(response, *error);
-  const auto prompt = call.engine().chat_prompt(call.body);
+  const auto prompt = chat_prompt(service, call, call.body);
   if (!prompt.ok()) return reply_error(response, api_error(prompt.error(), "messages"));
   const auto text = call.engine().detokenize(prompt.value().ids);
   if (!text.ok()) return reply_error(response, api_error(text.error(), "messages"));

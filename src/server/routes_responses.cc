@@ -106,7 +106,7 @@ void count_input(Service& service, ResponseStore& store, const Call& call, httpl
   if (!named.ok()) return refuse(named.error());
   if (auto error = check_model(call.attached, named.value().model)) return refuse(*error);
   if (auto error = settle_chat(service, call, chat.body)) return refuse(*error);
-  const auto prompt = call.engine().chat_prompt(chat.body);
+  const auto prompt = chat_prompt(service, call, chat.body);
   if (!prompt.ok()) return refuse(api_error(prompt.error(), "messages"));
   reply_json(response, {{"object", "response.input_tokens"}, {"input_tokens", prompt.value().ids.size()}});
 }
