@@ -210,6 +210,8 @@ TEST(EmbedRequest, ErrorsNameTheField) {
       {R"({"input": []})", "input"},
       {R"({"input": [""], "encoding_format": "int8"})", "encoding_format"},
       {R"({"input": ["a", 5]})", "input[1]"},
+      {R"({"input": [1, "a"]})", "input[1]"},
+      {R"({"input": ["a", [1, "b"]]})", "input[1][1]"},
       {R"({"input": "a", "dimensions": 0})", "dimensions"},
       {R"({"input": "a", "kvilt": 5})", "kvilt"},
       {R"({"input": "a", "truncate_prompt_tokens": 4097})", "truncate_prompt_tokens"},
