@@ -87,6 +87,10 @@ TEST_F(Constrained, WordsExpressionsAndGrammars) {
       ask_ok(*engine, request_for(*engine, "a", constraint(Form::kGrammar, "root ::= d \"+\" d\nd ::= [1-9]")));
   EXPECT_EQ(sum.text.size(), 3u);
   EXPECT_EQ(sum.text[1], '+');
+  const char* lark = "start: D \"-\" D\nD: /[1-9]/";
+  const auto difference = ask_ok(*engine, request_for(*engine, "a", constraint(Form::kGrammar, lark)));
+  EXPECT_EQ(difference.text.size(), 3u);
+  EXPECT_EQ(difference.text[1], '-');
   const auto any = ask_ok(*engine, request_for(*engine, "a", constraint(Form::kJson, ""), 200));
   EXPECT_TRUE(any.text.starts_with("{")) << any.text;
 }
@@ -195,6 +199,25 @@ TEST_F(Constrained, AllowedIdsAreForFreeAnswers) {
   EXPECT_EQ(std::ranges::count(ask_ok(*engine, request).ids, 400), 0) << "power";
 }
 
+TEST_F(Constrained, LeastTokensAreForFreeAnswers) {
+  Request request = request_for(*engine, "a", constraint(Form::kRegex, "[ab]{30}"), 20, 1);
+  request.sampling.min_tokens = 5;
+  EXPECT_EQ(ask(*engine, request).error().code, Code::kInvalidArgument);
+  request.constraint = {};
+  request.sampling.min_tokens = 0;
+  const auto free = ask_ok(*engine, request);
+  ASSERT_EQ(free.ids.size(), 20u);
+  request.sampling.stop_ids = {free.ids[0], free.ids[3]};
+  EXPECT_TRUE(ask_ok(*engine, request).ids.empty()) << "power";
+  request.sampling.min_tokens = 8;
+  const auto held = ask_ok(*engine, request);
+  ASSERT_GE(held.ids.size(), 8u);
+  for (size_t i = 0; i < 8; ++i)
+    EXPECT_EQ(std::ranges::count(request.sampling.stop_ids, held.ids[i]), 0) << "none of them is drawn";
+  request.sampling.min_tokens = -1;
+  EXPECT_EQ(ask(*engine, request).error().code, Code::kInvalidArgument);
+}
+
 TEST_F(Constrained, WhatCannotBeIsRefused) {
   const auto refused = [&](Constraint must) {
     const Status checked = engine->check_constraint(must, false);
@@ -209,6 +232,7 @@ TEST_F(Constrained, WhatCannotBeIsRefused) {
   EXPECT_EQ(refused(constraint(Form::kSchema, "{\"const\":\"\xFF\"}")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kRegex, "(a")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kGrammar, "hello")), Code::kInvalidArgument);
+  EXPECT_EQ(refused(constraint(Form::kGrammar, "start: /a*?/")), Code::kInvalidArgument);
   EXPECT_EQ(refused(constraint(Form::kChoice, "")), Code::kInvalidArgument);
   Constraint calls;
   calls.form = Form::kCalls;

@@ -78,6 +78,8 @@ struct SamplingParams {
   std::vector<int32_t> stop_ids = {};
   std::vector<int32_t> shown_ids = {};  // control tokens whose text is part of the answer's; that of others is not
   bool ignore_eos = false;
+  // So many are drawn before an end token can be, and before a stop text ends the answer. Not with a constraint.
+  int min_tokens = 0;
   int logprobs = -1;  // -1: none; n: those of the chosen token and of the n most likely ones
 };
 

@@ -6,8 +6,9 @@
 
 namespace kvilt {
 
-AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids)
-    : stop_(std::move(stop)) {
+AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids,
+                       int min_tokens)
+    : stop_(std::move(stop)), left_(min_tokens) {
   DetokenizeOptions options{.skip_special = true, .shown = std::move(shown_ids), .at_start = false};
   if (tokenizer) detokenizer_.emplace(*tokenizer, std::move(options));
   std::erase_if(stop_, [](const std::string& s) { return s.empty(); });
@@ -16,6 +17,10 @@ AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop
 void AnswerText::push(int32_t id, std::string& text) {
   if (!detokenizer_) return;
   detokenizer_->push(id, held_);
+  if (left_ > 0) {
+    --left_;
+    early_ = held_.size();
+  }
   release(text);
 }
 
@@ -23,6 +28,7 @@ std::string AnswerText::finish() {
   std::string out;
   if (stopped() || !detokenizer_) return out;
   held_ += detokenizer_->finish();
+  if (left_ > 0) early_ = held_.size();
   release(out);
   return stopped() ? out : out + std::move(held_);
 }
@@ -31,7 +37,7 @@ std::string AnswerText::finish() {
 void AnswerText::release(std::string& text) {
   size_t first = std::string::npos;
   for (const std::string& stop : stop_) {
-    const size_t at = held_.find(stop);
+    const size_t at = held_.find(stop, early_ < stop.size() ? 0 : early_ - stop.size() + 1);
     if (at < first) {
       first = at;
       stop_text_ = stop;
@@ -47,6 +53,7 @@ void AnswerText::release(std::string& text) {
   const size_t certain = held_.size() - keep;
   text.append(held_, 0, certain);
   held_.erase(0, certain);
+  early_ -= std::min(early_, certain);
 }
 
 }  // namespace kvilt

@@ -15,8 +15,9 @@ namespace kvilt {
 class AnswerText {
  public:
   // tokenizer may be null (a model without one): no text ever comes.
-  // shown_ids: SamplingParams'.
-  AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids = {});
+  // shown_ids, min_tokens: SamplingParams'. A stop string that is complete with the first min_tokens tokens is text.
+  AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop, std::vector<int32_t> shown_ids = {},
+             int min_tokens = 0);
 
   // Appends the text that became certain with `id`. stopped() is true once a stop string is complete; nothing of it is
   // appended.
@@ -30,7 +31,9 @@ class AnswerText {
   void release(std::string& text);
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::string> stop_;
+  int left_;          // tokens before which no stop string is complete
   std::string held_;  // perhaps the beginning of a stop string
+  size_t early_ = 0;  // bytes at its beginning that came with these tokens
   std::optional<std::string> stop_text_;
 };
 

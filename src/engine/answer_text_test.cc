@@ -12,9 +12,9 @@ struct Said {
   std::string all, stop;
 };
 
-Said say(const std::string& text, std::vector<std::string> stop) {
+Said say(const std::string& text, std::vector<std::string> stop, int min_tokens = 0) {
   const auto tokenizer = byte_tokenizer();
-  AnswerText answer(tokenizer.get(), std::move(stop));
+  AnswerText answer(tokenizer.get(), std::move(stop), {}, min_tokens);
   Said said;
   for (const char c : text) {
     answer.push(1 + static_cast<unsigned char>(c), said.parts.emplace_back());
@@ -38,6 +38,17 @@ TEST(AnswerText, HoldsBackWhatMayBecomeAStop) {
   EXPECT_EQ(say("xyz", {"yz", "y"}).all, "x");
   EXPECT_EQ(say("plain", {}).all, "plain");
   EXPECT_EQ(say("plain", {""}).all, "plain");
+}
+
+// A stop string that was complete before the answer had its least tokens is text; one that ends later stops.
+TEST(AnswerText, StopsBehindTheLeastTokensAlone) {
+  const auto all_and_stop = [](const Said& said) { return said.all + "|" + said.stop; };
+  EXPECT_EQ(all_and_stop(say("aENDbENDc", {"END"}, 0)), "a|END");
+  EXPECT_EQ(all_and_stop(say("aENDbENDc", {"END"}, 3)), "a|END") << "begun before";
+  EXPECT_EQ(all_and_stop(say("aENDbENDc", {"END"}, 4)), "aENDb|END");
+  EXPECT_EQ(all_and_stop(say("aENDbENDc", {"END"}, 20)), "aENDbENDc|");
+  EXPECT_EQ(all_and_stop(say("xaby", {"xabz", "ab"}, 3)), "xaby|") << "held for the other";
+  EXPECT_EQ(all_and_stop(say("aaaa", {"aa"}, 2)), "a|aa");
 }
 
 // Control tokens are no text but those that were asked for.

@@ -387,17 +387,17 @@ Status EngineImpl::check(const Request& request, const ReusePolicy& policy) cons
     last = mark.end;
   }
   if (!(s.temperature >= 0) || !(s.top_p > 0 && s.top_p <= 1) || !(s.min_p >= 0 && s.min_p <= 1) || s.top_k < 0 ||
-      !(s.repetition_penalty > 0) || s.max_tokens < -1) {
+      !(s.repetition_penalty > 0) || s.max_tokens < -1 || s.min_tokens < 0) {
     return error(Code::kInvalidArgument,
                  "sampling: temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1, top_k >= 0, repetition_penalty > 0, "
-                 "max_tokens >= 0");
+                 "max_tokens >= 0, min_tokens >= 0");
   }
   if (request.namespaces.size() > kMostNamespaces)
     return error(Code::kInvalidArgument, "a request names {} namespaces at most", kMostNamespaces);
-  if (request.constraint && (s.ignore_eos || !request.evaluation.forced.empty())) {
+  if (request.constraint && (s.ignore_eos || s.min_tokens > 0 || !request.evaluation.forced.empty())) {
     return error(Code::kInvalidArgument,
-                 "a constrained answer ends where its constraint says, and its tokens are drawn: leave ignore_eos and "
-                 "forced tokens out");
+                 "a constrained answer ends where its constraint says, and its tokens are drawn: leave ignore_eos, "
+                 "min_tokens and forced tokens out");
   }
   bool finite = std::isfinite(s.temperature) && std::isfinite(s.repetition_penalty) &&
                 std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty);
@@ -462,6 +462,12 @@ Result<RequestId> EngineImpl::admit(Request request, std::shared_ptr<TokenSink> 
                 : static_cast<int32_t>(std::min<int64_t>(info_.context, int64_t{sequence->prompt_len} + asked));
   const uint64_t seed = request.sampling.seed.value_or(options().seed + 0x9e3779b97f4a7c15ull * seeds_.fetch_add(1));
   sequence->sampler.emplace(request.sampling, seed, sequence->tokens);
+  if (const SamplingParams& params = request.sampling; params.min_tokens > 0) {
+    std::vector<int32_t> ends = params.stop_ids;
+    const std::vector<int32_t>& own = loop_.parts().model->config().eos_ids;
+    if (!params.ignore_eos) ends.insert(ends.end(), own.begin(), own.end());
+    sequence->sampler->bar(std::move(ends), params.min_tokens);
+  }
   sequence->sink = std::make_shared<CountingSink>(std::move(sink), open_);
   place.open = nullptr;
   const bool frees = loop_.parts().model->config().kv_readers.empty();  // else layers share pages, and none is freed

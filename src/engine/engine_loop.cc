@@ -184,7 +184,8 @@ void EngineLoop::add(std::unique_ptr<Sequence> sequence) {
     pause_lingering();
   }
   const SamplingParams& sampling = sequence->request.sampling;
-  answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sampling.stop, sampling.shown_ids);
+  answers_.try_emplace(sequence->id, parts_.file->tokenizer.get(), sampling.stop, sampling.shown_ids,
+                       sampling.min_tokens);
   if (auto left = lingering_.same_as(*sequence)) return join(std::move(left), std::move(sequence));
   scheduler_.enqueue(std::move(sequence));
 }

@@ -22,6 +22,7 @@ double uniform(uint64_t seed, uint64_t n) {
   return static_cast<double>(z >> 11) * 0x1.0p-53;
 }
 
+constexpr float kLeast = -1e30f;                               // of what may be drawn where there is nothing else
 constexpr float kLargest = std::numeric_limits<float>::max();  // what penalties may make of a logit
 
 constexpr auto kBetter = [](const auto& a, const auto& b) {
@@ -68,6 +69,11 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const in
   }
 }
 
+void Sampler::bar(std::vector<int32_t> ids, int draws) {
+  barred_ = std::move(ids);
+  barred_until_ = static_cast<uint64_t>(std::max(draws, 0));
+}
+
 void Sampler::accept(int32_t id) {
   const bool counts =
       params_.repetition_penalty != 1 || params_.presence_penalty != 0 || params_.frequency_penalty != 0;
@@ -76,7 +82,6 @@ void Sampler::accept(int32_t id) {
 
 // What is not allowed gets minus infinity. What is allowed can be drawn, even where the model rules all of it out.
 void Sampler::allow_only(std::span<float> logits) const {
-  constexpr float kLeast = -1e30f;
   std::vector<std::pair<int32_t, float>> kept;
   for (const int32_t id : params_.allowed_ids) kept.emplace_back(id, std::max(logits[id], kLeast));
   std::ranges::fill(logits, -INFINITY);
@@ -104,6 +109,10 @@ void Sampler::penalise(std::span<float> logits) const {
       const float penalty = params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
       logits[id] = std::min(logits[id] - penalty, kLargest);
     }
+  }
+  if (draws_ >= barred_until_) return;
+  for (const int32_t id : barred_) {
+    if (id < size) logits[id] = std::min(logits[id], kLeast);
   }
 }
 

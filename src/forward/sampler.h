@@ -2,7 +2,7 @@
 // log-probabilities.
 // Invariants: the n-th draw of a request is a function of its seed and n only, so the text does not depend on the
 //             batch, nor on the thread that draws. Order of the filters: allowed ids; bias, repetition, presence and frequency
-//             penalties; temperature; top-k; top-p; min-p.
+//             penalties; barred ids; temperature; top-k; top-p; min-p.
 // Threads:    one per request; working memory: one per thread. Requests are drawn side by side (engine/engine_loop.cc).
 // Cost:       O(V): a pass for the largest logit of each block, one of vector exp for the sum where it is needed. Only
 //             blocks that reach into the head are looked through, and only the head is sorted.
@@ -42,6 +42,9 @@ class Sampler {
   // prompt: for the repetition penalty, which counts the prompt's tokens as well.
   Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> prompt);
 
+  // None of these ids is one of the first `draws` tokens, unless nothing else may come.
+  void bar(std::vector<int32_t> ids, int draws);
+
   // Whether the logits can be sampled: none is NaN or +infinity, and not all are -infinity. A model whose weights or
   // activations overflow gives others.
   static bool can_sample(std::span<const float> logits);
@@ -67,6 +70,8 @@ class Sampler {
   SamplingParams params_;
   uint64_t seed_;
   uint64_t draws_ = 0;
+  std::vector<int32_t> barred_;
+  uint64_t barred_until_ = 0;                   // draws
   std::unordered_map<int32_t, int> seen_;       // generated: id -> times
   std::unordered_map<int32_t, int> in_prompt_;  // only with a repetition penalty
 };

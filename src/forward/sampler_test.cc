@@ -160,6 +160,28 @@ TEST(Sampler, OnlyAllowedIdsAreDrawn) {
   EXPECT_EQ(Sampler(params, 0, prompt).sample(impossible), 2) << "of what the model rules out the first";
 }
 
+TEST(Sampler, BarredIdsComeBehindTheFirstDraws) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.logit_bias = {{9, 100.f}};
+  Sampler sampler(params, 1, {});
+  sampler.bar({9, 8, 700}, 3);
+  std::vector<int32_t> drawn;
+  for (int i = 0; i < 5; ++i) {
+    auto logits = ladder(10);
+    drawn.push_back(sampler.sample(logits));
+  }
+  const int32_t usual = drawn[0];
+  EXPECT_NE(usual, 9);
+  EXPECT_NE(usual, 8);
+  EXPECT_EQ(drawn, (std::vector<int32_t>{usual, usual, usual, 9, 9}));
+  params.allowed_ids = {9};
+  Sampler only(params, 1, {});
+  only.bar({9}, 3);
+  auto logits = ladder(10);
+  EXPECT_EQ(only.sample(logits), 9) << "where nothing else may come";
+}
+
 TEST(Sampler, Logprobs) {
   const auto logits = ladder(10);
   const auto lp = Sampler::logprob(logits, 4, 2);

@@ -59,6 +59,10 @@ TEST(RepoListing, AFolderOfSafetensors) {
                          "notes.txt", "consolidated.safetensors"}),
                    ""),
             "[] config.json tokenizer.json model.safetensors");
+  EXPECT_EQ(chosen(repo({"additional_chat_templates/rag.jinja", "additional_chat_templates/tool_use.jinja",
+                         "chat_template.jinja", "config.json", "model.safetensors"}),
+                   ""),
+            "[] additional_chat_templates/tool_use.jinja chat_template.jinja config.json model.safetensors");
   EXPECT_EQ(chosen(repo({"model-00001-of-00002.safetensors", "config.json", "model.safetensors.index.json",
                          "model-00002-of-00002.safetensors", "consolidated.safetensors"}),
                    ""),

@@ -2,40 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "server/chat_builder.h"
 #include "server/thinking_effort.h"
 
 namespace kvilt::server {
 namespace {
 
-// Fields that mean the same in both APIs; our own; and those of other servers that parse_chat reads or refuses.
-constexpr const char* kSame[] = {"model",
-                                 "max_tokens",
-                                 "temperature",
-                                 "top_p",
-                                 "top_k",
-                                 "stream",
-                                 "cache_salt",
-                                 "kvilt",
-                                 "documents",
-                                 "documents_order",
-                                 "tools_order",
-                                 "part_separator",
-                                 "chat_template_kwargs",
-                                 "min_p",
-                                 "seed",
-                                 "ignore_eos",
-                                 "stop_token_ids",
-                                 "logit_bias",
-                                 "presence_penalty",
-                                 "frequency_penalty",
-                                 "repetition_penalty",
-                                 "response_format",
-                                 "structured_outputs",
-                                 "guided_json",
-                                 "guided_regex",
-                                 "guided_choice",
-                                 "guided_grammar"};
+// Fields that mean the same in both APIs.
+constexpr const char* kSame[] = {"model", "max_tokens", "temperature",         "top_p",
+                                 "top_k", "stream",     "chat_template_kwargs"};
 
 class Converter : ChatBuilder {
  public:
@@ -51,6 +28,9 @@ class Converter : ChatBuilder {
 
   void top(Json& body, MessagesUse use);
   void refuse_unsupported(Json& body);
+  void context_edits(Json& management);
+  void thinking(Json& settings);
+  void effort(const Json& word);
   void output_format(Json& format, std::string path);
   void tools(Json& list);
   void tool_choice(Json& choice);
@@ -263,9 +243,54 @@ void Converter::tool_choice(Json& choice) {
   body_["parallel_tool_calls"] = *single == false;
 }
 
+// A budget is no bound here: max_tokens is one, of thoughts and answer together.
+void Converter::thinking(Json& settings) {
+  if (!is_object(settings, "thinking")) return;
+  const Json* type = need_string(settings, "type", "thinking");
+  if (!type) return;
+  if (*type != "enabled" && *type != "adaptive" && *type != "disabled")
+    return fail("thinking.type", "must be \"enabled\", \"adaptive\" or \"disabled\"");
+  shows_thinking_ = *type != "disabled";
+  if (!error_) error_ = set_template_word(body_, "enable_thinking", shows_thinking_);
+}
+
+// The template's word for how much to think, in OpenAI's words. Whether to think at all is said by `thinking`.
+void Converter::effort(const Json& word) {
+  constexpr const char* kEfforts[] = {"low", "medium", "high", "xhigh", "max"};
+  if (std::ranges::none_of(kEfforts, [&](const char* one) { return word == one; }))
+    return fail("output_config.effort", "must be \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+  if (!error_) error_ = set_template_word(body_, "reasoning_effort", word == "max" ? Json("xhigh") : word);
+}
+
 void Converter::refuse_unsupported(Json& body) {
-  if (Json* value = given(body, "mcp_servers"); value && !(value->is_array() && value->empty()))
-    fail("mcp_servers", "is not supported by this server", kUnsupported);
+  for (const char* name : {"mcp_servers", "container"}) {
+    if (const Json* value = given(body, name); value && !(value->is_array() && value->empty()))
+      fail(name, "is not supported by this server", kUnsupported);
+  }
+  if (Json* management = given(body, "context_management")) context_edits(*management);
+}
+
+// What would take parts of the conversation away. One that keeps all thoughts takes nothing: the template decides which
+// of them it shows, as ever.
+void Converter::context_edits(Json& management) {
+  const std::string path = "context_management.edits";
+  if (!is_object(management, "context_management")) return;
+  Json* edits = given(management, "edits");
+  if (!edits) return;
+  if (!edits->is_array()) return fail(path, fmt::format("must be a list, not {}", type_of(*edits)));
+  for (size_t i = 0; i < edits->size() && !error_; ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    const std::string* type = need_type((*edits)[i], where);
+    if (!type) return;
+    const Json* keep = given((*edits)[i], "keep");
+    if (!type->starts_with("clear_thinking") || !keep || *keep != "all") {
+      return fail(where,
+                  fmt::format("'{}' is not supported, but for clear_thinking with \"keep\": \"all\": send the messages "
+                              "that the model shall see",
+                              type->substr(0, kMaxShown)),
+                  kUnsupported);
+    }
+  }
 }
 
 // Its word for response_format: {"type": "json_schema", "schema": ...}.
@@ -288,21 +313,19 @@ void Converter::top(Json& body, MessagesUse use) {
   for (const char* name : kSame) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
+  take_extras(body);
   if (Json* stops = given(body, "stop_sequences")) {
     if (!stops->is_array())
       return fail("stop_sequences", fmt::format("must be a list of strings, not {}", type_of(*stops)));
     body_["stop"] = std::move(*stops);
   }
-  if (Json* thinking = given(body, "thinking"); thinking && is_object(*thinking, "thinking")) {
-    const Json* type = need_string(*thinking, "type", "thinking");
-    shows_thinking_ = type && *type != "disabled";
-    if (type && !error_) error_ = set_template_word(body_, "enable_thinking", shows_thinking_);
-  }
+  if (Json* settings = given(body, "thinking")) thinking(*settings);
   if (Json* list = given(body, "tools")) tools(*list);
   if (Json* choice = given(body, "tool_choice")) tool_choice(*choice);
   if (Json* format = given(body, "output_format")) output_format(*format, "output_format");
   if (Json* config = given(body, "output_config"); config && is_object(*config, "output_config")) {
     if (Json* format = given(*config, "format")) output_format(*format, "output_config.format");
+    if (const Json* word = given(*config, "effort")) effort(*word);
   }
   refuse_unsupported(body);
 }

@@ -103,10 +103,12 @@ TEST(AnthropicRequest, FieldsOfOtherServersAreReadOrRefused) {
   EXPECT_EQ(generation.sampling.min_p, 0.5f);
   EXPECT_EQ(generation.choices, 1) << "the API has one answer";
   for (const char* name :
-       {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+       {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+        "regex", "ebnf", "grammar", "json_schema", "allowed_token_ids", "min_tokens", "bad_words", "typical_p",
+        "use_beam_search", "skip_special_tokens", "chat_template", "include_stop_str_in_output", "repeat_penalty"}) {
     Json body = with(R"([{"role": "user", "content": "hi"}])");
     ASSERT_TRUE(parse_chat(converted(body).body, kSmallContext).ok()) << "power";
-    body[name] = 5;
+    body[name] = 7777;
     const auto refusal = parse_chat(converted(body).body, kSmallContext);
     ASSERT_FALSE(refusal.ok()) << name;
     EXPECT_EQ(refusal.error().param, name);
@@ -147,7 +149,8 @@ TEST(AnthropicRequest, FieldsBecomeOpenAis) {
   EXPECT_EQ(chat.body, Json::parse(R"({"messages": [{"role": "system", "content": "be brief"}, {"role": "user",
       "content": "hi"}], "model": "m", "max_tokens": 5, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "stream": true,
       "cache_salt": "s", "kvilt": {"policy": "naive"}, "stop": ["a"],
-      "chat_template_kwargs": {"enable_thinking": false}, "tools": [{"type": "function", "function": {"name":
+      "chat_template_kwargs": {"enable_thinking": false, "reasoning_effort": "low"}, "tools": [{"type": "function",
+      "function": {"name":
       "f", "description": "d", "parameters": {"type": "object"}}}, {"type": "function", "function": {"name": "g",
       "parameters": {}}}], "tool_choice": "auto", "parallel_tool_calls": false})"));
   const auto generation = parse_chat(chat.body, kSmallContext);
@@ -275,6 +278,13 @@ TEST(AnthropicRequest, WrongFieldsNameTheirPath) {
       {R"(, "tool_choice": {"type": "tool"})", "tool_choice.name"},
       {R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": 1})", "tool_choice.disable_parallel_tool_use"},
       {R"(, "mcp_servers": [{}])", "mcp_servers"},
+      {R"(, "container": "c")", "container"},
+      {R"(, "thinking": {"type": "of"})", "thinking.type"},
+      {R"(, "output_config": {"effort": "huge"})", "output_config.effort"},
+      {R"(, "context_management": [])", "context_management"},
+      {R"(, "context_management": {"edits": {}})", "context_management.edits"},
+      {R"(, "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]})", "context_management.edits[0]"},
+      {R"(, "context_management": {"edits": [{"type": "clear_thinking_20251015"}]})", "context_management.edits[0]"},
       {R"(, "output_format": {"type": "json_schema"})", "output_format.schema"},
       {R"(, "output_format": {"type": "xml"})", "output_format.type"},
       {R"(, "output_config": 1)", "output_config"},
@@ -398,7 +408,22 @@ TEST(AnthropicRequest, WhetherToThinkIsTold) {
   EXPECT_EQ(words(off), (Json{{"enable_thinking", false}}));
   EXPECT_EQ(words(off + R"(, "chat_template_kwargs": {"enable_thinking": true})"), (Json{{"enable_thinking", true}}));
   EXPECT_EQ(words(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), (Json{{"enable_thinking", true}}));
+  EXPECT_EQ(words(R"(, "thinking": {"type": "adaptive"})"), (Json{{"enable_thinking", true}}));
+  EXPECT_EQ(words(R"(, "output_config": {"effort": "high"})"), (Json{{"reasoning_effort", "high"}}))
+      << "how much, not whether";
+  EXPECT_EQ(words(R"(, "output_config": {"effort": "max"})"), (Json{{"reasoning_effort", "xhigh"}}));
+  EXPECT_EQ(words(R"(, "output_config": {"effort": "low"}, "chat_template_kwargs": {"reasoning_effort": "mine"})"),
+            (Json{{"reasoning_effort", "mine"}}));
   EXPECT_EQ(words(""), Json()) << "power";
+}
+
+// Claude Code sends this in every request.
+TEST(AnthropicRequest, AnEditThatKeepsAllIsNone) {
+  const char* keeps = R"(, "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})";
+  const char* hi = R"([{"role": "user", "content": "hi"}])";
+  EXPECT_EQ(converted(with(hi, keeps)).body, converted(with(hi)).body);
+  EXPECT_EQ(converted(with(hi, R"(, "context_management": {"edits": []}, "container": null)")).body,
+            converted(with(hi)).body);
 }
 
 TEST(AnthropicRequest, ErrorsOfTheNewBodyGetTheClientsPaths) {

@@ -103,6 +103,22 @@ TEST(ChatBody, TheServersWordsReachThePromptsOfEveryRoute) {
   }
 }
 
+TEST(ChatBody, LeastTokensAreHeldToByEveryRoute) {
+  LiveServer running;
+  const char* chat = R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60, "min_tokens": 50)";
+  for (const auto& [path, body] : {std::pair("/v1/chat/completions", chat),
+                                   {"/v1/messages", chat},
+                                   {"/v1/completions", R"({"prompt": "hi", "max_tokens": 60, "min_tokens": 50)"},
+                                   {"/v1/responses", R"({"input": "hi", "max_output_tokens": 60, "min_tokens": 50)"}}) {
+    for (const char* more : {"}", R"(, "temperature": 0})"}) {
+      const Json reply = Json::parse(running.post(path, std::string(body) + more)->body);
+      const Json& usage = reply["usage"];
+      const Json& made = usage.contains("output_tokens") ? usage["output_tokens"] : usage["completion_tokens"];
+      EXPECT_GE(made.get<int>(), 50) << path << reply;
+    }
+  }
+}
+
 TEST(ChatBody, TheServersWordsAreAnObject) {
   for (const char* wrong : {"[]", "3", "{", "{\"a\": }"}) {
     ServerOptions options{.port = 0};

@@ -8,6 +8,52 @@
 namespace kvilt::server {
 namespace {
 
+// Our own fields, and those of other servers that clients send whatever the route is: parse_chat reads them, or refuses
+// what would change the answer. Of a body's other fields nobody knows what they are.
+constexpr const char* kExtras[] = {"min_p",
+                                   "seed",
+                                   "ignore_eos",
+                                   "min_tokens",
+                                   "stop_token_ids",
+                                   "include_stop_str_in_output",
+                                   "logit_bias",
+                                   "allowed_token_ids",
+                                   "presence_penalty",
+                                   "frequency_penalty",
+                                   "repetition_penalty",
+                                   "repeat_penalty",
+                                   "response_format",
+                                   "structured_outputs",
+                                   "guided_json",
+                                   "guided_regex",
+                                   "guided_choice",
+                                   "guided_grammar",
+                                   "regex",
+                                   "ebnf",
+                                   "grammar",
+                                   "grammar_lazy",
+                                   "json_schema",
+                                   "documents",
+                                   "documents_order",
+                                   "tools_order",
+                                   "part_separator",
+                                   "chat_template",
+                                   "cache_salt",
+                                   "kvilt",
+                                   "bad_words",
+                                   "length_penalty",
+                                   "early_stopping",
+                                   "use_beam_search",
+                                   "typical_p",
+                                   "top_n_sigma",
+                                   "mirostat",
+                                   "dynatemp_range",
+                                   "xtc_probability",
+                                   "dry_multiplier",
+                                   "lora",
+                                   "logits_processors",
+                                   "skip_special_tokens"};
+
 // The parts of a content, taken out of it. Empty text without a mark is none.
 Json parts_of(Json& content) {
   if (content.is_array()) return std::move(content);
@@ -56,6 +102,12 @@ std::string in_own_paths(std::string message, const std::vector<std::string>& so
   if (failed != std::errc() || index >= sources.size() || end == message.data() + message.size() || *end != ']')
     return message;
   return sources[index] + message.substr(static_cast<size_t>(end - message.data()) + 1);
+}
+
+void ChatBuilder::take_extras(Json& body) {
+  for (const char* name : kExtras) {
+    if (Json* value = given(body, name)) body_[name] = std::move(*value);
+  }
 }
 
 void ChatBuilder::fail(const std::string& path, std::string_view what, const char* code) {

@@ -40,6 +40,8 @@ class ChatBuilder {
   // The string `type` of an object; null after an error.
   const std::string* need_type(Json& object, const std::string& path);
 
+  // The fields that are no API's own but ours and other servers', which mean the same in every chat.
+  void take_extras(Json& body);
   // joins: a second turn of the same speaker becomes the end of the first.
   void push(Json message, std::string source, bool joins);
   // A part of a message's content with the text of `from`, and its cache_control.

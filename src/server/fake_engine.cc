@@ -404,7 +404,8 @@ void FakeEngine::read(Running& running) const {
 int32_t FakeEngine::next_token(Running& running) const {
   const auto& sampling = running.request.sampling;
   if (running.says && running.at >= running.answer.size()) return kEos;
-  if (!running.says && !sampling.ignore_eos && running.at >= static_cast<size_t>(options_.answer_tokens)) {
+  const auto least = static_cast<size_t>(std::max(options_.answer_tokens, sampling.min_tokens));
+  if (!running.says && !sampling.ignore_eos && running.at >= least) {
     // Ends with a whole character.
     const auto next = static_cast<unsigned char>(running.answer[running.at]);
     if ((next & 0xC0) != 0x80) return kEos;
@@ -482,7 +483,7 @@ bool FakeEngine::step(Running& running) {
     }
     for (const std::string& stop : sampling.stop) {
       const std::string now = running.held + (id == kEos ? "" : token_text(id));
-      if (!now.ends_with(stop)) continue;
+      if (!now.ends_with(stop) || static_cast<int>(running.at) <= sampling.min_tokens) continue;
       completion.stop_text = stop;
       running.held = now.substr(0, now.size() - stop.size());
       end = Finish::kStop;

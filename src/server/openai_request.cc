@@ -177,15 +177,14 @@ void read_retention(Fields& fields, Retention* retention) {
   }
 }
 
-// Where nothing but its length ends an answer, it has no fewer tokens than it may have.
-void read_min_tokens(Fields& fields, const SamplingParams& sampling) {
-  int least = 0;
-  fields.integer("min_tokens", 0, kMaxTokens, &least);
-  const bool ends = !sampling.ignore_eos || !sampling.stop.empty() || !sampling.stop_ids.empty();
-  if (least > 0 && ends)
-    fields.fail("min_tokens", "is supported with \"ignore_eos\": true and without stop and stop_token_ids",
-                "unsupported");
-  if (sampling.max_tokens >= 0 && least > sampling.max_tokens) fields.fail("min_tokens", "is more than max_tokens");
+// REQUIRES: the constraint was read.
+void read_min_tokens(Fields& fields, Generation& out) {
+  SamplingParams& sampling = out.sampling;
+  fields.integer("min_tokens", 0, kMaxTokens, &sampling.min_tokens);
+  if (sampling.max_tokens >= 0 && sampling.min_tokens > sampling.max_tokens)
+    fields.fail("min_tokens", "is more than max_tokens");
+  if (sampling.min_tokens > 0 && out.constraint.constraint)
+    fields.fail("min_tokens", fmt::format("is not supported beside {}", out.constraint.field), "unsupported");
 }
 
 // vLLM's. A stream has no place for them.
@@ -233,7 +232,6 @@ void read_generation(Fields& fields, const RequestLimits& limits, Generation& ou
   fields.boolean("return_progress", &out.progress);
   fields.boolean("include_stop_str_in_output", &out.shows_stop);
   fields.boolean("return_tokens_as_token_ids", &out.tokens_as_ids);
-  read_min_tokens(fields, sampling);
   read_prompt_logprobs(fields, out);
   if (const Json* options = fields.find("stream_options")) {
     if (!options->is_object()) {
@@ -329,6 +327,15 @@ void read_tools(Fields& fields, ChatRequest& out) {
   const Json* tools = fields.find("tools");
   if (!tools) return;
   if (!tools->is_array()) return fields.fail("tools", fmt::format("must be a list, not {}", type_of(*tools)));
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const Json& tool = (*tools)[i];
+    const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
+    if (type.is_null() || type == "function") continue;
+    return fields.fail(fmt::format("tools[{}].type", i),
+                       "only \"function\" is supported: in place of a custom tool send a function with one string, or "
+                       "its grammar as structured_outputs.grammar",
+                       "unsupported");
+  }
   const Json* choice = fields.find("tool_choice");
   out.tools = !tools->empty() && !(choice && *choice == "none");
 }
@@ -349,6 +356,7 @@ ApiResult<ChatRequest> parse_chat(const Json& body, const RequestLimits& limits)
   read_tools(fields, out);
   read_tool_constraint(fields, out.one_call, out.generation.constraint);
   read_allowed_ids(fields, limits, out.generation);
+  read_min_tokens(fields, out.generation);
   out.generation.constraint.constraint.reasons = true;
   refuse_but_neutral(fields, true);
   fields.boolean("echo", &out.echo);
@@ -373,6 +381,7 @@ ApiResult<TextRequest> parse_completion(const Json& body, const RequestLimits& l
   read_prompts(fields, limits, out.prompts);
   read_generation(fields, limits, out.generation);
   read_allowed_ids(fields, limits, out.generation);
+  read_min_tokens(fields, out.generation);
   refuse_but_neutral(fields, false);
   fields.integer("logprobs", 0, kMaxTopLogprobs, &out.generation.sampling.logprobs);
   fields.boolean("echo", &out.echo);

@@ -112,6 +112,7 @@ TEST(ParseChat, AcceptsWhatClientsSend) {
   good(R"("unknown_field": {"deep": [1, 2]}, "store": false, "metadata": {}, "parallel_tool_calls": true)");
   good(R"("response_format": {"type": "text"}, "tool_choice": "auto", "modalities": ["text"])");
   good(R"("tools": [{"type": "function", "function": {"name": "f"}}])");
+  good(R"("tools": [{"function": {"name": "f"}}])");
   good(R"("function_call": "none", "use_beam_search": false, "prompt_logprobs": null)");
   EXPECT_EQ(good(R"("allowed_token_ids": [5, 999])").sampling.allowed_ids, (std::vector<int32_t>{5, 999}));
   EXPECT_TRUE(good("").sampling.allowed_ids.empty());
@@ -434,11 +435,10 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
     return parse_chat(Json::parse(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}"), limits);
   };
   for (const char* field :
-       {R"("chat_template": "x")", R"("min_tokens": 2)", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)",
-        R"("typical_p": 0.5)", R"("mirostat": 1)", R"("echo": true)", R"("lora": [{"id": 0}])",
-        R"("dry_multiplier": 1)", R"("grammar_lazy": true)", R"("skip_special_tokens": false)",
-        R"("add_special_tokens": true)", R"("verbosity": "low")",
-        R"("min_tokens": 2, "ignore_eos": true, "stop": "x")"}) {
+       {R"("chat_template": "x")", R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 5)", R"("typical_p": 0.5)",
+        R"("mirostat": 1)", R"("echo": true)", R"("lora": [{"id": 0}])", R"("dry_multiplier": 1)",
+        R"("grammar_lazy": true)", R"("skip_special_tokens": false)", R"("add_special_tokens": true)",
+        R"("verbosity": "low")", R"("min_tokens": 2, "guided_regex": "a+")"}) {
     const auto refused = chat(field);
     ASSERT_FALSE(refused.ok()) << field;
     EXPECT_EQ(refused.error().code, "unsupported");
@@ -452,6 +452,20 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
           .ok());
   EXPECT_TRUE(parse_completion(Json::parse(R"({"prompt": "x", "echo": true})"), limits).ok());
   EXPECT_TRUE(chat(R"("echo": true, "continue_final_message": true)").value().echo);
+}
+
+// Nothing would read a call of them.
+TEST(ParseChat, ToolsAreFunctions) {
+  const auto tools = [](const char* list) {
+    return parse_chat({{"messages", Json::array({{{"role", "user"}, {"content", "x"}}})}, {"tools", Json::parse(list)}},
+                      {});
+  };
+  EXPECT_TRUE(tools(R"([{"type": "function", "function": {"name": "f"}}])").ok()) << "power";
+  const auto custom = tools(R"([{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name":
+      "patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: \"a\""}}}}])");
+  ASSERT_FALSE(custom.ok());
+  EXPECT_EQ(custom.error().param, "tools[1].type");
+  EXPECT_EQ(custom.error().code, "unsupported");
 }
 
 TEST(ParseChat, WhatIsNotUsedIsNotJudged) {
@@ -477,8 +491,9 @@ TEST(ParseChat, OtherServersNamesAreRead) {
   EXPECT_EQ(chat(R"(, "repeat_penalty": 99)").error().param, "repeat_penalty");
   EXPECT_EQ(chat(R"(, "n_predict": -2)").error().param, "n_predict");
   EXPECT_EQ(chat(R"(, "grammar": "x", "json_schema": {})").error().param, "json_schema") << "one of both";
-  EXPECT_TRUE(chat(R"(, "min_tokens": 5, "max_tokens": 5, "ignore_eos": true)").ok());
-  EXPECT_EQ(chat(R"(, "min_tokens": 6, "max_tokens": 5, "ignore_eos": true)").error().param, "min_tokens");
+  EXPECT_EQ(chat(R"(, "min_tokens": 5, "max_tokens": 5, "stop": "x")").value().generation.sampling.min_tokens, 5);
+  EXPECT_EQ(chat(R"(, "min_tokens": 6, "max_tokens": 5)").error().param, "min_tokens");
+  EXPECT_EQ(chat(R"(, "min_tokens": -1)").error().param, "min_tokens");
   EXPECT_TRUE(chat(R"(, "include_stop_str_in_output": true)").value().generation.shows_stop);
   EXPECT_TRUE(chat(R"(, "return_tokens_as_token_ids": true)").value().generation.tokens_as_ids);
   const auto text = [&](const std::string& fields) {

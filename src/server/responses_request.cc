@@ -14,36 +14,10 @@ namespace {
 constexpr size_t kMaxId = 256, kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;  // the API's bounds
 constexpr const char* kEarlier = "previous_response_id";  // the path of what earlier responses hold
 
-// Fields that mean the same to a chat completion; our own; and those of other servers that parse_chat reads or refuses.
-constexpr const char* kSameField[] = {"model",
-                                      "temperature",
-                                      "top_p",
-                                      "top_k",
-                                      "stream",
-                                      "parallel_tool_calls",
-                                      "cache_salt",
-                                      "prompt_cache_retention",
-                                      "kvilt",
-                                      "documents",
-                                      "documents_order",
-                                      "tools_order",
-                                      "part_separator",
-                                      "user",
-                                      "min_p",
-                                      "seed",
-                                      "stop",
-                                      "ignore_eos",
-                                      "stop_token_ids",
-                                      "logit_bias",
-                                      "presence_penalty",
-                                      "frequency_penalty",
-                                      "repetition_penalty",
-                                      "response_format",
-                                      "structured_outputs",
-                                      "guided_json",
-                                      "guided_regex",
-                                      "guided_choice",
-                                      "guided_grammar"};
+// Fields that mean the same to a chat completion.
+constexpr const char* kSameField[] = {
+    "model", "temperature",         "top_p", "top_k", "stream", "parallel_tool_calls", "prompt_cache_retention", "user",
+    "stop",  "chat_template_kwargs"};
 
 // What a response says of its request, and what it says where the request has nothing.
 Json repeated_of(Json& body, const SamplingDefaults& usual) {
@@ -315,8 +289,8 @@ void Items::top(Json& body) {
   for (const char* name : kSameField) {
     if (Json* value = given(body, name)) body_[name] = std::move(*value);
   }
+  take_extras(body);
   if (Json* most = given(body, "max_output_tokens")) body_["max_tokens"] = std::move(*most);
-  if (Json* extra = given(body, "chat_template_kwargs")) body_["chat_template_kwargs"] = std::move(*extra);
   if (Json* settings = given(body, "reasoning")) reasoning(*settings);
   if (Json* settings = given(body, "text")) text(*settings);
   if (Json* list = given(body, "tools")) tools(*list);

@@ -60,6 +60,19 @@ TEST(ResponsesRequest, AConversationIsWhatChatWouldSend) {
   EXPECT_EQ(as_chat(R"({"input": "hi"})")["messages"], Json::parse(R"([{"role": "user", "content": "hi"}])"));
 }
 
+TEST(ResponsesRequest, FieldsOfOtherServersAreReadOrRefused) {
+  for (const char* name :
+       {"regex", "ebnf", "grammar", "json_schema", "guided_grammar", "allowed_token_ids", "min_tokens", "bad_words",
+        "typical_p", "use_beam_search", "skip_special_tokens", "chat_template", "include_stop_str_in_output"}) {
+    Json body = {{"input", "hi"}, {"max_output_tokens", 5}};
+    ASSERT_TRUE(parse_chat(as_chat(body.dump().c_str()), {}).ok()) << "power";
+    body[name] = 7777;
+    const auto refused = parse_chat(as_chat(body.dump().c_str()), {});
+    ASSERT_FALSE(refused.ok()) << name;
+    EXPECT_EQ(refused.error().param, name);
+  }
+}
+
 TEST(ResponsesRequest, WhatCameEarlierStandsBehindTheInstructions) {
   const Json chat = as_chat(R"({"instructions": "i", "input": "and now?", "previous_response_id": "resp_1"})",
                             R"([{"type": "message", "role": "user", "content": "hi"},
