@@ -33,9 +33,7 @@ void CharSet::add(int32_t first, int32_t last) {
   ranges_.push_back({first, last});
 }
 
-void CharSet::add(const CharSet& other) {
-  ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end());
-}
+void CharSet::add(const CharSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
 
 bool CharSet::has_beyond_ascii() const {
   return std::ranges::any_of(ranges_, [](const Range& r) { return r.last > 0x7F; });

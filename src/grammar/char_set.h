@@ -19,8 +19,8 @@ class CharSet {
 
   void add(int32_t first, int32_t last);  // REQUIRES: 0 <= first <= last <= kLast
   void add(const CharSet& other);
-  CharSet others() const;   // all that are not in it
-  void add_other_cases();   // of ASCII's letters
+  CharSet others() const;  // all that are not in it
+  void add_other_cases();  // of ASCII's letters
   bool has_beyond_ascii() const;
   bool empty() const { return ranges_.empty(); }
   std::string to_ebnf() const;  // "[...]". REQUIRES: not empty

@@ -115,7 +115,8 @@ Status Converter::statement() {
   ++at_;
   if (word == "ignore") return ignore();
   if (word == "import") return import();
-  return wrong(line, fmt::format("%{} is not supported: %import common.NAME and %ignore are", word.substr(0, kMaxShown)));
+  return wrong(line,
+               fmt::format("%{} is not supported: %import common.NAME and %ignore are", word.substr(0, kMaxShown)));
 }
 
 Status Converter::definition() {
@@ -193,7 +194,8 @@ Status Converter::import() {
 Status Converter::import_one(const std::string& name, const std::string& as, int line) {
   const char* pattern = common_terminal(name);
   if (!pattern)
-    return wrong(line, fmt::format("'{}' is not in common, which has {}", name.substr(0, kMaxShown), common_terminals()));
+    return wrong(line,
+                 fmt::format("'{}' is not in common, which has {}", name.substr(0, kMaxShown), common_terminals()));
   KVILT_TRY(add_rule(as, line));
   KVILT_ASSIGN(const std::string body, lark_pattern_to_ebnf(pattern, {}));
   out_ += body + '\n';
@@ -202,7 +204,8 @@ Status Converter::import_one(const std::string& name, const std::string& as, int
 
 Status Converter::alternatives(int depth) {
   if (depth > kMostLarkDepth)
-    return wrong(peek().line, fmt::format("more than {} brackets in each other: give the inner ones names", kMostLarkDepth));
+    return wrong(peek().line,
+                 fmt::format("more than {} brackets in each other: give the inner ones names", kMostLarkDepth));
   KVILT_TRY(alternative(depth));
   while (take_bar()) {
     out_ += "| ";
@@ -366,8 +369,8 @@ Status Converter::check_terminals() const {
 }
 
 Result<std::string> Converter::convert() {
-  ignores_ = std::ranges::any_of(
-      tokens_, [](const LarkToken& t) { return t.kind == Kind::kDirective && t.text == "ignore"; });
+  ignores_ =
+      std::ranges::any_of(tokens_, [](const LarkToken& t) { return t.kind == Kind::kDirective && t.text == "ignore"; });
   for (skip_line_ends(); peek().kind != Kind::kEnd; skip_line_ends()) {
     KVILT_TRY(statement());
     if (peek().kind != Kind::kLineEnd && peek().kind != Kind::kEnd) return unexpected("the end of a rule");
@@ -389,7 +392,8 @@ bool is_lark(std::string_view text) {
   };
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
   const auto is_named = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
+           c == '-';
   };
   for (skip(is_space); text.starts_with('#') || text.starts_with("//"); skip(is_space))
     skip([](char c) { return c != '\n'; });

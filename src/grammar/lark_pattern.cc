@@ -99,8 +99,7 @@ void Pattern::end_word() {
 }
 
 Status Pattern::alternatives(int depth) {
-  if (depth > kMostLarkDepth)
-    return wrong(fmt::format("has more than {} brackets in each other", kMostLarkDepth));
+  if (depth > kMostLarkDepth) return wrong(fmt::format("has more than {} brackets in each other", kMostLarkDepth));
   KVILT_TRY(sequence(depth));
   while (take('|')) {
     out_ += "| ";
@@ -120,7 +119,8 @@ Status Pattern::sequence(int depth) {
 Status Pattern::element(int depth) {
   const int32_t c = peek();
   if (c == '^' || c == '$')
-    return wrong(fmt::format("has the anchor {}: leave it out, a terminal is matched as a whole", static_cast<char>(c)));
+    return wrong(
+        fmt::format("has the anchor {}: leave it out, a terminal is matched as a whole", static_cast<char>(c)));
   if (c == '*' || c == '+' || c == '?') return wrong(fmt::format("has a {} behind nothing", static_cast<char>(c)));
   if (c == '(') {
     end_word();
@@ -151,7 +151,8 @@ Status Pattern::group(int depth) {
       ++at_;
     } else if (!take(':')) {
       return wrong(
-          "has a group that begins with (? and is no (?: nor (?P<name>: say without looking around what may be written, "
+          "has a group that begins with (? and is no (?: nor (?P<name>: say without looking around what may be "
+          "written, "
           "and put flags behind the last slash");
     }
   }
@@ -195,7 +196,8 @@ Status Pattern::quantifier() {
     if (comma + 2 < counted->size()) most = std::stoll(counted->substr(comma + 1));
     if (least > kMostLarkCount || most > kMostLarkCount)
       return wrong(fmt::format("repeats more than {} times", kMostLarkCount));
-    if (comma + 2 < counted->size() && most < least) return wrong("has counts {n,m} of which the first is the larger one");
+    if (comma + 2 < counted->size() && most < least)
+      return wrong("has counts {n,m} of which the first is the larger one");
     out_ += *counted;
   } else {
     at_ = before;
@@ -204,7 +206,8 @@ Status Pattern::quantifier() {
   }
   if (peek() == '?' || peek() == '+')
     return wrong(
-        "has a lazy or possessive quantifier: say what may not stand in between, as [^\"]* in place of .*? before a quote");
+        "has a lazy or possessive quantifier: say what may not stand in between, as [^\"]* in place of .*? before a "
+        "quote");
   if (peek() == '*') return wrong("has a * behind a quantifier");
   out_ += ' ';
   return {};
@@ -237,7 +240,8 @@ Result<Place> Pattern::coded(int digits) {
     if (one < 0) return wrong(fmt::format("has an escape that needs {} hexadecimal digits", digits));
     value = value * 16 + one;
   }
-  if (value > CharSet::kLast || (value >= 0xD800 && value <= 0xDFFF)) return wrong("has an escape that is no character");
+  if (value > CharSet::kLast || (value >= 0xD800 && value <= 0xDFFF))
+    return wrong("has an escape that is no character");
   return Place::of(static_cast<int32_t>(value));
 }
 

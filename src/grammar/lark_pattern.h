@@ -15,7 +15,7 @@ inline constexpr int kMostLarkDepth = 50;         // brackets in each other, of 
 inline constexpr int kMostLarkCount = 1'000'000;  // of a repetition
 
 struct LarkFlags {
-  bool any_case = false;   // i: ASCII's letters
+  bool any_case = false;    // i: ASCII's letters
   bool dot_is_all = false;  // s
 };
 

@@ -64,29 +64,40 @@ std::vector<Case> cases() {
       {"nothing", "start: | \"a\" start", {"", "a", "aa"}, {"b"}},
       {"any case", "start: \"select\"i \" \" \"Ä\"", {"SELECT Ä", "SeLeCt Ä"}, {"SELECT ä", "SELEC Ä"}},
       {"escapes", R"(start: "\"" "\\" "\n" "\x41" "\u00e9" "\d")", {"\"\\\nA\u00e9\\d"}, {"\"\\\nA\u00e97"}},
-      {"ranges", R"(start: A B
+      {"ranges",
+       R"(start: A B
 A: "a".."c"
 B: "0".."9" | "ä".."ü")",
        {"a0", "c9", "bö"},
        {"d0", "ax"}},
-      {"an expression", R"(start: /[a-c]+(?:-[0-9]{2,3})?\./)", {"abc.", "a-12.", "b-123."}, {".", "a-1.", "a-1234.", "ax"}},
+      {"an expression",
+       R"(start: /[a-c]+(?:-[0-9]{2,3})?\./)",
+       {"abc.", "a-12.", "b-123."},
+       {".", "a-1.", "a-1234.", "ax"}},
       {"flags", R"(start: /yes|[n]o/i /./s /./)", {"YES\nx", "No!?", "yesab"}, {"yes!\n", "ye"}},
       {"classes", R"(start: /\d\D\w\W\s\S[^\s\d][\w.-]/)", {"1a_! ab-", "0x9-\tz_."}, {"aa_! ab-", "1a_! a3-"}},
       {"a slash and more", R"(start: /a\/b\x41\u00e9\t{x}[]a]/)", {"a/bA\u00e9\t{x}]"}, {"a/bA\u00e9\t{x}b"}},
       {"beyond ASCII", R"(start: /[^a]ü[ä-ö]/)", {"€üå", "büä"}, {"aüä", "büa"}},
-      {"terminals of terminals", "start: HEX+\nHEX.2: \"0x\" (DIGIT | LOW)~2\nDIGIT: \"0\"..\"9\"\nLOW: /[a-f]/",
-       {"0x1f", "0xab0x00"}, {"0x1", "0x1g"}},
+      {"terminals of terminals",
+       "start: HEX+\nHEX.2: \"0x\" (DIGIT | LOW)~2\nDIGIT: \"0\"..\"9\"\nLOW: /[a-f]/",
+       {"0x1f", "0xab0x00"},
+       {"0x1", "0x1g"}},
       {"left recursion and space", kSums, {"1+2*3", " 1 + ( 2.5 -3 )* -4 ", "-1"}, {"", "1+", "1 2", "(1", "1++2"}},
       {"no space within a terminal", "start: AB\nAB: \"a\" \"b\"\n%ignore \" \"", {"ab", " ab "}, {"a b"}},
       {"two that are ignored", "start: \"a\"+\n%ignore /[ \\n]+/\n%ignore /#[^\\n]*/", {"a #x\n a", "aa#"}, {"a x"}},
-      {"a patch", kPatch,
+      {"a patch",
+       kPatch,
        {"*** Begin Patch\n*** Add File: a b.txt\n+one\n+\n*** Delete File: c\n*** End Patch"},
        {"*** Begin Patch\n*** End Patch", "*** Begin Patch\n*** Add File: \n+one\n*** End Patch"}},
-      {"names that EBNF has too", "start: root true\nroot: \"r\"\ntrue: TOKEN ignored\nTOKEN: \"t\"\nignored: \"i\"",
-       {"rti"}, {"rt"}},
+      {"names that EBNF has too",
+       "start: root true\nroot: \"r\"\ntrue: TOKEN ignored\nTOKEN: \"t\"\nignored: \"i\"",
+       {"rti"},
+       {"rt"}},
       {"no start", "list: \"a\" list?", {"a", "aaa"}, {""}},
-      {"imports of several", "start: INT \",\" W\n%import common (INT, SIGNED_INT)\n%import common.WORD -> W",
-       {"12,ab"}, {"-1,ab", "1,"}},
+      {"imports of several",
+       "start: INT \",\" W\n%import common (INT, SIGNED_INT)\n%import common.WORD -> W",
+       {"12,ab"},
+       {"-1,ab", "1,"}},
       {"what nobody uses", "start: \"a\"\nother: \"b\" THIRD\nTHIRD: \"c\"", {"a"}, {"b"}},
       {"one character after a code", R"(start: "\x0aa" /\x0aa[\x0a-\x0c]/)", {"\na\na\v"}, {"\na\naa"}},
   };
@@ -219,8 +230,8 @@ TEST(Lark, RefusesWhatIsOutsideTheSubset) {
 }
 
 TEST(Lark, IsToldFromEbnf) {
-  for (const char* lark : {"start: \"a\"", "# ::=\n\n// x\nstart : a", "%import common.INT", "?start: a", "A.2: \"::=\"",
-                           "_list{x}: x", "start\n: \"a\""})
+  for (const char* lark : {"start: \"a\"", "# ::=\n\n// x\nstart : a", "%import common.INT", "?start: a",
+                           "A.2: \"::=\"", "_list{x}: x", "start\n: \"a\""})
     EXPECT_TRUE(is_lark(lark)) << lark;
   for (const char* ebnf : {"root ::= \"a\"", "# start: x\nroot ::= [:]", "root::=a", "a-b.c ::= \":\"", "", "hello",
                            "root[lazy] ::= \"a\"", "\"a\": b"})
