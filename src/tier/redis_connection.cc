@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <optional>
 
 #include "base/error.h"
 
@@ -21,75 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBytesPerMillisecond = 8000;  // a slower way is none
 constexpr size_t kReadAtOnce = size_t{1} << 18;
-constexpr size_t kMostElements = size_t{1} << 16;  // of the arrays of one reply, nested ones included
-
-// hiredis calls these for each object of a reply; null is its "out of memory", which ends the connection.
-struct ReplyMaker {
-  size_t elements = 0;
-
-  static ReplyMaker& of(const redisReadTask* task) { return *static_cast<ReplyMaker*>(task->privdata); }
-  static RedisReply* place(const redisReadTask* task) {
-    if (task->parent == nullptr) return new (std::nothrow) RedisReply;
-    return &static_cast<RedisReply*>(task->parent->obj)->array[static_cast<size_t>(task->idx)];
-  }
-  static void* text(const redisReadTask* task, char* data, size_t size) {
-    RedisReply* out = place(task);
-    if (!out) return nullptr;
-    out->kind = task->type == REDIS_REPLY_ERROR ? RedisReply::Kind::kError : RedisReply::Kind::kText;
-    try {
-      out->text.assign(data, size);
-    } catch (const std::bad_alloc&) {
-      if (task->parent == nullptr) delete out;
-      return nullptr;
-    }
-    return out;
-  }
-  template <class Count>  // an int in older releases of hiredis, a size_t in newer ones
-  static void* array(const redisReadTask* task, Count count) {
-    ReplyMaker& maker = of(task);
-    if (static_cast<size_t>(count) > kMostElements - maker.elements) return nullptr;
-    maker.elements += static_cast<size_t>(count);
-    RedisReply* out = place(task);
-    if (!out) return nullptr;
-    out->kind = RedisReply::Kind::kArray;
-    try {
-      out->array.resize(static_cast<size_t>(count));
-    } catch (const std::bad_alloc&) {
-      if (task->parent == nullptr) delete out;
-      return nullptr;
-    }
-    return out;
-  }
-  static void* number(const redisReadTask* task, long long value) {
-    RedisReply* out = place(task);
-    if (!out) return nullptr;
-    out->kind = RedisReply::Kind::kNumber;
-    out->number = value;
-    return out;
-  }
-  // Of RESP3, which nobody asked for: refused as if there were no memory for them.
-  static void* refused_number(const redisReadTask*, double, char*, size_t) { return nullptr; }
-  static void* refused_truth(const redisReadTask*, int) { return nullptr; }
-  static void* nil(const redisReadTask* task) { return place(task); }
-  static void free(void* root) { delete static_cast<RedisReply*>(root); }
-};
-
-redisReplyObjectFunctions* maker_functions() {
-  static redisReplyObjectFunctions functions = [] {
-    redisReplyObjectFunctions out{};
-    out.createString = &ReplyMaker::text;
-    out.createArray = &ReplyMaker::array;
-    out.createInteger = &ReplyMaker::number;
-    out.createNil = &ReplyMaker::nil;
-    out.freeObject = &ReplyMaker::free;
-#if HIREDIS_MAJOR >= 1  // without these it would make objects of its own
-    out.createDouble = &ReplyMaker::refused_number;
-    out.createBool = &ReplyMaker::refused_truth;
-#endif
-    return out;
-  }();
-  return &functions;
-}
 
 Status add(const RedisCommand& command, std::string& out) {
   std::vector<const char*> data;
@@ -112,18 +44,11 @@ int milliseconds_to(Clock::time_point until) {
 Error gone(const char* what) { return error(Code::kUnavailable, "{}", what); }
 Error socket_error() { return gone(std::strerror(errno)); }
 
-Error no_reply(const redisReader& reader) {
-  const bool refused = reader.err == REDIS_ERR_OOM;  // by ReplyMaker, most likely
-  return error(Code::kCorrupt, "{}", refused ? "its reply has more parts than any that was asked for" : reader.errstr);
-}
-
 }  // namespace
 
 void RedisConnection::Free::operator()(redisContext* context) const { redisFree(context); }
 
-RedisConnection::RedisConnection(redisContext* context) : context_(context), buffer_(kReadAtOnce) {
-  context_->reader->fn = maker_functions();
-}
+RedisConnection::RedisConnection(redisContext* context) : context_(context), buffer_(kReadAtOnce) {}
 
 RedisConnection::~RedisConnection() = default;
 
@@ -149,20 +74,16 @@ Status RedisConnection::send(Exchange& now) {
 
 // What has come, as far as it is whole replies.
 Status RedisConnection::receive(Exchange& now) {
-  redisReader* reader = context_->reader;
   const ssize_t n = ::recv(context_->fd, buffer_.data(), buffer_.size(), 0);
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Status() : Status(socket_error());
   if (n == 0) return gone("it closed the connection");
   now.received += n;
   if (now.received > now.most_bytes) return error(Code::kCorrupt, "it sends more than was asked for");
-  if (redisReaderFeed(reader, buffer_.data(), static_cast<size_t>(n)) != REDIS_OK) return no_reply(*reader);
+  KVILT_TRY(parser_.feed({buffer_.data(), static_cast<size_t>(n)}));
   while (now.in.size() < now.replies) {
-    void* reply = nullptr;
-    if (redisReaderGetReply(reader, &reply) != REDIS_OK) return no_reply(*reader);
+    KVILT_ASSIGN(std::optional<RedisReply> reply, parser_.next());
     if (!reply) return {};
-    const std::unique_ptr<RedisReply> whole(static_cast<RedisReply*>(reply));
-    now.in.push_back(std::move(*whole));
-    static_cast<ReplyMaker*>(reader->privdata)->elements = 0;
+    now.in.push_back(*std::move(reply));
   }
   return {};
 }
@@ -186,8 +107,6 @@ Status RedisConnection::exchange(Exchange& now, milliseconds patience) {
 
 Result<std::vector<RedisReply>> RedisConnection::ask(std::span<const RedisCommand> commands, milliseconds patience,
                                                      int64_t most_bytes) {
-  ReplyMaker maker;
-  context_->reader->privdata = &maker;
   try {
     std::string out;
     for (const RedisCommand& command : commands) KVILT_TRY(add(command, out));

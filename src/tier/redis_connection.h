@@ -1,13 +1,12 @@
 // tier/redis_connection.h: one connection to a Redis: commands go out as one pipeline, replies come back, all in time.
-// Role:       hiredis connects, writes and reads the protocol; waiting is ours. hiredis waits per read(), so a server
-//             that sends a byte a second would hold it for ever, and it ends the process where an array that is claimed
-//             has no memory.
+// Role:       hiredis connects and writes the protocol; waiting is ours. hiredis waits per read(), so a server that sends
+//             a byte a second would hold it for ever.
 // Invariants: ask() takes no longer than its patience and the time that the moved bytes take at 8 MB/s, and no more bytes
 //             and elements than it was told, whatever comes. Whoever got an error from it must drop the connection:
 //             replies may be on their way.
 // Errors:     kUnavailable (no connection, closed, too slow), kCorrupt (no replies of Redis).
 // Threads:    one. Cost: names are looked up by the system's resolver, which has deadlines of its own.
-// Not here:   what a reply of the kind "error" means (redis_tier.h).
+// Not here:   the protocol's bytes (redis_parser.h); what a reply of the kind "error" means (redis_tier.h).
 #pragma once
 
 #include <chrono>
@@ -18,19 +17,11 @@
 
 #include "kvilt/result.h"
 #include "tier/redis_address.h"
+#include "tier/redis_parser.h"
 
 struct redisContext;
 
 namespace kvilt {
-
-struct RedisReply {
-  enum class Kind : uint8_t { kNil, kText, kNumber, kArray, kError };
-  Kind kind = Kind::kNil;
-  std::string text;  // kText, kError
-  int64_t number = 0;
-  std::vector<RedisReply> array;
-  bool failed() const { return kind == Kind::kError; }
-};
 
 using RedisCommand = std::vector<std::string_view>;
 
@@ -63,6 +54,7 @@ class RedisConnection {
     void operator()(redisContext* context) const;
   };
   const std::unique_ptr<redisContext, Free> context_;
+  RedisParser parser_;
   std::vector<char> buffer_;
 };
 

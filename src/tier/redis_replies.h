@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "tier/piece_id.h"
-#include "tier/redis_connection.h"
+#include "tier/redis_parser.h"
 
 namespace kvilt {
 
