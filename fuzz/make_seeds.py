@@ -250,10 +250,75 @@ def requests():
     put("peer", "cancel", struct.pack("<IIQ", 5, 0, 7))
     put("lark", "sums", 'start: sum\n?sum: NUMBER (("+" | "-"i) NUMBER)*~1..3 -> s\n%import common.NUMBER\n%ignore / +/\n')
     put("lark", "words", 'start: [A] /[^a-c\\W]{2,3}(?:b|\\x41)*/is "a".."z" "\\u00e9"\nA.2: "x"~2 | B\nB: /[\\s\\]]/\n')
+    put("piece", "first", record(5, 3))
+    put("piece", "child", record(6, 300, parent=5, behind=True, marks=[(0, 3), (2, 300)], clean=[(2, 300)]))
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
     put("plan", "empty", b"\0")
     put("plan", "dense", bytes([3, 1, 16, 1, 1, 1, 4, 8, 0, 1, 4, 0, 1, 4, 16, 1, 0, 0, 0, 0, 0]) * 2)
+
+
+# What is stored ---------------------------------------------------------------------------------------------------------
+
+def record(id, tokens, parent=0, behind=False, marks=(), clean=()):
+    pos = 2 if parent else 0
+    out = struct.pack("<QQ32xiiIIIIII", id, parent, pos, pos, 3 | 4 * behind, 24, tokens, len(marks), len(clean), 0)
+    out += bytes(16 * behind) + struct.pack(f"<{tokens}i", *range(tokens))
+    out += b"".join(struct.pack("<ii", *mark) for mark in marks)
+    out += b"".join(struct.pack("<iiii", *note, 1, 0) + bytes(16) for note in clean)
+    return out + bytes(8 * ((tokens + 255) // 256))
+
+
+def reply(value):
+    """As a Redis says it: numbers, bytes, lists, None; a text is a line of its own."""
+    if isinstance(value, int):
+        return b":%d\r\n" % value
+    if isinstance(value, list):
+        return b"*%d\r\n" % len(value) + b"".join(map(reply, value))
+    if isinstance(value, str):
+        return value.encode() + b"\r\n"
+    return b"$-1\r\n" if value is None else b"$%d\r\n" % len(value) + value + b"\r\n"
+
+
+def redis():
+    """All that it says, in the order in which fuzz/redis_fuzz.cc asks. Who begins with 16 zeros is signed there."""
+    def ids(*numbers):
+        return [b"%016x" % n for n in numbers]
+
+    def stored(*args, **more):
+        return bytes(16) + record(*args, **more)
+
+    def line(word, id):
+        return [b"1-%d" % id, [word, *ids(id)]]
+
+    hello, log = ["+PONG"], [[[b"1-1", [b"put", *ids(5)]]]]
+    listing = [*log, [b"0", ids(5, 6)], stored(5, 3), stored(6, 3, parent=5)]
+    def put(name, *said):
+        globals()["put"]("redis", name, b"".join(map(reply, said)))
+    put("empty", *hello, [], [b"0", []], None, None, None, None)
+    put("pages", *hello, [], [b"7", ids(6)], [b"0", ids(5)], stored(5, 3), stored(6, 3, parent=5))
+    put("lines", *hello, *listing, [[b"log", [line(b"put", 7), line(b"del", 5), line(b"put", 7)]]], 1, 1, 1, 100, 100)
+    put("news", *hello, *listing, [[b"log", [line(b"put", 8)]]], stored(8, 300), 1, 1, 100, 100, 100, -2, -2, None)
+    put("values", *hello, *listing, *[x for _ in range(4) for x in (None, 100, 100, 100, 100)], bytes(72), 1, 1, 1)
+    put("refusals", *hello, [], [b"0", ids(5, 6)], "-NOPERM no", "-WRONGTYPE no")
+    put("damaged", *hello, [], [b"0", ids(5, 6)], b"x" * 40, None, 1, 1, b"1-1")
+
+
+def sessions():
+    """In the shape of src/kv/rows_for_test.h, without checksums."""
+    def put(name, positions, follow=0, pieces=(), keeps=((0, -1),) * 6, runs=None):
+        layers = [runs or [(0, positions, -1)]] * 3
+        out = b"kvilt-kv" + struct.pack("<8IQ16x", 1, 0, 3, 2, 4, positions, len(pieces), follow, sum(map(len, layers)))
+        out += struct.pack(f"<{positions + follow}i", *range(positions + follow))
+        out += b"".join(struct.pack("<3i", *piece) for piece in pieces) + b"".join(struct.pack("<2i", *k) for k in keeps)
+        out += struct.pack("<3I", *map(len, layers)) + b"".join(struct.pack("<3i", *run) for of in layers for run in of)
+        globals()["put"]("session", name, out + bytes(range(256)))
+    put("dense", 12)
+    put("follow", 9, follow=2)
+    put("windows", 20, keeps=((0, -1), (2, 5), (0, 0), (30, 1), (1, 3), (0, 9)))
+    put("pieces", 20, pieces=((3, 6, 2), (12, 4, -9)), runs=[(0, 3, -1), (3, 4, 0), (7, 2, -1), (9, 3, -1), (12, 4, 1), (16, 4, -1)])
+    put("both", 20, pieces=((3, 6, 2),), keeps=((1, 16), (0, -1), (0, 15), (4, 3), (20, 0), (0, -1)),
+        runs=[(0, 3, -1), (3, 6, 0), (9, 11, -1)])
 
 
 ggufs()
@@ -261,3 +326,5 @@ folders()
 tokenizers()
 templates()
 requests()
+redis()
+sessions()

@@ -1,0 +1,20 @@
+// A stored piece's record, as a folder or a Redis gives it back once its sum or its seal was right: any bytes are a piece
+// that keeps its own rules, or refused, and a piece is written as it was read.
+#include "base/check.h"
+#include "tier/piece_record.h"
+
+using namespace kvilt;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto piece = decode_piece(std::as_bytes(std::span(data, size)));
+  if (!piece.ok()) return 0;
+  CHECK(piece->id != 0 && piece->parent < piece->id && piece->count() > 0 && piece->bytes() > 0);
+  CHECK(std::ssize(piece->checksums) == chunks_of(piece->count()) && piece->parent_tokens <= piece->pos);
+  for (const Run& mark : piece->marks) CHECK(mark.begin >= 0 && mark.begin < mark.end && mark.end <= piece->count());
+  std::vector<std::byte> bytes;
+  encode_piece(*piece, bytes);
+  CHECK(bytes.size() == size);
+  const auto again = decode_piece(bytes);
+  CHECK(again.ok() && *again == *piece);
+  return 0;
+}
