@@ -117,7 +117,7 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
   const Digest* digest = domains_.digest(segment.info.domain);
   if (pieces) segments_.erase_end(table_, slot, *digest, tokens);
-  if (pieces && near_) near_->erase(table_, slot, *digest);
+  if (pieces && near_) near_->erase_end(table_, slot, *digest, tokens);
   count_seasoned(segment.info, -1);
   BlockChanges changes;
   const bool tells = teller_.on() && segment.indexed;

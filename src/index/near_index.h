@@ -35,8 +35,12 @@ class NearIndex {
 
   NearIndex(const HashSecret& secret, uint64_t key_mask) : hash_(secret, kGram), key_mask_(key_mask) {}
 
-  void insert(const SegmentTable& segments, uint32_t slot, const Digest& domain);
-  void erase(const SegmentTable& segments, uint32_t slot, const Digest& domain);
+  void insert(const SegmentTable& segments, uint32_t slot, const Digest& domain);  // nothing, where its head was left
+  void erase(const SegmentTable& segments, uint32_t slot, const Digest& domain) {
+    erase_end(segments, slot, domain, 0);
+  }
+  // The segment is about to keep its first `tokens` only: what has to do with the others leaves. insert() follows.
+  void erase_end(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens);
 
   struct Query {
     std::span<const int32_t> prompt;

@@ -195,6 +195,32 @@ TEST_F(NearIndexTest, NothingIsKeptBeforeItIsAskedFor) {
   EXPECT_EQ(asked.near_postings(), later.near_postings());
 }
 
+// A segment that loses its end keeps what its head has, at its place: it is found as one that never had the end, and does
+// not come before those that are newer.
+TEST_F(NearIndexTest, WhatLosesItsEndKeepsItsHead) {
+  const Ids text = join({fresh(300), Ids(100, 5), fresh(100)});  // some of it repeats itself
+  for (int32_t tokens = 1; tokens <= 500; tokens += tokens < 40 ? 1 : 23) {
+    ContentIndex cut{HashSecret::fixed(1)}, never{HashSecret::fixed(1)};
+    for (ContentIndex* index : {&cut, &never}) index->keep_near();
+    const DomainId domain = cut.domain("model", "space", "salt"), same = never.domain("model", "space", "salt");
+    cut.insert(1, {.tokens = text, .domain = domain});
+    cut.truncate(1, tokens);
+    never.insert(1, {.tokens = part(text, 0, tokens), .domain = same});
+    EXPECT_EQ(cut.near_postings(), never.near_postings()) << tokens;
+    const Ids prompt = changed(text);
+    const Runs all = whole(prompt.size());
+    const ContentIndex::NearQuery query{prompt, all, {}, kLeast, kTogether};
+    EXPECT_EQ(cut.find_near(query, domain), never.find_near(query, same)) << tokens;
+    cut.erase(1);
+    EXPECT_EQ(cut.near_postings(), 0u) << tokens;
+  }
+  const Ids shared = fresh(200);
+  for (SegmentId id = 1; id <= NearIndex::kMaxHits + 1; ++id) insert(id, join({shared, fresh(50)}));
+  ASSERT_EQ(near(changed(shared)).at(0).segment, 2u) << "power: the oldest has no vote";
+  index_.truncate(1, 200);
+  EXPECT_EQ(near(changed(shared)).at(0).segment, 2u);
+}
+
 TEST_F(NearIndexTest, ChainsAreNotFound) {
   const Ids text = fresh(100);
   index_.insert(1, {.tokens = text, .domain = domain_, .found_as = FoundAs::kChain});
