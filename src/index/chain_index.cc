@@ -184,26 +184,46 @@ std::vector<SegmentId> ChainIndex::truncate(SegmentTable& segments, uint32_t slo
   return left;
 }
 
+// Where the chain ends, if it is still there; else nowhere.
+ChainIndex::Reach ChainIndex::reach_of(const SegmentTable& segments, const ChainEnd& end, DomainId domain) const {
+  const uint32_t slot = end.pos > 0 ? segments.find(end.segment) : kNoSegment;
+  if (slot == kNoSegment || segments[slot].info.domain != domain || segments[slot].chain.start < 0) return {};
+  if (end.tokens > segments[slot].size() || segments[slot].chain.start + end.tokens != end.pos) return {};
+  return {slot, end.tokens, end.pos};
+}
+
 std::vector<Piece> ChainIndex::find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,
-                                    const Digest& domain_digest) const {
-  std::vector<uint64_t> known;  // table keys of the leading blocks that some chain has
+                                    const Digest& domain_digest, const ChainEnd& from, SearchCost& cost) const {
+  Reach start = reach_of(segments, from, domain);
+  if (start.matched > static_cast<int32_t>(prompt.size())) start = {};
+  std::vector<uint64_t> known;  // table keys of blocks that some chain has, from block `first` on
+  size_t first = 0;
   Digest previous{};
-  while ((known.size() + 1) * kBlockTokens <= prompt.size()) {
-    const auto ids = prompt.subspan(known.size() * kBlockTokens, kBlockTokens);
-    previous = block_key(domain_digest, known.empty() ? nullptr : &previous, ids);
+  if (const int32_t blocks = start.matched / kBlockTokens; blocks > 0) {
+    const uint32_t owner = place_before(segments, start.segment, blocks * kBlockTokens).segment;
+    first = static_cast<size_t>(blocks) - 1;
+    previous = segments[owner].chain.keys[first - static_cast<size_t>(segments[owner].chain.start / kBlockTokens)];
+    known.push_back(table_key(previous));
+  }
+  for (size_t next = first + known.size(); (next + 1) * kBlockTokens <= prompt.size(); ++next) {
+    const auto ids = prompt.subspan(next * kBlockTokens, kBlockTokens);
+    ++cost.probes;
+    previous = block_key(domain_digest, next == 0 ? nullptr : &previous, ids);
     if (!table_.contains(table_key(previous))) break;
     known.push_back(table_key(previous));
   }
 
   TailSearch search{segments, prompt, {}};
   for (; !known.empty() && search.best.matched == 0; known.pop_back()) {
-    const int32_t matched = static_cast<int32_t>(known.size()) * kBlockTokens;
+    const int32_t matched = static_cast<int32_t>(first + known.size()) * kBlockTokens;
     table_.visit(known.back(), kMaxTwins, [&](const Posting& hit) {
       const Reach reach{hit.segment, hit.offset, matched};
       if (segments[hit.segment].info.domain == domain && verified(segments, reach, prompt)) extend(search, reach);
       return true;
     });
   }
+  // It may be one of more writers of a block than are tried.
+  if (search.best.matched < start.matched && verified(segments, start, prompt)) extend(search, start);
   if (search.best.matched == 0) {
     const auto roots = roots_.find(domain);
     if (roots != roots_.end()) descend(search, roots->second, 0, 0);

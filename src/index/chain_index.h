@@ -7,7 +7,7 @@
 //             descendants out as well; pieces of them are still found anywhere (segment_index.h). Of several writers of
 //             a block the first is tried first.
 // Threads:    one owner.
-// Cost:       one keyed hash (two BLAKE2b compressions) per 16 tokens; the tail visits at most kMaxVisits segments.
+// Cost:       one keyed hash (two BLAKE2b compressions) per 16 tokens that are not known to be there; the tail visits at most kMaxVisits segments.
 // Not here:   approximate segments, but for the chains of one policy, whose domain no other request names.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include "base/runs.h"
 #include "index/domains.h"
 #include "index/posting_table.h"
+#include "index/segment_index.h"
 #include "index/segment_table.h"
 
 namespace kvilt {
@@ -58,9 +59,11 @@ class ChainIndex {
   // The segment's blocks as insert() gave them; none of them fresh. REQUIRES: it is in the tree.
   BlockChanges blocks(const SegmentTable& segments, uint32_t slot) const;
 
-  // The longest known prefix of `prompt`: contiguous pieces from position 0 on, along one chain of parents.
+  // The longest known prefix of `prompt`: contiguous pieces from position 0 on, along one chain of parents. from: where a
+  // chain of the prompt's own first tokens was found to end; what is before it is not hashed again, as long as it is
+  // there. Every token is compared all the same.
   std::vector<Piece> find(const SegmentTable& segments, std::span<const int32_t> prompt, DomainId domain,
-                          const Digest& domain_digest) const;
+                          const Digest& domain_digest, const ChainEnd& from, SearchCost& cost) const;
 
   size_t bytes() const { return table_.bytes(); }
 
@@ -78,6 +81,7 @@ class ChainIndex {
   void take_out(SegmentTable& segments, std::vector<uint32_t> leaving, std::vector<SegmentId>& left,
                 BlockChanges* changes);
   void remove_block(const Digest& key, uint32_t node, BlockChanges* changes);
+  Reach reach_of(const SegmentTable& segments, const ChainEnd& end, DomainId domain) const;
   std::set<ChainChild>* siblings(SegmentTable& segments, const SegmentRecord& segment);
   bool verified(const SegmentTable& segments, const Reach& reach, std::span<const int32_t> prompt) const;
   void extend(TailSearch& search, Reach from) const;

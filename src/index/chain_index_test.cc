@@ -79,6 +79,59 @@ TEST_F(PrefixTest, DivergentChildrenAndPartialTails) {
   }
 }
 
+// A prefix that grows is looked for again and again: what was there is not hashed anew, and what is found is the same,
+// whatever came and went meanwhile.
+TEST_F(PrefixTest, WhatWasFoundIsNotHashedAgain) {
+  const Ids text = fresh(40 * 100);
+  ChainEnd reach;
+  int64_t hashed = 0, anew = 0;
+  for (SegmentId id = 1; id <= 100; ++id) {
+    insert(id, part(text, 40 * (static_cast<int32_t>(id) - 1), 40 * static_cast<int32_t>(id)), id - 1, id == 1 ? 0 : 40);
+    SearchCost cost, whole;
+    const Pieces found = index_.find_prefix(text, domain_, 1 << 30, reach, &cost);
+    EXPECT_EQ(found, index_.find_prefix(text, domain_, 1 << 30, {}, &whole));
+    reach = end_of(found);
+    ASSERT_EQ(reach.pos, 40 * static_cast<int32_t>(id));
+    hashed += cost.probes;
+    anew += whole.probes;
+  }
+  EXPECT_LE(hashed, 4000 / 16 + 100);
+  EXPECT_GT(anew, 10 * hashed) << "power";
+  // Not what was found in another domain, of a longer prompt, or what has left since.
+  const DomainId other = index_.domain("model", "space", "another salt");
+  EXPECT_TRUE(index_.find_prefix(text, other, 1 << 30, reach).empty());
+  EXPECT_EQ(index_.find_prefix(text, domain_, 1000, reach), find(text, 1000));
+  index_.truncate(100, 8);
+  EXPECT_EQ(end_of(index_.find_prefix(text, domain_, 1 << 30, reach)).pos, 3968);
+  index_.erase(50);
+  EXPECT_EQ(end_of(index_.find_prefix(text, domain_, 1 << 30, reach)).pos, 49 * 40);
+  insert(200, part(text, 49 * 40, 4000), 49, 40);
+  EXPECT_EQ(end_of(index_.find_prefix(text, domain_, 1 << 30, {49, 40, 49 * 40})).pos, 4000);
+}
+
+// Whatever is known of a chain that others write too, and however they cut it.
+TEST_F(PrefixTest, FromEveryPlaceTheSameIsFound) {
+  std::mt19937 rng(3);
+  const Ids text = fresh(300);
+  for (SegmentId first = 1; first < 100; first += 10) {  // writers of the same tokens
+    SegmentId parent = 0, id = first;
+    int32_t tokens = 0;
+    for (int32_t begin = 0; begin < 250; ++id) {
+      const int32_t end = std::min<int32_t>(250 + static_cast<int32_t>(first), begin + 1 + static_cast<int32_t>(rng() % 120));
+      insert(id, part(text, begin, end), parent, tokens);
+      parent = id, tokens = end - begin, begin = end;
+    }
+  }
+  const Pieces all = find(text);
+  for (SegmentId id = 1; id < 110; ++id) {
+    if (!index_.contains(id)) continue;
+    for (int32_t tokens = 1; tokens <= static_cast<int32_t>(index_.text(id).size()); ++tokens) {
+      const int32_t pos = index_.text(id)[0] - text[0] + tokens;  // ids count on
+      EXPECT_EQ(end_of(index_.find_prefix(text, domain_, 300, {id, tokens, pos})).pos, end_of(all).pos) << id << " " << tokens;
+    }
+  }
+}
+
 TEST_F(PrefixTest, ApproximateSegmentsAreNeverAPrefix) {
   const Ids a = fresh(64), b = fresh(64);
   insert(1, a, 0, 0, false);

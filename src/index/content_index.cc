@@ -204,10 +204,13 @@ std::vector<Piece> ContentIndex::find_clean(std::span<const int32_t> prompt, Dom
   return pieces;
 }
 
-std::vector<Piece> ContentIndex::find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const {
+std::vector<Piece> ContentIndex::find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit,
+                                             const ChainEnd& from, SearchCost* cost) const {
   const Digest* digest = domains_.digest(domain);
   if (digest == nullptr || limit <= 0) return {};
-  return chains_.find(table_, prompt.first(std::min(prompt.size(), static_cast<size_t>(limit))), domain, *digest);
+  SearchCost own;
+  return chains_.find(table_, prompt.first(std::min(prompt.size(), static_cast<size_t>(limit))), domain, *digest, from,
+                      cost != nullptr ? *cost : own);
 }
 
 std::vector<Piece> ContentIndex::find_pieces(std::span<const int32_t> prompt, int32_t from, DomainId domain,

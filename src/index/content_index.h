@@ -84,8 +84,10 @@ class ContentIndex {
   // The keys of all blocks of 16 tokens that the chains of the tree have. For tests: it walks over everything.
   std::vector<uint64_t> block_keys() const;
 
-  // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents.
-  std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit) const;
+  // The longest exact prefix of prompt[0, limit): contiguous pieces from position 0 on, along one chain of parents. from:
+  // how far it was known to reach, of the same prompt and domain: a prefix that grows is hashed once (ChainIndex::find).
+  std::vector<Piece> find_prefix(std::span<const int32_t> prompt, DomainId domain, int32_t limit,
+                                 const ChainEnd& from = {}, SearchCost* cost = nullptr) const;
 
   // Known pieces of prompt[from, size): sorted and disjoint; each is extended to both sides as far as the tokens are
   // equal, unless it is cut where it overlaps another. Two kinds are found: parts that equal a part of a segment, of
