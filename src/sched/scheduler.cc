@@ -95,8 +95,10 @@ Admission Scheduler::ask(Sequence& s, const Hooks& hooks, int64_t beside) {
   if (known && last.answer == Admission::kLater) return Admission::kLater;
   const int64_t before = room(hooks);
   const bool missed = last.answer == Admission::kNoRoom;  // others with the pages for it must not pass
+  // What a session takes does not depend on what is cached, and its look-up is an import: not in vain at each change.
+  const bool same_need = known || (s.session_len > 0 && !running_.empty());
+  if (missed && same_need && before < last.room) return Admission::kNoRoom;
   if (known) {
-    if (missed && before < last.room) return Admission::kNoRoom;
     if (beside > 0 && !is_short(last.rows, beside)) return missed ? Admission::kNoRoom : Admission::kLater;
   }
   s.asked = {moment, hooks.plan(s), 0, s.session_pages};

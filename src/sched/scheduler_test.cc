@@ -600,5 +600,26 @@ TEST_F(SchedulerTest, DraftsTakeFreePagesOnly) {
   }
 }
 
+// Its look-up is an import of all its bytes: where promises leave no room, that is not done again at each change.
+TEST_F(SchedulerTest, ASessionIsNotImportedAgainInVain) {
+  open(6);
+  enqueue(1, 40);
+  choose();
+  ASSERT_EQ(planned[1], 1);
+  Sequence* session = enqueue(2, 24);
+  session->session_len = 23;
+  session->session_pages = kBlock;
+  for (int i = 0; i < 5; ++i) {
+    ++moment;
+    choose();
+  }
+  EXPECT_EQ(planned[2], 1) << "it lacked pages then, and nobody gave any back";
+  EXPECT_EQ(running(), (Ids{1}));
+  scheduler->remove(1);
+  ++moment;
+  choose();
+  EXPECT_EQ(planned[2], 2);
+}
+
 }  // namespace
 }  // namespace kvilt
