@@ -23,7 +23,7 @@ SegmentId ContentCache::adopt(const PageTable& kv, Run positions, const Returned
   if (returned.exact && returned.continues) {
     const auto before = *returned.continues;
     const auto size = static_cast<int32_t>(before.size());
-    const std::vector<Piece> chain = index_.find_prefix(before, returned.domain, size);
+    const std::vector<Piece> chain = index_.find_prefix(before, returned.domain, size, returned.reach);
     if (const ChainEnd end = end_of(chain); end.pos == size) {
       info.found_as = FoundAs::kBoth;
       info.parent = end.segment;

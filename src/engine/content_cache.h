@@ -189,8 +189,9 @@ class ContentCache {
     DomainId domain = 0;
     bool exact = false;
     std::optional<std::span<const int32_t>>
-        continues;  // exact KV behind these tokens, from position 0 on; else a piece
-    Runs marks;     // of the tokens, as the notes
+        continues;        // exact KV behind these tokens, from position 0 on; else a piece
+    ChainEnd reach = {};  // how much of them was found to be cached: it is not hashed again
+    Runs marks;           // of the tokens, as the notes
     std::vector<CleanNote> clean;
   };
   // Tokens that were cached before and are again, with their KV at `positions` of the table. 0: they could not be found.

@@ -121,6 +121,7 @@ class DiskCache {
   struct Arriving {                    // one part, whose chunks come one by one
     std::unique_ptr<PageTable> table;  // null: none came yet
     Run wanted;                        // of the stored piece's tokens: the table has slots for these
+    ChainEnd reach = {};  // of the prompt, as much as memory had when it was looked last
     int32_t base = 0;                  // position of its token 0
     int32_t end = 0;                   // up to this token all came
     bool gap = false;                  // memory ended while a chunk was copied: nothing behind it is of use
@@ -182,11 +183,11 @@ class DiskCache {
   std::shared_ptr<const Fetch> begin(const Question& question, std::vector<Part> parts);
   void read(const std::shared_ptr<Loading>& loading, const Part& part);
   void refuse(const Part& part, const Error& why);
-  Run lacking(const Loading& loading, const Part& part, int32_t end) const;
-  void place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
+  Run lacking(Loading& loading, const Part& part, int32_t end) const;
+  void place(Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
              const std::shared_ptr<Arriving>& to);
-  bool copy_in(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes, Arriving& to);
-  void adopt(const Loading& loading, const Part& part, const Arriving& from, const PageTable* table);
+  bool copy_in(Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes, Arriving& to);
+  void adopt(Loading& loading, const Part& part, const Arriving& from, const PageTable* table);
   void finished(const std::shared_ptr<Loading>& loading);
 
   const std::unique_ptr<Tier> tier_;

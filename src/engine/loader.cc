@@ -251,19 +251,20 @@ bool DiskCache::is_there(const Part& part) const {
 }
 
 // Of the stored piece's tokens up to `end`, those that memory lacks. Empty: they are of no use any more.
-Run DiskCache::lacking(const Loading& loading, const Part& part, int32_t end) const {
+Run DiskCache::lacking(Loading& loading, const Part& part, int32_t end) const {
   if (loading.epoch != epoch_ || !is_there(part)) return {};
   Run wanted{part.offset, std::min(part.offset + part.count, end)};
   if (wanted.size() < std::min(min_segment_, part.count)) return {};
   if (part.prefix) {
-    const std::vector<Piece> chain = cache_.index().find_prefix(loading.prompt, part.domain, part.pos + part.count);
-    wanted.begin += std::max(0, end_of(chain).pos - part.pos);
+    const int32_t all = part.pos + part.count;
+    loading.reach = end_of(cache_.index().find_prefix(loading.prompt, part.domain, all, loading.reach));
+    wanted.begin += std::max(0, loading.reach.pos - part.pos);
   }
   return wanted.begin < wanted.end ? wanted : Run{};
 }
 
 // One chunk is there. What is no longer wanted, or has no room, gives its pages back at once.
-void DiskCache::place(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
+void DiskCache::place(Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
                       const std::shared_ptr<Arriving>& to) {
   if (to->refused || std::exchange(to->gap, true)) return;
   to->refused = !copy_in(loading, part, chunk, bytes, *to);
@@ -273,7 +274,7 @@ void DiskCache::place(const Loading& loading, const Part& part, int32_t chunk, s
 }
 
 // The part's first chunk takes the pages of all of them.
-bool DiskCache::copy_in(const Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
+bool DiskCache::copy_in(Loading& loading, const Part& part, int32_t chunk, std::span<const std::byte> bytes,
                         Arriving& to) {
   if (!to.table) {
     to.wanted = lacking(loading, part, part.offset + part.count);
@@ -303,7 +304,7 @@ bool DiskCache::give_way() {
 }
 
 // A part is there, as far as it came in time. What memory has of it meanwhile is not kept twice.
-void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& from, const PageTable* table) {
+void DiskCache::adopt(Loading& loading, const Part& part, const Arriving& from, const PageTable* table) {
   if (!table || from.refused || from.gap) return;
   Run wanted = lacking(loading, part, from.end);
   wanted.begin = std::max(wanted.begin, from.wanted.begin);  // what memory had when the first chunk came was not copied
@@ -314,7 +315,10 @@ void DiskCache::adopt(const Loading& loading, const Part& part, const Arriving& 
   returned.tokens = std::span(info.tokens).subspan(wanted.begin, wanted.size());
   returned.domain = part.domain;
   returned.exact = info.exact;
-  if (part.prefix) returned.continues = std::span(loading.prompt).first(part.pos + wanted.begin - part.offset);
+  if (part.prefix) {
+    returned.continues = std::span(loading.prompt).first(part.pos + wanted.begin - part.offset);
+    returned.reach = loading.reach;
+  }
   returned.marks = whole_within(index_.marks(part.id), wanted);
   returned.clean = whole_within(index_.clean_notes(part.id), wanted);
   const SegmentId id = cache_.adopt(*table, positions, returned);

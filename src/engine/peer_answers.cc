@@ -119,7 +119,8 @@ PeerAnswers::Sent PeerAnswers::send_next(Answer& answer) {
   if (answer.sent >= T) return Sent::kNothing;
   const std::string salt = hex_text(answer.ask.domain);
   const DomainId domain = cache.domains({std::string(kPeerTenant), "", salt}).exact;
-  const std::vector<Piece> chain = cache.index().find_prefix(tokens, domain, T);
+  const std::vector<Piece> chain = cache.index().find_prefix(tokens, domain, T, answer.reach);
+  answer.reach = end_of(chain);
   const auto piece = std::ranges::find_if(chain, [&](const Piece& p) { return p.pos + p.count > answer.sent; });
   if (piece == chain.end()) return Sent::kNothing;
   const int32_t skip = answer.sent - piece->pos;

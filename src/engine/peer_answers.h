@@ -40,6 +40,7 @@ class PeerAnswers : public std::enable_shared_from_this<PeerAnswers> {
     PeerAsk ask;
     RequestId request = 0;
     int32_t sent = 0;                                // positions before it are, or need not be
+    ChainEnd reach;                                  // of its tokens, as much as was cached when it was looked last
     std::shared_ptr<const ExportedSession> session;  // of an ask with a method, once its request has ended
     size_t session_sent = 0;                         // bytes of it
     int64_t held = 0;                                // of what held_ counts, this one's

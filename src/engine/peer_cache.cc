@@ -92,13 +92,15 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
   if (!q.method.empty() && !may_ask(q, T)) return nullptr;
   const std::span<const int32_t> tokens = q.prompt.first(static_cast<size_t>(T));
   const bool session = !q.method.empty();  // of which nothing comes before all is computed
+  const ChainEnd reach = session ? ChainEnd{} : end_of(cache_.index().find_prefix(tokens, q.domain, T));
   Asked asked{.tokens = {tokens.begin(), tokens.end()},
               .marks = {},
               .domain = q.domain,
               .ropes = q.ropes,
               .owner = q.owner,
               .method = q.method,
-              .next = session ? 0 : end_of(cache_.index().find_prefix(tokens, q.domain, T)).pos,
+              .next = reach.pos,
+              .reach = reach,
               .bytes = {},
               .fetch = std::make_shared<Fetch>(),
               .until = patience_for(session ? int64_t{2} * T : T - q.known)};
@@ -157,7 +159,7 @@ void PeerCache::rows(const PeerRows& rows) {
   asked.next += rows.count;
   adopt(asked, rows);
   asked.until = patience_for(std::ssize(asked.tokens) - asked.next);
-  const bool there = end_of(cache_.index().find_prefix(asked.tokens, asked.domain, asked.next)).pos == asked.next;
+  const bool there = look(asked, asked.next) == asked.next;
   if (there && asked.fetch.use_count() > 1) return;
   // Whoever asked went away; or there was no room, or the beginning left meanwhile: what follows would be of no use.
   if (!there) ++stats_.unanswered;
@@ -189,11 +191,17 @@ void PeerCache::finish_session(Asked& asked) {
   asked.fetch->session = std::make_shared<const ExportedSession>(ExportedSession{std::move(asked.bytes), 0, 0});
 }
 
+// How much of its first tokens memory has. A long prompt comes in hundreds of messages: it is hashed once.
+int32_t PeerCache::look(Asked& asked, int32_t limit) {
+  asked.reach = end_of(cache_.index().find_prefix(asked.tokens, asked.domain, limit, asked.reach));
+  return asked.reach.pos;
+}
+
 // What memory has of it meanwhile is not kept twice. What no longer continues anything here is of no use.
 void PeerCache::adopt(Asked& asked, const PeerRows& rows) {
   Run wanted{rows.pos, rows.pos + rows.count};
   const std::span<const int32_t> tokens = asked.tokens;
-  const int32_t reach = end_of(cache_.index().find_prefix(tokens, asked.domain, wanted.end)).pos;
+  const int32_t reach = look(asked, wanted.end);
   if (reach < wanted.begin || reach >= wanted.end) return;
   wanted.begin = reach;
   const int64_t pages = pages_for_rows(cache_.store(), wanted);
@@ -206,6 +214,7 @@ void PeerCache::adopt(Asked& asked, const PeerRows& rows) {
   returned.domain = asked.domain;
   returned.exact = true;
   returned.continues = tokens.first(static_cast<size_t>(wanted.begin));
+  returned.reach = asked.reach;
   returned.marks = whole_within(asked.marks, wanted);
   const SegmentId id = cache_.adopt(*table, wanted, returned);
   if (id == 0) return;

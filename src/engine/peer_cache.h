@@ -79,6 +79,7 @@ class PeerCache {
     OwnerId owner = 0;
     std::vector<std::string> method;
     int32_t next = 0;              // position of the next row that comes
+    ChainEnd reach;                // of the tokens, as much as memory had when it was looked last
     std::vector<std::byte> bytes;  // of a session, as far as it came
     std::shared_ptr<Fetch> fetch;
     Clock::time_point until;
@@ -91,6 +92,7 @@ class PeerCache {
   void finish_session(Asked& asked);
   template <class Kv>
   std::function<void(Kv)> taken_by(void (PeerCache::*take)(const Kv&));
+  int32_t look(Asked& asked, int32_t limit);
   void adopt(Asked& asked, const PeerRows& rows);
   void end(const PeerEnd& end);
   void lost();

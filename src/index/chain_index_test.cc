@@ -86,7 +86,8 @@ TEST_F(PrefixTest, WhatWasFoundIsNotHashedAgain) {
   ChainEnd reach;
   int64_t hashed = 0, anew = 0;
   for (SegmentId id = 1; id <= 100; ++id) {
-    insert(id, part(text, 40 * (static_cast<int32_t>(id) - 1), 40 * static_cast<int32_t>(id)), id - 1, id == 1 ? 0 : 40);
+    insert(id, part(text, 40 * (static_cast<int32_t>(id) - 1), 40 * static_cast<int32_t>(id)), id - 1,
+           id == 1 ? 0 : 40);
     SearchCost cost, whole;
     const Pieces found = index_.find_prefix(text, domain_, 1 << 30, reach, &cost);
     EXPECT_EQ(found, index_.find_prefix(text, domain_, 1 << 30, {}, &whole));
@@ -117,7 +118,8 @@ TEST_F(PrefixTest, FromEveryPlaceTheSameIsFound) {
     SegmentId parent = 0, id = first;
     int32_t tokens = 0;
     for (int32_t begin = 0; begin < 250; ++id) {
-      const int32_t end = std::min<int32_t>(250 + static_cast<int32_t>(first), begin + 1 + static_cast<int32_t>(rng() % 120));
+      const int32_t end =
+          std::min<int32_t>(250 + static_cast<int32_t>(first), begin + 1 + static_cast<int32_t>(rng() % 120));
       insert(id, part(text, begin, end), parent, tokens);
       parent = id, tokens = end - begin, begin = end;
     }
@@ -127,7 +129,8 @@ TEST_F(PrefixTest, FromEveryPlaceTheSameIsFound) {
     if (!index_.contains(id)) continue;
     for (int32_t tokens = 1; tokens <= static_cast<int32_t>(index_.text(id).size()); ++tokens) {
       const int32_t pos = index_.text(id)[0] - text[0] + tokens;  // ids count on
-      EXPECT_EQ(end_of(index_.find_prefix(text, domain_, 300, {id, tokens, pos})).pos, end_of(all).pos) << id << " " << tokens;
+      EXPECT_EQ(end_of(index_.find_prefix(text, domain_, 300, {id, tokens, pos})).pos, end_of(all).pos)
+          << id << " " << tokens;
     }
   }
 }
