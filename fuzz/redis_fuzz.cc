@@ -86,7 +86,7 @@ void run(std::string_view input) {
   options.secret = secret();
   const std::unique_ptr<RedisTier> tier = RedisTier::open(std::move(options)).value();
   std::unordered_set<uint64_t> there;
-  const auto known = tier->known(Digest{});
+  const auto known = tier->known(Digest{}, 24);
   CHECK(known.ok());
   take({.stored = *known, .removed = {}}, there);
   for (int i = 0; i < 4; ++i) {

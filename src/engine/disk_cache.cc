@@ -38,10 +38,8 @@ DiskCache::~DiskCache() = default;
 
 // All that the tier has of this maker. A piece of another size is none of ours, whatever its maker says.
 Status DiskCache::announce() {
-  KVILT_ASSIGN(std::vector<StoredPiece> known, tier_->known(maker_));
-  for (StoredPiece& piece : known) {
-    if (piece.token_bytes == token_bytes_) announce(piece);
-  }
+  KVILT_ASSIGN(std::vector<StoredPiece> known, tier_->known(maker_, static_cast<uint32_t>(token_bytes_)));
+  for (StoredPiece& piece : known) announce(piece);
   count();
   update();
   return {};
@@ -136,8 +134,8 @@ void DiskCache::hear() {
   for (size_t n = 0; n < kPieces && tokens < kTokens && now->taken < stored.size(); ++n) {
     StoredPiece& piece = stored[now->taken++];
     tokens += piece.tokens.size();
-    const bool ours = piece.id != 0 && piece.token_bytes == token_bytes_ && now->cleared == epoch_;
-    if (ours && !index_.contains(piece.id)) announce(piece);
+    const bool there = piece.id != 0 && now->cleared == epoch_;
+    if (there && !index_.contains(piece.id)) announce(piece);
   }
   const bool all = now->taken == stored.size();
   if (all) unheard_.pop_front();

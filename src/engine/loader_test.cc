@@ -35,7 +35,7 @@ class SlowTier : public Tier {
   void damage(int32_t chunk) { damaged_ = chunk; }
   int reads() const { return reads_; }
 
-  Result<std::vector<StoredPiece>> known(const Digest&) override { return std::vector{piece_}; }
+  Result<std::vector<StoredPiece>> known(const Digest&, uint32_t) override { return std::vector{piece_}; }
   uint64_t new_id() override { return ++last_; }
   Status put(const StoredPiece&, std::span<const std::byte>, std::vector<uint64_t>&) override { return {}; }
   Status get(uint64_t, int32_t i, std::vector<std::byte>& out) override {

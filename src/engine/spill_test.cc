@@ -14,7 +14,7 @@ namespace {
 // Keeps what it is given.
 class RecordingTier : public Tier {
  public:
-  Result<std::vector<StoredPiece>> known(const Digest&) override { return known_; }
+  Result<std::vector<StoredPiece>> known(const Digest&, uint32_t) override { return known_; }
   void knows(std::vector<StoredPiece> pieces) {
     known_ = std::move(pieces);
     last_ += 1000 * std::ssize(known_);  // new ones are larger

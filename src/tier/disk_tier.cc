@@ -352,9 +352,10 @@ Result<std::vector<StoredPiece>> DiskTier::all() {
   return out;
 }
 
-Result<std::vector<StoredPiece>> DiskTier::known(const Digest& maker) {
+Result<std::vector<StoredPiece>> DiskTier::known(const Digest& maker, uint32_t token_bytes) {
   KVILT_ASSIGN(std::vector<StoredPiece> out, all());
-  std::erase_if(out, [&](const StoredPiece& piece) { return piece.maker != maker; });
+  std::erase_if(out,
+                [&](const StoredPiece& piece) { return piece.maker != maker || piece.token_bytes != token_bytes; });
   return out;
 }
 

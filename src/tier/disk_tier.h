@@ -39,7 +39,7 @@ class DiskTier : public Tier {
   // All that it holds, of whatever maker, by id.
   Result<std::vector<StoredPiece>> all();
 
-  Result<std::vector<StoredPiece>> known(const Digest& maker) override;
+  Result<std::vector<StoredPiece>> known(const Digest& maker, uint32_t token_bytes) override;
   uint64_t new_id() override;
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
   Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) override;

@@ -143,7 +143,7 @@ TEST_P(DiskTierTest, ComesBackInTheNextProcess) {
   open();
   EXPECT_TRUE(std::ranges::equal(tier->secret().bytes(), secret.bytes()));
   EXPECT_EQ(tier->damaged(), 0);
-  auto known = tier->known(maker);
+  auto known = tier->known(maker, kTokenBytes);
   ASSERT_TRUE(known.ok());
   ASSERT_EQ(known->size(), 2u);
   EXPECT_EQ((*known)[0].tokens, a.tokens);
@@ -153,7 +153,8 @@ TEST_P(DiskTierTest, ComesBackInTheNextProcess) {
   EXPECT_TRUE(holds(a.id, 600));
   EXPECT_TRUE(holds(b, 100, a.id));
   EXPECT_GT(tier->new_id(), b);
-  EXPECT_TRUE(tier->known({})->empty()) << "another maker's";
+  EXPECT_TRUE(tier->known({}, kTokenBytes)->empty()) << "another maker's";
+  EXPECT_TRUE(tier->known(maker, kTokenBytes + 1)->empty()) << "of another size";
 }
 
 TEST_P(DiskTierTest, IsItsOwnersAlone) {

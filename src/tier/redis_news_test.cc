@@ -125,7 +125,7 @@ TEST_F(RedisTierTest, ClearingIsForAll) {
   known(*two);
   for (int i = 0; i < 5; ++i) put(i % 2 == 0 ? *one : *two, 300);
   const auto other = open();
-  (void)other->known(maker_of(8));
+  (void)other->known(maker_of(8), kTokenBytes);
   StoredPiece theirs = piece_for_test(other->new_id(), 30);
   theirs.maker = maker_of(8);
   std::vector<uint64_t> removed;

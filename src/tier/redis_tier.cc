@@ -148,8 +148,9 @@ Result<RedisReply> RedisTier::ask(const RedisCommand& command) {
 
 std::optional<Tier::Sharing> RedisTier::sharing() const { return Sharing{kNewsEvery, options_.timeout}; }
 
-Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker) {
+Result<std::vector<StoredPiece>> RedisTier::known(const Digest& maker, uint32_t token_bytes) {
   maker_ = maker;
+  token_bytes_ = token_bytes;
   KeyedHash space(secret_, "kvilt.redis.space.2");
   space.add(maker);
   if (sealer_) space.add(sealer_->name());  // who has another key, or none, sees nothing of it
@@ -401,7 +402,8 @@ std::optional<StoredPiece> RedisTier::decode(uint64_t id, std::string_view recor
     if (KeyedHash(secret_, "kvilt.redis.record").add(as_text(bytes)).finish() != digest) return {};
   }
   auto piece = decode_piece(bytes);
-  if (!piece.ok() || piece->id != id || piece->maker != maker_) return {};
+  // A wrong size is damage too: get() would ask for as much.
+  if (!piece.ok() || piece->id != id || piece->maker != maker_ || piece->token_bytes != token_bytes_) return {};
   return std::move(piece).value();
 }
 

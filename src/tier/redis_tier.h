@@ -53,7 +53,7 @@ class RedisTier : public Tier {
   const HashSecret& secret() const { return secret_; }
 
   // What does not come in time, or where Redis cannot be reached, is news then.
-  Result<std::vector<StoredPiece>> known(const Digest& maker) override;
+  Result<std::vector<StoredPiece>> known(const Digest& maker, uint32_t token_bytes) override;
   uint64_t new_id() override;
   // removed: what it continues, where that turned out to be gone.
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
@@ -129,6 +129,7 @@ class RedisTier : public Tier {
   HashSecret secret_;
   const std::optional<Sealer> sealer_;
   Digest maker_{};
+  uint32_t token_bytes_ = 0;
   std::string space_, all_, log_;  // beginnings of keys, and keys, of this maker and secret
   std::unique_ptr<RedisConnection> connection_;
   std::atomic<bool> ready_{false};

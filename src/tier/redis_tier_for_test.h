@@ -40,7 +40,7 @@ class RedisTierTest : public testing::Test {
   }
   std::unique_ptr<RedisTier> open() const { return open(server->address()); }
   static std::vector<StoredPiece> known(RedisTier& tier) {
-    auto out = tier.known(maker_of(7));
+    auto out = tier.known(maker_of(7), kTokenBytes);
     EXPECT_TRUE(out.ok());
     return out.ok() ? std::move(out).value() : std::vector<StoredPiece>();
   }

@@ -62,7 +62,7 @@ TEST_F(RedisTierTest, OtherModelsAndOtherSecretsFindNothing) {
   known(*one);
   put(*one, 20);
   const auto other = open();
-  EXPECT_TRUE(other->known(maker_of(8))->empty());
+  EXPECT_TRUE(other->known(maker_of(8), kTokenBytes)->empty());
   const auto stranger = open(server->address(), 30000, HashSecret::fixed(5));
   EXPECT_TRUE(known(*stranger).empty());
   EXPECT_EQ(known(*open()).size(), 1u) << "power";
@@ -244,6 +244,19 @@ TEST_P(RedisValuesTest, WrongRecordsAreLeftOut) {
   EXPECT_EQ(two->news().errors, 3);
   EXPECT_TRUE(two->ready());
   expect_whole(*two, good);
+}
+
+// Whoever knows the secret can say that a token has any number of bytes. That is damage, found before it is read.
+TEST_P(RedisValuesTest, ARecordOfAnotherSizeIsDamage) {
+  const auto one = open();
+  known(*one);
+  put(*one, 300);
+  const auto other = open();
+  const auto found = other->known(maker_of(7), 2 * kTokenBytes);
+  ASSERT_TRUE(found.ok());
+  EXPECT_TRUE(found->empty());
+  EXPECT_EQ(other->news().errors, 1);
+  EXPECT_TRUE(server->keys("*:r:*").empty());
 }
 
 TEST_F(RedisTierTest, WhatIsContinuedMustBeThere) {

@@ -43,10 +43,10 @@ size_t SpreadTier::best(uint64_t id) const {
   return best;
 }
 
-Result<std::vector<StoredPiece>> SpreadTier::known(const Digest& maker) {
+Result<std::vector<StoredPiece>> SpreadTier::known(const Digest& maker, uint32_t token_bytes) {
   std::vector<StoredPiece> out;
   for (size_t i = 0; i < places_.size(); ++i) {
-    KVILT_ASSIGN(std::vector<StoredPiece> here, places_[i].tier->known(maker));
+    KVILT_ASSIGN(std::vector<StoredPiece> here, places_[i].tier->known(maker, token_bytes));
     for (StoredPiece& piece : here) {
       if (take(piece.id, i)) out.push_back(std::move(piece));
     }

@@ -30,7 +30,7 @@ class SpreadTier : public Tier {
   explicit SpreadTier(std::vector<Place> places);  // REQUIRES: not empty
 
   // Errors: the first place's that has one. A place that cannot be reached is none: it is news then.
-  Result<std::vector<StoredPiece>> known(const Digest& maker) override;
+  Result<std::vector<StoredPiece>> known(const Digest& maker, uint32_t token_bytes) override;
   // Larger than those of all places: what continues a piece may be in any of them.
   uint64_t new_id() override { return ids_.next(); }
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;

@@ -21,7 +21,7 @@ struct Shelf {
 class Drawer : public Tier {
  public:
   explicit Drawer(Shelf& shelf) : shelf_(shelf) {}
-  Result<std::vector<StoredPiece>> known(const Digest&) override {
+  Result<std::vector<StoredPiece>> known(const Digest&, uint32_t) override {
     std::vector<StoredPiece> out;
     if (!shelf_.up) return out;
     for (const auto& [id, piece] : shelf_.pieces) out.push_back(piece), told_.insert(id);
@@ -84,7 +84,7 @@ class SpreadTierTest : public testing::Test {
     for (int i = 0; i < places; ++i)
       out.push_back({"10.0.0." + std::to_string(i) + ":6379", std::make_unique<Drawer>(shelves[i])});
     auto tier = std::make_unique<SpreadTier>(std::move(out));
-    EXPECT_TRUE(tier->known({}).ok());
+    EXPECT_TRUE(tier->known({}, kTokenBytes).ok());
     return tier;
   }
   static uint64_t put(SpreadTier& tier, uint64_t parent = 0, std::optional<Code> expected = {}) {

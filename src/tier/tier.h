@@ -57,8 +57,9 @@ class Tier {
  public:
   virtual ~Tier() = default;
 
-  // What it holds of one maker, by id: what a piece continues comes before it. Called once, first.
-  virtual Result<std::vector<StoredPiece>> known(const Digest& maker) = 0;
+  // What it holds of one maker, by id: what a piece continues comes before it. Called once, first. token_bytes: of all
+  // that this maker makes; what claims another size is none of its pieces, and no more than that is ever read for one.
+  virtual Result<std::vector<StoredPiece>> known(const Digest& maker, uint32_t token_bytes) = 0;
   // For the next piece; any thread.
   virtual uint64_t new_id() = 0;
 
