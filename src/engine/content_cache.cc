@@ -371,7 +371,7 @@ void ContentCache::attach(const PageTable& kv, const AnnexBlock& block, int64_t 
 // or this one was told not to look. Keeping it twice would only take room. What this request marks of it is marked
 // there; a mark that lies in two of its segments can only be kept with a segment of its own.
 std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end) {
-  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domains.exact, end);
+  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domains.exact, end, own.exact);
   if (end_of(pieces).pos != end ||
       index_.info(pieces.back().segment).tokens.size() != static_cast<size_t>(end_of(pieces).tokens))
     return {};
@@ -410,7 +410,7 @@ ChainEnd ContentCache::publish_exact(const Own& own, int32_t end) {
   if (const auto known = known_exactly(own, end)) return {*known, segments_.find(*known)->count, end};
   ChainEnd from = own.exact;
   if (from.pos > own.layout.prefix || !own.elsewhere.empty())
-    from = end_of(index_.find_prefix(own.tokens, own.domains.exact, from.pos));
+    from = end_of(index_.find_prefix(own.tokens, own.domains.exact, from.pos, from));
   if (from.pos < own.layout.prefix) return own.exact;
   const Run run{from.pos, end};
   return {insert(own, own.domains.exact, run, true, {from.segment, from.tokens}), run.size(), end};
@@ -445,7 +445,7 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
 // policy with the same text before it: others find its clean pieces, not this.
 ChainEnd ContentCache::publish_chain(const Own& own, int32_t end) {
   if (own.domains.chain == 0 || end <= own.chain.pos) return own.chain;
-  const ChainEnd known = end_of(index_.find_prefix(own.tokens.first(end), own.domains.chain, end));
+  const ChainEnd known = end_of(index_.find_prefix(own.tokens.first(end), own.domains.chain, end, own.chain));
   if (known.pos == end) {
     bound_chains(known.segment);
     return known;
