@@ -55,7 +55,8 @@ void DiskCache::announce(StoredPiece& piece) {
     info.parent = 0;
     info.parent_tokens = 0;
   }
-  stored_[id] = {piece.pos, piece.behind, ++announced_};  // first: what the index has is here, also where memory ends
+  // First: what the index has is here, also where memory ends.
+  stored_[id] = {.pos = piece.pos, .behind = piece.behind, .serial = ++announced_};
   if (!index_.insert(id, std::move(info))) {
     index_.erase(id);
     stored_.erase(id);
@@ -66,7 +67,7 @@ void DiskCache::announce(StoredPiece& piece) {
 }
 
 // What it continues may have been removed, or be another piece under the same id.
-bool DiskCache::continues(const StoredPiece& piece) const {
+bool DiskCache::continues(const StoredPiece& piece) {
   if (!index_.contains(piece.parent)) return false;
   const auto count = static_cast<int32_t>(index_.info(piece.parent).tokens.size());
   return piece.parent_tokens > 0 && piece.parent_tokens <= count &&
@@ -74,9 +75,16 @@ bool DiskCache::continues(const StoredPiece& piece) const {
          piece.behind == behind(piece.parent, piece.parent_tokens);
 }
 
-Digest DiskCache::behind(uint64_t parent, int32_t tokens) const {
-  const std::span<const int32_t> all = index_.info(parent).tokens;
-  return digest_behind(secret_, stored_.at(parent).behind, all.first(static_cast<size_t>(tokens)));
+// Its tokens are hashed once, also where many continue it at one place: a writer asks, and whoever announces.
+Digest DiskCache::behind(uint64_t parent, int32_t tokens) {
+  Stored& stored = stored_.at(parent);
+  if (stored.ends_at != tokens) {
+    const std::span<const int32_t> all = index_.info(parent).tokens;
+    stored.end = digest_behind(secret_, stored.behind, all.first(static_cast<size_t>(tokens)));
+    stored.ends_at = tokens;
+    tokens_hashed_ += tokens;
+  }
+  return stored.end;
 }
 
 void DiskCache::forget(uint64_t id) {

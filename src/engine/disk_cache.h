@@ -89,6 +89,7 @@ class DiskCache {
 
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
 
+  int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
   bool shared() const { return sharing_.has_value(); }
   const DiskCounters& stats() const { return stats_; }
 
@@ -108,6 +109,8 @@ class DiskCache {
     std::optional<Digest> behind;  // as StoredPiece's
     uint64_t serial = 0;           // another one where another piece came under the id
   };
+    int32_t ends_at = 0;           // of its tokens: where somebody continues it, as `end` says ...
+    Digest end{};                  // ... of what that has behind it
   struct Loading {
     std::vector<int32_t> prompt;
     std::vector<Part> parts;
@@ -132,8 +135,8 @@ class DiskCache {
             int min_segment);
   Status announce();
   void announce(StoredPiece& piece);
-  bool continues(const StoredPiece& piece) const;
-  Digest behind(uint64_t parent, int32_t tokens) const;
+  bool continues(const StoredPiece& piece);
+  Digest behind(uint64_t parent, int32_t tokens);
   void forget(uint64_t id);
   void take_news();
   struct Heard {
@@ -216,7 +219,8 @@ class DiskCache {
   int loading_ = 0;
   int64_t reading_ = 0, copied_ = 0, queued_bytes_ = 0;
   int64_t copied_at_once_ = int64_t{64} << 20;  // by one eviction: some 10 ms
-  bool short_of_room_ = false;                  // of the last one that was to be stored something had no room
+  int64_t tokens_hashed_ = 0;
+  bool short_of_room_ = false;  // of the last one that was to be stored something had no room
   PrefillPace pace_;
   std::atomic<double> read_s_{1.0 / 500e6};    // a byte
   Clock::time_point refused_at_ = {};          // when it was last looked whether reading pays

@@ -204,6 +204,24 @@ TEST_F(SpillTest, MuchThatIsNewIsHeardInParts) {
   store->finish();
 }
 
+// Whoever continues a stored piece names all that is before it. That is hashed once, by who queues the first of them.
+TEST_F(SpillTest, WhatIsContinuedIsHashedOnce) {
+  for (int i = 0; i < 3; ++i) store->keep(id);
+  EXPECT_EQ(store->tokens_hashed(), 2 * kEach) << "what the second and the third piece continue";
+  store->finish();
+  const std::vector<StoredPiece> put = tier->put_so_far();
+  ASSERT_EQ(sizes(put), (std::vector<int32_t>{250, 250, 100}));
+  std::vector<StoredPiece> many = put;
+  for (uint64_t i = 0; i < 20; ++i) {  // as the last one, each with other text
+    many.push_back(put.back());
+    many.back().id += 1000 + i;
+    many.back().tokens = text(static_cast<int>(20 + i), 100);
+  }
+  begin(many);
+  EXPECT_EQ(store->tokens_hashed(), 2 * kEach);
+  store->finish();
+}
+
 TEST_F(SpillTest, ABranchOfWhatIsCutToo) {
   const Tokens branch = join(Tokens(prompt.begin(), prompt.begin() + 300), text(9, 40));
   const SegmentId other = ask(branch).published.segments.at(0);
