@@ -295,6 +295,26 @@ TEST_F(DiskCacheTest, WhatWasEvictedComesBack) {
   expect_equal(back, dense);
 }
 
+// A prefill that waits for its client has most of the pool: who asks gets what is stored nevertheless.
+TEST_F(DiskCacheTest, WhatLingersGivesWayToWhatIsRead) {
+  warm(*open(), known);
+  EngineOptions small = options(kPoolOf2000);
+  small.linger_s = 600;
+  small.chunk_tokens = 32;
+  const auto engine = open_for_test(small);
+  auto sink = std::make_shared<CollectingSink>();
+  const auto id = engine->submit(request_of(tokens(1900, 77), "prefix", 4), sink);
+  ASSERT_TRUE(id.ok());
+  const int64_t most = engine->stats().kv_pages;
+  EXPECT_TRUE(eventually([&] { return engine->stats().kv_pages_used > most * 3 / 4; }));
+  engine->cancel(*id);
+  ASSERT_EQ(sink->wait().finish, Finish::kCancelled);
+  const Outcome after = ask_prefix(*engine, asked);
+  EXPECT_EQ(after.completion.usage.disk, static_cast<int>(known.size()));
+  EXPECT_EQ(engine->stats().lingering, 0);
+  expect_equal(after, ask_with(*alone(), asked, "full"));
+}
+
 TEST_F(DiskCacheTest, ABurstReadsOnce) {
   {
     const auto engine = open();

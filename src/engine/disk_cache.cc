@@ -36,7 +36,6 @@ DiskCache::DiskCache(std::unique_ptr<Tier> tier, const HashSecret& secret, const
 
 DiskCache::~DiskCache() = default;
 
-// All that the tier has of this maker. A piece of another size is none of ours, whatever its maker says.
 Status DiskCache::announce() {
   KVILT_ASSIGN(std::vector<StoredPiece> known, tier_->known(maker_, static_cast<uint32_t>(token_bytes_)));
   for (StoredPiece& piece : known) announce(piece);

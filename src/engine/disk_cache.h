@@ -41,9 +41,10 @@ class DiskCache {
  public:
   struct Hooks {
     using Post = std::function<void(std::function<void()>)>;
-    Post post;                      // runs a task on the engine thread; something may have come
-    Post post_unheard;              // the same, in one order with these; nobody who waits needs to ask again
-    std::function<int64_t()> room;  // pages that no running request was promised
+    Post post;          // runs a task on the engine thread; something may have come
+    Post post_unheard;  // the same, in one order with these; nobody who waits needs to ask again
+    // Makes so many pages free for their owner-to-be, of those that no running request was promised. False: it cannot.
+    std::function<bool(int64_t pages, OwnerId)> make_room;
   };
 
   // cache: must outlive it. maker: of all that bits of KV depend on besides tokens. Announces what the tier holds.
@@ -88,8 +89,8 @@ class DiskCache {
   void computed(int64_t tokens, double seconds) { pace_.add(tokens, seconds); }
 
   void copy_at_once(int64_t bytes) { copied_at_once_ = bytes; }  // at most; for tests
-
   int64_t tokens_hashed() const { return tokens_hashed_; }       // of what was continued; for tests
+
   bool shared() const { return sharing_.has_value(); }
   const DiskCounters& stats() const { return stats_; }
 
@@ -108,9 +109,9 @@ class DiskCache {
     int32_t pos = 0;               // where its tokens were computed
     std::optional<Digest> behind;  // as StoredPiece's
     uint64_t serial = 0;           // another one where another piece came under the id
-  };
     int32_t ends_at = 0;           // of its tokens: where somebody continues it, as `end` says ...
     Digest end{};                  // ... of what that has behind it
+  };
   struct Loading {
     std::vector<int32_t> prompt;
     std::vector<Part> parts;
@@ -120,11 +121,11 @@ class DiskCache {
     std::shared_ptr<Fetch> fetch;
     Clock::time_point until = Clock::time_point::max();  // nobody waits any longer
     OwnerId owner = 0;
+    ChainEnd reach = {};  // of the prompt, as much as memory had when it was looked last
   };
   struct Arriving {                    // one part, whose chunks come one by one
     std::unique_ptr<PageTable> table;  // null: none came yet
     Run wanted;                        // of the stored piece's tokens: the table has slots for these
-    ChainEnd reach = {};  // of the prompt, as much as memory had when it was looked last
     int32_t base = 0;                  // position of its token 0
     int32_t end = 0;                   // up to this token all came
     bool gap = false;                  // memory ended while a chunk was copied: nothing behind it is of use

@@ -134,9 +134,10 @@ void EngineLoop::attach_stores() {
     });
   };
   const auto unheard = [this](std::function<void()> task) { post(std::move(task)); };
-  for (const auto& store : parts_.stores) store->attach({on_this_thread, unheard, [this] { return room(); }});
+  const auto room = [this](int64_t pages, OwnerId owner) { return make_room_beside(pages, owner); };
+  for (const auto& store : parts_.stores) store->attach({on_this_thread, unheard, room});
   if (parts_.peer) {
-    const Status started = parts_.peer->attach({on_this_thread, [this] { return room(); }});
+    const Status started = parts_.peer->attach({on_this_thread, room});
     if (!started.ok()) spdlog::warn("the prefill server is not asked: {}", started.error().message);
   }
   if (parts_.stores.empty()) return;
@@ -173,7 +174,7 @@ std::optional<Clock::time_point> EngineLoop::patience_ends() const {
 
 // Pages that no running request was promised.
 int64_t EngineLoop::room() const {
-  int64_t pages = preparer_.available();
+  int64_t pages = preparer_.available() + lingering_.pages();
   for (const auto& sequence : scheduler_.running()) pages -= sequence->owed();
   return pages;
 }
@@ -488,6 +489,17 @@ bool EngineLoop::make_room(int64_t pages, OwnerId wanted_by) {
     } else if (std::ranges::none_of(parts_.stores, [](const auto& store) { return store->give_way(); })) {
       return false;
     }
+  }
+  return true;
+}
+
+// For what somebody waits for: those that run keep what they were promised, and what lingers goes.
+bool EngineLoop::make_room_beside(int64_t pages, OwnerId wanted_by) {
+  if (pages > room()) return false;
+  while (!parts_.cache->make_room(pages, wanted_by)) {
+    auto left = lingering_.oldest();
+    if (!left) return false;
+    drop(std::move(left));
   }
   return true;
 }

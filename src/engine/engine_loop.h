@@ -132,6 +132,7 @@ class EngineLoop {
   bool make_room(int64_t pages, OwnerId wanted_by = 0);
   void retell(bool start);
   void update_stats();
+  bool make_room_beside(int64_t pages, OwnerId wanted_by);
   int64_t room() const;
 
   EngineParts parts_;

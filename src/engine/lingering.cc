@@ -64,7 +64,7 @@ std::unique_ptr<Sequence> Lingering::beyond_most() {
 
 int64_t Lingering::pages() const {
   int64_t pages = 0;
-  for (const auto& left : left_) pages += left->running.kv->private_pages();
+  for (const auto& left : left_) pages += left->running.kv->unshared_pages();
   return pages;
 }
 

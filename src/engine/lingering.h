@@ -41,7 +41,8 @@ class Lingering {
   std::unique_ptr<Sequence> expired(Clock::time_point now);
   std::unique_ptr<Sequence> beyond_most();  // where there are more than may be
 
-  int64_t pages() const;  // that dropping all of them gives back, or to the cache
+  // That dropping all of them gives back, or to the cache: what was published of them may be used by those that run.
+  int64_t pages() const;
 
  private:
   using Seconds = std::chrono::duration<double>;

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "kv/rows_for_test.h"
+
 namespace kvilt {
 namespace {
 
@@ -23,6 +25,30 @@ TEST(Lingering, TheTenantThatHasMostGivesUpItsOldest) {
   EXPECT_EQ(lingering.beyond_most()->id, 2u);
   add("b"), add("b");
   EXPECT_EQ(lingering.beyond_most()->id, 1u) << "as many each: the oldest of all";
+}
+
+// What another reads of a prefill stays when that goes.
+TEST(Lingering, PagesThatOthersReadAreNotItsToGive) {
+  PageStore store = PageStore::create(kShape, 500 * kShape.page_bytes()).value();
+  const RopeConfig rope = small_rope();
+  auto left = std::make_unique<Sequence>();
+  left->running.kv = std::make_unique<PageTable>(store, rope);
+  const int32_t size = 2 * store.extent_pages() * kShape.P;  // two extents
+  left->running.kv->add(std::vector<Runs>{{{0, size}}}, std::vector<uint16_t>(kShape.L, 0));
+  left->running.kv->hold({0, kShape.L}, {0, size});
+  const int64_t all = left->running.kv->private_pages();
+  const auto segment = left->running.kv->publish({0, size / 2});
+  Lingering lingering(30);
+  lingering.add(std::move(left));
+  EXPECT_EQ(lingering.pages(), all);
+  {
+    PageTable reader(store, rope);
+    reader.place({segment, 0, 8, 0});
+    EXPECT_EQ(lingering.pages(), all / 2);
+    const int64_t before = store.free_pages() + store.idle().pages(), pages = lingering.pages();
+    lingering.oldest();
+    EXPECT_EQ(store.free_pages() + store.idle().pages(), before + pages);
+  }
 }
 
 }  // namespace

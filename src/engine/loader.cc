@@ -282,7 +282,7 @@ bool DiskCache::copy_in(Loading& loading, const Part& part, int32_t chunk, std::
     to.base = stored_.at(part.id).pos;
     const Run positions{to.base + to.wanted.begin, to.base + to.wanted.end};
     const int64_t pages = pages_for_rows(cache_.store(), positions);
-    if (pages > hooks_.room() || !cache_.make_room(pages, loading.owner)) return false;
+    if (!hooks_.make_room(pages, loading.owner)) return false;
     to.table = table_for_rows(cache_.store(), loading.ropes, positions);
     to.table->give_to(loading.owner);
   }

@@ -82,7 +82,7 @@ class LoaderTest : public ContentCacheTest {
       inbox.push_back(std::move(task));
       came.notify_all();
     };
-    store->attach({post, post, [this] { return cache->store().free_pages() + cache->reclaimable(); }});
+    store->attach({post, post, [this](int64_t pages, OwnerId owner) { return cache->make_room(pages, owner); }});
   }
   ~LoaderTest() override {
     tier->give(100);

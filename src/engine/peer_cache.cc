@@ -205,7 +205,7 @@ void PeerCache::adopt(Asked& asked, const PeerRows& rows) {
   if (reach < wanted.begin || reach >= wanted.end) return;
   wanted.begin = reach;
   const int64_t pages = pages_for_rows(cache_.store(), wanted);
-  if (pages > hooks_.room() || !cache_.make_room(pages, asked.owner)) return;
+  if (!hooks_.make_room(pages, asked.owner)) return;
   const auto table = table_for_rows(cache_.store(), asked.ropes, wanted);
   table->give_to(asked.owner);
   copy_rows_in(*table, {rows.pos, rows.pos + rows.count}, rows.values, wanted);

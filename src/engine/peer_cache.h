@@ -41,7 +41,7 @@ class PeerCache {
 
   struct Hooks {
     std::function<void(std::function<void()>)> post;  // runs a task on the engine thread; something may have come
-    std::function<int64_t()> room;                    // pages that no running request was promised
+    std::function<bool(int64_t, OwnerId)> make_room;  // as DiskCache's
   };
   Status attach(Hooks hooks);
   void finish();

@@ -75,7 +75,7 @@ class SpillTest : public ContentCacheTest {
     tier = made.get();
     tier->knows(std::move(known));
     store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
-    store->attach({[](std::function<void()>) {}, [](std::function<void()>) {}, [] { return int64_t{0}; }});
+    store->attach({[](std::function<void()>) {}, [](std::function<void()>) {}, [](int64_t, OwnerId) { return false; }});
     store->copy_at_once(kEach * kShape.token_bytes());
   }
   // What is stored of the prompt: in order, each behind the last one.
@@ -189,7 +189,7 @@ TEST_F(SpillTest, MuchThatIsNewIsHeardInParts) {
     inbox.push_back(std::move(task));
     came.notify_all();
   };
-  store->attach({post, post, [] { return int64_t{0}; }});
+  store->attach({post, post, [](int64_t, OwnerId) { return false; }});
   shared.hears(many);
   run_one();
   const int64_t first = store->stats().tokens;

@@ -46,6 +46,7 @@ class Extent : public Evictable {
   PageId take(int list, int page);          // REQUIRES: held; the caller owns the page
   int64_t pages() const { return held_; }
   bool kept() const { return keepers_ > 0; }  // by a segment
+  int users() const { return users_; }
 
   // A kept segment has (by = 1), or no longer has (-1), slots in the page at that layer.
   void cover(int layer, int page, int by);

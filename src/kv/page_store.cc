@@ -44,6 +44,12 @@ void PageStore::free(PageId page) {
 PageList::PageList(PageStore& store)
     : store_(store), extent_pages_(store.extent_pages()), lists_(store.shape().L * store.shape().G) {}
 
+int64_t PageList::unshared_pages() const {
+  int64_t pages = spare();
+  for (const ExtentUse& extent : extents_) pages += extent->users() == 1 ? extent->pages() : 0;
+  return pages;
+}
+
 PageList::~PageList() {
   for (const PageId page : spare_) store_.free(page);
   while (!extents_.empty()) extents_.pop_back();  // what comes last becomes idle, and is evicted, first

@@ -114,6 +114,7 @@ class PageList {
   std::byte* k(int layer, int head, int32_t slot) const { return at(store_.k(page(layer, head, slot)), slot); }
   std::byte* v(int layer, int head, int32_t slot) const { return at(store_.v(page(layer, head, slot)), slot); }
   int64_t pages() const { return total_; }  // held and spare
+  int64_t unshared_pages() const;  // of these, those that go, or become idle, when the list dies: no other uses them
   // Whose its extents are, those to come included.
   void give_to(OwnerId owner);
   OwnerId owner() const { return owner_; }

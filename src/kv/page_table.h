@@ -237,6 +237,7 @@ class PageTable {
 
   const LayerRopes& ropes() const { return ropes_; }
   int64_t private_pages() const { return pages_->pages(); }
+  int64_t unshared_pages() const { return pages_->unshared_pages(); }
   int64_t held_pages(int layer, int head) const { return pages_->held(layer, head); }
   int64_t spare_pages() const { return pages_->spare(); }  // reserved for the heads that keep less than all
   const KvShape& shape() const { return store_.shape(); }
