@@ -149,6 +149,12 @@ void PreparedModel::embed_for(int layer, int32_t token, float* x) const {
 
 AttendShape PreparedModel::attend_shape(DType kv) const {
   const ModelConfig& c = config();
+  // One shape for all layers, while a page table has a rotation for each kind: a smaller one would be read past its end.
+  const LayerRopes ropes = c.ropes();
+  for (int kind = 0; kind < ropes.kinds(); ++kind) {
+    const RopeConfig& rope = ropes.of_kind(kind);
+    CHECK(rope.rotary_dim == c.rope.rotary_dim && rope.pairs == c.rope.pairs);
+  }
   const float scale = c.attention_scale > 0 ? c.attention_scale : 1.0f / std::sqrt(static_cast<float>(c.E));
   return {c.H / c.G, c.E, scale, kv, c.rope.pairs, c.rope.rotary_dim};
 }

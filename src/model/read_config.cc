@@ -323,6 +323,23 @@ RopeSettings unscaled(const RopeSettings& from) {
   return s;
 }
 
+// Kernels take one number of rotated elements for all layers, and a sequence has one length for both kinds.
+void check_two_ropes(Fields& fields, const RopeSettings& global, const RopeSettings& local) {
+  const auto refuse = [&](const std::string& what) {
+    fields.fail(error(Code::kUnsupported, "{}: gemma 3: {} is not supported", fields.where(), what));
+  };
+  if (local.rotary_dim != global.rotary_dim) {
+    refuse(
+        fmt::format("a RoPE of local layers that rotates {} elements of a head where that of global ones rotates {} "
+                    "(partial_rotary_factor)",
+                    local.rotary_dim, global.rotary_dim));
+  }
+  for (const RopeSettings* s : {&global, &local}) {
+    if (s->scaling == RopeScaling::kDynamic || s->scaling == RopeScaling::kLongRope)
+      refuse("a RoPE that depends on the length (dynamic, longrope)");
+  }
+}
+
 void read_hf_gemma3(Fields& fields, const nlohmann::json& config, ModelConfig& model) {
   const auto refuse = [&](const std::string& what) {
     fields.fail(error(Code::kUnsupported, "{}: {} is not supported", fields.where(), what));
@@ -480,6 +497,7 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   if (gemma3) {
     read_hf_gemma3(fields, config, model);
     std::tie(rope, local) = hf_gemma3_ropes(fields, config, model);
+    check_two_ropes(fields, rope, local);
   } else {
     model.window = hf_windows(fields, config, *arch, model.L);
     rope = hf_rope(fields, hf_rope_object(fields, config), fields.number_or("rope_theta", 10000, 1, kMaxTheta), model);
@@ -539,7 +557,10 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   }
   const RopeSettings rope = gguf_rope(fields, gguf, *arch, model);
   RopeSettings local = unscaled(rope);
-  if (gemma3) local.theta = fields.number_or("rope.freq_base_swa", kGemmaLocalTheta, 1, kMaxTheta);
+  if (gemma3) {
+    local.theta = fields.number_or("rope.freq_base_swa", kGemmaLocalTheta, 1, kMaxTheta);
+    check_two_ropes(fields, rope, local);
+  }
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));
   KVILT_ASSIGN(model.rope, make_rope(rope, where));

@@ -473,9 +473,28 @@ TEST(HfConfig, Gemma3) {
     EXPECT_NEAR(one->rope.inv_freq[1], std::pow(3e5, -1.0 / 16) / 8, 1e-12);
     EXPECT_NEAR(one->local_rope.inv_freq[1], std::pow(700, -1.0 / 16), 1e-12);
   }
+  // Both kinds alike may rotate a part of a head.
+  const nlohmann::json half = {{"partial_rotary_factor", 0.5}};
+  const auto alike = read({{"rope_parameters", {{"full_attention", half}, {"sliding_attention", half}}}});
+  ASSERT_TRUE(alike.ok()) << alike.error().message;
+  EXPECT_EQ(alike->config.rope.rotary_dim, 16);
+  EXPECT_EQ(alike->config.local_rope.rotary_dim, 16);
   for (const auto& [more, part] : std::vector<std::pair<nlohmann::json, const char*>>{
            {{{"hidden_activation", "gelu"}}, "hidden_activation 'gelu'"},
            {{{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping"},
+           {{{"rope_parameters",
+              {{"full_attention", {{"rope_theta", 1e6}}},
+               {"sliding_attention", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}}}}},
+            "rotates 16 elements of a head where that of global ones rotates 32"},
+           {{{"rope_parameters",
+              {{"full_attention", {{"partial_rotary_factor", 0.5}}}, {"sliding_attention", {{"rope_theta", 1e4}}}}}},
+            "rotates 32 elements of a head where that of global ones rotates 16"},
+           {{{"rope_parameters",
+              {{"full_attention", {{"rope_theta", 1e6}}},
+               {"sliding_attention", {{"rope_type", "dynamic"}, {"factor", 2}}}}}},
+            "depends on the length"},
+           {{{"rope_scaling", {{"rope_type", "longrope"}, {"short_factor", std::vector<double>(16, 1)}}}},
+            "depends on the length"},
            {{{"use_bidirectional_attention", true}}, "use_bidirectional_attention"}}) {
     const auto refused = read(more);
     ASSERT_FALSE(refused.ok()) << part;
