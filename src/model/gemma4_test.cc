@@ -231,6 +231,12 @@ TEST_F(Gemma4Gguf, RefusesByName) {
     EXPECT_NE(refusal().find(part), std::string::npos) << key << ": " << refusal();
     gguf_ = before;
   }
+  for (const char* key : {"rope.scaling.factor", "rope.scaling.attn_factor"}) {  // without a type
+    const GgufFile before = gguf_;
+    set(std::string("gemma4.") + key, GgufType::kF32, GgufBytes::raw(4.0f));
+    EXPECT_NE(refusal().find(std::string("a ") + key), std::string::npos) << refusal();
+    gguf_ = before;
+  }
   set("gemma4.rope.scaling.type", GgufType::kString, GgufBytes::text("yarn"));
   EXPECT_NE(refusal().find("rope.scaling.type 'yarn'"), std::string::npos) << refusal();
 }

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <span>
 #include <tuple>
 
 #include "base/error.h"
 #include "model/fields.h"
 #include "model/read_experts.h"
 #include "model/read_gemma4.h"
+#include "model/read_rope.h"
 #include "model/rope.h"
 #include "model/text_part.h"
-#include "tensor/dequantize.h"
 
 namespace kvilt {
 namespace {
@@ -43,11 +41,13 @@ struct Architecture {
 constexpr Architecture kArchitectures[] = {
     {"llama", RopePairs::kInterleaved, false, false, WindowRule::kNone},
     {"mistral", RopePairs::kInterleaved, false, false, WindowRule::kAll, ExpertRule::kNone, "llama"},
-    {"mixtral", RopePairs::kInterleaved, false, false, WindowRule::kAllIfNamed, ExpertRule::kMixtral, "llama"},
+    {"mixtral", RopePairs::kInterleaved, false, false, WindowRule::kAllIfNamed, ExpertRule::kMixtral, "llama", 1e-5,
+     1e6},
     {"qwen2", RopePairs::kHalves, false, true, WindowRule::kByLayer},
     {"qwen3", RopePairs::kHalves, true, false, WindowRule::kByLayer},
     {"qwen3_moe", RopePairs::kHalves, true, false, WindowRule::kAllByFlag, ExpertRule::kQwen3Moe, "qwen3moe"},
-    {"gpt_oss", RopePairs::kHalves, false, true, WindowRule::kAlternating, ExpertRule::kGptOss, "gpt-oss"},
+    {"gpt_oss", RopePairs::kHalves, false, true, WindowRule::kAlternating, ExpertRule::kGptOss, "gpt-oss", 1e-5,
+     150000},
     {"phi3", RopePairs::kHalves, false, false, WindowRule::kAllIfNamed},
     {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
     {"gemma4", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_gemma4.h
@@ -157,133 +157,6 @@ std::vector<int> hf_windows(Fields& fields, const nlohmann::json& config, const 
     if (slides != (out[l] >= 0)) return fail(Code::kUnsupported, "'layer_types' contradicts sliding_window");
   }
   return on ? out : std::vector<int>{};
-}
-
-std::optional<double> optional_number(Fields& fields, const char* key) {
-  if (!fields.has(key)) return {};
-  return fields.number_or(key, 0, 0, kMaxFactor);
-}
-
-std::vector<double> number_list(const nlohmann::json& object, const char* key) {
-  std::vector<double> out;
-  const auto it = object.find(key);
-  if (it == object.end() || !it->is_array() || it->size() > kMaxHeadDim) return out;
-  for (const auto& x : *it)
-    out.push_back(x.is_number() ? x.get<double>() : std::nan(""));  // NaN is refused by make_rope
-  return out;
-}
-
-// The first of `keys` that is present and not null, which must be an object; else an empty object.
-const nlohmann::json& object_of(Fields& fields, const nlohmann::json& config, std::span<const char* const> keys) {
-  static const nlohmann::json kNothing = nlohmann::json::object();
-  for (const char* key : keys) {
-    const auto it = config.find(key);
-    if (it == config.end() || it->is_null()) continue;
-    if (it->is_object()) return *it;
-    fields.fail(error(Code::kCorrupt, "{}: '{}' is not an object", fields.where(), key));
-    break;
-  }
-  return kNothing;
-}
-
-// Settings are in "rope_scaling" with a top-level rope_theta, or (newer files) all in "rope_parameters".
-const nlohmann::json& hf_rope_object(Fields& fields, const nlohmann::json& config) {
-  static constexpr const char* kKeys[] = {"rope_parameters", "rope_scaling"};
-  return object_of(fields, config, kKeys);
-}
-
-// Sequences longer than the original context rotate by the long factors, at every position. Without long factors there
-// are no such sequences.
-void set_long(const RopeSettings& s, ModelConfig& model) {
-  const double longest = std::min<double>(model.context, s.original_context);
-  if (s.long_divisors.empty()) {
-    model.context = static_cast<int>(longest);
-  } else if (longest < model.context) {
-    model.long_above = static_cast<int>(longest);
-  }
-}
-
-RopeSettings for_long(RopeSettings s) {
-  s.divisors = s.long_divisors;
-  return s;
-}
-
-// theta: used if the object names none.
-RopeSettings hf_rope(Fields& fields, const nlohmann::json& object, double theta, ModelConfig& model) {
-  Fields rope(object, fields.where() + ": RoPE settings");
-  RopeSettings s;
-  s.head_dim = model.E;
-  s.theta = rope.number_or("rope_theta", theta, 1, kMaxTheta);
-  const double partial = fields.number_or("partial_rotary_factor", 1, 0, 1);
-  s.rotary_dim = static_cast<int>(model.E * rope.number_or("partial_rotary_factor", partial, 0, 1));
-  const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
-  if (const auto scaling = rope_scaling_by_name(kind)) {
-    s.scaling = *scaling;
-  } else {
-    fields.fail(error(Code::kUnsupported, "{}: RoPE type '{}'", fields.where(), printable(kind)));
-  }
-  if (model.arch == "phi3" && s.scaling == RopeScaling::kYarn) s.scaling = RopeScaling::kLongRope;  // an older name
-  if (object.contains("mrope_section")) {
-    fields.fail(error(Code::kUnsupported, "{}: multi-dimensional RoPE (mrope_section)", fields.where()));
-  }
-  const double original = fields.number_or("original_max_position_embeddings", model.context, 1, kMaxContext);
-  s.original_context = rope.number_or("original_max_position_embeddings", original, 1, kMaxContext);
-  s.factor = rope.number_or("factor", model.context / s.original_context, 0, kMaxFactor);
-  s.low_freq_factor = rope.number_or("low_freq_factor", s.low_freq_factor, 0, kMaxFactor);
-  s.high_freq_factor = rope.number_or("high_freq_factor", s.high_freq_factor, 0, kMaxFactor);
-  s.beta_fast = rope.number_or("beta_fast", s.beta_fast, 0, kMaxFactor);
-  s.beta_slow = rope.number_or("beta_slow", s.beta_slow, 0, kMaxFactor);
-  s.truncate = rope.flag_or("truncate", true);
-  s.attention_factor = optional_number(rope, "attention_factor");
-  s.mscale = optional_number(rope, "mscale");
-  s.mscale_all_dim = optional_number(rope, "mscale_all_dim");
-  if (s.scaling == RopeScaling::kLongRope) {
-    s.divisors = number_list(object, "short_factor");
-    if (s.divisors.empty()) fields.fail(error(Code::kCorrupt, "{}: LongRoPE without short_factor", fields.where()));
-    s.long_divisors = number_list(object, "long_factor");
-    set_long(s, model);
-  }
-  if (!rope.status().ok()) fields.fail(rope.status().error());
-  return s;
-}
-
-RopeSettings gguf_rope(Fields& fields, const GgufFile& gguf, const Architecture& arch, ModelConfig& model) {
-  RopeSettings s;
-  s.pairs = arch.gguf_pairs;
-  s.head_dim = model.E;
-  s.rotary_dim = static_cast<int>(fields.integer_or("rope.dimension_count", model.E, 2, kMaxHeadDim));
-  s.theta = fields.number_or("rope.freq_base", 10000, 1, kMaxTheta);
-  const double old_linear = fields.number_or("rope.scale_linear", 1, 0, kMaxFactor);
-  const std::string kind = fields.text_or("rope.scaling.type", old_linear != 1 ? "linear" : "none");
-  if (const auto scaling = rope_scaling_by_name(kind)) {
-    s.scaling = *scaling;
-  } else {
-    fields.fail(error(Code::kUnsupported, "{}: RoPE scaling '{}'", fields.where(), printable(kind)));
-  }
-  s.factor = fields.number_or("rope.scaling.factor", old_linear, 0, kMaxFactor);
-  if (s.factor == 0) s.factor = 1;  // the format's way to write "none"
-  s.original_context =
-      static_cast<double>(fields.integer_or("rope.scaling.original_context_length", model.context, 1, kMaxContext));
-  s.beta_fast = fields.number_or("rope.scaling.yarn_beta_fast", s.beta_fast, 0, kMaxFactor);
-  s.beta_slow = fields.number_or("rope.scaling.yarn_beta_slow", s.beta_slow, 0, kMaxFactor);
-  const double attention = fields.number_or("rope.scaling.attn_factor", 1, 0, kMaxFactor);
-  if (s.scaling == RopeScaling::kYarn && attention != 1) {  // a factor on top of YaRN's own
-    s.attention_factor = attention * (s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1);
-  }
-  s.truncate = model.arch != "gpt_oss";  // no key says it; the family's config.json does
-  s.divisors = gguf_divisors(fields, gguf, "rope_freqs.weight");
-  // Files of phi3 name no kind of scaling; the tensors of factors tell it.
-  if (gguf.tensors.find("rope_factors_short.weight")) s.scaling = RopeScaling::kLongRope;
-  if (s.scaling == RopeScaling::kLongRope) {
-    s.divisors = gguf_divisors(fields, gguf, "rope_factors_short.weight");
-    if (s.divisors.empty())
-      fields.fail(error(Code::kCorrupt, "{}: LongRoPE without rope_factors_short.weight", fields.where()));
-    s.long_divisors = gguf_divisors(fields, gguf, "rope_factors_long.weight");
-    if (attention != 1) s.attention_factor = attention;
-    s.factor = model.context / s.original_context;
-    set_long(s, model);
-  }
-  return s;
 }
 
 // ---- gemma3 -------------------------------------------------------------------------------------------------------
@@ -442,18 +315,6 @@ std::vector<uint8_t> hf_local_layers(Fields& fields, const nlohmann::json& confi
   return local;
 }
 
-std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name) {
-  const StoredTensor* stored = gguf.tensors.find(name);
-  if (!stored) return {};
-  if (!stored->readable || stored->dtype != DType::kF32 || stored->rows != 1 || stored->cols > kMaxHeadDim) {
-    fields.fail(error(Code::kCorrupt, "{}: tensor '{}' is not a vector of F32", fields.where(), name));
-    return {};
-  }
-  std::vector<float> values(static_cast<size_t>(stored->cols));
-  dequantize(stored->dtype, stored->data, values.size(), values.data());
-  return {values.begin(), values.end()};
-}
-
 Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::string& where) {
   if (!config.is_object()) return error(Code::kCorrupt, "{}: not a JSON object", where);
   if (is_multimodal(config)) {
@@ -555,7 +416,7 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   } else {
     model.window = gguf_windows(fields, type, model.L);
   }
-  const RopeSettings rope = gguf_rope(fields, gguf, *arch, model);
+  const RopeSettings rope = gguf_rope(fields, gguf, arch->gguf_pairs, model);
   RopeSettings local = unscaled(rope);
   if (gemma3) {
     local.theta = fields.number_or("rope.freq_base_swa", kGemmaLocalTheta, 1, kMaxTheta);

@@ -38,7 +38,4 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
 // By layer, 1: it is local. Those that layer_types names, or else all but every period-th.
 std::vector<uint8_t> hf_local_layers(Fields& fields, const nlohmann::json& config, int L, int64_t period);
 
-// A vector of RoPE's factors; empty if there is no such tensor.
-std::vector<double> gguf_divisors(Fields& fields, const GgufFile& gguf, const std::string& name);
-
 }  // namespace kvilt

@@ -346,6 +346,32 @@ TEST(GgufModel, YarnEqualsHuggingFaces) {
   EXPECT_GT(hf->config.rope.magnitude, 1.1);
 }
 
+// A file without a kind of scaling means the linear one, as in llama.cpp; what the kind does not use is refused.
+TEST(GgufModel, NoScaleOfRopeIsDropped) {
+  TinyGguf tiny;
+  const auto plain = open_tiny(tiny);
+  ASSERT_TRUE(plain.ok()) << plain.error().message;
+  for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+    tiny.metadata = [key](GgufBytes& b) { b.f32(key, 4); };
+    const auto scaled = open_tiny(tiny);
+    ASSERT_TRUE(scaled.ok()) << scaled.error().message;
+    for (size_t i = 0; i < 32; ++i)
+      EXPECT_DOUBLE_EQ((*scaled)->config.rope.inv_freq[i] * 4, (*plain)->config.rope.inv_freq[i]) << key;
+  }
+  for (const float none : {0.0f, 1.0f}) {  // the format's ways to write it
+    tiny.metadata = [none](GgufBytes& b) { b.f32("llama.rope.scaling.factor", none); };
+    EXPECT_EQ((*open_tiny(tiny))->config.rope.inv_freq, (*plain)->config.rope.inv_freq);
+  }
+  tiny.metadata = [](GgufBytes& b) { b.string("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 4); };
+  expect_refused(tiny, Code::kUnsupported, "'rope.scaling.factor' is 4, which RoPE of the kind 'none' does not use");
+  for (const char* kind : {"none", "linear"}) {
+    tiny.metadata = [kind](GgufBytes& b) {
+      b.string("llama.rope.scaling.type", kind).f32("llama.rope.scaling.attn_factor", 1.5f);
+    };
+    expect_refused(tiny, Code::kUnsupported, "'rope.scaling.attn_factor' is 1.5");
+  }
+}
+
 TEST(Fingerprint, NamesContentsAndConfig) {
   TinyGguf tiny;
   const std::string base = (*open_tiny(tiny))->fingerprint;

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "model/read_config.h"
 #include "model/read_experts.h"
-#include "model/rope.h"
+#include "model/read_rope.h"
 
 namespace kvilt {
 namespace {
@@ -305,6 +305,8 @@ void refuse_gguf_others(Fields& fields, const Gemma4& from) {
     refuse(fields, "rope.dimension_count that is not the head size");
   if (const std::string kind = fields.text_or("rope.scaling.type", "none"); kind != "none")
     refuse(fields, "rope.scaling.type '" + printable(kind) + "'");
+  if (gguf_rope_factor(fields) != 1) refuse(fields, "a rope.scaling.factor");
+  if (gguf_attention_factor(fields) != 1) refuse(fields, "a rope.scaling.attn_factor");
   if (fields.has("attn_logit_softcapping")) refuse(fields, "attn_logit_softcapping");
 }
 

@@ -117,6 +117,14 @@ TEST(Rope, RefusesSettingsThatContradictThemselves) {
         {"original_max_position_embeddings", 99}},
        Code::kCorrupt,
        "factor"},
+      // What the kind does not use, and what it needs.
+      {{{"factor", 4}}, Code::kUnsupported, "'factor' is 4"},
+      {{{"rope_type", "default"}, {"factor", 4}}, Code::kUnsupported, "the kind 'default'"},
+      {{{"rope_type", "linear"}, {"factor", 4}, {"attention_factor", 1.5}}, Code::kUnsupported, "'attention_factor'"},
+      {{{"type", "linear"}}, Code::kCorrupt, "'factor' is missing, which the kind 'linear' needs"},
+      {{{"rope_type", "llama3"}}, Code::kCorrupt, "'factor' is missing"},
+      {{{"rope_type", "dynamic"}}, Code::kCorrupt, "'factor' is missing"},
+      {{{"rope_type", "yarn"}}, Code::kCorrupt, "'factor' is missing"},
       {{{"rope_theta", 1}}, Code::kCorrupt, "rope_theta"},
       {{{"partial_rotary_factor", 0}}, Code::kCorrupt, "even number"},
       {{{"partial_rotary_factor", 0.05}}, Code::kCorrupt, "even number"},  // 3 elements
