@@ -37,6 +37,8 @@ struct Architecture {
   WindowRule windows;
   ExpertRule experts = ExpertRule::kNone;
   std::string_view gguf_name = {};
+  // What a config.json means that leaves rms_norm_eps or rope_theta out: Transformers' defaults (gemma's bases: below).
+  double eps = 1e-6, theta = 10000;
 };
 constexpr Architecture kArchitectures[] = {
     {"llama", RopePairs::kInterleaved, false, false, WindowRule::kNone},
@@ -48,7 +50,7 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3_moe", RopePairs::kHalves, true, false, WindowRule::kAllByFlag, ExpertRule::kQwen3Moe, "qwen3moe"},
     {"gpt_oss", RopePairs::kHalves, false, true, WindowRule::kAlternating, ExpertRule::kGptOss, "gpt-oss", 1e-5,
      150000},
-    {"phi3", RopePairs::kHalves, false, false, WindowRule::kAllIfNamed},
+    {"phi3", RopePairs::kHalves, false, false, WindowRule::kAllIfNamed, ExpertRule::kNone, {}, 1e-5},
     {"gemma3", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_hf_gemma3
     {"gemma4", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_gemma4.h
 };
@@ -342,7 +344,7 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   model.L = size("num_hidden_layers", kMaxLayers);
   model.V = size("vocab_size", kMaxVocab);
   model.context = size("max_position_embeddings", kMaxContext);
-  model.rms_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 0, 1));
+  model.rms_eps = static_cast<float>(fields.number_or("rms_norm_eps", arch->eps, 0, 1));
   model.qk_norm = arch->qk_norm;
   model.tied_embeddings = fields.flag_or("tie_word_embeddings", gemma3 || gemma4);
   const bool attention_bias = fields.flag_or("attention_bias", arch->experts == ExpertRule::kGptOss);
@@ -361,7 +363,12 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
     check_two_ropes(fields, rope, local);
   } else {
     model.window = hf_windows(fields, config, *arch, model.L);
-    rope = hf_rope(fields, hf_rope_object(fields, config), fields.number_or("rope_theta", 10000, 1, kMaxTheta), model);
+    const nlohmann::json& object = hf_rope_object(fields, config);
+    if (object.empty() && arch->experts == ExpertRule::kGptOss) {  // Transformers would take a YaRN of its own
+      fields.fail(
+          error(Code::kUnsupported, "{}: gpt_oss without RoPE settings (rope_parameters or rope_scaling)", where));
+    }
+    rope = hf_rope(fields, object, fields.number_or("rope_theta", arch->theta, 1, kMaxTheta), model);
   }
   KVILT_TRY(fields.status());
   KVILT_TRY(check_heads(model, where));

@@ -424,6 +424,57 @@ TEST(HfConfig, NamesTheSettingThatIsWrong) {
   }
 }
 
+// Transformers' defaults, by family.
+TEST(HfConfig, WhatAFileLeavesOutIsItsFamilysDefault) {
+  const nlohmann::json base = {{"hidden_size", 64},
+                               {"num_attention_heads", 8},
+                               {"num_key_value_heads", 8},
+                               {"intermediate_size", 64},
+                               {"head_dim", 8},
+                               {"num_hidden_layers", 1},
+                               {"vocab_size", 32},
+                               {"max_position_embeddings", 8192},
+                               {"sliding_window", 8},
+                               {"num_experts", 2},
+                               {"moe_intermediate_size", 32},
+                               {"num_experts_per_tok", 1},
+                               {"num_local_experts", 2}};
+  const nlohmann::json scaling = {{"rope_type", "linear"}, {"factor", 2}};
+  const struct {
+    const char* type;
+    float eps;
+    double theta;
+  } families[] = {{"llama", 1e-6f, 1e4}, {"mistral", 1e-6f, 1e4},     {"mixtral", 1e-5f, 1e6},
+                  {"qwen2", 1e-6f, 1e4}, {"qwen3", 1e-6f, 1e4},       {"qwen3_moe", 1e-6f, 1e4},
+                  {"phi3", 1e-5f, 1e4},  {"gemma3_text", 1e-6f, 1e6}, {"gpt_oss", 1e-5f, 150000}};
+  for (const auto& family : families) {
+    nlohmann::json config = base;
+    config["model_type"] = family.type;
+    if (std::string(family.type) == "gpt_oss") config["rope_scaling"] = scaling;
+    const auto read = read_hf_config(config, "c");
+    ASSERT_TRUE(read.ok()) << family.type << ": " << read.error().message;
+    EXPECT_EQ(read->config.rms_eps, family.eps) << family.type;
+    EXPECT_EQ(read->config.rope.theta, family.theta) << family.type;
+    config["rms_norm_eps"] = 0.25, config["rope_theta"] = 777;
+    const auto stated = read_hf_config(config, "c");
+    ASSERT_TRUE(stated.ok()) << stated.error().message;
+    EXPECT_EQ(stated->config.rms_eps, 0.25f) << family.type;
+    EXPECT_EQ(stated->config.rope.theta, 777) << family.type;
+  }
+  nlohmann::json config = base;
+  config["model_type"] = "gpt_oss";
+  const auto refused = read_hf_config(config, "c");
+  ASSERT_FALSE(refused.ok()) << "Transformers' default is a YaRN";
+  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+  EXPECT_NE(refused.error().message.find("without RoPE settings"), std::string::npos) << refused.error().message;
+  // phi3's LongRoPE: short factors up to 4,096 positions.
+  config["model_type"] = "phi3";
+  config["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {2, 2, 2, 2}}};
+  const auto phi3 = read_hf_config(config, "c");
+  ASSERT_TRUE(phi3.ok()) << phi3.error().message;
+  EXPECT_EQ(phi3->config.long_above, 4096);
+}
+
 // What each family reads from the keys about windows, and from missing ones (Transformers 5).
 TEST(HfConfig, WindowsPerLayer) {
   const nlohmann::json base = {{"hidden_size", 64},      {"num_attention_heads", 8}, {"intermediate_size", 64},
