@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -110,12 +111,18 @@ void serve(ServeOptions options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   auto server = value_or_fail(Server::listen(options.server));
+  Status ended;
+  std::atomic<bool> lost{false};
   std::thread web = start([&] {
     try {
-      server->run();
+      ended = server->run();
     } catch (const std::system_error& e) {
       fail(fmt::format("the server cannot run: {}", e.what()));
     }
+    if (ended.ok()) return;
+    // Nobody can connect any more: it ends as by a signal, but with an error, so that its supervisor starts it anew.
+    lost = true;
+    ::kill(::getpid(), SIGTERM);
   });
   std::shared_ptr<Engine> engine;
   std::atomic<bool> loaded{false};
@@ -149,12 +156,13 @@ void serve(ServeOptions options) {
   });
   int signal = 0;
   sigwait(&signals, &signal);
+  if (lost) std::fprintf(stderr, "error: %s\n", ended.error().message.c_str());
   if (!loaded) {
     // Nothing was promised to anybody yet, and reading a large model cannot be broken off. Packed weights that were
     // being written are deleted by the next start (forward/pack_cache.cc).
     std::printf("\nstopped while the model was loading\n");
     std::fflush(stdout);
-    std::_Exit(0);
+    std::_Exit(lost ? 1 : 0);
   }
   // A second signal ends the process at once, as if nobody had ever taken the first.
   std::signal(SIGINT, SIG_DFL);
@@ -167,6 +175,7 @@ void serve(ServeOptions options) {
   web.join();
   server.reset();
   engine.reset();
+  if (lost) std::exit(1);
 }
 
 void add_sampling(Command& app, SamplingDefaults& sampling) {

@@ -34,7 +34,7 @@ class ServedEngine : public testing::Test {
     auto listening = Server::listen({.port = 0});
     EXPECT_TRUE(listening.ok());
     server_ = std::move(listening.value());
-    thread_ = std::thread([this] { server_->run(); });
+    thread_ = std::thread([this] { EXPECT_TRUE(server_->run().ok()); });
     server_->attach(engine_);
   }
   ~ServedEngine() override {

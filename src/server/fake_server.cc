@@ -45,7 +45,12 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", server.error().message);
     return 1;
   }
-  std::thread web([&] { server.value()->run(); });
+  std::thread web([&] {
+    if (const kvilt::Status ended = server.value()->run(); !ended.ok()) {
+      fmt::print(stderr, "{}\n", ended.error().message);
+      std::_Exit(1);
+    }
+  });
   server.value()->attach(std::make_shared<kvilt::server::FakeEngine>(fake));
   fmt::print("http://{}:{}\n", options.host, server.value()->port());
   std::fflush(stdout);

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <deque>
 #include <string_view>
 #include <system_error>
@@ -15,6 +17,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "base/error.h"
 #include "base/mutex.h"
 #include "server/api_error.h"
 #include "server/waiting_room.h"
@@ -24,6 +27,13 @@ namespace {
 
 constexpr int64_t kMostWaiting = 512;  // connections without a thread; less where the process may open few files
 constexpr int kListenBacklog = 256;    // httplib's own is 5
+
+constexpr std::chrono::milliseconds kAcceptPause{10};
+
+// Errors of accept() that no later call is without.
+bool is_lost(int error) {
+  return error == EBADF || error == EINVAL || error == ENOTSOCK || error == EOPNOTSUPP || error == EFAULT;
+}
 
 // An answer to a client whose request never reaches the library.
 std::string canned(int status, std::string_view reason, const ApiError& error) {
@@ -42,7 +52,7 @@ void answer_and_close(Connection& connection, int status, std::string_view reaso
 }  // namespace
 
 // Starts threads when they are first needed, up to the limit. The waiting room hands them their connections.
-class ConnectionPool : public httplib::TaskQueue {
+class ConnectionPool {
  public:
   // serve: serves a socket until it is closed. room: `admit` is set here.
   ConnectionPool(int limit, std::function<void(int)> serve, WaitingRoom::Options room)
@@ -51,12 +61,8 @@ class ConnectionPool : public httplib::TaskQueue {
     room_ = std::make_unique<WaitingRoom>(std::move(room));
   }
 
-  WaitingRoom& room() { return *room_; }
-
-  // The library's tasks are only `process_and_close_socket`, which never waits.
-  void enqueue(std::function<void()> task) override { task(); }
-
-  void shutdown() override {
+  // Until every connection has ended.
+  ~ConnectionPool() {
     room_->leave();
     {
       MutexLock lock(mutex_);
@@ -65,6 +71,8 @@ class ConnectionPool : public httplib::TaskQueue {
     changed_.notify_all();
     for (auto& thread : threads_) thread.join();
   }
+
+  WaitingRoom& room() { return *room_; }
 
  private:
   bool admit(int sock) {
@@ -116,7 +124,6 @@ class ConnectionPool : public httplib::TaskQueue {
 
 HttpServer::HttpServer(ConnectionLimits limits, int max_connections, bool keep_no_text)
     : limits_(limits), max_connections_(max_connections), keep_no_text_(keep_no_text) {
-  new_task_queue = [this] { return make_pool().release(); };    // httplib takes ownership
   set_keep_alive_timeout(static_cast<time_t>(limits_.idle_s));  // what the Keep-Alive header says
   set_keep_alive_max_count(1000);
   // httplib's default, SO_REUSEPORT, would let a second server take the same port and half of the requests.
@@ -129,9 +136,7 @@ HttpServer::HttpServer(ConnectionLimits limits, int max_connections, bool keep_n
 std::string HttpServer::words_of(const std::exception& e) const { return keep_no_text_ ? typeid(e).name() : e.what(); }
 
 HttpServer::~HttpServer() {
-  stop_accepting();
-  if (!ran_ && svr_sock_ != INVALID_SOCKET) ::close(svr_sock_);
-  if (listener_ != INVALID_SOCKET) ::close(listener_);
+  if (svr_sock_ != INVALID_SOCKET) ::close(svr_sock_);
 }
 
 int HttpServer::bind(const std::string& host, int port) {
@@ -142,22 +147,46 @@ int HttpServer::bind(const std::string& host, int port) {
     bound = -1;
   }
   if (bound > 0 && ::listen(svr_sock_, kListenBacklog) != 0) return -1;
-  if (bound > 0) listener_ = ::fcntl(svr_sock_, F_DUPFD_CLOEXEC, 0);
-  return bound > 0 && listener_ < 0 ? -1 : bound;
+  return bound;
 }
 
-void HttpServer::run() {
-  if (stop_) return;
-  ran_ = true;
-  listen_after_bind();
+Status HttpServer::run() {
+  if (stop_) return {};
+  const std::unique_ptr<ConnectionPool> pool = make_pool();
+  pool_ = pool.get();
+  const int why = accept_until_stopped(pool->room());
+  stop_ = true;  // what is open ends as in a shutdown
+  if (why == 0) return {};
+  return error(Code::kIo, "no connection can be accepted any more: {}", std::strerror(why));
 }
+
+// Not the library's loop, which ends for ever at the first error but EMFILE.
+int HttpServer::accept_until_stopped(WaitingRoom& room) {
+  for (bool failed = false; !stop_;) {
+    const int sock = accept_connection();
+    if (sock >= 0) {
+      failed = false;
+      room.enter(sock);
+      continue;
+    }
+    const int why = errno;
+    if (stop_) return 0;
+    if (is_lost(why)) return why;
+    // Of the system's tables, or of this one connection: a moment later there may be room.
+    if (!failed) spdlog::warn("a connection cannot be accepted, and is tried again: {}", std::strerror(why));
+    failed = true;
+    std::this_thread::sleep_for(kAcceptPause);
+  }
+  return 0;
+}
+
+int HttpServer::accept_connection() { return ::accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC); }
 
 void HttpServer::stop_accepting() {
-  if (stop_.exchange(true) || listener_ == INVALID_SOCKET) return;
+  if (stop_.exchange(true) || svr_sock_ == INVALID_SOCKET) return;
   // httplib's stop() would mark its socket as invalid. Its writers of streams take that mark for a reason to write
-  // nothing more, and they look before the first byte too; and the number could be another's while accept() uses it.
-  // Here accept() fails, and the library closes its number, which stays marked as valid.
-  ::shutdown(listener_, SHUT_RDWR);
+  // nothing more, and they look before the first byte too. Here accept() fails, and the number stays ours.
+  ::shutdown(svr_sock_, SHUT_RDWR);
 }
 
 std::unique_ptr<ConnectionPool> HttpServer::make_pool() {
@@ -170,16 +199,8 @@ std::unique_ptr<ConnectionPool> HttpServer::make_pool() {
   room.idle = [this] { return idle_.load(); };
   room.answer_probe = [this](int sock) { answer_probe(sock); };
   room.refuse = [this](int sock) { refuse(sock); };
-  auto pool = std::make_unique<ConnectionPool>(
+  return std::make_unique<ConnectionPool>(
       max_connections_, [this](int sock) { serve_to_end(sock); }, std::move(room));
-  pool_ = pool.get();
-  return pool;
-}
-
-// On the accepting thread.
-bool HttpServer::process_and_close_socket(socket_t sock) {
-  pool_->room().enter(sock);
-  return true;
 }
 
 void HttpServer::serve_to_end(int sock) {

@@ -12,11 +12,13 @@
 #include <memory>
 #include <string>
 
+#include "kvilt/result.h"
 #include "server/connection.h"
 
 namespace kvilt::server {
 
 class ConnectionPool;
+class WaitingRoom;
 
 class HttpServer : public httplib::Server {
  public:
@@ -29,8 +31,9 @@ class HttpServer : public httplib::Server {
 
   // Returns the port, or -1 with errno set. port 0: any free one.
   int bind(const std::string& host, int port);
-  // Serves until stop_accepting(); returns when every connection has ended.
-  void run();
+  // Serves until stop_accepting(), or until the listening socket is lost (kIo); returns when every connection has ended.
+  // An error of accept() that passes, such as a full table of the system's, ends nothing.
+  Status run();
   // No new connections; idle ones close; running requests go on, and the library does not learn of it: it would cut
   // off every stream that it asks about. Idempotent.
   void stop_accepting();
@@ -40,8 +43,12 @@ class HttpServer : public httplib::Server {
   int open_connections() const { return open_; }  // that have a thread
   uint64_t refused_connections() const { return refused_; }
 
+ protected:
+  // The next connection's socket, or -1 with errno set; a test lets it fail.
+  virtual int accept_connection();
+
  private:
-  bool process_and_close_socket(socket_t sock) override;
+  int accept_until_stopped(WaitingRoom& room);  // 0, or the errno by which the listening socket was lost
   std::unique_ptr<ConnectionPool> make_pool();
   void serve_to_end(int sock);
   void serve(int sock);
@@ -54,9 +61,7 @@ class HttpServer : public httplib::Server {
   std::atomic<bool> stop_{false}, abort_{false};
   std::atomic<int> open_{0}, idle_{0};
   std::atomic<uint64_t> refused_{0};
-  socket_t listener_ = INVALID_SOCKET;  // our own number for the listening socket: the library closes its number
-  bool ran_ = false;
-  ConnectionPool* pool_ = nullptr;  // the library's, while it runs
+  ConnectionPool* pool_ = nullptr;  // while it runs
 };
 
 }  // namespace kvilt::server

@@ -40,12 +40,12 @@ class LiveServer {
     auto listening = kvilt::Server::listen(options);
     EXPECT_TRUE(listening.ok());
     server = std::move(listening.value());
-    thread_ = std::thread([this] { server->run(); });
+    thread_ = std::thread([this] { ended = server->run(); });
     if (attach) server->attach(engine);
   }
   ~LiveServer() {
     server->shutdown();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   httplib::Client client() const {
@@ -59,6 +59,8 @@ class LiveServer {
 
   std::shared_ptr<FakeEngine> engine;
   std::unique_ptr<kvilt::Server> server;
+  Status ended;  // what run() returned, after wait()
+  void wait() { thread_.join(); }
 
  private:
   std::thread thread_;

@@ -134,18 +134,19 @@ int Server::port() const { return parts_->port; }
 
 void Server::attach(std::shared_ptr<Engine> engine) { parts_->service.attach(std::move(engine)); }
 
-void Server::run() {
+Status Server::run() {
   {
     MutexLock lock(parts_->mutex);
-    if (parts_->stopping) return;
+    if (parts_->stopping) return {};
     parts_->running = true;
   }
-  parts_->service.http().run();
+  Status ended = parts_->service.http().run();
   {
     MutexLock lock(parts_->mutex);
     parts_->running = false;
     parts_->changed.notify_all();
   }
+  return ended;
 }
 
 void Server::shutdown() {

@@ -99,7 +99,9 @@ class Server {
 
   int port() const;
   void attach(std::shared_ptr<Engine> engine);
-  void run();  // returns after shutdown(), when every connection has ended
+  // Returns after shutdown(), when every connection has ended. kIo: the listening socket was lost, so nobody can connect
+  // any more; shutdown() is still to be called.
+  Status run();
   // No new connections and requests; what runs may finish within shutdown_s. Returns when the engine is drained.
   void shutdown();
 

@@ -1,7 +1,9 @@
 // Clients that vanish, stall, crowd or lie, and how the server ends.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <limits>
 #include <random>
@@ -489,7 +491,65 @@ TEST(ServerLimits, EndsBeforeItRan) {
   auto server = kvilt::Server::listen(options);
   ASSERT_TRUE(server.ok());
   server.value()->shutdown();
-  server.value()->run();  // returns at once
+  EXPECT_TRUE(server.value()->run().ok());  // returns at once
+}
+
+// The first calls of accept() fail, as where the system's table of files is full, a firewall refuses or a client left.
+class Refused : public HttpServer {
+ public:
+  Refused() : HttpServer({}, 4, false) {}
+  std::atomic<size_t> failed{0};
+
+ private:
+  int accept_connection() override {
+    constexpr int kErrors[] = {ENFILE, ENOMEM, ENOBUFS, EPERM, ECONNABORTED, EMFILE};
+    if (failed == std::size(kErrors)) return HttpServer::accept_connection();
+    errno = kErrors[failed++];
+    return -1;
+  }
+};
+
+TEST(ServerLimits, AnErrorOfAcceptPasses) {
+  Refused http;
+  http.Get("/x", [](const httplib::Request&, httplib::Response& out) { out.set_content("here", "text/plain"); });
+  const int port = http.bind("127.0.0.1", 0);
+  ASSERT_GT(port, 0);
+  Status ended;
+  std::thread web([&] { ended = http.run(); });
+  httplib::Client client("127.0.0.1", port);
+  client.set_read_timeout(kPatience);
+  const auto answer = client.Get("/x");
+  http.stop_accepting();
+  web.join();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->body, "here");
+  EXPECT_EQ(http.failed, 6u);
+  EXPECT_TRUE(ended.ok()) << ended.error().message;
+}
+
+// The number of the process's socket that listens on a port of loopback.
+int listening_on(int port) {
+  for (int fd = 3; fd < 4096; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    sockaddr_in bound{};
+    size = sizeof bound;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0 && ntohs(bound.sin_port) == port) return fd;
+  }
+  return -1;
+}
+
+TEST(ServerLimits, SaysThatItsSocketIsLost) {
+  LiveServer running;
+  EXPECT_EQ(running.post("/v1/chat/completions", kChat)->status, 200);
+  const int socket = listening_on(running.server->port());
+  ASSERT_GE(socket, 0);
+  ::shutdown(socket, SHUT_RDWR);
+  running.wait();
+  ASSERT_FALSE(running.ended.ok());
+  EXPECT_EQ(running.ended.error().code, Code::kIo);
+  EXPECT_NE(running.ended.error().message.find("no connection can be accepted"), std::string::npos);
 }
 
 // Random bytes and broken requests: each ends, and the server still answers.

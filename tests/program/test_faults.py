@@ -2,12 +2,16 @@
 
 No times are asserted; where the program once hung, the test's own timeout would end it.
 """
+import ctypes
+import errno
 import http.client
 import json
 import os
 import pathlib
 import resource
 import signal
+import socket
+import stat
 import subprocess
 import threading
 
@@ -117,6 +121,26 @@ def test_a_second_signal_ends_the_program_at_once():
         assert server.process.wait(timeout=60) == -signal.SIGTERM
         for client in clients:
             client.join()
+
+
+def test_a_server_that_nobody_can_reach_ends_with_an_error():
+    """A supervisor starts it anew; alive and deaf it would be left alone."""
+    with Serve(PROBE) as server:
+        server.ready()
+        pidfd = os.pidfd_open(server.process.pid)
+        libc = ctypes.CDLL(None, use_errno=True)
+        for fd in map(int, os.listdir(f"/proc/{server.process.pid}/fd")):
+            copy = libc.syscall(438, pidfd, fd, 0)  # pidfd_getfd
+            if copy < 0 and ctypes.get_errno() == errno.EPERM:
+                pytest.skip("this system does not let a parent take a child's socket")
+            if copy < 0 or not stat.S_ISSOCK(os.fstat(copy).st_mode):
+                continue
+            taken = socket.socket(fileno=copy)
+            if taken.family == socket.AF_INET and taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                taken.shutdown(socket.SHUT_RDWR)
+        rest = server.process.stdout.read()
+        assert server.process.wait(timeout=120) == 1
+        assert "no connection can be accepted any more" in rest
 
 
 def test_a_pipe_is_no_model(tmp_path):
