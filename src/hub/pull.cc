@@ -4,12 +4,15 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "hub/download.h"
 #include "hub/hub_store.h"
+#include "model/gguf_parts.h"
 #include "model/tensor_table.h"
 
 namespace kvilt {
@@ -71,6 +74,22 @@ Status check_room(const PullPlan& plan, const HubStore& store, const std::string
                *free / 1'000'000, plan.absent_bytes / 1'000'000);
 }
 
+// What is linked: the chosen files, and the GGUF models of this commit that earlier pulls left whole in the cache. Without
+// the latter a commit that changes a line of text would hide them behind the new snapshot.
+std::vector<RepoFile> files_to_link(const PullPlan& plan, const HubStore& store) {
+  std::map<std::string, std::vector<RepoFile>> models;  // by first part: the parts that are there
+  for (const RepoFile& file : plan.listing.files) {
+    if (file.path.ends_with(".gguf") && !file.blob.empty() && store.has(file))
+      models[first_part(file.path)].push_back(file);
+  }
+  std::vector<RepoFile> out = plan.chosen.files;
+  for (const auto& [first, parts] : models) {
+    if (first != plan.chosen.model && std::cmp_equal(parts.size(), part_count(first)))
+      out.insert(out.end(), parts.begin(), parts.end());
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<HubSource> hub_source(const std::string& endpoint) {
@@ -119,7 +138,7 @@ Result<std::string> pull(const PullPlan& plan, const HubSource& source, PullWatc
     if (lock) KVILT_TRY(downloader.into_blob(file_url(plan, source, file), file, store));
     watcher.at(file, file.size);
   }
-  KVILT_TRY(store.publish(plan.listing, plan.chosen.files, source.revision));
+  KVILT_TRY(store.publish(plan.listing, files_to_link(plan, store), source.revision));
   const fs::path snapshot = store.snapshot(plan.listing.commit);
   return plan.chosen.model.empty() ? snapshot.string() : (snapshot / plan.chosen.model).string();
 }

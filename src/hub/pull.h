@@ -3,7 +3,8 @@
 //             is not whole goes on where it ended: after a broken connection by itself, after anything else with the
 //             next pull.
 // Invariants: all files come from the one commit that the plan names. Links and refs are made when all of them are
-//             there, so an interrupted pull leaves what was usable as it was.
+//             there, so an interrupted pull leaves what was usable as it was; and a pull that moves main to a newer
+//             commit links the GGUF models that earlier ones left, where that commit has them too.
 // Errors:     a message for every status, with what to do; kCancelled: stopped() said so.
 // Threads:    the caller's; other processes may pull the same model, one of them downloads, the others wait.
 // Not here:   the terminal (apps/pull.cc); uploads, data sets, the hub's Xet protocol.

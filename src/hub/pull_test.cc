@@ -235,6 +235,35 @@ TEST_F(PullTest, ASplitModelIsLinkedWhenAllOfItIsThere) {
   EXPECT_EQ(slurp_for_test(snapshot() / "m-00002-of-00002.gguf"), "tail");
 }
 
+// A new commit with the same files: what was pulled before is found beside what comes now.
+TEST_F(PullTest, AnotherQuantisationHidesNoneThatIsThere) {
+  constexpr const char* kNext = "fedcba9876543210fedcba9876543210fedcba98";
+  hub_.add("m-Q4_K_M.gguf", bytes_);
+  hub_.add("m-Q8_0.gguf", "eight");
+  hub_.add("s-Q6_K-00001-of-00002.gguf", "head");
+  hub_.add("s-Q6_K-00002-of-00002.gguf", "tail");
+  ASSERT_TRUE(pulled(source(), "Q4_K_M").ok());
+  ASSERT_TRUE(pulled(source(), "Q6_K").ok());
+  fs::remove(model() / "blobs" / hash_for_test("tail", true));
+  hub_.change_listing([&](nlohmann::json& listing) { listing["sha"] = kNext; });
+  hub_.answer([&](Asked asked) {
+    if (const size_t at = asked.path.find(kNext); at != std::string::npos) asked.path.replace(at, 40, FakeHub::kCommit);
+    return hub_.usual(asked);
+  });
+  const size_t before = hub_.asked_files().size();
+  ASSERT_TRUE(pulled(source(), "Q8_0").ok());
+  EXPECT_EQ(hub_.asked_files().size(), before + 1);
+  EXPECT_EQ(slurp_for_test(model() / "refs/main"), kNext);
+  const fs::path next = model() / "snapshots" / kNext;
+  for (const char* tag : {"Q4_K_M", "Q8_0"}) {
+    const auto found = find_model_in(folder_.string(), std::string("org/name:") + tag);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_EQ(*found, (next / ("m-" + std::string(tag) + ".gguf")).string());
+  }
+  EXPECT_EQ(slurp_for_test(next / "m-Q4_K_M.gguf"), bytes_);
+  EXPECT_FALSE(fs::exists(next / "s-Q6_K-00001-of-00002.gguf")) << "of which a part is missing";
+}
+
 TEST_F(PullTest, TheTokenStaysWithItsHost) {
   hub_.add("m.gguf", bytes_);
   FakeHub store;

@@ -1,7 +1,8 @@
 // model/hub_cache.h: a model by its name on Hugging Face's hub, as `kvilt pull` or other programs have downloaded it:
 // Qwen/Qwen3-4B-GGUF:Q4_K_M is a file of ~/.cache/huggingface/hub.
 // Source: huggingface_hub's cache: models--ORG--NAME/refs/main names a commit, snapshots/COMMIT/ has the files. Which
-//         folder it is, and which file a name means: hub_names.h.
+//         folder it is, and which file a name means: hub_names.h. What main's snapshot lacks is looked for in the others:
+//         an earlier download left it there.
 // Errors: kNotFound says where it was looked for and how to get it; kInvalidArgument lists what there is to choose.
 // Not here: downloads (src/hub/); the network is never used.
 #pragma once

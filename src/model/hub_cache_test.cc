@@ -66,6 +66,21 @@ TEST_F(HubCacheTest, SaysWhatIsThereInstead) {
   EXPECT_TRUE(refused("org/gone", "kvilt pull org/gone")) << found("org/gone");
 }
 
+// What a newer commit's snapshot lacks is still on the disk.
+TEST_F(HubCacheTest, LooksIntoOlderSnapshots) {
+  EXPECT_EQ(found("org/one:old"), "models--org--one/snapshots/dead/old.gguf");
+  write("models--org--one/snapshots/beef/else.gguf", "x");
+  EXPECT_EQ(found("org/one:old"), "models--org--one/snapshots/dead/old.gguf");
+  EXPECT_EQ(found("org/one:q8_0"), "models--org--one/snapshots/c0ffee/one-Q8_0.gguf") << "main's, where it has one";
+  const fs::path link = hub_ / "models--org--one/snapshots/beef/old.gguf";
+  fs::create_symlink("../dead/old.gguf", link);
+  EXPECT_TRUE(found("org/one:old").ends_with("/old.gguf")) << "one file: " << found("org/one:old");
+  fs::remove(link);
+  write("models--org--one/snapshots/beef/old.gguf", "y");
+  EXPECT_TRUE(refused("org/one:old", "snapshots/beef/old.gguf")) << found("org/one:old");
+  EXPECT_TRUE(refused("org/one:old", "snapshots/dead/old.gguf")) << found("org/one:old");
+}
+
 TEST_F(HubCacheTest, PathsStayPaths) {
   for (const char* path : {"model.gguf", "/no/such/model.gguf", "a/b/c.gguf", "./org/one", "../one", "org/one:", ""})
     EXPECT_EQ(*find_model_in(hub_.string(), path), path);
