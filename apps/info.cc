@@ -112,7 +112,7 @@ void info(const std::string& path, bool json, bool measured) {
   const Json kernels = kernel_table(*file, backend, measured);
   if (json) {
     out["kernels"] = kernels;
-    std::printf("%s\n", out.dump(1).c_str());
+    std::printf("%s\n", out.dump(1, ' ', false, Json::error_handler_t::replace).c_str());
     return;
   }
   for (const auto& [key, value] : out.items()) {

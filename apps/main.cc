@@ -68,6 +68,8 @@ int main(int argc, char** argv) {
     std::cerr << "error: not enough memory\n";
   } catch (const std::system_error& e) {
     std::cerr << "error: the system refused: " << e.what() << "\n";
+  } catch (const std::exception& e) {  // of a library, which a command should have caught
+    std::cerr << "error: " << e.what() << "\n";
   }
   return 1;
 }

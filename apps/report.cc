@@ -38,6 +38,9 @@ nlohmann::ordered_json Report::whole() const {
   return out;
 }
 
-void Report::write(const std::string& path) const { write_text(path, whole().dump(1) + "\n"); }
+// Of the command and of names in files, what is no UTF-8 is replaced: nothing that was measured is lost for it.
+void Report::write(const std::string& path) const {
+  write_text(path, whole().dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
 
 }  // namespace kvilt

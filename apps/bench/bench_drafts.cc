@@ -57,11 +57,19 @@ Asked quote(const DraftsOptions& o, int n) {
     if (!std::getline(lines, line)) fail(fmt::format("--prompts: {} has only {} lines", o.passages, i));
   }
   const Json one = Json::parse(line, nullptr, false);
-  if (one.is_discarded() || !one.contains("segments")) fail(fmt::format("--passages: {} has no segments", o.passages));
+  if (one.is_discarded() || !one.contains("segments") || !one["segments"].is_array())
+    fail(fmt::format("--passages: {}: line {} has no list 'segments'", o.passages, n + 1));
   std::string text, longest;
   size_t most = 0;
   for (const Json& segment : one["segments"]) {
-    const std::string title = segment.value("title", ""), said = segment.value("text", "");
+    const auto text_of = [&](const char* key) {
+      const auto it = segment.is_object() ? segment.find(key) : segment.end();
+      if (!segment.is_object() || (it != segment.end() && !it->is_string()))
+        fail(fmt::format("--passages: {}: line {}: a segment is an object with the texts 'title' and 'text'",
+                         o.passages, n + 1));
+      return it == segment.end() ? std::string() : it->get<std::string>();
+    };
+    const std::string title = text_of("title"), said = text_of("text");
     text += "## " + title + "\n" + said + "\n\n";
     if (said.size() > most) most = said.size(), longest = title;
   }

@@ -85,7 +85,7 @@ void add_bench_kv(Program& program, Command bench) {
   app.remove_option("--kv-type");
   app.add_option("--text", o->text, "a text file").required();
   app.add_option("--types", o->types, "compared with f32, comma-separated").show_default();
-  app.add_option("--tokens", o->tokens, "of the text").show_default();
+  app.add_option("--tokens", o->tokens, "of the text").range(1, 1 << 24).show_default();
   app.add_option("--cuts", o->cuts, "positions whose next token is compared").range(1, 100000).show_default();
   app.add_option("--json", o->json, "write the rows to this file");
   app.callback([o, &program] { bench_kv(*o, program.argc, program.argv); });

@@ -5,6 +5,7 @@ No times are asserted here; `kvilt bench` measures them.
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
 import pytest
@@ -92,6 +93,40 @@ def test_an_empty_key_of_the_environment_is_refused(monkeypatch):
     monkeypatch.setenv("KVILT_API_KEY", "")
     done = kvilt("serve", GGUF, "--port", "0", seconds=60)
     assert done.returncode == 1 and "KVILT_API_KEY" in done.stderr
+
+
+def test_seed_0_is_a_seed_and_top_k_has_two_ways_to_say_all():
+    story = ["generate", GGUF, "Once upon a time", "--raw", "-n", "24", "--temperature", "1"]
+    first, again = (kvilt(*story, "--seed", "0", "--top-k", k) for k in ("0", "-1"))
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert first.stdout == again.stdout
+    assert len({kvilt(*story).stdout for _ in range(4)}) > 1  # power: without one it is drawn anew
+
+
+def test_names_that_are_no_utf8_end_nothing(tmp_path):
+    """What was measured is written, and info tells what there is."""
+    report = os.fsencode(tmp_path) + b"/r\xff.json"
+    done = subprocess.run([KVILT, "bench", "kernels", "--rows", "1", "--lengths", "96", "--seconds", "0.001", "--threads", "2", "--json", report], capture_output=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    with open(report, encoding="utf-8") as file:
+        assert json.load(file)["command"].endswith("r\ufffd.json")
+    folder = os.fsencode(tmp_path) + b"/m\xff"
+    shutil.copytree(os.fsencode(PROBE), folder)
+    config = json.loads((PROBE / "config.json").read_text())
+    config.pop("_name_or_path", None)
+    with open(folder + b"/config.json", "w") as file:
+        json.dump(config, file)
+    done = subprocess.run([KVILT, "info", folder, "--json"], capture_output=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["name"] == "m\ufffd"
+
+
+def test_passages_of_another_shape_are_named(tmp_path):
+    passages = tmp_path / "passages.jsonl"
+    for line in ('{"segments": ["text"]}', '{"segments": 3}', '{"segments": [{"title": 1}]}', "3"):
+        passages.write_text(line + "\n")
+        done = kvilt("bench", "drafts", "--model", PROBE, "--kinds", "quote", "--passages", passages, seconds=60)
+        assert done.returncode == 1 and "--passages" in done.stderr, done
 
 
 def test_names_in_a_file_do_not_reach_the_terminal_raw(tmp_path):
