@@ -114,17 +114,22 @@ void add_engine_options(Command app, EngineOptions& o, bool model_flag) {
   o.pack_cache = default_pack_cache();
   app.add_option("--pack-cache", o.pack_cache, "folder that keeps packed weights for quick starts, or off")
       .show_default();
-  app.add_option("--cache-dir", o.cache_dir,
-                 "folder that keeps what is cached beyond memory and beyond this process (unencrypted without "
-                 "--cache-key; for its owner)");
-  app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)").bytes();
-  app.add_option("--cache-redis", o.cache_redis,
-                 "Redis or Valkey that several servers share: HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or "
-                 "unix:PATH (no TLS); several with commas between them, over which pieces are spread");
+  const Option dir =
+      app.add_option("--cache-dir", o.cache_dir,
+                     "folder that keeps what is cached beyond memory and beyond this process (unencrypted without "
+                     "--cache-key; for its owner)");
+  app.add_option("--cache-disk", o.cache_disk, "the most that it takes, e.g. 64GiB (default: 16GiB)")
+      .bytes()
+      .needs(dir);
+  const Option redis = app.add_option(
+      "--cache-redis", o.cache_redis,
+      "Redis or Valkey that several servers share: HOST:PORT, redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or "
+      "unix:PATH (no TLS); several with commas between them, over which pieces are spread");
   app.add_option("--cache-redis-key", o.cache_redis_key,
                  "file with the secret of the servers that share it: 32 bytes or 64 hexadecimal digits (default: it "
                  "follows from --cache-key, or the first server puts one into Redis)");
   app.add_option("--cache-redis-timeout", o.cache_redis_timeout_ms, "the longest wait for an answer of it, in ms")
+      .needs(redis, "KVILT_CACHE_REDIS")
       .show_default();
   app.add_option("--cache-key", o.cache_key,
                  "file with the key that encrypts what --cache-dir and --cache-redis keep: 32 bytes or 64 hexadecimal "

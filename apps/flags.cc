@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 
 namespace kvilt {
@@ -16,6 +17,10 @@ Option& Option::not_empty(const std::string& why) {
   return option_->check([why](const std::string& given) { return given.empty() ? why : std::string(); }), *this;
 }
 Option& Option::excludes(const Option& other) { return option_->excludes(other.option_), *this; }
+Option& Option::needs(const Option& other, const char* instead) {
+  if (!instead || !std::getenv(instead)) option_->needs(other.option_);
+  return *this;
+}
 
 Command Command::add_subcommand(const std::string& name, const std::string& what) {
   return Command(app_->add_subcommand(name, what));
@@ -35,6 +40,7 @@ template Option Command::add_option(const std::string&, uint64_t&, const std::st
 template Option Command::add_option(const std::string&, float&, const std::string&);
 template Option Command::add_option(const std::string&, double&, const std::string&);
 template Option Command::add_option(const std::string&, std::optional<int>&, const std::string&);
+template Option Command::add_option(const std::string&, std::optional<uint64_t>&, const std::string&);
 template Option Command::add_option(const std::string&, std::optional<float>&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<std::string>&, const std::string&);
 

@@ -28,6 +28,8 @@ class Option {
   Option& bytes();                            // takes 2GiB, 100kb, ...
   Option& not_empty(const std::string& why);  // "" is an error that says why
   Option& excludes(const Option& other);
+  // An error without the other one. instead: a variable of the environment that stands for it.
+  Option& needs(const Option& other, const char* instead = nullptr);
 
  private:
   CLI::Option* option_;
@@ -41,8 +43,8 @@ class Command {
   void require_subcommand();
   void callback(std::function<void()> run);
 
-  // T: std::string, int, int64_t, uint64_t, float, double, std::optional<int or float>, which is empty unless the option
-  // is given, or std::vector<std::string>, which is given more than once.
+  // T: std::string, int, int64_t, uint64_t, float, double, std::optional<int, uint64_t or float>, which is empty unless
+  // the option is given, or std::vector<std::string>, which is given more than once.
   template <class T>
   Option add_option(const std::string& names, T& value, const std::string& what = "");
   Option add_flag(const std::string& names, bool& value, const std::string& what);

@@ -16,7 +16,6 @@ struct GenerateOptions {
   std::string prompt, system, file;
   bool raw = false;
   SamplingParams sampling;
-  uint64_t seed = 0;
 };
 
 void generate(GenerateOptions o) {
@@ -37,7 +36,7 @@ void generate(GenerateOptions o) {
     chat["messages"].push_back({{"role", "user"}, {"content", o.prompt}});
     request.prompt = value_or_fail(engine->chat_prompt(chat));
   }
-  if (o.seed) o.sampling.seed = o.seed;
+  if (o.sampling.top_k == -1) o.sampling.top_k = 0;  // two ways to say all tokens, as everywhere
   request.sampling = o.sampling;
   const Answered out = run_request(*engine, std::move(request), [](const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -67,9 +66,9 @@ void add_generate(Program& program) {
   app.add_option("--max-tokens,-n", o->sampling.max_tokens, "length of the answer").show_default();
   app.add_option("--temperature", o->sampling.temperature, "0: the most likely token").show_default();
   app.add_option("--top-p", o->sampling.top_p).show_default();
-  app.add_option("--top-k", o->sampling.top_k).show_default();
+  app.add_option("--top-k", o->sampling.top_k, "0 or -1: all tokens").show_default();
   app.add_option("--min-p", o->sampling.min_p).show_default();
-  app.add_option("--seed", o->seed, "the same seed gives the same text");
+  app.add_option("--seed", o->sampling.seed, "the same seed gives the same text, a whole number from 0 on");
   app.callback([o] { generate(*o); });
 }
 

@@ -209,7 +209,8 @@ void add_serve(Program& program) {
                  "decode (it asks such a server for long prompts: --peer); each answers its own clients as ever");
   app.add_option("--peer-listen", options->engine.peer_listen,
                  "HOST:PORT where a prefill server listens for decode servers (port 0: any free one, printed)");
-  app.add_option("--peer", options->engine.peer, "HOST:PORT of the prefill server that a decode server asks");
+  const Option peer =
+      app.add_option("--peer", options->engine.peer, "HOST:PORT of the prefill server that a decode server asks");
   app.add_option(
       "--peer-key", options->engine.peer_key,
       "file with the key of both, which authenticates and encrypts what they say: 32 bytes or 64 hexadecimal "
@@ -217,6 +218,7 @@ void add_serve(Program& program) {
       "(127.0.0.1)");
   app.add_option("--peer-least", options->engine.peer_least,
                  "tokens that must be missing for a prompt to be asked of it")
+      .needs(peer)
       .show_default();
   app.add_flag("--fold-volatile", options->engine.fold_volatile,
                "clocks, billing digits and a git status in system messages are taken out of the prompt");
@@ -229,7 +231,7 @@ void add_serve(Program& program) {
       "nothing of prompts and answers is logged or kept but in the KV cache: no records of requests, no stored "
       "responses, no knowledge bases");
   app.add_flag("--show-text", options->server.show_text, "what it tells may hold a few words of prompts");
-  app.add_option(
+  const Option events = app.add_option(
       "--kv-events", options->engine.kv_events,
       "ZeroMQ endpoint where vLLM's KV events are published for cache-aware routers, e.g. "
       "tcp://127.0.0.1:5557, or connect:tcp://HOST:PORT (they hold prompts' token ids: docs/design/events.md)");
@@ -239,9 +241,11 @@ void add_serve(Program& program) {
   app.add_option("--kv-events-approximate", options->engine.kv_events_approximate,
                  "topic of events of approximate blocks and pieces (without it they are not published)");
   app.add_choice("--kv-events-format", options->engine.kv_events_format, parse_kv_event_format, kv_event_format_name,
-                 "how events are written: map (as vLLM does now) or array (its older releases)");
+                 "how events are written: map (as vLLM does now) or array (its older releases)")
+      .needs(events);
   app.add_flag("--kv-events-tenants", options->engine.kv_events_tenants,
-               "publish also what belongs to a tenant, namespace or cache_salt");
+               "publish also what belongs to a tenant, namespace or cache_salt")
+      .needs(events);
   app.add_option("--host", options->server.host, "address to listen on").show_default();
   app.add_option("--port,-p", options->server.port, "port; 0: any free one, printed").show_default();
   app.add_option("--api-key", options->server.api_key,

@@ -81,6 +81,13 @@ def test_generate_continues_a_story_and_repeats_itself():
     (["serve", GGUF, "--port", "0", "--api-key", ""], "--api-key"),
     (["serve", GGUF, "--port", "0", "--tenants", "no/such/tenants.json"], "no/such/tenants.json"),
     (["serve", GGUF, "--port", "0", "--tenants", "README.md"], "README.md"),
+    (["bench", "kv", "--model", PROBE, "--text", "README.md", "--tokens", "-32"], "--tokens"),
+    # Flags that do nothing without another one.
+    (["serve", PROBE, "--port", "0", "--cache-disk", "64GiB"], "--cache-dir"),
+    (["serve", PROBE, "--port", "0", "--cache-redis-timeout", "5"], "--cache-redis"),
+    (["serve", PROBE, "--port", "0", "--kv-events-tenants"], "--kv-events"),
+    (["serve", PROBE, "--port", "0", "--kv-events-format", "array"], "--kv-events"),
+    (["serve", PROBE, "--port", "0", "--peer-least", "64"], "--peer"),
     (["frobnicate"], "frobnicate"),
 ], ids=lambda value: "-".join(map(str, value)).replace(str(ROOT), "") if isinstance(value, list) else "")
 def test_mistakes_are_named(args, word):
