@@ -402,6 +402,14 @@ const GgufValue* GgufFile::find(std::string_view key) const {
   return it == metadata.end() ? nullptr : &it->second;
 }
 
+std::string readable_gguf_types() {
+  std::string out;
+  for (const GgmlType& type : kGgmlTypes) {
+    if (type.dtype) out += fmt::format("{}{}", out.empty() ? "" : ", ", type.name);
+  }
+  return out;
+}
+
 Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const std::string& file) {
   return Parser(bytes, file).parse();
 }

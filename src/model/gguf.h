@@ -45,6 +45,9 @@ struct GgufFile {
   const GgufValue* find(std::string_view key) const;
 };
 
+// "F32, F16, ...", for messages.
+std::string readable_gguf_types();
+
 // bytes must outlive the result. file: for messages.
 Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const std::string& file);
 

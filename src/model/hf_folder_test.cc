@@ -126,6 +126,47 @@ TEST_F(HfFolder, AddedTokensBeyondTheEmbeddingAreLeftOut) {
   EXPECT_NE(model.error().message.find("the embedding"), std::string::npos) << model.error().message;
 }
 
+// A commit is no name, and an empty one can be asked for by nobody.
+TEST_F(HfFolder, IsNamedByItsPlaceWhereItsFilesNameNothing) {
+  copy("tests/data/fixtures/llama");
+  change("config.json", [](auto& c) { c.erase("_name_or_path"); });
+  const auto name_of = [](const std::string& asked) {
+    const auto model = open_model(asked);
+    return model.ok() ? (*model)->config.name : "error: " + model.error().message;
+  };
+  const std::string folder = folder_.filename().string();
+  EXPECT_EQ(name_of(folder_.string()), folder);
+  EXPECT_EQ(name_of(folder_.string() + "/"), folder);
+  EXPECT_EQ(name_of((folder_ / "." / "").string()), folder);
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_);
+  EXPECT_EQ(name_of("."), folder);
+  fs::current_path(before);
+  const fs::path snapshot = folder_ / "models--org--tiny-1" / "snapshots" / std::string(40, 'a');
+  fs::create_directories(snapshot);
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    if (entry.is_regular_file()) fs::copy_file(entry.path(), snapshot / entry.path().filename());
+  }
+  ::setenv("HF_HUB_CACHE", folder_.c_str(), 1);
+  EXPECT_EQ(name_of("org/tiny-1"), "org/tiny-1");
+  ::unsetenv("HF_HUB_CACHE");
+  EXPECT_EQ(name_of(snapshot.string()), "org/tiny-1") << "what kvilt pull prints";
+  change("config.json", [](auto& c) { c["_name_or_path"] = "somebody/says"; });
+  EXPECT_EQ(name_of(folder_.string() + "/"), "somebody/says");
+}
+
+TEST_F(HfFolder, SaysWhichTypesItReads) {
+  copy("tests/data/fixtures/llama");
+  std::string bytes = *read_file((folder_ / "model.safetensors").string(), 1 << 24);
+  ASSERT_NE(bytes.find("\"F32\""), std::string::npos);
+  for (size_t at = 0; (at = bytes.find("\"F32\"", at)) != std::string::npos;) bytes.replace(at, 5, "\"F64\"");
+  write("model.safetensors", bytes);
+  const auto model = open();
+  ASSERT_FALSE(model.ok());
+  EXPECT_TRUE(model.error().message.ends_with("has type F64; this build reads F32, F16, BF16"))
+      << model.error().message;
+}
+
 TEST_F(HfFolder, ShardsComeFromTheFolderOnly) {
   copy("tests/data/fixtures/qwen3");
   ASSERT_TRUE(open().ok());

@@ -40,16 +40,25 @@ using Files = std::vector<MappedFile>;
 
 std::string mebibytes(size_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 19)) >> 20); }
 
-// The names of general.file_type; a mixture has the name of its commonest type.
+// The type that most bytes have.
+std::string main_type(const TensorTable& tensors) {
+  std::map<std::string, size_t> bytes;
+  for (const auto& [name, tensor] : tensors.all()) bytes[tensor.type_name] += tensor.bytes;
+  const auto most = std::ranges::max_element(bytes, [](auto& a, auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "" : most->first;
+}
+
+// The names of general.file_type (llama.cpp's LLAMA_FTYPE_MOSTLY_...); without one, the type that most bytes have.
 std::string file_type_name(const GgufFile& gguf) {
   static const std::map<int64_t, const char*> kNames = {
-      {0, "F32"},     {1, "F16"},     {2, "Q4_0"},    {3, "Q4_1"},    {7, "Q8_0"},    {8, "Q5_0"},
-      {9, "Q5_1"},    {10, "Q2_K"},   {11, "Q3_K_S"}, {12, "Q3_K_M"}, {13, "Q3_K_L"}, {14, "Q4_K_S"},
-      {15, "Q4_K_M"}, {16, "Q5_K_S"}, {17, "Q5_K_M"}, {18, "Q6_K"},   {32, "BF16"}};
+      {0, "F32"},     {1, "F16"},     {2, "Q4_0"},      {3, "Q4_1"},    {7, "Q8_0"},    {8, "Q5_0"},
+      {9, "Q5_1"},    {10, "Q2_K"},   {11, "Q3_K_S"},   {12, "Q3_K_M"}, {13, "Q3_K_L"}, {14, "Q4_K_S"},
+      {15, "Q4_K_M"}, {16, "Q5_K_S"}, {17, "Q5_K_M"},   {18, "Q6_K"},   {21, "Q2_K_S"}, {25, "IQ4_NL"},
+      {30, "IQ4_XS"}, {32, "BF16"},   {38, "MXFP4_MOE"}};
   const GgufValue* value = gguf.find("general.file_type");
   const auto id = value ? value->as_int() : std::nullopt;
   const auto it = id ? kNames.find(*id) : kNames.end();
-  return it == kNames.end() ? "of no named type" : it->second;
+  return it == kNames.end() ? main_type(gguf.tensors) : it->second;
 }
 
 // Makes an error of the tokenizer fit for a message: it knows neither the file nor how long a text may be.
@@ -167,7 +176,7 @@ class FolderReader {
     KVILT_TRY(read_generation_config());
     KVILT_TRY(read_tokenizer());
     KVILT_TRY(check_vocabulary(*model_, folder_));
-    model_->description = fmt::format("safetensors {}, {} tensors, {}{}", main_type(), tensors_.all().size(),
+    model_->description = fmt::format("safetensors {}, {} tensors, {}{}", main_type(tensors_), tensors_.all().size(),
                                       mebibytes(tensors_.bytes()), left_out_);
     model_->fingerprint = fingerprint(model_->config, tensors_);
     model_->sources = sources_of(*files_);
@@ -340,15 +349,7 @@ class FolderReader {
     return {};
   }
 
-  // The type that most bytes have.
-  std::string main_type() const {
-    std::map<std::string, size_t> bytes;
-    for (const auto& [name, tensor] : tensors_.all()) bytes[tensor.type_name] += tensor.bytes;
-    const auto most = std::ranges::max_element(bytes, [](auto& a, auto& b) { return a.second < b.second; });
-    return most == bytes.end() ? "" : most->first;
-  }
-
-  const std::string folder_;
+  const std::string folder_, name_;
   std::string weights_name_;  // for messages
   std::string left_out_;      // of a multimodal model: what is not read, in words
   std::shared_ptr<Files> files_;

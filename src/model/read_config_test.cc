@@ -64,6 +64,20 @@ TEST(GgufModel, EveryTensorTypeOpens) {
   }
 }
 
+TEST(GgufModel, IsDescribedByItsTypes) {
+  const auto described = [](uint32_t file_type) {
+    TinyGguf tiny;
+    tiny.metadata = [=](GgufBytes& b) { b.u32("general.file_type", file_type); };
+    return (*open_tiny(tiny))->description;
+  };
+  EXPECT_TRUE(described(15).starts_with("GGUF Q4_K_M, ")) << described(15);
+  EXPECT_TRUE(described(21).starts_with("GGUF Q2_K_S, ")) << described(21);
+  EXPECT_TRUE(described(25).starts_with("GGUF IQ4_NL, ")) << described(25);
+  EXPECT_TRUE(described(30).starts_with("GGUF IQ4_XS, ")) << described(30);
+  EXPECT_TRUE(described(38).starts_with("GGUF MXFP4_MOE, ")) << described(38);
+  EXPECT_TRUE(described(999).starts_with("GGUF F32, ")) << "what most bytes are: " << described(999);
+}
+
 TEST(GgufModel, ArchitecturesDifferByTheirRow) {
   TinyGguf tiny;
   auto model = open_tiny(tiny);
@@ -110,6 +124,10 @@ TEST(GgufModel, NamesTheTensorThatIsMissingOrMisshapen) {
     return true;
   };
   expect_refused(tiny, Code::kUnsupported, "tensor 'blk.0.ffn_up.weight' has type IQ3_S");
+  for (int type = 0; type <= static_cast<int>(kLastDType); ++type) {  // those that may be had instead
+    if (static_cast<DType>(type) != DType::kI8)
+      expect_refused(tiny, Code::kUnsupported, std::string(dtype_info(static_cast<DType>(type)).name));
+  }
   TinyGguf qwen = without("");
   qwen.arch = "qwen2";
   expect_refused(qwen, Code::kCorrupt, "tensor 'blk.0.attn_q.bias' is missing");

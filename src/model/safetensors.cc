@@ -138,6 +138,12 @@ class HeaderParser {
 
 }  // namespace
 
+std::string readable_safetensors_types() {
+  std::string out;
+  for (const auto& type : kReadable) out += fmt::format("{}{}", out.empty() ? "" : ", ", type.name);
+  return out;
+}
+
 Status parse_safetensors(std::span<const std::byte> bytes, const std::string& file, TensorTable& table) {
   return HeaderParser(bytes, file, table).parse();
 }

@@ -12,6 +12,9 @@
 
 namespace kvilt {
 
+// "F32, F16, ...", for messages.
+std::string readable_safetensors_types();
+
 // Adds the tensors of one file; bytes must outlive the table. Errors: kCorrupt names file, tensor and reason.
 Status parse_safetensors(std::span<const std::byte> bytes, const std::string& file, TensorTable& table);
 

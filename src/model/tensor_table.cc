@@ -4,7 +4,9 @@
 #include <array>
 
 #include "base/error.h"
+#include "model/gguf.h"
 #include "model/reordered_experts.h"
+#include "model/safetensors.h"
 
 namespace kvilt {
 namespace {
@@ -390,11 +392,9 @@ class Binder {
       return {};
     }
     if (!stored->readable) {
-      status_ =
-          error(Code::kUnsupported,
-                "{}: tensor '{}' has type {}; this build reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, "
-                "Q5_K and Q6_K",
-                request_.file, name, stored->type_name);
+      status_ = error(Code::kUnsupported, "{}: tensor '{}' has type {}; this build reads {}", request_.file, name,
+                      stored->type_name,
+                      request_.style == NameStyle::kGguf ? readable_gguf_types() : readable_safetensors_types());
       return {};
     }
     return stored->view();
