@@ -15,6 +15,7 @@
 
 #include "apps/command.h"
 #include "apps/flags.h"
+#include "model/hub_cache.h"
 #include "server/server.h"
 #include "text/unicode.h"
 
@@ -297,6 +298,9 @@ void add_serve(Program& program) {
       options->server.model_alias = names[0];
       options->server.more_aliases.assign(names.begin() + 1, names.end());
     }
+    // Of the hub's cache: who started it knows it by this name. A path stays the server's own affair.
+    if (const auto found = find_model(options->engine.model); found.ok() && *found != options->engine.model)
+      options->server.more_aliases.push_back(options->engine.model);
     if (!tenants->empty()) options->server.tenants = value_or_fail(read_tenants(*tenants));
     for (const TenantOptions& tenant : options->server.tenants) {
       if (tenant.pool_share > 0) options->engine.pool_shares[tenant.name] = tenant.pool_share;

@@ -32,7 +32,7 @@ struct KvHeads {
 
 struct ModelConfig {
   std::string arch;  // "llama", "mistral", "qwen2", ...: docs/architectures.md
-  std::string name;  // for people
+  std::string name;  // for people and clients: what the files say, else where they are (never empty in a ModelFile)
   int D = 0, H = 0, G = 0, E = 0, F = 0, L = 0, V = 0;
   int context = 0;  // positions the model was trained for
   // Each layer's own G and E where layers differ (gemma4); else empty. G and E above are then the largest: KV, queries

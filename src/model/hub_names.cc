@@ -76,6 +76,15 @@ std::optional<HubName> hub_name(const std::string& text) {
   return out;
 }
 
+std::optional<std::string> repo_of_folder(const std::string& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  if (!folder.starts_with(kPrefix)) return std::nullopt;
+  const size_t between = folder.find("--", kPrefix.size());
+  if (between == std::string::npos) return std::nullopt;
+  const std::string repo = folder.substr(kPrefix.size(), between - kPrefix.size()) + "/" + folder.substr(between + 2);
+  return hub_name(repo) ? std::optional(repo) : std::nullopt;
+}
+
 std::string hub_folder() {
   if (const std::string hub = setting("HF_HUB_CACHE"); !hub.empty()) return hub;
   if (const std::string home = setting("HF_HOME"); !home.empty()) return home + "/hub";

@@ -23,6 +23,9 @@ struct HubName {
 // None: the text has not this form. Parts are letters, digits, '-', '_' and '.', so that they are safe in paths.
 std::optional<HubName> hub_name(const std::string& text);
 
+// ORG/NAME of a folder of the hub's cache, HubName::folder(); none: the folder has not this form.
+std::optional<std::string> repo_of_folder(const std::string& folder);
+
 // HF_HUB_CACHE, or HF_HOME/hub, or XDG_CACHE_HOME/huggingface/hub, or ~/.cache/huggingface/hub.
 std::string hub_folder();
 

@@ -16,6 +16,7 @@
 #include "model/gguf_parts.h"
 #include "model/gguf_tokenizer.h"
 #include "model/hub_cache.h"
+#include "model/hub_names.h"
 #include "model/json_text.h"
 #include "model/read_config.h"
 #include "model/read_sampling.h"
@@ -124,12 +125,30 @@ Result<GgufText> build_tokenizer(const GgufFile& gguf, const std::string& path) 
   return out;
 }
 
-Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const WeightsReady& weights_ready) {
+// The name of a model whose files give it none, for people and for clients: what it was asked for by in the hub's cache,
+// else its file's or folder's.
+std::string name_by_place(const std::string& asked, const std::string& path) {
+  if (asked != path) return asked;  // ORG/NAME[:TAG]
+  std::error_code ignored;
+  std::filesystem::path place = std::filesystem::absolute(path, ignored).lexically_normal();
+  if (place.filename().empty()) place = place.parent_path();  // "folder/", "."
+  if (!std::filesystem::is_directory(place, ignored)) return place.stem().string();
+  const std::filesystem::path above = place.parent_path();
+  if (above.filename() == "snapshots") {  // of the hub's cache, where a commit names the folder
+    if (const auto repo = repo_of_folder(above.parent_path().filename().string())) return *repo;
+  }
+  return place.has_filename() ? place.filename().string() : "model";
+}
+
+// name: of a model whose file gives it none.
+Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const std::string& name,
+                                             const WeightsReady& weights_ready) {
   KVILT_ASSIGN(const GgufParts parts, open_gguf_parts(path));
   const GgufFile& gguf = parts.gguf;
   KVILT_ASSIGN(ReadConfig read, read_gguf_config(gguf, path));
   auto model = std::make_unique<ModelFile>();
   model->config = std::move(read.config);
+  if (model->config.name.empty()) model->config.name = name;
   KVILT_ASSIGN(model->weights, bind_weights({model->config, gguf.tensors, NameStyle::kGguf, read.biases, path}));
 
   // On a thread of its own: it takes 0.1 s for 152,000 tokens, and the weights do not need it.
@@ -159,7 +178,9 @@ Result<std::unique_ptr<ModelFile>> open_gguf(const std::string& path, const Weig
 
 class FolderReader {
  public:
-  explicit FolderReader(std::string folder) : folder_(std::move(folder)), files_(std::make_shared<Files>()) {}
+  // name: of a model whose files give it none.
+  FolderReader(std::string folder, std::string name)
+      : folder_(std::move(folder)), name_(std::move(name)), files_(std::make_shared<Files>()) {}
 
   Result<std::unique_ptr<ModelFile>> open() {
     KVILT_ASSIGN(const nlohmann::json config, json("config.json", kMaxConfigBytes));
@@ -167,7 +188,7 @@ class FolderReader {
     KVILT_TRY(map_weights());
     if (is_multimodal(config)) KVILT_TRY(keep_text_part());
     model_->config = std::move(read.config);
-    if (model_->config.name.empty()) model_->config.name = std::filesystem::path(folder_).filename().string();
+    if (model_->config.name.empty()) model_->config.name = name_;
     const BindRequest bind{model_->config, tensors_, NameStyle::kHuggingFace, read.biases,
                            weights_name_ + (left_out_.empty() ? "" : ": text part")};
     KVILT_ASSIGN(model_->weights, bind_weights(bind));
@@ -362,8 +383,9 @@ class FolderReader {
 Result<std::unique_ptr<ModelFile>> open_model(const std::string& name, const WeightsReady& weights_ready) {
   KVILT_ASSIGN(const std::string path, find_model(name));
   std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) return open_gguf(path, weights_ready);
-  auto model = FolderReader(path).open();
+  const std::string by_place = name_by_place(name, path);
+  if (!std::filesystem::is_directory(path, ignored)) return open_gguf(path, by_place, weights_ready);
+  auto model = FolderReader(path, by_place).open();
   if (model.ok() && weights_ready) weights_ready(**model);
   return model;
 }

@@ -103,6 +103,13 @@ TEST(GgufModel, ArchitecturesDifferByTheirRow) {
   EXPECT_NE((*model)->weights.lm_head.w.data, (*model)->weights.embedding.data);
 }
 
+TEST(GgufModel, IsNamedByItsFileWhereItSaysNoName) {
+  TinyGguf tiny;
+  EXPECT_EQ((*open_tiny(tiny))->config.name, "tiny");
+  tiny.metadata = [](GgufBytes& b) { b.string("general.name", "Its Own"); };
+  EXPECT_EQ((*open_tiny(tiny))->config.name, "Its Own");
+}
+
 TEST(GgufModel, NamesTheTensorThatIsMissingOrMisshapen) {
   const auto without = [](const std::string& missing) {
     TinyGguf tiny;
