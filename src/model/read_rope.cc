@@ -61,8 +61,8 @@ void check_hf_factors(Fields& rope, const RopeSettings& s, const std::string& ki
   const bool from_contexts = s.scaling == RopeScaling::kYarn && rope.has("original_max_position_embeddings");
   const bool needs = s.scaling != RopeScaling::kNone && s.scaling != RopeScaling::kLongRope && !from_contexts;
   if (needs && !rope.has("factor"))
-    rope.fail(error(Code::kCorrupt, "{}: 'factor' is missing, which the kind '{}' needs", rope.where(),
-                    printable(kind)));
+    rope.fail(
+        error(Code::kCorrupt, "{}: 'factor' is missing, which the kind '{}' needs", rope.where(), printable(kind)));
 }
 
 }  // namespace

@@ -74,6 +74,12 @@ class Serve:
         reply = connection.getresponse()
         return reply.status, reply.read()
 
+    def get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+
     def peak(self):
         """Bytes of memory at most, so far."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

@@ -10,6 +10,8 @@ import subprocess
 
 import pytest
 
+from test_faults import Serve
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
@@ -126,6 +128,27 @@ def test_names_that_are_no_utf8_end_nothing(tmp_path):
     done = subprocess.run([KVILT, "info", folder, "--json"], capture_output=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["name"] == "m\ufffd"
+
+
+def test_a_model_of_the_hub_answers_to_the_name_it_was_started_by(tmp_path, monkeypatch):
+    folder = tmp_path / "models--org--tiny" / "snapshots" / ("a" * 40)
+    shutil.copytree(PROBE, folder)
+    config = json.loads((folder / "config.json").read_text())
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+    def asked_as(*names):
+        with Serve("org/tiny") as server:
+            server.ready()
+            model = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
+            body = {"prompt": [1, 2, 3], "max_tokens": 1}
+            return model, [server.post("/v1/completions", json.dumps(body | {"model": name}))[0] for name in names]
+
+    config["_name_or_path"] = "what/the-files-say"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert asked_as("what/the-files-say", "org/tiny", "org/other") == ("what/the-files-say", [200, 200, 404])
+    del config["_name_or_path"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert asked_as("org/tiny", "a" * 40) == ("org/tiny", [200, 404])
 
 
 def test_passages_of_another_shape_are_named(tmp_path):
