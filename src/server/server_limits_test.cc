@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "server/http_server.h"
 #include "server/live_server_for_test.h"
 
 namespace kvilt::server {
