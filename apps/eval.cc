@@ -6,20 +6,25 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <set>
+#include <map>
 
 #include "apps/case_sources.h"
 #include "apps/command.h"
 #include "apps/flags.h"
 #include "apps/report.h"
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "eval/aggregate.h"
+#include "eval/case_digest.h"
 #include "eval/journal.h"
 #include "eval/report.h"
 #include "eval/runner.h"
+#include "kvilt/version.h"
 
 namespace kvilt {
 namespace {
+
+constexpr size_t kMostMapBytes = size_t{1} << 30;
 
 struct EvalOptions {
   EngineOptions engine;
@@ -96,22 +101,60 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
+// By name, the digests of files that are given as FILE or NAME=FILE.
+nlohmann::ordered_json map_digests(const std::vector<std::string>& given) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const std::string& one : given) {
+    const size_t eq = one.find('=');
+    const std::string name = eq == std::string::npos ? "" : one.substr(0, eq);
+    out[name] =
+        digest_of({value_or_fail(read_file(eq == std::string::npos ? one : one.substr(eq + 1), kMostMapBytes))});
+  }
+  return out;
+}
+
 // What a journal's results depend on; one that was written with other settings is refused.
+JournalSetup journal_setup(const EvalOptions& o, const ModelInfo& info) {
+  const EngineOptions& engine = o.engine;
+  JournalSetup out;
+  out.values = {{"model", info.fingerprint},        {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
+                {"answer_tokens", o.answer_tokens}, {"seed", o.seed}};
+  // The third: what held in journals that lack it, since it was written only where it was not this.
+  const auto was = [&](const char* key, const nlohmann::ordered_json& value, const nlohmann::ordered_json& absent) {
+    out.values[key] = value;
+    out.absent[key] = absent;
+  };
+  was("activations", activations_name(engine.activations), activations_name(ActivationType::kAuto));
+  was("kv_type", info.kv_type, "f32");
+  was("prompt_rows", o.prompt_rows, 0);
+  was("recovered_mass", o.recovered_mass, false);
+  was("before", o.before, 0);
+  was("settle", o.settle, false);
+  was("warm_as", o.warm_as, "prefix");
+  was("season", o.season, 0);
+  was("season_with", o.season > 0 ? o.season_with : "related", "related");
+  // Journals of before 27 November 2026 never have these, and do not say what held.
+  const auto unsaid = [&](const char* key, const nlohmann::ordered_json& value) { was(key, value, nullptr); };
+  unsaid("version", kVersion);
+  unsaid("backend", info.backend);
+  unsaid("chat_template", digest_of({info.chat_template}));
+  unsaid("head_maps", map_digests(engine.head_maps));
+  unsaid("sparse_maps", map_digests(engine.sparse_maps));
+  unsaid("layer_maps", map_digests(engine.layer_maps));
+  unsaid("quality", quality_name(engine.quality));
+  unsaid("reuse_from", reuse_from_name(engine.reuse_from));
+  unsaid("discover", discover_name(engine.discover));
+  unsaid("trust", trust_name(engine.trust));
+  unsaid("placement", placement_name(engine.placement));
+  unsaid("min_segment", engine.min_segment);
+  unsaid("min_near", engine.min_near);
+  return out;
+}
+
 Journal open_journal(const EvalOptions& o, const ModelInfo& info) {
   const std::string path = o.journal.empty() && !o.json.empty() ? o.json + ".journal" : o.journal;
   if (o.fresh && !path.empty()) ::unlink(path.c_str());
-  nlohmann::ordered_json setup = {
-      {"model", info.fingerprint},        {"warm", o.warm}, {"prompt", o.from.form}, {"lead", o.from.lead},
-      {"answer_tokens", o.answer_tokens}, {"seed", o.seed}};
-  if (o.engine.activations != ActivationType::kAuto) setup["activations"] = activations_name(o.engine.activations);
-  if (info.kv_type != "f32") setup["kv_type"] = info.kv_type;  // f32: as in journals from before
-  if (o.prompt_rows > 0) setup["prompt_rows"] = o.prompt_rows;
-  if (o.recovered_mass) setup["recovered_mass"] = true;
-  if (o.before > 0) setup["before"] = o.before;
-  if (o.settle) setup["settle"] = true;
-  if (o.warm_as != "prefix") setup["warm_as"] = o.warm_as;
-  if (o.season > 0) setup["season"] = o.season, setup["season_with"] = o.season_with;
-  return value_or_fail(Journal::open(path, setup));
+  return value_or_fail(Journal::open(path, journal_setup(o, info)));
 }
 
 struct EvalRun {
@@ -124,9 +167,7 @@ struct EvalRun {
 // of cases that were left out.
 int run_into(Journal& journal, Engine& engine, const EvalRun& run) {
   RunEvents events;
-  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
-    return journal.has(suite, id, policy);
-  };
+  events.done_before = [&](const auto& source, const auto& policy) { return journal.has(source, policy); };
   events.on_result = [&](const CaseResult& result) { return journal.add(result); };
   events.on_quilt = [&](const Quilt& quilt) { return journal.add(quilt); };
   Progress progress("eval");
@@ -158,7 +199,8 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
   if (o.answer_tokens < 1) fail("--answer-tokens must be at least 1");
   Report report(argc, argv);
   auto engine = open_or_exit(o.engine);
-  const auto sources = sources_of(*engine, o.from);
+  auto sources = sources_of(*engine, o.from);
+  if (const auto made = digest_cases(sources); !made.ok()) fail(made.error());
   report.set_model(engine->info());
   for (const PolicySpec& policy : policies) {
     if (const auto good = engine->check_policy(policy.choice); !good.ok()) fail(good.error());
@@ -166,12 +208,14 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
   Journal journal = open_journal(o, engine->info());
   const int left = run_into(journal, *engine, {sources, policies, run});
   // Only what this run asked for: a journal may hold more policies and cases.
-  std::set<std::pair<std::string, std::string>> asked;
-  for (const CaseSource& source : sources) asked.insert({source.suite, source.id});
+  std::map<std::pair<std::string, std::string>, const CaseSource*> asked;
+  for (const CaseSource& source : sources) asked[{source.suite, source.id}] = &source;
+  const auto is_asked = [&](const auto& of) {
+    const auto source = asked.find({of.suite, of.id});
+    return source != asked.end() && same_case(of.digest, *source->second);
+  };
   std::vector<CaseResult> results;
-  for (const CaseResult& result : journal.results()) {
-    if (asked.count({result.suite, result.id})) results.push_back(result);
-  }
+  std::ranges::copy_if(journal.results(), std::back_inserter(results), is_asked);
   for (auto& row : aggregate_rows(results, policies)) report.add(std::move(row));
   const auto ratios = pair_rows(results, pairs);
   report.set("pairs", ratios);
@@ -183,9 +227,7 @@ void eval_cases(const EvalOptions& o, int argc, char** argv) {
   report.write(o.json);
   write_text(o.markdown, markdown_report(report.whole()));
   std::vector<Quilt> quilts;
-  for (const Quilt& quilt : journal.quilts()) {
-    if (asked.count({quilt.suite, quilt.id})) quilts.push_back(quilt);
-  }
+  std::ranges::copy_if(journal.quilts(), std::back_inserter(quilts), is_asked);
   write_text(o.html, html_report(report.whole(), quilts));
 }
 

@@ -7,9 +7,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine_harness.h"
 #include "eval/aggregate.h"
+#include "eval/case_digest.h"
 #include "eval/case_file.h"
 #include "eval/journal.h"
 #include "eval/prompt.h"
@@ -48,9 +50,7 @@ Outcomes run(Engine& engine, const std::vector<CaseSource>& cases, const std::ve
              RunOptions options = {}) {
   Outcomes out{*Journal::open("", {}), {}, 0};
   RunEvents events;
-  events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
-    return out.journal.has(suite, id, policy);
-  };
+  events.done_before = [&](const auto& source, const auto& policy) { return out.journal.has(source, policy); };
   events.on_result = [&](const CaseResult& result) { return out.journal.add(result); };
   events.on_quilt = [&](const Quilt& quilt) -> Status {
     out.quilts.push_back(quilt);
@@ -402,7 +402,7 @@ TEST(Journal, GoesOnWhereItStoppedAndRefusesAnotherSetup) {
   auto engine = open_probe();
   const std::string path = ::testing::TempDir() + "/eval.journal";
   std::remove(path.c_str());
-  const nlohmann::ordered_json setup{{"warm", "system"}};
+  const JournalSetup setup{{{"warm", "system"}}, {}};
   const auto cases = probe_cases("cases-niah.jsonl", 3);
   const auto of = policies({"full", "naive"});
   int measured = 0;
@@ -410,9 +410,7 @@ TEST(Journal, GoesOnWhereItStoppedAndRefusesAnotherSetup) {
     auto journal = Journal::open(path, setup);
     EXPECT_TRUE(journal.ok()) << (journal.ok() ? "" : journal.error().message);
     RunEvents events;
-    events.done_before = [&](const auto& suite, const auto& id, const auto& policy) {
-      return journal->has(suite, id, policy);
-    };
+    events.done_before = [&](const auto& source, const auto& policy) { return journal->has(source, policy); };
     events.on_result = [&](const CaseResult& result) -> Status {
       if (measured == stop_after) return Error{Code::kCancelled, "stopped"};
       ++measured;
@@ -430,10 +428,102 @@ TEST(Journal, GoesOnWhereItStoppedAndRefusesAnotherSetup) {
   measured = 0;
   EXPECT_EQ(go(-1).second.size(), 6u);
   EXPECT_EQ(measured, 0);
-  const auto other = Journal::open(path, {{"warm", "alone"}});
+  const auto other = Journal::open(path, {{{"warm", "alone"}}, {}});
   ASSERT_FALSE(other.ok());
   EXPECT_NE(other.error().message.find("warm"), std::string::npos);
   std::remove(path.c_str());
+}
+
+// A setting that one side lacks differs too, unless it held then, or nobody knows what did.
+TEST(Journal, ComparesTheSettingsOfBothSides) {
+  const std::string path = ::testing::TempDir() + "/settings.journal";
+  using Json = nlohmann::ordered_json;
+  const auto refused = [&](const Json& before, const Json& now, const Json& absent) -> std::string {
+    std::remove(path.c_str());
+    EXPECT_TRUE(Journal::open(path, {before, {}}).ok());
+    const auto again = Journal::open(path, {now, absent});
+    return again.ok() ? "" : again.error().message;
+  };
+  EXPECT_NE(refused({{"warm", "system"}, {"season", 4}}, {{"warm", "system"}}, {}).find("season"), std::string::npos);
+  EXPECT_NE(refused({{"warm", "system"}}, {{"warm", "system"}, {"season", 4}}, {}).find("season"), std::string::npos);
+  const Json absent{{"season", 0}, {"maps", nullptr}};
+  EXPECT_EQ(refused({{"season", 4}}, {{"season", 4}, {"maps", "a"}}, absent), "");
+  EXPECT_EQ(refused({{"warm", "x"}}, {{"warm", "x"}, {"season", 0}, {"maps", "a"}}, absent), "");
+  EXPECT_NE(refused({{"warm", "x"}}, {{"warm", "x"}, {"season", 4}}, absent).find("0, this run has 4"),
+            std::string::npos);
+  EXPECT_NE(refused({{"maps", "b"}}, {{"season", 0}, {"maps", "a"}}, absent).find("maps"), std::string::npos);
+  std::remove(path.c_str());
+}
+
+// Names and seeds are equal, texts are not: each text is measured once, and a line without a digest is the case it names.
+TEST(Journal, ACaseOfTheSameNameThatAsksSomethingElseIsMeasured) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/digests.journal";
+  std::remove(path.c_str());
+  const auto go = [&](const char* suite) {
+    auto sources = *make_suite(*engine, suite);
+    EXPECT_TRUE(digest_cases(sources).ok());
+    auto journal = *Journal::open(path, {});
+    std::vector<int> prompts;
+    RunEvents events;
+    events.done_before = [&](const auto& source, const auto& policy) { return journal.has(source, policy); };
+    events.on_result = [&](const CaseResult& result) {
+      prompts.push_back(result.prompt);
+      return journal.add(result);
+    };
+    RunOptions options;
+    options.answer_tokens = 1;
+    EXPECT_TRUE(run_cases(*engine, sources, policies({"naive"}), options, events).ok());
+    return prompts;
+  };
+  const auto shorter = go("niah:n=1,length=64,segments=2"), longer = go("niah:n=1,length=128,segments=2");
+  ASSERT_EQ(shorter.size(), 2u);
+  ASSERT_EQ(longer.size(), 2u) << "full and naive, for another text";
+  EXPECT_LT(shorter[0], longer[0]);
+  EXPECT_EQ(go("niah:n=1,length=64,segments=2").size(), 0u) << "both are there";
+  EXPECT_EQ(go("niah:n=2,length=128,segments=2").size(), 2u) << "more cases are no others";
+  std::ifstream written(path);
+  std::string old, line;
+  while (std::getline(written, line)) {  // as it was before there were digests
+    auto json = nlohmann::ordered_json::parse(line);
+    json.erase("case_digest");
+    old += json.dump() + "\n";
+  }
+  std::ofstream(path) << old;
+  EXPECT_EQ(go("niah:n=2,length=128,segments=2").size(), 0u);
+  std::remove(path.c_str());
+}
+
+TEST(Journal, ADigestTellsAllThatIsAsked) {
+  auto engine = open_probe();
+  const EvalCase made = *probe_cases("cases-vt-value.jsonl", 1)[0].make();
+  std::set<std::string> seen{case_digest(made)};
+  EXPECT_EQ(case_digest(made), *seen.begin());
+  const auto differs = [&](auto change) {
+    EvalCase other = made;
+    change(other);
+    EXPECT_TRUE(seen.insert(case_digest(other)).second) << seen.size();
+  };
+  differs([](EvalCase& c) { c.turns[0].parts[0].text += "x"; });
+  differs([](EvalCase& c) { c.turns[0].parts[0].known ^= true; });
+  differs([](EvalCase& c) { c.turns[0].parts[0].was = "x"; });
+  differs([](EvalCase& c) { c.turns[0].parts[0].ids = {1}; });
+  differs([](EvalCase& c) { c.answers.push_back("x"); });
+  differs([](EvalCase& c) { c.truth = {1}; });
+  differs([](EvalCase& c) { c.begun = {1}; });
+  differs([](EvalCase& c) { c.metric = Metric::kExact; });
+  differs([](EvalCase& c) { c.history.push_back({Prompt{}, {1}}); });
+  EvalCase renamed = made;
+  renamed.id = "other";
+  EXPECT_EQ(case_digest(renamed), case_digest(made)) << "the name is told beside it";
+  const auto of = [&](const char* suite) {
+    auto sources = *make_suite(*engine, suite);
+    for (CaseSource& source : sources) source.make = nullptr;  // it would run the model
+    EXPECT_TRUE(digest_cases(sources).ok());
+    return sources[0].digest;
+  };
+  EXPECT_NE(of("group-chat:n=1"), of("group-chat:n=1,tokens=8"));
+  EXPECT_EQ(of("group-chat:n=1"), of("group-chat:n=2"));
 }
 
 CaseResult result_of(const std::string& suite, const std::string& id, const std::string& policy, double kl) {
@@ -467,6 +557,7 @@ TEST(Journal, ResultsSurviveTheFile) {
   r.answer = "a \"quoted\"\nline";
   r.same_answer.reset();
   r.reused = 7;
+  r.digest = "0123";
   const auto back = result_from_json(nlohmann::ordered_json::parse(to_json(r).dump()));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(to_json(*back), to_json(r));

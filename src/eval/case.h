@@ -59,6 +59,8 @@ struct EvalCase {
 struct CaseSource {
   std::string suite, id;
   std::function<Result<EvalCase>()> make;
+  std::string made_of = "";  // not empty: make() runs the model; what its case follows from, beside the model
+  std::string digest = "";   // which case it is beyond its name (case_digest.h); empty: not known yet
 };
 
 }  // namespace kvilt

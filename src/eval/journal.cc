@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -12,17 +12,37 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kDigest = "case_digest";
 constexpr size_t kMaxJournalBytes = size_t{1} << 30;
+
+std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 template <class T>
 Json nullable(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+// The first setting in which a journal's setup is not this run's, in words; empty: there is none.
+std::string difference(const Json& journal, const JournalSetup& run) {
+  for (const auto& [key, value] : run.values.items()) {
+    const bool says = journal.contains(key), known = run.absent.contains(key);
+    if (!says && known && run.absent[key].is_null()) continue;
+    const Json was = says ? journal[key] : known ? run.absent[key] : Json(nullptr);
+    if (was != value)
+      return fmt::format("was written with {} = {}, this run has {}", key, text_of(was), text_of(value));
+  }
+  for (const auto& [key, value] : journal.items()) {
+    if (!run.values.contains(key))
+      return fmt::format("was written with {} = {}, which this program does not know", key, text_of(value));
+  }
+  return "";
+}
+
 Result<Quilt> quilt_from_json(const Json& line) {
   Quilt out;
   try {
     line.at("suite").get_to(out.suite), line.at("id").get_to(out.id), line.at("policy").get_to(out.policy);
+    out.digest = line.value(kDigest, "");
     for (const Json& patch : line.at("patches"))
       out.patches.push_back({patch.at(0).get<std::string>(), patch.at(1).get<int>(), patch.at(2).get<std::string>()});
   } catch (const nlohmann::json::exception& problem) {
@@ -37,6 +57,7 @@ Json to_json(const CaseResult& r) {
   return {{"suite", r.suite},
           {"id", r.id},
           {"policy", r.policy},
+          {kDigest, r.digest},
           {"score", nullable(r.score)},
           {"kl_first", r.kl_first},
           {"kl_answer", r.kl_answer},
@@ -69,7 +90,11 @@ Json to_json(const CaseResult& r) {
 Json to_json(const Quilt& quilt) {
   Json patches = Json::array();
   for (const Patch& patch : quilt.patches) patches.push_back({patch.kind, patch.tokens, patch.text});
-  return {{"suite", quilt.suite}, {"id", quilt.id}, {"policy", quilt.policy}, {"patches", std::move(patches)}};
+  return {{"suite", quilt.suite},
+          {"id", quilt.id},
+          {"policy", quilt.policy},
+          {kDigest, quilt.digest},
+          {"patches", std::move(patches)}};
 }
 
 Result<CaseResult> result_from_json(const Json& line) {
@@ -88,7 +113,7 @@ Result<CaseResult> result_from_json(const Json& line) {
     get("recomputed_tokens", r.recomputed), get("fresh_tokens", r.fresh);
     get("kept_ratio", r.kept_ratio), get("answer", r.answer);
     const auto later = [&](const char* key, auto& to) { to = line.value(key, to); };  // older journals lack them
-    later("near_tokens", r.near);
+    later(kDigest, r.digest), later("near_tokens", r.near);
     later("cells_ratio", r.cells_ratio), later("decode_cells_ratio", r.decode_cells_ratio);
     later("token_s", r.token_s), later("decode_bytes", r.decode_bytes);
     const auto maybe = [&](const char* key, std::optional<double>& to) {
@@ -101,11 +126,17 @@ Result<CaseResult> result_from_json(const Json& line) {
   return r;
 }
 
-void Journal::keep(const CaseResult& result) {
-  if (done_.insert({result.suite, result.id, result.policy}).second) results_.push_back(result);
+bool Journal::has(const CaseSource& source, const std::string& policy) const {
+  const auto at = done_.find({source.suite, source.id, policy});
+  return at != done_.end() &&
+         std::ranges::any_of(at->second, [&](const std::string& digest) { return same_case(digest, source); });
 }
 
-Result<Journal> Journal::open(const std::string& path, const Json& setup) {
+void Journal::keep(const CaseResult& result) {
+  if (done_[{result.suite, result.id, result.policy}].insert(result.digest).second) results_.push_back(result);
+}
+
+Result<Journal> Journal::open(const std::string& path, const JournalSetup& setup) {
   Journal out;
   if (path.empty()) return out;
   out.path_ = path;
@@ -134,19 +165,14 @@ Result<Journal> Journal::open(const std::string& path, const Json& setup) {
     }
     if (!line.is_object() || !line.contains("setup"))
       return error(Code::kInvalidArgument, "{}: is not a journal of kvilt eval; name another file", path);
-    for (const auto& [key, value] : setup.items()) {
-      const Json was = line["setup"].contains(key) ? line["setup"][key] : Json(nullptr);
-      if (was != value) {
-        return error(Code::kInvalidArgument,
-                     "{}: was written with {} = {}, this run has {}; name another journal or remove it", path, key,
-                     was.dump(), value.dump());
-      }
-    }
+    const auto other = difference(line["setup"], setup);
+    if (!other.empty())
+      return error(Code::kInvalidArgument, "{}: {}; name another journal, or begin it anew with --fresh", path, other);
   }
   if (whole < text.size() && ::truncate(path.c_str(), static_cast<off_t>(whole)) != 0) return system_error(path);
   out.file_.reset(std::fopen(path.c_str(), "a"));
   if (!out.file_) return system_error(path);
-  if (number == 0) KVILT_TRY(out.write_line({{"setup", setup}}));
+  if (number == 0) KVILT_TRY(out.write_line({{"setup", setup.values}}));
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include "base/divergence.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "eval/case_digest.h"
 #include "eval/score.h"
 #include "kvilt/ask.h"
 
@@ -36,7 +37,9 @@ class CaseRun {
           std::span<const EvalCase> others)
       : engine_(engine), options_(options), case_(std::move(made)), seasoning_(seasoning), others_(others) {}
 
-  Status start() {
+  // digest: CaseResult::digest of what comes out.
+  Status start(std::string digest) {
+    digest_ = std::move(digest);
     KVILT_ASSIGN(prompt_, case_prompt(engine_, case_));
     KVILT_TRY(warm());
     return full_pass();
@@ -79,7 +82,7 @@ class CaseRun {
     paint({{0, last_.usage.prefix}}, "prefix");
     paint(last_.reused_runs, "reused");
     paint(last_.recomputed_runs, "recomputed");
-    Quilt out{case_.suite, case_.id, policy, {}};
+    Quilt out{case_.suite, case_.id, policy, digest_, {}};
     for (size_t i = 0; i < kinds.size(); ++i) {
       if (out.patches.empty() || out.patches.back().kind != kinds[i]) out.patches.push_back({kinds[i], 0, ""});
       ++out.patches.back().tokens;
@@ -195,6 +198,7 @@ class CaseRun {
     out.suite = case_.suite;
     out.id = case_.id;
     out.policy = label;
+    out.digest = digest_;
     out.ttft_s = usage.ttft_s;
     out.flops = usage.flops;
     out.bytes = usage.bytes;
@@ -271,6 +275,7 @@ class CaseRun {
   Engine& engine_;
   const RunOptions& options_;
   const EvalCase case_;
+  std::string digest_;
   const Seasoning seasoning_;
   const std::span<const EvalCase> others_;
   Prompt prompt_;
@@ -327,7 +332,7 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
   std::vector<Todo> todo;
   for (const CaseSource& source : cases) {
     const auto missing = [&](const std::string& label) {
-      return !events.done_before || !events.done_before(source.suite, source.id, label);
+      return !events.done_before || !events.done_before(source, label);
     };
     Todo next{&source, missing(kFull), {}};
     for (const PolicySpec& policy : policies) {
@@ -358,8 +363,9 @@ Result<int> run_cases(Engine& engine, const std::vector<CaseSource>& cases, cons
     for (size_t i = 1; draws && i < cases.size() && i <= kOtherCases; ++i) {
       KVILT_ASSIGN(others.emplace_back(), cases[(number + i) % cases.size()].make());
     }
+    std::string digest = next.source->digest.empty() ? case_digest(made) : next.source->digest;
     CaseRun run(engine, options, std::move(made), seasoning, others);
-    KVILT_TRY(run.start());
+    KVILT_TRY(run.start(std::move(digest)));
     done += 3;
     const bool quilted = events.on_quilt && next.source == &cases.front();
     if (next.full) KVILT_TRY(events.on_result(run.full()));

@@ -30,6 +30,7 @@ Result<PolicySpec> parse_policy(const std::string& label);
 // One case under one policy. Ratios are to full's pass of the same case in the same run.
 struct CaseResult {
   std::string suite, id, policy;       // policy: the label
+  std::string digest;                  // of the case (case_digest.h); empty: of before it was written
   std::optional<double> score;         // none: the case has no answers
   double kl_first = 0, kl_answer = 0;  // nats
   double nll_gap = 0;                  // mean of log p_full - log p_policy over the tokens of kl_answer
@@ -57,7 +58,7 @@ struct Patch {
   std::string text;
 };
 struct Quilt {
-  std::string suite, id, policy;
+  std::string suite, id, policy, digest;
   std::vector<Patch> patches;  // in the prompt's order
 };
 
@@ -79,7 +80,8 @@ struct RunOptions {
 };
 
 struct RunEvents {
-  std::function<bool(const std::string& suite, const std::string& id, const std::string& policy)> done_before;
+  // Whether there is a result of this case, known by its digest where the source has one, under the policy.
+  std::function<bool(const CaseSource& source, const std::string& policy)> done_before;
   std::function<Status(const CaseResult&)> on_result;
   // The share of the work that is done, an estimate of the seconds left (< 0: unknown), and what is running.
   std::function<void(double share, double seconds_left, const std::string& note)> on_progress;

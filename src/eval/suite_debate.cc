@@ -119,13 +119,15 @@ Result<std::vector<CaseSource>> make_debate(Engine& engine, SuiteParams& params)
     auto debate = std::make_shared<Debate>();  // one first round for its three cases
     for (int agent = 0; agent < kAgents; ++agent) {
       const std::string id = fmt::format("{}.{}", p + 1, agent + 1);
-      out.push_back({as, id, [=, &engine, problem = problems[p]]() -> Result<EvalCase> {
+      out.push_back({as, id,
+                     [=, &engine, problem = problems[p]]() -> Result<EvalCase> {
                        KVILT_TRY(first_round(engine, problem, tokens, *debate));
                        EvalCase made = second_round(problem, *debate, agent);
                        made.suite = as;
                        made.id = id;
                        return made;
-                     }});
+                     },
+                     fmt::format("{} tokens\n{}\n{}", tokens, problems[p].question, problems[p].answer)});
     }
   }
   return out;
@@ -138,7 +140,7 @@ Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& par
   const int tokens = params.number("tokens", 64, 1, 4096), seed = params.number("seed", 1, 0, 1 << 30);
   const std::string as = params.text("as", "group-chat");
   KVILT_TRY(params.finish());
-  return numbered(as, n, seed, [=, &engine](int, std::mt19937_64& rng) -> Result<EvalCase> {
+  const auto make = [=, &engine](int, std::mt19937_64& rng) -> Result<EvalCase> {
     static const char* const kNames[] = {"Alma", "Boris", "Chiara", "Dmitri"};
     static const char* const kRoles[] = {"a product manager", "a programmer", "a designer", "a customer"};
     static const char* const kThings[] = {"a bakery",         "a library", "a bicycle workshop",
@@ -167,7 +169,10 @@ Result<std::vector<CaseSource>> make_group_chat(Engine& engine, SuiteParams& par
       out.history.push_back(std::move(past));
     }
     return out;
-  });
+  };
+  std::vector<CaseSource> out = numbered(as, n, seed, make);
+  for (CaseSource& source : out) source.made_of = fmt::format("{} messages of {} tokens", messages, tokens);
+  return out;
 }
 
 }  // namespace kvilt

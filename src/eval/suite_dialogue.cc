@@ -68,7 +68,12 @@ Result<std::vector<CaseSource>> make_dialogue(Engine& engine, SuiteParams& param
   for (size_t first = 0; first + static_cast<size_t>(turns) <= sources.size(); first += static_cast<size_t>(turns)) {
     const std::vector<CaseSource> mine(sources.begin() + static_cast<long>(first),
                                        sources.begin() + static_cast<long>(first) + turns);
-    out.push_back({as, mine.back().id, [=]() -> Result<EvalCase> {
+    std::string made_of;
+    for (const CaseSource& source : mine) {
+      if (!source.made_of.empty()) made_of += fmt::format("{} {}: {}\n", at, source.id, source.made_of);
+    }
+    out.push_back({as, mine.back().id,
+                   [=]() -> Result<EvalCase> {
                      std::vector<CaseTurn> said;
                      for (const CaseSource& source : mine) {
                        KVILT_ASSIGN(EvalCase next, source.make());
@@ -84,7 +89,8 @@ Result<std::vector<CaseSource>> make_dialogue(Engine& engine, SuiteParams& param
                        return next;
                      }
                      return error(Code::kInternal, "no turns");
-                   }});
+                   },
+                   made_of});
   }
   if (out.empty())
     return error(Code::kInvalidArgument, "suite 'dialogue': {} cases of '{}' give no dialogue of {} turns",
