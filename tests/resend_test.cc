@@ -2,6 +2,7 @@
 // policy, and nobody else gets it.
 #include <gtest/gtest.h>
 
+#include "engine/lingering.h"
 #include "probe_prompts.h"
 
 namespace kvilt {
@@ -77,6 +78,24 @@ TEST(Resend, TheThirdTryHasItsAnswerInOneRunsWork) {
       EXPECT_EQ(engine->stats().requests_cancelled, static_cast<uint64_t>(three.given_up));
     }
   }
+}
+
+// What stores and a prefill server are compared with: how long computing takes here.
+TEST(Resend, ThePaceIsOfWhatTheLastTryComputed) {
+  auto engine = warmed(15);
+  const Tries one = tries(*engine, asking("auto", 90), {});
+  const PromptUsage& alone = one.answer.completion.usage;
+  EXPECT_EQ(computed_since_first_step(alone), alone.fresh + alone.recomputed);
+  int joined = 0;
+  for (uint32_t seed = 60; seed < 64; ++seed) {
+    const auto late = static_cast<uint64_t>(alone.steps) * 3 / 4;
+    const PromptUsage usage = tries(*engine, asking("auto", seed), {late}).answer.completion.usage;
+    if (usage.joined == 0) continue;
+    ++joined;
+    EXPECT_LE(computed_since_first_step(usage), usage.prompt - usage.joined);
+    EXPECT_LE(computed_since_first_step(usage), kChunk * (usage.steps + 1) - usage.joined);
+  }
+  EXPECT_GT(joined, 0) << "power: some go on from a try before";
 }
 
 // Power: without it, an approximate prompt is computed again from its beginning. What is exact is kept in the cache.

@@ -58,4 +58,8 @@ bool same_prefill(const Sequence& left, const Sequence& next);
 // `next` has what `left` computed, and its place in the order. REQUIRES: same_prefill().
 void take_over(Sequence& left, Sequence& next);
 
+// Tokens that were computed between a request's own first step and its first token: what it took over was computed
+// before that.
+int64_t computed_since_first_step(const PromptUsage& usage);
+
 }  // namespace kvilt
