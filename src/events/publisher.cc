@@ -20,16 +20,16 @@ namespace kvilt {
 namespace {
 
 constexpr std::string_view kConnect = "connect:";
-constexpr int kMostWaiting = 1000;      // batches for a subscriber that does not read; more are lost to it
-constexpr size_t kBatchEvents = 256;    // of one batch at most
-constexpr int64_t kBatchIds = 1 << 13;  // about: what waits for all subscribers is some 64 MiB
-constexpr int64_t kMostFrame = 4096;    // bytes of what others send: an identity, a number, a topic
-constexpr size_t kMostReplays = 64;     // askers at once
-constexpr int kReplayWaiting = 256;     // batches for one who asked and does not read; the rest waits in the ring
-constexpr int kReplayPause = 1;         // milliseconds, before one whose connection is full is tried again
-constexpr auto kBetweenLate = std::chrono::seconds(10);  // everything is told to late subscribers no oftener
-constexpr std::chrono::milliseconds kLinger{200};        // for what is sent last
-constexpr uint64_t kEnd = ~uint64_t{0};                  // -1: the end of a replay
+constexpr int kMostWaiting = 1000;        // batches for a subscriber that does not read; more are lost to it
+constexpr size_t kBatchEvents = 256;      // of one batch at most
+constexpr int64_t kBatchIds = 1 << 13;    // about: what waits for all subscribers is some 64 MiB
+constexpr int64_t kMostFrame = 4096;      // bytes of what others send: an identity, a number, a topic
+constexpr size_t kMostReplays = 64;       // askers at once
+constexpr int kReplayWaiting = 256;       // batches for one who asked and does not read; the rest waits in the ring
+constexpr int kReplayPause = 1;           // milliseconds, before one whose connection is full is tried again
+constexpr std::chrono::seconds kRest{1};  // after something failed, before everything is told again
+constexpr std::chrono::milliseconds kLinger{200};  // for what is sent last
+constexpr uint64_t kEnd = ~uint64_t{0};            // -1: the end of a replay
 
 std::array<uint8_t, 8> big_endian(uint64_t number) {
   std::array<uint8_t, 8> out;
@@ -251,8 +251,7 @@ void KvEventPublisher::run() {
   for (bool last = false; !last;) {
     std::array<zmq_pollitem_t, 2> items{
         {{nullptr, sockets_->wake, ZMQ_POLLIN, 0}, {sockets_->replay.handle(), 0, ZMQ_POLLIN, 0}}};
-    const int wait = replays_.empty() ? -1 : kReplayPause;
-    if (!stop_ && zmq_poll(items.data(), sockets_->replays ? 2 : 1, wait) < 0 && errno != EINTR) break;
+    if (!stop_ && zmq_poll(items.data(), sockets_->replays ? 2 : 1, wait_ms()) < 0 && errno != EINTR) break;
     last = stop_;
     // One answer a round, and asked for before the queue is looked at: a replay holds all that was told before it.
     const bool asked = (items[1].revents & ZMQ_POLLIN) != 0;
@@ -268,13 +267,37 @@ void KvEventPublisher::run() {
       send_all(std::move(events));
       if (asked) hear_asker();
       go_on_replaying();
+      if (!last) go_on_telling();
     } catch (const std::exception& e) {  // no memory, or the library's: those who hear of a gap ask
       spdlog::error("KV events: {}", e.what());
+      rest_until_ = std::chrono::steady_clock::now() + kRest;
       MutexLock lock(mutex_);
       lost_ = true;
     }
-    if (!last) go_on_telling();
   }
+}
+
+// When the engine thread is to be asked for the next part of a telling; none: not before something happens.
+std::optional<KvEventPublisher::Time> KvEventPublisher::tell_at() const {
+  if (asked_ || !retell_) return std::nullopt;
+  if (lost_ || telling_) return rest_until_;
+  if (too_late_) return std::max(rest_until_, retold_ + options_.between_late);
+  return std::nullopt;
+}
+
+// For zmq_poll; -1: until something happens.
+int KvEventPublisher::wait_ms() const {
+  std::optional<Time> at;
+  {
+    MutexLock lock(mutex_);
+    at = tell_at();
+  }
+  using Milliseconds = std::chrono::milliseconds;
+  const auto now = std::chrono::steady_clock::now();
+  const int64_t most = replays_.empty() ? -1 : kReplayPause;
+  if (!at) return static_cast<int>(most);
+  const int64_t wait = std::max<int64_t>(0, std::chrono::ceil<Milliseconds>(*at - now).count());
+  return static_cast<int>(std::min(most < 0 ? wait : most, wait));
 }
 
 void KvEventPublisher::send_all(std::vector<Queued> events) {
@@ -297,9 +320,11 @@ void KvEventPublisher::send(Topic& topic, std::span<const KvEvent> events) {
   auto payload = std::make_shared<const std::vector<uint8_t>>(encode_kv_events(options_.wire, now_s(), events));
   const uint64_t number = topic.next++;  // also where sending fails: a gap is seen
   const auto word = big_endian(number);
+  // Made before the first frame leaves: a message that breaks off there would have the next one's frames joined to it.
+  zmq::message_t message = message_of(payload);
   sockets_->pub.send(zmq::buffer(topic.name), zmq::send_flags::sndmore);
   sockets_->pub.send(zmq::buffer(word), zmq::send_flags::sndmore);
-  sockets_->pub.send(message_of(payload), zmq::send_flags::none);
+  sockets_->pub.send(std::move(message), zmq::send_flags::none);
   ++batches_;
   if (!sockets_->replays) return;
   topic.bytes += std::ssize(*payload);
@@ -376,10 +401,9 @@ void KvEventPublisher::go_on_telling() {
   Retell retell;
   {
     MutexLock lock(mutex_);
-    if (asked_ || !retell_) return;
-    const bool late = too_late_ && !telling_ && std::chrono::steady_clock::now() - retold_ >= kBetweenLate;
-    start = lost_ || late;
-    if (!start && !telling_) return;
+    const auto at = tell_at();
+    if (!at || std::chrono::steady_clock::now() < *at) return;
+    start = lost_ || !telling_;
     asked_ = true;
     retell = retell_;
   }
@@ -388,7 +412,13 @@ void KvEventPublisher::go_on_telling() {
     retold_ = std::chrono::steady_clock::now();
     ++restarts_;
   }
-  retell(start);
+  try {
+    retell(start);
+  } catch (const std::exception&) {  // the engine thread was not asked
+    MutexLock lock(mutex_);
+    asked_ = false;
+    throw;
+  }
 }
 
 }  // namespace kvilt

@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,6 +39,7 @@ struct PublisherOptions {
   int64_t queue_ids = int64_t{1} << 22;
   int64_t ring_bytes = int64_t{64} << 20;
   size_t ring_batches = 10'000;
+  std::chrono::milliseconds between_late{10'000};  // everything is told to late subscribers no oftener
 };
 
 struct PublisherCounters {
@@ -71,6 +73,7 @@ class KvEventPublisher final : public IndexListener {
   const std::string& replay_endpoint() const { return replay_endpoint_; }
 
  private:
+  using Time = std::chrono::steady_clock::time_point;
   struct Sockets;
   struct Queued {
     bool approximate = false;
@@ -104,14 +107,16 @@ class KvEventPublisher final : public IndexListener {
   void go_on_replaying();
   bool go_on(Replay& replay);
   void go_on_telling();
+  std::optional<Time> tell_at() const KVILT_REQUIRES(mutex_);
+  int wait_ms() const;
 
   const PublisherOptions options_;
   std::unique_ptr<Sockets> sockets_;  // the publisher's thread's, once it runs
   std::string endpoint_, replay_endpoint_;
-  Topic exact_, approximate_;                     // the publisher's thread's
-  std::deque<Replay> replays_;                    // the same
-  bool too_late_ = false;                         // the same: somebody asked for what the ring has no more
-  std::chrono::steady_clock::time_point retold_;  // the same: when that was answered last
+  Topic exact_, approximate_;   // the publisher's thread's
+  std::deque<Replay> replays_;  // the same
+  bool too_late_ = false;       // the same: somebody asked for what the ring has no more
+  Time retold_, rest_until_;    // the same: when that was answered last; nothing is asked for until
   std::atomic<uint64_t> batches_{0}, dropped_{0}, restarts_{0};
 
   mutable Mutex mutex_;

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 #include <zmq.hpp>
 
 #include "index/content_index.h"
@@ -34,6 +37,17 @@ uint64_t number_of(const zmq::message_t& frame) {
   uint64_t out = 0;
   for (const char c : frame.to_string_view()) out = out << 8 | static_cast<uint8_t>(c);
   return out;
+}
+
+// Whether it holds within twenty seconds.
+template <class Holds>
+bool eventually(Holds holds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 // What a router would know.
@@ -141,7 +155,20 @@ class PublisherTest : public testing::Test {
       publisher_->begin_again();
       index_.tell_again();
     }
-    publisher_->told_part(index_.tell_more(part_));
+    told_ = !index_.tell_more(part_);
+    publisher_->told_part(!told_);
+  }
+  // It may have subscribed behind the first parts of a telling: it asks again then.
+  void hear_all(Subscriber& subscriber) {
+    EXPECT_TRUE(eventually([&] {
+      serve_retell();
+      subscriber.listen_for(50);
+      if (subscriber.tokens.size() < index_.block_keys().size()) subscriber.replay(0);
+      return subscriber.tokens.size() == index_.block_keys().size();
+    }));
+    std::vector<uint64_t> known;
+    for (const auto& [key, ids] : subscriber.tokens) known.push_back(key);
+    EXPECT_EQ(known, index_.block_keys());
   }
   void insert(DomainId domain, int32_t size, bool exact = true) {
     SegmentInfo info;
@@ -159,6 +186,7 @@ class PublisherTest : public testing::Test {
   const DomainId open_ = index_.domain("model", "", ""), salted_ = index_.domain("model", "", "salt");
   std::unique_ptr<KvEventPublisher> publisher_;
   std::atomic<int> asked_{0};
+  bool told_ = false;  // the last part was told
   SegmentId last_ = 0;
   int32_t next_id_ = 0;
   int64_t part_ = 64;  // tokens that are told again at once
@@ -263,14 +291,60 @@ TEST_F(PublisherTest, WhoComesTooLateForTheRingHearsEverythingAgain) {
   Subscriber late(*publisher_, "kv@test");
   EXPECT_EQ(late.replay(), 3);
   EXPECT_EQ(late.gaps, 1);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (late.tokens.size() < 60 && std::chrono::steady_clock::now() < until) {
-    serve_retell();
-    late.listen_for(50);
-    late.replay(0);
-  }
-  EXPECT_EQ(keys_of(late), index_.block_keys());
+  hear_all(late);
   EXPECT_EQ(late.clears, 0);
+}
+
+// The second of two routers that come up together: it asks while the first one's telling is too near, and then listens.
+TEST_F(PublisherTest, WhoComesTooLateSoonAfterATellingHearsTheNextOne) {
+  PublisherOptions options = small();
+  options.ring_batches = 3;
+  options.between_late = std::chrono::milliseconds(1500);
+  open(options);
+  for (int i = 0; i < 30; ++i) {
+    const uint64_t before = publisher_->counters().batches;
+    insert(open_, 32);
+    ASSERT_TRUE(eventually([&] { return publisher_->counters().batches > before; }));
+  }
+  Subscriber first(*publisher_, "kv@test"), second(*publisher_, "kv@test");
+  EXPECT_EQ(first.replay(), 3);
+  ASSERT_TRUE(eventually([&] {
+    serve_retell();
+    return told_;
+  }));
+  EXPECT_EQ(publisher_->counters().restarts, 1u);
+  EXPECT_GE(second.replay(), 0);
+  told_ = false;
+  ASSERT_TRUE(eventually([&] {
+    serve_retell();
+    return told_;
+  })) << "nothing else happens that would wake it";
+  EXPECT_EQ(publisher_->counters().restarts, 2u);
+  hear_all(second);
+}
+
+TEST_F(PublisherTest, WhereAskingForATellingFailsItIsAskedForAgain) {
+  PublisherOptions options = small();
+  options.ring_batches = 3;
+  open(options);
+  std::atomic<int> calls{0};
+  publisher_->on_retell([&](bool start) {
+    if (++calls == 1) throw std::bad_alloc();
+    asked_ = start ? 2 : 1;
+  });
+  for (int i = 0; i < 30; ++i) {
+    const uint64_t before = publisher_->counters().batches;
+    insert(open_, 32);
+    ASSERT_TRUE(eventually([&] { return publisher_->counters().batches > before; }));
+  }
+  Subscriber late(*publisher_, "kv@test");
+  EXPECT_EQ(late.replay(), 3);
+  ASSERT_TRUE(eventually([&] {
+    serve_retell();
+    return told_;
+  }));
+  EXPECT_GT(calls, 1);
+  hear_all(late);
 }
 
 TEST_F(PublisherTest, RequestsOfNoSenseAreIgnored) {
