@@ -86,15 +86,19 @@ class Study:
     def of(self, policy, suites):
         return [r for (p, s, _), r in self.rows.items() if p == policy and s in suites]
 
-    def kl(self, row):
-        return row[self.measure] or 0
+    def has(self, policy, suite, case):
+        """Whether the measure was taken there: kl_prompt is null without --prompt-rows, or where no row was computed."""
+        return self.rows.get((policy, suite, case), {}).get(self.measure) is not None
+
+    def kls(self, policy, suites):
+        return [r[self.measure] for (p, s, i), r in self.rows.items() if p == policy and s in suites and self.has(p, s, i)]
 
     def ratios(self, policy, base, suites):
         """Logarithms of the paired KL ratios."""
         return [
-            math.log((self.kl(r) + FLOOR) / (self.kl(self.rows[base, s, i]) + FLOOR))
+            math.log((r[self.measure] + FLOOR) / (self.rows[base, s, i][self.measure] + FLOOR))
             for (p, s, i), r in self.rows.items()
-            if p == policy and s in suites and (base, s, i) in self.rows
+            if p == policy and s in suites and self.has(p, s, i) and self.has(base, s, i)
         ]
 
     def flops(self, policy, suites):
@@ -122,7 +126,7 @@ def policy_table(study):
     rows = []
     for label, name, _ in measured(study):
         ratio = {"full": "0", "naive": "1"}.get(label) or with_interval(study.ratios(label, "naive", study.suites), 2, math.exp)
-        distance = ["0" if label == "full" else with_interval([study.kl(r) for r in study.of(label, [s])], 3) for s in study.suites]
+        distance = ["0" if label == "full" else with_interval(study.kls(label, [s]), 3) for s in study.suites]
         rows.append([
             name, short(study.flops(label, study.suites), 3), ratio,
             short(mean([float(r["top1"]) for r in study.of(label, study.suites)])),
@@ -197,7 +201,7 @@ def picture(study, path):
     def curves(measure):
         out = {}
         for label, _, curve in POLICIES:
-            if curve and study.of(label, QUESTIONS):
+            if curve and study.ratios(label, "naive", QUESTIONS):
                 out.setdefault(curve, []).append((study.flops(label, QUESTIONS), *measure(label)))
         return {name: sorted(points) for name, points in out.items()}
 
@@ -241,6 +245,8 @@ def main():
     study = Study(given.journals, given.suites.split(","), given.measure)
     if not study.suites:
         sys.exit("quality_tables: naive ran on no case of these suites; every table is paired with it")
+    if not study.kls("naive", study.suites):
+        sys.exit(f"quality_tables: no row of naive has {given.measure}; kl_prompt takes kvilt eval --prompt-rows N")
     policy_table(study)
     pair_table(study)
     score_table(study)
