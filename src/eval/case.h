@@ -19,8 +19,9 @@ enum class Metric {
   kExact,     // equal after SQuAD's normalisation
   kRecall,    // the share of the answers that the text contains
   kContains,  // 1 if all of them do
+  kQuoted,    // 1 if one of them is what stands before the first quotation mark: `lead` has opened it
 };
-// Errors: kInvalidArgument for a name other than f1, em, recall, contains.
+// Errors: kInvalidArgument for a name other than f1, em, recall, contains. kQuoted is a suite's own.
 Result<Metric> parse_metric(const std::string& name);
 
 struct CasePart {

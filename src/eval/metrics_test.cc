@@ -43,9 +43,45 @@ TEST(Score, ANumberIsNotFoundInALongerOne) {
   EXPECT_TRUE(contains("3", "it is $3.")) << "what is no digit may follow";
   EXPECT_FALSE(contains("room 12", "Room 123"));
   EXPECT_TRUE(contains("room 12", "Room 123, room 12"));
-  EXPECT_TRUE(contains("one", "None")) << "words are found in words";
+  EXPECT_FALSE(contains("3", "it is 3.5"));
+  EXPECT_FALSE(contains("3", "0.3"));
+  EXPECT_TRUE(contains("3.5", "it is 3.5."));
+  EXPECT_TRUE(contains("18", "18."));
+  EXPECT_TRUE(contains("18", "13, 18, 20")) << "a list";
+  EXPECT_FALSE(contains("500", " $1,500"));
+  EXPECT_TRUE(contains("1500", " $1,500."));
+  EXPECT_TRUE(contains("70000", "70,000"));
+  EXPECT_TRUE(contains("70,000", "about 70000 of them"));
+  EXPECT_TRUE(contains("1234567", "1,234,567"));
+  EXPECT_FALSE(contains("7000", "70,000"));
+  EXPECT_TRUE(contains("-5", "It is -5."));
   EXPECT_TRUE(contains("", "anything"));
   EXPECT_DOUBLE_EQ(score_answer(Metric::kRecall, {"12", "34"}, "1234 and 34"), 0.5);
+}
+
+TEST(Score, AWordIsNotFoundInALongerOne) {
+  const auto contains = [](const char* answer, const char* text) {
+    return score_answer(Metric::kContains, {answer}, text) == 1;
+  };
+  EXPECT_FALSE(contains("one", "None"));
+  EXPECT_FALSE(contains("VAL", "the value"));
+  EXPECT_TRUE(contains("THE", "the value"));
+  EXPECT_FALSE(contains("stock_price", "get_stock_price"));
+  EXPECT_FALSE(contains("get_stock", "get_stock_price"));
+  EXPECT_TRUE(contains("stock_price", "get_stock_price or stock_price"));
+  EXPECT_TRUE(contains("3", "13 and 3rd, and 3"));
+  EXPECT_TRUE(contains("Rhine", "(Rhine)"));
+  EXPECT_TRUE(contains("\xe6\x9d\xb1", "\xe6\x9d\xb1\xe4\xba\xac")) << "no borders in what has no spaces";
+}
+
+TEST(Score, AToolIsWhatStandsBeforeTheQuotationMark) {
+  const auto right = [](const char* name, const char* text) {
+    return score_answer(Metric::kQuoted, {name}, text) == 1;
+  };
+  EXPECT_TRUE(right("stock_price", "stock_price\", since ..."));
+  EXPECT_TRUE(right("stock_price", "stock_price"));
+  EXPECT_FALSE(right("stock_price", "get_stock_price\"."));
+  EXPECT_FALSE(right("stock_price", "get_weather\", not \"stock_price\"."));
 }
 
 TEST(Score, MetricsHaveNames) {

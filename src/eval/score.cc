@@ -41,18 +41,58 @@ double f1(const std::string& truth, const std::string& text) {
   return 2 * precision * recall / (precision + recall);
 }
 
-// Whether the answer occurs in the text. One that begins or ends with a digit is not the begin or end of a longer
-// number: 3 does not occur in 13.
-bool occurs(const std::string& answer, const std::string& text) {
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+bool digit(char c) { return c >= '0' && c <= '9'; }
+// Of names and numbers. Other alphabets' letters have no borders here: some are written without spaces.
+bool of_word(char c) { return digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+// The place behind the digits that begin there.
+size_t behind_digits(const std::string& text, size_t at) {
+  while (at < text.size() && digit(text[at])) ++at;
+  return at;
+}
+
+// 1,500 is 1500: commas before three digits, and not more, leave.
+std::string without_thousands(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool between = text[i] == ',' && i > 0 && digit(text[i - 1]) && behind_digits(text, i + 1) == i + 4;
+    if (!between) out += text[i];
+  }
+  return out;
+}
+
+// -12, 1,500 or 3.5.
+bool is_number(const std::string& text) {
+  const size_t begin = text.empty() || (text[0] != '-' && text[0] != '+') ? 0 : 1;
+  return begin < text.size() && digit(text[begin]) && digit(text.back()) &&
+         text.find_first_not_of("0123456789.,", begin) == std::string::npos;
+}
+
+// Whether the answer occurs in the text, and not as a part of a longer word or number: 3 occurs neither in 13 nor in
+// 0.3, and stock_price not in get_stock_price.
+bool occurs(const std::string& given, const std::string& read) {
+  const bool number = is_number(given);
+  const std::string answer = number ? without_thousands(given) : given, text = number ? without_thousands(read) : read;
+  if (answer.empty()) return true;
+  const auto mark = [](char c) { return c == '.' || c == ','; };
   for (size_t at = text.find(answer); at != std::string::npos; at = text.find(answer, at + 1)) {
     const size_t end = at + answer.size();
-    if (answer.empty()) return true;
-    const bool longer_before = at > 0 && digit(answer.front()) && digit(text[at - 1]);
-    const bool longer_behind = end < text.size() && digit(answer.back()) && digit(text[end]);
-    if (!longer_before && !longer_behind) return true;
+    bool longer = (at > 0 && of_word(answer.front()) && of_word(text[at - 1])) ||
+                  (end < text.size() && of_word(answer.back()) && of_word(text[end]));
+    if (number) {
+      longer = longer || (at > 1 && mark(text[at - 1]) && digit(text[at - 2])) ||
+               (end + 1 < text.size() && mark(text[end]) && digit(text[end + 1]));
+    }
+    if (!longer) return true;
   }
   return false;
+}
+
+// What stands before the first quotation mark; all, where there is none.
+std::string quoted(const std::string& text) {
+  const std::string line = first_line(text);
+  const std::string inside = line.substr(0, line.find('"'));
+  return inside.substr(0, inside.find_last_not_of(" \t\r") + 1);
 }
 
 }  // namespace
@@ -84,6 +124,7 @@ double score_answer(Metric metric, const std::vector<std::string>& answers, cons
   for (const std::string& answer : answers) {
     if (metric == Metric::kF1) best = std::max(best, f1(answer, line));
     if (metric == Metric::kExact) best = std::max(best, normalise_answer(answer) == normalise_answer(line) ? 1.0 : 0.0);
+    if (metric == Metric::kQuoted) best = std::max(best, lower(answer) == lower(quoted(text)) ? 1.0 : 0.0);
     found += occurs(lower(answer), all);
   }
   const auto count = static_cast<double>(answers.size());

@@ -135,7 +135,7 @@ Result<std::vector<CaseSource>> make_agent(Engine& engine, SuiteParams& params) 
     }
     out.turns = {std::move(system), {"user", {{asked.question + "\nReply with the name of the one tool to call."}}}};
     out.answers = {asked.right};
-    out.metric = Metric::kContains;
+    out.metric = Metric::kQuoted;
     return out;
   });
 }
