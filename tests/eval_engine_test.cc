@@ -193,6 +193,31 @@ TEST(Eval, WhoWarmsMatters) {
   EXPECT_TRUE(cheaper);
 }
 
+// full answers and then says that it ends; a policy is fed all of that. Both ran the same rows.
+TEST(Eval, ATokensCostIsOfTheRowsThatRan) {
+  auto engine = open_probe();
+  const auto cases = probe_cases("cases-vt-value.jsonl", 3);
+  const auto out = run(*engine, cases, policies({"full", "prefix"}));
+  std::map<std::string, std::map<std::string, CaseResult>> by_case;
+  for (const CaseResult& result : out.journal.results()) by_case[result.id][result.policy] = result;
+  ASSERT_EQ(by_case.size(), 3u);
+  for (auto& [id, of] : by_case) {
+    const auto said = engine->tokenize(of["full"].answer, false, false);
+    ASSERT_TRUE(said.ok());
+    ASSERT_LT(said->size(), 20u) << "power: it ended by itself, not at answer_tokens";
+    ASSERT_TRUE(of["full"].decode_bytes && of["prefix"].decode_bytes);
+    EXPECT_NEAR(*of["full"].decode_bytes / *of["prefix"].decode_bytes, 1, 0.01);
+  }
+  RunOptions one;
+  one.answer_tokens = 1;
+  const auto shorter = run(*engine, cases, policies({"full", "prefix"}), one);
+  for (const CaseResult& result : shorter.journal.results()) {
+    EXPECT_FALSE(result.token_s || result.decode_bytes) << "one token: there is no other";
+    EXPECT_FALSE(result_from_json(to_json(result))->token_s);
+  }
+  EXPECT_TRUE(aggregate_rows(shorter.journal.results(), policies({"full"}))[0]["token_s"].is_null());
+}
+
 TEST(Eval, QuiltNamesEveryToken) {
   auto engine = open_probe();
   const auto out = run(*engine, probe_cases("cases-vt-value.jsonl", 1), policies({"full", "sparsex"}));

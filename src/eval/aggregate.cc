@@ -79,8 +79,10 @@ Json row_of(const std::string& suite, const PolicySpec& policy, const std::vecto
   mean("decode_cells_ratio", [](const CaseResult& r) { return r.decode_cells_ratio; });
   estimate("held_mass", [](const CaseResult& r) { return r.held_mass; });
   estimate("decode_held_mass", [](const CaseResult& r) { return r.decode_held_mass; });
-  median("token_s", [](const CaseResult& r) { return r.token_s; });
-  mean("decode_bytes", [](const CaseResult& r) { return r.decode_bytes; });
+  const auto token_s = values_of(of, [](const CaseResult& r) { return r.token_s; });
+  const auto decode_bytes = values_of(of, [](const CaseResult& r) { return r.decode_bytes; });
+  row["token_s"] = token_s.empty() ? Json(nullptr) : Json(median_of(token_s));
+  row["decode_bytes"] = decode_bytes.empty() ? Json(nullptr) : Json(plain_mean(decode_bytes));
   mean("flops", [](const CaseResult& r) { return r.flops; });
   mean("bytes", [](const CaseResult& r) { return r.bytes; });
   mean("prompt_tokens", [](const CaseResult& r) { return r.prompt; });

@@ -80,8 +80,8 @@ Json to_json(const CaseResult& r) {
           {"kept_ratio", r.kept_ratio},
           {"cells_ratio", r.cells_ratio},
           {"decode_cells_ratio", r.decode_cells_ratio},
-          {"token_s", r.token_s},
-          {"decode_bytes", r.decode_bytes},
+          {"token_s", nullable(r.token_s)},
+          {"decode_bytes", nullable(r.decode_bytes)},
           {"held_mass", nullable(r.held_mass)},
           {"decode_held_mass", nullable(r.decode_held_mass)},
           {"answer", r.answer}};
@@ -115,11 +115,14 @@ Result<CaseResult> result_from_json(const Json& line) {
     const auto later = [&](const char* key, auto& to) { to = line.value(key, to); };  // older journals lack them
     later(kDigest, r.digest), later("near_tokens", r.near);
     later("cells_ratio", r.cells_ratio), later("decode_cells_ratio", r.decode_cells_ratio);
-    later("token_s", r.token_s), later("decode_bytes", r.decode_bytes);
     const auto maybe = [&](const char* key, std::optional<double>& to) {
       if (line.contains(key) && !line.at(key).is_null()) to = line.at(key).get<double>();
     };
     maybe("held_mass", r.held_mass), maybe("decode_held_mass", r.decode_held_mass);
+    for (const auto& [key, to] : {std::pair("token_s", &r.token_s), std::pair("decode_bytes", &r.decode_bytes)}) {
+      maybe(key, *to);
+      if (*to == 0) to->reset();  // older journals' word for none
+    }
   } catch (const nlohmann::json::exception& problem) {
     return error(Code::kCorrupt, "{}", problem.what());
   }

@@ -63,7 +63,7 @@ class CaseRun {
     request.evaluation.forced = path_;
     request.sampling.max_tokens = static_cast<int>(path_.size());
     KVILT_ASSIGN(Answered out, checked(ask(engine_, std::move(request))));
-    CaseResult result = account(policy.label, out.completion);
+    CaseResult result = account(policy.label, out.completion, out.completion.logits.all.size());
     compare(out.completion.logits.all, result);
     compare_prompt(out.completion.logits.prompt, result);
     result.answer = full_.answer;
@@ -182,7 +182,7 @@ class CaseRun {
     for (auto& position : logits) reference_.emplace_back(std::move(position));
     logits.clear();
     for (auto& position : out.completion.logits.prompt) prompt_reference_.emplace_back(std::move(position));
-    full_ = account(kFull, out.completion);
+    full_ = account(kFull, out.completion, reference_.size());
     full_usage_ = out.completion.usage;
     if (!prompt_reference_.empty()) full_.kl_prompt = 0;
     full_.answer = case_.truth.empty() ? out.text : "";
@@ -192,7 +192,8 @@ class CaseRun {
     return {};
   }
 
-  CaseResult account(const std::string& label, const Completion& done) const {
+  // rows: that gave logits. All but the first ran behind the first token, also where an end token came out.
+  CaseResult account(const std::string& label, const Completion& done, size_t rows) const {
     const PromptUsage& usage = done.usage;
     CaseResult out;
     out.suite = case_.suite;
@@ -209,7 +210,8 @@ class CaseRun {
       if (full_usage_.decode_attention_flops > 0)
         out.decode_cells_ratio = usage.decode_attention_flops / full_usage_.decode_attention_flops;
     }
-    if (const int steps = done.completion_tokens - 1; steps > 0) {
+    if (rows > 1) {
+      const auto steps = static_cast<double>(rows - 1);
       out.token_s = (done.total_s - usage.ttft_s) / steps;
       out.decode_bytes = usage.decode_bytes / steps;
     }

@@ -43,7 +43,7 @@ struct CaseResult {
   int near = 0;                                       // of the reused ones, those found in text that nearly repeats
   double kept_ratio = 1;                              // share of the reused tokens' keys that the answer sees
   double cells_ratio = 1, decode_cells_ratio = 1;     // attention's FLOPs, the choice of keys included
-  double token_s = 0, decode_bytes = 0;               // a token of the answer after its first
+  std::optional<double> token_s, decode_bytes;        // a token of the answer after its first; none: it had no other
   std::optional<double> held_mass, decode_held_mass;  // with RunOptions::held_mass (PromptUsage)
   std::string answer;
 
