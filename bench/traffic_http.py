@@ -69,7 +69,7 @@ class Server:
             return json.load(answer)
 
     def counters(self):
-        """Sums of /metrics: steps, ended requests, known and computed tokens of those."""
+        """Sums of /metrics: steps, ended requests, known and computed tokens of those, and work (0: older programs do not say)."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=60) as answer:
             text = answer.read().decode()
         values = re.findall(r"^kvilt:(\w+)\{(.*)\} (\S+)$", text, re.M)
@@ -78,7 +78,7 @@ class Server:
             return sum(float(number) for at, of, number in values if at == name and (not labels or any(label in of for label in labels)))
 
         tokens = "prompt_tokens_by_source_total"
-        return {"steps": total("engine_steps_total"), "ended": total("request_success_total"), "prefix": total(tokens, 'source="prefix"'),
+        return {"steps": total("engine_steps_total"), "flops": total("prefill_flops_total"), "ended": total("request_success_total"), "prefix": total(tokens, 'source="prefix"'),
                 "rows": total(tokens, 'source="recomputed"', 'source="fresh"')}
 
     def counters_after(self, before, requests):
@@ -399,24 +399,27 @@ def interrupted(bench):
             def cold():
                 return chat_body(first_turn([texts.next(bench.size(16384, 4096))], texts.next(16)), SHORT, bench.asks, ignore_eos=True)
 
+            nothing = server.counters()
             whole = ask(server, cold())
+            undisturbed = server.counters_after(nothing, 1)
             bench.detail("interrupted", "undisturbed", name, whole)
             prompt, body = whole.usage["prompt_tokens"], cold()
             # Twice as often as it should take, the client gives up; then it waits, however long.
             most = 2 * -int(-whole.first // patience) + 2
-            attempts, rows, begin, reply, counted = 0, 0, time.monotonic(), None, server.counters()
+            attempts, rows, begin, reply, counted = 0, 0, time.monotonic(), None, undisturbed
             while reply is None or reply.gave_up:
                 attempts += 1
                 reply = ask(server, body, patience if attempts < most else None)
                 before, counted = counted, server.counters_after(counted, 1)
                 known, steps = counted["prefix"] - before["prefix"], counted["steps"] - before["steps"]
-                # Of an attempt that was given up: what its steps held.
-                rows += reply.rows() if not reply.gave_up else min(prompt - known, CHUNK * steps)
+                # Of an attempt that was given up: what its steps held. The last one's rows are all that it took over too.
+                rows += min(prompt - known, CHUNK * steps) if reply.gave_up else reply.rows() - reply.usage["kvilt"].get("joined", 0)
                 bench.detail("interrupted", "gave up" if reply.gave_up else "answered", name, reply)
                 bench.details[-1].update(steps=steps, prefix=known, begun_s=time.monotonic() - begin)
+        work = undisturbed["flops"] - nothing["flops"]
         bench.figure("interrupted", "retry_attempts", name, attempts)
         bench.figure("interrupted", "retry_patience_ran_out", name, int(attempts >= most))
-        bench.figure("interrupted", "retry_work_ratio", name, rows / whole.rows())
+        bench.figure("interrupted", "retry_work_ratio", name, (counted["flops"] - undisturbed["flops"]) / work if work else rows / whole.rows())
         bench.figure("interrupted", "retry_time_ratio", name, (time.monotonic() - begin) / whole.first)
 
 

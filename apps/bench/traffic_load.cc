@@ -108,14 +108,6 @@ void stream_of_cold(TrafficBench& bench) {
   bench.figure("mixed", "wait_max_over_mean", *std::ranges::max_element(waits) / mean(waits));
 }
 
-// Work of the prompt's positions [begin, end), as shares of an undisturbed run: linear layers by rows, attention by
-// what stands before them. A request that was cancelled has no account of its own.
-double work_of(const PromptUsage& whole, double begin, double end) {
-  const double all = whole.prompt;
-  const double linear = (end - begin) / all, attention = (end * end - begin * begin) / (all * all);
-  return (linear * whole.linear_flops + attention * whole.attention_flops) / whole.flops;
-}
-
 }  // namespace
 
 void traffic_burst(TrafficBench& bench) {
@@ -159,13 +151,15 @@ void traffic_interrupted(TrafficBench& bench) {
   const auto engine = bench.open();
   const TrafficFrame frame = traffic_frame(*engine);
   TrafficText text(*engine, bench.options().seed + 4);
-  const int tokens = bench.long_tokens(*engine), chunk = bench.options().engine.chunk_tokens;
+  const int tokens = bench.long_tokens(*engine);
+  // What all of them computed together: a request that goes on from one that was cancelled has its account too.
+  const double nothing = engine->stats().prefill_flops;
   const PromptUsage whole = run_request(*engine, cold_request(bench, frame, text, tokens)).usage();
+  const double undisturbed = engine->stats().prefill_flops;
   bench.detail(usage_row("interrupted", "undisturbed", whole));
   const Request request = cold_request(bench, frame, text, tokens);
   // Twice as often as it should take, the client gives up; then it waits, however long.
   const int most = 2 * static_cast<int>(std::ceil(whole.ttft_s / patience)) + 2;
-  double work = 0;
   int attempts = 0;
   for (bool answered = false; !answered;) {
     const auto sink = std::make_shared<TrafficSink>();
@@ -173,14 +167,12 @@ void traffic_interrupted(TrafficBench& bench) {
     if (++attempts < most && !sink->wait_for(patience)) engine->cancel(id);
     const Completion& end = sink->wait();
     answered = end.finish != Finish::kCancelled;
-    const PromptUsage& usage = end.usage;
-    const double done = answered ? usage.prompt : std::min(usage.prompt, usage.prefix + usage.steps * chunk);
-    work += work_of(whole, usage.prefix, done);
-    bench.detail(usage_row("interrupted", answered ? "answered" : "gave up", usage));
+    bench.detail(usage_row("interrupted", answered ? "answered" : "gave up", end.usage));
   }
   bench.figure("interrupted", "retry_attempts", attempts);
   bench.figure("interrupted", "retry_patience_ran_out", attempts < most ? 0 : 1);
-  bench.figure("interrupted", "retry_work_ratio", work);
+  bench.figure("interrupted", "retry_work_ratio",
+               (engine->stats().prefill_flops - undisturbed) / (undisturbed - nothing));
 }
 
 // Time of a decode step of many sequences, drawn and greedy by turns.
