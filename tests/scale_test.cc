@@ -46,7 +46,7 @@ double ideal(const Trace& trace) {
   return hits / blocks;
 }
 
-FleetOutcome simulate(const Trace& trace, const FleetOptions& options, const TrafficOptions& traffic = {}) {
+FleetOutcome simulate(const Trace& trace, const FleetOptions& options, const FleetTraffic& traffic = {}) {
   return simulate_fleet(Traffic(trace, traffic), options);
 }
 
@@ -68,6 +68,20 @@ TEST(ScaleTest, OneServerWithRoomForAllFindsAllThatCameBefore) {
   EXPECT_LT(simulate(trace, options).hit_rate(), .9 * ideal(trace));
   options.engine = false;
   EXPECT_LT(simulate(trace, options).hit_rate(), .9 * ideal(trace));
+}
+
+// What leaves is told when a prefill begins, what it computed when it ends: seldom in one second.
+TEST(ScaleTest, TheBusiestSecondIsOneSecond) {
+  Trace trace;
+  const std::vector<uint64_t> first{1, 2, 3, 4}, second{5, 6, 7, 8};
+  trace.requests = {first, second};
+  trace.seconds = {0, 100};
+  FleetOptions options{.pool_tokens = 4 * 512, .prefill = 100};  // room for one of them; twenty seconds each
+  const FleetOutcome got = simulate(trace, options);
+  EXPECT_GT(got.removed.busiest(), 0) << "power: one gave way";
+  EXPECT_EQ(got.stored.busiest(), 4);
+  EXPECT_EQ(got.told.total(), got.stored.total() + got.removed.total());
+  EXPECT_EQ(got.told.busiest(), std::max(got.stored.busiest(), got.removed.busiest()));
 }
 
 TEST(ScaleTest, SpreadingLosesWhatARouterThatKnowsKeeps) {
@@ -239,7 +253,7 @@ TEST(ScaleTest, AServerMoreTakesItsPartOfTheKeysOnly) {
 
 TEST(ScaleTest, CopiesShareWhatIsCommonOnly) {
   const Trace trace = made_up(200, 9);
-  TrafficOptions options{.copies = 3, .shift_s = 5, .common = .2};
+  FleetTraffic options{.copies = 3, .shift_s = 5, .common = .2};
   Traffic traffic(trace, options);
   EXPECT_EQ(traffic.common(), 3u) << "the system prompts";
   std::set<uint64_t> blocks;

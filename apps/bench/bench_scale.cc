@@ -23,7 +23,7 @@ struct ScaleOptions {
   double token_bytes = 0;
   int64_t redis_bytes = int64_t{256} << 30;
   int engine_up_to = 1;
-  TrafficOptions load;
+  FleetTraffic load;
   double share = .1;  // of the trace that a server brings
   FleetOptions fleet{.prefill = 6000};
 };
@@ -93,7 +93,7 @@ nlohmann::ordered_json row_of(const ScaleOptions& o, const FleetOptions& fleet, 
       {"events_server_s", (got.stored.total() + got.removed.total()) * of_block / got.seconds / fleet.servers},
       {"events_stored_s", got.stored.total() * of_block / got.seconds},
       {"events_removed_s", got.removed.total() * of_block / got.seconds},
-      {"events_busiest_s", (got.stored.busiest() + got.removed.busiest()) * of_block},
+      {"events_busiest_s", got.told.busiest() * of_block},
       {"router_entries", static_cast<double>(got.told_most) * of_block}};
   if (!fleet.redis) return row;
   const AskedOfRedis asked = asked_of_redis(got, fleet);
@@ -137,7 +137,7 @@ void print_scale_row(const nlohmann::ordered_json& row) {
 // grow: each server brings a share of a trace; what is less than one are some of its conversations. split: there is one
 // trace, whoever serves it.
 Traffic traffic_for(const ScaleOptions& o, const Trace& trace, int servers) {
-  TrafficOptions load = o.load;
+  FleetTraffic load = o.load;
   if (o.traffic == "grow") {
     load.share = std::min(1.0, servers * o.share);
     load.copies = std::max(1, static_cast<int>(std::lround(servers * o.share)));

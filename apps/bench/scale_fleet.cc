@@ -152,6 +152,8 @@ class Fleet {
   void tell(uint16_t server, double start, double finish) {
     out_.stored.add(finish, static_cast<double>(changes_.stored.size()));
     out_.removed.add(start, static_cast<double>(changes_.removed.size()));
+    out_.told.add(finish, static_cast<double>(changes_.stored.size()));
+    out_.told.add(start, static_cast<double>(changes_.removed.size()));
     out_.told_most = std::max(out_.told_most, holders_.pairs());
     if (o_.rule != RouteRule::kPrefix) return;
     told_.tell(start + o_.event_delay, server, {}, std::move(changes_.removed));
@@ -221,7 +223,7 @@ double FleetOutcome::worst_over_mean() const {
   return mean > 0 ? *std::ranges::max_element(busy) / mean : 1;
 }
 
-Traffic::Traffic(const Trace& trace, const TrafficOptions& options) : options_(options) {
+Traffic::Traffic(const Trace& trace, const FleetTraffic& options) : options_(options) {
   CHECK(trace.seconds.size() == trace.requests.size() && options.copies > 0 && options.slow > 0);
   std::unordered_map<uint64_t, size_t> uses;
   for (const auto& request : trace.requests) {

@@ -22,7 +22,7 @@
 
 namespace kvilt {
 
-struct TrafficOptions {
+struct FleetTraffic {
   int copies = 1;       // of the trace, each with texts of its own
   double share = 1;     // of the trace's conversations, by a hash of the first block that is not common
   double shift_s = 60;  // copies begin within so many seconds
@@ -36,7 +36,7 @@ struct TrafficOptions {
 class Traffic {
  public:
   // REQUIRES: the trace has times.
-  Traffic(const Trace& trace, const TrafficOptions& options);
+  Traffic(const Trace& trace, const FleetTraffic& options);
   struct Arrival {
     double at = 0;
     std::vector<uint64_t> blocks;
@@ -53,7 +53,7 @@ class Traffic {
   };
   void take(const std::vector<uint64_t>& request, double at);
   double time(int copy, size_t request) const;
-  TrafficOptions options_;
+  FleetTraffic options_;
   std::vector<double> seconds_;
   std::vector<std::vector<uint64_t>> requests_;  // with blocks numbered anew: common ones first, from 0 on
   size_t blocks_ = 0, common_ = 0;
@@ -109,6 +109,7 @@ struct FleetOutcome {
   double worst_over_mean() const;
 
   Flow stored, removed;   // blocks that events told of
+  Flow told;              // both: each has busiest seconds of its own
   int64_t told_most = 0;  // pairs of block and server that a subscriber to all has to know, at most
 
   // Redis.
