@@ -103,6 +103,7 @@ double percentile(std::vector<double> values, double share) {
 void run(Engine& engine, const Workload& workload, const std::string& label, const PolicyChoice& policy,
          Report& report) {
   engine.clear_cache();
+  const int64_t evicted_before = engine.stats().evicted_segments;
   std::vector<double> ttft;
   PromptUsage sum;
   Progress progress(workload.name + " " + label);
@@ -140,7 +141,7 @@ void run(Engine& engine, const Workload& workload, const std::string& label, con
               {"ttft_p50_s", percentile(ttft, 0.5)},
               {"ttft_p90_s", percentile(ttft, 0.9)},
               {"ttft_p99_s", percentile(ttft, 0.99)},
-              {"evicted_runs", engine.stats().evicted_segments}});
+              {"evicted_runs", engine.stats().evicted_segments - evicted_before}});
   std::printf("%-11s %-18s %4.0f %8d %8d %8d %8d %8d %8.3f %8.3f %8.3f %8.3f\n", workload.name.c_str(), label.c_str(),
               n, sum.prompt, sum.prefix, sum.reused, sum.recomputed, sum.fresh, total / n, percentile(ttft, 0.5),
               percentile(ttft, 0.9), percentile(ttft, 0.99));

@@ -198,6 +198,7 @@ class ContentCache {
   SegmentId adopt(const PageTable& kv, Run positions, const Returned& returned);
   bool exact(SegmentId id) const { return index_.info(id).exact; }  // REQUIRES: it is cached
   int64_t evicted() const { return evicted_; }                      // extents
+  int64_t evicted_segments() const { return evicted_segments_; }    // of which nothing is left
   // Tokens of exact blocks that were evicted, and of those that were computed anew soon afterwards (kv/ghost_list.h).
   int64_t evicted_tokens() const { return evicted_tokens_; }
   int64_t regretted_tokens() const { return regretted_tokens_; }
@@ -259,7 +260,7 @@ class ContentCache {
   std::map<std::string, Frozen> frozen_;  // by tenant, a zero byte and the name
   std::map<uint64_t, std::map<std::string, Frozen>::iterator> frozen_by_number_;
   uint64_t last_frozen_ = 0;
-  int64_t evicted_ = 0, evicted_tokens_ = 0, regretted_tokens_ = 0;
+  int64_t evicted_ = 0, evicted_segments_ = 0, evicted_tokens_ = 0, regretted_tokens_ = 0;
 };
 
 }  // namespace kvilt

@@ -301,6 +301,23 @@ TEST_F(ContentCacheTest, TheLeastRecentlyUsedLeaves) {
   }
 }
 
+// Whatever it took of extents, and whoever else was in them.
+TEST_F(ContentCacheTest, ARunThatLeavesIsCountedOnce) {
+  ask(text(9, 600));
+  ASSERT_EQ(segments(), 1);
+  EXPECT_TRUE(cache->make_room(100 * kBlock));
+  EXPECT_EQ(cache->evicted(), 3) << "power: extents of 256 slots";
+  EXPECT_EQ(cache->evicted_segments(), 1);
+  open(100);
+  ask(b);
+  ask(join(a, b, more, question));
+  const int64_t there = segments();
+  EXPECT_TRUE(cache->make_room(100 * kBlock));
+  EXPECT_EQ(segments(), 0);
+  EXPECT_EQ(cache->evicted_segments(), there);
+  EXPECT_LT(cache->evicted(), there) << "power: two were in one extent";
+}
+
 TEST_F(ContentCacheTest, WhatIsPlacedStaysAndNothingIsDroppedInVain) {
   open(7);
   ask(a);

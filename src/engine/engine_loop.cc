@@ -548,7 +548,7 @@ void EngineLoop::update_stats() {
   stats_.kv_pages_pinned = store.idle().pinned();
   stats_.cached_tokens = cache.segments().tokens();
   stats_.cached_segments = cache.segments().segments();
-  stats_.evicted_segments = cache.evicted();
+  stats_.evicted_segments = cache.evicted_segments();
   for (const auto& store : parts_.stores) (store->shared() ? stats_.remote : stats_.disk) = store->stats();
   if (parts_.peer) stats_.peer = parts_.peer->stats();
   stats_.evicted_tokens = cache.evicted_tokens();

@@ -87,11 +87,16 @@ void ContentCache::cut(SegmentId id, const Runs& lost) {
     out.marks = whole_within(marks, run);
   }
   const bool keep = first >= least_left(segment);
+  if (!keep && rest.empty()) ++evicted_segments_;
   const std::vector<SegmentId> left = keep ? index_.truncate(id, first) : index_.erase(id);
   keep ? segments_.truncate(id, first) : segments_.erase(id);
   for (Rest& part : rest) enter(std::move(part.segment), std::move(part.info), part.marks);
   for (const SegmentId orphan : left) {  // a chain that nothing leads to can never be found
-    if (const CachedSegment* chain = segments_.find(orphan); chain && chain->chain) erase(orphan);
+    const CachedSegment* chain = segments_.find(orphan);
+    if (!chain || !chain->chain) continue;
+    const int64_t before = segments_.segments();
+    erase(orphan);
+    evicted_segments_ += before - segments_.segments();
   }
 }
 
