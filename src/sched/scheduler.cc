@@ -62,6 +62,27 @@ void insert_by_turn(List& list, std::unique_ptr<Sequence> sequence) {
   list.insert(at, std::move(sequence));
 }
 
+// Who gives pages back when they end: the latest of the tenant that has most, so that who brought much makes room first.
+// Of tenants with as many it is the latest of all. The first of all is never the one while others run.
+size_t next_to_go(const std::vector<std::unique_ptr<Sequence>>& running) {
+  const auto of_its_tenant = [&](const Sequence& s) {
+    return std::ranges::count(running, s.request.tenant, [](const auto& other) { return other->request.tenant; });
+  };
+  size_t out = running.size() - 1;
+  ptrdiff_t most = of_its_tenant(*running[out]);
+  for (size_t i = out; i-- > 0;) {
+    if (const ptrdiff_t n = of_its_tenant(*running[i]); n > most) out = i, most = n;
+  }
+  return out;
+}
+
+// Where one stands that stood at `at`, or before it since others went.
+size_t place_of(const Sequence& s, const std::vector<std::unique_ptr<Sequence>>& running, size_t at) {
+  at = std::min(at, running.size() - 1);
+  while (running[at].get() != &s) --at;
+  return at;
+}
+
 }  // namespace
 
 void Scheduler::enqueue(std::unique_ptr<Sequence> sequence) {
@@ -187,15 +208,15 @@ void Scheduler::admit(const Hooks& hooks, Budget& budget) {
   }
 }
 
-// True when pages(), which is tried again as the youngest sequences go one by one, down to this one, has taken them.
+// True when pages(), which is tried again as others go one by one, until it is this one's turn, has taken them.
 template <class Take>
 bool Scheduler::take_pages(const Sequence& sequence, const Hooks& hooks, Take&& pages) {
   while (!pages()) {
-    if (running_.back().get() == &sequence) {
+    if (running_[next_to_go(running_)].get() == &sequence) {
       starved_ = true;
       return false;
     }
-    preempt_last(hooks);
+    preempt(hooks);
   }
   return true;
 }
@@ -253,10 +274,11 @@ void Scheduler::restart(FunctionRef<bool(const Sequence&)> which) {
   }
 }
 
-// The sequence whose turn is last gives its pages back and starts again later.
-void Scheduler::preempt_last(const Hooks& hooks) {
-  hooks.preempted(*running_.back());
-  start_again(running_.size() - 1);
+// One sequence gives its pages back and starts again later.
+void Scheduler::preempt(const Hooks& hooks) {
+  const size_t at = next_to_go(running_);
+  hooks.preempted(*running_[at]);
+  start_again(at);
   ++preemptions_;
 }
 
@@ -275,11 +297,13 @@ void Scheduler::add_draft(Sequence& sequence, const Hooks& hooks, int most) {
 // Returns the rows of drafts.
 int Scheduler::choose_decodes(const Hooks& hooks) {
   int drafted = 0;
-  for (size_t i = 0; i < running_.size(); ++i) {  // oldest first: the youngest are the ones preempted
+  for (size_t i = 0; i < running_.size(); ++i) {  // oldest first: of a tenant, the youngest are the ones preempted
     Sequence& sequence = *running_[i];
     if (!sequence.decoding()) continue;
     add_draft(sequence, hooks, options_.draft_rows - drafted);
-    if (!take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); })) continue;  // until somebody ends
+    const bool taken = take_pages(sequence, hooks, [&] { return add_slots(sequence, hooks); });
+    i = place_of(sequence, running_, i);
+    if (!taken) continue;  // until somebody ends
     const auto pos = static_cast<int32_t>(sequence.tokens.size()) - 1;
     const auto more = static_cast<int32_t>(sequence.running.draft.size());
     sequence.running.decode.set({pos, pos + 1 + more}, config_);
@@ -328,12 +352,13 @@ void Scheduler::choose_short(const Hooks& hooks, Budget& budget) {
 void Scheduler::choose_prefills(const Hooks& hooks, Budget& budget) {
   choose_short(hooks, budget);
   const Sequence* oldest = nullptr;
-  for (size_t i = 0; i < running_.size(); ++i) {  // preemption takes from the end
+  for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& s = *running_[i];
     if (!s.running.prefill) continue;
     if (!oldest) oldest = &s;
     const int rows = std::min(budget.rows, budget.beside);
     if (s.running.step != steps_ && rows > 0) budget.take(take(s, rows, hooks));
+    i = place_of(s, running_, i);
   }
   if (!oldest || oldest->running.step != steps_) return;
   const auto item = std::ranges::find(items_, oldest, [](const StepItem& i) -> const Sequence* { return i.sequence; });
@@ -357,11 +382,11 @@ std::span<StepGroup> Scheduler::next_step(const Hooks& hooks, std::vector<std::u
   choose(hooks);
   while (items_.empty() && !running_.empty()) {  // nobody got pages: fewer must share them
     if (running_.size() > 1) {
-      preempt_last(hooks);
+      preempt(hooks);
     } else if (Sequence& last = *running_.front();
                !last.without_cache && !last.running.kv->first_placements().empty()) {
       last.without_cache = true;  // a placed token pins its whole segment: without them there is more room
-      preempt_last(hooks);
+      preempt(hooks);
       return {};
     } else {
       failed.push_back(std::move(running_.front()));

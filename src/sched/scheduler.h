@@ -4,9 +4,9 @@
 //             when the budget reaches it, not before: what others computed meanwhile is found.
 // Policy:     decodes first, then prefills in their turns: in order of arrival, and fair between tenants (turns.h).
 //             Those that are short beside others go first, on credit: in the long run the oldest has at least 3 of 4
-//             rows (docs/design/scheduler.md#shares). When pages run out, cached segments go (make_room); then the
-//             sequence whose turn is last is preempted, and waits in its place. A lone sequence that still cannot go on
-//             fails.
+//             rows (docs/design/scheduler.md#shares). When pages run out, cached segments go (make_room); then of the
+//             tenant that runs most the sequence whose turn is last is preempted, and waits in its place. A lone
+//             sequence that still cannot go on fails.
 // Invariants: results do not depend on what shares a step (kernels are row-invariant). While a running sequence lacks
 //             pages, none is admitted. What running sequences were promised is covered by pages that are free or can
 //             be, but for what answers grow by, and for a request that runs alone.
@@ -109,7 +109,7 @@ class Scheduler {
   bool hold_chunk(Sequence& sequence, Run chunk, const Hooks& hooks);
   template <class Take>
   bool take_pages(const Sequence& sequence, const Hooks& hooks, Take&& take);
-  void preempt_last(const Hooks& hooks);
+  void preempt(const Hooks& hooks);
   void start_again(size_t i);
   void give_turn_back(const Sequence& left);
   std::span<StepGroup> group();

@@ -402,6 +402,43 @@ TEST_F(SchedulerTest, AnOldPrefillIsNotOvertaken) {
   EXPECT_EQ(rows, 32);
 }
 
+// Where pages end, the tenant that has most running makes room, however late the others came.
+TEST_F(SchedulerTest, TheTenantThatHasMostIsPreempted) {
+  for (const bool tenants : {true, false}) {
+    SCOPED_TRACE(tenants);
+    preempted.clear();
+    open(10);
+    for (const RequestId id : {1, 2, 3, 4}) enqueue(id, 8, nullptr, "many");
+    EXPECT_EQ(step(), (Ids{1, 2, 3, 4}));
+    enqueue(5, 8, nullptr, tenants ? "few" : "many");
+    enqueue(6, 8, nullptr, tenants ? "other" : "many");
+    EXPECT_EQ(step(), (Ids{1, 2, 3, 4, 5, 6})) << "ten blocks are taken";
+    EXPECT_EQ(preempted, Ids{});
+    if (tenants) {
+      EXPECT_EQ(step(), (Ids{1, 2, 3, 5, 6})) << "nobody who stays is passed over";
+      EXPECT_EQ(preempted, (Ids{4}));
+      EXPECT_EQ(waiting(), (Ids{4}));
+    } else {
+      EXPECT_EQ(step(), (Ids{1, 2, 3, 4, 5}));
+      EXPECT_EQ(preempted, (Ids{6})) << "power: of one tenant, the last";
+    }
+  }
+}
+
+// The first of all gets on, whoever has most.
+TEST_F(SchedulerTest, TheOldestOfAllIsNeverPreempted) {
+  open(7);
+  enqueue(1, 8, nullptr, "first");
+  for (const RequestId id : {2, 3, 4}) enqueue(id, 8, nullptr, "many");
+  enqueue(5, 8, nullptr, "late");
+  for (int i = 0; i < 30; ++i) {
+    const Ids ran = step();
+    EXPECT_TRUE(std::ranges::find(ran, 1u) != ran.end()) << i;
+  }
+  EXPECT_EQ(std::ranges::count(preempted, 1u), 0);
+  EXPECT_GT(preempted.size(), 2u) << "power";
+}
+
 // A tenant with many requests makes another wait for one of them, not for all.
 TEST_F(SchedulerTest, TenantsTakeTurns) {
   open(100, {.chunk_tokens = 8, .max_sequences = 1});
