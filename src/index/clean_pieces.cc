@@ -57,17 +57,21 @@ std::vector<CleanNote> CleanPieces::notes(SegmentId id) const {
   return out;
 }
 
-void CleanPieces::erase(SegmentId id) {
+void CleanPieces::erase(SegmentId id) { truncate(id, -1); }
+
+void CleanPieces::truncate(SegmentId id, int32_t tokens) {
   const std::vector<uint64_t>* const known = texts_of_.find(id);
   if (!known) return;
-  for (const uint64_t text : std::vector<uint64_t>(*known)) drop(text, id);
+  for (const uint64_t text : std::vector<uint64_t>(*known)) drop(text, id, tokens);
 }
 
-// Forgets the segment's copies of this text.
-void CleanPieces::drop(uint64_t text, SegmentId id) {
+// Forgets the segment's copies of this text that end behind its first `left` tokens.
+void CleanPieces::drop(uint64_t text, SegmentId id, int32_t left) {
   if (std::vector<Copy>* const copies = by_text_.find(text)) {
-    copies_ -= std::erase_if(*copies, [&](const Copy& c) { return c.segment == id; });
+    copies_ -= std::erase_if(*copies, [&](const Copy& c) { return c.segment == id && c.offset + c.count > left; });
+    const bool stays = std::ranges::find(*copies, id, &Copy::segment) != copies->end();
     if (copies->empty()) by_text_.erase(text);
+    if (stays) return;
   }
   if (std::vector<uint64_t>* const texts = texts_of_.find(id)) {
     std::erase(*texts, text);

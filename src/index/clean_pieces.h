@@ -37,7 +37,8 @@ class CleanPieces {
   // The same, as notes() says it: `ids` are those of the note's tokens.
   void add(DomainId domain, std::span<const int32_t> ids, const CleanNote& note, SegmentId id);
   std::vector<CleanNote> notes(SegmentId id) const;
-  void erase(SegmentId id);  // nothing happens for an unknown id
+  void erase(SegmentId id);                     // nothing happens for an unknown id
+  void truncate(SegmentId id, int32_t tokens);  // its copies that end later leave; the same
 
   // A piece for each of `marks` (sorted, disjoint) that is known behind a beginning of the prompt; of several the one
   // with most text before it.
@@ -57,7 +58,7 @@ class CleanPieces {
   uint64_t text_key(DomainId domain, std::span<const int32_t> ids) const;
   // Of prompt[0, n) for each n of `lengths` (sorted).
   std::vector<Digest> beginnings(std::span<const int32_t> prompt, std::span<const int32_t> lengths) const;
-  void drop(uint64_t text, SegmentId id);
+  void drop(uint64_t text, SegmentId id, int32_t left = -1);
 
   HashSecret secret_;
   StepMap<std::vector<Copy>> by_text_;       // newest last

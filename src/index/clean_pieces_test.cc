@@ -70,6 +70,23 @@ TEST_F(CleanPiecesTest, ANewCopyTakesThePlaceOfItsLike) {
   EXPECT_LE(known.bytes(), CleanPieces(HashSecret::fixed(1)).bytes());
 }
 
+// A segment may hold a text twice: what it still holds stays.
+TEST_F(CleanPiecesTest, WhatIsCutLeaves) {
+  const SegmentId id = add(head, document);  // tokens [3, 23)
+  const Tokens later = join(head, other, document);
+  known.add(1, later, {21, 41}, id, 40);
+  EXPECT_EQ(known.size(), 2u);
+  known.truncate(id, 60);
+  EXPECT_EQ(known.size(), 2u) << "power: it still holds both";
+  known.truncate(id, 59);
+  EXPECT_EQ(known.size(), 1u);
+  EXPECT_EQ(find(head, document), id);
+  known.truncate(id, 22);
+  EXPECT_EQ(known.size(), 0u);
+  EXPECT_EQ(find(head, document), 0u);
+  EXPECT_TRUE(known.notes(id).empty());
+}
+
 TEST_F(CleanPiecesTest, EachMarkIsFoundByItself) {
   const SegmentId a = add(head, document), b = add(head, other);
   const Tokens prompt = join(head, text(5, 4), other, document, text(6, 10));

@@ -116,18 +116,16 @@ std::vector<SegmentId> ContentIndex::truncate(SegmentId id, int32_t tokens) {
   tokens_ -= segment.info.tokens.size() - static_cast<size_t>(tokens);
   const bool pieces = segment.indexed && segment.info.found_as != FoundAs::kChain;
   const Digest* digest = domains_.digest(segment.info.domain);
+  clean_.truncate(id, tokens);  // a copy that was cut would hide the whole ones
   if (pieces) segments_.erase_end(table_, slot, *digest, tokens);
-  if (pieces && near_) near_->erase_end(table_, slot, *digest, tokens);
+  if (pieces && near_) near_->truncate(table_, slot, *digest, tokens);
   count_seasoned(segment.info, -1);
   BlockChanges changes;
   const bool tells = teller_.on() && segment.indexed;
   std::vector<SegmentId> left = chains_.truncate(table_, slot, tokens, tells ? &changes : nullptr);
   if (tells) teller_.removed(told_domain(segment.info), segment, changes);
   count_seasoned(segment.info, 1);
-  if (pieces) {
-    segments_.insert(table_, slot, *digest);
-    if (near_) near_->insert(table_, slot, *digest);
-  }
+  if (pieces) segments_.insert(table_, slot, *digest);
   if (tells && segment.chain.start < 0) teller_.inserted(told_domain(segment.info), table_, chains_, slot, {});
   return left;
 }
@@ -184,12 +182,7 @@ void ContentIndex::add_clean(SegmentId id, const CleanNote& note) {
   if (table_[slot].indexed) clean_.add(info.domain, ids, note, id);
 }
 
-std::vector<CleanNote> ContentIndex::clean_notes(SegmentId id) const {
-  std::vector<CleanNote> out = clean_.notes(id);
-  const uint32_t slot = table_.find(id);
-  std::erase_if(out, [&](const CleanNote& n) { return slot == kNoSegment || n.tokens.end > table_[slot].size(); });
-  return out;
-}
+std::vector<CleanNote> ContentIndex::clean_notes(SegmentId id) const { return clean_.notes(id); }
 
 std::vector<Piece> ContentIndex::find_clean(std::span<const int32_t> prompt, DomainId domain,
                                             std::span<const Run> marks) const {
@@ -198,8 +191,7 @@ std::vector<Piece> ContentIndex::find_clean(std::span<const int32_t> prompt, Dom
     const uint32_t slot = table_.find(piece.segment);
     if (slot == kNoSegment || table_[slot].info.domain != domain) return true;
     const SegmentText& text = table_.text(slot);
-    return piece.segment_offset + piece.count > text.size ||
-           common_prefix(text.from(piece.segment_offset), prompt.subspan(piece.pos, piece.count)) < piece.count;
+    return common_prefix(text.from(piece.segment_offset), prompt.subspan(piece.pos, piece.count)) < piece.count;
   });
   return pieces;
 }

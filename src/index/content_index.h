@@ -107,6 +107,7 @@ class ContentIndex {
   void keep_near();
   bool keeps_near() const { return near_.has_value(); }
   size_t near_postings() const { return near_ ? near_->postings() : 0; }
+  int64_t near_changes() const { return near_ ? near_->changes() : 0; }  // of its postings, for tests
   struct NearQuery {
     std::span<const int32_t> prompt;
     std::span<const Run> within;   // normal: only here

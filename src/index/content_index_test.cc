@@ -203,6 +203,27 @@ TEST_F(ContentIndexTest, DomainsStayApartWhenEveryKeyCollides) {
   EXPECT_EQ(index.find_prefix(text, theirs, 20).size(), 1u);
 }
 
+// A clean copy whose end was evicted gives way to another that is whole, although more of the prompt stood before it.
+TEST_F(ContentIndexTest, ACutCleanCopyDoesNotHideTheWholeOnes) {
+  const Ids head = fresh(10), history = fresh(30), document = fresh(100);
+  const Ids first = join({head, document}), second = join({head, history, document});
+  insert(1, first, true), insert(2, second, true);
+  index_.add_clean(1, 10, first, {10, 110});
+  index_.add_clean(2, 40, second, {40, 140});
+  const Marks marks{{40, 140}};
+  const auto found = [&] {
+    const auto pieces = index_.find_clean(second, domain_, marks);
+    return pieces.empty() ? SegmentId{0} : pieces[0].segment;
+  };
+  EXPECT_EQ(found(), 2u);
+  index_.truncate(2, 140);
+  EXPECT_EQ(found(), 2u) << "power: nothing of it was cut";
+  index_.truncate(2, 120);
+  EXPECT_EQ(found(), 1u);
+  EXPECT_TRUE(index_.clean_notes(2).empty());
+  EXPECT_EQ(index_.clean_notes(1).size(), 1u);
+}
+
 TEST_F(ContentIndexTest, ASegmentOfAForgottenDomainIsNotIndexed) {
   const Ids text = fresh(100);
   for (size_t i = 0; i <= Domains::kMaxIdle; ++i) index_.domain("m", "", std::to_string(i));

@@ -84,8 +84,7 @@ class Places {
 }  // namespace
 
 // Of each kGrams neighbouring grams (of all there are, where there are fewer) the one with the smallest key, once. In a
-// text that repeats itself the one before stays as long as none is smaller: else every token would have one. Calls
-// visitor(key, gram, last): the same, in the same order, for every text that begins with grams 0 to `last`.
+// text that repeats itself the one before stays as long as none is smaller: else every token would have one.
 template <class Visitor>
 void NearIndex::each_minimum(std::span<const int32_t> ids, const Digest& domain, Visitor&& visitor) const {
   uint64_t seed;
@@ -107,36 +106,63 @@ void NearIndex::each_minimum(std::span<const int32_t> ids, const Digest& domain,
     }
     if (at + 1 < std::min(kGrams, grams) || best == said) continue;
     said = best;
-    visitor(smallest & key_mask_, best, at);
+    visitor(smallest & key_mask_, best);
   }
 }
 
 void NearIndex::insert(const SegmentTable& segments, uint32_t slot, const Digest& domain) {
   if (nodes_.size() <= slot) nodes_.resize(slot + 1);
-  std::vector<uint32_t>& nodes = nodes_[slot];
-  if (!nodes.empty()) return;
-  const std::span<const int32_t> ids = segments[slot].info.tokens;
-  std::vector<std::pair<uint64_t, int32_t>> minima;
-  each_minimum(ids, domain, [&](uint64_t key, int32_t at, int32_t) { minima.emplace_back(key, at); });
-  nodes.reserve(minima.size());  // a node that is added is one that erase() removes, whenever memory ends
-  for (const auto& [key, at] : minima) nodes.push_back(minima_.add(key, {slot, at}, PostingTable::Place::kFront));
+  add(segments[slot].info.tokens, slot, domain);
 }
 
-// A head with fewer grams than a window has another smallest one: of it nothing stays.
-void NearIndex::erase_end(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens) {
-  if (nodes_.size() <= slot) return;
+void NearIndex::add(std::span<const int32_t> ids, uint32_t slot, const Digest& domain) {
   std::vector<uint32_t>& nodes = nodes_[slot];
-  size_t next = 0, keep = 0;
-  each_minimum(segments[slot].info.tokens, domain, [&](uint64_t key, int32_t, int32_t last) {
-    if (next >= nodes.size()) return;  // memory ended while it was inserted
-    if (last + kGram <= tokens) {
-      keep = ++next;
-    } else {
-      minima_.remove(key, nodes[next++]);
-    }
+  std::vector<std::pair<uint64_t, int32_t>> minima;
+  each_minimum(ids, domain, [&](uint64_t key, int32_t at) { minima.emplace_back(key, at); });
+  nodes.reserve(minima.size());  // a node that is added is one that erase() removes, whenever memory ends
+  for (const auto& [key, at] : minima) nodes.push_back(minima_.add(key, {slot, at}, PostingTable::Place::kFront));
+  changes_ += std::ssize(minima);
+}
+
+void NearIndex::remove(uint64_t key, uint32_t node) {
+  minima_.remove(key, node);
+  ++changes_;
+}
+
+void NearIndex::erase(const SegmentTable& segments, uint32_t slot, const Digest& domain) {
+  if (nodes_.size() <= slot) return;
+  std::vector<uint32_t> nodes;
+  nodes.swap(nodes_[slot]);
+  size_t next = 0;
+  each_minimum(segments[slot].info.tokens, domain, [&](uint64_t key, int32_t) {
+    if (next < nodes.size()) remove(key, nodes[next++]);
   });
-  nodes.resize(keep);
-  if (keep == 0) nodes.shrink_to_fit();
+}
+
+// each_minimum() goes from left to right: of a text's beginning it says what it says of the text before it comes to the
+// first gram behind it. A minimum is said when its gram is read, if that is smaller than the one before; else when that
+// one is out of reach.
+void NearIndex::truncate(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens) {
+  if (nodes_.size() <= slot) return;
+  const std::span<const int32_t> ids = segments[slot].info.tokens;
+  const int32_t grams = tokens - kGram + 1;
+  uint64_t seed;
+  std::memcpy(&seed, domain.data(), sizeof seed);
+  const auto key_at = [&](int32_t at) { return scramble(hash_.first(ids.data() + at) ^ seed); };
+  std::vector<uint32_t>& nodes = nodes_[slot];
+  while (!nodes.empty()) {
+    const int32_t at = minima_.posting(nodes.back()).offset;
+    const uint64_t key = key_at(at);
+    int32_t said = kGrams - 1;
+    if (nodes.size() > 1) {
+      const int32_t before = minima_.posting(nodes[nodes.size() - 2]).offset;
+      said = key < key_at(before) ? at : before + kGrams;
+    }
+    if (said < grams) return;
+    remove(key & key_mask_, nodes.back());
+    nodes.pop_back();
+  }
+  add(ids.first(tokens), slot, domain);  // a few tokens are left
 }
 
 size_t NearIndex::bytes() const {
@@ -182,7 +208,7 @@ class NearIndex::Search {
     std::vector<uint64_t> keys;
     for (const Run& look : normalize(std::move(looks))) {
       index_.each_minimum(query_.prompt.subspan(look.begin, look.size()), *query_.digest,
-                          [&](uint64_t key, int32_t, int32_t) { keys.push_back(key); });
+                          [&](uint64_t key, int32_t) { keys.push_back(key); });
     }
     constexpr size_t kAhead = 16;
     std::vector<Vote> out;

@@ -35,12 +35,10 @@ class NearIndex {
 
   NearIndex(const HashSecret& secret, uint64_t key_mask) : hash_(secret, kGram), key_mask_(key_mask) {}
 
-  void insert(const SegmentTable& segments, uint32_t slot, const Digest& domain);  // nothing, where its head was left
-  void erase(const SegmentTable& segments, uint32_t slot, const Digest& domain) {
-    erase_end(segments, slot, domain, 0);
-  }
-  // The segment is about to keep its first `tokens` only: what has to do with the others leaves. insert() follows.
-  void erase_end(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens);
+  void insert(const SegmentTable& segments, uint32_t slot, const Digest& domain);
+  void erase(const SegmentTable& segments, uint32_t slot, const Digest& domain);
+  // Of a segment that is about to keep its first `tokens` tokens. It costs what is cut.
+  void truncate(const SegmentTable& segments, uint32_t slot, const Digest& domain, int32_t tokens);
 
   struct Query {
     std::span<const int32_t> prompt;
@@ -57,15 +55,19 @@ class NearIndex {
 
   size_t bytes() const;
   size_t postings() const { return minima_.size(); }
+  int64_t changes() const { return changes_; }
 
  private:
   class Search;
+  void add(std::span<const int32_t> ids, uint32_t slot, const Digest& domain);
+  void remove(uint64_t key, uint32_t node);
   template <class Visitor>
   void each_minimum(std::span<const int32_t> ids, const Digest& domain, Visitor&& visitor) const;
 
   RollingHash hash_;
   uint64_t key_mask_;
   PostingTable minima_;
+  int64_t changes_ = 0;                       // postings that came and went
   std::vector<std::vector<uint32_t>> nodes_;  // by slot of the segment: its postings, in order
 };
 

@@ -195,25 +195,42 @@ TEST_F(NearIndexTest, NothingIsKeptBeforeItIsAskedFor) {
   EXPECT_EQ(asked.near_postings(), later.near_postings());
 }
 
-// A segment that loses its end keeps what its head has, at its place: it is found as one that never had the end, and does
-// not come before those that are newer.
-TEST_F(NearIndexTest, WhatLosesItsEndKeepsItsHead) {
-  const Ids text = join({fresh(300), Ids(100, 5), fresh(100)});  // some of it repeats itself
-  for (int32_t tokens = 1; tokens <= 500; tokens += tokens < 40 ? 1 : 23) {
-    ContentIndex cut{HashSecret::fixed(1)}, never{HashSecret::fixed(1)};
-    for (ContentIndex* index : {&cut, &never}) index->keep_near();
-    const DomainId domain = cut.domain("model", "space", "salt"), same = never.domain("model", "space", "salt");
-    cut.insert(1, {.tokens = text, .domain = domain});
-    cut.truncate(1, tokens);
-    never.insert(1, {.tokens = part(text, 0, tokens), .domain = same});
-    EXPECT_EQ(cut.near_postings(), never.near_postings()) << tokens;
-    const Ids prompt = changed(text);
-    const Runs all = whole(prompt.size());
-    const ContentIndex::NearQuery query{prompt, all, {}, kLeast, kTogether};
-    EXPECT_EQ(cut.find_near(query, domain), never.find_near(query, same)) << tokens;
-    cut.erase(1);
-    EXPECT_EQ(cut.near_postings(), 0u) << tokens;
+// However a segment is cut, it is found as if it had never been longer; and only what is cut costs anything.
+TEST_F(NearIndexTest, WhatIsLeftOfACutSegment) {
+  std::mt19937 random(5);
+  for (const int32_t words : {2, 5, 1000}) {  // few: minima with equal keys
+    Ids text;
+    for (int i = 0; i < 700; ++i) text.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(words)));
+    const auto id = static_cast<SegmentId>(words);
+    insert(id, text);
+    const size_t others = index_.near_postings();
+    size_t first = 0;
+    for (auto left = static_cast<int32_t>(text.size()); left > 0; left -= 1 + left / 300) {
+      index_.truncate(id, left);
+      ContentIndex anew{HashSecret::fixed(1)};
+      anew.keep_near();
+      const DomainId domain = anew.domain("model", "space", "salt");
+      anew.insert(id, {.tokens = part(text, 0, left), .domain = domain});
+      if (first == 0) first = anew.near_postings();
+      ASSERT_EQ(index_.near_postings(), others - first + anew.near_postings()) << words << " words, " << left;
+      const Runs all = whole(text.size());
+      if (left % 10 != 0) continue;
+      ASSERT_EQ(near(text), anew.find_near({text, all, {}, kLeast, kTogether}, domain)) << words << ", " << left;
+    }
+    index_.erase(id);
+    EXPECT_EQ(index_.near_postings(), 0u);
   }
+  insert(1, fresh(20000));
+  for (int32_t left = 20000 - 256; left > 0; left -= 256) {
+    const int64_t before = index_.near_changes();
+    index_.truncate(1, left);
+    ASSERT_LE(index_.near_changes() - before, 256) << left;
+    ASSERT_GT(index_.near_changes() - before, 20) << "power";
+  }
+}
+
+// A cut segment keeps its place: it does not come before those that are newer.
+TEST_F(NearIndexTest, ACutSegmentStaysAsOldAsItIs) {
   const Ids shared = fresh(200);
   for (SegmentId id = 1; id <= NearIndex::kMaxHits + 1; ++id) insert(id, join({shared, fresh(50)}));
   ASSERT_EQ(near(changed(shared)).at(0).segment, 2u) << "power: the oldest has no vote";

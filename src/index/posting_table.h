@@ -33,6 +33,7 @@ class PostingTable {
   void remove(uint64_t key, uint32_t node);
   // Makes a twin an ordinary posting, the first of its list. REQUIRES: as remove().
   void promote(uint64_t key, uint32_t node);
+  Posting posting(uint32_t node) const { return nodes_[node].posting(); }  // REQUIRES: as remove()
   bool is_twin(uint32_t node) const { return nodes_[node].twin(); }
 
   void prefetch(uint64_t key) const { lists_.prefetch(key); }
