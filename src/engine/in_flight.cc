@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "index/clip_pieces.h"
 #include "index/look_alikes.h"
 #include "policy/decode_methods.h"
 
@@ -32,14 +33,44 @@ bool same_question(const Sequence& a, const Sequence& b) {
          params_of(of_a.params, false) == params_of(of_b.params, false) && a.tokens == b.tokens;
 }
 
-// How far the prompts are equal and the other's KV will be exact.
-int32_t common_exact(const Sequence& s, const Sequence& other) {
+// Where the KV ends that the other's prefill leaves as exact: at its first piece, and at the chain that it goes on from.
+int32_t exact_end(const Sequence& other) {
   const PromptLayout& layout = other.running.prefill->layout();
   const bool goes_on_from_a_chain = other.running.exact.pos < layout.prefix;
-  const int32_t exact = goes_on_from_a_chain ? other.running.exact.pos : layout.exact_end();
-  const auto most = std::min<ptrdiff_t>(exact, std::ssize(s.tokens) - 1);
+  return goes_on_from_a_chain ? other.running.exact.pos : layout.exact_end();
+}
+
+// How far the prompts are equal and the other's KV will be exact.
+int32_t common_exact(const Sequence& s, const Sequence& other) {
+  const auto most = std::min<ptrdiff_t>(exact_end(other), std::ssize(s.tokens) - 1);
   const auto end = s.tokens.begin() + most;
   return static_cast<int32_t>(std::mismatch(s.tokens.begin(), end, other.tokens.begin()).first - s.tokens.begin());
+}
+
+std::span<const int32_t> part_of(std::span<const int32_t> tokens, const Run& run) {
+  return tokens.subspan(run.begin, run.size());
+}
+
+Runs marks_of(const Sequence& s) {
+  Runs out;
+  for (const TokenMark& mark : s.request.prompt.marks) out.push_back({mark.begin, mark.end});
+  return out;
+}
+
+// The marked parts of the prompt of which `other` leaves a clean copy: its own first one, where all that it computes
+// before that is a beginning of this prompt too (index/clean_pieces.h).
+Runs clean_copies(const Sequence& s, const Sequence& other) {
+  const Runs theirs = marks_of(other);
+  if (theirs.empty() || theirs[0].begin < other.running.prefill->layout().prefix || theirs[0].end > exact_end(other))
+    return {};
+  const std::span<const int32_t> own = s.tokens, others = other.tokens, text = part_of(others, theirs[0]);
+  Runs out;
+  for (const Run& mark : marks_of(s)) {
+    if (mark.begin < theirs[0].begin || !std::ranges::equal(part_of(own, mark), text)) continue;
+    if (!std::ranges::equal(own.first(theirs[0].begin), others.first(theirs[0].begin))) return {};
+    out.push_back(mark);
+  }
+  return out;
 }
 
 }  // namespace
@@ -119,25 +150,42 @@ void InFlight::update(std::span<const std::unique_ptr<Sequence>> running) {
     if (known || !publishes(*s)) continue;
     entries_.push_back({s->id, s->starts, next_, next_});
     const PromptLayout& layout = s->running.prefill->layout();
+    const int32_t exact = exact_end(*s);
     for (const Run& run : layout.fresh()) {
-      if (run.size() < min_segment_ || !layout.dense) continue;
+      const DomainId domain = run.begin < exact ? s->domains.exact : s->domains.approximate;
+      if (run.size() < min_segment_ || !layout.dense || domain == 0) continue;
       const auto first = s->tokens.begin() + run.begin;
       entries_.back().end = ++next_;  // first: memory may end in insert(), and half of it may be there
-      index_.insert(next_ - 1, {.tokens = {first, first + run.size()},
-                                .domain = index_.domain({}, std::to_string(s->domains.exact), {})});
+      index_.insert(next_ - 1, {.tokens = {first, first + run.size()}, .domain = like(domain)});
     }
   }
 }
 
-// Parts of the prompt that `others` compute; used: those of them that do.
+// The index' own domain for one of the cache's.
+DomainId InFlight::like(DomainId of_cache) { return index_.domain({}, std::to_string(of_cache), {}); }
+
+// Parts of the prompt that `others` compute, where the request may use them; used: those of them that do.
 Runs InFlight::pieces(const Sequence& s, const Others& others, Others& used) {
+  Runs out;
+  if (s.clean_only) {
+    for (const Sequence* other : others) {
+      const Runs copies = clean_copies(s, *other);
+      out.insert(out.end(), copies.begin(), copies.end());
+      if (!copies.empty()) used.push_back(other);
+    }
+    return normalize(std::move(out));
+  }
+  const Runs marks = marks_of(s), marked = normalize(marks);
+  const int32_t from = s.running.prefill->layout().prefix;
   std::vector<Piece> known;
   s.domains.each([&](const ContentDomains& of) {
-    const DomainId domain = index_.domain({}, std::to_string(of.exact), {});
-    const auto in = index_.find_pieces(s.tokens, s.running.prefill->layout().prefix, domain, min_segment_, {});
-    known.insert(known.end(), in.begin(), in.end());
+    for (const DomainId domain : {of.exact, of.approximate}) {
+      if (domain == 0) continue;
+      std::vector<Piece> in = index_.find_pieces(s.tokens, from, like(domain), min_segment_, {});
+      if (!s.policy->wants_unmarked()) in = clip_pieces(in, marked, {marks, from, min_segment_});
+      known.insert(known.end(), in.begin(), in.end());
+    }
   });
-  Runs out;
   for (const Piece& piece : known) {
     const auto entry = std::ranges::find_if(
         entries_, [&](const Entry& e) { return e.begin <= piece.segment && piece.segment < e.end; });

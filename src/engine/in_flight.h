@@ -3,8 +3,10 @@
 //             where a running prefill computes a good part of what it lacks, unless that takes much longer than
 //             computing it here: then it would rather go first (sched/scheduler.h).
 // Invariants: a request waits only for prefills that run now, each at most until it ends, and for kMostWaits of them in
-//             all; only for what it can use: the exact part where its policy wants a prefix, new text anywhere where it
-//             wants pieces, and all of the same prompt under the same policy.
+//             all; only for what it can use: the exact part where its policy wants a prefix; new text anywhere where it
+//             wants pieces, in its marks where it uses marked text only, and what a policy leaves behind a piece only
+//             under the same policy; clean copies where it trusts nothing else; all of the same prompt under the same
+//             policy.
 // Threads:    the engine thread.
 // Cost:       a comparison with each running prompt up to the first token that differs. For pieces, an index of what
 //             the running ones compute: up to 35 ns a token, once a prefill and only while others wait.
@@ -41,6 +43,7 @@ class InFlight {
     SegmentId begin, end;  // its segments
   };
   using Others = std::vector<const Sequence*>;
+  DomainId like(DomainId of_cache);
   void update(std::span<const std::unique_ptr<Sequence>> running);
   Runs pieces(const Sequence& sequence, const Others& others, Others& used);
 

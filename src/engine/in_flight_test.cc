@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
 
 #include "kv/rows_for_test.h"
@@ -34,13 +35,14 @@ class InFlightTest : public testing::Test {
     config.rope = small_rope();
   }
 
-  std::unique_ptr<Sequence> make(const Ids& tokens, const std::string& policy, int32_t prefix = 0, Runs pieces = {}) {
+  std::unique_ptr<Sequence> make(const Ids& tokens, const std::string& policy, int32_t prefix = 0, Runs pieces = {},
+                                 const std::map<std::string, std::string>& params = {}) {
     auto s = std::make_unique<Sequence>();
     s->id = ++last_id;
     s->starts = 1;
     s->domains.exact = 7;
-    s->request.policy.name = policy;
-    s->policy = make_policy(policy, {}).value();
+    s->request.policy = {policy, params};
+    s->policy = make_policy(policy, params).value();
     s->tokens = tokens;
     const PromptLayout layout{static_cast<int32_t>(tokens.size()), prefix, std::move(pieces)};
     s->running.kv = std::make_unique<PageTable>(store, config.ropes());
@@ -97,7 +99,19 @@ TEST_F(InFlightTest, NotForWhatItCannotUse) {
   run(approximate());
   EXPECT_FALSE(waits(make(tokens, "prefix"))) << "the very prompt, exact up to token 10";
   EXPECT_TRUE(waits(approximate())) << "the same policy";
-  EXPECT_TRUE(waits(make(one_after(words(8, 10), words(3, 300)), "naive"))) << "its new text";
+  const auto asks = [&](DomainId policy) {
+    auto s = make(one_after(words(8, 10), words(3, 300)), "naive");
+    s->domains.approximate = policy;
+    return s;
+  };
+  EXPECT_FALSE(waits(asks(0))) << "what it computes behind a piece is kept nowhere";
+  running.clear();
+  run(approximate()).domains.approximate = 21;
+  EXPECT_TRUE(waits(asks(21))) << "its new text, under the same policy";
+  EXPECT_FALSE(waits(asks(22))) << "another policy's new text";
+  running.clear();
+  run(make(one_after(words(4, 10), words(3, 300)), "naive")).domains.approximate = 21;
+  EXPECT_TRUE(waits(asks(22))) << "new text without a piece before it is exact";
   running.clear();
   run(make(tokens, "full")).request.publish = false;
   EXPECT_FALSE(waits(make(tokens, "prefix")));
@@ -105,6 +119,49 @@ TEST_F(InFlightTest, NotForWhatItCannotUse) {
   EXPECT_TRUE(waits(make(tokens, "prefix"))) << "power";
   running[0]->domains.exact = 8;
   EXPECT_FALSE(waits(make(tokens, "prefix"))) << "a stranger's";
+}
+
+// The default policy reuses marked text only, so what others compute of the rest is nothing to wait for.
+TEST_F(InFlightTest, NotForUnmarkedTextWhereMarksAreTheConsent) {
+  const Ids docs = words(1, 1000);  // of fewer, repair is hardly cheaper than computing all
+  run(make(one_after(docs, words(2, 20)), "full"));
+  const auto asks = [&](const std::string& text, std::vector<TokenMark> marks) {
+    const Ids tokens = one_after(one_after(words(4, 10), docs), words(3, 20));
+    auto s = make(tokens, "auto", 0, {}, {{"quality", "auto"}, {"text", text}});
+    s->request.prompt.marks = std::move(marks);
+    return s;
+  };
+  EXPECT_FALSE(waits(asks("marked", {})));
+  EXPECT_EQ(in_flight.computed_by(*last, running), Runs{});
+  EXPECT_TRUE(waits(asks("all", {}))) << "power: it uses unmarked text";
+  EXPECT_TRUE(waits(asks("marked", {{10, 1010}})));
+  EXPECT_EQ(in_flight.computed_by(*last, running), (Runs{{10, 1010}}));
+  EXPECT_FALSE(waits(asks("marked", {{10, 50}}))) << "a small part of it is marked";
+  EXPECT_EQ(in_flight.computed_by(*last, running), (Runs{{10, 50}}));
+}
+
+// Clean copies are of a prompt's first marked part, behind what the asker's own prompt begins with.
+TEST_F(InFlightTest, ForCleanCopiesOnlyWhereNothingElseIsTrusted) {
+  const Ids sys = words(4, 10);
+  const auto mark = [](std::unique_ptr<Sequence> s, std::vector<TokenMark> marks) {
+    s->request.prompt.marks = std::move(marks);
+    return s;
+  };
+  const auto asks = [&](const Ids& front, bool clean_only) {
+    const auto n = static_cast<int32_t>(front.size());
+    auto s = mark(make(one_after(one_after(front, kDocs), words(3, 20)), "naive"), {{n, n + 300}});
+    s->clean_only = clean_only;
+    return s;
+  };
+  const Ids history = one_after(sys, words(5, 50)), foreign = words(6, 60);
+  run(mark(make(one_after(one_after(sys, kDocs), words(2, 20)), "full"), {{10, 310}}));
+  EXPECT_TRUE(waits(asks(history, true)));
+  EXPECT_FALSE(waits(asks(foreign, true))) << "the copy stands behind words that are not its own";
+  EXPECT_TRUE(waits(asks(foreign, false))) << "power: who trusts everything waits";
+  running.clear();
+  run(mark(make(one_after(one_after(sys, kDocs), words(2, 20)), "full"), {{0, 10}, {10, 310}}));
+  EXPECT_FALSE(waits(asks(history, true))) << "the second marked part is behind the first";
+  EXPECT_TRUE(waits(asks(history, false))) << "power";
 }
 
 // Rows that see few keys leave a chain of their policy and nothing exact.
