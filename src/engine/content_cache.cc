@@ -102,6 +102,7 @@ struct ContentCache::Search {
   const std::vector<Piece>& clean;  // those of the marks that have a clean copy
   const ContentDomains& domains;
   const Wanted& wanted;
+  SearchCost& cost;
 };
 
 // Whether one of the exact pieces (sorted, disjoint) has the mean's text behind the text that is before it here.
@@ -124,13 +125,14 @@ std::vector<Piece> ContentCache::find_clean(std::span<const int32_t> prompt, std
 }
 
 std::vector<Piece> ContentCache::find_pieces(const Search& search) const {
-  const auto& [prompt, prefix, marks, clean, domains, wanted] = search;
-  const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks,
-                   &domains = domains](DomainId ContentDomains::*kind) {
+  const auto& [prompt, prefix, marks, clean, domains, wanted, cost] = search;
+  if (!wanted.unmarked && marks.empty()) return {};  // there is no text that they may be of
+  const auto in = [&, prompt = prompt, prefix = prefix, &marks = marks, &domains = domains,
+                   &cost = cost](DomainId ContentDomains::*kind) {
     std::vector<Piece> out;
     domains.each([&](const ContentDomains& of) {
       if (of.*kind != 0)
-        fill_gaps(index_.find_pieces(prompt, prefix, of.*kind, min_segment_, marks), min_segment_, out);
+        fill_gaps(index_.find_pieces(prompt, prefix, of.*kind, min_segment_, marks, &cost), min_segment_, out);
     });
     return out;
   };
@@ -220,7 +222,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
       layout.prefix = found.chain.pos;
     }
   }
-  const Search search{prompt, layout.prefix, ranges, clean, domains, wanted};
+  const Search search{prompt, layout.prefix, ranges, clean, domains, wanted, found.cost};
   if (wanted.pieces) pieces = find_pieces(search);
   if (wanted.pieces && wanted.near > 0 && !wanted.clean_only) {
     index_.keep_near();
@@ -393,6 +395,27 @@ std::optional<SegmentId> ContentCache::known_exactly(const Own& own, int32_t end
   return pieces.back().segment;
 }
 
+// What the request marks of its exact prefix is marked there: who left it may not have said where its parts end. A mark
+// that lies in two segments is not.
+void ContentCache::mark_prefix(const Own& own) {
+  const int32_t end = std::min(own.exact.pos, own.layout.prefix);
+  if (own.marks.empty() || own.marks.front().end > end) return;
+  const std::vector<Piece> pieces = index_.find_prefix(own.tokens.first(end), own.domains.exact, end);
+  auto piece = pieces.begin();
+  for (const TokenMark& mark : own.marks) {
+    while (piece != pieces.end() && piece->pos + piece->count <= mark.begin) ++piece;
+    if (piece == pieces.end()) return;
+    if (!keeps(mark, {piece->pos, piece->pos + piece->count})) continue;
+    const int32_t by = piece->segment_offset - piece->pos;
+    const Run there{mark.begin + by, mark.end + by};
+    index_.add_mark(piece->segment, there.begin, there.end);
+    if (mark.begin != own.marks[0].begin) continue;
+    const std::vector<CleanNote> notes = index_.clean_notes(piece->segment);  // what came before it is the same text
+    if (std::ranges::find(notes, there, &CleanNote::tokens) == notes.end())
+      index_.add_clean(piece->segment, there.begin, own.tokens, {mark.begin, mark.end});
+  }
+}
+
 ChainEnd ContentCache::publish_part(const Own& own, bool goes_on) {
   int32_t end = std::min(own.layout.exact_end(), own.computed);
   if (goes_on) {
@@ -422,6 +445,7 @@ ContentCache::Published ContentCache::publish_prompt(const Own& own) {
   out.chain = own.chain;
   if (!own.kv.whole()) return out;
   add_views(own);
+  mark_prefix(own);
   // The exact part goes to the first piece, and is all of it if there is no piece; none if the prefix is itself a chain,
   // or rows saw few keys.
   const int32_t exact_end = own.exact.pos < layout.prefix ? layout.prefix : layout.exact_end();
@@ -477,8 +501,18 @@ const CachedSegment* ContentCache::copy_of(std::span<const int32_t> tokens, Doma
   return nullptr;
 }
 
+// Where a segment of the domain holds all of these tokens, maybe among others.
+std::optional<Piece> ContentCache::holder_of(std::span<const int32_t> tokens, DomainId domain) const {
+  const Run whole{0, static_cast<int32_t>(tokens.size())};
+  for (const Piece& piece : index_.find_pieces(tokens, 0, domain, min_segment_, {&whole, 1})) {
+    if (piece.count == whole.size()) return piece;
+  }
+  return {};
+}
+
 // A policy that carries changes over to a piece's other tokens leaves all of the piece in the request's own pages.
-// Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied.
+// Nothing is kept of a piece whose KV is in part still that of its first build: it would have to be copied. What older
+// segments hold of the piece leaves, and what they hold besides stays: so there is one repair of a text, the last.
 void ContentCache::publish_repaired(const Own& own) {
   const Runs owned = own.kv.owned();
   for (const Run& piece : own.layout.pieces) {
@@ -486,7 +520,8 @@ void ContentCache::publish_repaired(const Own& own) {
     const bool marked = std::ranges::any_of(own.marks, [&](const TokenMark& mark) { return keeps(mark, piece); });
     if (piece.size() < min_segment_ && !marked) continue;  // it could not be found again
     const auto tokens = own.tokens.subspan(piece.begin, piece.size());
-    if (const CachedSegment* last = copy_of(tokens, own.domains.repaired)) erase(last->id);
+    while (const auto older = holder_of(tokens, own.domains.repaired))
+      cut(older->segment, {{older->segment_offset, older->segment_offset + older->count}});
     insert(own, own.domains.repaired, piece, false, {});
   }
 }
@@ -548,7 +583,16 @@ void ContentCache::publish_answer(const Own& own, const Published& of_prompt) {
   if (!fresh.empty() && fresh.back().end == layout.prompt_len) whole.begin = fresh.back().begin;
   if (whole.size() < min_segment_) return;
   if (last && last->pos == whole.begin && index_.info(last->id).domain == own.domains.approximate) erase(last->id);
-  insert(own, own.domains.approximate, whole, false, {});
+  const auto known = holder_of(own.tokens.subspan(whole.begin, whole.size()), own.domains.approximate);
+  if (!known) {
+    insert(own, own.domains.approximate, whole, false, {});
+    return;
+  }
+  for (const TokenMark& mark : own.marks) {  // the same answer to the same question is kept once
+    const int32_t by = known->segment_offset - whole.begin;
+    if (keeps(mark, whole)) index_.add_mark(known->segment, mark.begin + by, mark.end + by);
+  }
+  segments_.touch(known->segment);
 }
 
 void ContentCache::listen(IndexListener* listener) {

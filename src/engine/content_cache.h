@@ -65,6 +65,7 @@ class ContentCache {
     ChainEnd exact, chain;                        // layout.prefix is the end of the one that is used
     std::vector<Piece> known;                     // what was found, by segment
     Runs near;                                    // of the pieces: in text that nearly repeats a segment's
+    SearchCost cost;                              // of the search for pieces
     // Of what is placed, those of these segments.
     int32_t tokens_of(const std::vector<SegmentId>& segments) const;
     void drop_pieces() {  // the prefix stays
@@ -222,7 +223,9 @@ class ContentCache {
   ChainEnd publish_exact(const Own& own, int32_t end);
   ChainEnd publish_chain(const Own& own, int32_t end);
   const CachedSegment* copy_of(std::span<const int32_t> tokens, DomainId domain) const;
+  void mark_prefix(const Own& own);
   void publish_repaired(const Own& own);
+  std::optional<Piece> holder_of(std::span<const int32_t> tokens, DomainId domain) const;
   void season(const Own& own, const TokenMark& mark, ThreadPool& pool);
   std::optional<SegmentId> known_exactly(const Own& own, int32_t end);
   struct Search;

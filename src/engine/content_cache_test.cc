@@ -168,6 +168,18 @@ TEST_F(NearCacheTest, ApproximateKvFillsWhatExactKvLeaves) {
 }
 
 // A document's KV carries what stood before it: only what stood behind the asker's own beginning is clean.
+// Where marks are the consent, a prompt without marks is not searched for pieces.
+TEST_F(ContentCacheTest, WithoutConsentNothingIsSearched) {
+  ask(a);
+  const Tokens prompt = join(more, a, question);
+  const auto probes = [&](std::vector<TokenMark> marks, bool unmarked) {
+    return cache->find(prompt, marks, domains, {.unmarked = unmarked}).cost.probes;
+  };
+  EXPECT_EQ(probes({}, false), 0);
+  EXPECT_GT(probes({}, true), 0) << "power";
+  EXPECT_GT(probes({{9, 29}}, false), 0) << "power";
+}
+
 TEST_F(ContentCacheTest, CleanCopiesComeFirstAndMayBeTheOnlyOnes) {
   const Tokens head = text(20, 10), attack = text(21, 10);
   const Tokens prompt = join(head, b, a, question);  // b is new, a is asked for
@@ -247,6 +259,25 @@ TEST_F(ContentCacheTest, AnAnswerJoinsItsQuestionAfterAPiece) {
   EXPECT_EQ(prefix(join(more, a, question, b)), 9);
 }
 
+TEST_F(ContentCacheTest, AnApproximateAnswerThatIsRepeatedIsKeptOnce) {
+  for (const bool chains : {false, true}) {
+    SCOPED_TRACE(chains);
+    open(100);
+    if (chains) domains.chain = cache->domains({}, "mend").chain;
+    ask(a);
+    const auto tokens_after = [&](const Tokens& said) {
+      Asked asked = ask(join(more, a, question));
+      answer(asked, said);
+      return cache->segments().tokens();
+    };
+    const int64_t once = tokens_after(b);
+    EXPECT_EQ(tokens_after(b), once);
+    EXPECT_EQ(tokens_after(b), once);
+    EXPECT_GT(tokens_after(text(8, 20)), once) << "power: another answer";
+    EXPECT_EQ(pieces(join(text(7, 9), question, b, more))[0], (kvilt::Run{9, 41}));
+  }
+}
+
 TEST_F(ContentCacheTest, AnAnswerWhosePromptIsGoneIsNotKept) {
   for (const bool gone : {true, false}) {
     open(100);
@@ -284,6 +315,26 @@ TEST_F(ContentCacheTest, AMarkOfKnownTextIsKeptWithIt) {
   ask(join(a, brief, b, more, question));
   ask(join(a, brief, b, more, question), {{40, 50}}, false);
   EXPECT_EQ(segments(), 3) << "power: this mark begins in the first segment and ends in the second";
+}
+
+// The same where it is found and not computed again; and its first marked part is a clean copy from then on.
+TEST_F(ContentCacheTest, AMarkOfTheFoundPrefixIsKeptWithIt) {
+  const Tokens brief = text(6, kMinSegment - 2), other = join(a, text(7, 30), brief, text(8, 30));
+  const std::vector<TokenMark> there{{50, 56}};
+  const auto clean = [&] {
+    return cache->find(other, there, domains, {.unmarked = false, .clean_only = true}).layout.pieces;
+  };
+  ask(join(a, brief, b));
+  EXPECT_EQ(pieces(other, there), Runs{});
+  EXPECT_EQ(ask(join(a, brief, b), {{20, 26}}).layout.prefix, 45);
+  EXPECT_EQ(segments(), 1);
+  EXPECT_EQ(pieces(other, there), (Runs{{50, 56}}));
+  EXPECT_EQ(clean(), (Runs{{50, 56}}));
+  cache->clear();
+  ask(join(a, brief, b));
+  ask(join(a, brief, b), {{0, 20}, {20, 26}});
+  EXPECT_EQ(pieces(other, there), (Runs{{50, 56}}));
+  EXPECT_EQ(clean(), Runs{}) << "power: another marked part was before it";
 }
 
 TEST_F(ContentCacheTest, TheLeastRecentlyUsedLeaves) {
@@ -385,6 +436,45 @@ TEST_F(ContentCacheTest, RepairedPiecesAreFoundInTheirDomainOnly) {
   ContentDomains only;
   only.exact = repaired;
   EXPECT_EQ(cache->find(join(a, more), {}, only, {}).layout.prefix, 0) << "never a prefix";
+}
+
+// A text is kept as it was repaired last, also where it was repaired with its neighbour before.
+TEST_F(ContentCacheTest, OfATextTheLastRepairStays) {
+  const DomainId repaired = cache->repaired_domain("mend", {});
+  domains.approximate = 0;
+  ask(join(a, b));
+  int32_t prompts = 20;
+  const auto repair = [&](const Tokens& texts) {
+    domains.repaired = 0;
+    const Runs all{{12, 12 + static_cast<int32_t>(texts.size())}};
+    const Asked asked = compute(join(question, texts, text(++prompts, 4)), {}, true, all);
+    domains.repaired = repaired;
+    ContentCache::Own own = asked.own(domains);
+    const ContentCache::Own with{own.kv,    own.layout, own.tokens, {}, own.domains, own.computed,
+                                 own.exact, {},         all,        {}, 0,           static_cast<RequestId>(prompts)};
+    cache->publish_prompt(with);
+    return asked.layout.pieces.size();
+  };
+  const auto repaired_in = [&](const Tokens& of) {
+    const auto found = find(join(text(9, 12), of, more));
+    return found.known.empty() ? 0 : cache->segments().find(found.known[0].segment)->request;
+  };
+  EXPECT_EQ(repair(join(a, b)), 1u) << "as one piece";
+  EXPECT_EQ(repaired_in(a), 21u);
+  EXPECT_EQ(repaired_in(b), 21u);
+  EXPECT_EQ(repair(a), 1u);
+  EXPECT_EQ(repaired_in(a), 22u);
+  EXPECT_EQ(repaired_in(b), 21u) << "what its neighbour's segment has besides it stays";
+  EXPECT_EQ(repair(join(b, a)), 2u);
+  EXPECT_EQ(repaired_in(a), 23u);
+  EXPECT_EQ(repaired_in(b), 23u);
+  const int64_t tokens = cache->segments().tokens(), before = segments();
+  for (const RequestId last : {24, 25, 26}) {
+    repair(a);
+    EXPECT_EQ(repaired_in(a), last);
+    EXPECT_EQ(cache->segments().tokens(), tokens);
+    EXPECT_EQ(segments(), before);
+  }
 }
 
 TEST_F(ContentCacheTest, SaysHowMuchOfWhatItFoundLooksAlike) {
