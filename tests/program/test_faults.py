@@ -139,11 +139,15 @@ def test_a_server_that_nobody_can_reach_ends_with_an_error():
             copy = libc.syscall(438, pidfd, fd, 0)  # pidfd_getfd
             if copy < 0 and ctypes.get_errno() == errno.EPERM:
                 pytest.skip("this system does not let a parent take a child's socket")
-            if copy < 0 or not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            if copy < 0:
                 continue
-            taken = socket.socket(fileno=copy)
-            if taken.family == socket.AF_INET and taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                taken.shutdown(socket.SHUT_RDWR)
+            if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+                os.close(copy)  # one is the end of stdout that is waited for below
+                continue
+            with socket.socket(fileno=copy) as taken:
+                if taken.family == socket.AF_INET and taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    taken.shutdown(socket.SHUT_RDWR)
+        os.close(pidfd)
         rest = server.process.stdout.read()
         assert server.process.wait(timeout=120) == 1
         assert "no connection can be accepted any more" in rest
