@@ -119,7 +119,7 @@ TEST_F(PrefixTest, FromEveryPlaceTheSameIsFound) {
     int32_t tokens = 0;
     for (int32_t begin = 0; begin < 250; ++id) {
       const int32_t end =
-          std::min<int32_t>(250 + static_cast<int32_t>(first), begin + 1 + static_cast<int32_t>(rng() % 120));
+          std::min<int32_t>(250 + static_cast<int32_t>(first) / 2, begin + 1 + static_cast<int32_t>(rng() % 120));
       insert(id, part(text, begin, end), parent, tokens);
       parent = id, tokens = end - begin, begin = end;
     }
