@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "engine/mark_runs.h"
 #include "forward/annex_rows.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
@@ -205,8 +206,7 @@ ContentCache::Found ContentCache::find(std::span<const int32_t> prompt, std::spa
     });
     return best;
   };
-  Runs ranges;
-  for (const TokenMark& mark : marks) ranges.push_back({mark.begin, mark.end});
+  const Runs ranges = runs_of(marks);
   std::vector<Piece> pieces, clean;
   if (wanted.prefix) found.known = longest(&ContentDomains::exact);
   if (wanted.pieces || wanted.make_clean) clean = find_clean(prompt, ranges, domains);

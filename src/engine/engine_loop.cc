@@ -481,27 +481,27 @@ void EngineLoop::join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> 
   scheduler_.resume(std::move(next));
 }
 
-// What lingers goes before a running request lacks pages, and then what is being read.
-bool EngineLoop::make_room(int64_t pages, OwnerId wanted_by) {
-  while (!parts_.cache->make_room(pages, wanted_by)) {
-    if (auto left = lingering_.oldest()) {
-      drop(std::move(left));
-    } else if (std::ranges::none_of(parts_.stores, [](const auto& store) { return store->give_way(); })) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// For what somebody waits for: those that run keep what they were promised, and what lingers goes.
-bool EngineLoop::make_room_beside(int64_t pages, OwnerId wanted_by) {
-  if (pages > room()) return false;
+// What lingers goes before anybody lacks pages.
+bool EngineLoop::make_room_of_lingering(int64_t pages, OwnerId wanted_by) {
   while (!parts_.cache->make_room(pages, wanted_by)) {
     auto left = lingering_.oldest();
     if (!left) return false;
     drop(std::move(left));
   }
   return true;
+}
+
+// For a running request: then what is being read goes too.
+bool EngineLoop::make_room(int64_t pages, OwnerId wanted_by) {
+  while (!make_room_of_lingering(pages, wanted_by)) {
+    if (std::ranges::none_of(parts_.stores, [](const auto& store) { return store->give_way(); })) return false;
+  }
+  return true;
+}
+
+// For what somebody waits for: those that run keep what they were promised.
+bool EngineLoop::make_room_beside(int64_t pages, OwnerId wanted_by) {
+  return pages <= room() && make_room_of_lingering(pages, wanted_by);
 }
 
 Status EngineLoop::room_to_profile(size_t tokens, int64_t pages) {

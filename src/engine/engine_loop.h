@@ -129,6 +129,7 @@ class EngineLoop {
   void drop_expired();
   void drop_lingering();
   void join(std::unique_ptr<Sequence> left, std::unique_ptr<Sequence> next);
+  bool make_room_of_lingering(int64_t pages, OwnerId wanted_by);
   bool make_room(int64_t pages, OwnerId wanted_by = 0);
   void retell(bool start);
   void update_stats();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/mark_runs.h"
 #include "index/clip_pieces.h"
 #include "index/look_alikes.h"
 #include "policy/decode_methods.h"
@@ -51,21 +52,15 @@ std::span<const int32_t> part_of(std::span<const int32_t> tokens, const Run& run
   return tokens.subspan(run.begin, run.size());
 }
 
-Runs marks_of(const Sequence& s) {
-  Runs out;
-  for (const TokenMark& mark : s.request.prompt.marks) out.push_back({mark.begin, mark.end});
-  return out;
-}
-
 // The marked parts of the prompt of which `other` leaves a clean copy: its own first one, where all that it computes
 // before that is a beginning of this prompt too (index/clean_pieces.h).
 Runs clean_copies(const Sequence& s, const Sequence& other) {
-  const Runs theirs = marks_of(other);
+  const Runs theirs = runs_of(other.request.prompt.marks);
   if (theirs.empty() || theirs[0].begin < other.running.prefill->layout().prefix || theirs[0].end > exact_end(other))
     return {};
   const std::span<const int32_t> own = s.tokens, others = other.tokens, text = part_of(others, theirs[0]);
   Runs out;
-  for (const Run& mark : marks_of(s)) {
+  for (const Run& mark : runs_of(s.request.prompt.marks)) {
     if (mark.begin < theirs[0].begin || !std::ranges::equal(part_of(own, mark), text)) continue;
     if (!std::ranges::equal(own.first(theirs[0].begin), others.first(theirs[0].begin))) return {};
     out.push_back(mark);
@@ -175,7 +170,7 @@ Runs InFlight::pieces(const Sequence& s, const Others& others, Others& used) {
     }
     return normalize(std::move(out));
   }
-  const Runs marks = marks_of(s), marked = normalize(marks);
+  const Runs marks = runs_of(s.request.prompt.marks), marked = normalize(marks);
   const int32_t from = s.running.prefill->layout().prefix;
   std::vector<Piece> known;
   s.domains.each([&](const ContentDomains& of) {

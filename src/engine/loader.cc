@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "engine/disk_cache.h"
+#include "engine/mark_runs.h"
 #include "kv/kv_rows.h"
 
 namespace kvilt {
@@ -54,8 +55,8 @@ void DiskCache::add_prefix(const Question& q, const ContentCache::Found& found, 
 
 // Of the text behind the prefix what memory does not hold: clean copies, then exact KV, then approximate.
 void DiskCache::add_pieces(const Question& q, const ContentCache::Found& found, std::vector<Part>& parts) {
-  Runs marks, have;  // marks are sorted and disjoint
-  for (const TokenMark& mark : q.marks) marks.push_back({mark.begin, mark.end});
+  const Runs marks = runs_of(q.marks);
+  Runs have;
   const Runs marked = normalize(marks);
   const auto T = static_cast<int32_t>(q.prompt.size());
   int32_t from = found.layout.prefix;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/mark_runs.h"
 #include "kv/kv_rows.h"
 #include "tier/sealer.h"
 
@@ -105,7 +106,7 @@ std::shared_ptr<const Fetch> PeerCache::fetch(const Question& q) {
               .fetch = std::make_shared<Fetch>(),
               .until = patience_for(session ? int64_t{2} * T : T - q.known)};
   if (asked.next >= T) return nullptr;
-  for (const TokenMark& mark : q.marks) asked.marks.push_back({mark.begin, mark.end});
+  asked.marks = runs_of(q.marks);
   asked.fetch->remote = true;
   const uint64_t id = ++last_;
   if (!link_.ask({id, peer_domain(digests_, q.space), asked.next, asked.tokens, asked.method})) return nullptr;

@@ -33,10 +33,9 @@ TEST(Score, ExactRecallContains) {
   EXPECT_DOUBLE_EQ(score_answer(Metric::kContains, {"AB", "cd"}, "ab"), 0);
 }
 
+bool contains(const char* answer, const char* text) { return score_answer(Metric::kContains, {answer}, text) == 1; }
+
 TEST(Score, ANumberIsNotFoundInALongerOne) {
-  const auto contains = [](const char* answer, const char* text) {
-    return score_answer(Metric::kContains, {answer}, text) == 1;
-  };
   EXPECT_FALSE(contains("3", "The final answer is 13"));
   EXPECT_FALSE(contains("3", "30 and 113, 33"));
   EXPECT_TRUE(contains("3", "13, 31 and 3"));
@@ -60,9 +59,6 @@ TEST(Score, ANumberIsNotFoundInALongerOne) {
 }
 
 TEST(Score, AWordIsNotFoundInALongerOne) {
-  const auto contains = [](const char* answer, const char* text) {
-    return score_answer(Metric::kContains, {answer}, text) == 1;
-  };
   EXPECT_FALSE(contains("one", "None"));
   EXPECT_FALSE(contains("VAL", "the value"));
   EXPECT_TRUE(contains("THE", "the value"));

@@ -23,8 +23,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // Queries and weights of values are rounded to bf16 where a backend multiplies in it: 2^-9 of scores and of values, a
 // few terms of it.
 inline double tolerance(const Backend& backend, const AttendShape& shape, double exact) {
-  const bool pairs = shape.kv == DType::kBF16 || shape.kv == DType::kI8;
-  return pairs && backend.bf16_attention_pays(shape.E) ? 2e-2 : exact;
+  return attends_in_bf16(backend, shape.kv, shape.E) ? 2e-2 : exact;
 }
 
 // By the name of the backend.

@@ -198,4 +198,9 @@ class Backend {
                        void* dst) const = 0;
 };
 
+// Whether queries and softmax weights are rounded to bf16 over rows of E elements of this type: both types are exact in it.
+inline bool attends_in_bf16(const Backend& backend, DType kv, int E) {
+  return (kv == DType::kBF16 || kv == DType::kI8) && backend.bf16_attention_pays(E);
+}
+
 }  // namespace kvilt

@@ -69,6 +69,7 @@ bool always() { return true; }
 
 struct Instructions {  // in words for people
   std::string_view integer, floating, attention;
+  std::string_view bf16 = "", bf16_attention = "";  // where these pay: of BF16 weights, of keys that are exact in bf16
 };
 
 struct Entry {
@@ -83,11 +84,13 @@ constexpr Entry kBackends[] = {  // best first
     {"amx",
      has_amx,
      x86::amx_backend,
-     {"tdpbssd in tiles (few rows: vpdpbusd), int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits"}},
+     {"tdpbssd in tiles (few rows: vpdpbusd), int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits",
+      "tdpbf16ps in tiles, bf16 rows", "tdpbf16ps in tiles, bf16 queries and weights of values"}},
     {"avx512",
      has_avx512,
      x86::avx512_backend,
-     {"vpdpbusd, 512 bits, int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits"}},
+     {"vpdpbusd, 512 bits, int8 rows", "fp32 FMA, 512 bits", "fp32 FMA, 512 bits", "vdpbf16ps, 512 bits, bf16 rows",
+      "vdpbf16ps, 512 bits, bf16 queries and weights of values"}},
     {"avxvnni",
      has_avxvnni,
      x86::avxvnni_backend,
@@ -120,17 +123,13 @@ std::vector<std::string_view> backend_names() {
 
 std::string_view kernel_of(const Backend& backend, DType weight) {
   const Instructions& known = instructions(backend);
-  if (weight == DType::kBF16 && backend.bf16_matmul_pays()) {
-    return backend.name() == "amx" ? "tdpbf16ps in tiles, bf16 rows" : "vdpbf16ps, 512 bits, bf16 rows";
-  }
+  if (weight == DType::kBF16 && backend.bf16_matmul_pays()) return known.bf16;
   return dtype_info(weight).block > 1 ? known.integer : known.floating;
 }
 
 std::string_view attention_of(const Backend& backend, DType kv, int E) {
-  const bool pairs = kv == DType::kBF16 || kv == DType::kI8;  // exact as bf16
-  if (!pairs || !backend.bf16_attention_pays(E)) return instructions(backend).attention;
-  return backend.name() == "amx" ? "tdpbf16ps in tiles, bf16 queries and weights of values"
-                                 : "vdpbf16ps, 512 bits, bf16 queries and weights of values";
+  const Instructions& known = instructions(backend);
+  return attends_in_bf16(backend, kv, E) ? known.bf16_attention : known.attention;
 }
 
 Result<const Backend*> find_backend(std::string_view name) {

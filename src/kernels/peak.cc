@@ -72,10 +72,11 @@ struct Loops {
   std::string_view backend;
   double (*int8_dots)(int64_t, int*);
   double (*fmas)(int64_t, int*);
+  double (*bf16_dots)(int64_t, int*);  // where Backend::bf16_matmul_pays()
   double (*read)(const std::byte*, int64_t, int*);
 };
-#define KVILT_LOOPS(isa) {#isa, isa::peak::int8_dots, isa::peak::fmas, isa::peak::read},
-constexpr Loops kLoops[] = {{"amx", amx::peak::int8_dots, avx512::peak::fmas, avx512::peak::read},
+#define KVILT_LOOPS(isa) {#isa, isa::peak::int8_dots, isa::peak::fmas, avx512bf16::peak::bf16_dots, isa::peak::read},
+constexpr Loops kLoops[] = {{"amx", amx::peak::int8_dots, avx512::peak::fmas, amx::peak::bf16_dots, avx512::peak::read},
                             KVILT_EACH_LINEAR_ISA(KVILT_LOOPS)};
 #undef KVILT_LOOPS
 #else
@@ -104,8 +105,7 @@ MachinePeak measure_peak(const Backend& backend, ThreadPool& pool) {
     };
     peak.int8_gops = rate_of(loops.int8_dots);
     peak.fp32_gflops = rate_of(loops.fmas);
-    if (!backend.bf16_matmul_pays()) continue;
-    peak.bf16_gflops = rate_of(loops.backend == "amx" ? amx::peak::bf16_dots : avx512bf16::peak::bf16_dots);
+    if (backend.bf16_matmul_pays()) peak.bf16_gflops = rate_of(loops.bf16_dots);
   }
 #endif
   peak.read_gbs = measure_read_gbs(backend, pool);

@@ -15,8 +15,7 @@ struct MachinePeak {
 
   // Of the instruction that attends to rows of E elements of this type, in operations a second.
   double attention(const Backend& backend, DType kv, int E) const {
-    const bool pairs = kv == DType::kBF16 || kv == DType::kI8;
-    return 1e9 * (pairs && backend.bf16_attention_pays(E) ? bf16_gflops : fp32_gflops);
+    return 1e9 * (attends_in_bf16(backend, kv, E) ? bf16_gflops : fp32_gflops);
   }
 
   double int8_gops = 0;    // integer dots, all threads of the pool together; 0: the backend has none

@@ -48,5 +48,28 @@ KVILT_INLINE void add_bf16_product() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(a), "i"(b));
 }
 
+// What a step of bf16 products reads: one or two tiles of lines, one or two of columns (rows of pairs).
+struct Bf16Step {
+  const void *a[2], *b[2];
+  int64_t a_stride, b_stride;
+};
+
+// The sums tmm0 to 3 (kTall tiles of lines x kWide of columns, line by line) += a . b; tmm4 to 7 hold a and b.
+template <int kTall, int kWide>
+KVILT_INLINE void add_bf16_step(const Bf16Step& step) {
+  load_tile<6>(step.b[0], step.b_stride);
+  load_tile<4>(step.a[0], step.a_stride);
+  add_bf16_product<0, 4, 6>();
+  if constexpr (kWide == 2) {
+    load_tile<7>(step.b[1], step.b_stride);
+    add_bf16_product<1, 4, 7>();
+  }
+  if constexpr (kTall == 2) {
+    load_tile<5>(step.a[1], step.a_stride);
+    add_bf16_product<2, 5, 6>();
+    if constexpr (kWide == 2) add_bf16_product<3, 5, 7>();
+  }
+}
+
 }  // namespace
 }  // namespace kvilt::KVILT_ISA

@@ -106,18 +106,7 @@ template <int kTall, int kWide>
 KVILT_INLINE void add_product(const Operands& p) {
   const char *a = p.a, *b = p.b;
   for (int step = 0; step < p.steps; ++step, a += 64, b += kSide * p.b_stride) {
-    load_tile<6>(b, p.b_stride);
-    load_tile<4>(a, p.a_stride);
-    add_bf16_product<0, 4, 6>();
-    if constexpr (kWide == 2) {
-      load_tile<7>(b + 64, p.b_stride);
-      add_bf16_product<1, 4, 7>();
-    }
-    if constexpr (kTall == 2) {
-      load_tile<5>(a + kSide * p.a_stride, p.a_stride);
-      add_bf16_product<2, 5, 6>();
-      if constexpr (kWide == 2) add_bf16_product<3, 5, 7>();
-    }
+    add_bf16_step<kTall, kWide>({{a, a + kSide * p.a_stride}, {b, b + 64}, p.a_stride, p.b_stride});
   }
 }
 

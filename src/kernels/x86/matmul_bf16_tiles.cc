@@ -40,18 +40,8 @@ void configure_rows(const int64_t (&rows)[2]) {
 
 template <int kTall, int kWide>
 KVILT_INLINE void add_step(const TileAt& at, int64_t step, const std::byte* w0, const std::byte* w1) {
-  load_tile<6>(w0, 64);
-  load_tile<4>(at.x[0] + step * at.rows[0] * 64, 64);
-  add_bf16_product<0, 4, 6>();
-  if constexpr (kWide == 2) {
-    load_tile<7>(w1, 64);
-    add_bf16_product<1, 4, 7>();
-  }
-  if constexpr (kTall == 2) {
-    load_tile<5>(at.x[1] + step * at.rows[1] * 64, 64);
-    add_bf16_product<2, 5, 6>();
-    if constexpr (kWide == 2) add_bf16_product<3, 5, 7>();
-  }
+  const std::byte *x0 = at.x[0] + step * at.rows[0] * 64, *x1 = at.x[1] + step * at.rows[1] * 64;
+  add_bf16_step<kTall, kWide>({{x0, x1}, {w0, w1}, 64, 64});
 }
 
 template <int reg>
