@@ -62,7 +62,8 @@ void add_bench_traffic(Program& program, Command bench) {
   app.add_option("--requests", o->requests, "of memory (0: 500; with --quick 60)").range(0, 1000000);
   app.add_option("--long", o->long_tokens, "of a long prompt, in tokens (0: 16384; with --quick 4096)")
       .range(0, 1 << 20);
-  app.add_option("--give-up", o->give_up, "seconds after which a client cancels (0: 5; with --quick 1)")
+  app.add_option("--give-up", o->give_up,
+                 "seconds after which a client cancels (0: 5; with --quick a fifth of what its prompt takes)")
       .range(0.0, 3600.0);
   app.add_option("--seed", o->seed, "of texts and orders").show_default();
   app.add_option("--json", o->json, "write the rows to this file");
