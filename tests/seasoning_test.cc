@@ -66,6 +66,29 @@ TEST_F(Seasoning, TheMeanIsOverAllContexts) {
   expect_differ(a, ask_seasoned(*one, "naive"));
 }
 
+TEST_F(Seasoning, ProvenanceSaysOverHowManyContexts) {
+  const auto with = engine();
+  const auto contexts = [&] {
+    Request request = request_of(prompt, "naive", 0);
+    request.policy.params = {{"reuse_from", "seasoned"}};
+    request.publish = false;
+    request.explain = Explain::kFull;
+    std::vector<int> out;
+    for (const PromptPatch& patch : ask_ok(*with, request).completion.quilt) {
+      if (patch.kind == PatchKind::kReused) out.push_back(patch.seasoned);
+    }
+    return out;
+  };
+  warm(*with, piece);
+  EXPECT_EQ(contexts(), (std::vector{0})) << "as it was computed";
+  for (int n = 1; n <= 3; ++n) {
+    season(*with, tokens(50, 20 + static_cast<uint32_t>(n)));
+    EXPECT_EQ(contexts(), (std::vector{n}));
+    EXPECT_EQ(with->stats().seasoned_pieces[static_cast<size_t>(n)], 1);
+    EXPECT_EQ(with->stats().seasoned_tokens, 120);
+  }
+}
+
 TEST_F(Seasoning, NothingExactAndNobodyElseSeesIt) {
   const auto with = engine();
   season(*with, tokens(80, 9), "mine");
@@ -75,6 +98,7 @@ TEST_F(Seasoning, NothingExactAndNobodyElseSeesIt) {
   const Outcome out = ask_ok(*with, exact);
   EXPECT_EQ(out.usage().prefix, 0);
   expect_equal(out, full());
+  EXPECT_EQ(ask_seasoned(*with, "naive", {}, "mine").usage().seasoned, 120) << "power";
   EXPECT_EQ(ask_seasoned(*with, "naive", {}, "yours").usage().reused, 0);
   EXPECT_EQ(ask_seasoned(*with, "naive", {{"trust", "clean"}}, "mine").usage().reused, 0);
   Request first = request_of(prompt, "naive", 4);

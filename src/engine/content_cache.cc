@@ -261,7 +261,7 @@ PromptPatch ContentCache::patch_of(const Piece& piece, PatchKind kind) const {
   out.shift = piece.pos - (segment.pos + piece.segment_offset);
   out.exact = info.exact;
   out.chain = segment.chain;
-  out.seasoned = info.contexts > 0;
+  out.seasoned = info.contexts;
   return out;
 }
 

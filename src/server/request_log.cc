@@ -172,7 +172,7 @@ Json RequestLog::locked_json(const RequestRecord& record) const {
       one["shift"] = patch.shift;
       one["exact"] = patch.exact;
       if (patch.chain) one["chain"] = true;
-      if (patch.seasoned) one["seasoned"] = true;
+      if (patch.seasoned > 0) one["seasoned"] = patch.seasoned;
       if (patch.near) one["near"] = true;
     }
     quilt.push_back(std::move(one));
