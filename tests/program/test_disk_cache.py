@@ -3,6 +3,7 @@
 KVILT_KILL_ROUNDS: how often it is killed (20; 200 takes some minutes). With a key, and where only what was written is
 counted, a quarter as often.
 """
+import http.client
 import json
 import os
 import random
@@ -58,10 +59,12 @@ def load_in(server, round_):
     """A client whose prompts differ from round to round, until the server is killed: evictions write all the time."""
     def ask_all():
         for prompt in prompts_of(round_):
+            body = {"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "kvilt": {"policy": "prefix"}}
             try:
-                ask(server, prompt)
-            except OSError:
+                status, text = server.post("/v1/completions", json.dumps(body))
+            except (OSError, http.client.HTTPException):
                 return
+            assert status in (200, 503), text  # 503: it is shutting down
 
     client = threading.Thread(target=ask_all)
     client.start()
