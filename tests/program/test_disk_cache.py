@@ -127,6 +127,8 @@ def test_killed_at_any_moment_it_serves_no_wrong_kv(tmp_path, sealed):
 
 
 def stored(server):
+    while gauge(server, "kvilt:kv_cache_pages") == 0:  # it serves before the engine has told its first numbers
+        time.sleep(0.001)
     return gauge(server, "kvilt:disk_cache_pieces"), gauge(server, "kvilt:disk_cache_bytes")
 
 
