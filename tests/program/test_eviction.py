@@ -34,6 +34,14 @@ def test_nothing_is_better_than_knowing_the_future(tmp_path):
     assert got["mixed", 400000, "lru"]["regret_share"] > 0
 
 
+def test_the_default_is_at_least_slru(tmp_path):
+    """In the sizes of docs/results/eviction.md, over a tenth of its mixed requests."""
+    got = rows(tmp_path, "--mixed", "2000", "--pools", "125000,500000,2000000")
+    for pool in (125000, 500000, 2000000):
+        adaptive, slru, lru = (got["mixed", pool, order]["hit_share"] for order in ("adaptive", "slru", "lru"))
+        assert adaptive >= slru and slru != lru, pool
+
+
 def test_recorded_traces_are_read(tmp_path):
     blocks = tmp_path / "blocks.jsonl"
     blocks.write_text('{"hash_ids": [1, 2, 3]}\n{"hash_ids": [1, 2, 4]}\n{"hash_ids": []}\n')
