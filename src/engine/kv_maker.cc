@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "kvilt/version.h"
 
 namespace kvilt {
 namespace {
@@ -15,10 +14,10 @@ constexpr size_t kBlockBytes = size_t{4} << 20;
 }  // namespace
 
 Digest kv_maker(const HashSecret& secret, const ModelFile& model, const ResolvedOptions& options,
-                const Backend& backend, ThreadPool& pool) {
+                const Backend& backend, ThreadPool& pool, std::string_view version) {
   const PackLayout layout = backend.layout();
   KeyedHash hash(secret, "kvilt.kv");
-  hash.add(std::string_view(kVersion))
+  hash.add(version)
       .add(int64_t{kKvBits})
       .add(model.fingerprint)
       .add(backend.bits())

@@ -1,10 +1,13 @@
 // DiskCache's way back, chunk by chunk: a tier that gives a chunk when it is told to, and an engine thread that is the
 // test's.
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/content_cache_for_test.h"
@@ -53,6 +56,12 @@ class SlowTier : public Tier {
   Status flush() override { return {}; }
   int64_t bytes() const override { return piece_.bytes(); }
   int64_t pieces() const override { return 1; }
+  // Shared with others: nobody waits longer for it.
+  std::optional<std::chrono::milliseconds> patience;
+  std::optional<Sharing> sharing() const override {
+    if (!patience) return std::nullopt;
+    return Sharing{std::chrono::hours(1), *patience};
+  }
 
  private:
   const StoredPiece piece_;
@@ -68,6 +77,10 @@ class LoaderTest : public ContentCacheTest {
  protected:
   LoaderTest() {
     open(100);  // 800 tokens
+    begin();
+  }
+  void begin(std::optional<std::chrono::milliseconds> patience = {}) {
+    if (store) end();
     StoredPiece piece;
     piece.id = 7;
     piece.domain = *cache->index().domain_digest(domains.exact);
@@ -76,6 +89,7 @@ class LoaderTest : public ContentCacheTest {
     piece.tokens = text(1, kTokens);
     auto made = std::make_unique<SlowTier>(piece);
     tier = made.get();
+    tier->patience = patience;
     store = DiskCache::open(std::move(made), HashSecret::fixed(1), Digest{}, *cache, kMinSegment).value();
     const auto post = [this](std::function<void()> task) {
       const std::lock_guard lock(mutex);
@@ -84,7 +98,8 @@ class LoaderTest : public ContentCacheTest {
     };
     store->attach({post, post, [this](int64_t pages, OwnerId owner) { return cache->make_room(pages, owner); }});
   }
-  ~LoaderTest() override {
+  ~LoaderTest() override { end(); }
+  void end() {
     tier->give(100);
     store->finish();
     inbox.clear();
@@ -214,6 +229,52 @@ TEST_F(LoaderTest, WhatMemoryGotMeanwhileIsNotKeptTwice) {
   EXPECT_EQ(prefix(prompt), kTokens);
   EXPECT_EQ(store->stats().loaded_tokens, 440u);
   EXPECT_EQ(used(), 0);
+}
+
+TEST_F(LoaderTest, WhatTakesLongerThanComputingIsNotRead) {
+  EXPECT_TRUE(fetch()) << "before any prefill was timed, reading is tried";
+  begin();
+  store->computed(1000, 1e-6);  // a nanosecond a token: no disk reads its bytes in that
+  EXPECT_FALSE(fetch());
+  EXPECT_EQ(store->stats().refused, 1u);
+  EXPECT_EQ(store->stats().loads, 0u);
+  store->computed(1000, 1000);
+  const auto wanted = fetch();
+  ASSERT_TRUE(wanted) << "power: computing became slow";
+  EXPECT_EQ(store->stats().refused, 1u);
+  run_until_done(*wanted);
+  EXPECT_EQ(prefix(prompt), kTokens);
+}
+
+// Nobody waits for a shared tier longer than for computing, or its patience; it computes, and what comes later is
+// neither waited for nor an error.
+TEST_F(LoaderTest, WhatComesTooLateIsGivenUp) {
+  begin(std::chrono::hours(1));
+  auto wanted = fetch();
+  ASSERT_TRUE(wanted);
+  EXPECT_TRUE(wanted->remote);
+  EXPECT_TRUE(store->patience_ends().has_value());
+  EXPECT_FALSE(store->give_up_late());
+  EXPECT_FALSE(wanted->done) << "power: with patience it is waited for";
+  run_until_done(*wanted);
+  EXPECT_FALSE(wanted->late);
+
+  cache->clear();
+  begin(std::chrono::milliseconds(1));
+  wanted = fetch();
+  ASSERT_TRUE(wanted);
+  while (!store->give_up_late()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(wanted->done && wanted->late);
+  EXPECT_EQ(store->stats().late, 1u);
+  EXPECT_FALSE(store->patience_ends().has_value());
+  EXPECT_FALSE(store->give_up_late()) << "once";
+  EXPECT_EQ(prefix(prompt), 0);
+  tier->give(3);
+  while (store->busy()) run_one();
+  EXPECT_LE(tier->reads(), 1) << "the one that was being read is the last";
+  EXPECT_LE(prefix(prompt), StoredPiece::kChunkTokens);
+  EXPECT_EQ(used(), 0);
+  EXPECT_EQ(store->stats().errors, 0u);
 }
 
 TEST_F(LoaderTest, WhatNobodyWaitsForIsNotReadOn) {
