@@ -110,6 +110,29 @@ TEST_F(DiskCacheTest, NamespacesOutliveTheProcess) {
   EXPECT_EQ(in(*engine, {"a"}, asked).disk, static_cast<int>(asked.size()) - 1);
 }
 
+// What is rounded is stored as it was rounded: equal to the bit to memory's and to a full pass in the same type.
+TEST_F(DiskCacheTest, EveryKvTypeOutlivesTheProcess) {
+  const Outcome exact = ask_with(*alone(), asked, "full");
+  for (const KvType type : {KvType::kF16, KvType::kBF16, KvType::kInt8}) {
+    SCOPED_TRACE(kv_type_name(type));
+    EngineOptions typed = options();
+    typed.kv_type = type;
+    Outcome before;
+    {
+      const auto engine = open_for_test(typed);
+      warm(*engine, known);
+      before = ask_prefix(*engine, asked);
+    }
+    const auto engine = open_for_test(typed);
+    const Outcome after = ask_prefix(*engine, asked);
+    EXPECT_EQ(after.completion.usage.disk, static_cast<int>(known.size()));
+    expect_equal(after, before);
+    typed.cache_dir = "";
+    expect_equal(after, ask_with(*open_for_test(typed), asked, "full"));
+    expect_differ(after, exact);
+  }
+}
+
 TEST_F(DiskCacheTest, WithAKeyItIsTheSame) {
   const Outcome dense = ask_with(*alone(), asked, "full");
   key = std::string(64, '7');

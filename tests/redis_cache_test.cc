@@ -67,6 +67,39 @@ TEST_F(RedisCacheTest, WhatOneComputedTheOtherReuses) {
   EXPECT_GT(ask_prefix(*one, join({tokens(500, 77), question})).completion.usage.remote, 0);
 }
 
+TEST_F(RedisCacheTest, Int8IsSharedToTheBit) {
+  EngineOptions typed = options();
+  typed.kv_type = KvType::kInt8;
+  const auto one = open_for_test(typed), two = open_for_test(typed);
+  warm(*one, known);
+  expect_known(*two, known.size());
+  const Outcome shared = ask_prefix(*two, asked);
+  EXPECT_EQ(shared.completion.usage.remote, static_cast<int>(known.size()));
+  expect_equal(shared, ask_prefix(*one, asked));
+  typed.cache_redis = "";
+  expect_equal(shared, ask_with(*open_for_test(typed), asked, "full"));
+  expect_differ(shared, dense);
+}
+
+// One waits for a Redis that does not answer; another one comes after it and is answered before it.
+TEST_F(RedisCacheTest, OthersAreAnsweredWhileOneWaits) {
+  const auto one = open(), two = open();
+  warm(*one, known);
+  expect_known(*two, known.size());
+  const Outcome fresh = ask_with(*alone(), join({tokens(300, 55), question}), "full");
+  server->stop();
+  auto waits = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(two->submit(unpublished(asked, "prefix"), waits).ok());
+  EXPECT_TRUE(eventually([&] { return two->stats().remote.loads == 1; }));
+  expect_equal(ask_prefix(*two, join({tokens(300, 55), question})), fresh);
+  EXPECT_EQ(two->stats().waiting, 1) << "power: it still waits";
+  EXPECT_EQ(two->stats().remote.loaded_tokens, 0u);
+  server->go_on();
+  const Completion done = waits->wait();
+  EXPECT_EQ(done.usage.remote, static_cast<int>(known.size()));
+  EXPECT_EQ(done.logits.first, dense.completion.logits.first);
+}
+
 TEST_F(RedisCacheTest, UnmarkedTextIsFoundAnywhere) {
   const auto one = open(), two = open();
   warm(*one, known);

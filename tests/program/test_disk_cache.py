@@ -144,7 +144,10 @@ def test_what_was_counted_as_written_outlives_the_kill(tmp_path):
             with Serve(PROBE, *flags).ready() as server:
                 before = stored(server)
                 client = load_in(server, round_)
-                client.join(dice.random() * 0.8)
+                goal = before[0] + dice.randrange(1, 9)
+                while stored(server)[0] < goal and client.is_alive():
+                    pass
+                time.sleep(dice.random() * 0.02)
                 named = stored(server)
                 server.process.kill()
                 server.process.wait()
@@ -160,7 +163,7 @@ def test_what_was_counted_as_written_outlives_the_kill(tmp_path):
                 assert gauge(server, "kvilt:disk_cache_errors_total") == 0
                 server.process.kill()
     print(f"{rounds} rounds, {written} pieces named, {disk} tokens read again")
-    assert (written > 0 and disk > 0) or rounds < 20
+    assert written >= rounds and disk > 0
     # Power: a file that is lost is missed.
     with Serve(PROBE, *flags).ready() as server:
         there = stored(server)

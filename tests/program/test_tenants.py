@@ -136,3 +136,11 @@ def test_what_tells_of_all_tenants_is_for_admins(server):
     names = [tenant["name"] for tenant in account(server, "two")["data"]]
     assert names == ["two"]
     assert len(account(server, "admin")["data"]) == 3
+
+
+def test_the_start_says_who_shares_the_cache(server):
+    assert any("3 tenants: none finds what another left in the cache" in line for line in server.lines)
+    for flags, words in [((), "one tenant, no key needed: all callers share the cache"),
+                         (("--api-key", KEYS["one"]), "one tenant: all callers share the cache")]:
+        with Serve(PROBE, *flags).ready() as alone:
+            assert any(words in line for line in alone.lines), alone.lines
