@@ -138,6 +138,17 @@ def test_what_tells_of_all_tenants_is_for_admins(server):
     assert len(account(server, "admin")["data"]) == 3
 
 
+def test_what_is_not_published_nobody_finds(server):
+    prompt = [5] + [3 + 7 * j * j % 900 for j in range(400)]
+
+    def prefix(publish):
+        body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "kvilt": {"policy": "prefix", "publish": publish}}
+        status, answer = call(server, "one", "POST", "/v1/completions", body)
+        assert status == 200, answer
+        return answer["usage"]["kvilt"]["prefix"]
+    assert [prefix(False), prefix(False), prefix(True), prefix(False)] == [0, 0, 0, len(prompt) - 1]
+
+
 def test_the_start_says_who_shares_the_cache(server):
     assert any("3 tenants: none finds what another left in the cache" in line for line in server.lines)
     for flags, words in [((), "one tenant, no key needed: all callers share the cache"),
