@@ -297,8 +297,8 @@ TEST_F(RedisUnderLoad, Faults) {
   through.cache_key_text = std::string(64, '7');
   through.cache_redis_timeout_ms = 100;
   through.kv_bytes = int64_t{2000} * 3072;  // 2,000 tokens of fp32: less than half of what is asked
-  for (const Mode mode : {Mode::kStall, Mode::kFlip, Mode::kClose, Mode::kGarbage, Mode::kTrickle, Mode::kClaimMuch,
-                          Mode::kSendMuch}) {
+  for (const Mode mode :
+       {Mode::kStall, Mode::kFlip, Mode::kClose, Mode::kGarbage, Mode::kTrickle, Mode::kClaimMuch, Mode::kSendMuch}) {
     proxy.set(Mode::kPass);
     const auto engine = open_for_test(through);
     begin(*engine);
