@@ -423,3 +423,21 @@ def test_a_session_goes_on_in_another_process(method, tmp_path):
     file.write_bytes(damaged)
     refused = kvilt("session", "import", GGUF, file)
     assert refused.returncode == 1 and "damaged" in refused.stderr
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="docs/server.md's first block was NOT run: curl is not installed")
+def test_the_server_page_s_first_lines_start_a_server():
+    """docs/server.md's first block, as it stands but for the model and the port; tests/protocol runs the other blocks."""
+    page = (ROOT / "docs/server.md").read_text()
+    serve, curl = page.split("```sh\n")[1].split("```")[0].split("\n", 1)
+    assert page.count("\nbuild/release/kvilt serve ") == 1, "another block starts a server: run it too"
+    assert serve == "build/release/kvilt serve MODEL --port 8000"
+    words = serve.replace("MODEL", str(PROBE)).replace("8000", "0").split()
+    with Serve.of([KVILT, *words[1:]]).ready() as server:
+        here = curl.replace(":8000/", f":{server.port}/")
+        assert here != curl
+        done = subprocess.run(["bash", "-euc", here], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert answer["object"] == "chat.completion" and answer["usage"]["completion_tokens"] > 0
+        assert server.end() == 0
