@@ -1,10 +1,14 @@
 """llama.cpp's own routes, as llama.vim, llama.vscode and its Python tests call them."""
 
 import json
+import os
 import urllib.error
+import urllib.request
 
 import pytest
 from test_openai_client import post
+
+KEY = os.environ.get("KVILT_API_KEY", "none")
 
 
 class TestCompletion:
@@ -44,6 +48,17 @@ class TestCompletion:
         assert set(post(base_url, "/completion", body)) == {"content", "timings/predicted_n"}
 
 
+def end_token(base_url):
+    """The word of a control token, and its id."""
+    request = urllib.request.Request(f"{base_url}/props", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request) as reply:
+        word = json.load(reply)["eos_token"]
+    ids = post(base_url, "/tokenize", {"prompt": word, "add_special_tokens": False})["tokens"]
+    if len(ids) != 1:
+        pytest.skip("the test double has no words for control tokens")
+    return word, ids[0]
+
+
 class TestTokens:
     def test_round_trip(self, base_url):
         tokens = post(base_url, "/tokenize", {"content": "the red key"})["tokens"]
@@ -51,6 +66,30 @@ class TestTokens:
         assert tokens and (text == "the red key" or "<pad>" in text), "a small vocabulary has no word for all"
         pieces = post(base_url, "/tokenize", {"content": "the red key", "with_pieces": True})["tokens"]
         assert [piece["id"] for piece in pieces] == tokens
+
+    def test_control_tokens_in_a_text(self, base_url, client, model):
+        """Whose text is one: the caller of a prompt may write it, the caller of a chat may not (docs/server.md#fields)."""
+        word, end = end_token(base_url)
+        text = f"the red {word} key"
+        ids = post(base_url, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+        assert ids.count(end) == 1
+        assert post(base_url, "/tokenize", {"content": text})["tokens"] == ids
+        plain = post(base_url, "/tokenize", {"content": text, "parse_special": False})["tokens"]
+        assert plain.count(end) == 0, "power"
+        counts = [
+            client.completions.create(
+                model=model, prompt=prompt, max_tokens=1, extra_body={"add_special_tokens": False}).usage.prompt_tokens
+            for prompt in (text, ids, plain)
+        ]
+        assert counts == [len(ids), len(ids), len(plain)]
+
+    def test_control_tokens_in_a_chat_are_text(self, base_url, chats):
+        word, end = end_token(base_url)
+
+        def ends(content):
+            return post(base_url, "/tokenize", {"messages": [{"role": "user", "content": content}]})["tokens"].count(end)
+
+        assert ends(f"the {word} key") == ends("the red key")
 
     def test_template(self, base_url, chats):
         body = {"messages": [{"role": "user", "content": "where is the key?"}]}
