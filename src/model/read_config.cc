@@ -4,12 +4,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <type_traits>
 
 #include "base/error.h"
 #include "model/fields.h"
 #include "model/read_experts.h"
 #include "model/read_gemma4.h"
 #include "model/read_rope.h"
+#include "model/recurrent.h"
 #include "model/rope.h"
 #include "model/text_part.h"
 
@@ -55,12 +57,21 @@ constexpr Architecture kArchitectures[] = {
     {"gemma4", RopePairs::kHalves, true, false, WindowRule::kNone},  // its windows: read_gemma4.h
 };
 
-Result<const Architecture*> find_architecture(const std::string& name, NameStyle style, const std::string& where) {
+// File: config.json, or a GGUF.
+template <class File>
+Result<const Architecture*> find_architecture(const std::string& name, const File& file, const std::string& where) {
   std::string known;
   for (const Architecture& row : kArchitectures) {
-    const bool other = style == NameStyle::kGguf && !row.gguf_name.empty();
+    const bool other = std::is_same_v<File, GgufFile> && !row.gguf_name.empty();
     if ((other ? row.gguf_name : row.name) == name) return &row;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  if (const std::string_view recurrent = recurrent_layers(name, file); !recurrent.empty()) {
+    return error(
+        Code::kUnsupported,
+        "{}: architecture '{}' has recurrent layers ({}), whose state is of all the text before it and cannot be "
+        "put together from known pieces; see docs/architectures.md#recurrent-layers. This build runs {}",
+        where, printable(name), recurrent, known);
   }
   return error(Code::kUnsupported, "{}: architecture '{}'; this build runs {}", where, printable(name), known);
 }
@@ -327,8 +338,7 @@ Result<ReadConfig> read_hf_config(const nlohmann::json& config, const std::strin
   const std::string type = fields.text_or("model_type", "");
   KVILT_TRY(fields.status());
   const bool text_part = type == "gemma3_text" || type == "gemma4_text";
-  KVILT_ASSIGN(const Architecture* arch,
-               find_architecture(text_part ? type.substr(0, 6) : type, NameStyle::kHuggingFace, where));
+  KVILT_ASSIGN(const Architecture* arch, find_architecture(text_part ? type.substr(0, 6) : type, config, where));
   const bool gemma3 = arch->name == "gemma3", gemma4 = arch->name == "gemma4";
   ReadConfig out;
   ModelConfig& model = out.config;
@@ -389,7 +399,7 @@ Result<ReadConfig> read_gguf_config(const GgufFile& gguf, const std::string& whe
   ModelConfig& model = out.config;
   model.name = general.text_or("name", "");
   KVILT_TRY(general.status());
-  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, NameStyle::kGguf, where));
+  KVILT_ASSIGN(const Architecture* arch, find_architecture(type, gguf, where));
   Fields fields(gguf, type + ".", where);
   const auto size = [&](const char* key, int64_t high) { return static_cast<int>(fields.integer(key, 1, high)); };
   model.arch = arch->name;
