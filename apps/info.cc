@@ -13,6 +13,7 @@
 #include "engine/options.h"
 #include "kernels/dispatch.h"
 #include "model/model_file.h"
+#include "policy/policy.h"
 #include "tensor/kv_row.h"
 #include "text/unicode.h"
 
@@ -104,6 +105,7 @@ void info(const std::string& path, bool json, bool measured) {
            {"tokenizer", file->tokenizer ? "yes" : "none"},
            {"chat_template", file->chat_template.empty() ? "none (ChatML)" : "yes"},
            {"sampling", sampling_words(file->sampling, "nothing advised")},
+           {"policies", policy_names()},
            {"reuse", c.rope.length_dependent ? "refused: RoPE depends on the prompt's length" : "yes"},
            {"fingerprint", file->fingerprint},
            {"backend", backend.name()},
@@ -115,6 +117,7 @@ void info(const std::string& path, bool json, bool measured) {
     std::printf("%s\n", out.dump(1, ' ', false, Json::error_handler_t::replace).c_str());
     return;
   }
+  out["policies"] = fmt::format("{}", fmt::join(policy_names(), ", "));
   for (const auto& [key, value] : out.items()) {
     fmt::print("{:<24} {}\n", key, value.is_string() ? for_terminal(value.get<std::string>()) : value.dump());
   }

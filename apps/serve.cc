@@ -17,6 +17,7 @@
 #include "apps/flags.h"
 #include "model/hub_cache.h"
 #include "server/server.h"
+#include "template/chat_template.h"
 #include "text/unicode.h"
 
 namespace kvilt {
@@ -140,6 +141,8 @@ void serve(ServeOptions options) {
     std::printf("sampling without a word about it: %s\n", default_sampling_words(info, options.server).c_str());
     std::printf("reuse without a word about quality: %s\n", default_words(info).c_str());
     if (!info.reuse) std::printf("reuse is off: %s\n", info.reuse_refused.c_str());
+    if (info.chat_template.ends_with(kFallbackChatTemplate))
+      std::printf("warning: the model has no chat template: chats are written in ChatML (--chat-template FILE)\n");
     std::printf("%s\n", tenants_words(options.server).c_str());
     if (open_to_all(options.server))
       std::printf("warning: %s can be reached from other machines, and no key is needed (--api-key)\n",

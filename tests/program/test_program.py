@@ -5,6 +5,7 @@ No times are asserted here; `kvilt bench` measures them.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -17,6 +18,7 @@ KVILT = os.environ.get("KVILT_PROGRAM", str(ROOT / "build/release/kvilt"))
 MODELS = ROOT / "tests/data/models"
 GGUF = MODELS / "stories260K/derived-stories260K-F32.gguf"
 PROBE = MODELS / "probe-1M"
+TEMPLATE = ROOT / "tests/data/templates/llama.cpp/Qwen-Qwen3-0.6B.jinja"
 COMMANDS = [[], ["serve"], ["pull"], ["generate"], ["info"], ["tokenize"], ["bench"], ["bench", "reuse"], ["bench", "dense"], ["bench", "kernels"], ["bench", "traffic"], ["bench", "eviction"], ["eval"], ["profile"], ["profile", "heads"], ["session"], ["session", "export"], ["session", "import"]]
 
 
@@ -37,6 +39,60 @@ def test_info_knows_the_file():
     for word in ("llama", "F32", "47 tensors", "512"):
         assert word in done.stdout
     assert json.loads(kvilt("info", PROBE, "--json").stdout)
+
+
+def test_info_names_the_policies():
+    """`kvilt serve --help` says so of --policy, and each name is one."""
+    assert "kvilt info MODEL names them" in " ".join(kvilt("serve", "--help").stdout.split())
+    names = json.loads(kvilt("info", PROBE, "--json").stdout)["policies"]
+    assert {"auto", "full", "prefix", "mend"} <= set(names)
+    assert f"policies {', '.join(names)}\n" in re.sub(" +", " ", kvilt("info", PROBE).stdout)
+    for name in names:
+        done = kvilt("generate", GGUF, "Once upon a time", "--raw", "-n", "1", "--policy", name)
+        assert done.returncode == 0 or "parameter" in done.stderr or "map" in done.stderr, done.stderr
+
+
+def test_a_context_that_is_cut_and_a_template_that_is_made_are_told():
+    with Serve(PROBE, "--context", "9999999").ready() as server:
+        said = [line for line in server.lines if "--context" in line]
+        own = json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"]
+        assert len(said) == 1 and "9999999" in said[0] and f" {own} " in said[0]
+        assert [line.split(":")[0] for line in server.lines if "ChatML" in line] == ["warning"]
+        assert server.end() == 0
+    with Serve(PROBE, "--context", str(own), "--chat-template", str(TEMPLATE)).ready() as server:  # power
+        assert not [line for line in server.lines if "--context" in line or "ChatML" in line]
+
+
+def test_the_lines_that_are_folded_are_counted():
+    """In what --fold-volatile changes, on the three routes that make chats."""
+    chat = {"messages": [{"role": "system", "content": "cch=a81f2; be brief.\nIt is 14:03:59 now."}, {"role": "user", "content": "hi"}], "max_tokens": 1}
+    bodies = {
+        "/v1/chat/completions": chat,
+        "/v1/messages": {"system": chat["messages"][0]["content"], "messages": chat["messages"][1:], "max_tokens": 1},
+        "/v1/responses": {"input": chat["messages"], "max_output_tokens": 1},
+    }
+    for flags, folded in ([], None), (["--fold-volatile"], 2):
+        with Serve(PROBE, *flags).ready() as server:
+            for path, body in bodies.items():
+                status, reply = server.post(path, json.dumps(body))
+                assert status == 200 and json.loads(reply)["usage"]["kvilt"].get("folded") == folded, (path, reply)
+            assert server.end() == 0
+
+
+def test_what_has_gone_from_the_cache_is_evicted_in_diagnostics():
+    with Serve(PROBE).ready() as server:
+        body = json.dumps({"messages": [{"role": "user", "content": "what is the answer ? " * 20}], "max_tokens": 1, "kvilt": {"diagnostics": True}})
+
+        def fresh():
+            status, reply = server.post("/v1/chat/completions", body)
+            assert status == 200, reply
+            return json.loads(reply)["usage"]["kvilt"]["diagnostics"]["fresh"]
+
+        assert set(fresh()) == {"new"}
+        assert sum(fresh().values()) < 64  # power: it is a known prefix
+        assert server.post("/v1/cache/clear", "{}")[0] == 200
+        assert fresh()["evicted"] > 64
+        assert server.end() == 0
 
 
 def test_tokenize_gives_ids():
