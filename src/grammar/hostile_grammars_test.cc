@@ -1,8 +1,10 @@
-// Constraints that were made to hurt: each is an error in bounded time or a grammar that works, and the compiler lives on.
+// Constraints that were made to hurt: each is an error or a grammar that works, and the compiler lives on. Where the time
+// ends is asserted with a limit of 0 s, at which the first look at the clock ends the work: so it is the work between two
+// looks that is bounded, on any machine.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <map>
 #include <thread>
 
 #include "grammar/compiler.h"
@@ -100,17 +102,35 @@ TEST(HostileGrammars, EndInAnErrorOrAGrammar) {
   const auto compiler = v.compiler({.seconds = 2, .mask_seconds = 0.5});
   std::mt19937 random(3);
   int refused = 0;
+  // Those that the budget ends, on machines that are slow enough, are not here.
+  const std::map<std::string, const char*> says = {
+      {"a count beyond int", "Integer is too large"},
+      {"deep brackets", "more than 200 brackets"},
+      {"an open bracket", "parenthesis is not closed"},
+      {"a backreference", "Backreference is not supported"},
+      {"a look ahead", "Lookahead is not supported"},
+      {"a NUL", "a NUL byte"},
+      {"not UTF-8", "not UTF-8"},
+      {"half a character", "not UTF-8"},
+      {"no root", "\"root\" is not found"},
+      {"no rules", "\"root\" is not found"},
+      {"an unknown rule", "\"nobody\" is not defined"},
+      {"deep EBNF brackets", "more than 200 brackets"},
+      {"too deep", "deeper than 64 levels"},
+      {"wide", "more than 400000 states"},
+      {"huge numbers", "exceeds minimum limit"},
+  };
   for (const Hostile& one : hostile()) {
-    const auto begin = std::chrono::steady_clock::now();
     const auto made = compiler->compile(one.part);
-    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    std::printf("%-32s %6.2f s  %s\n", one.name, took, made.ok() ? "taken" : made.error().message.c_str());
+    std::printf("%-32s %s\n", one.name, made.ok() ? "taken" : made.error().message.c_str());
     if (!made.ok()) {
       ++refused;
       EXPECT_EQ(made.error().code, Code::kInvalidArgument) << one.name;
-      EXPECT_FALSE(made.error().message.empty());
+      const char* wanted = says.contains(one.name) ? says.at(one.name) : "it takes more than 2 s";
+      EXPECT_NE(made.error().message.find(wanted), std::string::npos) << one.name << ": " << made.error().message;
       continue;
     }
+    EXPECT_FALSE(says.contains(one.name)) << one.name << " is taken";
     // It can be used, or says that it cannot.
     GrammarMatcher matcher(*made);
     std::vector<int32_t> mask(GrammarMatcher::mask_words(v.vocab));
@@ -132,20 +152,62 @@ TEST(HostileGrammars, EndInAnErrorOrAGrammar) {
   EXPECT_TRUE(compiler->compile(GrammarPart::word("ab")).ok()) << "it lives";
 }
 
-// Matching them takes time that grows with the text: it ends in an error, not in a step that never ends.
-TEST(HostileGrammars, AmbiguousOnesEndInBoundedTime) {
-  const JsonVocabulary v;
-  const auto compiler = v.compiler({.seconds = 2, .mask_seconds = .05});
-  const auto made = compiler->compile(GrammarPart::ebnf("root ::= s\ns ::= s s | s s s | \"a\""));
-  if (!made.ok()) GTEST_SKIP() << made.error().message;
-  GrammarMatcher matcher(*made);
-  std::vector<int32_t> mask(GrammarMatcher::mask_words(v.vocab));
-  for (int i = 0; i < 300; ++i) {
-    if (!matcher.fill(mask).ok()) return;
-    const auto taken = matcher.accept(1 + 'a');
-    if (!taken.ok()) return;
-    ASSERT_TRUE(*taken);
+GrammarPart hostile(const std::string& name) {
+  for (const Hostile& one : hostile()) {
+    if (one.name == name) return one.part;
   }
+  ADD_FAILURE() << name;
+  return GrammarPart::word("");
+}
+
+// What compile() says with these limits; empty: it has made a grammar.
+std::string refused(const GrammarPart& part, GrammarLimits limits) {
+  const JsonVocabulary v;
+  const auto made = v.compiler(limits)->compile(part);
+  return made.ok() ? "" : made.error().message;
+}
+
+TEST(HostileGrammars, TheTimeToCompileIsBounded) {
+  for (const char* name : {"many optional", "a chain of rules", "many alternatives of classes"}) {
+    EXPECT_NE(refused(hostile(name), {.seconds = 0}).find("it takes more than 0 s"), std::string::npos) << name;
+  }
+  EXPECT_EQ(refused(GrammarPart::word("ab"), {.seconds = 0}), "") << "power: this one ends before the first look";
+}
+
+TEST(HostileGrammars, WhatComesIntoBeingIsBounded) {
+  const GrammarLimits patient{.seconds = 1e6};
+  EXPECT_NE(refused(hostile("wide"), patient).find("more than 400000 states"), std::string::npos);
+  EXPECT_EQ(refused(GrammarPart::json(wide_schema(20)), patient), "") << "power";
+  for (const char* name : {"many optional", "a chain of rules", "many alternatives of classes", "long strings"}) {
+    EXPECT_NE(refused(hostile(name), {.seconds = 1e6, .states = 100}).find("more than 100 states"), std::string::npos)
+        << name;
+  }
+}
+
+// Matching ambiguous ones takes time that grows with the text: it ends in an error, not in a step that never ends.
+TEST(HostileGrammars, TheTimeOfAStepIsBounded) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler({.mask_seconds = 0});
+  // Tokens that are taken until a step is over its time.
+  const auto taken_of = [&](const char* ebnf) {
+    const auto made = compiler->compile(GrammarPart::ebnf(ebnf));
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    GrammarMatcher matcher(*made);
+    std::vector<int32_t> mask(GrammarMatcher::mask_words(v.vocab));
+    for (int i = 0; i < 300; ++i) {
+      const Status filled = matcher.fill(mask);
+      const auto taken = filled.ok() ? matcher.accept(1 + 'a') : filled.error();
+      if (!taken.ok()) {
+        EXPECT_EQ(taken.error().code, Code::kExhausted);
+        EXPECT_NE(taken.error().message.find("too ambiguous"), std::string::npos) << taken.error().message;
+        return i;
+      }
+      EXPECT_TRUE(*taken);
+    }
+    return 300;
+  };
+  EXPECT_LT(taken_of("root ::= s\ns ::= s s | s s s | \"a\""), 300);
+  EXPECT_EQ(taken_of("root ::= \"a\"*"), 300) << "power: the same text, read in one way";
 }
 
 TEST(HostileGrammars, ALargeOneIsRefusedByItsSize) {
