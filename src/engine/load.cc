@@ -235,8 +235,8 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   if (const std::string warning = pool_warning(options.kv_bytes, available_memory()); !warning.empty())
     spdlog::warn("{}", warning);
   if (options.context > c.context) {
-    spdlog::warn("a context of {} tokens (--context) is more than the {} that the model has: it has {}", options.context,
-                 c.context, parts.options.context);
+    spdlog::warn("a context of {} tokens (--context) is more than the {} that the model has: it has {}",
+                 options.context, c.context, parts.options.context);
   }
   for (const auto& [name, map] : files.head_maps) {
     KVILT_TRY(check_head_map(*map, c, "head map '" + name + "'"));

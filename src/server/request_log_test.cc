@@ -113,6 +113,39 @@ TEST(RequestLog, APrefillStandsBesideTheBestOfItsTenant) {
   EXPECT_DOUBLE_EQ(seconds_of("b", 1000, 8e9, 4), 4) << "another tenant's are not looked at";
 }
 
+// What the previous request of the conversation had at this place and left in the cache, and is not there.
+TEST(RequestLog, WhatHasGoneFromTheCacheIsEvicted) {
+  const FakeEngine engine;
+  const auto told = [&](bool published, Finish finish, FreshWhy why) {
+    RequestLog log(8, false);
+    Json out;
+    for (const auto& text : {std::string("the same beginning"), std::string("the same beginning and more")}) {
+      RequestRecord record;
+      record.id = text;
+      record.prompt = prompt_of({text});
+      record.published = published;
+      const int32_t all = static_cast<int32_t>(record.prompt.ids.size());
+      const auto kept = log.begin(std::move(record), "", engine);
+      Completion done;
+      done.finish = finish;
+      done.quilt = {{.kind = PatchKind::kPrefix, .count = 4, .exact = true},
+                    {.begin = 4, .count = all - 4, .why = why}};
+      log.ended(*kept, done);
+      out = log.json_of(*kept);
+    }
+    EXPECT_EQ(out["first_difference"]["common_tokens"], 19) << "a role and 18 bytes";
+    return out;
+  };
+  const Json gone = told(true, Finish::kLength, FreshWhy::kNew);
+  EXPECT_EQ(gone["fresh"], (Json{{"evicted", 15}, {"new", 9}}));
+  EXPECT_EQ(gone["quilt"][1]["evicted"], 15);
+  const Json all_new = {{"new", 24}};
+  EXPECT_EQ(told(false, Finish::kLength, FreshWhy::kNew)["fresh"], all_new) << "power: it was not left there";
+  EXPECT_EQ(told(true, Finish::kError, FreshWhy::kNew)["fresh"], all_new) << "power: it had failed";
+  EXPECT_EQ(told(true, Finish::kLength, FreshWhy::kRefused)["fresh"], (Json{{"refused", 24}}))
+      << "power: it was not looked for";
+}
+
 TEST(Diagnostics, AreInTheAnswerAndLater) {
   LiveServer running;
   const std::string asked = R"(, "kvilt": {"diagnostics": true})";
