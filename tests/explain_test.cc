@@ -86,6 +86,76 @@ TEST(Explained, FreshTokensHaveReasons) {
   EXPECT_TRUE(ask_ok(*one, request).completion.quilt.empty());
 }
 
+// A piece that would save less than a fifth of the work is known and computed all the same.
+TEST(Explained, WhatTheDialDeclinesIsSaid) {
+  auto one = engine();
+  const auto a = tokens(60, 1);
+  warm(*one, a);
+  const auto quilt = [&](const std::string& policy, Params params, int before) {
+    Request request = explained(join({tokens(before, 2), a, tokens(40, 3)}), policy);
+    request.policy.params = std::move(params);
+    request.publish = false;
+    const Completion done = ask_ok(*one, request).completion;
+    expect_agrees(done);
+    return done.quilt;
+  };
+  const auto declined = quilt("auto", {{"quality", "balanced"}}, 600);
+  EXPECT_EQ(fresh_of(declined, FreshWhy::kDeclined), 60);
+  EXPECT_EQ(fresh_of(declined, FreshWhy::kNew), 640);
+  const auto taken = quilt("naive", {}, 600);
+  EXPECT_EQ(fresh_of(taken, FreshWhy::kDeclined), 0) << "power: another policy uses it";
+  EXPECT_EQ(tokens_of(taken, PatchKind::kReused), 60);
+}
+
+// Holds the engine thread when the first step of its prompt is computed, until open().
+class HoldingPrefill : public CollectingSink {
+ public:
+  void on_progress(const PromptProgress&) override {
+    std::unique_lock lock(hold_);
+    reached_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+  }
+  void wait_until_reached() {
+    std::unique_lock lock(hold_);
+    changed_.wait(lock, [this] { return reached_; });
+  }
+  void open() {
+    std::lock_guard lock(hold_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex hold_;
+  std::condition_variable changed_;
+  bool reached_ = false, open_ = false;
+};
+
+// Of a text that another request computes just then: too little of it to wait for (engine/in_flight.h).
+TEST(Explained, WhatARunningRequestComputesIsSaid) {
+  auto one = engine();
+  const auto head = tokens(50, 1);
+  const auto fresh = [&](const std::vector<int32_t>& others_head, Explain how) {
+    one->clear_cache();
+    Request other = request_of(join({others_head, tokens(600, 2)}), "prefix");
+    other.progress = true;
+    const auto others = std::make_shared<HoldingPrefill>();
+    const auto own = std::make_shared<CollectingSink>();
+    EXPECT_TRUE(one->submit(std::move(other), others).ok());
+    others->wait_until_reached();
+    EXPECT_TRUE(one->submit(explained(join({head, tokens(400, 3)}), "prefix", how), own).ok());
+    others->open();
+    const Completion done = own->wait();
+    expect_agrees(done);
+    others->wait();
+    return std::pair(fresh_of(done.quilt, FreshWhy::kRunning), fresh_of(done.quilt, FreshWhy::kNew));
+  };
+  EXPECT_EQ(fresh(head, Explain::kFull), std::pair(50, 400));
+  EXPECT_EQ(fresh(tokens(50, 4), Explain::kFull), std::pair(0, 450)) << "power: another text";
+  EXPECT_EQ(fresh(head, Explain::kBrief), std::pair(0, 450)) << "power: it was not looked for";
+}
+
 class ProgressSink : public CollectingSink {
  public:
   void on_progress(const PromptProgress& now) override {
