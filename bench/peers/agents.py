@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Streams of agents (`kvilt bench workloads --suite agents`) under Kvilt and llama-server, stream by stream in turn.
 
-usage: agents.py MODEL.gguf [--kvilt build/release/kvilt] [--work DIR] [--scale 0.1] [--policies ...] [--json OUT.json]
+usage: agents.py MODEL.gguf [--kvilt build/release/kvilt] [--work DIR] [--scale 0.1] [--streams tools,pruning]
+                 [--policies ...] [--json OUT.json]
 
 llama-server has one slot and reuses shifted pieces of any length from 1 token (`--cache-reuse 1`), which is the most
 that it can do for these streams; it is started anew for each. Its time to the first token is what it says itself
-(timings.prompt_ms), Kvilt's what the engine says (usage.ttft_s), both without HTTP. DIR is that of llamacpp.py, which
-builds llama-server (once).
+(timings.prompt_ms), Kvilt's what the engine says (usage.ttft_s), both without HTTP. Told are the mean, the median and the
+90th percentile over a stream's requests. DIR is that of llamacpp.py, which builds llama-server (once).
 """
 import argparse
 import collections
@@ -29,7 +30,8 @@ def kvilt(args, *words):
 
 def prompts(args, folder):
     out = collections.defaultdict(list)
-    kvilt(args, "--prompts", folder / "prompts.jsonl")
+    only = ["--workloads", args.streams] if args.streams else []
+    kvilt(args, "--prompts", folder / "prompts.jsonl", *only)
     for line in (folder / "prompts.jsonl").open():
         one = json.loads(line)
         out[one["workload"]].append(one["ids"])
@@ -58,12 +60,15 @@ def main():
     parser.add_argument("--kvilt", type=pathlib.Path, default=pathlib.Path("build/release/kvilt"))
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/peers/llamacpp"))
     parser.add_argument("--scale", type=float, default=.1)
+    parser.add_argument("--streams", default="", help="some of clock, tools, compaction, pruning, subagents, rag, side and "
+                        "completion, joined by commas (default: all)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=32768)
     parser.add_argument("--policies", default="prefix,auto:quality=auto,auto:quality=exact")
+    parser.add_argument("--no-amx", action="store_true", help="build llama-server without AMX (llamacpp.py finds out by itself)")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    programs = llamacpp.build(args.work)
+    programs = llamacpp.build(args.work, args.model, args.no_amx)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
@@ -80,7 +85,8 @@ def main():
                     print(f"{stream:<11} {one['engine']:<22} computed {one['computed_tokens']:6} of {total:6}   mean {one['mean_s']:.3f}"
                           f"   p50 {one['p50_s']:.3f}   p90 {one['p90_s']:.3f}", flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"llamacpp": llamacpp.VERSION, "flags": FLAGS, "scale": args.scale, "rows": rows}, indent=1) + "\n")
+        said = {"llamacpp": llamacpp.VERSION, "native": llamacpp.is_native(args.work), "flags": FLAGS, "scale": args.scale}
+        args.json.write_text(json.dumps({**said, "rows": rows}, indent=1) + "\n")
 
 
 main()

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Measures llama.cpp (llama-cpp-python's source package, default build) on the model that Kvilt is measured on.
 
-usage: llamacpp.py MODEL.gguf [--work DIR] [--threads 1,2] [--prompt 512,2048] [--skip-speed] [--json OUT.json]
+usage: llamacpp.py MODEL.gguf [--work DIR] [--threads 1,2] [--prompt 512,2048] [--skip-speed] [--no-amx]
+                   [--json OUT.json]
 
-Builds llama-bench and llama-server in a private folder (once; 15 to 60 minutes on two cores), then reports
+Builds llama-bench and llama-server in a private folder (once; 15 to 60 minutes on two cores). Where that build dies of an
+illegal instruction, as its AMX kernels do on some machines, it builds again without AMX (`--no-amx`: at once). Then reports
   - prefill and decode in tokens/s (llama-bench, median of repetitions and its spread);
   - how much of a reordered prompt its --cache-reuse reuses: a system text of 54 tokens, three documents of 500 and a
     question of 42, first in order 1-2-3, then 3-1-2 (1,596 tokens; the server's own timings say how many it computed).
@@ -14,6 +16,8 @@ import contextlib
 import json
 import pathlib
 import random
+import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -23,6 +27,10 @@ import time
 import urllib.request
 
 VERSION = "0.3.36"
+INSTRUCTIONS = {  # llama.cpp's options for x86 without AMX: the machine's word for each
+    "SSE42": "sse4_2", "AVX": "avx", "AVX2": "avx2", "BMI2": "bmi2", "FMA": "fma", "F16C": "f16c", "AVX_VNNI": "avx_vnni",
+    "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512_vnni", "AVX512_BF16": "avx512_bf16",
+}
 SETTINGS = {  # name: flags of llama-server besides model, threads and context
     "default": [],
     "cache-reuse 256": ["--cache-reuse", "256"],
@@ -33,7 +41,32 @@ SETTINGS = {  # name: flags of llama-server besides model, threads and context
 }
 
 
-def build(work):
+def configure(work, amx):
+    source = work / f"src/llama_cpp_python-{VERSION}/vendor/llama.cpp"
+    chosen = [f"-DGGML_NATIVE={'ON' if amx else 'OFF'}"]
+    if not amx:  # GGML_NATIVE would bring AMX, so what else the machine has is named
+        has = set(re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE).group(1).split())
+        chosen += [f"-DGGML_{option}={'ON' if flag in has else 'OFF'}" for option, flag in INSTRUCTIONS.items()]
+    subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", work / "build", "-DCMAKE_BUILD_TYPE=Release", *chosen], check=True)
+
+
+def is_native(work):
+    """Whether it is built with all that the machine has, AMX too."""
+    return "GGML_NATIVE:BOOL=OFF" not in (work / "build/CMakeCache.txt").read_text()
+
+
+def make(work, amx):
+    configure(work, amx)
+    subprocess.run(["cmake", "--build", work / "build", "--target", "llama-bench", "llama-server"], check=True)
+
+
+def is_illegal_here(programs, model):
+    """Whether it dies of an instruction that the machine does not take: its AMX kernels do on some."""
+    command = [programs / "llama-bench", "-m", model, "-p", "64", "-n", "1", "-r", "1", "-o", "json"]
+    return subprocess.run(command, capture_output=True).returncode == -signal.SIGILL
+
+
+def build(work, model, no_amx=False):
     programs = work / "build/bin"
     if not (programs / "llama-server").exists():
         work.mkdir(parents=True, exist_ok=True)
@@ -41,9 +74,10 @@ def build(work):
                         f"llama-cpp-python=={VERSION}"], check=True)
         with tarfile.open(work / f"llama_cpp_python-{VERSION}.tar.gz") as archive:
             archive.extractall(work / "src", filter="data")
-        source = work / f"src/llama_cpp_python-{VERSION}/vendor/llama.cpp"
-        subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", work / "build", "-DCMAKE_BUILD_TYPE=Release"], check=True)
-        subprocess.run(["cmake", "--build", work / "build", "--target", "llama-bench", "llama-server"], check=True)
+        make(work, amx=not no_amx)
+    if is_native(work) and (no_amx or is_illegal_here(programs, model)):
+        print("llama.cpp is built again without AMX" + ("" if no_amx else ", whose instructions end it here"), file=sys.stderr)
+        make(work, amx=False)
     return programs
 
 
@@ -118,10 +152,11 @@ def main():
     parser.add_argument("--skip-speed", action="store_true")
     parser.add_argument("--skip-reuse", action="store_true")
     parser.add_argument("--settings", default=";".join(SETTINGS), help="of the reuse measurement (default: all), joined by ;")
+    parser.add_argument("--no-amx", action="store_true", help="build it without AMX")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    programs = build(args.work.resolve())
-    result = {"peer": f"llama.cpp of llama-cpp-python {VERSION}", "model": pathlib.Path(args.model).name}
+    programs = build(args.work.resolve(), args.model, args.no_amx)
+    result = {"peer": f"llama.cpp of llama-cpp-python {VERSION}", "native": is_native(args.work), "model": pathlib.Path(args.model).name}
     if not args.skip_reuse:
         result["reuse"] = []
         for name, flags in ((name, flags) for name, flags in SETTINGS.items() if name in args.settings.split(";")):

@@ -78,7 +78,7 @@ def main():
         parser.add_argument(flag, type=int, default=default)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    programs = llamacpp.build(args.work)
+    programs = llamacpp.build(args.work, args.model)
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         kvilt(args, "--prompt-file", folder / "prompts.jsonl")
