@@ -81,3 +81,14 @@ def chats(client, model):
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}], max_tokens=1)
     except openai.BadRequestError as refused:
         pytest.skip(f"the model takes no chat: {refused}")
+
+
+@pytest.fixture(scope="session")
+def takes_tools(client, model, chats):
+    """Skips where the model's template has no place for tools."""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    asked = {"model": model, "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "max_tokens": 1}
+    try:
+        client.chat.completions.create(**asked)
+    except openai.BadRequestError as refused:
+        pytest.skip(f"no tools: {refused}")

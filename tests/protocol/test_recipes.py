@@ -1,8 +1,9 @@
 """The code of docs/clients/, as it stands but for the server's address, its key and the model's name.
 
 Packages that are not installed skip their page, aloud (scripts/test_clients installs them). The fake server is told what
-to say: there a question asks for the tool, and the tool's result holds the last answer. Pages with tools are run there
-alone, as any other model may call what it likes.
+to say: there a question asks for the tool, and the tool's result holds the last answer. Any other model may call what it
+likes, or nothing: there a page must come to its end and say something, and a framework's own limit of turns is an end.
+(test_frameworks.py has calls that are forced.) What agents do on this machine is run with the fake server alone.
 """
 
 import importlib.util
@@ -37,6 +38,8 @@ PAGES = {
 WITH_TOOLS = [
     "openai", "langchain", "langgraph", "haystack", "autogen", "ag2", "openai_agents", "pydantic_ai", "smolagents",
 ]
+# How a framework ends a model that calls its tool again and again.
+LIMITS = ("GraphRecursionError", "MaxTurnsExceeded", "UnexpectedModelBehavior", "UsageLimitExceeded")
 # What agents are told to do on this machine; each has one question.
 COMMANDS = ["mini_swe_agent", "claude_code"]
 # The commands print what the fake server says next. It does not find that in the question, where the words are apart.
@@ -74,24 +77,31 @@ def code_of(page, base_url, model):
 
 
 def test_every_page_is_run():
-    assert {path.stem for path in CLIENTS.glob("*.md")} == {*PAGES, "anthropic", "aider"}
+    assert {path.stem for path in CLIENTS.glob("*.md")} - {"README"} == {*PAGES, "anthropic", "aider"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page(page, base_url, model, capsys, monkeypatch, tmp_path):
+def test_page(page, base_url, model, request, capsys, monkeypatch, tmp_path):
     missing = [module for module in PAGES[page] if not installed(module)]
     if missing:
         pytest.skip(f"docs/clients/{page}.md was NOT run: {', '.join(missing)} is not installed (scripts/test_clients)")
-    if page in WITH_TOOLS + COMMANDS and model != "fake":
+    if page in COMMANDS and model != "fake":
         pytest.skip("this server is not told what to say")
+    if page in WITH_TOOLS:
+        request.getfixturevalue("takes_tools")
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     monkeypatch.setenv("HOME", str(tmp_path))  # agents leave notes there
     program = tmp_path / f"{page}.py"  # a file: smolagents reads the source of a tool
     program.write_text(code_of(page, base_url, model))
-    runpy.run_path(str(program), run_name="__main__")
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    except Exception as end:
+        if model == "fake" or page not in WITH_TOOLS or type(end).__name__ not in LIMITS:
+            raise
+        return
     printed = capsys.readouterr().out
     assert printed.strip()
-    if page in WITH_TOOLS:
+    if page in WITH_TOOLS and model == "fake":
         assert "It rains in Bonn." in printed, "the tool was called, and its result came back"
     if page in COMMANDS:
         assert "three files" in printed, "the command ran, and what it printed came back"
