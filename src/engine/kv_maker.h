@@ -5,6 +5,7 @@
 // Cost:    reads the files once at memory's speed: 0.1 s for half a gigabyte that is in the page cache.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/keyed_hash.h"
@@ -20,5 +21,10 @@ inline constexpr int kKvBits = 2;  // other bits for the same tokens: another nu
 // version: tests give others.
 Digest kv_maker(const HashSecret& secret, const ModelFile& model, const ResolvedOptions& options,
                 const Backend& backend, ThreadPool& pool, std::string_view version = kVersion);
+
+// The fingerprint in every key of the cache (ContentCache): of the model, and of the type that its KV has.
+inline std::string cache_fingerprint(std::string_view model, std::string_view kv_type) {
+  return std::string(model) + '/' + std::string(kv_type);
+}
 
 }  // namespace kvilt

@@ -254,7 +254,7 @@ Result<LoadedEngine> load_engine(EngineOptions options, std::function<void(doubl
   KVILT_ASSIGN(Tiers tiers, open_tiers(parts.options, key));
   const HashSecret secret = tiers.secret();
   parts.cache = std::make_unique<ContentCache>(std::move(store), secret,
-                                               fmt::format("{}/{}", parts.file->fingerprint, kv_type_name(kv_type)),
+                                               cache_fingerprint(parts.file->fingerprint, kv_type_name(kv_type)),
                                                parts.options.min_segment);
   parts.cache->set_shares(parts.options.pool_shares);
   if (parts.options.draft > 0 && parts.options.cache) parts.cache->keep_continuations();

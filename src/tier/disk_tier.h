@@ -35,6 +35,7 @@ class DiskTier : public Tier {
 
   // The secret that keys every digest in the folder: drawn when the folder was made, or made of the key.
   const HashSecret& secret() const { return secret_; }
+  bool sealed() const { return sealer_.has_value(); }
   int64_t damaged() const { return damaged_; }  // records that open() had to leave out
   // All that it holds, of whatever maker, by id.
   Result<std::vector<StoredPiece>> all();

@@ -7,8 +7,6 @@
 namespace kvilt {
 namespace {
 
-constexpr int kDiceBits = 21;
-
 uint64_t milliseconds_now() {
   using std::chrono::milliseconds;
   const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
@@ -24,19 +22,19 @@ void raise(std::atomic<uint64_t>& to, uint64_t least) {
 }  // namespace
 
 uint64_t PieceIds::next() {
-  const uint64_t dice = HashSecret::random().word(0) & ((uint64_t{1} << kDiceBits) - 1);
+  const uint64_t dice = HashSecret::random().word(0) & ((uint64_t{1} << kPieceDiceBits) - 1);
   const uint64_t now = milliseconds_now();
-  const uint64_t drawn = (now + ahead_) << kDiceBits | dice;
+  const uint64_t drawn = (now + ahead_) << kPieceDiceBits | dice;
   uint64_t before = last_, next = 0;
   do {
     next = drawn > before ? drawn : before + 1 + dice;
-    if (next >= kMostPieceId) return (now << kDiceBits | dice) % kMostPieceId;
+    if (next >= kMostPieceId) return (now << kPieceDiceBits | dice) % kMostPieceId;
   } while (!last_.compare_exchange_weak(before, next));
   return next;
 }
 
 void PieceIds::heard(uint64_t id) {
-  const uint64_t theirs = id >> kDiceBits, now = milliseconds_now();
+  const uint64_t theirs = id >> kPieceDiceBits, now = milliseconds_now();
   if (theirs > now) raise(ahead_, theirs - now);
   raise(last_, id);
 }

@@ -13,6 +13,10 @@
 namespace kvilt {
 
 inline constexpr uint64_t kMostPieceId = uint64_t{1} << 63;  // an id is below it, and never 0
+inline constexpr int kPieceDiceBits = 21;
+
+// Milliseconds since 1970 when the id was drawn, by the fastest clock that its drawer had heard of.
+inline int64_t drawn_at_ms(uint64_t id) { return static_cast<int64_t>(id >> kPieceDiceBits); }
 
 class PieceIds {
  public:

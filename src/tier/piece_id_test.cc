@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include <unordered_set>
 #include <vector>
 
@@ -47,6 +49,17 @@ TEST(PieceIds, NoneLeavesTheRange) {
     EXPECT_LT(id, usual + kHour);
     EXPECT_GT(id, usual - kHour);
   }
+}
+
+TEST(PieceIds, AnIdSaysWhenItWasDrawn) {
+  const auto now = [] {
+    const auto since = std::chrono::system_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+  };
+  const int64_t before = now();
+  const uint64_t id = PieceIds().next();
+  EXPECT_GE(drawn_at_ms(id), before);
+  EXPECT_LE(drawn_at_ms(id), now());
 }
 
 }  // namespace
