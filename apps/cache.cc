@@ -1,4 +1,5 @@
 // apps/cache.cc: kvilt cache list | show | rm: what a folder of --cache-dir holds (docs/design/disk.md).
+// Not here: what is put there (cache_build.cc).
 
 #include <fmt/chrono.h>
 
@@ -143,6 +144,7 @@ void add_rm(Command& cache) {
 void add_cache(Program& program) {
   auto cache = program.app.add_subcommand("cache", "what a folder of --cache-dir holds");
   cache.require_subcommand();
+  add_cache_build(cache);
   add_list(cache);
   add_show(cache);
   add_rm(cache);

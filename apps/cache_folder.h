@@ -38,4 +38,6 @@ void add_piece_names(Command& command, PieceChoice& choice);
 // Those of `all`, by id. Exits with 1 on an id that is not there, and where none is left.
 std::vector<StoredPiece> chosen(const DiskTier& tier, std::vector<StoredPiece> all, const PieceChoice& choice);
 
+void add_cache_build(Command& cache);
+
 }  // namespace kvilt

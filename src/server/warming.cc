@@ -10,38 +10,16 @@
 #include "kvilt/season.h"
 #include "server/openai_response.h"
 #include "server/request_batch.h"
+#include "server/warming_request.h"
 
 namespace kvilt::server {
 namespace {
-
-// A policy, or a parameter of one.
-bool names_policy(const PolicyChoice& choice) {
-  const auto of_policy = [](const auto& param) {
-    return param.first != "trust" && param.first != "reuse_from" && param.first != "discover";
-  };
-  return !choice.name.empty() || std::ranges::any_of(choice.params, of_policy);
-}
 
 Json document_json(size_t index, int tokens, const Completion& end) {
   const PromptUsage& usage = end.usage;
   return {{"index", index},         {"tokens", tokens},       {"prompt_tokens", usage.prompt},
           {"prefix", usage.prefix}, {"reused", usage.reused}, {"recomputed", usage.recomputed},
           {"fresh", usage.fresh},   {"seconds", end.total_s}};
-}
-
-// Unless a policy is asked for, each document is computed behind the fixed prefix alone, even if a copy with other text
-// in its KV is cached.
-Request warming(Prompt prompt, const DocumentsRequest& wanted) {
-  const bool asked = names_policy(wanted.policy);
-  Request request;
-  request.prompt = std::move(prompt);
-  request.sampling.max_tokens = 0;
-  request.policy = wanted.policy;
-  if (!asked) request.policy.name = "prefix";
-  request.clean_copy = !asked;
-  request.cache_salt = wanted.cache_salt;
-  request.namespaces = wanted.namespaces;
-  return request;
 }
 
 // All of the documents in one random order after another; one order's prompts at a time, for their memory. False: the
@@ -91,7 +69,7 @@ std::optional<Json> warm(const Call& call, const DocumentsRequest& wanted, std::
   std::vector<Request> requests;
   for (Prompt& prompt : prompts) {
     tokens.push_back(document_tokens(prompt));
-    requests.push_back(warming(wanted.season > 0 ? prompt : std::move(prompt), wanted));
+    requests.push_back(warming_request(wanted.season > 0 ? prompt : std::move(prompt), wanted));
     if (!frozen_as.empty()) requests.back().frozen_as = std::move(frozen_as[requests.size() - 1]);
   }
   std::vector<Json> rows(requests.size());

@@ -1,4 +1,5 @@
 """kvilt cache: what a folder of --cache-dir holds is shown, removed, made in advance, and carried to another folder."""
+import http.client
 import json
 import re
 
@@ -122,3 +123,109 @@ def test_a_sealed_folder_needs_its_key(tmp_path):
     fill(tmp_path / "a", DOCUMENTS, "--cache-key", key)
     assert all(row["sealed"] for row in pieces(tmp_path / "a", "--cache-key", key))
     assert "--cache-key" in cache("show", tmp_path / "a", "--all", code=1).stderr
+
+
+def texts(folder, documents=DOCUMENTS):
+    paths = []
+    for i, text in enumerate(documents):
+        paths.append(folder / f"{i}.txt")
+        paths[-1].write_text(text)
+    return paths
+
+
+def test_a_server_finds_what_was_built(tmp_path):
+    store = tmp_path / "store"
+    lines = tmp_path / "more.jsonl"
+    lines.write_text("\n".join(json.dumps({"text": text}) for text in DOCUMENTS[1:]) + "\n\n")
+    files = texts(tmp_path, DOCUMENTS[:1])
+    done = cache("build", PROBE, *files, "--jsonl", lines, "--system", HEAD[0]["content"], "--cache-dir", store, *KV)
+    assert re.match(r"3 documents, \d+ tokens \(\d+ computed\) in .*; .* holds \d+ pieces", done.stdout), done.stdout
+    assert re.search(r"3 of 3 documents, [1-9]\d* tokens, \d+ s\n", done.stderr), done.stderr
+    shape = lambda folder: sorted((row["tokens"], row["kind"], row["marks"], row["clean_copies"]) for row in pieces(folder))
+    built = shape(store)
+    fill(tmp_path / "warmed")  # what the server's own route leaves
+    assert built == shape(tmp_path / "warmed")
+    with Serve(PROBE, "--cache-dir", str(store), *KV).ready() as server:
+        first = ask(server, DOCUMENTS[0], trust="clean")
+        assert first["disk"] > 0 and first["fresh"] + first["recomputed"] < first["prefix"] + first["reused"]
+        other = ask(server, numbers(9))
+        assert other["disk"] == 0 or other["disk"] < first["disk"]  # power: the system message alone
+        # All of them in one prompt, in another order.
+        body = {"messages": HEAD + [{"role": "user", "content": "Which?"}], "max_tokens": 1, "temperature": 0,
+                "documents": [{"text": text} for text in reversed(DOCUMENTS)]}
+        status, text = server.post("/v1/chat/completions", json.dumps(body))
+        usage = json.loads(text)["usage"]["kvilt"]
+        assert status == 200 and usage["reused"] + usage["prefix"] > 4 * usage["fresh"], usage
+    # Once more: it is computed again, and nothing is stored twice.
+    before = pieces(store)
+    cache("build", PROBE, *files, "--jsonl", lines, "--system", HEAD[0]["content"], "--cache-dir", store, *KV)
+    assert pieces(store) == before
+
+
+def test_whose_it_is_is_the_servers_affair_too(tmp_path):
+    """Namespace, tenant and salt, and what a server without them finds."""
+    store, tenants, rest = tmp_path / "store", tmp_path / "tenants.json", tmp_path / "rest.json"
+    tenants.write_text(json.dumps({"tenants": [{"name": name, "keys": [{"key": f"sk-3f1c9a07b2d84e65-{name}"}]} for name in ("anna", "ben")]}))
+    tenants.chmod(0o600)
+    rest.write_text(json.dumps({"messages": HEAD, "cache_salt": "pepper"}))
+    file = texts(tmp_path, DOCUMENTS[:1])
+    cache("build", PROBE, *file, "--system", HEAD[0]["content"], "--namespace", "rivers", "--cache-dir", store, *KV)
+    assert found(store, DOCUMENTS[:1])[0] == 0 < found(store, DOCUMENTS[:1], namespaces=["rivers"])[0]
+    salted = tmp_path / "salted"
+    cache("build", PROBE, *file, "--request", rest, "--cache-dir", salted, *KV)
+    body = {"messages": HEAD + [{"role": "user", "content": "How long?"}], "documents": [{"text": DOCUMENTS[0]}], "max_tokens": 1}
+    with Serve(PROBE, "--cache-dir", str(salted), *KV).ready() as server:
+        for salt, finds in (("salt", False), ("pepper", True)):
+            usage = json.loads(server.post("/v1/chat/completions", json.dumps(body | {"cache_salt": salt}))[1])["usage"]["kvilt"]
+            assert (usage["disk"] > 0) == finds, (salt, usage)
+        assert server.end() == 0
+    assert "pepper" not in cache("show", salted, "--all").stdout
+    annas = tmp_path / "annas"
+    cache("build", PROBE, *file, "--system", HEAD[0]["content"], "--tenant", "anna", "--cache-dir", annas, *KV)
+    assert pieces_of(annas, "--model", PROBE, "--tenant", "anna")
+    assert found(annas, DOCUMENTS[:1]) == [0]
+    with Serve(PROBE, "--cache-dir", str(annas), *KV, "--tenants", str(tenants)).ready() as server:
+        for name, finds in (("ben", False), ("anna", True)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": f"Bearer sk-3f1c9a07b2d84e65-{name}"})
+            usage = json.loads(connection.getresponse().read())["usage"]["kvilt"]
+            assert (usage["disk"] > 0) == finds, (name, usage)
+
+
+def test_a_bad_document_is_named_and_the_others_are_built(tmp_path):
+    store, lines = tmp_path / "store", tmp_path / "d.jsonl"
+    lines.write_text(json.dumps({"text": DOCUMENTS[0]}) + '\n{"title": "no text"}\nnonsense\n' + json.dumps({"text": ""}) + "\n"
+                     + json.dumps({"text": numbers(4, 40000)}) + "\n" + json.dumps({"text": DOCUMENTS[1]}) + "\n")
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"caf\xe9")
+    done = cache("build", PROBE, latin, tmp_path / "none.txt", "--jsonl", lines, "--system", HEAD[0]["content"], "--cache-dir", store,
+                 *KV, code=1)
+    assert f"{latin}: not UTF-8" in done.stderr and f"{tmp_path / 'none.txt'}: " in done.stderr
+    assert f"{lines}:2: text: is required" in done.stderr and f"{lines}:3: no JSON" in done.stderr
+    assert f"{lines}:4: " in done.stderr and f"{lines}:5: " in done.stderr and f"{lines}:1:" not in done.stderr
+    assert "error: 6 of 8 documents failed" in done.stderr and done.stdout.startswith("2 documents,")
+    assert min(found(store, DOCUMENTS[:2])) > 0
+
+
+def test_what_cannot_be_built_is_said_before(tmp_path):
+    file, rest = texts(tmp_path)[0], tmp_path / "rest.json"
+    assert "--cache-dir" in cache("build", PROBE, file, code=1).stderr
+    assert "--jsonl" in cache("build", PROBE, "--cache-dir", tmp_path / "a", code=1).stderr
+    for body, word in (({"kvilt": {"season": 4}}, "kvilt.season"), ({"documents": []}, "--jsonl"), ([], "JSON object"),
+                       ({"kvilt": {"policy": "magic"}}, "magic")):
+        rest.write_text(json.dumps(body))
+        assert word in cache("build", PROBE, file, "--request", rest, "--cache-dir", tmp_path / "a", code=1).stderr
+    fill(tmp_path / "b")
+    with Serve(PROBE, "--cache-dir", str(tmp_path / "b"), *KV).ready():
+        done = cache("build", PROBE, file, "--cache-dir", tmp_path / "b", code=1)
+        assert "another process uses this cache folder" in done.stderr
+
+
+def test_more_than_the_pool_holds_is_built(tmp_path):
+    many = [numbers(n, 400) for n in range(12)]
+    lines = tmp_path / "many.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in many))
+    flags = ["--kv-bytes", "4MiB"]
+    cache("build", PROBE, "--jsonl", lines, "--system", HEAD[0]["content"], "--cache-dir", tmp_path / "a", *KV, *flags)
+    assert sum(row["bytes"] for row in pieces(tmp_path / "a")) > 4 << 20  # power
+    assert min(found(tmp_path / "a", many, *flags)) > 0
