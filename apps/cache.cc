@@ -1,5 +1,5 @@
 // apps/cache.cc: kvilt cache list | show | rm: what a folder of --cache-dir holds (docs/design/disk.md).
-// Not here: what is put there (cache_build.cc).
+// Not here: what is put there (cache_build.cc), or carried to another (cache_export.cc).
 
 #include <fmt/chrono.h>
 
@@ -148,6 +148,7 @@ void add_cache(Program& program) {
   add_list(cache);
   add_show(cache);
   add_rm(cache);
+  add_cache_export(cache);
 }
 
 }  // namespace kvilt

@@ -39,5 +39,6 @@ void add_piece_names(Command& command, PieceChoice& choice);
 std::vector<StoredPiece> chosen(const DiskTier& tier, std::vector<StoredPiece> all, const PieceChoice& choice);
 
 void add_cache_build(Command& cache);
+void add_cache_export(Command& cache);
 
 }  // namespace kvilt

@@ -17,7 +17,6 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "tier/folder_secret.h"
 #include "tier/piece_record.h"
 
 namespace kvilt {
@@ -66,14 +65,27 @@ Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, int6
   KVILT_TRY(make_private_folder(out->folder_));
   KVILT_TRY(out->lock());
   KVILT_ASSIGN(FolderSecret secret, open_folder_secret(out->folder_, key, files));
-  out->secret_ = secret.digests;
-  out->sealer_ = std::move(secret.sealer);
+  out->know(std::move(secret));
   for (int i = 0; i < kFolders; ++i) KVILT_TRY(make_private_folder(fmt::format("{}/{:02x}", out->folder_, i)));
   KVILT_TRY(out->replay());
   const bool torn = out->damaged_ > 0;
   out->sweep();
   out->tidy_journal(torn);
   return out;
+}
+
+void DiskTier::know(FolderSecret secret) {
+  secret_ = secret.digests;
+  seed_ = secret.seed;
+  sealer_ = std::move(secret.sealer);
+}
+
+// The secret first: records that it does not open name nothing that is there.
+Status DiskTier::begin_anew(const HashSecret& seed, const Key& key) {
+  CHECK(entries_.empty() && key.has_value() == sealed());
+  KVILT_ASSIGN(FolderSecret secret, begin_folder(folder_, key, seed, files_));
+  know(std::move(secret));
+  return rewrite_journal();
 }
 
 DiskTier::~DiskTier() {
@@ -269,13 +281,28 @@ std::optional<std::span<const std::byte>> DiskTier::opened(std::span<const std::
   return std::span<const std::byte>(room);
 }
 
-Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+Status DiskTier::check(const StoredPiece& piece, std::span<const std::byte> values) const {
   CHECK(std::ssize(values) == piece.bytes() && piece.id != 0 && piece.count() > 0);
   if (piece.parent >= piece.id) return id_too_small(piece);
   if (piece.parent != 0 && !entries_.contains(piece.parent))
     return error(Code::kNotFound, "what piece {:x} continues is not stored any more", piece.id);
   if (piece.bytes() > limit_)
     return error(Code::kTooLong, "a piece of {} bytes is larger than the whole tier ({} bytes)", piece.bytes(), limit_);
+  return {};
+}
+
+Status DiskTier::add(const StoredPiece& piece, std::span<const std::byte> values) {
+  KVILT_TRY(check(piece, values));
+  CHECK(!entries_.contains(piece.id));
+  if (bytes_ + piece.bytes() > limit_)
+    return error(Code::kExhausted, "{}: it holds {} bytes, and {} at most", folder_, bytes_, limit_);
+  KVILT_TRY(store(piece, values));
+  ids_.heard(piece.id);
+  return {};
+}
+
+Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) {
+  KVILT_TRY(check(piece, values));
   use(piece.parent);
   while (bytes_ + piece.bytes() > limit_) {
     if (!drop_oldest(piece.parent, removed))

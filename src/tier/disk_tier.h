@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tier/folder_secret.h"
 #include "tier/journal.h"
 #include "tier/piece_id.h"
 #include "tier/sealer.h"
@@ -36,6 +37,13 @@ class DiskTier : public Tier {
   // The secret that keys every digest in the folder: drawn when the folder was made, or made of the key.
   const HashSecret& secret() const { return secret_; }
   bool sealed() const { return sealer_.has_value(); }
+  // What the folder began with (FolderSecret::seed).
+  const HashSecret& seed() const { return seed_; }
+  // It begins anew with the seed of another folder, whose pieces are found here then. key: its own.
+  // REQUIRES: it holds nothing; it has a key if and only if it is sealed.
+  Status begin_anew(const HashSecret& seed, const Key& key);
+  // As put(), but nothing goes for it: kExhausted where there is no room.
+  Status add(const StoredPiece& piece, std::span<const std::byte> values);
   int64_t damaged() const { return damaged_; }  // records that open() had to leave out
   // All that it holds, of whatever maker, by id.
   Result<std::vector<StoredPiece>> all();
@@ -68,6 +76,8 @@ class DiskTier : public Tier {
       : folder_(std::move(folder)), limit_(limit), files_(files), journal_(files) {}
   Status lock();
   Status replay();
+  Status check(const StoredPiece& piece, std::span<const std::byte> values) const;
+  void know(FolderSecret secret);
   void take(std::span<const std::byte> sealed, PieceJournal::Place place);
   void sweep();
   void enter(const StoredPiece& piece, PieceJournal::Place place);
@@ -90,7 +100,7 @@ class DiskTier : public Tier {
   const int64_t limit_;
   Files& files_;
   int lock_ = -1;
-  HashSecret secret_ = HashSecret::fixed(0);
+  HashSecret secret_ = HashSecret::fixed(0), seed_ = HashSecret::fixed(0);
   std::optional<Sealer> sealer_;
   PieceJournal journal_;
   std::unordered_map<uint64_t, Entry> entries_;

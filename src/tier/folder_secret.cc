@@ -44,12 +44,8 @@ uint64_t sum_of(const ProofBytes& proof) {
   return checksum(std::as_bytes(std::span(&proof, 1)).first(offsetof(ProofBytes, sum)));
 }
 
-Sealer sealer_of(const HashSecret& key, const ProofBytes& proof) {
-  return Sealer(derived_key(key, "kvilt.folder.values", proof.salt));
-}
-
-FolderSecret secret_of(const HashSecret& key, const ProofBytes& proof) {
-  return {derived_key(key, "kvilt.folder.digests", proof.salt), sealer_of(key, proof)};
+HashSecret seed_of(const ProofBytes& proof) {
+  return *HashSecret::of({reinterpret_cast<const char*>(proof.salt), sizeof proof.salt});
 }
 
 bool was_used_without_a_key(const std::string& folder) {
@@ -75,47 +71,67 @@ Result<FolderSecret> read_proof(const std::string& folder, const std::string& by
                  folder);
   }
   std::vector<std::byte> sealed(std::begin(proof.proof), std::end(proof.proof));
-  if (sealer_of(*key, proof).open(kProofPlace, sealed)) return secret_of(*key, proof);
+  FolderSecret secret = folder_secret(seed_of(proof), key);
+  if (secret.sealer->open(kProofPlace, sealed)) return secret;
   return error(Code::kInvalidArgument,
                "{}: it was written with another key: give that, or name another folder; nothing in it was changed",
                folder);
 }
 
-Result<FolderSecret> make_proof(const std::string& folder, const HashSecret& key, Files& files) {
+Result<FolderSecret> make_proof(const std::string& folder, const HashSecret& key, const HashSecret& seed,
+                                Files& files) {
+  FolderSecret secret = folder_secret(seed, key);
+  ProofBytes proof{};
+  std::memcpy(proof.magic, kProofMagic, sizeof proof.magic);
+  std::memcpy(proof.salt, seed.bytes().data(), sizeof proof.salt);
+  secret.sealer->seal(kProofPlace, {}, proof.proof);
+  proof.sum = sum_of(proof);
+  KVILT_TRY(files.replace(folder + "/sealed", std::as_bytes(std::span(&proof, 1))));
+  return secret;
+}
+
+Result<FolderSecret> first_proof(const std::string& folder, const HashSecret& key, Files& files) {
   if (was_used_without_a_key(folder)) {
     return error(Code::kInvalidArgument,
                  "{}: it was written without a key and can be read by whoever gets it: name another folder, or delete "
                  "this one; without --cache-key and KVILT_CACHE_KEY it opens as before",
                  folder);
   }
-  ProofBytes proof{};
-  std::memcpy(proof.magic, kProofMagic, sizeof proof.magic);
-  const HashSecret salt = HashSecret::random();
-  std::memcpy(proof.salt, salt.bytes().data(), sizeof proof.salt);
-  sealer_of(key, proof).seal(kProofPlace, {}, proof.proof);
-  proof.sum = sum_of(proof);
-  KVILT_TRY(files.replace(folder + "/sealed", std::as_bytes(std::span(&proof, 1))));
-  return secret_of(key, proof);
+  return make_proof(folder, key, HashSecret::random(), files);
+}
+
+Result<FolderSecret> make_secret(const std::string& folder, const HashSecret& seed, Files& files) {
+  KVILT_TRY(files.replace(folder + "/secret", std::as_bytes(std::span(seed.bytes()))));
+  return folder_secret(seed, {});
 }
 
 Result<FolderSecret> plain_secret(const std::string& folder, Files& files) {
   const std::string path = folder + "/secret";
   KVILT_ASSIGN(const std::optional<std::string> text, read_small(path));
   if (text) {
-    if (const auto secret = HashSecret::of(*text)) return FolderSecret{*secret, {}};
+    if (const auto secret = HashSecret::of(*text)) return folder_secret(*secret, {});
     spdlog::warn("{}: damaged; it is drawn anew, and what the folder holds cannot be found any more", path);
   }
-  const HashSecret drawn = HashSecret::random();
-  KVILT_TRY(files.replace(path, std::as_bytes(std::span(drawn.bytes()))));
-  return FolderSecret{drawn, {}};
+  return make_secret(folder, HashSecret::random(), files);
 }
 
 }  // namespace
 
+FolderSecret folder_secret(const HashSecret& seed, const std::optional<HashSecret>& key) {
+  if (!key) return {seed, {}, seed};
+  return {derived_key(*key, "kvilt.folder.digests", seed.bytes()),
+          Sealer(derived_key(*key, "kvilt.folder.values", seed.bytes())), seed};
+}
+
+Result<FolderSecret> begin_folder(const std::string& folder, const std::optional<HashSecret>& key,
+                                  const HashSecret& seed, Files& files) {
+  return key ? make_proof(folder, *key, seed, files) : make_secret(folder, seed, files);
+}
+
 Result<FolderSecret> open_folder_secret(const std::string& folder, const std::optional<HashSecret>& key, Files& files) {
   KVILT_ASSIGN(const std::optional<std::string> proof, read_small(folder + "/sealed"));
   if (proof) return read_proof(folder, *proof, key);
-  return key ? make_proof(folder, *key, files) : plain_secret(folder, files);
+  return key ? first_proof(folder, *key, files) : plain_secret(folder, files);
 }
 
 }  // namespace kvilt

@@ -2,6 +2,9 @@
 import http.client
 import json
 import re
+import stat
+
+import pytest
 
 from test_faults import PROBE, Serve, run
 
@@ -229,3 +232,98 @@ def test_more_than_the_pool_holds_is_built(tmp_path):
     cache("build", PROBE, "--jsonl", lines, "--system", HEAD[0]["content"], "--cache-dir", tmp_path / "a", *KV, *flags)
     assert sum(row["bytes"] for row in pieces(tmp_path / "a")) > 4 << 20  # power
     assert min(found(tmp_path / "a", many, *flags)) > 0
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_export_is_found_elsewhere(tmp_path, sealed):
+    key = ["--cache-key", key_file(tmp_path)] if sealed else []
+    secret = [] if sealed else ["--with-secret"]
+    fill(tmp_path / "a", DOCUMENTS, *key)
+    here = found(tmp_path / "a", DOCUMENTS, *key)
+    file = tmp_path / "export"
+    assert "pieces" in cache("export", tmp_path / "a", file, *secret, *key).stdout
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    rows = pieces(tmp_path / "a", *key)
+    assert f"{len(rows)} pieces are new" in cache("import", tmp_path / "b", file, *key).stdout
+    assert pieces(tmp_path / "b", *key) == rows
+    there = found(tmp_path / "b", DOCUMENTS, *key)
+    assert there == here and min(there) > 0
+    again = cache("import", tmp_path / "b", file, *key).stdout
+    assert again.startswith("0 pieces are new") and "0 are damaged" in again
+    with Serve(PROBE, "--cache-dir", str(tmp_path / "b"), *KV, *key).ready():
+        assert "another process" in cache("import", tmp_path / "b", file, *key, code=1).stderr
+        assert "another process" in cache("export", tmp_path / "b", tmp_path / "c", *key, code=1).stderr
+    if sealed:
+        assert "it is sealed" in cache("import", tmp_path / "c", file, code=1).stderr
+        other = ["--cache-key", key_file(tmp_path, "other", "6c")]
+        assert "another key" in cache("import", tmp_path / "c", file, *other, code=1).stderr
+        assert "follows from its key" in cache("export", tmp_path / "a", file, "--with-secret", *key, code=1).stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_an_export_without_its_secret_is_for_its_own_folder(tmp_path):
+    fill(tmp_path / "a")
+    fill(tmp_path / "b", DOCUMENTS[:1])
+    file, full = tmp_path / "export", tmp_path / "full"
+    cache("export", tmp_path / "a", file)
+    cache("export", tmp_path / "a", full, "--with-secret")
+    assert "--with-secret" in cache("import", tmp_path / "c", file, code=1).stderr and not (tmp_path / "c").exists()
+    assert "another secret" in cache("import", tmp_path / "b", full, code=1).stderr
+    rows = pieces(tmp_path / "a")
+    cache("rm", tmp_path / "a", "--all")
+    assert f"{len(rows)} pieces are new" in cache("import", tmp_path / "a", file).stdout
+    assert pieces(tmp_path / "a") == rows and min(found(tmp_path / "a")) > 0
+
+
+def test_a_part_is_exported(tmp_path):
+    fill(tmp_path / "a")
+    fill(tmp_path / "a", DOCUMENTS[:1], namespaces=["rivers"])
+    file, rows = tmp_path / "export", pieces(tmp_path / "a")
+    cache("export", tmp_path / "a", file, "--with-secret", "--model", PROBE, "--namespace", "rivers")
+    cache("import", tmp_path / "b", file)
+    assert found(tmp_path / "b", DOCUMENTS[:1], namespaces=["rivers"])[0] > 0 == found(tmp_path / "b", DOCUMENTS[:1])[0]
+    child = next(row for row in rows if "continues" in row)
+    cache("export", tmp_path / "a", file, "--with-secret", "--only", child["piece"])
+    cache("import", tmp_path / "c", file)
+    assert {child["piece"], child["continues"]} <= {row["piece"] for row in pieces(tmp_path / "c")}
+    assert len(pieces(tmp_path / "c")) < len(rows)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_damaged_export_brings_no_damage(tmp_path, sealed):
+    key = ["--cache-key", key_file(tmp_path)] if sealed else []
+    fill(tmp_path / "a", DOCUMENTS, *key)
+    file, bad = tmp_path / "export", tmp_path / "bad"
+    cache("export", tmp_path / "a", file, *([] if sealed else ["--with-secret"]), *key)
+    whole, rows = file.read_bytes(), {row["piece"]: row for row in pieces(tmp_path / "a", *key)}
+    partly = 0
+    for n, at in enumerate([0, 9, 20, 50, 75, 81, 90, 105, 130, len(whole) // 3, len(whole) // 2, len(whole) - 9]):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << n % 8
+        bad.write_bytes(damaged)
+        store = tmp_path / f"store{n}"
+        done = run("cache", "import", store, bad, *key)
+        assert done.returncode == 1 and "error: " in done.stderr, (at, done)
+        if not (store / "kvilt-cache").is_dir():
+            assert at < 80
+            continue
+        assert at >= 80 and "damaged" in done.stderr
+        left = pieces(store, *key)
+        partly += len(left) > 0
+        assert len(left) < len(rows) and {row["piece"] for row in left} <= set(rows)
+    assert partly > 0
+    bad.write_bytes(whole[:-5000])
+    assert "damaged" in cache("import", tmp_path / "cut", bad, *key, code=1).stderr
+    bad.write_bytes(whole[:8] + b"\x02" + whole[9:])
+    assert "format 2" in cache("import", tmp_path / "later", bad, *key, code=1).stderr
+    bad.write_bytes(b"{}")
+    assert "export" in cache("import", tmp_path / "later", bad, *key, code=1).stderr
+    assert not (tmp_path / "later").exists()
+    cache("import", tmp_path / "good", file, *key)  # power
+    answers = []
+    for store in ("good", "a"):
+        with Serve(PROBE, "--cache-dir", str(tmp_path / store), *KV, *key).ready() as server:
+            body = {"messages": HEAD + [{"role": "user", "content": "How long?"}], "documents": [{"text": DOCUMENTS[0]}],
+                    "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+            answers.append(json.loads(server.post("/v1/chat/completions", json.dumps(body))[1])["choices"][0]["message"]["content"])
+    assert answers[0] == answers[1]
