@@ -48,10 +48,10 @@ void import_cache(const CarryFlags& flags) {
   if (const auto sealer = export_sealer(*head, key); !sealer.ok()) named(sealer.error());
   const bool there = std::filesystem::is_directory(std::filesystem::path(flags.folder.path) / "kvilt-cache");
   if (!there && !head->seed)
-    fail(flags.file + ": made without its folder's secret, so a new folder could not find what it holds: export with "
-                      "--with-secret");
-  const auto tier =
-      value_or_fail(DiskTier::open(flags.folder.path, std::numeric_limits<int64_t>::max(), key));
+    fail(flags.file +
+         ": made without its folder's secret, so a new folder could not find what it holds: export with "
+         "--with-secret");
+  const auto tier = value_or_fail(DiskTier::open(flags.folder.path, std::numeric_limits<int64_t>::max(), key));
   const auto done = import_pieces(*tier, file.bytes(), key);
   if (!done.ok()) named(done.error());
   std::printf("%lld pieces are new (%.1f MiB), %lld were there, %lld are damaged and were left out\n",

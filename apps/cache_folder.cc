@@ -89,9 +89,8 @@ std::vector<StoredPiece> chosen(const DiskTier& tier, std::vector<StoredPiece> a
   }
   if (!choice.model.empty()) {
     const std::vector<Digest> domains = domains_of(tier, choice);
-    std::erase_if(all, [&](const StoredPiece& piece) {
-      return std::ranges::find(domains, piece.domain) == domains.end();
-    });
+    std::erase_if(all,
+                  [&](const StoredPiece& piece) { return std::ranges::find(domains, piece.domain) == domains.end(); });
     if (all.empty()) fail(fmt::format("there is nothing of {} in {}", choice.model, names_of(choice)));
   }
   return all;

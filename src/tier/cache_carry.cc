@@ -85,9 +85,7 @@ class Import {
   void settle(StoredPiece& piece) const {
     if (piece.parent == 0) return;
     const auto in_file = here_.find(piece.parent);
-    const uint64_t parent = in_file != here_.end()         ? in_file->second
-                            : ids_.contains(piece.parent) ? piece.parent
-                                                           : 0;
+    const uint64_t parent = in_file != here_.end() ? in_file->second : ids_.contains(piece.parent) ? piece.parent : 0;
     piece.parent = parent;
     if (parent != 0) return;
     piece.prefix = false;
@@ -112,7 +110,7 @@ class Import {
 
   DiskTier& tier_;
   std::unordered_map<Digest, uint64_t, DigestHash> known_;
-  std::unordered_set<uint64_t> ids_;               // of the folder
+  std::unordered_set<uint64_t> ids_;             // of the folder
   std::unordered_map<uint64_t, uint64_t> here_;  // an id of the file -> one of the folder
 };
 

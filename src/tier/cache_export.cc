@@ -59,16 +59,19 @@ Result<ExportHead> read_export_head(std::span<const std::byte> file) {
   ExportHeadBytes bytes;
   if (file.size() < sizeof bytes) return corrupt_export("it is shorter than its head");
   std::memcpy(&bytes, file.data(), sizeof bytes);
-  if (std::memcmp(bytes.magic, kExportMagic, sizeof bytes.magic) != 0) return corrupt_export("it does not begin as one");
+  if (std::memcmp(bytes.magic, kExportMagic, sizeof bytes.magic) != 0)
+    return corrupt_export("it does not begin as one");
   if (bytes.version != kExportVersion)
     return error(Code::kUnsupported, "an export of a cache folder in format {}; this version of Kvilt reads format {}",
                  bytes.version, kExportVersion);
-  if (sum_before(bytes) != bytes.sum || bytes.flags > 3 || bytes.flags == 1) return corrupt_export("its head is damaged");
+  if (sum_before(bytes) != bytes.sum || bytes.flags > 3 || bytes.flags == 1)
+    return corrupt_export("its head is damaged");
   ExportHead out;
   out.sealed = (bytes.flags & 1u) != 0;
   out.pieces = bytes.pieces;
   std::memcpy(out.name.data(), bytes.name, sizeof bytes.name);
-  if ((bytes.flags & 2u) != 0) out.seed = HashSecret::of({reinterpret_cast<const char*>(bytes.seed), sizeof bytes.seed});
+  if ((bytes.flags & 2u) != 0)
+    out.seed = HashSecret::of({reinterpret_cast<const char*>(bytes.seed), sizeof bytes.seed});
   return out;
 }
 

@@ -32,7 +32,9 @@ StoredPiece child_for_test(uint64_t id, uint64_t parent) {
 }
 
 // A chain of two, and a piece by itself.
-std::vector<StoredPiece> three() { return {piece_for_test(100, 300), child_for_test(200, 100), piece_for_test(300, 5)}; }
+std::vector<StoredPiece> three() {
+  return {piece_for_test(100, 300), child_for_test(200, 100), piece_for_test(300, 5)};
+}
 
 void put_all(DiskTier& tier, const std::vector<StoredPiece>& pieces) {
   std::vector<uint64_t> removed;
@@ -55,7 +57,7 @@ std::vector<StoredPiece> held(DiskTier& tier) {
   return out;
 }
 
-std::vector<std::byte> bytes_of(const std::string& path) {
+std::vector<std::byte> export_bytes(const std::string& path) {
   const auto file = MappedFile::open(path);
   return {file->bytes().begin(), file->bytes().end()};
 }
@@ -69,7 +71,7 @@ class CacheExport : public testing::TestWithParam<bool> {
     EXPECT_TRUE(done.ok()) << done.error().message;
     EXPECT_EQ(done->pieces, 3);
     EXPECT_EQ(done->tokens, 325);
-    bytes_ = bytes_of(file_);
+    bytes_ = export_bytes(file_);
     EXPECT_EQ(done->bytes, std::ssize(bytes_));
   }
   const DiskTier::Key key_ = GetParam() ? DiskTier::Key(kKey) : std::nullopt;
@@ -140,7 +142,7 @@ TEST_P(CacheExport, WhatContinuesSomethingLostIsNoPrefix) {
   ASSERT_EQ(with_beginnings(tier_->all().value(), child).size(), 2u);
   ASSERT_TRUE(export_pieces(*tier_, child, key_, !key_, file_).ok());
   const auto to = open_tier(to_.path(), key_);
-  ASSERT_EQ(import_pieces(*to, bytes_of(file_), key_)->added, 1);
+  ASSERT_EQ(import_pieces(*to, export_bytes(file_), key_)->added, 1);
   const StoredPiece alone = held(*to).at(0);
   EXPECT_FALSE(alone.prefix);
   EXPECT_TRUE(alone.exact);
@@ -208,24 +210,24 @@ TEST(CacheExportKeys, WhoseItIsMustAgree) {
     put_all(*tier, three());
     ASSERT_TRUE(export_pieces(*tier, three(), {}, false, bare).ok());
     ASSERT_TRUE(export_pieces(*tier, three(), {}, true, full).ok());
-    EXPECT_EQ(import_pieces(*tier, bytes_of(bare), {})->there, 3);  // the same folder needs no secret
+    EXPECT_EQ(import_pieces(*tier, export_bytes(bare), {})->there, 3);  // the same folder needs no secret
   }
   {
     const auto tier = open_tier(sealed.path(), kKey);
     put_all(*tier, three());
     ASSERT_TRUE(export_pieces(*tier, three(), kKey, false, closed).ok());
-    EXPECT_EQ(import_pieces(*tier, bytes_of(full), kKey).error().code, Code::kInvalidArgument);
+    EXPECT_EQ(import_pieces(*tier, export_bytes(full), kKey).error().code, Code::kInvalidArgument);
   }
   const auto to = open_tier(other.path());
-  EXPECT_NE(import_pieces(*to, bytes_of(bare), {}).error().message.find("--with-secret"), std::string::npos);
-  EXPECT_NE(import_pieces(*to, bytes_of(closed), {}).error().message.find("sealed"), std::string::npos);
+  EXPECT_NE(import_pieces(*to, export_bytes(bare), {}).error().message.find("--with-secret"), std::string::npos);
+  EXPECT_NE(import_pieces(*to, export_bytes(closed), {}).error().message.find("sealed"), std::string::npos);
   EXPECT_EQ(to->pieces(), 0);
   put_all(*to, {piece_for_test(7, 3)});
-  EXPECT_NE(import_pieces(*to, bytes_of(full), {}).error().message.find("another secret"), std::string::npos);
+  EXPECT_NE(import_pieces(*to, export_bytes(full), {}).error().message.find("another secret"), std::string::npos);
   EXPECT_EQ(held(*to).size(), 1u);
   FolderForTest third;
   const auto strange = open_tier(third.path(), kOtherKey);
-  EXPECT_NE(import_pieces(*strange, bytes_of(closed), kOtherKey).error().message.find("another key"),
+  EXPECT_NE(import_pieces(*strange, export_bytes(closed), kOtherKey).error().message.find("another key"),
             std::string::npos);
 }
 
@@ -239,18 +241,18 @@ TEST(CacheExportKeys, NoSecretIsInTheFileUnlessItWasAskedFor) {
   const auto tier = open_tier(plain.path());
   put_all(*tier, three());
   ASSERT_TRUE(export_pieces(*tier, three(), {}, false, file).ok());
-  EXPECT_FALSE(has(bytes_of(file), tier->secret().bytes()));
+  EXPECT_FALSE(has(export_bytes(file), tier->secret().bytes()));
   ASSERT_TRUE(export_pieces(*tier, three(), {}, true, file).ok());
-  EXPECT_TRUE(has(bytes_of(file), tier->secret().bytes()));  // power
+  EXPECT_TRUE(has(export_bytes(file), tier->secret().bytes()));  // power
   const auto tokens = std::as_bytes(std::span(three()[0].tokens).first(8));
   const std::span<const uint8_t> text(reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size());
-  EXPECT_TRUE(has(bytes_of(file), text));  // power
+  EXPECT_TRUE(has(export_bytes(file), text));  // power
   const auto closed = open_tier(sealed.path(), kKey);
   put_all(*closed, three());
   ASSERT_TRUE(export_pieces(*closed, three(), kKey, false, file).ok());
-  EXPECT_FALSE(has(bytes_of(file), closed->secret().bytes()));
-  EXPECT_FALSE(has(bytes_of(file), kKey.bytes()));
-  EXPECT_FALSE(has(bytes_of(file), text));
+  EXPECT_FALSE(has(export_bytes(file), closed->secret().bytes()));
+  EXPECT_FALSE(has(export_bytes(file), kKey.bytes()));
+  EXPECT_FALSE(has(export_bytes(file), text));
 }
 
 TEST(CacheExportKeys, AFullFolderLosesNothing) {
@@ -262,7 +264,7 @@ TEST(CacheExportKeys, AFullFolderLosesNothing) {
   const auto small = open_tier(to.path(), {}, 8000);  // the first has 7,200 bytes of values
   ASSERT_TRUE(small->begin_anew(tier->seed(), {}).ok());
   put_all(*small, {piece_for_test(7, 30)});
-  const auto done = import_pieces(*small, bytes_of(file), {});
+  const auto done = import_pieces(*small, export_bytes(file), {});
   ASSERT_TRUE(done.ok());
   ASSERT_TRUE(done->stopped);
   EXPECT_EQ(done->stopped->code, Code::kExhausted);
