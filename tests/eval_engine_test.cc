@@ -393,6 +393,80 @@ TEST(Suites, EditedTextIsFoundByWhatIsEqualInIt) {
   std::remove(sets.c_str());
 }
 
+// Of the case's known parts: units (what `mark` ends), those that were edited, and parts that hold one.
+struct EditedUnits {
+  int units = 0, edited = 0, parts = 0;
+};
+EditedUnits edited_units(const EvalCase& one, const std::string& mark) {
+  EditedUnits out;
+  const auto end_of = [&](const std::string& text, size_t from) {
+    const size_t at = text.find(mark, from);
+    return at == std::string::npos ? text.size() : at + mark.size();
+  };
+  for (const CasePart& part : one.turns.back().parts) {
+    if (!part.known) continue;
+    out.parts += !part.was.empty();
+    const std::string& was = part.was.empty() ? part.text : part.was;
+    for (size_t from = 0, now = 0; from < was.size(); ++out.units) {  // an edit leaves the marks
+      const size_t to = end_of(was, from), then = end_of(part.text, now);
+      out.edited += was.substr(from, to - from) != part.text.substr(now, then - now);
+      from = to;
+      now = then;
+    }
+  }
+  return out;
+}
+
+// Passages are short: one sentence of each would be a fifth of them, whatever the share says.
+TEST(Suites, TheShareThatIsEditedIsOfTheWholeCase) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/share.jsonl", as = "length=100000,path=" + path;
+  nlohmann::json question = {{"id", "q"}, {"question", "who?"}, {"answers", {"nobody"}}};
+  for (int i = 0; i < 20; ++i) {
+    const std::string n = std::to_string(100 + i);
+    const std::string text =
+        "The stup is " + n + ". A vig is " + n + ". One stir is " + n + ". No clak. Then kobs " + n;
+    question["chunks"].push_back({{"title", "stup"}, {"text", text}});
+  }
+  std::ofstream(path) << question << "\n";
+  for (const auto& [share, wanted] : {std::pair{"0.001", 1}, {"0.01", 1}, {"0.05", 5}, {"0.2", 20}, {"1", 100}}) {
+    const auto made = make_suite(*engine, "edited:n=1,share=" + std::string(share) + "," + as);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const EditedUnits of = edited_units(*(*made)[0].make(), ". ");
+    EXPECT_EQ(of.units, 100);
+    EXPECT_EQ(of.edited, wanted) << share;
+    EXPECT_LE(of.parts, wanted) << "a passage that was not edited is cached as it is";
+    EXPECT_GE(of.parts, std::min(wanted, 20) / 2) << "power: spread over the passages";
+  }
+  const auto text_of = [&](const std::string& seed) {
+    const auto made = make_suite(*engine, "edited:n=1,share=0.05," + as + ",seed=" + seed);
+    const EvalCase one = *(*made)[0].make();
+    std::string text;
+    for (const CasePart& part : one.turns.back().parts) text += part.text;
+    return text;
+  };
+  EXPECT_EQ(text_of("1"), text_of("1"));
+  EXPECT_NE(text_of("1"), text_of("2")) << "power: the seed chooses";
+  std::remove(path.c_str());
+}
+
+TEST(Suites, TheShareOfLinesIsOfAllFiles) {
+  auto engine = open_probe();
+  const std::string path = ::testing::TempDir() + "/share.py";
+  std::ofstream lines(path);
+  for (int i = 0; i < 100; ++i) lines << "stup vig stir " << 100 + i << "\n";
+  lines.close();
+  const auto made = make_suite(*engine, "edited:form=lines,share=0.01,n=4,segments=4,length=400,path=" + path);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  for (const CaseSource& one : *made) {
+    const EditedUnits of = edited_units(*one.make(), "\n");
+    EXPECT_GT(of.units, 40);
+    EXPECT_EQ(of.edited, std::max(1, static_cast<int>(0.01 * of.units + 0.5)));
+    EXPECT_LT(of.edited, 4) << "power: one of each file would be more";
+  }
+  std::remove(path.c_str());
+}
+
 TEST(Suites, StoriesAndDebatesAreTokensAsGiven) {
   auto engine = open_probe();
   const std::string path = ::testing::TempDir() + "/novel.txt";

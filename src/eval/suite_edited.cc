@@ -1,7 +1,7 @@
 // eval/suite_edited.cc: text that was edited since it was cached. The cache holds the old text of each piece, the prompt
 // the new one; a hit that is not equal to the letter has to be found by what is equal in it (docs/design/finding.md).
-// sentences: passages of the multi-hop sets; in a share of their sentences a number, or a word, is another.
-// lines:     source files; a share of their lines has a word more or another one.
+// sentences: passages of the multi-hop sets; in a share of the case's sentences a number, or a word, is another.
+// lines:     source files; in a share of the case's lines likewise.
 // numbered, escaped, indented: source files as agents read them between edits: with line numbers, as a JSON string,
 //            indented by four.
 // notes:     sentences of 10 to 20 tokens in another order.
@@ -10,6 +10,7 @@
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -61,25 +62,38 @@ std::string edit(std::string text, std::mt19937_64& rng) {
   return text.replace(best, size, kWords[rng() % 8]);
 }
 
-// Edits a share of the parts, at least one of those that hold no answer.
-std::string edit_some(std::vector<std::string> parts, double share, const std::vector<std::string>& answers,
-                      std::mt19937_64& rng) {
-  std::vector<size_t> free;
+// In place of the text of some known parts, one that was edited: a share of all units (what `mark` ends) of these parts
+// together, at least one, spread at random. The share is of the case: at least one of each part would edit a fifth of
+// the sentences of short passages, whatever the share. A unit that holds an answer stays, and so does one without words.
+void edit_some(std::vector<CasePart>& parts, std::string_view mark, double share,
+               const std::vector<std::string>& answers, std::mt19937_64& rng) {
+  std::vector<std::vector<std::string>> units(parts.size());
+  std::vector<std::pair<size_t, size_t>> free;  // part, unit
+  size_t all = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const bool has_answer = std::ranges::any_of(
-        answers, [&](const std::string& answer) { return parts[i].find(answer) != std::string::npos; });
-    if (!has_answer && std::ranges::count_if(parts[i], is_letter) > 4) free.push_back(i);
+    if (!parts[i].known) continue;
+    units[i] = cut_behind(parts[i].text, mark);
+    all += units[i].size();
+    for (size_t j = 0; j < units[i].size(); ++j) {
+      const std::string& unit = units[i][j];
+      const bool has_answer = std::ranges::any_of(
+          answers, [&](const std::string& answer) { return unit.find(answer) != std::string::npos; });
+      if (!has_answer && std::ranges::count_if(unit, is_letter) > 4) free.emplace_back(i, j);
+    }
   }
   shuffle(free, rng);
-  const auto wanted = static_cast<size_t>(share * static_cast<double>(parts.size()) + 0.5);
+  const auto wanted = static_cast<size_t>(share * static_cast<double>(all) + 0.5);
   free.resize(std::min(free.size(), std::max<size_t>(1, wanted)));
-  for (const size_t i : free) parts[i] = edit(std::move(parts[i]), rng);
-  return joined(parts);
+  for (const auto& [part, unit] : free) units[part][unit] = edit(std::move(units[part][unit]), rng);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::string text = joined(units[i]);
+    if (!parts[i].known || text == parts[i].text) continue;
+    parts[i].was = std::exchange(parts[i].text, std::move(text));
+  }
 }
 
-std::string as_form(const std::string& text, const std::string& form, double share, std::mt19937_64& rng) {
+std::string as_form(const std::string& text, const std::string& form) {
   std::vector<std::string> lines = cut_behind(text, "\n");
-  if (form == "lines") return edit_some(std::move(lines), share, {}, rng);
   if (form == "escaped") return nlohmann::json(text).dump() + "\n";
   for (size_t i = 0; i < lines.size(); ++i)
     lines[i] = (form == "numbered" ? fmt::format("{:6}\t", i + 1) : std::string("    ")) + lines[i];
@@ -140,8 +154,10 @@ Result<CasePart> edited_part(const Engine& engine, const Edited& of, const std::
     part.text = joined(notes);
     return part;
   }
-  KVILT_ASSIGN(part.was, part_of(engine, sources[rng() % sources.size()], of.length / of.segments, rng));
-  part.text = as_form(part.was, of.form, of.share, rng);
+  KVILT_ASSIGN(part.text, part_of(engine, sources[rng() % sources.size()], of.length / of.segments, rng));
+  if (of.form == "lines") return part;  // edited with the case's other files
+  part.was = part.text;
+  part.text = as_form(part.was, of.form);
   return part;
 }
 
@@ -162,13 +178,7 @@ Result<std::vector<CaseSource>> edited_passages(Engine& engine, const std::strin
     out.push_back({as, source.id, [=]() -> Result<EvalCase> {
                      KVILT_ASSIGN(EvalCase made, source.make());
                      auto rng = case_rng("edited", seed, static_cast<int>(i));
-                     for (CaseTurn& turn : made.turns) {
-                       for (CasePart& part : turn.parts) {
-                         if (!part.known) continue;
-                         part.was = part.text;
-                         part.text = edit_some(cut_behind(part.text, ". "), share, made.answers, rng);
-                       }
-                     }
+                     edit_some(made.turns.back().parts, ". ", share, made.answers, rng);
                      made.suite = as;
                      return made;
                    }});
@@ -208,6 +218,7 @@ Result<std::vector<CaseSource>> make_edited(Engine& engine, SuiteParams& params)
       KVILT_ASSIGN(CasePart part, edited_part(engine, of, *sources, rng));
       parts.insert(parts.end() - 1, std::move(part));
     }
+    if (of.form == "lines") edit_some(parts, "\n", of.share, {}, rng);
     return out;
   });
 }
