@@ -138,6 +138,24 @@ TEST_P(Repair, AgentKVShiftIsCacheBlendWithAnOffset) {
   EXPECT_GT(max_abs_difference(moved.completion.logits.first, still.completion.logits.first), 1e-2);
 }
 
+// The weight min(d, 1): with all computed, or with no offset to weigh, it changes nothing, to the bit.
+TEST_P(Repair, AgentKVShiftsWeightIsOfTheOffsetOnly) {
+  const auto e = engine(512, "zero-copy", "f32");
+  const auto with = [&](Params params, const std::string& weight) {
+    params["weight"] = weight;
+    return run(*e, "agentkvshift", params);
+  };
+  for (const Params& none : std::vector<Params>{{{"r", "1"}}, {{"r", "0"}}, {{"r", "0.2"}, {"scale", "0"}}})
+    expect_equal(with(none, "divergence"), with(none, "one"));
+  const Params some{{"r", "0.2"}};
+  expect_equal(with(some, "divergence"), run(*e, "agentkvshift", some));  // the default is the paper's
+  EXPECT_EQ(with(some, "divergence").usage().recomputed, with(some, "one").usage().recomputed);
+  expect_differ(with(some, "divergence"), with(some, "one"));
+  const Params together{{"r", "0.2"}, {"probes", "prompt"}};
+  expect_differ(run(*e, "agentkvshift", together), run(*e, "agentkvshift", some));
+  expect_equal(run(*e, "agentkvshift", {{"r", "1"}, {"probes", "prompt"}}), run(*e, "full"));
+}
+
 TEST_P(Repair, TheChunkChangesNothing) {
   std::vector<std::vector<Outcome>> by_chunk;
   const std::vector<std::pair<const char*, Params>> settings = {{"cacheblend", {}},
@@ -156,7 +174,8 @@ TEST_P(Repair, TheChunkChangesNothing) {
                                                                 {"relaxkv", {}},
                                                                 {"relaxkv", {{"reads", "anchors"}}},
                                                                 {"mend", {{"stale", "unseen"}}},
-                                                                {"mend", {{"ahead", "8"}}}};
+                                                                {"mend", {{"ahead", "8"}}},
+                                                                {"agentkvshift", {{"weight", "one"}}}};
   for (const int chunk : {512, 50, 7}) {
     const auto e = engine(chunk);
     by_chunk.emplace_back();
@@ -174,6 +193,7 @@ TEST_P(Repair, TheChunkChangesNothing) {
   expect_differ(by_chunk[0][13], by_chunk[0][14]);
   expect_differ(by_chunk[0][4], by_chunk[0][15]);
   expect_differ(by_chunk[0][4], by_chunk[0][16]);
+  expect_differ(by_chunk[0][12], by_chunk[0][17]);
 }
 
 // The rows of tokens that were guessed are forgotten: the answer's own take their places, whatever it says.

@@ -326,6 +326,12 @@ void CarryPass::predict(const FreshRows& rows, Group& group) const {
   }
 }
 
+namespace {
+
+float share_of(const std::vector<float>& share, int32_t pos) { return share.empty() ? 1 : share[pos]; }
+
+}  // namespace
+
 // Writes every target's private copy: what was placed, and what it takes over.
 void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& rows) const {
   const KvShape& shape = rows.kv->shape();
@@ -351,7 +357,8 @@ void CarryPass::mend(const Group& group, const Carry& carry, const FreshRows& ro
       if (!changes_here) continue;
       float *dk = sum.row(u) + g * shape.E, *dv = dk + width;
       rotate(rope, table[pos].data(), dk);
-      const float gain_k = carry.scale_k * group.gain[g], gain_v = carry.scale_v * group.gain[shape.G + g];
+      const float gain_k = share_of(carry.share_k, pos) * carry.scale_k * group.gain[g];
+      const float gain_v = share_of(carry.share_v, pos) * carry.scale_v * group.gain[shape.G + g];
       for (int e = 0; e < shape.E; ++e) {
         kg[e] += gain_k * dk[e];
         vg[e] += gain_v * dv[e];

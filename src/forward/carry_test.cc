@@ -129,6 +129,31 @@ TEST_F(CarryPassTest, TheMeanTakesOverTheChange) {
   }
 }
 
+// Each position takes its share: K and V by their own, none as it was placed and all as without shares, to the bit.
+TEST_F(CarryPassTest, APositionTakesItsShare) {
+  const Vector k = floats(1), v = floats(2);
+  const auto after = [&](std::vector<float> share_k, std::vector<float> share_v, int32_t pos) {
+    state = {};
+    carry.share_k = std::move(share_k);
+    carry.share_v = std::move(share_v);
+    store(kStoredLayer, {12}, k, v);
+    return read(table, kStoredLayer, 0, pos);
+  };
+  const size_t end = kAt + kCount;
+  std::vector<float> some(end, 0.25f), all(end, 1);
+  some[13] = 0;
+  const Row whole = after({}, {}, 11), base = placed(kStoredLayer, 0, 11), same = after(all, all, 11);
+  EXPECT_EQ(same.k, whole.k);
+  EXPECT_EQ(same.v, whole.v);
+  const Row keys = after(some, all, 11);
+  expect_near(keys.k, plus(base.k, 0.25f, minus(whole.k, base.k)), 1e-5);
+  EXPECT_EQ(keys.v, whole.v);
+  EXPECT_GT(largest_difference(keys.k, whole.k), 1e-2) << "power";
+  expect_near(after(all, some, 11).v, plus(base.v, 0.25f, minus(whole.v, base.v)), 1e-5);
+  EXPECT_EQ(after(some, all, 13).k, placed(kStoredLayer, 0, 13).k) << "a share of 0";
+  EXPECT_NE(after(all, all, 13).k, placed(kStoredLayer, 0, 13).k) << "power";
+}
+
 TEST_F(CarryPassTest, NoGroupChangesNothing) {
   carry.groups.clear();
   const auto cost = store(kStoredLayer, {12}, floats(1), floats(2));

@@ -32,6 +32,8 @@ struct Carry {
   float noise = 0.5f;              // of one change: what is added to k(s, s)
   bool gain = true;                // scale by how well the recomputed positions predict each other (forward/carry.h)
   float scale_k = 1, scale_v = 1;  // of what is added
+  // By position of the prompt, in [0, 1]: how much of it this position gets, besides. Empty: all of it.
+  std::vector<float> share_k = {}, share_v = {};
   int layer_begin = 1;             // layer 0 needs no context: nothing changes there
   std::vector<CarryGroup> groups;  // their ranges are sorted and disjoint
 };

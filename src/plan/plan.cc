@@ -140,6 +140,11 @@ Status validate_carry(const Carry& carry, const Runs& known, size_t stage) {
   if (!(carry.width > 0) || !(carry.content_width > 0) || !(carry.noise > 0) || carry.layer_begin < 0) {
     return bad("carry needs widths, a noise and a layer");
   }
+  for (const std::vector<float>* share : {&carry.share_k, &carry.share_v}) {
+    const auto wrong = [](float x) { return !(x >= 0 && x <= 1); };
+    if (!share->empty() && (static_cast<int64_t>(share->size()) < end || std::ranges::any_of(*share, wrong)))
+      return bad("a carry's shares are from 0 to 1, one for each position");
+  }
   return {};
 }
 

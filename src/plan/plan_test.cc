@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 namespace kvilt {
@@ -231,6 +232,14 @@ TEST(Plan, ValidateNamesEveryBrokenRule) {
   EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{0, 3}, {2, 6}}}}); }));  // not disjoint
   EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{}}); }));
   EXPECT_TRUE(broken([&](Plan& p) { carries(p, Kernel::kContent, {{{{8, 11}}}}); }));  // 10 is not placed
+  const auto shares = [&](Plan& p, size_t n, float share) {
+    carries(p, Kernel::kMean, {{{{0, 3}}}});
+    p.stages[0].carry->share_v.assign(n, share);
+  };
+  EXPECT_FALSE(broken([&](Plan& p) { shares(p, 3, 0.5f); }));
+  EXPECT_TRUE(broken([&](Plan& p) { shares(p, 2, 0.5f); }));  // 2 has none
+  EXPECT_TRUE(broken([&](Plan& p) { shares(p, 3, 1.5f); }));
+  EXPECT_TRUE(broken([&](Plan& p) { shares(p, 3, NAN); }));
 }
 
 // Random plans: validate never crashes, and what it accepts has nested rows that cover what is written.

@@ -1,13 +1,14 @@
 // policy/agentkvshift.cc: AgentKVShift: a piece's keys and values move by one offset each, the mean change of some of its
 // tokens.
 // Source:  AgentKVShift (arXiv:2607.21604), docs/papers.md#agentkvshift; the nearest published method to `mend`.
-// Idea:    layers up to check_layer run in full. There the tokens whose K and V moved furthest from their placed twins
-//          become probes, half by K and half by V; later layers run for them and the fresh tokens only, and add the
-//          probes' mean change, of K before its rotation and of V, to the piece's other tokens.
-// Differs: the paper weighs the offset of a piece by how far it diverged, at most 1; here the weight is `scale`. Probes
-//          of K and V are one set: both changes are known at each of them.
+// Idea:    layers up to check_layer run in full. There the tokens of each piece whose K and V moved furthest from their
+//          placed twins become probes, half by K and half by V; later layers run for them and the fresh tokens only.
+//          The probes' mean change, of K before its rotation and of V, is added to the piece's other tokens j, each
+//          times min(d_j, 1): d_j is how far the token itself moved at the check layer, its K or its V.
+// Differs: probes of K and V are one set, and together r of the piece: both changes are known at each of them.
 // Not here: the mean itself (plan/carry.h, kMean without shrinking).
 #include <algorithm>
+#include <cmath>
 
 #include "policy/carry_groups.h"
 #include "policy/question_stage.h"
@@ -21,7 +22,18 @@ struct ShiftParams {
   double r;  // share of the reused tokens that are probes
   int check_layer, tail;
   float scale;
+  bool by_divergence;  // the weight of a token is min(d, 1), else 1
+  bool per_piece;      // r of each piece, else of all of them together
 };
+
+// min(d, 1) by position; a distance that is no number counts as far.
+std::vector<float> weights_of(const Probe& squared_distance) {
+  std::vector<float> out;
+  out.reserve(squared_distance.score.size());
+  for (const double square : squared_distance.score)
+    out.push_back(static_cast<float>(std::min(1.0, std::sqrt(square))));
+  return out;
+}
 
 class AgentKVShift : public ReusePolicy {
  public:
@@ -53,13 +65,27 @@ class AgentKVShift : public ReusePolicy {
   void refine(const PromptLayout& layout, const ModelConfig&, int, std::span<const Probe> probes,
               Plan& plan) const override {
     const Runs always = always_computed(layout, params_.tail), others = subtract(layout.reused(), always);
-    const int64_t n = budget_of(layout, params_.r);
-    const Runs by_key = top_positions(probes[0].score, others, n / 2);
-    const Runs by_value = top_positions(probes[1].score, subtract(others, by_key), n - n / 2);
-    plan.stages[0].sets[1] = unite(always, unite(by_key, by_value));
+    Runs& computed = plan.stages[0].sets[1];
+    computed = always;
+    if (params_.per_piece) {
+      for (const Run& piece : layout.pieces) {
+        const auto n = static_cast<int64_t>(std::ceil(params_.r * piece.size() - 1e-9));
+        computed = unite(computed, most_moved(probes, intersect(others, Runs{piece}), n));
+      }
+    } else {
+      computed = unite(computed, most_moved(probes, others, budget_of(layout, params_.r)));
+    }
+    if (!params_.by_divergence) return;
+    plan.stages[0].carry->share_k = weights_of(probes[0]);
+    plan.stages[0].carry->share_v = weights_of(probes[1]);
   }
 
  private:
+  static Runs most_moved(std::span<const Probe> probes, const Runs& candidates, int64_t n) {
+    const Runs by_key = top_positions(probes[0].score, candidates, n / 2);
+    return unite(by_key, top_positions(probes[1].score, subtract(candidates, by_key), n - n / 2));
+  }
+
   const ShiftParams params_;
 };
 
@@ -71,6 +97,8 @@ std::unique_ptr<ReusePolicy> make_agentkvshift(PolicyParams& p) {
   params.check_layer = p.integer("check_layer", 1, 1, 10000);
   params.tail = p.integer("tail", 64, 1, 1 << 20);
   params.scale = static_cast<float>(p.number("scale", 1, 0, 1));
+  params.by_divergence = p.choice("weight", "divergence", {"divergence", "one"}) == "divergence";
+  params.per_piece = p.choice("probes", "piece", {"piece", "prompt"}) == "piece";
   return std::make_unique<AgentKVShift>(params);
 }
 

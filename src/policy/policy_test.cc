@@ -237,9 +237,21 @@ TEST(CacheBlend, TheMostChangedGoOnAfterTheCheckLayer) {
             "  0   ....################\n");
 }
 
-// Half of the probes by K, the rest of them by V among those that are left.
+// Half of a piece's probes by K, the rest of them by V among those that are left.
 TEST(AgentKVShift, TheMostMovedOfKeysAndOfValuesShowTheOffset) {
-  const auto shift = policy("agentkvshift", {{"r", "0.34"}});
+  const Probe keys = scores({{8, 9}, {5, 4}, {12, 0.25}})[0], values = scores({{8, 9}, {9, 5}, {14, 3}, {10, 0.04}})[0];
+  const auto shift = policy("agentkvshift", {{"r", "0.33"}});
+  Plan plan = checked_plan(*shift, layout(), config_of(4));
+  shift->refine(layout(), config_of(4), 0, std::vector<Probe>{keys, values}, plan);
+  EXPECT_EQ(picture(plan, 0, 1),
+            "  3   ........##..#.#.####\n"
+            "  2   ........##..#.#.####\n"
+            "  1 | ....################\n"
+            "  0   ....################\n");
+}
+
+TEST(AgentKVShift, ProbesMayBeOfAllPiecesTogether) {
+  const auto shift = policy("agentkvshift", {{"r", "0.34"}, {"probes", "prompt"}, {"weight", "one"}});
   Plan plan = checked_plan(*shift, layout(), config_of(4));
   const Probe keys = scores({{8, 9}, {5, 4}, {12, 3}})[0], values = scores({{8, 9}, {14, 5}, {10, 3}})[0];
   shift->refine(layout(), config_of(4), 0, std::vector<Probe>{keys, values}, plan);
@@ -249,12 +261,36 @@ TEST(AgentKVShift, TheMostMovedOfKeysAndOfValuesShowTheOffset) {
             "  1 | ....################\n"
             "  0   ....################\n");
   const Carry& carry = *plan.stages[0].carry;
+  EXPECT_TRUE(carry.share_k.empty() && carry.share_v.empty());
   EXPECT_EQ(carry.layer_begin, 2);
   ASSERT_EQ(carry.groups.size(), 2u);
   CarryWeights weights = carry_positions(carry.groups[1], plan.stages[0].sets[1]);
   weigh(carry, carry.groups[1], {}, weights);
   EXPECT_EQ(weights.sources, (std::vector<int32_t>{10, 14}));
   for (const float w : weights.w) EXPECT_NEAR(w, 0.5, 1e-6);  // the plain mean
+}
+
+// A token takes of the offset as much as it moved itself, at most all: K and V each by their own distance.
+TEST(AgentKVShift, ATokenIsWeighedByItsOwnDivergence) {
+  const Probe keys = scores({{8, 9}, {5, 0.25}})[0], values = scores({{8, 0.04}, {9, 1}, {14, NAN}})[0];
+  for (const std::string weight : {"divergence", "one"}) {
+    const auto shift = policy("agentkvshift", {{"r", "0.2"}, {"weight", weight}});
+    Plan plan = checked_plan(*shift, layout(), config_of(4));
+    shift->refine(layout(), config_of(4), 0, std::vector<Probe>{keys, values}, plan);
+    ASSERT_TRUE(validate(plan, config_of(4), {{0, 16}}).ok());
+    const Carry& carry = *plan.stages[0].carry;
+    if (weight == "one") {
+      EXPECT_TRUE(carry.share_k.empty() && carry.share_v.empty()) << "power: the other one has them";
+      continue;
+    }
+    ASSERT_EQ(carry.share_k.size(), keys.score.size());
+    EXPECT_FLOAT_EQ(carry.share_k[8], 1);  // at most
+    EXPECT_FLOAT_EQ(carry.share_k[5], 0.5f);
+    EXPECT_FLOAT_EQ(carry.share_k[9], 0);
+    EXPECT_FLOAT_EQ(carry.share_v[8], 0.2f);
+    EXPECT_FLOAT_EQ(carry.share_v[9], 1);
+    EXPECT_FLOAT_EQ(carry.share_v[14], 1) << "what is no number is far";
+  }
 }
 
 TEST(Mend, GroupsArePiecesAndAnchorsAreStrided) {
