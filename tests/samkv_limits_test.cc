@@ -118,6 +118,42 @@ TEST_P(SamKVLimits, TogetherIsAlone) {
   expect_batched_equals_alone(*e, requests);
 }
 
+// Copies of one document are chosen alike, whatever the order of the documents is. With one choice for all layers what is
+// computed again is what is kept.
+TEST_P(SamKVLimits, CopiesOfADocumentFareAlikeInAnyOrder) {
+  const auto e = engine();
+  const auto other = tokens(90, 31);  // as long as A
+  warm(*e, join({tokens(7, 32), other}));
+  const Params params = with({{"keep", "0.6"}, {"blocks", "shared"}, {"recompute", "all"}});
+  const std::string orders[] = {"AAB", "ABA", "BAA"};
+  for (const std::string& order : orders) {
+    std::vector<int32_t> prompt = head;
+    std::vector<std::pair<char, int32_t>> begins;
+    for (const char which : order) {
+      const auto between = tokens(5, 40 + static_cast<uint32_t>(begins.size()));
+      prompt = join({prompt, between});
+      begins.emplace_back(which, static_cast<int32_t>(prompt.size()));
+      prompt = join({prompt, which == 'A' ? a : other});
+    }
+    prompt = join({prompt, tokens(5, 50), question});
+    const Outcome out = ask_with(*e, prompt, "samkv", params);
+    EXPECT_EQ(out.usage().reused, 270) << order;
+    std::map<char, std::vector<std::vector<int32_t>>> kept;  // offsets in the document
+    for (const auto& [which, begin] : begins) {
+      std::vector<int32_t> of;
+      for (const auto& run : out.completion.recomputed_runs) {
+        for (int32_t pos = std::max(run.begin, begin); pos < std::min(run.end, begin + 90); ++pos)
+          of.push_back(pos - begin);
+      }
+      EXPECT_GT(of.size(), 30u) << order;
+      EXPECT_LT(of.size(), 90u) << order;
+      kept[which].push_back(std::move(of));
+    }
+    EXPECT_EQ(kept['A'][0], kept['A'][1]) << order;
+    EXPECT_NE(kept['A'][0], kept['B'][0]) << "power: " << order;
+  }
+}
+
 // The answer's rows see what the last stage's saw.
 TEST_P(SamKVLimits, TheAnswerSeesWhatIsKept) {
   const auto e = engine();
