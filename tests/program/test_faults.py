@@ -68,17 +68,17 @@ class Serve:
         self.port = int(self.until("serving on").split("http://127.0.0.1:")[1].split()[0])
         return self
 
-    def post(self, path, body):
+    def request(self, method, path, body=None, headers=()):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, body, dict(headers))
         reply = connection.getresponse()
         return reply.status, reply.read()
 
+    def post(self, path, body):
+        return self.request("POST", path, body, {"Content-Type": "application/json"})
+
     def get(self, path):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        return reply.status, reply.read()
+        return self.request("GET", path)
 
     def peak(self):
         """Bytes of memory at most, so far."""

@@ -1,0 +1,97 @@
+"""Knowledge bases of kvilt serve on a real model: what was put into one is reused, after other traffic and a restart too."""
+import json
+import random
+
+import pytest
+
+from test_faults import PROBE, Serve, gauge
+
+TEMPLATE = ("<bos> {% for document in documents or [] %}{{ document['text'] }} {% endfor %}"
+            "{% for message in messages %}{{ message['content'] }} {% endfor %}answer :")
+VOCABULARY = [word for word in json.loads((PROBE / "tokenizer.json").read_text())["model"]["vocab"] if word.isalpha()]
+BASES = "/v1/knowledge_bases"
+# 4 MiB of bf16 are 2,730 tokens of this model.
+POOL = ["--kv-bytes", "4MiB", "--kv-type", "bf16"]
+
+
+def text_of(seed, words=400):
+    dice = random.Random(seed)
+    return " ".join(dice.choice(VOCABULARY) for _ in range(words))
+
+
+@pytest.fixture(name="serve")
+def serving(tmp_path):
+    template = tmp_path / "template"
+    template.write_text(TEMPLATE)
+    return lambda *flags: Serve(PROBE, "--chat-template", str(template), *POOL, *flags)
+
+
+def post(server, path, body, status=200):
+    got, text = server.post(path, json.dumps(body))
+    assert got == status, text
+    return json.loads(text)
+
+
+def ask(server, documents, question="find the number : 7 ?"):
+    """What the prompt of a chat over documents was made of, the documents behind a text that none was computed behind."""
+    body = {"messages": [{"role": "user", "content": question}], "documents": [{"text": text_of(0, 40)}, *documents],
+            "max_tokens": 1, "temperature": 0, "kvilt": {"policy": "naive"}}
+    return post(server, "/v1/chat/completions", body)["usage"]["kvilt"]
+
+
+def known(usage):
+    return usage["prefix"] + usage["reused"]
+
+
+def flood(server):
+    """Other texts, of five times as many tokens as the pool has."""
+    for seed in range(100, 120):
+        post(server, "/v1/completions", {"prompt": text_of(seed, 700), "max_tokens": 1})
+
+
+def fill(server, *documents):
+    post(server, BASES, {"name": "base"})
+    put = [{"id": name, "text": text} for name, text in documents]
+    return post(server, BASES + "/base/documents", {"documents": put})["documents"]
+
+
+def test_a_document_is_reused_by_id_and_by_its_text(serve):
+    with serve().ready() as server:
+        rows = fill(server, ("a", text_of(1)), ("b", text_of(2)))
+        assert all(row["tokens"] >= 390 and row["fresh"] >= 390 for row in rows), rows
+        assert known(ask(server, [{"text": text_of(3)}])) < 50  # power: this one is in no base
+        assert known(ask(server, [{"knowledge_base": "base", "id": "b"}])) >= 390
+        assert known(ask(server, [{"text": text_of(1)}])) >= 390
+        body = {"prompt": f"the answer is {text_of(2)} ?", "max_tokens": 1, "kvilt": {"policy": "naive"}}
+        assert known(post(server, "/v1/completions", body)["usage"]["kvilt"]) >= 390
+        assert json.loads(server.get(BASES + "/base")[1])["hits"] == 1
+
+
+def test_documents_of_a_base_outlive_other_traffic(serve):
+    with serve().ready() as server:
+        fill(server, ("a", text_of(1)))
+        post(server, "/v1/documents", {"documents": [{"text": text_of(2)}]})
+        flood(server)
+        assert known(ask(server, [{"text": text_of(2)}])) < 50  # power: in no base it has left
+        assert known(ask(server, [{"knowledge_base": "base", "id": "a"}])) >= 390
+        assert gauge(server, "kvilt:kv_cache_frozen_bytes") > 0
+        status, text = server.request("DELETE", BASES + "/base/documents/a")
+        assert status == 200, text
+        assert gauge(server, "kvilt:kv_cache_frozen_bytes") == 0
+
+
+def test_a_restart_keeps_documents_and_what_was_computed_of_them(serve, tmp_path):
+    flags = ["--cache-dir", str(tmp_path / "cache"), "--knowledge-dir", str(tmp_path / "bases")]
+    names = [f"d{i}" for i in range(4)]
+    with serve(*flags).ready() as server:
+        fill(server, *[(name, text_of(name, 600)) for name in names])
+        assert server.end() == 0
+    with serve(*flags).ready() as server:
+        listed = json.loads(server.get(BASES + "/base/documents")[1])["data"]
+        assert [document["id"] for document in listed] == names
+        unknown = ask(server, [{"text": text_of("other", 600)}])
+        assert unknown["disk"] == 0 and known(unknown) < 50  # power
+        # Each is read where that is faster than computing.
+        usages = [ask(server, [{"knowledge_base": "base", "id": name}]) for name in names]
+        assert sum(usage["disk"] for usage in usages) >= 590, usages
+        assert max(known(usage) for usage in usages) >= 590, usages
