@@ -255,6 +255,8 @@ void add_serve(Program& program) {
   app.add_option("--api-key", options->server.api_key,
                  "clients must send it as a bearer token (or environment KVILT_API_KEY)")
       .not_empty(kEmptyKey);
+  app.add_flag("--open-metrics", options->server.open_metrics,
+               "with --api-key: /metrics needs no key, for a Prometheus that sends none");
   app.add_option(
       "--tenants", *tenants,
       "file of tenants and their API keys: each has a cache and limits of its own (docs/formats/tenants.md)");

@@ -159,7 +159,7 @@ void add_info_routes(Service& service) {
     response.set_content(attached.metrics->text(attached.engine.get(), http),
                          "text/plain; version=0.0.4; charset=utf-8");
   });
-  if (service.tenants().several()) service.for_admins("/metrics");
+  if (!service.options().open_metrics) service.for_admins("/metrics");
   service.get("/v1/tenants", [&service](const Call& call, httplib::Response& response) {
     list_tenants(service.tenants(), call, response);
   });

@@ -49,10 +49,11 @@ Result<std::vector<TenantOptions>> read_tenants(const std::string& path);
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;           // 0: any free one; see port()
-  std::string api_key = {};  // one tenant; empty: no key needed. Guards everything but /, /health and /metrics
+  std::string api_key = {};  // one tenant, and an admin's; empty: no key needed. Guards everything but / and /health
   // Several, each with keys of its own; excludes api_key. /metrics and /v1/cache/clear then need an admin's key.
   std::vector<TenantOptions> tenants = {};
-  std::string model_alias = {};                // the model's id for clients; empty: ModelInfo::name
+  bool open_metrics = false;     // /metrics needs no key, with api_key; an error with tenants, of which it tells
+  std::string model_alias = {};  // the model's id for clients; empty: ModelInfo::name
   std::vector<std::string> more_aliases = {};  // by which requests may name it too
   bool any_model = false;                      // requests may name any model, and get this one
   std::string allow_origin = {};               // pages of other origins that may call: one origin, or "*"; empty: none

@@ -433,7 +433,8 @@ TEST(ServerTest, ApiKey) {
   options.api_key = "se%41cret";  // httplib would decode it
   LiveServer running({}, options);
   EXPECT_EQ(running.client().Get("/health")->status, 200);
-  EXPECT_EQ(running.client().Get("/metrics")->status, 200);
+  EXPECT_EQ(running.client().Get("/metrics")->status, 401);
+  EXPECT_EQ(running.client().Get("/metrics", {{"Authorization", "Bearer se%41cret"}})->status, 200);
   for (const httplib::Headers& headers :
        {httplib::Headers{}, httplib::Headers{{"Authorization", "Bearer "}},
         httplib::Headers{{"Authorization", "Bearer seAcret"}}, httplib::Headers{{"Authorization", "se%41cret"}}}) {
@@ -446,6 +447,15 @@ TEST(ServerTest, ApiKey) {
   const httplib::Headers key = {{"Authorization", "Bearer se%41cret"}};
   EXPECT_EQ(running.post("/v1/chat/completions", kChat, key)->status, 200);
   EXPECT_EQ(running.post("/v1/cache/clear", "", key)->status, 200);
+}
+
+TEST(ServerTest, MetricsMayBeOpenBesideAKey) {
+  ServerOptions options;
+  options.api_key = "secret";
+  options.open_metrics = true;
+  LiveServer running({}, options);
+  EXPECT_EQ(running.client().Get("/metrics")->status, 200);
+  EXPECT_EQ(running.client().Get("/v1/models")->status, 401) << "power: all else needs it";
 }
 
 TEST(ServerTest, OtherOrigins) {

@@ -97,6 +97,10 @@ Status check_tenants(const ServerOptions& options) {
   if (options.tenants.empty()) return {};
   if (!options.api_key.empty())
     return error(kWrong, "--api-key (KVILT_API_KEY) and --tenants exclude each other: the file names all keys");
+  if (options.open_metrics)
+    return error(kWrong,
+                 "--open-metrics and --tenants exclude each other: the numbers tell of all tenants; give who "
+                 "reads them an admin's key");
   std::set<std::string> names, keys;
   double shares = 0;
   for (const TenantOptions& tenant : options.tenants) shares += tenant.pool_share;

@@ -206,6 +206,9 @@ TEST_F(TenantsFile, WhatIsWrongIsNamed) {
   twins.api_key = "key";
   EXPECT_FALSE(check_tenants(twins).ok());
   EXPECT_TRUE(check_tenants(two_tenants()).ok());
+  twins = two_tenants();
+  twins.open_metrics = true;
+  EXPECT_NE(check_tenants(twins).error().message.find("--open-metrics"), std::string::npos);
   ServerOptions shares = two_tenants();
   shares.tenants[0].pool_share = .6F, shares.tenants[1].pool_share = .5F;
   EXPECT_NE(check_tenants(shares).error().message.find("pool_share"), std::string::npos);

@@ -26,7 +26,8 @@ def complete(client, model, extra_body=None, **more):
 
 
 def metrics(base_url):
-    with urllib.request.urlopen(base_url + "/metrics", timeout=10) as reply:
+    key = os.environ.get("KVILT_API_KEY", "none")
+    with urllib.request.urlopen(urllib.request.Request(base_url + "/metrics", headers={"Authorization": "Bearer " + key}), timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line and line[0] != "#"}
 
