@@ -257,6 +257,9 @@ def requests():
     put("export", "raw", b"\0" + b"kvilt-ce" + struct.pack("<II", 1, 2) + bytes(64))
     put("head", "post", "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nAuthorization: Bearer x")
     put("head", "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nRange: bytes=0-1\r\nAccept-Encoding: gzip")
+    disposition = 'Content-Disposition: form-data; name="file"; filename="a.txt"'
+    put("parts", "form", f"multipart/form-data; boundary=xx\n--xx\r\n{disposition}\r\n\r\none\r\n--xx\r\n\r\ntwo\r\n--xx--\r\n")
+    put("parts", "lines", 'application/x-ndjson\n{"text": "one"}\r\n\n{"text": "two"}')
     put("plan", "empty", b"\0")
     put("plan", "dense", bytes([3, 1, 16, 1, 1, 1, 4, 8, 0, 1, 4, 0, 1, 4, 16, 1, 0, 0, 0, 0, 0]) * 2)
 

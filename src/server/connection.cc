@@ -77,7 +77,7 @@ struct Framing {
 HeadVerdict check_head(std::string& head, size_t max_body_bytes) {
   Framing framing;
   HeadVerdict bad;
-  std::string kept, authorization;
+  std::string kept, authorization, content_type;
   kept.reserve(head.size());
   bool first = true;
   for (size_t at = 0; at < head.size();) {
@@ -104,7 +104,10 @@ HeadVerdict check_head(std::string& head, size_t max_body_bytes) {
         framing.see(name, trim(line.substr(colon + 1)));
         if (same_name(name, "Authorization")) authorization = trim(line.substr(colon + 1));
         if (same_name(name, "x-api-key")) authorization = "Bearer " + std::string(trim(line.substr(colon + 1)));
-        keep = !same_name(name, "Range") && !same_name(name, "Accept-Encoding");
+        const bool type = same_name(name, "Content-Type");
+        if (type) content_type = trim(line.substr(colon + 1));
+        const bool form = type && content_type.size() >= 10 && same_name(content_type.substr(0, 10), "multipart/");
+        keep = !form && !same_name(name, "Range") && !same_name(name, "Accept-Encoding");
       }
     }
     if (keep) kept.append(line).append("\r\n");
@@ -112,6 +115,7 @@ HeadVerdict check_head(std::string& head, size_t max_body_bytes) {
   }
   HeadVerdict verdict = bad.status ? bad : framing.verdict(head.starts_with("POST "), max_body_bytes);
   verdict.authorization = std::move(authorization);
+  verdict.content_type = std::move(content_type);
   head = std::move(kept);
   return verdict;
 }

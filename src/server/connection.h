@@ -38,10 +38,11 @@ struct HeadVerdict {
   std::string message;
   // As it was sent: the library would decode % in it. `x-api-key: KEY` reads as `Bearer KEY`; a head has one of both.
   std::string authorization;
+  std::string content_type = {};
 };
 
 // Checks a whole head (with its blank line) and removes the fields that the library must not see (Range,
-// Accept-Encoding). Pure.
+// Accept-Encoding, the Content-Type of a form, which it would take apart itself). Pure.
 HeadVerdict check_head(std::string& head, size_t max_body_bytes);
 
 class Connection : public httplib::Stream {

@@ -23,6 +23,14 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+bool is_text(std::string_view bytes) {
+  try {
+    return !Json(bytes).dump().empty();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 double as_written(float number) {
   char digits[32];
   const auto [end, failed] = std::to_chars(digits, digits + sizeof(digits), number);

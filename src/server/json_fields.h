@@ -22,6 +22,9 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits = {})
 // Text of a Json that is always valid UTF-8.
 std::string dump(const Json& json);
 
+// Valid UTF-8, as texts in JSON are.
+bool is_text(std::string_view bytes);
+
 // The number with the digits by which a float is known: 0.7, and not 0.699999988079071.
 double as_written(float number);
 

@@ -5,14 +5,14 @@
 // Not here: documents that a chat names (KnowledgeBases::fill, called by chat_body.cc).
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "server/body_parts.h"
+#include "server/bulk_insert.h"
 #include "server/chat_body.h"
-#include "server/knowledge_bases.h"
+#include "server/knowledge_writer.h"
 #include "server/openai_request.h"
 #include "server/service.h"
 #include "server/warming.h"
@@ -43,41 +43,23 @@ Json document_json(const KnowledgeDocument& document) {
   return out;
 }
 
-// The same title and text have the same id, so that sending them again changes nothing.
-std::string id_of(const KnowledgeDocument& document) { return "doc-" + name_of(document.title, document.text); }
-
 // REQUIRES: parse_documents() took the body.
 Result<std::vector<KnowledgeDocumentPtr>> read_documents(const Json& body, const std::vector<Prompt>& prompts) {
   std::vector<KnowledgeDocumentPtr> out;
   std::set<std::string> ids;
   for (size_t i = 0; i < body["documents"].size(); ++i) {
-    const Json& entry = body["documents"][i];
-    const auto document = std::make_shared<KnowledgeDocument>();
-    document->text = entry["text"].get<std::string>();
-    if (const auto title = entry.find("title"); title != entry.end() && title->is_string())
-      document->title = title->get<std::string>();
     const std::string path = fmt::format("documents[{}].id", i);
-    const Json id = entry.value("id", Json());
-    if (!id.is_null() && !id.is_string()) return error(Code::kInvalidArgument, "{}: must be a string", path);
-    document->id = id.is_string() ? id.get<std::string>() : id_of(*document);
-    KVILT_TRY(KnowledgeBases::check_name(path, document->id, KnowledgeBases::kMaxId));
+    KVILT_ASSIGN(auto document, KnowledgeWriter::read(body["documents"][i], path, prompts[i]));
     if (!ids.insert(document->id).second)
       return error(Code::kInvalidArgument, "{}: '{}' is there twice", path, document->id);
-    document->created = static_cast<int64_t>(std::time(nullptr));
-    document->tokens = document_tokens(prompts[i]);
-    out.push_back(document);
+    out.push_back(std::move(document));
   }
   return out;
 }
 
-// What a document's KV is frozen as (Request::frozen_as), and the beginning of that for all of a base: no name of a base
-// or a document has a '/'.
-std::string frozen_as(const std::string& base) { return base + "/"; }
-std::string frozen_as(const std::string& base, const std::string& id) { return frozen_as(base) + id + "/"; }
-
 class Routes {
  public:
-  explicit Routes(const Service& service) : service_(service), bases_(service.knowledge()) {}
+  explicit Routes(Service& service) : service_(service), bases_(service.knowledge()) {}
 
   void create(const Call& call, httplib::Response& response) {
     Fields fields(call.body);
@@ -109,7 +91,7 @@ class Routes {
     const std::string name = call.http.matches[1];
     if (Status erased = bases_.erase(tenant_of(call), name); !erased.ok())
       return refuse(response, erased.error(), "name");
-    call.engine().thaw(tenant_of(call), {frozen_as(name)});
+    call.engine().thaw(tenant_of(call), {KnowledgeWriter::frozen_as(name)});
     reply_json(response, {{"object", "kvilt.knowledge_base"}, {"name", name}, {"deleted", true}});
   }
 
@@ -124,21 +106,21 @@ class Routes {
     const auto documents = read_documents(call.body, prompts.value());
     if (!documents.ok()) return refuse(response, documents.error(), "documents");
     call.drop_body();
-    std::vector<std::string> frozen, replaced;
-    for (const KnowledgeDocumentPtr& document : documents.value()) {
-      frozen.push_back(frozen_as(name, document->id));
-      if (changes(tenant, name, *document)) replaced.push_back(frozen.back());
-    }
-    if (Status put = bases_.put(tenant, name, documents.value()); !put.ok())
-      return refuse(response, put.error(), "documents");
-    if (!replaced.empty()) call.engine().thaw(tenant, replaced);
+    KnowledgeWriter writer(bases_, call.attached.engine, tenant, name);
+    if (Status put = writer.put(documents.value()); !put.ok()) return refuse(response, put.error(), "documents");
+    std::vector<std::string> frozen;
+    for (const KnowledgeDocumentPtr& document : documents.value()) frozen.push_back(writer.frozen_as(*document));
     auto warmed = warm(call, wanted.value(), std::move(prompts.value()), std::move(frozen), response);
-    thaw_deleted(call, name, documents.value());
+    writer.thaw_deleted(documents.value());
     if (!warmed) return;
     Json reply = {{"object", "kvilt.documents"}, {"knowledge_base", name}, {"model", call.attached.model}};
     reply.update(*warmed);
     for (size_t i = 0; i < documents.value().size(); ++i) reply["documents"][i]["id"] = documents.value()[i]->id;
     reply_json(response, reply);
+  }
+
+  void add_many(const Call& call, RawBody body, httplib::Response& response) {
+    insert_documents(service_, call, std::move(body), response);
   }
 
   void list_documents(const Call& call, httplib::Response& response) {
@@ -161,32 +143,19 @@ class Routes {
     const std::string name = call.http.matches[1], id = call.http.matches[2];
     if (Status removed = bases_.remove(tenant_of(call), name, id); !removed.ok())
       return refuse(response, removed.error(), "id");
-    call.engine().thaw(tenant_of(call), {frozen_as(name, id)});
+    call.engine().thaw(tenant_of(call), {KnowledgeWriter::frozen_as(name, id)});
     reply_json(response, {{"object", "kvilt.document"}, {"id", id}, {"deleted", true}});
   }
 
  private:
   static const std::string& tenant_of(const Call& call) { return call.caller.tenant->name(); }
-  // Whether it takes the place of another text.
-  bool changes(const std::string& tenant, const std::string& name, const KnowledgeDocument& document) const {
-    const auto old = bases_.find(tenant, name, document.id);
-    return old.ok() && (old.value()->text != document.text || old.value()->title != document.title);
-  }
-  // Whoever deleted some of them while they were computed thawed what was not frozen yet.
-  void thaw_deleted(const Call& call, const std::string& name, const std::vector<KnowledgeDocumentPtr>& documents) {
-    std::vector<std::string> gone;
-    for (const KnowledgeDocumentPtr& document : documents) {
-      if (!bases_.find(tenant_of(call), name, document->id).ok()) gone.push_back(frozen_as(name, document->id));
-    }
-    if (!gone.empty()) call.engine().thaw(tenant_of(call), gone);
-  }
   void reply_base(const std::string& tenant, const std::string& name, httplib::Response& response) {
     const auto base = bases_.info(tenant, name);
     if (!base.ok()) return refuse(response, base.error(), "name");
     reply_json(response, base_json(base.value()));
   }
 
-  const Service& service_;
+  Service& service_;
   KnowledgeBases& bases_;
 };
 
@@ -203,7 +172,11 @@ void add_knowledge_routes(Service& service) {
   service.get(one, to(&Routes::show));
   service.remove(one, to(&Routes::erase));
   service.get(documents, to(&Routes::list_documents));
-  service.post(documents, to(&Routes::add_documents));
+  service.post(documents, to(&Routes::add_documents),
+               {[](std::string_view type) { return BodyParts::kind_of(type).has_value(); },
+                [routes](const Call& call, RawBody body, httplib::Response& response) {
+                  routes->add_many(call, std::move(body), response);
+                }});
   service.get(documents + "/([^/]+)", to(&Routes::show_document));
   service.remove(documents + "/([^/]+)", to(&Routes::remove_document));
 }

@@ -271,11 +271,11 @@ std::optional<ApiError> Service::check(const httplib::Request& request, httplib:
                     "method_not_allowed"};
   }
   if (auto error = check_caller(route->guard)) return error;
-  // This also keeps out other sites' forms, which cannot send this type.
-  const std::string type = request.get_header_value("Content-Type");
-  if (method == "POST" && !type.empty() && type.find("application/json") != 0) {
+  // This also keeps out other sites' forms, which cannot send this type; where forms are taken, check_origin() does.
+  const std::string& type = head.content_type;
+  const bool taken = type.empty() || type.starts_with("application/json") || (route->takes && route->takes(type));
+  if (method == "POST" && !taken)
     return ApiError{415, fmt::format("send the body with Content-Type: application/json, not '{}'", type), "", ""};
-  }
   return std::nullopt;
 }
 
@@ -358,31 +358,46 @@ bool Service::take_room_for(const Call& call, size_t more) {
   return gate_.grow(call.pass, more, kGatePatience, [this] { return nobody_waits(); });
 }
 
-void Service::post(const std::string& path, Handler handler) {
-  routes_[before_groups(path)].methods.insert("POST");
-  http_.Post(path, [this, handler = std::move(handler)](const httplib::Request& request, httplib::Response& response,
-                                                        const httplib::ContentReader& reader) {
-    const auto refuse = [&, shape = shape_of(request.path)](const ApiError& error) {
-      reply_error(response, error, shape);
-    };
-    const Caller from = caller();
-    if (Status turn = from.tenant->arrive(); !turn.ok()) {  // its body is not read
-      Connection::current()->close_after_response();
-      return refuse(api_error(turn.error()));
-    }
-    std::string text;
-    std::optional<Arriving> arriving(std::in_place, arriving_, most_arriving());
-    if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
-    Attached now = attached();
-    if (auto error = need_engine(now)) return refuse(*error);
-    auto pass = gate_.enter(text.size(), kGatePatience, [this] { return nobody_waits(); });
-    if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
-    auto body = parse_json(text);
-    if (!body.ok()) return refuse(body.error());
-    std::string().swap(text);
-    arriving.reset();
-    handler({request, body.value(), *pass, std::move(now), from}, response);
-  });
+std::optional<MemoryGate::Pass> Service::room_for(size_t bytes) {
+  return gate_.enter(bytes, kGatePatience, [this] { return nobody_waits(); });
+}
+
+void Service::post(const std::string& path, Handler handler) { post(path, std::move(handler), {nullptr, {}}); }
+
+void Service::post(const std::string& path, Handler handler, RawBodies raw) {
+  Route& route = routes_[before_groups(path)];
+  route.methods.insert("POST");
+  if (raw.takes) route.takes = raw.takes;
+  http_.Post(
+      path, [this, handler = std::move(handler), raw = std::move(raw)](
+                const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& reader) {
+        const auto refuse = [&, shape = shape_of(request.path)](const ApiError& error) {
+          reply_error(response, error, shape);
+        };
+        const Caller from = caller();
+        if (Status turn = from.tenant->arrive(); !turn.ok()) {  // its body is not read
+          Connection::current()->close_after_response();
+          return refuse(api_error(turn.error()));
+        }
+        std::string text;
+        auto arriving = std::make_shared<Arriving>(arriving_, most_arriving());
+        if (auto error = read_body(reader, *arriving, text)) return refuse(*error);
+        Attached now = attached();
+        if (auto error = need_engine(now)) return refuse(*error);
+        if (const std::string& type = Connection::current()->verdict().content_type; raw.takes && raw.takes(type)) {
+          Json none;
+          auto small = gate_.enter(0, {}, [] { return false; });
+          return raw.handler({request, none, *small, std::move(now), from},
+                             {type, std::move(text), std::move(arriving)}, response);
+        }
+        auto pass = room_for(text.size());
+        if (!pass) return refuse({503, "other large requests are being read: try again soon", "", "overloaded"});
+        auto body = parse_json(text);
+        if (!body.ok()) return refuse(body.error());
+        std::string().swap(text);
+        arriving.reset();
+        handler({request, body.value(), *pass, std::move(now), from}, response);
+      });
 }
 
 void Service::post_empty(const std::string& path, Handler handler) {

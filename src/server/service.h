@@ -59,15 +59,28 @@ struct Call {
   void drop_body() const;
 };
 
+// A body that is no JSON, as it came. It counts among those that arrive until `counted` is gone.
+struct RawBody {
+  std::string type, text;  // type: Content-Type
+  std::shared_ptr<void> counted;
+};
+
 class Service {
  public:
   explicit Service(ServerOptions options);
 
   using Handler = std::function<void(const Call&, httplib::Response&)>;
   // Patterns may have groups such as ([^/]+); what is before the first one belongs to these routes alone.
-  void get(const std::string& pattern, Handler handler);      // needs the engine
-  void remove(const std::string& pattern, Handler handler);   // the same for DELETE
-  void post(const std::string& path, Handler handler);        // needs the engine and a JSON body
+  void get(const std::string& pattern, Handler handler);     // needs the engine
+  void remove(const std::string& pattern, Handler handler);  // the same for DELETE
+  void post(const std::string& path, Handler handler);       // needs the engine and a JSON body
+  // The same for a route that takes bodies of other types too: who takes one reads it.
+  using RawHandler = std::function<void(const Call&, RawBody, httplib::Response&)>;
+  struct RawBodies {
+    bool (*takes)(std::string_view type);
+    RawHandler handler;
+  };
+  void post(const std::string& path, Handler handler, RawBodies raw);
   void post_empty(const std::string& path, Handler handler);  // the body is optional and ignored; for admins
   void get_always(const std::string& path, std::function<void(const Attached&, httplib::Response&)> handler);
   void for_admins(const std::string& path);  // REQUIRES: the route is there
@@ -83,6 +96,8 @@ class Service {
   const Json& template_words() const { return *template_words_; }  // an object; of ServerOptions::chat_template_kwargs
   // For what a route takes apart besides its body. Waits; false: others took too long, or the client is gone.
   bool take_room_for(const Call& call, size_t more);
+  // For what is taken apart by itself. Waits; nullopt: as above.
+  std::optional<MemoryGate::Pass> room_for(size_t bytes);
   // Before the routes are added.
   void keep(std::unique_ptr<KnowledgeBases> knowledge) { knowledge_ = std::move(knowledge); }
   KnowledgeBases& knowledge() const { return *knowledge_; }
@@ -118,6 +133,7 @@ class Service {
   struct Route {
     std::set<std::string> methods;
     Guard guard = Guard::kKey;
+    bool (*takes)(std::string_view type) = nullptr;  // bodies that are no JSON
   };
   const Route* route_of(const std::string& path) const;
   std::map<std::string, Route> routes_;  // by path, or by what is before a group; constant after construction

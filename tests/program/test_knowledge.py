@@ -10,8 +10,7 @@ TEMPLATE = ("<bos> {% for document in documents or [] %}{{ document['text'] }} {
             "{% for message in messages %}{{ message['content'] }} {% endfor %}answer :")
 VOCABULARY = [word for word in json.loads((PROBE / "tokenizer.json").read_text())["model"]["vocab"] if word.isalpha()]
 BASES = "/v1/knowledge_bases"
-# 4 MiB of bf16 are 2,730 tokens of this model.
-POOL = ["--kv-bytes", "4MiB", "--kv-type", "bf16"]
+POOL = "4MiB"  # of bf16: 2,730 tokens of this model
 
 
 def text_of(seed, words=400):
@@ -23,7 +22,7 @@ def text_of(seed, words=400):
 def serving(tmp_path):
     template = tmp_path / "template"
     template.write_text(TEMPLATE)
-    return lambda *flags: Serve(PROBE, "--chat-template", str(template), *POOL, *flags)
+    return lambda *flags, pool=POOL: Serve(PROBE, "--chat-template", str(template), "--kv-type", "bf16", "--kv-bytes", pool, *flags)
 
 
 def post(server, path, body, status=200):
@@ -32,9 +31,9 @@ def post(server, path, body, status=200):
     return json.loads(text)
 
 
-def ask(server, documents, question="find the number : 7 ?"):
+def ask(server, documents):
     """What the prompt of a chat over documents was made of, the documents behind a text that none was computed behind."""
-    body = {"messages": [{"role": "user", "content": question}], "documents": [{"text": text_of(0, 40)}, *documents],
+    body = {"messages": [{"role": "user", "content": "find the number : 7 ?"}], "documents": [{"text": text_of(0, 40)}, *documents],
             "max_tokens": 1, "temperature": 0, "kvilt": {"policy": "naive"}}
     return post(server, "/v1/chat/completions", body)["usage"]["kvilt"]
 
@@ -95,3 +94,24 @@ def test_a_restart_keeps_documents_and_what_was_computed_of_them(serve, tmp_path
         usages = [ask(server, [{"knowledge_base": "base", "id": name}]) for name in names]
         assert sum(usage["disk"] for usage in usages) >= 590, usages
         assert max(known(usage) for usage in usages) >= 590, usages
+
+
+def test_many_documents_in_bulk(serve):
+    """Some 300 lines: progress is told, a bad line loses no other, and what is in is reused."""
+    count = 300
+    lines = [json.dumps({"id": f"d{i}", "text": text_of(f"bulk {i}", 40)}) for i in range(count)]
+    lines[7:7] = ["no JSON", json.dumps({"id": "long", "text": text_of("long", 5000)})]
+    with serve(pool="64MiB").ready() as server:  # which holds them all
+        post(server, BASES, {"name": "base"})
+        status, text = server.request("POST", BASES + "/base/documents?stream=true", "\n".join(lines), {"Content-Type": "application/x-ndjson"})
+        events = [json.loads(line[6:]) for line in text.decode().splitlines() if line.startswith("data: {")]
+        assert status == 200 and text.endswith(b"data: [DONE]\n\n")
+        done = [event["done"] for event in events[:-1]]
+        assert done == sorted(done) and done[-1] == count and len(set(done)) > 100
+        assert [bad["line"] for event in events[:-1] for bad in event["bad"]] == [8, 9]
+        summary = events[-1]
+        assert summary["stored"] == summary["computed"] == count and summary["bad_count"] == 2, summary
+        assert "context" in summary["bad"][1]["message"] and summary["tokens"] >= 40 * count
+        usage = ask(server, [{"knowledge_base": "base", "id": f"d{i}"} for i in (5, 250, 17)])
+        assert usage["reused"] >= 110, usage
+        assert ask(server, [{"text": text_of("in none", 40)}])["reused"] < 20  # power
