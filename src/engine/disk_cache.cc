@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "tier/piece_record.h"
 
 namespace kvilt {
@@ -55,7 +56,7 @@ void DiskCache::announce(StoredPiece& piece) {
     info.parent_tokens = 0;
   }
   // First: what the index has is here, also where memory ends.
-  stored_[id] = {.pos = piece.pos, .behind = piece.behind, .serial = ++announced_};
+  stored_.at(id) = {.pos = piece.pos, .behind = piece.behind, .serial = ++announced_};
   if (!index_.insert(id, std::move(info))) {
     index_.erase(id);
     stored_.erase(id);
@@ -65,25 +66,32 @@ void DiskCache::announce(StoredPiece& piece) {
   for (const CleanNote& note : piece.clean) index_.add_clean(id, note);
 }
 
+// REQUIRES: index_ has it.
+DiskCache::Stored& DiskCache::stored(uint64_t id) {
+  Stored* const known = stored_.find(id);
+  CHECK(known);
+  return *known;
+}
+
 // What it continues may have been removed, or be another piece under the same id.
 bool DiskCache::continues(const StoredPiece& piece) {
   if (!index_.contains(piece.parent)) return false;
   const auto count = static_cast<int32_t>(index_.info(piece.parent).tokens.size());
   return piece.parent_tokens > 0 && piece.parent_tokens <= count &&
-         stored_.at(piece.parent).pos + piece.parent_tokens == piece.pos &&
+         stored(piece.parent).pos + piece.parent_tokens == piece.pos &&
          piece.behind == behind(piece.parent, piece.parent_tokens);
 }
 
 // Its tokens are hashed once, also where many continue it at one place: a writer asks, and whoever announces.
 Digest DiskCache::behind(uint64_t parent, int32_t tokens) {
-  Stored& stored = stored_.at(parent);
-  if (stored.ends_at != tokens) {
+  Stored& from = stored(parent);
+  if (from.ends_at != tokens) {
     const std::span<const int32_t> all = index_.info(parent).tokens;
-    stored.end = digest_behind(secret_, stored.behind, all.first(static_cast<size_t>(tokens)));
-    stored.ends_at = tokens;
+    from.end = digest_behind(secret_, from.behind, all.first(static_cast<size_t>(tokens)));
+    from.ends_at = tokens;
     tokens_hashed_ += tokens;
   }
-  return stored.end;
+  return from.end;
 }
 
 void DiskCache::forget(uint64_t id) {
@@ -176,7 +184,7 @@ void DiskCache::clear() {
   queued_bytes_ -= io_.drop_writes();
   entered_.clear();
   std::vector<uint64_t> ids;
-  for (const auto& [id, piece] : stored_) ids.push_back(id);
+  stored_.each([&](uint64_t id, const Stored&) { ids.push_back(id); });
   for (const uint64_t id : ids) forget(id);
   io_.read([this] {
     const Status done = tier_->clear();

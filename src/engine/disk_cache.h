@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "base/step_map.h"
 #include "engine/chunk_buffers.h"
 #include "engine/content_cache.h"
 #include "engine/io_thread.h"
@@ -137,6 +138,7 @@ class DiskCache {
   Status announce();
   void announce(StoredPiece& piece);
   bool continues(const StoredPiece& piece);
+  Stored& stored(uint64_t id);
   Digest behind(uint64_t parent, int32_t tokens);
   void forget(uint64_t id);
   void take_news();
@@ -202,7 +204,7 @@ class DiskCache {
   const int min_segment_;
   const int64_t token_bytes_;
   ContentIndex index_;                                          // of what is stored, or queued to be
-  std::unordered_map<uint64_t, Stored> stored_;                 // by id, as index_
+  StepMap<Stored> stored_;                                      // by id, as index_
   std::unordered_set<uint64_t> queued_;                         // not written yet
   std::unordered_set<SegmentId> whole_;                         // chains of memory that are stored to their end
   std::unordered_map<uint64_t, std::weak_ptr<Fetch>> fetches_;  // of pieces that are being read

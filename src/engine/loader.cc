@@ -180,7 +180,7 @@ std::shared_ptr<const Fetch> DiskCache::begin(const Question& q, std::vector<Par
     loading->bytes += bytes;
     fetches_[part.id] = loading->fetch;
     loading->parts.push_back(part);
-    loading->parts.back().serial = stored_.at(part.id).serial;
+    loading->parts.back().serial = stored(part.id).serial;
   }
   if (loading->parts.empty()) return nullptr;
   refused_at_ = Clock::now();
@@ -248,7 +248,8 @@ void DiskCache::refuse(const Part& part, const Error& why) {
 
 // And not another piece under its id.
 bool DiskCache::is_there(const Part& part) const {
-  return index_.contains(part.id) && stored_.at(part.id).serial == part.serial;
+  const Stored* const known = stored_.find(part.id);
+  return known && known->serial == part.serial;
 }
 
 // Of the stored piece's tokens up to `end`, those that memory lacks. Empty: they are of no use any more.
@@ -280,7 +281,7 @@ bool DiskCache::copy_in(Loading& loading, const Part& part, int32_t chunk, std::
   if (!to.table) {
     to.wanted = lacking(loading, part, part.offset + part.count);
     if (to.wanted.size() == 0) return false;
-    to.base = stored_.at(part.id).pos;
+    to.base = stored(part.id).pos;
     const Run positions{to.base + to.wanted.begin, to.base + to.wanted.end};
     const int64_t pages = pages_for_rows(cache_.store(), positions);
     if (!hooks_.make_room(pages, loading.owner)) return false;
