@@ -14,6 +14,7 @@
 #include "server/openai_response.h"
 #include "server/sse.h"
 #include "server/warming.h"
+#include "server/warming_request.h"
 
 namespace kvilt::server {
 namespace {

@@ -58,19 +58,6 @@ int document_tokens(const Prompt& prompt) {
   return marked > 0 ? marked : static_cast<int>(prompt.ids.size());
 }
 
-Request warming_request(Prompt prompt, const DocumentsRequest& wanted) {
-  const bool asked = names_policy(wanted.policy);
-  Request request;
-  request.prompt = std::move(prompt);
-  request.sampling.max_tokens = 0;
-  request.policy = wanted.policy;
-  if (!asked) request.policy.name = "prefix";
-  request.clean_copy = !asked;
-  request.cache_salt = wanted.cache_salt;
-  request.namespaces = wanted.namespaces;
-  return request;
-}
-
 std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted) {
   if (auto error = check_model(call.attached, wanted.model)) return error;
   return check_policy(call.attached, wanted.policy);

@@ -20,10 +20,6 @@ int document_tokens(const Prompt& prompt);
 // An error if the request names another model, or a policy that it may not.
 std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted);
 
-// Unless a policy is asked for, a document is computed behind the fixed prefix alone, even if a copy with other text in
-// its KV is cached.
-Request warming_request(Prompt prompt, const DocumentsRequest& wanted);
-
 // prompts: of Engine::document_prompts(). frozen_as: a name for each (Request::frozen_as); empty: they are not frozen.
 // {"documents": a row each, "usage"}, and "seasoning" if it was asked for; nullopt: the response says why it ended.
 std::optional<Json> warm(const Call& call, const DocumentsRequest& wanted, std::vector<Prompt> prompts,
