@@ -1,12 +1,14 @@
 """kvilt cache: what a folder of --cache-dir holds is shown, removed, made in advance, and carried to another folder."""
 import http.client
 import json
+import pathlib
 import re
 import stat
+import subprocess
 
 import pytest
 
-from test_faults import PROBE, Serve, run
+from test_faults import KVILT, PROBE, Serve, run
 
 KV = ["--kv-type", "bf16"]  # whatever the machine would choose
 
@@ -327,3 +329,23 @@ def test_a_damaged_export_brings_no_damage(tmp_path, sealed):
                     "max_tokens": 8, "temperature": 0, "ignore_eos": True}
             answers.append(json.loads(server.post("/v1/chat/completions", json.dumps(body))[1])["choices"][0]["message"]["content"])
     assert answers[0] == answers[1]
+
+
+def test_the_commands_of_the_page(tmp_path):
+    """docs/server.md#knowledge-in-advance as it stands, but for folders, the model and the servers, which run on."""
+    page = pathlib.Path(__file__, "../../../docs/server.md").resolve()
+    section = re.search(r"^### Knowledge in advance$(.*?)^### ", page.read_text(), re.DOTALL | re.MULTILINE)[1]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    (tmp_path / "handbook.txt").write_text(DOCUMENTS[0])
+    (tmp_path / "faq.txt").write_text(DOCUMENTS[1])
+    (tmp_path / "articles.jsonl").write_text(json.dumps({"text": DOCUMENTS[2]}) + "\n")
+    for code in blocks:
+        code = re.sub(r"^kvilt serve .*\n", "", code, flags=re.MULTILINE)
+        for stands_for, ours in [("/srv/cache", f"{tmp_path}/srv"), ("DIR", f"{tmp_path}/dir"), ("MODEL", PROBE)]:
+            code = code.replace(stands_for, str(ours))
+        done = subprocess.run(["bash", "-euc", f'kvilt() {{ command {KVILT} "$@"; }}\n' + code], capture_output=True,
+                              text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    here, there = pieces(tmp_path / "dir"), pieces(tmp_path / "srv")
+    assert len(here) >= len(DOCUMENTS) and sorted(piece["tokens"] for piece in here) == sorted(piece["tokens"] for piece in there)

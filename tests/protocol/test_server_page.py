@@ -1,7 +1,8 @@
 """The fenced blocks of docs/server.md, as they stand but for the server's address, its key and the model's name.
 
 Shell and Python are run against the server; a block of JSON has the fields of what the server answers, and no others.
-`kvilt serve` in a block starts the server, which runs already here: tests/program/test_program.py runs that line.
+`kvilt serve` in a block starts the server, which runs already here: tests/program/test_program.py runs that line, and
+test_cache.py there the blocks that ask no server. The YAML is another program's configuration.
 """
 
 import json
@@ -30,7 +31,7 @@ def blocks(language):
     found, section, text = {}, "", PAGE.read_text()
     for heading, kind, code in re.findall(r"^#+ ([^\n]*)$|^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         section = heading or section
-        if code and kind == language:
+        if code and kind == language and (kind != "sh" or "http://" in code):
             assert section not in found, f"{section} has two blocks of {language}: give one its own section"
             found[section] = code
     return found
@@ -39,6 +40,7 @@ def blocks(language):
 # A row of /v1/documents, as its section has it.
 DOCUMENT_ROW = ["index", "tokens", "prompt_tokens", "prefix", "reused", "recomputed", "fresh", "seconds"]
 SHELL, PYTHON, JSON = blocks("sh"), blocks("python"), blocks("json")
+COMMANDS = [code for code in re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE) if "http://" not in code]
 
 
 def here(code, base_url, model):
@@ -48,14 +50,22 @@ def here(code, base_url, model):
     return code
 
 
-def run_shell(code):
-    """What it printed, as JSON, a value for each command."""
+def run_shell(code, folder=None):
+    """What it printed, as JSON, a value for each command; of a stream the last event's."""
     if not shutil.which("curl"):
         pytest.skip("blocks of docs/server.md were NOT run: curl is not installed")
     commands = re.sub(r"^build/release/kvilt serve .*\n", "", code, flags=re.MULTILINE)
-    done = subprocess.run(["bash", "-euc", CURL + commands], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-euc", CURL + commands], capture_output=True, text=True, timeout=300, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line]
+    out, event = [], None
+    for line in filter(None, done.stdout.splitlines()):
+        if line == "data: [DONE]":
+            out.append(event)
+        elif line.startswith("data: "):
+            event = json.loads(line.removeprefix("data: "))
+        elif not line.startswith(":"):
+            out.append(json.loads(line))
+    return out
 
 
 def run_python(code, folder):
@@ -77,15 +87,16 @@ def usage_is_whole(usage):
 
 def test_every_block_is_run():
     fences = re.findall(r"^```.*$", PAGE.read_text(), re.MULTILINE)
-    assert len(fences) == 2 * (len(SHELL) + len(PYTHON) + len(JSON)), "a block of another language, or an odd fence"
+    elsewhere = len(COMMANDS) + fences.count("```yaml")
+    assert len(fences) == 2 * (len(SHELL) + len(PYTHON) + len(JSON) + elsewhere), "another language, or an odd fence"
     assert "{%s}" % ", ".join(f'"{name}"' for name in DOCUMENT_ROW) in PAGE.read_text()
     assert len(SHELL) >= 4 and len(PYTHON) >= 3 and set(JSON) == {"What an answer says about its prompt", "Diagnostics"}
 
 
 @pytest.mark.parametrize("section", SHELL)
-def test_shell(section, base_url, model):
+def test_shell(section, base_url, model, tmp_path):
     code = SHELL[section]
-    answers = run_shell(here(code, base_url, model))
+    answers = run_shell(here(code, base_url, model), tmp_path)
     assert len(answers) == len(re.findall(r"^curl ", code, re.MULTILINE)) > 0
     for path, answer in zip(re.findall(r"^curl -s http://127.0.0.1:8000(\S+)", code, re.MULTILINE), answers):
         if path == "/v1/chat/completions":
