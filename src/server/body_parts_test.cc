@@ -57,7 +57,8 @@ TEST(BodyParts, FilesAndFieldsOfAForm) {
 TEST(BodyParts, BrokenFormsSayWhy) {
   const std::string head = "Content-Disposition: form-data; name=a\r\n";
   EXPECT_TRUE(parts_of(kFormType, "--xx\r\n" + head + "\r\nwhole\r\n--xx--")[0].wrong.empty()) << "power";
-  const auto cut = parts_of(kFormType, "--xx\r\n" + head + "\r\nwhole\r\n--xx\r\n" + head + "\r\ncut");
+  const std::string body = "--xx\r\n" + head + "\r\nwhole\r\n--xx\r\n" + head + "\r\ncut";
+  const auto cut = parts_of(kFormType, body);
   ASSERT_EQ(cut.size(), 2u);
   EXPECT_EQ(cut[0].content, "whole");
   EXPECT_NE(cut[1].wrong.find("last boundary"), std::string::npos);

@@ -244,7 +244,8 @@ TEST(CacheExportKeys, NoSecretIsInTheFileUnlessItWasAskedFor) {
   EXPECT_FALSE(has(export_bytes(file), tier->secret().bytes()));
   ASSERT_TRUE(export_pieces(*tier, three(), {}, true, file).ok());
   EXPECT_TRUE(has(export_bytes(file), tier->secret().bytes()));  // power
-  const auto tokens = std::as_bytes(std::span(three()[0].tokens).first(8));
+  const std::vector<StoredPiece> pieces = three();
+  const auto tokens = std::as_bytes(std::span(pieces[0].tokens).first(8));
   const std::span<const uint8_t> text(reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size());
   EXPECT_TRUE(has(export_bytes(file), text));  // power
   const auto closed = open_tier(sealed.path(), kKey);
