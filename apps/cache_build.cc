@@ -172,13 +172,13 @@ void wait_for_writes(const Engine& engine) {
 Result<int64_t> build_one(Engine& engine, const BuildOptions& o, Json body, Built& built) {
   KVILT_ASSIGN(const server::DocumentsRequest wanted, parsed(body, engine.info()));
   KVILT_ASSIGN(std::vector<Prompt> prompts, engine.document_prompts(body));
-  const TokenMark mark = prompts.at(0).marks.back();
+  const int64_t tokens = server::document_tokens(prompts.at(0));
   Request request = server::warming_request(std::move(prompts[0]), wanted);
   request.tenant = o.tenant;
   wait_for_writes(engine);
   KVILT_ASSIGN(const Answered out, ask(engine, std::move(request)));
   built.computed += out.usage().fresh + out.usage().recomputed;
-  return int64_t{mark.end - mark.begin};
+  return tokens;
 }
 
 // An error's path begins at the only document there is.

@@ -67,17 +67,9 @@ class CollectingSink : public TokenSink {
   std::optional<Completion> done_;
 };
 
-// Holds the engine thread at its first token until open(): what is submitted meanwhile arrives in one step, however slow
-// the machine is.
-class HoldingSink : public TokenSink {
+// Holds whoever passes until open().
+class Turnstile {
  public:
-  void on_tokens(const TokenDelta&) override {
-    std::unique_lock lock(mutex_);
-    reached_ = true;
-    moved_.notify_all();
-    moved_.wait(lock, [this] { return open_; });
-  }
-  void on_finish(Completion) override { ++finished; }
   void wait_until_reached() {
     std::unique_lock lock(mutex_);
     moved_.wait(lock, [this] { return reached_; });
@@ -87,12 +79,28 @@ class HoldingSink : public TokenSink {
     open_ = true;
     moved_.notify_all();
   }
-  std::atomic<int> finished{0};
+
+ protected:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    reached_ = true;
+    moved_.notify_all();
+    moved_.wait(lock, [this] { return open_; });
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable moved_;
   bool reached_ = false, open_ = false;
+};
+
+// Holds the engine thread at its first token until open(): what is submitted meanwhile arrives in one step, however slow
+// the machine is.
+class HoldingSink : public TokenSink, public Turnstile {
+ public:
+  void on_tokens(const TokenDelta&) override { pass(); }
+  void on_finish(Completion) override { ++finished; }
+  std::atomic<int> finished{0};
 };
 
 using Outcome = Answered;

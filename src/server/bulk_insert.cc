@@ -367,12 +367,6 @@ bool wants_events(const httplib::Request& request) {
   return request.get_header_value("Accept").find("text/event-stream") != std::string::npos;
 }
 
-void reply_gone(httplib::Response& response) {
-  Connection::current()->close_after_response();
-  response.status = 499;  // nobody reads it; the log and the metrics do
-  response.set_content(" ", "text/plain");
-}
-
 // False: the client is gone.
 bool send_events(Bulk& bulk, httplib::DataSink& sink, Clock::duration ping_every) {
   Clock::time_point wrote = Clock::now();
@@ -395,35 +389,17 @@ bool send_events(Bulk& bulk, httplib::DataSink& sink, Clock::duration ping_every
   return false;
 }
 
-void reply_events(std::shared_ptr<Bulk> bulk, double ping_s, const httplib::Request& request,
-                  httplib::Response& response) {
-  const auto ping_every = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(ping_s));
-  response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");
-  // One call writes all: httplib asks between calls whether the server stops, and would cut it off.
-  const auto provider = [bulk = std::move(bulk), ping_every](size_t, httplib::DataSink& sink) {
-    const bool whole = send_events(*bulk, sink, ping_every);
-    if (whole) {
-      sink.done();
-    } else {
-      Connection::current()->close_after_response();
-    }
-    return whole;
-  };
-  if (request.version == "HTTP/1.0") {  // has no chunks: the end of the connection ends the stream
-    Connection::current()->close_after_response();
-    response.set_content_provider("text/event-stream", provider);
-  } else {
-    response.set_chunked_content_provider("text/event-stream", provider);
-  }
-}
-
 }  // namespace
 
 void insert_documents(Service& service, const Call& call, RawBody body, httplib::Response& response) {
   auto bulk = std::make_shared<Bulk>(service, call, std::move(body));
   if (auto error = bulk->open()) return reply_error(response, *error);
-  if (wants_events(call.http)) return reply_events(std::move(bulk), service.options().ping_s, call.http, response);
+  if (wants_events(call.http)) {
+    const std::chrono::duration<double> ping_every(service.options().ping_s);
+    return reply_events(call.http, response, [bulk, ping_every](httplib::DataSink& sink) {
+      return send_events(*bulk, sink, std::chrono::duration_cast<Clock::duration>(ping_every));
+    });
+  }
   switch (bulk->run([](const std::string&) { return true; })) {
     case Bulk::End::kGone:
       return reply_gone(response);

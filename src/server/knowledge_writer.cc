@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "server/knowledge_journal.h"
-#include "server/warming.h"
+#include "server/warming_request.h"
 
 namespace kvilt::server {
 namespace {

@@ -25,9 +25,7 @@ bool RequestBatch::run(std::vector<Request> requests, FunctionRef<std::string(si
     }
     auto event = answer.next(AnswerQueue::kLook);
     if (Connection::current()->peer_gone()) {
-      Connection::current()->close_after_response();
-      response_.status = 499;
-      response_.set_content(" ", "text/plain");
+      reply_gone(response_);
       return false;
     }
     if (!event || !event->end) continue;

@@ -143,9 +143,7 @@ std::vector<Choice> empty_choices(const Job& job) {
 
 void gone(Job& job, httplib::Response& response) {
   job.answer->cancel();
-  Connection::current()->close_after_response();
-  response.status = 499;  // nobody reads it; the log and the metrics do
-  response.set_content(" ", "text/plain");
+  reply_gone(response);
 }
 
 void failed(Job& job, const Event& event, const ApiError& error, httplib::Response& response) {
@@ -240,29 +238,15 @@ void reply_stream(std::shared_ptr<Job> job, const httplib::Request& request, htt
       }
       job->first = std::move(first);
   }
-  response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");
-  // One call writes the whole stream: httplib asks between calls whether the server stops, and would cut it off.
-  const auto provider = [job](size_t, httplib::DataSink& sink) {
+  reply_events(request, response, [job](httplib::DataSink& sink) {
     Connection& client = *Connection::current();
     AnswerQueue& answer = *job->answer;
     client.set_write_guard([&answer] { return answer.overflowed(); });
     const bool whole = StreamSender(*job, sink).run();
     client.set_write_guard(nullptr);
-    if (!whole) {
-      answer.cancel();
-      client.close_after_response();
-      return false;
-    }
-    sink.done();
-    return true;
-  };
-  if (request.version == "HTTP/1.0") {  // has no chunks: the end of the connection ends the stream
-    Connection::current()->close_after_response();
-    response.set_content_provider("text/event-stream", provider);
-  } else {
-    response.set_chunked_content_provider("text/event-stream", provider);
-  }
+    if (!whole) answer.cancel();
+    return whole;
+  });
 }
 
 // Of the first prompt's first choice. REQUIRES: prompts are not submitted yet.

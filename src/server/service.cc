@@ -75,6 +75,34 @@ void reply_error(httplib::Response& response, const ApiError& error, ApiShape sh
   if (error.status == 503 || error.status == 429) response.set_header("Retry-After", "1");
 }
 
+void reply_gone(httplib::Response& response) {
+  Connection::current()->close_after_response();
+  response.status = 499;
+  response.set_content(" ", "text/plain");
+}
+
+void reply_events(const httplib::Request& request, httplib::Response& response,
+                  std::function<bool(httplib::DataSink&)> send) {
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("X-Accel-Buffering", "no");
+  // One call writes the whole stream: httplib asks between calls whether the server stops, and would cut it off.
+  const auto provider = [send = std::move(send)](size_t, httplib::DataSink& sink) {
+    const bool whole = send(sink);
+    if (whole) {
+      sink.done();
+    } else {
+      Connection::current()->close_after_response();
+    }
+    return whole;
+  };
+  if (request.version == "HTTP/1.0") {  // has no chunks: the end of the connection ends the stream
+    Connection::current()->close_after_response();
+    response.set_content_provider("text/event-stream", provider);
+  } else {
+    response.set_chunked_content_provider("text/event-stream", provider);
+  }
+}
+
 RequestLimits limits_of(const Attached& attached) {
   const ModelInfo& info = attached.engine->info();
   RequestLimits limits;

@@ -144,6 +144,11 @@ class Service {
 
 void reply_json(httplib::Response& response, const Json& json);
 void reply_error(httplib::Response& response, const ApiError& error, ApiShape shape = ApiShape::kOpenAi);
+// The client left: nobody reads it; the log and the metrics do.
+void reply_gone(httplib::Response& response);
+// A stream of server-sent events. send: writes all of it; false: the client is gone.
+void reply_events(const httplib::Request& request, httplib::Response& response,
+                  std::function<bool(httplib::DataSink&)> send);
 // An error if the request names another model.
 std::optional<ApiError> check_model(const Attached& attached, const std::string& name);
 // An error if the choice is wrong, or is none that this server's clients have.

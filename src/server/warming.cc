@@ -52,12 +52,6 @@ bool season(RequestBatch& batch, const Call& call, const DocumentsRequest& wante
 
 }  // namespace
 
-int document_tokens(const Prompt& prompt) {
-  int marked = 0;
-  for (const TokenMark& mark : prompt.marks) marked += mark.end - mark.begin;
-  return marked > 0 ? marked : static_cast<int>(prompt.ids.size());
-}
-
 std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted) {
   if (auto error = check_model(call.attached, wanted.model)) return error;
   return check_policy(call.attached, wanted.policy);

@@ -14,9 +14,6 @@
 
 namespace kvilt::server {
 
-// Tokens of the document itself: what is marked, or the whole prompt if nothing is.
-int document_tokens(const Prompt& prompt);
-
 // An error if the request names another model, or a policy that it may not.
 std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted);
 

@@ -18,6 +18,13 @@ inline bool names_policy(const PolicyChoice& choice) {
   return !choice.name.empty() || std::ranges::any_of(choice.params, of_policy);
 }
 
+// Tokens of the document itself: what is marked, or the whole prompt if nothing is.
+inline int document_tokens(const Prompt& prompt) {
+  int marked = 0;
+  for (const TokenMark& mark : prompt.marks) marked += mark.end - mark.begin;
+  return marked > 0 ? marked : static_cast<int>(prompt.ids.size());
+}
+
 // prompt: of Engine::document_prompts(). Unless a policy is asked for, the document is computed behind the fixed prefix
 // alone, even if a copy with other text in its KV is cached.
 inline Request warming_request(Prompt prompt, const DocumentsRequest& wanted) {
