@@ -36,13 +36,13 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed) {
 }
 
 struct ModelForTest {
-  explicit ModelForTest(const std::string& path, const std::string& backend = "reference") {
+  explicit ModelForTest(const std::string& path, const std::string& backend = "reference", DType kv = DType::kF32) {
     auto opened = open_model(path);
     EXPECT_TRUE(opened.ok()) << path;
     file = std::move(opened).value();
     model = PreparedModel::prepare(file, *find_backend(backend).value(), pool, nullptr);
     const ModelConfig& c = model->config();
-    store = std::make_unique<PageStore>(PageStore::create({c.L, c.G, c.E, 16, DType::kF32}, int64_t{32} << 20).value());
+    store = std::make_unique<PageStore>(PageStore::create({c.L, c.G, c.E, 16, kv}, int64_t{32} << 20).value());
   }
   const ModelConfig& config() const { return model->config(); }
 
@@ -118,7 +118,7 @@ class PromptForTest {
       if (band.last) return;
     }
   }
-  // K of `positions`, all layers and KV heads. REQUIRES: they are private.
+  // K of `positions`, all layers and KV heads. REQUIRES: they are private, and fp32.
   std::vector<float> keys(Run positions) const {
     std::vector<float> out;
     for (int l = 0; l < config_.L; ++l) {

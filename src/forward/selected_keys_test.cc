@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -20,7 +21,8 @@ const DecodeRule kHeavy{.by = DecodeRule::By::kAllRows, .budget = kBudget, .rece
 
 class SelectedKeysTest : public testing::TestWithParam<const char*> {
  protected:
-  SelectedKeysTest() : on(kProbe, GetParam()), c(on.config()), driver(*on.model, on.pool) {}
+  explicit SelectedKeysTest(DType kv = DType::kF32)
+      : on(kProbe, GetParam(), kv), c(on.config()), driver(*on.model, on.pool) {}
 
   // A prompt whose last rows were kept, then rows of an answer, one at a time.
   struct Answering {
@@ -69,10 +71,20 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
       return out;
     }
     void scramble(int layer, int head, int32_t pos) {
+      const std::vector<float> other = random_floats(static_cast<size_t>(2 * of.c.E), 77);
+      write(layer, head, pos, other.data(), other.data() + of.c.E);
+    }
+    // Whatever reads it is NaN.
+    void lose(int layer, int head, int32_t pos) {
+      const std::vector<float> nan(static_cast<size_t>(of.c.E), std::numeric_limits<float>::quiet_NaN());
+      write(layer, head, pos, nan.data(), nan.data());
+    }
+    void write(int layer, int head, int32_t pos, const float* k, const float* v) {
       const KvShape& shape = prompt.table.shape();
-      const std::vector<float> other = random_floats(static_cast<size_t>(2 * shape.E), 77);
-      const auto* bytes = reinterpret_cast<const std::byte*>(other.data());
-      prompt.table.restore(layer, head, pos, bytes, bytes + shape.row_bytes());
+      std::vector<std::byte> rows(static_cast<size_t>(2 * shape.row_bytes()));
+      encode_kv_row(shape.dtype, shape.E, k, rows.data());
+      encode_kv_row(shape.dtype, shape.E, v, rows.data() + shape.row_bytes());
+      prompt.table.restore(layer, head, pos, rows.data(), rows.data() + shape.row_bytes());
     }
 
     SelectedKeysTest& of;
@@ -82,9 +94,16 @@ class SelectedKeysTest : public testing::TestWithParam<const char*> {
     Band band;
   };
 
+  void what_is_left_out_has_no_effect();
+
   ModelForTest on;
   const ModelConfig& c;
   Driver driver;
+};
+
+class SelectedBf16KeysTest : public SelectedKeysTest {
+ protected:
+  SelectedBf16KeysTest() : SelectedKeysTest(DType::kBF16) {}
 };
 
 // The keys that the last row of `prompt` gave most weight in one layer, summed over a group; as many as kBudget. Empty:
@@ -167,26 +186,65 @@ TEST_P(SelectedKeysTest, TheyAreWhatTheLastRowsLookedAtMost) {
   }
 }
 
-// Of what is left out K and V may be anything; of what is seen they may not.
-TEST_P(SelectedKeysTest, WhatIsLeftOutHasNoEffect) {
-  const auto third = [&](bool change, bool of_seen) {
-    Answering answering(*this, {.budget = kBudget, .queries = kQueries});
-    answering.next(5);
-    answering.next(6);
-    for (int l = 0; change && l < c.L; ++l) {
-      for (int g = 0; g < c.G; ++g) {
-        const std::vector<int32_t> seen = answering.seen(l, g);
-        for (int32_t pos = 0; pos < kPrompt; ++pos) {
-          if (std::ranges::binary_search(seen, pos) == of_seen) answering.scramble(l, g, pos);
+// Of what a row does not see K and V may be anything, even NaN; of what it sees no cell may. One run says what the row
+// sees, the next ones change that before it is computed: what it chooses by, it has kept, or sees all of.
+void SelectedKeysTest::what_is_left_out_has_no_effect() {
+  using By = DecodeRule::By;
+  const DecodeRule rules[] = {{.budget = kBudget, .queries = kQueries},
+                              kHeavy,
+                              {.by = By::kPages, .budget = kBudget, .every = 1, .page = 4},
+                              {.by = By::kLayer, .budget = kBudget, .every = 1, .dense_layers = 2, .select = 4},
+                              {.by = By::kNearest, .budget = kBudget, .sink = 3, .every = 1, .at_ranks = true},
+                              {.by = By::kRandom, .budget = kBudget, .recent = 4}};
+  for (const DecodeRule& rule : rules) {
+    SCOPED_TRACE(static_cast<int>(rule.by));
+    using Change = std::function<void(Answering&)>;
+    const auto third = [&](const Change& before, const Change& behind) {
+      Answering answering(*this, rule);
+      for (const int32_t id : {5, 6}) answering.next(id);
+      if (before) before(answering);
+      const std::vector<float> logits = answering.next(7);
+      if (behind) behind(answering);
+      return logits;
+    };
+    std::vector<std::vector<int32_t>> seen(static_cast<size_t>(c.L * c.G));
+    const std::vector<float> as_it_is = third({}, [&](Answering& answering) {
+      for (size_t i = 0; i < seen.size(); ++i)
+        seen[i] = answering.seen(static_cast<int>(i) / c.G, static_cast<int>(i) % c.G);
+    });
+    const auto sees = [&](size_t i, int32_t pos) {
+      return seen[i].empty() || std::ranges::binary_search(seen[i], pos);
+    };
+    int64_t hidden = 0;
+    const auto lost = [&](Answering& answering) {
+      for (size_t i = 0; i < seen.size(); ++i) {
+        for (int32_t pos = 0; pos < kPrompt + 2; ++pos) {
+          if (sees(i, pos)) continue;
+          answering.lose(static_cast<int>(i) / c.G, static_cast<int>(i) % c.G, pos);
+          ++hidden;
         }
       }
+    };
+    EXPECT_EQ(third(lost, {}), as_it_is);
+    EXPECT_GT(hidden, kPrompt) << "power";
+    for (const int layer : {1, c.L - 1}) {
+      const int head = layer % c.G;
+      const std::vector<int32_t>& of_head = seen[static_cast<size_t>(layer * c.G + head)];
+      if (of_head.empty()) continue;  // all
+      const auto one_lost = [&](Answering& answering) { answering.lose(layer, head, of_head[of_head.size() / 2]); };
+      EXPECT_NE(third(one_lost, {}), as_it_is) << "power: " << layer << ' ' << head;
     }
-    return answering.next(7);
-  };
-  const std::vector<float> as_it_is = third(false, false);
-  EXPECT_EQ(third(true, false), as_it_is);
-  EXPECT_NE(third(true, true), as_it_is) << "power";
+    const auto scrambled = [&](Answering& answering) {
+      for (const int32_t pos : seen.back()) {
+        if (pos < kPrompt) answering.scramble(c.L - 1, c.G - 1, pos);
+      }
+    };
+    EXPECT_NE(third(scrambled, {}), as_it_is) << "power: what is seen is a value, not only read";
+  }
 }
+
+TEST_P(SelectedKeysTest, WhatIsLeftOutHasNoEffect) { what_is_left_out_has_no_effect(); }
+TEST_P(SelectedBf16KeysTest, WhatIsLeftOutHasNoEffect) { what_is_left_out_has_no_effect(); }
 
 // Half of the budget by the weights that all rows of the prompt gave, half the last ones.
 TEST_P(SelectedKeysTest, HeavyKeysAreWhatAllRowsLookedAt) {
@@ -412,6 +470,7 @@ TEST_P(SelectedKeysTest, AnAnswerThatStartsAgainChoosesAtOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SelectedKeysTest, testing::Values("reference", "auto"));
+INSTANTIATE_TEST_SUITE_P(Backends, SelectedBf16KeysTest, testing::Values("reference", "auto"));
 
 }  // namespace
 }  // namespace kvilt
