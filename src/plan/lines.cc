@@ -221,7 +221,8 @@ ChosenLines choose_lines(const LineSample& sample, Run rows, const LineOptions& 
   CHECK(options.rule != LineRule::kPrinted || options.tile == 1);  // its bound counts one cell of a row in a line
   CHECK(sample.weights.size() == sample.rows.size() * static_cast<size_t>(sample.keys));
   const bool by_mass = options.rule != LineRule::kThreshold && options.rule != LineRule::kCounts;
-  if (by_mass && options.mass >= 1) {  // all, whatever rounding says that fewer hold
+  const bool above_nothing = options.rule == LineRule::kThreshold && options.threshold <= 0;
+  if ((by_mass && options.mass >= 1) || above_nothing) {  // all, whatever rounding says that fewer hold
     Lines all;
     all.columns.resize(static_cast<size_t>(sample.keys));
     std::iota(all.columns.begin(), all.columns.end(), 0);

@@ -48,7 +48,7 @@ struct LineOptions {
   LineRule rule = LineRule::kShortest;
   int32_t tile = 1;        // of the distances
   double mass = 0.99;      // alpha: of the sample's attention; kThreshold, kCounts: unused
-  double threshold = 1.0;  // kThreshold: times the mean, of a line one position wide
+  double threshold = 1.0;  // kThreshold: times the mean, of a line one position wide; 0: all lines
   // kCounts (MInference): so many of the heaviest columns and distances, the first and the nearest ones among them.
   int32_t columns = 1000, distances = 6096, first = 30, nearest = 100;
   int32_t least = 0;  // kCoverage: so many columns, and so many distances, at least

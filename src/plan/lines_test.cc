@@ -98,6 +98,77 @@ TEST(Lines, TheShareIsReached) {
   }
 }
 
+// The share that lines hold is that of the cells that they show, cell by cell, whatever chose them; no bound is above it.
+TEST(Lines, WhatIsHeldIsTheSumOfTheCells) {
+  int all = 0, some = 0;
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    const Matrix matrix = random_matrix(30, 3, 0.5 + static_cast<double>(seed % 5), seed);
+    for (const LineRule rule :
+         {LineRule::kPrinted, LineRule::kShortest, LineRule::kThreshold, LineRule::kCounts, LineRule::kCoverage}) {
+      LineOptions options{rule, rule == LineRule::kPrinted || seed % 2 == 0 ? 1 : 8,
+                          0.3 + 0.1 * static_cast<double>(seed % 7), 0.5 * static_cast<double>(seed % 6)};
+      options.columns = 3, options.distances = 2, options.first = options.nearest = 1;
+      const auto chosen = choose_lines(matrix.sample(), {0, 30}, options);
+      double held = 0, sum = 0;
+      for (size_t r = 0; r < matrix.rows.size(); ++r) {
+        for (int32_t j = 0; j <= matrix.rows[r]; ++j) {
+          const double weight = matrix.sample().row(r)[j];
+          sum += weight;
+          held += chosen.lines.shows(matrix.rows[r], j) ? weight : 0;
+        }
+      }
+      EXPECT_NEAR(held_mass(matrix.sample(), chosen.lines), held / sum, 1e-9) << static_cast<int>(rule);
+      EXPECT_LE(chosen.bound, held / sum + 1e-6) << static_cast<int>(rule);
+      (held / sum > 1 - 1e-9 ? all : some)++;
+    }
+  }
+  EXPECT_GT(all, 0);
+  EXPECT_GT(some, 100) << "power: most lines leave something out";
+}
+
+// Every column is heavier than the mean where the rows' own keys, which do not count in it, hold nearly all: dense.
+// Without these, none is heavier than it.
+TEST(Lines, TheThresholdKeepsAllThatIsAboveTheMean) {
+  constexpr int32_t kKeys = 24;
+  Matrix matrix = random_matrix(kKeys, 1, 0, 1);
+  const auto cells = [&](double own, double threshold) {
+    for (int32_t i = 0; i < kKeys; ++i) {
+      for (int32_t j = 0; j < i; ++j) matrix.at(static_cast<size_t>(i), j) = 0.1F / static_cast<float>(kKeys - 1 - j);
+      matrix.at(static_cast<size_t>(i), i) = static_cast<float>(own);
+    }
+    const auto chosen = choose_lines(matrix.sample(), {0, kKeys}, {LineRule::kThreshold, 1, 0, threshold});
+    return cells_by_hand(chosen.lines, {0, kKeys});
+  };
+  const int64_t all = kKeys * (kKeys + 1) / 2;
+  EXPECT_EQ(cells(1, 1), all);
+  EXPECT_EQ(cells(1, 5), all);
+  EXPECT_LT(cells(0, 5), all / 2) << "power";
+  EXPECT_LT(cells(1, 30), all / 2) << "power";
+}
+
+// Above nothing are all lines, also those that no sampled row looks along. The higher the threshold, the fewer.
+TEST(Lines, AThresholdOfNothingIsDense) {
+  const int64_t all = 40 * 41 / 2;
+  for (const int32_t tile : {1, 8}) {
+    const auto cells = [&](const Matrix& matrix, double threshold) {
+      const auto chosen = choose_lines(matrix.sample(), {0, 40}, {LineRule::kThreshold, tile, 0, threshold});
+      return cells_by_hand(chosen.lines, {0, 40});
+    };
+    Matrix matrix = random_matrix(40, 4, 2, 13);
+    int64_t before = all;
+    for (const double threshold : {0.0, 0.5, 2.0, 8.0}) {
+      EXPECT_LE(cells(matrix, threshold), before);
+      before = cells(matrix, threshold);
+    }
+    EXPECT_LT(before, all / 2) << "power";
+    for (size_t r = 0; r < matrix.rows.size(); ++r) {  // they look at themselves, the last one at the first key as well
+      for (int32_t j = r + 1 == matrix.rows.size() ? 1 : 0; j < matrix.rows[r]; ++j) matrix.at(r, j) = 0;
+    }
+    EXPECT_EQ(cells(matrix, 0), all);
+    EXPECT_LT(cells(matrix, 1e-6), all) << "power";
+  }
+}
+
 TEST(Lines, AllOfTheMassTakesAllThatHasAny) {
   const Matrix matrix = random_matrix(24, 1, 1, 3);  // every row is sampled
   for (const LineRule rule : {LineRule::kPrinted, LineRule::kShortest}) {
