@@ -184,6 +184,26 @@ TEST_P(DecodeLimits, GoesWithEveryPrefill) {
   }
 }
 
+// mend's prompt with LoopServe's answer is each of them alone where the other has nothing to do: mend at r = 1 computes
+// all that a full pass does, and a budget of all keys leaves mend's answer as it is.
+TEST_P(DecodeLimits, LoopServeBehindMendIsEachAlone) {
+  const auto e = engine();
+  const std::vector<int32_t> head = tokens(9, 1), a = tokens(150, 2), b = tokens(153, 3), question = tokens(41, 5);
+  warm(*e, join({head, a, b}));
+  const std::vector<int32_t> asked = join({head, b, a, question});
+  const Outcome mend = run(*e, asked, "mend", {});
+  EXPECT_GT(mend.usage().reused, 290);
+  for (const std::string method : {"loopserve", "snapkv"}) {
+    SCOPED_TRACE(method);
+    const Outcome alone = run(*e, asked, "full", with(method, 64));
+    const Outcome both = run(*e, asked, "mend", with(method, 64));
+    expect_equal(run(*e, asked, "mend", with(method, 64, {{"r", "1"}})), alone);
+    expect_differ(both, alone);
+    expect_equal(run(*e, asked, "mend", with(method, 1000)), mend);
+    EXPECT_EQ(first_difference(both, mend), method == "loopserve" ? 17 : 1) << "power: the row after the choice";
+  }
+}
+
 // Layers whose model has a window keep to it, the others choose: some of gemma3's, none of mistral's.
 TEST_P(DecodeLimits, WindowsOfTheModelStay) {
   for (const bool some : {true, false}) {

@@ -28,6 +28,9 @@ const std::vector<SparseMethod>& sparse_methods() {
       {"loopserve", {{"alpha", "1"}, {"rule", "printed"}}, {{"alpha", "0.1"}, {"rule", "printed"}, {"rows", "8"}}},
       {"loopserve", {{"alpha", "1"}, {"rows", "8"}}, {{"rule", "threshold"}, {"threshold", "8"}, {"rows", "8"}}},
       {"loopserve",
+       {{"rule", "threshold"}, {"threshold", "0"}},
+       {{"rule", "threshold"}, {"distances", "tiles"}, {"threshold", "4"}, {"rows", "8"}}},
+      {"loopserve",
        {{"alpha", "0.2"}, {"dense_last", "1300"}},
        {{"alpha", "0.2"}, {"dense_last", "30"}, {"rows", "8"}}},
       {"minference",
@@ -191,6 +194,34 @@ TEST_P(SparseDialogues, ATurnGoesOnFromItsOwnDialogue) {
   next.insert(next.end(), said.ids.begin(), said.ids.end());
   next.push_back(5);
   EXPECT_EQ(ask_with(*e, next, "loopserve").usage().prefix, 1339) << "the last token's KV is not there";
+}
+
+// A turn that finds no history is a single turn, to the bit, whatever the cache holds: another dialogue of the method,
+// this one of another method, and this one with something in front. With a history whose end is inside a block it goes on
+// from there, and those that choose by their rows choose otherwise.
+TEST_P(SparseDialogues, ATurnWithoutAHistoryIsASingleTurn) {
+  int differ = 0;
+  for (const SparseMethod& method : sparse_methods()) {
+    SCOPED_TRACE(method.name);
+    const auto e = engine();
+    const auto say = [&](std::vector<int32_t> ids, const std::string& policy, const Params& params) {
+      Request request = request_of(std::move(ids), policy, 3);
+      request.policy.params = params;
+      ask_ok(*e, std::move(request));
+    };
+    say(tokens(900, 31), method.name, method.few);
+    say(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), method.name, {{"seed", "9"}});
+    say(join({tokens(5, 32), prompt}), method.name, method.few);
+    const Outcome single = ask_with(*engine(), prompt, method.name, method.few);
+    const Outcome turn = ask_with(*e, prompt, method.name, method.few);
+    EXPECT_EQ(turn.usage().prefix, 0);
+    expect_equal(turn, single);
+    say(std::vector<int32_t>(prompt.begin(), prompt.begin() + 700), method.name, method.few);
+    const Outcome second = ask_with(*e, prompt, method.name, method.few);
+    EXPECT_EQ(second.usage().prefix, 700) << "power: a history is found";
+    differ += second.completion.logits.first != single.completion.logits.first;
+  }
+  EXPECT_GT(differ, 8) << "power: with a history it is another pass";
 }
 
 // A turn goes on from an exact dialogue so far.

@@ -23,7 +23,11 @@ TEST(DecodeMethods, GoWithEveryPolicyWhoseAnswerSeesAll) {
   for (const std::string& policy : policy_names()) {
     std::map<std::string, std::string> params;
     if (policy == "samkv" || policy == "multi-infllm") {
-      EXPECT_FALSE(make_policy(policy, {{"decode", "snapkv"}}).ok());
+      for (const std::string method : {"snapkv", "loopserve"}) {
+        const auto refused = make_policy(policy, {{"decode", method}});
+        ASSERT_FALSE(refused.ok()) << policy;
+        EXPECT_NE(refused.error().message.find("its answer sees what it kept"), std::string::npos) << "the reason";
+      }
       continue;
     }
     if (policy == "redknot") params["global"] = "all";
