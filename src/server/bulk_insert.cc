@@ -13,6 +13,7 @@
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/sse.h"
+#include "server/told_work.h"
 #include "server/warming.h"
 #include "server/warming_request.h"
 
@@ -25,9 +26,6 @@ constexpr size_t kMostNamed = 1000;                             // of parts that
 constexpr int kMostBegun = 8;                                   // in the engine's queue
 constexpr auto kPlacePatience = std::chrono::seconds(30);       // for a place in it, where others have all
 
-// The next event, and what it is about; false: nobody listens any more.
-using Tell = std::function<bool(const std::string& text)>;
-
 bool waits_for_others(const Error& error) { return error.code == Code::kExhausted || error.code == Code::kOverLimit; }
 
 Json text_of(const KnowledgeDocument& document) {
@@ -36,7 +34,7 @@ Json text_of(const KnowledgeDocument& document) {
   return out;
 }
 
-class Bulk {
+class Bulk : public ToldWork {
  public:
   Bulk(Service& service, const Call& call, RawBody body)
       : service_(service),
@@ -49,11 +47,9 @@ class Bulk {
   // What can be said before the first document; with the settings that come before them.
   std::optional<ApiError> open();
 
-  enum class End { kDone, kGone, kFailed };
-  // tell: of progress; not called while there is none.
-  End run(const Tell& tell);
-  const ApiError& error() const { return error_; }
-  Json summary() const;
+  End run(const Tell& tell) override;
+  const ApiError& error() const override { return error_; }
+  Json summary() override;
 
  private:
   struct Pending {
@@ -347,7 +343,7 @@ Json Bulk::progress() {
           {"bad", std::exchange(news_, Json::array())}};
 }
 
-Json Bulk::summary() const {
+Json Bulk::summary() {
   return {{"object", "kvilt.documents.summary"},
           {"knowledge_base", writer_.base()},
           {"model", attached_.model},
@@ -361,53 +357,12 @@ Json Bulk::summary() const {
           {"usage", usage_json(usage_)}};
 }
 
-bool wants_events(const httplib::Request& request) {
-  const std::string stream = request.get_param_value("stream");
-  if (stream == "true" || stream == "1") return true;
-  return request.get_header_value("Accept").find("text/event-stream") != std::string::npos;
-}
-
-// False: the client is gone.
-bool send_events(Bulk& bulk, httplib::DataSink& sink, Clock::duration ping_every) {
-  Clock::time_point wrote = Clock::now();
-  const auto write = [&](std::string_view text) {
-    wrote = Clock::now();
-    return sink.write(text.data(), text.size());
-  };
-  const auto tell = [&](const std::string& text) {
-    if (!text.empty()) return write(text);
-    return Clock::now() < wrote + ping_every || write(kSseComment);
-  };
-  switch (bulk.run(tell)) {
-    case Bulk::End::kGone:
-      return false;
-    case Bulk::End::kFailed:
-      return write("data: " + error_body(bulk.error()) + "\n\n") && write(kSseDone);
-    case Bulk::End::kDone:
-      return write(sse_event(bulk.summary())) && write(kSseDone);
-  }
-  return false;
-}
-
 }  // namespace
 
 void insert_documents(Service& service, const Call& call, RawBody body, httplib::Response& response) {
   auto bulk = std::make_shared<Bulk>(service, call, std::move(body));
   if (auto error = bulk->open()) return reply_error(response, *error);
-  if (wants_events(call.http)) {
-    const std::chrono::duration<double> ping_every(service.options().ping_s);
-    return reply_events(call.http, response, [bulk, ping_every](httplib::DataSink& sink) {
-      return send_events(*bulk, sink, std::chrono::duration_cast<Clock::duration>(ping_every));
-    });
-  }
-  switch (bulk->run([](const std::string&) { return true; })) {
-    case Bulk::End::kGone:
-      return reply_gone(response);
-    case Bulk::End::kFailed:
-      return reply_error(response, bulk->error());
-    case Bulk::End::kDone:
-      return reply_json(response, bulk->summary());
-  }
+  answer_work(service, call.http, response, std::move(bulk));
 }
 
 }  // namespace kvilt::server

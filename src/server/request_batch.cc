@@ -11,11 +11,11 @@ constexpr int kAtOnce = 8;  // in the engine's queue
 
 }  // namespace
 
-bool RequestBatch::run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
-                       FunctionRef<void(size_t, const Completion&)> ended) {
-  AnswerQueue answer(call_.account(), AnswerQueue::Reader::kWhole);
+ToldWork::End RequestBatch::run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
+                                FunctionRef<void(size_t, const Completion&)> ended, FunctionRef<bool()> listens) {
+  AnswerQueue answer(account_, AnswerQueue::Reader::kWhole);
   const size_t count = requests.size();
-  const int places = call_.caller.tenant->max_requests();
+  const int places = account_.tenant->max_requests();
   const size_t at_once = places > 0 ? std::min(kAtOnce, places) : kAtOnce;
   for (size_t over = 0; over < count;) {
     while (static_cast<size_t>(answer.size()) < std::min(count, over + at_once)) {
@@ -24,24 +24,39 @@ bool RequestBatch::run(std::vector<Request> requests, FunctionRef<std::string(si
         return refuse(status.error(), name(next));
     }
     auto event = answer.next(AnswerQueue::kLook);
-    if (Connection::current()->peer_gone()) {
-      reply_gone(response_);
-      return false;
+    if (Connection::current()->peer_gone()) return ToldWork::End::kGone;
+    if (event && event->end) {
+      const auto index = static_cast<size_t>(event->choice);
+      if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
+        const Error stopped{Code::kUnavailable, "the server is shutting down"};
+        return refuse(event->end->error.value_or(stopped), name(index));
+      }
+      ended(index, *event->end);
+      ++over;
     }
-    if (!event || !event->end) continue;
-    const auto index = static_cast<size_t>(event->choice);
-    if (event->end->finish == Finish::kError || event->end->finish == Finish::kCancelled) {
-      const Error stopped{Code::kUnavailable, "the server is shutting down"};
-      return refuse(event->end->error.value_or(stopped), name(index));
-    }
-    ended(index, *event->end);
-    ++over;
+    if (!listens()) return ToldWork::End::kGone;
   }
-  return true;
+  return ToldWork::End::kDone;
 }
 
-bool RequestBatch::refuse(const Error& error, const std::string& name) {
-  reply_error(response_, api_error(error, name));
+ToldWork::End RequestBatch::refuse(const Error& error, const std::string& name) {
+  error_ = api_error(error, name);
+  return ToldWork::End::kFailed;
+}
+
+bool run_batch(const Call& call, httplib::Response& response, std::vector<Request> requests,
+               FunctionRef<std::string(size_t)> name, FunctionRef<void(size_t, const Completion&)> ended) {
+  RequestBatch batch(call.account());
+  switch (batch.run(std::move(requests), name, ended, [] { return true; })) {
+    case ToldWork::End::kGone:
+      reply_gone(response);
+      return false;
+    case ToldWork::End::kFailed:
+      reply_error(response, batch.error());
+      return false;
+    case ToldWork::End::kDone:
+      return true;
+  }
   return false;
 }
 

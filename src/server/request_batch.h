@@ -7,23 +7,29 @@
 #include <vector>
 
 #include "base/function_ref.h"
-#include "server/service.h"
+#include "server/told_work.h"
 
 namespace kvilt::server {
 
 class RequestBatch {
  public:
-  RequestBatch(const Call& call, httplib::Response& response) : call_(call), response_(response) {}
+  explicit RequestBatch(AnswerQueue::Account account) : account_(std::move(account)) {}
 
-  // Waits for all of them. name: by which an error calls the n-th. False: the response says why it did not come to that.
-  bool run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
-           FunctionRef<void(size_t, const Completion&)> ended);
+  // Waits for all of them. name: by which an error calls the n-th. listens: asked again and again meanwhile, and after
+  // each end; false: the client is gone.
+  ToldWork::End run(std::vector<Request> requests, FunctionRef<std::string(size_t)> name,
+                    FunctionRef<void(size_t, const Completion&)> ended, FunctionRef<bool()> listens);
+  const ApiError& error() const { return error_; }  // REQUIRES: kFailed
 
  private:
-  bool refuse(const Error& error, const std::string& name);
+  ToldWork::End refuse(const Error& error, const std::string& name);
 
-  const Call& call_;
-  httplib::Response& response_;
+  const AnswerQueue::Account account_;
+  ApiError error_;
 };
+
+// The same for a route that tells nothing meanwhile. False: the response says why it did not come to all ends.
+bool run_batch(const Call& call, httplib::Response& response, std::vector<Request> requests,
+               FunctionRef<std::string(size_t)> name, FunctionRef<void(size_t, const Completion&)> ended);
 
 }  // namespace kvilt::server

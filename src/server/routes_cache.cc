@@ -17,11 +17,8 @@ void warm_documents(const Service& service, const Call& call, httplib::Response&
   auto prompts = document_prompts(service, call, call.body);
   if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
   call.drop_body();
-  if (auto warmed = warm(call, wanted, std::move(prompts.value()), {}, response)) {
-    Json reply = {{"object", "kvilt.documents"}, {"model", call.attached.model}};
-    reply.update(*warmed);
-    reply_json(response, reply);
-  }
+  auto warming = std::make_shared<Warming>(call, wanted, std::move(prompts.value()), std::vector<std::string>());
+  answer_work(service, call.http, response, std::move(warming));
 }
 
 void clear_cache(const Call& call, httplib::Response& response) {

@@ -131,7 +131,7 @@ void embed(const Service& service, const Call& call, httplib::Response& response
     const std::vector<float> values = embedding_of(end.last_hidden, wanted.dimensions);
     rows[i] = {{"object", "embedding"}, {"index", i}, {"embedding", wanted.base64 ? as_base64(values) : Json(values)}};
   };
-  if (!RequestBatch(call, response).run(std::move(requests), name, add)) return;
+  if (!run_batch(call, response, std::move(requests), name, add)) return;
   reply_json(response, {{"id", answer_id("embd-")},
                         {"object", "list"},
                         {"created", std::time(nullptr)},
@@ -241,7 +241,7 @@ std::optional<std::vector<double>> scores_of(const Service& service, const Call&
     const std::vector<float>& logits = end.logits.first;
     scores[i] = 1 / (1 + std::exp(double{logits[static_cast<size_t>(no)]} - logits[static_cast<size_t>(yes)]));
   };
-  if (!RequestBatch(call, response).run(std::move(requests), ranking.name, add)) return std::nullopt;
+  if (!run_batch(call, response, std::move(requests), ranking.name, add)) return std::nullopt;
   return scores;
 }
 

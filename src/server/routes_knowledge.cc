@@ -57,6 +57,31 @@ Result<std::vector<KnowledgeDocumentPtr>> read_documents(const Json& body, const
   return out;
 }
 
+// Of documents that are written down, under their ids.
+class StoredWarming : public ToldWork {
+ public:
+  StoredWarming(Warming warming, KnowledgeWriter writer, std::vector<KnowledgeDocumentPtr> documents)
+      : warming_(std::move(warming)), writer_(std::move(writer)), documents_(std::move(documents)) {}
+
+  End run(const Tell& tell) override {
+    const End end = warming_.run(tell);
+    writer_.thaw_deleted(documents_);
+    return end;
+  }
+  const ApiError& error() const override { return warming_.error(); }
+  Json summary() override {
+    Json out = warming_.summary();
+    out["knowledge_base"] = writer_.base();
+    for (size_t i = 0; i < documents_.size(); ++i) out["documents"][i]["id"] = documents_[i]->id;
+    return out;
+  }
+
+ private:
+  Warming warming_;
+  KnowledgeWriter writer_;
+  const std::vector<KnowledgeDocumentPtr> documents_;
+};
+
 class Routes {
  public:
   explicit Routes(Service& service) : service_(service), bases_(service.knowledge()) {}
@@ -103,20 +128,16 @@ class Routes {
     if (auto error = check_warming(call, wanted.value())) return reply_error(response, *error);
     auto prompts = document_prompts(service_, call, call.body);
     if (!prompts.ok()) return reply_error(response, api_error(prompts.error(), "documents"));
-    const auto documents = read_documents(call.body, prompts.value());
+    auto documents = read_documents(call.body, prompts.value());
     if (!documents.ok()) return refuse(response, documents.error(), "documents");
     call.drop_body();
     KnowledgeWriter writer(bases_, call.attached.engine, tenant, name);
     if (Status put = writer.put(documents.value()); !put.ok()) return refuse(response, put.error(), "documents");
     std::vector<std::string> frozen;
     for (const KnowledgeDocumentPtr& document : documents.value()) frozen.push_back(writer.frozen_as(*document));
-    auto warmed = warm(call, wanted.value(), std::move(prompts.value()), std::move(frozen), response);
-    writer.thaw_deleted(documents.value());
-    if (!warmed) return;
-    Json reply = {{"object", "kvilt.documents"}, {"knowledge_base", name}, {"model", call.attached.model}};
-    reply.update(*warmed);
-    for (size_t i = 0; i < documents.value().size(); ++i) reply["documents"][i]["id"] = documents.value()[i]->id;
-    reply_json(response, reply);
+    Warming warming(call, std::move(wanted.value()), std::move(prompts.value()), std::move(frozen));
+    auto storing = std::make_shared<StoredWarming>(std::move(warming), std::move(writer), std::move(documents.value()));
+    answer_work(service_, call.http, response, std::move(storing));
   }
 
   void add_many(const Call& call, RawBody body, httplib::Response& response) {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <span>
+#include <utility>
 
 #include "kvilt/season.h"
 #include "server/openai_response.h"
-#include "server/request_batch.h"
+#include "server/sse.h"
 #include "server/warming_request.h"
 
 namespace kvilt::server {
@@ -22,34 +22,6 @@ Json document_json(size_t index, int tokens, const Completion& end) {
           {"fresh", usage.fresh},   {"seconds", end.total_s}};
 }
 
-// All of the documents in one random order after another; one order's prompts at a time, for their memory. False: the
-// response says why it ended. Nothing where no contexts are asked for.
-bool season(RequestBatch& batch, const Call& call, const DocumentsRequest& wanted, std::span<const Prompt> documents,
-            Json& reply) {
-  if (wanted.season == 0 || documents.size() < 2) return true;
-  int64_t passes = 0, tokens = 0;
-  double seconds = 0;
-  const ModelInfo& info = call.engine().info();
-  const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
-  SeasonOptions order{.contexts = 1, .context = season_context(info.context, pool)};
-  const auto name = [](size_t) { return std::string("kvilt.season"); };
-  const auto add = [&](size_t, const Completion& end) {
-    ++passes;
-    tokens += end.usage.fresh;
-    seconds += end.total_s - end.usage.queued_s;
-  };
-  std::random_device random;
-  for (int c = 0; c < wanted.season; ++c) {
-    order.seed = random();
-    std::vector<Request> requests;
-    for (Prompt& prompt : season_prompts(documents, order))
-      requests.push_back(season_request(std::move(prompt), wanted.cache_salt, wanted.namespaces));
-    if (!batch.run(std::move(requests), name, add)) return false;
-  }
-  reply["seasoning"] = {{"contexts", wanted.season}, {"passes", passes}, {"tokens", tokens}, {"seconds", seconds}};
-  return true;
-}
-
 }  // namespace
 
 std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& wanted) {
@@ -57,28 +29,91 @@ std::optional<ApiError> check_warming(const Call& call, const DocumentsRequest& 
   return check_policy(call.attached, wanted.policy);
 }
 
-std::optional<Json> warm(const Call& call, const DocumentsRequest& wanted, std::vector<Prompt> prompts,
-                         std::vector<std::string> frozen_as, httplib::Response& response) {
+Warming::Warming(const Call& call, DocumentsRequest wanted, std::vector<Prompt> prompts,
+                 std::vector<std::string> frozen_as)
+    : attached_(call.attached),
+      wanted_(std::move(wanted)),
+      prompts_(std::move(prompts)),
+      frozen_as_(std::move(frozen_as)),
+      batch_(call.account()),
+      rows_(prompts_.size()) {}
+
+ToldWork::End Warming::run(const Tell& tell) {
+  if (const End end = compute(tell); end != End::kDone || !seasons()) return end;
+  return season(tell);
+}
+
+ToldWork::End Warming::compute(const Tell& tell) {
   std::vector<int> tokens;
   std::vector<Request> requests;
-  for (Prompt& prompt : prompts) {
+  for (Prompt& prompt : prompts_) {
     tokens.push_back(document_tokens(prompt));
-    requests.push_back(warming_request(wanted.season > 0 ? prompt : std::move(prompt), wanted));
-    if (!frozen_as.empty()) requests.back().frozen_as = std::move(frozen_as[requests.size() - 1]);
+    requests.push_back(warming_request(seasons() ? prompt : std::move(prompt), wanted_));
+    if (!frozen_as_.empty()) requests.back().frozen_as = std::move(frozen_as_[requests.size() - 1]);
   }
-  std::vector<Json> rows(requests.size());
-  UsageSum usage;
   const auto name = [](size_t i) { return fmt::format("documents[{}]", i); };
+  std::string news;
   const auto add = [&](size_t i, const Completion& end) {
-    usage.add_prompt(end.usage);
-    rows[i] = document_json(i, tokens[i], end);
+    usage_.add_prompt(end.usage);
+    rows_[i] = document_json(i, tokens[i], end);
+    tokens_ += tokens[i];
+    ++computed_;
+    news = sse_event(progress());
   };
-  RequestBatch batch(call, response);
-  Json out = Json::object();
-  if (!batch.run(std::move(requests), name, add)) return std::nullopt;
-  if (!season(batch, call, wanted, prompts, out)) return std::nullopt;
-  out["documents"] = rows;
-  out["usage"] = usage_json(usage);
+  return batch_.run(std::move(requests), name, add, [&] { return tell(std::exchange(news, {})); });
+}
+
+// All of the documents in one random order after another; one order's prompts at a time, for their memory.
+ToldWork::End Warming::season(const Tell& tell) {
+  const ModelInfo& info = attached_.engine->info();
+  const int64_t pool = info.kv_pool_bytes / std::max<int64_t>(info.kv_bytes_per_token, 1);
+  SeasonOptions order{.contexts = 1, .context = season_context(info.context, pool)};
+  const auto name = [](size_t) { return std::string("kvilt.season"); };
+  std::random_device random;
+  for (int over = 1; over <= wanted_.season; ++over) {
+    order.seed = random();
+    std::vector<Request> requests;
+    for (Prompt& prompt : season_prompts(prompts_, order))
+      requests.push_back(season_request(std::move(prompt), wanted_.cache_salt, wanted_.namespaces));
+    size_t missing = requests.size();
+    std::string news;
+    const auto add = [&](size_t, const Completion& end) {
+      ++contexts_.passes;
+      contexts_.tokens += end.usage.fresh;
+      contexts_.seconds += end.total_s - end.usage.queued_s;
+      if (--missing == 0) contexts_.over = over;
+      news = sse_event(progress());
+    };
+    const auto listens = [&] { return tell(std::exchange(news, {})); };
+    if (const End end = batch_.run(std::move(requests), name, add, listens); end != End::kDone) return end;
+  }
+  return End::kDone;
+}
+
+Json Warming::progress() const {
+  Json out = {{"object", "kvilt.documents.progress"},
+              {"done", computed_},
+              {"of", rows_.size()},
+              {"tokens", tokens_},
+              {"seconds", std::chrono::duration<double>(Clock::now() - start_).count()}};
+  if (!seasons()) return out;
+  out["seasoning"] = contexts();
+  out["seasoning"]["of"] = wanted_.season;
+  return out;
+}
+
+Json Warming::contexts() const {
+  return {{"contexts", contexts_.over},
+          {"passes", contexts_.passes},
+          {"tokens", contexts_.tokens},
+          {"seconds", contexts_.seconds}};
+}
+
+Json Warming::summary() {
+  Json out = {{"object", "kvilt.documents"}, {"model", attached_.model}};
+  if (seasons()) out["seasoning"] = contexts();
+  out["documents"] = rows_;
+  out["usage"] = usage_json(usage_);
   return out;
 }
 
