@@ -1,7 +1,9 @@
 // Seasoned pieces through an engine: marked parts as the mean over contexts. One context that is the prompt's own gives
 // what a full pass gives, bit for bit; exact answers and other salts never see them.
+#include <atomic>
 #include <thread>
 
+#include "kvilt/season.h"
 #include "probe_prompts.h"
 
 namespace kvilt {
@@ -104,6 +106,145 @@ TEST_F(Seasoning, NothingExactAndNobodyElseSeesIt) {
   Request first = request_of(prompt, "naive", 4);
   first.cache_salt = "mine";
   EXPECT_EQ(ask_ok(*with, first).usage().reused, 0) << "only reuse_from=seasoned does";
+}
+
+// Whoever shares a key of the cache shares means, and nobody else: what is found is, to the bit, what was made there.
+TEST_F(Seasoning, EveryKeyOfTheCacheHasMeansOfItsOwn) {
+  struct Key {
+    std::string tenant, salt, name_space;
+  };
+  const std::vector<Key> keys = {{"", "", ""},   {"a", "", ""},  {"b", "", ""},  {"a", "s", ""},
+                                 {"b", "s", ""}, {"a", "t", ""}, {"a", "", "n"}, {"a", "s", "n"}};
+  const auto with = engine();
+  const auto in = [](const Key& key, Request request) {
+    request.tenant = key.tenant;
+    request.cache_salt = key.salt;
+    request.namespaces = {key.name_space};
+    request.publish = false;
+    return request;
+  };
+  const auto look = [&](Engine& of, const Key& key) {
+    Request request = request_of(prompt, "naive", 4);
+    request.policy.params["reuse_from"] = "seasoned";
+    return ask_ok(of, in(key, std::move(request)));
+  };
+  const auto season_in = [&](Engine& of, const Key& key, uint32_t before) {
+    Request request = request_of(join({tokens(50, before), piece}), "prefix", 0);
+    request.prompt.marks = {{50, 170}};
+    request.season = true;
+    ask_ok(of, in(key, std::move(request)));
+  };
+  for (size_t made = 0; made < keys.size(); ++made) {
+    season_in(*with, keys[made], 40 + static_cast<uint32_t>(made));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      EXPECT_EQ(look(*with, keys[i]).usage().seasoned, i <= made ? 120 : 0) << made << " " << i;
+    }
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto alone = engine();
+    season_in(*alone, keys[i], 40 + static_cast<uint32_t>(i));
+    expect_equal(look(*with, keys[i]), look(*alone, keys[i]));
+    if (i > 0) expect_differ(look(*with, keys[i]), look(*with, keys[i - 1]));
+  }
+}
+
+// Who only looks into a namespace adds no context there.
+TEST_F(Seasoning, LookingIntoANamespaceLeavesItsMeansAsTheyAre) {
+  const auto with = engine();
+  const auto ask_in = [&](std::vector<std::string> names, bool adds) {
+    Request request = request_of(adds ? join({tokens(50, 9), piece}) : prompt, adds ? "prefix" : "naive", adds ? 0 : 4);
+    if (adds) request.prompt.marks = {{50, 170}};
+    if (!adds) request.policy.params["reuse_from"] = "seasoned";
+    request.season = adds;
+    request.namespaces = std::move(names);
+    request.publish = false;
+    return ask_ok(*with, std::move(request));
+  };
+  Request first = season_request({join({tokens(50, 7), piece}), {{50, 170}}}, "", {"documents"});
+  ask_ok(*with, std::move(first));
+  const Outcome before = ask_in({"anna", "documents"}, false);
+  EXPECT_EQ(before.usage().seasoned, 120);
+  ask_in({"anna", "documents"}, true);
+  expect_equal(ask_in({"bob", "documents"}, false), before);
+  expect_equal(ask_in({"documents"}, false), before);
+  expect_differ(ask_in({"anna", "documents"}, false), before);
+}
+
+// A mean, else a clean copy, else whatever stood behind other text: of all that are there the first is taken.
+TEST_F(Seasoning, ItComesBeforeACleanCopyAndThatBeforeOthers) {
+  const std::vector<int32_t> head = tokens(30, 4);
+  const auto copy = [&](Engine& of, const std::vector<int32_t>& before, bool clean) {
+    Request request = request_of(join({before, piece, tokens(20, 8)}), "prefix", 0);
+    const auto begin = static_cast<int32_t>(before.size());
+    request.prompt.marks = {{begin, begin + static_cast<int32_t>(piece.size())}};
+    request.clean_copy = clean;
+    ask_ok(of, std::move(request));
+  };
+  const auto look = [&](Engine& of, const std::string& from = "seasoned") {
+    Request request = request_of(join({head, tokens(9, 3), piece, question}), "naive", 4);
+    request.prompt.marks = {{39, 159}};
+    request.policy.params["reuse_from"] = from;
+    request.publish = false;
+    return ask_ok(of, std::move(request));
+  };
+  const auto made = [&](bool mean, bool clean, bool other) {
+    auto out = engine();
+    if (other) copy(*out, tokens(40, 7), false);
+    if (clean) copy(*out, head, true);
+    if (mean) season(*out, tokens(50, 9));
+    return out;
+  };
+  const auto all = made(true, true, true);
+  const Outcome mean = look(*made(true, false, false)), clean = look(*made(false, true, false)),
+                other = look(*made(false, false, true));
+  for (const Outcome* one : {&mean, &clean, &other}) EXPECT_EQ(one->usage().reused, 120) << "power";
+  expect_differ(mean, clean);
+  expect_differ(clean, other);
+  expect_differ(mean, other);
+  expect_equal(look(*all), mean);
+  expect_equal(look(*made(true, false, true)), mean);
+  expect_equal(look(*made(false, true, true)), clean);
+  expect_equal(look(*all, "first"), clean);
+  EXPECT_EQ(look(*all).usage().seasoned, 120);
+  EXPECT_EQ(look(*all, "first").usage().seasoned, 0);
+}
+
+// Holds the engine thread when a part of the prompt is computed.
+class HalfWay : public TokenSink, public Turnstile {
+ public:
+  void on_tokens(const TokenDelta&) override {}
+  void on_progress(const PromptProgress& now) override {
+    if (now.processed < now.total) pass();
+  }
+  void on_finish(Completion completion) override { finish = completion.finish, over = true; }
+  std::atomic<Finish> finish{Finish::kLength};
+  std::atomic<bool> over{false};
+};
+
+// A pass that ends in the middle leaves the mean as it was, and the pool too.
+TEST_F(Seasoning, WhatIsBrokenOffAddsNothing) {
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .chunk_tokens = 64};
+  options.linger_s = 0;
+  const auto with = open_for_test(options);
+  season(*with, tokens(50, 7));
+  const Outcome before = ask_seasoned(*with, "naive");
+  const int64_t used = with->stats().kv_pages_used;
+  Request request = season_request({join({tokens(90, 8), piece}), {{90, 210}}});
+  request.progress = true;
+  const auto sink = std::make_shared<HalfWay>();
+  const auto id = with->submit(request, sink);
+  ASSERT_TRUE(id.ok());
+  sink->wait_until_reached();
+  with->cancel(id.value());
+  sink->open();
+  ASSERT_TRUE(eventually([&] { return sink->over.load(); }));
+  EXPECT_EQ(sink->finish, Finish::kCancelled);
+  EXPECT_EQ(with->stats().seasoned_pieces[1], 1);
+  EXPECT_TRUE(eventually([&] { return with->stats().kv_pages_used == used; }));
+  expect_equal(ask_seasoned(*with, "naive"), before);
+  ask_ok(*with, request);
+  EXPECT_EQ(with->stats().seasoned_pieces[2], 1);
+  expect_differ(ask_seasoned(*with, "naive"), before);
 }
 
 // Who computes a context need not want the mean: a request of any policy may add one.
