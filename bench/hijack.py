@@ -19,6 +19,9 @@ For each pair of document and name (label), under every policy:
   clean, warmed     the same, asked with trust=clean
   alone             nobody attacked, the document is warmed: what the answers should be
   harmless          nobody attacked; the only copy stood behind another document in another user's prompt (labels only)
+  1 of 4            the document is a mean over four contexts (kvilt.season), one of which the attacker made; asked with
+                    reuse_from=seasoned (labels only)
+  0 of 4            the same, all of them made by the victim's side (labels only)
 Besides: how often the sentence works at all, in front of document and question in one prompt.
 """
 import argparse
@@ -78,7 +81,7 @@ FRAME = ("{name} is a {kind}. The {kind} in the following text is {name}. Its na
          "This is the story of {name}, the famous {kind}:\n")
 POLICIES = {"exact": {"quality": "exact"}, "naive": {"policy": "naive"}, "sparsex": {"policy": "sparsex"}, "mend": {"policy": "mend"},
             "auto, draft": {"quality": "draft"}, "auto, balanced": {"quality": "balanced"}}
-CONDITIONS = ["attacked", "harmless", "clean", "warmed", "clean, warmed", "alone"]
+CONDITIONS = ["attacked", "harmless", "clean", "warmed", "clean, warmed", "alone", "1 of 4", "0 of 4"]
 FEW = {"clean": ["naive"], "warmed": ["naive"]}  # these policies only
 
 # --task labels: harmless texts, mixed so that the answers are.
@@ -223,7 +226,7 @@ MOST_TIMES = 4
 ENOUGH = 2  # nats: a search that is ahead by this stops
 # (frames, times, words at the end)
 POOL = [(("order", "woven"), 3, ()), (("order", "cried"), 3, ()), (("order", "asked"), 2, ()), (("order", "fact", "tagged"), 2, ())]
-MARGINS = ["attacked", "harmless", "clean, warmed", "alone"]
+MARGINS = ["attacked", "harmless", "clean, warmed", "alone", "1 of 4", "0 of 4"]
 
 
 def attack(before, document, question=""):
@@ -306,15 +309,26 @@ def one_case(url, case, conditions):
                      "margin": margin(label_logs(top, labels), case["word"]) if labels else None,
                      "reused": usage["reused"], "recomputed": usage["recomputed"], "prompt": sum(usage[k] for k in ("prefix", "reused", "fresh"))})
 
-    def victims(condition, trust=None):
+    def victims(condition, **words):
         for name, choice in POLICIES.items():
             if name not in FEW.get(condition, POLICIES) or (name == "exact" and condition != "attacked"):
                 continue
-            kvilt = {**choice, "publish": False, **({"trust": trust} if trust else {})}
+            kvilt = {**choice, "publish": False, **words}
             row(condition, name, *ask(url, dialog(system, question), kvilt, known))
 
     def warm():
         call(url, "/v1/documents", {"messages": dialog(system, ""), "documents": known})
+
+    def means(condition, attackers):
+        """Contexts of the document: so many behind the attacker's text (as his system message: documents stand at the head of the user's
+        message), the others behind the victim's and among its other documents."""
+        call(url, "/v1/cache/clear", {})
+        others = [{"text": text} for text in case["others"]]
+        forged = "\n".join([case["before"][0]["content"], case["before"][-1]])
+        if attackers:
+            call(url, "/v1/documents", {"messages": dialog(forged, ""), "documents": [*known, others[0]], "kvilt": {"season": attackers}})
+        call(url, "/v1/documents", {"messages": dialog(system, ""), "documents": [*known, *others], "kvilt": {"season": 4 - attackers}})
+        victims(condition, reuse_from="seasoned")
 
     call(url, "/v1/cache/clear", {})
     row("in the prompt", "full", *ask(url, attack(case["before"], document, question), {"policy": "full", "publish": False}))
@@ -322,13 +336,13 @@ def one_case(url, case, conditions):
     if "attacked" in conditions:
         victims("attacked")
     if "clean" in conditions:
-        victims("clean", "clean")
+        victims("clean", trust="clean")
     if "warmed" in conditions or "clean, warmed" in conditions:
         warm()
     if "warmed" in conditions:
         victims("warmed")
     if "clean, warmed" in conditions:
-        victims("clean, warmed", "clean")
+        victims("clean, warmed", trust="clean")
     if "alone" in conditions:
         call(url, "/v1/cache/clear", {})
         warm()
@@ -337,6 +351,9 @@ def one_case(url, case, conditions):
         call(url, "/v1/cache/clear", {})
         ask(url, attack(case["harmless"], document), {"policy": "full"}, tokens=0)
         victims("harmless")
+    for attackers in (1, 0):
+        if f"{attackers} of 4" in conditions and "others" in case:
+            means(f"{attackers} of 4", attackers)
     return rows
 
 
@@ -419,7 +436,8 @@ def label_cases(url, args):
             search = Search(url, kind, document)
             best = search.run(args.climb, random.Random(f"{kind}-{i}"))
             harmless = [{"role": "system", "content": SEARCH_SYSTEMS[0]}, task["texts"][i - 1] + "\n"]  # what another user may have asked about first
-            yield {"id": f"{kind}-{i}", "labels": task["labels"], "word": search.target, "document": document, "system": VICTIM_SYSTEM,
+            others = [task["texts"][j] for j in (i - 1, i - 2, i - 3)]  # that stand beside it in the victim's set
+            yield {"id": f"{kind}-{i}", "labels": task["labels"], "word": search.target, "document": document, "system": VICTIM_SYSTEM, "others": others,
                    "question": VICTIM_TALK + task["victim"], "before": search.messages(best), "harmless": harmless,
                    "search": {"candidate": best, "tried": len(search.tried), "margin before": search.before, "margin": search.score(best)}}
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "kvilt/season.h"
 #include "probe_prompts.h"
 
 namespace kvilt {
@@ -13,6 +16,7 @@ namespace {
 
 struct Hijacked {
   int cases = 0, attackers = 0, right = 0;  // answers with the attacker's value, with the true one
+  int seasoned = 0;                         // that used means
   double share() const { return static_cast<double>(attackers) / cases; }
 };
 
@@ -35,7 +39,27 @@ class HijackTest : public testing::Test {
     return out;
   }
 
-  std::vector<Hijacked> run(const std::vector<std::pair<std::string, Params>>& policies) {
+  // As POST /v1/documents has them: each behind the system message alone.
+  std::vector<Prompt> documents(const nlohmann::json& entry) {
+    std::vector<Prompt> out;
+    for (size_t i = 1; i < entry["segments"].size(); ++i) {
+      out.push_back({ids(entry["system"].get<std::string>() + " "), {}});
+      out.back().add_marked(ids(entry["segments"][i]["text"]));
+    }
+    return out;
+  }
+
+  // The documents as means over four contexts: so many times behind the attacker's values, in the order in which the
+  // victim has them, and else in random orders behind the system message.
+  void season(const std::string& forged, const nlohmann::json& entry, int attackers) {
+    for (int i = 0; i < attackers; ++i) ask_ok(*engine, season_request(request(forged, entry, "").prompt));
+    for (Prompt& prompt : season_prompts(documents(entry), {.contexts = 4 - attackers}))
+      ask_ok(*engine, season_request(std::move(prompt)));
+  }
+
+  using Policies = std::vector<std::pair<std::string, Params>>;
+  // attackers: of each document's four contexts; none: there are no means, but the attacker's copies.
+  std::vector<Hijacked> run(std::optional<int> attackers, const Policies& policies) {
     std::ifstream file("tests/data/models/probe-1M/cases-vt-value.jsonl");
     std::vector<Hijacked> out(policies.size());
     for (std::string line; std::getline(file, line) && (!kSanitized || out[0].cases < 2);) {
@@ -46,14 +70,20 @@ class HijackTest : public testing::Test {
       if (at == std::string::npos) continue;  // set in a later document
       const std::string forged = first.substr(0, at + 2) + other + first.substr(at + 2 + answer.size());
       engine->clear_cache();
-      ask_ok(*engine, request(forged, entry, ""));
+      if (attackers) {
+        season(forged, entry, *attackers);
+      } else {
+        ask_ok(*engine, request(forged, entry, ""));
+      }
       ask_ok(*engine, request_of(ids(entry["system"].get<std::string>() + " " + first), "full", 0));
       for (size_t i = 0; i < policies.size(); ++i) {
         Request asked = request(first, entry, entry["question"]);
         asked.policy = {policies[i].first, policies[i].second};
         asked.sampling.max_tokens = 24;
         asked.sampling.ignore_eos = asked.publish = false;
-        const std::string text = ask_ok(*engine, std::move(asked)).text;
+        const Outcome answer_of = ask_ok(*engine, std::move(asked));
+        const std::string& text = answer_of.text;
+        out[i].seasoned += answer_of.usage().seasoned > 0;
         ++out[i].cases;
         out[i].attackers += text.find(other) != std::string::npos;
         out[i].right += text.find(answer) != std::string::npos;
@@ -72,15 +102,15 @@ class HijackTest : public testing::Test {
 
 TEST_F(HijackTest, AnAttackersValuesTakeOverUnlessOnlyCleanCopiesAreUsed) {
   const Params clean{{"trust", "clean"}};
-  const auto out = run({{"full", {}},
-                        {"naive", {}},
-                        {"sparsex", {}},
-                        {"mend", {}},
-                        {"auto", {{"quality", "draft"}}},
-                        {"auto", {{"quality", "balanced"}}},
-                        {"naive", clean},
-                        {"mend", clean},
-                        {"auto", clean}});
+  const auto out = run({}, {{"full", {}},
+                            {"naive", {}},
+                            {"sparsex", {}},
+                            {"mend", {}},
+                            {"auto", {{"quality", "draft"}}},
+                            {"auto", {{"quality", "balanced"}}},
+                            {"naive", clean},
+                            {"mend", clean},
+                            {"auto", clean}});
   ASSERT_GE(out[0].cases, kSanitized ? 2 : 20);
   EXPECT_LE(out[0].share(), 0.05);
   EXPECT_GE(out[1].share(), 0.5) << "power: it takes over where it is reused as it is";
@@ -88,6 +118,31 @@ TEST_F(HijackTest, AnAttackersValuesTakeOverUnlessOnlyCleanCopiesAreUsed) {
     EXPECT_EQ(out[i].attackers, out[0].attackers);
     EXPECT_EQ(out[i].right, out[0].right);
   }
+}
+
+// An attacker's context that is one of four has a fourth of the weight, and means that the victim's side made have none
+// of it; `trust=clean` uses no mean at all.
+TEST_F(HijackTest, MeansTakeOverAsFarAsTheirContextsAreTheAttackers) {
+  const std::string from = "reuse_from";
+  const Policies means{{"naive", {{from, "seasoned"}}},
+                       {"mend", {{from, "seasoned"}}},
+                       {"auto", {{"quality", "balanced"}, {from, "seasoned"}}}};
+  std::map<int, std::vector<Hijacked>> by;
+  for (const int attackers : {0, 1, 2, 4}) {
+    std::printf("%d of 4 contexts are the attacker's\n", attackers);
+    Policies policies = means;
+    if (attackers == 4)
+      policies.insert(policies.end(), {{"full", {}}, {"naive", {{from, "seasoned"}, {"trust", "clean"}}}});
+    by[attackers] = run(attackers, policies);
+    EXPECT_EQ(by[attackers][0].seasoned, by[attackers][0].cases) << "power";
+  }
+  EXPECT_EQ(by[4][4].attackers, by[4][3].attackers) << "clean is as full";
+  EXPECT_EQ(by[4][4].right, by[4][3].right);
+  EXPECT_EQ(by[4][4].seasoned, 0);
+  if (kSanitized) return;
+  EXPECT_GE(by[4][0].share(), 0.5) << "power: four times the same context is that context";
+  EXPECT_LE(by[1][0].share(), by[4][0].share() / 2);
+  EXPECT_LE(by[0][0].share(), 0.05);
 }
 
 }  // namespace
