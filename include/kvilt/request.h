@@ -50,13 +50,18 @@ struct KeptPrefix {
   Retention retention = Retention::kNone;
 };
 
+// Where a chat's documents are: where the template has a place for them, or else in the first user message, which is made
+// if there is none.
+enum class DocumentsPlace : uint8_t { kNone, kTemplate, kFirstUserMessage, kMadeUserMessage };
+
 struct Prompt {
   std::vector<int32_t> ids;
   std::vector<TokenMark> marks;  // sorted, disjoint, at most kMaxMarks; those of less than 8 tokens have no effect
-  std::vector<PromptPart> parts = {};  // of a chat's, in order
-  int folded = 0;                      // lines that EngineOptions::fold_volatile changed
-  std::vector<KeptPrefix> kept = {};   // of parts with cache_control
-  bool opens_reasoning = false;        // a chat's prompt ended with AnswerSyntax::reasoning_begin
+  std::vector<PromptPart> parts = {};                // of a chat's, in order
+  int folded = 0;                                    // lines that EngineOptions::fold_volatile changed
+  std::vector<KeptPrefix> kept = {};                 // of parts with cache_control
+  bool opens_reasoning = false;                      // a chat's prompt ended with AnswerSyntax::reasoning_begin
+  DocumentsPlace documents = DocumentsPlace::kNone;  // of a chat with some
 
   // Adds tokens at the end as one marked part.
   void add_marked(std::span<const int32_t> part) {

@@ -332,6 +332,7 @@ Status ChatPrompts::add_documents(const Json& request, Inputs& out) const {
     joined += text;
   }
   if (traits_.documents) {
+    out.documents = DocumentsPlace::kTemplate;
     in.documents = Json::array();
     for (size_t i = 0; i < documents.size(); ++i) {
       Json document = documents[i].is_object() ? documents[i] : Json{{"title", ""}, {"text", documents[i]}};
@@ -344,7 +345,10 @@ Status ChatPrompts::add_documents(const Json& request, Inputs& out) const {
     }
     return {};
   }
+  const size_t before = in.messages.size();
   const size_t at = first_user_message(in);
+  const bool made = in.messages.size() > before;
+  out.documents = made ? DocumentsPlace::kMadeUserMessage : DocumentsPlace::kFirstUserMessage;
   // As one string, also for templates that take parts: they all take strings.
   ChatInputs flat = in;
   KVILT_TRY(flatten_parts(flat, separator_of(request)));
@@ -444,6 +448,7 @@ Result<Prompt> ChatPrompts::own_prompt(const Json& request) const {
     return wrong("continue_final_message", "this model's chat template leaves out the last message's text");
   KVILT_ASSIGN(Prompt prompt, tokenize(rendered, in));
   prompt.folded = in.folded;
+  prompt.documents = in.documents;
   // The caller's own words at the end open nothing.
   const bool forged = !rendered.untrusted.empty() && rendered.untrusted.back().end == rendered.text.size();
   prompt.opens_reasoning = !forged && opens_reasoning(rendered.text, answers_);

@@ -62,7 +62,8 @@ class ChatPrompts {
   struct Inputs {
     ChatInputs chat;
     std::vector<Bordered> parts;
-    int folded = 0;     // lines
+    int folded = 0;  // lines
+    DocumentsPlace documents = DocumentsPlace::kNone;
     int32_t ends = -1;  // continue_final_message: the prompt ends with this mark, the last message's text
     size_t pieces() const { return static_cast<size_t>(std::ranges::count_if(parts, &Bordered::piece)); }
   };

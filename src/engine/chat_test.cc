@@ -162,6 +162,7 @@ TEST_F(ChatTest, DocumentsStandBeforeTheFirstQuestionOrWhereTheTemplatePutsThem)
   use(kTakesDocuments);
   const Prompt placed = prompt(request);
   EXPECT_EQ(text(placed), "[:one][T:two]what?thiswhy?");
+  EXPECT_EQ(placed.documents, DocumentsPlace::kTemplate);
   ASSERT_EQ(placed.marks.size(), 2u);
   EXPECT_EQ(marked(placed, 0), "one");
   EXPECT_EQ(marked(placed, 1), "two");
@@ -296,6 +297,8 @@ TEST_F(ChatTest, DocumentsStayWhereTheyWereAsAConversationGrows) {
   Json request = user("why?");
   request["documents"] = Json::array({"one", "two"});
   const std::string first = text(prompt(request));
+  EXPECT_EQ(prompt(request).documents, DocumentsPlace::kFirstUserMessage);
+  EXPECT_EQ(prompt(user("why?")).documents, DocumentsPlace::kNone) << "power";
   request["messages"].push_back({{"role", "assistant"}, {"content", "so"}});
   request["messages"].push_back({{"role", "user"}, {"content", Json::array({part("and?", true)})}});
   const Prompt second = prompt(request);
@@ -309,6 +312,7 @@ TEST_F(ChatTest, DocumentsStayWhereTheyWereAsAConversationGrows) {
   EXPECT_NE(text(made).find("rules<|im_end|>\n<|im_start|>user\none\n<|im_end|>\n<|im_start|>assistant\ngreetings"),
             std::string::npos)
       << text(made);
+  EXPECT_EQ(made.documents, DocumentsPlace::kMadeUserMessage);
   ASSERT_EQ(made.marks.size(), 2u);
   EXPECT_EQ(marked(made, 1), "greetings");
   const Prompt warm = chat->document_prompts(none)->at(0);

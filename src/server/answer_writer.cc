@@ -9,6 +9,23 @@
 #include "base/hex.h"
 
 namespace kvilt::server {
+namespace {
+
+const char* word_of(DocumentsPlace place) {
+  switch (place) {
+    case DocumentsPlace::kTemplate:
+      return "template";
+    case DocumentsPlace::kFirstUserMessage:
+      return "first_user_message";
+    case DocumentsPlace::kMadeUserMessage:
+      return "made_user_message";
+    case DocumentsPlace::kNone:
+      break;
+  }
+  return "none";
+}
+
+}  // namespace
 
 void UsageSum::add_prompt(const PromptUsage& usage) {
   sum_.prompt += usage.prompt;
@@ -61,6 +78,7 @@ Json kvilt_usage(const PromptUsage& usage) {
 Json kvilt_usage(const UsageSum& usage) {
   Json out = kvilt_usage(usage.prompt());
   if (!usage.places().documents.empty()) out["documents_order"] = usage.places().documents;
+  if (usage.documents() != DocumentsPlace::kNone) out["documents_place"] = word_of(usage.documents());
   if (!usage.places().tools.empty()) out["tools_order"] = usage.places().tools;
   if (usage.diagnostics()) out["diagnostics"] = *usage.diagnostics();
   return out;

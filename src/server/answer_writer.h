@@ -50,6 +50,9 @@ class UsageSum {
   // Where the server chose the order of documents or tools.
   void set_places(PartPlaces places) { places_ = std::move(places); }
   const PartPlaces& places() const { return places_; }
+  // Of a chat with documents.
+  void set_documents(DocumentsPlace place) { documents_ = place; }
+  DocumentsPlace documents() const { return documents_; }
   void add_choice(const Completion& completion) {
     completion_tokens_ += completion.completion_tokens;
     sum_.drafted += completion.usage.drafted;
@@ -63,6 +66,7 @@ class UsageSum {
   PromptUsage sum_;
   std::shared_ptr<const Json> diagnostics_;
   PartPlaces places_;
+  DocumentsPlace documents_ = DocumentsPlace::kNone;
 };
 
 // `usage.kvilt`, the same in every API: where the prompt's KV came from; of a whole request with its diagnostics.

@@ -174,6 +174,7 @@ Result<Prompt> FakeEngine::chat_prompt(const Json& request) const {
       prompt.parts.push_back({PromptPart::Of::kMessage, static_cast<int32_t>(i), -1, begin, end});
   }
   if (const auto documents = request.find("documents"); documents != request.end() && documents->is_array()) {
+    if (!documents->empty()) prompt.documents = DocumentsPlace::kFirstUserMessage;
     for (const Json& document : *documents) {
       if (document.is_object() && document.contains("text")) append_content(document["text"], prompt);
     }

@@ -62,6 +62,18 @@ TEST(Usage, CountsWhatWasNotComputed) {
   EXPECT_EQ(usage_json(sum)["kvilt"]["kv_bytes"]["local"], 400);
 }
 
+TEST(Usage, SaysWhereDocumentsAre) {
+  UsageSum sum;
+  const std::pair<DocumentsPlace, const char*> kWords[] = {{DocumentsPlace::kTemplate, "template"},
+                                                           {DocumentsPlace::kFirstUserMessage, "first_user_message"},
+                                                           {DocumentsPlace::kMadeUserMessage, "made_user_message"}};
+  EXPECT_FALSE(kvilt_usage(sum).contains("documents_place"));
+  for (const auto& [place, word] : kWords) {
+    sum.set_documents(place);
+    EXPECT_EQ(kvilt_usage(sum)["documents_place"], word);
+  }
+}
+
 TEST(Answers, WholeChat) {
   FakeEngine engine;
   Choice choice;

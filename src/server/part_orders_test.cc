@@ -167,6 +167,8 @@ TEST(PartOrderRoutes, TheAnswerSaysWhichOrderItWas) {
   ask("cab", "any");
   EXPECT_EQ(ask("abc", "any")["usage"]["kvilt"]["documents_order"], (Json{2, 0, 1}));
   EXPECT_FALSE(ask("abc", "given")["usage"]["kvilt"].contains("documents_order"));
+  EXPECT_EQ(ask("abc", "given")["usage"]["kvilt"]["documents_place"], "first_user_message");
+  EXPECT_FALSE(ask("", "given")["usage"]["kvilt"].contains("documents_place")) << "power: no documents";
   const Json refused = ask("abc", "best");
   EXPECT_EQ(refused["error"]["param"], "documents_order");
   EXPECT_NE(refused["error"]["message"].get<std::string>().find("\"any\""), std::string::npos);

@@ -361,6 +361,7 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   auto prompt = chat_prompt(service, call, body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
   job.prompts.push_back(std::move(prompt.value()));
+  job.usage.set_documents(prompt.value().documents);
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
   choose_reading(syntax, parsed.value(), body, job);
   if (tools) job.tools = hashes_of(body.at("tools"));
