@@ -150,6 +150,52 @@ TEST_F(ForcedCalls, WithoutAGrammarThereAreNone) {
   EXPECT_LE(good_calls(answer_of(read(reading_with(family.syntax, false), *text))), 0);
 }
 
+// A custom tool's input is a text of its grammar, in the JSON of one family as between the tags of another.
+TEST_F(ForcedCalls, InputsAreTextsOfTheirGrammar) {
+  Constraint custom;
+  custom.form = Constraint::Form::kCalls;
+  custom.one_call = true;
+  custom.tools = {{.name = "patch",
+                   .parameters = "",
+                   .input_form = Constraint::Form::kGrammar,
+                   .input = "start: (\"+\" /[a-z\"\\\\\\t]+/ \"\\n\")+ \"end\""},
+                  {.name = "pick", .parameters = "", .input_form = Constraint::Form::kRegex, .input = "[A-C]{2}"}};
+  const std::regex patch("(\\+[a-z\"\\\\\\t]+\\n)+end"), pick("[A-C]{2}");
+  const Json input = Json::parse(R"({"properties": {"input": {"type": "string"}}})");
+  Json tools = Json::array();
+  for (const Constraint::Tool& tool : custom.tools)
+    tools.push_back({{"type", "function"}, {"function", {{"name", tool.name}, {"parameters", input}}}});
+  int understood = 0, escaped = 0;
+  for (const auto& [name, family] : families) {
+    if (family.syntax.calls.form == Form::kNone && !family.syntax.messages.calls()) continue;
+    ++understood;
+    custom.reasons = family.syntax.messages.known();
+    const auto grammar = grammar_of(custom, family.syntax, false);
+    ASSERT_TRUE(grammar) << name;
+    int whole = 0;
+    for (int i = 0; i < 60; ++i) {
+      const auto text = random_text(v, grammar, random, words_of(family.syntax));
+      if (!text || unreadable(*text)) continue;
+      ++whole;
+      const Answer answer = answer_of(read({family.syntax, true, false, server::tool_shapes(tools)}, *text));
+      ASSERT_FALSE(answer.broken) << name << "\n" << *text;
+      ASSERT_EQ(answer.calls.size(), 1u) << name << "\n" << *text;
+      const Call& call = answer.calls[0];
+      ASSERT_EQ(call.arguments.size(), 1u) << name << "\n" << *text;
+      const auto said = call.arguments["input"].get<std::string>();
+      EXPECT_TRUE(std::regex_match(said, call.name == "patch" ? patch : pick)) << name << "\n" << *text;
+      escaped += family.syntax.calls.form != Form::kTagged && said.find_first_of("\"\\\t\n") != std::string::npos;
+    }
+    EXPECT_GT(whole, 5) << name;
+  }
+  EXPECT_GE(understood, 7);
+  EXPECT_GT(escaped, 20) << "power";
+  custom.tools[0].input = "start: missing";
+  const auto wrong = answer_grammar(custom, families.at("qwen2.5").syntax, false);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().message.find("tool 'patch': the Lark grammar, line 1"), std::string::npos);
+}
+
 // Strict tools that nobody forces: text may come, and what begins like a call is one.
 TEST_F(ForcedCalls, StrictToolsMaySpeakFirst) {
   Constraint strict = forced(false);

@@ -23,6 +23,9 @@ struct Constraint {
   struct Tool {
     std::string name;
     std::string parameters;  // a JSON Schema; empty: any object
+    // kRegex or kGrammar (Lark): the tool has one parameter, the string "input", and that is a text of `input`.
+    Form input_form = Form::kNone;
+    std::string input = {};
     bool operator==(const Tool&) const = default;
   };
 

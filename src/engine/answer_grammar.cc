@@ -18,6 +18,9 @@ using Parts = std::vector<GrammarPart>;
 // Of calls that have one. Nine signs: some templates ask for that.
 constexpr const char* kIdPattern = "[a-zA-Z0-9]{9}";
 
+// The parameter of a tool whose input is a text.
+constexpr const char* kInput = "input";
+
 // Words of a schema that say what kind of value it is.
 constexpr const char* kSaysWhat[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
 
@@ -37,11 +40,19 @@ void add_word(const std::string& word, Parts& out) {
   if (!word.empty()) out.push_back(GrammarPart::word(word));
 }
 
-GrammarPart object_call(const CallSyntax& c, const std::string& name, Json schema) {
+// Of a tool whose input is a text: EBNF of that, as it is or as JSON's strings hold it.
+Result<GrammarPart> input_of(const Constraint::Tool& tool, Spelling spelling) {
+  const auto ebnf = tool.input_form == Constraint::Form::kRegex ? pattern_to_ebnf(tool.input, spelling)
+                                                                : lark_to_ebnf(tool.input, spelling);
+  if (!ebnf.ok()) return error(ebnf.error().code, "tool '{}': {}", tool.name, ebnf.error().message);
+  return GrammarPart::ebnf(*ebnf);
+}
+
+GrammarPart object_call(const CallSyntax& c, const std::string& name, GrammarPart arguments) {
   Parts out;
   add_word(fmt::format("{{{}: {}, {}: ", Json(c.name_key).dump(), Json(name).dump(), Json(c.arguments_key).dump()),
            out);
-  out.push_back(GrammarPart::json(std::move(schema)));
+  out.push_back(std::move(arguments));
   if (!c.id_key.empty()) {
     add_word(fmt::format(", {}: \"", Json(c.id_key).dump()), out);
     out.push_back(GrammarPart::regex(kIdPattern));
@@ -51,7 +62,7 @@ GrammarPart object_call(const CallSyntax& c, const std::string& name, Json schem
   return GrammarPart::sequence(out);
 }
 
-GrammarPart named_call(const CallSyntax& c, const std::string& name, Json schema) {
+GrammarPart named_call(const CallSyntax& c, const std::string& name, GrammarPart arguments) {
   Parts out;
   add_word(name, out);
   add_word(c.after_name, out);
@@ -59,7 +70,7 @@ GrammarPart named_call(const CallSyntax& c, const std::string& name, Json schema
     out.push_back(GrammarPart::regex(kIdPattern));
     add_word(c.after_id, out);
   }
-  out.push_back(GrammarPart::json(std::move(schema)));
+  out.push_back(std::move(arguments));
   return GrammarPart::sequence(out);
 }
 
@@ -122,7 +133,7 @@ Error not_known() {
                "how this model writes tool calls is not known from its chat template, so they cannot be enforced");
 }
 
-Result<Json> arguments_of(const Constraint::Tool& tool) {
+Result<Json> schema_of(const Constraint::Tool& tool) {
   if (tool.parameters.empty()) return any_object();
   KVILT_ASSIGN(Json schema, schema_of(tool.parameters, fmt::format("tool '{}': its parameters", tool.name)));
   if (!schema.is_object() || schema.empty()) return any_object();
@@ -131,19 +142,40 @@ Result<Json> arguments_of(const Constraint::Tool& tool) {
   return schema;
 }
 
-Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) {
-  KVILT_ASSIGN(Json schema, arguments_of(tool));
-  switch (c.form) {
-    case CallSyntax::Form::kObject:
-      return object_call(c, tool.name, std::move(schema));
-    case CallSyntax::Form::kNamed:
-      return named_call(c, tool.name, std::move(schema));
-    case CallSyntax::Form::kTagged:
-      return tagged_call(c, tool.name, schema);
-    case CallSyntax::Form::kNone:
-      break;
+// As JSON.
+Result<GrammarPart> arguments_of(const Constraint::Tool& tool) {
+  if (tool.input_form == Constraint::Form::kNone) {
+    KVILT_ASSIGN(Json schema, schema_of(tool));
+    return GrammarPart::json(std::move(schema));
   }
-  return not_known();
+  KVILT_ASSIGN(GrammarPart input, input_of(tool, Spelling::kInJson));
+  return GrammarPart::sequence(
+      {GrammarPart::word(fmt::format("{{{}: \"", Json(kInput).dump())), std::move(input), GrammarPart::word("\"}")});
+}
+
+// Between tags a text stands as it is.
+Result<GrammarPart> tagged_input(const CallSyntax& c, const Constraint::Tool& tool) {
+  KVILT_ASSIGN(GrammarPart input, input_of(tool, Spelling::kPlain));
+  Parts out;
+  add_word(tool.name, out);
+  add_word(c.after_name, out);
+  out.push_back(GrammarPart::space());
+  add_word(c.key_begin + kInput + c.key_end, out);
+  out.push_back(std::move(input));
+  add_word(c.value_end, out);
+  return GrammarPart::sequence(out);
+}
+
+Result<GrammarPart> one_call(const CallSyntax& c, const Constraint::Tool& tool) {
+  if (c.form == CallSyntax::Form::kNone) return not_known();
+  if (c.form == CallSyntax::Form::kTagged) {
+    if (tool.input_form != Constraint::Form::kNone) return tagged_input(c, tool);
+    KVILT_ASSIGN(const Json schema, schema_of(tool));
+    return tagged_call(c, tool.name, schema);
+  }
+  KVILT_ASSIGN(GrammarPart arguments, arguments_of(tool));
+  return c.form == CallSyntax::Form::kObject ? object_call(c, tool.name, std::move(arguments))
+                                             : named_call(c, tool.name, std::move(arguments));
 }
 
 // What is between the words before the first call and those behind the last one.
@@ -175,7 +207,7 @@ Result<GrammarPart> calls(const CallSyntax& c, const Constraint& constraint) {
     return error(
         Code::kUnsupported,
         "this model's tool calls begin with no word of their own, so they cannot be told from text beforehand: "
-        "leave 'strict' out, or use tool_choice \"required\"");
+        "leave 'strict', and the grammar of a custom tool, out, or use tool_choice \"required\"");
   }
   Parts out;
   add_word(c.begin, out);
@@ -237,9 +269,9 @@ Result<GrammarPart> call_message(const MessageSyntax& m, const Constraint& const
 Result<GrammarPart> call_on_channel(const MessageSyntax& m, const std::string& channel, const Constraint& constraint) {
   Parts calls;
   for (const Constraint::Tool& tool : constraint.tools) {
-    KVILT_ASSIGN(Json schema, arguments_of(tool));
+    KVILT_ASSIGN(GrammarPart arguments, arguments_of(tool));
     calls.push_back(GrammarPart::sequence({GrammarPart::word(tool.name), GrammarPart::regex("( [^<]{0,31})?"),
-                                           GrammarPart::word(m.message), GrammarPart::json(std::move(schema))}));
+                                           GrammarPart::word(m.message), std::move(arguments)}));
   }
   return GrammarPart::sequence({GrammarPart::word(channel + " " + m.recipient + m.tools), GrammarPart::one_of(calls)});
 }

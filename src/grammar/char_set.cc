@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "text/unicode.h"
@@ -24,6 +26,24 @@ void append_char(std::string& out, int32_t c) {
   } else {
     out += fmt::format("\\u{:04X}", c);
   }
+}
+
+// What JSON has a letter for, with that letter.
+constexpr std::pair<int32_t, char> kShort[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
+                                               {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
+constexpr int32_t kLastControl = 0x1F;
+
+bool is_escaped(int32_t c) { return c <= kLastControl || c == '"' || c == '\\'; }
+
+char short_escape(int32_t c) {
+  const auto* const found = std::ranges::find(kShort, c, &std::pair<int32_t, char>::first);
+  return found == std::end(kShort) ? '\0' : found->second;
+}
+
+// The escape of a character that has one.
+std::string escaped(int32_t c) {
+  const char letter = short_escape(c);
+  return letter ? std::string("\\") + letter : fmt::format("\\u{:04x}", c);
 }
 
 }  // namespace
@@ -74,8 +94,33 @@ void CharSet::add_other_cases() {
   add(more);
 }
 
-std::string CharSet::to_ebnf() const {
+bool CharSet::has(int32_t c) const {
+  return std::ranges::any_of(ranges_, [c](const Range& r) { return r.first <= c && c <= r.last; });
+}
+
+// The escapes share their beginnings: a class of all characters stays short.
+std::string CharSet::to_ebnf(Spelling spelling) const {
   CHECK(!empty());
+  CharSet letters, low, high;  // of short escapes; last digits of \u000. and of \u001.
+  CharSet left_out = others();
+  for (int32_t c = 0; c <= '\\'; ++c) {
+    if (!is_escaped(c)) continue;
+    left_out.add(c, c);
+    if (!has(c)) continue;
+    const int32_t letter = short_escape(c) ? short_escape(c) : fmt::format("{:x}", c & 0xF)[0];
+    (short_escape(c) ? letters : c < 0x10 ? low : high).add(letter, letter);
+  }
+  if (spelling == Spelling::kPlain || (letters.empty() && low.empty() && high.empty())) return class_of();
+  std::vector<std::string> ways;
+  if (!letters.empty()) ways.push_back(letters.class_of());
+  if (!low.empty()) ways.push_back("\"u000\" " + low.class_of());
+  if (!high.empty()) ways.push_back("\"u001\" " + high.class_of());
+  const std::string escapes = fmt::format("\"\\u005C\" ({})", fmt::join(ways, " | "));
+  const CharSet plain = left_out.others();
+  return plain.empty() ? fmt::format("({})", escapes) : fmt::format("({} | {})", plain.class_of(), escapes);
+}
+
+std::string CharSet::class_of() const {
   // What has the last one is written by what it leaves out: EBNF's "[^...]" takes whole characters of UTF-8 alone.
   std::vector<Range> written = sorted();
   const bool negated = written.back().last == kLast;
@@ -95,7 +140,7 @@ std::string CharSet::to_ebnf() const {
   return out + "]";
 }
 
-std::string text_to_ebnf(std::string_view text, bool any_case) {
+std::string text_to_ebnf(std::string_view text, bool any_case, Spelling spelling) {
   std::string out, word;
   const auto end_word = [&] {
     if (word.empty()) return;
@@ -109,7 +154,9 @@ std::string text_to_ebnf(std::string_view text, bool any_case) {
       end_word();
       CharSet both(next.value, next.value);
       both.add_other_cases();
-      out += (out.empty() ? "" : " ") + both.to_ebnf();
+      out += (out.empty() ? "" : " ") + both.to_ebnf(Spelling::kPlain);  // letters are never escaped
+    } else if (spelling == Spelling::kInJson && is_escaped(next.value)) {
+      for (const char c : escaped(next.value)) append_char(word, c);
     } else {
       append_char(word, next.value);
     }

@@ -10,6 +10,10 @@
 
 namespace kvilt {
 
+// Whether a text is written as it is, or as it stands between the quotes of a string in JSON: there each character has
+// one way to be written, the shortest.
+enum class Spelling { kPlain, kInJson };
+
 class CharSet {
  public:
   static constexpr int32_t kLast = 0x10FFFF;
@@ -23,18 +27,21 @@ class CharSet {
   void add_other_cases();  // of ASCII's letters
   bool has_beyond_ascii() const;
   bool empty() const { return ranges_.empty(); }
-  std::string to_ebnf() const;  // "[...]". REQUIRES: not empty
+  // A class, or in JSON one in brackets with what must be escaped. REQUIRES: not empty
+  std::string to_ebnf(Spelling spelling) const;
 
  private:
   struct Range {
     int32_t first, last;
   };
   std::vector<Range> sorted() const;  // ascending; they neither meet nor touch
+  std::string class_of() const;       // "[...]"
+  bool has(int32_t c) const;
 
   std::vector<Range> ranges_;
 };
 
 // A text as EBNF's string. REQUIRES: UTF-8. any_case: of ASCII's letters.
-std::string text_to_ebnf(std::string_view text, bool any_case);
+std::string text_to_ebnf(std::string_view text, bool any_case, Spelling spelling);
 
 }  // namespace kvilt

@@ -29,7 +29,7 @@ bool is_terminal(const std::string& name) {
 
 class Converter {
  public:
-  explicit Converter(std::vector<LarkToken> tokens) : tokens_(std::move(tokens)) {}
+  Converter(std::vector<LarkToken> tokens, Spelling spelling) : tokens_(std::move(tokens)), spelling_(spelling) {}
   Result<std::string> convert();
 
  private:
@@ -80,6 +80,7 @@ class Converter {
   Status check_terminals() const;
 
   const std::vector<LarkToken> tokens_;
+  const Spelling spelling_;
   size_t at_ = 0;
   std::string out_;
   bool ignores_ = false;      // somewhere is a %ignore
@@ -197,7 +198,7 @@ Status Converter::import_one(const std::string& name, const std::string& as, int
     return wrong(line,
                  fmt::format("'{}' is not in common, which has {}", name.substr(0, kMaxShown), common_terminals()));
   KVILT_TRY(add_rule(as, line));
-  KVILT_ASSIGN(const std::string body, lark_pattern_to_ebnf(pattern, {}));
+  KVILT_ASSIGN(const std::string body, lark_pattern_to_ebnf(pattern, {}, spelling_));
   out_ += body + '\n';
   return {};
 }
@@ -277,7 +278,7 @@ Status Converter::string() {
   const LarkToken& first = peek();
   ++at_;
   if (!take_sign("..")) {
-    out_ += text_to_ebnf(first.text, first.flags.any_case) + ' ';
+    out_ += text_to_ebnf(first.text, first.flags.any_case, spelling_) + ' ';
     then_ignored();
     return {};
   }
@@ -292,7 +293,7 @@ Status Converter::string() {
   CharSet set(from, to);
   if (first.flags.any_case || peek().flags.any_case) set.add_other_cases();
   ++at_;
-  out_ += set.to_ebnf() + ' ';
+  out_ += set.to_ebnf(spelling_) + ' ';
   then_ignored();
   return {};
 }
@@ -300,7 +301,7 @@ Status Converter::string() {
 Status Converter::pattern() {
   const LarkToken& token = peek();
   if (token.kind != Kind::kPattern) return unexpected("a name, a string or an expression");
-  auto body = lark_pattern_to_ebnf(token.text, token.flags);
+  auto body = lark_pattern_to_ebnf(token.text, token.flags, spelling_);
   if (!body.ok()) return wrong(token.line, body.error().message);
   ++at_;
   out_ += "( " + *body + ") ";
@@ -405,10 +406,16 @@ bool is_lark(std::string_view text) {
   return (text.starts_with(':') && !text.starts_with("::=")) || text.starts_with('{');
 }
 
-Result<std::string> lark_to_ebnf(std::string_view text) {
+Result<std::string> lark_to_ebnf(std::string_view text, Spelling spelling) {
   if (!is_utf8(text)) return error(Code::kInvalidArgument, "the Lark grammar is not UTF-8");
   KVILT_ASSIGN(auto tokens, lark_tokens(text));
-  return Converter(std::move(tokens)).convert();
+  return Converter(std::move(tokens), spelling).convert();
+}
+
+Result<std::string> pattern_to_ebnf(std::string_view pattern, Spelling spelling) {
+  if (!is_utf8(pattern)) return error(Code::kInvalidArgument, "the regular expression is not UTF-8");
+  KVILT_ASSIGN(const std::string body, lark_pattern_to_ebnf(pattern, {}, spelling));
+  return fmt::format("root ::= {}\n", body);
 }
 
 }  // namespace kvilt

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "grammar/char_set.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
@@ -18,6 +19,9 @@ namespace kvilt {
 bool is_lark(std::string_view text);
 
 // EBNF with the rule `root`, which is `start`, or the first one where there is none of that name.
-Result<std::string> lark_to_ebnf(std::string_view text);
+Result<std::string> lark_to_ebnf(std::string_view text, Spelling spelling = Spelling::kPlain);
+
+// The same of one regular expression that a text matches as a whole, in the words that Lark's terminals take.
+Result<std::string> pattern_to_ebnf(std::string_view pattern, Spelling spelling);
 
 }  // namespace kvilt

@@ -50,7 +50,7 @@ struct Place {
 
 class Pattern {
  public:
-  Pattern(std::string_view text, LarkFlags flags) : flags_(flags) {
+  Pattern(std::string_view text, LarkFlags flags, Spelling spelling) : flags_(flags), spelling_(spelling) {
     while (!text.empty()) {
       const CodePoint next = first_code_point(text);
       chars_.push_back(next.value);
@@ -88,13 +88,14 @@ class Pattern {
   std::vector<int32_t> chars_;
   size_t at_ = 0;
   const LarkFlags flags_;
+  const Spelling spelling_;
   std::string out_;
   std::string word_;  // characters in a row that are not in out_ yet
 };
 
 void Pattern::end_word() {
   if (word_.empty()) return;
-  out_ += text_to_ebnf(word_, flags_.any_case) + ' ';
+  out_ += text_to_ebnf(word_, flags_.any_case, spelling_) + ' ';
   word_.clear();
 }
 
@@ -139,7 +140,7 @@ Status Pattern::element(int depth) {
   end_word();
   KVILT_ASSIGN(const CharSet set, folded(one.set));
   if (set.empty()) return wrong("has a class of no character");
-  out_ += set.to_ebnf();
+  out_ += set.to_ebnf(spelling_);
   return quantifier();
 }
 
@@ -317,8 +318,8 @@ Result<CharSet> Pattern::char_class() {
 
 }  // namespace
 
-Result<std::string> lark_pattern_to_ebnf(std::string_view pattern, LarkFlags flags) {
-  return Pattern(pattern, flags).read();
+Result<std::string> lark_pattern_to_ebnf(std::string_view pattern, LarkFlags flags, Spelling spelling) {
+  return Pattern(pattern, flags, spelling).read();
 }
 
 }  // namespace kvilt

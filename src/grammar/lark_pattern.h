@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "grammar/char_set.h"
 #include "kvilt/result.h"
 
 namespace kvilt {
@@ -20,6 +21,6 @@ struct LarkFlags {
 };
 
 // One EBNF expression, to be put into brackets. REQUIRES: UTF-8.
-Result<std::string> lark_pattern_to_ebnf(std::string_view pattern, LarkFlags flags);
+Result<std::string> lark_pattern_to_ebnf(std::string_view pattern, LarkFlags flags, Spelling spelling);
 
 }  // namespace kvilt

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,69 @@ TEST(Lark, TakesTheTextsOfItsGrammar) {
     for (const std::string& text : one.texts) EXPECT_TRUE(takes(text)) << one.name << ": " << text << "\n" << *ebnf;
     for (const std::string& text : one.others) EXPECT_FALSE(takes(text)) << one.name << ": " << text << "\n" << *ebnf;
   }
+}
+
+// Each text as JSON writes it. Power: as it is, a text with what JSON escapes is refused, and so is what no grammar takes.
+TEST(Lark, TakesTheSameTextsInAStringOfJson) {
+  using Json = GrammarPart::Json;
+  const JsonVocabulary v;
+  const auto compiler = v.compiler();
+  int escaped = 0;
+  std::vector<Case> all = cases();
+  all.push_back({"what JSON escapes",
+                 R"(start: /[^a]/ /./s /[\x00-\x1f"\\]+/ "\"\\"i)",
+                 {"b\n\"\"\\", std::string("\"\0\x01\x0b\x1f\b\f\r\t\\\n\"\\", 13), "\\\x7f\x02\"\\", "ü€\t\"\\"},
+                 {"a\n\"\"\\", "b\n\x7f\"\\"}});
+  for (const Case& one : all) {
+    const auto ebnf = lark_to_ebnf(one.grammar, Spelling::kInJson);
+    ASSERT_TRUE(ebnf.ok()) << one.name << ": " << ebnf.error().message;
+    const auto grammar = compiler->compile(GrammarPart::sequence(
+        {GrammarPart::word("{\"input\": \""), GrammarPart::ebnf(*ebnf), GrammarPart::word("\"}")}));
+    ASSERT_TRUE(grammar.ok()) << one.name << ": " << grammar.error().message << "\n" << *ebnf;
+    const auto takes = [&](const std::string& written) {
+      GrammarMatcher matcher(*grammar);
+      return take_text(matcher, "{\"input\": " + written + "}") && matcher.may_end();
+    };
+    for (const std::string& text : one.texts) {
+      const std::string written = Json(text).dump();
+      EXPECT_TRUE(takes(written)) << one.name << ": " << written << "\n" << *ebnf;
+      if (written.size() == text.size() + 2) continue;
+      ++escaped;
+      EXPECT_FALSE(takes('"' + text + '"')) << one.name << ": " << written;
+    }
+    for (const std::string& text : one.others) EXPECT_FALSE(takes(Json(text).dump())) << one.name << ": " << text;
+  }
+  EXPECT_GT(escaped, 10);
+}
+
+// Whatever a grammar of all characters writes is a string of JSON that says a text of it.
+TEST(Lark, RandomTextsAreStringsOfJson) {
+  const JsonVocabulary v;
+  const auto compiler = v.compiler();
+  const auto plain = pattern_to_ebnf("[^x]{3,9}", Spelling::kPlain),
+             inside = pattern_to_ebnf("[^x]{3,9}", Spelling::kInJson);
+  ASSERT_TRUE(plain.ok() && inside.ok());
+  const auto texts = compiler->compile(GrammarPart::ebnf(*plain));
+  const auto strings = compiler->compile(GrammarPart::ebnf(*inside));
+  ASSERT_TRUE(texts.ok() && strings.ok());
+  std::mt19937 random{5};
+  int whole = 0, with_escapes = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto written = random_text(v, *strings, random);
+    if (!written) continue;
+    const auto read = GrammarPart::Json::parse('"' + *written + '"', nullptr, false);
+    if (read.is_discarded())
+      continue;  // bytes that are half of a surrogate pair: EBNF lets them pass as it does in plain
+    ++whole;
+    with_escapes += written->find('\\') != std::string::npos;
+    GrammarMatcher matcher(*texts);
+    EXPECT_TRUE(take_text(matcher, read.get<std::string>()) && matcher.may_end()) << *written;
+  }
+  EXPECT_GT(whole, 150);
+  EXPECT_GT(with_escapes, 5) << "power";
+  const auto anchored = pattern_to_ebnf("^a$", Spelling::kInJson);
+  ASSERT_FALSE(anchored.ok());
+  EXPECT_NE(anchored.error().message.find("anchor"), std::string::npos);
 }
 
 TEST(Lark, CommonTerminals) {

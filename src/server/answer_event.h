@@ -17,6 +17,7 @@ struct AnswerEvent {
   int call = -1;          // of calls: 0, 1, ...
   std::string id;         // kCallStart: where the text has it before the arguments
   bool inferred = false;  // kCallEnd: the text ended before the call did
+  bool custom = false;    // of a call of a custom tool: what kArguments have is its input, a text
   bool operator==(const AnswerEvent&) const = default;
 };
 
@@ -25,6 +26,7 @@ struct AnswerReading {
   bool calls = false;         // tools were offered
   bool in_reasoning = false;  // the prompt opened it (Prompt::opens_reasoning)
   std::vector<ToolShape> tools = {};
+  std::vector<std::string> custom_tools = {};  // names (custom_tools.h)
 };
 
 }  // namespace kvilt::server

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/custom_tools.h"
 #include "server/knowledge_bases.h"
 #include "server/service.h"
 #include "server/thinking_effort.h"
@@ -51,6 +52,7 @@ std::optional<ApiError> settle_chat(const Service& service, const Call& call, Js
   if (const Json effort = body.value("reasoning_effort", Json()); !effort.is_null()) {
     if (auto error = set_effort(body, effort, "reasoning_effort")) return error;
   }
+  if (auto error = settle_custom_tools(body)) return error;
   const Status filled = service.knowledge().fill(call.caller.tenant->name(), body);
   if (filled.ok()) return std::nullopt;
   return api_error(filled.error(), "documents");

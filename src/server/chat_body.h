@@ -16,8 +16,8 @@ namespace kvilt::server {
 class Service;
 struct Call;
 
-// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), and documents of the caller's
-// knowledge bases in place of their names. REQUIRES: it is an object.
+// A body in OpenAI's form: `reasoning_effort` as chat_template_kwargs (thinking_effort.h), custom tools as functions
+// (custom_tools.h), and documents of the caller's knowledge bases in place of their names. REQUIRES: it is an object.
 std::optional<ApiError> settle_chat(const Service& service, const Call& call, Json& body);
 // The text of the last message, whose content is a string or a list of parts.
 std::string last_text(const Json& body);

@@ -2,6 +2,7 @@
 
 #include <sodium.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace kvilt::server {
@@ -23,12 +24,30 @@ void ChoiceReader::read(Choice& choice, const std::optional<Completion>& end) {
   choice.text.clear();
   for (AnswerEvent& event : events) {
     if (one_call_ && event.call > 0) continue;
-    if (event.kind == AnswerEvent::Kind::kCallStart) {
-      choice.called = true;
-      if (event.id.empty()) event.id = new_call_id();
-    }
-    choice.events.push_back(std::move(event));
+    add(std::move(event), choice);
   }
+}
+
+void ChoiceReader::add(AnswerEvent event, Choice& choice) {
+  using Kind = AnswerEvent::Kind;
+  if (event.kind == Kind::kCallStart) {
+    choice.called = true;
+    if (event.id.empty()) event.id = new_call_id();
+    input_.reset();
+    if (std::ranges::find(custom_tools_, event.text) != custom_tools_.end()) input_.emplace();
+  }
+  const bool of_call = event.kind == Kind::kCallStart || event.kind == Kind::kArguments || event.kind == Kind::kCallEnd;
+  event.custom = of_call && input_.has_value();
+  if (event.custom && event.kind == Kind::kArguments) {
+    event.text = input_->push(event.text);
+    if (event.text.empty()) return;
+  }
+  if (event.custom && event.kind == Kind::kCallEnd) {
+    AnswerEvent rest{Kind::kArguments, input_->finish(), event.call, ""};
+    rest.custom = true;
+    if (!rest.text.empty()) choice.events.push_back(std::move(rest));
+  }
+  choice.events.push_back(std::move(event));
 }
 
 }  // namespace kvilt::server

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/custom_tools.h"
+
 namespace kvilt::server {
 namespace {
 
@@ -133,6 +135,15 @@ struct NamedTool {
 std::vector<NamedTool> tools_of(Fields& fields, const Json& tools) {
   std::vector<NamedTool> out;
   for (size_t i = 0; i < tools.size(); ++i) {
+    if (is_custom(tools[i])) {
+      const auto custom = read_custom_tool(tools[i], fmt::format("tools[{}]", i));
+      if (!custom.ok()) {
+        fields.fail(custom.error());
+        return {};
+      }
+      out.push_back({custom.value().constraint(), true});
+      continue;
+    }
     const auto function = tools[i].is_object() ? tools[i].find("function") : tools[i].end();
     const auto name = function != tools[i].end() && function->is_object() ? function->find("name") : function;
     if (function == tools[i].end() || !function->is_object() || name == function->end() || !name->is_string() ||
@@ -140,7 +151,7 @@ std::vector<NamedTool> tools_of(Fields& fields, const Json& tools) {
       fields.fail(fmt::format("tools[{}].function.name", i), "is required and must be a string");
       return {};
     }
-    NamedTool one{{name->get<std::string>(), ""}, false};
+    NamedTool one{{.name = name->get<std::string>(), .parameters = ""}, false};
     if (const auto parameters = function->find("parameters"); parameters != function->end() && !parameters->is_null())
       one.tool.parameters = dump(*parameters);
     one.strict = function->value("strict", Json()) == true;
@@ -149,12 +160,13 @@ std::vector<NamedTool> tools_of(Fields& fields, const Json& tools) {
   return out;
 }
 
-// The name in tool_choice {"type": "function", "function": {"name": ...}}.
+// The name in tool_choice {"type": "function", "function": {"name": ...}}, or in the same of a custom tool.
 std::string chosen_tool(Fields& fields, const Json& choice) {
-  const auto function = choice.is_object() ? choice.find("function") : choice.end();
-  if (choice.is_object() && choice.value("type", Json()) == "function" && function != choice.end() &&
-      function->is_object() && function->contains("name") && (*function)["name"].is_string())
-    return (*function)["name"].get<std::string>();
+  const char* kind = is_custom(choice) ? "custom" : "function";
+  const auto named = choice.is_object() ? choice.find(kind) : choice.end();
+  if (choice.is_object() && choice.value("type", Json()) == kind && named != choice.end() && named->is_object() &&
+      named->contains("name") && (*named)["name"].is_string())
+    return (*named)["name"].get<std::string>();
   fields.fail("tool_choice",
               "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
               "unsupported");
@@ -207,6 +219,10 @@ void read_tool_constraint(Fields& fields, bool one_call, ConstraintRequest& out)
     return;
   }
   const auto is_strict = [](const Json& tool) {
+    if (is_custom(tool)) {
+      const auto custom = read_custom_tool(tool, "tools");
+      return custom.ok() && custom.value().form != Constraint::Form::kNone;
+    }
     const auto function = tool.is_object() ? tool.find("function") : tool.end();
     return function != tool.end() && function->is_object() && function->value("strict", Json()) == true;
   };

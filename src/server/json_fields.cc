@@ -101,6 +101,10 @@ void Fields::fail(std::string name, std::string message, std::string code) {
   error_ = ApiError{400, fmt::format("{}: {}", where, message), where, std::move(code)};
 }
 
+void Fields::fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
+}
+
 void Fields::boolean(const char* name, bool* out) {
   const Json* value = find(name);
   if (!value) return;

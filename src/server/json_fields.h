@@ -45,6 +45,7 @@ class Fields {
   void string(const char* name, std::string* out, size_t max_bytes);
 
   void fail(std::string name, std::string message, std::string code = {});
+  void fail(ApiError error);  // with its own path
   const std::optional<ApiError>& error() const { return error_; }
   bool ok() const { return !error_; }
   std::string path(std::string_view name) const { return path_ + std::string(name); }

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "server/custom_tools.h"
 #include "server/neutral_fields.h"
 
 namespace kvilt::server {
@@ -320,6 +323,19 @@ void read_prompts(Fields& fields, const RequestLimits& limits, std::vector<TextP
   }
 }
 
+// Calls are told by the name alone.
+void check_custom_names(Fields& fields, const Json& tools, const std::vector<std::string>& custom) {
+  std::map<std::string, int> count;
+  for (const Json& tool : tools) {
+    const auto inner = tool.is_object() ? tool.find(is_custom(tool) ? "custom" : "function") : tool.end();
+    if (!tool.is_object() || inner == tool.end() || !inner->is_object()) continue;
+    if (const Json name = inner->value("name", Json()); name.is_string()) ++count[name.get<std::string>()];
+  }
+  for (const std::string& name : custom) {
+    if (count[name] > 1) return fields.fail("tools", fmt::format("two have the name '{}'", name.substr(0, 64)));
+  }
+}
+
 void read_tools(Fields& fields, ChatRequest& out) {
   bool parallel = true;
   fields.boolean("parallel_tool_calls", &parallel);
@@ -329,13 +345,18 @@ void read_tools(Fields& fields, ChatRequest& out) {
   if (!tools->is_array()) return fields.fail("tools", fmt::format("must be a list, not {}", type_of(*tools)));
   for (size_t i = 0; i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];
+    const std::string path = fmt::format("tools[{}]", i);
+    if (is_custom(tool)) {
+      const auto custom = read_custom_tool(tool, path);
+      if (!custom.ok()) return fields.fail(custom.error());
+      out.custom_tools.push_back(custom.value().name);
+      continue;
+    }
     const Json type = tool.is_object() ? tool.value("type", Json()) : Json();
     if (type.is_null() || type == "function") continue;
-    return fields.fail(fmt::format("tools[{}].type", i),
-                       "only \"function\" is supported: in place of a custom tool send a function with one string, or "
-                       "its grammar as structured_outputs.grammar",
-                       "unsupported");
+    return fields.fail(path + ".type", "only \"function\" and \"custom\" are supported", "unsupported");
   }
+  check_custom_names(fields, *tools, out.custom_tools);
   const Json* choice = fields.find("tool_choice");
   out.tools = !tools->empty() && !(choice && *choice == "none");
 }

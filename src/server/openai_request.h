@@ -57,9 +57,10 @@ struct Generation {
 
 struct ChatRequest {
   Generation generation;
-  bool tools = false;     // some are offered: tool_choice is not "none"
-  bool one_call = false;  // parallel_tool_calls: false
-  bool echo = false;      // the answer begins with the text of the message from which it goes on
+  bool tools = false;                          // some are offered: tool_choice is not "none"
+  bool one_call = false;                       // parallel_tool_calls: false
+  std::vector<std::string> custom_tools = {};  // names of those that take a text
+  bool echo = false;                           // the answer begins with the text of the message from which it goes on
 };
 
 using TextPrompt = std::variant<std::string, std::vector<int32_t>>;

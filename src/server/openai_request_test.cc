@@ -454,8 +454,8 @@ TEST(ParseChat, WhatWouldChangeAnswersIsAllowedWhereItDoesNothing) {
   EXPECT_TRUE(chat(R"("echo": true, "continue_final_message": true)").value().echo);
 }
 
-// Nothing would read a call of them.
-TEST(ParseChat, ToolsAreFunctions) {
+// Nothing would read a call of others.
+TEST(ParseChat, ToolsAreFunctionsAndCustomOnes) {
   const auto tools = [](const char* list) {
     return parse_chat({{"messages", Json::array({{{"role", "user"}, {"content", "x"}}})}, {"tools", Json::parse(list)}},
                       {});
@@ -463,9 +463,13 @@ TEST(ParseChat, ToolsAreFunctions) {
   EXPECT_TRUE(tools(R"([{"type": "function", "function": {"name": "f"}}])").ok()) << "power";
   const auto custom = tools(R"([{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name":
       "patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: \"a\""}}}}])");
-  ASSERT_FALSE(custom.ok());
-  EXPECT_EQ(custom.error().param, "tools[1].type");
-  EXPECT_EQ(custom.error().code, "unsupported");
+  ASSERT_TRUE(custom.ok()) << custom.error().message;
+  EXPECT_EQ(custom.value().custom_tools, std::vector<std::string>{"patch"});
+  EXPECT_EQ(custom.value().generation.constraint.constraint.form, Constraint::Form::kCalls);
+  const auto other = tools(R"([{"type": "function", "function": {"name": "f"}}, {"type": "mcp"}])");
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().param, "tools[1].type");
+  EXPECT_EQ(other.error().code, "unsupported");
 }
 
 TEST(ParseChat, WhatIsNotUsedIsNotJudged) {

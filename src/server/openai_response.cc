@@ -26,6 +26,12 @@ Json calls_delta(int index, Json call) {
   return {{"tool_calls", Json::array({std::move(out)})}};
 }
 
+// A call that begins; its input or arguments grow.
+Json new_call(const AnswerEvent& event) {
+  if (event.custom) return {{"id", event.id}, {"type", "custom"}, {"custom", {{"name", event.text}, {"input", ""}}}};
+  return {{"id", event.id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}};
+}
+
 // An event as a chunk's `delta`; null: nothing is said about it.
 Json delta_of(const AnswerEvent& event) {
   switch (event.kind) {
@@ -34,10 +40,9 @@ Json delta_of(const AnswerEvent& event) {
     case AnswerEvent::Kind::kReasoning:
       return {{"reasoning_content", event.text}};
     case AnswerEvent::Kind::kCallStart:
-      return calls_delta(
-          event.call,
-          {{"id", event.id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
+      return calls_delta(event.call, new_call(event));
     case AnswerEvent::Kind::kArguments:
+      if (event.custom) return calls_delta(event.call, {{"custom", {{"input", event.text}}}});
       return calls_delta(event.call, {{"function", {{"arguments", event.text}}}});
     case AnswerEvent::Kind::kCallEnd:
       return nullptr;
@@ -51,11 +56,11 @@ Json message_of(const Choice& choice) {
   for (const AnswerEvent& event : joined(choice.events)) {
     if (event.kind == AnswerEvent::Kind::kContent) content += event.text;
     if (event.kind == AnswerEvent::Kind::kReasoning) reasoning += event.text;
-    if (event.kind == AnswerEvent::Kind::kCallStart)
-      calls.push_back(
-          {{"id", event.id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
-    if (event.kind == AnswerEvent::Kind::kArguments)
-      calls.back()["function"]["arguments"].get_ref<std::string&>() += event.text;
+    if (event.kind == AnswerEvent::Kind::kCallStart) calls.push_back(new_call(event));
+    if (event.kind == AnswerEvent::Kind::kArguments) {
+      Json& text = event.custom ? calls.back()["custom"]["input"] : calls.back()["function"]["arguments"];
+      text.get_ref<std::string&>() += event.text;
+    }
   }
   const bool silent = content.empty() && !calls.empty();
   Json out{{"role", "assistant"}, {"content", silent ? Json(nullptr) : Json(content)}, {"refusal", nullptr}};

@@ -43,6 +43,8 @@ Json repeated_of(Json& body, const SamplingDefaults& usual) {
 const char* id_prefix(const std::string& type) {
   if (type == "function_call") return "fc_";
   if (type == "function_call_output") return "fco_";
+  if (type == "custom_tool_call") return "ctc_";
+  if (type == "custom_tool_call_output") return "ctco_";
   return type == "reasoning" ? "rs_" : "msg_";
 }
 
@@ -76,12 +78,15 @@ class Items : ChatBuilder {
   void reasoning(Json& settings);
   void text(Json& settings);
   void tools(Json& list);
+  Json function_tool(Json& tool, const std::string& path);
+  Json custom_tool(Json& tool, const std::string& path);
   void tool_choice(Json& choice);
   void input(Json& body);
   void item(Json& item, const std::string& path);
   void message(Json& item, const std::string& path);
   void thought(Json& item, const std::string& path);
   void call(Json& item, const std::string& path);
+  void custom_call(Json& item, const std::string& path);
   void call_output(Json& item, const std::string& path);
   // A string, or parts that hold text alone.
   Json content(Json& value, const std::string& path);
@@ -155,6 +160,16 @@ void Items::call(Json& item, const std::string& path) {
   assistant({{"tool_calls", Json::array({std::move(one)})}}, path);
 }
 
+void Items::custom_call(Json& item, const std::string& path) {
+  Json* id = need_string(item, "call_id", path);
+  Json* name = need_string(item, "name", path);
+  Json* input = need_string(item, "input", path);
+  if (error_) return;
+  Json custom = {{"name", std::move(*name)}, {"input", std::move(*input)}};
+  Json one = {{"id", std::move(*id)}, {"type", "custom"}, {"custom", std::move(custom)}};
+  assistant({{"tool_calls", Json::array({std::move(one)})}}, path);
+}
+
 void Items::call_output(Json& item, const std::string& path) {
   Json* id = need_string(item, "call_id", path);
   Json* output = given(item, "output");
@@ -172,7 +187,8 @@ void Items::item(Json& item, const std::string& path) {
   if (*type == "message") return message(item, path);
   if (*type == "reasoning") return thought(item, path);
   if (*type == "function_call") return call(item, path);
-  if (*type == "function_call_output") return call_output(item, path);
+  if (*type == "custom_tool_call") return custom_call(item, path);
+  if (*type == "function_call_output" || *type == "custom_tool_call_output") return call_output(item, path);
   fail(path, fmt::format("items of type '{}' are not supported here", type->substr(0, kMaxShown)), kUnsupported);
 }
 
@@ -187,32 +203,53 @@ void Items::input(Json& body) {
 
 void Items::tools(Json& list) {
   if (!list.is_array()) return fail("tools", fmt::format("must be a list, not {}", type_of(list)));
-  Json functions = Json::array();
+  Json out = Json::array();
   for (size_t i = 0; i < list.size() && !error_; ++i) {
     const std::string path = fmt::format("tools[{}]", i);
     const std::string* type = need_type(list[i], path);
     if (!type) return;
-    if (*type != "function") {
-      return fail(
-          path + ".type",
-          fmt::format("'{}' is not supported: only \"function\" tools, which the client runs, are (leave it out; "
-                      "Codex: web_search = \"disabled\")",
-                      type->substr(0, kMaxShown)),
-          kUnsupported);
+    if (*type != "function" && *type != "custom") {
+      return fail(path + ".type",
+                  fmt::format("'{}' is not supported: only \"function\" and \"custom\" tools, which the client runs, "
+                              "are (leave it out; Codex: web_search = \"disabled\")",
+                              type->substr(0, kMaxShown)),
+                  kUnsupported);
     }
-    Json* name = need_string(list[i], "name", path);
-    if (!name) return;
-    Json function = {{"name", std::move(*name)}};
-    for (const char* field : {"description", "parameters"}) {
-      if (Json* value = given(list[i], field)) function[field] = std::move(*value);
-    }
-    if (const Json* strict = given(list[i], "strict"); strict && *strict != false) function["strict"] = *strict;
-    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+    out.push_back(*type == "custom" ? custom_tool(list[i], path) : function_tool(list[i], path));
   }
-  body_["tools"] = std::move(functions);
+  body_["tools"] = std::move(out);
 }
 
-// A named function is an object with the name in it; parse_chat judges what can be honoured.
+Json Items::function_tool(Json& tool, const std::string& path) {
+  Json* name = need_string(tool, "name", path);
+  if (!name) return nullptr;
+  Json function = {{"name", std::move(*name)}};
+  for (const char* field : {"description", "parameters"}) {
+    if (Json* value = given(tool, field)) function[field] = std::move(*value);
+  }
+  if (const Json* strict = given(tool, "strict"); strict && *strict != false) function["strict"] = *strict;
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+// Chat has what a grammar is in an object of its own; custom_tools.h judges it.
+Json Items::custom_tool(Json& tool, const std::string& path) {
+  Json* name = need_string(tool, "name", path);
+  if (!name) return nullptr;
+  Json custom = {{"name", std::move(*name)}};
+  if (Json* description = given(tool, "description")) custom["description"] = std::move(*description);
+  if (Json* format = given(tool, "format")) {
+    if (format->is_object() && given(*format, "type") && (*format)["type"] == "grammar") {
+      Json grammar = std::move(*format);
+      grammar.erase("type");
+      custom["format"] = {{"type", "grammar"}, {"grammar", std::move(grammar)}};
+    } else {
+      custom["format"] = std::move(*format);
+    }
+  }
+  return {{"type", "custom"}, {"custom", std::move(custom)}};
+}
+
+// A named tool is an object with the name in it; parse_chat judges what can be honoured.
 void Items::tool_choice(Json& choice) {
   if (!choice.is_object()) {
     body_["tool_choice"] = std::move(choice);
@@ -220,11 +257,11 @@ void Items::tool_choice(Json& choice) {
   }
   const std::string* type = need_type(choice, "tool_choice");
   if (!type) return;
-  if (*type != "function")
-    return fail("tool_choice.type", fmt::format("'{}' is not supported here", type->substr(0, kMaxShown)),
-                kUnsupported);
+  const std::string kind = *type;
+  if (kind != "function" && kind != "custom")
+    return fail("tool_choice.type", fmt::format("'{}' is not supported here", kind.substr(0, kMaxShown)), kUnsupported);
   Json* name = need_string(choice, "name", "tool_choice");
-  if (name) body_["tool_choice"] = {{"type", "function"}, {"function", {{"name", std::move(*name)}}}};
+  if (name) body_["tool_choice"] = {{"type", kind}, {kind, {{"name", std::move(*name)}}}};
 }
 
 void Items::text(Json& settings) {
@@ -346,10 +383,11 @@ void ResponsesChat::in_own_paths(ApiError& error) const {
       const char next = text.size() > chats.size() ? text[chats.size()] : ':';
       if (next == ':' || next == '.') return std::string(own) + text.substr(chats.size());
     }
-    if (text.starts_with("tools[")) {  // what chat has in `function` is the tool itself here
-      constexpr std::string_view kInner = "].function";
-      const size_t at = text.find(kInner);
-      if (at != std::string::npos && at < text.find(' ')) text.erase(at + 1, kInner.size() - 1);
+    if (text.starts_with("tools[")) {  // what chat has in an object of the kind's name is the tool itself here
+      for (const std::string_view inner : {".function", ".custom", ".grammar"}) {
+        const size_t at = text.find(inner);
+        if (at != std::string::npos && at < text.find_first_of(": ")) text.erase(at, inner.size());
+      }
     }
     return server::in_own_paths(std::move(text), sources);
   };

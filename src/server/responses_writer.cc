@@ -32,7 +32,8 @@ class OutputItems {
     }
     if (said.kind == Kind::kArguments) {
       text_ += said.text;
-      return say(event("response.function_call_arguments.delta", {{"delta", said.text}}));
+      return say(event(said.custom ? "response.custom_tool_call_input.delta" : "response.function_call_arguments.delta",
+                       {{"delta", said.text}}));
     }
     open(said);
     if (said.kind == Kind::kCallStart) return;
@@ -76,6 +77,10 @@ class OutputItems {
   }
 
   static Json begun(const AnswerEvent& said) {
+    if (said.kind == Kind::kCallStart && said.custom) {
+      return {{"id", answer_id("ctc_")}, {"type", "custom_tool_call"}, {"status", "in_progress"},
+              {"call_id", said.id},      {"name", said.text},          {"input", ""}};
+    }
     if (said.kind == Kind::kCallStart) {
       return {{"id", answer_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"},
               {"call_id", said.id},     {"name", said.text},       {"arguments", ""}};
@@ -97,7 +102,10 @@ class OutputItems {
 
   void close(const char* status) {
     if (!open_) return;
-    if (open_ == Kind::kCallStart) {
+    if (open_ == Kind::kCallStart && item_.contains("input")) {
+      say(event("response.custom_tool_call_input.done", {{"input", text_}}));
+      item_["input"] = std::move(text_);
+    } else if (open_ == Kind::kCallStart) {
       say(event("response.function_call_arguments.done", {{"name", item_["name"]}, {"arguments", text_}}));
       item_["arguments"] = std::move(text_);
     } else {

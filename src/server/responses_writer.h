@@ -1,6 +1,6 @@
 // server/responses_writer.h: what an answer looks like to clients of OpenAI's Responses API, whole or in events.
 // Role:       one choice becomes a list of items, in the order in which the model wrote them: reasoning, message,
-//             function_call. An answer with neither text nor calls has a message without text.
+//             function_call or custom_tool_call. An answer with neither text nor calls has a message without text.
 // Invariants: events in the order of the API, each with the next sequence_number: response.created and .in_progress;
 //             per item output_item.added, its parts and deltas, output_item.done; then response.completed, .incomplete
 //             or .failed. The last one, and the whole answer, hold the same response.

@@ -330,6 +330,7 @@ void choose_reading(const AnswerSyntax& syntax, const ChatRequest& chat, const J
   if (!calls && syntax.reasoning_end.empty() && !syntax.messages.known()) return;
   job.reading = AnswerReading{syntax, calls, job.prompts[0].opens_reasoning};
   if (calls) job.reading->tools = tool_shapes(body.at("tools"));
+  if (calls) job.reading->custom_tools = chat.custom_tools;
   job.one_call = chat.one_call;
   std::vector<int32_t>& shown = job.generation.sampling.shown_ids;
   shown = syntax.reasoning_ids;
@@ -360,8 +361,8 @@ std::optional<ApiError> read_chat(const Service& service, const Call& call, Json
   job.usage.set_places(std::move(places.value()));
   auto prompt = chat_prompt(service, call, body);
   if (!prompt.ok()) return api_error(prompt.error(), "messages");
-  job.prompts.push_back(std::move(prompt.value()));
   job.usage.set_documents(prompt.value().documents);
+  job.prompts.push_back(std::move(prompt.value()));
   if (parsed.value().echo) job.echoes.push_back(last_text(body));
   choose_reading(syntax, parsed.value(), body, job);
   if (tools) job.tools = hashes_of(body.at("tools"));
