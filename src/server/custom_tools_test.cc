@@ -12,7 +12,8 @@ const std::string kPatch = "*** Begin Patch\n+\"caf\xC3\xA9\"\\\n*** End Patch";
 constexpr const char* kTool = R"({"type": "custom", "custom": {"name": "apply_patch", "description": "Edits files."}})";
 constexpr const char* kLark = R"({"type": "custom", "custom": {"name": "apply_patch", "format": {"type": "grammar",
     "grammar": {"syntax": "lark", "definition": "start: \"a\"+"}}}})";
-constexpr const char* kFunction = R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})";
+constexpr const char* kFunction =
+    R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})";
 
 FakeOptions calling() {
   FakeOptions out;
@@ -124,7 +125,8 @@ TEST_F(CustomTools, ResponsesHaveItemsOfTheirOwn) {
   const Json asked = {{"role", "user"}, {"content", body["input"]}};
   answered("/v1/responses", {{"tools", {tool}}, {"input", {asked, item, result}}});
   EXPECT_EQ(running.engine->last_request().prompt.ids, stored);
-  const Json call = {{"id", item["call_id"]}, {"type", "custom"}, {"custom", {{"name", "apply_patch"}, {"input", kPatch}}}};
+  const Json call = {
+      {"id", item["call_id"]}, {"type", "custom"}, {"custom", {{"name", "apply_patch"}, {"input", kPatch}}}};
   Json chat = {{"tools", list_of({kTool})}, {"messages", {asked}}};
   chat["messages"].push_back({{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}});
   chat["messages"].push_back({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", "ok"}});
@@ -144,7 +146,8 @@ TEST_F(CustomTools, TheModelSeesAFunctionWithOneString) {
   EXPECT_EQ(settled, same);
   settled["tools"] = list_of({kLark});
   ASSERT_FALSE(settle_custom_tools(settled));
-  EXPECT_NE(settled.dump().find("start: "), std::string::npos) << "the model is told of the grammar: " << settled.dump();
+  EXPECT_NE(settled.dump().find("start: "), std::string::npos)
+      << "the model is told of the grammar: " << settled.dump();
 }
 
 // The fake engine's requests show what is enforced.
@@ -201,7 +204,8 @@ TEST_F(CustomTools, ErrorsNameTheField) {
   }
   EXPECT_EQ(refused(saying("a", list_of({kTool, kTool})))["param"], "tools");
   Json call = saying("a", list_of({kTool}));
-  call["messages"].push_back({{"role", "assistant"}, {"tool_calls", {{{"type", "custom"}, {"custom", {{"name", "x"}}}}}}});
+  call["messages"].push_back(
+      {{"role", "assistant"}, {"tool_calls", {{{"type", "custom"}, {"custom", {{"name", "x"}}}}}}});
   EXPECT_EQ(refused(call)["param"], "messages[1].tool_calls[0].custom.input");
   const Json format = {{"type", "grammar"}, {"syntax", "lark"}, {"definition", 3}};
   const Json tool = {{"type", "custom"}, {"name", "x"}, {"format", format}};

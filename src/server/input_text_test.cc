@@ -23,9 +23,13 @@ std::string input_of_pieces(const std::string& arguments, size_t step, int* piec
 }
 
 TEST(InputText, IsTheStringHoweverItWasCut) {
-  const std::vector<std::string> texts = {
-      "", "x", "*** Begin Patch\n+\"a\\b\"\t{}\r\n*** End Patch", "caf\xC3\xA9 \xF0\x9F\x99\x82", std::string("\x01\x1f\0", 3),
-      "\"}", "\\\\u0041\\"};
+  const std::vector<std::string> texts = {"",
+                                          "x",
+                                          "*** Begin Patch\n+\"a\\b\"\t{}\r\n*** End Patch",
+                                          "caf\xC3\xA9 \xF0\x9F\x99\x82",
+                                          std::string("\x01\x1f\0", 3),
+                                          "\"}",
+                                          "\\\\u0041\\"};
   for (const std::string& text : texts) {
     for (const bool ascii : {false, true}) {
       const std::string written = Json{{"input", text}}.dump(-1, ' ', ascii);
