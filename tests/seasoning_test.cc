@@ -341,6 +341,25 @@ TEST_F(Seasoning, WhatIsAskedForAgainIsSeasonedInIdleTime) {
   EXPECT_EQ(with->stats().seasoned_tokens, 0);
 }
 
+// What waits for idle time can be seen: after the first of two passes a set waits for long, as its share is small.
+TEST_F(Seasoning, StatsSayWhatWaits) {
+  EngineOptions options{.model = kModel, .threads = 1, .kv_type = KvType::kF32, .season = 2, .season_share = 0.001};
+  const auto with = open_for_test(options);
+  const auto other = tokens(90, 4);
+  for (uint32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(with->stats().seasoning_waiting + with->stats().seasoning_running, 0);
+    Request request = request_of(join({tokens(10, 6), piece, other, tokens(12, 20 + i)}), "naive", 2);
+    request.prompt.marks = {{10, 130}, {130, 220}};
+    ask_ok(*with, std::move(request));
+  }
+  EXPECT_TRUE(eventually([&] {
+    const EngineStats now = with->stats();
+    return now.seasoning_passes == 1 && now.seasoning_waiting == 1 && now.seasoning_running == 0;
+  }));
+  with->clear_cache();
+  EXPECT_EQ(with->stats().seasoning_waiting, 0);
+}
+
 TEST_F(Seasoning, ItServesEveryPolicyThatReusesPieces) {
   const auto with = engine();
   season(*with, tokens(80, 9));

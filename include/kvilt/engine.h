@@ -110,9 +110,11 @@ struct EngineCounters {
   // or the wrong ones left.
   int64_t evicted_tokens = 0, regretted_tokens = 0;
   // Means over contexts (kvilt/season.h): their tokens, which are a second copy; how many are over n contexts, by n (the
-  // last: or more); the passes made to compute contexts (not audits), and how long these took.
+  // last: or more); the passes made to compute contexts (not audits), and how long these took; sets of documents whose
+  // passes wait for idle time, and the one of which a pass is being computed then (EngineOptions::season).
   int64_t seasoned_tokens = 0;
   std::array<int64_t, kMostContexts + 1> seasoned_pieces = {};
+  int seasoning_waiting = 0, seasoning_running = 0;
   // KV events: batches sent; events that found the queue full; how often everything was told again.
   uint64_t kv_event_batches = 0, kv_events_dropped = 0, kv_event_restarts = 0;
   uint64_t seasoning_passes = 0;

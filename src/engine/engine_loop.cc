@@ -555,6 +555,8 @@ void EngineLoop::update_stats() {
   stats_.regretted_tokens = cache.regretted_tokens();
   stats_.seasoned_tokens = cache.seasoned().tokens;
   stats_.seasoned_pieces = cache.seasoned().by_contexts;
+  stats_.seasoning_waiting = seasoner_.waiting();
+  stats_.seasoning_running = seasoner_.running();
   if (parts_.events) {
     const PublisherCounters events = parts_.events->counters();
     stats_.kv_event_batches = events.batches;

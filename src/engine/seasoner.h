@@ -35,6 +35,8 @@ class Seasoner : public IdleWork {
 
   bool wanted() const { return season_.contexts > 0; }
   int contexts() const { return season_.contexts; }
+  int running() const { return running_ ? 1 : 0; }  // sets of which a pass is being computed
+  int waiting() const { return static_cast<int>(waiting_.size()) - running(); }
 
   // The prefill of a real request ended; `missing` are parts that it marked and that lack contexts in its domain of means.
   void asked(const Sequence& sequence, std::span<const TokenMark> missing);

@@ -106,10 +106,15 @@ TEST_F(SeasonerTest, TheSecondPromptPutsASetInLine) {
   ask(seasoner, {1, 2});
   ASSERT_TRUE(seasoner.ready().has_value());
   for (int i = 0; i < 3; ++i) ask(seasoner, {2, 1});  // they wait already, in whatever order
+  EXPECT_EQ(seasoner.waiting(), 1);
   for (int pass = 0; pass < 2; ++pass) {
     ASSERT_TRUE(seasoner.ready().has_value());
     EXPECT_EQ(run(seasoner), (std::vector<int32_t>{1, 2}));
+    EXPECT_EQ(seasoner.running(), 1);
+    EXPECT_EQ(seasoner.waiting(), 0);
     seasoner.finish({});
+    EXPECT_EQ(seasoner.running(), 0);
+    EXPECT_EQ(seasoner.waiting(), 1 - pass);
   }
   EXPECT_FALSE(seasoner.ready().has_value());
   Seasoner none({.contexts = 0}, 1), wanted({.contexts = 2}, 1);

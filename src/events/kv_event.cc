@@ -49,16 +49,13 @@ Json map_of(const char* tag, Json fields) {
 }  // namespace
 
 std::vector<uint8_t> encode_kv_events(KvEventWire format, double ts, std::span<const KvEvent> events) {
-  const bool map = format == KvEventWire::kMap;
   Json list = Json::array();
   for (const KvEvent& event : events) {
     const char* tag = kTags[static_cast<int>(event.kind)];
-    list.push_back(map ? map_of(tag, fields_of(event)) : array_of(tag, fields_of(event)));
+    list.push_back(format == KvEventWire::kMap ? map_of(tag, fields_of(event)) : array_of(tag, fields_of(event)));
   }
   constexpr int kRank = 0;  // of data parallelism: there is one engine
-  if (!map) return Json::to_msgpack(Json::array({ts, std::move(list), kRank}));
-  Json batch = {{"ts", ts}, {"events", std::move(list)}, {"data_parallel_rank", kRank}};
-  return Json::to_msgpack(map_of("KVEventBatch", std::move(batch)));
+  return Json::to_msgpack(Json::array({ts, std::move(list), kRank}));
 }
 
 }  // namespace kvilt

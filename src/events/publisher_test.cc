@@ -111,7 +111,7 @@ class Subscriber {
     next_ = number + 1;
     const auto* bytes = static_cast<const uint8_t*>(payload.data());
     const Json batch = Json::from_msgpack(bytes, bytes + payload.size());
-    for (const Json& event : batch["events"]) take(event);
+    for (const Json& event : batch[1]) take(event);
   }
   void take(const Json& event) {
     if (event["type"] == "AllBlocksCleared") {

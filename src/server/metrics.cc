@@ -210,6 +210,13 @@ void add_engine(Page& page, const EngineStats& s) {
       page.gauge("kvilt:seasoned_pieces", "Cached pieces that are means, by the number of their contexts.",
                  static_cast<double>(s.seasoned_pieces[n]), {{"contexts", std::to_string(n)}});
   }
+  const auto sets = [&](const char* state, int count) {
+    page.gauge("kvilt:seasoning_sets",
+               "Sets of documents that idle time seasons: those that wait, and the one in work.",
+               static_cast<double>(count), {{"state", state}});
+  };
+  sets("waiting", s.seasoning_waiting);
+  sets("running", s.seasoning_running);
   page.counter("kvilt:seasoning_passes_total",
                "Passes made to compute contexts; audits give some too and are not counted here.",
                static_cast<double>(s.seasoning_passes));

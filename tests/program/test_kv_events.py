@@ -1,6 +1,7 @@
 """What a cache-aware router makes of the server's KV events: it foretells each request's prefix from them alone.
 
-The structs are those of vLLM's subscribers, written anew: arrays as its older releases had them, maps as it has them now.
+The structs are those of vLLM's subscribers, written anew: a batch is an array, its events are arrays as older releases had
+them, or maps as 0.28 has them.
 """
 import json
 import random
@@ -15,7 +16,7 @@ BLOCK = 16
 
 
 def structs(array):
-    class Batch(msgspec.Struct, array_like=array):
+    class Batch(msgspec.Struct, array_like=True):
         ts: float
         events: list
         data_parallel_rank: int | None = None

@@ -52,3 +52,15 @@ def test_the_stream_tells_of_each_pass(serve):  # noqa: F811
         assert end["seasoning"]["contexts"] == 3 and end["seasoning"]["tokens"] == progress[-1]["seasoning"]["tokens"]
         assert end["seasoning"]["tokens"] >= 3 * sum(row["tokens"] for row in end["documents"])
         assert gauge(server, 'kvilt:seasoned_pieces{contexts="3"') == 3
+
+
+def test_metrics_say_which_sets_wait_for_idle_time(serve):  # noqa: F811
+    with serve("--season", "2", "--season-share", "0.001", pool="16MiB").ready() as server:
+        assert gauge(server, "kvilt:seasoning_sets") == 0
+        for _ in range(2):
+            chat(server, {"policy": "naive"}, publish=True)
+        end = time.monotonic() + 60
+        while gauge(server, "kvilt:seasoning_passes_total") < 1 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert gauge(server, 'kvilt:seasoning_sets{state="waiting"') == 1  # for a second pass, which its share puts off
+        assert gauge(server, 'kvilt:seasoning_sets{state="running"') == 0
