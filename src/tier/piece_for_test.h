@@ -30,7 +30,9 @@ inline StoredPiece piece_for_test(uint64_t id, int32_t tokens, uint64_t parent =
 
 inline std::vector<std::byte> values_for_test(const StoredPiece& piece) {
   std::vector<std::byte> out(static_cast<size_t>(piece.bytes()));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>((i * 131 + piece.id * 17) % 251);
+  for (size_t i = 0; i < out.size(); ++i) {  // no two ids have the same bytes
+    out[i] = static_cast<std::byte>((piece.id * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u) >> 56);
+  }
   return out;
 }
 
