@@ -101,16 +101,18 @@ bool CharSet::has(int32_t c) const {
 // The escapes share their beginnings: a class of all characters stays short.
 std::string CharSet::to_ebnf(Spelling spelling) const {
   CHECK(!empty());
+  if (spelling == Spelling::kPlain) return class_of();
   CharSet letters, low, high;  // of short escapes; last digits of \u000. and of \u001.
   CharSet left_out = others();
   for (int32_t c = 0; c <= '\\'; ++c) {
     if (!is_escaped(c)) continue;
     left_out.add(c, c);
     if (!has(c)) continue;
-    const int32_t letter = short_escape(c) ? short_escape(c) : fmt::format("{:x}", c & 0xF)[0];
-    (short_escape(c) ? letters : c < 0x10 ? low : high).add(letter, letter);
+    const char letter = short_escape(c);
+    const char last = letter ? letter : fmt::format("{:x}", c & 0xF)[0];
+    (letter ? letters : c < 0x10 ? low : high).add(last, last);
   }
-  if (spelling == Spelling::kPlain || (letters.empty() && low.empty() && high.empty())) return class_of();
+  if (letters.empty() && low.empty() && high.empty()) return class_of();
   std::vector<std::string> ways;
   if (!letters.empty()) ways.push_back(letters.class_of());
   if (!low.empty()) ways.push_back("\"u000\" " + low.class_of());

@@ -12,7 +12,6 @@
 namespace kvilt::server {
 namespace {
 
-constexpr size_t kMaxConstraint = 128 << 10;  // bytes of one schema, expression or grammar
 constexpr size_t kMaxChoices = 4096;
 constexpr size_t kMaxChoice = 1024;  // bytes
 

@@ -12,6 +12,8 @@
 
 namespace kvilt::server {
 
+inline constexpr size_t kMaxConstraint = 128 << 10;  // bytes of one schema, expression or grammar
+
 struct ConstraintRequest {
   Constraint constraint;
   std::string field;  // that asked for it: for messages

@@ -5,11 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/constraint_request.h"
+
 namespace kvilt::server {
 namespace {
 
 constexpr size_t kMaxCustomName = 1024;
-constexpr size_t kMaxInputGrammar = 128 << 10;  // as of any constraint
 
 const Json* member_of(const Json& object, const char* name) {
   if (!object.is_object()) return nullptr;
@@ -46,8 +47,8 @@ std::optional<ApiError> read_input_format(const Json& format, const std::string&
   if (syntax.value() != "lark" && syntax.value() != "regex")
     return refusal(inner + ".syntax", "must be \"lark\" or \"regex\"", "unsupported");
   if (definition.value().empty()) return refusal(inner + ".definition", "must not be empty");
-  if (definition.value().size() > kMaxInputGrammar)
-    return refusal(inner + ".definition", fmt::format("is longer than {} bytes", kMaxInputGrammar));
+  if (definition.value().size() > kMaxConstraint)
+    return refusal(inner + ".definition", fmt::format("is longer than {} bytes", kMaxConstraint));
   out.form = syntax.value() == "lark" ? Constraint::Form::kGrammar : Constraint::Form::kRegex;
   out.definition = std::move(definition.value());
   return std::nullopt;

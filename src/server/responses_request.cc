@@ -85,8 +85,7 @@ class Items : ChatBuilder {
   void item(Json& item, const std::string& path);
   void message(Json& item, const std::string& path);
   void thought(Json& item, const std::string& path);
-  void call(Json& item, const std::string& path);
-  void custom_call(Json& item, const std::string& path);
+  void call(Json& item, const std::string& path, const char* kind, const char* said);
   void call_output(Json& item, const std::string& path);
   // A string, or parts that hold text alone.
   Json content(Json& value, const std::string& path);
@@ -150,23 +149,13 @@ void Items::thought(Json& item, const std::string& path) {
   if (!text.empty()) assistant({{"reasoning_content", std::move(text)}}, path);
 }
 
-void Items::call(Json& item, const std::string& path) {
+// kind: chat's word for the tool; said: what the call says, `arguments` or `input`.
+void Items::call(Json& item, const std::string& path, const char* kind, const char* said) {
   Json* id = need_string(item, "call_id", path);
   Json* name = need_string(item, "name", path);
-  Json* arguments = need_string(item, "arguments", path);
+  Json* text = need_string(item, said, path);
   if (error_) return;
-  Json function = {{"name", std::move(*name)}, {"arguments", std::move(*arguments)}};
-  Json one = {{"id", std::move(*id)}, {"type", "function"}, {"function", std::move(function)}};
-  assistant({{"tool_calls", Json::array({std::move(one)})}}, path);
-}
-
-void Items::custom_call(Json& item, const std::string& path) {
-  Json* id = need_string(item, "call_id", path);
-  Json* name = need_string(item, "name", path);
-  Json* input = need_string(item, "input", path);
-  if (error_) return;
-  Json custom = {{"name", std::move(*name)}, {"input", std::move(*input)}};
-  Json one = {{"id", std::move(*id)}, {"type", "custom"}, {"custom", std::move(custom)}};
+  Json one = {{"id", std::move(*id)}, {"type", kind}, {kind, {{"name", std::move(*name)}, {said, std::move(*text)}}}};
   assistant({{"tool_calls", Json::array({std::move(one)})}}, path);
 }
 
@@ -186,8 +175,8 @@ void Items::item(Json& item, const std::string& path) {
   if (!type) return;
   if (*type == "message") return message(item, path);
   if (*type == "reasoning") return thought(item, path);
-  if (*type == "function_call") return call(item, path);
-  if (*type == "custom_tool_call") return custom_call(item, path);
+  if (*type == "function_call") return call(item, path, "function", "arguments");
+  if (*type == "custom_tool_call") return call(item, path, "custom", "input");
   if (*type == "function_call_output" || *type == "custom_tool_call_output") return call_output(item, path);
   fail(path, fmt::format("items of type '{}' are not supported here", type->substr(0, kMaxShown)), kUnsupported);
 }
