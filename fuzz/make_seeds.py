@@ -251,6 +251,7 @@ def requests():
     put("lark", "sums", 'start: sum\n?sum: NUMBER (("+" | "-"i) NUMBER)*~1..3 -> s\n%import common.NUMBER\n%ignore / +/\n')
     put("lark", "words", 'start: [A] /[^a-c\\W]{2,3}(?:b|\\x41)*/is "a".."z" "\\u00e9"\nA.2: "x"~2 | B\nB: /[\\s\\]]/\n')
     put("piece", "first", record(5, 3))
+    put("piece", "blocks", record(7, 300, blocks=3))
     put("piece", "child", record(6, 300, parent=5, behind=True, marks=[(0, 3), (2, 300)], clean=[(2, 300)]))
     framed = [(record(5, 3), bytes(72)), (record(6, 300, parent=5, behind=True, marks=[(0, 3)]), bytes(range(240)) * 30)]
     put("export", "frames", b"\1" + b"".join(struct.pack("<HH", len(r), len(v)) + r + v for r, v in framed))
@@ -266,13 +267,14 @@ def requests():
 
 # What is stored ---------------------------------------------------------------------------------------------------------
 
-def record(id, tokens, parent=0, behind=False, marks=(), clean=()):
+def record(id, tokens, parent=0, behind=False, marks=(), clean=(), blocks=0):
     pos = 2 if parent else 0
-    out = struct.pack("<QQ32xiiIIIIII", id, parent, pos, pos, 3 | 4 * behind, 24, tokens, len(marks), len(clean), 0)
+    flags = 3 | 4 * behind | 8 * (blocks > 0)
+    out = struct.pack("<QQ32xiiIIIIII", id, parent, pos, pos, flags, 24, tokens, len(marks), len(clean), blocks)
     out += bytes(16 * behind) + struct.pack(f"<{tokens}i", *range(tokens))
     out += b"".join(struct.pack("<ii", *mark) for mark in marks)
     out += b"".join(struct.pack("<iiii", *note, 1, 0) + bytes(16) for note in clean)
-    return out + bytes(8 * ((tokens + 255) // 256))
+    return out + bytes(8 * ((tokens + 255) // 256) * max(1, blocks))
 
 
 def reply(value):

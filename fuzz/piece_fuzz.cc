@@ -9,7 +9,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto piece = decode_piece(std::as_bytes(std::span(data, size)));
   if (!piece.ok()) return 0;
   CHECK(piece->id != 0 && piece->parent < piece->id && piece->count() > 0 && piece->bytes() > 0);
-  CHECK(std::ssize(piece->checksums) == chunks_of(piece->count()) && piece->parent_tokens <= piece->pos);
+  CHECK(piece->blocks > 0 && piece->token_bytes % piece->blocks == 0 && piece->parent_tokens <= piece->pos);
+  CHECK(std::ssize(piece->checksums) == int64_t{chunks_of(piece->count())} * piece->blocks);
   for (const Run& mark : piece->marks) CHECK(mark.begin >= 0 && mark.begin < mark.end && mark.end <= piece->count());
   std::vector<std::byte> bytes;
   encode_piece(*piece, bytes);

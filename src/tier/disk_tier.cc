@@ -40,11 +40,6 @@ Status make_private_folder(const std::string& path) {
   return {};
 }
 
-std::span<const std::byte> chunk_of(std::span<const std::byte> values, Run tokens, uint32_t token_bytes) {
-  return values.subspan(static_cast<size_t>(tokens.begin) * token_bytes,
-                        static_cast<size_t>(tokens.size()) * token_bytes);
-}
-
 Files& the_files() {
   static Files files;
   return files;
@@ -166,10 +161,15 @@ void DiskTier::sweep() {
 std::string DiskTier::path_of(uint64_t id) const { return fmt::format("{}/{:02x}/{:x}", folder_, id % kFolders, id); }
 
 void DiskTier::enter(const StoredPiece& piece, PieceJournal::Place place) {
-  Entry entry{piece.maker,     piece.parent,
-              piece.count(),   piece.token_bytes,
-              piece.checksums, piece.bytes() + chunks_of(piece.count()) * extra(),
-              place,           order_.insert(order_.end(), piece.id)};
+  Entry entry{.maker = piece.maker,
+              .parent = piece.parent,
+              .tokens = piece.count(),
+              .token_bytes = piece.token_bytes,
+              .blocks = piece.blocks,
+              .checksums = piece.checksums,
+              .file_bytes = piece.bytes() + chunks_of(piece.count()) * piece.blocks * extra(),
+              .place = place,
+              .used = order_.insert(order_.end(), piece.id)};
   bytes_ += entry.bytes();
   live_ += PieceJournal::bytes_of(place.size);
   entries_.emplace(piece.id, std::move(entry));
@@ -243,29 +243,46 @@ Status DiskTier::store(const StoredPiece& piece, std::span<const std::byte> valu
   return {};
 }
 
-// The file, and what the piece's record will say of its chunks.
+// The file, and what the piece's record will say of its blocks.
 Status DiskTier::write_values(StoredPiece& piece, std::span<const std::byte> values) {
   piece.checksums.clear();
+  const int64_t blocks = piece.blocks;
   std::vector<std::byte> sealed;
-  if (sealer_) sealed.resize(values.size() + static_cast<size_t>(chunks_of(piece.count()) * Sealer::kExtra));
+  if (sealer_) sealed.resize(values.size() + static_cast<size_t>(chunks_of(piece.count()) * blocks * Sealer::kExtra));
   std::span<std::byte> left = sealed;
-  for (int32_t i = 0; i < chunks_of(piece.count()); ++i) {
-    const auto chunk = chunk_of(values, chunk_run(i, piece.count()), piece.token_bytes);
+  for (int64_t i = 0; i < chunks_of(piece.count()) * blocks; ++i) {
+    const auto chunk = chunk_run(static_cast<int32_t>(i / blocks), piece.count());
+    const auto size = static_cast<size_t>(int64_t{chunk.size()} * piece.token_bytes / blocks);
+    const auto at = static_cast<size_t>(int64_t{chunk.begin} * piece.token_bytes) + static_cast<size_t>(i % blocks) * size;
+    const auto block = values.subspan(at, size);
     if (!sealer_) {
-      piece.checksums.push_back(checksum(chunk));
+      piece.checksums.push_back(checksum(block));
       continue;
     }
-    const auto out = left.first(chunk.size() + Sealer::kExtra);
-    piece.checksums.push_back(sealer_->seal({Sealer::What::kChunk, piece.id, i}, chunk, out));
+    const auto out = left.first(size + Sealer::kExtra);
+    piece.checksums.push_back(sealer_->seal({Sealer::What::kChunk, piece.id, i}, block, out));
     left = left.subspan(out.size());
   }
   return files_.write(path_of(piece.id), sealer_ ? std::span<const std::byte>(sealed) : values);
 }
 
-// A chunk as it is in the file; sealed ones are opened. False: it is not the one whose sum or mark this is.
-bool DiskTier::is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const {
-  if (!sealer_) return checksum(bytes) == sum;
-  return sealer_->open({Sealer::What::kChunk, id, chunk}, bytes) == sum;
+// Blocks as they are in the file, of one chunk, the first of them being the piece's block `first`; sealed ones are
+// opened, and follow each other then. False: one is not that whose sum or mark this is.
+bool DiskTier::are_whole(uint64_t id, int64_t first, std::span<const uint64_t> sums,
+                         std::vector<std::byte>& bytes) const {
+  const size_t size = bytes.size() / sums.size(), plain = size - static_cast<size_t>(extra());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const auto block = std::span(bytes).subspan(i * size, size);
+    if (!sealer_) {
+      if (checksum(block) != sums[i]) return false;
+      continue;
+    }
+    const Sealer::Place place{Sealer::What::kChunk, id, first + static_cast<int64_t>(i)};
+    if (sealer_->open_in_place(place, block) != sums[i]) return false;
+    if (i > 0) std::memmove(bytes.data() + i * plain, block.data(), plain);
+  }
+  bytes.resize(sums.size() * plain);
+  return true;
 }
 
 Result<PieceJournal::Place> DiskTier::append(std::span<const std::byte> record) {
@@ -324,12 +341,23 @@ Status DiskTier::put(const StoredPiece& piece, std::span<const std::byte> values
 Status DiskTier::get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
+  return get_blocks(id, chunk, {0, static_cast<int32_t>(it->second.blocks)}, out);
+}
+
+Status DiskTier::get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<std::byte>& out) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return error(Code::kNotFound, "piece {:x} was removed", id);
   const Entry& entry = it->second;
+  const int64_t all = entry.blocks;
   CHECK(chunk >= 0 && chunk < chunks_of(entry.tokens));
+  CHECK(blocks.begin >= 0 && blocks.begin < blocks.end && blocks.end <= all);
   const Run run = chunk_run(chunk, entry.tokens);
-  out.resize(static_cast<size_t>(int64_t{run.size()} * entry.token_bytes + extra()));
-  Status read = files_.read(path_of(id), int64_t{run.begin} * entry.token_bytes + chunk * extra(), out);
-  if (read.ok() && !is_whole(id, chunk, entry.checksums[chunk], out))
+  const int64_t block = int64_t{run.size()} * entry.token_bytes / all + extra(), first = chunk * all + blocks.begin;
+  out.resize(static_cast<size_t>(blocks.size() * block));
+  const int64_t begin = int64_t{run.begin} * entry.token_bytes + chunk * all * extra();
+  Status read = files_.read(path_of(id), begin + blocks.begin * block, out);
+  const auto sums = std::span(entry.checksums).subspan(static_cast<size_t>(first), static_cast<size_t>(blocks.size()));
+  if (read.ok() && !are_whole(id, first, sums, out))
     read = error(Code::kCorrupt, "{}: chunk {} is damaged", path_of(id), chunk);
   if (!read.ok() && (read.error().code == Code::kCorrupt || read.error().code == Code::kNotFound)) remove(id);
   return read;

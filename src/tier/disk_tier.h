@@ -52,6 +52,8 @@ class DiskTier : public Tier {
   uint64_t new_id() override;
   Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) override;
   Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) override;
+  bool in_blocks() const override { return true; }
+  Status get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<std::byte>& out) override;
   void touch(uint64_t id) override;
   void remove(uint64_t id) override;
   Status clear() override;
@@ -65,7 +67,7 @@ class DiskTier : public Tier {
     Digest maker{};
     uint64_t parent = 0;
     int32_t tokens = 0;
-    uint32_t token_bytes = 0;
+    uint32_t token_bytes = 0, blocks = 1;
     std::vector<uint64_t> checksums;  // sealed: marks
     int64_t file_bytes = 0;
     PieceJournal::Place place;
@@ -85,11 +87,11 @@ class DiskTier : public Tier {
   bool drop_oldest(uint64_t but, std::vector<uint64_t>& removed);
   Status store(const StoredPiece& piece, std::span<const std::byte> values);
   Status write_values(StoredPiece& piece, std::span<const std::byte> values);
-  bool is_whole(uint64_t id, int32_t chunk, uint64_t sum, std::vector<std::byte>& bytes) const;
+  bool are_whole(uint64_t id, int64_t first, std::span<const uint64_t> sums, std::vector<std::byte>& bytes) const;
   Result<PieceJournal::Place> append(std::span<const std::byte> record);
   std::optional<std::span<const std::byte>> opened(std::span<const std::byte> record,
                                                    std::vector<std::byte>& room) const;
-  int64_t extra() const { return sealer_ ? Sealer::kExtra : 0; }  // bytes of a chunk beyond its values
+  int64_t extra() const { return sealer_ ? Sealer::kExtra : 0; }  // bytes of a block beyond its values
   void note(Kind kind, uint64_t id);
   void use(uint64_t id);
   void tidy_journal(bool at_once = false);

@@ -230,6 +230,60 @@ TEST_P(DiskTierTest, DamageIsFoundAndForgotten) {
   EXPECT_EQ(tier->pieces(), 0);
 }
 
+// A block is read by itself, and is what it was; with it the rest of the chunk as before.
+TEST_P(DiskTierTest, BlocksAreReadByThemselves) {
+  StoredPiece piece = piece_for_test(tier->new_id(), 600);
+  piece.blocks = 4;
+  ASSERT_TRUE(put(piece).ok());
+  open();
+  EXPECT_EQ(tier->known(maker, kTokenBytes)->front().blocks, 4u);
+  EXPECT_TRUE(holds(piece.id, 600));
+  const int64_t extra = GetParam() ? Sealer::kExtra : 0;
+  EXPECT_EQ(static_cast<int64_t>(fs::file_size(value_file(piece.id))), 600 * kTokenBytes + 12 * extra);
+  const std::vector<std::byte> all = values_for_test(piece);
+  std::vector<std::byte> got;
+  for (const kvilt::Run blocks : {kvilt::Run{0, 1}, kvilt::Run{1, 3}, kvilt::Run{3, 4}, kvilt::Run{0, 4}}) {
+    for (int32_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(tier->get_blocks(piece.id, i, blocks, got).ok());
+      const kvilt::Run chunk = chunk_run(i, 600);
+      const int64_t size = chunk.size() * kTokenBytes / 4, at = chunk.begin * kTokenBytes + blocks.begin * size;
+      const auto wanted = std::span(all).subspan(static_cast<size_t>(at), static_cast<size_t>(blocks.size() * size));
+      EXPECT_TRUE(std::ranges::equal(got, wanted)) << i << " " << blocks.begin;
+    }
+  }
+}
+
+TEST_P(DiskTierTest, DamageOfAnyBlockIsFoundWithIt) {
+  const int64_t extra = GetParam() ? Sealer::kExtra : 0, block = 256 * kTokenBytes / 4 + extra;
+  for (int32_t damaged = 0; damaged < 4; ++damaged) {
+    StoredPiece piece = piece_for_test(tier->new_id(), 600);
+    piece.blocks = 4;
+    ASSERT_TRUE(put(piece).ok());
+    change(value_file(piece.id), (4 + damaged) * block + 100);  // of the second chunk
+    std::vector<std::byte> got;
+    for (int32_t other = 0; other < 4; ++other) {
+      if (other == damaged) continue;
+      EXPECT_TRUE(tier->get_blocks(piece.id, 1, {other, other + 1}, got).ok());
+    }
+    EXPECT_TRUE(chunk_of(*tier, piece.id, 0).ok()) << "power: the other chunks are whole";
+    const bool alone = damaged % 2 == 0;
+    const Status read = alone ? tier->get_blocks(piece.id, 1, {damaged, damaged + 1}, got)
+                              : tier->get(piece.id, 1, got);
+    EXPECT_EQ(read.error().code, Code::kCorrupt) << damaged;
+    EXPECT_EQ(tier->pieces(), 0);
+  }
+  // A block that took another's place.
+  StoredPiece piece = piece_for_test(tier->new_id(), 256);
+  piece.blocks = 4;
+  ASSERT_TRUE(put(piece).ok());
+  std::string bytes(static_cast<size_t>(block), 0);
+  std::ifstream(value_file(piece.id), std::ios::binary).read(bytes.data(), block);
+  std::fstream(value_file(piece.id), std::ios::in | std::ios::out | std::ios::binary).seekp(block).write(bytes.data(), block);
+  std::vector<std::byte> got;
+  EXPECT_TRUE(tier->get_blocks(piece.id, 0, {0, 1}, got).ok());
+  EXPECT_EQ(tier->get_blocks(piece.id, 0, {1, 2}, got).error().code, Code::kCorrupt);
+}
+
 TEST_P(DiskTierTest, AFlippedBitOfTheJournalLosesOnePieceAtMost) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(put_new(20));

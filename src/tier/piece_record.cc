@@ -14,8 +14,8 @@ struct Fixed {
   uint64_t id, parent;
   uint8_t maker[16], domain[16];
   int32_t pos, parent_tokens;
-  uint32_t flags, token_bytes;  // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows
-  uint32_t tokens, marks, clean, zero;
+  uint32_t flags, token_bytes;  // flags: 1 exact, 2 prefix, 4 a digest of what is before it follows, 8 blocks
+  uint32_t tokens, marks, clean, blocks;  // blocks: 0 without flag 8, where a chunk is one
 };
 static_assert(sizeof(Fixed) == 80);
 
@@ -67,11 +67,13 @@ void encode_piece(const StoredPiece& piece, std::vector<std::byte>& out) {
   std::memcpy(fixed.domain, piece.domain.data(), sizeof fixed.domain);
   fixed.pos = piece.pos;
   fixed.parent_tokens = piece.parent_tokens;
-  fixed.flags = (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u) | (piece.behind ? 4u : 0u);
+  fixed.flags = (piece.exact ? 1u : 0u) | (piece.prefix ? 2u : 0u) | (piece.behind ? 4u : 0u) |
+                (piece.blocks > 1 ? 8u : 0u);
   fixed.token_bytes = piece.token_bytes;
   fixed.tokens = static_cast<uint32_t>(piece.tokens.size());
   fixed.marks = static_cast<uint32_t>(piece.marks.size());
   fixed.clean = static_cast<uint32_t>(piece.clean.size());
+  fixed.blocks = piece.blocks > 1 ? piece.blocks : 0;
   append(out, &fixed, sizeof fixed);
   if (piece.behind) append(out, piece.behind->data(), piece.behind->size());
   append(out, piece.tokens.data(), piece.tokens.size() * sizeof(int32_t));
@@ -104,8 +106,11 @@ Result<StoredPiece> decode_piece(std::span<const std::byte> bytes) {
   if (fixed.tokens == 0 || fixed.tokens > kMostTokens || fixed.pos < 0 || fixed.pos > kMostTokens)
     return corrupt("it has no tokens, or too many");
   if (fixed.id == 0 || fixed.parent >= fixed.id || fixed.parent_tokens < 0 || fixed.parent_tokens > fixed.pos ||
-      fixed.token_bytes == 0 || fixed.token_bytes > kMostTokenBytes || fixed.flags > 7)
+      fixed.token_bytes == 0 || fixed.token_bytes > kMostTokenBytes || fixed.flags > 15)
     return corrupt("its numbers contradict each other");
+  if ((fixed.flags & 8u) != 0) out.blocks = fixed.blocks;
+  if ((fixed.flags & 8u) != 0 ? fixed.blocks < 2 || fixed.token_bytes % fixed.blocks != 0 : fixed.blocks != 0)
+    return corrupt("its chunks cannot be cut into so many blocks");
   if ((fixed.flags & 4u) != 0) {
     if (fixed.parent == 0) return corrupt("it continues nothing, and says what is before it");
     if (Digest& behind = out.behind.emplace(); !in.take(behind.data(), behind.size())) return corrupt("cut short");
@@ -114,7 +119,7 @@ Result<StoredPiece> decode_piece(std::span<const std::byte> bytes) {
   std::vector<int32_t> marks;
   const bool whole = in.take(out.tokens, fixed.tokens) && in.take(marks, size_t{2} * fixed.marks) &&
                      in.take(clean, fixed.clean) &&
-                     in.take(out.checksums, static_cast<size_t>(chunks_of(out.count()))) && in.at_end();
+                     in.take(out.checksums, static_cast<size_t>(chunks_of(out.count())) * out.blocks) && in.at_end();
   if (!whole) return corrupt("its length is not that of what it holds");
   for (const int32_t id : out.tokens) {
     if (id < 0) return corrupt("a token is negative");

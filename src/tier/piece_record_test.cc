@@ -46,6 +46,37 @@ TEST(PieceRecord, WithoutWhatIsBeforeItIsOlder) {
   EXPECT_FALSE(decode_piece(bytes).ok());
 }
 
+TEST(PieceRecord, BlocksOfAChunkAreCountedAndEqual) {
+  StoredPiece piece = full();
+  piece.blocks = 3;
+  piece.checksums = {1, 2, 3, 4, 5, 6};
+  std::vector<std::byte> bytes;
+  encode_piece(piece, bytes);
+  auto back = decode_piece(bytes);
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(*back, piece);
+  constexpr size_t kFlags = 56, kBlocks = 76;  // docs/formats/cache_folder.md
+  EXPECT_EQ(static_cast<int>(bytes[kFlags]) & 8, 8) << "who knows no blocks leaves it out";
+  const auto with = [&](uint8_t flags, uint8_t blocks) {
+    std::vector<std::byte> other = bytes;
+    other[kFlags] = std::byte{flags};
+    other[kBlocks] = std::byte{blocks};
+    return decode_piece(other).ok();
+  };
+  EXPECT_TRUE(with(15, 3)) << "power";
+  EXPECT_FALSE(with(15, 0));
+  EXPECT_FALSE(with(15, 1)) << "there is one way to write a chunk of one block";
+  EXPECT_FALSE(with(15, 6)) << "it has fewer sums";
+  EXPECT_FALSE(with(15, 5)) << "24 bytes a token are no multiple of it";
+  EXPECT_FALSE(with(7, 3)) << "a word that means nothing without the flag";
+  piece.blocks = 1;
+  piece.checksums = {1, 2};
+  bytes.clear();
+  encode_piece(piece, bytes);
+  EXPECT_EQ(bytes[kFlags], std::byte{7}) << "as older records";
+  EXPECT_EQ(bytes[kBlocks], std::byte{0});
+}
+
 TEST(PieceRecord, WhatIsBeforeItIsAllOfIt) {
   const HashSecret secret = HashSecret::fixed(1);
   const std::vector<int32_t> a{1, 2, 3}, b{1, 2, 4};

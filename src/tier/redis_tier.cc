@@ -402,8 +402,10 @@ std::optional<StoredPiece> RedisTier::decode(uint64_t id, std::string_view recor
     if (KeyedHash(secret_, "kvilt.redis.record").add(as_text(bytes)).finish() != digest) return {};
   }
   auto piece = decode_piece(bytes);
-  // A wrong size is damage too: get() would ask for as much.
-  if (!piece.ok() || piece->id != id || piece->maker != maker_ || piece->token_bytes != token_bytes_) return {};
+  // A wrong size is damage too: get() would ask for as much. Chunks are whole here.
+  if (!piece.ok() || piece->id != id || piece->maker != maker_ || piece->token_bytes != token_bytes_ ||
+      piece->blocks != 1)
+    return {};
   return std::move(piece).value();
 }
 
@@ -464,6 +466,7 @@ Status RedisTier::put(const StoredPiece& piece, std::span<const std::byte> value
 
 Status RedisTier::store(const StoredPiece& piece, std::span<const std::byte> values) {
   StoredPiece named = piece;
+  named.blocks = 1;
   named.checksums.clear();
   for (int32_t i = 0; i < chunks_of(piece.count()); ++i) {
     const Run run = chunk_run(i, piece.count());

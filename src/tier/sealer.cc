@@ -54,6 +54,12 @@ std::vector<std::byte> Sealer::sealed(const Place& place, std::span<const std::b
 }
 
 std::optional<uint64_t> Sealer::open(const Place& place, std::vector<std::byte>& bytes) const {
+  const std::optional<uint64_t> mark = open_in_place(place, bytes);
+  if (mark) bytes.resize(bytes.size() - kExtra);
+  return mark;
+}
+
+std::optional<uint64_t> Sealer::open_in_place(const Place& place, std::span<std::byte> bytes) const {
   if (bytes.size() < kExtra) return std::nullopt;
   const size_t size = bytes.size() - kExtra;
   const PlaceBytes about{static_cast<uint64_t>(place.what), place.id, place.chunk};
@@ -63,9 +69,7 @@ std::optional<uint64_t> Sealer::open(const Place& place, std::vector<std::byte>&
                                                           reinterpret_cast<const unsigned char*>(&about), sizeof about,
                                                           raw(nonce), key_.bytes().data()) != 0)
     return std::nullopt;
-  const uint64_t mark = mark_of(tag);
-  bytes.resize(size);
-  return mark;
+  return mark_of(tag);
 }
 
 Digest Sealer::name() const { return KeyedHash(key_, "kvilt.sealer.name").finish(); }

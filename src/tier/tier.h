@@ -1,8 +1,9 @@
 // tier/tier.h: a place outside of memory where cached pieces are kept: what is stored of one, and what a tier does.
 // Idea:       a tier knows tokens, a few numbers and bytes; what the bytes mean its caller knows. So a tier on another
 //             machine can stand behind the same five functions. docs/design/disk.md.
-// Invariants: a piece is immutable. Its bytes are cut into chunks of kChunkTokens tokens, each with a checksum that is
-//             kept with the piece and not with the bytes: get() never returns others' bytes, or damaged ones.
+// Invariants: a piece is immutable. Its bytes are cut into chunks of kChunkTokens tokens, and each of these into blocks
+//             of one size (a layer each), which have a checksum that is kept with the piece and not with the bytes: get()
+//             never returns others' bytes, or damaged ones.
 // Threads:    one at a time; new_id(), sharing() and ready() from any.
 // Not here:   who writes and reads when (engine/disk_cache.h), finding (index/).
 #pragma once
@@ -39,7 +40,8 @@ struct StoredPiece {
   std::vector<int32_t> tokens;
   Runs marks;  // of its tokens; they may overlap
   std::vector<CleanNote> clean;
-  std::vector<uint64_t> checksums;  // one a chunk
+  uint32_t blocks = 1;              // of a chunk; token_bytes is a multiple of it
+  std::vector<uint64_t> checksums;  // one a block, chunk after chunk
 
   int32_t count() const { return static_cast<int32_t>(tokens.size()); }
   int64_t bytes() const { return int64_t{count()} * token_bytes; }
@@ -63,12 +65,15 @@ class Tier {
   // For the next piece; any thread.
   virtual uint64_t new_id() = 0;
 
-  // Stores it, its checksums being those of `values`, chunk by chunk. `removed` gets what had to go for it, also where
+  // Stores it, its checksums being those of `values`, block by block. `removed` gets what had to go for it, also where
   // that was in vain. Errors: kNotFound (what it continues is gone), kTooLong (larger than the whole tier), kExhausted.
   virtual Status put(const StoredPiece& piece, std::span<const std::byte> values, std::vector<uint64_t>& removed) = 0;
   // The bytes of one chunk, in `out`, whose memory is used again. Errors: kNotFound (it was removed), kCorrupt (it is
   // removed now); out is anything then.
   virtual Status get(uint64_t id, int32_t chunk, std::vector<std::byte>& out) = 0;
+  // Of one chunk the blocks [begin, end) alone, as get(). Only where in_blocks() says so are pieces stored in blocks.
+  virtual bool in_blocks() const { return false; }
+  virtual Status get_blocks(uint64_t id, int32_t chunk, Run blocks, std::vector<std::byte>& out);
   // It was read: it, and what it continues, are the last to be removed.
   virtual void touch(uint64_t id) = 0;
   virtual void remove(uint64_t id) = 0;  // an unknown one is ignored
@@ -103,5 +108,9 @@ class Tier {
   // What came and went since known() and the last call, by others' doing.
   virtual News news() { return {}; }
 };
+
+inline Status Tier::get_blocks(uint64_t, int32_t, Run, std::vector<std::byte>&) {
+  return Error{Code::kInternal, "this tier keeps no blocks"};
+}
 
 }  // namespace kvilt
